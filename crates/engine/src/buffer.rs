@@ -1,0 +1,2 @@
+//! The buffer pool.
+pub(crate) mod view;

@@ -1,0 +1,207 @@
+//! Reading the bytes of a page, latched or not.
+//!
+//! An optimistic reader looks at a frame while a writer may be changing it. In Rust's memory model that is only
+//! defined when every access is atomic, so frames are arrays of `AtomicU64`, readers load relaxed words, writers
+//! store relaxed words, and what was read counts only after the page's version was validated. Until then any
+//! number read may be garbage: every access is therefore bounds-checked by clamping (out of range reads as zero
+//! bytes), and no caller may loop or allocate on an unvalidated number without a limit of its own.
+//!
+//! [`View`] is what node code is generic over: [`Racy`] for a frame, `&[u8]` for a private copy.
+
+use std::cmp::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bytes of one page, little-endian, clamped: reading outside gives zeros.
+pub(crate) trait View: Copy {
+    /// Length in bytes.
+    fn len(&self) -> usize;
+
+    /// The eight bytes at `at`, which need not be aligned.
+    fn u64(&self, at: usize) -> u64;
+
+    /// Copies the bytes from `at` on into `to`.
+    fn copy_to(&self, at: usize, to: &mut [u8]);
+
+    /// Compares `length` bytes at `at` with `other`, as byte strings.
+    fn compare(&self, at: usize, length: usize, other: &[u8]) -> Ordering;
+
+    /// The byte at `at`.
+    #[inline]
+    fn u8(&self, at: usize) -> u8 {
+        self.u64(at) as u8
+    }
+
+    /// The two bytes at `at`.
+    #[inline]
+    fn u16(&self, at: usize) -> u16 {
+        self.u64(at) as u16
+    }
+
+    /// The four bytes at `at`.
+    #[inline]
+    fn u32(&self, at: usize) -> u32 {
+        self.u64(at) as u32
+    }
+
+    /// Appends `length` bytes at `at` to `to`. A length beyond the page is cut to the page's.
+    #[inline]
+    fn append_to(&self, at: usize, length: usize, to: &mut Vec<u8>) {
+        let length = length.min(self.len());
+        let start = to.len();
+        to.resize(start + length, 0);
+        self.copy_to(at, &mut to[start..]);
+    }
+}
+
+impl View for &[u8] {
+    #[inline]
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    #[inline]
+    fn u64(&self, at: usize) -> u64 {
+        match self.get(at..at + 8) {
+            Some(bytes) => u64::from_le_bytes(bytes.try_into().expect("eight bytes")),
+            None => {
+                let mut bytes = [0; 8];
+                self.copy_to(at, &mut bytes);
+                u64::from_le_bytes(bytes)
+            }
+        }
+    }
+
+    #[inline]
+    fn copy_to(&self, at: usize, to: &mut [u8]) {
+        let source = self.get(at..).unwrap_or_default();
+        let length = source.len().min(to.len());
+        to[..length].copy_from_slice(&source[..length]);
+        to[length..].fill(0);
+    }
+
+    #[inline]
+    fn compare(&self, at: usize, length: usize, other: &[u8]) -> Ordering {
+        let end = at.saturating_add(length).min(<[u8]>::len(self));
+        self.get(at..end).unwrap_or_default().cmp(other)
+    }
+}
+
+/// The bytes of a frame that may be changing: relaxed word loads, to be validated afterwards.
+#[derive(Clone, Copy)]
+pub(crate) struct Racy<'a> {
+    words: &'a [AtomicU64],
+}
+
+impl<'a> Racy<'a> {
+    /// A view of `words`, the content of one frame.
+    #[inline]
+    pub(crate) fn new(words: &'a [AtomicU64]) -> Self {
+        Self { words }
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> u64 {
+        self.words.get(index).map_or(0, |word| u64::from_le(word.load(Relaxed)))
+    }
+}
+
+impl View for Racy<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.words.len() * 8
+    }
+
+    #[inline]
+    fn u64(&self, at: usize) -> u64 {
+        let (index, shift) = (at / 8, (at % 8) * 8);
+        if shift == 0 {
+            return self.word(index);
+        }
+        (self.word(index) >> shift) | (self.word(index + 1) << (64 - shift))
+    }
+
+    fn copy_to(&self, at: usize, to: &mut [u8]) {
+        let mut at = at;
+        let mut to = to;
+        // Reach a word boundary first, then copy whole words; the compiler unrolls the middle loop by eight.
+        let head = ((8 - at % 8) % 8).min(to.len());
+        let bytes = self.u64(at).to_le_bytes();
+        to[..head].copy_from_slice(&bytes[..head]);
+        to = &mut to[head..];
+        at += head;
+        let source = self.words.get(at / 8..).unwrap_or_default();
+        let mut chunks = to.chunks_exact_mut(64);
+        let mut index = 0;
+        for chunk in &mut chunks {
+            let Some(words) = source.get(index..index + 8) else {
+                for (place, slot) in chunk.chunks_exact_mut(8).enumerate() {
+                    slot.copy_from_slice(&self.word(at / 8 + index + place).to_le_bytes());
+                }
+                index += 8;
+                continue;
+            };
+            for (slot, word) in chunk.chunks_exact_mut(8).zip(words) {
+                slot.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+            }
+            index += 8;
+        }
+        for slot in chunks.into_remainder().chunks_mut(8) {
+            let bytes = self.word(at / 8 + index).to_le_bytes();
+            slot.copy_from_slice(&bytes[..slot.len()]);
+            index += 1;
+        }
+    }
+
+    fn compare(&self, at: usize, length: usize, other: &[u8]) -> Ordering {
+        let length = length.min(self.len().saturating_sub(at));
+        let common = length.min(other.len());
+        let mut done = 0;
+        while done < common {
+            let step = (common - done).min(8);
+            // Big-endian words compare as their bytes do; the bytes beyond the common part are masked off.
+            let mask = if step == 8 { u64::MAX } else { u64::MAX << (64 - step * 8) };
+            let mut theirs = [0; 8];
+            theirs[..step].copy_from_slice(&other[done..done + step]);
+            let ours = self.u64(at + done).swap_bytes() & mask;
+            match ours.cmp(&u64::from_be_bytes(theirs)) {
+                Ordering::Equal => done += step,
+                unequal => return unequal,
+            }
+        }
+        length.cmp(&other.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(bytes: &[u8]) -> Vec<AtomicU64> {
+        bytes
+            .chunks(8)
+            .map(|chunk| {
+                let mut word = [0; 8];
+                word[..chunk.len()].copy_from_slice(chunk);
+                AtomicU64::new(u64::from_ne_bytes(word))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn racy_and_plain_views_agree_at_every_offset_and_length() {
+        let bytes: Vec<u8> = (0..256u32).map(|byte| (byte * 7 + 3) as u8).collect();
+        let words = words(&bytes);
+        let (racy, plain) = (Racy::new(&words), bytes.as_slice());
+        for at in 0..270 {
+            assert_eq!(racy.u64(at), View::u64(&plain, at), "offset {at}");
+            for length in [0, 1, 7, 8, 9, 63, 64, 65, 130, 300] {
+                let (mut ours, mut theirs) = (vec![1; length], vec![2; length]);
+                racy.copy_to(at, &mut ours);
+                plain.copy_to(at, &mut theirs);
+                assert_eq!(ours, theirs, "offset {at}, length {length}");
+                let other = &bytes[at.min(200)..(at + 20).min(220).max(at.min(200))];
+                assert_eq!(racy.compare(at, length, other), plain.compare(at, length, other));
+            }
+        }
+    }
+}

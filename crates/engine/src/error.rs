@@ -1,0 +1,167 @@
+//! The one error type. Each variant is a thing its user can act on, and each message says what to do next.
+
+use std::io;
+
+/// What can go wrong in a call of the engine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused or failed an operation on a file.
+    #[error("{operation} failed on {file}{}: {source}", at(offset))]
+    Io {
+        /// What was attempted: "read", "write", "sync", "open", ...
+        operation: &'static str,
+        /// The file's path or device name.
+        file: String,
+        /// Where in the file, in bytes.
+        offset: Option<u64>,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// Stored bytes are not what was written.
+    #[error("{file} is damaged{}: {what}; run `terrace verify`, then restore a backup", page_of(page))]
+    Corrupt {
+        /// The file's path or device name.
+        file: String,
+        /// The page concerned, where it is known.
+        page: Option<u64>,
+        /// What did not hold.
+        what: String,
+    },
+    /// The disk, or the limit set on the file's size, leaves no room. Reads go on; commits work again when space is free.
+    #[error("disk full: {what}; free some space and try again, nothing needs to be restarted")]
+    Full {
+        /// What could not be placed.
+        what: String,
+    },
+    /// Another transaction changed what this one read. Run the transaction again.
+    #[error("conflict with another transaction; run this transaction again")]
+    Conflict,
+    /// A write or sync failed earlier, so nothing more can be promised until the database is opened again.
+    #[error("the database stopped accepting work after a failure: {reason}; close it and open it again")]
+    Poisoned {
+        /// The first failure.
+        reason: String,
+    },
+    /// Another process, or another handle in this one, has the database open.
+    #[error("{path} is in use{}; close it there first", owner(owner_process))]
+    Busy {
+        /// The database directory.
+        path: String,
+        /// The process id of the owner, where it could be read.
+        owner_process: Option<u32>,
+    },
+    /// The path does not hold a Terrace database.
+    #[error("{path} is not a Terrace database: {what}")]
+    NotADatabase {
+        /// The path that was opened.
+        path: String,
+        /// What is missing or foreign.
+        what: String,
+    },
+    /// The database was written by another format version.
+    #[error("{file} has format version {found}, this build reads version {supported}; use a matching release")]
+    Version {
+        /// The file that says so.
+        file: String,
+        /// The version found in it.
+        found: u32,
+        /// The version this build reads and writes.
+        supported: u32,
+    },
+    /// A key is longer than [`crate::MAX_KEY_BYTES`].
+    #[error("key of {length} bytes is too large, at most {max} are allowed")]
+    KeyTooLarge {
+        /// Length of the key given, bytes.
+        length: usize,
+        /// The limit, bytes.
+        max: usize,
+    },
+    /// A value is longer than [`crate::MAX_VALUE_BYTES`].
+    #[error("value of {length} bytes is too large, at most {max} are allowed")]
+    ValueTooLarge {
+        /// Length of the value given, bytes.
+        length: usize,
+        /// The limit, bytes.
+        max: usize,
+    },
+    /// A transaction's changes do not fit into the log that is allowed.
+    #[error("transaction needs {bytes} bytes of log, at most {max} are allowed; split it or raise log_max")]
+    TransactionTooLarge {
+        /// Log bytes the transaction would need.
+        bytes: u64,
+        /// The limit, bytes.
+        max: u64,
+    },
+    /// No table of this name.
+    #[error("there is no table named {0:?}; create it first")]
+    TableNotFound(String),
+    /// A table of this name exists already.
+    #[error("a table named {0:?} exists already; open it instead")]
+    TableExists(String),
+    /// A table's name is empty, too long, or holds control characters.
+    #[error("{name:?} cannot name a table: {what}")]
+    InvalidName {
+        /// The name given.
+        name: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The snapshot outlived the limit of age or of old versions kept; take a new one.
+    #[error("the snapshot is too old, the versions it needs were given up; take a new one")]
+    SnapshotTooOld,
+    /// The database was opened read-only.
+    #[error("the database is open read-only; open it for writing to change it")]
+    ReadOnly,
+    /// A setting is out of range or contradicts another.
+    #[error("bad setting: {0}")]
+    Config(String),
+    /// Memory could not be had from the operating system.
+    #[error("cannot get {bytes} bytes of memory for {what}: {source}; lower the budget")]
+    Memory {
+        /// How much was asked for.
+        bytes: u64,
+        /// For what.
+        what: &'static str,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+fn at(offset: &Option<u64>) -> String {
+    offset.map(|offset| format!(" at byte {offset}")).unwrap_or_default()
+}
+
+fn page_of(page: &Option<u64>) -> String {
+    page.map(|page| format!(" at page {page}")).unwrap_or_default()
+}
+
+fn owner(process: &Option<u32>) -> String {
+    process.map(|process| format!(" by process {process}")).unwrap_or_default()
+}
+
+impl Error {
+    /// Whether running the same transaction again may succeed.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Error::Conflict)
+    }
+
+    /// An I/O error with its place.
+    pub(crate) fn io(operation: &'static str, file: &str, offset: Option<u64>, source: io::Error) -> Self {
+        // A full file system is the one I/O failure that passes by itself, so it has a kind of its own.
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Error::Full { what: format!("{operation} on {file}{}: {source}", at(&offset)) }
+            }
+            _ => Error::Io { operation, file: file.to_owned(), offset, source },
+        }
+    }
+
+    /// Damage found in `file`.
+    pub(crate) fn corrupt(file: &str, page: Option<u64>, what: impl Into<String>) -> Self {
+        Error::Corrupt { file: file.to_owned(), page, what: what.into() }
+    }
+}
+
+/// The result of every fallible call of the engine.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,119 @@
+//! Deliberate faults. A test suite is proved by the bugs it catches, so each rule of the log, the store and the
+//! transactions has a switch here that breaks it. Without the feature `planted-bugs` the switch is the constant
+//! `false` and the wrong branch is not compiled in.
+
+/// One way to get durability or isolation wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Bug {
+    /// The log's sync returns without syncing.
+    SkipLogSync,
+    /// The store's sync before a mapping record is left out.
+    SkipStoreSync,
+    /// A commit is acknowledged before its log is durable.
+    AcknowledgeBeforeFlush,
+    /// The durable end is taken as the highest filled byte, holes included.
+    WatermarkAsMaximum,
+    /// Records of an earlier epoch are accepted beyond the point where a later one began.
+    NoEpochInRecords,
+    /// Records are appended before the new epoch's superblock is synced.
+    AppendBeforeEpochSync,
+    /// Recovery leaves the losers' changes in place.
+    SkipUndo,
+    /// Recovery does not close the losers it has undone.
+    NoEndRecordAfterUndo,
+    /// Redo applies a record whose LSN equals or is below the page's.
+    CompareLsnsWrongly,
+    /// The LSN is drawn before the page is latched.
+    AppendBeforeLatching,
+    /// The mapping record is appended before the images are synced.
+    MappingBeforeImageSync,
+    /// A place is freed before the mapping record that leaves it is durable.
+    ReusePlaceEarly,
+    /// The recovery LSN is cleared though the page changed after its copy was taken.
+    ClearRecLsn,
+    /// Cleaner and checkpoint write the same page at the same time.
+    TwoImagesInFlight,
+    /// A mapping chunk is written over its old image.
+    ChunkInPlace,
+    /// The log is cut past a dirty chunk.
+    CutPastDirtyChunk,
+    /// The log is cut past a commit in flight.
+    CutPastCommitInFlight,
+    /// The log is cut past the durable watermark.
+    CutPastWatermark,
+    /// Log space is used again before the superblock that cuts it is synced.
+    RecycleBeforeSuperblock,
+    /// The superblock is written over its newest slot.
+    WriteNewestSuperblock,
+    /// Recovery reads base images through a mapping that is not final.
+    BaseThroughOldMapping,
+    /// The clock starts at zero after a restart.
+    TimestampsFromZero,
+    /// The directory is not synced after a file is created.
+    SkipDirectorySync,
+    /// A dirty page is evicted without being written.
+    LoseEvictionWrite,
+    /// A transaction reads the version below its own write.
+    ReadOwnStaleVersion,
+    /// Range reads are validated without looking for foreign keys in flight.
+    NoRangeCheck,
+}
+
+impl Bug {
+    /// Every planted bug, in the order of the list in docs/testing.md.
+    pub const ALL: [Bug; 26] = [
+        Bug::SkipLogSync,
+        Bug::SkipStoreSync,
+        Bug::AcknowledgeBeforeFlush,
+        Bug::WatermarkAsMaximum,
+        Bug::NoEpochInRecords,
+        Bug::AppendBeforeEpochSync,
+        Bug::SkipUndo,
+        Bug::NoEndRecordAfterUndo,
+        Bug::CompareLsnsWrongly,
+        Bug::AppendBeforeLatching,
+        Bug::MappingBeforeImageSync,
+        Bug::ReusePlaceEarly,
+        Bug::ClearRecLsn,
+        Bug::TwoImagesInFlight,
+        Bug::ChunkInPlace,
+        Bug::CutPastDirtyChunk,
+        Bug::CutPastCommitInFlight,
+        Bug::CutPastWatermark,
+        Bug::RecycleBeforeSuperblock,
+        Bug::WriteNewestSuperblock,
+        Bug::BaseThroughOldMapping,
+        Bug::TimestampsFromZero,
+        Bug::SkipDirectorySync,
+        Bug::LoseEvictionWrite,
+        Bug::ReadOwnStaleVersion,
+        Bug::NoRangeCheck,
+    ];
+}
+
+#[cfg(feature = "planted-bugs")]
+thread_local! {
+    static CURRENT: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants `bug` for all that the calling thread does from now on; `None` removes it.
+#[cfg(feature = "planted-bugs")]
+pub fn plant(bug: Option<Bug>) {
+    CURRENT.with(|current| current.set(bug));
+}
+
+/// Whether `bug` is planted on this thread.
+#[cfg(feature = "planted-bugs")]
+#[inline]
+pub(crate) fn planted(bug: Bug) -> bool {
+    CURRENT.with(|current| current.get() == Some(bug))
+}
+
+/// Whether `bug` is planted: never, in this build.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub(crate) fn planted(_bug: Bug) -> bool {
+    false
+}
