@@ -1,1 +1,3 @@
-//! wal
+//! The log.
+mod parse;
+mod record;
