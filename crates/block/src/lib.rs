@@ -1,1 +1,26 @@
 //! Block devices, directories of files, and memory regions: everything of the machine that the engine touches.
+//!
+//! The engine never names a file of the operating system. It is given a [`Directory`], opens [`BlockDevice`]s in
+//! it, and places its frames in a [`Region`]. Whatever implements these can stand below it: files with direct I/O
+//! and io_uring ([`FileDirectory`]), plain memory ([`MemoryDirectory`]), a disk that loses power and fails at will
+//! ([`SimulatedDisk`]), or any of these slowed down ([`ThrottledDevice`]) or counted ([`CountedDevice`]).
+//!
+//! | folder       | what is in it                                                             |
+//! |--------------|---------------------------------------------------------------------------|
+//! | `device/`    | the devices and their decorators, behind the trait in `device.rs`          |
+//! | `directory/` | where devices come from: names, locks and the durability of names          |
+//! | `memory/`    | aligned buffers for direct I/O and address ranges for frames               |
+#![deny(unsafe_code)]
+
+mod device;
+mod directory;
+mod memory;
+
+pub use device::file::FileDevice;
+pub use device::memory::MemoryDevice;
+pub use device::{BlockDevice, Read, Write};
+pub use directory::file::{FileDirectory, FileOptions};
+pub use directory::memory::MemoryDirectory;
+pub use directory::{Directory, LockError, OpenMode};
+pub use memory::aligned::AlignedBuffer;
+pub use memory::region::Region;

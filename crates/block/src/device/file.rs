@@ -1,0 +1,272 @@
+//! A file, read and written around the page cache where the file system allows it.
+//!
+//! Direct I/O spares a copy and the second cache, and makes what a write costs visible. Where it is refused the file
+//! goes through the page cache instead, with the same rules about alignment; [`FileDevice::direct`] tells which it is.
+//!
+//! A system call may move fewer bytes than asked. Continuing is not just a matter of advancing: under direct I/O the
+//! rest has to start on a block boundary again, so [`transfer`] steps back to the last one.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::{BlockDevice, check_aligned, check_write, opened_for_reading, past_the_end};
+
+/// Alignment of all files, bytes, whatever the disk's own block size is.
+pub(crate) const BLOCK_BYTES: usize = 4096;
+
+/// Bytes of zeros written at once where space cannot be allocated otherwise.
+const ZEROS_BYTES: usize = 256 * 1024;
+
+/// How often in a row a transfer may move less than a block before it is given up.
+const STALLS_MAX: u32 = 16;
+
+/// An open file.
+///
+/// ```
+/// use terrace_block::{BlockDevice, Directory, FileDirectory, FileOptions, OpenMode};
+///
+/// let place = tempfile::tempdir()?;
+/// let options = FileOptions { uring: false, ..FileOptions::default() };
+/// let directory = FileDirectory::open_with(place.path(), options)?;
+/// let device = directory.open("pages", OpenMode::CreateNew)?; // a `FileDevice`
+/// device.set_len(1 << 20)?;
+/// assert_eq!((device.len(), device.alignment()), (1 << 20, 4096));
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Debug)]
+pub struct FileDevice {
+    file: OwnedFd,
+    name: String,
+    writable: bool,
+    direct: bool,
+    /// The kernel or the file system does not know durable writes: write and sync instead.
+    write_through_refused: AtomicBool,
+    /// What [`BlockDevice::len`] answers should the kernel ever fail to: the last length seen.
+    length_seen: AtomicU64,
+}
+
+impl FileDevice {
+    /// A device over `file`, an open regular file.
+    pub(crate) fn new(file: OwnedFd, name: String, writable: bool, direct: bool) -> io::Result<Self> {
+        let (write_through_refused, length_seen) = (AtomicBool::new(false), AtomicU64::new(0));
+        let device = Self { file, name, writable, direct, write_through_refused, length_seen };
+        device.length()?;
+        Ok(device)
+    }
+
+    /// Whether transfers go around the page cache.
+    pub fn direct(&self) -> bool {
+        self.direct
+    }
+
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.file
+    }
+
+    /// The length as the kernel knows it. Other handles may have changed it, so it is asked each time: that costs a
+    /// hundredth of any transfer.
+    pub(crate) fn length(&self) -> io::Result<u64> {
+        let length = rustix::fs::fstat(self.file.as_fd())?.st_size as u64;
+        self.length_seen.store(length, Ordering::Relaxed);
+        Ok(length)
+    }
+
+    pub(crate) fn check_writable(&self) -> io::Result<()> {
+        if self.writable { Ok(()) } else { Err(opened_for_reading(&self.name)) }
+    }
+
+    /// Reads what is left of `buffer` after its first `done` bytes.
+    pub(crate) fn read_rest(&self, offset: u64, buffer: &mut [u8], done: usize) -> io::Result<()> {
+        let wanted = buffer.len();
+        let moved = transfer(wanted, done, |done| {
+            rustix::io::pread(self.file.as_fd(), &mut buffer[done..], offset + done as u64)
+        })?;
+        match moved {
+            Some(()) => Ok(()),
+            None => Err(past_the_end(&self.name, offset, wanted, self.length()?)),
+        }
+    }
+
+    /// Writes what is left of `bytes` after the first `done`.
+    pub(crate) fn write_rest(&self, offset: u64, bytes: &[u8], done: usize) -> io::Result<()> {
+        self.finish_write(transfer(bytes.len(), done, |done| {
+            rustix::io::pwrite(self.file.as_fd(), &bytes[done..], offset + done as u64)
+        })?)
+    }
+
+    fn finish_write(&self, moved: Option<()>) -> io::Result<()> {
+        moved.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::WriteZero, format!("{}: a write makes no progress", self.name))
+        })
+    }
+
+    /// Grows the file by writing zeros, for file systems that cannot allocate space.
+    fn write_zeros(&self, from: u64, to: u64) -> io::Result<()> {
+        let block = BLOCK_BYTES as u64;
+        let (start, end) = (from.next_multiple_of(block), to.next_multiple_of(block));
+        // The tail of the last block needs no zeros: the file system clears it when the file grows.
+        rustix::fs::ftruncate(self.file.as_fd(), end)?;
+        let zeros = crate::AlignedBuffer::try_zeroed(ZEROS_BYTES.min(end.saturating_sub(start) as usize))?;
+        let mut offset = start;
+        while offset < end {
+            let length = (end - offset).min(zeros.len() as u64) as usize;
+            self.write_rest(offset, &zeros[..length], 0)?;
+            offset += length as u64;
+        }
+        Ok(rustix::fs::ftruncate(self.file.as_fd(), to)?)
+    }
+
+    fn grow(&self, from: u64, to: u64) -> io::Result<()> {
+        let allocated =
+            retry(|| rustix::fs::fallocate(self.file.as_fd(), FallocateFlags::empty(), from, to - from));
+        let grown = match allocated {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros(from, to),
+            outcome => outcome.map_err(io::Error::from),
+        };
+        if grown.is_err() {
+            // Whatever was allocated is given back. Should that fail too the first error is the one to report.
+            let _ = rustix::fs::ftruncate(self.file.as_fd(), from);
+        }
+        grown
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn len(&self) -> u64 {
+        self.length().unwrap_or_else(|_| self.length_seen.load(Ordering::Relaxed))
+    }
+
+    fn alignment(&self) -> usize {
+        BLOCK_BYTES
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        check_aligned(&self.name, BLOCK_BYTES, offset, buffer)?;
+        if i64::try_from(offset).ok().and_then(|at| at.checked_add(buffer.len() as i64)).is_none() {
+            return Err(past_the_end(&self.name, offset, buffer.len(), self.length()?));
+        }
+        self.read_rest(offset, buffer, 0)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.check_writable()?;
+        check_write(&self.name, BLOCK_BYTES, self.length()?, offset, bytes)?;
+        self.write_rest(offset, bytes, 0)
+    }
+
+    fn write_through_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.check_writable()?;
+        check_write(&self.name, BLOCK_BYTES, self.length()?, offset, bytes)?;
+        if !self.write_through_refused.load(Ordering::Relaxed) {
+            let moved = transfer(bytes.len(), 0, |done| {
+                let slice = [io::IoSlice::new(&bytes[done..])];
+                rustix::io::pwritev2(self.file.as_fd(), &slice, offset + done as u64, ReadWriteFlags::DSYNC)
+            });
+            match moved {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                    self.write_through_refused.store(true, Ordering::Relaxed);
+                    tracing::info!(file = %self.name, "no durable writes here, writing and syncing instead");
+                }
+                moved => return self.finish_write(moved?),
+            }
+        }
+        self.write_rest(offset, bytes, 0)?;
+        self.sync()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        // Interruption is no verdict on the data, so asking again is allowed; any other failure is final.
+        Ok(retry(|| rustix::fs::fdatasync(self.file.as_fd()))?)
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.check_writable()?;
+        let length = self.length()?;
+        if i64::try_from(bytes).is_err() {
+            return Err(Errno::FBIG.into());
+        }
+        match bytes.cmp(&length) {
+            std::cmp::Ordering::Greater => self.grow(length, bytes)?,
+            std::cmp::Ordering::Less => retry(|| rustix::fs::ftruncate(self.file.as_fd(), bytes))?,
+            std::cmp::Ordering::Equal => {}
+        }
+        self.length().map(drop)
+    }
+}
+
+/// Repeats an interrupted call.
+pub(crate) fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Calls `step(bytes done)` until all of `wanted` have moved; `None` when the system moves no more bytes.
+fn transfer(
+    wanted: usize,
+    done: usize,
+    mut step: impl FnMut(usize) -> Result<usize, Errno>,
+) -> Result<Option<()>, Errno> {
+    // A short transfer may end inside a block, and the next must start at its beginning.
+    let mut done = done - done % BLOCK_BYTES;
+    let mut stalls = 0;
+    while done < wanted {
+        let moved = retry(|| step(done))?;
+        let reached = done + moved;
+        let next = if reached >= wanted { wanted } else { reached - reached % BLOCK_BYTES };
+        stalls = if next > done { 0 } else { stalls + 1 };
+        if moved == 0 || stalls == STALLS_MAX {
+            return Ok(None);
+        }
+        done = next;
+    }
+    Ok(Some(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(wanted: usize, answers: &[Result<usize, Errno>]) -> (Result<Option<()>, Errno>, Vec<usize>) {
+        let (mut answers, mut offsets) = (answers.iter(), Vec::new());
+        let outcome = transfer(wanted, 0, |done| {
+            offsets.push(done);
+            *answers.next().expect("no further call")
+        });
+        (outcome, offsets)
+    }
+
+    #[test]
+    fn a_short_transfer_continues_at_a_block_boundary() {
+        let (outcome, offsets) = steps(12288, &[Ok(4096), Ok(5000), Ok(4096)]);
+        assert_eq!((outcome, offsets), (Ok(Some(())), vec![0, 4096, 8192]));
+    }
+
+    #[test]
+    fn an_interrupted_transfer_is_repeated() {
+        let (outcome, offsets) = steps(8192, &[Err(Errno::INTR), Ok(4096), Err(Errno::INTR), Ok(4096)]);
+        assert_eq!((outcome, offsets), (Ok(Some(())), vec![0, 0, 4096, 4096]));
+    }
+
+    #[test]
+    fn an_error_after_a_short_transfer_is_reported() {
+        assert_eq!(steps(8192, &[Ok(4096), Err(Errno::NOSPC)]).0, Err(Errno::NOSPC));
+    }
+
+    #[test]
+    fn a_transfer_without_progress_ends() {
+        assert_eq!(steps(8192, &[Ok(4096), Ok(0)]).0, Ok(None));
+        assert_eq!(steps(8192, &[Ok(100); STALLS_MAX as usize]).0, Ok(None));
+    }
+}

@@ -1,0 +1,274 @@
+//! A directory of the file system.
+//!
+//! The directory is opened once and everything else is relative to that handle, so renaming it under a running
+//! process changes nothing. Files belong to their owner alone whatever the umask says, links are not followed, and
+//! only regular files are opened: a name that was swapped for a link or a pipe is refused, not obeyed.
+//!
+//! Direct I/O is switched on after opening, because an `open` that refuses it may have created the file already.
+//!
+//! The lock is a `flock` on a file of its own, which names its owner's process. It conflicts between processes and
+//! between two handles of one process alike, and the kernel drops it when the last handle is gone.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Directory, LockError, OpenMode, check_name};
+use crate::AlignedBuffer;
+use crate::device::file::{BLOCK_BYTES, FileDevice, retry};
+use crate::device::{BlockDevice, invalid_input};
+
+const OWNER_ONLY_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+const OWNER_ONLY_DIRECTORY: Mode = Mode::RWXU;
+
+/// How long and how often a refused lock is asked for again while its file does not yet name an owner.
+const OWNER_WAIT: Duration = Duration::from_millis(5);
+const OWNER_WAITS_MAX: u32 = 20;
+
+/// How files are read and written.
+///
+/// ```
+/// use terrace_block::{FileDirectory, FileOptions};
+///
+/// let place = tempfile::tempdir()?;
+/// let options = FileOptions { direct: false, uring: false };
+/// let directory = FileDirectory::open_with(place.path(), options)?;
+/// assert!(!directory.direct() && !directory.uring());
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct FileOptions {
+    /// Go around the page cache where the file system allows it.
+    pub direct: bool,
+    /// Give batches to io_uring where the kernel allows it.
+    pub uring: bool,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self { direct: true, uring: true }
+    }
+}
+
+/// A directory of the file system whose files are opened for direct I/O.
+///
+/// ```
+/// use terrace_block::{AlignedBuffer, BlockDevice, Directory, FileDirectory, OpenMode};
+///
+/// let place = tempfile::tempdir()?;
+/// let directory = FileDirectory::create(&place.path().join("database"))?;
+/// let _lock = directory.lock("lock")?;
+/// let pages = directory.open("pages", OpenMode::CreateNew)?;
+/// directory.sync()?; // the name
+/// pages.set_len(1 << 20)?;
+/// pages.write_at(0, &AlignedBuffer::zeroed(4096))?;
+/// pages.sync()?; // the content
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct FileDirectory {
+    path: PathBuf,
+    handle: OwnedFd,
+    options: FileOptions,
+    /// Some file was refused direct I/O.
+    buffered: AtomicBool,
+}
+
+impl FileDirectory {
+    /// Creates the directory with mode 0700 if it does not exist, and opens it.
+    ///
+    /// # Errors
+    /// `NotFound` when its parent does not exist, or what the system reports.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        Self::create_with(path, FileOptions::default())
+    }
+
+    /// As [`FileDirectory::create`], with options.
+    ///
+    /// # Errors
+    /// As [`FileDirectory::create`].
+    pub fn create_with(path: &Path, options: FileOptions) -> io::Result<Self> {
+        match retry(|| rustix::fs::mkdir(path, OWNER_ONLY_DIRECTORY)) {
+            Err(Errno::EXIST) => return Self::open_with(path, options),
+            outcome => outcome?,
+        }
+        // The umask can only have taken permissions away; without this a strange one locks the owner out.
+        retry(|| rustix::fs::chmod(path, OWNER_ONLY_DIRECTORY))?;
+        let directory = Self::open_with(path, options)?;
+        let parent = open_directory(&directory.handle, "..")?;
+        retry(|| rustix::fs::fsync(&parent))?;
+        Ok(directory)
+    }
+
+    /// Opens an existing directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotADirectory`, or what the system reports.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Self::open_with(path, FileOptions::default())
+    }
+
+    /// As [`FileDirectory::open`], with options.
+    ///
+    /// # Errors
+    /// As [`FileDirectory::open`].
+    pub fn open_with(path: &Path, options: FileOptions) -> io::Result<Self> {
+        let handle = open_directory(CWD, path)?;
+        Ok(Self { path: path.to_owned(), handle, options, buffered: AtomicBool::new(!options.direct) })
+    }
+
+    /// Whether every file opened so far goes around the page cache.
+    pub fn direct(&self) -> bool {
+        !self.buffered.load(Ordering::Relaxed)
+    }
+
+    /// Whether batches go through io_uring.
+    pub fn uring(&self) -> bool {
+        self.options.uring
+    }
+
+    fn path_of(&self, file: &str) -> String {
+        self.path.join(file).display().to_string()
+    }
+
+    /// Switches direct I/O on and reads a block, since some file systems accept the flag and refuse the transfer.
+    fn go_direct(&self, file: &OwnedFd, name: &str) -> io::Result<bool> {
+        if self.options.direct && rustix::fs::fcntl_setfl(file, OFlags::DIRECT).is_ok() {
+            let mut block = AlignedBuffer::try_zeroed(BLOCK_BYTES)?;
+            match retry(|| rustix::io::pread(file, &mut block[..], 0)) {
+                Err(Errno::INVAL) => {}
+                // Any other failure belongs to whoever reads that block in earnest.
+                _ => return Ok(true),
+            }
+        }
+        rustix::fs::fcntl_setfl(file, OFlags::empty())?;
+        if self.options.direct && !self.buffered.swap(true, Ordering::Relaxed) {
+            tracing::warn!(file = name, "no direct I/O here, going through the page cache");
+        }
+        Ok(false)
+    }
+}
+
+fn open_directory(base: impl AsFd, path: impl rustix::path::Arg + Copy) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(retry(|| rustix::fs::openat(&base, path, flags, Mode::empty()))?)
+}
+
+/// Opens a regular file of `directory` and nothing else, never through a link.
+fn open_regular(directory: &OwnedFd, file: &str, flags: OFlags) -> io::Result<OwnedFd> {
+    // NONBLOCK keeps an open of a pipe from waiting for its other end; it means nothing to a regular file.
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let opened = retry(|| rustix::fs::openat(directory, file, flags, OWNER_ONLY_FILE))?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode);
+    if kind != FileType::RegularFile {
+        return Err(invalid_input(format!("{file:?} is not a regular file")));
+    }
+    Ok(opened)
+}
+
+impl Directory for FileDirectory {
+    fn name(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn open(&self, file: &str, mode: OpenMode) -> io::Result<Arc<dyn BlockDevice>> {
+        check_name(file)?;
+        let flags = match mode {
+            OpenMode::Read => OFlags::RDONLY,
+            OpenMode::Write => OFlags::RDWR,
+            OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        };
+        let opened = open_regular(&self.handle, file, flags)?;
+        if mode == OpenMode::CreateNew {
+            retry(|| rustix::fs::fchmod(&opened, OWNER_ONLY_FILE))?;
+        }
+        let name = self.path_of(file);
+        let direct = self.go_direct(&opened, &name)?;
+        Ok(Arc::new(FileDevice::new(opened, name, mode.is_writable(), direct)?))
+    }
+
+    fn exists(&self, file: &str) -> io::Result<bool> {
+        check_name(file)?;
+        match retry(|| rustix::fs::statat(&self.handle, file, AtFlags::SYMLINK_NOFOLLOW)) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn remove(&self, file: &str) -> io::Result<()> {
+        check_name(file)?;
+        Ok(retry(|| rustix::fs::unlinkat(&self.handle, file, AtFlags::empty()))?)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        check_name(from)?;
+        check_name(to)?;
+        Ok(retry(|| rustix::fs::renameat(&self.handle, from, &self.handle, to))?)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(retry(|| rustix::fs::fsync(&self.handle))?)
+    }
+
+    fn lock(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError> {
+        check_name(file)?;
+        let opened = open_regular(&self.handle, file, OFlags::RDWR | OFlags::CREATE)?;
+        let mut waits = 0;
+        loop {
+            match retry(|| rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive)) {
+                Ok(()) => return Ok(Box::new(FileLock::new(opened)?)),
+                Err(Errno::WOULDBLOCK) => {}
+                Err(error) => return Err(LockError::Io(error.into())),
+            }
+            // An owner that has just come, or is just going, has no name in the file.
+            let owner_process = read_owner(&opened)?;
+            if owner_process.is_some() || waits == OWNER_WAITS_MAX {
+                return Err(LockError::Busy { owner_process });
+            }
+            waits += 1;
+            std::thread::sleep(OWNER_WAIT);
+        }
+    }
+}
+
+/// A held `flock`, with the owner's process id in the file as long as it lasts.
+struct FileLock {
+    file: OwnedFd,
+}
+
+impl FileLock {
+    fn new(file: OwnedFd) -> io::Result<Self> {
+        let lock = Self { file };
+        retry(|| rustix::fs::fchmod(&lock.file, OWNER_ONLY_FILE))?;
+        retry(|| rustix::fs::ftruncate(&lock.file, 0))?;
+        let owner = format!("{}\n", std::process::id());
+        match retry(|| rustix::io::pwrite(&lock.file, owner.as_bytes(), 0)) {
+            // The name is a courtesy to whoever comes second; a full disk must not keep the owner out.
+            Ok(_) | Err(Errno::NOSPC | Errno::DQUOT) => Ok(lock),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        let _ = retry(|| rustix::fs::ftruncate(&self.file, 0));
+        // Closing would do, were it not for a child that was forked meanwhile and shares the handle.
+        let _ = retry(|| rustix::fs::flock(&self.file, FlockOperation::Unlock));
+    }
+}
+
+fn read_owner(file: &OwnedFd) -> io::Result<Option<u32>> {
+    let mut text = [0; 16];
+    let length = retry(|| rustix::io::pread(file, &mut text, 0))?;
+    // Without its newline the number may be cut short.
+    let line = std::str::from_utf8(&text[..length]).ok().and_then(|text| text.strip_suffix('\n'));
+    Ok(line.and_then(|line| line.parse().ok()))
+}

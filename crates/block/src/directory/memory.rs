@@ -1,0 +1,107 @@
+//! A directory in memory, gone with its last handle. For tests and for databases that need not last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Directory, LockError, OpenMode, already_exists, check_name, not_found};
+use crate::device::BlockDevice;
+use crate::device::memory::MemoryDevice;
+
+/// A directory of [`MemoryDevice`]s. Clones are handles of the same directory.
+///
+/// ```
+/// use terrace_block::{BlockDevice, Directory, MemoryDirectory, OpenMode};
+///
+/// let directory = MemoryDirectory::new();
+/// directory.open("pages", OpenMode::CreateNew)?.set_len(4096)?;
+/// assert_eq!(directory.clone().open("pages", OpenMode::Read)?.len(), 4096);
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct MemoryDirectory {
+    files: Arc<Mutex<BTreeMap<String, MemoryDevice>>>,
+    locks: Locks,
+}
+
+impl MemoryDirectory {
+    /// An empty directory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl Directory for MemoryDirectory {
+    fn name(&self) -> String {
+        "memory:".to_owned()
+    }
+
+    fn open(&self, file: &str, mode: OpenMode) -> io::Result<Arc<dyn BlockDevice>> {
+        check_name(file)?;
+        let mut files = self.files.lock();
+        if mode == OpenMode::CreateNew {
+            if files.contains_key(file) {
+                return Err(already_exists(file));
+            }
+            files.insert(file.to_owned(), MemoryDevice::new(file, 0));
+        }
+        let device = files.get(file).ok_or_else(|| not_found(file))?;
+        Ok(Arc::new(device.handle(mode.is_writable())))
+    }
+
+    fn exists(&self, file: &str) -> io::Result<bool> {
+        check_name(file)?;
+        Ok(self.files.lock().contains_key(file))
+    }
+
+    fn remove(&self, file: &str) -> io::Result<()> {
+        check_name(file)?;
+        self.files.lock().remove(file).map(drop).ok_or_else(|| not_found(file))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        check_name(from)?;
+        check_name(to)?;
+        let mut files = self.files.lock();
+        let device = files.remove(from).ok_or_else(|| not_found(from))?;
+        files.insert(to.to_owned(), device);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn lock(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError> {
+        check_name(file)?;
+        self.locks.take(file)
+    }
+}
+
+/// The locks held in a directory that only this process can see.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Locks {
+    held: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Locks {
+    pub(crate) fn take(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError> {
+        if !self.held.lock().insert(file.to_owned()) {
+            return Err(LockError::Busy { owner_process: Some(std::process::id()) });
+        }
+        Ok(Box::new(Held { locks: self.clone(), file: file.to_owned() }))
+    }
+}
+
+struct Held {
+    locks: Locks,
+    file: String,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.locks.held.lock().remove(&self.file);
+    }
+}

@@ -1,0 +1,7 @@
+//! Memory that the standard allocator does not hand out: aligned for direct I/O, or reserved first and backed later.
+//!
+//! [`aligned::AlignedBuffer`] is a buffer for one transfer. [`region::Region`] is an address range for frames, whose
+//! addresses never change and whose memory is asked for, and given back, piece by piece.
+
+pub(crate) mod aligned;
+pub(crate) mod region;

@@ -1,0 +1,320 @@
+//! An address range whose memory comes and goes while its addresses stay.
+//!
+//! Frames must not move, and must be there for ever once readers without latches may look at them (they validate only
+//! after reading). So a region is reserved once, at the size of the whole budget, and never unmapped before it is
+//! dropped; memory is put behind parts of it and taken away again:
+//!
+//! ```text
+//!   reserve            commit(range)                      release(range)
+//!   [ no access ] ---> [ readable, writable, present ] ---> [ readable, writable, absent: zeros on the next touch ]
+//! ```
+//!
+//! * `commit` touches every page, because a page fault in the hot path costs more than the access it interrupts, and
+//!   because memory that cannot be had should be missed here, as an error, and not later, as a signal.
+//! * Huge pages are advised, not demanded: they spare a random access a page-table walk, but a kernel without them
+//!   is no reason to fail. [`Region::huge_pages`] tells whether the advice was taken.
+//! * Access never narrows again. That is what makes [`Region::words`] sound without a lock: a granule once accessible
+//!   stays so until the region is dropped, and the slice borrows the region.
+//!
+//! The bytes are only handed out as `&[AtomicU64]`, since a frame may be read while it is written.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::io;
+use std::ops::Range;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+
+use crate::device::invalid_input;
+
+/// Granularity of commits and releases, bytes.
+const PAGE_BYTES: usize = 4096;
+
+/// Granularity of access, bytes: a huge page, so that opening access never splits one.
+const GRANULE_BYTES: usize = 2 << 20;
+
+/// A reserved range of addresses, aligned to 2 MiB.
+///
+/// ```
+/// use std::sync::atomic::Ordering;
+/// use terrace_block::Region;
+///
+/// let region = Region::reserve(1 << 30)?; // a gigabyte of addresses, no memory yet
+/// region.commit(0..8192)?;
+/// region.words(4096..8192)[0].store(7, Ordering::Relaxed);
+/// assert_eq!(region.words(4096..4104)[0].load(Ordering::Relaxed), 7);
+/// region.release(4096..8192)?;
+/// assert_eq!(region.words(4096..4104)[0].load(Ordering::Relaxed), 0);
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Debug)]
+pub struct Region {
+    /// What was mapped, with the slack needed for alignment.
+    mapping: NonNull<c_void>,
+    mapping_bytes: usize,
+    /// The first aligned address of the mapping.
+    start: NonNull<u8>,
+    length: usize,
+    /// A bit per granule: readable and writable. Bits are only ever set, after the system call that makes them true.
+    accessible: Box<[AtomicU64]>,
+    huge_pages_refused: AtomicBool,
+}
+
+// SAFETY: the region owns its mapping; the bytes are only reachable as atomics or through `as_ptr`, whose users answer
+// for themselves. No lock is needed: the kernel serialises the system calls, and the bitmap is atomic.
+unsafe impl Send for Region {}
+// SAFETY: see `Send`.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Reserves `bytes` addresses, rounded up to 4096. No memory is behind them, and touching them is not possible,
+    /// before [`Region::commit`].
+    ///
+    /// # Errors
+    /// `OutOfMemory` or whatever the system reports, for instance under an address-space limit; `InvalidInput` for 0.
+    pub fn reserve(bytes: usize) -> io::Result<Self> {
+        Self::map(bytes, ProtFlags::empty())
+    }
+
+    /// Reserves `bytes` addresses that are readable and writable at once; each 4 KiB page is zero and gets its memory
+    /// when it is first written.
+    ///
+    /// For tables that are sparsely used. When memory runs out on a touch, the process dies of it: use
+    /// [`Region::commit`] for what must not.
+    ///
+    /// ```
+    /// use std::sync::atomic::Ordering;
+    /// use terrace_block::Region;
+    ///
+    /// let table = Region::reserve_writable(1 << 36)?;
+    /// let last = table.words((1 << 36) - 8..1 << 36);
+    /// assert_eq!(last[0].fetch_add(1, Ordering::Relaxed), 0);
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Region::reserve`].
+    pub fn reserve_writable(bytes: usize) -> io::Result<Self> {
+        let region = Self::map(bytes, ProtFlags::READ | ProtFlags::WRITE)?;
+        region.open(0..region.length);
+        Ok(region)
+    }
+
+    fn map(bytes: usize, protection: ProtFlags) -> io::Result<Self> {
+        let length = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        if length == 0 {
+            return Err(invalid_input("a region of 0 bytes".to_owned()));
+        }
+        // Whole granules, and room to move the start to the next boundary.
+        let granules = length.div_ceil(GRANULE_BYTES);
+        let mapping_bytes = granules
+            .checked_add(1)
+            .and_then(|granules| granules.checked_mul(GRANULE_BYTES))
+            .ok_or(io::ErrorKind::OutOfMemory)?;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        let mapping = unsafe {
+            rustix::mm::mmap_anonymous(
+                ptr::null_mut(),
+                mapping_bytes,
+                protection,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let mapping = NonNull::new(mapping).expect("the kernel never maps address 0 unasked");
+        let slack = mapping.as_ptr().addr().next_multiple_of(GRANULE_BYTES) - mapping.as_ptr().addr();
+        // SAFETY: `slack` is below one granule, and the mapping is one granule longer than the region.
+        let start = unsafe { mapping.cast::<u8>().add(slack) };
+        let accessible = (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let huge_pages_refused = AtomicBool::new(false);
+        Ok(Self { mapping, mapping_bytes, start, length, accessible, huge_pages_refused })
+    }
+
+    /// Length in bytes, a multiple of 4096.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Never: a region has at least one page.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The first address. Only committed bytes may be touched through it, and only as atomics where others may.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Whether the kernel has taken every advice to use huge pages so far.
+    pub fn huge_pages(&self) -> bool {
+        !self.huge_pages_refused.load(Ordering::Relaxed)
+    }
+
+    /// Puts memory behind `range` and touches all of it. What was committed before keeps its content.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a range that is not aligned to 4096 or not inside; otherwise there is not enough memory, and
+    /// part of the range may have been committed.
+    pub fn commit(&self, range: Range<usize>) -> io::Result<()> {
+        self.check_pages(&range)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        let granules = range.start / GRANULE_BYTES * GRANULE_BYTES..range.end.next_multiple_of(GRANULE_BYTES);
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: the granules lie inside the mapping (`check_pages`, and `map` rounds up), which is ours, and access
+        // is only widened, so no reference handed out before loses its bytes.
+        unsafe { rustix::mm::mprotect(self.address(granules.start), granules.len(), access)? };
+        self.open(range.clone());
+        if let Err(error) = self.advise(&range, Advice::LinuxHugepage)
+            && !self.huge_pages_refused.swap(true, Ordering::Relaxed)
+        {
+            tracing::info!(%error, "no huge pages for this memory");
+        }
+        match self.advise(&range, Advice::LinuxPopulateWrite) {
+            // Kernels before 5.14 do not know this advice.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                for page in range.step_by(PAGE_BYTES) {
+                    self.words(page..page + 8)[0].fetch_or(0, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Gives the memory behind `range` back. The bytes stay accessible and read as zeros, at the price of a page fault.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a range that is not aligned to 4096 or not inside, or what the system reports.
+    pub fn release(&self, range: Range<usize>) -> io::Result<()> {
+        self.check_pages(&range)?;
+        if range.is_empty() { Ok(()) } else { self.advise(&range, Advice::LinuxDontNeed) }
+    }
+
+    /// The bytes of `range` as words.
+    ///
+    /// # Panics
+    /// If the range is not aligned to 8, not inside the region, or in part of it nothing was ever committed.
+    #[inline]
+    pub fn words(&self, range: Range<usize>) -> &[AtomicU64] {
+        assert!(
+            range.start % 8 == 0
+                && range.end % 8 == 0
+                && range.start <= range.end
+                && range.end <= self.length,
+            "bytes {range:?} are not whole words of a region of {} bytes",
+            self.length
+        );
+        assert!(self.is_accessible(&range), "bytes {range:?} of the region were never committed");
+        // SAFETY: the words are inside the mapping, aligned (the start is, and the range was checked), readable and
+        // writable (checked, and access never narrows before the region, which the slice borrows, is dropped),
+        // initialised by the kernel, and no one holds a reference to them that is not to atomics.
+        unsafe {
+            std::slice::from_raw_parts(
+                self.start.add(range.start).cast().as_ptr(),
+                range.len() / size_of::<u64>(),
+            )
+        }
+    }
+
+    #[inline]
+    fn is_accessible(&self, range: &Range<usize>) -> bool {
+        // Acquire pairs with the Release in `open`: the system call came before the bit.
+        (range.start / GRANULE_BYTES..range.end.div_ceil(GRANULE_BYTES))
+            .all(|granule| self.accessible[granule / 64].load(Ordering::Acquire) >> (granule % 64) & 1 == 1)
+    }
+
+    fn open(&self, range: Range<usize>) {
+        for granule in range.start / GRANULE_BYTES..range.end.div_ceil(GRANULE_BYTES) {
+            self.accessible[granule / 64].fetch_or(1 << (granule % 64), Ordering::Release);
+        }
+    }
+
+    fn check_pages(&self, range: &Range<usize>) -> io::Result<()> {
+        let inside = range.start <= range.end && range.end <= self.length;
+        if inside && range.start % PAGE_BYTES == 0 && range.end % PAGE_BYTES == 0 {
+            return Ok(());
+        }
+        Err(invalid_input(format!(
+            "bytes {range:?} are not whole pages of {PAGE_BYTES} bytes in a region of {} bytes",
+            self.length
+        )))
+    }
+
+    fn address(&self, offset: usize) -> *mut c_void {
+        self.start.as_ptr().wrapping_add(offset).cast()
+    }
+
+    fn advise(&self, range: &Range<usize>, advice: Advice) -> io::Result<()> {
+        loop {
+            // SAFETY: the range is inside our mapping. `LinuxDontNeed` zeroes bytes that are only visible as atomics,
+            // the others change no byte.
+            match unsafe { rustix::mm::madvise(self.address(range.start), range.len(), advice) } {
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::AGAIN) => {}
+                outcome => return Ok(outcome?),
+            }
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping made in `map`, unmapped once, and every slice of it borrowed the region.
+        let unmapped = unsafe { rustix::mm::munmap(self.mapping.as_ptr(), self.mapping_bytes) };
+        debug_assert!(unmapped.is_ok(), "unmapping a whole mapping cannot fail: {unmapped:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn committed_memory_is_zero_and_keeps_its_content_when_committed_again() {
+        let region = Region::reserve(64 << 20).unwrap();
+        assert_eq!(region.as_ptr().addr() % GRANULE_BYTES, 0);
+        region.commit(4096..3 << 20).unwrap();
+        assert!(region.words(4096..3 << 20).iter().all(|word| word.load(Ordering::Relaxed) == 0));
+        region.words(8192..8200)[0].store(9, Ordering::Relaxed);
+        region.commit(0..64 << 20).unwrap();
+        assert_eq!(region.words(8192..8200)[0].load(Ordering::Relaxed), 9);
+    }
+
+    #[test]
+    fn released_memory_reads_as_zeros() {
+        let region = Region::reserve(1 << 20).unwrap();
+        region.commit(0..1 << 20).unwrap();
+        region.words(0..8)[0].store(1, Ordering::Relaxed);
+        region.words(4096..4104)[0].store(2, Ordering::Relaxed);
+        region.release(0..4096).unwrap();
+        assert_eq!(region.words(0..8)[0].load(Ordering::Relaxed), 0);
+        assert_eq!(region.words(4096..4104)[0].load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "never committed")]
+    fn memory_never_committed_is_not_handed_out() {
+        let region = Region::reserve(8 << 20).unwrap();
+        region.commit(0..4096).unwrap();
+        region.words((4 << 20)..(4 << 20) + 8);
+    }
+
+    #[test]
+    fn a_range_off_page_boundaries_or_outside_is_refused() {
+        let region = Region::reserve(1 << 20).unwrap();
+        #[allow(clippy::reversed_empty_ranges, reason = "a mistake of the caller's must be an error")]
+        for range in [0..100, 100..4096, 0..(1 << 20) + 4096, 8192..4096] {
+            assert_eq!(region.commit(range.clone()).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+            assert_eq!(region.release(range).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn a_reservation_beyond_the_address_space_is_an_error() {
+        for bytes in [usize::MAX, usize::MAX / 2, 1 << 60] {
+            assert_eq!(Region::reserve(bytes).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+        }
+    }
+}
