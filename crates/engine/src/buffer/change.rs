@@ -1,0 +1,169 @@
+//! Changing pages: the one way content gets into frames besides loading and redo.
+//!
+//! The order is the log's (durability, rule 3): the pages are latched, the record is appended, which draws its LSN,
+//! the new content is stored and stamped, the latches are given back. A ticket of the log covers the time from
+//! before the LSN is drawn until every page knows it is dirty, so that a checkpoint which computes the cut meanwhile
+//! stays below.
+
+use super::guard::WriteGuard;
+use super::pool::{Event, Pool};
+use super::table::Location;
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId};
+use crate::store::page;
+use crate::store::place::Mapped;
+use crate::wal::{Appended, RecordBuilder, Reservation};
+
+/// Room for new pages, promised before anything of a change is written.
+#[derive(Debug)]
+pub(crate) struct Grant<'p> {
+    pool: &'p Pool,
+    left: u64,
+}
+
+impl Drop for Grant<'_> {
+    fn drop(&mut self) {
+        if self.left > 0 {
+            self.pool.space.ungrant(self.left);
+        }
+    }
+}
+
+/// A page id and a frame for a page that is about to exist. Dropped without being used, both go back.
+#[derive(Debug)]
+pub(crate) struct NewPage<'p> {
+    pool: &'p Pool,
+    id: PageId,
+    frame: Option<u32>,
+}
+
+impl NewPage<'_> {
+    pub(crate) fn id(&self) -> PageId {
+        self.id
+    }
+}
+
+impl Drop for NewPage<'_> {
+    fn drop(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            self.pool.give_frame(frame);
+            self.pool.ids.lock().free.push(self.id.0);
+            self.pool.space.ungrant(1);
+        }
+    }
+}
+
+/// What a change does to one page. The content handed over is stamped with the LSN.
+pub(crate) enum Edit<'a, 'p> {
+    /// The page gets this content.
+    Update(&'a mut WriteGuard<'p>, &'a mut [u8]),
+    /// The page comes into existence with this content.
+    Create(NewPage<'p>, &'a mut [u8]),
+    /// The page ceases to exist. Its id is used again when the record is durable.
+    Free(WriteGuard<'p>),
+}
+
+impl Pool {
+    /// Promises room for `pages` new pages, or says that the disk is full.
+    pub(crate) fn grant(&self, pages: u64) -> Result<Grant<'_>> {
+        self.space.grant(pages)?;
+        Ok(Grant { pool: self, left: pages })
+    }
+
+    /// A page id and a frame, out of `grant` or, when that is used up, out of what is free. May wait for a frame;
+    /// the caller holds no latch.
+    pub(crate) fn new_page(&self, grant: Option<&mut Grant<'_>>) -> Result<NewPage<'_>> {
+        match grant {
+            Some(grant) if grant.left > 0 => grant.left -= 1,
+            _ => self.space.grant(1)?,
+        }
+        let frame = self.take_frame().inspect_err(|_| self.space.ungrant(1))?;
+        let mut ids = self.ids.lock();
+        let id = match ids.free.pop() {
+            Some(id) => id,
+            None if ids.end < self.table.pages_max() => {
+                ids.end += 1;
+                ids.end - 1
+            }
+            None => {
+                drop(ids);
+                self.give_frame(frame);
+                self.space.ungrant(1);
+                return Err(Error::Full { what: "every page id the page table has room for is in use".into() });
+            }
+        };
+        Ok(NewPage { pool: self, id: PageId(id), frame: Some(frame) })
+    }
+
+    /// Logs `record` and applies it: one atomic change of all pages in `edits`. The record must describe exactly
+    /// these edits. On error nothing was changed, and the log is poisoned or was full.
+    pub(crate) fn change<'a, 'p: 'a>(
+        &'p self,
+        record: &mut RecordBuilder,
+        reservation: Option<&mut Reservation>,
+        edits: impl IntoIterator<Item = Edit<'a, 'p>>,
+    ) -> Result<Appended> {
+        let ticket = self.wal.enter();
+        let appended = self.wal.append(record, reservation)?;
+        let lsn = appended.lsn;
+        for edit in edits {
+            match edit {
+                Edit::Update(guard, content) => {
+                    page::set_lsn(content, lsn);
+                    guard.store(content);
+                    self.note_change(guard, lsn);
+                }
+                Edit::Create(new, content) => {
+                    page::set_lsn(content, lsn);
+                    self.create(new, lsn, content);
+                }
+                Edit::Free(guard) => {
+                    self.note_change(&guard, lsn);
+                    let id = guard.id();
+                    guard.give_back_freed();
+                    self.events.lock().push(Event { lsn, page: id, allocated: false });
+                }
+            }
+        }
+        drop(ticket);
+        Ok(appended)
+    }
+
+    /// The page in `guard` was changed by the record at `lsn`.
+    pub(super) fn note_change(&self, guard: &WriteGuard<'_>, lsn: Lsn) {
+        let (header, latch) = (guard.header(), guard.entry().latch());
+        if header.recovery().is_none() {
+            header.set_recovery(lsn);
+        }
+        let now = latch.load();
+        if now.is_claimed() && header.next_recovery().is_none() {
+            header.set_next_recovery(lsn);
+        }
+        if !now.is_dirty() {
+            latch.set_dirty(true);
+        }
+    }
+
+    fn create(&self, mut new: NewPage<'_>, lsn: Lsn, content: &[u8]) {
+        let frame = new.frame.take().expect("a new page has its frame until it is used");
+        debug_assert_eq!(page::page_id(content), new.id);
+        self.install(new.id, frame, Mapped::FREE, lsn, content);
+        self.events.lock().push(Event { lsn, page: new.id, allocated: true });
+    }
+
+    /// Puts a page that has no image into `frame`, dirty since `lsn`.
+    pub(super) fn install(&self, id: PageId, frame: u32, mapped: Mapped, lsn: Lsn, content: &[u8]) {
+        let entry = self.table.entry(id).expect("ids given out are within the table");
+        let latch = entry.latch();
+        let seen = latch.load();
+        debug_assert_eq!(entry.location(), Location::Nowhere);
+        let latched = latch.try_exclusive(seen);
+        assert!(latched, "nobody latches a page that does not exist");
+        self.frames.store(frame, content);
+        self.settle_in_frame(id, entry, frame, mapped);
+        self.frames.header(frame).set_recovery(lsn);
+        latch.set_dirty(true);
+        latch.set_claimed(false);
+        latch.release_changed();
+    }
+}

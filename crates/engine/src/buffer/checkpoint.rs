@@ -1,0 +1,264 @@
+//! The continuous checkpoint: oldest dirty pages first, then chunks, directory and superblock, so that the log can be
+//! cut and stays within its maximum.
+//!
+//! The cut is the lowest LSN recovery may need (durability, rule 11): the oldest recLSN, the first LSN of anything in
+//! flight, the oldest record a chunk or the directory lacks, and never past the durable end. The log's space below
+//! the cut is used again only after the superblock that names the cut is synced.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::pool::Pool;
+use super::table::Location;
+use super::upkeep::Upkeep;
+use super::write_back::{SPARE_SEGMENTS, places};
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId};
+use crate::planted::{Bug, planted};
+use crate::store::page::{self, HEADER_BYTES, Kind};
+use crate::store::place::Mapped;
+use crate::wal::{ChunkEntry, Class, RecordBuilder};
+
+/// The checkpoint works while the log holds more than one part in this many of its capacity.
+const LOG_SHARE: u64 = 2;
+/// The superblock is written when the cut has moved by one part in this many of the capacity.
+const CUT_SHARE: u64 = 16;
+/// Attempts at pages that were latched each time.
+const ATTEMPTS: u32 = 100;
+
+impl Pool {
+    /// One step: brings the log back to half its capacity, if it is above.
+    pub(super) fn checkpoint_step(&self, upkeep: &mut Upkeep) -> Result<()> {
+        let capacity = self.wal.capacity();
+        let (tail, cut) = (self.wal.tail().0, self.wal.cut().0);
+        if tail - cut <= capacity / LOG_SHARE {
+            return Ok(());
+        }
+        // Some way past half, so that a step is worth its superblock.
+        let keep = capacity / LOG_SHARE - capacity / CUT_SHARE;
+        self.checkpoint_to(upkeep, Lsn(tail - keep))
+    }
+
+    /// Checkpoints now: everything if `all`, otherwise what holds back the older half of the log.
+    pub(crate) fn checkpoint_now(&self, all: bool) -> Result<()> {
+        let mut upkeep = self.upkeep.lock();
+        self.wal.flush_to(self.wal.tail())?;
+        let tail = self.wal.tail().0;
+        let target = if all { tail } else { tail - (tail - self.wal.cut().0) / 2 };
+        self.checkpoint_to(&mut upkeep, Lsn(target))?;
+        self.clean_segments(&mut upkeep)
+    }
+
+    /// Writes everything that is dirty since before `target`, then cuts the log as far as that allows.
+    pub(super) fn checkpoint_to(&self, upkeep: &mut Upkeep, target: Lsn) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            let due = self.pages_before(target);
+            if due.is_empty() || self.write_back(upkeep, &due)? == due.len() {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        let current = self.absorb(upkeep);
+        let due = upkeep.mapping.chunks_before(target);
+        for batch in due.chunks(self.staging_pages(upkeep)) {
+            self.write_chunks(upkeep, batch, current)?;
+        }
+        self.write_superblock(upkeep, target)
+    }
+
+    /// Pages in frames that are dirty since before `target`, in the order of their ids.
+    fn pages_before(&self, target: Lsn) -> Vec<PageId> {
+        let mut due: Vec<PageId> = (0..self.frames.count())
+            .map(|frame| self.frames.header(frame))
+            .filter(|header| !header.recovery().is_none() && header.recovery() < target)
+            .map(|header| header.page())
+            .filter(|page| !page.is_none())
+            .collect();
+        due.sort_unstable();
+        due
+    }
+
+    /// Writes images of chunks, current to `current`, and logs where they are.
+    pub(super) fn write_chunks(&self, upkeep: &mut Upkeep, numbers: &[u64], current: Lsn) -> Result<()> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        let runs = self.space.allocate(numbers.len() as u64, SPARE_SEGMENTS.min(1)).ok_or_else(no_room)?;
+        let mut record = RecordBuilder::chunk();
+        let mut images = Vec::with_capacity(numbers.len());
+        for (slot, (&number, place)) in numbers.iter().zip(places(&runs)).enumerate() {
+            let checksum = self.stage_chunk(upkeep, slot, number, current);
+            let old = upkeep.mapping.chunks[number as usize].image;
+            let place = match old.place() {
+                Some(old) if planted(Bug::ChunkInPlace) => {
+                    self.overwrite_chunk(upkeep, slot, old)?;
+                    self.space.free(place);
+                    old
+                }
+                _ => place,
+            };
+            record.chunk_entry(ChunkEntry { chunk: number, place, current_lsn: current, check: checksum });
+            images.push(Mapped::at(place, checksum));
+        }
+        self.write_staged(upkeep, numbers.len(), &runs)?;
+        self.sync_store()?;
+        let mut reservation = self.wal.reserve(record.len() as u64, Class::System).ok_or_else(|| {
+            Error::Poisoned { reason: "the log has no room left for its own checkpoint".into() }
+        })?;
+        let appended = self.wal.append(&mut record, Some(&mut reservation))?;
+        self.wal.flush_to(appended.end)?;
+        for (&number, image) in numbers.iter().zip(images) {
+            let chunk = &mut upkeep.mapping.chunks[number as usize];
+            let old = std::mem::replace(&mut chunk.image, image);
+            chunk.dirty = Lsn::NONE;
+            upkeep.mapping.dirty_block_of(number, appended.lsn);
+            if let Some(place) = old.place().filter(|_| old.place() != image.place()) {
+                self.space.free(place);
+            }
+        }
+        self.stats.mapping_images.fetch_add(numbers.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    /// The planted bug: a chunk goes over its old image.
+    fn overwrite_chunk(&self, upkeep: &Upkeep, slot: usize, place: u64) -> Result<()> {
+        let bytes = &upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
+        let offset = place * self.page_bytes as u64;
+        let written = self.device.write_at(offset, bytes);
+        written.map_err(|source| Error::io("write", self.device.name(), Some(offset), source))
+    }
+
+    /// Puts the image of chunk `number` into the staging buffer.
+    fn stage_chunk(&self, upkeep: &mut Upkeep, slot: usize, number: u64, current: Lsn) -> u32 {
+        let image = &mut upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
+        let first = number * upkeep.mapping.per_chunk;
+        start_image(image, Kind::Chunk, number, current);
+        let ids = first..(first + upkeep.mapping.per_chunk).min(self.table.pages_max());
+        for (id, word) in ids.zip(image[HEADER_BYTES..].chunks_exact_mut(8)) {
+            word.copy_from_slice(&self.durable_state(PageId(id)).0.to_le_bytes());
+        }
+        page::seal(image)
+    }
+
+    /// The durable state of a page. It changes only under the upkeep lock, which the caller holds; the page may be
+    /// loaded or evicted meanwhile, which moves the word but does not change it.
+    pub(super) fn durable_state(&self, id: PageId) -> Mapped {
+        let entry = self.table.entry(id).expect("ids of chunks are within the table");
+        loop {
+            match entry.location() {
+                Location::Nowhere => return Mapped::FREE,
+                Location::Store(mapped) => return mapped,
+                Location::Frame(frame) => {
+                    let mapped = self.frames.header(frame).mapped();
+                    std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+                    if entry.location() == Location::Frame(frame) && self.frames.header(frame).page() == id {
+                        return mapped;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes the directory blocks dirty since before `target`, and the superblock if the cut moved enough for it.
+    pub(super) fn write_superblock(&self, upkeep: &mut Upkeep, target: Lsn) -> Result<()> {
+        let mut freed = Vec::new();
+        if upkeep.mapping.oldest_dirty_block() < target {
+            self.write_directory(upkeep, &mut freed)?;
+        }
+        let cut = self.cut(upkeep);
+        let moved = cut.0 - self.wal.cut().0;
+        if freed.is_empty() && moved < (self.wal.capacity() / CUT_SHARE).min(64 << 10) && moved < target.0 - self.wal.cut().0 {
+            return Ok(());
+        }
+        self.put_superblock(upkeep, cut)?;
+        for place in freed {
+            self.space.free(place);
+        }
+        Ok(())
+    }
+
+    /// Writes the superblock with a new cut, then lets the log use the space below it again.
+    pub(super) fn put_superblock(&self, upkeep: &mut Upkeep, cut: Lsn) -> Result<()> {
+        let superblock = &mut upkeep.superblock;
+        superblock.sequence += 1;
+        superblock.cut = cut;
+        superblock.log_end = self.wal.durable();
+        superblock.highest_timestamp = superblock.highest_timestamp.max(self.timestamp_now());
+        superblock.page_ids_end = self.ids.lock().end;
+        superblock.segments = self.space.segments();
+        if planted(Bug::RecycleBeforeSuperblock) {
+            self.wal.set_cut(cut);
+        }
+        // The file may have grown; a superblock must not name segments that are not there after a crash.
+        self.sync_store()?;
+        upkeep.slots.write(&upkeep.superblock).inspect_err(|error| self.wal.poison(error.to_string()))?;
+        self.stats.superblocks.fetch_add(1, Relaxed);
+        self.wal.set_cut(cut);
+        Ok(())
+    }
+
+    fn write_directory(&self, upkeep: &mut Upkeep, freed: &mut Vec<u64>) -> Result<()> {
+        let dirty: Vec<usize> =
+            (0..upkeep.mapping.blocks.len()).filter(|&block| !upkeep.mapping.blocks[block].dirty.is_none()).collect();
+        for batch in dirty.chunks(self.staging_pages(upkeep)) {
+            let runs = self.space.allocate(batch.len() as u64, SPARE_SEGMENTS.min(1)).ok_or_else(no_room)?;
+            let mut images = Vec::with_capacity(batch.len());
+            for (slot, (&block, place)) in batch.iter().zip(places(&runs)).enumerate() {
+                let image = &mut upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
+                start_image(image, Kind::Directory, block as u64, self.wal.durable());
+                let first = block * upkeep.mapping.per_chunk as usize;
+                let chunks = upkeep.mapping.chunks.get(first..).unwrap_or_default();
+                for (chunk, word) in chunks.iter().zip(image[HEADER_BYTES..].chunks_exact_mut(8)) {
+                    word.copy_from_slice(&chunk.image.0.to_le_bytes());
+                }
+                images.push(Mapped::at(place, page::seal(image)));
+            }
+            self.write_staged(upkeep, batch.len(), &runs)?;
+            for (&block, image) in batch.iter().zip(images) {
+                let old = std::mem::replace(&mut upkeep.mapping.blocks[block].image, image);
+                upkeep.mapping.blocks[block].dirty = Lsn::NONE;
+                freed.extend(old.place());
+            }
+            self.stats.mapping_images.fetch_add(batch.len() as u64, Relaxed);
+        }
+        upkeep.superblock.directory = upkeep.mapping.blocks.iter().map(|block| block.image).collect();
+        Ok(())
+    }
+
+    /// How far the log can be cut.
+    pub(super) fn cut(&self, upkeep: &Upkeep) -> Lsn {
+        // First what bounds everything that may become dirty while the rest is looked at.
+        let mut cut = self.wal.durable();
+        if !planted(Bug::CutPastCommitInFlight) {
+            cut = cut.min(self.wal.floor());
+        }
+        if planted(Bug::CutPastWatermark) {
+            cut = self.wal.tail();
+        }
+        let events = self.events.lock().iter().map(|event| event.lsn).min();
+        cut = cut.min(events.unwrap_or(cut));
+        for frame in 0..self.frames.count() {
+            let recovery = self.frames.header(frame).recovery();
+            if !recovery.is_none() {
+                cut = cut.min(recovery);
+            }
+        }
+        if !planted(Bug::CutPastDirtyChunk) {
+            cut = cut.min(upkeep.mapping.oldest_dirty_chunk());
+        }
+        cut = cut.min(upkeep.mapping.oldest_dirty_block());
+        cut = cut.min(Lsn(self.recovery_floor.load(Relaxed)));
+        cut.max(self.wal.cut())
+    }
+}
+
+/// Clears `image` and gives it a header.
+fn start_image(image: &mut [u8], kind: Kind, number: u64, lsn: Lsn) {
+    image.fill(0);
+    page::set_kind(image, kind);
+    page::set_page_id(image, PageId(number));
+    page::set_lsn(image, lsn);
+}
+
+fn no_room() -> Error {
+    Error::Full { what: "no segment of the page file is free for the page table".into() }
+}

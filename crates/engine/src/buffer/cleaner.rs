@@ -1,0 +1,162 @@
+//! The cleaner: empties segments in which little is live, so that there is always a free one to write into.
+//!
+//! It reads a whole segment, asks the page table which of the images in it still count, and moves those: pages that
+//! are dirty in a frame are written back instead, others are copied as they are, chunks and directory blocks are
+//! written anew. A moved image keeps its LSN and checksum; the mapping record is the same as for any image.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::pool::Pool;
+use super::table::Location;
+use super::upkeep::Upkeep;
+use super::write_back::{Image, places};
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId};
+use crate::store::page::{self, Kind};
+use crate::store::place::Mapped;
+
+/// Segments kept free, at least.
+const FREE_MIN: u64 = 4;
+/// Segments kept free, as one part in this many of all.
+const FREE_SHARE: u64 = 32;
+/// Segments emptied per round, at most.
+const SEGMENTS_PER_ROUND: u32 = 8;
+
+/// What is live in a segment.
+#[derive(Default)]
+struct Live {
+    dirty: Vec<PageId>,
+    /// Pages to copy, with the place their image is at.
+    moved: Vec<(PageId, u64)>,
+    chunks: Vec<u64>,
+    blocks: Vec<usize>,
+}
+
+impl Pool {
+    /// Empties segments until enough are free, or nothing is to be gained.
+    pub(super) fn clean_segments(&self, upkeep: &mut Upkeep) -> Result<()> {
+        for _ in 0..SEGMENTS_PER_ROUND {
+            let wanted = FREE_MIN.max(self.space.segments() / FREE_SHARE);
+            if self.space.free_segments() >= wanted || !self.clean_one(upkeep)? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Write-back found no room for `pages` images: empties segments until there is.
+    pub(super) fn make_room(&self, upkeep: &mut Upkeep, pages: u64) -> Result<()> {
+        let wanted = pages.div_ceil(self.space.geometry().segment_pages) + super::write_back::SPARE_SEGMENTS + 1;
+        for _ in 0..self.space.segments() * 2 {
+            if self.space.free_segments() >= wanted || !self.clean_one(upkeep)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Empties the segment with the least live in it. `false` if no segment is worth it.
+    fn clean_one(&self, upkeep: &mut Upkeep) -> Result<bool> {
+        let geometry = self.space.geometry();
+        let Some(victim) = self.space.victim(geometry.segment_pages - 1) else { return Ok(false) };
+        let live = self.live_in(upkeep, geometry.first_place(victim), geometry.segment_pages)?;
+        self.write_dirty_elsewhere(upkeep, &live.dirty)?;
+        for batch in live.moved.chunks(self.staging_pages(upkeep)) {
+            self.move_images(upkeep, batch)?;
+        }
+        let current = self.absorb(upkeep);
+        for batch in live.chunks.chunks(self.staging_pages(upkeep)) {
+            self.write_chunks(upkeep, batch, current)?;
+        }
+        if !live.blocks.is_empty() {
+            let lsn = self.wal.durable();
+            for &block in &live.blocks {
+                upkeep.mapping.blocks[block].dirty = lsn;
+            }
+            self.write_superblock(upkeep, Lsn(u64::MAX))?;
+        }
+        Ok(true)
+    }
+
+    /// Dirty pages need a new image anyway; those latched just now are moved by a later visit.
+    fn write_dirty_elsewhere(&self, upkeep: &mut Upkeep, dirty: &[PageId]) -> Result<()> {
+        // Not `write_back`, which would come back here for room: the cleaner may use the last segments.
+        let _ = self.write_back_from_reserve(upkeep, dirty)?;
+        Ok(())
+    }
+
+    /// Reads the segment that starts at `first` and sorts what in it still counts.
+    fn live_in(&self, upkeep: &mut Upkeep, first: u64, pages: u64) -> Result<Live> {
+        let mut live = Live::default();
+        let file = self.device.name();
+        let at_once = self.staging_pages(upkeep) as u64;
+        let mut place = first;
+        while place < first + pages {
+            let count = at_once.min(first + pages - place);
+            let offset = place * self.page_bytes as u64;
+            let bytes = &mut upkeep.staging[..count as usize * self.page_bytes];
+            self.device.read_at(offset, bytes).map_err(|source| Error::io("read", file, Some(offset), source))?;
+            for slot in 0..count {
+                let start = slot as usize * self.page_bytes;
+                let image = &upkeep.staging[start..start + self.page_bytes];
+                let (id, kind) = (page::page_id(image), page::kind(image));
+                self.sort_image(upkeep, id, kind, place + slot, &mut live);
+            }
+            place += count;
+        }
+        Ok(live)
+    }
+
+    fn sort_image(&self, upkeep: &Upkeep, id: PageId, kind: u8, place: u64, live: &mut Live) {
+        let mapping = &upkeep.mapping;
+        let here = |mapped: Mapped| mapped.place() == Some(place);
+        if kind == Kind::Chunk as u8 {
+            if mapping.chunks.get(id.0 as usize).is_some_and(|chunk| here(chunk.image)) {
+                live.chunks.push(id.0);
+            }
+        } else if kind == Kind::Directory as u8 {
+            if mapping.blocks.get(id.0 as usize).is_some_and(|block| here(block.image)) {
+                live.blocks.push(id.0 as usize);
+            }
+        } else if let Some(entry) = self.table.entry(id)
+            && here(self.durable_state(id))
+        {
+            if matches!(entry.location(), Location::Frame(_)) && entry.latch().load().is_dirty() {
+                live.dirty.push(id);
+            } else {
+                live.moved.push((id, place));
+            }
+        }
+    }
+
+    /// Copies images as they are to new places.
+    fn move_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<()> {
+        let runs = self.space.allocate(pages.len() as u64, 0).ok_or_else(|| Error::Full {
+            what: "the cleaner has no segment left to move images into".into(),
+        })?;
+        let places = places(&runs);
+        let mut images = Vec::with_capacity(pages.len());
+        for (slot, &(id, place)) in pages.iter().enumerate() {
+            let mapped = self.durable_state(id);
+            debug_assert_eq!(mapped.place(), Some(place), "the durable state changes under the upkeep lock only");
+            let buffer = &mut upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
+            if let Err(error) = self.read_image(id, mapped, buffer) {
+                for &place in &places {
+                    self.space.free(place);
+                }
+                return Err(error);
+            }
+            images.push(Image { id, lsn: page::lsn(buffer), checksum: page::checksum(buffer).0 });
+        }
+        let lsn = self.write_images(upkeep, &images, &runs, &places).inspect_err(|_| {
+            for &place in &places {
+                self.space.free(place);
+            }
+        })?;
+        for (image, &place) in images.iter().zip(&places) {
+            self.put_in_force(upkeep, image, Mapped::at(place, image.checksum), lsn);
+        }
+        self.stats.images_moved.fetch_add(images.len() as u64, Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! Guards of pages.
+
+use super::frames::Header;
+use super::latch::Word;
+use super::pool::{Pool, Stop};
+use super::table::{Entry, Location};
+use super::view::{Racy, View};
+use crate::ids::PageId;
+
+/// An optimistic look at a page. It holds nothing; what was read through it counts only after `validate`.
+pub(crate) struct ReadGuard<'p> {
+    pool: &'p Pool,
+    id: PageId,
+    entry: Entry<'p>,
+    seen: Word,
+    frame: u32,
+}
+
+impl<'p> ReadGuard<'p> {
+    #[inline]
+    pub(super) fn new(pool: &'p Pool, id: PageId, entry: Entry<'p>, seen: Word, frame: u32) -> Self {
+        Self { pool, id, entry, seen, frame }
+    }
+
+    pub(crate) fn id(&self) -> PageId {
+        self.id
+    }
+
+    /// The version this guard vouches for.
+    pub(crate) fn version(&self) -> u64 {
+        self.seen.version()
+    }
+
+    /// The page's bytes, which may be changing.
+    #[inline]
+    pub(crate) fn view(&self) -> Racy<'p> {
+        self.pool.frames.view(self.frame)
+    }
+
+    /// Whether everything read so far belongs to one version of the page.
+    #[inline]
+    pub(crate) fn validate(&self) -> Result<(), Stop> {
+        if self.entry.latch().validate(self.seen) { Ok(()) } else { Err(Stop::Restart) }
+    }
+
+    /// Latches the page exclusively, if it is still at the version seen.
+    pub(crate) fn upgrade(self) -> Result<WriteGuard<'p>, Stop> {
+        if self.entry.latch().try_exclusive(self.seen) {
+            Ok(WriteGuard::new(self.pool, self.id, self.entry, self.frame))
+        } else {
+            Err(Stop::Restart)
+        }
+    }
+}
+
+/// The exclusive latch of a resident page. Dropping it unlatches, with a new version if the content changed.
+pub(crate) struct WriteGuard<'p> {
+    pool: &'p Pool,
+    id: PageId,
+    entry: Entry<'p>,
+    frame: u32,
+    changed: bool,
+}
+
+impl<'p> WriteGuard<'p> {
+    pub(super) fn new(pool: &'p Pool, id: PageId, entry: Entry<'p>, frame: u32) -> Self {
+        debug_assert_eq!(entry.location(), Location::Frame(frame));
+        Self { pool, id, entry, frame, changed: false }
+    }
+
+    pub(crate) fn id(&self) -> PageId {
+        self.id
+    }
+
+    /// The page's bytes; nobody else changes them.
+    pub(crate) fn view(&self) -> Racy<'p> {
+        self.pool.frames.view(self.frame)
+    }
+
+    /// Copies the whole page into `to`, to be edited there and handed to `Pool::change`.
+    pub(crate) fn copy(&self, to: &mut Vec<u8>) {
+        to.resize(self.pool.page_bytes(), 0);
+        self.view().copy_to(0, to);
+    }
+
+    pub(super) fn header(&self) -> &'p Header {
+        self.pool.frames.header(self.frame)
+    }
+
+    pub(super) fn entry(&self) -> Entry<'p> {
+        self.entry
+    }
+
+    /// Publishes new content; `Pool::change` and redo are the callers.
+    pub(super) fn store(&mut self, content: &[u8]) {
+        self.changed = true;
+        self.pool.frames.store(self.frame, content);
+    }
+}
+
+impl WriteGuard<'_> {
+    /// Unlatches a page that has been freed: readers that still hold its old version must notice.
+    pub(super) fn give_back_freed(mut self) {
+        self.changed = true;
+    }
+}
+
+impl Drop for WriteGuard<'_> {
+    fn drop(&mut self) {
+        if self.changed {
+            self.entry.latch().release_changed();
+        } else {
+            self.entry.latch().release_unchanged();
+        }
+    }
+}

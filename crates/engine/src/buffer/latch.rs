@@ -1,0 +1,279 @@
+//! The one-word latch of a page.
+//!
+//! ```text
+//!   63         62    61     60       59..52        51..50  49..0
+//!   exclusive  mark  dirty  claimed  shared count  tier    version
+//! ```
+//!
+//! - **exclusive**: one thread may change content or location. Also held by the thread that loads the page, so that
+//!   several threads that fault one page wait for one read.
+//! - **shared**: changes are kept away, readers are not disturbed. Used to copy an image for write-back.
+//! - **mark**: touched since the sweep last came by. Set by a reader only when clear, so a hot page costs no write.
+//! - **dirty**: the content differs from the image in the store; the frame's recovery LSN says since when.
+//! - **claimed**: an image of this page is in flight to the store; the page may change, but is not evicted.
+//! - **version**: bumped when content or location change, by nothing else; optimistic readers compare it together
+//!   with the exclusive bit, and mask the rest.
+//!
+//! Protocol of a writer: `try_exclusive` (Acquire), a release fence, relaxed stores, `release_changed` (Release).
+//! Of an optimistic reader: `load` (Acquire), relaxed loads, an acquire fence, `validate`. A reader that saw one of
+//! the writer's stores sees, by the two fences, the exclusive bit or the newer version too. Loom checks this in
+//! `tests` below (`RUSTFLAGS="--cfg loom" cargo test -p terrace --lib latch`).
+
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+const EXCLUSIVE: u64 = 1 << 63;
+const MARK: u64 = 1 << 62;
+const DIRTY: u64 = 1 << 61;
+const CLAIMED: u64 = 1 << 60;
+const SHARED_ONE: u64 = 1 << 52;
+const SHARED: u64 = 0xff << 52;
+const VERSION: u64 = (1 << 50) - 1;
+
+/// A state word as it was at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Word(u64);
+
+impl Word {
+    #[inline]
+    pub(crate) fn is_exclusive(self) -> bool {
+        self.0 & EXCLUSIVE != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_latched(self) -> bool {
+        self.0 & (EXCLUSIVE | SHARED) != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_marked(self) -> bool {
+        self.0 & MARK != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_dirty(self) -> bool {
+        self.0 & DIRTY != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_claimed(self) -> bool {
+        self.0 & CLAIMED != 0
+    }
+
+    #[inline]
+    pub(crate) fn version(self) -> u64 {
+        self.0 & VERSION
+    }
+}
+
+/// Operations on a page's state word.
+#[derive(Clone, Copy)]
+pub(crate) struct Latch<'a>(pub(crate) &'a AtomicU64);
+
+impl Latch<'_> {
+    /// The word now. Acquire: pairs with the Release of `release_changed`.
+    #[inline]
+    pub(crate) fn load(self) -> Word {
+        Word(self.0.load(Ordering::Acquire))
+    }
+
+    /// Whether nothing changed since `seen`, and nobody is changing it. The fence pairs with the writer's.
+    #[inline]
+    pub(crate) fn validate(self, seen: Word) -> bool {
+        fence(Ordering::Acquire);
+        let now = self.0.load(Ordering::Relaxed);
+        (now ^ seen.0) & (EXCLUSIVE | VERSION) == 0
+    }
+
+    /// Takes the exclusive latch if the version is still that of `seen` and nobody else holds a latch.
+    #[inline]
+    pub(crate) fn try_exclusive(self, seen: Word) -> bool {
+        let mut now = self.0.load(Ordering::Relaxed);
+        loop {
+            if now & (EXCLUSIVE | SHARED) != 0 || (now ^ seen.0) & VERSION != 0 {
+                return false;
+            }
+            match self.0.compare_exchange_weak(now, now | EXCLUSIVE, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => {
+                    // The stores that follow must not become visible before the exclusive bit.
+                    fence(Ordering::Release);
+                    return true;
+                }
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Gives the exclusive latch back, content and location unchanged.
+    #[inline]
+    pub(crate) fn release_unchanged(self) {
+        self.0.fetch_and(!EXCLUSIVE, Ordering::Release);
+    }
+
+    /// Gives the exclusive latch back with a new version.
+    #[inline]
+    pub(crate) fn release_changed(self) {
+        let now = self.0.load(Ordering::Relaxed);
+        if now & VERSION == VERSION {
+            // Wrap inside the version's bits; a carry would touch the tier.
+            self.0.fetch_sub(EXCLUSIVE + VERSION, Ordering::Release);
+        } else {
+            // One addition bumps the version and clears the top bit.
+            self.0.fetch_add(EXCLUSIVE + 1, Ordering::Release);
+        }
+    }
+
+    /// Takes a shared latch unless a writer is there or too many readers are.
+    #[inline]
+    pub(crate) fn try_share(self) -> bool {
+        let mut now = self.0.load(Ordering::Relaxed);
+        loop {
+            if now & EXCLUSIVE != 0 || now & SHARED == SHARED {
+                return false;
+            }
+            match self.0.compare_exchange_weak(now, now + SHARED_ONE, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Gives a shared latch back.
+    #[inline]
+    pub(crate) fn unshare(self) {
+        self.0.fetch_sub(SHARED_ONE, Ordering::Release);
+    }
+
+    /// Sets the mark. Callers test `Word::is_marked` first, so that a hit on a marked page writes nothing.
+    #[inline]
+    pub(crate) fn mark(self) {
+        self.0.fetch_or(MARK, Ordering::Relaxed);
+    }
+
+    /// Clears the mark.
+    #[inline]
+    pub(crate) fn unmark(self) {
+        self.0.fetch_and(!MARK, Ordering::Relaxed);
+    }
+
+    /// Sets or clears the dirty bit; under a latch.
+    #[inline]
+    pub(crate) fn set_dirty(self, dirty: bool) {
+        if dirty {
+            self.0.fetch_or(DIRTY, Ordering::Relaxed);
+        } else {
+            self.0.fetch_and(!DIRTY, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets or clears the claim; under a latch.
+    #[inline]
+    pub(crate) fn set_claimed(self, claimed: bool) {
+        if claimed {
+            self.0.fetch_or(CLAIMED, Ordering::Relaxed);
+        } else {
+            self.0.fetch_and(!CLAIMED, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_moves_only_with_change() {
+        let word = AtomicU64::new(0);
+        let latch = Latch(&word);
+        let seen = latch.load();
+        latch.mark();
+        latch.set_dirty(true);
+        latch.set_claimed(true);
+        assert!(latch.try_share());
+        assert!(latch.validate(seen), "marks, dirty, claims and sharing disturb no reader");
+        assert!(!latch.try_exclusive(seen), "a shared latch keeps writers away");
+        latch.unshare();
+        assert!(latch.try_exclusive(seen));
+        assert!(!latch.validate(seen));
+        assert!(!latch.try_share());
+        latch.release_unchanged();
+        assert!(latch.validate(seen));
+        assert!(latch.try_exclusive(seen));
+        latch.release_changed();
+        assert!(!latch.validate(seen));
+        assert!(!latch.try_exclusive(seen));
+        let now = latch.load();
+        assert!(now.is_marked() && now.is_dirty() && now.is_claimed() && !now.is_latched());
+        assert_eq!(now.version(), seen.version() + 1);
+    }
+
+    #[test]
+    fn version_wraps_within_its_bits() {
+        let word = AtomicU64::new(VERSION | MARK);
+        let latch = Latch(&word);
+        assert!(latch.try_exclusive(latch.load()));
+        latch.release_changed();
+        assert_eq!(word.load(Ordering::Relaxed), MARK);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+
+    /// A reader that validates has seen both of a writer's words, or neither.
+    #[test]
+    fn validated_reads_are_whole() {
+        loom::model(|| {
+            let page = Arc::new((AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)));
+            let writer = page.clone();
+            let thread = loom::thread::spawn(move || {
+                let latch = Latch(&writer.0);
+                let seen = latch.load();
+                if latch.try_exclusive(seen) {
+                    writer.1.store(1, Ordering::Relaxed);
+                    writer.2.store(1, Ordering::Relaxed);
+                    latch.release_changed();
+                }
+            });
+            let latch = Latch(&page.0);
+            let seen = latch.load();
+            if !seen.is_exclusive() {
+                let first = page.1.load(Ordering::Relaxed);
+                let second = page.2.load(Ordering::Relaxed);
+                if latch.validate(seen) {
+                    assert_eq!(first, second);
+                    assert_eq!(first, seen.version(), "and belongs to the version it was validated against");
+                }
+            }
+            thread.join().expect("writer");
+        });
+    }
+
+    /// Of two writers that saw one version, one goes first and the other is sent back.
+    #[test]
+    fn one_upgrade_per_version() {
+        loom::model(|| {
+            let word = Arc::new(AtomicU64::new(0));
+            let other = word.clone();
+            let thread = loom::thread::spawn(move || {
+                let latch = Latch(&other);
+                let won = latch.try_exclusive(Word(0));
+                if won {
+                    latch.release_changed();
+                }
+                won
+            });
+            let latch = Latch(&word);
+            let won = latch.try_exclusive(Word(0));
+            if won {
+                latch.release_changed();
+            }
+            let other_won = thread.join().expect("writer");
+            assert!(won ^ other_won, "exactly one of them");
+        });
+    }
+}

@@ -1,0 +1,289 @@
+//! The pool: pages in frames, faulted in on demand.
+//!
+//! A reader asks for a page by id and gets a guard. [`Pool::read`] gives an optimistic one, which holds nothing and
+//! is worth something only after `validate`; [`Pool::latch`] an exclusive one. Both fault the page in when it is not
+//! resident, so both may do I/O and wait for a frame, and **no latch may be held when calling them**. Code that
+//! holds a latch and needs another page uses [`Pool::try_latch`], which does neither, and on refusal gives up
+//! everything and starts again. That rule is what makes waiting for frames and log space free of deadlocks.
+//!
+//! Lock order: upkeep, page latch, events, free frames, page ids, segments of the space.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::{Condvar, Mutex};
+use terrace_block::{AlignedBuffer, BlockDevice};
+
+use super::backoff::Backoff;
+use super::frames::Frames;
+use super::guard::{ReadGuard, WriteGuard};
+use super::latch::Word;
+use super::stats::PoolStats;
+use super::sweep::FreeFrames;
+use super::table::{Entry, Location, PageTable};
+use super::upkeep::Upkeep;
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId, Timestamp};
+use crate::store::page;
+use crate::store::place::Mapped;
+use crate::store::space::Space;
+use crate::wal::Wal;
+
+/// Why an attempt at a page, or at a tree, ended without a result.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// Something moved meanwhile: start again.
+    Restart,
+    /// The page does not exist. A reader that came by a stale pointer starts again; one whose pointer still
+    /// stands has found damage.
+    Missing(PageId),
+    /// The attempt failed for good.
+    Fail(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Stop::Fail(error)
+    }
+}
+
+/// Who does the background work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// A thread of the database's own.
+    Background,
+    /// Whoever needs it, in place: no threads, so that a test replays exactly.
+    Inline,
+}
+
+/// Allocations and frees whose records may not be durable yet, in the order of their appends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event {
+    pub(super) lsn: Lsn,
+    pub(super) page: PageId,
+    pub(super) allocated: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct PageIds {
+    pub(super) free: Vec<u64>,
+    /// Ids from here on were never used.
+    pub(super) end: u64,
+}
+
+/// Pages in frames over a store and a log.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(super) table: PageTable,
+    pub(super) frames: Frames,
+    pub(super) device: Arc<dyn BlockDevice>,
+    pub(super) space: Space,
+    pub(super) wal: Arc<Wal>,
+    pub(super) page_bytes: usize,
+    pub(super) free: Mutex<FreeFrames>,
+    pub(super) ids: Mutex<PageIds>,
+    pub(super) events: Mutex<Vec<Event>>,
+    pub(super) upkeep: Mutex<Upkeep>,
+    /// Wakes the upkeep thread, and those that wait for it.
+    pub(super) bell: Bell,
+    pub(super) mode: Mode,
+    pub(crate) stats: PoolStats,
+    /// What recovery still has to read of the log; the cut stays below it.
+    pub(super) recovery_floor: AtomicU64,
+    /// The highest commit timestamp drawn; the transaction layer keeps it, the superblock stores it.
+    pub(crate) highest_timestamp: Arc<AtomicU64>,
+}
+
+/// Two condition variables around one flag: "there is work" and "work was done".
+#[derive(Debug, Default)]
+pub(super) struct Bell {
+    pub(super) rung: Mutex<BellState>,
+    pub(super) work: Condvar,
+    pub(super) done: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct BellState {
+    pub(super) wanted: bool,
+    pub(super) urgent: bool,
+    pub(super) stop: bool,
+    pub(super) rounds: u64,
+}
+
+impl Pool {
+    /// The log under this pool.
+    pub(crate) fn wal(&self) -> &Arc<Wal> {
+        &self.wal
+    }
+
+    /// Bytes of a page.
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// Who does the background work.
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Starts an optimistic read of `id`, faulting it in if need be. The caller holds no latch.
+    #[inline]
+    pub(crate) fn read(&self, id: PageId) -> Result<ReadGuard<'_>, Stop> {
+        let (entry, seen, frame) = self.resident(id)?;
+        Ok(ReadGuard::new(self, id, entry, seen, frame))
+    }
+
+    /// Latches `id` exclusively, faulting it in if need be. The caller holds no latch.
+    pub(crate) fn latch(&self, id: PageId) -> Result<WriteGuard<'_>, Stop> {
+        let mut backoff = Backoff::new();
+        loop {
+            let (entry, seen, frame) = self.resident(id)?;
+            if entry.latch().try_exclusive(seen) {
+                return Ok(WriteGuard::new(self, id, entry, frame));
+            }
+            backoff.wait();
+        }
+    }
+
+    /// Latches `id` exclusively if it is resident and nobody holds it now. May be called with latches held.
+    pub(crate) fn try_latch(&self, id: PageId) -> Option<WriteGuard<'_>> {
+        let entry = self.table.entry(id)?;
+        let seen = entry.latch().load();
+        let Location::Frame(frame) = entry.location() else { return None };
+        entry.latch().try_exclusive(seen).then(|| WriteGuard::new(self, id, entry, frame))
+    }
+
+    /// Whether `id` has a page now, resident or not.
+    pub(crate) fn exists(&self, id: PageId) -> bool {
+        self.table.entry(id).is_some_and(|entry| entry.location() != Location::Nowhere)
+    }
+
+    /// The entry of `id`, its unlatched state word, and the frame it was in at that version.
+    #[inline]
+    fn resident(&self, id: PageId) -> Result<(Entry<'_>, Word, u32), Stop> {
+        let entry = self.table.entry(id).ok_or(Stop::Missing(id))?;
+        let mut backoff = Backoff::new();
+        loop {
+            let seen = entry.latch().load();
+            if seen.is_exclusive() {
+                backoff.wait();
+                continue;
+            }
+            match entry.location() {
+                Location::Frame(frame) => {
+                    // Written only when clear: a hot page's mark stays set, and a hit on it writes nothing.
+                    if !seen.is_marked() {
+                        entry.latch().mark();
+                    }
+                    return Ok((entry, seen, frame));
+                }
+                Location::Nowhere if entry.latch().validate(seen) => return Err(Stop::Missing(id)),
+                Location::Nowhere => {}
+                Location::Store(mapped) => self.fault(id, entry, seen, mapped)?,
+            }
+        }
+    }
+
+    /// Brings `id` into a frame, unless it moved since `seen`. Threads that want the same page wait at its latch, so
+    /// the store is read once.
+    #[cold]
+    fn fault(&self, id: PageId, entry: Entry<'_>, seen: Word, mapped: Mapped) -> Result<()> {
+        let frame = self.take_frame()?;
+        if !entry.latch().try_exclusive(seen) {
+            self.give_frame(frame);
+            return Ok(());
+        }
+        // The version held since `seen`, so the location is still the one that was read.
+        let mut buffer = self.read_buffer();
+        match self.read_image(id, mapped, &mut buffer) {
+            Ok(()) => {
+                self.frames.store(frame, &buffer);
+                self.settle_in_frame(id, entry, frame, mapped);
+                entry.latch().unmark();
+                entry.latch().release_changed();
+                self.stats.faults.fetch_add(1, Relaxed);
+                Ok(())
+            }
+            Err(error) => {
+                entry.latch().release_unchanged();
+                self.give_frame(frame);
+                Err(error)
+            }
+        }
+    }
+
+    /// Ties a frame to a page, clean, under the page's exclusive latch.
+    pub(super) fn settle_in_frame(&self, id: PageId, entry: Entry<'_>, frame: u32, mapped: Mapped) {
+        let header = self.frames.header(frame);
+        header.set_mapped(mapped);
+        header.set_recovery(Lsn::NONE);
+        header.set_next_recovery(Lsn::NONE);
+        header.set_page(id);
+        entry.set_location(Location::Frame(frame));
+    }
+
+    /// Reads the durable image of `id` and holds it against everything that vouches for it.
+    pub(super) fn read_image(&self, id: PageId, mapped: Mapped, buffer: &mut [u8]) -> Result<()> {
+        let place = mapped.place().expect("only pages with an image are read");
+        let offset = place * self.page_bytes as u64;
+        let file = self.device.name();
+        self.device.read_at(offset, buffer).map_err(|source| Error::io("read", file, Some(offset), source))?;
+        self.stats.store_reads.fetch_add(1, Relaxed);
+        let damaged = |what: &str| Err(Error::corrupt(file, Some(id.0), format!("{what} (byte {offset} of the file)")));
+        let (checksum, holds) = page::checksum(buffer);
+        if !holds {
+            return damaged("its checksum does not hold");
+        }
+        if page::page_id(buffer) != id {
+            return damaged("another page's image is in its place");
+        }
+        if !mapped.vouches_for(checksum) {
+            return damaged("an older image is in its place, a write was lost");
+        }
+        Ok(())
+    }
+
+    /// An aligned buffer of one page for this thread.
+    pub(super) fn read_buffer(&self) -> impl std::ops::DerefMut<Target = [u8]> + use<> {
+        PageBuffer::take(self.page_bytes)
+    }
+
+    /// The highest commit timestamp drawn so far.
+    pub(super) fn timestamp_now(&self) -> Timestamp {
+        Timestamp(self.highest_timestamp.load(Relaxed))
+    }
+}
+
+/// An aligned page-sized buffer, lent by the thread that uses it and given back when dropped.
+struct PageBuffer(Option<AlignedBuffer>);
+
+thread_local! {
+    static SPARE: std::cell::Cell<Option<AlignedBuffer>> = const { std::cell::Cell::new(None) };
+}
+
+impl PageBuffer {
+    fn take(bytes: usize) -> Self {
+        let spare = SPARE.with(std::cell::Cell::take).filter(|buffer| buffer.len() == bytes);
+        PageBuffer(Some(spare.unwrap_or_else(|| AlignedBuffer::zeroed(bytes))))
+    }
+}
+
+impl Drop for PageBuffer {
+    fn drop(&mut self) {
+        SPARE.with(|spare| spare.set(self.0.take()));
+    }
+}
+
+impl std::ops::Deref for PageBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.0.as_ref().expect("present until dropped")
+    }
+}
+
+impl std::ops::DerefMut for PageBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.0.as_mut().expect("present until dropped")
+    }
+}

@@ -1,0 +1,131 @@
+//! Finding frames: the free list, and the second-chance sweep that refills it.
+//!
+//! The hand walks the frames in a circle. A page whose mark is set loses the mark and stays; an unmarked clean page
+//! is evicted; a dirty one is left to the write-back, which is rung for, so that a fault never waits for another
+//! page's write unless nothing else is left. Pages are loaded unmarked: a page that is read once goes at the
+//! hand's next visit, one that is read again stays for another round.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::pool::{Mode, Pool};
+use super::table::Location;
+use crate::error::{Error, Result};
+use crate::ids::PageId;
+use crate::planted::{Bug, planted};
+
+/// Frames evicted at a time, so that the lock is taken once for many.
+const BATCH: usize = 32;
+/// Rounds of upkeep a fault waits for before it gives up.
+const ROUNDS_MAX: u32 = 2000;
+
+/// Frames that hold nothing, and the hand.
+#[derive(Debug, Default)]
+pub(crate) struct FreeFrames {
+    pub(super) list: Vec<u32>,
+    pub(super) hand: u32,
+}
+
+impl Pool {
+    /// A frame that holds nothing. Evicts, and waits for write-back, as need be; the caller holds no latch.
+    pub(super) fn take_frame(&self) -> Result<u32> {
+        for round in 0..ROUNDS_MAX {
+            {
+                let mut free = self.free.lock();
+                if free.list.is_empty() {
+                    let dirty = self.sweep(&mut free);
+                    if dirty > BATCH as u32 || free.list.is_empty() {
+                        self.ring(free.list.is_empty());
+                    }
+                }
+                if let Some(frame) = free.list.pop() {
+                    return Ok(frame);
+                }
+            }
+            self.stats.frame_waits.fetch_add(1, Relaxed);
+            if self.mode == Mode::Inline {
+                self.upkeep_for_frames()?;
+            } else {
+                self.wait_for_round()?;
+            }
+            if round > 10 {
+                std::thread::yield_now();
+            }
+        }
+        Err(Error::Config(format!(
+            "all {} frames of the DRAM tier are in use at once; give the database more memory",
+            self.frames.count()
+        )))
+    }
+
+    /// Gives a frame back that holds nothing.
+    pub(super) fn give_frame(&self, frame: u32) {
+        self.frames.header(frame).set_page(PageId::NONE);
+        self.free.lock().list.push(frame);
+    }
+
+    /// Moves the hand until a batch of frames is free or every frame was seen twice. Returns how many dirty pages
+    /// were passed over.
+    fn sweep(&self, free: &mut FreeFrames) -> u32 {
+        let count = self.frames.count();
+        let mut dirty = 0;
+        for _ in 0..count as u64 * 2 {
+            let frame = free.hand;
+            free.hand = (free.hand + 1) % count;
+            match self.try_evict(frame) {
+                Evicted::Yes => {
+                    free.list.push(frame);
+                    if free.list.len() >= BATCH.min(count as usize / 4 + 1) {
+                        break;
+                    }
+                }
+                Evicted::Dirty => dirty += 1,
+                Evicted::No => {}
+            }
+        }
+        dirty
+    }
+
+    fn try_evict(&self, frame: u32) -> Evicted {
+        let header = self.frames.header(frame);
+        let id = header.page();
+        if id.is_none() {
+            return Evicted::No;
+        }
+        let entry = self.table.entry(id).expect("pages in frames are in the table");
+        let latch = entry.latch();
+        let seen = latch.load();
+        if seen.is_latched() {
+            return Evicted::No;
+        }
+        if seen.is_marked() {
+            latch.unmark();
+            return Evicted::No;
+        }
+        if (seen.is_dirty() || seen.is_claimed()) && !planted(Bug::LoseEvictionWrite) {
+            return Evicted::Dirty;
+        }
+        if !latch.try_exclusive(seen) {
+            return Evicted::No;
+        }
+        // Dirty and claimed can have been set since `seen` without a new version; the latch has settled that now.
+        let now = latch.load();
+        let lost = planted(Bug::LoseEvictionWrite) && header.mapped().place().is_some();
+        let clean = !now.is_dirty() && !now.is_claimed();
+        if entry.location() != Location::Frame(frame) || !(clean || lost) {
+            latch.release_unchanged();
+            return Evicted::No;
+        }
+        latch.set_dirty(false);
+        entry.set_location(Location::Store(header.mapped()));
+        header.set_page(PageId::NONE);
+        latch.release_changed();
+        self.stats.evictions.fetch_add(1, Relaxed);
+        Evicted::Yes
+    }
+}
+
+enum Evicted {
+    Yes,
+    Dirty,
+    No,
+}

@@ -1,0 +1,222 @@
+//! The background work, in rounds: absorb what became durable, write back dirty pages ahead of the sweep, checkpoint
+//! so that the log can be cut, empty sparse segments.
+//!
+//! All of it happens under one lock, so there is never more than one image of a page in flight, cleaner included
+//! (durability, rule 6). In the background a thread runs rounds when it is rung for and every few milliseconds;
+//! inline, whoever needs something runs the part that gives it.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use terrace_block::AlignedBuffer;
+
+use super::mapping::Mapping;
+use super::pool::{Event, Pool};
+use super::table::Location;
+use crate::error::{Error, Result};
+use crate::ids::Lsn;
+use crate::store::place::Mapped;
+use crate::store::superblock::{Slots, Superblock};
+
+/// How long the upkeep thread sleeps when nobody rings.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Dirty pages per round for frames, as a share of all frames.
+const AHEAD_SHARE: u32 = 8;
+
+/// What the background work owns.
+#[derive(Debug)]
+pub(crate) struct Upkeep {
+    pub(super) slots: Slots,
+    pub(super) superblock: Superblock,
+    pub(super) mapping: Mapping,
+    /// Images on their way to the store.
+    pub(super) staging: AlignedBuffer,
+    /// Every allocation and free with an LSN below this is in the durable state.
+    pub(super) absorbed: Lsn,
+    /// The sweep of the write-back, which walks ahead of the hand.
+    pub(super) ahead: u32,
+}
+
+impl Pool {
+    /// Takes allocations and frees whose records are durable into the durable state. Returns up to where.
+    pub(super) fn absorb(&self, upkeep: &mut Upkeep) -> Lsn {
+        // In this order: a record below the floor has been queued, one below the durable end will survive.
+        let end = self.wal.durable().min(self.wal.floor());
+        let mut due: Vec<Event> = {
+            let mut events = self.events.lock();
+            let (due, later) = events.drain(..).partition(|event| event.lsn < end);
+            *events = later;
+            due
+        };
+        due.sort_unstable_by_key(|event| event.lsn);
+        for event in due {
+            if event.allocated { self.absorb_allocation(upkeep, event) } else { self.absorb_free(upkeep, event) }
+        }
+        upkeep.absorbed = upkeep.absorbed.max(end);
+        end
+    }
+
+    fn absorb_allocation(&self, upkeep: &mut Upkeep, event: Event) {
+        let entry = self.table.entry(event.page).expect("allocated ids are within the table");
+        upkeep.mapping.dirty(event.page, event.lsn);
+        // A page that has an image by now is allocated by that already.
+        if let Location::Frame(frame) = entry.location() {
+            let header = self.frames.header(frame);
+            if header.mapped() == Mapped::FREE {
+                header.set_mapped(Mapped::UNWRITTEN);
+            }
+        }
+    }
+
+    fn absorb_free(&self, upkeep: &mut Upkeep, event: Event) {
+        let entry = self.table.entry(event.page).expect("freed ids are within the table");
+        self.lock_entry(entry);
+        let old = match entry.location() {
+            Location::Frame(frame) => {
+                let old = self.frames.header(frame).mapped();
+                self.frames.header(frame).set_recovery(Lsn::NONE);
+                entry.latch().set_dirty(false);
+                self.give_frame(frame);
+                old
+            }
+            Location::Store(mapped) => mapped,
+            Location::Nowhere => unreachable!("page {} freed twice", event.page),
+        };
+        entry.set_location(Location::Nowhere);
+        entry.latch().release_changed();
+        match old.place() {
+            Some(place) => self.space.free(place),
+            None => self.space.ungrant(1),
+        }
+        upkeep.mapping.dirty(event.page, event.lsn);
+        self.ids.lock().free.push(event.page.0);
+    }
+
+    /// Inline: makes frames clean so that the sweep finds some.
+    pub(super) fn upkeep_for_frames(&self) -> Result<()> {
+        let mut upkeep = self.upkeep.lock();
+        self.clean_ahead(&mut upkeep, true)
+    }
+
+    /// One round of everything. `urgent` also writes pages that were touched lately.
+    pub(crate) fn round(&self, urgent: bool) -> Result<()> {
+        let mut upkeep = self.upkeep.lock();
+        self.absorb(&mut upkeep);
+        self.clean_ahead(&mut upkeep, urgent)?;
+        self.checkpoint_step(&mut upkeep)?;
+        self.clean_segments(&mut upkeep)
+    }
+
+    /// Writes back dirty pages that the hand is about to reach.
+    pub(super) fn clean_ahead(&self, upkeep: &mut Upkeep, urgent: bool) -> Result<()> {
+        let count = self.frames.count();
+        let hand = self.free.lock().hand;
+        let reach = if urgent { count } else { (count / AHEAD_SHARE).max(64).min(count) };
+        let most = self.staging_pages(upkeep);
+        for accept_marked in [false, true] {
+            let mut pages = Vec::new();
+            for step in 0..reach {
+                let id = self.frames.header((hand + step) % count).page();
+                let Some(entry) = self.table.entry(id).filter(|_| !id.is_none()) else { continue };
+                let now = entry.latch().load();
+                if now.is_dirty() && (accept_marked || !now.is_marked()) {
+                    pages.push(id);
+                    if pages.len() >= most {
+                        break;
+                    }
+                }
+            }
+            if !pages.is_empty() {
+                return self.write_back(upkeep, &pages).map(|_| ());
+            }
+            if !urgent {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Pages that fit the staging buffer.
+    pub(super) fn staging_pages(&self, upkeep: &Upkeep) -> usize {
+        upkeep.staging.len() / self.page_bytes
+    }
+
+    /// Asks the upkeep thread for a round.
+    pub(crate) fn ring(&self, urgent: bool) {
+        let mut rung = self.bell.rung.lock();
+        if !rung.wanted || (urgent && !rung.urgent) {
+            rung.wanted = true;
+            rung.urgent |= urgent;
+            self.bell.work.notify_one();
+        }
+    }
+
+    /// Waits until the upkeep thread has done something, or a little while.
+    pub(crate) fn wait_for_round(&self) -> Result<()> {
+        self.wal.check()?;
+        let mut rung = self.bell.rung.lock();
+        if rung.stop {
+            return Err(Error::Poisoned { reason: "the database is being closed".into() });
+        }
+        rung.wanted = true;
+        rung.urgent = true;
+        self.bell.work.notify_one();
+        self.bell.done.wait_for(&mut rung, PAUSE);
+        Ok(())
+    }
+
+    /// The upkeep thread: rounds until `stop_upkeep`. A failed round poisons the log, whose users then all learn of it.
+    pub(crate) fn run_upkeep(&self) {
+        loop {
+            let urgent = {
+                let mut rung = self.bell.rung.lock();
+                if !rung.wanted && !rung.stop {
+                    self.bell.work.wait_for(&mut rung, PAUSE);
+                }
+                if rung.stop {
+                    return;
+                }
+                rung.wanted = false;
+                std::mem::take(&mut rung.urgent)
+            };
+            if self.wal.check().is_ok()
+                && let Err(error) = self.wal.flush_to(self.wal.tail()).and_then(|()| self.round(urgent))
+            {
+                match error {
+                    // No room to write back: reads go on, and the next round tries again.
+                    Error::Full { .. } => tracing::warn!(%error, "upkeep waits for disk space"),
+                    error => self.wal.poison(error.to_string()),
+                }
+            }
+            let mut rung = self.bell.rung.lock();
+            rung.rounds += 1;
+            self.bell.done.notify_all();
+        }
+    }
+
+    /// Ends `run_upkeep`.
+    pub(crate) fn stop_upkeep(&self) {
+        self.bell.rung.lock().stop = true;
+        self.bell.work.notify_all();
+        self.bell.done.notify_all();
+    }
+
+    /// Waits for log space for `bytes` bytes of a commit. The caller holds no latch and nothing in flight.
+    pub(crate) fn reserve_log(&self, bytes: u64) -> Result<crate::wal::Reservation> {
+        let most = self.wal.max_reservation();
+        if bytes > most {
+            return Err(Error::TransactionTooLarge { bytes, max: most });
+        }
+        loop {
+            if let Some(reservation) = self.wal.reserve(bytes, crate::wal::Class::Commit) {
+                return Ok(reservation);
+            }
+            self.stats.log_waits.fetch_add(1, Relaxed);
+            if self.mode == super::pool::Mode::Inline {
+                self.checkpoint_now(false)?;
+            } else {
+                self.wait_for_round()?;
+            }
+        }
+    }
+}

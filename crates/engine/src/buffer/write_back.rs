@@ -1,0 +1,270 @@
+//! Writing images: copy, write, sync, log the mapping, wait until that is durable, and only then let it take effect
+//! (durability, rule 5).
+//!
+//! A page is claimed from the copy until its mapping is in force. It may change meanwhile: the first such change is
+//! remembered and becomes recLSN, so that the page stays dirty from there on.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use terrace_block::Write;
+
+use super::backoff::Backoff;
+use super::pool::Pool;
+use super::table::{Entry, Location};
+use super::upkeep::Upkeep;
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId};
+use crate::planted::{Bug, planted};
+use crate::store::page;
+use crate::store::place::Mapped;
+use crate::store::space::Run;
+use crate::wal::{Class, MappingEntry, RecordBuilder};
+
+/// Segments that write-back leaves to the cleaner.
+pub(super) const SPARE_SEGMENTS: u64 = 2;
+
+/// An image in the staging buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Image {
+    pub(super) id: PageId,
+    pub(super) lsn: Lsn,
+    pub(super) checksum: u32,
+}
+
+impl Pool {
+    /// Writes the dirty ones among `pages`, a staging buffer full at a time. Pages that are latched just now are
+    /// left out. Returns how many were written.
+    pub(super) fn write_back(&self, upkeep: &mut Upkeep, pages: &[PageId]) -> Result<usize> {
+        let mut written = 0;
+        for batch in pages.chunks(self.staging_pages(upkeep)) {
+            written += self.write_batch(upkeep, batch)?;
+        }
+        Ok(written)
+    }
+
+    fn write_batch(&self, upkeep: &mut Upkeep, pages: &[PageId]) -> Result<usize> {
+        let runs = match self.space.allocate(pages.len() as u64, SPARE_SEGMENTS) {
+            Some(runs) => runs,
+            None => {
+                self.make_room(upkeep, pages.len() as u64)?;
+                self.space.allocate(pages.len() as u64, SPARE_SEGMENTS).ok_or_else(|| Error::Full {
+                    what: "no segment of the page file is free for images of changed pages".into(),
+                })?
+            }
+        };
+        let images = self.claim(upkeep, pages);
+        let places = places(&runs);
+        for &place in &places[images.len()..] {
+            self.space.free(place);
+        }
+        let places = &places[..images.len()];
+        match self.write_images(upkeep, &images, &runs, places) {
+            Ok(lsn) => {
+                for (image, &place) in images.iter().zip(places) {
+                    self.put_in_force(upkeep, image, Mapped::at(place, image.checksum), lsn);
+                }
+                self.stats.images_written.fetch_add(images.len() as u64, Relaxed);
+                Ok(images.len())
+            }
+            Err(error) => {
+                for (image, &place) in images.iter().zip(places) {
+                    self.unclaim(image.id);
+                    self.space.free(place);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Copies the dirty ones among `pages` into the staging buffer and claims them.
+    fn claim(&self, upkeep: &mut Upkeep, pages: &[PageId]) -> Vec<Image> {
+        let mut images = Vec::with_capacity(pages.len());
+        for &id in pages {
+            let Some(entry) = self.table.entry(id) else { continue };
+            let latch = entry.latch();
+            if !latch.try_share() {
+                continue;
+            }
+            if let Location::Frame(frame) = entry.location()
+                && latch.load().is_dirty()
+            {
+                let header = self.frames.header(frame);
+                header.set_next_recovery(Lsn::NONE);
+                latch.set_claimed(true);
+                let at = images.len() * self.page_bytes;
+                let slot = &mut upkeep.staging[at..at + self.page_bytes];
+                super::view::View::copy_to(&self.frames.view(frame), 0, slot);
+                latch.unshare();
+                let checksum = page::seal(slot);
+                images.push(Image { id, lsn: page::lsn(slot), checksum });
+            } else {
+                latch.unshare();
+            }
+        }
+        images
+    }
+
+    /// Writes the staged images to `places`, syncs, logs the mapping and waits for it. Returns its LSN.
+    pub(super) fn write_images(
+        &self,
+        upkeep: &Upkeep,
+        images: &[Image],
+        runs: &[Run],
+        places: &[u64],
+    ) -> Result<Lsn> {
+        if images.is_empty() {
+            return Ok(Lsn::NONE);
+        }
+        let mut record = RecordBuilder::mapping();
+        for (image, &place) in images.iter().zip(places) {
+            record.mapping_entry(MappingEntry { page: image.id, place, image_lsn: image.lsn, check: image.checksum });
+        }
+        let early = planted(Bug::MappingBeforeImageSync);
+        if early {
+            self.log_mapping(&mut record)?;
+        }
+        if planted(Bug::ReusePlaceEarly) {
+            self.free_old_places_early(images);
+        }
+        self.write_staged(upkeep, images.len(), runs)?;
+        self.sync_store()?;
+        if early { Ok(self.wal.durable()) } else { self.log_mapping(&mut record) }
+    }
+
+    fn log_mapping(&self, record: &mut RecordBuilder) -> Result<Lsn> {
+        let mut reservation = self.wal.reserve(record.len() as u64, Class::System).ok_or_else(|| {
+            Error::Poisoned { reason: "the log has no room left for its own checkpoint".into() }
+        })?;
+        let appended = self.wal.append(record, Some(&mut reservation))?;
+        self.wal.flush_to(appended.end)?;
+        Ok(appended.lsn)
+    }
+
+    /// Writes the first `pages` staged images into `runs`.
+    pub(super) fn write_staged(&self, upkeep: &Upkeep, pages: usize, runs: &[Run]) -> Result<()> {
+        let mut writes = Vec::with_capacity(runs.len());
+        let mut staged = &upkeep.staging[..pages * self.page_bytes];
+        for run in runs {
+            let bytes = (run.pages as usize * self.page_bytes).min(staged.len());
+            let (now, later) = staged.split_at(bytes);
+            if !now.is_empty() {
+                writes.push(Write { offset: run.first * self.page_bytes as u64, bytes: now });
+            }
+            staged = later;
+        }
+        let file = self.device.name();
+        let offset = runs.first().map(|run| run.first * self.page_bytes as u64);
+        self.device.write_batch(&writes).map_err(|source| Error::io("write", file, offset, source))
+    }
+
+    /// Makes everything written to the page file durable.
+    pub(super) fn sync_store(&self) -> Result<()> {
+        if planted(Bug::SkipStoreSync) {
+            return Ok(());
+        }
+        self.stats.store_syncs.fetch_add(1, Relaxed);
+        self.device.sync().map_err(|source| {
+            let error = Error::io("sync", self.device.name(), None, source);
+            // Whatever it was, it is not known what reached the disk: never retried into success.
+            self.wal.poison(error.to_string());
+            error
+        })
+    }
+
+    /// The mapping record at `lsn` is durable: `mapped` is where `image.id` is from now on.
+    pub(super) fn put_in_force(&self, upkeep: &mut Upkeep, image: &Image, mapped: Mapped, lsn: Lsn) {
+        let entry = self.table.entry(image.id).expect("claimed pages are within the table");
+        let old = loop {
+            match self.try_put_in_force(entry, mapped) {
+                Some(old) => break old,
+                None => std::thread::yield_now(),
+            }
+        };
+        match old.place() {
+            _ if planted(Bug::ReusePlaceEarly) => {}
+            Some(place) => self.space.free(place),
+            None => self.space.ungrant(1),
+        }
+        upkeep.mapping.dirty(image.id, lsn);
+    }
+
+    fn try_put_in_force(&self, entry: Entry<'_>, mapped: Mapped) -> Option<Mapped> {
+        let latch = entry.latch();
+        match entry.location() {
+            Location::Frame(frame) => {
+                if !latch.try_share() {
+                    return None;
+                }
+                let stays = entry.location() == Location::Frame(frame);
+                let header = self.frames.header(frame);
+                let old = header.mapped();
+                if stays {
+                    header.set_mapped(mapped);
+                    if latch.load().is_claimed() {
+                        let next = if planted(Bug::ClearRecLsn) { Lsn::NONE } else { header.next_recovery() };
+                        header.set_recovery(next);
+                        if next.is_none() {
+                            latch.set_dirty(false);
+                        }
+                        latch.set_claimed(false);
+                    }
+                }
+                latch.unshare();
+                stays.then_some(old)
+            }
+            // Moved by the cleaner while in the store only.
+            Location::Store(old) => {
+                let seen = latch.load();
+                if !latch.try_exclusive(seen) {
+                    return None;
+                }
+                let stays = entry.location() == Location::Store(old);
+                if stays {
+                    entry.set_location(Location::Store(mapped));
+                    latch.release_changed();
+                } else {
+                    latch.release_unchanged();
+                }
+                stays.then_some(old)
+            }
+            Location::Nowhere => unreachable!("pages with an image in flight are not freed"),
+        }
+    }
+
+    fn unclaim(&self, id: PageId) {
+        let entry = self.table.entry(id).expect("claimed pages are within the table");
+        let mut backoff = Backoff::new();
+        while !entry.latch().try_share() {
+            backoff.wait();
+        }
+        // recLSN is older than anything remembered since the copy, so nothing is lost by forgetting that.
+        entry.latch().set_claimed(false);
+        entry.latch().unshare();
+    }
+
+    /// Takes the exclusive latch of a page whose location does not matter; nothing else may be latched.
+    pub(super) fn lock_entry(&self, entry: Entry<'_>) {
+        let mut backoff = Backoff::new();
+        while !entry.latch().try_exclusive(entry.latch().load()) {
+            backoff.wait();
+        }
+    }
+
+    /// The planted bug: places are given up before the mapping that leaves them is durable.
+    fn free_old_places_early(&self, images: &[Image]) {
+        for image in images {
+            let entry = self.table.entry(image.id).expect("claimed pages are within the table");
+            if let Location::Frame(frame) = entry.location() {
+                match self.frames.header(frame).mapped().place() {
+                    Some(place) => self.space.free(place),
+                    None => self.space.ungrant(1),
+                }
+            }
+        }
+    }
+}
+
+/// The single places of `runs`, in order.
+pub(super) fn places(runs: &[Run]) -> Vec<u64> {
+    runs.iter().flat_map(|run| run.first..run.first + run.pages).collect()
+}

@@ -1,0 +1,191 @@
+//! The superblock: where recovery starts. Two slots at the start of the page file, written in turn.
+//!
+//! A write goes always to the slot that is *not* the newest valid one, one write at a time, and is synced before
+//! anything relies on it (durability, rules 2 and 11). A torn write therefore leaves the older slot, and everything
+//! the older slot names is still there, because log space and directory blocks are used again only after the newer
+//! slot is durable. `log_end` is the durable end of the log when the slot was written: recovery that finds less log
+//! than that is looking at damage, not at a crash.
+
+use std::sync::Arc;
+
+use terrace_block::{AlignedBuffer, BlockDevice};
+
+use super::page::crc32c;
+use super::place::Mapped;
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, Timestamp};
+use crate::planted::{Bug, planted};
+
+/// The version of the files this build reads and writes.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+/// Bytes of one slot.
+pub(crate) const SLOT_BYTES: usize = 16 << 10;
+/// Bytes at the start of the page file that belong to the superblock.
+pub(crate) const SUPERBLOCK_BYTES: u64 = 2 * SLOT_BYTES as u64;
+
+const MAGIC: [u8; 8] = *b"TERRACE\0";
+const FIXED_BYTES: usize = 144;
+/// The most directory blocks a superblock can name; with 4 KiB pages enough for 2 TiB.
+pub(crate) const DIRECTORY_BLOCKS_MAX: usize = (SLOT_BYTES - FIXED_BYTES) / 8;
+
+/// Everything recovery needs before it can read anything else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) uuid: [u8; 16],
+    /// Changes on restore and when a log is discarded by hand.
+    pub(crate) timeline: u64,
+    /// Counts the superblocks written; the higher of two valid slots is the newer.
+    pub(crate) sequence: u64,
+    pub(crate) page_bytes: u32,
+    pub(crate) segment_pages: u32,
+    pub(crate) log_capacity: u64,
+    /// Counts the recoveries; at and above `epoch_start` only records of this epoch are valid.
+    pub(crate) epoch: u32,
+    pub(crate) epoch_start: Lsn,
+    /// Recovery reads the log from here.
+    pub(crate) cut: Lsn,
+    /// The durable end of the log when this was written.
+    pub(crate) log_end: Lsn,
+    /// The highest commit timestamp ever issued, as far as the log below the cut is concerned.
+    pub(crate) highest_timestamp: Timestamp,
+    /// Page ids up to and without this one have been in use.
+    pub(crate) page_ids_end: u64,
+    /// Segments in the page file.
+    pub(crate) segments: u64,
+    /// Places of the directory blocks.
+    pub(crate) directory: Vec<Mapped>,
+}
+
+impl Superblock {
+    fn encode(&self, slot: &mut [u8]) {
+        assert!(self.directory.len() <= DIRECTORY_BLOCKS_MAX, "directory larger than a superblock can name");
+        slot.fill(0);
+        let mut at = 4;
+        let mut put = |bytes: &[u8]| {
+            slot[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        put(&FORMAT_VERSION.to_le_bytes());
+        put(&MAGIC);
+        put(&self.uuid);
+        put(&self.timeline.to_le_bytes());
+        put(&self.sequence.to_le_bytes());
+        put(&self.page_bytes.to_le_bytes());
+        put(&self.segment_pages.to_le_bytes());
+        put(&self.log_capacity.to_le_bytes());
+        put(&self.epoch_start.0.to_le_bytes());
+        put(&self.cut.0.to_le_bytes());
+        put(&self.log_end.0.to_le_bytes());
+        put(&self.highest_timestamp.0.to_le_bytes());
+        put(&self.page_ids_end.to_le_bytes());
+        put(&self.segments.to_le_bytes());
+        put(&self.epoch.to_le_bytes());
+        put(&(self.directory.len() as u32).to_le_bytes());
+        for (index, mapped) in self.directory.iter().enumerate() {
+            let at = FIXED_BYTES + index * 8;
+            slot[at..at + 8].copy_from_slice(&mapped.0.to_le_bytes());
+        }
+        let checksum = crc32c(&slot[4..]);
+        slot[..4].copy_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// `None` where the slot holds no whole superblock (never written, torn, foreign).
+    fn decode(slot: &[u8], file: &str) -> Result<Option<Superblock>> {
+        let stored = u32::from_le_bytes(slot[..4].try_into().expect("four bytes"));
+        if slot[8..16] != MAGIC || stored != crc32c(&slot[4..]) {
+            return Ok(None);
+        }
+        let found = u32::from_le_bytes(slot[4..8].try_into().expect("four bytes"));
+        if found != FORMAT_VERSION {
+            return Err(Error::Version { file: file.to_owned(), found, supported: FORMAT_VERSION });
+        }
+        let word = |at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().expect("eight bytes"));
+        let half = |at: usize| u32::from_le_bytes(slot[at..at + 4].try_into().expect("four bytes"));
+        let blocks = half(116) as usize;
+        let superblock = Superblock {
+            uuid: slot[16..32].try_into().expect("sixteen bytes"),
+            timeline: word(32),
+            sequence: word(40),
+            page_bytes: half(48),
+            segment_pages: half(52),
+            log_capacity: word(56),
+            epoch_start: Lsn(word(64)),
+            cut: Lsn(word(72)),
+            log_end: Lsn(word(80)),
+            highest_timestamp: Timestamp(word(88)),
+            page_ids_end: word(96),
+            segments: word(104),
+            epoch: half(112),
+            directory: (0..blocks.min(DIRECTORY_BLOCKS_MAX)).map(|index| Mapped(word(FIXED_BYTES + index * 8))).collect(),
+        };
+        let sane = superblock.page_bytes.is_power_of_two()
+            && (4096..=65536).contains(&superblock.page_bytes)
+            && (4..=1 << 20).contains(&superblock.segment_pages)
+            && superblock.log_capacity.is_multiple_of(4096)
+            && superblock.log_capacity > 0
+            && superblock.cut <= superblock.log_end
+            && blocks <= DIRECTORY_BLOCKS_MAX;
+        if !sane {
+            return Err(Error::corrupt(file, None, "the superblock's checksum holds but its numbers contradict each other"));
+        }
+        Ok(Some(superblock))
+    }
+}
+
+/// The two slots on their device.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    device: Arc<dyn BlockDevice>,
+    /// The slot that holds the newest valid superblock.
+    newest: usize,
+    buffer: AlignedBuffer,
+}
+
+impl Slots {
+    /// Writes `superblock` to both slots of a new file.
+    pub(crate) fn create(device: Arc<dyn BlockDevice>, superblock: &Superblock) -> Result<Slots> {
+        let mut slots = Slots { device, newest: 0, buffer: AlignedBuffer::zeroed(SLOT_BYTES) };
+        slots.write(superblock)?;
+        slots.write(superblock)?;
+        Ok(slots)
+    }
+
+    /// Reads both slots and gives the newest whole one.
+    pub(crate) fn open(device: Arc<dyn BlockDevice>) -> Result<(Slots, Superblock)> {
+        let file = device.name().to_owned();
+        if device.len() < SUPERBLOCK_BYTES {
+            return Err(Error::NotADatabase { path: file, what: "the page file is shorter than its superblock".into() });
+        }
+        let mut buffer = AlignedBuffer::zeroed(SLOT_BYTES);
+        let mut best: Option<(usize, Superblock)> = None;
+        let mut magic_seen = false;
+        for slot in 0..2 {
+            let offset = (slot * SLOT_BYTES) as u64;
+            device.read_at(offset, &mut buffer).map_err(|source| Error::io("read", &file, Some(offset), source))?;
+            magic_seen |= buffer[8..16] == MAGIC;
+            if let Some(found) = Superblock::decode(&buffer, &file)?
+                && best.as_ref().is_none_or(|(_, newest)| found.sequence > newest.sequence)
+            {
+                best = Some((slot, found));
+            }
+        }
+        match best {
+            Some((newest, superblock)) => Ok((Slots { device, newest, buffer }, superblock)),
+            None if magic_seen => Err(Error::corrupt(&file, None, "neither superblock is whole")),
+            None => Err(Error::NotADatabase { path: file, what: "the page file has no superblock".into() }),
+        }
+    }
+
+    /// Writes the slot that is not the newest and syncs it. On failure the newest slot is untouched.
+    pub(crate) fn write(&mut self, superblock: &Superblock) -> Result<()> {
+        superblock.encode(&mut self.buffer);
+        let slot = if planted(Bug::WriteNewestSuperblock) { self.newest } else { 1 - self.newest };
+        let offset = (slot * SLOT_BYTES) as u64;
+        self.device
+            .write_at(offset, &self.buffer)
+            .and_then(|()| self.device.sync())
+            .map_err(|source| Error::io("write", self.device.name(), Some(offset), source))?;
+        self.newest = slot;
+        Ok(())
+    }
+}
