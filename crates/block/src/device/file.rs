@@ -27,13 +27,12 @@ const STALLS_MAX: u32 = 16;
 /// An open file.
 ///
 /// ```
-/// use terrace_block::{BlockDevice, Directory, FileDirectory, FileOptions, OpenMode};
+/// use terrace_block::{BlockDevice, FileDirectory, OpenMode};
 ///
 /// let place = tempfile::tempdir()?;
-/// let options = FileOptions { uring: false, ..FileOptions::default() };
-/// let directory = FileDirectory::open_with(place.path(), options)?;
-/// let device = directory.open("pages", OpenMode::CreateNew)?; // a `FileDevice`
+/// let device = FileDirectory::open(place.path())?.open_file("pages", OpenMode::CreateNew)?;
 /// device.set_len(1 << 20)?;
+/// println!("around the page cache: {}", device.direct());
 /// assert_eq!((device.len(), device.alignment()), (1 << 20, 4096));
 /// # std::io::Result::Ok(())
 /// ```
@@ -61,6 +60,10 @@ impl FileDevice {
     /// Whether transfers go around the page cache.
     pub fn direct(&self) -> bool {
         self.direct
+    }
+
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.file
     }
 
     /// The length as the kernel knows it. Other handles may have changed it, so it is asked each time: that costs a
