@@ -134,3 +134,15 @@ fn the_page_cache_can_be_chosen() {
     assert!(!directory.open_file("pages", OpenMode::CreateNew).unwrap().direct());
     assert!(!directory.direct() && !directory.uring());
 }
+
+#[test]
+fn a_full_disk_refuses_to_grow_and_keeps_the_length() {
+    // More than any disk has, and less than the longest file.
+    let place = tempfile::tempdir().unwrap();
+    let device = FileDirectory::open(place.path()).unwrap().open("pages", OpenMode::CreateNew).unwrap();
+    device.set_len(8192).unwrap();
+    let error = device.set_len(10 << 40).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
+    assert_eq!(device.len(), 8192);
+    device.set_len(12288).unwrap();
+}

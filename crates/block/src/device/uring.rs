@@ -3,7 +3,9 @@
 //! A single transfer is left to `pread` and `pwrite`, which are quicker for one. A batch takes a ring from the device's
 //! small pool, hands the kernel all of it in one call, and waits: rings belong to batches, not to threads, so any
 //! number of threads may come and at most [`RINGS_MAX`] batches are under way; others wait for a ring. There is no polling
-//! thread in the kernel: on a busy machine it takes the core that the database needs.
+//! thread in the kernel: on a busy machine it takes the core that the database needs. The file is registered with each
+//! ring; buffers are not, since they are the caller's, and pinning all that may come would count against the limit on
+//! locked memory.
 //!
 //! The one rule that keeps this sound: **no call returns while the kernel may still touch a buffer.** [`Ring::run`] leaves
 //! only when every entry that the kernel took has completed, whatever errors came in between. Entries that the kernel
