@@ -20,6 +20,7 @@
 use std::fmt::Debug;
 use std::io;
 
+pub(crate) mod faulty;
 pub(crate) mod file;
 pub(crate) mod memory;
 pub(crate) mod sparse;

@@ -16,6 +16,7 @@ mod device;
 mod directory;
 mod memory;
 
+pub use device::faulty::{CallKind, FaultPlan, SimulatedDisk};
 pub use device::file::FileDevice;
 pub use device::memory::MemoryDevice;
 pub use device::{BlockDevice, Read, Write};

@@ -63,10 +63,6 @@ impl FileDevice {
         self.direct
     }
 
-    pub(crate) fn descriptor(&self) -> &OwnedFd {
-        &self.file
-    }
-
     /// The length as the kernel knows it. Other handles may have changed it, so it is asked each time: that costs a
     /// hundredth of any transfer.
     pub(crate) fn length(&self) -> io::Result<u64> {

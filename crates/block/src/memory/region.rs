@@ -200,8 +200,8 @@ impl Region {
     #[inline]
     pub fn words(&self, range: Range<usize>) -> &[AtomicU64] {
         assert!(
-            range.start % 8 == 0
-                && range.end % 8 == 0
+            range.start.is_multiple_of(8)
+                && range.end.is_multiple_of(8)
                 && range.start <= range.end
                 && range.end <= self.length,
             "bytes {range:?} are not whole words of a region of {} bytes",
@@ -234,7 +234,7 @@ impl Region {
 
     fn check_pages(&self, range: &Range<usize>) -> io::Result<()> {
         let inside = range.start <= range.end && range.end <= self.length;
-        if inside && range.start % PAGE_BYTES == 0 && range.end % PAGE_BYTES == 0 {
+        if inside && range.start.is_multiple_of(PAGE_BYTES) && range.end.is_multiple_of(PAGE_BYTES) {
             return Ok(());
         }
         Err(invalid_input(format!(
