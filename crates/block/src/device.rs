@@ -20,10 +20,13 @@
 use std::fmt::Debug;
 use std::io;
 
+pub(crate) mod counted;
 pub(crate) mod faulty;
 pub(crate) mod file;
 pub(crate) mod memory;
 pub(crate) mod sparse;
+pub(crate) mod throttled;
+pub(crate) mod uring;
 
 /// A device of blocks: a file, a piece of memory, or a decorator around another device.
 ///

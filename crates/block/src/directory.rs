@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use crate::device::{BlockDevice, invalid_input};
 
+pub(crate) mod decorated;
 pub(crate) mod file;
 pub(crate) mod memory;
 

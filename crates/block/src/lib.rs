@@ -16,10 +16,14 @@ mod device;
 mod directory;
 mod memory;
 
+pub use device::counted::{CountedDevice, Counters, Counts};
 pub use device::faulty::{CallKind, FaultPlan, SimulatedDisk};
 pub use device::file::FileDevice;
 pub use device::memory::MemoryDevice;
+pub use device::throttled::{Clock, Limits, MachineClock, ThrottledDevice, VirtualClock};
+pub use device::uring::UringDevice;
 pub use device::{BlockDevice, Read, Write};
+pub use directory::decorated::DecoratedDirectory;
 pub use directory::file::{FileDirectory, FileOptions};
 pub use directory::memory::MemoryDirectory;
 pub use directory::{Directory, LockError, OpenMode};

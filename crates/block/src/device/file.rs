@@ -27,13 +27,12 @@ const STALLS_MAX: u32 = 16;
 /// An open file.
 ///
 /// ```
-/// use terrace_block::{BlockDevice, Directory, FileDirectory, FileOptions, OpenMode};
+/// use terrace_block::{BlockDevice, FileDirectory, OpenMode};
 ///
 /// let place = tempfile::tempdir()?;
-/// let options = FileOptions { uring: false, ..FileOptions::default() };
-/// let directory = FileDirectory::open_with(place.path(), options)?;
-/// let device = directory.open("pages", OpenMode::CreateNew)?; // a `FileDevice`
+/// let device = FileDirectory::open(place.path())?.open_file("pages", OpenMode::CreateNew)?;
 /// device.set_len(1 << 20)?;
+/// println!("around the page cache: {}", device.direct());
 /// assert_eq!((device.len(), device.alignment()), (1 << 20, 4096));
 /// # std::io::Result::Ok(())
 /// ```
@@ -61,6 +60,10 @@ impl FileDevice {
     /// Whether transfers go around the page cache.
     pub fn direct(&self) -> bool {
         self.direct
+    }
+
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.file
     }
 
     /// The length as the kernel knows it. Other handles may have changed it, so it is asked each time: that costs a
@@ -117,6 +120,12 @@ impl FileDevice {
     }
 
     fn grow(&self, from: u64, to: u64) -> io::Result<()> {
+        // Allocating up to the last free block before failing would, for a moment, leave no room for anyone else. A file
+        // system that does not tell its size says 0 blocks.
+        let space = retry(|| rustix::fs::fstatvfs(self.file.as_fd()))?;
+        if space.f_blocks > 0 && space.f_bfree.saturating_mul(space.f_frsize) < to - from {
+            return Err(Errno::NOSPC.into());
+        }
         let allocated =
             retry(|| rustix::fs::fallocate(self.file.as_fd(), FallocateFlags::empty(), from, to - from));
         let grown = match allocated {
@@ -264,5 +273,57 @@ mod tests {
     fn a_transfer_without_progress_ends() {
         assert_eq!(steps(8192, &[Ok(4096), Ok(0)]).0, Ok(None));
         assert_eq!(steps(8192, &[Ok(100); STALLS_MAX as usize]).0, Ok(None));
+    }
+
+    fn file(place: &tempfile::TempDir) -> FileDevice {
+        let directory = crate::FileDirectory::open(place.path()).unwrap();
+        directory.open_file("pages", crate::OpenMode::CreateNew).unwrap()
+    }
+
+    #[test]
+    fn growing_by_zeros_keeps_what_is_there() {
+        let place = tempfile::tempdir().unwrap();
+        let device = file(&place);
+        device.set_len(4096).unwrap();
+        let mut page = crate::AlignedBuffer::zeroed(4096);
+        page.fill(7);
+        device.write_at(0, &page).unwrap();
+        for (from, to) in [(4096, 4196), (4196, 5000), (5000, 3 * ZEROS_BYTES as u64 + 1)] {
+            device.write_zeros(from, to).unwrap();
+            assert_eq!(device.len(), to);
+        }
+        let content = std::fs::read(place.path().join("pages")).unwrap();
+        assert!(
+            content[..4096].iter().all(|&byte| byte == 7) && content[4096..].iter().all(|&byte| byte == 0)
+        );
+    }
+
+    #[test]
+    fn without_durable_writes_it_writes_and_syncs() {
+        let place = tempfile::tempdir().unwrap();
+        let device = file(&place);
+        device.write_through_refused.store(true, Ordering::Relaxed);
+        device.set_len(4096).unwrap();
+        let mut page = crate::AlignedBuffer::zeroed(4096);
+        page.fill(7);
+        device.write_through_at(0, &page).unwrap();
+        assert_eq!(std::fs::read(place.path().join("pages")).unwrap(), page[..]);
+    }
+
+    #[test]
+    fn a_file_cut_behind_its_back_ends_reads_and_refuses_writes() {
+        let place = tempfile::tempdir().unwrap();
+        let device = file(&place);
+        device.set_len(8192).unwrap();
+        std::fs::OpenOptions::new()
+            .write(true)
+            .open(place.path().join("pages"))
+            .unwrap()
+            .set_len(5000)
+            .unwrap();
+        let mut buffer = crate::AlignedBuffer::zeroed(8192);
+        assert_eq!(device.read_at(0, &mut buffer).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert_eq!(device.write_at(0, &buffer).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(device.len(), 5000);
     }
 }

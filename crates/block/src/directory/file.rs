@@ -22,6 +22,7 @@ use rustix::io::Errno;
 use super::{Directory, LockError, OpenMode, check_name};
 use crate::AlignedBuffer;
 use crate::device::file::{BLOCK_BYTES, FileDevice, retry};
+use crate::device::uring::{self, UringDevice};
 use crate::device::{BlockDevice, invalid_input};
 
 const OWNER_ONLY_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -78,6 +79,8 @@ pub struct FileDirectory {
     options: FileOptions,
     /// Some file was refused direct I/O.
     buffered: AtomicBool,
+    /// The kernel makes rings, and they are wanted.
+    uring: bool,
 }
 
 impl FileDirectory {
@@ -120,7 +123,12 @@ impl FileDirectory {
     /// As [`FileDirectory::open`].
     pub fn open_with(path: &Path, options: FileOptions) -> io::Result<Self> {
         let handle = open_directory(CWD, path)?;
-        Ok(Self { path: path.to_owned(), handle, options, buffered: AtomicBool::new(!options.direct) })
+        let uring = options.uring && uring::is_available();
+        if options.uring && !uring {
+            tracing::warn!("no io_uring here, batches are loops of plain calls");
+        }
+        let buffered = AtomicBool::new(!options.direct);
+        Ok(Self { path: path.to_owned(), handle, options, buffered, uring })
     }
 
     /// Whether every file opened so far goes around the page cache.
@@ -130,7 +138,27 @@ impl FileDirectory {
 
     /// Whether batches go through io_uring.
     pub fn uring(&self) -> bool {
-        self.options.uring
+        self.uring
+    }
+
+    /// As [`Directory::open`], but the plain file, without a pool of rings.
+    ///
+    /// # Errors
+    /// As [`Directory::open`].
+    pub fn open_file(&self, file: &str, mode: OpenMode) -> io::Result<FileDevice> {
+        check_name(file)?;
+        let flags = match mode {
+            OpenMode::Read => OFlags::RDONLY,
+            OpenMode::Write => OFlags::RDWR,
+            OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+        };
+        let opened = open_regular(&self.handle, file, flags)?;
+        if mode == OpenMode::CreateNew {
+            retry(|| rustix::fs::fchmod(&opened, OWNER_ONLY_FILE))?;
+        }
+        let name = self.path_of(file);
+        let direct = self.go_direct(&opened, &name)?;
+        FileDevice::new(opened, name, mode.is_writable(), direct)
     }
 
     fn path_of(&self, file: &str) -> String {
@@ -178,19 +206,8 @@ impl Directory for FileDirectory {
     }
 
     fn open(&self, file: &str, mode: OpenMode) -> io::Result<Arc<dyn BlockDevice>> {
-        check_name(file)?;
-        let flags = match mode {
-            OpenMode::Read => OFlags::RDONLY,
-            OpenMode::Write => OFlags::RDWR,
-            OpenMode::CreateNew => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
-        };
-        let opened = open_regular(&self.handle, file, flags)?;
-        if mode == OpenMode::CreateNew {
-            retry(|| rustix::fs::fchmod(&opened, OWNER_ONLY_FILE))?;
-        }
-        let name = self.path_of(file);
-        let direct = self.go_direct(&opened, &name)?;
-        Ok(Arc::new(FileDevice::new(opened, name, mode.is_writable(), direct)?))
+        let device = self.open_file(file, mode)?;
+        Ok(if self.uring { Arc::new(UringDevice::new(device)) } else { Arc::new(device) })
     }
 
     fn exists(&self, file: &str) -> io::Result<bool> {

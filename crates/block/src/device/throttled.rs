@@ -1,0 +1,278 @@
+//! Slows a device down to another one's speed.
+//!
+//! A transfer is done when the device below is done *and* its deadline has passed. Deadlines follow from three numbers:
+//! transfers pass one after the other through a gate, which each holds for the longer of its bytes over the bandwidth
+//! and one over the operations a second; then each waits for the latency, any number at the same time:
+//!
+//! ```text
+//!   gate:     |--- 1 ---|--- 2 ---|--- 3 ---|
+//!   latency:            |~~~~~ 1 ~~~~~|
+//!                                 |~~~~~ 2 ~~~~~|
+//! ```
+//!
+//! So a batch has the latency once. A sync has the latency only. The clock is given, so that tests need no time.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::{BlockDevice, Read, Write};
+
+/// A source of time that can be waited for.
+///
+/// ```
+/// use std::time::Duration;
+/// use terrace_block::{Clock, VirtualClock};
+///
+/// let clock = VirtualClock::default();
+/// clock.sleep_until(Duration::from_secs(3600)); // returns at once
+/// assert_eq!(clock.now(), Duration::from_secs(3600));
+/// ```
+pub trait Clock: Send + Sync + std::fmt::Debug {
+    /// Time since some fixed moment; never goes back.
+    fn now(&self) -> Duration;
+
+    /// Returns when `now` has reached `deadline`.
+    fn sleep_until(&self, deadline: Duration);
+}
+
+/// The machine's clock.
+///
+/// ```
+/// use std::time::Duration;
+/// use terrace_block::{Clock, MachineClock};
+///
+/// let clock = MachineClock::default();
+/// let deadline = clock.now() + Duration::from_millis(1);
+/// clock.sleep_until(deadline);
+/// assert!(clock.now() >= deadline);
+/// ```
+#[derive(Debug)]
+pub struct MachineClock {
+    start: Instant,
+}
+
+impl Default for MachineClock {
+    fn default() -> Self {
+        Self { start: Instant::now() }
+    }
+}
+
+impl Clock for MachineClock {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn sleep_until(&self, deadline: Duration) {
+        while let Some(rest) = deadline.checked_sub(self.now()).filter(|rest| !rest.is_zero()) {
+            std::thread::sleep(rest);
+        }
+    }
+}
+
+/// A clock that passes only by being waited for.
+///
+/// ```
+/// use std::time::Duration;
+/// use terrace_block::{Clock, VirtualClock};
+///
+/// let clock = VirtualClock::default();
+/// clock.sleep_until(Duration::from_millis(5));
+/// clock.sleep_until(Duration::from_millis(2));
+/// assert_eq!(clock.now(), Duration::from_millis(5));
+/// ```
+#[derive(Debug, Default)]
+pub struct VirtualClock {
+    nanoseconds: AtomicU64,
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.nanoseconds.load(Ordering::SeqCst))
+    }
+
+    fn sleep_until(&self, deadline: Duration) {
+        let deadline = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_max(deadline, Ordering::SeqCst);
+    }
+}
+
+/// How fast a device may be.
+///
+/// ```
+/// use std::time::Duration;
+/// use terrace_block::Limits;
+///
+/// let disk = Limits { latency: Duration::from_millis(8), bytes_per_second: Some(150_000_000), ..Limits::default() };
+/// assert_eq!(disk.operations_per_second, None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Least time of a transfer or sync.
+    pub latency: Duration,
+    /// Bytes that pass in a second, reads and writes together; `None` for any number.
+    pub bytes_per_second: Option<u64>,
+    /// Transfers that pass in a second; `None` for any number.
+    pub operations_per_second: Option<u64>,
+}
+
+impl Limits {
+    /// How long a transfer of `bytes` holds the gate.
+    fn hold(&self, bytes: usize) -> Duration {
+        let time = |count: u64, per_second: Option<u64>| {
+            per_second.map_or(0, |rate| u128::from(count) * 1_000_000_000 / u128::from(rate.max(1)))
+        };
+        let nanoseconds = time(bytes as u64, self.bytes_per_second).max(time(1, self.operations_per_second));
+        Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+    }
+}
+
+/// A device with limits.
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use terrace_block::{
+///     AlignedBuffer, BlockDevice, Clock, Limits, MemoryDevice, ThrottledDevice, VirtualClock,
+/// };
+///
+/// let clock = Arc::new(VirtualClock::default());
+/// let limits = Limits { bytes_per_second: Some(1_048_576), ..Limits::default() };
+/// let inner = Arc::new(MemoryDevice::new("slow", 1 << 20));
+/// let device = ThrottledDevice::new(inner, limits, Arc::clone(&clock) as Arc<dyn Clock>);
+/// device.write_at(0, &AlignedBuffer::zeroed(524_288))?;
+/// assert_eq!(clock.now(), Duration::from_millis(500));
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Debug)]
+pub struct ThrottledDevice {
+    inner: Arc<dyn BlockDevice>,
+    limits: Limits,
+    clock: Arc<dyn Clock>,
+    /// When the gate is free again.
+    free_at: Mutex<Duration>,
+}
+
+impl ThrottledDevice {
+    /// Slows `inner` down to `limits`.
+    pub fn new(inner: Arc<dyn BlockDevice>, limits: Limits, clock: Arc<dyn Clock>) -> Self {
+        Self { inner, limits, clock, free_at: Mutex::new(Duration::ZERO) }
+    }
+
+    /// Passes transfers of these sizes through the gate; returns the deadline of the last.
+    fn pass(&self, sizes: impl Iterator<Item = usize>) -> Duration {
+        let now = self.clock.now();
+        let mut free_at = self.free_at.lock();
+        let mut last = now;
+        for bytes in sizes {
+            last = (*free_at).max(now).saturating_add(self.limits.hold(bytes));
+            *free_at = last;
+        }
+        last.saturating_add(self.limits.latency)
+    }
+
+    fn slowly<T>(&self, sizes: impl Iterator<Item = usize>, act: impl FnOnce() -> T) -> T {
+        let deadline = self.pass(sizes);
+        let outcome = act();
+        self.clock.sleep_until(deadline);
+        outcome
+    }
+}
+
+impl BlockDevice for ThrottledDevice {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn alignment(&self) -> usize {
+        self.inner.alignment()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.slowly([buffer.len()].into_iter(), || self.inner.read_at(offset, buffer))
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.slowly([bytes.len()].into_iter(), || self.inner.write_at(offset, bytes))
+    }
+
+    fn read_batch(&self, reads: &mut [Read<'_>]) {
+        let deadline = self.pass(reads.iter().map(|read| read.buffer.len()));
+        self.inner.read_batch(reads);
+        if !reads.is_empty() {
+            self.clock.sleep_until(deadline);
+        }
+    }
+
+    fn write_batch(&self, writes: &[Write<'_>]) -> io::Result<()> {
+        if writes.is_empty() {
+            return Ok(());
+        }
+        self.slowly(writes.iter().map(|write| write.bytes.len()), || self.inner.write_batch(writes))
+    }
+
+    fn write_through_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.slowly([bytes.len()].into_iter(), || self.inner.write_through_at(offset, bytes))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.slowly(std::iter::empty(), || self.inner.sync())
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.inner.set_len(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AlignedBuffer, MemoryDevice};
+
+    fn device(limits: Limits) -> (ThrottledDevice, Arc<VirtualClock>) {
+        let clock = Arc::new(VirtualClock::default());
+        let inner = Arc::new(MemoryDevice::new("pages", 1 << 20));
+        (ThrottledDevice::new(inner, limits, Arc::clone(&clock) as Arc<dyn Clock>), clock)
+    }
+
+    #[test]
+    fn a_batch_has_the_latency_once() {
+        let limits = Limits { latency: Duration::from_millis(10), ..Limits::default() };
+        let (device, clock) = device(limits);
+        let mut buffers = vec![AlignedBuffer::zeroed(4096); 8];
+        let mut reads: Vec<_> = buffers.iter_mut().map(|buffer| Read::new(0, buffer)).collect();
+        device.read_batch(&mut reads);
+        assert_eq!(clock.now(), Duration::from_millis(10));
+        device.sync().unwrap();
+        assert_eq!(clock.now(), Duration::from_millis(20));
+    }
+
+    #[test]
+    fn operations_a_second_hold_also_within_a_batch() {
+        let limits = Limits { operations_per_second: Some(1000), ..Limits::default() };
+        let (device, clock) = device(limits);
+        let page = AlignedBuffer::zeroed(4096);
+        device.write_batch(&[Write::new(0, &page); 50]).unwrap();
+        assert_eq!(clock.now(), Duration::from_millis(50));
+    }
+
+    #[test]
+    fn the_slower_of_bandwidth_and_operations_counts() {
+        let limits = Limits {
+            bytes_per_second: Some(4_096_000),
+            operations_per_second: Some(100),
+            ..Limits::default()
+        };
+        let (device, clock) = device(limits);
+        device.write_at(0, &AlignedBuffer::zeroed(4096)).unwrap();
+        assert_eq!(clock.now(), Duration::from_millis(10));
+        device.write_through_at(0, &AlignedBuffer::zeroed(409_600)).unwrap();
+        assert_eq!(clock.now(), Duration::from_millis(110));
+    }
+}
