@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use terrace_block::{
-    AlignedBuffer, BlockDevice, CallKind, Directory, FaultPlan, MemoryDevice, OpenMode, SimulatedDisk,
+    AlignedBuffer, BlockDevice, CallKind, Directory, FaultPlan, FileDirectory, MemoryDevice, OpenMode,
+    SimulatedDisk,
 };
 
 use super::*;
@@ -164,6 +165,26 @@ fn large_rounds_around_both_wraps_come_back() {
         assert_eq!((numbers.len(), end), (4, wal.tail()));
         wal.set_cut(wal.durable());
     }
+}
+
+#[test]
+fn a_file_with_its_alignment_rules_serves_as_well() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = FileDirectory::create(&directory.path().join("database")).unwrap();
+    let device = files.open("log", OpenMode::CreateNew).unwrap();
+    let geometry = create(&device, 5 << 16);
+    let wal = open(&device, geometry, 1 << 18, 1, FIRST_LSN, FIRST_LSN);
+    for number in 1..30 {
+        let bytes = (number * 7919 % 90_000) as usize;
+        append(&wal, number, bytes);
+        append(&wal, number + 100, bytes);
+        wal.flush_to(wal.tail()).unwrap();
+        rewrite_tail(&*device, geometry, wal.cut(), wal.tail()).unwrap();
+        assert_eq!(scan(&device, geometry, wal.cut(), FIRST_EPOCH), (vec![number, number + 100], wal.tail()));
+        wal.set_cut(wal.durable());
+    }
+    assert!(wal.tail().0 > 2 * geometry.capacity());
+    assert_eq!(read_header(&*device).unwrap().geometry, geometry);
 }
 
 #[test]
