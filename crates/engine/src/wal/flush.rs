@@ -1,0 +1,202 @@
+//! Group commit: whoever needs the log durable writes for all, and there is no timer.
+//!
+//! A thread that finds nobody writing becomes the leader, writes everything that is complete, its own records and
+//! those of all others, publishes the new durable end and hands the lead on. Who comes while it writes waits; when it
+//! is done one of them leads the next round, which takes everything that has gathered meanwhile. So a lone committer
+//! pays one device write and many share one, and the device alone sets the pace.
+//!
+//! **What one round writes** are the blocks from the one `durable` falls in to the one `complete` falls in. Both may be
+//! partly filled: the first is written again with the same bytes and more behind them, so that no tear can lose
+//! what was durable; the last is filled up with zeros, because the bytes behind `complete` are still being written by
+//! others. Rounds of up to [`ASIDE_BYTES`] are copied aside and go out as one write that is durable on return, the
+//! cheapest commit there is. Larger ones are written from the ring where they lie, in at most four pieces (the ring
+//! may wrap, the file may wrap, the last block is aside) and synced.
+//!
+//! **Failure.** An error of the device, a full file system included (the file was allocated, so that is no lack
+//! of space but a broken promise), fails the log for good: see `failure.rs`.
+//!
+//! Lock order: the lead is taken out of its mutex before any I/O; the mutex is held for pointer moves only.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::{Condvar, Mutex};
+use terrace_block::{AlignedBuffer, BlockDevice, Write};
+
+use super::buffer::{Drain, Ring};
+use super::{BLOCK, Geometry, block_floor};
+use crate::error::{Error, Result};
+use crate::ids::Lsn;
+use crate::planted::{Bug, planted};
+
+/// Rounds up to this size go out as one write.
+const ASIDE_BYTES: u64 = 64 << 10;
+/// Pieces of one round, at most: ring wrap, file wrap, last block.
+const PIECES: usize = 4;
+/// How often a leader looks again for its own record to be complete before it writes what there is.
+const LOOKS_MAX: u32 = 200;
+
+/// Writes the ring to the device.
+pub(super) struct Flusher {
+    ring: Arc<Ring>,
+    device: Arc<dyn BlockDevice>,
+    geometry: Geometry,
+    /// Absent while someone leads.
+    lead: Mutex<Option<Lead>>,
+    /// Signalled whenever a lead comes back.
+    progress: Condvar,
+    flushes: AtomicU64,
+    flushed_bytes: AtomicU64,
+}
+
+/// What the leader, and nobody else, may use.
+struct Lead {
+    drain: Drain,
+    aside: AlignedBuffer,
+}
+
+impl Flusher {
+    pub(super) fn new(
+        ring: Arc<Ring>,
+        drain: Drain,
+        device: Arc<dyn BlockDevice>,
+        geometry: Geometry,
+    ) -> Self {
+        let aside = AlignedBuffer::zeroed(ASIDE_BYTES as usize);
+        Self {
+            ring,
+            device,
+            geometry,
+            lead: Mutex::new(Some(Lead { drain, aside })),
+            progress: Condvar::new(),
+            flushes: AtomicU64::new(0),
+            flushed_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns when everything below `to` is durable.
+    ///
+    /// # Errors
+    /// The failure of the device if this thread met it, [`Error::Poisoned`] if another did before.
+    pub(super) fn flush_to(&self, to: Lsn) -> Result<()> {
+        let to = to.0.min(self.ring.tail());
+        if self.ring.durable() >= to {
+            return Ok(());
+        }
+        let mut lead = self.lead.lock();
+        while self.ring.durable() < to {
+            self.ring.failure.check()?;
+            match lead.take() {
+                None => self.progress.wait(&mut lead),
+                Some(taken) => {
+                    drop(lead);
+                    Leading { flusher: self, lead: Some(taken) }.round(to)?;
+                    lead = self.lead.lock();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rounds written so far, and their bytes.
+    pub(super) fn written(&self) -> (u64, u64) {
+        (self.flushes.load(Relaxed), self.flushed_bytes.load(Relaxed))
+    }
+
+    /// Writes the blocks that hold `from` to `to`, so that they are durable.
+    fn write(&self, lead: &mut Lead, from: u64, to: u64) -> io::Result<()> {
+        let (first, last, end) = (block_floor(from), block_floor(to), to.next_multiple_of(BLOCK));
+        self.flushes.fetch_add(1, Relaxed);
+        self.flushed_bytes.fetch_add(end - first, Relaxed);
+        if end - first <= ASIDE_BYTES && self.geometry.contiguous(first) >= end - first {
+            lead.drain.copy(first, to, &mut lead.aside);
+            lead.aside[(to - first) as usize..(end - first) as usize].fill(0);
+            return self.write_through(first, &lead.aside[..(end - first) as usize]);
+        }
+        let mut pieces = Vec::with_capacity(PIECES);
+        let mut lsn = first;
+        for mut part in lead.drain.blocks(first, last) {
+            while !part.is_empty() {
+                let length = (part.len() as u64).min(self.geometry.contiguous(lsn));
+                let (piece, rest) = part.split_at(length as usize);
+                pieces.push(Write::new(self.geometry.offset(lsn), piece));
+                (lsn, part) = (lsn + length, rest);
+            }
+        }
+        if last < to {
+            let block = &mut lead.aside[..BLOCK as usize];
+            lead.drain.copy(last, to, block);
+            block[(to - last) as usize..].fill(0);
+            pieces.push(Write::new(self.geometry.offset(last), block));
+        }
+        match &pieces[..] {
+            [one] => self.write_through(first, one.bytes),
+            several => {
+                self.device.write_batch(several)?;
+                if planted(Bug::SkipLogSync) { Ok(()) } else { self.device.sync() }
+            }
+        }
+    }
+
+    fn write_through(&self, lsn: u64, bytes: &[u8]) -> io::Result<()> {
+        let offset = self.geometry.offset(lsn);
+        if planted(Bug::SkipLogSync) {
+            self.device.write_at(offset, bytes)
+        } else {
+            self.device.write_through_at(offset, bytes)
+        }
+    }
+}
+
+/// A thread that leads. However it ends, the lead goes back and the others wake.
+struct Leading<'a> {
+    flusher: &'a Flusher,
+    lead: Option<Lead>,
+}
+
+impl Leading<'_> {
+    /// One round: waits a moment for what is below `to`, then writes what is complete.
+    fn round(&mut self, to: u64) -> Result<()> {
+        let (flusher, lead) = (self.flusher, self.lead.as_mut().expect("taken back on drop only"));
+        let from = flusher.ring.durable();
+        let mut complete = lead.drain.look();
+        // A record is filled within a microsecond of being drawn, unless its thread lost the processor.
+        for look in 0..LOOKS_MAX {
+            if complete >= to || flusher.ring.failure.get().is_some() {
+                break;
+            }
+            if look < LOOKS_MAX / 2 {
+                std::hint::spin_loop()
+            } else {
+                std::thread::yield_now()
+            }
+            complete = lead.drain.look();
+        }
+        flusher.ring.failure.check()?;
+        if complete <= from {
+            return Ok(());
+        }
+        match flusher.write(lead, from, complete) {
+            Ok(()) => lead.drain.publish(complete),
+            Err(source) => {
+                let file = flusher.device.name().to_owned();
+                let offset = Some(flusher.geometry.offset(block_floor(from)));
+                let error = Error::Io { operation: "write", file, offset, source };
+                flusher.ring.failure.set(error.to_string());
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.flusher.ring.failure.set("a thread panicked while it wrote the log");
+        }
+        *self.flusher.lead.lock() = self.lead.take();
+        self.flusher.progress.notify_all();
+    }
+}

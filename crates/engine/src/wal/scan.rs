@@ -1,0 +1,266 @@
+//! Reading the log back, from the cut to wherever the last power cut left its end.
+//!
+//! The end is not written down anywhere: the log ends where the bytes stop being the next record. That is a length
+//! that cannot be, another LSN than this one, a wrong checksum, or an epoch that does not belong here. Any of these is
+//! how a power cut leaves the log, so none is an error; what could not be *read* is one, and so is a body that makes
+//! no sense behind a good checksum.
+//!
+//! **Epochs.** Behind a hole there may be whole records of work that was never acknowledged. Recovery ends the log
+//! at the hole and goes on writing there, in the next epoch; the old records behind may later be met at just the
+//! right place. So the superblock keeps the newest epoch and the LSN it began at: from there on only that epoch
+//! counts. Below it, epochs do not decrease from record to record, which finds the same for older ones.
+//!
+//! A log that ends below the first LSN of its epoch has lost what was durable: [`LogScan::finish`] says so.
+//!
+//! No more than one capacity from the block of the cut is read. Records are handed out of a window that only grows
+//! for a record that is longer, up to the longest there can be.
+
+use std::sync::Arc;
+
+use terrace_block::{AlignedBuffer, BlockDevice};
+
+use super::layout::Geometry;
+use super::parse::{NotARecord, RecordView, claim};
+use super::record::{HEADER_BYTES, RECORD_BYTES_MAX};
+use super::{BLOCK, block_floor};
+use crate::error::{Error, Result};
+use crate::ids::Lsn;
+use crate::planted::{Bug, planted};
+
+/// How much is read at once.
+const WINDOW_BYTES: usize = 256 << 10;
+
+/// Which epochs are valid where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EpochRule {
+    /// The epoch of the newest superblock.
+    pub(crate) epoch: u32,
+    /// The first LSN of that epoch.
+    pub(crate) first_lsn: Lsn,
+}
+
+/// Reads records in the order of their LSNs.
+pub(crate) struct LogScan {
+    window: Window,
+    at: u64,
+    rule: EpochRule,
+    epoch: u32,
+    ended: bool,
+}
+
+impl LogScan {
+    /// A scan from `from`, where a record begins, or the log ends.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub(crate) fn new(
+        device: Arc<dyn BlockDevice>,
+        geometry: Geometry,
+        from: Lsn,
+        rule: EpochRule,
+    ) -> Result<Self> {
+        let limit = block_floor(from.0).saturating_add(geometry.capacity());
+        let window = Window::new(device, geometry, limit)?;
+        Ok(Self { window, at: from.0, rule, epoch: 0, ended: false })
+    }
+
+    /// The next record, or nothing more.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the device cannot be read, [`Error::Corrupt`] for a record that was written malformed.
+    pub(crate) fn next(&mut self) -> Result<Option<RecordView<'_>>> {
+        if self.ended {
+            return Ok(None);
+        }
+        let lsn = Lsn(self.at);
+        match self.window.record(lsn)? {
+            Some(record) if epoch_fits(self.rule, self.epoch, &record) => {
+                self.at = record.end().0;
+                self.epoch = record.epoch();
+                Ok(Some(record))
+            }
+            _ => {
+                self.ended = true;
+                Ok(None)
+            }
+        }
+    }
+
+    /// The end of the last record read: when there are no more, the end of the log.
+    pub(crate) fn end(&self) -> Lsn {
+        Lsn(self.at)
+    }
+
+    /// Reads what is left, and returns the end of the log.
+    ///
+    /// # Errors
+    /// As [`LogScan::next`], and [`Error::Corrupt`] if the log ends below the first LSN of its epoch, where it was durable.
+    pub(crate) fn finish(mut self) -> Result<Lsn> {
+        while self.next()?.is_some() {}
+        let (end, first) = (self.end(), self.rule.first_lsn);
+        if end < first {
+            let what = format!("the log ends at {end}, but had been durable up to {first}");
+            return Err(Error::corrupt(self.window.device.name(), None, what));
+        }
+        Ok(end)
+    }
+}
+
+/// Whether `record` may follow one of `epoch`.
+fn epoch_fits(rule: EpochRule, epoch: u32, record: &RecordView<'_>) -> bool {
+    if planted(Bug::NoEpochInRecords) {
+        return true;
+    }
+    if record.lsn() >= rule.first_lsn {
+        record.epoch() == rule.epoch
+    } else {
+        (epoch..rule.epoch).contains(&record.epoch()) && record.end() <= rule.first_lsn
+    }
+}
+
+/// Reads single records by LSN, as undo does: in descending order for the most part.
+pub(crate) struct RecordReader {
+    window: Window,
+}
+
+impl RecordReader {
+    /// A reader of the records from `cut` to `end`, which a scan has found to be valid.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, geometry: Geometry, cut: Lsn, end: Lsn) -> Result<Self> {
+        let limit = end.0.next_multiple_of(BLOCK).min(block_floor(cut.0).saturating_add(geometry.capacity()));
+        Ok(Self { window: Window::new(device, geometry, limit)? })
+    }
+
+    /// The record at `lsn`.
+    ///
+    /// # Errors
+    /// [`Error::Io`], or [`Error::Corrupt`] if no record is there.
+    pub(crate) fn read_record_at(&mut self, lsn: Lsn) -> Result<RecordView<'_>> {
+        if lsn.0 < self.window.from {
+            // Going down: the records below will be asked for next.
+            let below = block_floor(lsn.0).saturating_sub(WINDOW_BYTES as u64 - 2 * BLOCK);
+            let lowest = self.window.limit.saturating_sub(self.window.geometry.capacity());
+            self.window.load(below.max(lowest), 0)?;
+        }
+        let name = self.window.device.name().to_owned();
+        let record = self.window.record(lsn)?;
+        record.ok_or_else(|| Error::corrupt(&name, None, format!("no log record at {lsn}")))
+    }
+}
+
+/// A stretch of the log in memory.
+struct Window {
+    device: Arc<dyn BlockDevice>,
+    geometry: Geometry,
+    /// Nothing is read at or above this.
+    limit: u64,
+    buffer: AlignedBuffer,
+    from: u64,
+    to: u64,
+}
+
+impl Window {
+    fn new(device: Arc<dyn BlockDevice>, geometry: Geometry, limit: u64) -> Result<Self> {
+        Ok(Self { device, geometry, limit, buffer: buffer(WINDOW_BYTES)?, from: 0, to: 0 })
+    }
+
+    /// The record at `lsn`, if there is one.
+    fn record(&mut self, lsn: Lsn) -> Result<Option<RecordView<'_>>> {
+        self.cover(lsn.0, HEADER_BYTES)?;
+        // A claim may be anything, so it is only followed as far as the longest record and the limit.
+        let Some(length) = claim(self.from(lsn.0), lsn).map(|claim| claim.length) else {
+            return Ok(None);
+        };
+        self.cover(lsn.0, length)?;
+        match RecordView::parse(self.from(lsn.0), lsn) {
+            Ok(record) => Ok(Some(record)),
+            Err(NotARecord::Absent) => Ok(None),
+            Err(NotARecord::Malformed(what)) => {
+                let what = format!("the log record at {lsn} has {what}");
+                Err(Error::corrupt(self.device.name(), None, what))
+            }
+        }
+    }
+
+    /// What is in the window from `lsn` on.
+    fn from(&self, lsn: u64) -> &[u8] {
+        match (self.from..self.to).contains(&lsn) {
+            true => &self.buffer[(lsn - self.from) as usize..(self.to - self.from) as usize],
+            false => &[],
+        }
+    }
+
+    /// Makes the window hold `bytes` from `lsn` on, or what there is of them below the limit.
+    fn cover(&mut self, lsn: u64, bytes: usize) -> Result<()> {
+        let end = lsn.saturating_add(bytes as u64);
+        if self.from <= lsn && end <= self.to || end > self.limit {
+            return Ok(());
+        }
+        self.load(block_floor(lsn), bytes)
+    }
+
+    /// Reads a window from `from`, a multiple of the block size, which holds at least `bytes` behind its first block.
+    fn load(&mut self, from: u64, bytes: usize) -> Result<()> {
+        debug_assert!(bytes <= RECORD_BYTES_MAX);
+        let wanted = (bytes + BLOCK as usize).next_multiple_of(BLOCK as usize);
+        if wanted > self.buffer.len() {
+            self.buffer = buffer(wanted)?;
+        }
+        (self.from, self.to) = (from, from);
+        let length = (self.buffer.len() as u64).min(self.limit.saturating_sub(from)) as usize;
+        read(&*self.device, self.geometry, from, &mut self.buffer[..length])?;
+        self.to = from + length as u64;
+        Ok(())
+    }
+}
+
+fn buffer(bytes: usize) -> Result<AlignedBuffer> {
+    AlignedBuffer::try_zeroed(bytes).map_err(|source| Error::Memory {
+        bytes: bytes as u64,
+        what: "reading the log",
+        source,
+    })
+}
+
+/// Reads whole blocks, around the end of the file if need be.
+pub(super) fn read(
+    device: &dyn BlockDevice,
+    geometry: Geometry,
+    mut lsn: u64,
+    mut blocks: &mut [u8],
+) -> Result<()> {
+    while !blocks.is_empty() {
+        let length = geometry.contiguous(lsn).min(blocks.len() as u64);
+        let (part, rest) = blocks.split_at_mut(length as usize);
+        let offset = geometry.offset(lsn);
+        device
+            .read_at(offset, part)
+            .map_err(|source| Error::io("read", device.name(), Some(offset), source))?;
+        (lsn, blocks) = (lsn + length, rest);
+    }
+    Ok(())
+}
+
+/// Writes the bytes of the log from `from` to `to` over themselves and syncs. A killed process leaves bytes with the
+/// operating system that a read returns and a power cut still takes; after this, what is read is there to stay.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::Memory`].
+pub(crate) fn rewrite_tail(device: &dyn BlockDevice, geometry: Geometry, from: Lsn, to: Lsn) -> Result<()> {
+    let end = to.0.next_multiple_of(BLOCK);
+    let mut at = block_floor(from.0).max(end.saturating_sub(geometry.capacity()));
+    let mut window = buffer(WINDOW_BYTES)?;
+    while at < end {
+        let length = (end - at).min(geometry.contiguous(at)).min(WINDOW_BYTES as u64);
+        let blocks = &mut window[..length as usize];
+        read(device, geometry, at, blocks)?;
+        let offset = geometry.offset(at);
+        device
+            .write_at(offset, blocks)
+            .map_err(|source| Error::io("write", device.name(), Some(offset), source))?;
+        at += length;
+    }
+    device.sync().map_err(|source| Error::io("sync", device.name(), None, source))
+}

@@ -1,0 +1,183 @@
+//! Work in flight: what the log must not be cut past.
+//!
+//! Whoever is going to append takes a ticket *before* its first LSN is drawn and holds it until its last record is
+//! durable (a commit), or its changes are in all pages (a structure modification). The ticket is a mark (`marks.rs`)
+//! at the tail as it was on entry. The floor, the lowest of the tail and all tickets, is a point below which nothing is
+//! in flight.
+//!
+//! A buffered commit does not wait until it is durable. It leaves its ticket behind with the end of its last record,
+//! in a list of what is pending; the mark is cleared after the entry is in the list, and the floor looks at the marks
+//! before it looks at the list, so it finds one or the other. Entries whose ends are close together are merged: the
+//! list stays as short as the ring is long, and errs on the side of cutting less.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
+use super::buffer::Ring;
+use super::marks::Marks;
+use crate::ids::Lsn;
+use crate::planted::{Bug, planted};
+
+/// Tickets out at a time; more threads wait.
+const TICKETS_MAX: usize = 256;
+/// Pending entries whose ends fall in the same stretch of this many bytes are merged.
+const MERGE_BYTES: u64 = 64 << 10;
+
+/// All tickets of a log.
+#[derive(Debug)]
+pub(super) struct Tickets {
+    marks: Marks<TICKETS_MAX>,
+    /// In ascending order of their ends.
+    pending: Mutex<VecDeque<Pending>>,
+}
+
+/// Nothing at or above `low` is finished before the log is durable up to `end`.
+#[derive(Debug)]
+struct Pending {
+    low: u64,
+    end: u64,
+}
+
+impl Tickets {
+    pub(super) fn new() -> Self {
+        Self { marks: Marks::new(), pending: Mutex::new(VecDeque::new()) }
+    }
+
+    /// A ticket at the tail, or at `from` if that is lower.
+    pub(super) fn enter(&self, ring: &Ring, from: Lsn) -> Ticket<'_> {
+        Ticket { tickets: self, slot: self.marks.set_below(ring.tail_counter(), from.0) }
+    }
+
+    /// The lowest LSN that is in flight, or the tail.
+    pub(super) fn floor(&self, ring: &Ring) -> Lsn {
+        // The tail is read before the marks: see `marks.rs`.
+        let tail = ring.tail();
+        if planted(Bug::CutPastCommitInFlight) {
+            return Lsn(tail);
+        }
+        let low = self.marks.low(tail);
+        let mut pending = self.pending.lock();
+        drop_durable(&mut pending, ring.durable());
+        Lsn(pending.iter().map(|entry| entry.low).fold(low, u64::min))
+    }
+
+    fn retire(&self, durable: u64, low: u64, end: u64) {
+        let mut pending = self.pending.lock();
+        drop_durable(&mut pending, durable);
+        match pending.back_mut() {
+            // An end that comes late, or is close to the last one: kept until the higher of the two is durable.
+            Some(last) if end <= last.end || end / MERGE_BYTES == last.end / MERGE_BYTES => {
+                last.end = last.end.max(end);
+                last.low = last.low.min(low);
+            }
+            _ => pending.push_back(Pending { low, end }),
+        }
+    }
+}
+
+fn drop_durable(pending: &mut VecDeque<Pending>, durable: u64) {
+    while pending.front().is_some_and(|entry| entry.end <= durable) {
+        pending.pop_front();
+    }
+}
+
+/// Work in flight. Finished when dropped.
+#[derive(Debug)]
+#[must_use = "the work counts as finished when this is dropped"]
+pub(crate) struct Ticket<'a> {
+    tickets: &'a Tickets,
+    slot: usize,
+}
+
+impl Ticket<'_> {
+    /// No LSN of this work is lower.
+    pub(crate) fn low(&self) -> Lsn {
+        Lsn(self.tickets.marks.get(self.slot))
+    }
+
+    /// Leaves the ticket behind: the work is finished when the log is durable up to `end`.
+    pub(super) fn retire(self, ring: &Ring, end: Lsn) {
+        let durable = ring.durable();
+        if durable < end.0 {
+            self.tickets.retire(durable, self.low().0, end.0);
+        }
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        self.tickets.marks.clear(self.slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wal::buffer::ring;
+    use crate::wal::record::RecordBuilder;
+
+    fn append(ring: &Ring, length: usize) -> Lsn {
+        let place = ring.draw(length);
+        let (end, noop) = (place.end(), RecordBuilder::sealed_noop(place.lsn(), 1, length));
+        place.fill(&noop);
+        end
+    }
+
+    #[test]
+    fn the_floor_is_the_oldest_ticket() {
+        let (ring, _drain) = ring(1 << 16, 1, Lsn(4096), &[]).unwrap();
+        let tickets = Tickets::new();
+        append(&ring, 40);
+        let first = tickets.enter(&ring, Lsn(u64::MAX));
+        append(&ring, 40);
+        let second = tickets.enter(&ring, Lsn(u64::MAX));
+        append(&ring, 40);
+        assert_eq!(tickets.floor(&ring), Lsn(4136));
+        assert_eq!(first.low(), Lsn(4136));
+        drop(first);
+        assert_eq!(tickets.floor(&ring), Lsn(4176));
+        drop(second);
+        assert_eq!(tickets.floor(&ring), Lsn(4216));
+        let loser = tickets.enter(&ring, Lsn(4096));
+        assert_eq!(tickets.floor(&ring), Lsn(4096));
+        drop(loser);
+    }
+
+    #[test]
+    fn a_retired_ticket_counts_until_its_end_is_durable() {
+        let (ring, mut drain) = ring(1 << 16, 1, Lsn(4096), &[]).unwrap();
+        let tickets = Tickets::new();
+        let ticket = tickets.enter(&ring, Lsn(u64::MAX));
+        let end = append(&ring, 40);
+        append(&ring, 40);
+        ticket.retire(&ring, end);
+        assert_eq!(tickets.floor(&ring), Lsn(4096));
+        drain.look();
+        drain.publish(end.0 - 8);
+        assert_eq!(tickets.floor(&ring), Lsn(4096));
+        drain.publish(end.0);
+        assert_eq!(tickets.floor(&ring), Lsn(4176));
+        tickets.enter(&ring, Lsn(u64::MAX)).retire(&ring, end);
+        assert!(tickets.pending.lock().is_empty());
+    }
+
+    #[test]
+    fn ends_close_together_or_out_of_order_are_merged_to_the_safe_side() {
+        let (ring, mut drain) = ring(1 << 20, 1, Lsn(4096), &[]).unwrap();
+        let tickets = Tickets::new();
+        for _ in 0..1000 {
+            let ticket = tickets.enter(&ring, Lsn(u64::MAX));
+            let end = append(&ring, 400);
+            ticket.retire(&ring, end);
+        }
+        assert!(tickets.pending.lock().len() <= 400_000 / MERGE_BYTES as usize + 2);
+        let late = tickets.enter(&ring, Lsn(4500));
+        late.retire(&ring, Lsn(5000));
+        drain.look();
+        drain.publish(MERGE_BYTES * 2);
+        assert_eq!(tickets.floor(&ring), Lsn(4500));
+        drain.publish(ring.tail());
+        assert_eq!(tickets.floor(&ring).0, ring.tail());
+    }
+}
