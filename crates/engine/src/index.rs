@@ -23,3 +23,5 @@ pub(crate) mod split;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tree_tests;

@@ -333,9 +333,13 @@ pub(crate) fn shrink_root(root: &mut [u8], child: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a node is so empty that merging it with a neighbour should be tried.
+/// Whether a node has so few entries that merging it with a neighbour should be tried. Fences do not count: two
+/// long ones would make an empty leaf look well filled.
 pub(crate) fn is_underfull(page: &[u8]) -> bool {
-    Node::new(page).used_bytes() < page.len() / 4
+    let node = Node::new(page);
+    let Fences { lower, upper } = node.fences();
+    let fences = align8(lower.len()) + align8(upper.map_or(0, |upper| upper.len()));
+    node.used_bytes().saturating_sub(fences) < page.len() / 4
 }
 
 /// The free bytes of a page, to be cut out of its image: the gap of a node (all free bytes, after a split, a merge
