@@ -1,0 +1,424 @@
+//! The layout of a node, and how one is read.
+//!
+//! ```text
+//!   0  page header, 24 bytes: checksum u32, kind u8, level u8, flags u16, page id u64, LSN u64
+//!  24  count u16 | heap start / 8 u16 | live heap bytes / 8 u16 | prefix length u16
+//!  32  lower fence / 8 u16, its length u16 | upper fence / 8 u16, its length u16
+//!  40  inner nodes only: the leftmost child u64
+//!  40 or 48  slots, one u64 each, sorted by key, growing up
+//!      ...   gap
+//!      heap: fences and entries, each at a multiple of eight, growing down from the end of the page
+//! ```
+//!
+//! A slot is `head << 32 | offset / 8 << 16 | suffix length`. The head is the first four bytes of the key suffix,
+//! big-endian and padded with zeros, so that comparing heads as numbers compares the keys' beginnings, and most
+//! probes of a search touch the slots only. Three entries of a 4 KiB leaf, its header and its slots are one line.
+//!
+//! Every key of a node lies between its fences, the lower one inclusive, the upper one exclusive, and therefore
+//! begins with what the fences have in common. That *prefix* is stored once, as the beginning of the lower fence;
+//! entries hold the *suffix* behind it. The empty lower fence is below every key; a missing upper fence is above
+//! every key, and then there is no prefix.
+//!
+//! A leaf keeps its fences whole: a scan goes on at the upper one. An inner node's are cut to [`fence_limit`]
+//! bytes, because two fences of 1024 bytes would leave a 4 KiB page room for one separator of that length, and a
+//! tree of such nodes need not be logarithmic. A cut lower fence is still below every key; a key may be above a
+//! cut upper fence only by beginning with it.
+//!
+//! An entry is `timestamp u64, value length u24, flags u8, key suffix, value` in a leaf and `child u64, key suffix`
+//! in an inner node, padded to eight bytes. The child belongs to the keys from its separator on.
+//!
+//! Readers may see a page in the middle of a change. Every offset is therefore clamped by the view, every count by
+//! the page's size, every length by the longest key, and a search halves a range that only shrinks. What was read
+//! from such a page is meaningless until the page's version has been validated, but reading it is safe.
+
+use std::cmp::Ordering;
+
+use crate::MAX_KEY_BYTES;
+use crate::buffer::view::View;
+use crate::ids::{PageId, Timestamp};
+
+/// The smallest and the largest page, in bytes.
+pub(crate) const PAGE_BYTES_MIN: usize = 4 << 10;
+pub(crate) const PAGE_BYTES_MAX: usize = 64 << 10;
+
+/// Page kinds, as stored in the page header.
+pub(crate) const LEAF: u8 = 1;
+pub(crate) const INNER: u8 = 2;
+
+/// Places in the page header.
+pub(crate) const KIND: usize = 4;
+pub(crate) const LEVEL: usize = 5;
+pub(crate) const FLAGS: usize = 6;
+pub(crate) const PAGE_ID: usize = 8;
+/// Where the page header ends and the body begins.
+pub(crate) const BODY: usize = 24;
+
+/// Places in the node header.
+pub(crate) const COUNT: usize = 24;
+pub(crate) const HEAP: usize = 26;
+pub(crate) const LIVE: usize = 28;
+pub(crate) const PREFIX: usize = 30;
+pub(crate) const LOWER: usize = 32;
+pub(crate) const UPPER: usize = 36;
+pub(crate) const LEFTMOST: usize = 40;
+
+/// The length stored for a missing upper fence.
+pub(crate) const NO_UPPER: u16 = u16::MAX;
+
+/// Bytes of a slot.
+pub(crate) const SLOT: usize = 8;
+
+/// Flag of a leaf entry: the value is a reference to overflow pages.
+pub(crate) const OVERFLOW: u8 = 1;
+
+/// Where the slots of a node of this kind begin.
+#[inline]
+pub(crate) const fn slots_at(kind: u8) -> usize {
+    if kind == INNER { 48 } else { 40 }
+}
+
+/// Bytes of an entry in front of its key suffix.
+#[inline]
+pub(crate) const fn entry_header(kind: u8) -> usize {
+    if kind == INNER { 8 } else { 12 }
+}
+
+/// `bytes` rounded up to a multiple of eight.
+#[inline]
+pub(crate) const fn align8(bytes: usize) -> usize {
+    (bytes + 7) & !7
+}
+
+/// The longest fence a node keeps. In an inner node three separators of the longest key and two fences always fit.
+pub(crate) const fn fence_limit(kind: u8, page_bytes: usize) -> usize {
+    if kind != INNER {
+        return MAX_KEY_BYTES;
+    }
+    let separators = 3 * (SLOT + align8(entry_header(INNER) + MAX_KEY_BYTES));
+    let limit = (page_bytes.saturating_sub(slots_at(INNER) + separators) / 2) & !7;
+    if limit < MAX_KEY_BYTES { limit } else { MAX_KEY_BYTES }
+}
+
+/// The first four bytes of a key suffix as a number that compares as they do.
+#[inline]
+pub(crate) fn head(suffix: &[u8]) -> u32 {
+    match suffix.first_chunk::<4>() {
+        Some(bytes) => u32::from_be_bytes(*bytes),
+        None => {
+            let mut bytes = [0; 4];
+            bytes[..suffix.len()].copy_from_slice(suffix);
+            u32::from_be_bytes(bytes)
+        }
+    }
+}
+
+/// How many bytes `a` and `b` have in common at their beginnings.
+pub(crate) fn common(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// One slot.
+#[derive(Clone, Copy)]
+pub(crate) struct Slot(pub(crate) u64);
+
+impl Slot {
+    /// A slot for a suffix at the entry at `at`, a multiple of eight.
+    pub(crate) fn new(suffix: &[u8], at: usize) -> Self {
+        Self(u64::from(head(suffix)) << 32 | (at as u64 / 8) << 16 | suffix.len() as u64)
+    }
+
+    /// The first bytes of the suffix.
+    #[inline]
+    pub(crate) fn head(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// Where the entry is, in bytes from the start of the page.
+    #[inline]
+    pub(crate) fn at(self) -> usize {
+        usize::from((self.0 >> 16) as u16) * 8
+    }
+
+    /// Length of the suffix, at most that of the longest key.
+    #[inline]
+    pub(crate) fn length(self) -> usize {
+        usize::from(self.0 as u16).min(MAX_KEY_BYTES)
+    }
+}
+
+/// A leaf entry without its key: who wrote it, and where its value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// The commit that wrote the entry.
+    pub(crate) timestamp: Timestamp,
+    /// [`OVERFLOW`] or nothing.
+    pub(crate) flags: u8,
+    /// Where the value begins in the page.
+    pub(crate) value_at: usize,
+    /// Bytes of the value stored here.
+    pub(crate) value_length: usize,
+}
+
+impl Entry {
+    /// Whether the value is a reference to overflow pages.
+    pub(crate) fn is_overflow(&self) -> bool {
+        self.flags & OVERFLOW != 0
+    }
+}
+
+/// What an entry holds besides its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Body<'a> {
+    /// An entry of a leaf.
+    Leaf {
+        /// The commit that wrote it.
+        timestamp: Timestamp,
+        /// [`OVERFLOW`] or nothing.
+        flags: u8,
+        /// The value, or the reference to it.
+        value: &'a [u8],
+    },
+    /// An entry of an inner node: the child for keys from the separator on.
+    Inner {
+        /// The child's page.
+        child: PageId,
+    },
+}
+
+/// The range of keys a node is responsible for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fences {
+    /// Every key is at or above it.
+    pub(crate) lower: Vec<u8>,
+    /// Every key is below it; `None` is above every key.
+    pub(crate) upper: Option<Vec<u8>>,
+}
+
+/// A node being read. The numbers needed by every access are read once and clamped.
+#[derive(Clone, Copy)]
+pub(crate) struct Node<V> {
+    view: V,
+    kind: u8,
+    level: u8,
+    count: usize,
+    prefix: usize,
+}
+
+impl<V: View> Node<V> {
+    /// Reads the header of the node in `view`.
+    #[inline]
+    pub(crate) fn new(view: V) -> Self {
+        let (page, header) = (view.u64(0), view.u64(COUNT));
+        let kind = (page >> 32) as u8;
+        let count_max = view.len().saturating_sub(slots_at(kind)) / SLOT;
+        Self {
+            view,
+            kind,
+            level: (page >> 40) as u8,
+            count: usize::from(header as u16).min(count_max),
+            prefix: usize::from((header >> 48) as u16).min(MAX_KEY_BYTES),
+        }
+    }
+
+    /// Whether this is a leaf.
+    #[inline]
+    pub(crate) fn is_leaf(&self) -> bool {
+        self.kind == LEAF
+    }
+
+    /// The page kind.
+    #[inline]
+    pub(crate) fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    /// Height above the leaves.
+    #[inline]
+    pub(crate) fn level(&self) -> u8 {
+        self.level
+    }
+
+    /// Number of entries: keys of a leaf, separators of an inner node.
+    #[inline]
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Length of the prefix all keys share.
+    #[inline]
+    pub(crate) fn prefix(&self) -> usize {
+        self.prefix
+    }
+
+    /// The page this says it is.
+    #[inline]
+    pub(crate) fn page(&self) -> PageId {
+        PageId(self.view.u64(PAGE_ID))
+    }
+
+    /// Slot `index`.
+    #[inline]
+    pub(crate) fn slot(&self, index: usize) -> Slot {
+        Slot(self.view.u64(slots_at(self.kind) + index * SLOT))
+    }
+
+    /// The first index whose key is at or above `key`, and whether it equals `key`. Expects a key within the
+    /// fences; a key outside gets some index.
+    #[inline]
+    pub(crate) fn lower_bound(&self, key: &[u8]) -> (usize, bool) {
+        let suffix = key.get(self.prefix..).unwrap_or_default();
+        let head = head(suffix);
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low.midpoint(high);
+            let slot = self.slot(middle);
+            match slot.head().cmp(&head).then_with(|| self.compare_tail(slot, suffix)) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return (middle, true),
+                Ordering::Greater => high = middle,
+            }
+        }
+        (low, false)
+    }
+
+    /// Compares a slot's suffix with `suffix`, of equal head. If one of them is no longer than the head, it is the
+    /// beginning of the other, and the lengths decide without a look at the heap.
+    #[inline]
+    fn compare_tail(&self, slot: Slot, suffix: &[u8]) -> Ordering {
+        let length = slot.length();
+        match suffix.get(4..) {
+            Some(tail) if length > 4 && !tail.is_empty() => {
+                self.view.compare(slot.at() + entry_header(self.kind) + 4, length - 4, tail)
+            }
+            _ => length.cmp(&suffix.len()),
+        }
+    }
+
+    /// Appends key `index` to `to`.
+    pub(crate) fn append_key(&self, index: usize, to: &mut Vec<u8>) {
+        let slot = self.slot(index);
+        self.view.append_to(usize::from(self.view.u16(LOWER)) * 8, self.prefix, to);
+        self.view.append_to(slot.at() + entry_header(self.kind), slot.length(), to);
+    }
+
+    /// Key `index`.
+    pub(crate) fn key(&self, index: usize) -> Vec<u8> {
+        let mut key = Vec::new();
+        self.append_key(index, &mut key);
+        key
+    }
+
+    /// Entry `index` of a leaf.
+    #[inline]
+    pub(crate) fn entry(&self, index: usize) -> Entry {
+        let slot = self.slot(index);
+        let at = slot.at();
+        let word = self.view.u32(at + 8);
+        Entry {
+            timestamp: Timestamp(self.view.u64(at)),
+            flags: (word >> 24) as u8,
+            value_at: at + entry_header(LEAF) + slot.length(),
+            value_length: (word as usize & 0xff_ffff).min(self.view.len()),
+        }
+    }
+
+    /// Appends a value's bytes to `to`.
+    #[inline]
+    pub(crate) fn append_value(&self, entry: &Entry, to: &mut Vec<u8>) {
+        self.view.append_to(entry.value_at, entry.value_length, to);
+    }
+
+    /// Child `index` of an inner node, 0 to `count` inclusive; 0 is the leftmost.
+    #[inline]
+    pub(crate) fn child_at(&self, index: usize) -> PageId {
+        match index.checked_sub(1) {
+            None => PageId(self.view.u64(LEFTMOST)),
+            Some(index) => PageId(self.view.u64(self.slot(index).at())),
+        }
+    }
+
+    /// Which child of an inner node is responsible for `key`.
+    #[inline]
+    pub(crate) fn child_index(&self, key: &[u8]) -> usize {
+        let (index, found) = self.lower_bound(key);
+        index + usize::from(found)
+    }
+
+    /// The child of an inner node responsible for `key`.
+    #[inline]
+    pub(crate) fn child_for(&self, key: &[u8]) -> PageId {
+        self.child_at(self.child_index(key))
+    }
+
+    /// Where a fence is and how long; `None` is a missing upper fence.
+    fn fence(&self, place: usize) -> Option<(usize, usize)> {
+        let (at, length) = (self.view.u16(place), self.view.u16(place + 2));
+        (place == LOWER || length != NO_UPPER)
+            .then(|| (usize::from(at) * 8, usize::from(length).min(MAX_KEY_BYTES)))
+    }
+
+    /// The fences; an inner node's may be cut (see the top of this file).
+    pub(crate) fn fences(&self) -> Fences {
+        let copy = |(at, length)| {
+            let mut fence = Vec::new();
+            self.view.append_to(at, length, &mut fence);
+            fence
+        };
+        Fences { lower: self.fence(LOWER).map(copy).unwrap_or_default(), upper: self.fence(UPPER).map(copy) }
+    }
+
+    /// Whether the node has no upper fence: it is the last of its level.
+    pub(crate) fn is_last(&self) -> bool {
+        self.fence(UPPER).is_none()
+    }
+
+    /// Whether the node has no lower fence: it is the first of its level.
+    pub(crate) fn is_first(&self) -> bool {
+        self.fence(LOWER).is_none_or(|(_, length)| length == 0)
+    }
+
+    /// Whether `key` lies within the fences. Exact for a leaf; a cut upper fence lets through every key that
+    /// begins with it.
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        let (lower_at, lower_length) = self.fence(LOWER).unwrap_or_default();
+        if self.view.compare(lower_at, lower_length, key) == Ordering::Greater {
+            return false;
+        }
+        let Some((at, length)) = self.fence(UPPER) else { return true };
+        if self.view.compare(at, length, key) == Ordering::Greater {
+            return true;
+        }
+        let may_be_cut = self.kind == INNER && length == fence_limit(INNER, self.view.len());
+        may_be_cut && key.get(..length).is_some_and(|start| self.view.compare(at, length, start).is_eq())
+    }
+
+    /// Bytes the content takes when nothing is wasted: header, slots, fences and entries. Depends on the content
+    /// only, never on where the entries lie.
+    pub(crate) fn used_bytes(&self) -> usize {
+        slots_at(self.kind) + self.count * SLOT + usize::from(self.view.u16(LIVE)) * 8
+    }
+
+    /// Bytes that can still be given to slots and entries.
+    pub(crate) fn free_bytes(&self) -> usize {
+        self.view.len().saturating_sub(self.used_bytes())
+    }
+}
+
+impl<'a> Node<&'a [u8]> {
+    /// What entry `index` holds besides its key.
+    pub(crate) fn body(&self, index: usize) -> Body<'a> {
+        if self.kind == INNER {
+            return Body::Inner { child: self.child_at(index + 1) };
+        }
+        let Entry { timestamp, flags, value_at, value_length } = self.entry(index);
+        let value = self.view.get(value_at..value_at + value_length).unwrap_or_default();
+        Body::Leaf { timestamp, flags, value }
+    }
+
+    /// Bytes entry `index` takes in the heap.
+    pub(crate) fn entry_bytes(&self, index: usize) -> usize {
+        let slot = self.slot(index);
+        let value = if self.kind == INNER { 0 } else { self.entry(index).value_length };
+        align8(entry_header(self.kind) + slot.length() + value)
+    }
+}
