@@ -60,7 +60,9 @@ pub enum Error {
         what: String,
     },
     /// The database was written by another format version.
-    #[error("{file} has format version {found}, this build reads version {supported}; use a matching release")]
+    #[error(
+        "{file} has format version {found}, this build reads version {supported}; use a matching release"
+    )]
     Version {
         /// The file that says so.
         file: String,
