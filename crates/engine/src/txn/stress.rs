@@ -126,7 +126,8 @@ impl Bank {
         let timestamp = ticket.timestamp();
         self.validate(&reads, me)?;
         if random.random_range(0..8) == 0 {
-            std::thread::yield_now();
+            // Validated and not applied yet: the moment in which others must be stopped by locks alone.
+            std::thread::sleep(std::time::Duration::from_micros(20));
         }
         let fails = random.random_range(0..16) == 0;
         for (pushed, (table, key, write)) in flight.iter().enumerate() {
@@ -194,11 +195,12 @@ impl Bank {
         }
     }
 
-    /// Opens the account after the highest one, with no money: two that do so at once must get two numbers.
-    fn open_next(&self, transfer: &mut Transfer) -> u8 {
-        let highest = self.scan(transfer).last().map_or(0, |(key, _)| key[0]).max(ACCOUNTS);
-        transfer.writes.put(TABLE, &[highest + 1], NewValue::inline(&0u64.to_le_bytes()));
-        highest + 1
+    /// Opens an account with no money under a name of its own and returns how many of that kind there were: two
+    /// that do so at once write different keys and must yet not see the same number.
+    fn open_one_more(&self, transfer: &mut Transfer, name: [u8; 3]) -> usize {
+        let there = self.scan(transfer).iter().filter(|(key, _)| key.len() == 3).count();
+        transfer.writes.put(TABLE, &name, NewValue::inline(&0u64.to_le_bytes()));
+        there
     }
 
     fn check_a_snapshot(&self) {
@@ -243,7 +245,7 @@ fn money_is_neither_made_nor_lost_and_no_insert_is_missed() {
     println!("seed {seed:#x}");
     let bank = Bank::new();
     let stop = AtomicBool::new(false);
-    let mut opened: Vec<(Timestamp, u8)> = std::thread::scope(|scope| {
+    let mut opened: Vec<(Timestamp, usize)> = std::thread::scope(|scope| {
         let (bank, stop) = (&bank, &stop);
         let writers: Vec<_> = (0..4)
             .map(|thread| {
@@ -251,10 +253,13 @@ fn money_is_neither_made_nor_lost_and_no_insert_is_missed() {
                     let mut random = SmallRng::seed_from_u64(seed + thread);
                     let mut opened = Vec::new();
                     for round in 0..2000 {
-                        if round % 100 == thread * 7 {
-                            let mut name = 0;
-                            let at = bank.update(&mut random, |transfer, _| name = bank.open_next(transfer));
-                            opened.push((at, name));
+                        if round % 10 == 0 {
+                            let mut there = 0;
+                            let name = [255, thread as u8, (round / 10) as u8];
+                            let at = bank.update(&mut random, |transfer, _| {
+                                there = bank.open_one_more(transfer, name);
+                            });
+                            opened.push((at, there));
                         } else {
                             bank.update(&mut random, |transfer, random| bank.transfer(transfer, random));
                         }
@@ -282,11 +287,45 @@ fn money_is_neither_made_nor_lost_and_no_insert_is_missed() {
     });
     bank.check_a_snapshot();
     opened.sort_unstable();
-    let names: Vec<u8> = opened.iter().map(|(_, name)| *name).collect();
-    let expected: Vec<u8> = (1..=80).map(|n| ACCOUNTS + n).collect();
-    assert_eq!(names, expected, "two transactions opened the same account");
+    let seen: Vec<usize> = opened.iter().map(|(_, there)| *there).collect();
+    assert_eq!(seen, (0..800).collect::<Vec<_>>(), "two transactions missed each other's insert");
     println!("{} conflicts, {} alone", bank.conflicts.load(SeqCst), bank.alone.load(SeqCst));
     let now = bank.clock.visible();
     bank.versions.collect(bank.snapshots.oldest(&bank.clock), now, &mut Vec::new());
     assert!(bank.versions.deleted_in(TABLE, ALL, Timestamp(1)).is_empty());
+}
+
+/// Each thread raises its own flag if the other's is down: they read what the other one writes and write what it
+/// reads. Were both to commit (write skew), both would be inside.
+#[test]
+fn two_that_read_what_the_other_writes_do_not_both_commit() {
+    let seed = 0x5e3;
+    println!("seed {seed:#x}");
+    let bank = Bank::new();
+    let inside = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for (mine, other) in [([200], [201]), ([201], [200])] {
+            let (bank, inside) = (&bank, &inside);
+            scope.spawn(move || {
+                let mut random = SmallRng::seed_from_u64(seed + u64::from(mine[0]));
+                for _ in 0..4000 {
+                    let mut raised = false;
+                    bank.update(&mut random, |transfer, _| {
+                        raised = bank.get(transfer, &other).is_none();
+                        if raised {
+                            transfer.writes.put(TABLE, &mine, NewValue::inline(&1u64.to_le_bytes()));
+                        }
+                    });
+                    if raised {
+                        assert_eq!(inside.fetch_add(1, SeqCst), 0, "both flags are up");
+                        std::thread::yield_now();
+                        inside.fetch_sub(1, SeqCst);
+                        bank.update(&mut random, |transfer, _| {
+                            transfer.writes.delete(TABLE, &mine);
+                        });
+                    }
+                }
+            });
+        }
+    });
 }
