@@ -8,6 +8,8 @@
 //! 4. [`clock`]: draw the commit timestamp. From here on it must be completed, whatever happens.
 //! 5. [`read_set`]: validate. Every point is unchanged and not locked by others; every range has unmoved leaves
 //!    (or the same digest when it is scanned again) and no foreign key in flight.
+//!    The lock is looked at *before* the entry, the keys in flight before the leaves: a commit that ends in between has
+//!    then been applied, and is seen. The other way round it would slip through.
 //! 6. [`versions`]: push what each page entry was, *then* change the page. A reader reads the page first and the
 //!    old versions second, so it finds one of the two.
 //! 7. Complete the timestamp, take the keys out of flight, unlock, leave the gate; acknowledge once the clock's
