@@ -1,0 +1,225 @@
+//! A scan that sees the transaction's own changes: the tree's entries and the write set, both in key order, merged.
+//!
+//! Both sides can be walked from either end, and the two ends meet in the middle. Each end keeps the entry it has
+//! taken from a side and not yet returned. When a side runs dry for one end, the entry that the other end holds is
+//! the last one in between, and is taken from there.
+//!
+//! Of one key on both sides the own change wins; a deletion of its own hides the key.
+
+use std::cmp::Ordering;
+
+use super::Key;
+use super::write_set::{NewValue, OwnRange, Write};
+use crate::Result;
+use crate::planted::{Bug, planted};
+
+/// A value of a merged scan.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Merged<'w, V> {
+    /// From the tree.
+    Base(V),
+    /// Written by this transaction.
+    Own(&'w NewValue),
+}
+
+/// A scan of the tree with a transaction's own changes laid over it.
+#[derive(Debug)]
+pub(crate) struct MergedRange<'w, B, V> {
+    base: B,
+    own: OwnRange<'w>,
+    front: Held<'w, V>,
+    back: Held<'w, V>,
+}
+
+/// What one end has taken from either side.
+#[derive(Debug)]
+struct Held<'w, V> {
+    base: Option<(Vec<u8>, V)>,
+    own: Option<(&'w Key, &'w Write)>,
+}
+
+impl<'w, V> Held<'w, V> {
+    const NOTHING: Self = Held { base: None, own: None };
+
+    /// Takes the entry to return next, where `toward` says which of two keys this end meets first.
+    fn take(&mut self, toward: Ordering) -> Step<'w, V> {
+        let order = match (&self.base, &self.own) {
+            (None, None) => return Step::End,
+            (Some(_), None) => toward,
+            (None, Some(_)) => toward.reverse(),
+            (Some((base, _)), Some((own, _))) => base.as_slice().cmp(own),
+        };
+        if order == toward {
+            return Step::from_base(self.base.take());
+        }
+        let hidden = if order == Ordering::Equal { self.base.take() } else { None };
+        let own = self.own.take();
+        if planted(Bug::ReadOwnStaleVersion) && hidden.is_some() {
+            return Step::from_base(hidden);
+        }
+        match own {
+            Some((key, Write::Put(value))) => Step::Entry(key.to_vec(), Merged::Own(value)),
+            Some((_, Write::Delete)) => Step::Hidden,
+            None => Step::End,
+        }
+    }
+}
+
+enum Step<'w, V> {
+    Entry(Vec<u8>, Merged<'w, V>),
+    Hidden,
+    End,
+}
+
+impl<V> Step<'_, V> {
+    fn from_base(entry: Option<(Vec<u8>, V)>) -> Self {
+        entry.map_or(Step::End, |(key, value)| Step::Entry(key, Merged::Base(value)))
+    }
+}
+
+impl<'w, B, V> MergedRange<'w, B, V>
+where
+    B: DoubleEndedIterator<Item = Result<(Vec<u8>, V)>>,
+{
+    /// Lays `own` over `base`; both cover the same range of one table.
+    pub(crate) fn new(base: B, own: OwnRange<'w>) -> Self {
+        MergedRange { base, own, front: Held::NOTHING, back: Held::NOTHING }
+    }
+}
+
+impl<'w, B, V> Iterator for MergedRange<'w, B, V>
+where
+    B: DoubleEndedIterator<Item = Result<(Vec<u8>, V)>>,
+{
+    type Item = Result<(Vec<u8>, Merged<'w, V>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if self.front.base.is_none() {
+                self.front.base = match self.base.next() {
+                    Some(Err(error)) => return Some(Err(error)),
+                    Some(Ok(entry)) => Some(entry),
+                    None => self.back.base.take(),
+                };
+            }
+            if self.front.own.is_none() {
+                self.front.own = self.own.next().or_else(|| self.back.own.take());
+            }
+            match self.front.take(Ordering::Less) {
+                Step::Entry(key, value) => return Some(Ok((key, value))),
+                Step::Hidden => {}
+                Step::End => return None,
+            }
+        }
+    }
+}
+
+impl<'w, B, V> DoubleEndedIterator for MergedRange<'w, B, V>
+where
+    B: DoubleEndedIterator<Item = Result<(Vec<u8>, V)>>,
+{
+    fn next_back(&mut self) -> Option<Self::Item> {
+        loop {
+            if self.back.base.is_none() {
+                self.back.base = match self.base.next_back() {
+                    Some(Err(error)) => return Some(Err(error)),
+                    Some(Ok(entry)) => Some(entry),
+                    None => self.front.base.take(),
+                };
+            }
+            if self.back.own.is_none() {
+                self.back.own = self.own.next_back().or_else(|| self.front.own.take());
+            }
+            match self.back.take(Ordering::Greater) {
+                Step::Entry(key, value) => return Some(Ok((key, value))),
+                Step::Hidden => {}
+                Step::End => return None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::ops::Bound;
+
+    use proptest::prelude::*;
+
+    use super::super::write_set::WriteSet;
+    use super::*;
+    use crate::{Error, TableId};
+
+    const TABLE: TableId = TableId(1);
+
+    fn value(merged: Merged<'_, u8>) -> u8 {
+        match merged {
+            Merged::Base(value) => value,
+            Merged::Own(NewValue::Inline(bytes)) => bytes[0],
+            Merged::Own(NewValue::Overflow(_)) => unreachable!("no overflow values in this test"),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn merging_equals_applying_the_changes(
+            base in prop::collection::btree_map(0u8..30, 0u8..100, 0..20),
+            changes in prop::collection::vec((0u8..30, prop::option::of(100u8..200)), 0..20),
+            low in 0u8..31, high in 0u8..31,
+            from_the_back in prop::collection::vec(any::<bool>(), 60),
+        ) {
+            let mut writes = WriteSet::default();
+            let mut model: BTreeMap<u8, u8> = base.clone();
+            for (key, change) in changes {
+                match change {
+                    Some(value) => {
+                        writes.put(TABLE, &[key], NewValue::inline(&[value]));
+                        model.insert(key, value);
+                    }
+                    None => {
+                        writes.delete(TABLE, &[key]);
+                        model.remove(&key);
+                    }
+                }
+            }
+            let (low, high) = (low.min(high), low.max(high));
+            let own = writes.range(TABLE, (Bound::Included(&[low]), Bound::Excluded(&[high])));
+            let tree = base.range(low..high).map(|(&key, &value)| Ok((vec![key], value)));
+            let mut merged = MergedRange::new(tree, own);
+            let mut expected = model.range(low..high).map(|(&key, &value)| (key, value));
+            for back in from_the_back {
+                let (got, expected) = if back {
+                    (merged.next_back(), expected.next_back())
+                } else {
+                    (merged.next(), expected.next())
+                };
+                let got = got.map(|entry| entry.map(|(key, merged)| (key[0], value(merged))).unwrap());
+                prop_assert_eq!(got, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_tree_is_passed_on() {
+        let mut writes = WriteSet::default();
+        writes.put(TABLE, b"z", NewValue::inline(b"1"));
+        let own = writes.range(TABLE, (Bound::Unbounded, Bound::Unbounded));
+        let tree = vec![Ok((b"a".to_vec(), 1u8)), Err(Error::SnapshotTooOld)];
+        let mut merged = MergedRange::new(tree.into_iter(), own);
+        assert!(merged.next().unwrap().is_ok());
+        assert!(merged.next().unwrap().is_err());
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    #[test]
+    fn the_planted_bug_shows_the_tree_below_an_own_write() {
+        let mut writes = WriteSet::default();
+        writes.put(TABLE, b"a", NewValue::inline(&[2]));
+        crate::planted::plant(Some(Bug::ReadOwnStaleVersion));
+        let own = writes.range(TABLE, (Bound::Unbounded, Bound::Unbounded));
+        let mut merged = MergedRange::new(vec![Ok((b"a".to_vec(), 1u8))].into_iter(), own);
+        let (seen, looked_up) = (merged.next().unwrap().unwrap().1, writes.get(TABLE, b"a"));
+        crate::planted::plant(None);
+        assert_eq!((value(seen), looked_up), (1, None));
+    }
+}

@@ -1,0 +1,92 @@
+//! The keys that were deleted and of which an old version is kept, in key order: what a scan in the past must add to
+//! the leaves' entries.
+//!
+//! Parts by table, each with a count of its keys that is read without the mutex. Zero means that nothing was deleted
+//! before the reader read its leaf: a commit raises the count before it changes the page, and the reader has read the
+//! changed page.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use parking_lot::Mutex;
+
+use super::super::{Key, KeyRange, Padded, is_empty_range};
+use crate::{TableId, Timestamp};
+
+const PARTS: usize = 16;
+/// A key's share of a B-tree two thirds full. The key itself is shared with its versions and counted there.
+const ENTRY_BYTES: usize = (size_of::<Key>() + size_of::<Deletions>()) * 3 / 2;
+
+#[derive(Debug, Default)]
+pub(super) struct DeletedKeys {
+    parts: [Padded<Part>; PARTS],
+}
+
+#[derive(Debug, Default)]
+struct Part {
+    keys: AtomicUsize,
+    tables: Mutex<BTreeMap<TableId, BTreeMap<Key, Deletions>>>,
+}
+
+#[derive(Debug)]
+struct Deletions {
+    /// How many versions are kept that a deletion superseded.
+    kept: usize,
+    latest: Timestamp,
+}
+
+impl DeletedKeys {
+    fn part(&self, table: TableId) -> &Part {
+        &self.parts[table.0 as usize % PARTS]
+    }
+
+    pub(super) fn insert(&self, table: TableId, key: &Key, at: Timestamp) {
+        let part = self.part(table);
+        let mut tables = part.tables.lock();
+        let keys = tables.entry(table).or_default();
+        let deletions = keys.entry(Arc::clone(key)).or_insert_with(|| {
+            part.keys.fetch_add(1, SeqCst);
+            Deletions { kept: 0, latest: at }
+        });
+        deletions.kept += 1;
+        deletions.latest = deletions.latest.max(at);
+    }
+
+    /// One version of `key` that a deletion superseded is gone.
+    pub(super) fn remove(&self, table: TableId, key: &[u8]) {
+        let part = self.part(table);
+        let mut tables = part.tables.lock();
+        let Some(keys) = tables.get_mut(&table) else { return };
+        let Some(deletions) = keys.get_mut(key) else { return };
+        deletions.kept -= 1;
+        if deletions.kept == 0 {
+            keys.remove(key);
+            part.keys.fetch_sub(1, SeqCst);
+            if keys.is_empty() {
+                tables.remove(&table);
+            }
+        }
+    }
+
+    /// Whether certainly nothing was deleted from `table`.
+    #[inline]
+    pub(super) fn is_empty(&self, table: TableId) -> bool {
+        self.part(table).keys.load(SeqCst) == 0
+    }
+
+    /// The keys in `range` that were deleted after `at`.
+    pub(super) fn keys_in(&self, table: TableId, range: KeyRange<'_>, at: Timestamp) -> Vec<Key> {
+        if is_empty_range(range) {
+            return Vec::new();
+        }
+        let tables = self.part(table).tables.lock();
+        let keys = tables.get(&table).map(|keys| keys.range::<[u8], _>(range));
+        let later = keys.into_iter().flatten().filter(|(_, deletions)| deletions.latest > at);
+        later.map(|(key, _)| Arc::clone(key)).collect()
+    }
+
+    pub(super) fn size_bytes(&self) -> usize {
+        self.parts.iter().map(|part| part.keys.load(SeqCst) * ENTRY_BYTES).sum()
+    }
+}

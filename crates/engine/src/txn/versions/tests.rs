@@ -1,0 +1,223 @@
+//! Old versions against a model that keeps the whole history, with collections and failed commits in between.
+
+use std::collections::BTreeMap;
+use std::ops::Bound::{self, Excluded, Included, Unbounded};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const TABLE: TableId = TableId(1);
+
+fn key(name: &[u8]) -> Key {
+    Arc::from(name)
+}
+
+fn inline(timestamp: u64, value: &[u8]) -> OldVersion {
+    OldVersion { timestamp: Timestamp(timestamp), value: OldValue::Inline(Arc::from(value)) }
+}
+
+fn absent() -> OldVersion {
+    OldVersion { timestamp: Timestamp::NONE, value: OldValue::Absent }
+}
+
+#[test]
+fn absent_and_not_stored_are_two_answers() {
+    let versions = Versions::new(1 << 20);
+    versions.push(TABLE, &key(b"k"), Timestamp(4), false, absent());
+    versions.push(TABLE, &key(b"k"), Timestamp(9), true, inline(4, b"a"));
+    versions.push(TABLE, &key(b"k"), Timestamp(15), false, absent());
+    let read = |at| versions.read(TABLE, b"k", Timestamp(at));
+    assert_eq!(read(3), Some(absent()));
+    assert_eq!(read(4), Some(inline(4, b"a")));
+    assert_eq!(read(8), Some(inline(4, b"a")));
+    assert_eq!(read(9), Some(absent()));
+    assert_eq!(read(15), None);
+    assert_eq!(versions.read(TableId(2), b"k", Timestamp(4)), None);
+    let all = (Unbounded, Unbounded);
+    assert_eq!(versions.deleted_in(TABLE, all, Timestamp(8)), [(key(b"k"), inline(4, b"a"))]);
+    assert!(versions.deleted_in(TABLE, all, Timestamp(9)).is_empty());
+    assert!(versions.deleted_in(TABLE, all, Timestamp(3)).is_empty());
+    assert!(versions.deleted_in(TABLE, (Excluded(b"k"), Unbounded), Timestamp(8)).is_empty());
+}
+
+#[test]
+fn a_read_below_what_was_dropped_finds_nothing() {
+    let versions = Versions::new(1 << 20);
+    versions.push(TABLE, &key(b"k"), Timestamp(5), false, inline(2, b"old"));
+    versions.push(TABLE, &key(b"k"), Timestamp(8), false, inline(5, b"new"));
+    let collected = versions.collect(Timestamp(5), Timestamp(100), &mut Vec::new());
+    assert_eq!(collected.versions, 1);
+    assert!(collected.bytes > 0);
+    assert_eq!(versions.read(TABLE, b"k", Timestamp(3)), None);
+    assert_eq!(versions.read(TABLE, b"k", Timestamp(5)), Some(inline(5, b"new")));
+}
+
+#[test]
+fn nothing_is_dropped_above_visible() {
+    let versions = Versions::new(1 << 20);
+    versions.push(TABLE, &key(b"k"), Timestamp(5), false, inline(2, b"old"));
+    assert_eq!(versions.collect(Timestamp(9), Timestamp(4), &mut Vec::new()), Collected::default());
+    assert_eq!(versions.collect(Timestamp(9), Timestamp(5), &mut Vec::new()).versions, 1);
+}
+
+#[test]
+fn overflow_values_come_back_once_and_never_after_a_retraction() {
+    let versions = Versions::new(1 << 20);
+    let overflow = |timestamp, name| OldVersion {
+        timestamp: Timestamp(timestamp),
+        value: OldValue::Overflow(OverflowRef([name; 16])),
+    };
+    versions.push(TABLE, &key(b"a"), Timestamp(5), true, overflow(1, 1));
+    versions.push(TABLE, &key(b"b"), Timestamp(6), true, overflow(2, 2));
+    versions.retract(TABLE, b"b", Timestamp(6));
+    assert!(versions.deleted_in(TABLE, (Included(b"b"), Unbounded), Timestamp(3)).is_empty());
+    versions.push(TABLE, &key(b"b"), Timestamp(7), false, overflow(2, 2));
+    let mut freed = Vec::new();
+    versions.collect(Timestamp(6), Timestamp(9), &mut freed);
+    assert_eq!(freed, [OverflowRef([1; 16])]);
+    versions.collect(Timestamp(9), Timestamp(9), &mut freed);
+    assert_eq!(freed, [OverflowRef([1; 16]), OverflowRef([2; 16])]);
+    assert!(versions.deleted.is_empty(TABLE));
+}
+
+#[test]
+fn memory_is_counted_and_given_back() {
+    let versions = Versions::new(2 << 20);
+    let empty = versions.size_bytes();
+    assert!(!versions.is_over_limit());
+    for timestamp in 2..20_002u64 {
+        let name = key(&(timestamp % 3000).to_be_bytes());
+        versions.push(TABLE, &name, Timestamp(timestamp), timestamp % 5 == 0, inline(1, &[7; 100]));
+    }
+    let payload = 20_000 * (100 + size_of::<Version>());
+    let full = versions.size_bytes() - empty;
+    assert!(full > payload && full < payload * 3, "{full} for {payload}");
+    assert!(versions.is_over_limit());
+    let collected = versions.collect(Timestamp(20_001), Timestamp(20_001), &mut Vec::new());
+    assert_eq!(collected.versions, 20_000);
+    let left = versions.size_bytes() - empty;
+    assert!(left < 64 * 64 * (size_of::<(Name, Chain)>() + 64), "{left} bytes are left");
+    assert!(versions.shards.iter().all(|shard| shard.inside.lock().heap_bytes == 0));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8),
+    Delete(u8),
+    Fail(u8, bool),
+    Open,
+    Close(prop::sample::Index),
+    Collect,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        5 => (0u8..12).prop_map(Step::Put),
+        3 => (0u8..12).prop_map(Step::Delete),
+        2 => (0u8..12, any::<bool>()).prop_map(|(key, deletes)| Step::Fail(key, deletes)),
+        2 => Just(Step::Open),
+        2 => any::<prop::sample::Index>().prop_map(Step::Close),
+        1 => Just(Step::Collect),
+    ];
+    prop::collection::vec(step, 1..150)
+}
+
+/// The tree (newest entries), old versions, and every past state.
+struct Model {
+    versions: Versions,
+    tree: BTreeMap<u8, u64>,
+    history: Vec<BTreeMap<u8, u64>>,
+}
+
+impl Model {
+    fn now(&self) -> u64 {
+        self.history.len() as u64 - 1
+    }
+
+    fn push(&self, name: u8, deletes: bool) {
+        let old = self
+            .tree
+            .get(&name)
+            .map_or_else(absent, |&timestamp| inline(timestamp, &timestamp.to_be_bytes()));
+        self.versions.push(TABLE, &key(&[name]), Timestamp(self.now() + 1), deletes, old);
+    }
+
+    /// Reads the way a snapshot does: the page, then the old versions.
+    fn get(&self, name: u8, at: u64) -> Option<u64> {
+        match self.tree.get(&name) {
+            Some(&timestamp) if timestamp <= at => Some(timestamp),
+            entry => match self.versions.read(TABLE, &[name], Timestamp(at)) {
+                Some(old) => (old.value != OldValue::Absent).then_some(old.timestamp.0),
+                None => {
+                    assert!(entry.is_none(), "a version that {at} needs is gone");
+                    None
+                }
+            },
+        }
+    }
+
+    fn scan(&self, range: (Bound<u8>, Bound<u8>), at: u64) -> BTreeMap<u8, u64> {
+        let here = self.tree.range(range).filter_map(|(&name, _)| Some((name, self.get(name, at)?)));
+        let mut seen: BTreeMap<u8, u64> = here.collect();
+        let (low, high) = (range.0.map(|low| [low]), range.1.map(|high| [high]));
+        let range = (low.as_ref().map(|low| &low[..]), high.as_ref().map(|high| &high[..]));
+        for (name, old) in self.versions.deleted_in(TABLE, range, Timestamp(at)) {
+            let before = seen.insert(name[0], old.timestamp.0);
+            assert!(before.is_none_or(|before| before == old.timestamp.0), "leaf and index disagree");
+        }
+        seen
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_snapshot_reads_its_own_past(steps in steps(), low in 0u8..12, high in 0u8..13) {
+        let mut model =
+            Model { versions: Versions::new(0), tree: BTreeMap::new(), history: vec![BTreeMap::new()] };
+        let mut open: Vec<u64> = Vec::new();
+        for step in steps {
+            match step {
+                Step::Put(name) => {
+                    model.push(name, false);
+                    model.tree.insert(name, model.now() + 1);
+                    model.history.push(model.tree.clone());
+                }
+                Step::Delete(name) if model.tree.contains_key(&name) => {
+                    model.push(name, true);
+                    model.tree.remove(&name);
+                    model.history.push(model.tree.clone());
+                }
+                Step::Fail(name, deletes) => {
+                    model.push(name, deletes);
+                    model.versions.retract(TABLE, &[name], Timestamp(model.now() + 1));
+                    model.history.push(model.tree.clone());
+                }
+                Step::Open => open.push(model.now()),
+                Step::Close(which) if !open.is_empty() => {
+                    open.swap_remove(which.index(open.len()));
+                }
+                Step::Collect => {
+                    let oldest = open.iter().copied().min().unwrap_or(model.now());
+                    model.versions.collect(Timestamp(oldest), Timestamp(model.now()), &mut Vec::new());
+                }
+                Step::Delete(_) | Step::Close(_) => {}
+            }
+            for at in open.iter().copied().chain([model.now()]) {
+                let past = &model.history[at as usize];
+                for name in 0..12 {
+                    prop_assert_eq!(model.get(name, at), past.get(&name).copied());
+                }
+                let range = (Included(low.min(high)), Excluded(high.max(low)));
+                let expected: BTreeMap<u8, u64> = past.range(range).map(|(&name, &at)| (name, at)).collect();
+                prop_assert_eq!(model.scan(range, at), expected);
+            }
+        }
+        model.versions.collect(Timestamp(u64::MAX), Timestamp(u64::MAX), &mut Vec::new());
+        for shard in &model.versions.shards {
+            let inside = shard.inside.lock();
+            prop_assert_eq!((inside.heap_bytes, inside.chains.len(), inside.queue.len()), (0, 0, 0));
+        }
+        prop_assert!(model.versions.deleted.is_empty(TABLE));
+    }
+}

@@ -1,0 +1,217 @@
+//! What a transaction has changed and not yet committed. Private to it until the commit announces it, so an abort is
+//! a drop.
+//!
+//! The keys are ordered: a scan merges them in ([`super::merge`]), validators of other transactions' ranges search them
+//! ([`super::flight`]), and they are shared pointers, so that the old versions pushed at commit need no second copy.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::{self, Entry};
+use std::sync::Arc;
+
+use super::versions::OverflowRef;
+use super::{Key, KeyRange, is_empty_range};
+use crate::TableId;
+use crate::planted::{Bug, planted};
+
+/// What a key is set to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NewValue {
+    /// Its bytes, for a value that fits into a leaf.
+    Inline(Box<[u8]>),
+    /// Where its bytes were written to already, for one that does not.
+    Overflow(OverflowRef),
+}
+
+/// One change of one key; a later change of the same key takes its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Write {
+    /// The key is set to this value.
+    Put(NewValue),
+    /// The key is removed, if it is there.
+    Delete,
+}
+
+/// A table's changes in key order.
+pub(crate) type OwnRange<'a> = btree_map::Range<'a, Key, Write>;
+
+/// The changes of one transaction.
+#[derive(Debug, Default)]
+pub(crate) struct WriteSet {
+    tables: BTreeMap<TableId, BTreeMap<Key, Write>>,
+    len: usize,
+    size_bytes: usize,
+    log_bytes: usize,
+}
+
+/// Memory a change takes beside its key and value: its place in a B-tree two thirds full, the key's two counts, and
+/// what the allocator adds to two blocks.
+const WRITE_OVERHEAD_BYTES: usize = (size_of::<Key>() + size_of::<Write>()) * 3 / 2 + 16 + 2 * 8;
+
+impl NewValue {
+    /// A value held as bytes.
+    pub(crate) fn inline(bytes: &[u8]) -> Self {
+        NewValue::Inline(bytes.into())
+    }
+
+    /// Bytes the value takes in a leaf.
+    pub(crate) fn leaf_bytes(&self) -> usize {
+        match self {
+            NewValue::Inline(bytes) => bytes.len(),
+            NewValue::Overflow(OverflowRef(reference)) => reference.len(),
+        }
+    }
+}
+
+impl Write {
+    fn heap_bytes(&self) -> usize {
+        match self {
+            Write::Put(NewValue::Inline(bytes)) => bytes.len(),
+            Write::Put(NewValue::Overflow(_)) | Write::Delete => 0,
+        }
+    }
+
+    fn leaf_bytes(&self) -> usize {
+        match self {
+            Write::Put(value) => value.leaf_bytes(),
+            Write::Delete => 0,
+        }
+    }
+}
+
+impl WriteSet {
+    /// Sets `key`. What the transaction had done to the key before is returned: an overflow value in it has become
+    /// garbage.
+    pub(crate) fn put(&mut self, table: TableId, key: &[u8], value: NewValue) -> Option<Write> {
+        self.change(table, key, Write::Put(value))
+    }
+
+    /// Removes `key`; returns what the transaction had done to it before.
+    pub(crate) fn delete(&mut self, table: TableId, key: &[u8]) -> Option<Write> {
+        self.change(table, key, Write::Delete)
+    }
+
+    fn change(&mut self, table: TableId, key: &[u8], write: Write) -> Option<Write> {
+        self.size_bytes += write.heap_bytes();
+        self.log_bytes += write.leaf_bytes();
+        match self.tables.entry(table).or_default().entry(Arc::from(key)) {
+            Entry::Vacant(place) => {
+                place.insert(write);
+                self.len += 1;
+                self.size_bytes += WRITE_OVERHEAD_BYTES + key.len();
+                self.log_bytes += key.len();
+                None
+            }
+            Entry::Occupied(mut place) => {
+                let before = place.insert(write);
+                self.size_bytes -= before.heap_bytes();
+                self.log_bytes -= before.leaf_bytes();
+                Some(before)
+            }
+        }
+    }
+
+    /// What this transaction has done to `key`; `None` = nothing, what the database holds counts.
+    pub(crate) fn get(&self, table: TableId, key: &[u8]) -> Option<&Write> {
+        if planted(Bug::ReadOwnStaleVersion) {
+            return None;
+        }
+        self.tables.get(&table)?.get(key)
+    }
+
+    /// Its changes in a range of one table, ascending from the front, descending from the back.
+    pub(crate) fn range(&self, table: TableId, range: KeyRange<'_>) -> OwnRange<'_> {
+        static NOTHING: BTreeMap<Key, Write> = BTreeMap::new();
+        match self.tables.get(&table) {
+            Some(writes) if !is_empty_range(range) => writes.range::<[u8], _>(range),
+            _ => NOTHING.range::<[u8], _>(..),
+        }
+    }
+
+    /// Whether it changes a key of `table` inside `range`.
+    pub(crate) fn touches(&self, table: TableId, range: KeyRange<'_>) -> bool {
+        self.range(table, range).next().is_some()
+    }
+
+    /// All changes, by table and key.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TableId, &Key, &Write)> {
+        self.tables
+            .iter()
+            .flat_map(|(&table, writes)| writes.iter().map(move |(key, write)| (table, key, write)))
+    }
+
+    /// All keys changed, by table and key: what a commit locks.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (TableId, &[u8])> {
+        self.iter().map(|(table, key, _)| (table, &**key))
+    }
+
+    /// The overflow values it refers to: garbage when the transaction aborts.
+    pub(crate) fn overflow_values(&self) -> impl Iterator<Item = OverflowRef> {
+        self.iter().filter_map(|(_, _, write)| match write {
+            Write::Put(NewValue::Overflow(reference)) => Some(*reference),
+            _ => None,
+        })
+    }
+
+    /// How many keys it changes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it changes nothing: then nothing needs to be logged.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of memory it takes, overheads included.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    /// Bytes of keys and of values as leaves hold them: what its log records carry beside their headers.
+    pub(crate) fn log_bytes(&self) -> usize {
+        self.log_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Bound::{Included, Unbounded};
+
+    use super::*;
+
+    const TABLE: TableId = TableId(1);
+
+    #[test]
+    fn the_last_change_of_a_key_counts() {
+        let mut writes = WriteSet::default();
+        assert!(writes.is_empty());
+        assert_eq!(writes.put(TABLE, b"k", NewValue::inline(b"first")), None);
+        let size = writes.size_bytes();
+        assert_eq!(writes.log_bytes(), 6);
+        let overflow = NewValue::Overflow(OverflowRef([7; 16]));
+        assert_eq!(writes.put(TABLE, b"k", overflow.clone()), Some(Write::Put(NewValue::inline(b"first"))));
+        assert_eq!(writes.size_bytes(), size - 5);
+        assert_eq!(writes.log_bytes(), 17);
+        assert_eq!(writes.overflow_values().collect::<Vec<_>>(), [OverflowRef([7; 16])]);
+        assert_eq!(writes.delete(TABLE, b"k"), Some(Write::Put(overflow)));
+        assert_eq!(writes.get(TABLE, b"k"), Some(&Write::Delete));
+        assert_eq!(writes.get(TableId(2), b"k"), None);
+        assert_eq!((writes.len(), writes.log_bytes()), (1, 1));
+    }
+
+    #[test]
+    fn ranges_run_both_ways_and_may_be_empty() {
+        let mut writes = WriteSet::default();
+        for key in [b"a", b"b", b"c"] {
+            writes.put(TABLE, key, NewValue::inline(b""));
+        }
+        let keys = |range: OwnRange<'_>| range.map(|(key, _)| key[0]).collect::<Vec<_>>();
+        assert_eq!(keys(writes.range(TABLE, (Included(b"b"), Unbounded))), b"bc");
+        let backwards: Vec<u8> =
+            writes.range(TABLE, (Unbounded, Unbounded)).rev().map(|(key, _)| key[0]).collect();
+        assert_eq!(backwards, b"cba");
+        assert!(keys(writes.range(TABLE, (Included(b"c"), Included(b"a")))).is_empty());
+        assert!(keys(writes.range(TableId(9), (Unbounded, Unbounded))).is_empty());
+        assert_eq!(writes.keys().count(), 3);
+    }
+}
