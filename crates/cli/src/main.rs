@@ -10,10 +10,13 @@
 
 mod args;
 mod config;
+mod demo;
+mod devices;
 mod escape;
 mod failure;
 mod progress;
 mod report;
+mod rows;
 mod store;
 mod units;
 mod workload;

@@ -20,7 +20,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::failure::{Failure, Outcome};
-pub use chart::{Bars, Lines, Series};
+pub use chart::{Bars, Lines};
 
 /// A report in the making.
 pub struct Report {

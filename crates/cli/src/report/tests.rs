@@ -22,8 +22,9 @@ fn sample() -> Report {
     report.verdict(Verdict::Good, "Every acknowledged commit is there, no half transaction is.");
     report.verdict(Verdict::Bad, "The process took more memory than it was allowed.");
     report.verdict(Verdict::Open, "The disk's own cache could not be cut off.");
-    let wave =
-        |phase: f64| (0..200).map(|i| (i as f64 / 10.0, 42_000.0 + 9_000.0 * (i as f64 / 9.0 + phase).sin()));
+    let wave = |phase: f64| {
+        (0..200).map(move |i| (i as f64 / 10.0, 42_000.0 + 9_000.0 * (i as f64 / 9.0 + phase).sin()))
+    };
     report.section("Throughput").lines(
         &Lines::new("Operations a second", "seconds", "operations/s")
             .line("reads", wave(0.0).collect())

@@ -84,9 +84,14 @@ const ERRORS_MAX: u64 = 100;
 /// Bytes of the values written by one batch of the load.
 const BATCH_BYTES: usize = 256 << 10;
 
-const WARMUP: u8 = 0;
-const MEASURE: u8 = 1;
-const STOP: u8 = 2;
+/// Threads are there, but nothing is asked yet.
+const HOLD: u8 = 0;
+/// Requests are made, not measured.
+const WARMUP: u8 = 1;
+/// Requests are measured.
+const MEASURE: u8 = 2;
+/// Nothing more is asked.
+const STOP: u8 = 3;
 
 /// Loads the records in key order; returns how long it took.
 pub fn load(store: &dyn Store, plan: &Plan) -> Outcome<Duration> {
@@ -113,7 +118,7 @@ pub fn load(store: &dyn Store, plan: &Plan) -> Outcome<Duration> {
 
 /// Runs the workload over a loaded store.
 pub fn run(store: &dyn Store, plan: &Plan) -> Outcome<Measured> {
-    let phase = AtomicU8::new(WARMUP);
+    let phase = AtomicU8::new(HOLD);
     let running = AtomicUsize::new(plan.threads as usize);
     let counts: Vec<Count> = (0..plan.threads).map(|_| Count::default()).collect();
     thread::scope(|scope| {
@@ -170,7 +175,10 @@ fn conduct(
             thread::park_timeout(end.saturating_duration_since(Instant::now()));
         }
     };
-    sleep_until(Instant::now() + plan.warmup);
+    if !plan.warmup.is_zero() {
+        phase.store(WARMUP, Ordering::SeqCst);
+        sleep_until(Instant::now() + plan.warmup);
+    }
 
     let before = store.counters();
     let (title, steps, end) = match plan.length {
@@ -256,6 +264,9 @@ impl<'a> Worker<'a> {
     }
 
     fn work(mut self) -> Measured {
+        while self.phase.load(Ordering::Relaxed) == HOLD {
+            thread::yield_now();
+        }
         while self.phase.load(Ordering::Relaxed) == WARMUP {
             let operation = self.stream.next_operation();
             if self.request(operation).is_err() {
