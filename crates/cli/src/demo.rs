@@ -6,8 +6,10 @@
 //! | `stamp` | values that carry their version and prove themselves |
 //! | `ledger` | what a process announced before it was killed, and what must be found afterwards |
 //! | `serve` | the workload that the killed process runs |
+//! | `summary` | what was found, as JSON, text and report |
 
 pub mod corpus;
 pub mod ledger;
 pub mod serve;
 pub mod stamp;
+pub mod summary;

@@ -55,11 +55,6 @@ impl Failure {
         }
     }
 
-    /// Whether running the same transaction again may succeed.
-    pub fn is_retryable(&self) -> bool {
-        matches!(self, Failure::Engine(error) if error.is_retryable())
-    }
-
     /// Says what happened on standard error and gives the exit code.
     pub fn report(&self) -> ExitCode {
         if !matches!(self, Failure::OutputClosed) {

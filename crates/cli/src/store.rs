@@ -60,6 +60,8 @@ pub enum Ending {
 pub trait Database: Send + Sync {
     /// Opens a table; `create` makes it when it is missing.
     fn table(&self, name: &str, create: bool) -> Outcome<Box<dyn Store>>;
+    /// Removes a table with all its entries, if there is one.
+    fn drop_table(&self, name: &str) -> Outcome;
     /// What `terrace stat` shows.
     fn stat(&self) -> Outcome<Stat>;
     /// Checks every page and entry.
@@ -285,6 +287,10 @@ pub mod tests {
                 return Err(terrace::Error::TableNotFound(name.to_owned()).into());
             }
             Ok(Box::new(tables.entry(name.to_owned()).or_default().clone()))
+        }
+        fn drop_table(&self, name: &str) -> Outcome {
+            self.0.lock().unwrap().remove(name);
+            Ok(())
         }
         fn stat(&self) -> Outcome<Stat> {
             Ok(Stat { format: 1, ..Stat::default() })

@@ -150,6 +150,11 @@ impl Ledger {
         self.done.values().sum()
     }
 
+    /// Begins to count operations anew, for the next child.
+    pub fn forget_progress(&mut self) {
+        self.done.clear();
+    }
+
     /// Compares every record of the store with the account. Afterwards the account is that of the store: what was in
     /// flight has been settled one way or the other, and a next child may be followed.
     pub fn audit(&mut self, store: &dyn Store, keys: &Keys) -> Outcome<Audit> {

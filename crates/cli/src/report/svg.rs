@@ -138,12 +138,16 @@ pub fn lines(chart: &Lines) -> String {
         drawing.line("limit", (LEFT, place), (WIDTH - RIGHT, place));
         drawing.text("limit-word", WIDTH - RIGHT - 4.0, place - 6.0, "end", word);
     }
+    // Words of marks close together go below one another.
+    let mut taken = [f64::MIN; 3];
     for (mark, word) in &chart.marks {
         let (place, top, bottom) = (x.place(*mark), drawing.top, drawing.bottom);
-        drawing.line("mark", (place, top - 4.0), (place, bottom));
-        let anchor = if place > WIDTH * 0.8 { "end" } else { "start" };
-        let aside = if anchor == "end" { -5.0 } else { 5.0 };
-        drawing.text("mark-word", place + aside, top + 4.0, anchor, word);
+        drawing.line("mark", (place, top - 14.0), (place, bottom));
+        let width = word.chars().count() as f64 * CHARACTER;
+        let start = if place + width + 8.0 > WIDTH { place - width - 5.0 } else { place + 5.0 };
+        let row = taken.iter().position(|end| *end < start).unwrap_or(0);
+        taken[row] = start + width;
+        drawing.text("mark-word", start, top - 5.0 + row as f64 * 15.0, "start", word);
     }
     for (index, series) in chart.series.iter().enumerate() {
         let path = path(&thinned(series), &x, &y, chart.steps);
