@@ -53,11 +53,14 @@ pub fn show_size(bytes: u64) -> String {
         value /= 1024.0;
         unit = larger;
     }
-    match value {
-        v if unit == "B" || v >= 100.0 => format!("{v:.0} {unit}"),
-        v if v >= 10.0 => format!("{v:.1} {unit}"),
-        v => format!("{v:.2} {unit}"),
-    }
+    let digits = match value {
+        v if unit == "B" || v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
+    };
+    let number = format!("{value:.digits$}");
+    let number = if digits > 0 { number.trim_end_matches('0').trim_end_matches('.') } else { &number };
+    format!("{number} {unit}")
 }
 
 /// A count for people, its thousands set apart.
@@ -133,8 +136,9 @@ mod tests {
     #[test]
     fn shown_sizes_and_counts() {
         assert_eq!(show_size(0), "0 B");
-        assert_eq!(show_size(1536), "1.50 KiB");
-        assert_eq!(show_size(64 << 20), "64.0 MiB");
+        assert_eq!(show_size(1536), "1.5 KiB");
+        assert_eq!(show_size(64 << 20), "64 MiB");
+        assert_eq!(show_size(100 << 20), "100 MiB");
         assert_eq!(show_count(1_234_567), "1,234,567");
         assert_eq!(show_count(12), "12");
     }

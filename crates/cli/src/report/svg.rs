@@ -14,8 +14,9 @@ const RIGHT: f64 = 18.0;
 const BOTTOM: f64 = 48.0;
 /// Height of one row of the legend above the plot.
 const LEGEND_ROW: f64 = 20.0;
-/// Room above the plot for the words of vertical marks.
+/// Room above the plot, and with the words of vertical marks in it.
 const TOP: f64 = 20.0;
+const TOP_WITH_MARKS: f64 = 36.0;
 /// Mean width of a character at the size the charts are lettered in.
 const CHARACTER: f64 = 6.7;
 /// Series drawn with colours of their own; later ones repeat them.
@@ -31,12 +32,12 @@ struct Drawing {
 
 impl Drawing {
     /// A drawing with its legend; a single series needs none, the title names it.
-    fn new(title: &str, names: &[&str]) -> Drawing {
+    fn new(title: &str, names: &[&str], room: f64) -> Drawing {
         let names = if names.len() > 1 { names } else { &[] };
         let places = legend_places(names);
         let rows = places.last().map_or(0.0, |(_, row)| row + 1.0);
-        let top = TOP + rows * LEGEND_ROW;
-        let height = HEIGHT + rows * LEGEND_ROW;
+        let top = room + rows * LEGEND_ROW;
+        let height = HEIGHT + top - TOP;
         let mut drawing = Drawing { text: String::new(), top, bottom: height - BOTTOM };
         drawing.add(format_args!(
             "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">",
@@ -110,7 +111,8 @@ fn legend_places(names: &[&str]) -> Vec<(f64, f64)> {
 /// Draws lines.
 pub fn lines(chart: &Lines) -> String {
     let names: Vec<&str> = chart.series.iter().map(|series| series.name.as_str()).collect();
-    let mut drawing = Drawing::new(&chart.title, &names);
+    let room = if chart.marks.is_empty() { TOP } else { TOP_WITH_MARKS };
+    let mut drawing = Drawing::new(&chart.title, &names, room);
     let points = || chart.series.iter().flat_map(|series| series.points.iter().copied());
     let xs = points().map(|point| point.0).chain(chart.marks.iter().map(|mark| mark.0));
     let ys = points().map(|point| point.1).chain(chart.limits.iter().map(|limit| limit.0));
@@ -139,15 +141,15 @@ pub fn lines(chart: &Lines) -> String {
         drawing.text("limit-word", WIDTH - RIGHT - 4.0, place - 6.0, "end", word);
     }
     // Words of marks close together go below one another.
-    let mut taken = [f64::MIN; 3];
+    let mut taken = [f64::MIN; 2];
     for (mark, word) in &chart.marks {
         let (place, top, bottom) = (x.place(*mark), drawing.top, drawing.bottom);
-        drawing.line("mark", (place, top - 14.0), (place, bottom));
+        drawing.line("mark", (place, top - 30.0), (place, bottom));
         let width = word.chars().count() as f64 * CHARACTER;
         let start = if place + width + 8.0 > WIDTH { place - width - 5.0 } else { place + 5.0 };
         let row = taken.iter().position(|end| *end < start).unwrap_or(0);
         taken[row] = start + width;
-        drawing.text("mark-word", start, top - 5.0 + row as f64 * 15.0, "start", word);
+        drawing.text("mark-word", start, top - 20.0 + row as f64 * 14.0, "start", word);
     }
     for (index, series) in chart.series.iter().enumerate() {
         let path = path(&thinned(series), &x, &y, chart.steps);
@@ -183,7 +185,7 @@ fn path(points: &[(f64, f64)], x: &Scale, y: &Scale, steps: bool) -> String {
 /// Draws bars.
 pub fn bars(chart: &Bars) -> String {
     let names: Vec<&str> = chart.series.iter().map(String::as_str).collect();
-    let mut drawing = Drawing::new(&chart.title, &names);
+    let mut drawing = Drawing::new(&chart.title, &names, TOP);
     let values = chart.groups.iter().flat_map(|(_, values)| values.iter().copied());
     let y = Scale::linear(values.chain([0.0]), true, drawing.bottom, drawing.top);
     drawing.vertical_axis(&y, &chart.y);

@@ -230,4 +230,21 @@ mod tests {
         assert!(scatter.place((1 << 40) - 1) < 1 << 40);
         assert!(Scatter::new(1000).place(1) > 100);
     }
+
+    /// `cargo test --release -p terrace-cli zipf -- --ignored --nocapture`
+    #[test]
+    #[ignore = "a measurement, for an optimised build"]
+    fn nanoseconds_a_draw() {
+        let mut random = SmallRng::seed_from_u64(1);
+        let (zipf, scatter) = (Zipf::new(10_000_000, 0.99), Scatter::new(10_000_000));
+        let theirs = rand_distr::Zipf::new(1e7, 0.99).unwrap();
+        let mut time = |name: &str, draw: &mut dyn FnMut(&mut SmallRng) -> u64| {
+            let began = std::time::Instant::now();
+            let sum = (0..5_000_000).fold(0u64, |sum, _| sum.wrapping_add(draw(&mut random)));
+            println!("{name}: {:.1} ns (sum {sum})", began.elapsed().as_nanos() as f64 / 5e6);
+        };
+        time("ours", &mut |random| zipf.sample(random));
+        time("ours, scattered", &mut |random| scatter.place(zipf.sample(random)));
+        time("rand_distr", &mut |random| theirs.sample(random) as u64);
+    }
 }
