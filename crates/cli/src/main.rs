@@ -1,2 +1,45 @@
 //! The `terrace` command.
-fn main() {}
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `args`, `config`, `units` | the command line and `--config` files, turned into plain numbers |
+//! | `commands` | one file per command |
+//! | `store`, `engine` | the seam to an engine: a table as an ordered map; and Terrace behind it |
+//! | `workload` | load to measure with: YCSB and its parts |
+//! | `demo` | real records, a workload whose commits are accounted for, and the account |
+//! | `rows` | records in CSV and JSON-lines files |
+//! | `devices`, `memory` | what this machine has, and what a process takes of it |
+//! | `report` | HTML reports with charts |
+//! | `progress`, `escape`, `failure` | bars, printable text, exit codes |
+
+mod args;
+mod commands;
+mod config;
+mod demo;
+mod devices;
+mod engine;
+mod escape;
+mod failure;
+mod memory;
+mod progress;
+mod report;
+mod rows;
+mod store;
+mod units;
+mod workload;
+
+use std::env;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+fn main() -> ExitCode {
+    let done = config::expand(&args::Cli::command(), env::args_os().collect())
+        // A wrong command line, and a request for help, end the process inside the parser.
+        .map(args::Cli::parse_from)
+        .and_then(|cli| commands::run(cli.command, &engine::Engine));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}

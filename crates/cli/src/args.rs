@@ -1,0 +1,400 @@
+//! The command line: every command, flag and default in one place.
+//!
+//! The flags about memory and files are the same for every command that opens a database ([`TierArgs`]). Parsing is
+//! clap's; what a flag means is turned into plain numbers here, so that no command sees text. A flag given twice
+//! counts as given last, which is what lets a configuration file come first (see `config`).
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::store::{Durability, Settings};
+use crate::units;
+use crate::workload::ycsb::{Distribution, Mix};
+
+/// An embedded, transactional key-value engine for data larger than memory.
+#[derive(Parser, Debug)]
+#[command(name = "terrace", version, args_override_self = true, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// The two-minute tour on real input: load, serve, crash, recover, verify, and an HTML report
+    Demo(DemoArgs),
+    /// Measure
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Read records from a CSV or JSON-lines file into a table
+    Load(LoadArgs),
+    /// Write a table to standard output, in a form that `load` reads back
+    Dump(DumpArgs),
+    /// Print the value of one key
+    Get(GetArgs),
+    /// Set one key
+    Put(PutArgs),
+    /// Remove one key
+    Delete(DeleteArgs),
+    /// Print the entries of a table in key order
+    Scan(ScanArgs),
+    /// Show what a database holds and how much room it takes
+    Stat(DatabaseArgs),
+    /// Check every page and entry of a database; exit code 3 when something is damaged
+    Verify(DatabaseArgs),
+    /// Show what this machine has: NUMA nodes with measured speed, DAX devices, the disk
+    Devices(DevicesArgs),
+}
+
+/// What can be measured.
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// The Yahoo! Cloud Serving Benchmark and its kin, with values verified on every read
+    Ycsb(YcsbArgs),
+}
+
+/// Output flags, the same for every command.
+#[derive(Args, Clone, Debug, Default)]
+pub struct OutputArgs {
+    /// Print exactly one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// A TOML file with any of this command's flags; flags on the command line win
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Tier flags, the same for every command that opens a database.
+#[derive(Args, Clone, Debug)]
+pub struct TierArgs {
+    /// Memory the engine may use, everything included, such as 64MiB
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub dram: Option<u64>,
+    /// Page size of a database created here: a power of two from 4KiB to 64KiB
+    #[arg(long, value_name = "SIZE", value_parser = page_size)]
+    pub page_size: Option<u64>,
+    /// How long the log may grow before pages are written out
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub log_max: Option<u64>,
+    /// Whether a commit waits for the disk
+    #[arg(long, value_enum, default_value_t)]
+    pub durability: Durability,
+    /// Seed of every random choice
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl TierArgs {
+    /// The settings these flags come to, for a database in `store`.
+    pub fn settings(&self, store: Option<PathBuf>) -> Settings {
+        Settings {
+            store,
+            dram_bytes: self.dram,
+            page_bytes: self.page_size,
+            log_bytes_max: self.log_max,
+            durability: self.durability,
+            seed: self.seed,
+            create: false,
+            read_only: false,
+        }
+    }
+}
+
+/// A database and how to open it.
+#[derive(Args, Clone, Debug)]
+pub struct DatabaseArgs {
+    /// The database directory
+    #[arg(value_name = "DB")]
+    pub database: PathBuf,
+    #[command(flatten)]
+    pub tiers: TierArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl DatabaseArgs {
+    /// Settings to change a database that exists.
+    pub fn write(&self) -> Settings {
+        self.tiers.settings(Some(self.database.clone()))
+    }
+
+    /// Settings to change a database, created when it is missing.
+    pub fn create(&self) -> Settings {
+        Settings { create: true, ..self.write() }
+    }
+
+    /// Settings to look at a database.
+    pub fn read(&self) -> Settings {
+        Settings { read_only: true, ..self.write() }
+    }
+}
+
+/// `terrace demo`
+#[derive(Args, Clone, Debug)]
+pub struct DemoArgs {
+    /// Where the database goes [default: a directory for temporary files, removed afterwards]
+    #[arg(long, value_name = "PATH")]
+    pub store: Option<PathBuf>,
+    /// Directory whose files are loaded as records [default: what this machine has]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// How much data to load
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = units::size)]
+    pub data_size: u64,
+    /// Where the HTML report goes
+    #[arg(long, value_name = "FILE", default_value = "terrace-demo.html")]
+    pub report: PathBuf,
+    /// Threads of the served workload
+    #[arg(long, default_value_t = 2, value_parser = threads())]
+    pub threads: u16,
+    #[command(flatten)]
+    pub tiers: TierArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Runs as the process that gets killed; commits are announced on standard output
+    #[arg(long, hide = true)]
+    pub victim: bool,
+}
+
+/// `terrace bench ycsb`
+#[derive(Args, Clone, Debug)]
+pub struct YcsbArgs {
+    /// a b c d e f ro ba wh scan, or rw:PCT with PCT percent of reads
+    #[arg(long, default_value = "a", value_parser = str::parse::<Mix>)]
+    pub workload: Mix,
+    /// Records loaded before the measurement
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub records: u64,
+    /// Bytes of each value
+    #[arg(long, default_value = "1000", value_parser = value_size)]
+    pub value_size: usize,
+    /// zipfian:THETA with 0 < THETA < 2, or uniform
+    #[arg(long, default_value = "zipfian:0.99", value_parser = str::parse::<Distribution>)]
+    pub distribution: Distribution,
+    /// Threads that send requests
+    #[arg(long, default_value_t = 1, value_parser = threads())]
+    pub threads: u16,
+    /// How long to measure, such as 10 or 500ms [default: 10]
+    #[arg(long, value_parser = units::duration, overrides_with = "operations")]
+    pub seconds: Option<Duration>,
+    /// Measure this many operations instead of a time
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub operations: Option<u64>,
+    /// How long to run before the measurement
+    #[arg(long, default_value = "0", value_parser = units::duration)]
+    pub warmup: Duration,
+    /// The database directory; absent for main memory only
+    #[arg(long, value_name = "PATH")]
+    pub store: Option<PathBuf>,
+    #[command(flatten)]
+    pub tiers: TierArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// A table of a database.
+#[derive(Args, Clone, Debug)]
+pub struct TableArgs {
+    #[command(flatten)]
+    pub at: DatabaseArgs,
+    /// The table
+    #[arg(long, value_name = "NAME")]
+    pub table: String,
+}
+
+/// Forms of records in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Comma-separated values with a header line
+    Csv,
+    /// One JSON object a line
+    Jsonl,
+}
+
+/// `terrace load`
+#[derive(Args, Clone, Debug)]
+pub struct LoadArgs {
+    #[command(flatten)]
+    pub to: TableArgs,
+    /// Form of the file
+    #[arg(long, value_enum)]
+    pub format: Format,
+    /// The column, or the member of each object, that is the key [default: csv the first column; jsonl "key",
+    /// with the value in "value", as `dump` writes it]
+    #[arg(long, value_name = "COLUMN")]
+    pub key: Option<String>,
+    /// The file, or - for standard input
+    pub file: PathBuf,
+}
+
+/// Forms `dump` writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DumpFormat {
+    /// One JSON object a line: {"key": ..., "value": ...}
+    #[default]
+    Jsonl,
+}
+
+/// `terrace dump`
+#[derive(Args, Clone, Debug)]
+pub struct DumpArgs {
+    #[command(flatten)]
+    pub from: TableArgs,
+    /// Form of the output
+    #[arg(long, value_enum, default_value_t)]
+    pub format: DumpFormat,
+}
+
+/// `terrace get`
+#[derive(Args, Clone, Debug)]
+pub struct GetArgs {
+    #[command(flatten)]
+    pub from: TableArgs,
+    /// Write the value's bytes as they are, with no newline
+    #[arg(long)]
+    pub raw: bool,
+    /// The key
+    pub key: OsString,
+}
+
+/// `terrace put`
+#[derive(Args, Clone, Debug)]
+pub struct PutArgs {
+    #[command(flatten)]
+    pub to: TableArgs,
+    /// The key
+    pub key: OsString,
+    /// The value, or - to read it from standard input
+    pub value: OsString,
+}
+
+/// `terrace delete`
+#[derive(Args, Clone, Debug)]
+pub struct DeleteArgs {
+    #[command(flatten)]
+    pub from: TableArgs,
+    /// The key
+    pub key: OsString,
+}
+
+/// `terrace scan`
+#[derive(Args, Clone, Debug)]
+pub struct ScanArgs {
+    #[command(flatten)]
+    pub of: TableArgs,
+    /// First key shown
+    #[arg(long, value_name = "KEY")]
+    pub from: Option<OsString>,
+    /// Key to stop before
+    #[arg(long, value_name = "KEY")]
+    pub to: Option<OsString>,
+    /// Only keys that begin with this
+    #[arg(long)]
+    pub prefix: Option<OsString>,
+    /// At most this many entries
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u64>,
+}
+
+/// `terrace devices`
+#[derive(Args, Clone, Debug)]
+pub struct DevicesArgs {
+    /// Directory whose disk is measured
+    #[arg(long, value_name = "PATH", default_value = ".")]
+    pub store: PathBuf,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// The most threads a workload may ask for.
+const THREADS_MAX: i64 = 1024;
+
+fn threads() -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=THREADS_MAX)
+}
+
+fn page_size(text: &str) -> Result<u64, String> {
+    match units::size(text)? {
+        bytes if bytes.is_power_of_two() && (4096..=65536).contains(&bytes) => Ok(bytes),
+        bytes => Err(format!("{bytes} bytes is no page size; use 4KiB, 8KiB, 16KiB, 32KiB or 64KiB")),
+    }
+}
+
+fn value_size(text: &str) -> Result<usize, String> {
+    let bytes = units::size(text)?;
+    match usize::try_from(bytes) {
+        Ok(bytes) if bytes <= terrace::MAX_VALUE_BYTES => Ok(bytes),
+        _ => Err(format!("{bytes} bytes is too large, at most {} are allowed", terrace::MAX_VALUE_BYTES)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn ycsb(flags: &str) -> Result<YcsbArgs, clap::Error> {
+        let line = format!("terrace bench ycsb {flags}");
+        match Cli::try_parse_from(line.split_whitespace())?.command {
+            Command::Bench(BenchCommand::Ycsb(args)) => Ok(args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn bench_flags_of_the_interface() {
+        let args = ycsb(
+            "--workload rw:80 --records 5 --value-size 100 --distribution zipfian:0.3 --threads 2 --seconds 1500ms \
+             --warmup 1 --seed 9 --dram 64MiB --store /x --page-size 16KiB --log-max 1GiB --durability buffered --json",
+        )
+        .unwrap();
+        assert_eq!((args.records, args.value_size, args.threads), (5, 100, 2));
+        assert_eq!(args.seconds, Some(Duration::from_millis(1500)));
+        assert_eq!(args.warmup, Duration::from_secs(1));
+        let settings = args.tiers.settings(args.store.clone());
+        assert_eq!(settings.dram_bytes, Some(64 << 20));
+        assert_eq!(settings.page_bytes, Some(16384));
+        assert_eq!(settings.log_bytes_max, Some(1 << 30));
+        assert_eq!((settings.durability, settings.seed), (Durability::Buffered, 9));
+        assert!(args.output.json);
+    }
+
+    #[test]
+    fn the_last_of_seconds_and_operations_counts() {
+        let args = ycsb("--operations 7 --seconds 3").unwrap();
+        assert_eq!((args.seconds, args.operations), (Some(Duration::from_secs(3)), None));
+        let args = ycsb("--seconds 3 --operations 7").unwrap();
+        assert_eq!((args.seconds, args.operations), (None, Some(7)));
+        assert_eq!(ycsb("--threads 1 --threads 2").unwrap().threads, 2);
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_flag() {
+        for (flags, named) in [
+            ("--dram 64MB", "--dram"),
+            ("--page-size 5KiB", "--page-size"),
+            ("--workload z", "--workload"),
+            ("--distribution zipfian:2", "--distribution"),
+            ("--records 0", "--records"),
+            ("--threads 0", "--threads"),
+            ("--value-size 2GiB", "--value-size"),
+            ("--workload rw:101", "--workload"),
+            ("--nonsense", "--nonsense"),
+        ] {
+            let error = ycsb(flags).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(named), "{flags}: {error}");
+        }
+    }
+}

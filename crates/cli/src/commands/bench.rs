@@ -1,0 +1,263 @@
+//! `terrace bench ycsb`: loads a table, runs a mix of operations over it, and says how fast it was and why.
+//!
+//! The JSON object has the keys that all engines and tiers share; those of a middle tier are zero where there is
+//! none, so that runs with two and three tiers can be laid side by side.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::{print, print_json, with_database};
+use crate::args::YcsbArgs;
+use crate::failure::{Failure, Outcome};
+use crate::memory;
+use crate::store::{Counters, Opener, Settings};
+use crate::units::{show_count, show_size};
+use crate::workload::driver::{self, Length, Measured, Plan};
+use crate::workload::latency::Summary;
+
+/// The table that is loaded, and replaced when it is there already.
+const TABLE: &str = "ycsb";
+/// Length of a measurement when neither time nor operations are given.
+const SECONDS: Duration = Duration::from_secs(10);
+
+/// One run, with the keys of the command's interface.
+#[derive(Debug, Default, Serialize)]
+pub struct BenchReport {
+    engine: &'static str,
+    workload: String,
+    distribution: String,
+    records: u64,
+    value_bytes: usize,
+    threads: u64,
+    seconds: f64,
+    operations: u64,
+    ops_per_second: f64,
+    latency_us: Summary,
+    errors: u64,
+    aborts: u64,
+    verified: u64,
+    load_seconds: f64,
+    rss_bytes: u64,
+    budget_bytes: u64,
+    tiers: Tiers,
+    migrations: Migrations,
+    inclusivity: f64,
+    middle_line_writes: LineWrites,
+    log_bytes: u64,
+    /// Bytes read from and written to the page file and the log, by operations.
+    store_bytes_per_operation: f64,
+    policy: Policy,
+    in_place: InPlace,
+    middle_writes_by_cause: MiddleWrites,
+    dram_flushes: u64,
+    cost: f64,
+    by_operation: BTreeMap<&'static str, ByOperation>,
+    over_time: Vec<(f64, u64)>,
+    stalls: BTreeMap<String, u64>,
+    void: Option<String>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Tiers {
+    dram: Tier,
+    middle: Tier,
+    store: Tier,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Tier {
+    simulated: bool,
+    capacity_bytes: u64,
+    hits: u64,
+    read_bytes: u64,
+    written_bytes: u64,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Migrations {
+    store_to_dram: u64,
+    store_to_middle: u64,
+    middle_to_dram: u64,
+    dram_to_middle: u64,
+    dram_to_store: u64,
+    middle_to_store: u64,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct LineWrites {
+    total: u64,
+    max: u64,
+}
+
+/// Probabilities that an access moves a page: to DRAM on a read and a write, to the middle tier on either.
+#[derive(Debug, Serialize)]
+struct Policy {
+    dr: f64,
+    dw: f64,
+    nr: f64,
+    nw: f64,
+}
+
+impl Default for Policy {
+    /// Two tiers know one way only: every page accessed goes to DRAM.
+    fn default() -> Self {
+        Policy { dr: 1.0, dw: 1.0, nr: 0.0, nw: 0.0 }
+    }
+}
+
+#[derive(Debug, Default, Serialize)]
+struct InPlace {
+    reads: u64,
+    writes: u64,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct MiddleWrites {
+    in_place: u64,
+    from_dram: u64,
+    from_store: u64,
+    log: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct ByOperation {
+    operations: u64,
+    latency_us: Summary,
+}
+
+/// Runs the benchmark.
+pub fn run(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
+    let settings = Settings { create: true, ..args.tiers.settings(args.store.clone()) };
+    let length = match (args.operations, args.seconds) {
+        (Some(operations), _) => Length::Operations(operations),
+        (None, seconds) => Length::Time(seconds.unwrap_or(SECONDS)),
+    };
+    let plan = Plan {
+        mix: args.workload.clone(),
+        distribution: args.distribution,
+        records: args.records,
+        value_bytes: args.value_size,
+        threads: args.threads.into(),
+        length,
+        warmup: args.warmup,
+        seed: args.tiers.seed,
+        tick: Duration::from_secs(1),
+    };
+    let (load, measured) = with_database(opener, &settings, |database| {
+        database.drop_table(TABLE)?;
+        let table = database.table(TABLE, true)?;
+        let load = driver::load(&*table, &plan)?;
+        Ok((load, driver::run(&*table, &plan)?))
+    })?;
+    let report = report(&plan, load, &measured);
+    match args.output.json {
+        true => print_json(output, &report)?,
+        false => show(&report, output)?,
+    }
+    verdict(&measured)
+}
+
+/// A run with wrong answers is damage, one with failed operations a failure; both are told after the figures.
+fn verdict(measured: &Measured) -> Outcome {
+    match (measured.wrong, measured.errors) {
+        (0, 0) => Ok(()),
+        (0, errors) => Err(Failure::Work(format!(
+            "{errors} operations failed, the first with: {}",
+            measured.first_error.as_deref().unwrap_or("no message")
+        ))),
+        (wrong, _) => Err(Failure::Damaged(format!("{wrong} values read back were wrong or missing"))),
+    }
+}
+
+fn report(plan: &Plan, load: Duration, measured: &Measured) -> BenchReport {
+    let counters: &Counters = &measured.counters;
+    let store_bytes = counters.store_read_bytes + counters.store_written_bytes + counters.log_bytes;
+    let void = match (measured.wrong, measured.errors) {
+        (0, 0) => None,
+        (0, errors) => Some(format!("{errors} operations failed")),
+        (wrong, _) => Some(format!("{wrong} values read back were wrong or missing")),
+    };
+    BenchReport {
+        engine: "terrace",
+        workload: plan.mix.to_string(),
+        distribution: plan.distribution.to_string(),
+        records: plan.records,
+        value_bytes: plan.value_bytes,
+        threads: plan.threads,
+        seconds: measured.seconds,
+        operations: measured.operations,
+        ops_per_second: measured.operations as f64 / measured.seconds.max(1e-9),
+        latency_us: measured.latencies.summary(),
+        errors: measured.errors,
+        aborts: counters.aborts.max(measured.reruns),
+        verified: measured.verified,
+        load_seconds: load.as_secs_f64(),
+        rss_bytes: memory::peak_resident_bytes(),
+        budget_bytes: counters.budget_bytes,
+        tiers: Tiers {
+            dram: Tier {
+                capacity_bytes: counters.dram_capacity_bytes,
+                hits: counters.dram_hits,
+                ..Tier::default()
+            },
+            middle: Tier::default(),
+            store: Tier {
+                simulated: false,
+                capacity_bytes: counters.store_capacity_bytes,
+                hits: counters.store_hits,
+                read_bytes: counters.store_read_bytes,
+                written_bytes: counters.store_written_bytes,
+            },
+        },
+        migrations: Migrations {
+            store_to_dram: counters.store_to_dram,
+            dram_to_store: counters.dram_to_store,
+            ..Migrations::default()
+        },
+        log_bytes: counters.log_bytes,
+        store_bytes_per_operation: store_bytes as f64 / measured.operations.max(1) as f64,
+        by_operation: measured
+            .by_kind
+            .iter()
+            .map(|(kind, found)| {
+                (kind.name(), ByOperation { operations: found.count(), latency_us: found.summary() })
+            })
+            .collect(),
+        over_time: measured.over_time.clone(),
+        stalls: counters.stalls.iter().cloned().collect(),
+        void,
+        ..BenchReport::default()
+    }
+}
+
+fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
+    let BenchReport { workload, threads, value_bytes, distribution, .. } = report;
+    let records = show_count(report.records);
+    print(
+        output,
+        format_args!(
+            "ycsb {workload}, {records} records of {value_bytes} B, {distribution}, {threads} threads\n"
+        ),
+    )?;
+    let rate = show_count(report.ops_per_second as u64);
+    let operations = show_count(report.operations);
+    print(output, format_args!("{rate} operations/s ({operations} in {:.2} s)\n", report.seconds))?;
+    for (kind, found) in &report.by_operation {
+        let Summary { p50, p99, p999, max, .. } = found.latency_us;
+        print(
+            output,
+            format_args!("{kind:>18}: p50 {p50:.1} us, p99 {p99:.1}, p99.9 {p999:.1}, max {max:.0}\n"),
+        )?;
+    }
+    let (rss, budget) = (show_size(report.rss_bytes), show_size(report.budget_bytes));
+    let (load, verified) = (report.load_seconds, show_count(report.verified));
+    print(
+        output,
+        format_args!(
+            "load {load:.2} s, memory {rss} of process, budget {budget}, {verified} values verified\n"
+        ),
+    )
+}

@@ -1,0 +1,130 @@
+//! `terrace load`: records from a file, or standard input, into a table.
+//!
+//! Records are written in batches, each all or nothing. A malformed line ends the load with its number; what came
+//! before it stays, and loading again overwrites it with the same.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::{print, print_json, with_table};
+use crate::args::LoadArgs;
+use crate::failure::{Failure, Outcome};
+use crate::progress::Progress;
+use crate::rows;
+use crate::store::{Opener, Store};
+use crate::units::{show_count, show_size};
+
+/// Bytes of keys and values written at once.
+const BATCH_BYTES: usize = 1 << 20;
+/// Records written at once.
+const BATCH_RECORDS: usize = 4096;
+
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+struct Loaded {
+    table: String,
+    records: u64,
+    bytes: u64,
+}
+
+/// Loads a file.
+pub fn run(args: &LoadArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
+    let (input, name, length) = open(&args.file)?;
+    let progress = match length {
+        Some(length) => Progress::bytes("load", length),
+        None => Progress::endless("load"),
+    };
+    let mut read =
+        rows::read(Counted { input, progress: &progress }, &name, args.format, args.key.as_deref())?;
+    let mut loaded =
+        with_table(opener, &args.to.at.create(), &args.to, |store| store_all(store, &mut *read, &name))?;
+    drop(read);
+    drop(progress);
+    loaded.table.clone_from(&args.to.table);
+    if args.to.at.output.json {
+        return print_json(output, &loaded);
+    }
+    let (records, size) = (show_count(loaded.records), show_size(loaded.bytes));
+    let table = crate::escape::bytes(loaded.table.as_bytes());
+    print(output, format_args!("loaded {records} records ({size}) into {table}\n"))
+}
+
+fn open(path: &Path) -> Outcome<(Box<dyn Read>, String, Option<u64>)> {
+    if path.as_os_str() == "-" {
+        return Ok((Box::new(io::stdin().lock()), "standard input".to_owned(), None));
+    }
+    let failed = |error| Failure::file("reading", path, error);
+    let file = File::open(path).map_err(failed)?;
+    let found = file.metadata().map_err(failed)?;
+    if found.is_dir() {
+        return Err(failed(io::Error::other("it is a directory; name a file")));
+    }
+    let length = found.is_file().then_some(found.len());
+    Ok((Box::new(file), crate::escape::path(path), length))
+}
+
+fn store_all(
+    store: &dyn Store,
+    records: &mut dyn Iterator<Item = Outcome<rows::Record>>,
+    name: &str,
+) -> Outcome<Loaded> {
+    let mut loaded = Loaded::default();
+    let mut batch = Vec::new();
+    let mut batch_bytes = 0;
+    for record in records {
+        // What came before a malformed line is kept, so that the message's line is where to go on.
+        let (key, value) = match record {
+            Ok(record) => record,
+            Err(error) => {
+                store.write(&batch)?;
+                return Err(error);
+            }
+        };
+        if key.len() > terrace::MAX_KEY_BYTES {
+            store.write(&batch)?;
+            let record = loaded.records + batch.len() as u64 + 1;
+            return Err(Failure::Work(format!(
+                "{name}, record {record}: key of {} bytes is too large, at most {} are allowed",
+                key.len(),
+                terrace::MAX_KEY_BYTES
+            )));
+        }
+        batch_bytes += key.len() + value.len();
+        batch.push((key, value));
+        if batch_bytes >= BATCH_BYTES || batch.len() >= BATCH_RECORDS {
+            write(store, &mut batch, &mut batch_bytes, &mut loaded)?;
+        }
+    }
+    write(store, &mut batch, &mut batch_bytes, &mut loaded)?;
+    Ok(loaded)
+}
+
+fn write(
+    store: &dyn Store,
+    batch: &mut Vec<rows::Record>,
+    bytes: &mut usize,
+    loaded: &mut Loaded,
+) -> Outcome {
+    store.write(batch)?;
+    loaded.records += batch.len() as u64;
+    loaded.bytes += *bytes as u64;
+    batch.clear();
+    *bytes = 0;
+    Ok(())
+}
+
+/// Moves a progress bar on as it is read.
+struct Counted<'a, R> {
+    input: R,
+    progress: &'a Progress,
+}
+
+impl<R: Read> Read for Counted<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.progress.add(read as u64);
+        Ok(read)
+    }
+}

@@ -1,0 +1,32 @@
+//! `terrace stat`: what a database holds and how much room it takes.
+
+use std::io::Write;
+
+use super::{print, print_json, with_database};
+use crate::args::DatabaseArgs;
+use crate::failure::Outcome;
+use crate::store::Opener;
+use crate::units::{show_count, show_size};
+
+/// Shows a database's statistics.
+pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
+    let stat = with_database(opener, &args.read(), |database| database.stat())?;
+    if args.output.json {
+        return print_json(output, &stat);
+    }
+    let (pages, free) = (show_count(stat.pages), show_count(stat.free_pages));
+    let page = show_size(stat.page_bytes);
+    print(output, format_args!("format {}, {pages} pages of {page} in use, {free} free\n", stat.format))?;
+    let (file, log) = (show_size(stat.file_bytes), show_size(stat.log_bytes));
+    let (checkpoint, budget) = (stat.last_checkpoint_lsn, show_size(stat.budget_bytes));
+    print(
+        output,
+        format_args!("page file {file}, log {log} (last checkpoint at {checkpoint}), memory {budget}\n"),
+    )?;
+    for table in &stat.tables {
+        let name = crate::escape::bytes(table.name.as_bytes());
+        let (entries, pages) = (show_count(table.entries), show_count(table.pages));
+        print(output, format_args!("table {name}: {entries} entries in {pages} pages\n"))?;
+    }
+    Ok(())
+}

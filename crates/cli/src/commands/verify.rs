@@ -1,0 +1,34 @@
+//! `terrace verify`: reads and checks everything; exit code 3 when something is damaged.
+
+use std::io::Write;
+
+use super::{print, print_json, with_database};
+use crate::args::DatabaseArgs;
+use crate::failure::{Failure, Outcome};
+use crate::store::Opener;
+use crate::units::show_count;
+
+/// Checks a database.
+pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
+    let found = with_database(opener, &args.read(), |database| database.verify())?;
+    let (pages, entries) = (show_count(found.pages_checked), show_count(found.entries_checked));
+    if args.output.json {
+        print_json(output, &found)?;
+    } else {
+        for damage in &found.errors {
+            let page = damage.page.map(|page| format!(", page {page}")).unwrap_or_default();
+            let (file, what) = (crate::escape::text(&damage.file), crate::escape::text(&damage.what));
+            print(output, format_args!("{file}{page}: {what}\n"))?;
+        }
+        if found.errors.is_empty() {
+            print(output, format_args!("sound: {pages} pages and {entries} entries checked\n"))?;
+        }
+    }
+    match found.errors.len() {
+        0 => Ok(()),
+        count => Err(Failure::Damaged(format!(
+            "{} is damaged in {count} places ({pages} pages checked); restore a backup",
+            crate::escape::path(&args.database)
+        ))),
+    }
+}

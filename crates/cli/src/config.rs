@@ -1,0 +1,159 @@
+//! `--config FILE`: flags from a TOML file.
+//!
+//! A file may say everything a flag says, under the flag's name without its dashes: `dram = "64MiB"`,
+//! `threads = 2`, `json = true`, `store = "/data/db"`. Its settings are put in front of the flags of the command line
+//! before those are parsed, and the last mention of a flag counts: so the file needs no grammar of its own and the
+//! command line wins. One file can serve several commands: a flag that only another command has is passed over, a
+//! name that no command has is refused.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Command;
+use toml::Value;
+
+use crate::failure::{Failure, Outcome};
+
+/// The largest configuration file that is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// `arguments` (the program's name first) with the settings of the file that `--config` names put in.
+pub fn expand(root: &Command, mut arguments: Vec<OsString>) -> Outcome<Vec<OsString>> {
+    let Some(path) = path_given(&arguments) else { return Ok(arguments) };
+    let Some((command, depth)) = running(root, &arguments) else { return Ok(arguments) };
+    let flags = flags_of(&read(&path)?, root, command, &path)?;
+    arguments.splice(depth..depth, flags);
+    Ok(arguments)
+}
+
+fn path_given(arguments: &[OsString]) -> Option<PathBuf> {
+    let mut found = None;
+    let mut arguments = arguments.iter().take_while(|argument| *argument != "--");
+    while let Some(argument) = arguments.next() {
+        if argument == "--config" {
+            found = arguments.next().map(PathBuf::from);
+        } else if let Some(path) = argument.to_str().and_then(|text| text.strip_prefix("--config=")) {
+            found = Some(PathBuf::from(path));
+        }
+    }
+    found
+}
+
+/// The command that `arguments` name, and how many of them it took to name it.
+fn running<'a>(root: &'a Command, arguments: &[OsString]) -> Option<(&'a Command, usize)> {
+    let mut command = root;
+    let mut depth = 1;
+    while command.has_subcommands() {
+        let name: &OsStr = arguments.get(depth)?;
+        command = command.find_subcommand(name)?;
+        depth += 1;
+    }
+    Some((command, depth))
+}
+
+fn read(path: &Path) -> Outcome<toml::Table> {
+    let name = crate::escape::path(path);
+    let refuse = |why: String| Failure::Usage(format!("--config {name}: {why}"));
+    let length = fs::metadata(path).map_err(|error| refuse(error.to_string()))?.len();
+    if length > FILE_BYTES_MAX {
+        return Err(refuse(format!("{length} bytes is too long, at most {FILE_BYTES_MAX} are read")));
+    }
+    let text = fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+    text.parse::<toml::Table>().map_err(|error| refuse(format!("not valid TOML: {error}")))
+}
+
+fn flags_of(table: &toml::Table, root: &Command, command: &Command, path: &Path) -> Outcome<Vec<OsString>> {
+    let known = flag_names(root);
+    let mut flags = Vec::new();
+    for (key, value) in table {
+        let refuse =
+            |why: String| Failure::Usage(format!("--config {}: {key:?} {why}", crate::escape::path(path)));
+        if key == "config" || !known.contains(key.as_str()) {
+            return Err(refuse("is not the name of any flag; see --help".to_owned()));
+        }
+        let Some(argument) = command.get_arguments().find(|a| a.get_long() == Some(key.as_str())) else {
+            continue;
+        };
+        let is_switch = !argument.get_action().takes_values();
+        match (value, is_switch) {
+            (Value::Boolean(true), true) => flags.push(format!("--{key}").into()),
+            (Value::Boolean(false), true) => {}
+            (_, true) => return Err(refuse("is a switch; write true or false".to_owned())),
+            (value, false) => {
+                let text = text_of(value)
+                    .ok_or_else(|| refuse("must be a string, a number, or an array of those".to_owned()))?;
+                flags.push(format!("--{key}={text}").into());
+            }
+        }
+    }
+    Ok(flags)
+}
+
+/// A value as it would be written on the command line.
+fn text_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Integer(number) => Some(number.to_string()),
+        Value::Float(number) => Some(number.to_string()),
+        Value::Array(items) => Some(items.iter().map(text_of).collect::<Option<Vec<_>>>()?.join(",")),
+        Value::Boolean(_) | Value::Datetime(_) | Value::Table(_) => None,
+    }
+}
+
+/// The visible flags of `command` and all below it.
+fn flag_names(command: &Command) -> BTreeSet<&str> {
+    let own = command.get_arguments().filter(|a| !a.is_hide_set()).filter_map(|a| a.get_long());
+    own.chain(command.get_subcommands().flat_map(flag_names)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn expanded(toml: &str, line: &str) -> Outcome<Vec<String>> {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("c.toml");
+        fs::write(&file, toml).unwrap();
+        let mut arguments: Vec<OsString> = line.split_whitespace().map(Into::into).collect();
+        arguments.push(OsString::from(format!("--config={}", file.display())));
+        let all = expand(&crate::args::Cli::command(), arguments)?;
+        Ok(all[..all.len() - 1].iter().map(|a| a.to_str().unwrap().to_owned()).collect())
+    }
+
+    #[test]
+    fn settings_come_before_the_flags() {
+        let toml = "dram = \"64MiB\"\nthreads = 2\njson = true\n";
+        let arguments = expanded(toml, "terrace bench ycsb --threads 4").unwrap();
+        assert_eq!(
+            arguments,
+            ["terrace", "bench", "ycsb", "--dram=64MiB", "--json", "--threads=2", "--threads", "4"]
+        );
+    }
+
+    #[test]
+    fn flags_of_other_commands_are_passed_over() {
+        let arguments = expanded("threads = 2\nseed = 5\n", "terrace stat db").unwrap();
+        assert_eq!(arguments, ["terrace", "stat", "--seed=5", "db"]);
+    }
+
+    #[test]
+    fn unknown_names_and_wrong_types_are_refused_by_name() {
+        for toml in ["drum = 1", "victim = true", "config = \"x\"", "json = 1", "[dram]\nx = 1", "dram = "] {
+            let error = expanded(toml, "terrace demo").unwrap_err();
+            assert_eq!(error.code(), 2, "{toml}");
+            let name = toml.trim_start_matches('[').split([' ', ']']).next().unwrap();
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let arguments = ["terrace", "demo", "--config", "/no/such.toml"].map(OsString::from).to_vec();
+        let error = expand(&crate::args::Cli::command(), arguments).unwrap_err();
+        assert!(error.to_string().contains("/no/such.toml"));
+    }
+}

@@ -1,0 +1,241 @@
+//! Real records for the demo: the texts and headers and binaries this machine has anyway, cut into chunks.
+//!
+//! A record is one chunk of one file: its key is the path and the chunk's number, its value up to [`CHUNK_BYTES`] of
+//! the file. Directories are walked in the order of their names, so the same machine gives the same records;
+//! symbolic links, devices and unreadable files are passed over. No file gives more than [`FILE_BYTES_MAX`], so that
+//! a few large ones do not crowd out the many small.
+//!
+//! Where too little is found (a bare container), records are generated instead, of the same sizes, and
+//! [`Corpus::source`] says so: nobody shall take them for real ones.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use crate::failure::{Failure, Outcome};
+
+/// Bytes of a chunk; the last one of a file is shorter.
+pub const CHUNK_BYTES: usize = 1024;
+/// The most that one file gives.
+const FILE_BYTES_MAX: u64 = 256 << 10;
+/// Longest path that is used, so that keys stay within the engine's limit.
+const PATH_BYTES_MAX: usize = 900;
+/// Records that make a corpus worth the name of real.
+const RECORDS_MIN: u64 = 100_000;
+/// Deepest directory that is entered.
+const DEPTH_MAX: usize = 32;
+/// Directories tried in turn when none is named.
+const PLACES: [&str; 4] = ["/usr/share", "/usr/include", "/usr/lib", "/usr"];
+/// Words of the generated records.
+const WORDS: [&str; 16] = [
+    "page", "frame", "latch", "log", "tier", "fault", "commit", "index", "leaf", "record", "store", "cache",
+    "write", "read", "ring", "epoch",
+];
+
+/// Where records come from. Iterating twice gives the same records, as long as the files stay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Corpus {
+    /// Files below these directories.
+    Files(Vec<PathBuf>),
+    /// Generated from a seed.
+    Generated(u64),
+}
+
+impl Corpus {
+    /// The corpus below `directory`, or what this machine has. `bytes` is how much is wanted.
+    pub fn find(directory: Option<&Path>, bytes: u64, seed: u64) -> Outcome<Corpus> {
+        if let Some(directory) = directory {
+            fs::read_dir(directory).map_err(|error| Failure::file("reading --data", directory, error))?;
+            return Ok(Corpus::Files(vec![directory.to_owned()]));
+        }
+        let places: Vec<PathBuf> =
+            PLACES.iter().map(PathBuf::from).filter(|place| fs::read_dir(place).is_ok()).collect();
+        let wanted = RECORDS_MIN.min(bytes / CHUNK_BYTES as u64);
+        // Sizes suffice to tell; reading is left to the load.
+        let mut records = 0;
+        let enough = Files::new(&places).any(|path| {
+            let length = fs::symlink_metadata(&path).map_or(0, |found| found.len().min(FILE_BYTES_MAX));
+            records += length.div_ceil(CHUNK_BYTES as u64);
+            records >= wanted
+        });
+        Ok(if enough { Corpus::Files(places) } else { Corpus::Generated(seed) })
+    }
+
+    /// Where the records come from, in words.
+    pub fn source(&self) -> String {
+        match self {
+            Corpus::Files(places) => {
+                let names: Vec<String> = places.iter().map(|place| crate::escape::path(place)).collect();
+                format!("files below {}", names.join(", "))
+            }
+            Corpus::Generated(seed) => format!("generated text (too few files here), seed {seed}"),
+        }
+    }
+
+    /// Whether the records are real, not generated.
+    pub fn is_real(&self) -> bool {
+        matches!(self, Corpus::Files(_))
+    }
+
+    /// The records, keys and values together about `bytes` long, or fewer when the files end.
+    pub fn records(&self, bytes: u64) -> Box<dyn Iterator<Item = (Vec<u8>, Vec<u8>)> + '_> {
+        let mut left = bytes;
+        let records: Box<dyn Iterator<Item = (Vec<u8>, Vec<u8>)>> = match self {
+            Corpus::Files(places) => Box::new(Files::new(places).flat_map(|path| chunks(&path))),
+            Corpus::Generated(seed) => Box::new(generated(*seed)),
+        };
+        Box::new(records.take_while(move |(key, value)| {
+            let had_room = left > 0;
+            left = left.saturating_sub((key.len() + value.len()) as u64);
+            had_room
+        }))
+    }
+}
+
+/// The key of a chunk: chunks of one file follow one another.
+fn key(path: &[u8], chunk: u64) -> Vec<u8> {
+    let mut key = path.to_vec();
+    key.extend_from_slice(format!("#{chunk:06}").as_bytes());
+    key
+}
+
+/// The chunks of one file; none when it cannot be read.
+fn chunks(path: &Path) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + use<> {
+    let name = path.as_os_str().as_bytes().to_vec();
+    let mut content = Vec::new();
+    // A file that fails half-way gives what was read of it.
+    let _ = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut content));
+    let count = content.len().div_ceil(CHUNK_BYTES);
+    (0..count).map(move |chunk| {
+        let start = chunk * CHUNK_BYTES;
+        let end = content.len().min(start + CHUNK_BYTES);
+        (key(&name, chunk as u64), content[start..end].to_vec())
+    })
+}
+
+fn generated(seed: u64) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+    let mut random = SmallRng::seed_from_u64(seed);
+    (0u64..).map(move |record| {
+        let name = format!("generated/{:05}", record / 16);
+        let length = random.random_range(CHUNK_BYTES / 2..=CHUNK_BYTES);
+        let mut value = Vec::with_capacity(length + 8);
+        while value.len() < length {
+            value.extend_from_slice(WORDS[random.random_range(0..WORDS.len())].as_bytes());
+            value.push(b' ');
+        }
+        value.truncate(length);
+        (key(name.as_bytes(), record % 16), value)
+    })
+}
+
+/// Regular files below some directories, each directory in the order of its names. A directory that is given inside
+/// another one comes once.
+struct Files {
+    /// What is still to be visited, the next one last, with its depth.
+    pending: Vec<(PathBuf, usize)>,
+    roots: Vec<PathBuf>,
+}
+
+impl Files {
+    fn new(roots: &[PathBuf]) -> Files {
+        Files { pending: roots.iter().rev().map(|root| (root.clone(), 0)).collect(), roots: roots.to_vec() }
+    }
+
+    fn enter(&mut self, directory: &Path, depth: usize) {
+        let Ok(entries) = fs::read_dir(directory) else { return };
+        let mut entries: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        entries.sort_unstable_by(|a, b| b.cmp(a));
+        let fresh = entries.into_iter().filter(|path| !self.roots.contains(path));
+        self.pending.extend(fresh.map(|path| (path, depth + 1)));
+    }
+}
+
+impl Iterator for Files {
+    type Item = PathBuf;
+
+    fn next(&mut self) -> Option<PathBuf> {
+        while let Some((path, depth)) = self.pending.pop() {
+            let Ok(found) = fs::symlink_metadata(&path) else { continue };
+            // A root may be a symbolic link, as /usr/lib is on some systems; below it none is followed.
+            if found.is_dir() || (depth == 0 && path.is_dir()) {
+                if depth < DEPTH_MAX {
+                    self.enter(&path, depth);
+                }
+            } else if found.is_file() && found.len() > 0 && path.as_os_str().len() <= PATH_BYTES_MAX {
+                return Some(path);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn tree() -> tempfile::TempDir {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        fs::create_dir_all(root.join("b/deep")).unwrap();
+        fs::write(root.join("b/deep/one"), vec![1; 2500]).unwrap();
+        fs::write(root.join("a"), vec![2; 10]).unwrap();
+        fs::write(root.join("b/empty"), b"").unwrap();
+        fs::write(root.join("z"), vec![3; FILE_BYTES_MAX as usize + 5000]).unwrap();
+        std::os::unix::fs::symlink("/", root.join("loop")).unwrap();
+        directory
+    }
+
+    #[test]
+    fn chunks_of_files_come_in_order_of_their_names() {
+        let tree = tree();
+        let corpus = Corpus::find(Some(tree.path()), 1 << 30, 0).unwrap();
+        let records: Vec<_> = corpus.records(1 << 30).collect();
+        let sizes: Vec<usize> = records.iter().map(|(_, value)| value.len()).collect();
+        assert_eq!(sizes[..5], [10, 1024, 1024, 452, 1024]);
+        assert_eq!(sizes.len(), 4 + FILE_BYTES_MAX as usize / CHUNK_BYTES);
+        assert!(records.is_sorted_by(|a, b| a.0 < b.0));
+        assert!(records[2].0.ends_with(b"/b/deep/one#000001"));
+        assert!(corpus.records(1 << 30).eq(records));
+    }
+
+    #[test]
+    fn the_size_asked_for_bounds_the_records() {
+        let tree = tree();
+        let corpus = Corpus::find(Some(tree.path()), 0, 0).unwrap();
+        let bytes: usize = corpus.records(50_000).map(|(key, value)| key.len() + value.len()).sum();
+        assert!((50_000..52_000).contains(&bytes), "{bytes}");
+        assert_eq!(corpus.records(0).count(), 0);
+    }
+
+    #[test]
+    fn nested_places_come_once() {
+        let tree = tree();
+        let places = [tree.path().join("b"), tree.path().to_owned()];
+        let mut seen = HashSet::new();
+        assert!(Files::new(&places).all(|path| seen.insert(path)));
+        assert_eq!(seen.len(), 3);
+    }
+
+    #[test]
+    fn generated_records_are_labelled_repeatable_and_unlike() {
+        let corpus = Corpus::Generated(3);
+        assert!(corpus.source().contains("generated") && !corpus.is_real());
+        let records: Vec<_> = corpus.records(1 << 20).collect();
+        assert!(records.len() > 1000 && records.iter().all(|(_, value)| value.len() <= CHUNK_BYTES));
+        assert!(records.is_sorted_by(|a, b| a.0 < b.0));
+        assert!(corpus.records(1 << 20).eq(records.iter().cloned()));
+        assert!(!Corpus::Generated(4).records(1 << 20).eq(records));
+    }
+
+    #[test]
+    fn a_missing_directory_is_named() {
+        let error = Corpus::find(Some(Path::new("/no/such")), 1, 0).unwrap_err();
+        assert!(error.to_string().contains("/no/such"));
+    }
+}

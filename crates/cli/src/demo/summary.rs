@@ -1,0 +1,470 @@
+//! What the demo found: its JSON, its lines on the terminal, its report.
+
+use serde::Serialize;
+
+use super::ledger::Ledger;
+use super::serve::Served;
+use crate::failure::{Failure, Outcome};
+use crate::report::{Bars, Figure, Lines, Report, Table, Verdict};
+use crate::store::Verification;
+use crate::units::{show_count, show_size};
+use crate::workload::latency;
+
+/// Memory the process may take on top of its budget: code, stacks, the demo's own lists.
+pub const OVERHEAD_BYTES: u64 = 32 << 20;
+
+/// Throughput and memory over the whole demo.
+#[derive(Debug, Default)]
+pub struct Track {
+    rates: Vec<(f64, f64)>,
+    memory: Vec<(f64, f64)>,
+    /// The most memory seen.
+    pub memory_bytes_max: u64,
+}
+
+impl Track {
+    /// Adds operations completed since the last call, and memory now.
+    pub fn add(&mut self, second: f64, operations: u64, memory_bytes: u64) {
+        let before = self.rates.last().map_or(0.0, |(second, _)| *second);
+        self.rates.push((second, operations as f64 / (second - before).max(1e-3)));
+        self.memory.push((second, memory_bytes as f64 / f64::from(1 << 20)));
+        self.remember(memory_bytes);
+    }
+
+    /// Takes note of memory only.
+    pub fn remember(&mut self, memory_bytes: u64) {
+        self.memory_bytes_max = self.memory_bytes_max.max(memory_bytes);
+    }
+}
+
+/// One kill and what came of it.
+#[derive(Debug, Default, Serialize)]
+pub struct Kill {
+    /// When, in seconds of the demo.
+    pub at_seconds: f64,
+    /// When the database was open again.
+    pub recovered_at_seconds: f64,
+    /// Operations the process had completed.
+    pub operations: u64,
+    /// Commits it had acknowledged.
+    pub committed: u64,
+    /// How long opening took.
+    pub recovery_seconds: f64,
+    /// Transactions in flight that are there in whole.
+    pub in_flight_applied: u64,
+    /// Transactions in flight that are not there.
+    pub in_flight_undone: u64,
+    /// Records that are not as acknowledged.
+    pub faults: u64,
+    /// The first of them.
+    pub descriptions: Vec<String>,
+}
+
+impl Kill {
+    /// A line for the terminal.
+    pub fn line(&self, round: u64) -> String {
+        format!(
+            "kill {round}: {} operations, {} commits acknowledged; recovered in {:.2} s, {} records wrong",
+            show_count(self.operations),
+            show_count(self.committed),
+            self.recovery_seconds,
+            self.faults
+        )
+    }
+}
+
+/// Reads with one size of memory.
+#[derive(Debug, Default, Serialize)]
+pub struct Size {
+    /// The budget.
+    pub dram_bytes: u64,
+    /// Reads a second.
+    pub reads_per_second: f64,
+    /// Times of reads.
+    pub latency_us: latency::Summary,
+}
+
+/// Everything the demo found, with the keys of its JSON.
+#[derive(Default, Serialize)]
+pub struct Summary {
+    /// Where the records came from.
+    pub source: String,
+    /// Whether they are real, not generated.
+    pub real: bool,
+    /// Records loaded.
+    pub records: u64,
+    /// Bytes of keys and values loaded.
+    pub data_bytes: u64,
+    /// Memory the engine was allowed.
+    pub budget_bytes: u64,
+    /// The most memory any process took.
+    pub rss_bytes: u64,
+    /// Of that, the demo's own list of keys.
+    pub keys_bytes: u64,
+    /// How long the load took.
+    pub load_seconds: f64,
+    /// The kills.
+    pub kills: Vec<Kill>,
+    /// Commits acknowledged by the processes that were killed.
+    pub committed: u64,
+    /// Transactions aborted on purpose.
+    pub aborted: u64,
+    /// What the verification found.
+    pub verification: Verification,
+    /// Operations a second, undisturbed.
+    pub ops_per_second: f64,
+    /// Times of reads.
+    pub read_latency_us: latency::Summary,
+    /// Times of durable commits.
+    pub commit_latency_us: latency::Summary,
+    /// Values read and found right while serving.
+    pub verified: u64,
+    /// Values read and found wrong.
+    pub wrong: u64,
+    /// Reads by size of memory.
+    pub sizes: Vec<Size>,
+    /// How long the demo took.
+    pub seconds: f64,
+    /// The report's file.
+    pub report: String,
+    /// Throughput and memory over time.
+    #[serde(skip)]
+    pub track: Track,
+    /// Cumulative distribution of the times of reads.
+    #[serde(skip)]
+    pub read_curve: Vec<(f64, f64)>,
+    /// The same of durable commits.
+    #[serde(skip)]
+    pub commit_curve: Vec<(f64, f64)>,
+}
+
+impl Summary {
+    /// Takes in the account of the killed processes.
+    pub fn account(&mut self, ledger: &Ledger) {
+        (self.committed, self.aborted) = (ledger.committed, ledger.aborted);
+        self.wrong += ledger.wrong;
+    }
+
+    /// Takes in the undisturbed service.
+    pub fn served(&mut self, served: &Served, seconds: f64) {
+        self.ops_per_second = (served.reads.count() + served.commits.count()) as f64 / seconds;
+        (self.read_latency_us, self.commit_latency_us) = (served.reads.summary(), served.commits.summary());
+        (self.read_curve, self.commit_curve) = (served.reads.curve(), served.commits.curve());
+        self.verified += served.verified;
+        self.wrong += served.wrong;
+        self.rss_bytes = self.track.memory_bytes_max;
+    }
+
+    /// Whether memory stayed within budget.
+    fn in_budget(&self) -> bool {
+        self.rss_bytes <= self.budget_bytes + self.keys_bytes + OVERHEAD_BYTES
+    }
+
+    fn faults(&self) -> u64 {
+        self.kills.iter().map(|kill| kill.faults).sum()
+    }
+
+    /// A line about the load.
+    pub fn load_line(&self) -> String {
+        format!(
+            "loaded {} records, {} into {} of memory, in {:.1} s",
+            show_count(self.records),
+            show_size(self.data_bytes),
+            show_size(self.budget_bytes),
+            self.load_seconds
+        )
+    }
+
+    /// What is told at the end on the terminal.
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "{} kills, {} commits acknowledged, {} records wrong, {} damaged places\n",
+            self.kills.len(),
+            show_count(self.committed),
+            self.faults() + self.wrong,
+            self.verification.errors.len()
+        );
+        text += &format!(
+            "{} operations/s with {} of data; memory {} (budget {})\n",
+            show_count(self.ops_per_second as u64),
+            show_size(self.data_bytes),
+            show_size(self.rss_bytes),
+            show_size(self.budget_bytes)
+        );
+        text += &format!("report in {} ({:.0} s in all)\n", crate::escape::text(&self.report), self.seconds);
+        text
+    }
+
+    /// Lost or damaged data make the demo fail.
+    pub fn verdict(&self) -> Outcome {
+        match (self.faults() + self.wrong, self.verification.errors.len()) {
+            (0, 0) => Ok(()),
+            (records, places) => Err(Failure::Damaged(format!(
+                "{records} records were not as acknowledged, {places} places in the files are damaged; see {}",
+                self.report
+            ))),
+        }
+    }
+
+    /// The report.
+    pub fn html(&self) -> Report {
+        let lead = format!(
+            "{} of data served from {} of memory, killed {} times and recovered.",
+            show_size(self.data_bytes),
+            show_size(self.budget_bytes),
+            self.kills.len()
+        );
+        let mut report = Report::new("Terrace demo", &lead);
+        self.overview(&mut report);
+        self.crashes(&mut report);
+        self.service(&mut report);
+        self.memory(&mut report);
+        report
+    }
+
+    fn overview(&self, report: &mut Report) {
+        let ratio = self.data_bytes as f64 / self.budget_bytes.max(1) as f64;
+        report.section("What was shown").figures(&[
+            Figure::new(show_count(self.records), "records loaded", format!("in {:.1} s", self.load_seconds)),
+            Figure::new(
+                format!("{ratio:.1}\u{d7}"),
+                "data to memory",
+                format!("{} over {}", show_size(self.data_bytes), show_size(self.budget_bytes)),
+            ),
+            Figure::new(
+                show_count(self.faults()),
+                "records lost or wrong",
+                format!("{} commits acknowledged", show_count(self.committed)),
+            ),
+            Figure::new(
+                show_size(self.rss_bytes),
+                "process memory at most",
+                format!("budget {}", show_size(self.budget_bytes)),
+            ),
+        ]);
+        report.paragraph(&format!(
+            "The records are chunks of up to 1 KiB, from {}. Each carries a version and a checksum, and every value \
+             read was checked against them.",
+            self.source
+        ));
+        if !self.real {
+            report.verdict(
+                Verdict::Open,
+                "The records were generated: there were too few files on this machine.",
+            );
+        }
+        let good = |holds| if holds { Verdict::Good } else { Verdict::Bad };
+        report.verdict(
+            good(self.faults() == 0),
+            "After each kill every acknowledged commit was there, no aborted one, and no half transaction.",
+        );
+        report.verdict(
+            good(self.verification.errors.is_empty()),
+            &format!(
+                "Verification of {} pages and {} entries found {} damaged places.",
+                show_count(self.verification.pages_checked),
+                show_count(self.verification.entries_checked),
+                self.verification.errors.len()
+            ),
+        );
+        report.verdict(
+            good(self.wrong == 0),
+            &format!(
+                "{} values read while serving were right, {} wrong.",
+                show_count(self.verified),
+                self.wrong
+            ),
+        );
+        report.verdict(
+            good(self.in_budget()),
+            &format!(
+                "Process memory stayed at {}, within the budget of {}, {} for the demo's own list of keys, and {} \
+                 for the rest of the process.",
+                show_size(self.rss_bytes),
+                show_size(self.budget_bytes),
+                show_size(self.keys_bytes),
+                show_size(OVERHEAD_BYTES)
+            ),
+        );
+    }
+
+    fn crashes(&self, report: &mut Report) {
+        report.section("Killed and recovered").paragraph(
+            "A process serving reads, updates, transactions over several records and deliberate aborts announced \
+             each commit to its parent before and after, and was then killed with no warning. The parent opened the \
+             database again and compared every record with what had been acknowledged.",
+        );
+        let header = [
+            "kill",
+            "operations",
+            "commits acknowledged",
+            "in flight: kept",
+            "undone",
+            "recovery, s",
+            "records wrong",
+        ];
+        let mut table = Table::new("", &header);
+        for (round, kill) in self.kills.iter().enumerate() {
+            table.row([
+                format!("{}", round + 1),
+                show_count(kill.operations),
+                show_count(kill.committed),
+                kill.in_flight_applied.to_string(),
+                kill.in_flight_undone.to_string(),
+                format!("{:.2}", kill.recovery_seconds),
+                show_count(kill.faults),
+            ]);
+        }
+        report.table(&table);
+        let broken = self.kills.iter().flat_map(|kill| &kill.descriptions);
+        let damaged =
+            self.verification.errors.iter().map(|damage| format!("{}: {}", damage.file, damage.what));
+        for what in broken.cloned().chain(damaged) {
+            report.verdict(Verdict::Bad, &what);
+        }
+        let mut lines =
+            Lines::new("Operations a second, from the load to the last run", "seconds", "operations/s")
+                .line("operations", self.track.rates.clone());
+        lines.steps = true;
+        report.lines(&self.marked(lines));
+    }
+
+    fn marked(&self, mut lines: Lines) -> Lines {
+        for kill in &self.kills {
+            lines = lines.mark(kill.at_seconds, "killed").mark(kill.recovered_at_seconds, "recovered");
+        }
+        lines
+    }
+
+    fn service(&self, report: &mut Report) {
+        report.section("Service").lines(
+            &Lines::cdf("Share of operations that took at most so long", "microseconds")
+                .shares("read", &self.read_curve)
+                .shares("durable commit", &self.commit_curve),
+        );
+        let mut table =
+            Table::new("Latency, microseconds", &["operation", "p50", "p90", "p99", "p99.9", "max"]);
+        for (name, summary) in [("read", &self.read_latency_us), ("durable commit", &self.commit_latency_us)]
+        {
+            let cell = |value: f64| format!("{value:.1}");
+            table.row([
+                name.to_owned(),
+                cell(summary.p50),
+                cell(summary.p90),
+                cell(summary.p99),
+                cell(summary.p999),
+                cell(summary.max),
+            ]);
+        }
+        report.table(&table);
+    }
+
+    fn memory(&self, report: &mut Report) {
+        let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let budget = mebibytes(self.budget_bytes);
+        report.section("Memory").lines(
+            &Lines::new("Memory of the process at work", "seconds", "MiB")
+                .line("resident", self.track.memory.clone())
+                .limit(budget, "budget")
+                .limit(
+                    mebibytes(self.budget_bytes + self.keys_bytes + OVERHEAD_BYTES),
+                    format!("budget, key list and {}", show_size(OVERHEAD_BYTES)),
+                ),
+        );
+        let mut bars = Bars::new("Reads a second by memory allowed", "reads/s", &["reads"]);
+        for size in &self.sizes {
+            bars = bars.group(show_size(size.dram_bytes), vec![size.reads_per_second]);
+        }
+        report.bars(&bars);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Damage;
+
+    /// A summary as a run would leave it.
+    fn sample() -> Summary {
+        let mut summary = Summary {
+            source: "files below /usr/share".to_owned(),
+            real: true,
+            records: 131_000,
+            data_bytes: 128 << 20,
+            budget_bytes: 16 << 20,
+            keys_bytes: 9 << 20,
+            load_seconds: 6.5,
+            committed: 41_000,
+            ops_per_second: 42_000.0,
+            seconds: 61.0,
+            report: "demo.html".to_owned(),
+            ..Summary::default()
+        };
+        for tick in 1..160u32 {
+            let second = f64::from(tick) / 4.0;
+            summary.track.add(second, 9_000 + u64::from(tick % 7) * 400, (30 + u64::from(tick % 3)) << 20);
+        }
+        for round in 0..3u32 {
+            let at_seconds = 12.0 + 8.0 * f64::from(round);
+            summary.kills.push(Kill {
+                at_seconds,
+                recovered_at_seconds: at_seconds + 0.4,
+                operations: 160_000,
+                committed: 13_600,
+                recovery_seconds: 0.38,
+                in_flight_applied: 1,
+                in_flight_undone: 1,
+                ..Kill::default()
+            });
+        }
+        let mut served = Served { verified: 300_000, ..Served::default() };
+        for i in 1..5000u64 {
+            served.reads.record(std::time::Duration::from_nanos(900 + i * i / 90));
+            served.commits.record(std::time::Duration::from_nanos(80_000 + i * 40));
+        }
+        summary.served(&served, 8.0);
+        for (multiple, rate) in [(1, 42_000.0), (4, 97_000.0), (16, 1_200_000.0)] {
+            let size = Size { dram_bytes: multiple * (16 << 20), reads_per_second: rate, ..Size::default() };
+            summary.sizes.push(size);
+        }
+        summary
+    }
+
+    #[test]
+    fn a_good_run_passes_and_its_report_says_so() {
+        let summary = sample();
+        assert!(summary.verdict().is_ok() && summary.in_budget());
+        let page = summary.html().render();
+        assert!(page.contains("131,000") && page.contains("recovered") && !page.contains("verdict bad"));
+        assert!(summary.text().contains("3 kills"));
+        let json = serde_json::to_value(&summary).unwrap();
+        assert_eq!(json["kills"][0]["faults"], 0);
+        if let Some(kept) = std::env::var_os("TERRACE_SAMPLE_REPORT") {
+            summary.html().write(std::path::Path::new(&kept)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_lost_commit_or_damage_fails_with_code_three() {
+        let mut lost = sample();
+        lost.kills[1].faults = 1;
+        lost.kills[1].descriptions.push("some key has version 1".to_owned());
+        assert_eq!(lost.verdict().unwrap_err().code(), 3);
+        assert!(lost.html().render().contains("some key has version 1"));
+        let mut damaged = sample();
+        damaged.verification.errors.push(Damage {
+            file: "pages".into(),
+            page: Some(3),
+            what: "bad sum".into(),
+        });
+        assert_eq!(damaged.verdict().unwrap_err().code(), 3);
+        let mut wrong = sample();
+        wrong.wrong = 1;
+        assert_eq!(wrong.verdict().unwrap_err().code(), 3);
+    }
+
+    #[test]
+    fn an_empty_run_has_a_report() {
+        assert!(Summary::default().html().render().contains("</html>"));
+    }
+}

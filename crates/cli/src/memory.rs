@@ -1,0 +1,34 @@
+//! How much memory a process has, as the kernel counts it.
+
+use std::fs;
+
+/// Bytes of memory that process `id` has now, or this one; 0 when it is gone.
+pub fn resident_bytes(id: Option<u32>) -> u64 {
+    status(id, "VmRSS:")
+}
+
+/// The most that this process ever had.
+pub fn peak_resident_bytes() -> u64 {
+    status(None, "VmHWM:")
+}
+
+fn status(id: Option<u32>, field: &str) -> u64 {
+    let process = id.map_or_else(|| "self".to_owned(), |id| id.to_string());
+    let text = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_touched_counts() {
+        let before = resident_bytes(Some(std::process::id()));
+        let touched = std::hint::black_box(vec![1u8; 64 << 20]);
+        assert!(resident_bytes(None) >= before + (48 << 20) && peak_resident_bytes() >= resident_bytes(None));
+        drop(touched);
+        assert_eq!(resident_bytes(Some(u32::MAX)), 0);
+    }
+}

@@ -1,0 +1,325 @@
+//! The seam between the command and an engine: one table seen as an ordered map, and a database as a set of tables.
+//!
+//! The workload drivers, `load`, `dump` and the demo are written against [`Store`], so they run the same over Terrace,
+//! over another engine in a comparison, and over a `BTreeMap` in the tests. The traits are no wider than what those
+//! need. Keys and values are plain bytes; every call may fail, and a conflict is the engine's business: `transact`
+//! runs its body again until it commits.
+
+use std::ops::ControlFlow;
+
+use serde::Serialize;
+
+use crate::failure::Outcome;
+
+/// One open table. Shared by threads.
+pub trait Store: Send + Sync {
+    /// The value of `key`, if there is one.
+    fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>>;
+
+    /// Sets `key`, durable on return unless the store was opened with buffered durability.
+    fn put(&self, key: &[u8], value: &[u8]) -> Outcome;
+
+    /// Removes `key`; whether it was there.
+    fn delete(&self, key: &[u8]) -> Outcome<bool>;
+
+    /// Sets all of `entries`, or none of them.
+    fn write(&self, entries: &[(Vec<u8>, Vec<u8>)]) -> Outcome;
+
+    /// Runs `body` as one transaction. Returns how many times a conflict made it run again. The body must expect
+    /// to be run again from the start.
+    fn transact(&self, body: &mut dyn FnMut(&mut dyn Access) -> Outcome<Ending>) -> Outcome<u64>;
+
+    /// Shows `visit` the entries from `from` on (included), in key order, until it breaks.
+    fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Outcome;
+
+    /// What the engine counted so far. All zeros for an engine that does not count.
+    fn counters(&self) -> Counters;
+}
+
+/// What is called with each entry of a scan.
+pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
+/// The inside of a transaction.
+pub trait Access {
+    /// The value of `key` as this transaction sees it.
+    fn get(&mut self, key: &[u8]) -> Outcome<Option<Vec<u8>>>;
+    /// Sets `key` when the transaction commits.
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Outcome;
+}
+
+/// How the body of a transaction wants it to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Make its writes visible and durable.
+    Commit,
+    /// Forget its writes.
+    Abort,
+}
+
+/// An open database.
+pub trait Database: Send + Sync {
+    /// Opens a table; `create` makes it when it is missing.
+    fn table(&self, name: &str, create: bool) -> Outcome<Box<dyn Store>>;
+    /// Removes a table with all its entries, if there is one.
+    fn drop_table(&self, name: &str) -> Outcome;
+    /// What `terrace stat` shows.
+    fn stat(&self) -> Outcome<Stat>;
+    /// Checks every page and entry.
+    fn verify(&self) -> Outcome<Verification>;
+    /// Writes everything out and lets go of the files.
+    fn close(self: Box<Self>) -> Outcome;
+}
+
+/// How to open a database: what the tier flags came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The database directory; none keeps everything in memory.
+    pub store: Option<std::path::PathBuf>,
+    /// DRAM budget, everything included; none leaves it to the engine.
+    pub dram_bytes: Option<u64>,
+    /// Page size of a database that is created here.
+    pub page_bytes: Option<u64>,
+    /// How long the log may grow.
+    pub log_bytes_max: Option<u64>,
+    /// Whether commits wait for the disk.
+    pub durability: Durability,
+    /// Seed of every random choice.
+    pub seed: u64,
+    /// Whether to create the database when there is none.
+    pub create: bool,
+    /// Whether to refuse every change.
+    pub read_only: bool,
+}
+
+/// Whether a commit waits for the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Durability {
+    /// A commit returns when it would survive a power cut.
+    #[default]
+    Sync,
+    /// A commit returns at once; a crash may lose the last ones, never tear one.
+    Buffered,
+}
+
+/// Opens databases.
+pub trait Opener {
+    /// Opens the database that `settings` describe.
+    fn open(&self, settings: &Settings) -> Outcome<Box<dyn Database>>;
+}
+
+/// What an engine counts, since it was opened.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Counters {
+    /// Bytes of memory the engine allows itself.
+    pub budget_bytes: u64,
+    /// Bytes of the frames in DRAM.
+    pub dram_capacity_bytes: u64,
+    /// Bytes the page file takes.
+    pub store_capacity_bytes: u64,
+    /// Page accesses answered from DRAM.
+    pub dram_hits: u64,
+    /// Page accesses that had to read the store.
+    pub store_hits: u64,
+    /// Bytes read from the store.
+    pub store_read_bytes: u64,
+    /// Bytes written to the page file.
+    pub store_written_bytes: u64,
+    /// Bytes written to the log.
+    pub log_bytes: u64,
+    /// Pages read into DRAM.
+    pub store_to_dram: u64,
+    /// Pages written from DRAM.
+    pub dram_to_store: u64,
+    /// Transactions that a conflict ended.
+    pub aborts: u64,
+    /// Times somebody had to wait, by reason.
+    pub stalls: Vec<(String, u64)>,
+}
+
+impl Counters {
+    /// What was counted since `earlier`; capacities stay as they are now.
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        let before = |reason: &str| {
+            earlier.stalls.iter().find(|(name, _)| name == reason).map_or(0, |(_, count)| *count)
+        };
+        Counters {
+            dram_hits: self.dram_hits.saturating_sub(earlier.dram_hits),
+            store_hits: self.store_hits.saturating_sub(earlier.store_hits),
+            store_read_bytes: self.store_read_bytes.saturating_sub(earlier.store_read_bytes),
+            store_written_bytes: self.store_written_bytes.saturating_sub(earlier.store_written_bytes),
+            log_bytes: self.log_bytes.saturating_sub(earlier.log_bytes),
+            store_to_dram: self.store_to_dram.saturating_sub(earlier.store_to_dram),
+            dram_to_store: self.dram_to_store.saturating_sub(earlier.dram_to_store),
+            aborts: self.aborts.saturating_sub(earlier.aborts),
+            stalls: self.stalls.iter().map(|(r, n)| (r.clone(), n.saturating_sub(before(r)))).collect(),
+            ..self.clone()
+        }
+    }
+}
+
+/// What `terrace stat` prints.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Stat {
+    /// Format version of the files.
+    pub format: u32,
+    /// The tables by name.
+    pub tables: Vec<TableStat>,
+    /// Pages in use.
+    pub pages: u64,
+    /// Pages that may be used again.
+    pub free_pages: u64,
+    /// Bytes of one page.
+    pub page_bytes: u64,
+    /// Bytes of the page file.
+    pub file_bytes: u64,
+    /// Bytes of the log that a recovery would read.
+    pub log_bytes: u64,
+    /// Where the last checkpoint stands in the log.
+    pub last_checkpoint_lsn: u64,
+    /// Bytes of memory the engine allows itself.
+    pub budget_bytes: u64,
+}
+
+/// One table in [`Stat`].
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct TableStat {
+    /// The table's name.
+    pub name: String,
+    /// Entries in it.
+    pub entries: u64,
+    /// Pages it takes.
+    pub pages: u64,
+}
+
+/// What `terrace verify` found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Verification {
+    /// Pages read and checked.
+    pub pages_checked: u64,
+    /// Entries read and checked.
+    pub entries_checked: u64,
+    /// What did not hold; empty when all is well.
+    pub errors: Vec<Damage>,
+}
+
+/// One thing `verify` found wrong.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Damage {
+    /// The file it is in.
+    pub file: String,
+    /// The page it is on, where one can be named.
+    pub page: Option<u64>,
+    /// What did not hold.
+    pub what: String,
+}
+
+#[cfg(test)]
+pub mod tests {
+    //! An engine in thirty lines, for the tests of everything written against the traits.
+
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+    /// A table in memory.
+    #[derive(Clone, Default)]
+    pub struct MemoryStore(pub Arc<Mutex<Map>>);
+
+    /// A database of such tables.
+    #[derive(Clone, Default)]
+    pub struct MemoryDatabase(Arc<Mutex<BTreeMap<String, MemoryStore>>>);
+
+    struct Body<'a>(&'a mut Map);
+
+    impl Access for Body<'_> {
+        fn get(&mut self, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
+            Ok(self.0.get(key).cloned())
+        }
+        fn put(&mut self, key: &[u8], value: &[u8]) -> Outcome {
+            self.0.insert(key.to_vec(), value.to_vec());
+            Ok(())
+        }
+    }
+
+    impl Store for MemoryStore {
+        fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
+            Ok(self.0.lock().unwrap().get(key).cloned())
+        }
+        fn put(&self, key: &[u8], value: &[u8]) -> Outcome {
+            self.0.lock().unwrap().insert(key.to_vec(), value.to_vec());
+            Ok(())
+        }
+        fn delete(&self, key: &[u8]) -> Outcome<bool> {
+            Ok(self.0.lock().unwrap().remove(key).is_some())
+        }
+        fn write(&self, entries: &[(Vec<u8>, Vec<u8>)]) -> Outcome {
+            self.0.lock().unwrap().extend(entries.iter().cloned());
+            Ok(())
+        }
+        fn transact(&self, body: &mut dyn FnMut(&mut dyn Access) -> Outcome<Ending>) -> Outcome<u64> {
+            let mut map = self.0.lock().unwrap();
+            let mut copy = map.clone();
+            if body(&mut Body(&mut copy))? == Ending::Commit {
+                *map = copy;
+            }
+            Ok(0)
+        }
+        fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Outcome {
+            for (key, value) in self.0.lock().unwrap().range(from.to_vec()..) {
+                if visit(key, value).is_break() {
+                    break;
+                }
+            }
+            Ok(())
+        }
+        fn counters(&self) -> Counters {
+            Counters { budget_bytes: 1 << 30, stalls: vec![("log".into(), 2)], ..Counters::default() }
+        }
+    }
+
+    impl Database for MemoryDatabase {
+        fn table(&self, name: &str, create: bool) -> Outcome<Box<dyn Store>> {
+            let mut tables = self.0.lock().unwrap();
+            if !create && !tables.contains_key(name) {
+                return Err(terrace::Error::TableNotFound(name.to_owned()).into());
+            }
+            Ok(Box::new(tables.entry(name.to_owned()).or_default().clone()))
+        }
+        fn drop_table(&self, name: &str) -> Outcome {
+            self.0.lock().unwrap().remove(name);
+            Ok(())
+        }
+        fn stat(&self) -> Outcome<Stat> {
+            Ok(Stat { format: 1, ..Stat::default() })
+        }
+        fn verify(&self) -> Outcome<Verification> {
+            Ok(Verification::default())
+        }
+        fn close(self: Box<Self>) -> Outcome {
+            Ok(())
+        }
+    }
+
+    impl Opener for MemoryDatabase {
+        fn open(&self, _: &Settings) -> Outcome<Box<dyn Database>> {
+            Ok(Box::new(self.clone()))
+        }
+    }
+
+    #[test]
+    fn counters_are_differences_but_capacities_are_not() {
+        let earlier = Counters { dram_hits: 5, stalls: vec![("log".into(), 2)], ..Counters::default() };
+        let later = Counters {
+            dram_hits: 7,
+            dram_capacity_bytes: 9,
+            stalls: vec![("log".into(), 3), ("frame".into(), 1)],
+            ..Counters::default()
+        };
+        let between = later.since(&earlier);
+        assert_eq!((between.dram_hits, between.dram_capacity_bytes), (2, 9));
+        assert_eq!(between.stalls, vec![("log".to_owned(), 1), ("frame".to_owned(), 1)]);
+    }
+}

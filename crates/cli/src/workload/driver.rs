@@ -1,0 +1,421 @@
+//! Puts a workload on a store and measures: loads the records, starts the threads, warms up, counts, sums up.
+//!
+//! Threads share two things only: the phase (a word that changes twice) and each its own counter, which the driver
+//! reads once a tick for the time series. The clock is read once per operation; one operation's end is the next one's
+//! beginning, so making the next request is counted with the operation, as a closed loop does.
+//!
+//! Every value read is checked. A wrong or missing one is counted apart from an operation that failed, for the first
+//! means damage and the second may be a full disk.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::latency::Latencies;
+use super::values;
+use super::ycsb::{Distribution, Kind, Mix, Operation, Stream};
+use crate::failure::Outcome;
+use crate::progress::Progress;
+use crate::store::{Access, Counters, Ending, Store};
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The kinds of operations.
+    pub mix: Mix,
+    /// Which records are asked for.
+    pub distribution: Distribution,
+    /// Records loaded.
+    pub records: u64,
+    /// Bytes of each value.
+    pub value_bytes: usize,
+    /// Threads that send requests.
+    pub threads: u64,
+    /// When the measurement ends.
+    pub length: Length,
+    /// How long to run before it begins.
+    pub warmup: Duration,
+    /// Seed of all choices.
+    pub seed: u64,
+    /// Width of one step of the time series.
+    pub tick: Duration,
+}
+
+/// When a measurement ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Length {
+    /// After this time.
+    Time(Duration),
+    /// After this many operations of all threads together.
+    Operations(u64),
+}
+
+/// What was measured.
+#[derive(Debug, Default)]
+pub struct Measured {
+    /// Length of the measurement.
+    pub seconds: f64,
+    /// Operations completed in it.
+    pub operations: u64,
+    /// Times of all operations.
+    pub latencies: Latencies,
+    /// Times by kind, the kinds that occurred.
+    pub by_kind: Vec<(Kind, Latencies)>,
+    /// Operations that failed.
+    pub errors: u64,
+    /// What the first of them said.
+    pub first_error: Option<String>,
+    /// Values read back and found right.
+    pub verified: u64,
+    /// Values that were wrong or missing.
+    pub wrong: u64,
+    /// Times a transaction was run again after a conflict.
+    pub reruns: u64,
+    /// Seconds since the beginning, and operations completed in the tick that ended then.
+    pub over_time: Vec<(f64, u64)>,
+    /// What the engine counted meanwhile.
+    pub counters: Counters,
+}
+
+/// Failed operations after which a thread gives up.
+const ERRORS_MAX: u64 = 100;
+
+/// Bytes of the values written by one batch of the load.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// Threads are there, but nothing is asked yet.
+const HOLD: u8 = 0;
+/// Requests are made, not measured.
+const WARMUP: u8 = 1;
+/// Requests are measured.
+const MEASURE: u8 = 2;
+/// Nothing more is asked.
+const STOP: u8 = 3;
+
+/// Loads the records in key order; returns how long it took.
+pub fn load(store: &dyn Store, plan: &Plan) -> Outcome<Duration> {
+    let began = Instant::now();
+    let progress = Progress::new("load", plan.records);
+    let batch_records = (BATCH_BYTES / (plan.value_bytes + values::KEY_BYTES)).clamp(1, 1000) as u64;
+    let mut batch: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    let mut first = 0;
+    while first < plan.records {
+        let end = plan.records.min(first + batch_records);
+        batch.resize_with((end - first) as usize, Default::default);
+        for (record, (key, value)) in (first..end).zip(&mut batch) {
+            let number = values::loaded(record);
+            key.clear();
+            key.extend_from_slice(&values::key(number));
+            values::fill(number, 0, plan.value_bytes, value);
+        }
+        store.write(&batch)?;
+        progress.set(end);
+        first = end;
+    }
+    Ok(began.elapsed())
+}
+
+/// Runs the workload over a loaded store.
+pub fn run(store: &dyn Store, plan: &Plan) -> Outcome<Measured> {
+    let phase = AtomicU8::new(HOLD);
+    let running = AtomicUsize::new(plan.threads as usize);
+    let counts: Vec<Count> = (0..plan.threads).map(|_| Count::default()).collect();
+    thread::scope(|scope| {
+        let conductor = thread::current();
+        let workers: Vec<_> = (0..plan.threads)
+            .map(|thread| {
+                let worker = Worker::new(store, plan, thread, &phase, &counts[thread as usize].0);
+                let (running, conductor) = (&running, conductor.clone());
+                scope.spawn(move || {
+                    // Counted down also by a panic, or the conductor would wait for it for ever.
+                    let _leaving = Leaving(running, conductor);
+                    worker.work()
+                })
+            })
+            .collect();
+        let mut measured = conduct(store, plan, &phase, &running, &counts);
+        for worker in workers {
+            match worker.join() {
+                Ok(found) => measured.take_in(found),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(measured)
+    })
+}
+
+/// One thread's operations, on a cache line of their own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Count(AtomicU64);
+
+/// Tells the conductor that a worker has left.
+struct Leaving<'a>(&'a AtomicUsize, thread::Thread);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.1.unpark();
+    }
+}
+
+/// Moves the phases on and takes the time series.
+fn conduct(
+    store: &dyn Store,
+    plan: &Plan,
+    phase: &AtomicU8,
+    running: &AtomicUsize,
+    counts: &[Count],
+) -> Measured {
+    let total = || counts.iter().map(|count| count.0.load(Ordering::Relaxed)).sum::<u64>();
+    let finished = || running.load(Ordering::SeqCst) == 0;
+    let sleep_until = |end: Instant| {
+        while !finished() && Instant::now() < end {
+            thread::park_timeout(end.saturating_duration_since(Instant::now()));
+        }
+    };
+    if !plan.warmup.is_zero() {
+        phase.store(WARMUP, Ordering::SeqCst);
+        sleep_until(Instant::now() + plan.warmup);
+    }
+
+    let before = store.counters();
+    let (title, steps, end) = match plan.length {
+        Length::Time(time) => ("run", time.as_millis() as u64, Some(time)),
+        Length::Operations(operations) => ("run", operations, None),
+    };
+    let progress = Progress::new(title, steps);
+    let began = Instant::now();
+    phase.store(MEASURE, Ordering::SeqCst);
+    let mut measured = Measured::default();
+    let mut done = 0;
+    loop {
+        let tick = plan.tick * (measured.over_time.len() as u32 + 1);
+        sleep_until(began + end.map_or(tick, |end| tick.min(end)));
+        let elapsed = began.elapsed();
+        let now = total();
+        measured.over_time.push((elapsed.as_secs_f64(), now - done));
+        done = now;
+        progress.set(if end.is_some() { elapsed.as_millis() as u64 } else { now });
+        if finished() || end.is_some_and(|end| elapsed >= end) {
+            break;
+        }
+    }
+    phase.store(STOP, Ordering::SeqCst);
+    measured.seconds = began.elapsed().as_secs_f64();
+    measured.counters = store.counters().since(&before);
+    measured
+}
+
+impl Measured {
+    fn take_in(&mut self, found: Measured) {
+        self.operations += found.operations;
+        self.errors += found.errors;
+        self.verified += found.verified;
+        self.wrong += found.wrong;
+        self.reruns += found.reruns;
+        self.first_error = self.first_error.take().or(found.first_error);
+        for (kind, latencies) in found.by_kind {
+            self.latencies.add(&latencies);
+            match self.by_kind.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, sum)) => sum.add(&latencies),
+                None => self.by_kind.push((kind, latencies)),
+            }
+        }
+        self.by_kind.sort_by_key(|(kind, _)| *kind);
+    }
+}
+
+/// One thread's work.
+struct Worker<'a> {
+    store: &'a dyn Store,
+    stream: Stream,
+    value_bytes: usize,
+    quota: u64,
+    phase: &'a AtomicU8,
+    count: &'a AtomicU64,
+    value: Vec<u8>,
+    found: Measured,
+}
+
+impl<'a> Worker<'a> {
+    fn new(
+        store: &'a dyn Store,
+        plan: &Plan,
+        thread: u64,
+        phase: &'a AtomicU8,
+        count: &'a AtomicU64,
+    ) -> Worker<'a> {
+        let quota = match plan.length {
+            Length::Time(_) => u64::MAX,
+            Length::Operations(all) => all / plan.threads + u64::from(thread < all % plan.threads),
+        };
+        Worker {
+            store,
+            stream: Stream::new(&plan.mix, plan.distribution, plan.records, thread, plan.threads, plan.seed),
+            value_bytes: plan.value_bytes,
+            quota,
+            phase,
+            count,
+            value: Vec::new(),
+            found: Measured::default(),
+        }
+    }
+
+    fn work(mut self) -> Measured {
+        while self.phase.load(Ordering::Relaxed) == HOLD {
+            thread::yield_now();
+        }
+        while self.phase.load(Ordering::Relaxed) == WARMUP {
+            let operation = self.stream.next_operation();
+            if self.request(operation).is_err() {
+                break;
+            }
+        }
+        // What the warm-up found wrong stays counted: it is wrong all the same.
+        let (wrong, errors) = (self.found.wrong, self.found.errors);
+        self.found = Measured { wrong, errors, ..Measured::default() };
+        let mut latencies: [Option<Latencies>; Kind::ALL.len()] = Default::default();
+        let mut began = Instant::now();
+        while self.found.operations < self.quota && self.phase.load(Ordering::Relaxed) != STOP {
+            let operation = self.stream.next_operation();
+            let outcome = self.request(operation);
+            let ended = Instant::now();
+            match outcome {
+                Ok(()) => {
+                    latencies[operation.kind as usize].get_or_insert_default().record(ended - began);
+                    self.found.operations += 1;
+                    self.count.store(self.found.operations, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    self.found.errors += 1;
+                    self.found.first_error.get_or_insert_with(|| error.to_string());
+                    if self.found.errors >= ERRORS_MAX {
+                        break;
+                    }
+                }
+            }
+            began = ended;
+        }
+        self.found.by_kind =
+            Kind::ALL.into_iter().zip(latencies).filter_map(|(kind, found)| Some((kind, found?))).collect();
+        self.found
+    }
+
+    #[inline]
+    fn request(&mut self, operation: Operation) -> Outcome {
+        let key = values::key(operation.number);
+        match operation.kind {
+            Kind::Read => {
+                let value = self.store.get(&key)?;
+                self.check(operation.number, value.as_deref());
+            }
+            Kind::Update | Kind::Insert => {
+                values::fill(operation.number, operation.version, self.value_bytes, &mut self.value);
+                self.store.put(&key, &self.value)?;
+            }
+            Kind::ReadModifyWrite => self.read_modify_write(&key, operation)?,
+            Kind::Scan => self.scan(&key, operation)?,
+        }
+        Ok(())
+    }
+
+    fn read_modify_write(&mut self, key: &[u8], operation: Operation) -> Outcome {
+        values::fill(operation.number, operation.version, self.value_bytes, &mut self.value);
+        let (store, next) = (self.store, &self.value);
+        let mut old = None;
+        self.found.reruns += store.transact(&mut |transaction: &mut dyn Access| {
+            old = transaction.get(key)?;
+            transaction.put(key, next)?;
+            Ok(Ending::Commit)
+        })?;
+        self.check(operation.number, old.as_deref());
+        Ok(())
+    }
+
+    fn scan(&mut self, from: &[u8], operation: Operation) -> Outcome {
+        let (size, mut seen, mut right, mut last) = (self.value_bytes, 0u64, 0u64, None);
+        self.store.scan(from, &mut |key, value| {
+            let number = values::number(key);
+            let in_order = last < number;
+            last = number;
+            seen += 1;
+            right += u64::from(in_order && number.is_some_and(|number| values::check(number, size, value)));
+            if seen < operation.scan_length { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        self.found.verified += right;
+        // The record scanned from was loaded, so an empty answer is wrong too.
+        self.found.wrong += (seen - right).max(u64::from(seen == 0));
+        Ok(())
+    }
+
+    fn check(&mut self, number: u64, value: Option<&[u8]>) {
+        match value.is_some_and(|value| values::check(number, self.value_bytes, value)) {
+            true => self.found.verified += 1,
+            false => self.found.wrong += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::tests::MemoryStore;
+
+    fn plan(mix: &str, length: Length) -> Plan {
+        Plan {
+            mix: mix.parse().unwrap(),
+            distribution: Distribution::Zipfian(0.99),
+            records: 500,
+            value_bytes: 40,
+            threads: 2,
+            length,
+            warmup: Duration::ZERO,
+            seed: 1,
+            tick: Duration::from_millis(20),
+        }
+    }
+
+    #[test]
+    fn every_mix_completes_its_operations_and_verifies() {
+        for mix in ["a", "b", "c", "d", "e", "f", "ro", "ba", "wh", "rw:30", "scan"] {
+            let store = MemoryStore::default();
+            let plan = plan(mix, Length::Operations(1001));
+            load(&store, &plan).unwrap();
+            assert_eq!(store.0.lock().unwrap().len(), 500);
+            let measured = run(&store, &plan).unwrap();
+            assert_eq!((measured.operations, measured.errors, measured.wrong), (1001, 0, 0), "{mix}");
+            assert_eq!(measured.latencies.count(), 1001);
+            assert_eq!(measured.over_time.iter().map(|(_, count)| count).sum::<u64>(), 1001);
+            assert!(measured.verified > 0 && measured.seconds > 0.0);
+        }
+    }
+
+    #[test]
+    fn time_ends_a_run_after_its_warmup() {
+        let store = MemoryStore::default();
+        let plan =
+            Plan { warmup: Duration::from_millis(30), ..plan("a", Length::Time(Duration::from_millis(100))) };
+        load(&store, &plan).unwrap();
+        let measured = run(&store, &plan).unwrap();
+        assert!((0.1..1.0).contains(&measured.seconds), "{}", measured.seconds);
+        assert!(measured.over_time.len() >= 3 && measured.operations > 0);
+    }
+
+    #[test]
+    fn wrong_and_missing_values_are_found() {
+        let store = MemoryStore::default();
+        let plan = plan("c", Length::Operations(2000));
+        load(&store, &plan).unwrap();
+        for (at, value) in store.0.lock().unwrap().values_mut().enumerate() {
+            if at % 2 == 0 {
+                value[20] ^= 1;
+            }
+        }
+        let measured = run(&store, &plan).unwrap();
+        assert!(measured.wrong > 100 && measured.verified > 100);
+        store.0.lock().unwrap().clear();
+        assert_eq!(run(&store, &plan).unwrap().wrong, 2000);
+    }
+}

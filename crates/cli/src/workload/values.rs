@@ -1,0 +1,156 @@
+//! Keys by number, and values that prove themselves.
+//!
+//! A key is `user` and twenty decimal digits, so that keys sort as their numbers do. Loaded record `i` has number
+//! `i << 24`: a load is one ascending sweep, and the gaps leave room for 16 million inserts scattered over the whole
+//! range, since inserts at one end only would measure one page.
+//!
+//! A value begins with its version (8 bytes, little-endian) and goes on with words made from key number and version.
+//! A reader recomputes them: a value of another key, a torn value or bytes of another version cannot pass. Values
+//! shorter than 16 bytes have no room for a version and depend on the key alone.
+
+use super::zipf::Scatter;
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 24;
+
+/// Bits of a key number below the loaded record's.
+const GAP_BITS: u32 = 24;
+
+/// The shortest value that holds its version.
+const VERSIONED_BYTES_MIN: usize = 16;
+
+/// The key with this number.
+#[inline]
+pub fn key(mut number: u64) -> [u8; KEY_BYTES] {
+    let mut key = *b"user00000000000000000000";
+    for digit in key[4..].iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+    key
+}
+
+/// The number of a key, if it is one of ours.
+pub fn number(key: &[u8]) -> Option<u64> {
+    let digits = key.strip_prefix(b"user").filter(|digits| digits.len() == KEY_BYTES - 4)?;
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// The key number of loaded record `record`.
+#[inline]
+pub fn loaded(record: u64) -> u64 {
+    record << GAP_BITS
+}
+
+/// The key number of the `count`th insert over all threads, into one of the gaps between the loaded records.
+#[inline]
+pub fn inserted(scatter: &Scatter, records: u64, count: u64) -> u64 {
+    let gap = count % ((1 << GAP_BITS) - 1) + 1;
+    loaded(scatter.place(count % records)) | gap
+}
+
+/// Puts the value of `size` bytes for a key and version into `value`.
+pub fn fill(number: u64, version: u64, size: usize, value: &mut Vec<u8>) {
+    value.clear();
+    value.reserve(size);
+    let version = if size < VERSIONED_BYTES_MIN { 0 } else { version };
+    if size >= VERSIONED_BYTES_MIN {
+        value.extend_from_slice(&version.to_le_bytes());
+    }
+    let mut words = Words::new(number, version);
+    while value.len() < size {
+        let word = words.next().to_le_bytes();
+        value.extend_from_slice(&word[..word.len().min(size - value.len())]);
+    }
+}
+
+/// Whether `value` is one that [`fill`] makes for this key, at any version.
+pub fn check(number: u64, size: usize, value: &[u8]) -> bool {
+    if value.len() != size {
+        return false;
+    }
+    let (version, content) = match value.split_first_chunk() {
+        Some((version, content)) if size >= VERSIONED_BYTES_MIN => (u64::from_le_bytes(*version), content),
+        _ => (0, value),
+    };
+    let mut words = Words::new(number, version);
+    let (whole, rest) = content.as_chunks::<8>();
+    let whole = whole.iter().all(|chunk| u64::from_le_bytes(*chunk) == words.next());
+    whole && words.next().to_le_bytes().starts_with(rest)
+}
+
+/// A stream of words that depends on key and version. A counter, not a chain, so that the processor overlaps them.
+struct Words {
+    seed: u64,
+    counter: u64,
+}
+
+impl Words {
+    fn new(number: u64, version: u64) -> Words {
+        let seed = mix(number ^ mix(version.wrapping_add(0x9e37_79b9_7f4a_7c15)));
+        Words { seed, counter: seed }
+    }
+
+    #[inline]
+    fn next(&mut self) -> u64 {
+        self.counter = self.counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.counter ^ (self.counter >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        word ^ self.seed
+    }
+}
+
+/// A one-to-one scrambling of 64 bits (the finalizer of SplitMix64).
+pub fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_sort_as_their_numbers() {
+        assert_eq!(&key(0), b"user00000000000000000000");
+        assert_eq!(&key(u64::MAX), b"user18446744073709551615");
+        assert!(key(9) < key(10) && key(loaded(3)) < key(loaded(4)));
+        assert_eq!(number(&key(123_456)), Some(123_456));
+        assert_eq!(number(b"user1"), None);
+        assert_eq!(number(b"other000000000000000000"), None);
+    }
+
+    #[test]
+    fn inserts_meet_neither_the_loaded_nor_each_other() {
+        let records = 100;
+        let scatter = Scatter::new(records);
+        let mut seen: std::collections::HashSet<u64> = (0..records).map(loaded).collect();
+        assert!((0..10_000).all(|count| seen.insert(inserted(&scatter, records, count))));
+    }
+
+    #[test]
+    fn values_prove_themselves() {
+        let mut value = Vec::new();
+        let mut other = Vec::new();
+        for size in [0, 1, 7, 8, 15, 16, 17, 100, 1000] {
+            fill(7, 3, size, &mut value);
+            assert_eq!(value.len(), size);
+            assert!(check(7, size, &value));
+            assert!(!check(7, size + 1, &value));
+            if size > 0 {
+                assert!(!check(8, size, &value), "another key, {size} bytes");
+            }
+            for at in 0..size {
+                value[at] ^= 0x10;
+                assert!(!check(7, size, &value), "flipped byte {at} of {size}");
+                value[at] ^= 0x10;
+            }
+            fill(7, 4, size, &mut other);
+            assert_eq!(value != other, size >= VERSIONED_BYTES_MIN);
+        }
+        fill(7, 3, 100, &mut value);
+        fill(7, 4, 100, &mut other);
+        value[50..].copy_from_slice(&other[50..]);
+        assert!(!check(7, 100, &value), "half of each version");
+    }
+}

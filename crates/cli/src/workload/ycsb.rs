@@ -1,0 +1,324 @@
+//! The mixes of the Yahoo! Cloud Serving Benchmark (Cooper et al., SoCC 2010) and of the papers we compare with.
+//!
+//! A to F are YCSB's own. `ro`, `ba` and `wh` read 100, 50 and 10 percent and update the rest (Spitfire, SIGMOD
+//! 2021); `rw:PCT` reads PCT percent; `scan` does nothing but scans of 100 entries. A [`Stream`] is one thread's
+//! endless sequence of operations, fixed by the seed and the thread's number alone: it shares nothing with other
+//! threads, so a run can be repeated exactly and the generator costs no cache line.
+//!
+//! "Latest" (workload D) asks mostly for what was inserted last. Each thread takes its own inserts for the newest
+//! and the loaded records for older: no thread ever asks for a record that another has not committed yet.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::values;
+use super::zipf::{Scatter, Zipf};
+
+/// The most entries a scan of workload E asks for.
+const SCAN_LENGTH_MAX: u64 = 100;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// Read one value and check it.
+    Read,
+    /// Set one value without reading it.
+    Update,
+    /// Add a record.
+    Insert,
+    /// Read some entries in key order.
+    Scan,
+    /// Read one value and set it, in one transaction.
+    ReadModifyWrite,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 5] = [Kind::Read, Kind::Update, Kind::Insert, Kind::Scan, Kind::ReadModifyWrite];
+
+    /// The kind's name in JSON and in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Read => "read",
+            Kind::Update => "update",
+            Kind::Insert => "insert",
+            Kind::Scan => "scan",
+            Kind::ReadModifyWrite => "read_modify_write",
+        }
+    }
+}
+
+/// Percentages of the kinds of operations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mix {
+    name: String,
+    percent: [u8; Kind::ALL.len()],
+    latest: bool,
+    /// Whether every scan has the greatest length, instead of a random one up to it.
+    long_scans: bool,
+}
+
+impl FromStr for Mix {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Mix, String> {
+        //                                                read update insert scan rmw
+        let percent = match name {
+            "a" | "ba" => [50, 50, 0, 0, 0],
+            "b" => [95, 5, 0, 0, 0],
+            "c" | "ro" => [100, 0, 0, 0, 0],
+            "d" => [95, 0, 5, 0, 0],
+            "e" => [0, 0, 5, 95, 0],
+            "f" => [50, 0, 0, 0, 50],
+            "wh" => [10, 90, 0, 0, 0],
+            "scan" => [0, 0, 0, 100, 0],
+            other => match other.strip_prefix("rw:").map(str::parse::<u8>) {
+                Some(Ok(reads @ 0..=100)) => [reads, 100 - reads, 0, 0, 0],
+                Some(_) => return Err(format!("{other:?}: PCT in rw:PCT is a whole number from 0 to 100")),
+                None => {
+                    return Err(format!(
+                        "there is no workload {other:?}; use a b c d e f ro ba wh scan or rw:PCT"
+                    ));
+                }
+            },
+        };
+        Ok(Mix { name: name.to_owned(), percent, latest: name == "d", long_scans: name == "scan" })
+    }
+}
+
+impl fmt::Display for Mix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// How often which record is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Distribution {
+    /// Zipf's law with this theta.
+    Zipfian(f64),
+    /// All alike.
+    Uniform,
+}
+
+impl FromStr for Distribution {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Distribution, String> {
+        match text.split_once(':') {
+            None if text == "uniform" => Ok(Distribution::Uniform),
+            None if text == "zipfian" => Ok(Distribution::Zipfian(0.99)),
+            Some(("zipfian", theta)) => match theta.parse::<f64>() {
+                Ok(theta) if theta > 0.0 && theta < 2.0 => Ok(Distribution::Zipfian(theta)),
+                _ => Err(format!("{theta:?} is no theta; use a number above 0 and below 2")),
+            },
+            _ => Err(format!("there is no distribution {text:?}; use zipfian:THETA or uniform")),
+        }
+    }
+}
+
+impl fmt::Display for Distribution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Distribution::Zipfian(theta) => write!(f, "zipfian:{theta}"),
+            Distribution::Uniform => f.write_str("uniform"),
+        }
+    }
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// What to do.
+    pub kind: Kind,
+    /// Number of the key, see [`values::key`].
+    pub number: u64,
+    /// Version of the value written, never the same twice in a run.
+    pub version: u64,
+    /// Entries a scan reads.
+    pub scan_length: u64,
+}
+
+/// The operations of one thread.
+pub struct Stream {
+    random: SmallRng,
+    mix: Mix,
+    records: u64,
+    scatter: Scatter,
+    zipf: Option<Zipf>,
+    thread: u64,
+    threads: u64,
+    inserts: u64,
+    writes: u64,
+}
+
+impl Stream {
+    /// The stream of `thread` out of `threads` over `records` loaded records.
+    pub fn new(
+        mix: &Mix,
+        distribution: Distribution,
+        records: u64,
+        thread: u64,
+        threads: u64,
+        seed: u64,
+    ) -> Stream {
+        let seed = values::mix(values::mix(seed).wrapping_add(thread));
+        Stream {
+            random: SmallRng::seed_from_u64(seed),
+            mix: mix.clone(),
+            records,
+            scatter: Scatter::new(records),
+            zipf: match distribution {
+                Distribution::Zipfian(theta) => Some(Zipf::new(records, theta)),
+                Distribution::Uniform => None,
+            },
+            thread,
+            threads,
+            inserts: 0,
+            writes: 0,
+        }
+    }
+
+    /// The next operation.
+    #[inline]
+    pub fn next_operation(&mut self) -> Operation {
+        let kind = self.kind();
+        let number = match kind {
+            Kind::Insert => {
+                self.inserts += 1;
+                if let (Some(zipf), true) = (&mut self.zipf, self.mix.latest) {
+                    zipf.resize(self.records + self.inserts);
+                }
+                self.own_insert(self.inserts - 1)
+            }
+            _ if self.mix.latest => self.latest(),
+            _ => {
+                let rank = self.rank(self.records);
+                values::loaded(self.scatter.place(rank))
+            }
+        };
+        self.writes += 1;
+        let scan_length = match kind {
+            Kind::Scan if self.mix.long_scans => SCAN_LENGTH_MAX,
+            Kind::Scan => self.random.random_range(1..=SCAN_LENGTH_MAX),
+            _ => 0,
+        };
+        Operation { kind, number, version: (self.thread + 1) << 48 | self.writes, scan_length }
+    }
+
+    fn kind(&mut self) -> Kind {
+        let mut draw = self.random.random_range(0..100u8);
+        for (kind, percent) in Kind::ALL.into_iter().zip(self.mix.percent) {
+            if draw < percent {
+                return kind;
+            }
+            draw -= percent;
+        }
+        unreachable!("the percentages of {} do not add up to 100", self.mix)
+    }
+
+    fn rank(&mut self, items: u64) -> u64 {
+        match &self.zipf {
+            Some(zipf) => zipf.sample(&mut self.random),
+            None => self.random.random_range(0..items),
+        }
+    }
+
+    fn latest(&mut self) -> u64 {
+        let back = self.rank(self.records + self.inserts);
+        match self.inserts.checked_sub(back + 1) {
+            Some(insert) => self.own_insert(insert),
+            None => values::loaded(self.records - 1 - (back - self.inserts)),
+        }
+    }
+
+    /// Key number of this thread's `nth` insert.
+    fn own_insert(&self, nth: u64) -> u64 {
+        values::inserted(&self.scatter, self.records, nth * self.threads + self.thread)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn stream(mix: &str, seed: u64, thread: u64) -> Stream {
+        Stream::new(&mix.parse().unwrap(), Distribution::Zipfian(0.99), 1000, thread, 2, seed)
+    }
+
+    #[test]
+    fn the_mixes_keep_their_percentages() {
+        let shares = [
+            ("a", Kind::Read, 50),
+            ("b", Kind::Update, 5),
+            ("c", Kind::Read, 100),
+            ("d", Kind::Insert, 5),
+            ("e", Kind::Scan, 95),
+            ("f", Kind::ReadModifyWrite, 50),
+            ("ro", Kind::Read, 100),
+            ("ba", Kind::Update, 50),
+            ("wh", Kind::Update, 90),
+            ("rw:80", Kind::Read, 80),
+            ("rw:0", Kind::Update, 100),
+            ("scan", Kind::Scan, 100),
+        ];
+        for (mix, kind, percent) in shares {
+            let mut stream = stream(mix, 1, 0);
+            let count = (0..20_000).filter(|_| stream.next_operation().kind == kind).count();
+            assert!(count.abs_diff(percent * 200) < 400, "{mix}: {count}");
+        }
+    }
+
+    #[test]
+    fn a_seed_fixes_each_thread_and_parts_them() {
+        let take = |seed, thread| {
+            let mut stream = stream("a", seed, thread);
+            (0..100).map(|_| stream.next_operation()).collect::<Vec<_>>()
+        };
+        assert_eq!(take(1, 0), take(1, 0));
+        assert_ne!(take(1, 0), take(2, 0));
+        assert_ne!(take(1, 0), take(1, 1));
+    }
+
+    #[test]
+    fn latest_asks_only_for_what_exists_and_mostly_for_the_new() {
+        let mut stream = stream("d", 4, 1);
+        let mut present: HashSet<u64> = (0..1000).map(values::loaded).collect();
+        let mut new = 0;
+        for _ in 0..20_000 {
+            let operation = stream.next_operation();
+            match operation.kind {
+                Kind::Insert => assert!(present.insert(operation.number)),
+                _ => assert!(present.contains(&operation.number)),
+            }
+            new += u32::from(operation.kind == Kind::Read && operation.number & 0xff_ffff != 0);
+        }
+        assert!(new > 10_000, "{new}");
+    }
+
+    #[test]
+    fn scans_have_their_lengths() {
+        let mut e = stream("e", 1, 0);
+        let lengths: HashSet<u64> = (0..10_000).map(|_| e.next_operation().scan_length).collect();
+        assert_eq!(lengths.len(), 101);
+        assert_eq!(stream("scan", 1, 0).next_operation().scan_length, 100);
+    }
+
+    #[test]
+    fn names_round_trip_and_others_are_refused() {
+        for name in ["a", "rw:7", "scan"] {
+            assert_eq!(name.parse::<Mix>().unwrap().to_string(), name);
+        }
+        assert!("rw:101".parse::<Mix>().is_err() && "g".parse::<Mix>().is_err());
+        assert_eq!("uniform".parse::<Distribution>().unwrap().to_string(), "uniform");
+        assert_eq!("zipfian:0.3".parse::<Distribution>().unwrap().to_string(), "zipfian:0.3");
+        for wrong in ["zipfian:0", "zipfian:2", "zipfian:NaN", "pareto", "zipfian:"] {
+            assert!(wrong.parse::<Distribution>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The built command: what it prints where, and its exit codes.
+
+use std::process::{Command, Output};
+
+fn terrace(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_terrace")).args(arguments).output().expect("the command starts")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("output is text")
+}
+
+#[test]
+fn help_and_version_succeed() {
+    let help = terrace(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    for command in
+        ["demo", "bench", "load", "dump", "get", "put", "delete", "scan", "stat", "verify", "devices"]
+    {
+        assert!(text(&help.stdout).contains(command), "{command}");
+    }
+    assert!(text(&terrace(&["--version"]).stdout).starts_with("terrace "));
+    assert!(!text(&terrace(&["demo", "--help"]).stdout).contains("victim"));
+}
+
+#[test]
+fn wrong_command_lines_exit_with_two_and_name_the_flag() {
+    for (line, named) in [
+        (&["nonsense"][..], "nonsense"),
+        (&["bench", "ycsb", "--dram", "64MB"], "MiB"),
+        (&["bench", "ycsb", "--workload", "q"], "--workload"),
+        (&["get", "db", "key"], "--table"),
+        (&["stat"], "DB"),
+        (&["demo", "--config", "/no/such.toml"], "/no/such.toml"),
+        (&["load", "db", "--table", "t", "--format", "xml", "f"], "--format"),
+    ] {
+        let output = terrace(line);
+        assert_eq!(output.status.code(), Some(2), "{line:?}");
+        assert!(output.stdout.is_empty());
+        assert!(text(&output.stderr).contains(named), "{line:?}: {}", text(&output.stderr));
+    }
+}
+
+#[test]
+fn a_config_file_is_read_and_its_unknown_keys_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("c.toml");
+    let place = directory.path().to_str().unwrap();
+    std::fs::write(&file, format!("json = true\nstore = {place:?}\nthreads = 4\n")).unwrap();
+    let output = terrace(&["devices", "--config", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["store"][0]["path"], place);
+    std::fs::write(&file, "thread = 4\n").unwrap();
+    let output = terrace(&["devices", "--config", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("\"thread\""));
+}
+
+#[test]
+fn devices_prints_one_object_and_no_progress_into_a_pipe() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = terrace(&["devices", "--json", "--store", directory.path().to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(output.stderr.is_empty());
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(found["nodes"][0]["read_gb_s"].as_f64().unwrap() > 0.0);
+    let output = terrace(&["devices", "--store", "/no/such/directory"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("/no/such/directory"));
+}
