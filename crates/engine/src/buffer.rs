@@ -1,2 +1,41 @@
-//! The buffer pool.
+//! The buffer pool: pages in frames over a store and a log.
+//!
+//! | file            | what is in it                                                        |
+//! |-----------------|----------------------------------------------------------------------|
+//! | `view.rs`       | reading bytes that may be changing                                   |
+//! | `latch.rs`      | the state word: latch, mark, dirty, claim, version                   |
+//! | `table.rs`      | the page table                                                       |
+//! | `frames.rs`     | the frames and their headers                                         |
+//! | `pool.rs`       | faults, and who may wait for what                                    |
+//! | `guard.rs`      | optimistic and exclusive guards                                      |
+//! | `sweep.rs`      | replacement                                                          |
+//! | `change.rs`     | logged changes, new pages, freed pages                               |
+//! | `upkeep.rs`     | the background work and its thread                                   |
+//! | `write_back.rs` | images on their way to the store                                     |
+//! | `checkpoint.rs` | chunks, directory, superblock, the cut of the log                    |
+//! | `cleaner.rs`    | emptying sparse segments                                             |
+//! | `mapping.rs`    | what is known of chunks and directory blocks                         |
+//! | `recovery.rs`   | from superblock and log to a pool that is as it was                  |
+
+pub(crate) mod backoff;
+mod change;
+mod checkpoint;
+mod cleaner;
+mod frames;
+mod guard;
+mod latch;
+mod mapping;
+mod pool;
+mod recovery;
+mod stats;
+mod sweep;
+mod table;
+mod upkeep;
 pub(crate) mod view;
+mod write_back;
+
+pub(crate) use change::{Edit, Grant, NewPage};
+pub(crate) use guard::{ReadGuard, WriteGuard};
+pub use pool::Mode;
+pub(crate) use pool::{Pool, Stop};
+pub(crate) use recovery::{Files, Layout, Loser, PoolOptions, Recovered, Redo};

@@ -89,7 +89,9 @@ impl Pool {
                 drop(ids);
                 self.give_frame(frame);
                 self.space.ungrant(1);
-                return Err(Error::Full { what: "every page id the page table has room for is in use".into() });
+                return Err(Error::Full {
+                    what: "every page id the page table has room for is in use".into(),
+                });
             }
         };
         Ok(NewPage { pool: self, id: PageId(id), frame: Some(frame) })
@@ -100,7 +102,7 @@ impl Pool {
     pub(crate) fn change<'a, 'p: 'a>(
         &'p self,
         record: &mut RecordBuilder,
-        reservation: Option<&mut Reservation>,
+        reservation: Option<&mut Reservation<'_>>,
         edits: impl IntoIterator<Item = Edit<'a, 'p>>,
     ) -> Result<Appended> {
         let ticket = self.wal.enter();
@@ -115,7 +117,7 @@ impl Pool {
                 }
                 Edit::Create(new, content) => {
                     page::set_lsn(content, lsn);
-                    self.create(new, lsn, content);
+                    self.bring_into_being(new, lsn, content);
                 }
                 Edit::Free(guard) => {
                     self.note_change(&guard, lsn);
@@ -144,7 +146,7 @@ impl Pool {
         }
     }
 
-    fn create(&self, mut new: NewPage<'_>, lsn: Lsn, content: &[u8]) {
+    fn bring_into_being(&self, mut new: NewPage<'_>, lsn: Lsn, content: &[u8]) {
         let frame = new.frame.take().expect("a new page has its frame until it is used");
         debug_assert_eq!(page::page_id(content), new.id);
         self.install(new.id, frame, Mapped::FREE, lsn, content);

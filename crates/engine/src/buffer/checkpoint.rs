@@ -28,7 +28,7 @@ const ATTEMPTS: u32 = 100;
 impl Pool {
     /// One step: brings the log back to half its capacity, if it is above.
     pub(super) fn checkpoint_step(&self, upkeep: &mut Upkeep) -> Result<()> {
-        let capacity = self.wal.capacity();
+        let capacity = self.log_capacity;
         let (tail, cut) = (self.wal.tail().0, self.wal.cut().0);
         if tail - cut <= capacity / LOG_SHARE {
             return Ok(());
@@ -145,6 +145,7 @@ impl Pool {
         let entry = self.table.entry(id).expect("ids of chunks are within the table");
         loop {
             match entry.location() {
+                Location::Nowhere if self.unwritten.lock().contains(&id.0) => return Mapped::UNWRITTEN,
                 Location::Nowhere => return Mapped::FREE,
                 Location::Store(mapped) => return mapped,
                 Location::Frame(frame) => {
@@ -166,7 +167,10 @@ impl Pool {
         }
         let cut = self.cut(upkeep);
         let moved = cut.0 - self.wal.cut().0;
-        if freed.is_empty() && moved < (self.wal.capacity() / CUT_SHARE).min(64 << 10) && moved < target.0 - self.wal.cut().0 {
+        if freed.is_empty()
+            && moved < (self.log_capacity / CUT_SHARE).min(64 << 10)
+            && moved < target.0 - self.wal.cut().0
+        {
             return Ok(());
         }
         self.put_superblock(upkeep, cut)?;
@@ -190,15 +194,16 @@ impl Pool {
         }
         // The file may have grown; a superblock must not name segments that are not there after a crash.
         self.sync_store()?;
-        upkeep.slots.write(&upkeep.superblock).inspect_err(|error| self.wal.poison(error.to_string()))?;
+        upkeep.slots.write(&upkeep.superblock).inspect_err(|error| self.wal.poison(&error.to_string()))?;
         self.stats.superblocks.fetch_add(1, Relaxed);
         self.wal.set_cut(cut);
         Ok(())
     }
 
     fn write_directory(&self, upkeep: &mut Upkeep, freed: &mut Vec<u64>) -> Result<()> {
-        let dirty: Vec<usize> =
-            (0..upkeep.mapping.blocks.len()).filter(|&block| !upkeep.mapping.blocks[block].dirty.is_none()).collect();
+        let dirty: Vec<usize> = (0..upkeep.mapping.blocks.len())
+            .filter(|&block| !upkeep.mapping.blocks[block].dirty.is_none())
+            .collect();
         for batch in dirty.chunks(self.staging_pages(upkeep)) {
             let runs = self.space.allocate(batch.len() as u64, SPARE_SEGMENTS.min(1)).ok_or_else(no_room)?;
             let mut images = Vec::with_capacity(batch.len());
@@ -227,13 +232,7 @@ impl Pool {
     /// How far the log can be cut.
     pub(super) fn cut(&self, upkeep: &Upkeep) -> Lsn {
         // First what bounds everything that may become dirty while the rest is looked at.
-        let mut cut = self.wal.durable();
-        if !planted(Bug::CutPastCommitInFlight) {
-            cut = cut.min(self.wal.floor());
-        }
-        if planted(Bug::CutPastWatermark) {
-            cut = self.wal.tail();
-        }
+        let mut cut = self.wal.cut_limit();
         let events = self.events.lock().iter().map(|event| event.lsn).min();
         cut = cut.min(events.unwrap_or(cut));
         for frame in 0..self.frames.count() {

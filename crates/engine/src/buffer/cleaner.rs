@@ -46,7 +46,8 @@ impl Pool {
 
     /// Write-back found no room for `pages` images: empties segments until there is.
     pub(super) fn make_room(&self, upkeep: &mut Upkeep, pages: u64) -> Result<()> {
-        let wanted = pages.div_ceil(self.space.geometry().segment_pages) + super::write_back::SPARE_SEGMENTS + 1;
+        let wanted =
+            pages.div_ceil(self.space.geometry().segment_pages) + super::write_back::SPARE_SEGMENTS + 1;
         for _ in 0..self.space.segments() * 2 {
             if self.space.free_segments() >= wanted || !self.clean_one(upkeep)? {
                 break;
@@ -78,10 +79,13 @@ impl Pool {
         Ok(true)
     }
 
-    /// Dirty pages need a new image anyway; those latched just now are moved by a later visit.
+    /// Dirty pages need a new image anyway; those latched just now are moved by a later visit. Unlike write-back, the
+    /// cleaner may use the last segments: what it frees is worth more.
     fn write_dirty_elsewhere(&self, upkeep: &mut Upkeep, dirty: &[PageId]) -> Result<()> {
-        // Not `write_back`, which would come back here for room: the cleaner may use the last segments.
-        let _ = self.write_back_from_reserve(upkeep, dirty)?;
+        for batch in dirty.chunks(self.staging_pages(upkeep)) {
+            let runs = self.space.allocate(batch.len() as u64, 0).ok_or_else(no_room)?;
+            self.write_claimed(upkeep, batch, &runs)?;
+        }
         Ok(())
     }
 
@@ -95,7 +99,9 @@ impl Pool {
             let count = at_once.min(first + pages - place);
             let offset = place * self.page_bytes as u64;
             let bytes = &mut upkeep.staging[..count as usize * self.page_bytes];
-            self.device.read_at(offset, bytes).map_err(|source| Error::io("read", file, Some(offset), source))?;
+            self.device
+                .read_at(offset, bytes)
+                .map_err(|source| Error::io("read", file, Some(offset), source))?;
             for slot in 0..count {
                 let start = slot as usize * self.page_bytes;
                 let image = &upkeep.staging[start..start + self.page_bytes];
@@ -131,14 +137,16 @@ impl Pool {
 
     /// Copies images as they are to new places.
     fn move_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<()> {
-        let runs = self.space.allocate(pages.len() as u64, 0).ok_or_else(|| Error::Full {
-            what: "the cleaner has no segment left to move images into".into(),
-        })?;
+        let runs = self.space.allocate(pages.len() as u64, 0).ok_or_else(no_room)?;
         let places = places(&runs);
         let mut images = Vec::with_capacity(pages.len());
         for (slot, &(id, place)) in pages.iter().enumerate() {
             let mapped = self.durable_state(id);
-            debug_assert_eq!(mapped.place(), Some(place), "the durable state changes under the upkeep lock only");
+            debug_assert_eq!(
+                mapped.place(),
+                Some(place),
+                "the durable state changes under the upkeep lock only"
+            );
             let buffer = &mut upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
             if let Err(error) = self.read_image(id, mapped, buffer) {
                 for &place in &places {
@@ -159,4 +167,8 @@ impl Pool {
         self.stats.images_moved.fetch_add(images.len() as u64, Relaxed);
         Ok(())
     }
+}
+
+fn no_room() -> Error {
+    Error::Full { what: "the cleaner has no segment left to move images into".into() }
 }

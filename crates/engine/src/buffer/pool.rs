@@ -80,6 +80,7 @@ pub(crate) struct Pool {
     pub(super) space: Space,
     pub(super) wal: Arc<Wal>,
     pub(super) page_bytes: usize,
+    pub(super) log_capacity: u64,
     pub(super) free: Mutex<FreeFrames>,
     pub(super) ids: Mutex<PageIds>,
     pub(super) events: Mutex<Vec<Event>>,
@@ -90,6 +91,8 @@ pub(crate) struct Pool {
     pub(crate) stats: PoolStats,
     /// What recovery still has to read of the log; the cut stays below it.
     pub(super) recovery_floor: AtomicU64,
+    /// Recovery: pages that are allocated but that the log alone knows, until redo puts them into a frame.
+    pub(super) unwritten: Mutex<std::collections::HashSet<u64>>,
     /// The highest commit timestamp drawn; the transaction layer keeps it, the superblock stores it.
     pub(crate) highest_timestamp: Arc<AtomicU64>,
 }
@@ -119,6 +122,14 @@ impl Pool {
     /// Bytes of a page.
     pub(crate) fn page_bytes(&self) -> usize {
         self.page_bytes
+    }
+
+    /// An error if something failed for good.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.wal.poisoned() {
+            Some(reason) => Err(Error::Poisoned { reason: reason.to_owned() }),
+            None => Ok(()),
+        }
     }
 
     /// Who does the background work.
@@ -227,9 +238,12 @@ impl Pool {
         let place = mapped.place().expect("only pages with an image are read");
         let offset = place * self.page_bytes as u64;
         let file = self.device.name();
-        self.device.read_at(offset, buffer).map_err(|source| Error::io("read", file, Some(offset), source))?;
+        self.device
+            .read_at(offset, buffer)
+            .map_err(|source| Error::io("read", file, Some(offset), source))?;
         self.stats.store_reads.fetch_add(1, Relaxed);
-        let damaged = |what: &str| Err(Error::corrupt(file, Some(id.0), format!("{what} (byte {offset} of the file)")));
+        let damaged =
+            |what: &str| Err(Error::corrupt(file, Some(id.0), format!("{what} (byte {offset} of the file)")));
         let (checksum, holds) = page::checksum(buffer);
         if !holds {
             return damaged("its checksum does not hold");

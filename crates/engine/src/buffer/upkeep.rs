@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::store::place::Mapped;
 use crate::store::superblock::{Slots, Superblock};
+use crate::wal::{Class, Reservation};
 
 /// How long the upkeep thread sleeps when nobody rings.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -41,7 +42,7 @@ impl Pool {
     /// Takes allocations and frees whose records are durable into the durable state. Returns up to where.
     pub(super) fn absorb(&self, upkeep: &mut Upkeep) -> Lsn {
         // In this order: a record below the floor has been queued, one below the durable end will survive.
-        let end = self.wal.durable().min(self.wal.floor());
+        let end = self.wal.cut_limit();
         let mut due: Vec<Event> = {
             let mut events = self.events.lock();
             let (due, later) = events.drain(..).partition(|event| event.lsn < end);
@@ -50,7 +51,11 @@ impl Pool {
         };
         due.sort_unstable_by_key(|event| event.lsn);
         for event in due {
-            if event.allocated { self.absorb_allocation(upkeep, event) } else { self.absorb_free(upkeep, event) }
+            if event.allocated {
+                self.absorb_allocation(upkeep, event)
+            } else {
+                self.absorb_free(upkeep, event)
+            }
         }
         upkeep.absorbed = upkeep.absorbed.max(end);
         end
@@ -153,7 +158,7 @@ impl Pool {
 
     /// Waits until the upkeep thread has done something, or a little while.
     pub(crate) fn wait_for_round(&self) -> Result<()> {
-        self.wal.check()?;
+        self.check()?;
         let mut rung = self.bell.rung.lock();
         if rung.stop {
             return Err(Error::Poisoned { reason: "the database is being closed".into() });
@@ -179,13 +184,13 @@ impl Pool {
                 rung.wanted = false;
                 std::mem::take(&mut rung.urgent)
             };
-            if self.wal.check().is_ok()
+            if self.check().is_ok()
                 && let Err(error) = self.wal.flush_to(self.wal.tail()).and_then(|()| self.round(urgent))
             {
                 match error {
                     // No room to write back: reads go on, and the next round tries again.
                     Error::Full { .. } => tracing::warn!(%error, "upkeep waits for disk space"),
-                    error => self.wal.poison(error.to_string()),
+                    error => self.wal.poison(&error.to_string()),
                 }
             }
             let mut rung = self.bell.rung.lock();
@@ -202,13 +207,13 @@ impl Pool {
     }
 
     /// Waits for log space for `bytes` bytes of a commit. The caller holds no latch and nothing in flight.
-    pub(crate) fn reserve_log(&self, bytes: u64) -> Result<crate::wal::Reservation> {
+    pub(crate) fn reserve_log(&self, bytes: u64) -> Result<Reservation<'_>> {
         let most = self.wal.max_reservation();
         if bytes > most {
             return Err(Error::TransactionTooLarge { bytes, max: most });
         }
         loop {
-            if let Some(reservation) = self.wal.reserve(bytes, crate::wal::Class::Commit) {
+            if let Some(reservation) = self.wal.reserve(bytes, Class::Commit) {
                 return Ok(reservation);
             }
             self.stats.log_waits.fetch_add(1, Relaxed);

@@ -43,22 +43,27 @@ impl Pool {
     }
 
     fn write_batch(&self, upkeep: &mut Upkeep, pages: &[PageId]) -> Result<usize> {
-        let runs = match self.space.allocate(pages.len() as u64, SPARE_SEGMENTS) {
-            Some(runs) => runs,
-            None => {
-                self.make_room(upkeep, pages.len() as u64)?;
-                self.space.allocate(pages.len() as u64, SPARE_SEGMENTS).ok_or_else(|| Error::Full {
-                    what: "no segment of the page file is free for images of changed pages".into(),
-                })?
-            }
-        };
+        let count = pages.len() as u64;
+        let mut runs = self.space.allocate(count, SPARE_SEGMENTS);
+        if runs.is_none() {
+            self.make_room(upkeep, count)?;
+            runs = self.space.allocate(count, SPARE_SEGMENTS);
+        }
+        let runs = runs.ok_or_else(|| Error::Full {
+            what: "no segment of the page file is free for images of changed pages".into(),
+        })?;
+        self.write_claimed(upkeep, pages, &runs)
+    }
+
+    /// Writes the dirty ones among `pages`, at most a staging buffer full, into places that were allocated for them.
+    pub(super) fn write_claimed(&self, upkeep: &mut Upkeep, pages: &[PageId], runs: &[Run]) -> Result<usize> {
         let images = self.claim(upkeep, pages);
-        let places = places(&runs);
+        let places = places(runs);
         for &place in &places[images.len()..] {
             self.space.free(place);
         }
         let places = &places[..images.len()];
-        match self.write_images(upkeep, &images, &runs, places) {
+        match self.write_images(upkeep, &images, runs, places) {
             Ok(lsn) => {
                 for (image, &place) in images.iter().zip(places) {
                     self.put_in_force(upkeep, image, Mapped::at(place, image.checksum), lsn);
@@ -117,7 +122,12 @@ impl Pool {
         }
         let mut record = RecordBuilder::mapping();
         for (image, &place) in images.iter().zip(places) {
-            record.mapping_entry(MappingEntry { page: image.id, place, image_lsn: image.lsn, check: image.checksum });
+            record.mapping_entry(MappingEntry {
+                page: image.id,
+                place,
+                image_lsn: image.lsn,
+                check: image.checksum,
+            });
         }
         let early = planted(Bug::MappingBeforeImageSync);
         if early {
@@ -166,7 +176,7 @@ impl Pool {
         self.device.sync().map_err(|source| {
             let error = Error::io("sync", self.device.name(), None, source);
             // Whatever it was, it is not known what reached the disk: never retried into success.
-            self.wal.poison(error.to_string());
+            self.wal.poison(&error.to_string());
             error
         })
     }

@@ -89,10 +89,16 @@ pub(crate) fn compact(page: &[u8], gap: std::ops::Range<usize>, out: &mut Vec<u8
 pub(crate) fn expand(payload: &[u8], page: &mut [u8]) -> Result<()> {
     let damaged = || Error::corrupt("the log", None, "a page image has an impossible gap");
     let word = |at: usize| {
-        payload.get(at..at + 4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")) as usize)
+        payload
+            .get(at..at + 4)
+            .map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")) as usize)
     };
     let (start, end) = word(0).zip(word(4)).ok_or_else(damaged)?;
-    if start < HEADER_BYTES || start > end || end > page.len() || payload.len() != 8 + (start - 4) + (page.len() - end) {
+    if start < HEADER_BYTES
+        || start > end
+        || end > page.len()
+        || payload.len() != 8 + (start - 4) + (page.len() - end)
+    {
         return Err(damaged());
     }
     page[..4].fill(0);

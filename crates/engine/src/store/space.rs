@@ -86,7 +86,12 @@ pub(crate) struct Space {
 impl Space {
     /// Space of a file with `segments` segments, nothing in them live yet; recovery calls `count` for what is, then
     /// `settle`.
-    pub(crate) fn new(device: Arc<dyn BlockDevice>, geometry: Geometry, segments: u64, bytes_max: u64) -> Space {
+    pub(crate) fn new(
+        device: Arc<dyn BlockDevice>,
+        geometry: Geometry,
+        segments: u64,
+        bytes_max: u64,
+    ) -> Space {
         let state = Segments { live: vec![0; segments as usize], ..Segments::default() };
         let segments_max = (bytes_max / (geometry.segment_pages * geometry.page_bytes as u64)).max(segments);
         Space { device, geometry, segments: Mutex::new(state), segments_max }
@@ -115,9 +120,14 @@ impl Space {
     /// images tell them apart instead.
     pub(crate) fn count(&self, place: u64) -> Result<()> {
         let mut segments = self.segments.lock();
-        let segment = self.geometry.segment_of(place).filter(|&segment| (segment as usize) < segments.live.len());
+        let segment =
+            self.geometry.segment_of(place).filter(|&segment| (segment as usize) < segments.live.len());
         let Some(segment) = segment else {
-            return Err(Error::corrupt(self.device.name(), None, format!("a mapping names place {place} outside the file")));
+            return Err(Error::corrupt(
+                self.device.name(),
+                None,
+                format!("a mapping names place {place} outside the file"),
+            ));
         };
         segments.live[segment as usize] += 1;
         segments.live_total += 1;
@@ -128,7 +138,8 @@ impl Space {
     pub(crate) fn settle(&self, granted: u64) {
         let mut segments = self.segments.lock();
         segments.granted = granted;
-        segments.free = (0..segments.live.len() as u64).rev().filter(|&s| segments.live[s as usize] == 0).collect();
+        segments.free =
+            (0..segments.live.len() as u64).rev().filter(|&s| segments.live[s as usize] == 0).collect();
     }
 
     /// Promises room for `pages` more pages, growing the file if need be. `Full` when there is none to be had.
@@ -155,7 +166,8 @@ impl Space {
     }
 
     fn usable(&self, segments: &Segments) -> f64 {
-        (segments.live.len() as u64).saturating_sub(RESERVED_SEGMENTS) as f64 * self.geometry.segment_pages as f64
+        (segments.live.len() as u64).saturating_sub(RESERVED_SEGMENTS) as f64
+            * self.geometry.segment_pages as f64
     }
 
     /// Makes the file larger by about a sixteenth, or by one segment where that is refused.
@@ -166,7 +178,9 @@ impl Space {
         for step in [step, 1] {
             let new = old + step;
             if new > self.segments_max {
-                refused = Some(Error::Full { what: format!("{} has reached the size it is allowed", self.device.name()) });
+                refused = Some(Error::Full {
+                    what: format!("{} has reached the size it is allowed", self.device.name()),
+                });
                 continue;
             }
             match self.device.set_len(self.geometry.file_bytes(new)) {

@@ -116,7 +116,9 @@ impl Superblock {
             page_ids_end: word(96),
             segments: word(104),
             epoch: half(112),
-            directory: (0..blocks.min(DIRECTORY_BLOCKS_MAX)).map(|index| Mapped(word(FIXED_BYTES + index * 8))).collect(),
+            directory: (0..blocks.min(DIRECTORY_BLOCKS_MAX))
+                .map(|index| Mapped(word(FIXED_BYTES + index * 8)))
+                .collect(),
         };
         let sane = superblock.page_bytes.is_power_of_two()
             && (4096..=65536).contains(&superblock.page_bytes)
@@ -126,7 +128,11 @@ impl Superblock {
             && superblock.cut <= superblock.log_end
             && blocks <= DIRECTORY_BLOCKS_MAX;
         if !sane {
-            return Err(Error::corrupt(file, None, "the superblock's checksum holds but its numbers contradict each other"));
+            return Err(Error::corrupt(
+                file,
+                None,
+                "the superblock's checksum holds but its numbers contradict each other",
+            ));
         }
         Ok(Some(superblock))
     }
@@ -154,14 +160,19 @@ impl Slots {
     pub(crate) fn open(device: Arc<dyn BlockDevice>) -> Result<(Slots, Superblock)> {
         let file = device.name().to_owned();
         if device.len() < SUPERBLOCK_BYTES {
-            return Err(Error::NotADatabase { path: file, what: "the page file is shorter than its superblock".into() });
+            return Err(Error::NotADatabase {
+                path: file,
+                what: "the page file is shorter than its superblock".into(),
+            });
         }
         let mut buffer = AlignedBuffer::zeroed(SLOT_BYTES);
         let mut best: Option<(usize, Superblock)> = None;
         let mut magic_seen = false;
         for slot in 0..2 {
             let offset = (slot * SLOT_BYTES) as u64;
-            device.read_at(offset, &mut buffer).map_err(|source| Error::io("read", &file, Some(offset), source))?;
+            device
+                .read_at(offset, &mut buffer)
+                .map_err(|source| Error::io("read", &file, Some(offset), source))?;
             magic_seen |= buffer[8..16] == MAGIC;
             if let Some(found) = Superblock::decode(&buffer, &file)?
                 && best.as_ref().is_none_or(|(_, newest)| found.sequence > newest.sequence)
@@ -174,6 +185,16 @@ impl Slots {
             None if magic_seen => Err(Error::corrupt(&file, None, "neither superblock is whole")),
             None => Err(Error::NotADatabase { path: file, what: "the page file has no superblock".into() }),
         }
+    }
+
+    /// Writes the newest superblock over its own slot, byte for byte: what was read may have been in a cache only.
+    pub(crate) fn write_again(&mut self) -> Result<()> {
+        let offset = (self.newest * SLOT_BYTES) as u64;
+        self.device
+            .read_at(offset, &mut self.buffer)
+            .and_then(|()| self.device.write_at(offset, &self.buffer))
+            .and_then(|()| self.device.sync())
+            .map_err(|source| Error::io("rewrite", self.device.name(), Some(offset), source))
     }
 
     /// Writes the slot that is not the newest and syncs it. On failure the newest slot is untouched.
