@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::pool::{Mode, Pool};
+use super::pool::Pool;
 use super::table::Location;
 use crate::error::{Error, Result};
 use crate::ids::PageId;
@@ -38,11 +38,12 @@ impl Pool {
                     }
                 }
                 if let Some(frame) = free.list.pop() {
+                    self.stats.frames_taken.fetch_add(1, Relaxed);
                     return Ok(frame);
                 }
             }
             self.stats.frame_waits.fetch_add(1, Relaxed);
-            if self.mode == Mode::Inline {
+            if self.works_inline() {
                 self.upkeep_for_frames()?;
             } else {
                 self.wait_for_round()?;
