@@ -18,8 +18,14 @@
 //! | `tests.rs`   | the tests, and how to replay a failing one                        |
 //! | `bugs.rs`    | the planted bugs, each of which must be caught                    |
 
+mod cycle;
+mod life;
+mod meanwhile;
+mod model;
 mod raw;
 mod tests;
+
+pub(crate) use meanwhile::in_flight;
 
 use terrace_block::{Directory, OpenMode, SimulatedDisk};
 
