@@ -17,6 +17,7 @@
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
 //! | `recovery.rs`   | from superblock and log to a pool that is as it was                  |
 
+mod audit;
 pub(crate) mod backoff;
 mod change;
 mod checkpoint;
@@ -30,6 +31,7 @@ mod recovery;
 mod stats;
 mod sweep;
 mod table;
+mod undo;
 mod upkeep;
 pub(crate) mod view;
 mod write_back;
@@ -39,3 +41,4 @@ pub(crate) use guard::{ReadGuard, WriteGuard};
 pub use pool::Mode;
 pub(crate) use pool::{Pool, Stop};
 pub(crate) use recovery::{Files, Layout, Loser, PoolOptions, Recovered, Redo};
+pub(crate) use undo::Undo;

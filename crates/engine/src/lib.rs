@@ -1,6 +1,8 @@
 //! Terrace: an embedded, transactional, ordered key-value engine for data larger than memory.
 
 mod buffer;
+#[cfg(test)]
+mod crash;
 mod error;
 mod ids;
 mod index;
