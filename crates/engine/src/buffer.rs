@@ -15,6 +15,7 @@
 //! | `checkpoint.rs` | chunks, directory, superblock, the cut of the log                    |
 //! | `cleaner.rs`    | emptying sparse segments                                             |
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
+//! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
 //! | `recovery.rs`   | from superblock and log to a pool that is as it was                  |
 
 mod audit;
@@ -24,6 +25,7 @@ mod checkpoint;
 mod cleaner;
 mod frames;
 mod guard;
+mod inspect;
 mod latch;
 mod mapping;
 mod pool;
@@ -37,6 +39,7 @@ pub(crate) mod view;
 mod write_back;
 
 pub(crate) use change::{Edit, Grant, NewPage};
+pub(crate) use frames::HEADER_BYTES as FRAME_HEADER_BYTES;
 pub(crate) use guard::{ReadGuard, WriteGuard};
 pub use pool::Mode;
 pub(crate) use pool::{Pool, Stop};

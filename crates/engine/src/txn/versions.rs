@@ -339,6 +339,12 @@ impl Versions {
         (version.old.timestamp <= at).then(|| version.old.clone())
     }
 
+    /// Whether certainly no key of `table` was deleted that a snapshot might miss. Asked after its leaf was read.
+    #[inline]
+    pub(crate) fn nothing_deleted(&self, table: TableId) -> bool {
+        self.deleted.is_empty(table)
+    }
+
     /// The keys of `table` in `range` that were there at time `at` and have been deleted since, in key order. Some
     /// may be back in a leaf, or not gone from it yet: of a key in both, either may be used for an entry not newer
     /// than `at`, this one otherwise. The leaf is read before.
