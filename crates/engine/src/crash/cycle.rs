@@ -29,6 +29,8 @@ pub(super) struct Plan {
     pub(super) steps: u32,
     /// The call of the first life at which the power goes, counted from its start; otherwise it is random.
     pub(super) crash_at: Option<u64>,
+    /// See [`State::aligned`].
+    pub(super) aligned: bool,
 }
 
 impl Plan {
@@ -42,7 +44,14 @@ impl Plan {
             store_segments: 12 + random.below(13) as u64,
             staging_pages: [2, 4, 8][random.below(3)],
         };
-        Plan { seed, sizes, lives: 4, steps: 20 + random.below(400) as u32, crash_at: None }
+        Plan { seed, sizes, lives: 4, steps: 20 + random.below(400) as u32, crash_at: None, aligned: false }
+    }
+
+    /// Short lives whose records all have the same length.
+    pub(super) fn aligned(seed: u64) -> Plan {
+        let mut plan = Plan { aligned: true, steps: 30, lives: 6, ..Plan::random(seed) };
+        plan.sizes.frames = 24;
+        plan
     }
 }
 
@@ -74,7 +83,7 @@ struct Run {
 pub(super) fn live(plan: Plan) -> Result<Tally, String> {
     let disk = SimulatedDisk::new(plan.seed);
     create(&disk, &plan.sizes);
-    let state = State { model: Model::default(), random: Random(plan.seed) };
+    let state = State { model: Model::default(), random: Random(plan.seed), aligned: plan.aligned };
     let script = Rc::new(RefCell::new(state));
     let mut run = Run { plan, script: script.clone(), tally: Tally::default(), closed: HashSet::new() };
     meanwhile::play(None);

@@ -101,6 +101,13 @@ fn nothing_is_lost_in_random_lives() {
     report(&tally, start);
 }
 
+#[test]
+fn nothing_comes_back_from_earlier_epochs() {
+    for seed in 0..100 {
+        live_caught(Plan::aligned(seed)).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+}
+
 /// One fixed script per seed, cut off at each of its calls in turn.
 #[test]
 fn nothing_is_lost_at_any_call_of_a_script() {
