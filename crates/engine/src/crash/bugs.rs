@@ -7,7 +7,6 @@ use crate::planted::{Bug, plant};
 /// Runs with `bug` until one fails, at most `seeds`, and that one again without the bug.
 fn catches(bug: Bug, plan: fn(u64) -> Plan, seeds: u64) {
     for seed in 0..seeds {
-        eprintln!("{bug:?} {seed}");
         plant(Some(bug));
         let outcome = live_caught(plan(seed));
         plant(None);

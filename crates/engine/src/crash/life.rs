@@ -33,8 +33,6 @@ const RECORD_BYTES: u64 = 6 << 10;
 const RECORDS_MAX: usize = 4;
 /// With aligned records, records are as long as this or twice, thrice, ...
 const ALIGNED_BYTES: usize = 1024;
-/// Open transactions, at most.
-const OPEN_MAX: usize = 3;
 
 /// A transaction of several records that has not committed.
 struct Open<'p> {
@@ -194,16 +192,20 @@ impl<'p> Life<'p> {
 
     /// Another record of an open transaction.
     fn write_open(&mut self) -> Result<(), Halt> {
+        let open_max = self.script.borrow().open_max;
+        if open_max == 0 {
+            return self.write_committed(0);
+        }
         let mut reservation = self.reserve(2 * RECORD_BYTES)?;
         let pages = self.some_pages(3);
         let Some(ready) = self.ready(&pages, 0)? else { return Ok(()) };
         if pages.is_empty() {
             return Ok(());
         }
-        let index = self.below(OPEN_MAX);
+        let index = self.below(open_max);
         let index = match self.open.get(index) {
             Some(open) if open.records < RECORDS_MAX => index,
-            _ if self.open.len() < OPEN_MAX => {
+            _ if self.open.len() < open_max => {
                 let ticket = self.pool.wal().enter();
                 let timestamp = draw(self.pool);
                 let (deeds, reserved) = (Vec::new(), Vec::new());

@@ -41,6 +41,8 @@ pub(super) struct State {
     /// Records fill whole fractions of a block and nothing else is logged, so that the end of one life's log is often
     /// where a record of an earlier life begins.
     pub(super) aligned: bool,
+    /// Open transactions, at most. They hold the cut back, so some runs have none.
+    pub(super) open_max: usize,
 }
 
 pub(super) type Script = Rc<RefCell<State>>;

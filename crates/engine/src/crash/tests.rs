@@ -2,8 +2,8 @@
 
 use terrace_block::SimulatedDisk;
 
-use super::raw::{self, CELLS, Raw};
 use super::cycle::{self, Plan, Tally};
+use super::raw::{self, CELLS, Raw};
 use super::{Sizes, create, open};
 use crate::buffer::{Edit, Pool};
 use crate::ids::{Lsn, PageId, Timestamp};
