@@ -29,18 +29,32 @@ impl Pool {
     /// A frame that holds nothing. Evicts, and waits for write-back, as need be; the caller holds no latch.
     pub(super) fn take_frame(&self) -> Result<u32> {
         for round in 0..ROUNDS_MAX {
-            {
+            let (found, short) = {
                 let mut free = self.free.lock();
+                let mut short = false;
                 if free.list.is_empty() {
                     let dirty = self.sweep(&mut free);
-                    if dirty > BATCH as u32 || free.list.is_empty() {
-                        self.ring(free.list.is_empty());
+                    // With one clean frame among dirty ones, whoever needs two pages would evict each for the other
+                    // for ever.
+                    short = dirty > 0 && free.list.len() < self.sweep_goal();
+                    if short || dirty > BATCH as u32 {
+                        self.ring(short);
                     }
                 }
-                if let Some(frame) = free.list.pop() {
-                    self.stats.frames_taken.fetch_add(1, Relaxed);
-                    return Ok(frame);
+                (free.list.pop(), short)
+            };
+            if let Some(frame) = found {
+                self.stats.frames_taken.fetch_add(1, Relaxed);
+                if short && self.works_inline() {
+                    match self.upkeep_for_frames() {
+                        Ok(()) | Err(Error::Full { .. }) => {}
+                        Err(error) => {
+                            self.give_frame(frame);
+                            return Err(error);
+                        }
+                    }
                 }
+                return Ok(frame);
             }
             self.stats.frame_waits.fetch_add(1, Relaxed);
             if self.works_inline() {
@@ -56,6 +70,11 @@ impl Pool {
             "all {} frames of the DRAM tier are in use at once; give the database more memory",
             self.frames.count()
         )))
+    }
+
+    /// Frames that one sweep tries to find.
+    fn sweep_goal(&self) -> usize {
+        BATCH.min(self.frames.count() as usize / 4 + 1)
     }
 
     /// Gives a frame back that holds nothing.
@@ -75,7 +94,7 @@ impl Pool {
             match self.try_evict(frame) {
                 Evicted::Yes => {
                     free.list.push(frame);
-                    if free.list.len() >= BATCH.min(count as usize / 4 + 1) {
+                    if free.list.len() >= self.sweep_goal() {
                         break;
                     }
                 }
