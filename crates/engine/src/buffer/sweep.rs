@@ -15,6 +15,8 @@ use crate::planted::{Bug, planted};
 
 /// Frames evicted at a time, so that the lock is taken once for many.
 const BATCH: usize = 32;
+/// Fewer frames from a sweep than this are a sign that too many pages are dirty.
+const FEW: usize = 4;
 /// Rounds of upkeep a fault waits for before it gives up.
 const ROUNDS_MAX: u32 = 2000;
 
@@ -31,14 +33,20 @@ impl Pool {
         for round in 0..ROUNDS_MAX {
             {
                 let mut free = self.free.lock();
+                let mut short = false;
                 if free.list.is_empty() {
                     let dirty = self.sweep(&mut free);
                     if dirty > BATCH as u32 || free.list.is_empty() {
                         self.ring(free.list.is_empty());
                     }
+                    // With almost all pages dirty the few clean ones, a tree's root say, would push each other out for
+                    // ever. In the background the upkeep rung for ends that; inline it is up to this thread.
+                    short = self.mode == Mode::Inline && free.list.len() < FEW;
                 }
-                if let Some(frame) = free.list.pop() {
-                    return Ok(frame);
+                if round > 0 || !short {
+                    if let Some(frame) = free.list.pop() {
+                        return Ok(frame);
+                    }
                 }
             }
             self.stats.frame_waits.fetch_add(1, Relaxed);

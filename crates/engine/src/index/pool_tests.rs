@@ -412,7 +412,7 @@ fn damage_is_reported_and_the_rest_is_walked() {
         test.put(&number.to_be_bytes(), 1, &[1; 100]);
     }
     let pages = test.pages();
-    // Two children that change places: each is sound, neither is where its fences say.
+    // The first leaf loses the end of its range: it is sound by itself, but not what its parent says.
     let mut leaf = LeafRows::new();
     test.tree.read_leaf(&test.pool, Seek::First, &mut leaf).unwrap();
     let mut guard = test.pool.latch(leaf.leaf).unwrap();
