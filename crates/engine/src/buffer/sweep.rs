@@ -43,10 +43,10 @@ impl Pool {
                     // ever. In the background the upkeep rung for ends that; inline it is up to this thread.
                     short = self.mode == Mode::Inline && free.list.len() < FEW;
                 }
-                if round > 0 || !short {
-                    if let Some(frame) = free.list.pop() {
-                        return Ok(frame);
-                    }
+                if (round > 0 || !short)
+                    && let Some(frame) = free.list.pop()
+                {
+                    return Ok(frame);
                 }
             }
             self.stats.frame_waits.fetch_add(1, Relaxed);
