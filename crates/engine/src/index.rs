@@ -1,8 +1,8 @@
 //! The index: a B+-tree whose pages are *nodes*, and the pages long values overflow to.
 //!
-//! This layer knows bytes only. Nothing in it latches, faults or logs, and nothing in it is unsafe: reading is
-//! generic over [`View`](crate::buffer::view::View), so that the same search runs on a frame another thread is
-//! changing and on a private copy; changing works on a private copy of a page, which the tree publishes.
+//! It has two layers, and nothing in either is unsafe. The lower one knows bytes only; it neither latches, faults nor
+//! logs. Reading is generic over [`View`](crate::buffer::view::View), so that the same search runs on a frame another
+//! thread is changing and on a private copy; changing works on a private copy of a page, which the tree publishes.
 //!
 //! - [`node`]: the layout of a node, and reading one;
 //! - [`edit`]: space inside a node: placing, removing, compacting;
@@ -11,15 +11,42 @@
 //! - [`op`]: the operations as the log writes and redoes them, one code path for both;
 //! - [`check`]: whether bytes that came from a disk are a node at all;
 //! - [`overflow`]: the pages of long values.
+//!
+//! The upper one is the tree over the buffer pool and the log:
+//!
+//! - [`tree`]: descents, and what a change is told;
+//! - [`get`], [`read_leaf`]: reading a record, reading a leaf;
+//! - [`apply`]: changing a leaf;
+//! - [`smo`]: splits and merges;
+//! - [`chain`]: writing, reading and freeing the pages of a long value;
+//! - [`release`]: freeing a tree;
+//! - [`verify`]: whether a tree is one.
 
+mod apply;
+pub(crate) mod chain;
 pub(crate) mod check;
 pub(crate) mod edit;
+mod get;
 pub(crate) mod inner;
 pub(crate) mod leaf;
 pub(crate) mod node;
 pub(crate) mod op;
 pub(crate) mod overflow;
+mod read_leaf;
+mod release;
+mod smo;
 pub(crate) mod split;
+mod tree;
+mod verify;
+
+pub(crate) use get::{Found, Stored};
+pub(crate) use read_leaf::LeafRows;
+pub(crate) use tree::{Change, NodeRedo, Seek, Tree, Write, log_bytes};
+
+/// Whether bytes that came from a disk are a page of the index; says what does not hold.
+pub(crate) fn check_page(page: &[u8]) -> Result<(), String> {
+    check::check(page)
+}
 
 #[cfg(test)]
 mod tests;

@@ -164,6 +164,14 @@ impl Pool {
         entry.latch().try_exclusive(seen).then(|| WriteGuard::new(self, id, entry, frame))
     }
 
+    /// Whether `id` is at `version` and nobody is changing it.
+    pub(crate) fn version_is(&self, id: PageId, version: u64) -> bool {
+        self.table.entry(id).is_some_and(|entry| {
+            let now = entry.latch().load();
+            !now.is_exclusive() && now.version() == version && matches!(entry.location(), Location::Frame(_))
+        })
+    }
+
     /// Whether `id` has a page now, resident or not.
     pub(crate) fn exists(&self, id: PageId) -> bool {
         self.table.entry(id).is_some_and(|entry| entry.location() != Location::Nowhere)

@@ -22,7 +22,12 @@ use crate::ids::PageId;
 
 /// The error for a node that contradicts itself or an operation that does not suit it.
 pub(crate) fn damaged(page: &[u8], what: impl Into<String>) -> Error {
-    Error::corrupt("pages.terrace", Some(View::u64(&page, PAGE_ID)), what)
+    damaged_page(PageId(View::u64(&page, PAGE_ID)), what)
+}
+
+/// As [`damaged`], for a page known by its id.
+pub(crate) fn damaged_page(id: PageId, what: impl Into<String>) -> Error {
+    Error::corrupt("the page file", Some(id.0), what)
 }
 
 pub(crate) fn put_u16(page: &mut [u8], at: usize, value: usize) {

@@ -36,14 +36,15 @@ use std::cmp::Ordering;
 use crate::MAX_KEY_BYTES;
 use crate::buffer::view::View;
 use crate::ids::{PageId, Timestamp};
+use crate::store::page;
 
 /// The smallest and the largest page, in bytes.
 pub(crate) const PAGE_BYTES_MIN: usize = 4 << 10;
 pub(crate) const PAGE_BYTES_MAX: usize = 64 << 10;
 
 /// Page kinds, as stored in the page header.
-pub(crate) const LEAF: u8 = 1;
-pub(crate) const INNER: u8 = 2;
+pub(crate) const LEAF: u8 = page::Kind::Leaf as u8;
+pub(crate) const INNER: u8 = page::Kind::Inner as u8;
 
 /// Places in the page header.
 pub(crate) const KIND: usize = 4;
@@ -51,7 +52,7 @@ pub(crate) const LEVEL: usize = 5;
 pub(crate) const FLAGS: usize = 6;
 pub(crate) const PAGE_ID: usize = 8;
 /// Where the page header ends and the body begins.
-pub(crate) const BODY: usize = 24;
+pub(crate) const BODY: usize = page::HEADER_BYTES;
 
 /// Places in the node header.
 pub(crate) const COUNT: usize = 24;
@@ -365,6 +366,22 @@ impl<V: View> Node<V> {
             fence
         };
         Fences { lower: self.fence(LOWER).map(copy).unwrap_or_default(), upper: self.fence(UPPER).map(copy) }
+    }
+
+    /// Copies the fences into vectors that are used again.
+    pub(crate) fn copy_fences(&self, lower: &mut Vec<u8>, upper: &mut Option<Vec<u8>>) {
+        lower.clear();
+        if let Some((at, length)) = self.fence(LOWER) {
+            self.view.append_to(at, length, lower);
+        }
+        match self.fence(UPPER) {
+            Some((at, length)) => {
+                let upper = upper.get_or_insert_default();
+                upper.clear();
+                self.view.append_to(at, length, upper);
+            }
+            None => *upper = None,
+        }
     }
 
     /// Whether the node has no upper fence: it is the last of its level.

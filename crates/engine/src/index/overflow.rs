@@ -16,13 +16,16 @@ use super::node::{BODY, FLAGS, KIND, LEVEL, PAGE_ID};
 use crate::buffer::view::View;
 use crate::error::Result;
 use crate::ids::PageId;
+use crate::store::page;
+
+pub(crate) use super::chain::{FreeStep, Part, chain_pages, free_step, read_value, store_part};
 
 /// Page kinds, as stored in the page header.
-pub(crate) const OVERFLOW_INDEX: u8 = 3;
-pub(crate) const OVERFLOW_DATA: u8 = 4;
+pub(crate) const OVERFLOW_INDEX: u8 = page::Kind::OverflowIndex as u8;
+pub(crate) const OVERFLOW_DATA: u8 = page::Kind::OverflowData as u8;
 
 const NEXT: usize = 24;
-const INDEX_COUNT: usize = 32;
+pub(super) const INDEX_COUNT: usize = 32;
 const IDS: usize = 40;
 const DATA_LENGTH: usize = 24;
 const DATA: usize = 32;

@@ -1,0 +1,73 @@
+//! Point reads: one descent, one search, one copy of the value.
+
+use super::edit::damaged_page;
+use super::leaf;
+use super::node::Node;
+use super::overflow::Reference;
+use super::tree::{Seek, Tree, retry};
+use crate::buffer::{Pool, Stop};
+use crate::error::Result;
+use crate::ids::Timestamp;
+
+/// A record that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The commit that wrote it.
+    pub(crate) timestamp: Timestamp,
+    /// Its value.
+    pub(crate) value: Stored,
+}
+
+/// A value as its leaf has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// The value.
+    Inline(Vec<u8>),
+    /// Where the value is.
+    Overflow(Reference),
+}
+
+impl Tree {
+    /// The record of `key`.
+    pub(crate) fn get(&self, pool: &Pool, key: &[u8]) -> Result<Option<Found>> {
+        retry(self.root, || {
+            let leaf = self.leaf(pool, Seek::At(key))?;
+            let node = Node::new(leaf.view());
+            let Some(entry) = leaf::find(&node, key) else {
+                leaf.validate()?;
+                return Ok(None);
+            };
+            let mut value = Vec::with_capacity(entry.value_length);
+            node.append_value(&entry, &mut value);
+            leaf.validate()?;
+            let value = if entry.is_overflow() {
+                let malformed =
+                    || Stop::from(damaged_page(leaf.id(), "a malformed reference to a long value"));
+                Stored::Overflow(Reference::decode(&value).ok_or_else(malformed)?)
+            } else {
+                Stored::Inline(value)
+            };
+            Ok(Some(Found { timestamp: entry.timestamp, value }))
+        })
+    }
+
+    /// Puts the value of `key` as the leaf has it into `value`, and returns who wrote it and its flags.
+    pub(crate) fn get_into(
+        &self,
+        pool: &Pool,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<Option<(Timestamp, u8)>> {
+        retry(self.root, || {
+            let leaf = self.leaf(pool, Seek::At(key))?;
+            let node = Node::new(leaf.view());
+            value.clear();
+            let found = leaf::find(&node, key).map(|entry| {
+                node.append_value(&entry, value);
+                (entry.timestamp, entry.flags)
+            });
+            leaf.validate()?;
+            Ok(found)
+        })
+    }
+}

@@ -1,0 +1,272 @@
+//! The tree: from a root page to the leaf a key belongs to, over pages that others change meanwhile.
+//!
+//! Descents hold nothing (*optimistic lock coupling*, Leis et al., "The ART of practical synchronization"). At
+//! every step
+//! 1. read the parent and find the child,
+//! 2. validate the parent: the child's id was not garbage,
+//! 3. ask the pool for the child, which notes its version and may fault it in,
+//! 4. validate the parent again: the child was still the one for the key when its version was noted.
+//!
+//! So whatever is read from a leaf counts once the leaf validates. Whoever finds that something moved starts again
+//! at the root. A page that does not exist is damage only if the pointer to it still stands.
+//!
+//! Writers descend the same way, prepare everything they can without a latch, and then turn the versions they saw
+//! into latches; that neither waits nor does I/O, and fails if anything moved. Hence no latch is ever held while
+//! waiting for a frame, a page or log space, and no order of latches is needed.
+//!
+//! The root's page id never changes: a root that is split moves its content to two new pages, and a root with a
+//! single child takes its content in.
+
+use std::cell::Cell;
+
+use super::edit::damaged_page;
+use super::leaf;
+use super::node::{INNER, LEAF, Node};
+use super::op::NodeOp;
+use crate::buffer::backoff::Backoff;
+use crate::buffer::view::View;
+use crate::buffer::{Grant, Mode, NewPage, Pool, ReadGuard, Redo, Stop};
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId, Timestamp};
+use crate::wal::{Class, RecordBuilder, Reservation};
+
+/// Attempts before a thread gives up. Each waits longer than the last, so this is many seconds.
+const RESTARTS_MAX: u32 = 500_000;
+/// Rounds of upkeep waited for until the log has room for a change of the tree's structure.
+const LOG_WAITS_MAX: u32 = 2000;
+
+/// A tree, by the page its root is and stays. All methods take the pool its pages are in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tree {
+    /// The root's page.
+    pub(crate) root: PageId,
+}
+
+/// Which leaf to go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seek<'a> {
+    /// The leaf of the lowest keys.
+    First,
+    /// The leaf of the highest keys.
+    Last,
+    /// The leaf this key belongs to.
+    At(&'a [u8]),
+    /// The leaf that the keys just below this one belong to: its upper fence is at or above the key, its lower
+    /// fence below it. The leaf of the lowest keys for the empty key, which has none below it.
+    Before(&'a [u8]),
+}
+
+/// A change of one leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change<'a> {
+    /// Write a record, new or not.
+    Put {
+        /// Its key.
+        key: &'a [u8],
+        /// The commit that writes it.
+        timestamp: Timestamp,
+        /// [`OVERFLOW`](super::node::OVERFLOW) or nothing.
+        flags: u8,
+        /// The value, or the encoded [`Reference`](super::overflow::Reference) to it.
+        value: &'a [u8],
+    },
+    /// Remove a record. If there is none the record is logged without a change of a leaf.
+    Remove {
+        /// Its key.
+        key: &'a [u8],
+    },
+}
+
+/// On whose behalf a change is made, and what else happens in the same log record.
+#[derive(Default)]
+pub(crate) struct Write<'w, 'p> {
+    /// The transaction, none for the system.
+    pub(crate) transaction: Timestamp,
+    /// Its record before this one.
+    pub(crate) previous: Lsn,
+    /// What recovery needs to undo the change; empty if it is not to be undone.
+    pub(crate) undo: &'w [u8],
+    /// Whether the record also commits its transaction.
+    pub(crate) commit: bool,
+    /// The change undoes another; what to undo next.
+    pub(crate) compensation: Option<Lsn>,
+    /// Log space for the record; see [`log_bytes`]. Without it, or if it is too small, space is waited for.
+    pub(crate) reservation: Option<&'w mut Reservation<'p>>,
+    /// Room for the pages that splits make.
+    pub(crate) grant: Option<&'w mut Grant<'p>>,
+    /// Pages that come into being in the same record, with their content, the page id included.
+    pub(crate) create: Vec<(NewPage<'p>, Vec<u8>)>,
+    /// Pages that cease to exist in the same record.
+    pub(crate) free: Vec<PageId>,
+}
+
+impl<'a> Change<'a> {
+    /// The key.
+    pub(crate) fn key(&self) -> &'a [u8] {
+        match *self {
+            Change::Put { key, .. } | Change::Remove { key } => key,
+        }
+    }
+
+    pub(super) fn op(&self) -> NodeOp<'a> {
+        match *self {
+            Change::Put { key, timestamp, flags, value } => NodeOp::LeafPut { key, timestamp, flags, value },
+            Change::Remove { key } => NodeOp::LeafRemove { key },
+        }
+    }
+}
+
+/// Bytes of log that the record of a change takes, without pages it creates or frees.
+pub(crate) fn log_bytes(change: &Change<'_>, undo_bytes: usize) -> u64 {
+    // Record header, lengths of undo and changes, one change's header, and what padding adds.
+    const FIXED: usize = crate::wal::HEADER_BYTES + 16 + 16 + 24;
+    (FIXED + undo_bytes + change.op().encoded_bytes()) as u64
+}
+
+/// Replays the changes of nodes for recovery.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeRedo;
+
+impl Redo for NodeRedo {
+    fn redo(&self, kind: u8, payload: &[u8], page: &mut [u8]) -> Result<()> {
+        super::op::redo(kind, payload, page)
+    }
+}
+
+impl Tree {
+    /// The content of a new tree's root, an empty leaf, for the page that is to be it.
+    pub(crate) fn init_root(page_bytes: usize, id: PageId) -> Vec<u8> {
+        let mut page = vec![0; page_bytes];
+        leaf::init(&mut page, id, &[], None);
+        page
+    }
+
+    /// The leaf to go to. It counts once the guard validates.
+    #[inline]
+    pub(super) fn leaf<'p>(&self, pool: &'p Pool, seek: Seek<'_>) -> Result<ReadGuard<'p>, Stop> {
+        self.descend(pool, seek, 0).map(|(_, leaf)| leaf)
+    }
+
+    /// The node at `level` on the way to a leaf, and its parent; no parent if it is the root. The parent is valid as
+    /// of the moment the node's version was noted. Restarts if the tree is lower than that.
+    #[inline]
+    pub(super) fn descend<'p>(
+        &self,
+        pool: &'p Pool,
+        seek: Seek<'_>,
+        level: u8,
+    ) -> Result<(Option<ReadGuard<'p>>, ReadGuard<'p>), Stop> {
+        let mut parent: Option<(ReadGuard<'p>, u8)> = None;
+        let mut guard = pool.read(self.root)?;
+        loop {
+            let node = Node::new(guard.view());
+            let here = node.level();
+            let kind = if here == 0 { LEAF } else { INNER };
+            if node.kind() != kind || parent.as_ref().is_some_and(|(_, above)| *above != here + 1) {
+                guard.validate()?;
+                return Err(damaged_page(guard.id(), "not the node its parent says it is").into());
+            }
+            if here == level {
+                return Ok((parent.map(|(parent, _)| parent), guard));
+            }
+            if here < level {
+                guard.validate()?;
+                return Err(Stop::Restart);
+            }
+            let next = child(pool, &guard, node.child_at(seek.child_index(&node)))?;
+            parent = Some((guard, here));
+            guard = next;
+        }
+    }
+}
+
+impl Seek<'_> {
+    /// Which child of an inner node to go to.
+    #[inline]
+    pub(super) fn child_index<V: View>(&self, node: &Node<V>) -> usize {
+        match *self {
+            Seek::First => 0,
+            Seek::Last => node.count(),
+            Seek::At(key) => node.child_index(key),
+            Seek::Before(key) => node.lower_bound(key).0,
+        }
+    }
+}
+
+/// Steps 2 to 4 of a descent: the child `id`, at a version at which `parent` still pointed to it.
+#[inline]
+pub(super) fn child<'p>(pool: &'p Pool, parent: &ReadGuard<'p>, id: PageId) -> Result<ReadGuard<'p>, Stop> {
+    parent.validate()?;
+    match pool.read(id) {
+        Ok(child) => parent.validate().map(|()| child),
+        Err(Stop::Missing(_)) => {
+            parent.validate()?;
+            Err(dangling(id).into())
+        }
+        Err(stop) => Err(stop),
+    }
+}
+
+/// Runs `attempt`, which works on the tree or chain of pages at `head`, until nothing moves under it.
+pub(super) fn retry<T>(head: PageId, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T> {
+    let mut backoff = Backoff::new();
+    for _ in 0..RESTARTS_MAX {
+        match attempt() {
+            Ok(result) => return Ok(result),
+            Err(Stop::Restart) => backoff.wait(),
+            Err(Stop::Missing(id)) => return Err(dangling(id)),
+            Err(Stop::Fail(error)) => return Err(error),
+        }
+    }
+    Err(Error::Config(format!(
+        "the pages under page {head} are replaced faster than they can be read; give the database more memory"
+    )))
+}
+
+/// A private copy of the whole page at the guard's version.
+pub(super) fn copy(pool: &Pool, guard: &ReadGuard<'_>) -> Result<Vec<u8>, Stop> {
+    let mut page = vec![0; pool.page_bytes()];
+    guard.view().copy_to(0, &mut page);
+    guard.validate()?;
+    Ok(page)
+}
+
+/// The error for a reference to a page that does not exist.
+pub(super) fn dangling(id: PageId) -> Error {
+    damaged_page(id, "something refers to it, but it does not exist")
+}
+
+/// Log space for work that must not fail. Waits; the caller holds no latch.
+pub(super) fn reserve_system(pool: &Pool, bytes: u64) -> Result<Reservation<'_>> {
+    for _ in 0..LOG_WAITS_MAX {
+        if let Some(reservation) = pool.wal().reserve(bytes, Class::System) {
+            return Ok(reservation);
+        }
+        pool.check()?;
+        match pool.mode() {
+            Mode::Inline => pool.checkpoint_now(false)?,
+            Mode::Background => pool.wait_for_round()?,
+        }
+    }
+    Err(Error::Full { what: format!("the log has no {bytes} bytes left for a change of a tree") })
+}
+
+/// What a change needs while it is put together, kept by each thread so that a change allocates nothing.
+pub(super) struct Scratch {
+    pub(super) record: RecordBuilder,
+    pub(super) page: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+/// Lends the thread's scratch memory.
+pub(super) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
+    let mut scratch = SCRATCH
+        .take()
+        .unwrap_or_else(|| Box::new(Scratch { record: RecordBuilder::new(), page: Vec::new() }));
+    let result = work(&mut scratch);
+    SCRATCH.set(Some(scratch));
+    result
+}
