@@ -171,7 +171,7 @@ impl Pair {
             }
             assert_eq!(transaction.get(self.table(), &key).expect("get"), changed.get(&key).cloned());
         }
-        let all: Result<Vec<_>, Error> = transaction.range(self.table(), ..).collect();
+        let all: Result<Vec<_>, Error> = transaction.range::<&[u8]>(self.table(), ..).collect();
         assert_eq!(all.expect("a sound database is read"), changed.clone().into_iter().collect::<Vec<_>>());
         if input.byte() % 4 == 0 {
             transaction.abort();
