@@ -15,14 +15,17 @@
 //! | `checkpoint.rs` | chunks, directory, superblock, the cut of the log                    |
 //! | `cleaner.rs`    | emptying sparse segments                                             |
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
+//! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
 //! | `recovery.rs`   | from superblock and log to a pool that is as it was                  |
 
+mod audit;
 pub(crate) mod backoff;
 mod change;
 mod checkpoint;
 mod cleaner;
 mod frames;
 mod guard;
+mod inspect;
 mod latch;
 mod mapping;
 mod pool;
@@ -30,12 +33,15 @@ mod recovery;
 mod stats;
 mod sweep;
 mod table;
+mod undo;
 mod upkeep;
 pub(crate) mod view;
 mod write_back;
 
 pub(crate) use change::{Edit, Grant, NewPage};
+pub(crate) use frames::HEADER_BYTES as FRAME_HEADER_BYTES;
 pub(crate) use guard::{ReadGuard, WriteGuard};
 pub use pool::Mode;
 pub(crate) use pool::{Pool, Stop};
 pub(crate) use recovery::{Files, Layout, Loser, PoolOptions, Recovered, Redo};
+pub(crate) use undo::Undo;

@@ -1,16 +1,59 @@
 //! Terrace: an embedded, transactional, ordered key-value engine for data larger than memory.
+//!
+//! ```
+//! use terrace::Db;
+//!
+//! let place = tempfile::tempdir().unwrap();
+//! let db = Db::builder().dram(8 << 20).open(place.path().join("db"))?;
+//! let cities = db.open_or_create_table("cities")?;
+//! cities.put("Lima", "10 million")?;
+//! db.update(|transaction| {
+//!     let lima = transaction.get(&cities, "Lima")?.unwrap_or_default();
+//!     transaction.put(&cities, "Callao", lima)
+//! })?;
+//! for entry in cities.range("C"..) {
+//!     let (city, people) = entry?;
+//!     println!("{}: {}", String::from_utf8_lossy(&city), String::from_utf8_lossy(&people));
+//! }
+//! db.close()?;
+//! # terrace::Result::Ok(())
+//! ```
+//!
+//! | module   | what is in it                                                              |
+//! |----------|----------------------------------------------------------------------------|
+//! | `db`     | the public interface: databases, tables, transactions, snapshots, cursors   |
+//! | `txn`    | the parts of a commit: locks, clock, old versions, read and write sets      |
+//! | `index`  | the B+-tree                                                                 |
+//! | `buffer` | the buffer pool: pages in frames, replacement, checkpoint, recovery         |
+//! | `wal`    | the log                                                                     |
+//! | `store`  | images of pages, and the space of the page file                             |
 
 mod buffer;
+mod config;
+#[cfg(test)]
+mod crash;
+mod db;
 mod error;
 mod ids;
 mod index;
 pub mod planted;
+mod stats;
 mod store;
 mod txn;
 mod wal;
 
+pub use buffer::Mode;
+pub use config::{Builder, Durability, MIN_DRAM_BYTES, MIN_LOG_BYTES};
+pub use db::Db;
+pub use db::batch::WriteBatch;
+pub use db::range::TransactionRange;
+pub use db::snapshot::{Range, Snapshot};
+pub use db::table::Table;
+pub use db::transaction::Transaction;
 pub use error::{Error, Result};
 pub use ids::{Lsn, PageId, TableId, Timestamp};
+pub use stats::{Damage, Stats, VerifyReport};
+pub use terrace_block::{Directory, FileDirectory, MemoryDirectory, SimulatedDisk};
 
 /// The longest key, in bytes.
 pub const MAX_KEY_BYTES: usize = 1024;

@@ -240,6 +240,17 @@ impl Wal {
         self.flusher.flush_to(to)
     }
 
+    /// Returns when the commit whose record ends at `to` may be acknowledged.
+    ///
+    /// # Errors
+    /// As [`Wal::flush_to`]; the commit's fate is then unknown.
+    pub(crate) fn acknowledge(&self, to: Lsn) -> Result<()> {
+        if planted(Bug::AcknowledgeBeforeFlush) {
+            return Ok(());
+        }
+        self.flush_to(to)
+    }
+
     /// The end of everything durable.
     pub(crate) fn durable(&self) -> Lsn {
         Lsn(self.ring.durable())

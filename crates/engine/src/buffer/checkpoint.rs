@@ -58,6 +58,7 @@ impl Pool {
             std::thread::yield_now();
         }
         let current = self.absorb(upkeep);
+        self.meanwhile();
         let due = upkeep.mapping.chunks_before(target);
         for batch in due.chunks(self.staging_pages(upkeep)) {
             self.write_chunks(upkeep, batch, current)?;
@@ -99,8 +100,10 @@ impl Pool {
             record.chunk_entry(ChunkEntry { chunk: number, place, current_lsn: current, check: checksum });
             images.push(Mapped::at(place, checksum));
         }
+        self.meanwhile();
         self.write_staged(upkeep, numbers.len(), &runs)?;
         self.sync_store()?;
+        self.meanwhile();
         let mut reservation = self.wal.reserve(record.len() as u64, Class::System).ok_or_else(|| {
             Error::Poisoned { reason: "the log has no room left for its own checkpoint".into() }
         })?;
@@ -166,6 +169,7 @@ impl Pool {
             self.write_directory(upkeep, &mut freed)?;
         }
         let cut = self.cut(upkeep);
+        self.meanwhile();
         let moved = cut.0 - self.wal.cut().0;
         if freed.is_empty()
             && moved < (self.log_capacity / CUT_SHARE).min(64 << 10)
@@ -192,6 +196,7 @@ impl Pool {
         if planted(Bug::RecycleBeforeSuperblock) {
             self.wal.set_cut(cut);
         }
+        self.meanwhile();
         // The file may have grown; a superblock must not name segments that are not there after a crash.
         self.sync_store()?;
         upkeep.slots.write(&upkeep.superblock).inspect_err(|error| self.wal.poison(&error.to_string()))?;

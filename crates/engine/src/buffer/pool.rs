@@ -132,6 +132,19 @@ impl Pool {
         }
     }
 
+    /// Page ids from here on were never used.
+    pub(crate) fn page_ids_end(&self) -> u64 {
+        self.ids.lock().end
+    }
+
+    /// A point of write-back and checkpoint at which other threads may have done anything to any page that is not
+    /// latched. The crash harness does it here.
+    #[inline]
+    pub(super) fn meanwhile(&self) {
+        #[cfg(test)]
+        crate::crash::in_flight(self);
+    }
+
     /// Who does the background work.
     pub(crate) fn mode(&self) -> Mode {
         self.mode

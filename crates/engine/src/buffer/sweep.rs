@@ -29,17 +29,31 @@ impl Pool {
     /// A frame that holds nothing. Evicts, and waits for write-back, as need be; the caller holds no latch.
     pub(super) fn take_frame(&self) -> Result<u32> {
         for round in 0..ROUNDS_MAX {
-            {
+            let (frame, crowded) = {
                 let mut free = self.free.lock();
+                let mut crowded = false;
                 if free.list.is_empty() {
                     let dirty = self.sweep(&mut free);
-                    if dirty > BATCH as u32 || free.list.is_empty() {
+                    crowded = dirty > BATCH as u32;
+                    if crowded || free.list.is_empty() {
                         self.ring(free.list.is_empty());
                     }
                 }
-                if let Some(frame) = free.list.pop() {
-                    return Ok(frame);
+                (free.list.pop(), crowded)
+            };
+            if let Some(frame) = frame {
+                // Nobody answers the bell inline, and pages that are needed together would go on evicting each other
+                // from the few frames that are not dirty.
+                if crowded && self.mode == Mode::Inline {
+                    match self.upkeep_for_frames() {
+                        Ok(()) | Err(Error::Full { .. }) => {}
+                        Err(error) => {
+                            self.give_frame(frame);
+                            return Err(error);
+                        }
+                    }
                 }
+                return Ok(frame);
             }
             self.stats.frame_waits.fetch_add(1, Relaxed);
             if self.mode == Mode::Inline {

@@ -136,9 +136,14 @@ impl Pool {
         if planted(Bug::ReusePlaceEarly) {
             self.free_old_places_early(images);
         }
+        self.meanwhile();
         self.write_staged(upkeep, images.len(), runs)?;
+        self.meanwhile();
         self.sync_store()?;
-        if early { Ok(self.wal.durable()) } else { self.log_mapping(&mut record) }
+        self.meanwhile();
+        let lsn = if early { self.wal.durable() } else { self.log_mapping(&mut record)? };
+        self.meanwhile();
+        Ok(lsn)
     }
 
     fn log_mapping(&self, record: &mut RecordBuilder) -> Result<Lsn> {

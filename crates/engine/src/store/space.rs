@@ -116,6 +116,12 @@ impl Space {
         self.segments.lock().live_total
     }
 
+    /// Live places of each segment, and pages granted that have no place yet.
+    pub(crate) fn counts(&self) -> (Vec<u32>, u64) {
+        let segments = self.segments.lock();
+        (segments.live.clone(), segments.granted)
+    }
+
     /// Recovery: `place` is live. An error where two owners claim one place would need a map; the checksums of the
     /// images tell them apart instead.
     pub(crate) fn count(&self, place: u64) -> Result<()> {

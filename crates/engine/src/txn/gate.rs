@@ -86,6 +86,11 @@ impl Gate {
         }
     }
 
+    /// Whether the calling thread is alone inside.
+    pub(crate) fn is_mine(&self) -> bool {
+        self.closed_by.load(SeqCst) == thread_number()
+    }
+
     /// Enters alone, after those inside have left and after others who wanted the same. The calling thread is
     /// neither inside already nor holds anything that those inside wait for.
     pub(crate) fn enter_alone(&self) -> Alone<'_> {

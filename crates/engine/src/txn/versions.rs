@@ -83,6 +83,8 @@ pub(crate) struct Versions {
     shards: Box<[Padded<Shard>]>,
     deleted: DeletedKeys,
     bytes_max: usize,
+    /// Entries that an empty shard may keep room for, so that small limits are not used up by nothing.
+    spare: usize,
 }
 
 #[derive(Debug)]
@@ -238,11 +240,12 @@ impl Inside {
             + self.queue.capacity() * size_of::<(Timestamp, Name)>()
     }
 
-    fn shrink(&mut self) {
-        if self.chains.capacity() > 64 && self.chains.len() < self.chains.capacity() / 8 {
+    /// Gives spare room back, but for `spare` entries' worth.
+    fn shrink(&mut self, spare: usize) {
+        if self.chains.capacity() > spare && self.chains.len() < self.chains.capacity() / 8 {
             self.chains.shrink_to(self.chains.len() * 2);
         }
-        if self.queue.capacity() > 64 && self.queue.len() < self.queue.capacity() / 8 {
+        if self.queue.capacity() > spare && self.queue.len() < self.queue.capacity() / 8 {
             self.queue.shrink_to(self.queue.len() * 2);
         }
     }
@@ -268,7 +271,8 @@ impl Versions {
             }),
         };
         let shards = (0..SHARDS).map(|_| Padded(shard())).collect();
-        Versions { shards, deleted: DeletedKeys::default(), bytes_max }
+        let spare = bytes_max / SHARDS / 4 / size_of::<(Timestamp, Name, Name, Chain)>();
+        Versions { shards, deleted: DeletedKeys::default(), bytes_max, spare: spare.clamp(4, 64) }
     }
 
     fn shard(&self, table: TableId, key: &[u8]) -> &Shard {
@@ -339,6 +343,12 @@ impl Versions {
         (version.old.timestamp <= at).then(|| version.old.clone())
     }
 
+    /// Whether certainly no key of `table` was deleted that a snapshot might miss. Asked after its leaf was read.
+    #[inline]
+    pub(crate) fn nothing_deleted(&self, table: TableId) -> bool {
+        self.deleted.is_empty(table)
+    }
+
     /// The keys of `table` in `range` that were there at time `at` and have been deleted since, in key order. Some
     /// may be back in a leaf, or not gone from it yet: of a key in both, either may be used for an entry not newer
     /// than `at`, this one otherwise. The leaf is read before.
@@ -372,7 +382,7 @@ impl Versions {
         let mut dropped = Vec::new();
         for shard in &self.shards {
             while shard.front.load(Relaxed) <= bound.0 {
-                collected.bytes += Self::drop_some(shard, bound, &mut dropped);
+                collected.bytes += self.drop_some(shard, bound, &mut dropped);
                 collected.versions += dropped.len();
                 for (name, version) in dropped.drain(..) {
                     if version.deleted {
@@ -387,7 +397,7 @@ impl Versions {
         collected
     }
 
-    fn drop_some(shard: &Shard, bound: Timestamp, dropped: &mut Vec<(Name, Version)>) -> usize {
+    fn drop_some(&self, shard: &Shard, bound: Timestamp, dropped: &mut Vec<(Name, Version)>) -> usize {
         let mut inside = shard.inside.lock();
         let before = inside.heap_bytes;
         for _ in 0..DROPPED_AT_ONCE {
@@ -403,7 +413,7 @@ impl Versions {
             }
         }
         let freed = before - inside.heap_bytes + dropped.len() * size_of::<Version>();
-        inside.shrink();
+        inside.shrink(self.spare);
         shard.publish(&inside);
         freed
     }

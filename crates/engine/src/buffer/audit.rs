@@ -1,0 +1,65 @@
+//! Counting anew who owns which place of the page file, and holding that against what is kept count of.
+//!
+//! Every place has at most one owner: a page, a chunk or a directory block. What the segments count as live must be
+//! what is owned, and what is granted must be the pages that have no image yet. Holds whenever no change is under way.
+
+use std::collections::HashMap;
+
+use super::pool::Pool;
+use super::table::Location;
+use crate::ids::PageId;
+
+impl Pool {
+    /// What does not add up, in words; nothing if all is well. To be asked while nobody changes pages.
+    pub(crate) fn audit(&self) -> Vec<String> {
+        let upkeep = self.upkeep.lock();
+        let mut faults = Vec::new();
+        let mut owners: HashMap<u64, String> = HashMap::new();
+        let mut own = |place: Option<u64>, owner: String| {
+            let Some(place) = place else { return };
+            if let Some(other) = owners.insert(place, owner.clone()) {
+                faults.push(format!("place {place} belongs to {other} and to {owner}"));
+            }
+        };
+        let mut unplaced = 0;
+        let mut in_frames = 0;
+        for id in (1..self.ids.lock().end).map(PageId) {
+            let state = self.durable_state(id);
+            own(state.place(), format!("page {id}"));
+            let entry = self.table.entry(id).expect("ids in use are within the table");
+            let in_frame = matches!(entry.location(), Location::Frame(_));
+            in_frames += u64::from(in_frame);
+            unplaced += u64::from(state.place().is_none() && (in_frame || state.is_allocated()));
+        }
+        for (number, chunk) in upkeep.mapping.chunks.iter().enumerate() {
+            own(chunk.image.place(), format!("chunk {number}"));
+        }
+        for (number, block) in upkeep.mapping.blocks.iter().enumerate() {
+            own(block.image.place(), format!("directory block {number}"));
+        }
+        let (live, granted) = self.space.counts();
+        let mut counted = vec![0; live.len()];
+        for &place in owners.keys() {
+            match self.space.geometry().segment_of(place).and_then(|at| counted.get_mut(at as usize)) {
+                Some(count) => *count += 1,
+                None => faults.push(format!("place {place} is outside the file")),
+            }
+        }
+        for (segment, (live, counted)) in live.iter().zip(&counted).enumerate() {
+            if live != counted {
+                faults.push(format!("segment {segment} counts {live} live places and has {counted}"));
+            }
+        }
+        if granted != unplaced {
+            faults.push(format!("{granted} pages are granted, {unplaced} have no place"));
+        }
+        let idle = self.free.lock().list.len() as u64;
+        if idle + in_frames != u64::from(self.frames.count()) {
+            faults.push(format!(
+                "{idle} frames are free and {in_frames} are used, of {}",
+                self.frames.count()
+            ));
+        }
+        faults
+    }
+}

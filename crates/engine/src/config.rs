@@ -1,0 +1,322 @@
+//! Settings, and how a byte budget becomes parts.
+//!
+//! `dram` is everything the engine takes, not only its cache. What has a fixed size is taken off first, the frames get
+//! the rest:
+//!
+//! | part              | share                                                     | fixed at open |
+//! |-------------------|-----------------------------------------------------------|---------------|
+//! | log buffer        | 1/32, a power of two, at least 32 pages, at most 8 MiB     | yes           |
+//! | staging           | 1/64, at least eight pages, at most 2 MiB                  | yes           |
+//! | old versions      | 1/16, or what `old_version_bytes_max` says                 | limit         |
+//! | lock table, clock | 1/256 and 1/512                                            | yes           |
+//! | snapshots, gate   | about 100 KiB of slots, one line each                      | yes           |
+//! | read buffers      | four pages for each of four threads                        | estimate      |
+//! | page table        | 1/48, or 18 bytes for each page the file has room for      | grows         |
+//! | frames            | the rest; 64 bytes of header each                          | yes           |
+//!
+//! The page table grows with the store, 16 bytes a page, and frames are not given back for it: a store that grows to
+//! more than about twenty times its budget (with 16 KiB pages) while it is open exceeds the share. `Stats` says by how
+//! much, and the next open takes it off the frames. A transaction's write set is its caller's memory; it is bounded
+//! by half of the log.
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use terrace_block::Directory;
+
+use crate::buffer::{FRAME_HEADER_BYTES, Mode};
+use crate::db::Db;
+use crate::error::{Error, Result};
+
+/// The smallest budget: below it the fixed parts leave no room for frames.
+pub const MIN_DRAM_BYTES: u64 = 1 << 20;
+/// The smallest log.
+pub const MIN_LOG_BYTES: u64 = 256 << 10;
+const FRAMES_MIN: u64 = 24;
+const PAGE_BYTES_MIN: u64 = 4 << 10;
+const PAGE_BYTES_MAX: u64 = 64 << 10;
+
+/// When a commit returns.
+///
+/// ```
+/// use terrace::{Db, Durability, MemoryDirectory};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let db = Db::builder().directory(directory).dram(4 << 20).durability(Durability::Buffered).open("")?;
+/// let table = db.create_table("events")?;
+/// table.put(b"1", b"not yet durable")?;
+/// db.flush()?; // now it is
+/// # terrace::Result::Ok(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// When it would survive a power cut.
+    #[default]
+    Sync,
+    /// At once. A crash may lose the last ones, in the order of their commits and never a part of one. Others see the
+    /// changes before they are durable.
+    Buffered,
+}
+
+/// How to open a database.
+///
+/// ```
+/// use terrace::{Db, Durability};
+///
+/// let place = tempfile::tempdir().unwrap();
+/// let db = Db::builder().dram(8 << 20).page_size(4096).log_max(1 << 20).open(place.path().join("db"))?;
+/// assert_eq!(db.stats().budget_bytes, 8 << 20);
+/// db.close()?;
+/// # terrace::Result::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder opens nothing until `open` is called"]
+pub struct Builder {
+    pub(crate) dram: Option<u64>,
+    pub(crate) page_size: Option<u64>,
+    pub(crate) log_max: Option<u64>,
+    pub(crate) read_only: bool,
+    pub(crate) create: bool,
+    pub(crate) durability: Durability,
+    pub(crate) snapshot_age_max: Duration,
+    pub(crate) old_version_bytes_max: Option<u64>,
+    pub(crate) mode: Mode,
+    pub(crate) seed: u64,
+    pub(crate) directory: Option<Arc<dyn Directory>>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Builder {
+            dram: None,
+            page_size: None,
+            log_max: None,
+            read_only: false,
+            create: true,
+            durability: Durability::Sync,
+            snapshot_age_max: Duration::from_secs(3600),
+            old_version_bytes_max: None,
+            mode: Mode::Background,
+            seed: 0,
+            directory: None,
+        }
+    }
+}
+
+impl Builder {
+    /// Bytes of memory for everything, at least 1 MiB. Default: a quarter of what the machine or its control group
+    /// allows, between 16 MiB and 1 GiB.
+    pub fn dram(mut self, bytes: u64) -> Self {
+        self.dram = Some(bytes);
+        self
+    }
+
+    /// Bytes of a page of a database that is created here: a power of two from 4 KiB to 64 KiB. Default 16 KiB, or
+    /// 4 KiB with a budget below 32 MiB. An existing database keeps its own.
+    pub fn page_size(mut self, bytes: u64) -> Self {
+        self.page_size = Some(bytes);
+        self
+    }
+
+    /// How long the log of a database that is created here may grow, in bytes, at least 256 KiB. Default: half of
+    /// the budget, between 4 MiB and 1 GiB. An existing database keeps its own.
+    pub fn log_max(mut self, bytes: u64) -> Self {
+        self.log_max = Some(bytes);
+        self
+    }
+
+    /// Refuse every change, and write nothing. The database must have been closed cleanly.
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Whether to create the database where there is none. Default: yes.
+    pub fn create(mut self, create: bool) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// What commits that say nothing else wait for. Default: [`Durability::Sync`].
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// The age at which a snapshot is given up and fails with [`Error::SnapshotTooOld`]. Default: one hour.
+    pub fn snapshot_age_max(mut self, age: Duration) -> Self {
+        self.snapshot_age_max = age;
+        self
+    }
+
+    /// Bytes of old versions kept for snapshots, beyond which the oldest snapshot is given up. Default: a sixteenth
+    /// of the budget.
+    pub fn old_version_bytes_max(mut self, bytes: u64) -> Self {
+        self.old_version_bytes_max = Some(bytes);
+        self
+    }
+
+    /// Who does the background work. Default: threads of the database's own.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Seeds what is chosen by chance: the identity of a database that is created here, and backoff. 0, the default,
+    /// draws a seed from the system.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Where the files are, instead of a directory of the file system; the path given to [`Builder::open`] then
+    /// means nothing.
+    pub fn directory(mut self, directory: Arc<dyn Directory>) -> Self {
+        self.directory = Some(directory);
+        self
+    }
+
+    /// Opens the database in the directory `path`, recovering it if it was not closed, or creates it.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if it is open elsewhere, [`Error::NotADatabase`], [`Error::Version`], [`Error::Corrupt`],
+    /// [`Error::Config`] for settings that cannot be, [`Error::Memory`], [`Error::Full`], [`Error::Io`].
+    pub fn open(self, path: impl AsRef<Path>) -> Result<Db> {
+        crate::db::open::open(self, path.as_ref())
+    }
+
+    /// The budget in bytes.
+    pub(crate) fn dram_bytes(&self) -> Result<u64> {
+        match self.dram {
+            Some(bytes) if bytes < MIN_DRAM_BYTES => {
+                Err(Error::Config(format!("dram of {bytes} bytes; the least is {MIN_DRAM_BYTES} (1 MiB)")))
+            }
+            Some(bytes) => Ok(bytes),
+            None => Ok((memory_limit() / 4).clamp(16 << 20, 1 << 30)),
+        }
+    }
+
+    /// Page size, segment size and log capacity of a database to be created.
+    pub(crate) fn new_layout(&self) -> Result<NewLayout> {
+        let dram = self.dram_bytes()?;
+        let page_bytes = self.page_size.unwrap_or(if dram < 32 << 20 { 4 << 10 } else { 16 << 10 });
+        if !page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page_bytes) {
+            return Err(Error::Config(format!(
+                "pages of {page_bytes} bytes; a power of two from {PAGE_BYTES_MIN} to {PAGE_BYTES_MAX} is possible"
+            )));
+        }
+        let log_min = MIN_LOG_BYTES.max(64 * page_bytes);
+        let log_bytes = self.log_max.unwrap_or((dram / 2).clamp(4 << 20, 1 << 30));
+        if log_bytes < log_min {
+            return Err(Error::Config(format!(
+                "log_max of {log_bytes} bytes; with pages of {page_bytes} bytes the least is {log_min}"
+            )));
+        }
+        let segment_bytes = (dram / 64).clamp(64 << 10, 2 << 20);
+        Ok(NewLayout {
+            page_bytes: page_bytes as usize,
+            segment_pages: (segment_bytes / page_bytes).max(8),
+            log_capacity: log_bytes / 4096 * 4096,
+        })
+    }
+}
+
+/// What is decided when a database is created.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewLayout {
+    pub(crate) page_bytes: usize,
+    pub(crate) segment_pages: u64,
+    pub(crate) log_capacity: u64,
+}
+
+/// A budget, split.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Split {
+    pub(crate) total: u64,
+    pub(crate) log_buffer: u64,
+    pub(crate) staging: u64,
+    pub(crate) versions: u64,
+    pub(crate) lock_slots: usize,
+    pub(crate) clock_window: usize,
+    pub(crate) frames: u32,
+}
+
+/// Bytes of slots for snapshots, gate, keys in flight, shards, tickets: each on lines of its own.
+const SLOT_BYTES: u64 = 128 << 10;
+const READ_BUFFER_PAGES: u64 = 16;
+/// A batch of a large value is one record, of sixteen pages.
+const LOG_BUFFER_PAGES_MIN: u64 = 32;
+
+impl Split {
+    /// Splits `total` bytes for a database with pages of `page_bytes` and a page file of `file_pages` of them.
+    pub(crate) fn new(total: u64, versions: Option<u64>, page_bytes: u64, file_pages: u64) -> Result<Split> {
+        let log_buffer = (total / 32).min(8 << 20).max(LOG_BUFFER_PAGES_MIN * page_bytes).next_power_of_two();
+        let staging = (total / 64).clamp(8 * page_bytes, (2 << 20).max(8 * page_bytes));
+        let staging = staging / page_bytes * page_bytes;
+        let versions = versions.unwrap_or(total / 16);
+        let lock_slots = ((total / 256 / 8) as usize).clamp(256, crate::txn::locks::LockTable::SLOTS_DEFAULT);
+        let clock_window = ((total / 512 / 16) as usize).clamp(64, crate::txn::clock::Clock::WINDOW_DEFAULT);
+        let page_table = (total / 48).max(file_pages * 18);
+        let fixed = log_buffer
+            + staging
+            + versions
+            + (lock_slots * 8 + clock_window * 16) as u64
+            + SLOT_BYTES
+            + READ_BUFFER_PAGES * page_bytes
+            + page_table;
+        let frames = total.saturating_sub(fixed) / (page_bytes + FRAME_HEADER_BYTES);
+        if frames < FRAMES_MIN {
+            let least = (fixed + FRAMES_MIN * (page_bytes + FRAME_HEADER_BYTES)).next_multiple_of(1 << 20);
+            return Err(Error::Config(format!(
+                "dram of {total} bytes leaves room for {frames} frames of {page_bytes} bytes, {FRAMES_MIN} are \
+                 needed; give it about {least} bytes"
+            )));
+        }
+        let frames = frames.min(u64::from(u32::MAX >> 2)) as u32;
+        Ok(Split { total, log_buffer, staging, versions, lock_slots, clock_window, frames })
+    }
+}
+
+/// What the machine, or the control group this process is in, allows.
+fn memory_limit() -> u64 {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let group = number("/sys/fs/cgroup/memory.max")
+        .or_else(|| number("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+        .unwrap_or(u64::MAX);
+    let available = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemAvailable:"))?;
+        line.split_whitespace().nth(1)?.parse::<u64>().ok()
+    });
+    group.min(available.map_or(1 << 30, |kib| kib * 1024))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_do_not_exceed_the_whole() {
+        for total in [1 << 20, 3 << 20, 8 << 20, 64 << 20, 1 << 30, 64 << 30] {
+            for page_bytes in [4096, 16384, 65536u64] {
+                let Ok(split) = Split::new(total, None, page_bytes, 1000) else {
+                    assert!(total < 8 << 20 && page_bytes > 4096, "{total} bytes are enough for {page_bytes}");
+                    continue;
+                };
+                let frames = u64::from(split.frames) * (page_bytes + FRAME_HEADER_BYTES);
+                assert!(frames + split.log_buffer + split.staging + split.versions <= total);
+                assert!(frames > total / 2 || total < 4 << 20, "frames get most of {total}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_budget_too_small_says_what_would_do() {
+        let error = Split::new(1 << 20, None, 65536, 0).unwrap_err().to_string();
+        assert!(error.contains("frames") && error.contains("give it about"), "{error}");
+        assert!(Builder::default().dram(1000).dram_bytes().unwrap_err().to_string().contains("1 MiB"));
+        assert!(Builder::default().page_size(5000).new_layout().is_err());
+        assert!(Builder::default().log_max(5000).new_layout().is_err());
+    }
+}

@@ -1,0 +1,79 @@
+//! The crash harness: a pool over a simulated disk, worked on by a random script, cut off at any call of the disk,
+//! recovered, and compared with a model.
+//!
+//! The pages are raw: no index, no tables, so that what is tested is log, store, pool and recovery and nothing else.
+//! Each page is a few cells of a value each. Transactions write cells, create and free pages. The promises:
+//!
+//! - every acknowledged transaction is whole; of the others, those that survive are the oldest ones, each whole;
+//! - a transaction that did not commit has left nothing;
+//! - exactly the pages that should exist do; every place has one owner; a closed loser never comes back.
+//!
+//! | file         | what is in it                                                     |
+//! |--------------|-------------------------------------------------------------------|
+//! | `model.rs`   | what should be there                                              |
+//! | `raw.rs`     | pages of cells: content, redo, undo                               |
+//! | `life.rs`    | one life of a pool: random steps until the power goes             |
+//! | `meanwhile.rs` | what other threads would do while an image is in flight         |
+//! | `cycle.rs`   | lives and crashes in turn, recovery crashed too, and the verdict  |
+//! | `tests.rs`   | the tests, and how to replay a failing one                        |
+//! | `bugs.rs`    | the planted bugs, each of which must be caught                    |
+
+mod cycle;
+mod life;
+mod meanwhile;
+mod model;
+mod raw;
+mod tests;
+
+pub(crate) use meanwhile::in_flight;
+
+use terrace_block::{Directory, OpenMode, SimulatedDisk};
+
+use crate::buffer::{Files, Layout, Mode, Pool, PoolOptions};
+
+/// The sizes of one run: small ones, so that everything wraps, fills and is used again.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    frames: u32,
+    log_capacity: u64,
+    log_buffer: usize,
+    store_segments: u64,
+    staging_pages: usize,
+}
+
+const PAGE_BYTES: usize = 4096;
+const SEGMENT_PAGES: u64 = 8;
+
+impl Sizes {
+    fn layout(&self) -> Layout {
+        Layout {
+            uuid: [7; 16],
+            page_bytes: PAGE_BYTES,
+            segment_pages: SEGMENT_PAGES,
+            log_capacity: self.log_capacity,
+        }
+    }
+
+    fn options(&self) -> PoolOptions {
+        PoolOptions {
+            frames: self.frames,
+            log_buffer_bytes: self.log_buffer,
+            staging_bytes: self.staging_pages * PAGE_BYTES,
+            pages_max: 1024,
+            store_bytes_max: self.store_segments * SEGMENT_PAGES * PAGE_BYTES as u64,
+            mode: Mode::Inline,
+        }
+    }
+}
+
+/// An empty database on a new disk.
+fn create(disk: &SimulatedDisk, sizes: &Sizes) {
+    let open = |name| disk.open(name, OpenMode::CreateNew).expect("a new disk is empty");
+    let files = Files { pages: open("pages"), log: open("log") };
+    Pool::create(&files, &sizes.layout()).expect("a new disk has room");
+    disk.sync().expect("a new disk works");
+}
+
+fn open(disk: &SimulatedDisk) -> std::io::Result<Files> {
+    Ok(Files { pages: disk.open("pages", OpenMode::Write)?, log: disk.open("log", OpenMode::Write)? })
+}

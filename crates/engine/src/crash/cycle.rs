@@ -1,0 +1,201 @@
+//! Lives and crashes in turn, with recovery crashed too, and the verdict on what comes back.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+use terrace_block::SimulatedDisk;
+
+use super::life::{Halt, Life};
+use super::meanwhile::{self, Random, Script, State};
+use super::model::{Model, Pages};
+use super::raw::{self, Raw};
+use super::{Sizes, create, open};
+use crate::buffer::{Pool, Recovered, Stop};
+use crate::error::Result;
+use crate::ids::{Lsn, PageId, Timestamp};
+
+/// Recoveries that are crashed one after the other, at most.
+const RECOVERY_CRASHES_MAX: usize = 5;
+/// Other survivors of each crash that are recovered and judged.
+const BRANCHES: usize = 3;
+
+/// What a run is: all else follows from the seed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub(super) seed: u64,
+    pub(super) sizes: Sizes,
+    pub(super) lives: u32,
+    pub(super) steps: u32,
+    /// The call of the first life at which the power goes, counted from its start; otherwise it is random.
+    pub(super) crash_at: Option<u64>,
+}
+
+impl Plan {
+    /// The sizes and the length of a run follow from its seed.
+    pub(super) fn random(seed: u64) -> Plan {
+        let mut random = Random(seed ^ 0x5eed);
+        let sizes = Sizes {
+            frames: 12 + random.below(13) as u32,
+            log_capacity: [48, 64, 96, 128][random.below(4)] << 10,
+            log_buffer: [16, 32][random.below(2)] << 10,
+            store_segments: 12 + random.below(13) as u64,
+            staging_pages: [2, 4, 8][random.below(3)],
+        };
+        Plan { seed, sizes, lives: 4, steps: 20 + random.below(400) as u32, crash_at: None }
+    }
+}
+
+/// What a run has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    /// Disks that were recovered, or on which recovery was crashed.
+    pub(super) states: u64,
+    /// Calls of the disk in the first life.
+    pub(super) first_life_calls: u64,
+}
+
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.states += other.states;
+        self.first_life_calls += other.first_life_calls;
+    }
+}
+
+struct Run {
+    plan: Plan,
+    script: Script,
+    tally: Tally,
+    /// Losers that are closed, durably.
+    closed: HashSet<Timestamp>,
+}
+
+/// Lives through `plan`; an error says what was wrong.
+pub(super) fn live(plan: Plan) -> Result<Tally, String> {
+    let disk = SimulatedDisk::new(plan.seed);
+    create(&disk, &plan.sizes);
+    let state = State { model: Model::default(), random: Random(plan.seed) };
+    let script = Rc::new(RefCell::new(state));
+    let mut run = Run { plan, script: script.clone(), tally: Tally::default(), closed: HashSet::new() };
+    meanwhile::play(None);
+    let outcome = run.lives(disk);
+    meanwhile::play(None);
+    outcome.map(|()| run.tally)
+}
+
+impl Run {
+    fn below(&self, limit: usize) -> usize {
+        self.script.borrow_mut().random.below(limit)
+    }
+
+    fn lives(&mut self, mut disk: SimulatedDisk) -> Result<(), String> {
+        for life in 0..self.plan.lives {
+            let (recovered, now) = self.recover(disk, true)?;
+            disk = now;
+            let pool = recovered.pool;
+            let before = disk.calls();
+            let reach = if self.below(3) == 0 { 12 } else { 400 };
+            let crash_at = match self.plan.crash_at {
+                Some(call) if life == 0 => call,
+                _ => 1 + self.below(reach) as u64,
+            };
+            disk.crash_at(before + crash_at);
+            meanwhile::play(Some(self.script.clone()));
+            let outcome = Life::new(&pool, self.script.clone()).run(self.plan.steps);
+            meanwhile::play(None);
+            if life == 0 {
+                self.tally.first_life_calls = disk.calls() - before;
+            }
+            match outcome {
+                Ok(()) => {}
+                Err(Halt::Engine(_)) if disk.crashed().is_some() => {}
+                Err(halt) => return Err(format!("life {life}: {halt:?}")),
+            }
+            drop(pool);
+            let place = disk.crashed();
+            for _ in 0..BRANCHES {
+                self.branch(&disk).map_err(|what| format!("life {life}, {place:?}: {what}"))?;
+            }
+            disk = self.next_disk(&disk);
+        }
+        self.recover(disk, true).map(|_| ())
+    }
+
+    fn next_disk(&self, disk: &SimulatedDisk) -> SimulatedDisk {
+        let mut state = self.script.borrow_mut();
+        if state.random.below(4) == 0 { disk.killed() } else { disk.survivor(state.random.next()) }
+    }
+
+    /// Recovers and judges another survivor of this crash; the run goes on from none of it.
+    fn branch(&mut self, disk: &SimulatedDisk) -> Result<(), String> {
+        let (model, closed) = (self.script.borrow().model.clone(), self.closed.clone());
+        let disk = self.next_disk(disk);
+        let outcome = self.recover(disk, false).map(|_| ());
+        self.script.borrow_mut().model = model;
+        self.closed = closed;
+        outcome
+    }
+
+    /// Recovers, with crashes in between, and judges what comes back.
+    fn recover(&mut self, mut disk: SimulatedDisk, with_crashes: bool) -> Result<(Recovered, SimulatedDisk), String> {
+        for attempt in 0..=RECOVERY_CRASHES_MAX {
+            self.tally.states += 1;
+            if with_crashes && attempt < RECOVERY_CRASHES_MAX && self.below(3) > 0 {
+                let call = disk.calls() + 3 + self.below(40) as u64;
+                disk.crash_at(call);
+            }
+            match self.recover_once(&disk) {
+                Ok(recovered) => {
+                    // The first recovery's log end says exactly which commits survived.
+                    let end = (attempt == 0).then_some(recovered.log_end);
+                    disk.crash_at(u64::MAX);
+                    self.judge(&recovered, end)?;
+                    return Ok((recovered, disk));
+                }
+                Err(_) if disk.crashed().is_some() => disk = self.next_disk(&disk),
+                Err(error) => return Err(format!("recovery {attempt}: {error}")),
+            }
+        }
+        unreachable!("the last attempt is not crashed")
+    }
+
+    fn recover_once(&mut self, disk: &SimulatedDisk) -> Result<Recovered> {
+        let files = open(disk).map_err(|source| crate::Error::io("open", "the disk", None, source))?;
+        let mut recovered = Pool::recover(&files, &self.plan.sizes.options(), &Raw)?;
+        let losers = std::mem::take(&mut recovered.losers);
+        if let Some(loser) = losers.iter().find(|loser| self.closed.contains(&loser.transaction)) {
+            let what = format!("transaction {} was undone and closed, and is back", loser.transaction);
+            return Err(crate::Error::corrupt("the log", None, what));
+        }
+        let closed: Vec<_> = losers.iter().map(|loser| loser.transaction).collect();
+        recovered.pool.undo_losers(&files, losers, &Raw)?;
+        self.closed.extend(closed);
+        Ok(recovered)
+    }
+
+    fn judge(&mut self, recovered: &Recovered, log_end: Option<Lsn>) -> Result<(), String> {
+        let pool = &recovered.pool;
+        let found = read_all(pool)?;
+        let highest = recovered.highest_timestamp;
+        let mut state = self.script.borrow_mut();
+        state.model.judge(&found, log_end, highest)?;
+        state.model.restart(pool.wal().durable());
+        match &pool.audit()[..] {
+            [] => Ok(()),
+            faults => Err(faults.join("; ")),
+        }
+    }
+}
+
+/// All pages there are.
+fn read_all(pool: &Pool) -> Result<Pages, String> {
+    let mut found = Pages::new();
+    for id in 1..pool.page_ids_end() {
+        match raw::read(pool, PageId(id)) {
+            Ok(content) => found.insert(id, raw::cells(&content)?),
+            Err(Stop::Missing(_)) => continue,
+            Err(stop) => return Err(format!("page {id} cannot be read: {stop:?}")),
+        };
+    }
+    Ok(found)
+}

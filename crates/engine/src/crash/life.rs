@@ -1,0 +1,351 @@
+//! One life of a pool: random steps, until they are done or the power goes.
+//!
+//! A step that changes pages goes the way the engine goes: reserve log space; get new pages and fault in what is
+//! needed; latch everything; only then decide what to write, for the pages may have changed while it waited
+//! (`meanwhile.rs` sees to that); log, apply, unlatch.
+
+use super::meanwhile::Script;
+use super::model::Deed;
+use super::raw::{self, CELLS};
+use crate::buffer::{Edit, NewPage, Pool, Stop, WriteGuard};
+use crate::error::Error;
+use crate::ids::{Lsn, PageId, Timestamp};
+use crate::wal::{Appended, Class, RecordBuilder, Reservation, Ticket};
+
+/// Why a life ended.
+#[derive(Debug)]
+pub(super) enum Halt {
+    /// A call of the pool failed: the power went, or something is broken.
+    Engine(Error),
+    /// The pool gave a wrong answer.
+    Wrong(String),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Halt::Engine(error)
+    }
+}
+
+/// Log bytes that one record of a script may need, with its compensation.
+const RECORD_BYTES: u64 = 6 << 10;
+/// Records of an open transaction, at most.
+const RECORDS_MAX: usize = 4;
+/// Open transactions, at most.
+const OPEN_MAX: usize = 3;
+
+/// A transaction of several records that has not committed.
+struct Open<'p> {
+    timestamp: Timestamp,
+    last: Lsn,
+    deeds: Vec<Deed>,
+    records: usize,
+    ticket: Ticket<'p>,
+    /// Space for its compensation and end records.
+    reserved: Vec<Reservation<'p>>,
+}
+
+/// A pool being worked on.
+pub(super) struct Life<'p> {
+    pool: &'p Pool,
+    script: Script,
+    open: Vec<Open<'p>>,
+}
+
+/// A change about to be made: pages latched, and pages that are to come.
+struct Ready<'p> {
+    guards: Vec<WriteGuard<'p>>,
+    new: Vec<NewPage<'p>>,
+}
+
+pub(super) fn draw(pool: &Pool) -> Timestamp {
+    Timestamp(pool.highest_timestamp.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1)
+}
+
+impl<'p> Life<'p> {
+    pub(super) fn new(pool: &'p Pool, script: Script) -> Self {
+        Life { pool, script, open: Vec::new() }
+    }
+
+    /// Works for `steps` steps.
+    pub(super) fn run(&mut self, steps: u32) -> Result<(), Halt> {
+        for _ in 0..steps {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    fn below(&self, limit: usize) -> usize {
+        self.script.borrow_mut().random.below(limit)
+    }
+
+    fn step(&mut self) -> Result<(), Halt> {
+        match self.below(100) {
+            0..25 => self.write_open(),
+            25..32 => self.commit_one(),
+            32..52 => self.write_committed(0),
+            52..66 => self.write_committed(1),
+            66..70 => self.free_page(),
+            70..80 => self.acknowledge(),
+            80..92 => self.read_one(),
+            92..96 => Ok(self.full_is_fine(self.pool.round(self.below(2) == 0))?),
+            96..98 => Ok(self.full_is_fine(self.pool.checkpoint_now(self.below(2) == 0))?),
+            98 => self.write_many(),
+            _ => self.audit(),
+        }
+    }
+
+    fn full_is_fine(&self, result: Result<(), Error>) -> Result<(), Error> {
+        match result {
+            Err(Error::Full { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn audit(&self) -> Result<(), Halt> {
+        match &self.pool.audit()[..] {
+            [] => Ok(()),
+            faults => Err(Halt::Wrong(faults.join("; "))),
+        }
+    }
+
+    /// Random pages, different ones.
+    fn some_pages(&self, most: usize) -> Vec<PageId> {
+        let mut script = self.script.borrow_mut();
+        let known: Vec<u64> = script.model.pages.keys().copied().collect();
+        let mut pages = Vec::new();
+        if known.is_empty() {
+            return pages;
+        }
+        for _ in 0..=script.random.below(most) {
+            let page = PageId(known[script.random.below(known.len())]);
+            if !pages.contains(&page) {
+                pages.push(page);
+            }
+        }
+        pages
+    }
+
+    /// Log space for one more record. Commits what is open if that is what holds the log back.
+    fn reserve(&mut self, bytes: u64) -> Result<Reservation<'p>, Halt> {
+        for attempt in 0.. {
+            if let Some(reservation) = self.pool.wal().reserve(bytes, Class::Commit) {
+                return Ok(reservation);
+            }
+            if attempt > 12 {
+                return Err(Halt::Wrong("the checkpoint makes no room in the log".into()));
+            }
+            if attempt > 1 && !self.open.is_empty() {
+                self.commit_one()?;
+            }
+            self.full_is_fine(self.pool.checkpoint_now(attempt > 3))?;
+        }
+        unreachable!("the attempts are bounded")
+    }
+
+    /// Faults in and latches `pages`, with `new` new ones. `None` if one of them is gone or the disk is full.
+    fn ready(&self, pages: &[PageId], new: usize) -> Result<Option<Ready<'p>>, Halt> {
+        let mut fresh = Vec::new();
+        for _ in 0..new {
+            match self.pool.new_page(None) {
+                Ok(page) => fresh.push(page),
+                Err(Error::Full { .. }) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match raw::latch_all(self.pool, pages) {
+            Ok(guards) => Ok(Some(Ready { guards, new: fresh })),
+            Err(Stop::Missing(_) | Stop::Restart | Stop::Fail(Error::Full { .. })) => Ok(None),
+            Err(Stop::Fail(error)) => Err(error.into()),
+        }
+    }
+
+    /// A transaction of one record, or one of the system's, which also creates `new` pages.
+    fn write_committed(&mut self, new: usize) -> Result<(), Halt> {
+        let mut reservation = self.reserve(2 * RECORD_BYTES)?;
+        let pages = self.some_pages(2);
+        let new = if self.script.borrow().model.pages.len() > 60 { 0 } else { new };
+        let Some(ready) = self.ready(&pages, new)? else { return Ok(()) };
+        let timestamp = if self.below(4) == 0 { Timestamp::NONE } else { draw(self.pool) };
+        let mut record = RecordBuilder::pages(timestamp, Lsn::NONE);
+        if !timestamp.is_none() {
+            record.set_commit();
+        }
+        let (appended, deeds) =
+            change(self.pool, &self.script, ready, None, &mut record, &mut reservation, &mut Vec::new())?;
+        self.script.borrow_mut().model.committed(appended.end, timestamp, deeds);
+        Ok(())
+    }
+
+    /// Another record of an open transaction.
+    fn write_open(&mut self) -> Result<(), Halt> {
+        let mut reservation = self.reserve(2 * RECORD_BYTES)?;
+        let pages = self.some_pages(3);
+        let Some(ready) = self.ready(&pages, 0)? else { return Ok(()) };
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let index = self.below(OPEN_MAX);
+        let index = match self.open.get(index) {
+            Some(open) if open.records < RECORDS_MAX => index,
+            _ if self.open.len() < OPEN_MAX => {
+                let ticket = self.pool.wal().enter();
+                let timestamp = draw(self.pool);
+                let (deeds, reserved) = (Vec::new(), Vec::new());
+                self.open.push(Open { timestamp, last: Lsn::NONE, deeds, records: 0, ticket, reserved });
+                self.open.len() - 1
+            }
+            _ => return Ok(()),
+        };
+        let open = &mut self.open[index];
+        let mut record = RecordBuilder::pages(open.timestamp, open.last);
+        let mut undo = Vec::new();
+        let owner = Some(open.timestamp);
+        let (appended, deeds) =
+            change(self.pool, &self.script, ready, owner, &mut record, &mut reservation, &mut undo)?;
+        open.last = appended.lsn;
+        open.deeds.extend(deeds);
+        open.records += 1;
+        open.reserved.push(reservation);
+        Ok(())
+    }
+
+    fn commit_one(&mut self) -> Result<(), Halt> {
+        if self.open.is_empty() {
+            return Ok(());
+        }
+        let open = self.open.swap_remove(self.below(self.open.len()));
+        if open.records == 0 {
+            return Ok(());
+        }
+        let mut record = RecordBuilder::commit(open.timestamp, open.last);
+        let mut reserved = open.reserved;
+        let appended = self.pool.wal().append(&mut record, reserved.last_mut())?;
+        self.pool.wal().retire_when_durable(open.ticket, appended.end);
+        let mut script = self.script.borrow_mut();
+        script.model.locked.retain(|_, owner| *owner != open.timestamp);
+        script.model.committed(appended.end, open.timestamp, open.deeds);
+        Ok(())
+    }
+
+    fn free_page(&mut self) -> Result<(), Halt> {
+        let mut reservation = self.reserve(RECORD_BYTES)?;
+        let pages = self.some_pages(1);
+        let Some(ready) = self.ready(&pages, 0)? else { return Ok(()) };
+        for guard in ready.guards {
+            free(self.pool, &self.script, guard, &mut reservation)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a good part of the log full without a flush in between.
+    fn write_many(&mut self) -> Result<(), Halt> {
+        for _ in 0..12 {
+            self.write_committed(0)?;
+        }
+        Ok(())
+    }
+
+    fn acknowledge(&mut self) -> Result<(), Halt> {
+        let end = self.script.borrow().model.last_end();
+        self.pool.wal().acknowledge(end)?;
+        self.script.borrow_mut().model.acknowledge(end);
+        Ok(())
+    }
+
+    /// Reads a page and compares it with the model.
+    fn read_one(&mut self) -> Result<(), Halt> {
+        for id in self.some_pages(3) {
+            let found = match raw::read(self.pool, id) {
+                Ok(content) => raw::cells(&content).map_err(Halt::Wrong)?,
+                Err(Stop::Missing(_) | Stop::Fail(Error::Full { .. })) => continue,
+                Err(Stop::Fail(error)) => return Err(error.into()),
+                Err(Stop::Restart) => continue,
+            };
+            let script = self.script.borrow();
+            let expected = script.model.pages.get(&id.0);
+            if expected.is_some_and(|expected| *expected != found) {
+                return Err(Halt::Wrong(format!("page {id} reads as {found:?}, it is {expected:?}")));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Logs and applies writes to random cells of the pages that are ready, none of them locked by another transaction.
+fn change(
+    pool: &Pool,
+    script: &Script,
+    ready: Ready<'_>,
+    owner: Option<Timestamp>,
+    record: &mut RecordBuilder,
+    reservation: &mut Reservation<'_>,
+    undo: &mut Vec<u8>,
+) -> Result<(Appended, Vec<Deed>), Halt> {
+    let mut script = script.borrow_mut();
+    let mut deeds = Vec::new();
+    let mut contents = Vec::new();
+    let Ready { mut guards, new } = ready;
+    for guard in &guards {
+        let mut copy = Vec::new();
+        guard.copy(&mut copy);
+        let (id, cell) = (guard.id(), script.random.below(CELLS));
+        let lock = script.model.locked.get(&(id.0, cell)).copied();
+        let exists = script.model.pages.contains_key(&id.0);
+        if exists && lock.is_none_or(|holder| Some(holder) == owner) {
+            let old = raw::cells(&copy).map_err(Halt::Wrong)?[cell];
+            let value = script.model.fresh_value();
+            raw::undo_entry(undo, id, cell, old);
+            raw::note_write(record, id, cell, old, value);
+            raw::set_cell(&mut copy, cell, value);
+            deeds.push(Deed::Write { page: id.0, cell, value });
+            contents.push(Some(copy));
+        } else {
+            contents.push(None);
+        }
+    }
+    let mut created = Vec::new();
+    for page in &new {
+        let cells = std::array::from_fn(|_| script.model.fresh_value());
+        let content = raw::content(page.id(), &cells);
+        raw::note_create(record, page.id(), &content);
+        deeds.push(Deed::Create { page: page.id().0, cells });
+        created.push(content);
+    }
+    if owner.is_some() {
+        record.undo(undo);
+    }
+    let written = guards.iter_mut().zip(&mut contents);
+    let updates = written.filter_map(|(guard, copy)| Some(Edit::Update(guard, copy.as_mut()?)));
+    let creations = new.into_iter().zip(&mut created).map(|(page, content)| Edit::Create(page, content));
+    let edits = updates.chain(creations);
+    let appended = pool.change(record, Some(reservation), edits)?;
+    for deed in &deeds {
+        script.model.did(deed);
+        if let (Deed::Write { page, cell, .. }, Some(owner)) = (deed, owner) {
+            script.model.locked.insert((*page, *cell), owner);
+        }
+    }
+    Ok((appended, deeds))
+}
+
+/// Frees a page that no open transaction has written to.
+pub(super) fn free(
+    pool: &Pool,
+    script: &Script,
+    guard: WriteGuard<'_>,
+    reservation: &mut Reservation<'_>,
+) -> Result<(), Halt> {
+    let mut script = script.borrow_mut();
+    let id = guard.id();
+    if !script.model.pages.contains_key(&id.0) || !script.model.is_unlocked(id) {
+        return Ok(());
+    }
+    let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
+    record.change(id, crate::wal::change_kind::FREE, 0, &[]);
+    let appended = pool.change(&mut record, Some(reservation), [Edit::Free(guard)])?;
+    let deed = Deed::Free { page: id.0 };
+    script.model.did(&deed);
+    script.model.committed(appended.end, Timestamp::NONE, vec![deed]);
+    Ok(())
+}

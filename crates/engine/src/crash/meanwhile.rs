@@ -1,0 +1,128 @@
+//! What other threads would do while images are in flight.
+//!
+//! There are no other threads in the harness, so that every run can be replayed. Instead the pool calls
+//! [`in_flight`] at the points of write-back and checkpoint where the world may move: between copy and write, write and
+//! sync, sync and mapping record, cut and superblock. Resident pages are then changed or freed, commits are appended
+//! and acknowledged. What would need a frame or the upkeep lock is not done here; a thread would wait there.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::life;
+use super::model::{Deed, Model};
+use super::raw::{self, CELLS};
+use crate::buffer::{Edit, Pool};
+use crate::ids::{Lsn, PageId, Timestamp};
+use crate::wal::{Class, RecordBuilder};
+
+/// Reproducible choices: SplitMix64.
+#[derive(Clone, Debug)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub(super) fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+}
+
+/// The model and the choices of a run.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    pub(super) model: Model,
+    pub(super) random: Random,
+}
+
+pub(super) type Script = Rc<RefCell<State>>;
+
+thread_local! {
+    static CURRENT: RefCell<Option<Script>> = const { RefCell::new(None) };
+}
+
+/// From now on the script of this thread is `script`; none: nothing happens meanwhile.
+pub(super) fn play(script: Option<Script>) {
+    CURRENT.with(|current| *current.borrow_mut() = script);
+}
+
+/// Images are in flight, or a cut was computed: time for others to do something.
+pub(crate) fn in_flight(pool: &Pool) {
+    let Some(script) = CURRENT.with(|current| current.borrow().clone()) else { return };
+    let Ok(mut state) = script.try_borrow_mut() else { return };
+    let (choice, times) = (state.random.below(100), 1 + state.random.below(3));
+    drop(state);
+    for _ in 0..times {
+        // A failure here is one of the log, and stays: whoever is called next meets it too.
+        let done = match choice {
+            0..35 => Some(()),
+            35..70 => write(pool, &script),
+            70..76 => free(pool, &script),
+            76..84 => commit_nothing(pool, &script),
+            84..96 => acknowledge(pool, &script),
+            _ => (0..40).try_for_each(|_| write(pool, &script)).and_then(|()| acknowledge(pool, &script)),
+        };
+        if done.is_none() {
+            return;
+        }
+    }
+}
+
+fn some_page(script: &Script) -> Option<PageId> {
+    let mut state = script.borrow_mut();
+    let count = state.model.pages.len();
+    let chosen = (count > 0).then(|| state.random.below(count))?;
+    state.model.pages.keys().nth(chosen).map(|&id| PageId(id))
+}
+
+fn write(pool: &Pool, script: &Script) -> Option<()> {
+    let mut reservation = pool.wal().reserve(1 << 10, Class::Commit)?;
+    let Some(mut guard) = some_page(script).and_then(|id| pool.try_latch(id)) else { return Some(()) };
+    let mut state = script.borrow_mut();
+    let (id, cell) = (guard.id(), state.random.below(CELLS));
+    if state.model.locked.contains_key(&(id.0, cell)) {
+        return Some(());
+    }
+    let timestamp = life::draw(pool);
+    let mut record = RecordBuilder::pages(timestamp, Lsn::NONE);
+    record.set_commit();
+    let mut copy = Vec::new();
+    guard.copy(&mut copy);
+    let (old, value) = (raw::cells(&copy).ok()?[cell], state.model.fresh_value());
+    raw::note_write(&mut record, id, cell, old, value);
+    raw::set_cell(&mut copy, cell, value);
+    let edit = Edit::Update(&mut guard, &mut copy);
+    let appended = pool.change(&mut record, Some(&mut reservation), [edit]).ok()?;
+    let deed = Deed::Write { page: id.0, cell, value };
+    state.model.did(&deed);
+    state.model.committed(appended.end, timestamp, vec![deed]);
+    Some(())
+}
+
+fn free(pool: &Pool, script: &Script) -> Option<()> {
+    let mut reservation = pool.wal().reserve(1 << 10, Class::Commit)?;
+    let Some(guard) = some_page(script).and_then(|id| pool.try_latch(id)) else { return Some(()) };
+    life::free(pool, script, guard, &mut reservation).ok()
+}
+
+/// A commit that dirties no page: all that keeps the log from being cut past it is that it is not durable.
+fn commit_nothing(pool: &Pool, script: &Script) -> Option<()> {
+    let mut reservation = pool.wal().reserve(1 << 10, Class::Commit)?;
+    let timestamp: Timestamp = life::draw(pool);
+    let mut record = RecordBuilder::commit(timestamp, Lsn::NONE);
+    let appended = pool.wal().append(&mut record, Some(&mut reservation)).ok()?;
+    script.borrow_mut().model.committed(appended.end, timestamp, Vec::new());
+    Some(())
+}
+
+fn acknowledge(pool: &Pool, script: &Script) -> Option<()> {
+    let end = script.borrow().model.last_end();
+    pool.wal().acknowledge(end).ok()?;
+    script.borrow_mut().model.acknowledge(end);
+    Some(())
+}

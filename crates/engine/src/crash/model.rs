@@ -1,0 +1,152 @@
+//! What should be there.
+//!
+//! The order of commits is the order of their records in the log, so what survives a crash is the state after some
+//! prefix of them: at least up to the last acknowledged one, at most all.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::raw::Cells;
+use crate::ids::{Lsn, PageId, Timestamp};
+
+pub(super) type Pages = BTreeMap<u64, Cells>;
+
+/// One thing that a transaction did.
+#[derive(Clone, Debug)]
+pub(super) enum Deed {
+    Write { page: u64, cell: usize, value: u64 },
+    Create { page: u64, cells: Cells },
+    Free { page: u64 },
+}
+
+#[derive(Clone, Debug)]
+struct Commit {
+    end: Lsn,
+    timestamp: Timestamp,
+    deeds: Vec<Deed>,
+}
+
+/// What should be in the pool, and what may be there after a crash.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Model {
+    /// The pages as they are now, what open transactions wrote included.
+    pub(super) pages: Pages,
+    /// Cells that open transactions have written.
+    pub(super) locked: BTreeMap<(u64, usize), Timestamp>,
+    /// The pages after the acknowledged commits.
+    sure: Pages,
+    /// The highest timestamp among those.
+    sure_timestamp: Timestamp,
+    /// Up to where the log was acknowledged.
+    acknowledged: Lsn,
+    /// Commits appended since.
+    unsure: VecDeque<Commit>,
+    last_value: u64,
+}
+
+fn apply(pages: &mut Pages, deed: &Deed) {
+    match *deed {
+        Deed::Write { page, cell, value } => {
+            pages.get_mut(&page).expect("only pages that exist are written")[cell] = value;
+        }
+        Deed::Create { page, cells } => {
+            pages.insert(page, cells);
+        }
+        Deed::Free { page } => {
+            pages.remove(&page);
+        }
+    }
+}
+
+impl Model {
+    /// A value that no cell ever had.
+    pub(super) fn fresh_value(&mut self) -> u64 {
+        self.last_value += 1;
+        // Odd and even values are logged differently, so neither must follow from the script's rhythm.
+        self.last_value << 8 | (self.last_value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56)
+    }
+
+    /// Something was done to the pages.
+    pub(super) fn did(&mut self, deed: &Deed) {
+        apply(&mut self.pages, deed);
+    }
+
+    /// A transaction committed with a record that ends at `end`.
+    pub(super) fn committed(&mut self, end: Lsn, timestamp: Timestamp, deeds: Vec<Deed>) {
+        debug_assert!(self.unsure.back().is_none_or(|last| last.end < end));
+        self.unsure.push_back(Commit { end, timestamp, deeds });
+    }
+
+    /// Up to where commits have been made.
+    pub(super) fn last_end(&self) -> Lsn {
+        self.unsure.back().map_or(self.acknowledged, |last| last.end)
+    }
+
+    /// All commits up to `end` were acknowledged.
+    pub(super) fn acknowledge(&mut self, end: Lsn) {
+        self.acknowledged = self.acknowledged.max(end);
+        while let Some(commit) = self.unsure.pop_front_if(|commit| commit.end <= end) {
+            commit.deeds.iter().for_each(|deed| apply(&mut self.sure, deed));
+            self.sure_timestamp = self.sure_timestamp.max(commit.timestamp);
+        }
+    }
+
+    /// Holds what was found after a crash against what may be. `log_end` is where the log ended, if the recovery that
+    /// found it was the first one after the crash. The model goes on from what was found.
+    pub(super) fn judge(
+        &mut self,
+        found: &Pages,
+        log_end: Option<Lsn>,
+        highest: Timestamp,
+    ) -> Result<(), String> {
+        if let Some(end) = log_end {
+            if end < self.acknowledged {
+                return Err(format!("the log ends at {end}, acknowledged was {}", self.acknowledged));
+            }
+            self.acknowledge(end);
+            self.unsure.clear();
+        }
+        let mut candidate = self.sure.clone();
+        let mut timestamp = self.sure_timestamp;
+        let first = difference(&candidate, found);
+        let mut difference_now = first.clone();
+        for commit in &self.unsure {
+            if difference_now.is_none() {
+                break;
+            }
+            commit.deeds.iter().for_each(|deed| apply(&mut candidate, deed));
+            timestamp = timestamp.max(commit.timestamp);
+            difference_now = difference(&candidate, found);
+        }
+        if difference_now.is_some() {
+            let more = self.unsure.len();
+            return Err(format!("{}; nor does any of {more} later commits explain it", first.expect("some")));
+        }
+        if highest < timestamp {
+            return Err(format!("the clock restarts at {highest}, a commit has {timestamp}"));
+        }
+        self.sure = candidate.clone();
+        self.pages = candidate;
+        self.sure_timestamp = timestamp;
+        self.unsure.clear();
+        self.locked.clear();
+        Ok(())
+    }
+
+    /// The recovered log ends here, all of it durable.
+    pub(super) fn restart(&mut self, end: Lsn) {
+        self.acknowledged = end;
+    }
+
+    /// Whether no open transaction has written to `page`.
+    pub(super) fn is_unlocked(&self, page: PageId) -> bool {
+        self.locked.range((page.0, 0)..(page.0 + 1, 0)).next().is_none()
+    }
+}
+
+fn difference(expected: &Pages, found: &Pages) -> Option<String> {
+    if expected == found {
+        return None;
+    }
+    let wrong = expected.keys().chain(found.keys()).find(|page| expected.get(page) != found.get(page))?;
+    Some(format!("page {wrong} is {:?}, it should be {:?}", found.get(wrong), expected.get(wrong)))
+}

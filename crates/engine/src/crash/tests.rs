@@ -1,0 +1,125 @@
+//! The tests.
+
+use terrace_block::SimulatedDisk;
+
+use super::raw::{self, CELLS, Raw};
+use super::cycle::{self, Plan, Tally};
+use super::{Sizes, create, open};
+use crate::buffer::{Edit, Pool};
+use crate::ids::{Lsn, PageId, Timestamp};
+use crate::wal::RecordBuilder;
+
+const SIZES: Sizes =
+    Sizes { frames: 16, log_capacity: 64 << 10, log_buffer: 16 << 10, store_segments: 16, staging_pages: 8 };
+
+#[test]
+fn pages_survive_checkpoint_and_recovery() {
+    let disk = SimulatedDisk::new(1);
+    create(&disk, &SIZES);
+    let files = open(&disk).unwrap();
+    let mut ids = Vec::new();
+    {
+        let recovered = Pool::recover(&files, &SIZES.options(), &Raw).unwrap();
+        let pool = recovered.pool;
+        pool.undo_losers(&files, recovered.losers, &Raw).unwrap();
+        for number in 0..40u64 {
+            let new = pool.new_page(None).unwrap();
+            let id = new.id();
+            let mut content = raw::content(id, &[number; CELLS]);
+            let mut record = RecordBuilder::pages(Timestamp(number + 1), Lsn::NONE);
+            raw::note_create(&mut record, id, &content);
+            record.set_commit();
+            let mut reservation = pool.reserve_log(record.len() as u64).unwrap();
+            pool.change(&mut record, Some(&mut reservation), [Edit::Create(new, &mut content)]).unwrap();
+            ids.push(id);
+        }
+        assert_eq!(pool.audit(), [""; 0]);
+        pool.checkpoint_now(true).unwrap();
+        assert_eq!(pool.audit(), [""; 0]);
+        for (number, &id) in ids.iter().enumerate() {
+            assert_eq!(raw::cells(&raw::read(&pool, id).unwrap()).unwrap(), [number as u64; CELLS]);
+        }
+        for &id in &ids {
+            overwrite(&pool, id);
+        }
+        pool.wal().flush_to(pool.wal().tail()).unwrap();
+    }
+    let disk = disk.survivor(2);
+    let files = open(&disk).unwrap();
+    let recovered = Pool::recover(&files, &SIZES.options(), &Raw).unwrap();
+    let pool = recovered.pool;
+    assert_eq!(recovered.losers, []);
+    for (number, &id) in ids.iter().enumerate() {
+        let number = number as u64;
+        let expected = [number, number, 1001 + id.0, number, number, number];
+        assert_eq!(raw::cells(&raw::read(&pool, id).unwrap()).unwrap(), expected, "page {id}");
+    }
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+fn overwrite(pool: &Pool, id: PageId) {
+    let mut guards = raw::latch_all(pool, &[id]).unwrap_or_else(|stop| panic!("{stop:?}"));
+    let mut copy = Vec::new();
+    guards[0].copy(&mut copy);
+    let old = raw::cells(&copy).unwrap()[2];
+    raw::set_cell(&mut copy, 2, 1001 + id.0);
+    let mut record = RecordBuilder::pages(Timestamp(100 + id.0), Lsn::NONE);
+    raw::note_write(&mut record, id, 2, old, 1001 + id.0);
+    record.set_commit();
+    pool.change(&mut record, None, [Edit::Update(&mut guards[0], &mut copy)]).unwrap();
+}
+
+/// Runs `plan`, and turns a panic into an error.
+pub(super) fn live_caught(plan: Plan) -> Result<Tally, String> {
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cycle::live(plan)));
+    outcome.unwrap_or_else(|panic| {
+        super::meanwhile::play(None);
+        let said = panic.downcast_ref::<String>().cloned();
+        Err(said.or_else(|| panic.downcast_ref::<&str>().map(|&said| said.into())).unwrap_or_default())
+    })
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
+}
+
+#[test]
+fn nothing_is_lost_in_random_lives() {
+    let seeds = match (number("TERRACE_CRASH_SEED"), number("TERRACE_CRASH_CYCLES")) {
+        (Some(seed), _) => seed..seed + 1,
+        (None, cycles) => 0..cycles.unwrap_or(300),
+    };
+    let start = std::time::Instant::now();
+    let mut tally = Tally::default();
+    for seed in seeds {
+        let plan = Plan::random(seed);
+        match live_caught(plan) {
+            Ok(more) => tally += more,
+            Err(what) => panic!("TERRACE_CRASH_SEED={seed} replays this: {what}"),
+        }
+    }
+    report(&tally, start);
+}
+
+/// One fixed script per seed, cut off at each of its calls in turn.
+#[test]
+fn nothing_is_lost_at_any_call_of_a_script() {
+    let start = std::time::Instant::now();
+    let mut tally = Tally::default();
+    for seed in 0..3 {
+        let plan = Plan { lives: 1, steps: 120, ..Plan::random(seed) };
+        let calls = live_caught(Plan { crash_at: Some(u64::MAX >> 1), ..plan }).unwrap().first_life_calls;
+        for call in 1..=calls {
+            match live_caught(Plan { crash_at: Some(call), ..plan }) {
+                Ok(more) => tally += more,
+                Err(what) => panic!("seed {seed}, call {call} of {calls}: {what}"),
+            }
+        }
+    }
+    report(&tally, start);
+}
+
+fn report(tally: &Tally, start: std::time::Instant) {
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{} crash states, {:.0} per second", tally.states, tally.states as f64 / seconds);
+}

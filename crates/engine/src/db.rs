@@ -1,0 +1,292 @@
+//! The database as its users see it.
+//!
+//! | file             | what is in it                                                          |
+//! |------------------|------------------------------------------------------------------------|
+//! | `open.rs`        | creating, locking, recovering                                          |
+//! | `core.rs`        | what all handles share; the threads; closing                           |
+//! | `catalog.rs`     | tables by name                                                         |
+//! | `table.rs`       | single operations                                                      |
+//! | `transaction.rs` | several operations as one                                              |
+//! | `batch.rs`       | several writes as one                                                  |
+//! | `snapshot.rs`    | reading at one moment                                                  |
+//! | `read.rs`        | finding what counts for a key, now and at a time                       |
+//! | `scan.rs`        | walking entries from both ends                                         |
+//! | `range.rs`       | bounds; a transaction's cursor                                         |
+//! | `commit.rs`      | the commit                                                             |
+//! | `undo.rs`        | taking losers back                                                     |
+//! | `large.rs`       | writing large values                                                   |
+//! | `garbage.rs`     | pages that belong to nobody                                            |
+//! | `verify.rs`      | whether everything is what it should be                                |
+//! | `overlay.rs`     | reading without writing                                                |
+
+pub(crate) mod batch;
+pub(crate) mod catalog;
+pub(crate) mod commit;
+pub(crate) mod core;
+pub(crate) mod garbage;
+pub(crate) mod large;
+pub(crate) mod open;
+pub(crate) mod overlay;
+pub(crate) mod range;
+pub(crate) mod read;
+pub(crate) mod scan;
+pub(crate) mod snapshot;
+pub(crate) mod table;
+pub(crate) mod transaction;
+pub(crate) mod undo;
+pub(crate) mod verify;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use self::batch::{BatchChange, WriteBatch};
+use self::core::Shared;
+use self::snapshot::Snapshot;
+use self::table::Table;
+use self::transaction::Transaction;
+use crate::config::{Builder, Durability};
+use crate::error::{Error, Result};
+use crate::stats::{Stats, VerifyReport};
+use crate::txn::gate::MAX_RETRIES;
+
+/// The longest pause before a transaction runs again, in microseconds; it doubles from one attempt to the next.
+const BACKOFF_US_MAX: u64 = 1000;
+/// Attempts of a transaction that is alone: each can only fail for a snapshot that was given up.
+const ATTEMPTS_ALONE: u32 = 8;
+
+/// An open database. A handle: clones name the same database, and all threads may use it.
+///
+/// The last handle that is dropped, tables, transactions, snapshots and cursors included, closes it;
+/// [`Db::close`] does so at once and says whether it succeeded.
+///
+/// ```
+/// use terrace::Db;
+///
+/// let place = tempfile::tempdir().unwrap();
+/// let db = Db::builder().dram(4 << 20).open(place.path().join("db"))?;
+/// let table = db.open_or_create_table("greetings")?;
+/// table.put("en", "hello")?;
+/// db.close()?;
+///
+/// let db = Db::builder().dram(4 << 20).open(place.path().join("db"))?;
+/// assert_eq!(db.open_table("greetings")?.get("en")?.as_deref(), Some(&b"hello"[..]));
+/// # terrace::Result::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Db {
+    shared: Arc<Shared>,
+}
+
+impl Db {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Db { shared }
+    }
+
+    /// Settings to open a database with.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Opens the database in the directory `path` with the default settings, or creates it.
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Db> {
+        Builder::default().open(path)
+    }
+
+    /// Makes a table, durably.
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::InvalidName`], [`Error::ReadOnly`], [`Error::Full`], [`Error::Poisoned`],
+    /// [`Error::Io`].
+    pub fn create_table(&self, name: &str) -> Result<Table> {
+        self.shared.new_table(name)
+    }
+
+    /// Opens a table.
+    ///
+    /// # Errors
+    /// [`Error::TableNotFound`], [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
+    pub fn open_table(&self, name: &str) -> Result<Table> {
+        self.shared.table(name)
+    }
+
+    /// Opens a table, or makes it.
+    ///
+    /// # Errors
+    /// As [`Db::create_table`] and [`Db::open_table`].
+    pub fn open_or_create_table(&self, name: &str) -> Result<Table> {
+        match self.open_table(name) {
+            Err(Error::TableNotFound(_)) => {}
+            other => return other,
+        }
+        match self.create_table(name) {
+            // Another thread was faster.
+            Err(Error::TableExists(_)) => self.open_table(name),
+            other => other,
+        }
+    }
+
+    /// The names of all tables, sorted.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
+    pub fn table_names(&self) -> Result<Vec<String>> {
+        Ok(self.shared.tables()?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Gives a table another name, durably. Handles of it stay valid.
+    ///
+    /// # Errors
+    /// [`Error::TableNotFound`], [`Error::TableExists`], and as [`Db::create_table`].
+    pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
+        self.shared.rename_table(from, to)
+    }
+
+    /// Removes a table with everything in it, durably. Snapshots taken before still see it; its space is used again
+    /// when the last of them is gone.
+    ///
+    /// # Errors
+    /// [`Error::TableNotFound`], and as [`Db::create_table`].
+    pub fn drop_table(&self, name: &str) -> Result<()> {
+        self.shared.drop_table(name)
+    }
+
+    /// Begins a transaction with the durability the database was opened with.
+    pub fn begin(&self) -> Transaction {
+        self.begin_with(self.shared.settings.durability)
+    }
+
+    /// Begins a transaction.
+    pub fn begin_with(&self, durability: Durability) -> Transaction {
+        Transaction::new(&self.shared, durability)
+    }
+
+    /// Runs `body` in a transaction and commits it, again after each conflict; after sixteen of them alone, when no
+    /// other can interfere. An error of the body aborts, and is returned unless what the body had read no longer
+    /// holds: then it is run again too. The body must expect to be run from the start.
+    ///
+    /// # Errors
+    /// The body's, and those of [`Transaction::commit`].
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// let count = db.update(|transaction| {
+    ///     let count = transaction.get(&table, "count")?.map_or(0, |bytes| bytes[0]) + 1;
+    ///     transaction.put(&table, "count", [count])?;
+    ///     Ok(count)
+    /// })?;
+    /// assert_eq!(count, 1);
+    /// # terrace::Result::Ok(())
+    /// ```
+    pub fn update<T>(&self, mut body: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
+        let mut attempt = 0;
+        loop {
+            let alone = attempt >= MAX_RETRIES && !self.shared.gate.is_mine();
+            let alone = alone.then(|| self.shared.gate.enter_alone());
+            if alone.is_some() {
+                self.shared.counters.alone.fetch_add(1, Relaxed);
+            }
+            let mut transaction = self.begin();
+            let outcome = match body(&mut transaction) {
+                Ok(value) => transaction.commit().map(|()| value),
+                Err(Error::Conflict) => Err(Error::Conflict),
+                Err(_) if self.shared.check().is_ok() && !transaction.still_holds() => Err(Error::Conflict),
+                Err(error) => return Err(error),
+            };
+            match outcome {
+                Err(Error::Conflict) if attempt < MAX_RETRIES + ATTEMPTS_ALONE => {}
+                other => return other,
+            }
+            drop(alone);
+            attempt += 1;
+            pause(attempt);
+        }
+    }
+
+    /// Takes a snapshot.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::new(&self.shared)
+    }
+
+    /// Makes all changes of a batch as one.
+    ///
+    /// # Errors
+    /// As [`Transaction::put`] and [`Transaction::commit`], but never [`Error::Conflict`].
+    pub fn write(&self, batch: WriteBatch, durability: Durability) -> Result<()> {
+        let mut transaction = self.begin_with(durability);
+        for BatchChange { table, key, value } in &batch.changes {
+            match value {
+                Some(value) => transaction.put(table, key, value)?,
+                None => transaction.remove(table, key)?,
+            }
+        }
+        transaction.commit()
+    }
+
+    /// Returns when every commit acknowledged so far would survive a power cut, the buffered ones too.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], [`Error::Io`].
+    pub fn flush(&self) -> Result<()> {
+        self.shared.check()?;
+        if self.shared.settings.read_only {
+            return Ok(());
+        }
+        let wal = self.shared.pool.wal();
+        wal.flush_to(wal.tail())?;
+        self.shared.pump()
+    }
+
+    /// Writes everything out and cuts the log, so that a recovery has nothing to do, and frees what nobody needs.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], [`Error::Full`], [`Error::Io`].
+    pub fn checkpoint(&self) -> Result<()> {
+        self.shared.check_writable()?;
+        self.shared.free_all_garbage()?;
+        self.shared.pool.checkpoint_now(true)
+    }
+
+    /// What the database has done and what it takes.
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.shared)
+    }
+
+    /// Checks everything: every image in the page file against its checksum, every tree, every large value, and
+    /// that every page belongs to exactly one of them. Writers may go on; what changes meanwhile is not reported.
+    ///
+    /// # Errors
+    /// Failures to look. Damage is in the report.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        self.shared.verify()
+    }
+
+    /// Makes everything durable, writes everything out and lets go of the files, also if other handles are left:
+    /// their calls fail from now on.
+    ///
+    /// # Errors
+    /// What prevented it, [`Error::Poisoned`], [`Error::Full`] or [`Error::Io`]. The database is closed in any case,
+    /// and recovers when it is opened again.
+    pub fn close(self) -> Result<()> {
+        self.shared.close()
+    }
+}
+
+/// Waits before another attempt: at random, so that two that met do not meet again.
+fn pause(attempt: u32) {
+    let most = (1u64 << attempt.min(20)).min(BACKOFF_US_MAX);
+    let us = rand::random_range(0..=most);
+    if us > 10 {
+        std::thread::sleep(Duration::from_micros(us));
+    } else {
+        std::thread::yield_now();
+    }
+}

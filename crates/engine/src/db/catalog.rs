@@ -1,0 +1,225 @@
+//! The tables of a database by name.
+//!
+//! The catalog is a tree like any other, so that names have versions, are undone in recovery and are seen by
+//! snapshots. Key: the name; value: id and root page. The empty name, which no table can have, holds the next id.
+//!
+//! Changes of the catalog are made by who is alone inside the gate: nobody else commits meanwhile, so no commit writes
+//! to a table after it was dropped. A table is made by a record of its empty root together with a garbage entry, then a
+//! transaction that puts the name and removes the entry; it is dropped by one that removes the name and adds an entry.
+//! Its pages are freed when no snapshot can read it any more.
+
+use std::sync::Arc;
+
+use super::commit::Work;
+use super::core::{CATALOG, Core, FIRST_TABLE, Shared, TableState};
+use super::garbage::{GARBAGE, GarbageKey, Transfer, put};
+use super::scan::{Row, Scan};
+use super::table::Table;
+use crate::config::Durability;
+use crate::error::{Error, Result};
+use crate::ids::{PageId, TableId, Timestamp};
+use crate::index::{Stored, Tree, Write, log_bytes};
+use crate::txn::read_set::ReadSet;
+use crate::txn::write_set::{NewValue, WriteSet};
+
+const NAME_BYTES_MAX: usize = 255;
+/// The key of the next table's id.
+const NEXT_ID: &[u8] = b"";
+
+/// Where a table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) id: TableId,
+    pub(crate) root: PageId,
+}
+
+impl Place {
+    fn encode(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.id.0.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.root.0.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (id, root) = bytes.split_first_chunk::<8>()?;
+        Some(Place {
+            id: TableId(u64::from_le_bytes(*id)),
+            root: PageId(u64::from_le_bytes(root.try_into().ok()?)),
+        })
+    }
+}
+
+/// Refuses names that no table may have.
+fn check_name(name: &str) -> Result<()> {
+    let refuse = |what| Err(Error::InvalidName { name: name.to_owned(), what });
+    if name.is_empty() {
+        return refuse("it is empty");
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return refuse("it is longer than 255 bytes");
+    }
+    if name.chars().any(char::is_control) {
+        return refuse("it has control characters");
+    }
+    Ok(())
+}
+
+fn damaged() -> Error {
+    Error::corrupt("the catalog", Some(super::core::CATALOG_ROOT.0), "an entry that means nothing")
+}
+
+impl Core {
+    fn place_of(&self, name: &str) -> Result<Option<Place>> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let entry = self.get_now(&self.catalog, name.as_bytes())?;
+        entry.map(|bytes| Place::decode(&bytes).ok_or_else(damaged)).transpose()
+    }
+
+    /// The names and places of all tables.
+    pub(crate) fn tables(&self) -> Result<Vec<(String, Place)>> {
+        let snapshot = self.snapshots.register(&self.clock);
+        let all = (std::ops::Bound::Excluded(NEXT_ID.to_vec()), std::ops::Bound::Unbounded);
+        let mut scan = Scan::new(self.catalog.tree, all, Some(snapshot.timestamp()));
+        let mut tables = Vec::new();
+        self.check()?;
+        while let Some(Row { key, value, .. }) = scan.next(self, &self.catalog, &mut |_, _| {})? {
+            let Stored::Inline(value) = value else { return Err(damaged()) };
+            let name = String::from_utf8(key).map_err(|_| damaged())?;
+            tables.push((name, Place::decode(&value).ok_or_else(damaged)?));
+        }
+        snapshot.check()?;
+        Ok(tables)
+    }
+
+    /// The one state that all handles of a table share.
+    fn state_of(&self, name: &str, place: Place) -> Arc<TableState> {
+        let mut tables = self.tables.lock();
+        let state = tables.entry(place.id);
+        Arc::clone(state.or_insert_with(|| Arc::new(TableState::new(place.id, place.root, name))))
+    }
+
+    /// Runs `work` while nobody else commits.
+    fn alone<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.check_writable()?;
+        let _alone = (!self.gate.is_mine()).then(|| self.gate.enter_alone());
+        work()
+    }
+
+    fn change_catalog(&self, changes: &[(&[u8], Option<Place>)], transfers: Vec<Transfer>) -> Result<Timestamp> {
+        let mut writes = WriteSet::default();
+        for (name, place) in changes {
+            match place {
+                Some(place) => writes.put(CATALOG, name, NewValue::inline(&place.encode())),
+                None => writes.delete(CATALOG, name),
+            };
+        }
+        let committed = self.commit(Work {
+            tables: &[Arc::clone(&self.catalog)],
+            reads: &ReadSet::default(),
+            writes,
+            large: &|_| unreachable!("the catalog has no large values"),
+            transfers,
+            durability: Durability::Sync,
+        })?;
+        Ok(committed.timestamp)
+    }
+
+    fn create_table(&self, name: &str) -> Result<Place> {
+        check_name(name)?;
+        self.alone(|| {
+            if self.place_of(name)?.is_some() {
+                return Err(Error::TableExists(name.to_owned()));
+            }
+            let next = self.get_now(&self.catalog, NEXT_ID)?;
+            let id = match next {
+                None => TableId(FIRST_TABLE),
+                Some(bytes) => Place::decode(&bytes).ok_or_else(damaged)?.id,
+            };
+            let root = self.create_root()?;
+            let place = Place { id, root };
+            let next = Place { id: TableId(id.0 + 1), root: PageId::NONE };
+            let claim = Transfer::Claim(GarbageKey::table(root), None);
+            let changes = [(name.as_bytes(), Some(place)), (NEXT_ID, Some(next))];
+            self.change_catalog(&changes, vec![claim])
+                .inspect_err(|_| self.garbage.add_table(root, Timestamp::NONE))?;
+            Ok(place)
+        })
+    }
+
+    /// An empty tree, garbage until somebody claims it.
+    fn create_root(&self) -> Result<PageId> {
+        let page_bytes = self.pool.page_bytes();
+        let mut grant = self.pool.grant(8)?;
+        let new = self.pool.new_page(Some(&mut grant))?;
+        let root = new.id();
+        let key = GarbageKey::table(root);
+        let change = put(&key, &[]);
+        let mut reservation = self.pool.reserve_log(log_bytes(&change, 0) + page_bytes as u64 + 64)?;
+        let mut write = Write {
+            reservation: Some(&mut reservation),
+            grant: Some(&mut grant),
+            create: vec![(new, Tree::init_root(page_bytes, root))],
+            ..Write::default()
+        };
+        GARBAGE.apply(&self.pool, &mut write, change)?;
+        Ok(root)
+    }
+
+    pub(crate) fn rename_table(&self, from: &str, to: &str) -> Result<()> {
+        check_name(to)?;
+        self.alone(|| {
+            let place = self.place_of(from)?.ok_or_else(|| Error::TableNotFound(from.to_owned()))?;
+            if self.place_of(to)?.is_some() {
+                return Err(Error::TableExists(to.to_owned()));
+            }
+            self.change_catalog(&[(from.as_bytes(), None), (to.as_bytes(), Some(place))], Vec::new())?;
+            *self.state_of(to, place).name.write() = to.into();
+            Ok(())
+        })
+    }
+
+    pub(crate) fn drop_table(&self, name: &str) -> Result<()> {
+        self.alone(|| {
+            let place = self.place_of(name)?.ok_or_else(|| Error::TableNotFound(name.to_owned()))?;
+            let state = self.state_of(name, place);
+            let discard = Transfer::Discard(GarbageKey::table(place.root), None);
+            let at = self.change_catalog(&[(name.as_bytes(), None)], vec![discard])?;
+            // Before anybody commits again, and long before its pages are freed.
+            state.set_dropped(at);
+            self.garbage.add_table(place.root, at);
+            self.collector.ring();
+            Ok(())
+        })
+    }
+}
+
+impl Shared {
+    pub(crate) fn new_table(self: &Arc<Self>, name: &str) -> Result<Table> {
+        let place = self.create_table(name)?;
+        Ok(Table::new(Arc::clone(self), self.state_of(name, place)))
+    }
+
+    pub(crate) fn table(self: &Arc<Self>, name: &str) -> Result<Table> {
+        let place = self.place_of(name)?.ok_or_else(|| Error::TableNotFound(name.to_owned()))?;
+        Ok(Table::new(Arc::clone(self), self.state_of(name, place)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain_text() {
+        assert!(check_name("a").is_ok() && check_name("größe/2 ✓").is_ok());
+        for name in ["", "a\nb", "\u{1b}[31m", &"x".repeat(256)] {
+            assert!(matches!(check_name(name), Err(Error::InvalidName { .. })), "{name:?}");
+        }
+        let place = Place { id: TableId(3), root: PageId(9) };
+        assert_eq!(Place::decode(&place.encode()), Some(place));
+        assert_eq!(Place::decode(b"short"), None);
+    }
+}

@@ -1,0 +1,385 @@
+//! Committing, step by step as the essay of the transactions (`txn.rs`) and the rules of the log want it.
+//!
+//! 1. Enter the gate; lock the keys; read what the entries are. From here on nobody else changes them.
+//! 2. Reserve log space and pages for everything, compensations of a recovery included. Nothing can fail for want of
+//!    room after this, but for splits beyond the estimate.
+//! 3. Announce the write set, draw the timestamp, validate the read set.
+//! 4. Push the old versions, then change key after key, each one a record that carries its inverse. The last record
+//!    carries the commit; so a transaction that changes one key is a single record.
+//! 5. Complete the timestamp, unlock, leave. Flush if the commit is to be durable, and wait until it is visible.
+//!
+//! A transaction of several records holds a ticket of the log from before its first record until its last one is
+//! durable, so that the log is not cut between the two. A single record needs none: it is there or it is not.
+//!
+//! A failure before the first change takes the versions back and changes nothing. A failure after it leaves half a
+//! transaction in the pages, so it fails the log: nothing more is read or promised, and recovery undoes it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::core::{Core, TableState};
+use super::garbage::{GARBAGE, GarbageKey, Transfer};
+use super::undo::{Inverse, OldEntry};
+use crate::buffer::Grant;
+use crate::config::Durability;
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId, TableId, Timestamp};
+use crate::index::node::OVERFLOW;
+use crate::index::overflow::Reference;
+use crate::index::{Change, Tree, Write as TreeWrite, log_bytes};
+use crate::planted::{Bug, planted};
+use crate::txn::clock::Outcome;
+use crate::txn::next_owner;
+use crate::txn::read_set::ReadSet;
+use crate::txn::versions::{OldValue, OldVersion, OverflowRef};
+use crate::txn::write_set::{NewValue, Write, WriteSet};
+use crate::wal::Reservation;
+
+/// Everything a commit needs to know.
+pub(crate) struct Work<'a> {
+    /// The tables that reads and writes name.
+    pub(crate) tables: &'a [Arc<TableState>],
+    pub(crate) reads: &'a ReadSet,
+    pub(crate) writes: WriteSet,
+    /// Under which entry of the garbage tree each large value in `writes` is.
+    pub(crate) large: &'a dyn Fn(OverflowRef) -> GarbageKey,
+    /// What else changes in the garbage tree.
+    pub(crate) transfers: Vec<Transfer>,
+    pub(crate) durability: Durability,
+}
+
+/// How a commit ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Committed {
+    /// Its timestamp; none where nothing was changed.
+    pub(crate) timestamp: Timestamp,
+    /// Whether a key that it wrote was there before.
+    pub(crate) existed: bool,
+}
+
+/// An entry as it was before the commit, with the bytes its leaf had.
+struct Old {
+    timestamp: Timestamp,
+    flags: u8,
+    value: Arc<[u8]>,
+}
+
+impl Old {
+    fn entry(&self) -> OldEntry<'_> {
+        OldEntry { timestamp: self.timestamp, flags: self.flags, value: &self.value }
+    }
+
+    fn reference(&self) -> Option<Reference> {
+        (self.flags & OVERFLOW != 0).then(|| Reference::decode(&self.value)).flatten()
+    }
+
+    fn version(&self) -> OldVersion {
+        let value = match self.reference() {
+            Some(reference) => OldValue::Overflow(OverflowRef(reference.encode())),
+            None => OldValue::Inline(Arc::clone(&self.value)),
+        };
+        OldVersion { timestamp: self.timestamp, value }
+    }
+}
+
+/// What a commit is going to log.
+#[derive(Default)]
+struct Estimate {
+    records: usize,
+    log_bytes: u64,
+    /// Bytes that leaves gain, and may be split by.
+    leaf_bytes: u64,
+}
+
+impl Estimate {
+    fn record(&mut self, change: &Change<'_>, inverse: &Inverse<'_>) {
+        const ENTRY: u64 = 24;
+        self.records += 1;
+        self.log_bytes += log_bytes(change, inverse.encoded_bytes()) + log_bytes(&inverse.change(), 0);
+        if let Change::Put { key, value, .. } = change {
+            self.leaf_bytes += (key.len() + value.len()) as u64 + ENTRY;
+        }
+    }
+
+    /// Pages that splits may make: twice of what the bytes fill when leaves are half full, and some inner nodes.
+    fn pages(&self, page_bytes: usize) -> u64 {
+        6 + self.leaf_bytes * 4 / page_bytes as u64
+    }
+}
+
+/// The records of one transaction on their way into the log.
+struct Chain<'a, 'p> {
+    core: &'p Core,
+    timestamp: Timestamp,
+    left: usize,
+    previous: Lsn,
+    end: Lsn,
+    undo: Vec<u8>,
+    reservation: &'a mut Reservation<'p>,
+    grant: &'a mut Grant<'p>,
+}
+
+impl<'p> Chain<'_, 'p> {
+    fn apply(&mut self, tree: Tree, change: Change<'_>, inverse: &Inverse<'_>) -> Result<()> {
+        inverse.encode(&mut self.undo);
+        self.left -= 1;
+        let mut write = TreeWrite {
+            transaction: self.timestamp,
+            previous: self.previous,
+            undo: &self.undo,
+            commit: self.left == 0,
+            reservation: Some(&mut *self.reservation),
+            grant: Some(&mut *self.grant),
+            ..TreeWrite::default()
+        };
+        let appended = tree.apply(&self.core.pool, &mut write, change)?;
+        self.previous = appended.lsn;
+        self.end = appended.end;
+        Ok(())
+    }
+}
+
+/// The tree of a table among those a transaction has used.
+pub(crate) fn tree_of(tables: &[Arc<TableState>], id: TableId) -> Tree {
+    tables.iter().find(|table| table.id == id).expect("a transaction knows the tables it has used").tree
+}
+
+impl Core {
+    /// Commits, or fails with nothing changed; see the essay for what is left when it fails in between.
+    pub(crate) fn commit(&self, work: Work<'_>) -> Result<Committed> {
+        self.check()?;
+        if work.writes.is_empty() && work.transfers.is_empty() {
+            return self.commit_reads(&work);
+        }
+        let outcome = self.commit_writes(work);
+        match &outcome {
+            Ok(_) => &self.counters.commits,
+            Err(Error::Conflict) => &self.counters.conflicts,
+            Err(_) => &self.counters.aborts,
+        }
+        .fetch_add(1, Relaxed);
+        self.after_commit();
+        outcome
+    }
+
+    /// A transaction that wrote nothing: what it read must hold, and must be decided.
+    fn commit_reads(&self, work: &Work<'_>) -> Result<Committed> {
+        if work.reads.is_empty() {
+            return Ok(Committed { timestamp: Timestamp::NONE, existed: false });
+        }
+        self.validate(work.tables, work.reads, next_owner()).inspect_err(|_| {
+            self.counters.conflicts.fetch_add(1, Relaxed);
+        })?;
+        // An absent key has no timestamp: if any was deleted lately, wait for whatever may have done it.
+        let deleted = work.tables.iter().any(|table| !self.versions.nothing_deleted(table.id));
+        let needs = if deleted { self.clock.highest_drawn() } else { work.reads.highest() };
+        self.clock.wait_visible(needs, || self.pump())?;
+        self.counters.commits.fetch_add(1, Relaxed);
+        Ok(Committed { timestamp: Timestamp::NONE, existed: false })
+    }
+
+    fn commit_writes(&self, work: Work<'_>) -> Result<Committed> {
+        let Work { tables, reads, writes, large, transfers, durability } = work;
+        let me = next_owner();
+        let writes = Arc::new(writes);
+        let inside = self.gate.enter();
+        // A table is dropped by who is alone inside the gate, so this holds until the end.
+        tables.iter().try_for_each(|table| table.check())?;
+        let locks = self.locks.lock(me, writes.keys());
+        let olds = self.read_old(tables, &writes)?;
+        let existed = olds.iter().any(Option::is_some);
+        let steps = || writes.iter().zip(&olds);
+        let estimate = self.estimate(tables, steps(), large, &transfers);
+        if estimate.records == 0 {
+            // Nothing but deletions of what is not there.
+            self.validate(tables, reads, me)?;
+            drop((locks, inside));
+            self.clock.wait_visible(self.clock.highest_drawn(), || self.pump())?;
+            return Ok(Committed { timestamp: Timestamp::NONE, existed });
+        }
+        let mut reservation = self.pool.reserve_log(estimate.log_bytes + 2 * 64)?;
+        let mut grant = self.pool.grant(estimate.pages(self.pool.page_bytes()))?;
+        let flight = self.flight.announce(me, Arc::clone(&writes));
+        let permit = (estimate.records > 1).then(|| self.chains.take());
+        let ticket = permit.is_some().then(|| self.pool.wal().enter());
+        let drawn = self.clock.draw(|| self.pump())?;
+        let timestamp = drawn.timestamp();
+        self.pool.highest_timestamp.fetch_max(timestamp.0, Relaxed);
+        if let Err(error) = self.validate(tables, reads, me) {
+            drop(drawn);
+            self.clock.advance(self.pool.wal().durable());
+            return Err(error);
+        }
+        for ((table, key, write), old) in steps() {
+            let deletes = *write == Write::Delete;
+            let old = match old {
+                Some(old) => old.version(),
+                None if deletes => continue,
+                None => OldVersion { timestamp: Timestamp::NONE, value: OldValue::Absent },
+            };
+            self.versions.push(table, key, timestamp, deletes, old);
+        }
+        let mut chain = Chain {
+            core: self,
+            timestamp,
+            left: estimate.records,
+            previous: Lsn::NONE,
+            end: Lsn::NONE,
+            undo: Vec::new(),
+            reservation: &mut reservation,
+            grant: &mut grant,
+        };
+        let applied = self.apply_all(&mut chain, tables, steps(), large, &transfers);
+        let end = chain.end;
+        if let Err(error) = applied {
+            if chain.previous.is_none() {
+                for ((table, key, write), old) in steps() {
+                    if old.is_some() || *write != Write::Delete {
+                        self.versions.retract(table, key, timestamp);
+                    }
+                }
+            } else {
+                self.pool.wal().poison(&format!("a commit failed halfway: {error}"));
+            }
+            drop(drawn);
+            self.clock.advance(self.pool.wal().durable());
+            return Err(error);
+        }
+        let sync = durability == Durability::Sync && !planted(Bug::AcknowledgeBeforeFlush);
+        drawn.complete(if sync { Outcome::Sync { needs: end } } else { Outcome::Buffered });
+        self.clock.advance(self.pool.wal().durable());
+        drop((flight, locks, inside));
+        if let Some(ticket) = ticket {
+            self.pool.wal().retire_when_durable(ticket, end);
+        }
+        drop((permit, reservation, grant));
+        if sync {
+            self.pool.wal().flush_to(end)?;
+        }
+        self.clock.wait_visible(timestamp, || self.pump())?;
+        Ok(Committed { timestamp, existed })
+    }
+
+    /// What the entries of all keys are, in the order of the write set. Brings their leaves into frames.
+    fn read_old(&self, tables: &[Arc<TableState>], writes: &WriteSet) -> Result<Vec<Option<Old>>> {
+        let mut olds = Vec::with_capacity(writes.len());
+        let mut value = Vec::new();
+        for (table, key, _) in writes.iter() {
+            let found = tree_of(tables, table).get_into(&self.pool, key, &mut value)?;
+            olds.push(found.map(|(timestamp, flags)| Old { timestamp, flags, value: value[..].into() }));
+        }
+        Ok(olds)
+    }
+
+    /// The records to come, without their timestamp.
+    fn estimate<'w>(
+        &self,
+        tables: &[Arc<TableState>],
+        steps: impl Iterator<Item = ((TableId, &'w Arc<[u8]>, &'w Write), &'w Option<Old>)>,
+        large: &dyn Fn(OverflowRef) -> GarbageKey,
+        transfers: &[Transfer],
+    ) -> Estimate {
+        let mut estimate = Estimate::default();
+        for_each_record(tables, steps, large, transfers, Timestamp::NONE, |_, change, inverse| {
+            estimate.record(&change, inverse);
+            Ok(())
+        })
+        .expect("counting does not fail");
+        estimate
+    }
+
+    fn apply_all<'w>(
+        &self,
+        chain: &mut Chain<'_, '_>,
+        tables: &[Arc<TableState>],
+        steps: impl Iterator<Item = ((TableId, &'w Arc<[u8]>, &'w Write), &'w Option<Old>)>,
+        large: &dyn Fn(OverflowRef) -> GarbageKey,
+        transfers: &[Transfer],
+    ) -> Result<()> {
+        let timestamp = chain.timestamp;
+        for_each_record(tables, steps, large, transfers, timestamp, |tree, change, inverse| {
+            chain.apply(tree, change, inverse)
+        })
+    }
+
+    /// Whether everything read still holds: no key changed or locked by another, no range changed or about to be.
+    pub(crate) fn validate(&self, tables: &[Arc<TableState>], reads: &ReadSet, me: u64) -> Result<()> {
+        let mut value = Vec::new();
+        for point in reads.points() {
+            // The lock first: a commit that ends in between has then been applied, and is seen.
+            if self.locks.is_locked_by_other(point.table, point.key, me) {
+                return Err(Error::Conflict);
+            }
+            let now = tree_of(tables, point.table).get_into(&self.pool, point.key, &mut value)?;
+            if now.map(|(timestamp, _)| timestamp) != point.seen {
+                return Err(Error::Conflict);
+            }
+        }
+        for range in reads.ranges() {
+            let Some(covered) = range.covered() else { continue };
+            if self.flight.any_foreign_in(range.table(), covered, me) {
+                return Err(Error::Conflict);
+            }
+            let tree = tree_of(tables, range.table());
+            let unmoved = |&(leaf, version): &(PageId, u64)| tree.leaf_version_is(&self.pool, leaf, version);
+            if !range.leaves().iter().all(unmoved) && !super::scan::digest_holds(self, tree, range)? {
+                return Err(Error::Conflict);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Calls `record` for each record of a commit: for every key its change, then what it does to the garbage tree.
+fn for_each_record<'w>(
+    tables: &[Arc<TableState>],
+    steps: impl Iterator<Item = ((TableId, &'w Arc<[u8]>, &'w Write), &'w Option<Old>)>,
+    large: &dyn Fn(OverflowRef) -> GarbageKey,
+    transfers: &[Transfer],
+    timestamp: Timestamp,
+    mut record: impl FnMut(Tree, Change<'_>, &Inverse<'_>) -> Result<()>,
+) -> Result<()> {
+    for ((table, key, write), old) in steps {
+        if old.is_none() && *write == Write::Delete {
+            continue;
+        }
+        let tree = tree_of(tables, table);
+        let inverse = Inverse { root: tree.root, key, old: old.as_ref().map(Old::entry) };
+        let change = match write {
+            Write::Put(NewValue::Inline(value)) => Change::Put { key, timestamp, flags: 0, value },
+            Write::Put(NewValue::Overflow(OverflowRef(value))) => {
+                Change::Put { key, timestamp, flags: OVERFLOW, value }
+            }
+            Write::Delete => Change::Remove { key },
+        };
+        record(tree, change, &inverse)?;
+        if let Write::Put(NewValue::Overflow(reference)) = write {
+            let claimed = Reference::decode(&reference.0);
+            transfer(&Transfer::Claim(large(*reference), claimed), &mut record)?;
+        }
+        if let Some(reference) = old.as_ref().and_then(Old::reference) {
+            transfer(&Transfer::Discard(GarbageKey::value(reference.head), Some(reference)), &mut record)?;
+        }
+    }
+    transfers.iter().try_for_each(|each| transfer(each, &mut record))
+}
+
+fn transfer(
+    transfer: &Transfer,
+    record: &mut impl FnMut(Tree, Change<'_>, &Inverse<'_>) -> Result<()>,
+) -> Result<()> {
+    let (Transfer::Claim(key, reference) | Transfer::Discard(key, reference)) = transfer;
+    let bytes = reference.map(|reference| reference.encode());
+    let value = bytes.as_ref().map_or(&[][..], |bytes| bytes);
+    let entry = OldEntry { timestamp: Timestamp::NONE, flags: 0, value };
+    match transfer {
+        Transfer::Claim(..) => {
+            let inverse = Inverse { root: GARBAGE.root, key: key.bytes(), old: Some(entry) };
+            record(GARBAGE, Change::Remove { key: key.bytes() }, &inverse)
+        }
+        Transfer::Discard(..) => {
+            let inverse = Inverse { root: GARBAGE.root, key: key.bytes(), old: None };
+            record(GARBAGE, super::garbage::put(key, value), &inverse)
+        }
+    }
+}

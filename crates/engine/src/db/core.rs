@@ -1,0 +1,359 @@
+//! What all handles of an open database share, and how long it lives.
+//!
+//! [`Core`] is the engine: the pool and the parts a commit is made of. [`Shared`] is a core with its threads; every
+//! handle (database, table, transaction, snapshot, cursor) holds a count of it, and the last one closes it.
+//!
+//! Two threads work in the background: one runs the pool's rounds (write-back, checkpoint, cleaning), the other gives
+//! up old snapshots, drops old versions and frees garbage. They are two because freeing waits for the log and for
+//! frames, which the first one provides. Inline there is no thread: each commit does a small share of the second's
+//! work, and the pool calls its own when it needs it.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use super::garbage::Garbage;
+use crate::buffer::{Mode, Pool};
+use crate::config::{Durability, Split};
+use crate::error::{Error, Result};
+use crate::ids::{PageId, TableId, Timestamp};
+use crate::index::Tree;
+use crate::txn::clock::Clock;
+use crate::txn::flight::InFlight;
+use crate::txn::gate::Gate;
+use crate::txn::locks::LockTable;
+use crate::txn::snapshots::Snapshots;
+use crate::txn::versions::Versions;
+
+/// The tree of table names.
+pub(crate) const CATALOG_ROOT: PageId = PageId(1);
+/// The tree of what is to be freed.
+pub(crate) const GARBAGE_ROOT: PageId = PageId(2);
+/// The catalog as a table of the transactions.
+pub(crate) const CATALOG: TableId = TableId(1);
+/// The first id of a user's table.
+pub(crate) const FIRST_TABLE: u64 = 16;
+
+/// Transactions of several records that apply at the same time. Each holds a ticket of the log while every record
+/// takes one more, and tickets are finite.
+const CHAINS_MAX: u32 = 64;
+/// Commits of a thread between two collections of old versions.
+const COMMITS_PER_COLLECTION: u32 = 64;
+/// How long the collecting thread sleeps when nobody rings.
+const COLLECTOR_PAUSE: Duration = Duration::from_millis(10);
+
+/// A table as long as anybody knows it.
+#[derive(Debug)]
+pub(crate) struct TableState {
+    pub(crate) id: TableId,
+    pub(crate) tree: Tree,
+    pub(crate) name: RwLock<Arc<str>>,
+    /// The commit that dropped it; 0 = it exists.
+    dropped_at: AtomicU64,
+}
+
+impl TableState {
+    pub(crate) fn new(id: TableId, root: PageId, name: &str) -> Self {
+        TableState { id, tree: Tree { root }, name: RwLock::new(name.into()), dropped_at: AtomicU64::new(0) }
+    }
+
+    /// Notes the commit that dropped it.
+    pub(crate) fn set_dropped(&self, at: Timestamp) {
+        self.dropped_at.store(at.0, SeqCst);
+    }
+
+    /// An error if it has been dropped.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.dropped_at.load(SeqCst) == 0 { Ok(()) } else { Err(self.gone()) }
+    }
+
+    /// An error if it had been dropped at time `at`.
+    pub(crate) fn check_at(&self, at: Timestamp) -> Result<()> {
+        match self.dropped_at.load(SeqCst) {
+            dropped if dropped != 0 && dropped <= at.0 => Err(self.gone()),
+            _ => Ok(()),
+        }
+    }
+
+    fn gone(&self) -> Error {
+        Error::TableNotFound(self.name.read().to_string())
+    }
+}
+
+/// What is counted beside the pool and the log.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) commits: AtomicU64,
+    pub(crate) aborts: AtomicU64,
+    pub(crate) conflicts: AtomicU64,
+    pub(crate) alone: AtomicU64,
+    pub(crate) versions_dropped: AtomicU64,
+    pub(crate) snapshots_given_up: AtomicU64,
+    pub(crate) losers_undone: AtomicU64,
+    pub(crate) changes_redone: AtomicU64,
+}
+
+/// Settings that hold while the database is open.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) name: String,
+    pub(crate) durability: Durability,
+    pub(crate) snapshot_age_max: Duration,
+    pub(crate) read_only: bool,
+    pub(crate) split: Split,
+}
+
+/// An open database without its threads.
+pub(crate) struct Core {
+    pub(crate) pool: Pool,
+    pub(crate) clock: Clock,
+    pub(crate) gate: Gate,
+    pub(crate) locks: LockTable,
+    pub(crate) flight: InFlight,
+    pub(crate) versions: Versions,
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) catalog: Arc<TableState>,
+    /// All tables opened so far, the dropped ones too: who comes late must find that one is dropped.
+    pub(crate) tables: Mutex<HashMap<TableId, Arc<TableState>>>,
+    pub(crate) garbage: Garbage,
+    pub(crate) chains: Permits,
+    pub(crate) counters: Counters,
+    pub(crate) settings: Settings,
+    /// The lock on the directory.
+    pub(crate) lock: Mutex<Option<Box<dyn Send + Sync>>>,
+    pub(crate) collector: Collector,
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Db").field("name", &self.settings.name).finish_non_exhaustive()
+    }
+}
+
+/// Wakes and stops the collecting thread.
+#[derive(Debug, Default)]
+pub(crate) struct Collector {
+    state: Mutex<(bool, bool)>,
+    work: Condvar,
+}
+
+impl Collector {
+    /// Asks for a collection soon.
+    pub(crate) fn ring(&self) {
+        let mut state = self.state.lock();
+        if !state.0 {
+            state.0 = true;
+            self.work.notify_one();
+        }
+    }
+
+    fn stop(&self) {
+        self.state.lock().1 = true;
+        self.work.notify_all();
+    }
+
+    /// Waits for work; false = stop.
+    fn wait(&self) -> bool {
+        let mut state = self.state.lock();
+        if !state.0 && !state.1 {
+            self.work.wait_for(&mut state, COLLECTOR_PAUSE);
+        }
+        state.0 = false;
+        !state.1
+    }
+}
+
+/// A counting semaphore.
+#[derive(Debug)]
+pub(crate) struct Permits {
+    free: Mutex<u32>,
+    returned: Condvar,
+}
+
+impl Default for Permits {
+    fn default() -> Self {
+        Permits { free: Mutex::new(CHAINS_MAX), returned: Condvar::new() }
+    }
+}
+
+/// One of them; dropping it returns it.
+#[derive(Debug)]
+pub(crate) struct Permit<'a>(&'a Permits);
+
+impl Permits {
+    pub(crate) fn take(&self) -> Permit<'_> {
+        let mut free = self.free.lock();
+        while *free == 0 {
+            self.returned.wait(&mut free);
+        }
+        *free -= 1;
+        Permit(self)
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        *self.0.free.lock() += 1;
+        self.0.returned.notify_one();
+    }
+}
+
+thread_local! {
+    static COMMITS: Cell<u32> = const { Cell::new(0) };
+}
+
+impl Core {
+    /// An error if nothing can be promised any more.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        self.pool.check()
+    }
+
+    /// An error if nothing may be changed.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.settings.read_only { Err(Error::ReadOnly) } else { self.pool.check() }
+    }
+
+    /// What brings `visible` nearer for those that wait for it.
+    pub(crate) fn pump(&self) -> Result<()> {
+        self.pool.check()?;
+        self.clock.advance(self.pool.wal().durable());
+        Ok(())
+    }
+
+    /// Drops the old versions nobody can see, giving up snapshots if they take too much room. What the versions
+    /// referred to becomes garbage.
+    pub(crate) fn collect(&self) {
+        let mut freed = Vec::new();
+        loop {
+            let (oldest, visible) = (self.snapshots.oldest(&self.clock), self.clock.visible());
+            let collected = self.versions.collect(oldest, visible, &mut freed);
+            self.counters.versions_dropped.fetch_add(collected.versions as u64, Relaxed);
+            if !self.versions.is_over_limit() {
+                break;
+            }
+            match self.snapshots.give_up_oldest() {
+                0 => break,
+                given_up => self.counters.snapshots_given_up.fetch_add(given_up as u64, Relaxed),
+            };
+        }
+        self.garbage.add_values(freed);
+    }
+
+    /// The share of the collecting that each commit does.
+    pub(crate) fn after_commit(&self) {
+        let due = COMMITS.with(|commits| {
+            let count = commits.get() + 1;
+            commits.set(count % COMMITS_PER_COLLECTION);
+            count == COMMITS_PER_COLLECTION
+        });
+        if due {
+            self.collect();
+            if self.pool.mode() == Mode::Inline {
+                // What fails here is tried again, and a poisoned log is reported by the next call.
+                let _ = self.free_garbage(4);
+            }
+        }
+    }
+
+    fn run_collector(&self) {
+        while self.collector.wait() {
+            if self.check().is_err() {
+                continue;
+            }
+            let given_up = self.snapshots.give_up_older_than(self.settings.snapshot_age_max);
+            self.counters.snapshots_given_up.fetch_add(given_up as u64, Relaxed);
+            self.collect();
+            match self.free_garbage(64) {
+                Ok(()) => {}
+                Err(Error::Full { what }) => tracing::warn!(what, "freeing waits for disk space"),
+                Err(error) => tracing::error!(%error, "freeing failed; the next open will do it"),
+            }
+        }
+    }
+
+    /// Makes everything durable, writes everything out, and lets go of the directory.
+    fn shut_down(&self) -> Result<()> {
+        let outcome = if self.settings.read_only { Ok(()) } else { self.write_everything() };
+        // Handles that are left must not write beside the next owner.
+        self.pool.wal().poison("the database has been closed");
+        self.lock.lock().take();
+        outcome
+    }
+
+    fn write_everything(&self) -> Result<()> {
+        self.check()?;
+        self.collect();
+        self.pool.wal().flush_to(self.pool.wal().tail())?;
+        self.pool.checkpoint_now(true)
+    }
+}
+
+/// A core with its threads. The last handle to drop it closes the database.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    core: Arc<Core>,
+    threads: Mutex<Option<Vec<JoinHandle<()>>>>,
+}
+
+impl Deref for Shared {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl Shared {
+    /// Starts the threads of `core`, if it is to have any.
+    pub(crate) fn start(core: Core) -> Result<Arc<Self>> {
+        let core = Arc::new(core);
+        let mut threads = Vec::new();
+        if core.pool.mode() == Mode::Background && !core.settings.read_only {
+            let spawn = |name: &str, body: fn(&Core)| {
+                let core = Arc::clone(&core);
+                let builder = std::thread::Builder::new().name(name.to_owned());
+                builder.spawn(move || body(&core)).map_err(|source| Error::Io {
+                    operation: "start a thread",
+                    file: name.to_owned(),
+                    offset: None,
+                    source,
+                })
+            };
+            threads.push(spawn("terrace-upkeep", |core| core.pool.run_upkeep())?);
+            threads.push(spawn("terrace-collect", Core::run_collector)?);
+        }
+        Ok(Arc::new(Shared { core, threads: Mutex::new(Some(threads)) }))
+    }
+
+    /// Closes the database; later calls do nothing.
+    pub(crate) fn close(&self) -> Result<()> {
+        let Some(mut threads) = self.threads.lock().take() else { return Ok(()) };
+        self.core.collector.stop();
+        // The collector first: it needs the upkeep to get through.
+        if let Some(collector) = threads.pop() {
+            let _ = collector.join();
+        }
+        let outcome = self.core.shut_down();
+        self.core.pool.stop_upkeep();
+        for thread in threads {
+            let _ = thread.join();
+        }
+        outcome
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::error!(%error, "closing the database failed; it will be recovered when it is opened");
+        }
+    }
+}

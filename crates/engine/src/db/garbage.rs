@@ -1,0 +1,268 @@
+//! Pages that belong to nobody yet, or to nobody any more, so that no crash leaks them.
+//!
+//! A large value is written before the transaction that refers to it commits, a table's root before its name; and an
+//! overwritten value or a dropped table stays as long as a snapshot may read it. All of them have an entry in the
+//! *garbage tree* meanwhile, which is made and removed in the same log records as the pages and references it stands
+//! for. Whatever has an entry when the database opens is freed.
+//!
+//! ```text
+//!   key     kind u8 | id u64, big-endian          any page of a value; a table's root
+//!   value   reference, 16 bytes, for a value      nothing for a table
+//! ```
+//!
+//! While the database is open nobody searches the tree: what has become garbage is queued here, a value when its last
+//! version is dropped, a table with the time below which snapshots may still read it. Freeing goes in steps, each one
+//! atomic record that frees a few pages and moves the entry on to what is left.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use super::core::{Core, GARBAGE_ROOT};
+use crate::buffer::{Mode, Pool};
+use crate::error::{Error, Result};
+use crate::ids::{PageId, Timestamp};
+use crate::index::chain::{FreeStep, free_step};
+use crate::index::overflow::Reference;
+use crate::index::{Change, LeafRows, Seek, Tree, Write, log_bytes};
+use crate::txn::versions::OverflowRef;
+
+pub(crate) const GARBAGE: Tree = Tree { root: GARBAGE_ROOT };
+
+const VALUE: u8 = 1;
+const TABLE: u8 = 2;
+/// Pages of a table freed by one record.
+const TABLE_STEP_PAGES: usize = 16;
+/// Pages of a value freed by one record: a batch as it was written.
+const VALUE_STEP_PAGES: usize = 16;
+/// Log bytes of one freed page in a record.
+const FREE_BYTES: u64 = 32;
+
+/// The key of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GarbageKey([u8; 9]);
+
+impl GarbageKey {
+    fn new(kind: u8, id: PageId) -> Self {
+        let mut key = [kind; 9];
+        key[1..].copy_from_slice(&id.0.to_be_bytes());
+        GarbageKey(key)
+    }
+
+    /// Of a value one of whose pages is `id`.
+    pub(crate) fn value(id: PageId) -> Self {
+        Self::new(VALUE, id)
+    }
+
+    /// Of a table.
+    pub(crate) fn table(root: PageId) -> Self {
+        Self::new(TABLE, root)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn parse(key: &[u8]) -> Option<(u8, PageId)> {
+        let (&kind, id) = key.split_first()?;
+        Some((kind, PageId(u64::from_be_bytes(id.try_into().ok()?))))
+    }
+}
+
+/// What a committing transaction does to the garbage tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transfer {
+    /// What the entry names is referred to from now on.
+    Claim(GarbageKey, Option<Reference>),
+    /// What the entry names is no longer referred to.
+    Discard(GarbageKey, Option<Reference>),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Item {
+    Value(GarbageKey, Reference),
+    Table { root: PageId, not_before: Timestamp },
+}
+
+/// What is to be freed.
+#[derive(Debug, Default)]
+pub(crate) struct Garbage {
+    queue: Mutex<VecDeque<Item>>,
+    waiting: AtomicUsize,
+    /// Held by who frees: one at a time.
+    freeing: Mutex<()>,
+}
+
+/// What an entry of the garbage tree names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Named {
+    Value(Reference),
+    Table(PageId),
+}
+
+impl Garbage {
+    fn push(&self, items: impl IntoIterator<Item = Item>) {
+        let mut queue = self.queue.lock();
+        queue.extend(items);
+        self.waiting.store(queue.len(), Relaxed);
+    }
+
+    /// Values that no snapshot can see any longer and that have entries under their heads.
+    pub(crate) fn add_values(&self, values: Vec<OverflowRef>) {
+        let item = |OverflowRef(bytes): OverflowRef| {
+            let reference = Reference::decode(&bytes)?;
+            Some(Item::Value(GarbageKey::value(reference.head), reference))
+        };
+        if !values.is_empty() {
+            self.push(values.into_iter().filter_map(item));
+        }
+    }
+
+    /// A value that nobody has ever seen.
+    pub(crate) fn add_value(&self, key: GarbageKey, reference: Reference) {
+        self.push([Item::Value(key, reference)]);
+    }
+
+    /// A table that snapshots below `not_before` may still read.
+    pub(crate) fn add_table(&self, root: PageId, not_before: Timestamp) {
+        self.push([Item::Table { root, not_before }]);
+    }
+
+    /// Keeps everything from being freed until dropped.
+    pub(crate) fn hold(&self) -> impl Drop + '_ {
+        self.freeing.lock()
+    }
+
+    /// How much is waiting to be freed.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Relaxed)
+    }
+}
+
+/// All entries of the garbage tree.
+pub(crate) fn entries(pool: &Pool) -> Result<Vec<(GarbageKey, Named)>> {
+    let mut found = Vec::new();
+    let mut rows = LeafRows::new();
+    GARBAGE.read_leaf(pool, Seek::First, &mut rows)?;
+    loop {
+        for index in 0..rows.len() {
+            let damaged = || Error::corrupt("the garbage tree", Some(rows.leaf.0), "an entry that means nothing");
+            let (kind, id) = GarbageKey::parse(rows.key(index)).ok_or_else(damaged)?;
+            let named = match kind {
+                VALUE => Named::Value(Reference::decode(rows.value(index)).ok_or_else(damaged)?),
+                TABLE => Named::Table(id),
+                _ => return Err(damaged()),
+            };
+            found.push((GarbageKey::new(kind, id), named));
+        }
+        let Some(upper) = rows.upper.take() else { return Ok(found) };
+        GARBAGE.read_leaf(pool, Seek::At(&upper), &mut rows)?;
+    }
+}
+
+impl Core {
+    /// Queues what the garbage tree names: what the last owner of this database left behind.
+    pub(crate) fn load_garbage(&self) -> Result<()> {
+        let items = entries(&self.pool)?.into_iter().map(|(key, named)| match named {
+            Named::Value(reference) => Item::Value(key, reference),
+            Named::Table(root) => Item::Table { root, not_before: Timestamp::NONE },
+        });
+        self.garbage.push(items);
+        Ok(())
+    }
+
+    /// Frees up to `steps` steps' worth of what nobody can see. Does nothing if another thread is at it.
+    pub(crate) fn free_garbage(&self, steps: usize) -> Result<()> {
+        if self.garbage.waiting() == 0 {
+            return Ok(());
+        }
+        let Some(_turn) = self.garbage.freeing.try_lock() else { return Ok(()) };
+        let mut left = steps;
+        // Items that must wait go to the back; each is looked at once.
+        for _ in 0..self.garbage.waiting() {
+            let Some(item) = self.garbage.queue.lock().pop_front() else { break };
+            let mut item = Some(item);
+            while left > 0 && let Some(next) = item {
+                match self.free_step(next) {
+                    Ok(Freed::Later) => break,
+                    Ok(Freed::Some(rest)) => {
+                        left -= 1;
+                        item = rest;
+                    }
+                    Err(error) => {
+                        self.garbage.push(item);
+                        return Err(error);
+                    }
+                }
+            }
+            self.garbage.push(item);
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn free_step(&self, item: Item) -> Result<Freed> {
+        match item {
+            Item::Table { not_before, .. } if self.snapshots.oldest(&self.clock) < not_before => Ok(Freed::Later),
+            Item::Table { root, .. } => {
+                if !(Tree { root }).release_step(&self.pool, self.step_pages(TABLE_STEP_PAGES))? {
+                    return Ok(Freed::Some(Some(item)));
+                }
+                let key = GarbageKey::table(root);
+                self.garbage_record(Change::Remove { key: key.bytes() }, vec![root])?;
+                Ok(Freed::Some(None))
+            }
+            Item::Value(key, reference) => {
+                let pages = self.step_pages(VALUE_STEP_PAGES);
+                let FreeStep::Rest { free, next } = free_step(&self.pool, reference.head, pages)? else {
+                    return Ok(Freed::Some(Some(item)));
+                };
+                let Some(head) = next else {
+                    self.garbage_record(Change::Remove { key: key.bytes() }, free)?;
+                    return Ok(Freed::Some(None));
+                };
+                let rest = Reference { head, ..reference };
+                self.garbage_record(put(&key, &rest.encode()), free)?;
+                Ok(Freed::Some(Some(Item::Value(key, rest))))
+            }
+        }
+    }
+
+    /// Pages that one record may touch, so that they fit the frames together.
+    fn step_pages(&self, most: usize) -> usize {
+        (self.settings.split.frames as usize / 8).clamp(1, most)
+    }
+
+    /// Changes the garbage tree and frees `free`, for the system, in one record.
+    fn garbage_record(&self, change: Change<'_>, free: Vec<PageId>) -> Result<()> {
+        let bytes = log_bytes(&change, 0) + free.len() as u64 * FREE_BYTES;
+        let mut reservation = self.pool.reserve_log(bytes)?;
+        let mut write = Write { reservation: Some(&mut reservation), free, ..Write::default() };
+        GARBAGE.apply(&self.pool, &mut write, change).map(|_| ())
+    }
+
+    /// Frees everything that can be freed now; what a test or a checkpoint asks for.
+    pub(crate) fn free_all_garbage(&self) -> Result<()> {
+        self.collect();
+        if self.pool.mode() == Mode::Background {
+            self.collector.ring();
+            return Ok(());
+        }
+        self.free_garbage(usize::MAX)
+    }
+}
+
+/// The change that makes an entry or moves it on.
+pub(crate) fn put<'a>(key: &'a GarbageKey, value: &'a [u8]) -> Change<'a> {
+    Change::Put { key: key.bytes(), timestamp: Timestamp::NONE, flags: 0, value }
+}
+
+enum Freed {
+    /// Not yet.
+    Later,
+    /// Some pages; this is left.
+    Some(Option<Item>),
+}

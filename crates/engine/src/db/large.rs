@@ -1,0 +1,64 @@
+//! Writing values that are too large for a leaf, at the time of the `put`, page by page.
+//!
+//! Each part of a value ([`chain`](crate::index::chain)) is one log record, which also makes the garbage entry name
+//! the new head. So at every moment the entry leads to all pages there are, and a crash leaks nothing; and a part fits
+//! the log buffer and a few frames, however large the value is.
+
+use super::core::Core;
+use super::garbage::{GARBAGE, GarbageKey, put};
+use crate::error::Result;
+use crate::ids::PageId;
+use crate::index::chain::store_part;
+use crate::index::overflow::Reference;
+use crate::index::{Write, log_bytes};
+
+/// Pages of a part, its index page included, and those its garbage entry may cost.
+const PART_PAGES: u64 = 16 + 4;
+/// Log bytes of a new page beside its content.
+const IMAGE_BYTES: u64 = 64;
+
+/// A value written and not yet referred to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) reference: Reference,
+    pub(crate) key: GarbageKey,
+}
+
+impl Core {
+    /// Writes `value` to pages of its own. Until a commit claims them they are garbage.
+    pub(crate) fn write_value(&self, value: &[u8]) -> Result<Written> {
+        let mut written: Option<Written> = None;
+        let mut from = value.len();
+        while from > 0 {
+            from = self.write_part(value, from, &mut written).inspect_err(|_| {
+                if let Some(Written { key, reference }) = written {
+                    self.garbage.add_value(key, reference);
+                }
+            })?;
+        }
+        Ok(written.expect("a large value is not empty"))
+    }
+
+    /// Writes the part in front of byte `stored_from`; returns where it begins.
+    fn write_part(&self, value: &[u8], stored_from: usize, written: &mut Option<Written>) -> Result<usize> {
+        let page_bytes = self.pool.page_bytes() as u64;
+        let mut grant = self.pool.grant(PART_PAGES)?;
+        let next = written.map_or(PageId::NONE, |written| written.reference.head);
+        let part = store_part(&self.pool, Some(&mut grant), value, stored_from, next)?;
+        let reference = Reference { total_length: value.len() as u64, head: part.head };
+        let key = written.map_or(GarbageKey::value(part.head), |written| written.key);
+        let entry = reference.encode();
+        let change = put(&key, &entry);
+        let images = part.create.len() as u64 * (page_bytes + IMAGE_BYTES);
+        let mut reservation = self.pool.reserve_log(log_bytes(&change, 0) + images)?;
+        let mut write = Write {
+            reservation: Some(&mut reservation),
+            grant: Some(&mut grant),
+            create: part.create,
+            ..Write::default()
+        };
+        GARBAGE.apply(&self.pool, &mut write, change)?;
+        *written = Some(Written { reference, key });
+        Ok(part.from)
+    }
+}

@@ -1,0 +1,274 @@
+//! Opening: the lock, creation in one step, recovery, and what a crash left to be finished.
+//!
+//! A database is created under temporary names, synced, and named when it is whole. The log gets its name first, the
+//! page file last, each made durable before the next step; so a directory that holds the page file holds a database,
+//! and one that does not holds at most the remains of a creation that was interrupted, which the next one removes.
+//!
+//! Recovery runs inline whatever the mode, because the threads need the pool it makes. It ends with the losers
+//! undone; then the clock starts above every timestamp ever issued.
+//!
+//! Read-only, both files are opened for reading and recovery runs over a layer in memory. A log with something to
+//! redo or undo is refused: replaying it every time would need memory for all of it, and hide that it never ends.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use terrace_block::{Directory, FileDirectory, LockError, OpenMode};
+
+use super::Db;
+use super::core::{CATALOG, CATALOG_ROOT, Core, Counters, GARBAGE_ROOT, Settings, Shared, TableState};
+use super::overlay::Overlay;
+use super::undo::KeyUndo;
+use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered};
+use crate::config::{Builder, Split};
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId, Timestamp};
+use crate::index::{NodeRedo, Tree};
+use crate::planted::{Bug, planted};
+use crate::store::page;
+use crate::txn::clock::Clock;
+use crate::txn::flight::InFlight;
+use crate::txn::gate::Gate;
+use crate::txn::locks::LockTable;
+use crate::txn::snapshots::{MonotonicTime, Snapshots};
+use crate::txn::versions::Versions;
+use crate::wal::{ALLOCATES, RecordBuilder, change_kind};
+
+/// The page file.
+pub(crate) const PAGES: &str = "pages.terrace";
+/// The log.
+pub(crate) const LOG: &str = "log.terrace";
+const LOCK: &str = "lock";
+const NEW_PAGES: &str = "pages.new";
+const NEW_LOG: &str = "log.new";
+/// Ids the page table has addresses for: 4 TiB of 16 KiB pages.
+const PAGES_MAX: u64 = 1 << 28;
+
+/// Opens or creates the database that `builder` describes.
+pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
+    let dram = builder.dram_bytes()?;
+    let layout = builder.new_layout()?;
+    let may_create = builder.create && !builder.read_only;
+    let directory = match &builder.directory {
+        Some(directory) => Arc::clone(directory),
+        None => open_directory(path, may_create)?,
+    };
+    let name = directory.name();
+    let there = || exists(&*directory, PAGES);
+    if !may_create && !there()? {
+        let what = format!("it holds no {PAGES}");
+        return Err(Error::NotADatabase { path: name, what });
+    }
+    let lock = take_lock(&*directory)?;
+    if !there()? {
+        let mut uuid = [0; 16];
+        match builder.seed {
+            0 => rand::rng().fill(&mut uuid),
+            seed => SmallRng::seed_from_u64(seed).fill(&mut uuid),
+        }
+        let layout = Layout {
+            uuid,
+            page_bytes: layout.page_bytes,
+            segment_pages: layout.segment_pages,
+            log_capacity: layout.log_capacity,
+        };
+        create(&*directory, &layout)?;
+    }
+    let files = open_files(&*directory, builder.read_only)?;
+    let superblock = Pool::inspect(&files)?;
+    let page_bytes = u64::from(superblock.page_bytes);
+    let file_pages = files.pages.len() / page_bytes;
+    let split = Split::new(dram, builder.old_version_bytes_max, page_bytes, file_pages)?;
+    let options = PoolOptions {
+        frames: split.frames,
+        log_buffer_bytes: split.log_buffer as usize,
+        staging_bytes: split.staging as usize,
+        pages_max: PAGES_MAX,
+        store_bytes_max: u64::MAX,
+        mode: Mode::Inline,
+    };
+    let Recovered { mut pool, losers, highest_timestamp, redone, .. } =
+        Pool::recover(&files, &options, &NodeRedo)?;
+    if builder.read_only && (redone > 0 || !losers.is_empty()) {
+        return Err(Error::Config(format!(
+            "{name} was not closed cleanly and can only be recovered by writing; open it once for writing"
+        )));
+    }
+    let counters = Counters::default();
+    counters.changes_redone.store(redone, std::sync::atomic::Ordering::Relaxed);
+    counters.losers_undone.store(losers.len() as u64, std::sync::atomic::Ordering::Relaxed);
+    pool.undo_losers(&files, losers, &KeyUndo)?;
+    if !pool.exists(CATALOG_ROOT) {
+        if builder.read_only {
+            let what = "it was created and never opened".to_owned();
+            return Err(Error::NotADatabase { path: name, what });
+        }
+        create_roots(&pool)?;
+    }
+    pool.set_mode(if builder.read_only { Mode::Inline } else { builder.mode });
+    let settings = Settings {
+        name,
+        durability: builder.durability,
+        snapshot_age_max: builder.snapshot_age_max,
+        read_only: builder.read_only,
+        split,
+    };
+    let core = assemble(pool, settings, highest_timestamp, counters, lock);
+    if !core.settings.read_only {
+        core.load_garbage()?;
+        if core.pool.mode() == Mode::Inline {
+            core.free_garbage(usize::MAX)?;
+        }
+    }
+    Ok(Db::new(Shared::start(core)?))
+}
+
+fn assemble(
+    pool: Pool,
+    settings: Settings,
+    highest: Timestamp,
+    counters: Counters,
+    lock: Option<Box<dyn Send + Sync>>,
+) -> Core {
+    let split = settings.split;
+    Core {
+        pool,
+        clock: Clock::starting_above(highest, split.clock_window),
+        gate: Gate::new(),
+        locks: LockTable::new(split.lock_slots),
+        flight: InFlight::new(),
+        versions: Versions::new(split.versions as usize),
+        snapshots: Snapshots::new(Arc::new(MonotonicTime::new())),
+        catalog: Arc::new(TableState::new(CATALOG, CATALOG_ROOT, "the catalog")),
+        tables: Mutex::default(),
+        garbage: Default::default(),
+        chains: Default::default(),
+        counters,
+        settings,
+        lock: Mutex::new(lock),
+        collector: Default::default(),
+    }
+}
+
+fn open_directory(path: &Path, create: bool) -> Result<Arc<dyn Directory>> {
+    let opened = if create { FileDirectory::create(path) } else { FileDirectory::open(path) };
+    match opened {
+        Ok(directory) => Ok(Arc::new(directory)),
+        Err(source) => {
+            let path = path.display().to_string();
+            let what = match source.kind() {
+                io::ErrorKind::NotADirectory => "it is not a directory",
+                io::ErrorKind::NotFound if create => "the directory it would be made in does not exist",
+                io::ErrorKind::NotFound => "there is no such directory",
+                _ => return Err(Error::io("open", &path, None, source)),
+            };
+            Err(Error::NotADatabase { path, what: what.to_owned() })
+        }
+    }
+}
+
+fn exists(directory: &dyn Directory, file: &str) -> Result<bool> {
+    directory.exists(file).map_err(|source| Error::io("look for", &within(directory, file), None, source))
+}
+
+fn within(directory: &dyn Directory, file: &str) -> String {
+    format!("{}/{file}", directory.name())
+}
+
+fn take_lock(directory: &dyn Directory) -> Result<Option<Box<dyn Send + Sync>>> {
+    match directory.lock(LOCK) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(LockError::Busy { owner_process }) => Err(Error::Busy { path: directory.name(), owner_process }),
+        // Nobody can write here, so there is nobody to be kept out.
+        Err(LockError::Io(source)) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(None),
+        Err(LockError::Io(source)) => Err(Error::io("lock", &within(directory, LOCK), None, source)),
+    }
+}
+
+/// Makes an empty database, or nothing that would be taken for one.
+fn create(directory: &dyn Directory, layout: &Layout) -> Result<()> {
+    let remains = exists(directory, NEW_PAGES)?;
+    if exists(directory, LOG)? && !remains {
+        let what = format!("it holds {LOG} but no {PAGES}");
+        return Err(Error::NotADatabase { path: directory.name(), what });
+    }
+    // The page file's temporary name goes last: it is what says that the log is a remainder.
+    for file in [LOG, NEW_LOG, NEW_PAGES] {
+        if exists(directory, file)? {
+            let removed = directory.remove(file).and_then(|()| directory.sync());
+            removed.map_err(|source| Error::io("remove", &within(directory, file), None, source))?;
+        }
+    }
+    let open = |file: &str| {
+        let device = directory.open(file, OpenMode::CreateNew);
+        device.map_err(|source| Error::io("create", &within(directory, file), None, source))
+    };
+    let files = Files { pages: open(NEW_PAGES)?, log: open(NEW_LOG)? };
+    let sync_names =
+        || directory.sync().map_err(|source| Error::io("sync", &directory.name(), None, source));
+    let name = |from: &str, to: &str| {
+        let renamed = directory.rename(from, to);
+        renamed.map_err(|source| Error::io("rename", &within(directory, from), None, source))
+    };
+    let made = Pool::create(&files, layout).and_then(|()| {
+        if planted(Bug::SkipDirectorySync) {
+            name(NEW_LOG, LOG)?;
+            return name(NEW_PAGES, PAGES);
+        }
+        sync_names()?;
+        name(NEW_LOG, LOG)?;
+        sync_names()?;
+        name(NEW_PAGES, PAGES)?;
+        sync_names()
+    });
+    if made.is_err() {
+        // Best effort: what stays is removed by the next attempt.
+        let _ = directory.remove(NEW_LOG);
+        let _ = directory.remove(NEW_PAGES);
+    }
+    made
+}
+
+fn open_files(directory: &dyn Directory, read_only: bool) -> Result<Files> {
+    let mode = if read_only { OpenMode::Read } else { OpenMode::Write };
+    let open = |file: &str| {
+        directory.open(file, mode).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => {
+                Error::NotADatabase { path: directory.name(), what: format!("it holds no {file}") }
+            }
+            _ => Error::io("open", &within(directory, file), None, source),
+        })
+    };
+    let files = Files { pages: open(PAGES)?, log: open(LOG)? };
+    if read_only {
+        return Ok(Files { pages: Overlay::over(files.pages), log: Overlay::over(files.log) });
+    }
+    Ok(files)
+}
+
+/// Makes the roots of catalog and garbage tree, in one record, durably.
+fn create_roots(pool: &Pool) -> Result<()> {
+    let page_bytes = pool.page_bytes();
+    let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
+    let mut pages = Vec::new();
+    for root in [CATALOG_ROOT, GARBAGE_ROOT] {
+        let new = pool.new_page(None)?;
+        if new.id() != root {
+            return Err(Error::corrupt("the page file", Some(root.0), "the catalog is missing"));
+        }
+        let content = Tree::init_root(page_bytes, PageId(root.0));
+        record.change_with(root, change_kind::IMAGE, ALLOCATES, |out| {
+            page::compact(&content, page::HEADER_BYTES..page::HEADER_BYTES, out);
+        });
+        pages.push((new, content));
+    }
+    let mut reservation = pool.reserve_log(record.len() as u64)?;
+    let (new, mut contents): (Vec<_>, Vec<_>) = pages.into_iter().unzip();
+    let edits = new.into_iter().zip(&mut contents).map(|(new, content)| Edit::Create(new, content));
+    let appended = pool.change(&mut record, Some(&mut reservation), edits)?;
+    pool.wal().flush_to(appended.end)
+}

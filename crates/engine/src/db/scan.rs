@@ -1,0 +1,357 @@
+//! Walking a table's entries from both ends, over copies of its leaves.
+//!
+//! Each end has a copy of one leaf and what is left of the range lies between two bounds. An entry taken from an end
+//! moves that end's bound behind it, so the ends meet without seeing a key twice, and when a copy is used up the
+//! next leaf is looked for *by key*: at the upper fence going up, just below the lower fence going down. Whatever is
+//! split, merged, evicted or freed meanwhile, that leaf is the right one.
+//!
+//! A walk sees either what the tree holds now (a transaction, which validates it when it commits), or what counted at
+//! a time: then an entry that is too new is looked up among the old versions, and the keys that were deleted since are
+//! merged in. The leaf is read first and the old versions second, as `versions.rs` requires.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+
+use super::core::{Core, TableState};
+use crate::error::{Error, Result};
+use crate::ids::{PageId, Timestamp};
+use crate::index::node::OVERFLOW;
+use crate::index::overflow::Reference;
+use crate::index::{LeafRows, Seek, Stored, Tree};
+use crate::txn::read_set::RangeRead;
+use crate::txn::versions::{OldValue, OldVersion, OverflowRef};
+use crate::txn::{Key, KeyRange, is_empty_range};
+
+/// A range with bounds of its own.
+pub(crate) type OwnedRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+/// An entry met.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) key: Vec<u8>,
+    pub(crate) timestamp: Timestamp,
+    pub(crate) value: Stored,
+}
+
+/// One end of a walk.
+#[derive(Debug, Default)]
+struct End {
+    rows: LeafRows,
+    /// Going up: the next row. Going down: the row after the next one.
+    at: usize,
+    loaded: bool,
+    /// Keys of this leaf that were deleted since, in the order they are met.
+    deleted: VecDeque<(Key, OldVersion)>,
+}
+
+/// A walk over part of a table.
+#[derive(Debug)]
+pub(crate) struct Scan {
+    tree: Tree,
+    /// What is left.
+    low: Bound<Vec<u8>>,
+    high: Bound<Vec<u8>>,
+    /// The time to look at; none = now.
+    at: Option<Timestamp>,
+    front: End,
+    back: End,
+    done: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Toward {
+    Up,
+    Down,
+}
+
+pub(crate) fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(|key| &key[..])
+}
+
+fn set(bound: &mut Bound<Vec<u8>>, key: &[u8], included: bool) {
+    // The memory of the old bound is used again: this is done for every entry.
+    let mut bytes = match std::mem::replace(bound, Bound::Unbounded) {
+        Bound::Included(bytes) | Bound::Excluded(bytes) => bytes,
+        Bound::Unbounded => Vec::new(),
+    };
+    bytes.clear();
+    bytes.extend_from_slice(key);
+    *bound = if included { Bound::Included(bytes) } else { Bound::Excluded(bytes) };
+}
+
+fn is_above_low(low: &Bound<Vec<u8>>, key: &[u8]) -> bool {
+    match low {
+        Bound::Unbounded => true,
+        Bound::Included(low) => key >= &low[..],
+        Bound::Excluded(low) => key > &low[..],
+    }
+}
+
+fn is_below_high(high: &Bound<Vec<u8>>, key: &[u8]) -> bool {
+    match high {
+        Bound::Unbounded => true,
+        Bound::Included(high) => key <= &high[..],
+        Bound::Excluded(high) => key < &high[..],
+    }
+}
+
+impl Scan {
+    pub(crate) fn new(tree: Tree, (low, high): OwnedRange, at: Option<Timestamp>) -> Self {
+        Scan { tree, low, high, at, front: End::default(), back: End::default(), done: false }
+    }
+
+    /// What is left of the range.
+    pub(crate) fn left(&self) -> KeyRange<'_> {
+        (as_slice(&self.low), as_slice(&self.high))
+    }
+
+    /// The lowest entry left. Calls `visit` with each leaf read and its version.
+    pub(crate) fn next(
+        &mut self,
+        core: &Core,
+        table: &TableState,
+        visit: &mut dyn FnMut(PageId, u64),
+    ) -> Result<Option<Row>> {
+        self.step(core, table, Toward::Up, visit)
+    }
+
+    /// The highest entry left.
+    pub(crate) fn next_back(
+        &mut self,
+        core: &Core,
+        table: &TableState,
+        visit: &mut dyn FnMut(PageId, u64),
+    ) -> Result<Option<Row>> {
+        self.step(core, table, Toward::Down, visit)
+    }
+
+    fn step(
+        &mut self,
+        core: &Core,
+        table: &TableState,
+        toward: Toward,
+        visit: &mut dyn FnMut(PageId, u64),
+    ) -> Result<Option<Row>> {
+        while !self.done && !is_empty_range(self.left()) {
+            let end = if toward == Toward::Up { &self.front } else { &self.back };
+            if !end.loaded {
+                self.load(core, table, toward)?;
+                let end = if toward == Toward::Up { &self.front } else { &self.back };
+                visit(end.rows.leaf, end.rows.version);
+            }
+            match self.take(toward) {
+                Taken::Row(index) => {
+                    if let Some(row) = self.resolve(core, table, toward, index)? {
+                        return Ok(Some(row));
+                    }
+                }
+                Taken::Deleted(key, old) => {
+                    self.pass(toward, &key);
+                    if let Some(value) = stored(old.value)? {
+                        return Ok(Some(Row { key: key.to_vec(), timestamp: old.timestamp, value }));
+                    }
+                }
+                Taken::End => {
+                    self.done = true;
+                }
+                Taken::Leaf => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn load(&mut self, core: &Core, table: &TableState, toward: Toward) -> Result<()> {
+        let (end, seek) = match (toward, &self.low, &self.high) {
+            (Toward::Up, Bound::Unbounded, _) => (&mut self.front, Seek::First),
+            (Toward::Up, Bound::Included(low) | Bound::Excluded(low), _) => (&mut self.front, Seek::At(low)),
+            (Toward::Down, _, Bound::Unbounded) => (&mut self.back, Seek::Last),
+            (Toward::Down, _, Bound::Included(high)) => (&mut self.back, Seek::At(high)),
+            (Toward::Down, _, Bound::Excluded(high)) => (&mut self.back, Seek::Before(high)),
+        };
+        self.tree.read_leaf(&core.pool, seek, &mut end.rows)?;
+        end.loaded = true;
+        end.at = match toward {
+            Toward::Up => match &self.low {
+                Bound::Unbounded => 0,
+                Bound::Included(low) => end.rows.lower_bound(low),
+                Bound::Excluded(low) => {
+                    let at = end.rows.lower_bound(low);
+                    at + usize::from(at < end.rows.len() && end.rows.key(at) == &low[..])
+                }
+            },
+            Toward::Down => match &self.high {
+                Bound::Unbounded => end.rows.len(),
+                Bound::Excluded(high) => end.rows.lower_bound(high),
+                Bound::Included(high) => {
+                    let at = end.rows.lower_bound(high);
+                    at + usize::from(at < end.rows.len() && end.rows.key(at) == &high[..])
+                }
+            },
+        };
+        end.deleted.clear();
+        if let Some(at) = self.at {
+            let low = if is_above_low(&self.low, &end.rows.lower) {
+                Bound::Included(&end.rows.lower[..])
+            } else {
+                as_slice(&self.low)
+            };
+            let high = match &end.rows.upper {
+                Some(upper) if is_below_high(&self.high, upper) => Bound::Excluded(&upper[..]),
+                _ => as_slice(&self.high),
+            };
+            end.deleted.extend(core.versions.deleted_in(table.id, (low, high), at));
+            if toward == Toward::Down {
+                end.deleted.make_contiguous().reverse();
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides what comes next at an end.
+    fn take(&mut self, toward: Toward) -> Taken {
+        let end = if toward == Toward::Up { &mut self.front } else { &mut self.back };
+        let row = match toward {
+            Toward::Up => (end.at < end.rows.len()).then_some(end.at),
+            Toward::Down => end.at.checked_sub(1),
+        };
+        let row_first = match (row, end.deleted.front()) {
+            (None, None) => {
+                end.loaded = false;
+                return match toward {
+                    Toward::Up => match &end.rows.upper {
+                        Some(upper) if is_below_high(&self.high, upper) => {
+                            set(&mut self.low, upper, true);
+                            Taken::Leaf
+                        }
+                        _ => Taken::End,
+                    },
+                    Toward::Down if end.rows.lower.is_empty() => Taken::End,
+                    Toward::Down if is_above_low(&self.low, &end.rows.lower) => {
+                        set(&mut self.high, &end.rows.lower, false);
+                        Taken::Leaf
+                    }
+                    Toward::Down => Taken::End,
+                };
+            }
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (Some(index), Some((key, _))) => match (end.rows.key(index).cmp(key), toward) {
+                (std::cmp::Ordering::Equal, _) => {
+                    let too_new = self.at.is_some_and(|at| end.rows.timestamp(index) > at);
+                    if too_new {
+                        end.at = if toward == Toward::Up { end.at + 1 } else { end.at - 1 };
+                    } else {
+                        end.deleted.pop_front();
+                    }
+                    !too_new
+                }
+                (order, Toward::Up) => order.is_lt(),
+                (order, Toward::Down) => order.is_gt(),
+            },
+        };
+        let key = match (row_first, row, end.deleted.front()) {
+            (true, Some(index), _) => end.rows.key(index),
+            (_, _, Some((key, _))) => key,
+            _ => unreachable!("one of the two comes next"),
+        };
+        let inside = is_above_low(&self.low, key) && is_below_high(&self.high, key);
+        if !inside {
+            // The other end has been here, or the range ends here.
+            return Taken::End;
+        }
+        if row_first {
+            end.at = if toward == Toward::Up { end.at + 1 } else { end.at - 1 };
+            return Taken::Row(row.expect("a row comes next"));
+        }
+        let (key, old) = end.deleted.pop_front().expect("a deleted key comes next");
+        Taken::Deleted(key, old)
+    }
+
+    /// Moves an end's bound behind `key`.
+    fn pass(&mut self, toward: Toward, key: &[u8]) {
+        let bound = if toward == Toward::Up { &mut self.low } else { &mut self.high };
+        set(bound, key, false);
+    }
+
+    /// What row `index` of an end counted for; `None` if there was no such key at the time.
+    fn resolve(
+        &mut self,
+        core: &Core,
+        table: &TableState,
+        toward: Toward,
+        index: usize,
+    ) -> Result<Option<Row>> {
+        let (end, bound) = match toward {
+            Toward::Up => (&self.front, &mut self.low),
+            Toward::Down => (&self.back, &mut self.high),
+        };
+        let rows = &end.rows;
+        let (key, timestamp) = (rows.key(index), rows.timestamp(index));
+        set(bound, key, false);
+        if let Some(at) = self.at.filter(|&at| timestamp > at) {
+            let old = core.versions.read(table.id, key, at);
+            let Some(OldVersion { timestamp, value }) = old else {
+                // Every commit pushes what it replaces, so the version was dropped: the snapshot was given up.
+                return Err(Error::SnapshotTooOld);
+            };
+            return Ok(stored(value)?.map(|value| Row { key: key.to_vec(), timestamp, value }));
+        }
+        let value = if rows.flags(index) & OVERFLOW != 0 {
+            let damaged = || Error::corrupt("the page file", Some(rows.leaf.0), "a malformed reference");
+            Stored::Overflow(Reference::decode(rows.value(index)).ok_or_else(damaged)?)
+        } else {
+            Stored::Inline(rows.value(index).to_vec())
+        };
+        Ok(Some(Row { key: key.to_vec(), timestamp, value }))
+    }
+}
+
+enum Taken {
+    Row(usize),
+    Deleted(Key, OldVersion),
+    /// This leaf is used up.
+    Leaf,
+    /// The range is.
+    End,
+}
+
+/// An old version's value as a leaf would have it; `None` where the key was absent.
+pub(crate) fn stored(value: OldValue) -> Result<Option<Stored>> {
+    Ok(match value {
+        OldValue::Absent => None,
+        OldValue::Inline(bytes) => Some(Stored::Inline(bytes.to_vec())),
+        OldValue::Overflow(OverflowRef(bytes)) => Some(Stored::Overflow(
+            Reference::decode(&bytes).expect("sixteen bytes are a reference"),
+        )),
+    })
+}
+
+/// Whether scanning `range` again gives what it gave.
+pub(crate) fn digest_holds(core: &Core, tree: Tree, range: &RangeRead) -> Result<bool> {
+    let Some((low, high)) = range.covered() else { return Ok(true) };
+    let mut digest = range.digest().fresh();
+    let mut rows = LeafRows::new();
+    let low = low.map(<[u8]>::to_vec);
+    let high = high.map(<[u8]>::to_vec);
+    let mut seek_key = match &low {
+        Bound::Unbounded => None,
+        Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
+    };
+    loop {
+        let seek = seek_key.as_deref().map_or(Seek::First, Seek::At);
+        tree.read_leaf(&core.pool, seek, &mut rows)?;
+        for index in 0..rows.len() {
+            let key = rows.key(index);
+            if !is_below_high(&high, key) {
+                break;
+            }
+            if is_above_low(&low, key) {
+                digest.add(key, rows.timestamp(index));
+            }
+        }
+        match rows.upper.take() {
+            Some(upper) if is_below_high(&high, &upper) => seek_key = Some(upper),
+            _ => return Ok(digest == *range.digest()),
+        }
+    }
+}

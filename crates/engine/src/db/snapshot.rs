@@ -1,0 +1,187 @@
+//! Snapshots, and cursors over them.
+
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use super::core::{Shared, TableState};
+use super::scan::{OwnedRange, Row, Scan};
+use super::table::Table;
+use crate::error::{Error, Result};
+use crate::txn::snapshots::SnapshotHandle;
+
+/// The database as it was at one moment. Reads of it never wait for writers, never fail because of them, and see every
+/// commit acknowledged before the snapshot was taken, and nothing later.
+///
+/// Old versions of what changes are kept for it in memory, up to a limit of age and of bytes; beyond it the oldest
+/// snapshot is given up, and its reads fail with [`Error::SnapshotTooOld`].
+///
+/// ```
+/// use terrace::{Db, MemoryDirectory};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+/// let table = db.create_table("t")?;
+/// table.put(b"k", b"before")?;
+/// let snapshot = db.snapshot();
+/// table.put(b"k", b"after")?;
+/// assert_eq!(snapshot.get(&table, b"k")?.as_deref(), Some(&b"before"[..]));
+/// assert_eq!(table.get(b"k")?.as_deref(), Some(&b"after"[..]));
+/// # terrace::Result::Ok(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    shared: Arc<Shared>,
+    handle: Arc<SnapshotHandle>,
+}
+
+impl Snapshot {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        let handle = Arc::new(shared.snapshots.register(&shared.clock));
+        Snapshot { shared: Arc::clone(shared), handle }
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// [`Error::SnapshotTooOld`], [`Error::TableNotFound`] if the table was dropped before the snapshot was taken,
+    /// [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
+    pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        table.belongs_to(&self.shared)?;
+        self.shared.get_at(table.state(), key.as_ref(), &self.handle)
+    }
+
+    /// Whether `key` is there.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn contains(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.get(table, key).map(|value| value.is_some())
+    }
+
+    /// The entries of a range of keys, in order, from either end.
+    pub fn range<K: AsRef<[u8]>>(&self, table: &Table, range: impl RangeBounds<K>) -> Range {
+        self.cursor(table, super::range::own(range))
+    }
+
+    /// The entries whose keys begin with `prefix`.
+    pub fn prefix(&self, table: &Table, prefix: impl AsRef<[u8]>) -> Range {
+        self.cursor(table, super::range::of_prefix(prefix.as_ref()))
+    }
+
+    /// All entries.
+    pub fn iter(&self, table: &Table) -> Range {
+        self.range::<&[u8]>(table, ..)
+    }
+
+    /// How many entries there are. Walks all of them.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn len(&self, table: &Table) -> Result<u64> {
+        self.iter(table).count_entries()
+    }
+
+    /// Whether there are no entries.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn is_empty(&self, table: &Table) -> Result<bool> {
+        self.iter(table).next().transpose().map(|first| first.is_none())
+    }
+
+    /// How long ago it was taken.
+    pub fn age(&self) -> std::time::Duration {
+        self.handle.age()
+    }
+
+    pub(crate) fn cursor(&self, table: &Table, range: OwnedRange) -> Range {
+        let foreign = table.belongs_to(&self.shared).err();
+        Range::new(self.clone(), Arc::clone(table.state()), range, foreign)
+    }
+}
+
+/// The entries of a range as a snapshot sees them: an iterator that can be walked from both ends.
+///
+/// ```
+/// use terrace::{Db, MemoryDirectory};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+/// let table = db.create_table("t")?;
+/// for key in ["a", "b", "c"] {
+///     table.put(key, "value")?;
+/// }
+/// let mut range = table.range("a"..);
+/// assert_eq!(range.next().unwrap()?.0, b"a");
+/// assert_eq!(range.next_back().unwrap()?.0, b"c");
+/// assert_eq!(range.count(), 1);
+/// # terrace::Result::Ok(())
+/// ```
+#[derive(Debug)]
+pub struct Range {
+    snapshot: Snapshot,
+    table: Arc<TableState>,
+    scan: Scan,
+    failed: bool,
+    foreign: Option<Error>,
+}
+
+impl Range {
+    fn new(snapshot: Snapshot, table: Arc<TableState>, range: OwnedRange, foreign: Option<Error>) -> Self {
+        let scan = Scan::new(table.tree, range, Some(snapshot.handle.timestamp()));
+        Range { snapshot, table, scan, failed: false, foreign }
+    }
+
+    fn row(&mut self, back: bool) -> Result<Option<Row>> {
+        if let Some(foreign) = self.foreign.take() {
+            return Err(foreign);
+        }
+        let (shared, handle) = (&self.snapshot.shared, &self.snapshot.handle);
+        shared.check()?;
+        self.table.check_at(handle.timestamp())?;
+        let row = if back {
+            self.scan.next_back(shared, &self.table, &mut |_, _| {})
+        } else {
+            self.scan.next(shared, &self.table, &mut |_, _| {})
+        };
+        handle.check()?;
+        row
+    }
+
+    fn entry(&mut self, back: bool) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
+        if self.failed {
+            return None;
+        }
+        let entry = self.row(back).and_then(|row| {
+            let Some(Row { key, value, .. }) = row else { return Ok(None) };
+            let value = self.snapshot.shared.load(Some(value));
+            self.snapshot.handle.check()?;
+            Ok(value?.map(|value| (key, value)))
+        });
+        self.failed = entry.is_err();
+        entry.transpose()
+    }
+
+    /// Counts what is left without reading large values.
+    pub(crate) fn count_entries(mut self) -> Result<u64> {
+        let mut count = 0;
+        while self.row(false)?.is_some() {
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+impl Iterator for Range {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.entry(false)
+    }
+}
+
+impl DoubleEndedIterator for Range {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.entry(true)
+    }
+}

@@ -1,0 +1,261 @@
+//! Transactions as their users see them.
+
+use std::collections::HashMap;
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use super::commit::{Committed, Work};
+use super::core::{Shared, TableState};
+use super::garbage::{GarbageKey, Transfer};
+use super::large::Written;
+use super::range::{TransactionRange, load_own, load_pinned, of_prefix, own};
+use super::scan::OwnedRange;
+use super::table::Table;
+use crate::config::Durability;
+use crate::error::{Error, Result};
+use crate::index::leaf::max_inline_value;
+use crate::index::overflow::Reference;
+use crate::txn::next_owner;
+use crate::txn::read_set::ReadSet;
+use crate::txn::snapshots::SnapshotHandle;
+use crate::txn::versions::OverflowRef;
+use crate::txn::write_set::{NewValue, Write, WriteSet};
+use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+
+/// Several reads and writes that happen as one, or not at all.
+///
+/// It reads what is committed at the moment of each read, and its own writes. When it commits, all that it read must
+/// still hold, else it fails with [`Error::Conflict`] and has changed nothing; committed transactions are strictly
+/// serializable. One that is going to fail may meanwhile have seen things that do not fit together. Writes are kept in
+/// memory until then, large values on disk; dropping the transaction forgets them.
+///
+/// [`crate::Db::update`] runs a closure again until it commits.
+///
+/// ```
+/// use terrace::{Db, MemoryDirectory};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+/// let accounts = db.create_table("accounts")?;
+/// let mut transaction = db.begin();
+/// transaction.put(&accounts, "alice", "10")?;
+/// transaction.put(&accounts, "bob", "0")?;
+/// assert_eq!(transaction.get(&accounts, "bob")?.as_deref(), Some(&b"0"[..]));
+/// assert_eq!(accounts.get("bob")?, None, "not before it commits");
+/// transaction.commit()?;
+/// assert_eq!(accounts.len()?, 2);
+/// # terrace::Result::Ok(())
+/// ```
+#[derive(Debug)]
+pub struct Transaction {
+    shared: Arc<Shared>,
+    durability: Durability,
+    reads: ReadSet,
+    writes: WriteSet,
+    tables: Vec<Arc<TableState>>,
+    /// The entry of the garbage tree of each large value written.
+    large: HashMap<OverflowRef, GarbageKey>,
+    pub(crate) transfers: Vec<Transfer>,
+    /// Keeps the pages of large values that were read; taken before the first read.
+    pin: Option<SnapshotHandle>,
+}
+
+impl Transaction {
+    pub(crate) fn new(shared: &Arc<Shared>, durability: Durability) -> Self {
+        Transaction {
+            shared: Arc::clone(shared),
+            durability,
+            reads: ReadSet::default(),
+            writes: WriteSet::default(),
+            tables: Vec::new(),
+            large: HashMap::new(),
+            transfers: Vec::new(),
+            pin: None,
+        }
+    }
+
+    /// The value of `key`.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if it can be seen already that the transaction will fail, and as [`Table::get`].
+    pub fn get(&mut self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        let key = key.as_ref();
+        self.enlist(table)?;
+        match self.writes.get(table.state().id, key) {
+            Some(Write::Put(value)) => return load_own(&self.shared, value).map(Some),
+            Some(Write::Delete) => return Ok(None),
+            None => {}
+        }
+        let shared = Arc::clone(&self.shared);
+        let pin = self.pin.get_or_insert_with(|| shared.snapshots.register(&shared.clock));
+        let state = table.state();
+        let value = match state.tree.get(&shared.pool, key) {
+            Ok(Some(found)) => {
+                self.reads.point(state.id, key, Some(found.timestamp));
+                load_pinned(&shared, found.value, pin).map(Some)
+            }
+            Ok(None) => {
+                self.reads.point(state.id, key, None);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        };
+        state.check().and(value)
+    }
+
+    /// Whether `key` is there.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`].
+    pub fn contains(&mut self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.get(table, key).map(|value| value.is_some())
+    }
+
+    /// Sets `key` to `value` when the transaction commits. A large value is written to disk now.
+    ///
+    /// # Errors
+    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`], [`Error::TransactionTooLarge`], [`Error::ReadOnly`],
+    /// [`Error::Full`], [`Error::TableNotFound`], [`Error::Poisoned`], [`Error::Io`].
+    pub fn put(&mut self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(Error::ValueTooLarge { length: value.len(), max: MAX_VALUE_BYTES });
+        }
+        self.before_write(table, key, value.len().min(self.shared.pool.page_bytes()))?;
+        let value = if value.len() <= max_inline_value(self.shared.pool.page_bytes(), key.len()) {
+            NewValue::inline(value)
+        } else {
+            let Written { reference, key } = self.shared.write_value(value)?;
+            let reference = OverflowRef(reference.encode());
+            self.large.insert(reference, key);
+            NewValue::Overflow(reference)
+        };
+        let before = self.writes.put(table.state().id, key, value);
+        self.forget(before);
+        Ok(())
+    }
+
+    /// Removes `key` when the transaction commits; whether it is there now, which counts as read.
+    ///
+    /// # Errors
+    /// As [`Transaction::get`] and [`Transaction::put`].
+    pub fn delete(&mut self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
+        let was_there = self.contains(table, key.as_ref())?;
+        self.remove(table, key.as_ref())?;
+        Ok(was_there)
+    }
+
+    /// Removes `key` without looking at it.
+    pub(crate) fn remove(&mut self, table: &Table, key: &[u8]) -> Result<()> {
+        self.before_write(table, key, 0)?;
+        let before = self.writes.delete(table.state().id, key);
+        self.forget(before);
+        Ok(())
+    }
+
+    /// The entries of a range of keys with this transaction's changes, in order, from either end.
+    pub fn range<'t, K: AsRef<[u8]>>(
+        &'t mut self,
+        table: &'t Table,
+        range: impl RangeBounds<K>,
+    ) -> TransactionRange<'t> {
+        self.cursor(table, own(range))
+    }
+
+    /// The entries whose keys begin with `prefix`, with this transaction's changes.
+    pub fn prefix<'t>(&'t mut self, table: &'t Table, prefix: impl AsRef<[u8]>) -> TransactionRange<'t> {
+        self.cursor(table, of_prefix(prefix.as_ref()))
+    }
+
+    /// Makes the changes visible to others, and durable if that was asked for. An error other than
+    /// [`Error::Conflict`], [`Error::Full`] and the refusals of a single call leaves open whether they survive a crash.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if something that was read has changed, [`Error::TransactionTooLarge`], [`Error::Full`],
+    /// [`Error::TableNotFound`], [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
+    pub fn commit(self) -> Result<()> {
+        self.finish().map(|_| ())
+    }
+
+    /// Forgets the changes. Dropping the transaction does the same.
+    pub fn abort(self) {}
+
+    pub(crate) fn finish(mut self) -> Result<Committed> {
+        let writes = std::mem::take(&mut self.writes);
+        let transfers = std::mem::take(&mut self.transfers);
+        let used: Vec<OverflowRef> = writes.overflow_values().collect();
+        let outcome = self.shared.commit(Work {
+            tables: &self.tables,
+            reads: &self.reads,
+            writes,
+            large: &|reference| self.large[&reference],
+            transfers,
+            durability: self.durability,
+        });
+        if outcome.is_ok() {
+            // They belong to the tables now; whatever is left in the map is garbage when `self` is dropped.
+            used.iter().for_each(|reference| {
+                self.large.remove(reference);
+            });
+        }
+        outcome
+    }
+
+    /// Whether everything read so far still holds.
+    pub(crate) fn still_holds(&self) -> bool {
+        self.shared.validate(&self.tables, &self.reads, next_owner()).is_ok()
+    }
+
+    fn cursor<'t>(&'t mut self, table: &'t Table, range: OwnedRange) -> TransactionRange<'t> {
+        let refused = self.enlist(table).err();
+        let shared = &self.shared;
+        let pin = self.pin.get_or_insert_with(|| shared.snapshots.register(&shared.clock));
+        let bounds = (super::scan::as_slice(&range.0), super::scan::as_slice(&range.1));
+        let own = self.writes.range(table.state().id, bounds);
+        TransactionRange::new(shared, table.state(), range.clone(), &mut self.reads, own, pin, refused)
+    }
+
+    fn before_write(&mut self, table: &Table, key: &[u8], value_bytes: usize) -> Result<()> {
+        self.shared.check_writable()?;
+        if key.len() > MAX_KEY_BYTES {
+            return Err(Error::KeyTooLarge { length: key.len(), max: MAX_KEY_BYTES });
+        }
+        let bytes = (self.writes.log_bytes() + self.writes.len() * 160 + key.len() + value_bytes) as u64;
+        let max = self.shared.pool.wal().max_reservation();
+        if bytes > max {
+            return Err(Error::TransactionTooLarge { bytes, max });
+        }
+        self.enlist(table)
+    }
+
+    /// Notes that a table is used.
+    fn enlist(&mut self, table: &Table) -> Result<()> {
+        self.shared.check()?;
+        table.state().check()?;
+        if !self.tables.iter().any(|known| Arc::ptr_eq(known, table.state())) {
+            table.belongs_to(&self.shared)?;
+            self.tables.push(Arc::clone(table.state()));
+        }
+        Ok(())
+    }
+
+    /// A write that was replaced within the transaction: its large value is garbage.
+    fn forget(&mut self, before: Option<Write>) {
+        if let Some(Write::Put(NewValue::Overflow(reference))) = before {
+            self.discard(reference);
+        }
+    }
+
+    fn discard(&mut self, reference: OverflowRef) {
+        if let Some((key, reference)) = self.large.remove(&reference).zip(Reference::decode(&reference.0)) {
+            self.shared.garbage.add_value(key, reference);
+        }
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        let left: Vec<OverflowRef> = self.large.keys().copied().collect();
+        left.into_iter().for_each(|reference| self.discard(reference));
+    }
+}

@@ -1,0 +1,223 @@
+//! What a database tells about itself.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde::Serialize;
+
+use crate::db::core::Core;
+
+/// What a database has done since it was opened, and what it takes. Numbers are read one after the other, so while
+/// others work they need not add up.
+///
+/// ```
+/// use terrace::{Db, MemoryDirectory};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+/// db.create_table("t")?.put("k", "v")?;
+/// let stats = db.stats();
+/// assert_eq!(stats.budget_bytes, 4 << 20);
+/// assert!(stats.commits >= 2 && stats.log_flushes >= 2);
+/// # terrace::Result::Ok(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Version of the file format.
+    pub format: u32,
+    /// Bytes of memory the database allows itself.
+    pub budget_bytes: u64,
+    /// Frames for pages.
+    pub frames: u64,
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Bytes of the frames and their headers.
+    pub frame_bytes: u64,
+    /// Bytes of the page table that are in use.
+    pub page_table_bytes: u64,
+    /// Bytes of the log's buffer.
+    pub log_buffer_bytes: u64,
+    /// Bytes of old versions kept for snapshots.
+    pub version_bytes: u64,
+    /// Bytes of lock table, clock and the slots of transactions.
+    pub transaction_bytes: u64,
+    /// Pages read from the page file.
+    pub faults: u64,
+    /// Bytes read from the page file for them.
+    pub read_bytes: u64,
+    /// Pages whose frame was taken.
+    pub evictions: u64,
+    /// Times a fault found no clean frame and waited for write-back.
+    pub frame_waits: u64,
+    /// Page images written.
+    pub images_written: u64,
+    /// Page images moved to empty a segment.
+    pub images_moved: u64,
+    /// Images of the page table written.
+    pub mapping_images: u64,
+    /// Bytes written to the page file for all of them.
+    pub written_bytes: u64,
+    /// Syncs of the page file.
+    pub store_syncs: u64,
+    /// Superblocks written.
+    pub superblocks: u64,
+    /// Records appended to the log.
+    pub log_records: u64,
+    /// Bytes of those records.
+    pub log_bytes: u64,
+    /// Writes of the log, each for all commits that waited.
+    pub log_flushes: u64,
+    /// Bytes of those writes.
+    pub log_flushed_bytes: u64,
+    /// End of the log.
+    pub log_tail: u64,
+    /// Where recovery would begin to read.
+    pub log_cut: u64,
+    /// Bytes the log can hold.
+    pub log_capacity: u64,
+    /// Times a commit waited for log space.
+    pub log_waits: u64,
+    /// Transactions committed.
+    pub commits: u64,
+    /// Commits that failed for other reasons than a conflict.
+    pub aborts: u64,
+    /// Commits that met a conflict.
+    pub conflicts: u64,
+    /// Transactions that ran alone in the end.
+    pub alone: u64,
+    /// Snapshots held, those of cursors and running transactions included.
+    pub snapshots: u64,
+    /// Snapshots given up for age or memory.
+    pub snapshots_given_up: u64,
+    /// Old versions dropped.
+    pub versions_dropped: u64,
+    /// Values and tables waiting to be freed.
+    pub garbage: u64,
+    /// Bytes of the page file.
+    pub file_bytes: u64,
+    /// Bytes of the log file.
+    pub log_file_bytes: u64,
+    /// Pages in use.
+    pub live_pages: u64,
+    /// Changes that recovery made again when the database was opened.
+    pub changes_redone: u64,
+    /// Transactions that recovery took back then.
+    pub losers_undone: u64,
+}
+
+/// What [`crate::Db::verify`] found.
+///
+/// ```
+/// use terrace::{Db, MemoryDirectory};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+/// db.create_table("t")?.put("k", "v")?;
+/// let report = db.verify()?;
+/// assert!(report.is_ok());
+/// assert_eq!(report.entries_checked, 1);
+/// # terrace::Result::Ok(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// Pages looked at, in frames or in the page file.
+    pub pages_checked: u64,
+    /// Entries of tables counted.
+    pub entries_checked: u64,
+    /// What did not hold; empty when all is well.
+    pub errors: Vec<Damage>,
+}
+
+impl VerifyReport {
+    /// Whether all is well.
+    pub fn is_ok(&self) -> bool {
+        self.errors.is_empty()
+    }
+}
+
+/// One thing that verification found wrong.
+///
+/// ```
+/// let damage = terrace::Damage { file: "pages.terrace".into(), page: Some(7), what: "its checksum does not hold".into() };
+/// assert_eq!(damage.to_string(), "pages.terrace, page 7: its checksum does not hold");
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Damage {
+    /// The file it is in.
+    pub file: String,
+    /// The page, where one can be named.
+    pub page: Option<u64>,
+    /// What does not hold.
+    pub what: String,
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.page {
+            Some(page) => write!(f, "{}, page {page}: {}", self.file, self.what),
+            None => write!(f, "{}: {}", self.file, self.what),
+        }
+    }
+}
+
+impl Stats {
+    pub(crate) fn of(core: &Core) -> Self {
+        let (pool, counters) = (&core.pool, &core.counters);
+        let counted = &pool.stats;
+        let log = pool.wal().stats();
+        let footprint = pool.footprint();
+        let page_bytes = pool.page_bytes() as u64;
+        let faults = counted.faults.load(Relaxed);
+        let images_written = counted.images_written.load(Relaxed);
+        let images_moved = counted.images_moved.load(Relaxed);
+        let mapping_images = counted.mapping_images.load(Relaxed);
+        let transaction_bytes = core.clock.size_bytes()
+            + core.gate.size_bytes()
+            + core.locks.size_bytes()
+            + core.flight.size_bytes()
+            + core.snapshots.size_bytes();
+        Stats {
+            format: crate::store::superblock::FORMAT_VERSION,
+            budget_bytes: core.settings.split.total,
+            frames: footprint.frames,
+            page_bytes,
+            frame_bytes: footprint.frame_bytes,
+            page_table_bytes: footprint.page_table_bytes,
+            log_buffer_bytes: core.settings.split.log_buffer,
+            version_bytes: core.versions.size_bytes() as u64,
+            transaction_bytes: transaction_bytes as u64,
+            faults,
+            read_bytes: counted.store_reads.load(Relaxed) * page_bytes,
+            evictions: counted.evictions.load(Relaxed),
+            frame_waits: counted.frame_waits.load(Relaxed),
+            images_written,
+            images_moved,
+            mapping_images,
+            written_bytes: (images_written + images_moved + mapping_images) * page_bytes,
+            store_syncs: counted.store_syncs.load(Relaxed),
+            superblocks: counted.superblocks.load(Relaxed),
+            log_records: log.records,
+            log_bytes: log.record_bytes,
+            log_flushes: log.flushes,
+            log_flushed_bytes: log.flushed_bytes,
+            log_tail: log.tail.0,
+            log_cut: log.cut.0,
+            log_capacity: log.capacity,
+            log_waits: counted.log_waits.load(Relaxed),
+            commits: counters.commits.load(Relaxed),
+            aborts: counters.aborts.load(Relaxed),
+            conflicts: counters.conflicts.load(Relaxed),
+            alone: counters.alone.load(Relaxed),
+            snapshots: core.snapshots.len() as u64,
+            snapshots_given_up: counters.snapshots_given_up.load(Relaxed),
+            versions_dropped: counters.versions_dropped.load(Relaxed),
+            garbage: core.garbage.waiting() as u64,
+            file_bytes: footprint.file_bytes,
+            log_file_bytes: log.capacity + 4096,
+            live_pages: footprint.live_pages,
+            changes_redone: counters.changes_redone.load(Relaxed),
+            losers_undone: counters.losers_undone.load(Relaxed),
+        }
+    }
+}
