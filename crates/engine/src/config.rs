@@ -15,7 +15,7 @@
 //! | frames            | the rest; 64 bytes of header each                          | yes           |
 //!
 //! The page table grows with the store, 16 bytes a page, and frames are not given back for it: a store that grows to
-//! more than about twenty times its budget (with 16 KiB pages) while it is open exceeds the share. `Stats` says by how
+//! more than about five times its budget (with 4 KiB pages) while it is open exceeds the share. `Stats` says by how
 //! much, and the next open takes it off the frames. A transaction's write set is its caller's memory; it is bounded
 //! by half of the log.
 
@@ -113,8 +113,8 @@ impl Builder {
         self
     }
 
-    /// Bytes of a page of a database that is created here: a power of two from 4 KiB to 64 KiB. Default 16 KiB, or
-    /// 4 KiB with a budget below 32 MiB. An existing database keeps its own.
+    /// Bytes of a page of a database that is created here: a power of two from 4 KiB to 64 KiB. Default 4 KiB, the
+    /// best for point reads of data larger than memory. An existing database keeps its own.
     pub fn page_size(mut self, bytes: u64) -> Self {
         self.page_size = Some(bytes);
         self
@@ -201,7 +201,7 @@ impl Builder {
     /// Page size, segment size and log capacity of a database to be created.
     pub(crate) fn new_layout(&self) -> Result<NewLayout> {
         let dram = self.dram_bytes()?;
-        let page_bytes = self.page_size.unwrap_or(if dram < 32 << 20 { 4 << 10 } else { 16 << 10 });
+        let page_bytes = self.page_size.unwrap_or(4 << 10);
         if !page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page_bytes) {
             return Err(Error::Config(format!(
                 "pages of {page_bytes} bytes; a power of two from {PAGE_BYTES_MIN} to {PAGE_BYTES_MAX} is possible"
