@@ -140,7 +140,7 @@ impl RecordReader {
     pub(crate) fn read_record_at(&mut self, lsn: Lsn) -> Result<RecordView<'_>> {
         if lsn.0 < self.window.from {
             // Going down: the records below will be asked for next.
-            let below = block_floor(lsn.0).saturating_sub(WINDOW_BYTES as u64 - 2 * BLOCK);
+            let below = block_floor(lsn.0).saturating_sub(self.window.buffer.len() as u64 - 2 * BLOCK);
             let lowest = self.window.limit.saturating_sub(self.window.geometry.capacity());
             self.window.load(below.max(lowest), 0)?;
         }
@@ -163,7 +163,7 @@ struct Window {
 
 impl Window {
     fn new(device: Arc<dyn BlockDevice>, geometry: Geometry, limit: u64) -> Result<Self> {
-        Ok(Self { device, geometry, limit, buffer: buffer(WINDOW_BYTES)?, from: 0, to: 0 })
+        Ok(Self { device, geometry, limit, buffer: buffer(window_bytes(geometry))?, from: 0, to: 0 })
     }
 
     /// The record at `lsn`, if there is one.
@@ -216,6 +216,11 @@ impl Window {
     }
 }
 
+/// A window need not be longer than the log.
+fn window_bytes(geometry: Geometry) -> usize {
+    geometry.capacity().min(WINDOW_BYTES as u64) as usize
+}
+
 fn buffer(bytes: usize) -> Result<AlignedBuffer> {
     AlignedBuffer::try_zeroed(bytes).map_err(|source| Error::Memory {
         bytes: bytes as u64,
@@ -251,9 +256,9 @@ pub(super) fn read(
 pub(crate) fn rewrite_tail(device: &dyn BlockDevice, geometry: Geometry, from: Lsn, to: Lsn) -> Result<()> {
     let end = to.0.next_multiple_of(BLOCK);
     let mut at = block_floor(from.0).max(end.saturating_sub(geometry.capacity()));
-    let mut window = buffer(WINDOW_BYTES)?;
+    let mut window = buffer(window_bytes(geometry))?;
     while at < end {
-        let length = (end - at).min(geometry.contiguous(at)).min(WINDOW_BYTES as u64);
+        let length = (end - at).min(geometry.contiguous(at)).min(window.len() as u64);
         let blocks = &mut window[..length as usize];
         read(device, geometry, at, blocks)?;
         let offset = geometry.offset(at);
