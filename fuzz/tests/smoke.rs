@@ -4,6 +4,9 @@
 use std::env;
 use std::time::{Duration, Instant};
 
+/// Longer than this means that a number out of a hostile file was believed.
+const CASE_MAX: Duration = Duration::from_secs(20);
+
 /// SplitMix64: enough for inputs, and the same everywhere.
 struct Random(u64);
 
@@ -48,8 +51,9 @@ fn run(target: fn(&[u8])) {
     let first = Random(began.elapsed().as_nanos() as u64 ^ u64::from(std::process::id())).next() >> 16;
     let mut seed = first;
     while began.elapsed() < time {
-        let _case = Case(seed);
+        let (_case, case_began) = (Case(seed), Instant::now());
         target(&Random(seed).input());
+        assert!(case_began.elapsed() < CASE_MAX, "took {:?}", case_began.elapsed());
         seed += 1;
     }
     println!("{} cases, seeds {first} to {}", seed - first, seed - 1);
