@@ -187,8 +187,8 @@ pub struct TableStat {
     pub name: String,
     /// Entries in it.
     pub entries: u64,
-    /// Pages it takes.
-    pub pages: u64,
+    /// Pages it takes, where the engine counts them by table.
+    pub pages: Option<u64>,
 }
 
 /// What `terrace verify` found.

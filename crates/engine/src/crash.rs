@@ -18,6 +18,8 @@
 //! | `tests.rs`   | the tests, and how to replay a failing one                        |
 //! | `bugs.rs`    | the planted bugs, each of which must be caught                    |
 
+#[cfg(feature = "planted-bugs")]
+mod bugs;
 mod cycle;
 mod life;
 mod meanwhile;

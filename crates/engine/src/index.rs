@@ -49,6 +49,10 @@ pub(crate) fn check_page(page: &[u8]) -> Result<(), String> {
 }
 
 #[cfg(test)]
+mod pool_tests;
+#[cfg(test)]
+mod race_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tree_tests;

@@ -25,8 +25,9 @@ pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> 
     )?;
     for table in &stat.tables {
         let name = crate::escape::bytes(table.name.as_bytes());
-        let (entries, pages) = (show_count(table.entries), show_count(table.pages));
-        print(output, format_args!("table {name}: {entries} entries in {pages} pages\n"))?;
+        let entries = show_count(table.entries);
+        let pages = table.pages.map(|pages| format!(" in {} pages", show_count(pages))).unwrap_or_default();
+        print(output, format_args!("table {name}: {entries} entries{pages}\n"))?;
     }
     Ok(())
 }

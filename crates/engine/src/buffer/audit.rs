@@ -55,10 +55,8 @@ impl Pool {
         }
         let idle = self.free.lock().list.len() as u64;
         if idle + in_frames != u64::from(self.frames.count()) {
-            faults.push(format!(
-                "{idle} frames are free and {in_frames} are used, of {}",
-                self.frames.count()
-            ));
+            faults
+                .push(format!("{idle} frames are free and {in_frames} are used, of {}", self.frames.count()));
         }
         faults
     }

@@ -168,6 +168,7 @@ impl Pool {
         if upkeep.mapping.oldest_dirty_block() < target {
             self.write_directory(upkeep, &mut freed)?;
         }
+        self.meanwhile();
         let cut = self.cut(upkeep);
         self.meanwhile();
         let moved = cut.0 - self.wal.cut().0;

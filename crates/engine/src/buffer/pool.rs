@@ -9,7 +9,7 @@
 //! Lock order: upkeep, page latch, events, free frames, page ids, segments of the space.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::{Condvar, Mutex};
 use terrace_block::{AlignedBuffer, BlockDevice};
@@ -91,6 +91,8 @@ pub(crate) struct Pool {
     pub(crate) stats: PoolStats,
     /// What recovery still has to read of the log; the cut stays below it.
     pub(super) recovery_floor: AtomicU64,
+    /// Whether the upkeep thread is there to be waited for; until then, recovery included, everybody helps himself.
+    pub(super) upkeep_runs: AtomicBool,
     /// Recovery: pages that are allocated but that the log alone knows, until redo puts them into a frame.
     pub(super) unwritten: Mutex<std::collections::HashSet<u64>>,
     /// The highest commit timestamp drawn; the transaction layer keeps it, the superblock stores it.

@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use terrace_block::{AlignedBuffer, BlockDevice};
@@ -208,6 +208,10 @@ impl Pool {
                 continue;
             }
             self.recovery_floor.store(record.lsn().0.min(losers_floor), Relaxed);
+            // Evictions log where images went; without a checkpoint now and then that could fill the log.
+            if self.wal.tail().0 - self.wal.cut().0 > self.log_capacity / 8 * 7 {
+                self.checkpoint_step(&mut self.upkeep.lock())?;
+            }
             for change in record.changes() {
                 let old_life = born.get(&change.page.0).is_some_and(|&lsn| record.lsn() < lsn);
                 if old_life || change.kind == change_kind::FREE || !self.exists_durably(change.page) {
@@ -568,13 +572,14 @@ impl<'a> Analysis<'a> {
                 mapping: self.mapping,
                 staging,
                 absorbed,
-                ahead: 0,
+                frames_taken: 0,
             }),
             bell: Bell::default(),
             mode: options.mode,
             stats: PoolStats::default(),
             recovery_floor: AtomicU64::new(cut.0),
             highest_timestamp: Arc::new(AtomicU64::new(self.highest.0)),
+            upkeep_runs: AtomicBool::new(false),
             unwritten: Mutex::new(self.unwritten),
         };
         let mut losers: Vec<Loser> = self.open.into_values().collect();

@@ -9,6 +9,8 @@ pub(crate) struct PoolStats {
     pub(crate) faults: AtomicU64,
     /// Pages whose frame was taken.
     pub(crate) evictions: AtomicU64,
+    /// Frames handed out, for faults and new pages.
+    pub(crate) frames_taken: AtomicU64,
     /// Times a fault found no clean frame and waited for write-back.
     pub(crate) frame_waits: AtomicU64,
     /// Images read, relocation excluded.

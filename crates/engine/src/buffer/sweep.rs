@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::pool::{Mode, Pool};
+use super::pool::Pool;
 use super::table::Location;
 use crate::error::{Error, Result};
 use crate::ids::PageId;
@@ -29,22 +29,23 @@ impl Pool {
     /// A frame that holds nothing. Evicts, and waits for write-back, as need be; the caller holds no latch.
     pub(super) fn take_frame(&self) -> Result<u32> {
         for round in 0..ROUNDS_MAX {
-            let (frame, crowded) = {
+            let (found, short) = {
                 let mut free = self.free.lock();
-                let mut crowded = false;
+                let mut short = false;
                 if free.list.is_empty() {
                     let dirty = self.sweep(&mut free);
-                    crowded = dirty > BATCH as u32;
-                    if crowded || free.list.is_empty() {
-                        self.ring(free.list.is_empty());
+                    // With one clean frame among dirty ones, whoever needs two pages would evict each for the other
+                    // for ever.
+                    short = dirty > 0 && free.list.len() < self.sweep_goal();
+                    if short || dirty > BATCH as u32 {
+                        self.ring(short);
                     }
                 }
-                (free.list.pop(), crowded)
+                (free.list.pop(), short)
             };
-            if let Some(frame) = frame {
-                // Nobody answers the bell inline, and pages that are needed together would go on evicting each other
-                // from the few frames that are not dirty.
-                if crowded && self.mode == Mode::Inline {
+            if let Some(frame) = found {
+                self.stats.frames_taken.fetch_add(1, Relaxed);
+                if short && self.works_inline() {
                     match self.upkeep_for_frames() {
                         Ok(()) | Err(Error::Full { .. }) => {}
                         Err(error) => {
@@ -56,7 +57,7 @@ impl Pool {
                 return Ok(frame);
             }
             self.stats.frame_waits.fetch_add(1, Relaxed);
-            if self.mode == Mode::Inline {
+            if self.works_inline() {
                 self.upkeep_for_frames()?;
             } else {
                 self.wait_for_round()?;
@@ -69,6 +70,11 @@ impl Pool {
             "all {} frames of the DRAM tier are in use at once; give the database more memory",
             self.frames.count()
         )))
+    }
+
+    /// Frames that one sweep tries to find.
+    fn sweep_goal(&self) -> usize {
+        BATCH.min(self.frames.count() as usize / 4 + 1)
     }
 
     /// Gives a frame back that holds nothing.
@@ -88,7 +94,7 @@ impl Pool {
             match self.try_evict(frame) {
                 Evicted::Yes => {
                     free.list.push(frame);
-                    if free.list.len() >= BATCH.min(count as usize / 4 + 1) {
+                    if free.list.len() >= self.sweep_goal() {
                         break;
                     }
                 }

@@ -28,8 +28,7 @@ impl Pool {
     pub(crate) fn undo_losers(&self, files: &Files, mut losers: Vec<Loser>, undo: &dyn Undo) -> Result<()> {
         // The records to be read end below what is durable now: a loser's are older than this recovery.
         let geometry = Geometry::new(self.log_capacity)?;
-        let mut reader =
-            RecordReader::new(files.log.clone(), geometry, self.wal.cut(), self.wal.durable())?;
+        let mut reader = RecordReader::new(files.log.clone(), geometry, self.wal.cut(), self.wal.durable())?;
         let mut due: BinaryHeap<(Lsn, usize)> =
             losers.iter().enumerate().map(|(index, loser)| (loser.last, index)).collect();
         while let Some((lsn, index)) = due.pop() {

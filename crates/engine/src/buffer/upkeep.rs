@@ -21,6 +21,8 @@ use crate::wal::{Class, Reservation};
 
 /// How long the upkeep thread sleeps when nobody rings.
 const PAUSE: Duration = Duration::from_millis(5);
+/// Rounds a commit waits for log space before it says that the disk is full.
+const LOG_WAITS_MAX: u32 = 4000;
 /// Dirty pages per round for frames, as a share of all frames.
 const AHEAD_SHARE: u32 = 8;
 
@@ -34,8 +36,8 @@ pub(crate) struct Upkeep {
     pub(super) staging: AlignedBuffer,
     /// Every allocation and free with an LSN below this is in the durable state.
     pub(super) absorbed: Lsn,
-    /// The sweep of the write-back, which walks ahead of the hand.
-    pub(super) ahead: u32,
+    /// Frames taken when the write-back last ran ahead of the hand.
+    pub(super) frames_taken: u64,
 }
 
 impl Pool {
@@ -114,6 +116,12 @@ impl Pool {
 
     /// Writes back dirty pages that the hand is about to reach.
     pub(super) fn clean_ahead(&self, upkeep: &mut Upkeep, urgent: bool) -> Result<()> {
+        let taken = self.stats.frames_taken.load(Relaxed);
+        if !urgent && upkeep.frames_taken == taken {
+            // Nobody needed a frame since the last time: what is dirty waits for the checkpoint, if that.
+            return Ok(());
+        }
+        upkeep.frames_taken = taken;
         let count = self.frames.count();
         let hand = self.free.lock().hand;
         let reach = if urgent { count } else { (count / AHEAD_SHARE).max(64).min(count) };
@@ -146,6 +154,11 @@ impl Pool {
         upkeep.staging.len() / self.page_bytes
     }
 
+    /// Whether whoever needs upkeep does it himself.
+    pub(super) fn works_inline(&self) -> bool {
+        !self.upkeep_runs.load(Relaxed)
+    }
+
     /// Asks the upkeep thread for a round.
     pub(crate) fn ring(&self, urgent: bool) {
         let mut rung = self.bell.rung.lock();
@@ -172,6 +185,19 @@ impl Pool {
 
     /// The upkeep thread: rounds until `stop_upkeep`. A failed round poisons the log, whose users then all learn of it.
     pub(crate) fn run_upkeep(&self) {
+        /// A panic in a round must not leave others waiting for the next one.
+        struct Leave<'a>(&'a Pool);
+        impl Drop for Leave<'_> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    self.0.wal.poison("the upkeep thread panicked");
+                }
+                self.0.upkeep_runs.store(false, Relaxed);
+                self.0.bell.done.notify_all();
+            }
+        }
+        self.upkeep_runs.store(true, Relaxed);
+        let _leave = Leave(self);
         loop {
             let urgent = {
                 let mut rung = self.bell.rung.lock();
@@ -212,16 +238,19 @@ impl Pool {
         if bytes > most {
             return Err(Error::TransactionTooLarge { bytes, max: most });
         }
-        loop {
+        for _ in 0..LOG_WAITS_MAX {
             if let Some(reservation) = self.wal.reserve(bytes, Class::Commit) {
                 return Ok(reservation);
             }
             self.stats.log_waits.fetch_add(1, Relaxed);
-            if self.mode == super::pool::Mode::Inline {
+            if self.works_inline() {
                 self.checkpoint_now(false)?;
             } else {
                 self.wait_for_round()?;
             }
         }
+        Err(Error::Full {
+            what: "the log cannot be cut, because changed pages find no room in the page file".into(),
+        })
     }
 }

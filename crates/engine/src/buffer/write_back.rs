@@ -112,7 +112,7 @@ impl Pool {
     /// Writes the staged images to `places`, syncs, logs the mapping and waits for it. Returns its LSN.
     pub(super) fn write_images(
         &self,
-        upkeep: &Upkeep,
+        upkeep: &mut Upkeep,
         images: &[Image],
         runs: &[Run],
         places: &[u64],
@@ -129,21 +129,38 @@ impl Pool {
                 check: image.checksum,
             });
         }
-        let early = planted(Bug::MappingBeforeImageSync);
-        if early {
-            self.log_mapping(&mut record)?;
-        }
-        if planted(Bug::ReusePlaceEarly) {
-            self.free_old_places_early(images);
+        let mut early = None;
+        if planted(Bug::MappingBeforeImageSync) {
+            early = Some(self.log_mapping(&mut record)?);
         }
         self.meanwhile();
         self.write_staged(upkeep, images.len(), runs)?;
         self.meanwhile();
         self.sync_store()?;
         self.meanwhile();
-        let lsn = if early { self.wal.durable() } else { self.log_mapping(&mut record)? };
+        if planted(Bug::TwoImagesInFlight) {
+            self.write_changed_again(upkeep, images)?;
+        }
+        let lsn = match early {
+            Some(lsn) => lsn,
+            None => self.log_mapping(&mut record)?,
+        };
         self.meanwhile();
         Ok(lsn)
+    }
+
+    /// The planted bug: pages that changed since their image was copied are written by another, who is faster.
+    fn write_changed_again(&self, upkeep: &mut Upkeep, images: &[Image]) -> Result<()> {
+        let changed = |image: &&Image| {
+            let location = self.table.entry(image.id).map(|entry| entry.location());
+            matches!(location, Some(Location::Frame(frame))
+                if !self.frames.header(frame).next_recovery().is_none())
+        };
+        let pages: Vec<PageId> = images.iter().filter(changed).map(|image| image.id).collect();
+        match self.space.allocate(pages.len() as u64, 0) {
+            Some(runs) if !pages.is_empty() => self.write_claimed(upkeep, &pages, &runs).map(|_| ()),
+            _ => Ok(()),
+        }
     }
 
     fn log_mapping(&self, record: &mut RecordBuilder) -> Result<Lsn> {
@@ -151,7 +168,9 @@ impl Pool {
             Error::Poisoned { reason: "the log has no room left for its own checkpoint".into() }
         })?;
         let appended = self.wal.append(record, Some(&mut reservation))?;
-        self.wal.flush_to(appended.end)?;
+        if !planted(Bug::ReusePlaceEarly) {
+            self.wal.flush_to(appended.end)?;
+        }
         Ok(appended.lsn)
     }
 
@@ -196,7 +215,6 @@ impl Pool {
             }
         };
         match old.place() {
-            _ if planted(Bug::ReusePlaceEarly) => {}
             Some(place) => self.space.free(place),
             None => self.space.ungrant(1),
         }
@@ -262,19 +280,6 @@ impl Pool {
         let mut backoff = Backoff::new();
         while !entry.latch().try_exclusive(entry.latch().load()) {
             backoff.wait();
-        }
-    }
-
-    /// The planted bug: places are given up before the mapping that leaves them is durable.
-    fn free_old_places_early(&self, images: &[Image]) {
-        for image in images {
-            let entry = self.table.entry(image.id).expect("claimed pages are within the table");
-            if let Location::Frame(frame) = entry.location() {
-                match self.frames.header(frame).mapped().place() {
-                    Some(place) => self.space.free(place),
-                    None => self.space.ungrant(1),
-                }
-            }
         }
     }
 }

@@ -29,6 +29,10 @@ pub(super) struct Plan {
     pub(super) steps: u32,
     /// The call of the first life at which the power goes, counted from its start; otherwise it is random.
     pub(super) crash_at: Option<u64>,
+    /// See [`State::aligned`].
+    pub(super) aligned: bool,
+    /// See [`State::open_max`].
+    pub(super) open_max: usize,
 }
 
 impl Plan {
@@ -42,7 +46,17 @@ impl Plan {
             store_segments: 12 + random.below(13) as u64,
             staging_pages: [2, 4, 8][random.below(3)],
         };
-        Plan { seed, sizes, lives: 4, steps: 20 + random.below(400) as u32, crash_at: None }
+        let steps = 20 + random.below(400) as u32;
+        let open_max = [0, 1, 3][random.below(3)];
+        Plan { seed, sizes, lives: 4, steps, crash_at: None, aligned: false, open_max }
+    }
+
+    /// Short lives whose records all have the same length.
+    pub(super) fn aligned(seed: u64) -> Plan {
+        let mut plan = Plan { aligned: true, steps: 30, lives: 6, ..Plan::random(seed) };
+        plan.sizes.frames = 24;
+        plan.sizes.log_capacity = 1 << 20;
+        plan
     }
 }
 
@@ -74,7 +88,12 @@ struct Run {
 pub(super) fn live(plan: Plan) -> Result<Tally, String> {
     let disk = SimulatedDisk::new(plan.seed);
     create(&disk, &plan.sizes);
-    let state = State { model: Model::default(), random: Random(plan.seed) };
+    let state = State {
+        model: Model::default(),
+        random: Random(plan.seed),
+        aligned: plan.aligned,
+        open_max: plan.open_max,
+    };
     let script = Rc::new(RefCell::new(state));
     let mut run = Run { plan, script: script.clone(), tally: Tally::default(), closed: HashSet::new() };
     meanwhile::play(None);
@@ -94,7 +113,7 @@ impl Run {
             disk = now;
             let pool = recovered.pool;
             let before = disk.calls();
-            let reach = if self.below(3) == 0 { 12 } else { 400 };
+            let reach = if self.plan.aligned || self.below(3) == 0 { 12 } else { 400 };
             let crash_at = match self.plan.crash_at {
                 Some(call) if life == 0 => call,
                 _ => 1 + self.below(reach) as u64,
@@ -137,7 +156,11 @@ impl Run {
     }
 
     /// Recovers, with crashes in between, and judges what comes back.
-    fn recover(&mut self, mut disk: SimulatedDisk, with_crashes: bool) -> Result<(Recovered, SimulatedDisk), String> {
+    fn recover(
+        &mut self,
+        mut disk: SimulatedDisk,
+        with_crashes: bool,
+    ) -> Result<(Recovered, SimulatedDisk), String> {
         for attempt in 0..=RECOVERY_CRASHES_MAX {
             self.tally.states += 1;
             if with_crashes && attempt < RECOVERY_CRASHES_MAX && self.below(3) > 0 {

@@ -31,8 +31,8 @@ impl From<Error> for Halt {
 const RECORD_BYTES: u64 = 6 << 10;
 /// Records of an open transaction, at most.
 const RECORDS_MAX: usize = 4;
-/// Open transactions, at most.
-const OPEN_MAX: usize = 3;
+/// With aligned records, records are as long as this or twice, thrice, ...
+const ALIGNED_BYTES: usize = 1024;
 
 /// A transaction of several records that has not committed.
 struct Open<'p> {
@@ -80,6 +80,10 @@ impl<'p> Life<'p> {
     }
 
     fn step(&mut self) -> Result<(), Halt> {
+        if self.script.borrow().aligned {
+            let new = usize::from(self.script.borrow().model.pages.len() < 4);
+            return if self.below(8) == 0 { self.acknowledge() } else { self.write_committed(new) };
+        }
         match self.below(100) {
             0..25 => self.write_open(),
             25..32 => self.commit_one(),
@@ -89,10 +93,19 @@ impl<'p> Life<'p> {
             70..80 => self.acknowledge(),
             80..92 => self.read_one(),
             92..96 => Ok(self.full_is_fine(self.pool.round(self.below(2) == 0))?),
-            96..98 => Ok(self.full_is_fine(self.pool.checkpoint_now(self.below(2) == 0))?),
+            96..98 => self.checkpoint(),
             98 => self.write_many(),
             _ => self.audit(),
         }
+    }
+
+    /// One checkpoint or several: the second finds what the first has made dirty.
+    fn checkpoint(&mut self) -> Result<(), Halt> {
+        let all = self.below(2) == 0;
+        for _ in 0..=self.below(3) {
+            self.full_is_fine(self.pool.checkpoint_now(all))?;
+        }
+        Ok(())
     }
 
     fn full_is_fine(&self, result: Result<(), Error>) -> Result<(), Error> {
@@ -179,16 +192,20 @@ impl<'p> Life<'p> {
 
     /// Another record of an open transaction.
     fn write_open(&mut self) -> Result<(), Halt> {
+        let open_max = self.script.borrow().open_max;
+        if open_max == 0 {
+            return self.write_committed(0);
+        }
         let mut reservation = self.reserve(2 * RECORD_BYTES)?;
         let pages = self.some_pages(3);
         let Some(ready) = self.ready(&pages, 0)? else { return Ok(()) };
         if pages.is_empty() {
             return Ok(());
         }
-        let index = self.below(OPEN_MAX);
+        let index = self.below(open_max);
         let index = match self.open.get(index) {
             Some(open) if open.records < RECORDS_MAX => index,
-            _ if self.open.len() < OPEN_MAX => {
+            _ if self.open.len() < open_max => {
                 let ticket = self.pool.wal().enter();
                 let timestamp = draw(self.pool);
                 let (deeds, reserved) = (Vec::new(), Vec::new());
@@ -314,6 +331,9 @@ fn change(
     }
     if owner.is_some() {
         record.undo(undo);
+    } else if script.aligned {
+        // Never needed, for this record commits.
+        record.undo(&vec![0; ALIGNED_BYTES - record.len() % ALIGNED_BYTES]);
     }
     let written = guards.iter_mut().zip(&mut contents);
     let updates = written.filter_map(|(guard, copy)| Some(Edit::Update(guard, copy.as_mut()?)));

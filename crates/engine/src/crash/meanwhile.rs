@@ -38,6 +38,11 @@ impl Random {
 pub(super) struct State {
     pub(super) model: Model,
     pub(super) random: Random,
+    /// Records fill whole fractions of a block and nothing else is logged, so that the end of one life's log is often
+    /// where a record of an earlier life begins.
+    pub(super) aligned: bool,
+    /// Open transactions, at most. They hold the cut back, so some runs have none.
+    pub(super) open_max: usize,
 }
 
 pub(super) type Script = Rc<RefCell<State>>;
@@ -65,12 +70,18 @@ pub(crate) fn in_flight(pool: &Pool) {
             70..76 => free(pool, &script),
             76..84 => commit_nothing(pool, &script),
             84..96 => acknowledge(pool, &script),
-            _ => (0..40).try_for_each(|_| write(pool, &script)).and_then(|()| acknowledge(pool, &script)),
+            _ => fill_log(pool, &script),
         };
         if done.is_none() {
             return;
         }
     }
+}
+
+/// Writes until there is no more room in the log.
+fn fill_log(pool: &Pool, script: &Script) -> Option<()> {
+    let full = (0..1000).try_for_each(|_| write(pool, script)).is_none();
+    acknowledge(pool, script).filter(|()| !full)
 }
 
 fn some_page(script: &Script) -> Option<PageId> {

@@ -15,6 +15,9 @@ const STRIDE: usize = 640;
 /// The change that adds to a cell: doing it twice shows.
 const ADD: u8 = change_kind::INDEX_FIRST;
 
+/// Attempts at latching several pages; nobody else is there, so that it is the pool that takes them away.
+const ATTEMPTS_MAX: u32 = 50;
+
 /// The values of a page's cells.
 pub(super) type Cells = [u64; CELLS];
 
@@ -123,7 +126,7 @@ impl Undo for Raw {
 
 /// Latches all of `ids`, which are different pages.
 pub(super) fn latch_all<'p>(pool: &'p Pool, ids: &[PageId]) -> Result<Vec<WriteGuard<'p>>, Stop> {
-    loop {
+    for _ in 0..ATTEMPTS_MAX {
         for &id in ids {
             pool.read(id)?;
         }
@@ -132,6 +135,7 @@ pub(super) fn latch_all<'p>(pool: &'p Pool, ids: &[PageId]) -> Result<Vec<WriteG
             return Ok(guards);
         }
     }
+    Err(Stop::Fail(Error::Config(format!("pages {ids:?} cannot be latched together"))))
 }
 
 /// A copy of a page.

@@ -2,8 +2,8 @@
 
 use terrace_block::SimulatedDisk;
 
-use super::raw::{self, CELLS, Raw};
 use super::cycle::{self, Plan, Tally};
+use super::raw::{self, CELLS, Raw};
 use super::{Sizes, create, open};
 use crate::buffer::{Edit, Pool};
 use crate::ids::{Lsn, PageId, Timestamp};
@@ -99,6 +99,13 @@ fn nothing_is_lost_in_random_lives() {
         }
     }
     report(&tally, start);
+}
+
+#[test]
+fn nothing_comes_back_from_earlier_epochs() {
+    for seed in 0..100 {
+        live_caught(Plan::aligned(seed)).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
 }
 
 /// One fixed script per seed, cut off at each of its calls in turn.

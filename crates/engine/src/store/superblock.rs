@@ -210,3 +210,59 @@ impl Slots {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_block::{Directory, MemoryDirectory, OpenMode};
+
+    /// Writes two superblocks, tears the write of the second, and gives the sequence number that is found then.
+    fn sequence_after_a_torn_write() -> Option<u64> {
+        let device = MemoryDirectory::new().open("pages", OpenMode::CreateNew).expect("a new file");
+        device.set_len(SUPERBLOCK_BYTES).expect("memory");
+        let mut superblock = Superblock {
+            uuid: [1; 16],
+            timeline: 1,
+            sequence: 1,
+            page_bytes: 4096,
+            segment_pages: 8,
+            log_capacity: 65536,
+            epoch: 1,
+            epoch_start: Lsn(4096),
+            cut: Lsn(4096),
+            log_end: Lsn(4096),
+            highest_timestamp: Timestamp::NONE,
+            page_ids_end: 1,
+            segments: 8,
+            directory: Vec::new(),
+        };
+        let mut slots = Slots::create(device.clone(), &superblock).expect("created");
+        superblock.sequence = 2;
+        slots.write(&superblock).expect("written");
+        let mut before = AlignedBuffer::zeroed(SUPERBLOCK_BYTES as usize);
+        let mut after = AlignedBuffer::zeroed(SUPERBLOCK_BYTES as usize);
+        device.read_at(0, &mut before).expect("read");
+        superblock.sequence = 3;
+        slots.write(&superblock).expect("written");
+        device.read_at(0, &mut after).expect("read");
+        let torn =
+            before.iter().zip(after.iter()).position(|(old, new)| old != new)? / SLOT_BYTES * SLOT_BYTES;
+        after[torn + 20] ^= 0xff;
+        device.write_at(0, &after).expect("written");
+        Slots::open(device).ok().map(|(_, found)| found.sequence)
+    }
+
+    #[test]
+    fn a_torn_write_leaves_the_superblock_before() {
+        assert_eq!(sequence_after_a_torn_write(), Some(2));
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    #[test]
+    fn catches_write_newest_superblock() {
+        crate::planted::plant(Some(Bug::WriteNewestSuperblock));
+        let found = sequence_after_a_torn_write();
+        crate::planted::plant(None);
+        assert_ne!(found, Some(2));
+    }
+}

@@ -1,0 +1,196 @@
+//! The built command over real databases: what went in comes out, and what is wrong is said with its exit code.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn terrace(arguments: &[&str]) -> Output {
+    feed(arguments, b"")
+}
+
+fn feed(arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = command(arguments).spawn().expect("the command starts");
+    let _ = child.stdin.take().expect("piped").write_all(input);
+    child.wait_with_output().expect("the command ends")
+}
+
+/// Runs a command that must succeed, and gives its standard output.
+fn succeed(arguments: &[&str]) -> Vec<u8> {
+    let output = terrace(arguments);
+    assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
+    output.stdout
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("output is text")
+}
+
+fn json(bytes: &[u8]) -> serde_json::Value {
+    serde_json::from_slice(bytes).expect("one JSON object")
+}
+
+/// A directory, and a path for a database in it.
+fn place() -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let path = directory.path().join("db").to_str().expect("a path of text").to_owned();
+    (directory, path)
+}
+
+#[test]
+fn entries_are_put_read_removed_and_scanned() {
+    let (_directory, db) = place();
+    for (key, value) in [("a", "1"), ("b", "2"), ("ba", "3"), ("c", "4")] {
+        succeed(&["put", &db, "--table", "t", key, value]);
+    }
+    assert_eq!(text(&succeed(&["get", &db, "--table", "t", "ba"])), "3\n");
+    assert_eq!(succeed(&["get", &db, "--table", "t", "--raw", "c"]), b"4");
+    succeed(&["delete", &db, "--table", "t", "b"]);
+    let gone = terrace(&["get", &db, "--table", "t", "b"]);
+    assert_eq!(gone.status.code(), Some(1));
+    assert!(text(&gone.stderr).contains('b'));
+    let scanned = succeed(&["scan", &db, "--table", "t", "--from", "a", "--to", "c"]);
+    assert!(text(&scanned).contains("ba") && !text(&scanned).contains('4'), "{}", text(&scanned));
+    let missing = terrace(&["get", &db, "--table", "nowhere", "a"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("nowhere"));
+}
+
+#[test]
+fn a_dump_loads_again_to_the_same() {
+    let (directory, db) = place();
+    let csv = directory.path().join("in.csv");
+    let rows: String =
+        (0..5000).map(|row| format!("{:05},\"value {row}, quoted\"\n", row * 7 % 5000)).collect();
+    fs::write(&csv, format!("id,what\n{rows}")).expect("written");
+    let loaded = succeed(&["load", &db, "--table", "t", "--format", "csv", "--json", csv.to_str().unwrap()]);
+    assert_eq!(json(&loaded)["records"], 5000);
+    // A value longer than a page and one that is no text.
+    let long = "x".repeat(300_000);
+    let put = feed(&["put", &db, "--table", "t", "long", "-"], long.as_bytes());
+    assert_eq!(put.status.code(), Some(0), "{}", text(&put.stderr));
+    let put = feed(&["put", &db, "--table", "t", "bytes", "-"], &[0xff, 0, 0xfe]);
+    assert_eq!(put.status.code(), Some(0), "{}", text(&put.stderr));
+
+    let dump = succeed(&["dump", &db, "--table", "t"]);
+    assert_eq!(text(&dump).lines().count(), 5002);
+    let other = directory.path().join("other").to_str().unwrap().to_owned();
+    let again = feed(&["load", &other, "--table", "t", "--format", "jsonl", "-"], &dump);
+    assert_eq!(again.status.code(), Some(0), "{}", text(&again.stderr));
+    assert!(succeed(&["dump", &other, "--table", "t"]) == dump, "the second dump differs");
+
+    let stat = json(&succeed(&["stat", &db, "--json"]));
+    assert_eq!((&stat["tables"][0]["name"], &stat["tables"][0]["entries"]), (&"t".into(), &5002.into()));
+    let verify = json(&succeed(&["verify", &db, "--json"]));
+    assert_eq!(verify["errors"].as_array().map(Vec::len), Some(0));
+    assert!(verify["entries_checked"].as_u64() >= Some(5002), "{verify}");
+}
+
+#[test]
+fn a_flipped_byte_is_damage() {
+    let (_directory, db) = place();
+    succeed(&["put", &db, "--table", "t", "key", "a value to be found again"]);
+    let file = Path::new(&db).join("pages.terrace");
+    let mut bytes = fs::read(&file).expect("the page file");
+    let needle = b"a value to be found again";
+    let mut hits = 0;
+    for at in 0..bytes.len() - needle.len() {
+        if bytes[at..].starts_with(needle) {
+            bytes[at + 3] ^= 0x10;
+            hits += 1;
+        }
+    }
+    assert!(hits > 0, "the value is in the page file of a closed database");
+    fs::write(&file, bytes).expect("damaged");
+
+    let verify = terrace(&["verify", &db, "--json"]);
+    assert_eq!(verify.status.code(), Some(3), "{}", text(&verify.stderr));
+    let found = json(&verify.stdout);
+    let damage = &found["errors"][0];
+    assert!(damage["file"].as_str().is_some_and(|file| file.contains("pages.terrace")), "{found}");
+    assert!(damage["page"].is_u64(), "{found}");
+    let get = terrace(&["get", &db, "--table", "t", "key"]);
+    assert_eq!(get.status.code(), Some(3));
+    assert!(
+        text(&get.stderr).contains("pages.terrace") && text(&get.stderr).contains("page"),
+        "{}",
+        text(&get.stderr)
+    );
+}
+
+#[test]
+fn a_busy_database_names_its_owner_and_a_killed_one_is_free() {
+    let (_directory, db) = place();
+    succeed(&["put", &db, "--table", "t", "key", "value"]);
+    // It waits for its standard input with the database open.
+    let mut owner =
+        command(&["load", &db, "--table", "t", "--format", "jsonl", "-"]).spawn().expect("starts");
+    let mut input = owner.stdin.take().expect("piped");
+    input.write_all(b"{\"key\": \"other\", \"value\": \"1\"}\n").expect("written");
+    let began = Instant::now();
+    let refused = loop {
+        let output = terrace(&["put", &db, "--table", "t", "key", "value"]);
+        if output.status.code() != Some(0) {
+            break output;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "the owner never opened the database");
+        thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(refused.status.code(), Some(1));
+    let said = text(&refused.stderr);
+    assert!(said.contains(&format!("process {}", owner.id())), "{said}");
+    owner.kill().expect("killed");
+    owner.wait().expect("ended");
+    drop(input);
+    assert_eq!(text(&succeed(&["get", &db, "--table", "t", "key"])), "value\n");
+    succeed(&["verify", &db]);
+}
+
+#[test]
+fn a_path_that_is_no_database_is_said_and_left_alone() {
+    let (directory, db) = place();
+    for line in [
+        &["get", &db, "--table", "t", "k"][..],
+        &["verify", &db],
+        &["stat", &db],
+        &["dump", &db, "--table", "t"],
+    ] {
+        let output = terrace(line);
+        assert_eq!(output.status.code(), Some(1), "{line:?}");
+        assert!(text(&output.stderr).contains(&db), "{line:?}: {}", text(&output.stderr));
+    }
+    assert!(!Path::new(&db).exists(), "looking creates nothing");
+
+    let file = directory.path().join("file");
+    fs::write(&file, "not a directory").expect("written");
+    let output = terrace(&["stat", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("file"), "{}", text(&output.stderr));
+
+    let foreign = directory.path().join("foreign");
+    fs::create_dir(&foreign).expect("created");
+    fs::write(foreign.join("pages.terrace"), vec![7; 1 << 20]).expect("written");
+    fs::write(foreign.join("log.terrace"), vec![7; 1 << 20]).expect("written");
+    let output = terrace(&["stat", foreign.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("not a Terrace database"), "{}", text(&output.stderr));
+    assert_eq!(fs::read(foreign.join("pages.terrace")).expect("still there"), vec![7; 1 << 20]);
+}
+
+#[test]
+fn a_workload_verifies_its_values_and_prints_one_object() {
+    let (_directory, db) = place();
+    let line = "bench ycsb --workload a --records 2000 --value-size 100 --operations 4000 --threads 2 --dram 4MiB --json";
+    let arguments: Vec<&str> = line.split(' ').chain(["--store", &db]).collect();
+    let found = json(&succeed(&arguments));
+    assert_eq!((&found["operations"], &found["errors"]), (&4000.into(), &0.into()));
+    assert!(found["verified"].as_u64() > Some(1000), "{found}");
+}

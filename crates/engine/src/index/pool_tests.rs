@@ -1,0 +1,429 @@
+//! The tree over a small pool and a small log, against a map: eviction, checkpoints and cuts happen all the time.
+//! Every run ends with the pool dropped and recovered from its files, where the tree must be the same again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use terrace_block::{Directory, MemoryDirectory, OpenMode};
+
+use super::overflow::{self, FreeStep, Reference};
+use super::{Change, Found, LeafRows, NodeRedo, Seek, Stored, Tree, Write, leaf, log_bytes};
+use crate::MAX_KEY_BYTES;
+use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions};
+use crate::ids::{Lsn, PageId, Timestamp};
+use crate::wal::{ALLOCATES, RecordBuilder};
+
+/// A pool on files in memory that outlive it.
+pub(super) struct TestPool {
+    files: Files,
+    options: PoolOptions,
+    pub(super) pool: Arc<Pool>,
+    pub(super) tree: Tree,
+}
+
+/// A pool of so many frames, with one tree.
+pub(super) fn test_pool(page_bytes: usize, frames: u32, mode: Mode) -> TestPool {
+    let directory = MemoryDirectory::new();
+    let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
+    let files = Files { pages: open("pages.terrace"), log: open("log.terrace") };
+    let layout = Layout { uuid: [7; 16], page_bytes, segment_pages: 16, log_capacity: 1 << 20 };
+    let options = PoolOptions {
+        frames,
+        log_buffer_bytes: 128 << 10,
+        staging_bytes: 64 << 10,
+        pages_max: 1 << 20,
+        store_bytes_max: 256 << 20,
+        mode,
+    };
+    Pool::create(&files, &layout).unwrap();
+    let pool = recover(&files, &options);
+    let new = pool.new_page(None).unwrap();
+    let tree = Tree { root: new.id() };
+    let mut content = Tree::init_root(page_bytes, new.id());
+    let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
+    super::apply::describe_image(&mut record, new.id(), ALLOCATES, &content);
+    pool.change(&mut record, None, [Edit::Create(new, &mut content)]).unwrap();
+    TestPool { files, options, pool: Arc::new(pool), tree }
+}
+
+fn recover(files: &Files, options: &PoolOptions) -> Pool {
+    let recovered = Pool::recover(files, options, &NodeRedo).unwrap();
+    recovered.pool.recovery_done();
+    recovered.pool
+}
+
+impl TestPool {
+    /// Drops the pool with what it has in memory, and recovers it from its files.
+    pub(super) fn reopen(self) -> TestPool {
+        let TestPool { files, options, pool, tree } = self;
+        pool.wal().flush_to(pool.wal().tail()).unwrap();
+        drop(pool);
+        let pool = Arc::new(recover(&files, &options));
+        TestPool { files, options, pool, tree }
+    }
+
+    fn put(&self, key: &[u8], timestamp: u64, value: &[u8]) {
+        put(&self.pool, self.tree, key, timestamp, value);
+    }
+
+    fn remove(&self, key: &[u8], timestamp: u64) {
+        remove(&self.pool, self.tree, key, timestamp);
+    }
+
+    /// The pages of the tree, which must be sound.
+    pub(super) fn pages(&self) -> Vec<PageId> {
+        let mut pages = Vec::new();
+        let problems = self.tree.verify(&self.pool, &mut |id| pages.push(id)).unwrap();
+        assert_eq!(problems, []);
+        let mut unique = pages.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(unique.len(), pages.len(), "a page is in the tree twice");
+        pages
+    }
+}
+
+pub(super) fn put(pool: &Pool, tree: Tree, key: &[u8], timestamp: u64, value: &[u8]) {
+    let timestamp = Timestamp(timestamp);
+    let change = Change::Put { key, timestamp, flags: 0, value };
+    commit(pool, tree, timestamp, change);
+}
+
+pub(super) fn remove(pool: &Pool, tree: Tree, key: &[u8], timestamp: u64) {
+    commit(pool, tree, Timestamp(timestamp), Change::Remove { key });
+}
+
+fn commit(pool: &Pool, tree: Tree, transaction: Timestamp, change: Change<'_>) {
+    let mut reservation = pool.reserve_log(log_bytes(&change, 4)).unwrap();
+    let mut write = Write {
+        transaction,
+        undo: b"undo",
+        commit: true,
+        reservation: Some(&mut reservation),
+        ..Write::default()
+    };
+    tree.apply(pool, &mut write, change).unwrap();
+}
+
+type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+type Row = (Vec<u8>, (u64, Vec<u8>));
+
+/// All rows, by a scan that goes from fence to fence.
+pub(super) fn rows(pool: &Pool, tree: Tree, forward: bool) -> Vec<Row> {
+    let mut all = Vec::new();
+    let mut leaf = LeafRows::new();
+    tree.read_leaf(pool, if forward { Seek::First } else { Seek::Last }, &mut leaf).unwrap();
+    loop {
+        let row = |at| (leaf.key(at).to_vec(), (leaf.timestamp(at).0, leaf.value(at).to_vec()));
+        if forward {
+            all.extend((0..leaf.len()).map(row));
+            let Some(upper) = leaf.upper.clone() else { return all };
+            tree.read_leaf(pool, Seek::At(&upper), &mut leaf).unwrap();
+            assert_eq!(leaf.lower, upper);
+        } else {
+            all.extend((0..leaf.len()).rev().map(row));
+            if leaf.lower.is_empty() {
+                all.reverse();
+                return all;
+            }
+            let lower = std::mem::take(&mut leaf.lower);
+            tree.read_leaf(pool, Seek::Before(&lower), &mut leaf).unwrap();
+            assert_eq!(leaf.upper, Some(lower));
+        }
+    }
+}
+
+fn assert_holds(test: &TestPool, model: &Model) {
+    test.pages();
+    let expected: Vec<_> = model.clone().into_iter().collect();
+    for forward in [true, false] {
+        let found = rows(&test.pool, test.tree, forward);
+        assert!(found == expected, "{} rows, {} expected, forward: {forward}", found.len(), expected.len());
+    }
+    let mut value = Vec::new();
+    for (key, (timestamp, expected)) in model {
+        let found = test.tree.get(&test.pool, key).unwrap();
+        let inline = Stored::Inline(expected.clone());
+        assert_eq!(found, Some(Found { timestamp: Timestamp(*timestamp), value: inline }));
+        let into = test.tree.get_into(&test.pool, key, &mut value).unwrap();
+        assert_eq!((into, &value), (Some((Timestamp(*timestamp), 0)), expected));
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(Vec<u8>, u32),
+    Remove(Vec<u8>),
+    /// Remove this many of the records there are, from this part of the range on.
+    RemoveSome(u16, u8),
+    /// A round of the background work.
+    Upkeep,
+    Reopen,
+}
+
+fn keys() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => (0..2000u64).prop_map(|number| number.to_be_bytes().to_vec()),
+        2 => (0..400u32).prop_map(|number| format!("user/{:04}/{number}", number / 20).into_bytes()),
+        1 => prop::collection::vec(any::<u8>(), 0..MAX_KEY_BYTES + 1),
+        // Long keys that differ at their ends only, and so have long separators.
+        2 => (0..3u8, 900..MAX_KEY_BYTES, any::<[u8; 2]>()).prop_map(|(fill, length, end)| {
+            let mut key = vec![fill; length - 2];
+            key.extend(end);
+            key
+        }),
+    ]
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let length = prop_oneof![6 => 0..40u32, 3 => 0..1500u32, 1 => any::<u32>()];
+    let step = prop_oneof![
+        60 => (keys(), length).prop_map(|(key, length)| Step::Put(key, length)),
+        20 => keys().prop_map(Step::Remove),
+        4 => (any::<u16>(), any::<u8>()).prop_map(|(from, count)| Step::RemoveSome(from, count)),
+        2 => Just(Step::Upkeep),
+        1 => Just(Step::Reopen),
+    ];
+    prop::collection::vec(step, 1..1500)
+}
+
+fn run(page_bytes: usize, frames: u32, steps: Vec<Step>) {
+    let mut test = test_pool(page_bytes, frames, Mode::Inline);
+    let mut model = Model::new();
+    for (number, step) in steps.into_iter().enumerate() {
+        let now = number as u64 + 1;
+        match step {
+            Step::Put(key, length) => {
+                let max = leaf::max_inline_value(page_bytes, key.len());
+                let length = if length > 10_000 { max } else { (length as usize).min(max) };
+                let value = vec![number as u8; length];
+                test.put(&key, now, &value);
+                model.insert(key, (now, value));
+            }
+            Step::Remove(key) => {
+                test.remove(&key, now);
+                model.remove(&key);
+                assert_eq!(test.tree.get(&test.pool, &key).unwrap(), None);
+            }
+            Step::RemoveSome(from, count) => {
+                let from = usize::from(from) % (model.len() + 1);
+                let some: Vec<_> = model.keys().skip(from).take(count.into()).cloned().collect();
+                for key in some {
+                    test.remove(&key, now);
+                    model.remove(&key);
+                }
+            }
+            Step::Upkeep => test.pool.round(false).unwrap(),
+            Step::Reopen => test = test.reopen(),
+        }
+    }
+    assert_holds(&test, &model);
+    test = test.reopen();
+    assert_holds(&test, &model);
+    while !test.tree.release_step(&test.pool, 5).unwrap() {
+        let problems = test.tree.verify_released(&test.pool, &mut |_| {}).unwrap();
+        assert_eq!(problems, []);
+    }
+    assert_eq!(test.pages(), [test.tree.root]);
+    test = test.reopen();
+    assert_holds(&test, &Model::new());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_small_pool_holds_what_a_map_holds(steps in steps()) {
+        run(4096, 24, steps);
+    }
+
+    #[test]
+    fn larger_pages_hold_what_a_map_holds(steps in steps()) {
+        run(16 << 10, 32, steps);
+    }
+}
+
+/// Loads `count` records in the order `key` gives, reopens, and removes them in the order `remove` gives.
+fn load_and_empty(count: u64, key: impl Fn(u64) -> u64, removal: impl Fn(u64) -> u64) {
+    let mut test = test_pool(4096, 32, Mode::Inline);
+    let mut model = Model::new();
+    for number in 0..count {
+        let key = key(number).to_be_bytes();
+        test.put(&key, number + 1, &[number as u8; 100]);
+        model.insert(key.to_vec(), (number + 1, vec![number as u8; 100]));
+    }
+    assert_holds(&test, &model);
+    test = test.reopen();
+    assert_holds(&test, &model);
+    let full = test.pages().len();
+    assert!(full > 64, "more pages than frames");
+    for number in 0..count {
+        let key = key(removal(number)).to_be_bytes();
+        test.remove(&key, count + number);
+        model.remove(&key[..]);
+    }
+    assert_holds(&test, &model);
+    let left = test.pages().len();
+    assert!(left <= full / 3 + 4, "{left} pages of {full} are left of an empty tree");
+    test = test.reopen();
+    assert_holds(&test, &model);
+}
+
+#[test]
+fn ascending_loads() {
+    load_and_empty(4000, |number| number, |number| number);
+}
+
+#[test]
+fn descending_loads() {
+    load_and_empty(4000, |number| 4000 - number, |number| 3999 - number);
+}
+
+#[test]
+fn scattered_loads() {
+    let scatter = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    load_and_empty(4000, scatter, |number| (number * 1237) % 4000);
+}
+
+#[test]
+fn freed_pages_are_used_again() {
+    let test = test_pool(4096, 32, Mode::Inline);
+    let mut most = PageId::NONE;
+    for round in 0..6u64 {
+        for number in 0..1500u64 {
+            test.put(&number.to_be_bytes(), round + 1, &[5; 200]);
+        }
+        let highest = test.pages().into_iter().max().unwrap();
+        if round == 0 {
+            most = highest;
+        }
+        assert!(highest.0 < most.0 * 2, "page {highest} in round {round}, {most} in the first");
+        for number in 0..1500u64 {
+            test.remove(&number.to_be_bytes(), round + 1);
+        }
+        test.pool.wal().flush_to(test.pool.wal().tail()).unwrap();
+        test.pool.round(false).unwrap();
+    }
+}
+
+/// Stores a long value as the layers above do, with the part written so far named by the key "garbage".
+fn put_long(test: &TestPool, key: &[u8], value: &[u8]) -> Reference {
+    let (mut from, mut head) = (value.len(), PageId::NONE);
+    while from > 0 {
+        let part = overflow::store_part(&test.pool, None, value, from, head).unwrap();
+        let named = part.head.0.to_le_bytes();
+        let change = Change::Put { key: b"garbage", timestamp: Timestamp(1), flags: 0, value: &named };
+        let mut write = Write { create: part.create, ..Write::default() };
+        test.tree.apply(&test.pool, &mut write, change).unwrap();
+        (from, head) = (part.from, part.head);
+    }
+    let reference = Reference { total_length: value.len() as u64, head };
+    let change = Change::Put {
+        key,
+        timestamp: Timestamp(2),
+        flags: super::node::OVERFLOW,
+        value: &reference.encode(),
+    };
+    test.tree.apply(&test.pool, &mut Write::default(), change).unwrap();
+    test.remove(b"garbage", 3);
+    reference
+}
+
+#[test]
+fn long_values_come_back_and_leave_nothing() {
+    for length in [4064, 4065, 8128, 60_960, 60_961, 300_000] {
+        let mut test = test_pool(4096, 40, Mode::Inline);
+        let value: Vec<u8> = (0..length as u32).map(|byte| (byte * 7 / 3) as u8).collect();
+        let reference = put_long(&test, b"long", &value);
+        let found = test.tree.get(&test.pool, b"long").unwrap().unwrap();
+        assert_eq!(found.value, Stored::Overflow(reference));
+        assert_eq!(overflow::read_value(&test.pool, reference).unwrap(), value, "{length}");
+        test = test.reopen();
+        assert_eq!(overflow::read_value(&test.pool, reference).unwrap(), value, "{length}");
+        let pages = test.pages();
+        let mut chain = vec![test.tree.root];
+        overflow::chain_pages(&test.pool, reference.head, &mut |id| chain.push(id)).unwrap();
+        assert_eq!(chain, pages);
+
+        let mut head = Some(reference.head);
+        test.remove(b"long", 4);
+        while let Some(id) = head {
+            if let FreeStep::Rest { free, next } = overflow::free_step(&test.pool, id, 6).unwrap() {
+                let write = &mut Write { free, ..Write::default() };
+                test.tree.apply(&test.pool, write, Change::Remove { key: b"nothing" }).unwrap();
+                head = next;
+            }
+            test = test.reopen();
+        }
+        test.pool.wal().flush_to(test.pool.wal().tail()).unwrap();
+        test.pool.round(false).unwrap();
+        for &id in &pages[1..] {
+            assert!(!test.pool.exists(id), "page {id} is left");
+        }
+    }
+}
+
+#[test]
+fn a_tree_with_long_values_is_released() {
+    let mut test = test_pool(4096, 40, Mode::Inline);
+    for number in 0..200u64 {
+        test.put(&number.to_be_bytes(), 1, &[1; 500]);
+        if number % 20 == 0 {
+            put_long(&test, &(number << 8).to_be_bytes(), &vec![3; 70_000]);
+        }
+    }
+    let pages = test.pages();
+    let mut left = pages.len();
+    while !test.tree.release_step(&test.pool, 7).unwrap() {
+        let mut now = 0;
+        let problems = test.tree.verify_released(&test.pool, &mut |_| now += 1).unwrap();
+        assert_eq!(problems, []);
+        assert!(now <= left);
+        left = now;
+        test = test.reopen();
+    }
+    assert_eq!(test.pages(), [test.tree.root]);
+    test.pool.wal().flush_to(test.pool.wal().tail()).unwrap();
+    test.pool.round(false).unwrap();
+    for id in pages.into_iter().filter(|&id| id != test.tree.root) {
+        assert!(!test.pool.exists(id), "page {id} is left");
+    }
+}
+
+#[test]
+fn a_leaf_read_knows_when_it_is_stale() {
+    let test = test_pool(4096, 32, Mode::Inline);
+    test.put(b"a", 1, b"1");
+    let mut leaf = LeafRows::new();
+    test.tree.read_leaf(&test.pool, Seek::At(b"a"), &mut leaf).unwrap();
+    assert!(test.tree.leaf_version_is(&test.pool, leaf.leaf, leaf.version));
+    assert_eq!((leaf.lower_bound(b"a"), leaf.lower_bound(b"b"), leaf.flags(0)), (0, 1, 0));
+    test.put(b"b", 2, b"2");
+    assert!(!test.tree.leaf_version_is(&test.pool, leaf.leaf, leaf.version));
+}
+
+#[test]
+fn damage_is_reported_and_the_rest_is_walked() {
+    let test = test_pool(4096, 64, Mode::Inline);
+    for number in 0..200u64 {
+        test.put(&number.to_be_bytes(), 1, &[1; 100]);
+    }
+    let pages = test.pages();
+    // The first leaf loses the end of its range: it is sound by itself, but not what its parent says.
+    let mut leaf = LeafRows::new();
+    test.tree.read_leaf(&test.pool, Seek::First, &mut leaf).unwrap();
+    let mut guard = test.pool.latch(leaf.leaf).unwrap();
+    let mut content = Vec::new();
+    guard.copy(&mut content);
+    super::split::truncate(&mut content, &5u64.to_be_bytes()).unwrap();
+    let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
+    super::apply::describe_image(&mut record, leaf.leaf, 0, &content);
+    test.pool.change(&mut record, None, [Edit::Update(&mut guard, &mut content)]).unwrap();
+    drop(guard);
+    let mut seen = Vec::new();
+    let problems = test.tree.verify(&test.pool, &mut |id| seen.push(id)).unwrap();
+    assert_eq!(problems.len(), 1);
+    assert_eq!(problems[0].0, leaf.leaf);
+    assert_eq!(seen, pages);
+}

@@ -1,0 +1,151 @@
+//! Threads that put, remove, get and scan on a few leaves of one tree, while pages are evicted and written back by
+//! the upkeep thread. Each thread owns its keys, which lie between those of the others, so it knows what it must
+//! find; scans see the others' keys too and must see them sorted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use super::pool_tests::{put, remove, rows, test_pool};
+use super::{LeafRows, Seek, Stored, Tree};
+use crate::buffer::{Mode, Pool};
+
+const THREADS: u64 = 4;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) % bound
+    }
+}
+
+type Own = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+
+/// One thread's work until told to stop; returns what its keys must be.
+fn work(
+    pool: &Pool,
+    tree: Tree,
+    own: u64,
+    keys: u64,
+    seed: u64,
+    clock: &AtomicU64,
+    stop: &AtomicBool,
+) -> Own {
+    let mut random = Random(seed);
+    let mut expected = Own::new();
+    let mut leaf = LeafRows::new();
+    let mut growing = true;
+    while !stop.load(Relaxed) {
+        // Phases of growth and of decline, so that there are splits and merges all the time.
+        if random.below(keys * 2) == 0 {
+            growing = !growing;
+        }
+        let key = (random.below(keys) * THREADS + own).to_be_bytes();
+        match random.below(10) {
+            0..6 => {
+                let now = clock.fetch_add(1, Relaxed);
+                if growing || random.below(4) == 0 {
+                    let value = vec![now as u8; random.below(300) as usize];
+                    put(pool, tree, &key, now, &value);
+                    expected.insert(key.to_vec(), (now, value));
+                } else {
+                    remove(pool, tree, &key, now);
+                    expected.remove(&key[..]);
+                }
+            }
+            6..9 => {
+                let found = tree.get(pool, &key).unwrap().map(|found| {
+                    let Stored::Inline(value) = found.value else { panic!("there are no long values") };
+                    (found.timestamp.0, value)
+                });
+                assert_eq!(found.as_ref(), expected.get(&key[..]), "seed {seed}");
+            }
+            _ => {
+                let backward = random.below(2) == 0;
+                let seek = if backward { Seek::Before(&key) } else { Seek::At(&key) };
+                tree.read_leaf(pool, seek, &mut leaf).unwrap();
+                if backward {
+                    assert!(
+                        leaf.lower.as_slice() < &key[..]
+                            && leaf.upper.as_deref().is_none_or(|upper| upper >= &key[..])
+                    );
+                } else {
+                    assert!(
+                        leaf.lower.as_slice() <= &key[..]
+                            && leaf.upper.as_deref().is_none_or(|upper| upper > &key[..])
+                    );
+                }
+                let mine =
+                    |row: usize| u64::from_be_bytes(leaf.key(row).try_into().unwrap()) % THREADS == own;
+                for row in 0..leaf.len() {
+                    assert!(row == 0 || leaf.key(row - 1) < leaf.key(row), "seed {seed}");
+                }
+                let found: Vec<_> = (0..leaf.len())
+                    .filter(|&row| mine(row))
+                    .map(|row| (leaf.key(row), leaf.timestamp(row).0, leaf.value(row)))
+                    .collect();
+                let expected: Vec<_> = expected
+                    .range(leaf.lower.clone()..)
+                    .take_while(|(key, _)| leaf.upper.as_ref().is_none_or(|upper| *key < upper))
+                    .map(|(key, (timestamp, value))| (&key[..], *timestamp, &value[..]))
+                    .collect();
+                assert_eq!(found, expected, "seed {seed}");
+            }
+        }
+    }
+    expected
+}
+
+fn race(frames: u32, keys: u64, seed: u64) {
+    println!("seed {seed}");
+    let mut test = test_pool(4096, frames, Mode::Background);
+    let stop = AtomicBool::new(false);
+    let clock = AtomicU64::new(1);
+    let upkeep = thread::spawn({
+        let pool = Arc::clone(&test.pool);
+        move || pool.run_upkeep()
+    });
+    let mut expected = Own::new();
+    let (pool, tree) = (&*test.pool, test.tree);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|own| {
+                let (clock, stop) = (&clock, &stop);
+                scope.spawn(move || work(pool, tree, own, keys, seed * 31 + own + 1, clock, stop))
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(1500));
+        stop.store(true, Relaxed);
+        for thread in threads {
+            expected.extend(thread.join().unwrap());
+        }
+    });
+    test.pool.check().unwrap();
+    test.pool.stop_upkeep();
+    upkeep.join().unwrap();
+    let expected: Vec<_> = expected.into_iter().collect();
+    for _ in 0..2 {
+        test.pages();
+        for forward in [true, false] {
+            assert!(rows(&test.pool, test.tree, forward) == expected, "seed {seed}");
+        }
+        test = test.reopen();
+    }
+    println!("{} changes, {} keys left, {:?}", clock.load(Relaxed), expected.len(), test.pool.stats);
+}
+
+#[test]
+fn threads_on_a_few_leaves() {
+    race(64, 40, 1);
+}
+
+#[test]
+fn threads_on_more_leaves_than_frames() {
+    race(48, 2000, 2);
+}

@@ -1,0 +1,69 @@
+//! What the fuzz targets do, as plain functions, so that `cargo test` can run them too.
+//!
+//! - [`pages`]: a page file whose bytes were changed, and whose checksums were made to hold again, up to the superblock;
+//! - [`log`]: the same for the log of a database that was killed;
+//! - [`operations`]: any sequence of calls against a `BTreeMap`.
+//!
+//! A target fails by panicking, by hanging, or by taking more memory than the fuzzer allows. An error is a good answer to a
+//! hostile file. Everything is in memory and without threads, so an input replays exactly.
+
+mod files;
+mod model;
+
+use std::sync::OnceLock;
+
+use files::Files;
+
+/// Bytes of an edit in an input: where (three bytes), what (one byte: how; eight bytes: the value).
+const EDIT_BYTES: usize = 12;
+/// Edits taken from one input.
+const EDITS_MAX: usize = 32;
+
+/// Changes bytes of `file` as `input` says: a byte flipped, or a word set.
+fn edit(file: &mut [u8], input: &[u8]) {
+    for edit in input.chunks_exact(EDIT_BYTES).take(EDITS_MAX) {
+        let at = usize::from(edit[0]) << 16 | usize::from(edit[1]) << 8 | usize::from(edit[2]);
+        let at = at % file.len();
+        let value = &edit[4..];
+        let length = [1, 2, 4, 8][usize::from(edit[3] & 3)].min(file.len() - at);
+        let target = &mut file[at..at + length];
+        if edit[3] & 4 == 0 {
+            target.copy_from_slice(&value[..length]);
+        } else {
+            target.iter_mut().zip(value).for_each(|(byte, flip)| *byte ^= flip);
+        }
+    }
+}
+
+/// A database that was closed, with its page file changed. The first byte says whether checksums are made good.
+pub fn pages(input: &[u8]) {
+    static CLOSED: OnceLock<Files> = OnceLock::new();
+    let Some((&how, edits)) = input.split_first() else { return };
+    let mut files = CLOSED.get_or_init(model::closed).clone();
+    edit(&mut files.pages, edits);
+    if how & 1 == 0 {
+        files.mend_pages();
+    }
+    model::use_hostile(&files);
+}
+
+/// A database that was killed, with its log changed. The first byte says whether checksums are made good.
+pub fn log(input: &[u8]) {
+    static KILLED: OnceLock<Files> = OnceLock::new();
+    let Some((&how, edits)) = input.split_first() else { return };
+    let mut files = KILLED.get_or_init(model::killed).clone();
+    let from = files.log_start() as usize;
+    // Most of a ring is never written in so short a life; edits go where records are.
+    let (start, end) =
+        if how & 2 == 0 { (from, (from + (64 << 10)).min(files.log.len())) } else { (0, files.log.len()) };
+    edit(&mut files.log[start..end], edits);
+    if how & 1 == 0 {
+        files.mend_log();
+    }
+    model::use_hostile(&files);
+}
+
+/// Any calls, each compared with a map, over several lives of the database.
+pub fn operations(input: &[u8]) {
+    model::operations(input);
+}

@@ -1,0 +1,217 @@
+//! Databases to damage, what is done with a damaged one, and the map a sound one is compared with.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrace::{Db, Error, Mode, Table};
+use terrace_block::MemoryDirectory;
+
+use crate::files::Files;
+
+/// Entries looked at in a damaged database.
+const ENTRIES_MAX: usize = 10_000;
+
+fn open(directory: Arc<MemoryDirectory>, create: bool) -> terrace::Result<Db> {
+    let builder = Db::builder().dram(2 << 20).page_size(4096).log_max(1 << 20).mode(Mode::Inline).seed(1);
+    builder.create(create).directory(directory).open("memory")
+}
+
+/// A few hundred entries of all sizes, two tables, entries that were changed and removed.
+fn fill(db: &Db) {
+    let table = db.create_table("first").expect("a new table");
+    let other = db.create_table("second").expect("another");
+    for number in 0..300u32 {
+        let length = if number % 50 == 7 { 20_000 } else { number as usize * 3 % 400 };
+        let value = vec![number as u8; length];
+        table.put(format!("key {:03}", number * 7 % 300).as_bytes(), &value).expect("put");
+        if number % 3 == 0 {
+            other.put(&number.to_be_bytes(), b"value").expect("put");
+        }
+    }
+    for number in (0..300u32).step_by(4) {
+        table.delete(format!("key {number:03}").as_bytes()).expect("delete");
+    }
+}
+
+/// The files of a database that was closed.
+pub(crate) fn closed() -> Files {
+    let directory = Arc::new(MemoryDirectory::new());
+    let db = open(directory.clone(), true).expect("a new database opens");
+    fill(&db);
+    db.close().expect("closes");
+    Files::of(&directory)
+}
+
+/// The files of a database as a killed process leaves them, with work for recovery in the log.
+pub(crate) fn killed() -> Files {
+    let directory = Arc::new(MemoryDirectory::new());
+    let db = open(directory.clone(), true).expect("a new database opens");
+    fill(&db);
+    let files = Files::of(&directory);
+    drop(db);
+    files
+}
+
+/// Opens files that may be anything and does a little of everything; errors are fine.
+pub(crate) fn use_hostile(files: &Files) {
+    let Ok(db) = open(files.directory(), false) else { return };
+    let _ = db.verify();
+    for name in db.table_names().unwrap_or_default() {
+        let Ok(table) = db.open_table(&name) else { continue };
+        let _ = table.iter().take(ENTRIES_MAX).take_while(|entry| entry.is_ok()).count();
+        let _ = table.iter().rev().take(ENTRIES_MAX).take_while(|entry| entry.is_ok()).count();
+        let _ = table.get(b"key 001");
+        let _ = table.put(b"key 001", &[1; 9000]);
+        let _ = table.delete(b"key 009");
+    }
+    let _ = db.close();
+}
+
+/// A table beside its model.
+struct Pair {
+    directory: Arc<MemoryDirectory>,
+    db: Option<Db>,
+    table: Option<Table>,
+    map: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+/// Takes numbers from an input; zeros when it is used up.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((&byte, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        byte
+    }
+
+    /// A key: mostly short and close to others, now and then long.
+    fn key(&mut self) -> Vec<u8> {
+        let (shape, number) = (self.byte(), self.byte());
+        match shape % 8 {
+            0 => vec![],
+            1 => vec![number; usize::from(shape) * 4],
+            2 => [&[b'p'; 200][..], &[number]].concat(),
+            _ => vec![shape % 4, number],
+        }
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        let (shape, byte) = (self.byte(), self.byte());
+        let length = match shape % 16 {
+            0 => usize::from(shape) * 200,
+            1..4 => usize::from(shape) * 8,
+            _ => usize::from(shape) / 4,
+        };
+        vec![byte; length]
+    }
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let directory = Arc::new(MemoryDirectory::new());
+        let mut pair = Pair { directory, db: None, table: None, map: BTreeMap::new() };
+        pair.reopen(true);
+        pair
+    }
+
+    fn db(&self) -> &Db {
+        self.db.as_ref().expect("open between operations")
+    }
+
+    fn table(&self) -> &Table {
+        self.table.as_ref().expect("open between operations")
+    }
+
+    fn reopen(&mut self, create: bool) {
+        let db = open(self.directory.clone(), create).expect("a sound database opens");
+        self.table = Some(db.open_or_create_table("t").expect("the table"));
+        self.db = Some(db);
+    }
+
+    fn close(&mut self) {
+        self.table = None;
+        self.db.take().expect("open").close().expect("closes");
+        self.reopen(false);
+    }
+
+    /// Goes on with what is on the disk at this moment, as after a kill. Every commit was acknowledged as durable.
+    fn kill(&mut self) {
+        self.directory = Files::of(&self.directory).directory();
+        (self.table, self.db) = (None, None);
+        self.reopen(false);
+    }
+
+    fn compare_range(&self, low: &[u8], high: &[u8], backwards: bool) {
+        if low > high {
+            return;
+        }
+        let range = || (Bound::Included(low.to_vec()), Bound::Excluded(high.to_vec()));
+        let ours = self.table().range(range());
+        let entries: terrace::Result<Vec<_>> = if backwards { ours.rev().collect() } else { ours.collect() };
+        let theirs = self.map.range::<Vec<u8>, _>(range()).map(|(key, value)| (key.clone(), value.clone()));
+        let expected: Vec<_> = if backwards { theirs.rev().collect() } else { theirs.collect() };
+        assert_eq!(entries.expect("a sound database is read"), expected);
+    }
+
+    /// Several changes in one transaction, which commits or not.
+    fn transact(&mut self, input: &mut Input<'_>) {
+        let mut changed = self.map.clone();
+        let mut transaction = self.db().begin();
+        for _ in 0..input.byte() % 6 {
+            let key = input.key();
+            if input.byte() % 3 == 0 {
+                let was = transaction.delete(self.table(), &key).expect("delete");
+                assert_eq!(was, changed.remove(&key).is_some());
+            } else {
+                let value = input.value();
+                transaction.put(self.table(), &key, &value).expect("put");
+                changed.insert(key.clone(), value);
+            }
+            assert_eq!(transaction.get(self.table(), &key).expect("get"), changed.get(&key).cloned());
+        }
+        let all: Result<Vec<_>, Error> = transaction.range::<&[u8]>(self.table(), ..).collect();
+        assert_eq!(all.expect("a sound database is read"), changed.clone().into_iter().collect::<Vec<_>>());
+        if input.byte() % 4 == 0 {
+            transaction.abort();
+        } else {
+            transaction.commit().expect("nobody to conflict with");
+            self.map = changed;
+        }
+    }
+}
+
+/// Runs the calls that `input` stands for and compares each with the map.
+pub(crate) fn operations(input: &[u8]) {
+    let mut pair = Pair::new();
+    let mut input = Input(input);
+    while !input.0.is_empty() {
+        match input.byte() % 16 {
+            0..5 => {
+                let (key, value) = (input.key(), input.value());
+                pair.table().put(&key, &value).expect("put");
+                pair.map.insert(key, value);
+            }
+            5..7 => {
+                let key = input.key();
+                assert_eq!(pair.table().delete(&key).expect("delete"), pair.map.remove(&key).is_some());
+            }
+            7..9 => {
+                let key = input.key();
+                assert_eq!(pair.table().get(&key).expect("get"), pair.map.get(&key).cloned());
+            }
+            9 => pair.compare_range(&input.key(), &input.key(), false),
+            10 => pair.compare_range(&input.key(), &input.key(), true),
+            11..13 => pair.transact(&mut input),
+            13 => pair.db().checkpoint().expect("checkpoint"),
+            14 if input.byte() % 8 == 0 => pair.close(),
+            15 if input.byte() % 8 == 0 => pair.kill(),
+            _ => {}
+        }
+    }
+    pair.kill();
+    pair.compare_range(&[], &[255; 1025], false);
+    let report = pair.db().verify().expect("verify runs");
+    assert!(report.errors.is_empty(), "{:?}", report.errors);
+}

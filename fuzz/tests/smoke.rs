@@ -1,0 +1,71 @@
+//! Each target for a few seconds without the fuzzer. `TERRACE_FUZZ_SECONDS` says how long, `TERRACE_FUZZ_SEED` runs the
+//! one case of that number.
+
+use std::env;
+use std::time::{Duration, Instant};
+
+/// SplitMix64: enough for inputs, and the same everywhere.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+
+    /// Bytes, some of which repeat or are small, as numbers in files are.
+    fn input(&mut self) -> Vec<u8> {
+        let length = 1 + self.next() as usize % 400;
+        let small = self.next() % 4 == 0;
+        (0..length).map(|_| if small { self.next() % 16 } else { self.next() } as u8).collect()
+    }
+}
+
+/// Tells which case was running when a test panics.
+struct Case(u64);
+
+impl Drop for Case {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed in the case of TERRACE_FUZZ_SEED={}", self.0);
+        }
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+fn run(target: fn(&[u8])) {
+    if let Some(seed) = number("TERRACE_FUZZ_SEED") {
+        return target(&Random(seed).input());
+    }
+    let time = Duration::from_secs(number("TERRACE_FUZZ_SECONDS").unwrap_or(3));
+    let began = Instant::now();
+    let first = Random(began.elapsed().as_nanos() as u64 ^ u64::from(std::process::id())).next() >> 16;
+    let mut seed = first;
+    while began.elapsed() < time {
+        let _case = Case(seed);
+        target(&Random(seed).input());
+        seed += 1;
+    }
+    println!("{} cases, seeds {first} to {}", seed - first, seed - 1);
+}
+
+#[test]
+fn a_hostile_page_file_is_an_error_or_harmless() {
+    run(terrace_fuzz::pages);
+}
+
+#[test]
+fn a_hostile_log_is_an_error_or_harmless() {
+    run(terrace_fuzz::log);
+}
+
+#[test]
+fn operations_do_what_a_map_does() {
+    run(terrace_fuzz::operations);
+}
