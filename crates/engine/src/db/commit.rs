@@ -254,7 +254,7 @@ impl Core {
         }
         drop((permit, reservation, grant));
         if sync {
-            self.pool.wal().flush_to(end)?;
+            self.pool.wal().acknowledge(end)?;
         }
         self.clock.wait_visible(timestamp, || self.pump())?;
         Ok(Committed { timestamp, existed })

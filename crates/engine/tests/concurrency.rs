@@ -1,0 +1,362 @@
+//! Many threads through the public interface: isolation, snapshots, tiny budgets.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use terrace::{Db, Durability, Error, MemoryDirectory, Table, Transaction, WriteBatch};
+
+fn open(dram: u64) -> Db {
+    let directory = Arc::new(MemoryDirectory::new());
+    Db::builder().directory(directory).dram(dram).page_size(4096).open("").unwrap()
+}
+
+fn number(bytes: Option<Vec<u8>>) -> u64 {
+    bytes.map_or(0, |bytes| u64::from_le_bytes(bytes[..8].try_into().unwrap()))
+}
+
+const ACCOUNTS: u64 = 200;
+const TOTAL: u64 = ACCOUNTS * 1000;
+
+fn name(n: u64) -> Vec<u8> {
+    format!("account {n:05}").into_bytes()
+}
+
+/// A balance with so much beside it that the accounts take many pages.
+fn balance(amount: u64) -> Vec<u8> {
+    let mut bytes = amount.to_le_bytes().to_vec();
+    bytes.resize(400, 1);
+    bytes
+}
+
+fn transfer(
+    transaction: &mut Transaction,
+    accounts: &Table,
+    random: &mut SmallRng,
+) -> terrace::Result<()> {
+    let (from, to) = (random.random_range(0..ACCOUNTS), random.random_range(0..ACCOUNTS));
+    let held = number(transaction.get(accounts, name(from))?);
+    let amount = if random.random_range(0..4) == 0 { held } else { random.random_range(0..=held) };
+    if amount == held {
+        transaction.delete(accounts, name(from))?;
+    } else {
+        transaction.put(accounts, name(from), balance(held - amount))?;
+    }
+    let other = number(transaction.get(accounts, name(to))?);
+    if other + amount > 0 {
+        transaction.put(accounts, name(to), balance(other + amount))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn money_is_neither_made_nor_lost() {
+    let seed = 0x51e7;
+    println!("seed {seed:#x}");
+    let db = open(1 << 20);
+    let accounts = db.create_table("accounts").unwrap();
+    let mut batch = WriteBatch::new();
+    (0..ACCOUNTS).for_each(|n| drop(batch.put(&accounts, name(n), balance(1000)).len()));
+    db.write(batch, Durability::Sync).unwrap();
+    let stop = AtomicBool::new(false);
+    let checked = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (db, accounts, stop, checked) = (&db, &accounts, &stop, &checked);
+        let writers: Vec<_> = (0..4)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let mut random = SmallRng::seed_from_u64(seed + thread);
+                    for _ in 0..1500 {
+                        db.update(|transaction| transfer(transaction, accounts, &mut random)).unwrap();
+                    }
+                })
+            })
+            .collect();
+        for by_points in [false, true] {
+            scope.spawn(move || {
+                while !stop.load(SeqCst) {
+                    let snapshot = db.snapshot();
+                    let sum: Result<u64, Error> = if by_points {
+                        (0..ACCOUNTS).map(|n| snapshot.get(accounts, name(n)).map(number)).sum()
+                    } else {
+                        snapshot.iter(accounts).map(|entry| entry.map(|(_, value)| number(Some(value)))).sum()
+                    };
+                    match sum {
+                        Ok(sum) => assert_eq!(sum, TOTAL, "by points: {by_points}"),
+                        Err(Error::SnapshotTooOld) => continue,
+                        Err(error) => panic!("{error}"),
+                    }
+                    checked.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        scope.spawn(move || {
+            while !stop.load(SeqCst) {
+                let sum = db.update(|transaction| {
+                    transaction
+                        .range::<&[u8]>(accounts, ..)
+                        .rev()
+                        .map(|entry| entry.map(|(_, value)| number(Some(value))))
+                        .sum::<Result<u64, _>>()
+                });
+                assert_eq!(sum.unwrap(), TOTAL, "in a transaction");
+                checked.fetch_add(1, SeqCst);
+            }
+        });
+        let results: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        stop.store(true, SeqCst);
+        results.into_iter().for_each(|result| result.unwrap());
+    });
+    let sum: u64 = accounts.iter().map(|entry| number(Some(entry.unwrap().1))).sum();
+    assert_eq!(sum, TOTAL);
+    assert_eq!(db.verify().unwrap().errors, []);
+    assert!(checked.load(SeqCst) > 0);
+    println!("{} sums, {} conflicts", checked.load(SeqCst), db.stats().conflicts);
+}
+
+/// Each doctor leaves only if another stays: both must not.
+#[test]
+fn write_skew_is_refused() {
+    let db = open(1 << 20);
+    let table = db.create_table("on call").unwrap();
+    for round in 0..300u32 {
+        table.put("a", "1").unwrap();
+        table.put("b", "1").unwrap();
+        let leave = |mine: &str, other: &str| {
+            let mut transaction = db.begin_with(Durability::Buffered);
+            if transaction.get(&table, other)?.is_some() {
+                transaction.delete(&table, mine)?;
+            }
+            transaction.commit()
+        };
+        let outcomes = std::thread::scope(|scope| {
+            let other = scope.spawn(|| leave("b", "a"));
+            [leave("a", "b"), other.join().unwrap()]
+        });
+        for outcome in outcomes {
+            assert!(matches!(outcome, Ok(()) | Err(Error::Conflict)), "{outcome:?}");
+        }
+        assert!(!table.is_empty().unwrap(), "both left in round {round}");
+    }
+}
+
+#[test]
+fn lost_updates_are_refused() {
+    let db = open(1 << 20);
+    let table = db.create_table("t").unwrap();
+    let mut first = db.begin();
+    let mut second = db.begin();
+    let count = number(first.get(&table, "n").unwrap());
+    assert_eq!(number(second.get(&table, "n").unwrap()), count);
+    first.put(&table, "n", (count + 1).to_le_bytes()).unwrap();
+    second.put(&table, "n", (count + 1).to_le_bytes()).unwrap();
+    first.commit().unwrap();
+    assert!(matches!(second.commit(), Err(Error::Conflict)));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..250 {
+                    db.update(|transaction| {
+                        let count = number(transaction.get(&table, "n")?);
+                        transaction.put(&table, "n", (count + 1).to_le_bytes())
+                    })
+                    .unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(number(table.get("n").unwrap()), 1001);
+}
+
+#[test]
+fn phantoms_are_refused() {
+    let db = open(1 << 20);
+    let table = db.create_table("t").unwrap();
+    for n in 0..400u32 {
+        table.put(n.to_be_bytes(), [0; 50]).unwrap();
+    }
+    let mut reader = db.begin();
+    assert_eq!(reader.range(&table, &10u32.to_be_bytes()[..]..&20u32.to_be_bytes()).count(), 10);
+    reader.put(&table, "marker", "").unwrap();
+    table.put([0, 0, 0, 15, 1], "a phantom").unwrap();
+    assert!(matches!(reader.commit(), Err(Error::Conflict)));
+    // Outside of what was looked at nothing is promised, and nothing refused.
+    let mut reader = db.begin();
+    assert!(reader.range(&table, &10u32.to_be_bytes()[..]..).next().is_some());
+    reader.put(&table, "marker", "").unwrap();
+    table.put([0, 0, 0, 99, 1], "no phantom").unwrap();
+    reader.commit().unwrap();
+    // Two that count and add one each must not count the same.
+    let group = db.create_table("group").unwrap();
+    let seen: Vec<u64> = std::thread::scope(|scope| {
+        let join = |thread: u32| {
+            let (db, group) = (&db, &group);
+            scope.spawn(move || {
+                let join = |n: u32| {
+                    db.update(|transaction| {
+                        let there = transaction.prefix(group, "member").try_fold(0, |count, entry| {
+                            entry.map(|_| count + 1)
+                        })?;
+                        transaction.put(group, format!("member {thread} {n}"), "")?;
+                        Ok(there)
+                    })
+                    .unwrap()
+                };
+                (0..60).map(join).collect::<Vec<u64>>()
+            })
+        };
+        let threads: Vec<_> = (0..4).map(join).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let mut seen = seen;
+    seen.sort_unstable();
+    assert_eq!(seen, (0..240).collect::<Vec<u64>>());
+}
+
+#[test]
+fn snapshot_survives_eviction_and_deletes() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let builder = Db::builder().directory(directory).dram(6 << 20).page_size(4096);
+    let db = builder.old_version_bytes_max(4 << 20).log_max(1 << 20).durability(Durability::Buffered).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    let value = |n: u32, round: u32| [n.to_le_bytes(), round.to_le_bytes()].concat().repeat(30);
+    for n in 0..4000u32 {
+        table.put(n.to_be_bytes(), value(n, 0)).unwrap();
+    }
+    let snapshot = db.snapshot();
+    for n in 0..4000u32 {
+        if n % 3 == 0 {
+            table.delete(n.to_be_bytes()).unwrap();
+        } else {
+            table.put(n.to_be_bytes(), value(n, 1)).unwrap();
+        }
+    }
+    for n in 4000..12_000u32 {
+        table.put(n.to_be_bytes(), value(n, 0)).unwrap();
+    }
+    assert!(db.stats().evictions > 0);
+    let seen: Vec<_> = snapshot.iter(&table).map(Result::unwrap).collect();
+    assert_eq!(seen.len(), 4000);
+    for (n, (key, bytes)) in (0u32..).zip(&seen) {
+        assert_eq!((&key[..], bytes), (&n.to_be_bytes()[..], &value(n, 0)));
+    }
+    let mut back: Vec<_> = snapshot.iter(&table).rev().map(Result::unwrap).collect();
+    back.reverse();
+    assert!(back == seen);
+    assert_eq!(snapshot.get(&table, 3u32.to_be_bytes()).unwrap().unwrap(), value(3, 0));
+    assert_eq!(table.get(3u32.to_be_bytes()).unwrap(), None);
+    drop(snapshot);
+}
+
+#[test]
+fn snapshots_are_given_up_for_memory_and_say_so() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let builder = Db::builder().directory(directory).dram(2 << 20);
+    let db = builder.durability(Durability::Buffered).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    table.put("k", "v").unwrap();
+    let snapshot = db.snapshot();
+    for n in 0..3000u32 {
+        table.put("k", vec![n as u8; 500]).unwrap();
+    }
+    assert!(matches!(snapshot.get(&table, "k"), Err(Error::SnapshotTooOld)));
+    assert!(snapshot.iter(&table).any(|entry| matches!(entry, Err(Error::SnapshotTooOld))));
+    assert_eq!(db.snapshot().get(&table, "k").unwrap().unwrap().len(), 500);
+    assert!(db.stats().snapshots_given_up >= 1);
+}
+
+#[test]
+fn data_eight_times_the_budget_stays_within_it() {
+    let db = open(2 << 20);
+    let table = db.create_table("t").unwrap();
+    let count = 32_000u32;
+    let key = |n: u32| (n.wrapping_mul(2_654_435_761)).to_be_bytes();
+    for first in (0..count).step_by(200) {
+        let mut batch = WriteBatch::new();
+        for n in first..first + 200 {
+            batch.put(&table, key(n), vec![n as u8; 500]);
+        }
+        db.write(batch, Durability::Buffered).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let table = &table;
+            scope.spawn(move || {
+                let mut random = SmallRng::seed_from_u64(thread);
+                for _ in 0..4000 {
+                    let n = random.random_range(0..count);
+                    assert_eq!(table.get(key(n)).unwrap().unwrap(), vec![n as u8; 500]);
+                    if n % 16 == 0 {
+                        table.put(key(n), vec![n as u8; 500]).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let stats = db.stats();
+    let taken = stats.frame_bytes
+        + stats.page_table_bytes
+        + stats.log_buffer_bytes
+        + stats.version_bytes
+        + stats.transaction_bytes;
+    assert!(taken <= stats.budget_bytes, "{taken} of {}", stats.budget_bytes);
+    assert!(stats.live_pages * stats.page_bytes > 8 * stats.budget_bytes);
+    assert_eq!(table.len().unwrap(), u64::from(count));
+    assert_eq!(db.verify().unwrap().errors, []);
+}
+
+#[test]
+fn many_committing_threads_do_not_wait_in_a_circle() {
+    let db = open(4 << 20);
+    let table = db.create_table("t").unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..300u32 {
+            let (db, table) = (&db, &table);
+            scope.spawn(move || {
+                for n in 0..3u32 {
+                    let mut batch = WriteBatch::new();
+                    (0..5u32).for_each(|part| drop(batch.put(table, format!("{thread} {n} {part}"), "v").len()));
+                    db.write(batch, Durability::Sync).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(table.len().unwrap(), 300 * 3 * 5);
+}
+
+#[test]
+fn long_transactions_get_through_in_the_end() {
+    let db = open(2 << 20);
+    let table = db.create_table("t").unwrap();
+    for n in 0..100u32 {
+        table.put(n.to_be_bytes(), 0u64.to_le_bytes()).unwrap();
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (db, table, stop) = (&db, &table, &stop);
+            scope.spawn(move || {
+                let mut random = SmallRng::seed_from_u64(thread);
+                while !stop.load(SeqCst) {
+                    let mut batch = WriteBatch::new();
+                    batch.put(table, random.random_range(0..100u32).to_be_bytes(), 1u64.to_le_bytes());
+                    db.write(batch, Durability::Buffered).unwrap();
+                }
+            });
+        }
+        for _ in 0..5 {
+            db.update(|transaction| {
+                let mut sum = 0;
+                for n in 0..100u32 {
+                    sum += number(transaction.get(&table, n.to_be_bytes())?);
+                    std::thread::sleep(std::time::Duration::from_micros(20));
+                }
+                transaction.put(&table, "sum", sum.to_le_bytes())
+            })
+            .unwrap();
+        }
+        stop.store(true, SeqCst);
+    });
+    println!("{:?}", db.stats());
+}
