@@ -301,7 +301,10 @@ mod tests {
         for total in [1 << 20, 3 << 20, 8 << 20, 64 << 20, 1 << 30, 64 << 30] {
             for page_bytes in [4096, 16384, 65536u64] {
                 let Ok(split) = Split::new(total, None, page_bytes, 1000) else {
-                    assert!(total < 8 << 20 && page_bytes > 4096, "{total} bytes are enough for {page_bytes}");
+                    assert!(
+                        total < 8 << 20 && page_bytes > 4096,
+                        "{total} bytes are enough for {page_bytes}"
+                    );
                     continue;
                 };
                 let frames = u64::from(split.frames) * (page_bytes + FRAME_HEADER_BYTES);

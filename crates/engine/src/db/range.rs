@@ -65,11 +65,7 @@ impl Base<'_> {
             range.cover(if back { (left.0, high) } else { (low, left.1) });
             return Ok(None);
         };
-        range.cover(if back {
-            (Bound::Included(&key), high)
-        } else {
-            (low, Bound::Included(&key))
-        });
+        range.cover(if back { (Bound::Included(&key), high) } else { (low, Bound::Included(&key)) });
         self.reads.saw(id, &key, timestamp);
         Ok(Some((key, value)))
     }
