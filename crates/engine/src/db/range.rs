@@ -99,7 +99,7 @@ impl DoubleEndedIterator for Base<'_> {
 /// transaction.put(&table, "b", "2")?;
 /// let keys: Vec<_> = transaction.range(&table, "a"..).map(|entry| entry.unwrap().0).collect();
 /// assert_eq!(keys, [b"a", b"b"]);
-/// # terrace::Result::Ok(())
+/// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct TransactionRange<'t> {

@@ -47,7 +47,7 @@ const RECORD_BYTES: usize = 160;
 /// assert_eq!(accounts.get("bob")?, None, "not before it commits");
 /// transaction.commit()?;
 /// assert_eq!(accounts.len()?, 2);
-/// # terrace::Result::Ok(())
+/// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Transaction {
