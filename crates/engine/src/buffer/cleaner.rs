@@ -19,6 +19,8 @@ use crate::store::place::Mapped;
 const FREE_MIN: u64 = 4;
 /// Segments kept free, as one part in this many of all.
 const FREE_SHARE: u64 = 32;
+/// Visits to a segment that leave something live in it, before it is left alone.
+const TRIES_MAX: u32 = 4;
 /// Segments emptied per round, at most.
 const SEGMENTS_PER_ROUND: u32 = 8;
 
@@ -59,7 +61,27 @@ impl Pool {
     /// Empties the segment with the least live in it. `false` if no segment is worth it.
     fn clean_one(&self, upkeep: &mut Upkeep) -> Result<bool> {
         let geometry = self.space.geometry();
-        let Some(victim) = self.space.victim(geometry.segment_pages - 1) else { return Ok(false) };
+        let may_touch = |segment| upkeep.stubborn.get(&segment).is_none_or(|&tries| tries < TRIES_MAX);
+        let Some(victim) = self.space.victim(geometry.segment_pages - 1, may_touch) else { return Ok(false) };
+        match self.empty(upkeep, victim) {
+            Ok(()) if self.space.live_in(victim) == 0 => {
+                upkeep.stubborn.remove(&victim);
+            }
+            Ok(()) => *upkeep.stubborn.entry(victim).or_default() += 1,
+            // Damage to a page that nobody asked for must not stop those who ask for others. Whoever reads it, or
+            // verifies, is told.
+            Err(error @ (Error::Corrupt { .. } | Error::Io { operation: "read", .. })) => {
+                tracing::error!(%error, victim, "a segment cannot be emptied");
+                upkeep.stubborn.insert(victim, TRIES_MAX);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(true)
+    }
+
+    /// Moves everything that is live out of segment `victim`, but for pages latched just now.
+    fn empty(&self, upkeep: &mut Upkeep, victim: u64) -> Result<()> {
+        let geometry = self.space.geometry();
         let live = self.live_in(upkeep, geometry.first_place(victim), geometry.segment_pages)?;
         self.write_dirty_elsewhere(upkeep, &live.dirty)?;
         for batch in live.moved.chunks(self.staging_pages(upkeep)) {
@@ -76,7 +98,7 @@ impl Pool {
             }
             self.write_superblock(upkeep, Lsn(u64::MAX))?;
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Dirty pages need a new image anyway; those latched just now are moved by a later visit. Unlike write-back, the

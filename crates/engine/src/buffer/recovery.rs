@@ -575,6 +575,7 @@ impl<'a> Analysis<'a> {
                 mapping: self.mapping,
                 staging,
                 absorbed,
+                stubborn: HashMap::new(),
                 frames_taken: 0,
             }),
             bell: Bell::default(),

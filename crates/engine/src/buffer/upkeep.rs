@@ -5,6 +5,7 @@
 //! (durability, rule 6). In the background a thread runs rounds when it is rung for and every few milliseconds;
 //! inline, whoever needs something runs the part that gives it.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub(crate) struct Upkeep {
     pub(super) mapping: Mapping,
     /// Images on their way to the store.
     pub(super) staging: AlignedBuffer,
+    /// Segments that could not be emptied, and how often that was tried: images in them are damaged or latched.
+    pub(super) stubborn: HashMap<u64, u32>,
     /// Every allocation and free with an LSN below this is in the durable state.
     pub(super) absorbed: Lsn,
     /// Frames taken when the write-back last ran ahead of the hand.

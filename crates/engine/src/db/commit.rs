@@ -194,6 +194,10 @@ impl Core {
             // Nothing but deletions of what is not there.
             self.validate(tables, reads, me)?;
             drop((locks, inside));
+            if durability == Durability::Sync {
+                // The key may be gone by a buffered deletion; the acknowledgement of this one promises that it stays so.
+                self.pool.wal().acknowledge(self.pool.wal().tail())?;
+            }
             self.clock.wait_visible(self.clock.highest_drawn(), || self.pump())?;
             return Ok(Committed { timestamp: Timestamp::NONE, existed });
         }

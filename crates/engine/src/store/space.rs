@@ -231,6 +231,11 @@ impl Space {
         Some(runs)
     }
 
+    /// Live places in `segment`.
+    pub(crate) fn live_in(&self, segment: u64) -> u64 {
+        u64::from(self.segments.lock().live[segment as usize])
+    }
+
     /// The image at `place` is no longer needed by anyone.
     pub(crate) fn free(&self, place: u64) {
         let mut segments = self.segments.lock();
@@ -245,13 +250,13 @@ impl Space {
         }
     }
 
-    /// The fullest-of-dead segment: fewest live places, neither open nor free, below `live_max`; what the cleaner
-    /// should empty next.
-    pub(crate) fn victim(&self, live_max: u64) -> Option<u64> {
+    /// What the cleaner should empty next: the segment with the fewest live places, at most `live_max`, that is
+    /// neither open nor free nor one of those it may not touch.
+    pub(crate) fn victim(&self, live_max: u64, may_touch: impl Fn(u64) -> bool) -> Option<u64> {
         let segments = self.segments.lock();
         let open = segments.open.map(|(segment, _)| segment);
         (0..segments.live.len() as u64)
-            .filter(|&segment| Some(segment) != open)
+            .filter(|&segment| Some(segment) != open && may_touch(segment))
             .filter(|&segment| (1..=live_max).contains(&u64::from(segments.live[segment as usize])))
             .min_by_key(|&segment| segments.live[segment as usize])
     }
