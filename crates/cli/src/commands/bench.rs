@@ -199,11 +199,7 @@ fn report(plan: &Plan, load: Duration, measured: &Measured) -> BenchReport {
         rss_bytes: memory::peak_resident_bytes(),
         budget_bytes: counters.budget_bytes,
         tiers: Tiers {
-            dram: Tier {
-                capacity_bytes: counters.dram_capacity_bytes,
-                hits: None,
-                ..Tier::default()
-            },
+            dram: Tier { capacity_bytes: counters.dram_capacity_bytes, hits: None, ..Tier::default() },
             middle: Tier::default(),
             store: Tier {
                 simulated: false,
