@@ -72,7 +72,7 @@ const ATTEMPTS_ALONE: u32 = 8;
 ///
 /// let db = Db::builder().dram(4 << 20).open(place.path().join("db"))?;
 /// assert_eq!(db.open_table("greetings")?.get("en")?.as_deref(), Some(&b"hello"[..]));
-/// # terrace::Result::Ok(())
+/// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Db {
@@ -184,7 +184,7 @@ impl Db {
     ///     Ok(count)
     /// })?;
     /// assert_eq!(count, 1);
-    /// # terrace::Result::Ok(())
+    /// # Ok::<(), terrace::Error>(())
     /// ```
     pub fn update<T>(&self, mut body: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
         let mut attempt = 0;

@@ -16,7 +16,7 @@
 //!     println!("{}: {}", String::from_utf8_lossy(&city), String::from_utf8_lossy(&people));
 //! }
 //! db.close()?;
-//! # terrace::Result::Ok(())
+//! # Ok::<(), terrace::Error>(())
 //! ```
 //!
 //! | module   | what is in it                                                              |

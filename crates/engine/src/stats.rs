@@ -18,7 +18,7 @@ use crate::db::core::Core;
 /// let stats = db.stats();
 /// assert_eq!(stats.budget_bytes, 4 << 20);
 /// assert!(stats.commits >= 2 && stats.log_flushes >= 2);
-/// # terrace::Result::Ok(())
+/// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -116,7 +116,7 @@ pub struct Stats {
 /// let report = db.verify()?;
 /// assert!(report.is_ok());
 /// assert_eq!(report.entries_checked, 1);
-/// # terrace::Result::Ok(())
+/// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]

@@ -30,11 +30,7 @@ fn balance(amount: u64) -> Vec<u8> {
     bytes
 }
 
-fn transfer(
-    transaction: &mut Transaction,
-    accounts: &Table,
-    random: &mut SmallRng,
-) -> terrace::Result<()> {
+fn transfer(transaction: &mut Transaction, accounts: &Table, random: &mut SmallRng) -> terrace::Result<()> {
     let (from, to) = (random.random_range(0..ACCOUNTS), random.random_range(0..ACCOUNTS));
     let held = number(transaction.get(accounts, name(from))?);
     let amount = if random.random_range(0..4) == 0 { held } else { random.random_range(0..=held) };
@@ -57,7 +53,9 @@ fn money_is_neither_made_nor_lost() {
     let db = open(1 << 20);
     let accounts = db.create_table("accounts").unwrap();
     let mut batch = WriteBatch::new();
-    (0..ACCOUNTS).for_each(|n| drop(batch.put(&accounts, name(n), balance(1000)).len()));
+    for n in 0..ACCOUNTS {
+        batch.put(&accounts, name(n), balance(1000));
+    }
     db.write(batch, Durability::Sync).unwrap();
     let stop = AtomicBool::new(false);
     let checked = AtomicU64::new(0);
@@ -195,9 +193,9 @@ fn phantoms_are_refused() {
             scope.spawn(move || {
                 let join = |n: u32| {
                     db.update(|transaction| {
-                        let there = transaction.prefix(group, "member").try_fold(0, |count, entry| {
-                            entry.map(|_| count + 1)
-                        })?;
+                        let there = transaction
+                            .prefix(group, "member")
+                            .try_fold(0, |count, entry| entry.map(|_| count + 1))?;
                         transaction.put(group, format!("member {thread} {n}"), "")?;
                         Ok(there)
                     })
@@ -218,7 +216,12 @@ fn phantoms_are_refused() {
 fn snapshot_survives_eviction_and_deletes() {
     let directory = Arc::new(MemoryDirectory::new());
     let builder = Db::builder().directory(directory).dram(6 << 20).page_size(4096);
-    let db = builder.old_version_bytes_max(4 << 20).log_max(1 << 20).durability(Durability::Buffered).open("").unwrap();
+    let db = builder
+        .old_version_bytes_max(4 << 20)
+        .log_max(1 << 20)
+        .durability(Durability::Buffered)
+        .open("")
+        .unwrap();
     let table = db.create_table("t").unwrap();
     let value = |n: u32, round: u32| [n.to_le_bytes(), round.to_le_bytes()].concat().repeat(30);
     for n in 0..4000u32 {
@@ -316,7 +319,9 @@ fn many_committing_threads_do_not_wait_in_a_circle() {
             scope.spawn(move || {
                 for n in 0..3u32 {
                     let mut batch = WriteBatch::new();
-                    (0..5u32).for_each(|part| drop(batch.put(table, format!("{thread} {n} {part}"), "v").len()));
+                    for part in 0..5u32 {
+                        batch.put(table, format!("{thread} {n} {part}"), "v");
+                    }
                     db.write(batch, Durability::Sync).unwrap();
                 }
             });

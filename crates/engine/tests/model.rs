@@ -119,13 +119,17 @@ impl Run {
             }
             Step::Scan(low, high, ends) => {
                 let (low, high) = (key(low), key(high));
-                let mut range = table.range::<Vec<u8>>((Bound::Included(low.clone()), Bound::Excluded(high.clone())));
+                let mut range =
+                    table.range::<Vec<u8>>((Bound::Included(low.clone()), Bound::Excluded(high.clone())));
                 let empty = low >= high;
                 let mut expected =
                     self.model.iter().filter(|(key, _)| !empty && **key >= low && **key < high);
                 for back in ends {
-                    let (got, expected) =
-                        if back { (range.next_back(), expected.next_back()) } else { (range.next(), expected.next()) };
+                    let (got, expected) = if back {
+                        (range.next_back(), expected.next_back())
+                    } else {
+                        (range.next(), expected.next())
+                    };
                     let expected = expected.map(|(key, value)| (key.clone(), value.clone()));
                     assert_eq!(got.map(Result::unwrap), expected);
                 }

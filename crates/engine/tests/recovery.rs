@@ -24,7 +24,11 @@ fn what_was_put_is_there_after_reopening() {
         db.close().unwrap();
         let db = open();
         let stats = db.stats();
-        assert_eq!((stats.changes_redone, stats.losers_undone), (0, 0), "a clean close leaves nothing to redo");
+        assert_eq!(
+            (stats.changes_redone, stats.losers_undone),
+            (0, 0),
+            "a clean close leaves nothing to redo"
+        );
         let table = db.open_table("t").unwrap();
         assert_eq!(table.get(8u32.to_be_bytes()).unwrap().unwrap(), format!("value 8 {mode:?}").as_bytes());
         assert_eq!(table.get(7u32.to_be_bytes()).unwrap(), None);

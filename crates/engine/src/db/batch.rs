@@ -14,7 +14,7 @@ use super::table::Table;
 /// batch.put(&table, "a", "1").put(&table, "b", "2").delete(&table, "a");
 /// db.write(batch, Durability::Sync)?;
 /// assert_eq!(table.first()?, Some((b"b".to_vec(), b"2".to_vec())));
-/// # terrace::Result::Ok(())
+/// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct WriteBatch {

@@ -108,7 +108,11 @@ impl Core {
         work()
     }
 
-    fn change_catalog(&self, changes: &[(&[u8], Option<Place>)], transfers: Vec<Transfer>) -> Result<Timestamp> {
+    fn change_catalog(
+        &self,
+        changes: &[(&[u8], Option<Place>)],
+        transfers: Vec<Transfer>,
+    ) -> Result<Timestamp> {
         let mut writes = WriteSet::default();
         for (name, place) in changes {
             match place {

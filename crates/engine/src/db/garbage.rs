@@ -147,7 +147,8 @@ pub(crate) fn entries(pool: &Pool) -> Result<Vec<(GarbageKey, Named)>> {
     GARBAGE.read_leaf(pool, Seek::First, &mut rows)?;
     loop {
         for index in 0..rows.len() {
-            let damaged = || Error::corrupt("the garbage tree", Some(rows.leaf.0), "an entry that means nothing");
+            let damaged =
+                || Error::corrupt("the garbage tree", Some(rows.leaf.0), "an entry that means nothing");
             let (kind, id) = GarbageKey::parse(rows.key(index)).ok_or_else(damaged)?;
             let named = match kind {
                 VALUE => Named::Value(Reference::decode(rows.value(index)).ok_or_else(damaged)?),
@@ -183,7 +184,9 @@ impl Core {
         for _ in 0..self.garbage.waiting() {
             let Some(item) = self.garbage.queue.lock().pop_front() else { break };
             let mut item = Some(item);
-            while left > 0 && let Some(next) = item {
+            while left > 0
+                && let Some(next) = item
+            {
                 match self.free_step(next) {
                     Ok(Freed::Later) => break,
                     Ok(Freed::Some(rest)) => {
@@ -206,7 +209,9 @@ impl Core {
 
     fn free_step(&self, item: Item) -> Result<Freed> {
         match item {
-            Item::Table { not_before, .. } if self.snapshots.oldest(&self.clock) < not_before => Ok(Freed::Later),
+            Item::Table { not_before, .. } if self.snapshots.oldest(&self.clock) < not_before => {
+                Ok(Freed::Later)
+            }
             Item::Table { root, .. } => {
                 if !(Tree { root }).release_step(&self.pool, self.step_pages(TABLE_STEP_PAGES))? {
                     return Ok(Freed::Some(Some(item)));

@@ -208,8 +208,7 @@ fn create(directory: &dyn Directory, layout: &Layout) -> Result<()> {
         device.map_err(|source| Error::io("create", &within(directory, file), None, source))
     };
     let files = Files { pages: open(NEW_PAGES)?, log: open(NEW_LOG)? };
-    let sync_names =
-        || directory.sync().map_err(|source| Error::io("sync", &directory.name(), None, source));
+    let sync_names = || directory.sync().map_err(|source| Error::io("sync", &directory.name(), None, source));
     let name = |from: &str, to: &str| {
         let renamed = directory.rename(from, to);
         renamed.map_err(|source| Error::io("rename", &within(directory, from), None, source))

@@ -65,11 +65,7 @@ impl Base<'_> {
             range.cover(if back { (left.0, high) } else { (low, left.1) });
             return Ok(None);
         };
-        range.cover(if back {
-            (Bound::Included(&key), high)
-        } else {
-            (low, Bound::Included(&key))
-        });
+        range.cover(if back { (Bound::Included(&key), high) } else { (low, Bound::Included(&key)) });
         self.reads.saw(id, &key, timestamp);
         Ok(Some((key, value)))
     }
@@ -103,7 +99,7 @@ impl DoubleEndedIterator for Base<'_> {
 /// transaction.put(&table, "b", "2")?;
 /// let keys: Vec<_> = transaction.range(&table, "a"..).map(|entry| entry.unwrap().0).collect();
 /// assert_eq!(keys, [b"a", b"b"]);
-/// # terrace::Result::Ok(())
+/// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct TransactionRange<'t> {

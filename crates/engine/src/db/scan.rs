@@ -320,9 +320,9 @@ pub(crate) fn stored(value: OldValue) -> Result<Option<Stored>> {
     Ok(match value {
         OldValue::Absent => None,
         OldValue::Inline(bytes) => Some(Stored::Inline(bytes.to_vec())),
-        OldValue::Overflow(OverflowRef(bytes)) => Some(Stored::Overflow(
-            Reference::decode(&bytes).expect("sixteen bytes are a reference"),
-        )),
+        OldValue::Overflow(OverflowRef(bytes)) => {
+            Some(Stored::Overflow(Reference::decode(&bytes).expect("sixteen bytes are a reference")))
+        }
     })
 }
 

@@ -26,7 +26,7 @@ use crate::txn::snapshots::SnapshotHandle;
 /// table.put(b"k", b"after")?;
 /// assert_eq!(snapshot.get(&table, b"k")?.as_deref(), Some(&b"before"[..]));
 /// assert_eq!(table.get(b"k")?.as_deref(), Some(&b"after"[..]));
-/// # terrace::Result::Ok(())
+/// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -115,7 +115,7 @@ impl Snapshot {
 /// assert_eq!(range.next().unwrap()?.0, b"a");
 /// assert_eq!(range.next_back().unwrap()?.0, b"c");
 /// assert_eq!(range.count(), 1);
-/// # terrace::Result::Ok(())
+/// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Range {

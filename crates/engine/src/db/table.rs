@@ -25,7 +25,7 @@ use crate::error::{Error, Result};
 /// assert_eq!(colours.get("sky")?.as_deref(), Some(&b"blue"[..]));
 /// assert!(colours.delete("sky")?);
 /// assert!(colours.is_empty()?);
-/// # terrace::Result::Ok(())
+/// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Table {

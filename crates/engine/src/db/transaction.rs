@@ -22,6 +22,9 @@ use crate::txn::versions::OverflowRef;
 use crate::txn::write_set::{NewValue, Write, WriteSet};
 use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
+/// Bytes of log that the change of one key takes beside key and value.
+const RECORD_BYTES: usize = 160;
+
 /// Several reads and writes that happen as one, or not at all.
 ///
 /// It reads what is committed at the moment of each read, and its own writes. When it commits, all that it read must
@@ -44,7 +47,7 @@ use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 /// assert_eq!(accounts.get("bob")?, None, "not before it commits");
 /// transaction.commit()?;
 /// assert_eq!(accounts.len()?, 2);
-/// # terrace::Result::Ok(())
+/// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Transaction {
@@ -220,7 +223,9 @@ impl Transaction {
         if key.len() > MAX_KEY_BYTES {
             return Err(Error::KeyTooLarge { length: key.len(), max: MAX_KEY_BYTES });
         }
-        let bytes = (self.writes.log_bytes() + self.writes.len() * 160 + key.len() + value_bytes) as u64;
+        // What it will take of the log, roughly, and what it takes of memory now.
+        let logged = self.writes.log_bytes() + self.writes.len() * RECORD_BYTES;
+        let bytes = (logged.max(self.writes.size_bytes()) + key.len() + value_bytes) as u64;
         let max = self.shared.pool.wal().max_reservation();
         if bytes > max {
             return Err(Error::TransactionTooLarge { bytes, max });

@@ -69,7 +69,9 @@ impl<'a> Inverse<'a> {
     /// The change that takes the other back.
     pub(crate) fn change(&self) -> Change<'a> {
         match self.old {
-            Some(OldEntry { timestamp, flags, value }) => Change::Put { key: self.key, timestamp, flags, value },
+            Some(OldEntry { timestamp, flags, value }) => {
+                Change::Put { key: self.key, timestamp, flags, value }
+            }
             None => Change::Remove { key: self.key },
         }
     }
@@ -83,12 +85,8 @@ impl Undo for KeyUndo {
     fn undo(&self, pool: &Pool, loser: Timestamp, previous: Lsn, undo_next: Lsn, undo: &[u8]) -> Result<Lsn> {
         let inverse = Inverse::decode(undo)
             .ok_or_else(|| Error::corrupt("the log", None, format!("commit {loser} cannot be undone")))?;
-        let mut write = Write {
-            transaction: loser,
-            previous,
-            compensation: Some(undo_next),
-            ..Write::default()
-        };
+        let mut write =
+            Write { transaction: loser, previous, compensation: Some(undo_next), ..Write::default() };
         let appended = Tree { root: inverse.root }.apply(pool, &mut write, inverse.change())?;
         Ok(appended.lsn)
     }

@@ -122,17 +122,14 @@ impl Findings<'_> {
 
     fn garbage(&mut self, named: Named) -> Result<()> {
         match named {
-            Named::Table(root) => {
-                self.owned(&format!("the dropped table at page {root}"), |found| {
-                    found.tree(Tree { root }, false)
-                })
-            }
+            Named::Table(root) => self.owned(&format!("the dropped table at page {root}"), |found| {
+                found.tree(Tree { root }, false)
+            }),
             Named::Value(reference) => {
                 let owner = format!("the garbage value at page {}", reference.head);
                 self.owned(&owner, |found| {
                     let mut pages = Vec::new();
-                    let walked =
-                        chain_pages(&found.core.pool, reference.head, &mut |page| pages.push(page));
+                    let walked = chain_pages(&found.core.pool, reference.head, &mut |page| pages.push(page));
                     found.met(pages);
                     walked
                 })

@@ -97,20 +97,6 @@ impl LockTable {
         set
     }
 
-    /// Locks all `keys` for `owner`, or none when one of them is locked by another.
-    pub(crate) fn try_lock<'k>(
-        &self,
-        owner: u64,
-        keys: impl IntoIterator<Item = (TableId, &'k [u8])>,
-    ) -> Option<LockSet<'_>> {
-        let mut set = self.prepare(owner, keys);
-        while let Some(&slot) = set.slots.get(set.held) {
-            self.slots[slot as usize].compare_exchange(0, owner, SeqCst, SeqCst).ok()?;
-            set.held += 1;
-        }
-        Some(set)
-    }
-
     /// Whether a commit other than `me` holds the lock that covers this key.
     #[inline]
     pub(crate) fn is_locked_by_other(&self, table: TableId, key: &[u8], me: u64) -> bool {
@@ -160,13 +146,6 @@ impl LockTable {
     }
 }
 
-impl LockSet<'_> {
-    /// How many slots are locked; at most the number of keys asked for.
-    pub(crate) fn len(&self) -> usize {
-        self.held
-    }
-}
-
 impl Drop for LockSet<'_> {
     fn drop(&mut self) {
         for &slot in &self.slots[..self.held] {
@@ -196,22 +175,12 @@ mod tests {
         assert_eq!(locks.slots.len(), 1024);
         assert_eq!(locks.size_bytes(), 1024 * 8 + BEDS * 128);
         let set = locks.lock(7, [(TABLE, &b"a"[..]), (TABLE, b"b"), (TABLE, b"a")]);
-        assert!(set.len() <= 2);
+        assert!(set.held <= 2);
         assert!(locks.is_locked_by_other(TABLE, b"a", 8));
         assert!(!locks.is_locked_by_other(TABLE, b"a", 7));
-        assert!(locks.try_lock(8, [(TABLE, &b"b"[..])]).is_none());
+        assert!(locks.is_locked_by_other(TABLE, b"b", 8));
         drop(set);
         assert!(!locks.is_locked_by_other(TABLE, b"a", 8));
-        assert_eq!(locks.try_lock(8, [(TABLE, &b"b"[..])]).unwrap().len(), 1);
-    }
-
-    #[test]
-    fn a_failed_attempt_leaves_nothing_locked() {
-        let locks = LockTable::new(1 << 16);
-        let keys = names(&(0..100).collect::<Vec<_>>());
-        let held = locks.lock(1, [(TABLE, &keys[50][..])]);
-        assert!(locks.try_lock(2, keys.iter().map(|key| (TABLE, &key[..]))).is_none());
-        drop(held);
         assert!(locks.slots.iter().all(|slot| slot.load(SeqCst) == 0));
     }
 

@@ -122,30 +122,9 @@ impl ReadSet {
         self.highest
     }
 
-    /// Notes a timestamp that was read and needs no validation, so that the acknowledgement waits for it.
-    pub(crate) fn note(&mut self, timestamp: Timestamp) {
-        self.highest = self.highest.max(timestamp);
-    }
-
     /// Whether nothing was read.
     pub(crate) fn is_empty(&self) -> bool {
         self.points.is_empty() && self.ranges.is_empty()
-    }
-
-    /// Bytes of memory taken.
-    pub(crate) fn size_bytes(&self) -> usize {
-        let bound = |bound: &Bound<Box<[u8]>>| match bound {
-            Bound::Included(key) | Bound::Excluded(key) => key.len(),
-            Bound::Unbounded => 0,
-        };
-        let ranges = self.ranges.iter().map(|range| {
-            let bounds = range.covered.as_ref().map_or(0, |(low, high)| bound(low) + bound(high));
-            bounds + range.leaves.capacity() * size_of::<(PageId, u64)>()
-        });
-        self.keys.capacity()
-            + self.points.capacity() * size_of::<Point>()
-            + self.ranges.capacity() * size_of::<RangeRead>()
-            + ranges.sum::<usize>()
     }
 }
 
@@ -239,7 +218,6 @@ mod tests {
         assert_eq!(seen[1], PointRead { table: TableId(2), key: b"", seen: None });
         assert_eq!(seen[2], PointRead { table: TABLE, key: b"another", seen: Some(Timestamp(5)) });
         assert_eq!(reads.highest(), Timestamp(7));
-        assert!(reads.size_bytes() >= 10 + 3 * size_of::<Point>());
     }
 
     #[test]
@@ -255,8 +233,6 @@ mod tests {
         assert_eq!(range.covered(), Some((Included(&b"a"[..]), Unbounded)));
         assert_eq!((range.table(), range.leaves()), (TABLE, &[(PageId(4), 12)][..]));
         assert_eq!(reads.highest(), Timestamp(9));
-        reads.note(Timestamp(11));
-        assert_eq!(reads.highest(), Timestamp(11));
         let _: KeyRange<'_> = (Excluded(b"a"), Unbounded);
     }
 
