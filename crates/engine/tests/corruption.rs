@@ -83,7 +83,10 @@ impl Files {
                 }
             }
         }
-        println!("{}: {cases} bytes changed, found in {found}, without effect in the others", [PAGES, LOG][file]);
+        println!(
+            "{}: {cases} bytes changed, found in {found}, without effect in the others",
+            [PAGES, LOG][file]
+        );
         assert!(found > 0);
     }
 }
@@ -96,7 +99,8 @@ fn write(device: &dyn BlockDevice, content: &[u8]) {
 }
 
 fn open(directory: &MemoryDirectory, seed: u64) -> Result<Db> {
-    let builder = Db::builder().directory(Arc::new(directory.clone())).dram(1 << 20).page_size(PAGE_BYTES as u64);
+    let builder =
+        Db::builder().directory(Arc::new(directory.clone())).dram(1 << 20).page_size(PAGE_BYTES as u64);
     builder.log_max(256 << 10).mode(Mode::Inline).seed(seed).open("")
 }
 
@@ -174,7 +178,7 @@ fn a_write_that_was_lost_is_found() {
     let db = open(&directory, 1).unwrap();
     let table = db.open_table("t").unwrap();
     // Places are used again only after several rounds.
-    for round in 0..20u8 {
+    for round in 0..250u8 {
         for number in 0..200u32 {
             table.put(number.to_be_bytes(), [round; 60]).unwrap();
         }

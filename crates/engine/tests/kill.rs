@@ -50,7 +50,12 @@ fn marker(thread: u64) -> String {
 fn write_for_ever(db: &Db, table: &Table, thread: u64, mut number: u64) {
     let tell = |what: char, number: u64| {
         let line = format!("{what} {thread} {number}\n");
-        if std::io::stdout().lock().write_all(line.as_bytes()).and_then(|()| std::io::stdout().flush()).is_err() {
+        if std::io::stdout()
+            .lock()
+            .write_all(line.as_bytes())
+            .and_then(|()| std::io::stdout().flush())
+            .is_err()
+        {
             std::process::exit(0);
         }
     };
@@ -108,7 +113,10 @@ fn check(path: &Path, ledger: &mut BTreeMap<u64, (u64, u64)>) {
         assert!(found == *acknowledged || found == *begun, "{found}, not {acknowledged} or {begun}");
         for name in 0..KEYS {
             let wanted = (found > 0).then(|| value(thread, name, found));
-            assert!(table.get(key(thread, name)).unwrap() == wanted, "transaction {found} of {thread} is not whole");
+            assert!(
+                table.get(key(thread, name)).unwrap() == wanted,
+                "transaction {found} of {thread} is not whole"
+            );
         }
         (*acknowledged, *begun) = (found, found);
     }
@@ -116,7 +124,10 @@ fn check(path: &Path, ledger: &mut BTreeMap<u64, (u64, u64)>) {
 }
 
 /// Notes what the child says until its end.
-fn listen(lines: impl Iterator<Item = std::io::Result<String>>, ledger: &mut BTreeMap<u64, (u64, u64)>) -> u64 {
+fn listen(
+    lines: impl Iterator<Item = std::io::Result<String>>,
+    ledger: &mut BTreeMap<u64, (u64, u64)>,
+) -> u64 {
     let mut commits = 0;
     for line in lines.map_while(Result::ok) {
         let words: Vec<_> = line.split(' ').collect();

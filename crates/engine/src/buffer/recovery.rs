@@ -527,7 +527,8 @@ impl<'a> Analysis<'a> {
     /// Holds the number of page ids against what there are chunks for: ids beyond were never used, whatever a
     /// superblock says, and nothing is allocated on its word alone.
     fn finish_mapping(&mut self) -> Result<()> {
-        self.ids_end = self.ids_end.clamp(1, (self.mapping.chunks.len() as u64 * self.mapping.per_chunk).max(1));
+        self.ids_end =
+            self.ids_end.clamp(1, (self.mapping.chunks.len() as u64 * self.mapping.per_chunk).max(1));
         if self.ids_end > self.table.pages_max() {
             return Err(Error::Config(format!(
                 "the database has {} pages, more than the page table may hold; raise the limit",

@@ -83,12 +83,14 @@ impl LogScan {
                 Ok(Some(record))
             }
             found => {
-                let newer = found.filter(|record| record.epoch() > self.rule.epoch).map(|record| record.epoch());
+                let newer =
+                    found.filter(|record| record.epoch() > self.rule.epoch).map(|record| record.epoch());
                 self.ended = true;
                 match newer {
                     Some(epoch) if !planted(Bug::AppendBeforeEpochSync) => {
-                        let what = format!("the log goes on at {lsn} in epoch {epoch}, which no superblock knows");
-                        Err(Error::corrupt(self.window.device.name(), None, what))
+                        let what =
+                            format!("the log goes on at {lsn} in epoch {epoch}, which no superblock knows");
+                        Err(Error::corrupt("the log", None, what))
                     }
                     _ => Ok(None),
                 }
