@@ -73,3 +73,13 @@ fn a_hostile_log_is_an_error_or_harmless() {
 fn operations_do_what_a_map_does() {
     run(terrace_fuzz::operations);
 }
+
+/// An entry's timestamp above the clock's panicked; the id of a page was believed and a table of that size was made.
+#[test]
+fn logs_that_were_too_hostile_once() {
+    for seed in [147_023_199_187_765, 133_012_256_991_209] {
+        let (_case, began) = (Case(seed), Instant::now());
+        terrace_fuzz::log(&Random(seed).input());
+        assert!(began.elapsed() < Duration::from_secs(5), "took {:?}", began.elapsed());
+    }
+}

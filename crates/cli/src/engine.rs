@@ -178,7 +178,6 @@ fn counters(stats: &Stats) -> Counters {
         budget_bytes: stats.budget_bytes,
         dram_capacity_bytes: stats.frame_bytes,
         store_capacity_bytes: stats.file_bytes,
-        dram_hits: 0,
         store_hits: stats.faults,
         store_read_bytes: stats.read_bytes,
         store_written_bytes: stats.written_bytes,

@@ -116,8 +116,6 @@ pub struct Counters {
     pub dram_capacity_bytes: u64,
     /// Bytes the page file takes.
     pub store_capacity_bytes: u64,
-    /// Page accesses answered from DRAM.
-    pub dram_hits: u64,
     /// Page accesses that had to read the store.
     pub store_hits: u64,
     /// Bytes read from the store.
@@ -143,7 +141,6 @@ impl Counters {
             earlier.stalls.iter().find(|(name, _)| name == reason).map_or(0, |(_, count)| *count)
         };
         Counters {
-            dram_hits: self.dram_hits.saturating_sub(earlier.dram_hits),
             store_hits: self.store_hits.saturating_sub(earlier.store_hits),
             store_read_bytes: self.store_read_bytes.saturating_sub(earlier.store_read_bytes),
             store_written_bytes: self.store_written_bytes.saturating_sub(earlier.store_written_bytes),
@@ -311,15 +308,15 @@ pub mod tests {
 
     #[test]
     fn counters_are_differences_but_capacities_are_not() {
-        let earlier = Counters { dram_hits: 5, stalls: vec![("log".into(), 2)], ..Counters::default() };
+        let earlier = Counters { store_hits: 5, stalls: vec![("log".into(), 2)], ..Counters::default() };
         let later = Counters {
-            dram_hits: 7,
+            store_hits: 7,
             dram_capacity_bytes: 9,
             stalls: vec![("log".into(), 3), ("frame".into(), 1)],
             ..Counters::default()
         };
         let between = later.since(&earlier);
-        assert_eq!((between.dram_hits, between.dram_capacity_bytes), (2, 9));
+        assert_eq!((between.store_hits, between.dram_capacity_bytes), (2, 9));
         assert_eq!(between.stalls, vec![("log".to_owned(), 1), ("frame".to_owned(), 1)]);
     }
 }

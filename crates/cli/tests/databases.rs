@@ -131,18 +131,27 @@ fn a_busy_database_names_its_owner_and_a_killed_one_is_free() {
     let (_directory, db) = place();
     succeed(&["put", &db, "--table", "t", "key", "value"]);
     // It waits for its standard input with the database open.
-    let mut owner =
-        command(&["load", &db, "--table", "t", "--format", "jsonl", "-"]).spawn().expect("starts");
-    let mut input = owner.stdin.take().expect("piped");
-    input.write_all(b"{\"key\": \"other\", \"value\": \"1\"}\n").expect("written");
+    let hold = || {
+        let mut owner =
+            command(&["load", &db, "--table", "t", "--format", "jsonl", "-"]).spawn().expect("starts");
+        let mut input = owner.stdin.take().expect("piped");
+        // It may have ended already, see below.
+        let _ = input.write_all(b"{\"key\": \"other\", \"value\": \"1\"}\n");
+        (owner, input)
+    };
+    let (mut owner, mut input) = hold();
     let began = Instant::now();
     let refused = loop {
         let output = terrace(&["put", &db, "--table", "t", "key", "value"]);
         if output.status.code() != Some(0) {
             break output;
         }
-        assert!(began.elapsed() < Duration::from_secs(20), "the owner never opened the database");
-        thread::sleep(Duration::from_millis(20));
+        assert!(began.elapsed() < Duration::from_secs(60), "the owner never opened the database");
+        // The one who asks had the database just then, and the owner was refused.
+        if owner.try_wait().expect("asked").is_some() {
+            (owner, input) = hold();
+        }
+        thread::sleep(Duration::from_millis(200));
     };
     assert_eq!(refused.status.code(), Some(1));
     let said = text(&refused.stderr);

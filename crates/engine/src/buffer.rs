@@ -18,6 +18,7 @@
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
 //! | `recovery.rs`   | from superblock and log to a pool that is as it was                  |
 
+#[cfg(test)]
 mod audit;
 pub(crate) mod backoff;
 mod change;
@@ -40,8 +41,10 @@ mod write_back;
 
 pub(crate) use change::{Edit, Grant, NewPage};
 pub(crate) use frames::HEADER_BYTES as FRAME_HEADER_BYTES;
-pub(crate) use guard::{ReadGuard, WriteGuard};
+pub(crate) use guard::ReadGuard;
+#[cfg(test)]
+pub(crate) use guard::WriteGuard;
 pub use pool::Mode;
 pub(crate) use pool::{Pool, Stop};
-pub(crate) use recovery::{Files, Layout, Loser, PoolOptions, Recovered, Redo};
+pub(crate) use recovery::{Files, Layout, PoolOptions, Recovered, Redo};
 pub(crate) use undo::Undo;

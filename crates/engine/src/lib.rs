@@ -28,6 +28,11 @@
 //! | `wal`    | the log                                                                     |
 //! | `store`  | images of pages, and the space of the page file                             |
 
+/// The read-me's example, so that it is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct ReadMe;
+
 mod buffer;
 mod config;
 #[cfg(test)]

@@ -47,11 +47,11 @@ use std::sync::Arc;
 
 use terrace_block::{AlignedBuffer, BlockDevice};
 
-pub(crate) use layout::{CAPACITY_MIN, Geometry, LOG_VERSION, LogHeader, read_header, write_header};
-pub(crate) use parse::{Change, NotARecord, RecordView};
+pub(crate) use layout::{Geometry, LogHeader, read_header, write_header};
+pub(crate) use parse::{Change, RecordView};
 pub(crate) use record::{
-    ALLOCATES, COMMITS, COMPENSATION, ChunkEntry, HEADER_BYTES, Kind, MappingEntry, RECORD_ALIGNMENT,
-    RECORD_BYTES_MAX, RecordBuilder, change_kind,
+    ALLOCATES, ChunkEntry, HEADER_BYTES, Kind, MappingEntry, RECORD_ALIGNMENT, RECORD_BYTES_MAX,
+    RecordBuilder, change_kind,
 };
 pub(crate) use scan::{EpochRule, LogScan, RecordReader, rewrite_tail};
 pub(crate) use space::{Class, Reservation};
@@ -290,12 +290,7 @@ impl Wal {
     /// Notes that work begins whose records must stay in the log until it is finished. Waits while a great many others
     /// are under way, so it is called before anything is latched.
     pub(crate) fn enter(&self) -> Ticket<'_> {
-        self.tickets.enter(&self.ring, Lsn(u64::MAX))
-    }
-
-    /// As [`Wal::enter`], for work that recovery found begun at `from`.
-    pub(crate) fn enter_from(&self, from: Lsn) -> Ticket<'_> {
-        self.tickets.enter(&self.ring, from)
+        self.tickets.enter(&self.ring)
     }
 
     /// Leaves `ticket` behind until the log is durable up to `end`, and then lets it go.

@@ -71,7 +71,8 @@ struct Tiers {
 struct Tier {
     simulated: bool,
     capacity_bytes: u64,
-    hits: u64,
+    /// Page accesses answered from here; null where they are not counted: a hit in memory writes nothing.
+    hits: Option<u64>,
     read_bytes: u64,
     written_bytes: u64,
 }
@@ -198,16 +199,12 @@ fn report(plan: &Plan, load: Duration, measured: &Measured) -> BenchReport {
         rss_bytes: memory::peak_resident_bytes(),
         budget_bytes: counters.budget_bytes,
         tiers: Tiers {
-            dram: Tier {
-                capacity_bytes: counters.dram_capacity_bytes,
-                hits: counters.dram_hits,
-                ..Tier::default()
-            },
+            dram: Tier { capacity_bytes: counters.dram_capacity_bytes, hits: None, ..Tier::default() },
             middle: Tier::default(),
             store: Tier {
                 simulated: false,
                 capacity_bytes: counters.store_capacity_bytes,
-                hits: counters.store_hits,
+                hits: Some(counters.store_hits),
                 read_bytes: counters.store_read_bytes,
                 written_bytes: counters.store_written_bytes,
             },

@@ -209,6 +209,7 @@ impl<'a> Demo<'a> {
                 thread::sleep(Duration::from_millis(10));
                 track.remember(memory::resident_bytes(Some(id)));
             }
+            track.idle_until(self.now());
             let serving = Instant::now();
             let mut before = operations();
             while serving.elapsed() < LIFE && !ended.load(Ordering::SeqCst) {
@@ -255,6 +256,7 @@ impl<'a> Demo<'a> {
         with_database(self.opener, &self.settings, |database| {
             let table = database.table(TABLE, false)?;
             let track = &mut summary.track;
+            track.idle_until(self.now());
             let served = serve_for(SERVE, &*table, keys, &plan, &mut |done| {
                 track.add(self.now(), done, memory::resident_bytes(None));
             })?;
@@ -312,6 +314,7 @@ fn load(store: &dyn Store, corpus: &Corpus, bytes: u64, watch: &mut dyn FnMut(u6
             (since, told) = (0, Instant::now());
         }
     }
+    watch(since);
     Ok((records, total))
 }
 

@@ -16,7 +16,10 @@ pub const OVERHEAD_BYTES: u64 = 32 << 20;
 /// Throughput and memory over the whole demo.
 #[derive(Debug, Default)]
 pub struct Track {
+    /// From when on, operations a second.
     rates: Vec<(f64, f64)>,
+    /// Up to when operations are accounted for.
+    since: f64,
     memory: Vec<(f64, f64)>,
     /// The most memory seen.
     pub memory_bytes_max: u64,
@@ -25,10 +28,22 @@ pub struct Track {
 impl Track {
     /// Adds operations completed since the last call, and memory now.
     pub fn add(&mut self, second: f64, operations: u64, memory_bytes: u64) {
-        let before = self.rates.last().map_or(0.0, |(second, _)| *second);
-        self.rates.push((second, operations as f64 / (second - before).max(1e-3)));
+        self.rates.push((self.since, operations as f64 / (second - self.since).max(1e-3)));
+        self.since = second;
         self.memory.push((second, memory_bytes as f64 / f64::from(1 << 20)));
         self.remember(memory_bytes);
+    }
+
+    /// Nothing was served since the last call.
+    pub fn idle_until(&mut self, second: f64) {
+        self.rates.push((self.since, 0.0));
+        self.since = second;
+    }
+
+    /// The rates, with the end of the last one.
+    fn steps(&self) -> Vec<(f64, f64)> {
+        let end = self.rates.last().map(|&(_, rate)| (self.since, rate));
+        self.rates.iter().copied().chain(end).collect()
     }
 
     /// Takes note of memory only.
@@ -324,7 +339,7 @@ impl Summary {
         }
         let mut lines =
             Lines::new("Operations a second, from the load to the last run", "seconds", "operations/s")
-                .line("operations", self.track.rates.clone());
+                .line("operations", self.track.steps());
         lines.steps = true;
         report.lines(&self.marked(lines));
     }

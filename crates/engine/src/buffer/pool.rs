@@ -3,8 +3,8 @@
 //! A reader asks for a page by id and gets a guard. [`Pool::read`] gives an optimistic one, which holds nothing and
 //! is worth something only after `validate`; [`Pool::latch`] an exclusive one. Both fault the page in when it is not
 //! resident, so both may do I/O and wait for a frame, and **no latch may be held when calling them**. Code that
-//! holds a latch and needs another page uses [`Pool::try_latch`], which does neither, and on refusal gives up
-//! everything and starts again. That rule is what makes waiting for frames and log space free of deadlocks.
+//! changes several pages faults all of them in, latches them without waiting, and on refusal gives up everything and
+//! starts again. That rule is what makes waiting for frames and log space free of deadlocks.
 //!
 //! Lock order: upkeep, page latch, events, free frames, page ids, segments of the space.
 
@@ -135,6 +135,7 @@ impl Pool {
     }
 
     /// Page ids from here on were never used.
+    #[cfg(test)]
     pub(crate) fn page_ids_end(&self) -> u64 {
         self.ids.lock().end
     }
@@ -172,6 +173,7 @@ impl Pool {
     }
 
     /// Latches `id` exclusively if it is resident and nobody holds it now. May be called with latches held.
+    #[cfg(test)]
     pub(crate) fn try_latch(&self, id: PageId) -> Option<WriteGuard<'_>> {
         let entry = self.table.entry(id)?;
         let seen = entry.latch().load();

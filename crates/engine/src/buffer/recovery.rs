@@ -38,6 +38,13 @@ use crate::wal::{
     change_kind, read_header, rewrite_tail,
 };
 
+/// Beyond what any clock will reach; it leaves room for the ones to come.
+const TIMESTAMP_MAX: u64 = 1 << 62;
+/// Bytes of log that an allocation takes at the least.
+const ALLOCATION_BYTES_MIN: u64 = 16;
+/// Page ids that were given out and not logged when the database stopped: some for each thread.
+const IDS_HELD_MAX: u64 = 1 << 16;
+
 /// The two files a pool lives on.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
@@ -153,6 +160,10 @@ impl Pool {
         let mut records = scan(superblock.cut)?;
         while let Some(record) = records.next()? {
             state.note_owner(&record);
+        }
+        if state.highest.0 > TIMESTAMP_MAX {
+            let what = format!("timestamp {} was never drawn", state.highest);
+            return Err(Error::corrupt(files.log.name(), None, what));
         }
         state.load_chunks()?;
         let mut records = scan(superblock.cut)?;
@@ -320,6 +331,8 @@ struct Analysis<'a> {
     born: HashMap<u64, Lsn>,
     highest: Timestamp,
     ids_end: u64,
+    /// No id that the log allocates can be this high: ids are given out in turn, each by a record of the log.
+    ids_limit: u64,
     segments: u64,
     segment_pages: u64,
     unwritten: std::collections::HashSet<u64>,
@@ -347,6 +360,10 @@ impl<'a> Analysis<'a> {
             born: HashMap::new(),
             highest: superblock.highest_timestamp,
             ids_end: superblock.page_ids_end,
+            ids_limit: superblock
+                .page_ids_end
+                .saturating_add(superblock.log_capacity / ALLOCATION_BYTES_MIN + IDS_HELD_MAX)
+                .min(options.pages_max),
             segments: superblock.segments,
             segment_pages: u64::from(superblock.segment_pages),
             unwritten: std::collections::HashSet::new(),
@@ -480,7 +497,7 @@ impl<'a> Analysis<'a> {
                         continue;
                     }
                     self.born.insert(change.page.0, lsn);
-                    if self.is_news(change.page, lsn) {
+                    if self.is_news(change.page, lsn)? {
                         self.set(change.page, if allocates { Mapped::UNWRITTEN } else { Mapped::FREE })?;
                     }
                 }
@@ -488,7 +505,7 @@ impl<'a> Analysis<'a> {
             Kind::Mapping if !planted(Bug::BaseThroughOldMapping) => {
                 for entry in record.mappings() {
                     // An image that was in flight while its page was freed is nobody's.
-                    if self.is_news(entry.page, lsn) && self.is_allocated(entry.page) {
+                    if self.is_news(entry.page, lsn)? && self.is_allocated(entry.page) {
                         self.set(entry.page, Mapped::at(entry.place, entry.check))?;
                     }
                 }
@@ -499,13 +516,17 @@ impl<'a> Analysis<'a> {
     }
 
     /// Whether the chunk's image lacks a record at `lsn`; if so the chunk is dirty since then.
-    fn is_news(&mut self, id: PageId, lsn: Lsn) -> bool {
+    fn is_news(&mut self, id: PageId, lsn: Lsn) -> Result<bool> {
         let number = self.mapping.chunk_of(id) as usize;
         if self.chunk_current.get(number).is_some_and(|&current| lsn < current) {
-            return false;
+            return Ok(false);
+        }
+        if id.0 >= self.ids_limit {
+            let what = format!("the record at {lsn} names a page that cannot be");
+            return Err(Error::corrupt("the log", Some(id.0), what));
         }
         self.mapping.dirty(id, lsn);
-        true
+        Ok(true)
     }
 
     /// Holds the number of page ids against what there are chunks for: ids beyond were never used, whatever a

@@ -187,7 +187,14 @@ impl Pool {
         }
         let file = self.device.name();
         let offset = runs.first().map(|run| run.first * self.page_bytes as u64);
-        self.device.write_batch(&writes).map_err(|source| Error::io("write", file, offset, source))
+        let written =
+            self.device.write_batch(&writes).map_err(|source| Error::io("write", file, offset, source));
+        written.inspect_err(|error| {
+            if !matches!(error, Error::Full { .. }) {
+                // A device that loses writes cannot be trusted with the next ones (durability, rule 14).
+                self.wal.poison(&error.to_string());
+            }
+        })
     }
 
     /// Makes everything written to the page file durable.

@@ -128,7 +128,7 @@ impl Run {
             match outcome {
                 Ok(()) => {}
                 Err(Halt::Engine(_)) if disk.crashed().is_some() => {}
-                Err(halt) => return Err(format!("life {life}: {halt:?}")),
+                Err(halt) => return Err(format!("life {life}: {halt}")),
             }
             drop(pool);
             let place = disk.crashed();

@@ -21,6 +21,15 @@ pub(super) enum Halt {
     Wrong(String),
 }
 
+impl std::fmt::Display for Halt {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Halt::Engine(error) => write!(to, "the engine failed: {error}"),
+            Halt::Wrong(what) => to.write_str(what),
+        }
+    }
+}
+
 impl From<Error> for Halt {
     fn from(error: Error) -> Self {
         Halt::Engine(error)

@@ -173,6 +173,9 @@ impl Core {
         // An absent key has no timestamp: if any was deleted lately, wait for whatever may have done it.
         let deleted = work.tables.iter().any(|table| !self.versions.nothing_deleted(table.id));
         let needs = if deleted { self.clock.highest_drawn() } else { work.reads.highest() };
+        if needs > self.clock.highest_drawn() {
+            return Err(self.never_drawn(needs));
+        }
         self.clock.wait_visible(needs, || self.pump())?;
         self.counters.commits.fetch_add(1, Relaxed);
         Ok(Committed { timestamp: Timestamp::NONE, existed: false })
@@ -216,6 +219,12 @@ impl Core {
             drop(drawn);
             self.clock.advance(self.pool.wal().durable());
             return Err(error);
+        }
+        let newest = olds.iter().flatten().map(|old| old.timestamp).max();
+        if newest.is_some_and(|newest| newest >= timestamp) {
+            drop(drawn);
+            self.clock.advance(self.pool.wal().durable());
+            return Err(self.never_drawn(newest.unwrap_or_default()));
         }
         for ((table, key, write), old) in steps() {
             let deletes = *write == Write::Delete;
@@ -265,6 +274,12 @@ impl Core {
         }
         self.clock.wait_visible(timestamp, || self.pump())?;
         Ok(Committed { timestamp, existed })
+    }
+
+    /// An entry has a timestamp that the clock, which starts above all there ever were, has not reached.
+    fn never_drawn(&self, timestamp: Timestamp) -> Error {
+        let what = format!("an entry has timestamp {timestamp}, which was never drawn");
+        Error::corrupt(self.pool.file(), None, what)
     }
 
     /// What the entries of all keys are, in the order of the write set. Brings their leaves into frames.

@@ -91,12 +91,15 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         store_bytes_max: u64::MAX,
         mode: Mode::Inline,
     };
-    let Recovered { mut pool, losers, highest_timestamp, redone, .. } =
+    let Recovered { mut pool, losers, highest_timestamp, redone, log_end } =
         Pool::recover(&files, &options, &NodeRedo)?;
     if builder.read_only && (redone > 0 || !losers.is_empty()) {
         return Err(Error::Config(format!(
             "{name} was not closed cleanly and can only be recovered by writing; open it once for writing"
         )));
+    }
+    if redone > 0 || !losers.is_empty() {
+        tracing::info!(%log_end, redone, losers = losers.len(), "the database is recovered");
     }
     let counters = Counters::default();
     counters.changes_redone.store(redone, std::sync::atomic::Ordering::Relaxed);

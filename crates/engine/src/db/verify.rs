@@ -147,6 +147,10 @@ impl Findings<'_> {
                 return self.note(error);
             }
             self.report.entries_checked += rows.len() as u64;
+            let newest = (0..rows.len()).map(|index| rows.timestamp(index)).max().unwrap_or_default();
+            if newest > self.core.clock.highest_drawn() {
+                self.damage(Some(rows.leaf), format!("it has timestamp {newest}, which was never drawn"));
+            }
             upper = rows.upper.take();
             if upper.is_none() {
                 return Ok(());

@@ -345,12 +345,6 @@ impl<V: View> Node<V> {
         index + usize::from(found)
     }
 
-    /// The child of an inner node responsible for `key`.
-    #[inline]
-    pub(crate) fn child_for(&self, key: &[u8]) -> PageId {
-        self.child_at(self.child_index(key))
-    }
-
     /// Where a fence is and how long; `None` is a missing upper fence.
     fn fence(&self, place: usize) -> Option<(usize, usize)> {
         let (at, length) = (self.view.u16(place), self.view.u16(place + 2));

@@ -14,9 +14,10 @@ use super::leaf::Put;
 use super::{inner, leaf, split};
 use crate::error::Result;
 use crate::ids::{PageId, Timestamp};
+use crate::wal::change_kind;
 
 /// Kinds of change, as stored in the log. Those below 16 belong to the log itself.
-pub(crate) const LEAF_PUT: u8 = 16;
+pub(crate) const LEAF_PUT: u8 = change_kind::INDEX_FIRST;
 pub(crate) const LEAF_REMOVE: u8 = 17;
 pub(crate) const TRUNCATE: u8 = 18;
 pub(crate) const INNER_INSERT: u8 = 19;

@@ -11,14 +11,12 @@
 
 use std::ops::Range;
 
-use super::edit::{damaged, put_u16, put_u64};
+use super::edit::{put_u16, put_u64};
 use super::node::{BODY, FLAGS, KIND, LEVEL, PAGE_ID};
 use crate::buffer::view::View;
 use crate::error::Result;
 use crate::ids::PageId;
 use crate::store::page;
-
-pub(crate) use super::chain::{FreeStep, Part, chain_pages, free_step, read_value, store_part};
 
 /// Page kinds, as stored in the page header.
 pub(crate) const OVERFLOW_INDEX: u8 = page::Kind::OverflowIndex as u8;
@@ -154,13 +152,4 @@ pub(crate) fn check(page: &[u8]) -> Result<(), String> {
 pub(crate) fn expected_length(page_bytes: usize, total_length: u64, number: u64) -> usize {
     let capacity = data_capacity(page_bytes) as u64;
     total_length.saturating_sub(number.saturating_mul(capacity)).min(capacity) as usize
-}
-
-/// Appends a data page's bytes, verified to be as many as the value's length says, to `to`.
-pub(crate) fn append_expected(page: &[u8], expected: usize, to: &mut Vec<u8>) -> Result<()> {
-    match append_data(page, to) {
-        Some(length) if length == expected => Ok(()),
-        Some(length) => Err(damaged(page, format!("overflow page has {length} bytes, not {expected}"))),
-        None => Err(damaged(page, "a value refers to it as an overflow data page")),
-    }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use terrace_block::{Directory, MemoryDirectory, OpenMode};
 
-use super::overflow::{self, FreeStep, Reference};
+use super::chain::{self, FreeStep};
+use super::overflow::Reference;
 use super::{Change, Found, LeafRows, NodeRedo, Seek, Stored, Tree, Write, leaf, log_bytes};
 use crate::MAX_KEY_BYTES;
 use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions};
@@ -311,7 +312,7 @@ fn freed_pages_are_used_again() {
 fn put_long(test: &TestPool, key: &[u8], value: &[u8]) -> Reference {
     let (mut from, mut head) = (value.len(), PageId::NONE);
     while from > 0 {
-        let part = overflow::store_part(&test.pool, None, value, from, head).unwrap();
+        let part = chain::store_part(&test.pool, None, value, from, head).unwrap();
         let named = part.head.0.to_le_bytes();
         let change = Change::Put { key: b"garbage", timestamp: Timestamp(1), flags: 0, value: &named };
         let mut write = Write { create: part.create, ..Write::default() };
@@ -338,18 +339,18 @@ fn long_values_come_back_and_leave_nothing() {
         let reference = put_long(&test, b"long", &value);
         let found = test.tree.get(&test.pool, b"long").unwrap().unwrap();
         assert_eq!(found.value, Stored::Overflow(reference));
-        assert_eq!(overflow::read_value(&test.pool, reference).unwrap(), value, "{length}");
+        assert_eq!(chain::read_value(&test.pool, reference).unwrap(), value, "{length}");
         test = test.reopen();
-        assert_eq!(overflow::read_value(&test.pool, reference).unwrap(), value, "{length}");
+        assert_eq!(chain::read_value(&test.pool, reference).unwrap(), value, "{length}");
         let pages = test.pages();
-        let mut chain = vec![test.tree.root];
-        overflow::chain_pages(&test.pool, reference.head, &mut |id| chain.push(id)).unwrap();
-        assert_eq!(chain, pages);
+        let mut walked = vec![test.tree.root];
+        chain::chain_pages(&test.pool, reference.head, &mut |id| walked.push(id)).unwrap();
+        assert_eq!(walked, pages);
 
         let mut head = Some(reference.head);
         test.remove(b"long", 4);
         while let Some(id) = head {
-            if let FreeStep::Rest { free, next } = overflow::free_step(&test.pool, id, 6).unwrap() {
+            if let FreeStep::Rest { free, next } = chain::free_step(&test.pool, id, 6).unwrap() {
                 let write = &mut Write { free, ..Write::default() };
                 test.tree.apply(&test.pool, write, Change::Remove { key: b"nothing" }).unwrap();
                 head = next;

@@ -47,11 +47,6 @@ impl LeafRows {
         self.rows.len()
     }
 
-    /// Whether there are none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
     /// Key of row `index`; the rows are sorted by it.
     pub(crate) fn key(&self, index: usize) -> &[u8] {
         let start = index.checked_sub(1).map_or(0, |before| self.rows[before].key_end);

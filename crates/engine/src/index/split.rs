@@ -20,6 +20,7 @@
 use std::ops::Range;
 
 use super::edit::{self, Shape, damaged};
+use super::inner;
 use super::node::{
     BODY, Body, Fences, INNER, KIND, LEAF, LEVEL, Node, SLOT, align8, common, entry_header, fence_limit,
     slots_at,
@@ -315,7 +316,7 @@ pub(crate) fn grow_root(
     let (end, _) = cut_at(root, &separator)?;
     edit::init(left, node.kind(), node.level(), left_id, &[], Some(&separator), leftmost);
     copy_entries(left, node, 0..end)?;
-    edit::init(root, INNER, level, id, &[], None, left_id);
+    inner::init(root, level, id, &[], None, left_id);
     edit::append(root, &separator, &Body::Inner { child: right.0 })?;
     Ok(separator)
 }

@@ -69,7 +69,7 @@ impl Tree {
             if node.is_leaf() {
                 return path;
             }
-            path.push(node.child_for(key));
+            path.push(node.child_at(node.child_index(key)));
         }
     }
 

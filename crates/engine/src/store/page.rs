@@ -22,6 +22,8 @@ pub(crate) enum Kind {
     Inner = 2,
     OverflowIndex = 3,
     OverflowData = 4,
+    /// A page of the crash harness.
+    #[cfg(test)]
     Raw = 5,
     Chunk = 0x43,
     Directory = 0x44,

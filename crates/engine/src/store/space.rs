@@ -111,12 +111,8 @@ impl Space {
         self.segments.lock().free.len() as u64
     }
 
-    /// Live places in all.
-    pub(crate) fn live_places(&self) -> u64 {
-        self.segments.lock().live_total
-    }
-
     /// Live places of each segment, and pages granted that have no place yet.
+    #[cfg(test)]
     pub(crate) fn counts(&self) -> (Vec<u32>, u64) {
         let segments = self.segments.lock();
         (segments.live.clone(), segments.granted)

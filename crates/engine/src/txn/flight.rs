@@ -144,6 +144,18 @@ mod tests {
         assert!(!flight.any_foreign_in(TABLE, (Unbounded, Unbounded), other));
     }
 
+    #[cfg(feature = "planted-bugs")]
+    #[test]
+    fn catches_no_range_check() {
+        let flight = InFlight::new();
+        let (me, other) = (next_owner(), next_owner());
+        let _guard = flight.announce(other, writes(&[b"m"]));
+        crate::planted::plant(Some(Bug::NoRangeCheck));
+        let found = flight.any_foreign_in(TABLE, (Unbounded, Unbounded), me);
+        crate::planted::plant(None);
+        assert!(!found && flight.any_foreign_in(TABLE, (Unbounded, Unbounded), me));
+    }
+
     /// Two threads announce one key each and then ask for the other's. Both answering "none" would be a phantom.
     #[test]
     fn of_two_commits_one_sees_the_other() {

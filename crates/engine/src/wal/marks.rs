@@ -53,11 +53,6 @@ impl<const N: usize> Marks<N> {
     /// Publishes a lower bound of what the caller is going to draw from `counter`, and returns the slot it is in.
     /// Waits while all slots are taken.
     pub(super) fn set(&self, counter: &AtomicU64) -> usize {
-        self.set_below(counter, FREE)
-    }
-
-    /// As [`Marks::set`], with a bound that is not above `bound` either.
-    pub(super) fn set_below(&self, counter: &AtomicU64, bound: u64) -> usize {
         let first = home();
         loop {
             for probe in 0..N {
@@ -66,7 +61,7 @@ impl<const N: usize> Marks<N> {
                 if slot.mark.load(Relaxed) != FREE {
                     continue;
                 }
-                let low = counter.load(SeqCst).min(bound);
+                let low = counter.load(SeqCst);
                 if slot.mark.compare_exchange(FREE, low, SeqCst, Relaxed).is_ok() {
                     // The slot is ours: what the last owner stored here is visible through the exchange.
                     slot.uses.store(slot.uses.load(Relaxed) + 1, Relaxed);
@@ -136,13 +131,6 @@ mod tests {
         assert_eq!((marks.low(300), marks.low(10)), (200, 10));
         marks.clear(high);
         assert_eq!((marks.low(300), marks.uses()), (300, 2));
-    }
-
-    #[test]
-    fn a_bound_below_the_counter_counts() {
-        let marks = Marks::<4>::new();
-        marks.set_below(&AtomicU64::new(100), 60);
-        assert_eq!(marks.low(100), 60);
     }
 
     #[test]

@@ -27,7 +27,6 @@ pub(crate) enum NotARecord {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) length: usize,
-    pub(super) epoch: u32,
 }
 
 /// Reads the header at `lsn` as far as it can be judged without the rest of the record. `None`: no record is here.
@@ -36,7 +35,7 @@ pub(super) fn claim(bytes: &[u8], lsn: Lsn) -> Option<Claim> {
     let length = u32_at(header, LENGTH_AT)? as usize;
     let fits = (HEADER_BYTES..=RECORD_BYTES_MAX).contains(&length) && length.is_multiple_of(RECORD_ALIGNMENT);
     let here = u64_at(header, LSN_AT)? == lsn.0;
-    (fits && here).then_some(Claim { length, epoch: u32_at(header, EPOCH_AT)? })
+    (fits && here).then_some(Claim { length })
 }
 
 /// A record in the bytes it was read from.

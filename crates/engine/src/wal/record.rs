@@ -167,7 +167,8 @@ impl RecordBuilder {
         Self::started(Kind::Pages, transaction, previous)
     }
 
-    /// The record that commits a transaction of several records.
+    /// The record that commits a transaction whose last change could not carry the flag.
+    #[cfg(test)]
     pub(crate) fn commit(transaction: Timestamp, previous: Lsn) -> Self {
         Self::started(Kind::Commit, transaction, previous)
     }
@@ -206,12 +207,6 @@ impl RecordBuilder {
             Kind::Noop | Kind::Commit | Kind::End => self.count_at = 0,
         }
         self.note_length();
-        self
-    }
-
-    /// Sets the LSN of the transaction's record before, known only once that one is appended.
-    pub(crate) fn set_previous(&mut self, previous: Lsn) -> &mut Self {
-        put_u64(&mut self.bytes, PREVIOUS_AT, previous.0);
         self
     }
 

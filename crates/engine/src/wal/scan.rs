@@ -10,6 +10,9 @@
 //! right place. So the superblock keeps the newest epoch and the LSN it began at: from there on only that epoch
 //! counts. Below it, epochs do not decrease from record to record, which finds the same for older ones.
 //!
+//! A record of a later epoch than the superblock's, in the place of the next one, says that the newest superblock was
+//! damaged and an older one is being read: an epoch is in a superblock before anything of it is in the log.
+//!
 //! A log that ends below the first LSN of its epoch has lost what was durable: [`LogScan::finish`] says so.
 //!
 //! No more than one capacity from the block of the cut is read. Records are handed out of a window that only grows
@@ -79,9 +82,18 @@ impl LogScan {
                 self.epoch = record.epoch();
                 Ok(Some(record))
             }
-            _ => {
+            found => {
+                let newer =
+                    found.filter(|record| record.epoch() > self.rule.epoch).map(|record| record.epoch());
                 self.ended = true;
-                Ok(None)
+                match newer {
+                    Some(epoch) if !planted(Bug::AppendBeforeEpochSync) => {
+                        let what =
+                            format!("the log goes on at {lsn} in epoch {epoch}, which no superblock knows");
+                        Err(Error::corrupt("the log", None, what))
+                    }
+                    _ => Ok(None),
+                }
             }
         }
     }

@@ -44,9 +44,9 @@ impl Tickets {
         Self { marks: Marks::new(), pending: Mutex::new(VecDeque::new()) }
     }
 
-    /// A ticket at the tail, or at `from` if that is lower.
-    pub(super) fn enter(&self, ring: &Ring, from: Lsn) -> Ticket<'_> {
-        Ticket { tickets: self, slot: self.marks.set_below(ring.tail_counter(), from.0) }
+    /// A ticket at the tail.
+    pub(super) fn enter(&self, ring: &Ring) -> Ticket<'_> {
+        Ticket { tickets: self, slot: self.marks.set(ring.tail_counter()) }
     }
 
     /// The lowest LSN that is in flight, or the tail.
@@ -129,9 +129,9 @@ mod tests {
         let (ring, _drain) = ring(1 << 16, 1, Lsn(4096), &[]).unwrap();
         let tickets = Tickets::new();
         append(&ring, 40);
-        let first = tickets.enter(&ring, Lsn(u64::MAX));
+        let first = tickets.enter(&ring);
         append(&ring, 40);
-        let second = tickets.enter(&ring, Lsn(u64::MAX));
+        let second = tickets.enter(&ring);
         append(&ring, 40);
         assert_eq!(tickets.floor(&ring), Lsn(4136));
         assert_eq!(first.low(), Lsn(4136));
@@ -139,16 +139,13 @@ mod tests {
         assert_eq!(tickets.floor(&ring), Lsn(4176));
         drop(second);
         assert_eq!(tickets.floor(&ring), Lsn(4216));
-        let loser = tickets.enter(&ring, Lsn(4096));
-        assert_eq!(tickets.floor(&ring), Lsn(4096));
-        drop(loser);
     }
 
     #[test]
     fn a_retired_ticket_counts_until_its_end_is_durable() {
         let (ring, mut drain) = ring(1 << 16, 1, Lsn(4096), &[]).unwrap();
         let tickets = Tickets::new();
-        let ticket = tickets.enter(&ring, Lsn(u64::MAX));
+        let ticket = tickets.enter(&ring);
         let end = append(&ring, 40);
         append(&ring, 40);
         ticket.retire(&ring, end);
@@ -158,7 +155,7 @@ mod tests {
         assert_eq!(tickets.floor(&ring), Lsn(4096));
         drain.publish(end.0);
         assert_eq!(tickets.floor(&ring), Lsn(4176));
-        tickets.enter(&ring, Lsn(u64::MAX)).retire(&ring, end);
+        tickets.enter(&ring).retire(&ring, end);
         assert!(tickets.pending.lock().is_empty());
     }
 
@@ -166,17 +163,17 @@ mod tests {
     fn ends_close_together_or_out_of_order_are_merged_to_the_safe_side() {
         let (ring, mut drain) = ring(1 << 20, 1, Lsn(4096), &[]).unwrap();
         let tickets = Tickets::new();
+        let late = tickets.enter(&ring);
         for _ in 0..1000 {
-            let ticket = tickets.enter(&ring, Lsn(u64::MAX));
+            let ticket = tickets.enter(&ring);
             let end = append(&ring, 400);
             ticket.retire(&ring, end);
         }
         assert!(tickets.pending.lock().len() <= 400_000 / MERGE_BYTES as usize + 2);
-        let late = tickets.enter(&ring, Lsn(4500));
         late.retire(&ring, Lsn(5000));
         drain.look();
         drain.publish(MERGE_BYTES * 2);
-        assert_eq!(tickets.floor(&ring), Lsn(4500));
+        assert_eq!(tickets.floor(&ring), Lsn(4096));
         drain.publish(ring.tail());
         assert_eq!(tickets.floor(&ring).0, ring.tail());
     }

@@ -1,0 +1,146 @@
+//! Calls of the disk that fail: what is reported, what goes on, and what a failure must never become.
+
+use std::sync::Arc;
+
+use terrace::{Db, Durability, Error, Mode, Result, SimulatedDisk, Table};
+use terrace_block::{CallKind, FaultPlan};
+
+fn open_in(disk: &SimulatedDisk, mode: Mode) -> Result<Db> {
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
+    builder.log_max(256 << 10).mode(mode).seed(1).open("")
+}
+
+fn open(disk: &SimulatedDisk) -> Result<Db> {
+    open_in(disk, Mode::Inline)
+}
+
+/// More than fits the memory.
+fn fill(table: &Table, keys: u32) -> Result<()> {
+    (0..keys).try_for_each(|number| table.put(number.to_be_bytes(), [number as u8; 1000]).map(|_| ()))
+}
+
+#[test]
+fn a_failed_read_is_reported_and_the_engine_goes_on() {
+    let disk = SimulatedDisk::new(1);
+    let db = open(&disk).unwrap();
+    let table = db.create_table("t").unwrap();
+    fill(&table, 2000).unwrap();
+    db.checkpoint().unwrap();
+    disk.fail(FaultPlan::from_then_on(CallKind::Read, 1, libc_eio()));
+    let error =
+        (0..2000u32).find_map(|number| table.get(number.to_be_bytes()).err()).expect("a read that fails");
+    assert!(matches!(&error, Error::Io { operation: "read", offset: Some(_), .. }), "{error}");
+    assert!(error.to_string().contains("pages.terrace"), "{error}");
+    let read = table.iter().filter(|entry| entry.is_err()).count();
+    assert!(read <= 1, "a cursor ends at its first error");
+    disk.mend();
+    for number in 0..2000u32 {
+        assert_eq!(table.get(number.to_be_bytes()).unwrap().unwrap(), [number as u8; 1000]);
+    }
+    table.put("after", "it").unwrap();
+    assert_eq!(db.verify().unwrap().errors, []);
+}
+
+#[test]
+fn a_failed_read_while_opening_is_reported_and_the_next_opening_works() {
+    let disk = SimulatedDisk::new(1);
+    let db = open(&disk).unwrap();
+    let table = db.create_table("t").unwrap();
+    fill(&table, 300).unwrap();
+    let killed = disk.killed();
+    drop((table, db));
+    for nth in 1.. {
+        let disk = killed.killed();
+        disk.fail(FaultPlan::once(CallKind::Read, nth, libc_eio()));
+        let calls = disk.calls_of(CallKind::Read);
+        let opened = open(&disk);
+        let reached = disk.calls_of(CallKind::Read) - calls >= nth;
+        if let Err(error) = &opened {
+            assert!(matches!(error, Error::Io { operation: "read" | "rewrite", .. }), "read {nth}: {error}");
+        }
+        drop(opened);
+        disk.mend();
+        let db = open(&disk).unwrap();
+        assert_eq!(db.open_table("t").unwrap().len().unwrap(), 300, "read {nth}");
+        if !reached {
+            assert!(nth > 3);
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_failed_sync_stops_all_commits_until_the_database_is_opened_again() {
+    for mode in [Mode::Inline, Mode::Background] {
+        for kind in [CallKind::Sync, CallKind::WriteThrough, CallKind::Write] {
+            let disk = SimulatedDisk::new(1);
+            let db = open_in(&disk, mode).unwrap();
+            let table = db.create_table("t").unwrap();
+            table.put("before", "it").unwrap();
+            disk.fail(FaultPlan::once(kind, 1, libc_eio()));
+            let failed = (0..500u32)
+                .find_map(|number| Some((number, table.put(number.to_be_bytes(), [7; 500]).err()?)));
+            let Some((number, error)) = failed else {
+                assert_eq!(kind, CallKind::WriteThrough, "{mode:?}: no commit failed");
+                continue;
+            };
+            assert!(matches!(error, Error::Io { .. } | Error::Poisoned { .. }), "{error}");
+            // The disk is well by now; a sync that succeeds says nothing about what the failed one was for.
+            for _ in 0..3 {
+                let error = table.put("later", "x").unwrap_err();
+                assert!(matches!(error, Error::Poisoned { .. }), "{error}");
+            }
+            assert!(matches!(
+                db.write(Default::default(), Durability::Buffered),
+                Ok(()) | Err(Error::Poisoned { .. })
+            ));
+            drop((table, db));
+            let db = open(&disk.survivor(7)).unwrap();
+            let table = db.open_table("t").unwrap();
+            assert_eq!(table.get("before").unwrap().unwrap(), b"it");
+            assert_eq!(table.get("later").unwrap(), None);
+            assert!((0..number).all(|number| table.contains(number.to_be_bytes()).unwrap()));
+            table.put("later", "x").unwrap();
+            assert_eq!(db.verify().unwrap().errors, []);
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_stops_commits_and_nothing_else() {
+    for mode in [Mode::Inline, Mode::Background] {
+        let disk = SimulatedDisk::new(1);
+        let db = open_in(&disk, mode).unwrap();
+        let table = db.create_table("t").unwrap();
+        fill(&table, 300).unwrap();
+        disk.set_capacity(0);
+        let mut written = 300u32;
+        let error = loop {
+            match table.put(written.to_be_bytes(), [written as u8; 1000]) {
+                Ok(_) => written += 1,
+                Err(error) => break error,
+            }
+            assert!(written < 100_000, "the disk is never full");
+        };
+        assert!(matches!(error, Error::Full { .. }), "{mode:?}: {error}");
+        for number in 0..written {
+            assert_eq!(table.get(number.to_be_bytes()).unwrap().unwrap(), [number as u8; 1000], "{mode:?}");
+        }
+        assert_eq!(table.len().unwrap(), u64::from(written));
+        let again = table.put("one more", vec![1; 100_000]).unwrap_err();
+        assert!(matches!(again, Error::Full { .. }), "{again}");
+        disk.set_capacity(u64::MAX);
+        for number in written..written + 500 {
+            table.put(number.to_be_bytes(), [number as u8; 1000]).unwrap();
+        }
+        assert_eq!(db.verify().unwrap().errors, []);
+        drop((table, db));
+        let db = open(&disk.survivor(3)).unwrap();
+        assert_eq!(db.open_table("t").unwrap().len().unwrap(), u64::from(written) + 500);
+    }
+}
+
+/// The system's number for "input/output error", on every system this runs on.
+fn libc_eio() -> i32 {
+    5
+}

@@ -1,0 +1,187 @@
+//! Processes killed at any instant: what they were told is committed is there, whole, in the next life.
+//!
+//! The parent starts this test binary again as a child on a database, and reads from a pipe what the child begins and
+//! what it has been told is committed. It kills the child at a random instant, opens the database, and holds it
+//! against its ledger. The next cycle goes on with the same database.
+//!
+//! Each thread of the child has its own keys, so that the ledger needs no order between threads: transaction `n` of a
+//! thread writes the number `n` under all of its keys, with values of lengths that follow from `n`. Of the
+//! transactions begun, the last acknowledged one or the one after it is what must be found, under every key alike.
+//! Every third transaction is aborted instead, with a marker that must never be seen.
+//!
+//! `TERRACE_KILL_CYCLES` says how many cycles, `TERRACE_SEED` from which seed.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use terrace::{Db, Table};
+
+const THREADS: u64 = 3;
+const KEYS: u64 = 8;
+const CHILD: &str = "TERRACE_KILL_CHILD";
+const NUMBERS: &str = "TERRACE_KILL_NUMBERS";
+
+fn open(path: &Path) -> Db {
+    Db::builder().dram(2 << 20).page_size(4096).log_max(512 << 10).open(path).unwrap()
+}
+
+fn key(thread: u64, key: u64) -> String {
+    format!("thread {thread} key {key}")
+}
+
+/// Now and then a value of many pages.
+fn value(thread: u64, key: u64, number: u64) -> Vec<u8> {
+    let length = if number % 16 == key { 12_000 } else { (number * 37 + key * 11) % 700 };
+    let mut value = number.to_le_bytes().to_vec();
+    value.extend((0..length).map(|at| (at + number * 3 + key + thread) as u8));
+    value
+}
+
+fn marker(thread: u64) -> String {
+    format!("aborted {thread}")
+}
+
+/// Transactions from `number` on, until the process is killed. A line goes out before each commit and after it.
+fn write_for_ever(db: &Db, table: &Table, thread: u64, mut number: u64) {
+    let tell = |what: char, number: u64| {
+        let line = format!("{what} {thread} {number}\n");
+        if std::io::stdout()
+            .lock()
+            .write_all(line.as_bytes())
+            .and_then(|()| std::io::stdout().flush())
+            .is_err()
+        {
+            std::process::exit(0);
+        }
+    };
+    loop {
+        let mut transaction = db.begin();
+        if number.is_multiple_of(3) {
+            transaction.put(table, marker(thread), [1; 3000]).unwrap();
+            transaction.put(table, key(thread, 0), marker(thread)).unwrap();
+            transaction.abort();
+            transaction = db.begin();
+        }
+        for name in 0..KEYS {
+            transaction.put(table, key(thread, name), value(thread, name, number)).unwrap();
+        }
+        tell('b', number);
+        transaction.commit().unwrap();
+        tell('a', number);
+        number += 1;
+    }
+}
+
+/// What a child does; run by hand or among the other tests it does nothing.
+#[test]
+fn child() {
+    let Some(path) = std::env::var_os(CHILD) else { return };
+    let numbers = std::env::var(NUMBERS).unwrap();
+    let db = open(Path::new(&path));
+    let table = db.open_or_create_table("ledger").unwrap();
+    println!("\nready");
+    std::thread::scope(|scope| {
+        for (thread, number) in numbers.split(' ').enumerate() {
+            let (db, table, number) = (&db, &table, number.parse().unwrap());
+            scope.spawn(move || write_for_ever(db, table, thread as u64, number));
+        }
+    });
+}
+
+fn start(path: &Path, ledger: &BTreeMap<u64, (u64, u64)>) -> Child {
+    let numbers = ledger.values().map(|(acknowledged, begun)| (acknowledged.max(begun) + 1).to_string());
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["child", "--exact", "--nocapture", "--test-threads=1"]);
+    command.env(CHILD, path).env(NUMBERS, numbers.collect::<Vec<_>>().join(" "));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// Holds a database against what its writers were told.
+fn check(path: &Path, ledger: &mut BTreeMap<u64, (u64, u64)>) {
+    let db = open(path);
+    assert_eq!(db.verify().unwrap().errors, []);
+    let table = db.open_or_create_table("ledger").unwrap();
+    for (&thread, (acknowledged, begun)) in ledger.iter_mut() {
+        assert_eq!(table.get(marker(thread)).unwrap(), None, "an aborted write is there");
+        let first = table.get(key(thread, 0)).unwrap();
+        let found = first.map_or(0, |value| u64::from_le_bytes(*value.first_chunk().unwrap()));
+        assert!(found == *acknowledged || found == *begun, "{found}, not {acknowledged} or {begun}");
+        for name in 0..KEYS {
+            let wanted = (found > 0).then(|| value(thread, name, found));
+            assert!(
+                table.get(key(thread, name)).unwrap() == wanted,
+                "transaction {found} of {thread} is not whole"
+            );
+        }
+        (*acknowledged, *begun) = (found, found);
+    }
+    db.close().unwrap();
+}
+
+/// Notes what the child says until its end.
+fn listen(
+    lines: impl Iterator<Item = std::io::Result<String>>,
+    ledger: &mut BTreeMap<u64, (u64, u64)>,
+) -> u64 {
+    let mut commits = 0;
+    for line in lines.map_while(Result::ok) {
+        let words: Vec<_> = line.split(' ').collect();
+        let [what, thread, number] = words[..] else { continue };
+        let (Ok(thread), Ok(number)) = (thread.parse(), number.parse()) else { continue };
+        let Some((acknowledged, begun)) = ledger.get_mut(&thread) else { continue };
+        match what {
+            "b" => *begun = number,
+            "a" => (*acknowledged, commits) = (number, commits + 1),
+            _ => {}
+        }
+    }
+    commits
+}
+
+#[test]
+fn acknowledged_commits_survive_kills() {
+    let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    let (cycles, seed) = (number("TERRACE_KILL_CYCLES", 15u64), number("TERRACE_SEED", 1));
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("db");
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut ledger: BTreeMap<u64, (u64, u64)> = (0..THREADS).map(|thread| (thread, (0, 0))).collect();
+    let mut commits = 0;
+    println!("seed {seed}");
+    for cycle in 0..cycles {
+        let mut child = start(&path, &ledger);
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        // One in four is killed while it opens.
+        if random.random_range(0..4) > 0 {
+            let ready = lines.by_ref().map_while(Result::ok).any(|line| line == "ready");
+            assert!(ready, "cycle {cycle}: the child ended before it was killed");
+        }
+        let pause = Duration::from_micros(random.random_range(0..300_000));
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(pause);
+            child.kill().unwrap();
+            child.wait().unwrap()
+        });
+        commits += listen(lines, &mut ledger);
+        let status = killer.join().unwrap();
+        assert_eq!(status.code(), None, "cycle {cycle}: the child ended by itself");
+        // Every second life begins with what the kill left; the check is then made on a copy.
+        if random.random_range(0..2) == 0 {
+            check(&path, &mut ledger);
+        } else {
+            let copy = tempfile::tempdir().unwrap();
+            for file in ["pages.terrace", "log.terrace"] {
+                if path.join(file).exists() {
+                    std::fs::copy(path.join(file), copy.path().join(file)).unwrap();
+                }
+            }
+            check(copy.path(), &mut ledger);
+        }
+    }
+    println!("{cycles} kills, {commits} commits acknowledged, seed {seed}");
+}

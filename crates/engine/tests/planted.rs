@@ -1,0 +1,160 @@
+//! The planted bugs that a whole database shows: each test passes without its bug and fails with it.
+#![cfg(feature = "planted-bugs")]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use terrace::planted::{Bug, plant};
+use terrace::{Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Transaction};
+
+fn open(disk: &SimulatedDisk) -> Result<Db, String> {
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
+    builder.log_max(256 << 10).mode(Mode::Inline).seed(1).open("").map_err(|error| error.to_string())
+}
+
+/// Runs `check` with the bug, which must show, and without, which must not.
+fn caught(bug: Bug, check: fn() -> Result<(), String>) {
+    plant(Some(bug));
+    let outcome = catch_unwind(AssertUnwindSafe(check));
+    plant(None);
+    match outcome {
+        Ok(Ok(())) => panic!("{bug:?} was not noticed"),
+        Ok(Err(what)) => println!("{bug:?}: {what}"),
+        Err(_) => println!("{bug:?}: a panic"),
+    }
+    check().expect("the same passes without the bug");
+}
+
+fn text(error: Error) -> String {
+    error.to_string()
+}
+
+fn expect(holds: bool, what: &str) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what.to_owned()) }
+}
+
+#[test]
+fn catches_timestamps_from_zero() {
+    caught(Bug::TimestampsFromZero, || {
+        let disk = SimulatedDisk::new(1);
+        let db = open(&disk)?;
+        let table = db.create_table("t").map_err(text)?;
+        for number in 0..20u32 {
+            table.put(number.to_be_bytes(), "first life").map_err(text)?;
+        }
+        drop((table, db));
+        let db = open(&disk)?;
+        let table = db.open_table("t").map_err(text)?;
+        let snapshot = db.snapshot();
+        table.put(7u32.to_be_bytes(), "second life").map_err(text)?;
+        let seen = snapshot.get(&table, 7u32.to_be_bytes()).map_err(text)?;
+        expect(seen.as_deref() == Some(b"first life"), "a snapshot sees what came after it, or nothing")?;
+        expect(db.verify().map_err(text)?.is_ok(), "timestamps above the clock")
+    });
+}
+
+#[test]
+fn catches_skip_directory_sync() {
+    caught(Bug::SkipDirectorySync, || {
+        for seed in 0..50 {
+            let disk = SimulatedDisk::new(seed);
+            let db = open(&disk)?;
+            let table = db.create_table("t").map_err(text)?;
+            table.put("key", "acknowledged").map_err(text)?;
+            let left = disk.survivor(seed);
+            let db = open(&left)?;
+            let table = db.open_table("t").map_err(text)?;
+            expect(table.contains("key").map_err(text)?, "an acknowledged commit is gone")?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn catches_commits_acknowledged_before_the_flush() {
+    caught(Bug::AcknowledgeBeforeFlush, || {
+        for seed in 0..20 {
+            let disk = SimulatedDisk::new(seed);
+            let db = open(&disk)?;
+            let table = db.create_table("t").map_err(text)?;
+            for number in 0..20u32 {
+                table.put(number.to_be_bytes(), "acknowledged").map_err(text)?;
+            }
+            let db = open(&disk.survivor(seed))?;
+            let table = db.open_table("t").map_err(text)?;
+            expect(table.len().map_err(text)? == 20, "acknowledged commits are gone")?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn catches_read_own_stale_version() {
+    caught(Bug::ReadOwnStaleVersion, || {
+        let db = open(&SimulatedDisk::new(1))?;
+        let table = db.create_table("t").map_err(text)?;
+        table.put("key", "old").map_err(text)?;
+        let mut transaction = db.begin();
+        transaction.put(&table, "key", "new").map_err(text)?;
+        let got = transaction.get(&table, "key").map_err(text)?;
+        expect(got.as_deref() == Some(b"new"), "an own write is not read")?;
+        let all: Vec<_> = transaction.prefix(&table, "").collect();
+        expect(all.len() == 1 && all[0].as_ref().is_ok_and(|(_, value)| value == b"new"), "nor scanned")
+    });
+}
+
+/// Keys that the longer transaction writes before the one in the range.
+const FILLERS: u32 = 10_000;
+
+/// Two transactions that each see an empty range and put a key into it. Only one of the two may commit. One of them
+/// writes much else before, so that there is time between its validation and its key; the other comes in between.
+fn phantoms(bug: Option<Bug>, rounds: u32) -> Result<(), String> {
+    let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(32 << 20).log_max(64 << 20);
+    let db = builder.durability(Durability::Buffered).open("").map_err(text)?;
+    // The older table's keys are written first.
+    let first = db.create_table("first").map_err(text)?;
+    let range = db.create_table("range").map_err(text)?;
+    let mut committed = 0;
+    for round in 0..rounds {
+        let begin = || {
+            plant(bug);
+            let mut transaction = db.begin();
+            // The other may be done before this one looks; then this one leaves the range alone.
+            let seen = transaction.prefix(&range, round.to_be_bytes()).count();
+            (transaction, seen == 0)
+        };
+        let insert = |(mut transaction, empty): (Transaction, bool), me: u32| {
+            if !empty {
+                return false;
+            }
+            transaction.put(&range, [round, me].map(u32::to_be_bytes).concat(), "").unwrap();
+            transaction.commit().is_ok()
+        };
+        let mut long = begin();
+        for number in 0..FILLERS {
+            long.0.put(&first, number.to_be_bytes(), "").unwrap();
+        }
+        let both = std::thread::scope(|scope| {
+            let short = scope.spawn(|| {
+                let short = begin();
+                std::thread::sleep(Duration::from_millis(u64::from(round) * 5 % 150));
+                insert(short, 1)
+            });
+            let long = insert(long, 2);
+            let short = short.join().unwrap();
+            committed += u32::from(long || short);
+            long && short
+        });
+        expect(!both, "two transactions inserted into a range that each had seen empty")?;
+    }
+    expect(committed > 0, "nothing was committed")
+}
+
+#[test]
+fn catches_no_range_check() {
+    let outcome = phantoms(Some(Bug::NoRangeCheck), 60);
+    plant(None);
+    println!("{:?}", outcome.expect_err("the bug was not noticed"));
+    phantoms(None, 20).expect("the same passes without the bug");
+}
