@@ -83,7 +83,7 @@ impl Pool {
         if numbers.is_empty() {
             return Ok(());
         }
-        let runs = self.space.allocate(numbers.len() as u64, SPARE_SEGMENTS.min(1)).ok_or_else(no_room)?;
+        let runs = self.space.allocate_or_grow(numbers.len() as u64, SPARE_SEGMENTS.min(1))?;
         let mut record = RecordBuilder::chunk();
         let mut images = Vec::with_capacity(numbers.len());
         for (slot, (&number, place)) in numbers.iter().zip(places(&runs)).enumerate() {
@@ -213,7 +213,7 @@ impl Pool {
             .filter(|&block| !upkeep.mapping.blocks[block].dirty.is_none())
             .collect();
         for batch in dirty.chunks(self.staging_pages(upkeep)) {
-            let runs = self.space.allocate(batch.len() as u64, SPARE_SEGMENTS.min(1)).ok_or_else(no_room)?;
+            let runs = self.space.allocate_or_grow(batch.len() as u64, SPARE_SEGMENTS.min(1))?;
             let mut images = Vec::with_capacity(batch.len());
             for (slot, (&block, place)) in batch.iter().zip(places(&runs)).enumerate() {
                 let image = &mut upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
@@ -264,8 +264,4 @@ fn start_image(image: &mut [u8], kind: Kind, number: u64, lsn: Lsn) {
     page::set_kind(image, kind);
     page::set_page_id(image, PageId(number));
     page::set_lsn(image, lsn);
-}
-
-fn no_room() -> Error {
-    Error::Full { what: "no segment of the page file is free for the page table".into() }
 }

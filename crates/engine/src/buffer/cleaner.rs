@@ -105,7 +105,7 @@ impl Pool {
     /// cleaner may use the last segments: what it frees is worth more.
     fn write_dirty_elsewhere(&self, upkeep: &mut Upkeep, dirty: &[PageId]) -> Result<()> {
         for batch in dirty.chunks(self.staging_pages(upkeep)) {
-            let runs = self.space.allocate(batch.len() as u64, 0).ok_or_else(no_room)?;
+            let runs = self.space.allocate_or_grow(batch.len() as u64, 0)?;
             self.write_claimed(upkeep, batch, &runs)?;
         }
         Ok(())
@@ -159,7 +159,7 @@ impl Pool {
 
     /// Copies images as they are to new places.
     fn move_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<()> {
-        let runs = self.space.allocate(pages.len() as u64, 0).ok_or_else(no_room)?;
+        let runs = self.space.allocate_or_grow(pages.len() as u64, 0)?;
         let places = places(&runs);
         let mut images = Vec::with_capacity(pages.len());
         for (slot, &(id, place)) in pages.iter().enumerate() {
@@ -189,8 +189,4 @@ impl Pool {
         self.stats.images_moved.fetch_add(images.len() as u64, Relaxed);
         Ok(())
     }
-}
-
-fn no_room() -> Error {
-    Error::Full { what: "the cleaner has no segment left to move images into".into() }
 }

@@ -204,6 +204,11 @@ impl Pool {
         self.recovery_floor.store(u64::MAX, Relaxed);
     }
 
+    /// Whether losers are still to be undone; what that takes may use the log to its end.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovery_floor.load(Relaxed) != u64::MAX
+    }
+
     /// Redoes what the base images lack. Returns how many changes that was.
     fn redo_all(
         &self,

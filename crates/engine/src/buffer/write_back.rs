@@ -44,14 +44,13 @@ impl Pool {
 
     fn write_batch(&self, upkeep: &mut Upkeep, pages: &[PageId]) -> Result<usize> {
         let count = pages.len() as u64;
-        let mut runs = self.space.allocate(count, SPARE_SEGMENTS);
-        if runs.is_none() {
-            self.make_room(upkeep, count)?;
-            runs = self.space.allocate(count, SPARE_SEGMENTS);
-        }
-        let runs = runs.ok_or_else(|| Error::Full {
-            what: "no segment of the page file is free for images of changed pages".into(),
-        })?;
+        let runs = match self.space.allocate(count, SPARE_SEGMENTS) {
+            Some(runs) => runs,
+            None => {
+                self.make_room(upkeep, count)?;
+                self.space.allocate_or_grow(count, SPARE_SEGMENTS)?
+            }
+        };
         self.write_claimed(upkeep, pages, &runs)
     }
 

@@ -101,9 +101,9 @@ impl Estimate {
         }
     }
 
-    /// Pages that splits may make: twice of what the bytes fill when leaves are half full, and some inner nodes.
+    /// Pages that splits may make: leaves that are half full afterwards, and some inner nodes.
     fn pages(&self, page_bytes: usize) -> u64 {
-        6 + self.leaf_bytes * 4 / page_bytes as u64
+        4 + self.leaf_bytes * 2 / page_bytes as u64
     }
 }
 
@@ -204,8 +204,11 @@ impl Core {
             self.clock.wait_visible(self.clock.highest_drawn(), || self.pump())?;
             return Ok(Committed { timestamp: Timestamp::NONE, existed });
         }
-        let mut reservation = self.pool.reserve_log(estimate.log_bytes + 2 * 64)?;
-        let mut grant = self.pool.grant(estimate.pages(self.pool.page_bytes()))?;
+        let pages = estimate.pages(self.pool.page_bytes());
+        // Each page that a split makes is logged half full, in a record of its own.
+        let split_bytes = pages * (self.pool.page_bytes() as u64 / 2 + 256);
+        let mut reservation = self.pool.reserve_log(estimate.log_bytes + 2 * 64 + split_bytes)?;
+        let mut grant = self.pool.grant(pages)?;
         let flight = self.flight.announce(me, Arc::clone(&writes));
         let permit = (estimate.records > 1).then(|| self.chains.take());
         let ticket = permit.is_some().then(|| self.pool.wal().enter());

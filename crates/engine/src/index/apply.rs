@@ -44,7 +44,8 @@ impl Tree {
                     let Change::Put { key, value, .. } = change else {
                         unreachable!("removing needs no room")
                     };
-                    self.make_room(pool, &mut write.grant, 0, key, value.len())?;
+                    let Write { grant, reservation, .. } = write;
+                    self.make_room(pool, grant, reservation, 0, key, value.len())?;
                 }
             }
         }

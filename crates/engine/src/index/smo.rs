@@ -55,12 +55,18 @@ impl Tree {
         &self,
         pool: &'p Pool,
         grant: &mut Option<&mut Grant<'p>>,
+        reserved: &mut Option<&mut Reservation<'p>>,
         level: u8,
         key: &[u8],
         value_length: usize,
     ) -> Result<()> {
         let mut spare = Vec::new();
-        let mut reservation = reserve_system(pool, record_bytes_max(pool))?;
+        // Out of what the commit has set aside, as long as that lasts.
+        let bytes = record_bytes_max(pool);
+        let mut own = match reserved {
+            Some(reserved) if reserved.left() >= bytes => None,
+            _ => Some(reserve_system(pool, bytes)?),
+        };
         let split = retry(self.root, || {
             let (parent, node) = self.descend(pool, Seek::At(key), level)?;
             let has_room = match level {
@@ -76,19 +82,20 @@ impl Tree {
                 spare.push(pool.new_page(grant.as_deref_mut())?);
             }
             let room = Room { key, value_length };
+            let reservation = own.as_mut().or(reserved.as_deref_mut()).expect("one of them has room");
             match parent {
                 Some(parent) => {
                     let parent_page = copy(pool, &parent)?;
-                    split_node(pool, &mut reservation, room, (parent, parent_page), (node, page), &mut spare)
+                    split_node(pool, reservation, room, (parent, parent_page), (node, page), &mut spare)
                 }
-                None => grow_root(pool, &mut reservation, room, (node, page), &mut spare),
+                None => grow_root(pool, reservation, room, (node, page), &mut spare),
             }
         })?;
-        drop(reservation);
+        drop(own);
         drop(spare);
         match split {
             Split::Done => Ok(()),
-            Split::ParentFull(separator) => self.make_room(pool, grant, level + 1, &separator, 0),
+            Split::ParentFull(separator) => self.make_room(pool, grant, reserved, level + 1, &separator, 0),
         }
     }
 
@@ -152,7 +159,7 @@ impl Tree {
         (left, mut left_page): Seen<'p>,
         (right, right_page): Seen<'p>,
     ) -> Result<bool, Stop> {
-        let Some(mut reservation) = pool.wal().reserve(record_bytes_max(pool), Class::System) else {
+        let Some(mut reservation) = pool.wal().reserve(record_bytes_max(pool), Class::Structure) else {
             return Ok(false);
         };
         split::merge(&mut left_page, &right_page, separator)?;

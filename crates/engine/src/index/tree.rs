@@ -239,7 +239,8 @@ pub(super) fn dangling(id: PageId) -> Error {
 /// Log space for work that must not fail. Waits; the caller holds no latch.
 pub(super) fn reserve_system(pool: &Pool, bytes: u64) -> Result<Reservation<'_>> {
     for _ in 0..LOG_WAITS_MAX {
-        if let Some(reservation) = pool.wal().reserve(bytes, Class::System) {
+        let class = if pool.is_recovering() { Class::System } else { Class::Structure };
+        if let Some(reservation) = pool.wal().reserve(bytes, class) {
             return Ok(reservation);
         }
         pool.check()?;

@@ -231,6 +231,16 @@ impl Space {
         Some(runs)
     }
 
+    /// As `allocate`, but makes the file larger where there is no such room. `Full` where that is refused.
+    pub(crate) fn allocate_or_grow(&self, pages: u64, spare: u64) -> Result<Vec<Run>> {
+        loop {
+            if let Some(runs) = self.allocate(pages, spare) {
+                return Ok(runs);
+            }
+            self.grow(&mut self.segments.lock())?;
+        }
+    }
+
     /// Live places in `segment`.
     pub(crate) fn live_in(&self, segment: u64) -> u64 {
         u64::from(self.segments.lock().live[segment as usize])

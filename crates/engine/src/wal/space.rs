@@ -8,8 +8,9 @@
 //! ```
 //!
 //! A thread reserves what it will append *before* it latches anything, and never waits here: if there is no room it is
-//! told so, and lets go of everything before it helps the checkpoint or waits for it. Ordinary commits leave a
-//! margin, so that the work that frees log (checkpoint, cleaner, undo) finds room when commits no longer do.
+//! told so, and lets go of everything before it helps the checkpoint or waits for it. Commits leave a margin, so that
+//! the structure modifications they turn out to need find room when other commits no longer do; those leave a
+//! smaller one, so that the work that frees log (checkpoint, cleaner, recovery) always does.
 //!
 //! The sum is never too small: a reservation is added before the tail is read, and an append moves the tail before
 //! it gives its reservation back. It may be too large for a moment, and a reservation fail that would have fit.
@@ -25,8 +26,10 @@ use super::record::RECORD_ALIGNMENT;
 use super::{Geometry, block_floor};
 use crate::ids::Lsn;
 
-/// Ordinary commits leave this fraction of the log free.
-const MARGIN_FRACTION: u64 = 8;
+/// Commits leave this fraction of the log free.
+const COMMIT_MARGIN_FRACTION: u64 = 4;
+/// Structure modifications leave this fraction of the log free.
+const STRUCTURE_MARGIN_FRACTION: u64 = 8;
 /// One reservation is at most this fraction of the log, so that it can be had while others hold theirs and the
 /// cut still has some way to go.
 const RESERVATION_FRACTION: u64 = 2;
@@ -36,7 +39,9 @@ const RESERVATION_FRACTION: u64 = 2;
 pub(crate) enum Class {
     /// A transaction, which can wait.
     Commit,
-    /// Work that frees log, or must not fail.
+    /// A structure modification, which a commit under way may be waiting for.
+    Structure,
+    /// Work that frees log: checkpoint, cleaner, recovery.
     System,
 }
 
@@ -80,7 +85,8 @@ impl Space {
     pub(super) fn reserve(&self, ring: &Ring, bytes: u64, class: Class) -> Option<Reservation<'_>> {
         let bytes = bytes.checked_next_multiple_of(RECORD_ALIGNMENT as u64)?;
         let margin = match class {
-            Class::Commit => self.geometry.capacity() / MARGIN_FRACTION,
+            Class::Commit => self.geometry.capacity() / COMMIT_MARGIN_FRACTION,
+            Class::Structure => self.geometry.capacity() / STRUCTURE_MARGIN_FRACTION,
             Class::System => 0,
         };
         if bytes > self.geometry.capacity() {
@@ -136,10 +142,10 @@ mod tests {
     fn commits_leave_a_margin_that_the_system_may_use() {
         let (ring, _drain) = ring(8192, 1, Lsn(4096), &[]).unwrap();
         let space = space(65536, 4096);
-        assert!(space.reserve(&ring, 65536 - 8192 + 8, Class::Commit).is_none());
-        let commit = space.reserve(&ring, 65536 - 8192, Class::Commit).unwrap();
+        assert!(space.reserve(&ring, 65536 - 16384 + 8, Class::Commit).is_none());
+        let commit = space.reserve(&ring, 65536 - 16384, Class::Commit).unwrap();
         assert!(space.reserve(&ring, 8, Class::Commit).is_none());
-        let system = space.reserve(&ring, 8192, Class::System).unwrap();
+        let system = space.reserve(&ring, 16384, Class::System).unwrap();
         assert!(space.reserve(&ring, 8, Class::System).is_none());
         drop((commit, system));
         assert_eq!(space.reserved(), 0);
