@@ -49,6 +49,8 @@ pub(crate) struct LogScan {
     rule: EpochRule,
     epoch: u32,
     ended: bool,
+    /// The epoch of what stands where the log ends, if the superblock does not know it.
+    newer: Option<u32>,
 }
 
 impl LogScan {
@@ -64,7 +66,7 @@ impl LogScan {
     ) -> Result<Self> {
         let limit = block_floor(from.0).saturating_add(geometry.capacity());
         let window = Window::new(device, geometry, limit)?;
-        Ok(Self { window, at: from.0, rule, epoch: 0, ended: false })
+        Ok(Self { window, at: from.0, rule, epoch: 0, ended: false, newer: None })
     }
 
     /// The next record, or nothing more.
@@ -83,17 +85,10 @@ impl LogScan {
                 Ok(Some(record))
             }
             found => {
-                let newer =
-                    found.filter(|record| record.epoch() > self.rule.epoch).map(|record| record.epoch());
+                let epoch = self.rule.epoch;
+                self.newer = found.map(|record| record.epoch()).filter(|&found| found > epoch);
                 self.ended = true;
-                match newer {
-                    Some(epoch) if !planted(Bug::AppendBeforeEpochSync) => {
-                        let what =
-                            format!("the log goes on at {lsn} in epoch {epoch}, which no superblock knows");
-                        Err(Error::corrupt("the log", None, what))
-                    }
-                    _ => Ok(None),
-                }
+                Ok(None)
             }
         }
     }
@@ -114,7 +109,14 @@ impl LogScan {
             let what = format!("the log ends at {end}, but had been durable up to {first}");
             return Err(Error::corrupt(self.window.device.name(), None, what));
         }
-        Ok(end)
+        // Only before this recovery appends anything: redo scans the log beside what it appends itself.
+        match self.newer {
+            Some(epoch) if !planted(Bug::AppendBeforeEpochSync) => {
+                let what = format!("the log goes on at {end} in epoch {epoch}, which no superblock knows");
+                Err(Error::corrupt(self.window.device.name(), None, what))
+            }
+            _ => Ok(end),
+        }
     }
 }
 

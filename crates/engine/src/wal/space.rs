@@ -30,9 +30,9 @@ use crate::ids::Lsn;
 const COMMIT_MARGIN_FRACTION: u64 = 4;
 /// Structure modifications leave this fraction of the log free.
 const STRUCTURE_MARGIN_FRACTION: u64 = 8;
-/// One reservation is at most this fraction of the log, so that it can be had while others hold theirs and the
+/// One reservation is at most this many eighths of the log, so that it can be had while others hold theirs and the
 /// cut still has some way to go.
-const RESERVATION_FRACTION: u64 = 2;
+const RESERVATION_EIGHTHS: u64 = 5;
 
 /// Who asks for log space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Space {
 
     /// The most that one reservation can be.
     pub(super) fn reservation_max(&self) -> u64 {
-        self.geometry.capacity() / RESERVATION_FRACTION
+        self.geometry.capacity() / 8 * RESERVATION_EIGHTHS
     }
 
     /// Sets `bytes` aside for the caller, or says that there is no room.
