@@ -229,7 +229,7 @@ fn a_log_opened_amid_a_block_keeps_what_is_before() {
 #[test]
 fn settings_that_do_not_fit_are_refused() {
     let (device, geometry, wal) = fresh(1 << 14, 1 << 14);
-    assert_eq!(wal.record_bytes_max(), 8192);
+    assert_eq!(wal.record_bytes_max(), 10240);
     let try_open = |buffer_bytes, tail, cut| {
         let options = WalOptions { geometry, buffer_bytes, epoch: 1, tail: Lsn(tail), cut: Lsn(cut) };
         Wal::open(Arc::clone(&device), options).map(|_| ())
