@@ -107,6 +107,12 @@ fn the_cleaner_may_cut_the_log_beyond_the_checkpoint_s_target() {
     live_caught(Plan::random(1125)).unwrap_or_else(|what| panic!("{what}"));
 }
 
+/// Once no segment was free for a chunk, and the page file was called full instead of growing.
+#[test]
+fn the_page_file_grows_when_a_chunk_finds_no_place() {
+    live_caught(Plan::random(29_653)).unwrap_or_else(|what| panic!("{what}"));
+}
+
 #[test]
 fn nothing_comes_back_from_earlier_epochs() {
     for seed in 0..100 {

@@ -4,6 +4,7 @@
 //! optimistic descent found; only when it is complete, and its log space is set aside, is the leaf latched, at the
 //! version seen. Under the latch remain: copy, change the copy, append, store.
 
+use super::edit::damaged_page;
 use super::leaf;
 use super::node::Node;
 use super::op::NodeOp;
@@ -14,6 +15,9 @@ use crate::error::Result;
 use crate::ids::PageId;
 use crate::store::page;
 use crate::wal::{ALLOCATES, Appended, Kind, RecordBuilder, change_kind};
+
+/// Splits that one entry may need. Each moves a part of a node away, level after level, so a sound tree needs few.
+const SPLITS_MAX: u32 = 1000;
 
 /// How an attempt ended that met nothing in its way.
 enum Attempt {
@@ -30,7 +34,7 @@ impl Tree {
         write: &mut Write<'_, 'p>,
         change: Change<'_>,
     ) -> Result<Appended> {
-        loop {
+        for _ in 0..SPLITS_MAX {
             match retry(self.root, || with_scratch(|scratch| self.try_apply(pool, write, &change, scratch)))?
             {
                 Attempt::Done { appended, underfull } => {
@@ -49,6 +53,7 @@ impl Tree {
                 }
             }
         }
+        Err(damaged_page(self.root, "splits below it make no room"))
     }
 
     fn try_apply<'p>(

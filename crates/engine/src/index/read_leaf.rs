@@ -4,6 +4,7 @@
 //! the lower fence; both are exact, so nothing is seen twice and nothing is skipped, whatever is split or merged in
 //! between. A leaf may be empty.
 
+use super::edit::damaged_page;
 use super::node::{HEAP, Node, SLOT, slots_at};
 use super::tree::{Seek, Tree, retry};
 use crate::buffer::view::View;
@@ -80,6 +81,17 @@ impl LeafRows {
         low
     }
 
+    /// Whether this is the leaf that `seek` asks for, by its fences.
+    fn answers(&self, seek: Seek<'_>) -> bool {
+        let (lower, upper) = (self.lower.as_slice(), self.upper.as_deref());
+        match seek {
+            Seek::First => lower.is_empty(),
+            Seek::Last => upper.is_none(),
+            Seek::At(key) => lower <= key && upper.is_none_or(|upper| key < upper),
+            Seek::Before(key) => lower < key && upper.is_none_or(|upper| key <= upper),
+        }
+    }
+
     /// Takes the rows out of the copy in `page`.
     fn index(&mut self) {
         let node = Node::new(&self.page[..]);
@@ -120,7 +132,11 @@ impl Tree {
             Ok::<_, Stop>(())
         })?;
         rows.index();
-        Ok(())
+        if rows.answers(seek) {
+            return Ok(());
+        }
+        // Whoever goes from leaf to leaf by the fences would go round for ever.
+        Err(damaged_page(rows.leaf, "its fences contradict the nodes above it"))
     }
 
     /// Whether a leaf read before is still resident and has not moved since: nothing was added to it or taken away.
