@@ -235,6 +235,13 @@ impl Pool {
         self.bell.done.notify_all();
     }
 
+    /// After the log was poisoned: returns when nothing is being written any more. What comes later finds it poisoned.
+    pub(crate) fn wait_for_writes(&self) {
+        // Images, chunks and superblocks are written under this lock, each after a look at the poison.
+        drop(self.upkeep.lock());
+        self.wal.wait_for_writes();
+    }
+
     /// Waits for log space for `bytes` bytes of a commit. The caller holds no latch and nothing in flight.
     pub(crate) fn reserve_log(&self, bytes: u64) -> Result<Reservation<'_>> {
         let most = self.wal.max_reservation();
