@@ -172,6 +172,17 @@ impl Pool {
         }
     }
 
+    /// The log has no room for something: cuts it, or asks the upkeep thread to and waits a little. The thread keeps the
+    /// log at half of its capacity by itself, which is not enough for a large reservation: being asked, it frees half of
+    /// what is in use, again and again.
+    pub(crate) fn wait_for_log_space(&self) -> Result<()> {
+        if self.works_inline() {
+            return self.checkpoint_now(false);
+        }
+        self.bell.rung.lock().log_wanted = true;
+        self.wait_for_round()
+    }
+
     /// Waits until the upkeep thread has done something, or a little while.
     pub(crate) fn wait_for_round(&self) -> Result<()> {
         self.check()?;
@@ -202,7 +213,7 @@ impl Pool {
         self.upkeep_runs.store(true, Relaxed);
         let _leave = Leave(self);
         loop {
-            let urgent = {
+            let (urgent, log_wanted) = {
                 let mut rung = self.bell.rung.lock();
                 if !rung.wanted && !rung.stop {
                     self.bell.work.wait_for(&mut rung, PAUSE);
@@ -211,10 +222,15 @@ impl Pool {
                     return;
                 }
                 rung.wanted = false;
-                std::mem::take(&mut rung.urgent)
+                (std::mem::take(&mut rung.urgent), std::mem::take(&mut rung.log_wanted))
+            };
+            let round = || {
+                self.wal.flush_to(self.wal.tail())?;
+                self.round(urgent)?;
+                if log_wanted { self.checkpoint_now(false) } else { Ok(()) }
             };
             if self.check().is_ok()
-                && let Err(error) = self.wal.flush_to(self.wal.tail()).and_then(|()| self.round(urgent))
+                && let Err(error) = round()
             {
                 match error {
                     // No room to write back: reads go on, and the next round tries again.
@@ -253,11 +269,7 @@ impl Pool {
                 return Ok(reservation);
             }
             self.stats.log_waits.fetch_add(1, Relaxed);
-            if self.works_inline() {
-                self.checkpoint_now(false)?;
-            } else {
-                self.wait_for_round()?;
-            }
+            self.wait_for_log_space()?;
         }
         Err(Error::Full {
             what: "the log cannot be cut, because changed pages find no room in the page file".into(),
