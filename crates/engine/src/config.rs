@@ -17,7 +17,7 @@
 //! The page table grows with the store, 16 bytes a page, and frames are not given back for it: a store that grows to
 //! more than about five times its budget (with 4 KiB pages) while it is open exceeds the share. `Stats` says by how
 //! much, and the next open takes it off the frames. A transaction's write set is its caller's memory; it is bounded
-//! by half of the log.
+//! by five eighths of the log.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -259,16 +259,13 @@ impl Split {
         let lock_slots = ((total / 256 / 8) as usize).clamp(256, crate::txn::locks::LockTable::SLOTS_DEFAULT);
         let clock_window = ((total / 512 / 16) as usize).clamp(64, crate::txn::clock::Clock::WINDOW_DEFAULT);
         let page_table = (total / 48).max(file_pages * 18);
-        let fixed = log_buffer
-            + staging
-            + versions
-            + (lock_slots * 8 + clock_window * 16) as u64
-            + SLOT_BYTES
-            + READ_BUFFER_PAGES * page_bytes
-            + page_table;
+        let fixed = (log_buffer + staging + (lock_slots * 8 + clock_window * 16) as u64 + SLOT_BYTES)
+            .saturating_add(READ_BUFFER_PAGES * page_bytes + page_table)
+            .saturating_add(versions);
         let frames = total.saturating_sub(fixed) / (page_bytes + FRAME_HEADER_BYTES);
         if frames < FRAMES_MIN {
-            let least = (fixed + FRAMES_MIN * (page_bytes + FRAME_HEADER_BYTES)).next_multiple_of(1 << 20);
+            let least = fixed.saturating_add(FRAMES_MIN * (page_bytes + FRAME_HEADER_BYTES));
+            let least = least.checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX);
             return Err(Error::Config(format!(
                 "dram of {total} bytes leaves room for {frames} frames of {page_bytes} bytes, {FRAMES_MIN} are \
                  needed; give it about {least} bytes"
@@ -295,6 +292,16 @@ fn memory_limit() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_absurd_share_of_old_versions_is_refused() {
+        for bytes in [64 << 20, u64::MAX - 1, u64::MAX] {
+            assert!(
+                matches!(Split::new(64 << 20, Some(bytes), 4096, 1000), Err(Error::Config(_))),
+                "{bytes}"
+            );
+        }
+    }
 
     #[test]
     fn the_parts_do_not_exceed_the_whole() {
