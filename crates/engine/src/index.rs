@@ -49,6 +49,8 @@ pub(crate) fn check_page(page: &[u8]) -> Result<(), String> {
 }
 
 #[cfg(test)]
+mod order_tests;
+#[cfg(test)]
 mod pool_tests;
 #[cfg(test)]
 mod race_tests;

@@ -140,10 +140,10 @@ impl Pool {
         self.ids.lock().end
     }
 
-    /// A point of write-back and checkpoint at which other threads may have done anything to any page that is not
-    /// latched. The crash harness does it here.
+    /// A point of a change, of write-back or of a checkpoint at which other threads may have done anything to any page
+    /// that is not latched. Tests without threads do it here.
     #[inline]
-    pub(super) fn meanwhile(&self) {
+    pub(crate) fn meanwhile(&self) {
         #[cfg(test)]
         crate::crash::in_flight(self);
     }

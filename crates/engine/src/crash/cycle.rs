@@ -119,7 +119,7 @@ impl Run {
                 _ => 1 + self.below(reach) as u64,
             };
             disk.crash_at(before + crash_at);
-            meanwhile::play(Some(self.script.clone()));
+            meanwhile::play(Some(meanwhile::follow(self.script.clone())));
             let outcome = Life::new(&pool, self.script.clone()).run(self.plan.steps);
             meanwhile::play(None);
             if life == 0 {
