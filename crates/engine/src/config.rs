@@ -164,8 +164,8 @@ impl Builder {
         self
     }
 
-    /// Seeds what is chosen by chance: the identity of a database that is created here, and backoff. 0, the default,
-    /// draws a seed from the system.
+    /// Draws the identity of a database that is created here from this seed, so that a test replays byte by byte. Two
+    /// databases made from one seed cannot tell each other's files apart. 0, the default, draws it from the system.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self

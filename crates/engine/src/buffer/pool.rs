@@ -111,6 +111,8 @@ pub(super) struct Bell {
 pub(super) struct BellState {
     pub(super) wanted: bool,
     pub(super) urgent: bool,
+    /// Somebody needs more of the log than the checkpoint keeps free by itself.
+    pub(super) log_wanted: bool,
     pub(super) stop: bool,
     pub(super) rounds: u64,
 }

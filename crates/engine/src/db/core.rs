@@ -279,12 +279,11 @@ impl Core {
         }
     }
 
-    /// Makes everything durable, writes everything out, and lets go of the directory.
+    /// Makes everything durable, writes everything out, and lets nothing more be written.
     fn shut_down(&self) -> Result<()> {
         let outcome = if self.settings.read_only { Ok(()) } else { self.write_everything() };
         // Handles that are left must not write beside the next owner.
         self.pool.wal().poison("the database has been closed");
-        self.lock.lock().take();
         outcome
     }
 
@@ -328,7 +327,15 @@ impl Shared {
                 })
             };
             threads.push(spawn("terrace-upkeep", |core| core.pool.run_upkeep())?);
-            threads.push(spawn("terrace-collect", Core::run_collector)?);
+            match spawn("terrace-collect", Core::run_collector) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    // The first thread has the database, its lock included, as long as it runs.
+                    core.pool.stop_upkeep();
+                    threads.into_iter().for_each(|thread| drop(thread.join()));
+                    return Err(error);
+                }
+            }
         }
         Ok(Arc::new(Shared { core, threads: Mutex::new(Some(threads)) }))
     }
@@ -346,6 +353,9 @@ impl Shared {
         for thread in threads {
             let _ = thread.join();
         }
+        // Only now may there be another owner: what was under way when the log was poisoned has ended too.
+        self.core.pool.wait_for_writes();
+        self.core.lock.lock().take();
         outcome
     }
 }

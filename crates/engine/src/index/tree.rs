@@ -25,7 +25,7 @@ use super::node::{INNER, LEAF, Node};
 use super::op::NodeOp;
 use crate::buffer::backoff::Backoff;
 use crate::buffer::view::View;
-use crate::buffer::{Grant, Mode, NewPage, Pool, ReadGuard, Redo, Stop};
+use crate::buffer::{Grant, NewPage, Pool, ReadGuard, Redo, Stop};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::wal::{Class, RecordBuilder, Reservation};
@@ -244,10 +244,7 @@ pub(super) fn reserve_system(pool: &Pool, bytes: u64) -> Result<Reservation<'_>>
             return Ok(reservation);
         }
         pool.check()?;
-        match pool.mode() {
-            Mode::Inline => pool.checkpoint_now(false)?,
-            Mode::Background => pool.wait_for_round()?,
-        }
+        pool.wait_for_log_space()?;
     }
     Err(Error::Full { what: format!("the log has no {bytes} bytes left for a change of a tree") })
 }
