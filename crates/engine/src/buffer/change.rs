@@ -57,6 +57,8 @@ impl Drop for NewPage<'_> {
 pub(crate) enum Edit<'a, 'p> {
     /// The page gets this content.
     Update(&'a mut WriteGuard<'p>, &'a mut [u8]),
+    /// Part of the page gets this content: whole words, at a multiple of eight behind the page's header.
+    Patch(&'a mut WriteGuard<'p>, usize, &'a [u8]),
     /// The page comes into existence with this content.
     Create(NewPage<'p>, &'a mut [u8]),
     /// The page ceases to exist. Its id is used again when the record is durable.
@@ -113,6 +115,10 @@ impl Pool {
                 Edit::Update(guard, content) => {
                     page::set_lsn(content, lsn);
                     guard.store(content);
+                    self.note_change(guard, lsn);
+                }
+                Edit::Patch(guard, at, content) => {
+                    guard.patch(at, content, lsn);
                     self.note_change(guard, lsn);
                 }
                 Edit::Create(new, content) => {

@@ -34,7 +34,7 @@ pub(crate) use self::undo::Undo;
 use super::create::{Files, PoolOptions};
 use super::pool::Pool;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, Timestamp};
+use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
 use crate::store::superblock::Slots;
 use crate::wal::{EpochRule, Geometry, LogScan, Wal, WalOptions, read_header, rewrite_tail};
@@ -44,8 +44,6 @@ use crate::wal::{EpochRule, Geometry, LogScan, Wal, WalOptions, read_header, rew
 pub(crate) struct Recovered {
     pub(crate) pool: Pool,
     pub(crate) losers: Vec<Loser>,
-    /// The highest timestamp in log and superblock.
-    pub(crate) highest_timestamp: Timestamp,
     /// How many changes were redone.
     pub(crate) redone: u64,
     /// The end of the log that was found.
@@ -99,8 +97,7 @@ impl Pool {
         let losers_floor = losers.iter().map(|loser| loser.first.0).min().unwrap_or(u64::MAX);
         let redone = pool.redo_all(scan(cut)?, &born, losers_floor, redo)?;
         pool.recovery_floor.store(losers_floor, Relaxed);
-        let highest_timestamp = Timestamp(pool.highest_timestamp.load(Relaxed));
-        Ok(Recovered { pool, losers, highest_timestamp, redone, log_end })
+        Ok(Recovered { pool, losers, redone, log_end })
     }
 
     /// The losers are undone and closed, durably: the log may be cut past them.

@@ -199,7 +199,7 @@ impl Run {
     fn judge(&mut self, recovered: &Recovered, log_end: Option<Lsn>) -> Result<(), String> {
         let pool = &recovered.pool;
         let found = read_all(pool)?;
-        let highest = recovered.highest_timestamp;
+        let highest = recovered.pool.timestamp_now();
         let mut state = self.script.borrow_mut();
         state.model.judge(&found, log_end, highest)?;
         state.model.restart(pool.wal().durable());

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::store::space::{Geometry as SpaceGeometry, Space};
 use crate::store::superblock::{Slots, Superblock};
+use crate::threads::Padded;
 use crate::wal::Wal;
 
 impl Analysis<'_> {
@@ -88,7 +89,7 @@ impl Analysis<'_> {
             mode: options.mode,
             stats: PoolStats::default(),
             recovery_floor: AtomicU64::new(cut.0),
-            highest_timestamp: Arc::new(AtomicU64::new(self.highest.0)),
+            highest_timestamp: Arc::new(Padded(AtomicU64::new(self.highest.0))),
             upkeep_runs: AtomicBool::new(false),
             unwritten: Mutex::new(self.unwritten),
         };
