@@ -24,6 +24,7 @@ use crate::config::{Durability, Split};
 use crate::error::{Error, Result};
 use crate::ids::{PageId, TableId, Timestamp};
 use crate::index::Tree;
+use crate::threads::Tally;
 use crate::txn::clock::Clock;
 use crate::txn::flight::InFlight;
 use crate::txn::gate::Gate;
@@ -90,7 +91,7 @@ impl TableState {
 /// What is counted beside the pool and the log.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) commits: AtomicU64,
+    pub(crate) commits: Tally,
     pub(crate) aborts: AtomicU64,
     pub(crate) conflicts: AtomicU64,
     pub(crate) alone: AtomicU64,
@@ -247,6 +248,20 @@ impl Core {
         self.garbage.add_values(freed);
     }
 
+    /// Drops the old versions that this thread has pushed and nobody can see; less than [`Core::collect`], and cheaper.
+    fn collect_own(&self) {
+        let mut freed = Vec::new();
+        let (oldest, visible) = (self.snapshots.oldest(&self.clock), self.clock.visible());
+        let collected = self.versions.collect_own(oldest, visible, &mut freed);
+        self.counters.versions_dropped.fetch_add(collected.versions as u64, Relaxed);
+        if !freed.is_empty() {
+            self.garbage.add_values(freed);
+        }
+        if self.versions.is_over_limit() {
+            self.collect();
+        }
+    }
+
     /// The share of the collecting that each commit does.
     pub(crate) fn after_commit(&self) {
         let due = COMMITS.with(|commits| {
@@ -255,7 +270,7 @@ impl Core {
             count == COMMITS_PER_COLLECTION
         });
         if due {
-            self.collect();
+            self.collect_own();
             if self.pool.mode() == Mode::Inline {
                 // What fails here is tried again, and a poisoned log is reported by the next call.
                 let _ = self.free_garbage(4);

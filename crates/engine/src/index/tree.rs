@@ -250,9 +250,14 @@ pub(super) fn reserve_system(pool: &Pool, bytes: u64) -> Result<Reservation<'_>>
 }
 
 /// What a change needs while it is put together, kept by each thread so that a change allocates nothing.
+#[derive(Default)]
 pub(super) struct Scratch {
     pub(super) record: RecordBuilder,
     pub(super) page: Vec<u8>,
+    /// The value that an entry had.
+    pub(super) old: Vec<u8>,
+    /// An entry as it will be.
+    pub(super) entry: Vec<u8>,
 }
 
 thread_local! {
@@ -261,9 +266,7 @@ thread_local! {
 
 /// Lends the thread's scratch memory.
 pub(super) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
-    let mut scratch = SCRATCH
-        .take()
-        .unwrap_or_else(|| Box::new(Scratch { record: RecordBuilder::new(), page: Vec::new() }));
+    let mut scratch = SCRATCH.take().unwrap_or_default();
     let result = work(&mut scratch);
     SCRATCH.set(Some(scratch));
     result

@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn numbers_that_leave_no_room_to_count_on_are_refused() {
-        let end = Lsn(u64::MAX & !7);
+        let end = Lsn(!7);
         let hostile: [fn(&mut Superblock, Lsn); 5] = [
             |superblock, end| (superblock.cut, superblock.log_end) = (end, end),
             |superblock, end| superblock.epoch_start = end,
