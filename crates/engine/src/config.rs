@@ -252,7 +252,8 @@ const LOG_BUFFER_PAGES_MIN: u64 = 32;
 impl Split {
     /// Splits `total` bytes for a database with pages of `page_bytes` and a page file of `file_pages` of them.
     pub(crate) fn new(total: u64, versions: Option<u64>, page_bytes: u64, file_pages: u64) -> Result<Split> {
-        let log_buffer = (total / 32).min(8 << 20).max(LOG_BUFFER_PAGES_MIN * page_bytes).next_power_of_two();
+        let log_buffer = (total / 32).min(crate::wal::BUFFER_BYTES_MAX);
+        let log_buffer = log_buffer.max(LOG_BUFFER_PAGES_MIN * page_bytes).next_power_of_two();
         let staging = (total / 64).clamp(8 * page_bytes, (2 << 20).max(8 * page_bytes));
         let staging = staging / page_bytes * page_bytes;
         let versions = versions.unwrap_or(total / 16);
