@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use terrace_block::{AlignedBuffer, BlockDevice, Directory, MemoryDirectory, OpenMode};
+use terrace_block::{AlignedBuffer, Directory, MemoryDirectory, OpenMode};
 
 const PAGES: &str = "pages.terrace";
 const LOG: &str = "log.terrace";

@@ -23,12 +23,11 @@ impl Opener for Engine {
             Durability::Sync => terrace::Durability::Sync,
             Durability::Buffered => terrace::Durability::Buffered,
         };
+        // The seed is the workloads'. A database is never seeded: its identity keeps its files from being mixed up with
+        // another's.
         let open = |read_only: bool| {
-            let mut builder = Db::builder()
-                .create(settings.create)
-                .read_only(read_only)
-                .seed(settings.seed)
-                .durability(durability);
+            let mut builder =
+                Db::builder().create(settings.create).read_only(read_only).durability(durability);
             if let Some(bytes) = settings.dram_bytes {
                 builder = builder.dram(bytes);
             }

@@ -203,3 +203,18 @@ fn a_workload_verifies_its_values_and_prints_one_object() {
     assert_eq!((&found["operations"], &found["errors"]), (&4000.into(), &0.into()));
     assert!(found["verified"].as_u64() > Some(1000), "{found}");
 }
+
+#[test]
+fn two_databases_have_two_identities_and_their_files_are_not_mixed() {
+    let (_one, one) = place();
+    let (_other, other) = place();
+    succeed(&["put", &one, "--table", "t", "a", "1"]);
+    succeed(&["put", &other, "--table", "t", "a", "2"]);
+    let identity =
+        |db: &str| fs::read(Path::new(db).join("pages.terrace")).expect("a page file")[16..32].to_vec();
+    assert_ne!(identity(&one), identity(&other));
+    fs::copy(Path::new(&one).join("log.terrace"), Path::new(&other).join("log.terrace")).expect("a copy");
+    let refused = terrace(&["scan", &other, "--table", "t"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("another database"), "{}", text(&refused.stderr));
+}

@@ -16,7 +16,9 @@
 //! | `cleaner.rs`    | emptying sparse segments                                             |
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
+//! | `create.rs`     | the files a pool lives on, and how they begin                        |
 //! | `recovery.rs`   | from superblock and log to a pool that is as it was                  |
+//! | `recovery/`     | its steps: analysis, assembly, redo, undo                            |
 
 #[cfg(test)]
 mod audit;
@@ -24,6 +26,7 @@ pub(crate) mod backoff;
 mod change;
 mod checkpoint;
 mod cleaner;
+mod create;
 mod frames;
 mod guard;
 mod inspect;
@@ -34,17 +37,16 @@ mod recovery;
 mod stats;
 mod sweep;
 mod table;
-mod undo;
 mod upkeep;
 pub(crate) mod view;
 mod write_back;
 
 pub(crate) use change::{Edit, Grant, NewPage};
+pub(crate) use create::{Files, Layout, PoolOptions};
 pub(crate) use frames::HEADER_BYTES as FRAME_HEADER_BYTES;
 pub(crate) use guard::ReadGuard;
 #[cfg(test)]
 pub(crate) use guard::WriteGuard;
 pub use pool::Mode;
 pub(crate) use pool::{Pool, Stop};
-pub(crate) use recovery::{Files, Layout, PoolOptions, Recovered, Redo};
-pub(crate) use undo::Undo;
+pub(crate) use recovery::{Recovered, Redo, Undo};

@@ -8,7 +8,7 @@
 //! | log buffer        | 1/32, a power of two, at least 32 pages, at most 8 MiB     | yes           |
 //! | staging           | 1/64, at least eight pages, at most 2 MiB                  | yes           |
 //! | old versions      | 1/16, or what `old_version_bytes_max` says                 | limit         |
-//! | lock table, clock | 1/256 and 1/512                                            | yes           |
+//! | locks, clock      | 1/256 and 1/512                                            | yes           |
 //! | snapshots, gate   | about 100 KiB of slots, one line each                      | yes           |
 //! | read buffers      | four pages for each of four threads                        | estimate      |
 //! | page table        | 1/48, or 18 bytes for each page the file has room for      | grows         |
@@ -17,7 +17,7 @@
 //! The page table grows with the store, 16 bytes a page, and frames are not given back for it: a store that grows to
 //! more than about five times its budget (with 4 KiB pages) while it is open exceeds the share. `Stats` says by how
 //! much, and the next open takes it off the frames. A transaction's write set is its caller's memory; it is bounded
-//! by half of the log.
+//! by the log, of which its records may take five eighths.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -164,8 +164,8 @@ impl Builder {
         self
     }
 
-    /// Seeds what is chosen by chance: the identity of a database that is created here, and backoff. 0, the default,
-    /// draws a seed from the system.
+    /// Draws the identity of a database that is created here from this seed, so that a test replays byte by byte. Two
+    /// databases made from one seed cannot tell each other's files apart. 0, the default, draws it from the system.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -256,13 +256,14 @@ impl Split {
         let staging = (total / 64).clamp(8 * page_bytes, (2 << 20).max(8 * page_bytes));
         let staging = staging / page_bytes * page_bytes;
         let versions = versions.unwrap_or(total / 16);
-        let lock_slots = ((total / 256 / 8) as usize).clamp(256, crate::txn::locks::LockTable::SLOTS_DEFAULT);
+        let lock_slots =
+            ((total / 256 / 16) as usize).clamp(256, crate::txn::locks::LockTable::SLOTS_DEFAULT);
         let clock_window = ((total / 512 / 16) as usize).clamp(64, crate::txn::clock::Clock::WINDOW_DEFAULT);
         let page_table = (total / 48).max(file_pages * 18);
         let fixed = log_buffer
             + staging
             + versions
-            + (lock_slots * 8 + clock_window * 16) as u64
+            + (lock_slots * 16 + clock_window * 16) as u64
             + SLOT_BYTES
             + READ_BUFFER_PAGES * page_bytes
             + page_table;

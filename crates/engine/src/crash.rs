@@ -13,7 +13,7 @@
 //! | `model.rs`   | what should be there                                              |
 //! | `raw.rs`     | pages of cells: content, redo, undo                               |
 //! | `life.rs`    | one life of a pool: random steps until the power goes             |
-//! | `meanwhile.rs` | what other threads would do while an image is in flight         |
+//! | `meanwhile.rs` | what other threads would do at the points where they may        |
 //! | `cycle.rs`   | lives and crashes in turn, recovery crashed too, and the verdict  |
 //! | `tests.rs`   | the tests, and how to replay a failing one                        |
 //! | `bugs.rs`    | the planted bugs, each of which must be caught                    |
@@ -27,7 +27,7 @@ mod model;
 mod raw;
 mod tests;
 
-pub(crate) use meanwhile::in_flight;
+pub(crate) use meanwhile::{in_flight, play};
 
 use terrace_block::{Directory, OpenMode, SimulatedDisk};
 

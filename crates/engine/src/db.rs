@@ -30,6 +30,7 @@ pub(crate) mod overlay;
 pub(crate) mod range;
 pub(crate) mod read;
 pub(crate) mod scan;
+pub(crate) mod single;
 pub(crate) mod snapshot;
 pub(crate) mod table;
 pub(crate) mod transaction;

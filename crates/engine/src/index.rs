@@ -17,6 +17,8 @@
 //! - [`tree`]: descents, and what a change is told;
 //! - [`get`], [`read_leaf`]: reading a record, reading a leaf;
 //! - [`apply`]: changing a leaf;
+//! - [`single`]: changing one entry, for a commit that changes nothing else;
+//! - [`room`]: splits before a transaction begins;
 //! - [`smo`]: splits and merges;
 //! - [`chain`]: writing, reading and freeing the pages of a long value;
 //! - [`release`]: freeing a tree;
@@ -34,6 +36,8 @@ pub(crate) mod op;
 pub(crate) mod overflow;
 mod read_leaf;
 mod release;
+mod room;
+mod single;
 mod smo;
 pub(crate) mod split;
 mod tree;
@@ -41,6 +45,8 @@ mod verify;
 
 pub(crate) use get::{Found, Stored};
 pub(crate) use read_leaf::LeafRows;
+pub(crate) use room::CROWDED_MAX;
+pub(crate) use single::{Before, Single, SingleOutcome};
 pub(crate) use tree::{Change, NodeRedo, Seek, Tree, Write, log_bytes};
 
 /// Whether bytes that came from a disk are a page of the index; says what does not hold.
@@ -48,6 +54,8 @@ pub(crate) fn check_page(page: &[u8]) -> Result<(), String> {
     check::check(page)
 }
 
+#[cfg(test)]
+mod order_tests;
 #[cfg(test)]
 mod pool_tests;
 #[cfg(test)]

@@ -27,6 +27,7 @@
 //! | `buffer` | the buffer pool: pages in frames, replacement, checkpoint, recovery         |
 //! | `wal`    | the log                                                                     |
 //! | `store`  | images of pages, and the space of the page file                             |
+//! | `threads` | lines and numbers of their own for threads                                |
 
 /// The read-me's example, so that it is compiled.
 #[cfg(doctest)]
@@ -44,6 +45,7 @@ mod index;
 pub mod planted;
 mod stats;
 mod store;
+mod threads;
 mod txn;
 mod wal;
 

@@ -25,6 +25,8 @@ pub enum Bug {
     NoEndRecordAfterUndo,
     /// Redo applies a record whose LSN equals or is below the page's.
     CompareLsnsWrongly,
+    /// A change's record is appended before its page is latched.
+    AppendBeforeLatching,
     /// The mapping record is appended before the images are synced.
     MappingBeforeImageSync,
     /// A place is freed before the mapping record that leaves it is durable.
@@ -61,7 +63,7 @@ pub enum Bug {
 
 impl Bug {
     /// Every planted bug, in the order of the list in docs/testing.md.
-    pub const ALL: [Bug; 25] = [
+    pub const ALL: [Bug; 26] = [
         Bug::SkipLogSync,
         Bug::SkipStoreSync,
         Bug::AcknowledgeBeforeFlush,
@@ -71,6 +73,7 @@ impl Bug {
         Bug::SkipUndo,
         Bug::NoEndRecordAfterUndo,
         Bug::CompareLsnsWrongly,
+        Bug::AppendBeforeLatching,
         Bug::MappingBeforeImageSync,
         Bug::ReusePlaceEarly,
         Bug::ClearRecLsn,

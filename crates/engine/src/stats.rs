@@ -205,7 +205,7 @@ impl Stats {
             log_cut: log.cut.0,
             log_capacity: log.capacity,
             log_waits: counted.log_waits.load(Relaxed),
-            commits: counters.commits.load(Relaxed),
+            commits: counters.commits.total(),
             aborts: counters.aborts.load(Relaxed),
             conflicts: counters.conflicts.load(Relaxed),
             alone: counters.alone.load(Relaxed),

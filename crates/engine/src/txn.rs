@@ -39,15 +39,16 @@ mod stress;
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher};
-use std::ops::{Bound, Deref};
+use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::quality::FixedState;
 
+pub(crate) use crate::threads::{Padded, thread_number};
+
 use crate::TableId;
 
-/// A key that several structures hold at once: the write set, the keys in flight, the old versions.
+/// A key that several structures hold at once: the write set, and scans that merge it in.
 pub(crate) type Key = Arc<[u8]>;
 
 /// A range of keys, either end included, excluded or open.
@@ -64,19 +65,6 @@ pub(crate) fn is_empty_range(range: KeyRange<'_>) -> bool {
     }
 }
 
-/// A value alone on its cache lines. Two lines, because the neighbour is prefetched with it.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(crate) struct Padded<T>(pub T);
-
-impl<T> Deref for Padded<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
-    }
-}
-
 /// The same in every run, so that a failing test's seed finds the same collisions again.
 const HASH_SEED: u64 = 0x7465_7272_6163_6501;
 
@@ -90,21 +78,7 @@ pub(crate) fn hash_key(table: TableId, key: &[u8]) -> u64 {
 }
 
 thread_local! {
-    static THREAD: Cell<u64> = const { Cell::new(0) };
     static OWNERS_DRAWN: Cell<u32> = const { Cell::new(0) };
-}
-
-/// A number of the calling thread, from 1, never given to another thread of this process.
-#[inline]
-pub(crate) fn thread_number() -> u64 {
-    static THREADS: AtomicU64 = AtomicU64::new(1);
-    THREAD.with(|thread| {
-        if thread.get() == 0 {
-            // Relaxed: only the number's uniqueness counts, nothing is published with it.
-            thread.set(THREADS.fetch_add(1, Ordering::Relaxed));
-        }
-        thread.get()
-    })
 }
 
 /// A number that names one attempt to commit in the lock table and among the keys in flight: never zero, the top

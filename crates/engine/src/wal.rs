@@ -314,6 +314,11 @@ impl Wal {
         self.ring.failure.set(reason);
     }
 
+    /// After it has failed: returns when nothing is being written to it any more.
+    pub(crate) fn wait_for_writes(&self) {
+        self.flusher.wait_for_leader();
+    }
+
     /// Why the log has failed, if it has.
     pub(crate) fn poisoned(&self) -> Option<&str> {
         self.ring.failure.get()

@@ -6,7 +6,7 @@
 //! stays below.
 
 use super::guard::WriteGuard;
-use super::pool::{Event, Pool};
+use super::pool::{Event, Pool, Stop};
 use super::table::Location;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
@@ -57,6 +57,8 @@ impl Drop for NewPage<'_> {
 pub(crate) enum Edit<'a, 'p> {
     /// The page gets this content.
     Update(&'a mut WriteGuard<'p>, &'a mut [u8]),
+    /// Part of the page gets this content: whole words, at a multiple of eight behind the page's header.
+    Patch(&'a mut WriteGuard<'p>, usize, &'a [u8]),
     /// The page comes into existence with this content.
     Create(NewPage<'p>, &'a mut [u8]),
     /// The page ceases to exist. Its id is used again when the record is durable.
@@ -115,6 +117,10 @@ impl Pool {
                     guard.store(content);
                     self.note_change(guard, lsn);
                 }
+                Edit::Patch(guard, at, content) => {
+                    guard.patch(at, content, lsn);
+                    self.note_change(guard, lsn);
+                }
                 Edit::Create(new, content) => {
                     page::set_lsn(content, lsn);
                     self.bring_into_being(new, lsn, content);
@@ -127,6 +133,30 @@ impl Pool {
                 }
             }
         }
+        drop(ticket);
+        Ok(appended)
+    }
+
+    /// The wrong order, for [`Bug::AppendBeforeLatching`](crate::planted::Bug::AppendBeforeLatching): `record`, which
+    /// is about the page `id` alone, draws its LSN before the page is latched. A change by others in between has the
+    /// higher LSN and is made first; then the page's LSN goes back.
+    pub(crate) fn change_before_latching(
+        &self,
+        record: &mut RecordBuilder,
+        reservation: Option<&mut Reservation<'_>>,
+        id: PageId,
+        apply: impl FnOnce(&mut [u8]) -> Result<bool>,
+    ) -> Result<Appended, Stop> {
+        let ticket = self.wal.enter();
+        let appended = self.wal.append(record, reservation)?;
+        self.meanwhile();
+        let mut guard = self.latch(id)?;
+        let mut content = Vec::new();
+        guard.copy(&mut content);
+        apply(&mut content)?;
+        page::set_lsn(&mut content, appended.lsn);
+        guard.store(&content);
+        self.note_change(&guard, appended.lsn);
         drop(ticket);
         Ok(appended)
     }

@@ -16,7 +16,8 @@ use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
 use crate::store::page::{self, HEADER_BYTES, Kind};
 use crate::store::place::Mapped;
-use crate::wal::{ChunkEntry, Class, RecordBuilder};
+use crate::store::space::Run;
+use crate::wal::{Appended, ChunkEntry, Class, RecordBuilder};
 
 /// The checkpoint works while the log holds more than one part in this many of its capacity.
 const LOG_SHARE: u64 = 2;
@@ -84,9 +85,36 @@ impl Pool {
             return Ok(());
         }
         let runs = self.space.allocate_or_grow(numbers.len() as u64, SPARE_SEGMENTS.min(1))?;
+        let (appended, images) =
+            self.write_chunk_images(upkeep, numbers, current, &runs).inspect_err(|_| {
+                if !planted(Bug::ChunkInPlace) {
+                    places(&runs).into_iter().for_each(|place| self.space.free(place));
+                }
+            })?;
+        for (&number, image) in numbers.iter().zip(images) {
+            let chunk = &mut upkeep.mapping.chunks[number as usize];
+            let old = std::mem::replace(&mut chunk.image, image);
+            chunk.dirty = Lsn::NONE;
+            upkeep.mapping.dirty_block_of(number, appended.lsn);
+            if let Some(place) = old.place().filter(|_| old.place() != image.place()) {
+                self.space.free(place);
+            }
+        }
+        self.stats.mapping_images.fetch_add(numbers.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Writes the images of `write_chunks` into `runs`, and logs durably where they are.
+    fn write_chunk_images(
+        &self,
+        upkeep: &mut Upkeep,
+        numbers: &[u64],
+        current: Lsn,
+        runs: &[Run],
+    ) -> Result<(Appended, Vec<Mapped>)> {
         let mut record = RecordBuilder::chunk();
         let mut images = Vec::with_capacity(numbers.len());
-        for (slot, (&number, place)) in numbers.iter().zip(places(&runs)).enumerate() {
+        for (slot, (&number, place)) in numbers.iter().zip(places(runs)).enumerate() {
             let checksum = self.stage_chunk(upkeep, slot, number, current);
             let old = upkeep.mapping.chunks[number as usize].image;
             let place = match old.place() {
@@ -101,7 +129,7 @@ impl Pool {
             images.push(Mapped::at(place, checksum));
         }
         self.meanwhile();
-        self.write_staged(upkeep, numbers.len(), &runs)?;
+        self.write_staged(upkeep, numbers.len(), runs)?;
         self.sync_store()?;
         self.meanwhile();
         let mut reservation = self.wal.reserve(record.len() as u64, Class::System).ok_or_else(|| {
@@ -109,17 +137,7 @@ impl Pool {
         })?;
         let appended = self.wal.append(&mut record, Some(&mut reservation))?;
         self.wal.flush_to(appended.end)?;
-        for (&number, image) in numbers.iter().zip(images) {
-            let chunk = &mut upkeep.mapping.chunks[number as usize];
-            let old = std::mem::replace(&mut chunk.image, image);
-            chunk.dirty = Lsn::NONE;
-            upkeep.mapping.dirty_block_of(number, appended.lsn);
-            if let Some(place) = old.place().filter(|_| old.place() != image.place()) {
-                self.space.free(place);
-            }
-        }
-        self.stats.mapping_images.fetch_add(numbers.len() as u64, Relaxed);
-        Ok(())
+        Ok((appended, images))
     }
 
     /// The planted bug: a chunk goes over its old image.
@@ -189,6 +207,7 @@ impl Pool {
 
     /// Writes the superblock with a new cut, then lets the log use the space below it again.
     pub(super) fn put_superblock(&self, upkeep: &mut Upkeep, cut: Lsn) -> Result<()> {
+        self.check()?;
         let superblock = &mut upkeep.superblock;
         superblock.sequence += 1;
         superblock.cut = cut;
@@ -212,29 +231,46 @@ impl Pool {
         let dirty: Vec<usize> = (0..upkeep.mapping.blocks.len())
             .filter(|&block| !upkeep.mapping.blocks[block].dirty.is_none())
             .collect();
+        let mut written = Vec::with_capacity(dirty.len());
         for batch in dirty.chunks(self.staging_pages(upkeep)) {
-            let runs = self.space.allocate_or_grow(batch.len() as u64, SPARE_SEGMENTS.min(1))?;
-            let mut images = Vec::with_capacity(batch.len());
-            for (slot, (&block, place)) in batch.iter().zip(places(&runs)).enumerate() {
-                let image = &mut upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
-                start_image(image, Kind::Directory, block as u64, self.wal.durable());
-                let first = block * upkeep.mapping.per_chunk as usize;
-                let chunks = upkeep.mapping.chunks.get(first..).unwrap_or_default();
-                for (chunk, word) in chunks.iter().zip(image[HEADER_BYTES..].chunks_exact_mut(8)) {
-                    word.copy_from_slice(&chunk.image.0.to_le_bytes());
-                }
-                images.push(Mapped::at(place, page::seal(image)));
+            if let Err(error) = self.write_blocks(upkeep, batch, &mut written) {
+                // None of them counts: the superblock that is to name them must name all that is left out of the log.
+                written
+                    .iter()
+                    .filter_map(|(_, image)| image.place())
+                    .for_each(|place| self.space.free(place));
+                return Err(error);
             }
-            self.write_staged(upkeep, batch.len(), &runs)?;
-            for (&block, image) in batch.iter().zip(images) {
-                let old = std::mem::replace(&mut upkeep.mapping.blocks[block].image, image);
-                upkeep.mapping.blocks[block].dirty = Lsn::NONE;
-                freed.extend(old.place());
-            }
-            self.stats.mapping_images.fetch_add(batch.len() as u64, Relaxed);
+        }
+        self.stats.mapping_images.fetch_add(written.len() as u64, Relaxed);
+        for (block, image) in written {
+            let old = std::mem::replace(&mut upkeep.mapping.blocks[block].image, image);
+            upkeep.mapping.blocks[block].dirty = Lsn::NONE;
+            freed.extend(old.place());
         }
         upkeep.superblock.directory = upkeep.mapping.blocks.iter().map(|block| block.image).collect();
         Ok(())
+    }
+
+    /// Writes images of directory blocks, and adds them to `written` with their places.
+    fn write_blocks(
+        &self,
+        upkeep: &mut Upkeep,
+        blocks: &[usize],
+        written: &mut Vec<(usize, Mapped)>,
+    ) -> Result<()> {
+        let runs = self.space.allocate_or_grow(blocks.len() as u64, SPARE_SEGMENTS.min(1))?;
+        for (slot, (&block, place)) in blocks.iter().zip(places(&runs)).enumerate() {
+            let image = &mut upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
+            start_image(image, Kind::Directory, block as u64, self.wal.durable());
+            let first = block * upkeep.mapping.per_chunk as usize;
+            let chunks = upkeep.mapping.chunks.get(first..).unwrap_or_default();
+            for (chunk, word) in chunks.iter().zip(image[HEADER_BYTES..].chunks_exact_mut(8)) {
+                word.copy_from_slice(&chunk.image.0.to_le_bytes());
+            }
+            written.push((block, Mapped::at(place, page::seal(image))));
+        }
+        self.write_staged(upkeep, blocks.len(), &runs)
     }
 
     /// How far the log can be cut.

@@ -5,7 +5,8 @@ use super::latch::Word;
 use super::pool::{Pool, Stop};
 use super::table::{Entry, Location};
 use super::view::{Racy, View};
-use crate::ids::PageId;
+use crate::ids::{Lsn, PageId};
+use crate::store::page;
 
 /// An optimistic look at a page. It holds nothing; what was read through it counts only after `validate`.
 pub(crate) struct ReadGuard<'p> {
@@ -99,6 +100,14 @@ impl<'p> WriteGuard<'p> {
 }
 
 impl WriteGuard<'_> {
+    /// Publishes new content of a part; `Pool::change` is the caller.
+    pub(super) fn patch(&mut self, at: usize, content: &[u8], lsn: Lsn) {
+        debug_assert!(at >= page::HEADER_BYTES && at.is_multiple_of(8) && content.len().is_multiple_of(8));
+        self.changed = true;
+        self.view().set_bytes(at / 8, content);
+        self.view().set_word(page::LSN_AT / 8, lsn.0);
+    }
+
     /// Unlatches a page that has been freed: readers that still hold its old version must notice.
     pub(super) fn give_back_freed(mut self) {
         self.changed = true;

@@ -9,7 +9,7 @@
 //! Lock order: upkeep, page latch, events, free frames, page ids, segments of the space.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use parking_lot::{Condvar, Mutex};
 use terrace_block::{AlignedBuffer, BlockDevice};
@@ -27,6 +27,7 @@ use crate::ids::{Lsn, PageId, Timestamp};
 use crate::store::page;
 use crate::store::place::Mapped;
 use crate::store::space::Space;
+use crate::threads::Padded;
 use crate::wal::Wal;
 
 /// Why an attempt at a page, or at a tree, ended without a result.
@@ -96,7 +97,7 @@ pub(crate) struct Pool {
     /// Recovery: pages that are allocated but that the log alone knows, until redo puts them into a frame.
     pub(super) unwritten: Mutex<std::collections::HashSet<u64>>,
     /// The highest commit timestamp drawn; the transaction layer keeps it, the superblock stores it.
-    pub(crate) highest_timestamp: Arc<AtomicU64>,
+    pub(crate) highest_timestamp: Arc<Padded<AtomicU64>>,
 }
 
 /// Two condition variables around one flag: "there is work" and "work was done".
@@ -111,6 +112,8 @@ pub(super) struct Bell {
 pub(super) struct BellState {
     pub(super) wanted: bool,
     pub(super) urgent: bool,
+    /// Somebody needs more of the log than the checkpoint keeps free by itself.
+    pub(super) log_wanted: bool,
     pub(super) stop: bool,
     pub(super) rounds: u64,
 }
@@ -140,10 +143,10 @@ impl Pool {
         self.ids.lock().end
     }
 
-    /// A point of write-back and checkpoint at which other threads may have done anything to any page that is not
-    /// latched. The crash harness does it here.
+    /// A point of a change, of write-back or of a checkpoint at which other threads may have done anything to any page
+    /// that is not latched. Tests without threads do it here.
     #[inline]
-    pub(super) fn meanwhile(&self) {
+    pub(crate) fn meanwhile(&self) {
         #[cfg(test)]
         crate::crash::in_flight(self);
     }
@@ -288,8 +291,8 @@ impl Pool {
     }
 
     /// The highest commit timestamp drawn so far.
-    pub(super) fn timestamp_now(&self) -> Timestamp {
-        Timestamp(self.highest_timestamp.load(Relaxed))
+    pub(crate) fn timestamp_now(&self) -> Timestamp {
+        Timestamp(self.highest_timestamp.load(SeqCst))
     }
 }
 

@@ -172,6 +172,17 @@ impl Pool {
         }
     }
 
+    /// The log has no room for something: cuts it, or asks the upkeep thread to and waits a little. The thread keeps the
+    /// log at half of its capacity by itself, which is not enough for a large reservation: being asked, it frees half of
+    /// what is in use, again and again.
+    pub(crate) fn wait_for_log_space(&self) -> Result<()> {
+        if self.works_inline() {
+            return self.checkpoint_now(false);
+        }
+        self.bell.rung.lock().log_wanted = true;
+        self.wait_for_round()
+    }
+
     /// Waits until the upkeep thread has done something, or a little while.
     pub(crate) fn wait_for_round(&self) -> Result<()> {
         self.check()?;
@@ -202,7 +213,7 @@ impl Pool {
         self.upkeep_runs.store(true, Relaxed);
         let _leave = Leave(self);
         loop {
-            let urgent = {
+            let (urgent, log_wanted) = {
                 let mut rung = self.bell.rung.lock();
                 if !rung.wanted && !rung.stop {
                     self.bell.work.wait_for(&mut rung, PAUSE);
@@ -211,10 +222,15 @@ impl Pool {
                     return;
                 }
                 rung.wanted = false;
-                std::mem::take(&mut rung.urgent)
+                (std::mem::take(&mut rung.urgent), std::mem::take(&mut rung.log_wanted))
+            };
+            let round = || {
+                self.wal.flush_to(self.wal.tail())?;
+                self.round(urgent)?;
+                if log_wanted { self.checkpoint_now(false) } else { Ok(()) }
             };
             if self.check().is_ok()
-                && let Err(error) = self.wal.flush_to(self.wal.tail()).and_then(|()| self.round(urgent))
+                && let Err(error) = round()
             {
                 match error {
                     // No room to write back: reads go on, and the next round tries again.
@@ -235,6 +251,13 @@ impl Pool {
         self.bell.done.notify_all();
     }
 
+    /// After the log was poisoned: returns when nothing is being written any more. What comes later finds it poisoned.
+    pub(crate) fn wait_for_writes(&self) {
+        // Images, chunks and superblocks are written under this lock, each after a look at the poison.
+        drop(self.upkeep.lock());
+        self.wal.wait_for_writes();
+    }
+
     /// Waits for log space for `bytes` bytes of a commit. The caller holds no latch and nothing in flight.
     pub(crate) fn reserve_log(&self, bytes: u64) -> Result<Reservation<'_>> {
         let most = self.wal.max_reservation();
@@ -246,11 +269,7 @@ impl Pool {
                 return Ok(reservation);
             }
             self.stats.log_waits.fetch_add(1, Relaxed);
-            if self.works_inline() {
-                self.checkpoint_now(false)?;
-            } else {
-                self.wait_for_round()?;
-            }
+            self.wait_for_log_space()?;
         }
         Err(Error::Full {
             what: "the log cannot be cut, because changed pages find no room in the page file".into(),

@@ -103,6 +103,27 @@ impl<'a> Racy<'a> {
     fn word(&self, index: usize) -> u64 {
         self.words.get(index).map_or(0, |word| u64::from_le(word.load(Relaxed)))
     }
+
+    /// Stores a word. For who alone writes here, while others may be reading.
+    #[inline]
+    pub(crate) fn set_word(&self, index: usize, word: u64) {
+        self.words[index].store(word.to_le(), Relaxed);
+    }
+
+    /// Stores `bytes` from word `index` on, padded with zeros to whole words. As [`Racy::set_word`].
+    #[inline]
+    pub(crate) fn set_bytes(&self, index: usize, bytes: &[u8]) {
+        let words = &self.words[index..index + bytes.len().div_ceil(8)];
+        let (whole, rest) = bytes.as_chunks::<8>();
+        for (word, bytes) in words.iter().zip(whole) {
+            word.store(u64::from_ne_bytes(*bytes), Relaxed);
+        }
+        if !rest.is_empty() {
+            let mut last = [0; 8];
+            last[..rest.len()].copy_from_slice(rest);
+            words[whole.len()].store(u64::from_ne_bytes(last), Relaxed);
+        }
+    }
 }
 
 impl View for Racy<'_> {

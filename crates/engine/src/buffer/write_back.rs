@@ -175,6 +175,9 @@ impl Pool {
 
     /// Writes the first `pages` staged images into `runs`.
     pub(super) fn write_staged(&self, upkeep: &Upkeep, pages: usize, runs: &[Run]) -> Result<()> {
+        // A mapping record whose flush failed may be durable: the places it names must stay what they are. And a database
+        // that was closed may have another owner.
+        self.check()?;
         let mut writes = Vec::with_capacity(runs.len());
         let mut staged = &upkeep.staging[..pages * self.page_bytes];
         for run in runs {

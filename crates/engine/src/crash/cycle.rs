@@ -119,7 +119,7 @@ impl Run {
                 _ => 1 + self.below(reach) as u64,
             };
             disk.crash_at(before + crash_at);
-            meanwhile::play(Some(self.script.clone()));
+            meanwhile::play(Some(meanwhile::follow(self.script.clone())));
             let outcome = Life::new(&pool, self.script.clone()).run(self.plan.steps);
             meanwhile::play(None);
             if life == 0 {
@@ -199,7 +199,7 @@ impl Run {
     fn judge(&mut self, recovered: &Recovered, log_end: Option<Lsn>) -> Result<(), String> {
         let pool = &recovered.pool;
         let found = read_all(pool)?;
-        let highest = recovered.highest_timestamp;
+        let highest = recovered.pool.timestamp_now();
         let mut state = self.script.borrow_mut();
         state.model.judge(&found, log_end, highest)?;
         state.model.restart(pool.wal().durable());

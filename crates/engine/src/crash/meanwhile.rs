@@ -1,9 +1,12 @@
-//! What other threads would do while images are in flight.
+//! What other threads would do while a change is prepared or images are in flight.
 //!
-//! There are no other threads in the harness, so that every run can be replayed. Instead the pool calls
-//! [`in_flight`] at the points of write-back and checkpoint where the world may move: between copy and write, write and
-//! sync, sync and mapping record, cut and superblock. Resident pages are then changed or freed, commits are appended
-//! and acknowledged. What would need a frame or the upkeep lock is not done here; a thread would wait there.
+//! There are no other threads in the harness, so that every run can be replayed. Instead [`in_flight`] is called at the
+//! points where the world may move, and does what the test has said that others do there ([`play`]). Those points are:
+//! between looking at a leaf and latching it; in write-back and checkpoint, between copy and write, write and sync,
+//! sync and mapping record, cut and superblock.
+//!
+//! In the lives of raw pages, others follow a [`Script`]: resident pages are changed or freed, commits are appended and
+//! acknowledged. What would need a frame or the upkeep lock is not done there; a thread would wait there.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -47,18 +50,31 @@ pub(super) struct State {
 
 pub(super) type Script = Rc<RefCell<State>>;
 
+/// What others do when it is their turn.
+type Others = Rc<dyn Fn(&Pool)>;
+
 thread_local! {
-    static CURRENT: RefCell<Option<Script>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Others>> = const { RefCell::new(None) };
 }
 
-/// From now on the script of this thread is `script`; none: nothing happens meanwhile.
-pub(super) fn play(script: Option<Script>) {
-    CURRENT.with(|current| *current.borrow_mut() = script);
+/// From now on this is what others do meanwhile, as this thread sees it; none: nothing happens.
+pub(crate) fn play(others: Option<Others>) {
+    CURRENT.with(|current| *current.borrow_mut() = others);
 }
 
-/// Images are in flight, or a cut was computed: time for others to do something.
+/// A change is prepared, images are in flight, or a cut was computed: time for others to do something.
 pub(crate) fn in_flight(pool: &Pool) {
-    let Some(script) = CURRENT.with(|current| current.borrow().clone()) else { return };
+    if let Some(others) = CURRENT.with(|current| current.borrow().clone()) {
+        others(pool);
+    }
+}
+
+/// What others do by `script`, unless it is being consulted for this thread's own next step.
+pub(super) fn follow(script: Script) -> Others {
+    Rc::new(move |pool| disturb(pool, &script))
+}
+
+fn disturb(pool: &Pool, script: &Script) {
     let Ok(mut state) = script.try_borrow_mut() else { return };
     let (choice, times) = (state.random.below(100), 1 + state.random.below(3));
     drop(state);
@@ -66,11 +82,11 @@ pub(crate) fn in_flight(pool: &Pool) {
         // A failure here is one of the log, and stays: whoever is called next meets it too.
         let done = match choice {
             0..35 => Some(()),
-            35..70 => write(pool, &script),
-            70..76 => free(pool, &script),
-            76..84 => commit_nothing(pool, &script),
-            84..96 => acknowledge(pool, &script),
-            _ => fill_log(pool, &script),
+            35..70 => write(pool, script),
+            70..76 => free(pool, script),
+            76..84 => commit_nothing(pool, script),
+            84..96 => acknowledge(pool, script),
+            _ => fill_log(pool, script),
         };
         if done.is_none() {
             return;

@@ -1,8 +1,9 @@
 //! Committing, step by step as the essay of the transactions (`txn.rs`) and the rules of the log want it.
 //!
 //! 1. Enter the gate; lock the keys; read what the entries are. From here on nobody else changes them.
-//! 2. Reserve log space and pages for everything, compensations of a recovery included. Nothing can fail for want of
-//!    room after this, but for splits beyond the estimate.
+//! 2. Split the leaves that would be crowded, if they are many; then reserve log space and pages for everything else,
+//!    compensations of a recovery included. Nothing can fail for want of room after this, unless other commits crowd
+//!    many leaves anew.
 //! 3. Announce the write set, draw the timestamp, validate the read set.
 //! 4. Push the old versions, then change key after key, each one a record that carries its inverse. The last record
 //!    carries the commit; so a transaction that changes one key is a single record.
@@ -14,19 +15,20 @@
 //! A failure before the first change takes the versions back and changes nothing. A failure after it leaves half a
 //! transaction in the pages, so it fails the log: nothing more is read or promised, and recovery undoes it.
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::core::{Core, TableState};
 use super::garbage::{GARBAGE, GarbageKey, Transfer};
 use super::undo::{Inverse, OldEntry};
-use crate::buffer::Grant;
+use crate::buffer::{Grant, Pool};
 use crate::config::Durability;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, TableId, Timestamp};
 use crate::index::node::OVERFLOW;
 use crate::index::overflow::Reference;
-use crate::index::{Change, Tree, Write as TreeWrite, log_bytes};
+use crate::index::{CROWDED_MAX, Change, Tree, Write as TreeWrite, log_bytes};
 use crate::planted::{Bug, planted};
 use crate::txn::clock::Outcome;
 use crate::txn::next_owner;
@@ -61,7 +63,7 @@ pub(crate) struct Committed {
 struct Old {
     timestamp: Timestamp,
     flags: u8,
-    value: Arc<[u8]>,
+    value: Box<[u8]>,
 }
 
 impl Old {
@@ -73,10 +75,10 @@ impl Old {
         (self.flags & OVERFLOW != 0).then(|| Reference::decode(&self.value)).flatten()
     }
 
-    fn version(&self) -> OldVersion {
+    fn version(&self) -> OldVersion<&[u8]> {
         let value = match self.reference() {
             Some(reference) => OldValue::Overflow(OverflowRef(reference.encode())),
-            None => OldValue::Inline(Arc::clone(&self.value)),
+            None => OldValue::Inline(&self.value[..]),
         };
         OldVersion { timestamp: self.timestamp, value }
     }
@@ -101,9 +103,10 @@ impl Estimate {
         }
     }
 
-    /// Pages that splits may make: leaves that are half full afterwards, and some inner nodes.
+    /// Pages that splits may make: leaves that are half full afterwards, those of crowded leaves that were not split
+    /// before, and some inner nodes.
     fn pages(&self, page_bytes: usize) -> u64 {
-        4 + self.leaf_bytes * 2 / page_bytes as u64
+        2 + CROWDED_MAX as u64 + self.leaf_bytes * 2 / page_bytes as u64
     }
 }
 
@@ -152,14 +155,18 @@ impl Core {
             return self.commit_reads(&work);
         }
         let outcome = self.commit_writes(work);
-        match &outcome {
-            Ok(_) => &self.counters.commits,
-            Err(Error::Conflict) => &self.counters.conflicts,
-            Err(_) => &self.counters.aborts,
-        }
-        .fetch_add(1, Relaxed);
+        self.count(&outcome);
         self.after_commit();
         outcome
+    }
+
+    /// Counts how a commit ended.
+    pub(super) fn count(&self, outcome: &Result<Committed>) {
+        match outcome {
+            Ok(_) => self.counters.commits.raise(),
+            Err(Error::Conflict) => _ = self.counters.conflicts.fetch_add(1, Relaxed),
+            Err(_) => _ = self.counters.aborts.fetch_add(1, Relaxed),
+        }
     }
 
     /// A transaction that wrote nothing: what it read must hold, and must be decided.
@@ -177,7 +184,7 @@ impl Core {
             return Err(self.never_drawn(needs));
         }
         self.clock.wait_visible(needs, || self.pump())?;
-        self.counters.commits.fetch_add(1, Relaxed);
+        self.counters.commits.raise();
         Ok(Committed { timestamp: Timestamp::NONE, existed: false })
     }
 
@@ -190,20 +197,15 @@ impl Core {
         tables.iter().try_for_each(|table| table.check())?;
         let locks = self.locks.lock(me, writes.keys());
         let olds = self.read_old(tables, &writes)?;
-        let existed = olds.iter().any(Option::is_some);
         let steps = || writes.iter().zip(&olds);
         let estimate = self.estimate(tables, steps(), large, &transfers);
         if estimate.records == 0 {
             // Nothing but deletions of what is not there.
             self.validate(tables, reads, me)?;
             drop((locks, inside));
-            if durability == Durability::Sync {
-                // The key may be gone by a buffered deletion; the acknowledgement of this one promises that it stays so.
-                self.pool.wal().acknowledge(self.pool.wal().tail())?;
-            }
-            self.clock.wait_visible(self.clock.highest_drawn(), || self.pump())?;
-            return Ok(Committed { timestamp: Timestamp::NONE, existed });
+            return self.nothing_to_do(durability);
         }
+        make_room(&self.pool, tables, &writes)?;
         let pages = estimate.pages(self.pool.page_bytes());
         // Each page that a split makes is logged half full, in a record of its own.
         let split_bytes = pages * (self.pool.page_bytes() as u64 / 2 + 256);
@@ -214,7 +216,6 @@ impl Core {
         let ticket = permit.is_some().then(|| self.pool.wal().enter());
         let drawn = self.clock.draw(|| self.pump())?;
         let timestamp = drawn.timestamp();
-        self.pool.highest_timestamp.fetch_max(timestamp.0, Relaxed);
         if let Err(error) = self.validate(tables, reads, me) {
             drop(drawn);
             self.clock.advance(self.pool.wal().durable());
@@ -226,15 +227,15 @@ impl Core {
             self.clock.advance(self.pool.wal().durable());
             return Err(self.never_drawn(newest.unwrap_or_default()));
         }
-        for ((table, key, write), old) in steps() {
-            let deletes = *write == Write::Delete;
-            let old = match old {
-                Some(old) => old.version(),
-                None if deletes => continue,
-                None => OldVersion { timestamp: Timestamp::NONE, value: OldValue::Absent },
-            };
-            self.versions.push(table, key, timestamp, deletes, old);
-        }
+        let kept = || steps().filter(|((_, _, write), old)| old.is_some() || **write != Write::Delete);
+        let mut pushed = 0;
+        let push = kept().try_for_each(|((table, key, write), old)| {
+            let none = OldVersion { timestamp: Timestamp::NONE, value: OldValue::Absent };
+            let old = old.as_ref().map_or(none, Old::version);
+            self.versions.push(table, key, timestamp, *write == Write::Delete, &old)?;
+            pushed += 1;
+            Ok(())
+        });
         let mut chain = Chain {
             core: self,
             timestamp,
@@ -245,14 +246,12 @@ impl Core {
             reservation: &mut reservation,
             grant: &mut grant,
         };
-        let applied = self.apply_all(&mut chain, tables, steps(), large, &transfers);
+        let applied = push.and_then(|()| self.apply_all(&mut chain, tables, steps(), large, &transfers));
         let end = chain.end;
         if let Err(error) = applied {
             if chain.previous.is_none() {
-                for ((table, key, write), old) in steps() {
-                    if old.is_some() || *write != Write::Delete {
-                        self.versions.retract(table, key, timestamp);
-                    }
+                for ((table, key, _), _) in kept().take(pushed) {
+                    self.versions.retract(table, key, timestamp);
                 }
             } else {
                 self.pool.wal().poison(&format!("a commit failed halfway: {error}"));
@@ -273,11 +272,11 @@ impl Core {
             self.pool.wal().acknowledge(end)?;
         }
         self.clock.wait_visible(timestamp, || self.pump())?;
-        Ok(Committed { timestamp, existed })
+        Ok(Committed { timestamp, existed: olds.iter().any(Option::is_some) })
     }
 
     /// An entry has a timestamp that the clock, which starts above all there ever were, has not reached.
-    fn never_drawn(&self, timestamp: Timestamp) -> Error {
+    pub(super) fn never_drawn(&self, timestamp: Timestamp) -> Error {
         let what = format!("an entry has timestamp {timestamp}, which was never drawn");
         Error::corrupt(self.pool.file(), None, what)
     }
@@ -350,6 +349,24 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// Splits the leaves that a large write set would crowd.
+fn make_room(pool: &Pool, tables: &[Arc<TableState>], writes: &WriteSet) -> Result<()> {
+    if writes.len() <= CROWDED_MAX {
+        return Ok(());
+    }
+    for table in tables {
+        let changes = writes.range(table.id, (Bound::Unbounded, Bound::Unbounded));
+        let puts: Vec<_> = changes
+            .filter_map(|(key, write)| match write {
+                Write::Put(value) => Some((&key[..], value.leaf_bytes())),
+                Write::Delete => None,
+            })
+            .collect();
+        table.tree.make_room_for(pool, &puts)?;
+    }
+    Ok(())
 }
 
 /// Calls `record` for each record of a commit: for every key its change, then what it does to the garbage tree.

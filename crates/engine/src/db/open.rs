@@ -27,6 +27,7 @@ use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered};
 use crate::config::{Builder, Split};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, Timestamp};
+use crate::index::leaf::max_record;
 use crate::index::{NodeRedo, Tree};
 use crate::planted::{Bug, planted};
 use crate::store::page;
@@ -35,7 +36,7 @@ use crate::txn::flight::InFlight;
 use crate::txn::gate::Gate;
 use crate::txn::locks::LockTable;
 use crate::txn::snapshots::{MonotonicTime, Snapshots};
-use crate::txn::versions::Versions;
+use crate::txn::versions::{Room, Versions};
 use crate::wal::{ALLOCATES, RecordBuilder, change_kind};
 
 /// The page file.
@@ -91,8 +92,7 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         store_bytes_max: u64::MAX,
         mode: Mode::Inline,
     };
-    let Recovered { mut pool, losers, highest_timestamp, redone, log_end } =
-        Pool::recover(&files, &options, &NodeRedo)?;
+    let Recovered { mut pool, losers, redone, log_end, .. } = Pool::recover(&files, &options, &NodeRedo)?;
     if builder.read_only && (redone > 0 || !losers.is_empty()) {
         return Err(Error::Config(format!(
             "{name} was not closed cleanly and can only be recovered by writing; open it once for writing"
@@ -120,7 +120,7 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         read_only: builder.read_only,
         split,
     };
-    let core = assemble(pool, settings, highest_timestamp, counters, lock);
+    let core = assemble(pool, settings, counters, lock)?;
     if !core.settings.read_only {
         core.load_garbage()?;
         if core.pool.mode() == Mode::Inline {
@@ -133,18 +133,17 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
 fn assemble(
     pool: Pool,
     settings: Settings,
-    highest: Timestamp,
     counters: Counters,
     lock: Option<Box<dyn Send + Sync>>,
-) -> Core {
+) -> Result<Core> {
     let split = settings.split;
-    Core {
-        pool,
-        clock: Clock::starting_above(highest, split.clock_window),
+    Ok(Core {
+        clock: Clock::counting_on(Arc::clone(&pool.highest_timestamp), split.clock_window),
         gate: Gate::new(),
         locks: LockTable::new(split.lock_slots),
         flight: InFlight::new(),
-        versions: Versions::new(split.versions as usize),
+        versions: Versions::new(old_versions(&pool, split))?,
+        pool,
         snapshots: Snapshots::new(Arc::new(MonotonicTime::new())),
         catalog: Arc::new(TableState::new(CATALOG, CATALOG_ROOT, "the catalog")),
         tables: Mutex::default(),
@@ -154,7 +153,17 @@ fn assemble(
         settings,
         lock: Mutex::new(lock),
         collector: Default::default(),
-    }
+    })
+}
+
+/// Room for old versions: what the budget has for them, and addresses for what transactions may push beyond that
+/// before anything can be dropped, which is what the log and the clock's window let them.
+fn old_versions(pool: &Pool, split: Split) -> Room {
+    let entry_bytes_max = max_record(pool.page_bytes());
+    let bytes_max = split.versions as usize;
+    let in_flight = pool.wal().stats().capacity as usize + split.clock_window * entry_bytes_max;
+    let bytes_reserved = 2 * (bytes_max + in_flight);
+    Room { chains: split.lock_slots, bytes_max, bytes_reserved, entry_bytes_max }
 }
 
 fn open_directory(path: &Path, create: bool) -> Result<Arc<dyn Directory>> {

@@ -319,7 +319,7 @@ enum Taken {
 pub(crate) fn stored(value: OldValue) -> Result<Option<Stored>> {
     Ok(match value {
         OldValue::Absent => None,
-        OldValue::Inline(bytes) => Some(Stored::Inline(bytes.to_vec())),
+        OldValue::Inline(bytes) => Some(Stored::Inline(bytes)),
         OldValue::Overflow(OverflowRef(bytes)) => {
             Some(Stored::Overflow(Reference::decode(&bytes).expect("sixteen bytes are a reference")))
         }

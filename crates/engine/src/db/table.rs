@@ -6,7 +6,10 @@ use std::sync::Arc;
 use super::core::{Shared, TableState};
 use super::snapshot::{Range, Snapshot};
 use super::transaction::Transaction;
+use crate::MAX_KEY_BYTES;
 use crate::error::{Error, Result};
+use crate::index::Single;
+use crate::index::leaf::max_inline_value;
 
 /// An ordered map from keys to values, both bytes. A handle: clones name the same table, and it stays valid when the
 /// table is renamed. After the table is dropped its calls fail with [`Error::TableNotFound`].
@@ -78,6 +81,14 @@ impl Table {
     /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`], [`Error::ReadOnly`], [`Error::Full`],
     /// [`Error::TableNotFound`], [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let (key, value) = (key.as_ref(), value.as_ref());
+        let page_bytes = self.shared.pool.page_bytes();
+        if key.len() <= MAX_KEY_BYTES && value.len() <= max_inline_value(page_bytes, key.len()) {
+            let single = Single { key, value: Some(value) };
+            if self.shared.commit_single(&self.state, single, self.shared.settings.durability)?.is_some() {
+                return Ok(());
+            }
+        }
         let mut transaction = self.begin();
         transaction.put(self, key, value)?;
         transaction.commit()
@@ -88,8 +99,16 @@ impl Table {
     /// # Errors
     /// As [`Table::put`].
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        let key = key.as_ref();
+        if key.len() <= MAX_KEY_BYTES {
+            let single = Single { key, value: None };
+            let durability = self.shared.settings.durability;
+            if let Some(committed) = self.shared.commit_single(&self.state, single, durability)? {
+                return Ok(committed.existed);
+            }
+        }
         let mut transaction = self.begin();
-        transaction.remove(self, key.as_ref())?;
+        transaction.remove(self, key)?;
         transaction.finish().map(|committed| committed.existed)
     }
 

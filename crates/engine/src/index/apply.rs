@@ -13,6 +13,7 @@ use super::tree::{Change, Scratch, Seek, Tree, Write, dangling, reserve_system, 
 use crate::buffer::{Edit, Pool, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::PageId;
+use crate::planted::{Bug, planted};
 use crate::store::page;
 use crate::wal::{ALLOCATES, Appended, Kind, RecordBuilder, change_kind};
 
@@ -79,7 +80,18 @@ impl Tree {
         let bytes = scratch.record.len() as u64;
         let enough = write.reservation.as_ref().is_some_and(|reservation| reservation.left() >= bytes);
         let mut own = if enough { None } else { Some(reserve_system(pool, bytes)?) };
+        let reservation = if enough { write.reservation.as_deref_mut() } else { own.as_mut() };
+        if planted(Bug::AppendBeforeLatching)
+            && let Some(op) = &op
+            && write.create.is_empty()
+            && freed.is_empty()
+        {
+            let apply = |page: &mut [u8]| op.apply(page);
+            let appended = pool.change_before_latching(&mut scratch.record, reservation, leaf.id(), apply)?;
+            return Ok(Attempt::Done { appended, underfull: false });
+        }
 
+        pool.meanwhile();
         let mut leaf = leaf.upgrade()?;
         let freed = freed.into_iter().map(ReadGuard::upgrade).collect::<Result<Vec<_>, _>>()?;
         leaf.copy(&mut scratch.page);
@@ -89,7 +101,6 @@ impl Tree {
             return Ok(Attempt::NoRoom);
         }
         let (new, mut contents): (Vec<_>, Vec<_>) = std::mem::take(&mut write.create).into_iter().unzip();
-        let reservation = if enough { write.reservation.as_deref_mut() } else { own.as_mut() };
         let underfull = matches!(op, Some(NodeOp::LeafRemove { .. })) && split::is_underfull(&scratch.page);
         let update = op.is_some().then(|| Edit::Update(&mut leaf, &mut scratch.page));
         let create = new.into_iter().zip(&mut contents).map(|(new, content)| Edit::Create(new, content));

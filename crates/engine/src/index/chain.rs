@@ -72,11 +72,9 @@ pub(crate) fn store_part<'p>(
 
 /// The value a leaf refers to. Nobody may free its pages meanwhile.
 pub(crate) fn read_value(pool: &Pool, reference: Reference) -> Result<Vec<u8>> {
-    let Reference { total_length, head } = reference;
-    if total_length > MAX_VALUE_BYTES as u64 {
-        return Err(damaged_page(head, format!("a value of {total_length} bytes")));
-    }
-    let mut value = Vec::with_capacity(total_length as usize);
+    let total_length = reference.total_length;
+    // A length that nobody has checked yet allocates no more than the page file could hold.
+    let mut value = Vec::with_capacity(total_length.min(pool.footprint().file_bytes) as usize);
     each_page(pool, reference, &mut |part| {
         let Page::Data { id, number } = part else { return Ok(()) };
         let start = value.len();
@@ -118,14 +116,20 @@ pub(super) fn verify_value(pool: &Pool, reference: Reference, visit: &mut dyn Fn
     })
 }
 
-/// Calls back with every page under `head`, a value that is half made or half freed.
+/// Calls back with every page under `head`, a value that is half made or half freed. A chain that goes on for longer
+/// than the longest value can is damaged: it may well end nowhere.
 pub(crate) fn chain_pages(pool: &Pool, head: PageId, visit: &mut dyn FnMut(PageId)) -> Result<()> {
+    // An index page for each data page is more than are ever made.
+    let mut left = 2 * pages_of(pool.page_bytes(), MAX_VALUE_BYTES as u64).0;
     let mut head = Some(head);
     while let Some(id) = head {
         visit(id);
         head = match look_at_head(pool, id)? {
             Head::Data => None,
             Head::Index { ids, next } => {
+                let pages = 1 + ids.len() as u64;
+                left =
+                    left.checked_sub(pages).ok_or_else(|| damaged_page(id, "a long value without an end"))?;
                 ids.into_iter().for_each(&mut *visit);
                 next
             }
@@ -191,6 +195,9 @@ enum Page {
 
 /// Calls back with the pages of a value in order. Ends with an error if there are more or fewer than its length needs.
 fn each_page(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(Page) -> Result<()>) -> Result<()> {
+    if reference.total_length > MAX_VALUE_BYTES as u64 {
+        return Err(damaged_page(reference.head, format!("a value of {} bytes", reference.total_length)));
+    }
     let (data_pages, index_pages) = pages_of(pool.page_bytes(), reference.total_length);
     if index_pages == 0 {
         return visit(Page::Data { id: reference.head, number: 0 });

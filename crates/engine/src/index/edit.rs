@@ -109,7 +109,7 @@ impl Body<'_> {
     }
 
     /// Writes the entry; `to` has exactly its bytes.
-    fn write(&self, suffix: &[u8], to: &mut [u8]) {
+    pub(super) fn write(&self, suffix: &[u8], to: &mut [u8]) {
         let value = match *self {
             Body::Leaf { timestamp, flags, value } => {
                 put_u64(to, 0, timestamp.0);

@@ -51,9 +51,19 @@ pub(crate) fn find<V: View>(node: &Node<V>, key: &[u8]) -> Option<Entry> {
 /// Whether a [`put`] of this key and of a value this long would fit: a question to ask before a page is copied.
 pub(crate) fn has_room<V: View>(view: V, key: &[u8], value_length: usize) -> bool {
     let node = Node::new(view);
+    has_room_beside(&node, find(&node, key).as_ref(), key, value_length)
+}
+
+/// As [`has_room`], where the entry that is to be replaced is known.
+pub(super) fn has_room_beside<V: View>(
+    node: &Node<V>,
+    old: Option<&Entry>,
+    key: &[u8],
+    value_length: usize,
+) -> bool {
     let suffix_length = key.len().saturating_sub(node.prefix());
     let size = align8(entry_header(LEAF) + suffix_length + value_length);
-    match find(&node, key) {
+    match old {
         Some(old) => {
             size <= node.free_bytes() + align8(entry_header(LEAF) + suffix_length + old.value_length)
         }

@@ -257,6 +257,18 @@ impl<V: View> Node<V> {
         PageId(self.view.u64(PAGE_ID))
     }
 
+    /// Bytes of the page.
+    #[inline]
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.view.len()
+    }
+
+    /// Where the heap begins.
+    #[inline]
+    pub(crate) fn heap_start(&self) -> usize {
+        usize::from(self.view.u16(HEAP)) * 8
+    }
+
     /// Slot `index`.
     #[inline]
     pub(crate) fn slot(&self, index: usize) -> Slot {

@@ -109,6 +109,21 @@ impl<'a> NodeOp<'a> {
         }
     }
 
+    /// Puts the commit into an encoded operation that was made before there was one.
+    pub(crate) fn stamp(&self, payload: &mut [u8], timestamp: Timestamp) {
+        if let NodeOp::LeafPut { .. } = self {
+            payload[..8].copy_from_slice(&timestamp.0.to_le_bytes());
+        }
+    }
+
+    /// The same operation of that commit.
+    pub(crate) fn of(self, timestamp: Timestamp) -> Self {
+        match self {
+            NodeOp::LeafPut { key, flags, value, .. } => NodeOp::LeafPut { key, timestamp, flags, value },
+            other => other,
+        }
+    }
+
     /// The operation a payload stands for; `None` if it is none.
     pub(crate) fn decode(kind: u8, payload: &'a [u8]) -> Option<Self> {
         Some(match kind {

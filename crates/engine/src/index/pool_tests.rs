@@ -365,6 +365,40 @@ fn long_values_come_back_and_leave_nothing() {
     }
 }
 
+/// Overwrites bytes of a page, as a hostile file might hold them.
+fn overwrite(pool: &Pool, id: PageId, at: usize, bytes: &[u8]) {
+    let mut guard = pool.latch(id).unwrap();
+    let mut content = Vec::new();
+    guard.copy(&mut content);
+    content[at..at + bytes.len()].copy_from_slice(bytes);
+    let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
+    record.change_bytes(id, at as u32, bytes);
+    pool.change(&mut record, None, [Edit::Update(&mut guard, &mut content)]).unwrap();
+}
+
+#[test]
+fn a_long_value_without_an_end_is_damage_and_no_endless_walk() {
+    const NEXT: usize = 24;
+    let test = test_pool(4096, 40, Mode::Inline);
+    let honest = put_long(&test, b"long", &[3; 70_000]);
+    overwrite(&test.pool, honest.head, NEXT, &honest.head.0.to_le_bytes());
+    chain::chain_pages(&test.pool, honest.head, &mut |_| {}).unwrap_err();
+    chain::read_value(&test.pool, honest).unwrap_err();
+
+    let endless = Reference { total_length: 1 << 60, ..honest };
+    chain::read_value(&test.pool, endless).unwrap_err();
+    let change = Change::Put {
+        key: b"long",
+        timestamp: Timestamp(4),
+        flags: super::node::OVERFLOW,
+        value: &endless.encode(),
+    };
+    test.tree.apply(&test.pool, &mut Write::default(), change).unwrap();
+    let mut visited = 0u64;
+    assert_eq!(test.tree.verify(&test.pool, &mut |_| visited += 1).unwrap().len(), 1);
+    assert!(visited < 10, "{visited} pages of a value that cannot be");
+}
+
 #[test]
 fn a_tree_with_long_values_is_released() {
     let mut test = test_pool(4096, 40, Mode::Inline);

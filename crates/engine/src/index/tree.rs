@@ -25,7 +25,7 @@ use super::node::{INNER, LEAF, Node};
 use super::op::NodeOp;
 use crate::buffer::backoff::Backoff;
 use crate::buffer::view::View;
-use crate::buffer::{Grant, Mode, NewPage, Pool, ReadGuard, Redo, Stop};
+use crate::buffer::{Grant, NewPage, Pool, ReadGuard, Redo, Stop};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::wal::{Class, RecordBuilder, Reservation};
@@ -244,18 +244,20 @@ pub(super) fn reserve_system(pool: &Pool, bytes: u64) -> Result<Reservation<'_>>
             return Ok(reservation);
         }
         pool.check()?;
-        match pool.mode() {
-            Mode::Inline => pool.checkpoint_now(false)?,
-            Mode::Background => pool.wait_for_round()?,
-        }
+        pool.wait_for_log_space()?;
     }
     Err(Error::Full { what: format!("the log has no {bytes} bytes left for a change of a tree") })
 }
 
 /// What a change needs while it is put together, kept by each thread so that a change allocates nothing.
+#[derive(Default)]
 pub(super) struct Scratch {
     pub(super) record: RecordBuilder,
     pub(super) page: Vec<u8>,
+    /// The value that an entry had.
+    pub(super) old: Vec<u8>,
+    /// An entry as it will be.
+    pub(super) entry: Vec<u8>,
 }
 
 thread_local! {
@@ -264,9 +266,7 @@ thread_local! {
 
 /// Lends the thread's scratch memory.
 pub(super) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
-    let mut scratch = SCRATCH
-        .take()
-        .unwrap_or_else(|| Box::new(Scratch { record: RecordBuilder::new(), page: Vec::new() }));
+    let mut scratch = SCRATCH.take().unwrap_or_default();
     let result = work(&mut scratch);
     SCRATCH.set(Some(scratch));
     result

@@ -14,6 +14,9 @@ use crate::ids::{Lsn, PageId};
 /// Bytes before the body.
 pub(crate) const HEADER_BYTES: usize = 24;
 
+/// Where the LSN of the last change is.
+pub(crate) const LSN_AT: usize = 16;
+
 /// What a page holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -56,12 +59,12 @@ pub(crate) fn set_page_id(page: &mut [u8], id: PageId) {
 
 /// The LSN of the last change.
 pub(crate) fn lsn(page: &[u8]) -> Lsn {
-    Lsn(u64::from_le_bytes(page[16..24].try_into().expect("eight bytes")))
+    Lsn(u64::from_le_bytes(page[LSN_AT..LSN_AT + 8].try_into().expect("eight bytes")))
 }
 
 /// Sets the LSN of the last change.
 pub(crate) fn set_lsn(page: &mut [u8], lsn: Lsn) {
-    page[16..24].copy_from_slice(&lsn.0.to_le_bytes());
+    page[LSN_AT..LSN_AT + 8].copy_from_slice(&lsn.0.to_le_bytes());
 }
 
 /// Computes and sets the checksum, and returns it.

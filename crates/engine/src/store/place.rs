@@ -11,6 +11,8 @@
 const ALLOCATED: u64 = 1 << 63;
 const PLACE_BITS: u32 = 38;
 const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;
+/// Places are below this.
+pub(crate) const PLACES_MAX: u64 = PLACE_MASK;
 const CHECK_MASK: u64 = (1 << 24) - 1;
 
 /// The durable state of a page: free, allocated without an image yet, or allocated with one.
@@ -25,7 +27,7 @@ impl Mapped {
 
     /// An image at `place` with this checksum.
     pub(crate) fn at(place: u64, checksum: u32) -> Mapped {
-        debug_assert!(place < PLACE_MASK);
+        debug_assert!(place < PLACES_MAX);
         Mapped(ALLOCATED | (u64::from(checksum) & CHECK_MASK) << PLACE_BITS | (place + 1))
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use terrace_block::{AlignedBuffer, BlockDevice};
 
 use super::page::crc32c;
-use super::place::Mapped;
+use super::place::{Mapped, PLACES_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, Timestamp};
 use crate::planted::{Bug, planted};
@@ -25,6 +25,8 @@ pub(crate) const SUPERBLOCK_BYTES: u64 = 2 * SLOT_BYTES as u64;
 
 const MAGIC: [u8; 8] = *b"TERRACE\0";
 const FIXED_BYTES: usize = 144;
+/// Beyond what any log will reach; it leaves room for a log to be added to.
+const LSN_MAX: u64 = 1 << 62;
 /// The most directory blocks a superblock can name; with 4 KiB pages enough for 2 TiB.
 pub(crate) const DIRECTORY_BLOCKS_MAX: usize = (SLOT_BYTES - FIXED_BYTES) / 8;
 
@@ -126,6 +128,11 @@ impl Superblock {
             && superblock.log_capacity.is_multiple_of(4096)
             && superblock.log_capacity > 0
             && superblock.cut <= superblock.log_end
+            && superblock.log_end.0 <= LSN_MAX
+            && superblock.epoch_start.0 <= LSN_MAX
+            && superblock.epoch < u32::MAX
+            && superblock.sequence < u64::MAX
+            && superblock.segments <= PLACES_MAX / u64::from(superblock.segment_pages)
             && blocks <= DIRECTORY_BLOCKS_MAX;
         if !sane {
             return Err(Error::corrupt(
@@ -216,11 +223,14 @@ mod tests {
     use super::*;
     use terrace_block::{Directory, MemoryDirectory, OpenMode};
 
-    /// Writes two superblocks, tears the write of the second, and gives the sequence number that is found then.
-    fn sequence_after_a_torn_write() -> Option<u64> {
+    fn file() -> Arc<dyn BlockDevice> {
         let device = MemoryDirectory::new().open("pages", OpenMode::CreateNew).expect("a new file");
         device.set_len(SUPERBLOCK_BYTES).expect("memory");
-        let mut superblock = Superblock {
+        device
+    }
+
+    fn first() -> Superblock {
+        Superblock {
             uuid: [1; 16],
             timeline: 1,
             sequence: 1,
@@ -235,7 +245,30 @@ mod tests {
             page_ids_end: 1,
             segments: 8,
             directory: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn numbers_that_leave_no_room_to_count_on_are_refused() {
+        let end = Lsn(!7);
+        let hostile: [fn(&mut Superblock, Lsn); 5] = [
+            |superblock, end| (superblock.cut, superblock.log_end) = (end, end),
+            |superblock, end| superblock.epoch_start = end,
+            |superblock, _| superblock.epoch = u32::MAX,
+            |superblock, _| superblock.sequence = u64::MAX,
+            |superblock, _| superblock.segments = u64::MAX,
+        ];
+        for (index, change) in hostile.into_iter().enumerate() {
+            let (device, mut superblock) = (file(), first());
+            change(&mut superblock, end);
+            Slots::create(device.clone(), &superblock).expect("created");
+            assert!(matches!(Slots::open(device), Err(Error::Corrupt { .. })), "case {index}");
+        }
+    }
+
+    /// Writes two superblocks, tears the write of the second, and gives the sequence number that is found then.
+    fn sequence_after_a_torn_write() -> Option<u64> {
+        let (device, mut superblock) = (file(), first());
         let mut slots = Slots::create(device.clone(), &superblock).expect("created");
         superblock.sequence = 2;
         slots.write(&superblock).expect("written");

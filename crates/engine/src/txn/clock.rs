@@ -11,7 +11,7 @@
 //!             ^ visible: 43 is not durable yet, 45 is not decided
 //! ```
 //!
-//! The undecided ones live in a ring of a power of two of entries, entry `timestamp % window`. An entry is two words:
+//! The undecided ones live in a ring of a power of two of entries, one for each of `window` timestamps in a row. An entry is two words:
 //! the LSN that must be durable, then the timestamp itself, stored last. It need not be cleared: timestamp `t` may be
 //! drawn only after `visible` has reached `t - window`, so an entry is written again only when nobody needs the old
 //! content, and an advancing thread that read it late finds `visible` moved and starts again.
@@ -20,6 +20,7 @@
 //! consistent store, looking a sequentially consistent load. Otherwise the threads that complete 42 and 43 might each
 //! miss the other's store, and `visible` would stay at 41 with nobody left to move it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ use crate::{Lsn, Result, Timestamp};
 const SPINS: usize = 1000;
 /// Yields before a waiter sleeps.
 const YIELDS: usize = 50;
+/// From one timestamp's entry to the next one's.
+const STRIDE: u64 = 9;
 /// The longest a sleeper goes without asking `pump` again, which is how it learns that the database was poisoned.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -53,8 +56,8 @@ pub(crate) enum Outcome {
 /// Hands out commit timestamps and knows up to which all are decided.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// The timestamp to be drawn next.
-    next: Padded<AtomicU64>,
+    /// The highest timestamp drawn. Shared with who stores it at a checkpoint.
+    drawn: Arc<Padded<AtomicU64>>,
     /// Alone on its lines: this is all a reader loads.
     visible: Padded<AtomicU64>,
     ring: Box<[Pending]>,
@@ -81,19 +84,27 @@ impl Clock {
     /// 4,096 undecided commits, 64 KiB: far more than threads that commit.
     pub(crate) const WINDOW_DEFAULT: usize = 4096;
 
-    /// A clock whose first timestamp is the one after `highest`, the highest ever drawn as far as log and superblock
+    /// A clock that counts on in `drawn`, which holds the highest timestamp ever drawn as far as log and superblock
     /// know. `window` is the number of undecided commits, rounded up to a power of two.
-    pub(crate) fn starting_above(highest: Timestamp, window: usize) -> Self {
-        let highest = if planted(Bug::TimestampsFromZero) { 0 } else { highest.0 };
+    pub(crate) fn counting_on(drawn: Arc<Padded<AtomicU64>>, window: usize) -> Self {
+        if planted(Bug::TimestampsFromZero) {
+            drawn.store(0, SeqCst);
+        }
         let window = window.max(2).next_power_of_two();
         Clock {
-            next: Padded(AtomicU64::new(highest + 1)),
-            visible: Padded(AtomicU64::new(highest)),
+            visible: Padded(AtomicU64::new(drawn.load(SeqCst))),
+            drawn,
             ring: (0..window).map(|_| Pending::default()).collect(),
             sleepers: Padded::default(),
             bed: Mutex::new(()),
             moved: Condvar::new(),
         }
+    }
+
+    /// A clock of its own, for tests.
+    #[cfg(test)]
+    pub(crate) fn starting_above(highest: Timestamp, window: usize) -> Self {
+        Self::counting_on(Arc::new(Padded(AtomicU64::new(highest.0))), window)
     }
 
     /// Bytes of memory the clock takes.
@@ -109,23 +120,33 @@ impl Clock {
 
     /// The highest timestamp drawn so far. A checkpoint stores it in the superblock.
     pub(crate) fn highest_drawn(&self) -> Timestamp {
-        Timestamp(self.next.load(SeqCst) - 1)
+        Timestamp(self.drawn.load(SeqCst))
     }
 
     /// Draws the next timestamp. While the window is full, waits and calls `pump`, as [`Clock::wait_visible`] does;
     /// nothing is drawn when `pump` fails.
     pub(crate) fn draw(&self, mut pump: impl FnMut() -> Result<()>) -> Result<Ticket<'_>> {
-        let window = self.ring.len() as u64;
-        let mut next = self.next.load(SeqCst);
         loop {
-            if next - self.visible.load(SeqCst).min(next) > window {
-                self.wait_visible(Timestamp(next - window), &mut pump)?;
-                next = self.next.load(SeqCst);
-                continue;
+            match self.try_draw() {
+                Ok(ticket) => return Ok(ticket),
+                Err(needs) => self.wait_visible(needs, &mut pump)?,
             }
-            match self.next.compare_exchange_weak(next, next + 1, SeqCst, SeqCst) {
+        }
+    }
+
+    /// Draws the next timestamp, or says what must be visible before one can be drawn. Never waits, so it may be
+    /// called under a latch.
+    pub(crate) fn try_draw(&self) -> std::result::Result<Ticket<'_>, Timestamp> {
+        let window = self.ring.len() as u64;
+        let mut drawn = self.drawn.load(SeqCst);
+        loop {
+            let next = drawn + 1;
+            if next - self.visible.load(SeqCst).min(next) > window {
+                return Err(Timestamp(next - window));
+            }
+            match self.drawn.compare_exchange_weak(drawn, next, SeqCst, SeqCst) {
                 Ok(_) => return Ok(Ticket { clock: self, timestamp: Timestamp(next) }),
-                Err(seen) => next = seen,
+                Err(seen) => drawn = seen,
             }
         }
     }
@@ -143,7 +164,8 @@ impl Clock {
     }
 
     fn pending(&self, timestamp: u64) -> &Pending {
-        &self.ring[(timestamp & (self.ring.len() as u64 - 1)) as usize]
+        // Neighbours in time are decided by different threads: an odd stride puts them on different lines.
+        &self.ring[(timestamp.wrapping_mul(STRIDE) & (self.ring.len() as u64 - 1)) as usize]
     }
 
     fn is_decided(&self, timestamp: u64, durable: Lsn) -> bool {

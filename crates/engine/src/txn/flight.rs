@@ -7,13 +7,13 @@
 //! timestamp too, and then its insert comes after the scan.
 //!
 //! Point reads need none of this, and most commits scan nothing; so announcing must be cheap and asking may cost a
-//! little more. A commit puts a reference to its (already ordered) write set into a slot of its own thread: nothing
-//! is copied, and the line is contended only when two threads share a slot. Asking walks the slots and searches the
-//! write set of each. The count in front of a slot spares the mutex of the empty ones; it is raised under the mutex,
+//! little more. A commit puts a reference to its (already ordered) write set, or the one key it writes, into a slot of
+//! its own thread: no set is copied, and the line is contended only when two threads share a slot. Asking walks the
+//! slots and searches what is in each. The count in front of a slot spares the mutex of the empty ones; it is raised under the mutex,
 //! so who sees it raised waits for the write set behind it. Raising and reading it is sequentially consistent: of
 //! two commits that announce and then ask, at least one sees the other.
 
-use std::ops::Deref;
+use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
@@ -35,15 +35,37 @@ pub(crate) struct InFlight {
 #[derive(Debug, Default)]
 struct Slot {
     count: AtomicUsize,
-    commits: Mutex<Vec<(u64, Arc<WriteSet>)>>,
+    commits: Mutex<Commits>,
 }
 
-/// An announced write set; dropping it takes it back. It can be read through the guard.
+#[derive(Debug, Default)]
+struct Commits {
+    announced: Vec<(u64, Keys)>,
+    /// The memory of single keys announced before.
+    spare: Vec<Vec<u8>>,
+}
+
+/// What a commit is about to write.
+#[derive(Debug)]
+enum Keys {
+    Set(Arc<WriteSet>),
+    One(TableId, Vec<u8>),
+}
+
+impl Keys {
+    fn touch(&self, table: TableId, range: KeyRange<'_>) -> bool {
+        match self {
+            Keys::Set(writes) => writes.touches(table, range),
+            Keys::One(one, key) => *one == table && (range.0, range.1).contains(&key[..]),
+        }
+    }
+}
+
+/// An announced write set or key; dropping it takes it back.
 #[derive(Debug)]
 pub(crate) struct FlightGuard<'a> {
     slot: &'a Slot,
     owner: u64,
-    writes: Arc<WriteSet>,
 }
 
 impl InFlight {
@@ -59,12 +81,27 @@ impl InFlight {
 
     /// Announces all keys of `writes` for the commit `owner`. To be called before its timestamp is drawn.
     pub(crate) fn announce(&self, owner: u64, writes: Arc<WriteSet>) -> FlightGuard<'_> {
+        self.announce_keys(owner, |_| Keys::Set(writes))
+    }
+
+    /// Announces the only key of the commit `owner`. As [`InFlight::announce`].
+    pub(crate) fn announce_one(&self, owner: u64, table: TableId, key: &[u8]) -> FlightGuard<'_> {
+        self.announce_keys(owner, |spare| {
+            let mut copy = spare.pop().unwrap_or_default();
+            copy.clear();
+            copy.extend_from_slice(key);
+            Keys::One(table, copy)
+        })
+    }
+
+    fn announce_keys(&self, owner: u64, keys: impl FnOnce(&mut Vec<Vec<u8>>) -> Keys) -> FlightGuard<'_> {
         let slot = &*self.slots[thread_number() as usize % SLOTS];
         let mut commits = slot.commits.lock();
         slot.count.fetch_add(1, SeqCst);
-        commits.push((owner, Arc::clone(&writes)));
+        let keys = keys(&mut commits.spare);
+        commits.announced.push((owner, keys));
         drop(commits);
-        FlightGuard { slot, owner, writes }
+        FlightGuard { slot, owner }
     }
 
     /// Whether a commit other than `me` is about to write a key of `table` inside `range`.
@@ -77,29 +114,27 @@ impl InFlight {
                 && slot
                     .commits
                     .lock()
+                    .announced
                     .iter()
-                    .any(|(owner, writes)| *owner != me && writes.touches(table, range))
+                    .any(|(owner, keys)| *owner != me && keys.touch(table, range))
         })
-    }
-}
-
-impl Deref for FlightGuard<'_> {
-    type Target = WriteSet;
-
-    fn deref(&self) -> &WriteSet {
-        &self.writes
     }
 }
 
 impl Drop for FlightGuard<'_> {
     fn drop(&mut self) {
         let mut commits = self.slot.commits.lock();
-        let place = commits.iter().position(|(owner, _)| *owner == self.owner);
-        let gone = place.map(|place| commits.swap_remove(place));
+        let place = commits.announced.iter().position(|(owner, _)| *owner == self.owner);
+        let gone = place.map(|place| commits.announced.swap_remove(place).1);
         self.slot.count.fetch_sub(1, SeqCst);
-        drop(commits);
-        // The write set may be freed here, after the mutex.
-        drop(gone);
+        match gone {
+            Some(Keys::One(_, memory)) => commits.spare.push(memory),
+            // The write set may be freed here, after the mutex.
+            gone => {
+                drop(commits);
+                drop(gone);
+            }
+        }
     }
 }
 
@@ -126,7 +161,6 @@ mod tests {
         let flight = InFlight::new();
         let (me, other) = (next_owner(), next_owner());
         let guard = flight.announce(other, writes(&[b"d", b"m"]));
-        assert_eq!(guard.len(), 2);
         let range: KeyRange<'_> = (Included(b"e"), Excluded(b"n"));
         assert!(flight.any_foreign_in(TABLE, range, me));
         assert!(!flight.any_foreign_in(TABLE, range, other), "its own keys are not foreign");
@@ -136,7 +170,10 @@ mod tests {
             !flight.any_foreign_in(TABLE, (Included(b"z"), Included(b"a")), me),
             "an inverted range is empty"
         );
-        let mine = flight.announce(me, writes(&[b"f"]));
+        let mine = flight.announce_one(me, TABLE, b"f");
+        assert!(!flight.any_foreign_in(TABLE, (Included(b"g"), Included(b"l")), other));
+        assert!(!flight.any_foreign_in(TABLE, (Included(b"z"), Included(b"a")), other));
+        assert!(!flight.any_foreign_in(TableId(4), (Unbounded, Unbounded), other));
         assert!(flight.any_foreign_in(TABLE, (Unbounded, Unbounded), other));
         drop(guard);
         assert!(!flight.any_foreign_in(TABLE, (Unbounded, Unbounded), me));

@@ -59,6 +59,15 @@ pub(crate) struct LockSet<'a> {
     held: usize,
 }
 
+/// The lock of one key; dropping it unlocks.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct LockOne<'a> {
+    table: &'a LockTable,
+    owner: u64,
+    slot: u32,
+}
+
 impl LockTable {
     /// 65,536 slots, 512 KiB: with 64 keys locked at a time, a read meets a foreign lock by chance once in a thousand.
     pub(crate) const SLOTS_DEFAULT: usize = 1 << 16;
@@ -95,6 +104,14 @@ impl LockTable {
             set.held += 1;
         }
         set
+    }
+
+    /// Locks one key. As [`LockTable::lock`], for a commit that writes nothing else.
+    pub(crate) fn lock_one(&self, owner: u64, table: TableId, key: &[u8]) -> LockOne<'_> {
+        debug_assert!(owner != 0 && owner & WAITERS == 0, "{owner} cannot own a lock");
+        let slot = self.slot(table, key);
+        self.lock_slot(slot, owner);
+        LockOne { table: self, owner, slot }
     }
 
     /// Whether a commit other than `me` holds the lock that covers this key.
@@ -151,6 +168,12 @@ impl Drop for LockSet<'_> {
         for &slot in &self.slots[..self.held] {
             self.table.unlock_slot(slot, self.owner);
         }
+    }
+}
+
+impl Drop for LockOne<'_> {
+    fn drop(&mut self) {
+        self.table.unlock_slot(self.slot, self.owner);
     }
 }
 

@@ -18,7 +18,7 @@ use super::gate::{Gate, MAX_RETRIES};
 use super::locks::LockTable;
 use super::read_set::ReadSet;
 use super::snapshots::{MonotonicTime, Snapshots};
-use super::versions::{OldValue, OldVersion, Versions};
+use super::versions::{OldValue, OldVersion, Room, Versions};
 use super::write_set::{NewValue, Write, WriteSet};
 use super::{Key, KeyRange, next_owner};
 use crate::{Error, Lsn, Result, TableId, Timestamp};
@@ -26,6 +26,8 @@ use crate::{Error, Lsn, Result, TableId, Timestamp};
 const TABLE: TableId = TableId(1);
 const ALL: KeyRange<'static> = (Bound::Unbounded, Bound::Unbounded);
 const ACCOUNTS: u8 = 24;
+/// Fewer than accounts: some share a lock and a chain of old versions.
+const CHAINS: usize = 16;
 const TOTAL: u64 = 24_000;
 
 type Leaf = BTreeMap<Key, (Timestamp, u64)>;
@@ -58,14 +60,15 @@ fn number(value: &NewValue) -> u64 {
 
 impl Bank {
     fn new() -> Self {
+        let room = Room { chains: CHAINS, bytes_max: 1 << 20, bytes_reserved: 8 << 20, entry_bytes_max: 64 };
         let opened = |n| (Key::from([n].as_slice()), (Timestamp(1), TOTAL / u64::from(ACCOUNTS)));
         Bank {
             leaf: Mutex::new((0..ACCOUNTS).map(opened).collect()),
             gate: Gate::new(),
-            locks: LockTable::new(256),
+            locks: LockTable::new(CHAINS),
             flight: InFlight::new(),
             clock: Clock::starting_above(Timestamp(1), 8),
-            versions: Versions::new(1 << 20),
+            versions: Versions::new(room).unwrap(),
             snapshots: Snapshots::new(Arc::new(MonotonicTime::new())),
             conflicts: AtomicU64::new(0),
             alone: AtomicU64::new(0),
@@ -130,23 +133,23 @@ impl Bank {
             std::thread::sleep(std::time::Duration::from_micros(20));
         }
         let fails = random.random_range(0..16) == 0;
-        for (pushed, (table, key, write)) in flight.iter().enumerate() {
+        for (pushed, (table, key, write)) in writes.iter().enumerate() {
             if fails && pushed > 0 {
-                flight
+                writes
                     .keys()
                     .take(pushed)
                     .for_each(|(table, key)| self.versions.retract(table, key, timestamp));
                 return Err(Error::Conflict);
             }
             let old = self.leaf.lock().get(key).copied();
-            let old = match old {
-                Some((timestamp, value)) => OldVersion {
-                    timestamp,
-                    value: OldValue::Inline(Arc::from(value.to_le_bytes().as_slice())),
-                },
-                None => OldVersion { timestamp: Timestamp::NONE, value: OldValue::Absent },
+            let bytes = old.map(|(_, value)| value.to_le_bytes());
+            let old = match (old, &bytes) {
+                (Some((timestamp, _)), Some(bytes)) => {
+                    OldVersion { timestamp, value: OldValue::Inline(&bytes[..]) }
+                }
+                _ => OldVersion { timestamp: Timestamp::NONE, value: OldValue::Absent },
             };
-            self.versions.push(table, key, timestamp, *write == Write::Delete, old);
+            self.versions.push(table, key, timestamp, *write == Write::Delete, &old)?;
         }
         // Entry by entry, so that others see half of it.
         for (_, key, write) in writes.iter() {

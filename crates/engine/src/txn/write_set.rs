@@ -2,7 +2,7 @@
 //! a drop.
 //!
 //! The keys are ordered: a scan merges them in ([`super::merge`]), validators of other transactions' ranges search them
-//! ([`super::flight`]), and they are shared pointers, so that the old versions pushed at commit need no second copy.
+//! ([`super::flight`]).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::{self, Entry};

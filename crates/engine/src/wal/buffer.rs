@@ -29,12 +29,13 @@ use std::sync::atomic::{
 use terrace_block::AlignedBuffer;
 
 use super::failure::Failure;
-use super::marks::{Marks, Padded};
+use super::marks::Marks;
 use super::record::{HEADER_BYTES, RECORD_ALIGNMENT, RecordBuilder};
 use super::{BLOCK, block_floor};
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
+use crate::threads::Padded;
 
 /// Threads that can fill at once; more wait.
 const FILLING_MAX: usize = 128;

@@ -99,6 +99,14 @@ impl Flusher {
         Ok(())
     }
 
+    /// Returns when nobody leads, so when no round is being written. The next leader looks at the failure first.
+    pub(super) fn wait_for_leader(&self) {
+        let mut lead = self.lead.lock();
+        while lead.is_none() {
+            self.progress.wait(&mut lead);
+        }
+    }
+
     /// Rounds written so far, and their bytes.
     pub(super) fn written(&self) -> (u64, u64) {
         (self.flushes.load(Relaxed), self.flushed_bytes.load(Relaxed))

@@ -17,19 +17,15 @@
 //! Each slot has cache lines of its own, and a thread returns to the slot it had before, so that marks of different
 //! threads do not disturb each other.
 
-use std::cell::Cell;
 use std::sync::atomic::{
-    AtomicU64, AtomicUsize,
+    AtomicU64,
     Ordering::{Relaxed, Release, SeqCst},
 };
 
+use crate::threads::{Padded, thread_number};
+
 /// A slot without a mark.
 const FREE: u64 = u64::MAX;
-
-/// A value alone on its cache lines: two of them, because the neighbour is fetched along.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(super) struct Padded<T>(pub(super) T);
 
 #[derive(Debug)]
 struct Slot {
@@ -53,7 +49,7 @@ impl<const N: usize> Marks<N> {
     /// Publishes a lower bound of what the caller is going to draw from `counter`, and returns the slot it is in.
     /// Waits while all slots are taken.
     pub(super) fn set(&self, counter: &AtomicU64) -> usize {
-        let first = home();
+        let first = thread_number() as usize;
         loop {
             for probe in 0..N {
                 let index = first.wrapping_add(probe) % N;
@@ -96,20 +92,6 @@ impl<const N: usize> Marks<N> {
     pub(super) fn uses(&self) -> u64 {
         self.slots.iter().map(|slot| slot.0.uses.load(Relaxed)).sum()
     }
-}
-
-/// Where the calling thread looks for a free slot first.
-fn home() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static HOME: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    HOME.with(|home| {
-        if home.get() == usize::MAX {
-            home.set(NEXT.fetch_add(1, Relaxed));
-        }
-        home.get()
-    })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! it was compared with what is there.
 
 use crate::ids::{Lsn, PageId, Timestamp};
+use crate::store::place::PLACES_MAX;
 
 use super::record::{
     CHANGE_HEADER_BYTES, COMMITS, COMPENSATION, COUNT_AT, ChunkEntry, ENTRIES_AT, ENTRY_BYTES, EPOCH_AT,
@@ -70,8 +71,12 @@ impl<'a> RecordView<'a> {
             Kind::Mapping | Kind::Chunk => {
                 let count = u32_at(self.bytes, COUNT_AT).ok_or("no count of entries")? as usize;
                 let room = self.bytes.get(ENTRIES_AT..).ok_or("no count of entries")?;
-                let exact = count.checked_mul(ENTRY_BYTES) == Some(room.len());
-                exact.then_some(()).ok_or("a count of entries that does not fit")
+                if count.checked_mul(ENTRY_BYTES) != Some(room.len()) {
+                    return Err("a count of entries that does not fit");
+                }
+                let places = room.chunks_exact(ENTRY_BYTES).filter_map(|entry| u64_at(entry, 8));
+                let possible = places.into_iter().all(|place| place < PLACES_MAX);
+                possible.then_some(()).ok_or("a place that no file has")
             }
             Kind::Pages => {
                 let (count, mut rest) = self.changes_at().ok_or("undo bytes beyond the end")?;
@@ -283,6 +288,17 @@ mod tests {
         bytes[KIND_AT] = 200;
         reseal(&mut bytes);
         assert!(matches!(RecordView::parse(&bytes, Lsn(4096)), Err(NotARecord::Malformed(_))));
+    }
+
+    #[test]
+    fn a_place_that_no_mapping_word_can_hold_is_malformed() {
+        for place in [0, PLACES_MAX - 1, PLACES_MAX, u64::MAX] {
+            let mut builder = RecordBuilder::mapping();
+            let (page, image_lsn) = (PageId(1), Lsn(64));
+            builder.mapping_entry(super::super::MappingEntry { page, place, image_lsn, check: 0 });
+            let parsed = RecordView::parse(builder.seal(Lsn(4096), 1), Lsn(4096)).map(|record| record.len());
+            assert_eq!(parsed.is_ok(), place < PLACES_MAX, "place {place}: {parsed:?}");
+        }
     }
 
     proptest! {

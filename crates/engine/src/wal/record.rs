@@ -210,6 +210,21 @@ impl RecordBuilder {
         self
     }
 
+    /// Names the transaction, for a record that was put together before there was one.
+    pub(crate) fn set_transaction(&mut self, transaction: Timestamp) -> &mut Self {
+        put_u64(&mut self.bytes, TRANSACTION_AT, transaction.0);
+        self
+    }
+
+    /// The payload of the only change.
+    pub(crate) fn only_payload_mut(&mut self) -> &mut [u8] {
+        assert_eq!(self.count(), 1, "a record of one change");
+        let at = self.count_at + 4 + CHANGE_HEADER_BYTES;
+        let length = &self.bytes[at - 4..at];
+        let length = u32::from_le_bytes(length.try_into().expect("four bytes")) as usize;
+        &mut self.bytes[at..at + length]
+    }
+
     /// Makes this record commit its transaction.
     pub(crate) fn set_commit(&mut self) -> &mut Self {
         self.assert_kind(Kind::Pages);
@@ -357,6 +372,17 @@ fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
 mod tests {
     use super::*;
     use crate::wal::parse::RecordView;
+
+    #[test]
+    fn a_record_may_learn_late_whose_it_is() {
+        let early =
+            RecordBuilder::pages(Timestamp(9), Lsn::NONE).change(PageId(3), 16, 0, b"9 payload").clone();
+        let mut late = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
+        late.change(PageId(3), 16, 0, b"? payload").set_transaction(Timestamp(9));
+        assert_eq!(late.only_payload_mut().len(), 9);
+        late.only_payload_mut()[0] = b'9';
+        assert_eq!(late.seal(Lsn(4096), 1), early.clone().seal(Lsn(4096), 1));
+    }
 
     #[test]
     fn all_parts_of_a_pages_record_come_back() {

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
@@ -15,8 +15,8 @@ use super::super::{Key, KeyRange, Padded, is_empty_range};
 use crate::{TableId, Timestamp};
 
 const PARTS: usize = 16;
-/// A key's share of a B-tree two thirds full. The key itself is shared with its versions and counted there.
-const ENTRY_BYTES: usize = (size_of::<Key>() + size_of::<Deletions>()) * 3 / 2;
+/// A key's share of a B-tree two thirds full, the counts of a shared pointer, and what the allocator adds.
+const ENTRY_BYTES: usize = (size_of::<Key>() + size_of::<Deletions>()) * 3 / 2 + 16 + 8;
 
 #[derive(Debug, Default)]
 pub(super) struct DeletedKeys {
@@ -26,6 +26,7 @@ pub(super) struct DeletedKeys {
 #[derive(Debug, Default)]
 struct Part {
     keys: AtomicUsize,
+    key_bytes: AtomicUsize,
     tables: Mutex<BTreeMap<TableId, BTreeMap<Key, Deletions>>>,
 }
 
@@ -47,6 +48,7 @@ impl DeletedKeys {
         let keys = tables.entry(table).or_default();
         let deletions = keys.entry(Arc::clone(key)).or_insert_with(|| {
             part.keys.fetch_add(1, SeqCst);
+            part.key_bytes.fetch_add(key.len(), Relaxed);
             Deletions { kept: 0, latest: at }
         });
         deletions.kept += 1;
@@ -63,6 +65,7 @@ impl DeletedKeys {
         if deletions.kept == 0 {
             keys.remove(key);
             part.keys.fetch_sub(1, SeqCst);
+            part.key_bytes.fetch_sub(key.len(), Relaxed);
             if keys.is_empty() {
                 tables.remove(&table);
             }
@@ -87,6 +90,7 @@ impl DeletedKeys {
     }
 
     pub(super) fn size_bytes(&self) -> usize {
-        self.parts.iter().map(|part| part.keys.load(SeqCst) * ENTRY_BYTES).sum()
+        let bytes = |part: &Part| part.keys.load(SeqCst) * ENTRY_BYTES + part.key_bytes.load(Relaxed);
+        self.parts.iter().map(|part| bytes(part)).sum()
     }
 }

@@ -9,24 +9,36 @@ use super::*;
 
 const TABLE: TableId = TableId(1);
 
-fn key(name: &[u8]) -> Key {
-    Arc::from(name)
+fn with_chains(chains: usize, bytes_max: usize) -> Versions {
+    Versions::new(Room { chains, bytes_max, bytes_reserved: 8 << 20, entry_bytes_max: 2000 }).unwrap()
+}
+
+fn versions_of(bytes_max: usize) -> Versions {
+    with_chains(64, bytes_max)
+}
+
+fn borrowed(timestamp: u64, value: &[u8]) -> OldVersion<&[u8]> {
+    OldVersion { timestamp: Timestamp(timestamp), value: OldValue::Inline(value) }
 }
 
 fn inline(timestamp: u64, value: &[u8]) -> OldVersion {
-    OldVersion { timestamp: Timestamp(timestamp), value: OldValue::Inline(Arc::from(value)) }
+    OldVersion { timestamp: Timestamp(timestamp), value: OldValue::Inline(value.to_vec()) }
 }
 
-fn absent() -> OldVersion {
+fn absent<B>() -> OldVersion<B> {
     OldVersion { timestamp: Timestamp::NONE, value: OldValue::Absent }
+}
+
+fn push(versions: &Versions, key: &[u8], at: u64, deletes: bool, old: OldVersion<&[u8]>) {
+    versions.push(TABLE, key, Timestamp(at), deletes, &old).unwrap();
 }
 
 #[test]
 fn absent_and_not_stored_are_two_answers() {
-    let versions = Versions::new(1 << 20);
-    versions.push(TABLE, &key(b"k"), Timestamp(4), false, absent());
-    versions.push(TABLE, &key(b"k"), Timestamp(9), true, inline(4, b"a"));
-    versions.push(TABLE, &key(b"k"), Timestamp(15), false, absent());
+    let versions = versions_of(1 << 20);
+    push(&versions, b"k", 4, false, absent());
+    push(&versions, b"k", 9, true, borrowed(4, b"a"));
+    push(&versions, b"k", 15, false, absent());
     let read = |at| versions.read(TABLE, b"k", Timestamp(at));
     assert_eq!(read(3), Some(absent()));
     assert_eq!(read(4), Some(inline(4, b"a")));
@@ -35,44 +47,92 @@ fn absent_and_not_stored_are_two_answers() {
     assert_eq!(read(15), None);
     assert_eq!(versions.read(TableId(2), b"k", Timestamp(4)), None);
     let all = (Unbounded, Unbounded);
-    assert_eq!(versions.deleted_in(TABLE, all, Timestamp(8)), [(key(b"k"), inline(4, b"a"))]);
+    assert_eq!(versions.deleted_in(TABLE, all, Timestamp(8)), [(Key::from(&b"k"[..]), inline(4, b"a"))]);
     assert!(versions.deleted_in(TABLE, all, Timestamp(9)).is_empty());
     assert!(versions.deleted_in(TABLE, all, Timestamp(3)).is_empty());
     assert!(versions.deleted_in(TABLE, (Excluded(b"k"), Unbounded), Timestamp(8)).is_empty());
 }
 
 #[test]
-fn a_read_below_what_was_dropped_finds_nothing() {
-    let versions = Versions::new(1 << 20);
-    versions.push(TABLE, &key(b"k"), Timestamp(5), false, inline(2, b"old"));
-    versions.push(TABLE, &key(b"k"), Timestamp(8), false, inline(5, b"new"));
+fn a_read_below_what_was_dropped_finds_nothing_once_its_memory_is_used_again() {
+    let versions = versions_of(1 << 20);
+    push(&versions, b"k", 5, false, borrowed(2, b"old"));
+    push(&versions, b"k", 8, false, borrowed(5, b"new"));
     let collected = versions.collect(Timestamp(5), Timestamp(100), &mut Vec::new());
     assert_eq!(collected.versions, 1);
     assert!(collected.bytes > 0);
-    assert_eq!(versions.read(TABLE, b"k", Timestamp(3)), None);
     assert_eq!(versions.read(TABLE, b"k", Timestamp(5)), Some(inline(5, b"new")));
+    assert_eq!(versions.collect(Timestamp(8), Timestamp(100), &mut Vec::new()).versions, 1);
+    push(&versions, b"l", 9, false, borrowed(1, b"another"));
+    assert_eq!(versions.read(TABLE, b"k", Timestamp(3)), None);
+    assert_eq!(versions.read(TABLE, b"k", Timestamp(5)), None);
+    assert_eq!(versions.read(TABLE, b"l", Timestamp(5)), Some(inline(1, b"another")));
+}
+
+#[test]
+fn a_long_history_is_found_in_few_steps_also_beside_another_key() {
+    let versions = with_chains(1, 64 << 20);
+    push(&versions, b"other", 2, false, borrowed(1, b"before"));
+    for at in (3..20_000u64).step_by(2) {
+        push(&versions, b"hot", at, false, borrowed(at - 1, &at.to_le_bytes()));
+        if at == 7001 {
+            push(&versions, b"other", 7002, false, borrowed(2, b"middle"));
+            push(&versions, b"hot", 7002, false, borrowed(7001, b"failed"));
+            versions.retract(TABLE, b"hot", Timestamp(7002));
+        }
+    }
+    for at in [2u64, 4, 78, 7000, 7002, 19_998] {
+        let found = versions.read(TABLE, b"hot", Timestamp(at)).unwrap();
+        assert_eq!(found, inline(at, &(at + 1).to_le_bytes()));
+        let (mut link, mut steps) = (Link(versions.heads[0].load(Relaxed)), 0);
+        while let Some(header) = versions.arena.header(link).filter(|header| header.superseded_at.0 > at) {
+            let jump = versions.arena.header(header.jump).filter(|header| header.superseded_at.0 > at);
+            link = if jump.is_some() { header.jump } else { header.below };
+            steps += 1;
+        }
+        assert!(steps < 64, "{steps} steps to {at}");
+    }
+    assert_eq!(versions.read(TABLE, b"other", Timestamp(1)), Some(inline(1, b"before")));
+    assert_eq!(versions.read(TABLE, b"other", Timestamp(7001)), Some(inline(2, b"middle")));
+    assert_eq!(versions.read(TABLE, b"other", Timestamp(7002)), None);
+}
+
+#[test]
+fn no_room_at_all_is_an_error_and_keeps_nothing() {
+    let room = Room { chains: 4, bytes_max: 0, bytes_reserved: 0, entry_bytes_max: 2000 };
+    let versions = Versions::new(room).unwrap();
+    let value = [7; 1900];
+    let pushed = (2..).take_while(|&at| {
+        versions.push(TABLE, b"k", Timestamp(at), at % 2 == 0, &borrowed(at - 1, &value)).is_ok()
+    });
+    let last = pushed.last().unwrap();
+    assert!(versions.is_over_limit());
+    assert_eq!(versions.read(TABLE, b"k", Timestamp(last)), None);
+    assert_eq!(versions.collect(Timestamp(last), Timestamp(last), &mut Vec::new()).versions as u64, last - 1);
+    assert!(versions.nothing_deleted(TABLE) && !versions.is_over_limit());
+    push(&versions, b"k", last + 1, false, borrowed(last, &value));
 }
 
 #[test]
 fn nothing_is_dropped_above_visible() {
-    let versions = Versions::new(1 << 20);
-    versions.push(TABLE, &key(b"k"), Timestamp(5), false, inline(2, b"old"));
+    let versions = versions_of(1 << 20);
+    push(&versions, b"k", 5, false, borrowed(2, b"old"));
     assert_eq!(versions.collect(Timestamp(9), Timestamp(4), &mut Vec::new()), Collected::default());
     assert_eq!(versions.collect(Timestamp(9), Timestamp(5), &mut Vec::new()).versions, 1);
 }
 
 #[test]
 fn overflow_values_come_back_once_and_never_after_a_retraction() {
-    let versions = Versions::new(1 << 20);
+    let versions = versions_of(1 << 20);
     let overflow = |timestamp, name| OldVersion {
         timestamp: Timestamp(timestamp),
         value: OldValue::Overflow(OverflowRef([name; 16])),
     };
-    versions.push(TABLE, &key(b"a"), Timestamp(5), true, overflow(1, 1));
-    versions.push(TABLE, &key(b"b"), Timestamp(6), true, overflow(2, 2));
+    push(&versions, b"a", 5, true, overflow(1, 1));
+    push(&versions, b"b", 6, true, overflow(2, 2));
     versions.retract(TABLE, b"b", Timestamp(6));
     assert!(versions.deleted_in(TABLE, (Included(b"b"), Unbounded), Timestamp(3)).is_empty());
-    versions.push(TABLE, &key(b"b"), Timestamp(7), false, overflow(2, 2));
+    push(&versions, b"b", 7, false, overflow(2, 2));
     let mut freed = Vec::new();
     versions.collect(Timestamp(6), Timestamp(9), &mut freed);
     assert_eq!(freed, [OverflowRef([1; 16])]);
@@ -83,22 +143,22 @@ fn overflow_values_come_back_once_and_never_after_a_retraction() {
 
 #[test]
 fn memory_is_counted_and_given_back() {
-    let versions = Versions::new(2 << 20);
+    let versions = versions_of(2 << 20);
     let empty = versions.size_bytes();
     assert!(!versions.is_over_limit());
     for timestamp in 2..20_002u64 {
-        let name = key(&(timestamp % 3000).to_be_bytes());
-        versions.push(TABLE, &name, Timestamp(timestamp), timestamp % 5 == 0, inline(1, &[7; 100]));
+        let name = (timestamp % 3000).to_be_bytes();
+        push(&versions, &name, timestamp, timestamp % 5 == 0, borrowed(1, &[7; 100]));
     }
-    let payload = 20_000 * (100 + size_of::<Version>());
+    let payload = 20_000 * (100 + 8);
     let full = versions.size_bytes() - empty;
-    assert!(full > payload && full < payload * 3, "{full} for {payload}");
+    assert!(full > payload && full < payload * 2, "{full} for {payload}");
     assert!(versions.is_over_limit());
     let collected = versions.collect(Timestamp(20_001), Timestamp(20_001), &mut Vec::new());
     assert_eq!(collected.versions, 20_000);
     let left = versions.size_bytes() - empty;
-    assert!(left < 64 * 64 * (size_of::<(Name, Chain)>() + 64), "{left} bytes are left");
-    assert!(versions.shards.iter().all(|shard| shard.inside.lock().heap_bytes == 0));
+    assert!(left <= (2 << 20) / 8, "{left} bytes are left");
+    assert_eq!(versions.arena.used_bytes(), 0);
 }
 
 #[derive(Clone, Debug)]
@@ -136,11 +196,9 @@ impl Model {
     }
 
     fn push(&self, name: u8, deletes: bool) {
-        let old = self
-            .tree
-            .get(&name)
-            .map_or_else(absent, |&timestamp| inline(timestamp, &timestamp.to_be_bytes()));
-        self.versions.push(TABLE, &key(&[name]), Timestamp(self.now() + 1), deletes, old);
+        let old = self.tree.get(&name).map(|&timestamp| (timestamp, timestamp.to_be_bytes()));
+        let old = old.as_ref().map_or_else(absent, |(timestamp, value)| borrowed(*timestamp, value));
+        push(&self.versions, &[name], self.now() + 1, deletes, old);
     }
 
     /// Reads the way a snapshot does: the page, then the old versions.
@@ -172,9 +230,9 @@ impl Model {
 
 proptest! {
     #[test]
-    fn every_snapshot_reads_its_own_past(steps in steps(), low in 0u8..12, high in 0u8..13) {
+    fn every_snapshot_reads_its_own_past(steps in steps(), low in 0u8..12, high in 0u8..13, chains in 1usize..9) {
         let mut model =
-            Model { versions: Versions::new(0), tree: BTreeMap::new(), history: vec![BTreeMap::new()] };
+            Model { versions: with_chains(chains, 0), tree: BTreeMap::new(), history: vec![BTreeMap::new()] };
         let mut open: Vec<u64> = Vec::new();
         for step in steps {
             match step {
@@ -214,10 +272,8 @@ proptest! {
             }
         }
         model.versions.collect(Timestamp(u64::MAX), Timestamp(u64::MAX), &mut Vec::new());
-        for shard in &model.versions.shards {
-            let inside = shard.inside.lock();
-            prop_assert_eq!((inside.heap_bytes, inside.chains.len(), inside.queue.len()), (0, 0, 0));
-        }
+        prop_assert!(model.versions.queues.iter().all(|queue| queue.is_empty()));
+        prop_assert_eq!(model.versions.arena.used_bytes(), 0);
         prop_assert!(model.versions.deleted.is_empty(TABLE));
     }
 }

@@ -9,8 +9,9 @@
 
 use std::collections::BinaryHeap;
 
-use super::pool::Pool;
-use super::recovery::{Files, Loser};
+use super::analysis::Loser;
+use crate::buffer::create::Files;
+use crate::buffer::pool::Pool;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, Timestamp};
 use crate::planted::{Bug, planted};

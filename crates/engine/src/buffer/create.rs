@@ -1,0 +1,75 @@
+//! What a pool lives on, what is fixed when a database is created, how much memory a pool may take; and the files of a
+//! database that has nothing in it yet.
+
+use std::sync::Arc;
+
+use terrace_block::BlockDevice;
+
+use super::pool::{Mode, Pool};
+use crate::error::{Error, Result};
+use crate::ids::Timestamp;
+use crate::store::space::Geometry as SpaceGeometry;
+use crate::store::superblock::{Slots, Superblock};
+use crate::wal::{FIRST_LSN, Geometry, LogHeader, Wal};
+
+/// The two files a pool lives on.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    pub(crate) pages: Arc<dyn BlockDevice>,
+    pub(crate) log: Arc<dyn BlockDevice>,
+}
+
+/// What is fixed when a database is created.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    pub(crate) uuid: [u8; 16],
+    pub(crate) page_bytes: usize,
+    pub(crate) segment_pages: u64,
+    pub(crate) log_capacity: u64,
+}
+
+/// How much memory the pool may take, and how it works.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PoolOptions {
+    pub(crate) frames: u32,
+    pub(crate) log_buffer_bytes: usize,
+    pub(crate) staging_bytes: usize,
+    pub(crate) pages_max: u64,
+    pub(crate) store_bytes_max: u64,
+    pub(crate) mode: Mode,
+}
+
+impl Pool {
+    /// Writes the files of a new, empty database. Their names are the caller's to make durable.
+    pub(crate) fn create(files: &Files, layout: &Layout) -> Result<()> {
+        let geometry = Geometry::new(layout.log_capacity)?;
+        Wal::create(&*files.log, &LogHeader { database: layout.uuid, timeline: 1, geometry })?;
+        let space = SpaceGeometry { page_bytes: layout.page_bytes, segment_pages: layout.segment_pages };
+        // Enough for the reserve and a few pages; it grows from there.
+        let segments = 8;
+        let bytes = space.file_bytes(segments);
+        files.pages.set_len(bytes).map_err(|source| Error::io("grow", files.pages.name(), None, source))?;
+        let superblock = Superblock {
+            uuid: layout.uuid,
+            timeline: 1,
+            sequence: 1,
+            page_bytes: layout.page_bytes as u32,
+            segment_pages: layout.segment_pages as u32,
+            log_capacity: layout.log_capacity,
+            epoch: 1,
+            epoch_start: FIRST_LSN,
+            cut: FIRST_LSN,
+            log_end: FIRST_LSN,
+            highest_timestamp: Timestamp::NONE,
+            page_ids_end: 1,
+            segments,
+            directory: Vec::new(),
+        };
+        Slots::create(files.pages.clone(), &superblock).map(|_| ())
+    }
+
+    /// What a database's superblock says about it, read without changing anything.
+    pub(crate) fn inspect(files: &Files) -> Result<Superblock> {
+        Slots::open(files.pages.clone()).map(|(_, superblock)| superblock)
+    }
+}

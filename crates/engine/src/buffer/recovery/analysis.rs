@@ -1,0 +1,291 @@
+//! Analysis: what the superblock, the mapping chunks and the log say, before anything is based on it.
+//!
+//! The log is read twice. The first pass finds the newest image of each chunk, and the losers. Then the chunks are
+//! loaded, and the second pass goes through what the log says about mapping and allocation since each chunk's image.
+//! After that, and not before, the place of every page's base image is final.
+//!
+//! Whatever is read may be damaged in a way its checksum does not show: no number is believed that would make memory
+//! be taken, or a page be looked for, where none can be.
+
+use std::collections::{HashMap, HashSet};
+
+use terrace_block::AlignedBuffer;
+
+use crate::buffer::create::{Files, PoolOptions};
+use crate::buffer::mapping::{Block, Chunk, Mapping};
+use crate::buffer::table::{ENTRY_BYTES, Location, PageTable};
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId, Timestamp};
+use crate::planted::{Bug, planted};
+use crate::store::page::{self, HEADER_BYTES, Kind as PageKind};
+use crate::store::place::Mapped;
+use crate::store::superblock::Superblock;
+use crate::wal::{ALLOCATES, Kind, LogScan, RecordView, change_kind};
+
+/// Beyond what any clock will reach; it leaves room for the ones to come.
+const TIMESTAMP_MAX: u64 = 1 << 62;
+/// Bytes of log that an allocation takes at the least.
+const ALLOCATION_BYTES_MIN: u64 = 16;
+/// Page ids that were given out and not logged when the database stopped: some for each thread.
+const IDS_HELD_MAX: u64 = 1 << 16;
+
+/// A transaction that had not committed when the log ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loser {
+    pub(crate) transaction: Timestamp,
+    /// Its first record.
+    pub(crate) first: Lsn,
+    /// Its last record, compensations included.
+    pub(crate) last: Lsn,
+}
+
+/// What the first passes over the log find out.
+pub(super) struct Analysis<'a> {
+    pub(super) files: &'a Files,
+    pub(super) page_bytes: usize,
+    pub(super) table: PageTable,
+    pub(super) mapping: Mapping,
+    chunk_current: Vec<Lsn>,
+    chunk_named: HashMap<u64, (Lsn, Mapped)>,
+    pub(super) open: HashMap<u64, Loser>,
+    /// Pages allocated or freed in the log, and when last.
+    pub(super) born: HashMap<u64, Lsn>,
+    pub(super) highest: Timestamp,
+    pub(super) ids_end: u64,
+    /// No id that the log allocates can be this high: ids are given out in turn, each by a record of the log.
+    ids_limit: u64,
+    pub(super) segments: u64,
+    pub(super) segment_pages: u64,
+    pub(super) unwritten: HashSet<u64>,
+}
+
+impl<'a> Analysis<'a> {
+    /// Reads the log twice, each time from its cut on.
+    pub(super) fn of(
+        files: &'a Files,
+        options: &PoolOptions,
+        superblock: &Superblock,
+        scan: impl Fn(Lsn) -> Result<LogScan>,
+    ) -> Result<Self> {
+        let mut analysis = Analysis::new(files, options, superblock)?;
+        let mut records = scan(superblock.cut)?;
+        while let Some(record) = records.next()? {
+            analysis.note_owner(&record);
+        }
+        if analysis.highest.0 > TIMESTAMP_MAX {
+            let what = format!("timestamp {} was never drawn", analysis.highest);
+            return Err(Error::corrupt(files.log.name(), None, what));
+        }
+        analysis.load_chunks()?;
+        let mut records = scan(superblock.cut)?;
+        while let Some(record) = records.next()? {
+            analysis.apply_mapping(&record)?;
+        }
+        analysis.finish_mapping()?;
+        Ok(analysis)
+    }
+
+    fn new(files: &'a Files, options: &PoolOptions, superblock: &Superblock) -> Result<Self> {
+        let page_bytes = superblock.page_bytes as usize;
+        let table = PageTable::reserve(options.pages_max).map_err(|source| Error::Memory {
+            bytes: options.pages_max * ENTRY_BYTES,
+            what: "the page table's addresses",
+            source,
+        })?;
+        let mut mapping = Mapping::new(page_bytes);
+        mapping.blocks =
+            superblock.directory.iter().map(|&image| Block { image, dirty: Lsn::NONE }).collect();
+        Ok(Analysis {
+            files,
+            page_bytes,
+            table,
+            mapping,
+            chunk_current: Vec::new(),
+            chunk_named: HashMap::new(),
+            open: HashMap::new(),
+            born: HashMap::new(),
+            highest: superblock.highest_timestamp,
+            ids_end: superblock.page_ids_end,
+            ids_limit: superblock
+                .page_ids_end
+                .saturating_add(superblock.log_capacity / ALLOCATION_BYTES_MIN + IDS_HELD_MAX)
+                .min(options.pages_max),
+            segments: superblock.segments,
+            segment_pages: u64::from(superblock.segment_pages),
+            unwritten: HashSet::new(),
+        })
+    }
+
+    /// First pass: transactions, and the newest image of each chunk.
+    fn note_owner(&mut self, record: &RecordView<'_>) {
+        let transaction = record.transaction();
+        self.highest = self.highest.max(transaction);
+        match record.kind() {
+            Kind::Commit | Kind::End => {
+                self.open.remove(&transaction.0);
+            }
+            Kind::Pages if record.commits() => {
+                self.open.remove(&transaction.0);
+            }
+            Kind::Pages if !transaction.is_none() => {
+                let loser = self.open.entry(transaction.0);
+                let first = record.lsn();
+                loser.or_insert(Loser { transaction, first, last: first }).last = first;
+            }
+            Kind::Chunk => {
+                for entry in record.chunks() {
+                    self.chunk_named
+                        .insert(entry.chunk, (record.lsn(), Mapped::at(entry.place, entry.check)));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Reads the directory and the newest image of every chunk into the table.
+    fn load_chunks(&mut self) -> Result<()> {
+        let words = self.mapping.per_chunk as usize;
+        let mut image = AlignedBuffer::zeroed(self.page_bytes);
+        for block in 0..self.mapping.blocks.len() {
+            let mapped = self.mapping.blocks[block].image;
+            self.read(mapped, PageKind::Directory, block as u64, &mut image)?;
+            for (slot, word) in image[HEADER_BYTES..].chunks_exact(8).enumerate().take(words) {
+                let mapped = Mapped(u64::from_le_bytes(word.try_into().expect("eight bytes")));
+                if mapped.place().is_some() {
+                    let number = block * words + slot;
+                    self.mapping.grow_to(number);
+                    self.mapping.chunks[number] = Chunk { image: mapped, dirty: Lsn::NONE };
+                }
+            }
+        }
+        for (number, (lsn, mapped)) in std::mem::take(&mut self.chunk_named) {
+            if number > self.table.pages_max() / self.mapping.per_chunk {
+                return Err(Error::corrupt(
+                    "the log",
+                    None,
+                    format!("a record names chunk {number}, which cannot be"),
+                ));
+            }
+            self.mapping.grow_to(number as usize);
+            self.mapping.chunks[number as usize].image = mapped;
+            self.mapping.dirty_block_of(number, lsn);
+        }
+        self.chunk_current = vec![Lsn::NONE; self.mapping.chunks.len()];
+        for number in 0..self.mapping.chunks.len() {
+            let mapped = self.mapping.chunks[number].image;
+            if mapped.place().is_none() {
+                continue;
+            }
+            self.read(mapped, PageKind::Chunk, number as u64, &mut image)?;
+            self.chunk_current[number] = page::lsn(&image);
+            for (slot, word) in image[HEADER_BYTES..].chunks_exact(8).enumerate().take(words) {
+                let mapped = Mapped(u64::from_le_bytes(word.try_into().expect("eight bytes")));
+                let id = PageId((number * words + slot) as u64);
+                if mapped.is_allocated() {
+                    self.set(id, mapped)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, mapped: Mapped, kind: PageKind, number: u64, image: &mut [u8]) -> Result<()> {
+        let file = self.files.pages.name();
+        let place = mapped.place().ok_or_else(|| Error::corrupt(file, None, "the page table has a hole"))?;
+        let offset = place.checked_mul(self.page_bytes as u64);
+        let offset = offset.filter(|offset| offset + self.page_bytes as u64 <= self.files.pages.len());
+        let offset =
+            offset.ok_or_else(|| Error::corrupt(file, None, format!("place {place} is outside the file")))?;
+        let read = self.files.pages.read_at(offset, image);
+        read.map_err(|source| Error::io("read", file, Some(offset), source))?;
+        let (checksum, holds) = page::checksum(image);
+        let right = holds && mapped.vouches_for(checksum) && page::kind(image) == kind as u8;
+        if !right || page::page_id(image).0 != number {
+            return Err(Error::corrupt(
+                file,
+                None,
+                format!("{kind:?} image {number} at byte {offset} is not what was written"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Sets the durable state of a page in the table; unwritten pages are kept aside, for they have no location.
+    fn set(&mut self, id: PageId, mapped: Mapped) -> Result<()> {
+        let entry = self.table.entry(id).ok_or_else(|| {
+            Error::corrupt(self.files.pages.name(), Some(id.0), "the page table names a page that cannot be")
+        })?;
+        self.ids_end = self.ids_end.max(id.0 + 1);
+        self.unwritten.remove(&id.0);
+        entry.set_location(match mapped.place() {
+            Some(_) => Location::Store(mapped),
+            None => Location::Nowhere,
+        });
+        if mapped == Mapped::UNWRITTEN {
+            self.unwritten.insert(id.0);
+        }
+        Ok(())
+    }
+
+    fn is_allocated(&self, id: PageId) -> bool {
+        let stored = self.table.entry(id).is_some_and(|entry| entry.location() != Location::Nowhere);
+        stored || self.unwritten.contains(&id.0)
+    }
+
+    /// Second pass: allocations, frees and places, in log order, on top of what the chunks hold already.
+    fn apply_mapping(&mut self, record: &RecordView<'_>) -> Result<()> {
+        let lsn = record.lsn();
+        match record.kind() {
+            Kind::Pages => {
+                for change in record.changes() {
+                    let allocates = change.kind == change_kind::IMAGE && change.flags & ALLOCATES != 0;
+                    if !allocates && change.kind != change_kind::FREE {
+                        continue;
+                    }
+                    self.born.insert(change.page.0, lsn);
+                    if self.is_news(change.page, lsn)? {
+                        self.set(change.page, if allocates { Mapped::UNWRITTEN } else { Mapped::FREE })?;
+                    }
+                }
+            }
+            Kind::Mapping if !planted(Bug::BaseThroughOldMapping) => {
+                for entry in record.mappings() {
+                    // An image that was in flight while its page was freed is nobody's.
+                    if self.is_news(entry.page, lsn)? && self.is_allocated(entry.page) {
+                        self.set(entry.page, Mapped::at(entry.place, entry.check))?;
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Whether the chunk's image lacks a record at `lsn`; if so the chunk is dirty since then.
+    fn is_news(&mut self, id: PageId, lsn: Lsn) -> Result<bool> {
+        let number = self.mapping.chunk_of(id) as usize;
+        if self.chunk_current.get(number).is_some_and(|&current| lsn < current) {
+            return Ok(false);
+        }
+        if id.0 >= self.ids_limit {
+            let what = format!("the record at {lsn} names a page that cannot be");
+            return Err(Error::corrupt("the log", Some(id.0), what));
+        }
+        self.mapping.dirty(id, lsn);
+        Ok(true)
+    }
+
+    /// Holds the number of page ids against what there are chunks for: ids beyond were never used, whatever a
+    /// superblock says, and nothing is allocated on its word alone.
+    fn finish_mapping(&mut self) -> Result<()> {
+        self.ids_end =
+            self.ids_end.clamp(1, (self.mapping.chunks.len() as u64 * self.mapping.per_chunk).max(1));
+        if self.ids_end > self.table.pages_max() {
+            return Err(Error::Config(format!(
+                "the database has {} pages, more than the page table may hold; raise the limit",
+                self.ids_end
+            )));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,194 @@
+//! A version as words of a chunk.
+//!
+//! ```text
+//!   0  superseding timestamp, 0 = nothing more in this chunk
+//!   1  timestamp of the version
+//!   2  link to the next older version of the chain
+//!   3  link to one further down
+//!   4  versions from here on, at the time it was pushed
+//!   5  table
+//!   6  value length << 32 | key length << 8 | flags
+//!   7  key, padded to whole words; value, padded
+//! ```
+
+use crate::buffer::view::{Racy, View};
+use crate::{TableId, Timestamp};
+
+use super::arena::Link;
+use super::{OldValue, OldVersion, OverflowRef};
+
+const HEADER_WORDS: usize = 7;
+const HEADER_BYTES: usize = HEADER_WORDS * 8;
+/// Bytes of a record beside key and value, padding included.
+pub(super) const RECORD_BYTES_MIN: usize = HEADER_BYTES + 2 * 7;
+
+const DELETION: u64 = 1;
+const ABSENT: u64 = 2;
+const OVERFLOW: u64 = 4;
+const RETRACTED: u64 = 8;
+
+/// A version to be pushed.
+pub(super) struct New<'a> {
+    pub(super) table: TableId,
+    pub(super) key: &'a [u8],
+    pub(super) superseded_at: Timestamp,
+    pub(super) deletes: bool,
+    pub(super) old: &'a OldVersion<&'a [u8]>,
+    pub(super) below: Link,
+    pub(super) jump: Link,
+    pub(super) depth: u64,
+}
+
+/// The numbers of a version.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    pub(super) superseded_at: Timestamp,
+    pub(super) below: Link,
+    pub(super) jump: Link,
+    pub(super) depth: u64,
+    shape: u64,
+}
+
+impl Header {
+    /// Whether it was superseded by a deletion, and so is in the index of deleted keys.
+    pub(super) fn is_deletion(&self) -> bool {
+        self.shape & DELETION != 0
+    }
+
+    /// Whether the commit that pushed it failed.
+    pub(super) fn is_retracted(&self) -> bool {
+        self.shape & RETRACTED != 0
+    }
+}
+
+/// What dropping a version leaves to be done.
+pub(super) struct Dropped {
+    pub(super) table: TableId,
+    pub(super) key: Vec<u8>,
+    /// Whether it was in the index of deleted keys.
+    pub(super) is_deletion: bool,
+    /// The large value that nothing refers to any longer.
+    pub(super) overflow: Option<OverflowRef>,
+}
+
+impl New<'_> {
+    fn value(&self) -> &[u8] {
+        match &self.old.value {
+            OldValue::Absent => &[],
+            OldValue::Inline(bytes) => bytes,
+            OldValue::Overflow(OverflowRef(bytes)) => bytes,
+        }
+    }
+
+    /// Words it takes.
+    pub(super) fn words(&self) -> usize {
+        HEADER_WORDS + self.key.len().div_ceil(8) + self.value().len().div_ceil(8)
+    }
+
+    /// Writes it to the beginning of `to`, which is long enough.
+    pub(super) fn write(&self, to: Racy<'_>) {
+        let kind = match &self.old.value {
+            OldValue::Absent => ABSENT,
+            OldValue::Inline(_) => 0,
+            OldValue::Overflow(_) => OVERFLOW,
+        };
+        let flags = kind | if self.deletes { DELETION } else { 0 };
+        let shape = (self.value().len() as u64) << 32 | (self.key.len() as u64) << 8 | flags;
+        let header = [
+            self.superseded_at.0,
+            self.old.timestamp.0,
+            self.below.0,
+            self.jump.0,
+            self.depth,
+            self.table.0,
+            shape,
+        ];
+        header.into_iter().enumerate().for_each(|(index, word)| to.set_word(index, word));
+        to.set_bytes(HEADER_WORDS, self.key);
+        to.set_bytes(HEADER_WORDS + self.key.len().div_ceil(8), self.value());
+    }
+}
+
+/// Says that nothing follows in the chunk that `words` are the rest of.
+pub(super) fn end(words: Racy<'_>) {
+    if words.len() > 0 {
+        words.set_word(0, 0);
+    }
+}
+
+pub(super) fn header(words: Racy<'_>) -> Header {
+    let word = |index: usize| words.u64(index * 8);
+    Header {
+        superseded_at: Timestamp(word(0)),
+        below: Link(word(2)),
+        jump: Link(word(3)),
+        depth: word(4),
+        shape: word(6),
+    }
+}
+
+fn key_length(shape: u64) -> usize {
+    (shape as u32 >> 8) as usize
+}
+
+fn value_at(shape: u64) -> usize {
+    HEADER_BYTES + key_length(shape).div_ceil(8) * 8
+}
+
+fn value_length(shape: u64) -> usize {
+    (shape >> 32) as usize
+}
+
+pub(super) fn is_of(words: Racy<'_>, table: TableId, key: &[u8]) -> bool {
+    let shape = words.u64(6 * 8);
+    words.u64(5 * 8) == table.0
+        && key_length(shape) == key.len()
+        && words.compare(HEADER_BYTES, key.len(), key).is_eq()
+}
+
+pub(super) fn version(words: Racy<'_>) -> OldVersion {
+    let shape = words.u64(6 * 8);
+    let value = if shape & ABSENT != 0 {
+        OldValue::Absent
+    } else if shape & OVERFLOW != 0 {
+        OldValue::Overflow(overflow(words, shape))
+    } else {
+        let mut value = Vec::new();
+        words.append_to(value_at(shape), value_length(shape), &mut value);
+        OldValue::Inline(value)
+    };
+    OldVersion { timestamp: Timestamp(words.u64(8)), value }
+}
+
+fn overflow(words: Racy<'_>, shape: u64) -> OverflowRef {
+    let mut reference = [0; 16];
+    words.copy_to(value_at(shape), &mut reference);
+    OverflowRef(reference)
+}
+
+pub(super) fn retract(words: Racy<'_>) {
+    words.set_word(6, words.u64(6 * 8) | RETRACTED);
+}
+
+/// The front of a queue's chunk: when it was superseded, and the words it takes; `None` where the chunk ends.
+pub(super) fn front(words: Racy<'_>) -> Option<(Timestamp, usize)> {
+    let (superseded_at, shape) = (words.u64(0), words.u64(6 * 8));
+    let length = HEADER_WORDS + key_length(shape).div_ceil(8) + value_length(shape).div_ceil(8);
+    (words.len() > 0 && superseded_at != 0).then_some((Timestamp(superseded_at), length))
+}
+
+/// What is to be done when the version in `words` is dropped, if anything.
+pub(super) fn dropped(words: Racy<'_>) -> Option<Dropped> {
+    let shape = words.u64(6 * 8);
+    if shape & RETRACTED != 0 || shape & (DELETION | OVERFLOW) == 0 {
+        return None;
+    }
+    let mut key = Vec::new();
+    words.append_to(HEADER_BYTES, key_length(shape), &mut key);
+    Some(Dropped {
+        table: TableId(words.u64(5 * 8)),
+        key,
+        is_deletion: shape & DELETION != 0,
+        overflow: (shape & OVERFLOW != 0).then(|| overflow(words, shape)),
+    })
+}

@@ -1,0 +1,167 @@
+//! Closing a database while other handles of it are at work: from the moment its lock is given back nothing of it may
+//! be written any more, for by then the files may be another process's.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use terrace::{Db, Durability, Error, SimulatedDisk, WriteBatch};
+use terrace_block::{BlockDevice, Directory, LockError, OpenMode, Write};
+
+/// How long a write takes, so that one is under way most of the time.
+const WRITE: Duration = Duration::from_millis(2);
+
+#[derive(Debug, Default)]
+struct Watch {
+    locked: AtomicBool,
+    writes: AtomicU64,
+    late: AtomicU64,
+}
+
+impl Watch {
+    fn write(&self, write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        self.writes.fetch_add(1, SeqCst);
+        std::thread::sleep(WRITE);
+        let written = write();
+        if !self.locked.load(SeqCst) {
+            self.late.fetch_add(1, SeqCst);
+        }
+        written
+    }
+}
+
+#[derive(Debug)]
+struct Watched {
+    disk: SimulatedDisk,
+    watch: Arc<Watch>,
+}
+
+#[derive(Debug)]
+struct WatchedDevice {
+    device: Arc<dyn BlockDevice>,
+    watch: Arc<Watch>,
+}
+
+struct Held {
+    watch: Arc<Watch>,
+    _lock: Box<dyn Send + Sync>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.watch.locked.store(false, SeqCst);
+    }
+}
+
+impl Directory for Watched {
+    fn name(&self) -> String {
+        self.disk.name()
+    }
+
+    fn open(&self, file: &str, mode: OpenMode) -> io::Result<Arc<dyn BlockDevice>> {
+        let device = self.disk.open(file, mode)?;
+        Ok(Arc::new(WatchedDevice { device, watch: Arc::clone(&self.watch) }))
+    }
+
+    fn exists(&self, file: &str) -> io::Result<bool> {
+        self.disk.exists(file)
+    }
+
+    fn remove(&self, file: &str) -> io::Result<()> {
+        self.disk.remove(file)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+
+    fn lock(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError> {
+        let lock = self.disk.lock(file)?;
+        self.watch.locked.store(true, SeqCst);
+        Ok(Box::new(Held { watch: Arc::clone(&self.watch), _lock: lock }))
+    }
+}
+
+impl BlockDevice for WatchedDevice {
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.device.len()
+    }
+
+    fn alignment(&self) -> usize {
+        self.device.alignment()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.device.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.watch.write(|| self.device.write_at(offset, bytes))
+    }
+
+    fn write_batch(&self, writes: &[Write<'_>]) -> io::Result<()> {
+        self.watch.write(|| self.device.write_batch(writes))
+    }
+
+    fn write_through_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.watch.write(|| self.device.write_through_at(offset, bytes))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.device.sync()
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.device.set_len(bytes)
+    }
+}
+
+#[test]
+fn nothing_is_written_after_the_lock_is_given_back() {
+    for round in 0..15 {
+        let watch = Arc::new(Watch::default());
+        let directory = Watched { disk: SimulatedDisk::new(round), watch: Arc::clone(&watch) };
+        let builder = Db::builder().directory(Arc::new(directory)).dram(1 << 20).log_max(256 << 10).seed(1);
+        let db = builder.open("").unwrap();
+        let table = db.create_table("t").unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..2u32 {
+                let (db, table) = (db.clone(), table.clone());
+                let durability = if thread == 0 { Durability::Sync } else { Durability::Buffered };
+                scope.spawn(move || {
+                    for number in 0u32.. {
+                        let mut batch = WriteBatch::new();
+                        for part in 0..8u32 {
+                            let key = [thread, number * 8 + part].map(u32::to_be_bytes).concat();
+                            batch.put(&table, key, [7; 500]);
+                        }
+                        match db.write(batch, durability) {
+                            Ok(()) => {}
+                            Err(Error::Poisoned { .. }) => return,
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(60 + round));
+            db.close().unwrap();
+            assert!(!watch.locked.load(SeqCst), "closed, and the lock is held");
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(watch.writes.load(SeqCst) > 10);
+        assert_eq!(
+            watch.late.load(SeqCst),
+            0,
+            "writes that ended after the lock was given back, round {round}"
+        );
+    }
+}

@@ -1,0 +1,68 @@
+//! Transactions that split many leaves: one small entry into each of many full ones.
+
+use std::sync::Arc;
+
+use terrace::{Db, Durability, Error, Mode, SimulatedDisk, Table, WriteBatch};
+
+const MODES: [Mode; 2] = [Mode::Inline, Mode::Background];
+
+/// A table of full leaves, loaded in ascending order, and its database.
+fn full_leaves(disk: &SimulatedDisk, mode: Mode, log_bytes: u64) -> (Db, Table) {
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(4096);
+    let db = builder.log_max(log_bytes).mode(mode).seed(1).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    for first in (0..20_000u32).step_by(100) {
+        let mut batch = WriteBatch::new();
+        (first..first + 100).for_each(|number| _ = batch.put(&table, key(number * 10), [7; 100]));
+        db.write(batch, Durability::Buffered).unwrap();
+    }
+    db.checkpoint().unwrap();
+    (db, table)
+}
+
+fn key(number: u32) -> [u8; 4] {
+    number.to_be_bytes()
+}
+
+/// One entry for each of `count` leaves.
+fn scattered(table: &Table, count: u32) -> WriteBatch {
+    let mut batch = WriteBatch::new();
+    (0..count).for_each(|number| _ = batch.put(table, key(number * 600 + 305), [9; 100]));
+    batch
+}
+
+#[test]
+fn a_batch_may_split_more_leaves_than_the_log_holds_records_for() {
+    for mode in MODES {
+        let disk = SimulatedDisk::new(1);
+        let (db, table) = full_leaves(&disk, mode, 256 << 10);
+        let log_records = db.stats().log_records;
+        db.write(scattered(&table, 300), Durability::Sync).unwrap();
+        assert!(db.stats().log_records > log_records + 600, "the leaves were split");
+        assert_eq!(table.len().unwrap(), 20_300);
+        assert_eq!(db.verify().unwrap().errors, []);
+    }
+}
+
+#[test]
+fn a_batch_that_finds_the_disk_full_changes_nothing_and_reads_go_on() {
+    for mode in MODES {
+        let disk = SimulatedDisk::new(1);
+        let (db, table) = full_leaves(&disk, mode, 4 << 20);
+        disk.set_capacity(0);
+        let accepted = (0..40)
+            .map(|round| {
+                let mut batch = WriteBatch::new();
+                (0..300).for_each(|n| _ = batch.put(&table, key(n * 600 + 301 + round), [9; 100]));
+                db.write(batch, Durability::Sync)
+            })
+            .take_while(|outcome| !matches!(outcome, Err(Error::Full { .. })))
+            .inspect(|outcome| assert!(outcome.is_ok(), "{outcome:?}"))
+            .count();
+        assert!(accepted < 40, "the disk never was full");
+        assert_eq!(table.len().unwrap(), 20_000 + accepted as u64 * 300);
+        disk.set_capacity(u64::MAX);
+        db.write(scattered(&table, 300), Durability::Sync).unwrap();
+        assert_eq!(db.verify().unwrap().errors, []);
+    }
+}
