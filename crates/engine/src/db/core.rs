@@ -315,6 +315,8 @@ impl Core {
 pub(crate) struct Shared {
     core: Arc<Core>,
     threads: Mutex<Option<Vec<JoinHandle<()>>>>,
+    /// Who opened it. A forked child has a copy without its threads.
+    process: u32,
 }
 
 impl Deref for Shared {
@@ -352,11 +354,15 @@ impl Shared {
                 }
             }
         }
-        Ok(Arc::new(Shared { core, threads: Mutex::new(Some(threads)) }))
+        Ok(Arc::new(Shared { core, threads: Mutex::new(Some(threads)), process: std::process::id() }))
     }
 
     /// Closes the database; later calls do nothing.
     pub(crate) fn close(&self) -> Result<()> {
+        if self.process != std::process::id() {
+            // A forked child: the threads, the files and the lock are its parent's.
+            return Ok(());
+        }
         let Some(mut threads) = self.threads.lock().take() else { return Ok(()) };
         self.core.collector.stop();
         // The collector first: it needs the upkeep to get through.
