@@ -11,8 +11,8 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -121,8 +121,8 @@ pub(crate) struct Core {
     pub(crate) versions: Versions,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) catalog: Arc<TableState>,
-    /// All tables opened so far, the dropped ones too: who comes late must find that one is dropped.
-    pub(crate) tables: Mutex<HashMap<TableId, Arc<TableState>>>,
+    /// The tables that somebody has a handle of.
+    pub(crate) tables: Mutex<HashMap<TableId, Weak<TableState>>>,
     pub(crate) garbage: Garbage,
     pub(crate) chains: Permits,
     pub(crate) counters: Counters,
@@ -279,6 +279,7 @@ impl Core {
     }
 
     fn run_collector(&self) {
+        let mut failed = false;
         while self.collector.wait() {
             if self.check().is_err() {
                 continue;
@@ -286,11 +287,14 @@ impl Core {
             let given_up = self.snapshots.give_up_older_than(self.settings.snapshot_age_max);
             self.counters.snapshots_given_up.fetch_add(given_up as u64, Relaxed);
             self.collect();
-            match self.free_garbage(64) {
-                Ok(()) => {}
-                Err(Error::Full { what }) => tracing::warn!(what, "freeing waits for disk space"),
-                Err(error) => tracing::error!(%error, "freeing failed; the next open will do it"),
+            let freed = self.free_garbage(64);
+            // Told once, however often it is tried again.
+            match &freed {
+                Err(Error::Full { what }) if !failed => tracing::warn!(what, "freeing waits for disk space"),
+                Err(error) if !failed => tracing::error!(%error, "freeing failed; the next open will do it"),
+                _ => {}
             }
+            failed = freed.is_err();
         }
     }
 
