@@ -143,7 +143,8 @@ impl Versions {
     /// with the key locked since before the timestamp was drawn, and before its page is changed.
     ///
     /// # Errors
-    /// [`Error::Full`] if there is no room at all, which takes a reader that holds on to everything. Nothing was kept.
+    /// [`Error::Full`] if there is no room at all, which takes a reader that holds on to everything; [`Error::Corrupt`]
+    /// for an entry that no leaf can hold. Nothing was kept.
     pub(crate) fn push(
         &self,
         table: TableId,
@@ -153,6 +154,9 @@ impl Versions {
         old: &OldVersion<&[u8]>,
     ) -> Result<()> {
         debug_assert!(old.timestamp < superseded_at, "a version is superseded after it is written");
+        if record::words_of(key, old) > self.arena.chunk_words() {
+            return Err(Error::corrupt("the page file", None, "an entry is longer than a leaf can hold"));
+        }
         if deletes {
             self.deleted.insert(table, &Key::from(key), superseded_at);
         }

@@ -114,6 +114,15 @@ fn no_room_at_all_is_an_error_and_keeps_nothing() {
 }
 
 #[test]
+fn an_entry_that_no_leaf_can_hold_is_damage() {
+    let versions = versions_of(1 << 20);
+    let pushed = versions.push(TABLE, b"k", Timestamp(5), true, &borrowed(2, &[0; 65_536]));
+    assert!(matches!(pushed, Err(Error::Corrupt { .. })));
+    assert!(versions.nothing_deleted(TABLE));
+    assert_eq!(versions.read(TABLE, b"k", Timestamp(2)), None);
+}
+
+#[test]
 fn nothing_is_dropped_above_visible() {
     let versions = versions_of(1 << 20);
     push(&versions, b"k", 5, false, borrowed(2, b"old"));
