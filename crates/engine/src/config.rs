@@ -256,7 +256,8 @@ impl Split {
         let log_buffer = log_buffer.max(LOG_BUFFER_PAGES_MIN * page_bytes).next_power_of_two();
         let staging = (total / 64).clamp(8 * page_bytes, (2 << 20).max(8 * page_bytes));
         let staging = staging / page_bytes * page_bytes;
-        let versions = versions.unwrap_or(total / 16);
+        // More than everything is too much, and can still be added to.
+        let versions = versions.unwrap_or(total / 16).min(total);
         let lock_slots =
             ((total / 256 / 16) as usize).clamp(256, crate::txn::locks::LockTable::SLOTS_DEFAULT);
         let clock_window = ((total / 512 / 16) as usize).clamp(64, crate::txn::clock::Clock::WINDOW_DEFAULT);
@@ -327,6 +328,7 @@ mod tests {
     fn a_budget_too_small_says_what_would_do() {
         let error = Split::new(1 << 20, None, 65536, 0).unwrap_err().to_string();
         assert!(error.contains("frames") && error.contains("give it about"), "{error}");
+        assert!(Split::new(64 << 20, Some(u64::MAX), 4096, 0).is_err());
         assert!(Builder::default().dram(1000).dram_bytes().unwrap_err().to_string().contains("1 MiB"));
         assert!(Builder::default().page_size(5000).new_layout().is_err());
         assert!(Builder::default().log_max(5000).new_layout().is_err());

@@ -270,8 +270,11 @@ impl Core {
             count == COMMITS_PER_COLLECTION
         });
         if due {
-            self.collect_own();
-            if self.pool.mode() == Mode::Inline {
+            if self.pool.mode() == Mode::Background {
+                self.collect_own();
+            } else {
+                // Nobody else collects what threads that are gone have left.
+                self.collect();
                 // What fails here is tried again, and a poisoned log is reported by the next call.
                 let _ = self.free_garbage(4);
             }
