@@ -311,7 +311,7 @@ mod tests {
             undo in prop::collection::vec(any::<u8>(), 0..40),
             undo_last: bool,
             changes in prop::collection::vec(
-                (any::<u64>(), any::<u8>(), any::<u8>(), prop::collection::vec(any::<u8>(), 0..50)), 0..6),
+                (1u64.., any::<u8>(), any::<u8>(), prop::collection::vec(any::<u8>(), 0..50)), 0..6),
         ) {
             let mut builder = RecordBuilder::new();
             builder.restart(Kind::Pages, Timestamp(transaction), Lsn(previous));
