@@ -243,12 +243,13 @@ fn show(setting: &Setting<'_>, runs: &[Run], output: &mut dyn Write) -> Outcome 
     print(
         output,
         format_args!(
-            "ycsb {}, {records} records of {} B, {}, {} threads, durability {}, {rounds} rounds\n",
+            "ycsb {}, {records} records of {} B, {}, {} threads, durability {}, {rounds} round{}\n",
             args.workload,
             args.value_size,
             args.distribution,
             args.threads,
-            args.tiers.durability.name()
+            args.tiers.durability.name(),
+            if rounds == 1 { "" } else { "s" }
         ),
     )?;
     print(output, format_args!("budget {}, {}\n\n", show_size(setting.budget_bytes), bounds(setting)))?;
