@@ -148,7 +148,7 @@ impl Table {
         for (key, value) in entries {
             batch.put(key, value);
         }
-        self.inner.db.write_opt(&batch, &self.options).map_err(failed(NAME))
+        self.inner.db.write_opt(batch, &self.options).map_err(failed(NAME))
     }
 }
 
