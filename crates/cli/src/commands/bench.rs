@@ -61,7 +61,7 @@ pub struct BenchReport {
     over_time: Vec<(f64, u64)>,
     stalls: BTreeMap<String, u64>,
     /// Bytes of files that were written and had not reached the disk when the measurement ended: this process's where it has a
-    /// control group, else the whole machine's, less what there was before.
+    /// control group, else the whole machine's, less what there was before. Null without files on a disk.
     dirty_bytes: Option<u64>,
     /// Share of the machine's processors that other processes used during the measurement.
     others_cpu: Option<f64>,
@@ -185,7 +185,11 @@ fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         tick: Duration::from_secs(1),
     };
     let group = args.group.as_deref();
-    let dirty_before = if group.is_some() { Some(0) } else { confine::dirty_bytes(None) };
+    let dirty_before = match (&args.store, group) {
+        (None, _) => None,
+        (Some(_), Some(_)) => Some(0),
+        (Some(_), None) => confine::dirty_bytes(None),
+    };
     let (measured, around) = with_database(opener, &settings, |database| {
         database.drop_table(TABLE)?;
         let table = database.table(TABLE, true)?;
