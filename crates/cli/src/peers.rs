@@ -119,21 +119,29 @@ impl Place {
         Ok(Place { path: path.to_owned(), kind, _removed: None })
     }
 
-    /// What can be counted from outside the engine: room on the disk, and what the process had the devices do.
+    /// What can be counted from outside the engine: room on the disk, what this process read from devices, and what anybody
+    /// wrote to the device that has the files. The kernel counts a process's writes when it makes pages dirty, by whole
+    /// folios, which says little about what is written.
     fn counters(&self, budget_bytes: u64) -> Counters {
         let io = fs::read_to_string("/proc/self/io").unwrap_or_default();
-        let field = |name: &str| {
-            let value = io.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-            value.and_then(|value| value.parse().ok()).unwrap_or(0)
-        };
+        let read = io.lines().find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok());
         Counters {
             budget_bytes,
             store_capacity_bytes: allocated_bytes(&self.path),
-            store_read_bytes: field("read_bytes"),
-            store_written_bytes: field("write_bytes"),
+            store_read_bytes: read.unwrap_or(0),
+            store_written_bytes: written_bytes(&self.path).unwrap_or(0),
             ..Counters::default()
         }
     }
+}
+
+/// Bytes written to the block device that has the files below `folder`, since it is there; none for files in memory.
+fn written_bytes(folder: &Path) -> Option<u64> {
+    let device = fs::metadata(folder).ok()?.dev();
+    let stat = format!("/sys/dev/block/{}:{}/stat", libc::major(device), libc::minor(device));
+    // Reads, reads merged, sectors read, time; writes, writes merged, sectors written. A sector has 512 bytes here always.
+    let sectors: u64 = fs::read_to_string(stat).ok()?.split_whitespace().nth(6)?.parse().ok()?;
+    Some(sectors * 512)
 }
 
 /// Bytes the files below `folder` have on their disk.
