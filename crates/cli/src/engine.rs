@@ -78,8 +78,8 @@ impl Database for Opened {
         let stats = self.db.stats();
         let mut tables = Vec::new();
         for name in self.db.table_names()? {
-            let entries = self.db.open_table(&name)?.len()?;
-            tables.push(TableStat { name, entries, pages: None });
+            let table = self.db.open_table(&name)?;
+            tables.push(TableStat { name, entries: table.len()?, pages: Some(table.pages()?) });
         }
         Ok(Stat {
             format: stats.format,

@@ -220,7 +220,7 @@ pub struct TableStat {
     pub name: String,
     /// Entries in it.
     pub entries: u64,
-    /// Pages it takes, where the engine counts them by table.
+    /// Pages of its tree, where the engine counts them by table.
     pub pages: Option<u64>,
 }
 

@@ -218,3 +218,30 @@ fn two_databases_have_two_identities_and_their_files_are_not_mixed() {
     assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
     assert!(text(&refused.stderr).contains("another database"), "{}", text(&refused.stderr));
 }
+
+#[test]
+fn a_file_is_loaded_and_loaded_again_with_little_memory_and_a_small_log() {
+    let (directory, db) = place();
+    let file = directory.path().join("records.jsonl");
+    let value = "x".repeat(256);
+    let line = |number: u32| format!("{{\"key\":\"{number:09}\",\"value\":\"{value}\"}}\n");
+    fs::write(&file, (0..9000).map(line).collect::<String>()).expect("a file to load");
+    let file = file.to_str().expect("a path of text");
+    for _ in 0..2 {
+        succeed(&[
+            "load",
+            &db,
+            "--table",
+            "t",
+            "--format",
+            "jsonl",
+            file,
+            "--dram",
+            "4MiB",
+            "--log-max",
+            "1MiB",
+        ]);
+    }
+    let stat = json(&succeed(&["stat", &db, "--json"]));
+    assert_eq!(stat["tables"][0]["entries"], 9000);
+}

@@ -252,24 +252,23 @@ const LOG_BUFFER_PAGES_MIN: u64 = 32;
 impl Split {
     /// Splits `total` bytes for a database with pages of `page_bytes` and a page file of `file_pages` of them.
     pub(crate) fn new(total: u64, versions: Option<u64>, page_bytes: u64, file_pages: u64) -> Result<Split> {
-        let log_buffer = (total / 32).min(8 << 20).max(LOG_BUFFER_PAGES_MIN * page_bytes).next_power_of_two();
+        let log_buffer = (total / 32).min(crate::wal::BUFFER_BYTES_MAX);
+        let log_buffer = log_buffer.max(LOG_BUFFER_PAGES_MIN * page_bytes).next_power_of_two();
         let staging = (total / 64).clamp(8 * page_bytes, (2 << 20).max(8 * page_bytes));
         let staging = staging / page_bytes * page_bytes;
-        let versions = versions.unwrap_or(total / 16);
+        // More than everything is too much, and can still be added to.
+        let versions = versions.unwrap_or(total / 16).min(total);
         let lock_slots =
             ((total / 256 / 16) as usize).clamp(256, crate::txn::locks::LockTable::SLOTS_DEFAULT);
         let clock_window = ((total / 512 / 16) as usize).clamp(64, crate::txn::clock::Clock::WINDOW_DEFAULT);
         let page_table = (total / 48).max(file_pages * 18);
-        let fixed = log_buffer
-            + staging
-            + versions
-            + (lock_slots * 16 + clock_window * 16) as u64
-            + SLOT_BYTES
-            + READ_BUFFER_PAGES * page_bytes
-            + page_table;
+        let fixed = (log_buffer + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)
+            .saturating_add(READ_BUFFER_PAGES * page_bytes + page_table)
+            .saturating_add(versions);
         let frames = total.saturating_sub(fixed) / (page_bytes + FRAME_HEADER_BYTES);
         if frames < FRAMES_MIN {
-            let least = (fixed + FRAMES_MIN * (page_bytes + FRAME_HEADER_BYTES)).next_multiple_of(1 << 20);
+            let least = fixed.saturating_add(FRAMES_MIN * (page_bytes + FRAME_HEADER_BYTES));
+            let least = least.checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX);
             return Err(Error::Config(format!(
                 "dram of {total} bytes leaves room for {frames} frames of {page_bytes} bytes, {FRAMES_MIN} are \
                  needed; give it about {least} bytes"
@@ -298,6 +297,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_absurd_share_of_old_versions_is_refused() {
+        for bytes in [64 << 20, u64::MAX - 1, u64::MAX] {
+            assert!(
+                matches!(Split::new(64 << 20, Some(bytes), 4096, 1000), Err(Error::Config(_))),
+                "{bytes}"
+            );
+        }
+    }
+
+    #[test]
     fn the_parts_do_not_exceed_the_whole() {
         for total in [1 << 20, 3 << 20, 8 << 20, 64 << 20, 1 << 30, 64 << 30] {
             for page_bytes in [4096, 16384, 65536u64] {
@@ -319,6 +328,7 @@ mod tests {
     fn a_budget_too_small_says_what_would_do() {
         let error = Split::new(1 << 20, None, 65536, 0).unwrap_err().to_string();
         assert!(error.contains("frames") && error.contains("give it about"), "{error}");
+        assert!(Split::new(64 << 20, Some(u64::MAX), 4096, 0).is_err());
         assert!(Builder::default().dram(1000).dram_bytes().unwrap_err().to_string().contains("1 MiB"));
         assert!(Builder::default().page_size(5000).new_layout().is_err());
         assert!(Builder::default().log_max(5000).new_layout().is_err());

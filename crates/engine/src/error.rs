@@ -34,6 +34,12 @@ pub enum Error {
         /// What could not be placed.
         what: String,
     },
+    /// The budget is too small for what runs at the same time.
+    #[error("{what}; give the database more memory, or run less at once")]
+    OutOfFrames {
+        /// What could not be done.
+        what: String,
+    },
     /// Another transaction changed what this one read. Run the transaction again.
     #[error("conflict with another transaction; run this transaction again")]
     Conflict,

@@ -22,6 +22,7 @@
 //! - [`smo`]: splits and merges;
 //! - [`chain`]: writing, reading and freeing the pages of a long value;
 //! - [`release`]: freeing a tree;
+//! - [`size`]: counting its pages;
 //! - [`verify`]: whether a tree is one.
 
 mod apply;
@@ -38,6 +39,7 @@ mod read_leaf;
 mod release;
 mod room;
 mod single;
+mod size;
 mod smo;
 pub(crate) mod split;
 mod tree;

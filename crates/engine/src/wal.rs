@@ -65,6 +65,8 @@ use crate::planted::{Bug, planted};
 pub(crate) const BLOCK: u64 = 4096;
 /// Where the first record of a new log is.
 pub(crate) const FIRST_LSN: Lsn = Lsn(BLOCK);
+/// No log has a larger buffer.
+pub(crate) const BUFFER_BYTES_MAX: u64 = 8 << 20;
 /// The smallest buffer: a block to fill and one to keep.
 pub(crate) const BUFFER_BYTES_MIN: usize = 2 * BLOCK as usize;
 
@@ -159,9 +161,11 @@ impl Wal {
     /// [`Error::Memory`], [`Error::Io`].
     pub(crate) fn open(device: Arc<dyn BlockDevice>, options: WalOptions) -> Result<Self> {
         let WalOptions { geometry, buffer_bytes, epoch, tail, cut } = options;
-        if !buffer_bytes.is_power_of_two() || buffer_bytes < BUFFER_BYTES_MIN {
+        let fits = (BUFFER_BYTES_MIN as u64..=BUFFER_BYTES_MAX).contains(&(buffer_bytes as u64));
+        if !buffer_bytes.is_power_of_two() || !fits {
             return Err(Error::Config(format!(
-                "a log buffer of {buffer_bytes} bytes; it must be a power of two, at least {BUFFER_BYTES_MIN}"
+                "a log buffer of {buffer_bytes} bytes; it must be a power of two from {BUFFER_BYTES_MIN} to \
+                 {BUFFER_BYTES_MAX}"
             )));
         }
         let aligned = tail.0.is_multiple_of(RECORD_ALIGNMENT as u64);

@@ -365,3 +365,176 @@ fn long_transactions_get_through_in_the_end() {
     });
     println!("{:?}", db.stats());
 }
+
+/// What a pair of keys goes through, one single change after the other: `low` comes, `high` comes, `low` goes, `high`
+/// goes, each time with the next number.
+const STAGES: u64 = 4;
+
+fn pair_keys(pair: u64) -> (Vec<u8>, Vec<u8>) {
+    (format!("p{pair} a").into_bytes(), format!("p{pair} z").into_bytes())
+}
+
+fn numbered(number: u64) -> Vec<u8> {
+    let mut bytes = number.to_le_bytes().to_vec();
+    // Some keep their size, some do not.
+    bytes.resize(100 + (number % 3) as usize / 2 * 40, 3);
+    bytes
+}
+
+/// The stage a pair was seen at: of what can be told apart, the first one at or after `since`.
+fn stage(low: Option<u64>, high: Option<u64>, since: u64) -> u64 {
+    match (low, high) {
+        (Some(number), None) => number * STAGES + 1,
+        (Some(number), Some(other)) => {
+            assert_eq!(number, other, "half of a round and half of another");
+            number * STAGES + 2
+        }
+        (None, Some(number)) => number * STAGES + 3,
+        (None, None) => since.next_multiple_of(STAGES),
+    }
+}
+
+/// Single changes are not transactions, but take part in their order: whoever looks at two keys that are changed one
+/// after the other sees a moment that was, not before what was acknowledged and not after what was begun.
+#[test]
+fn single_changes_are_seen_in_their_order() {
+    const PAIRS: u64 = 3;
+    let directory = Arc::new(MemoryDirectory::new());
+    let builder =
+        Db::builder().directory(directory).dram(2 << 20).page_size(4096).old_version_bytes_max(64 << 10);
+    let db = builder.durability(Durability::Buffered).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    for pair in 0..PAIRS {
+        for n in 0..100u32 {
+            table.put(format!("p{pair} m{n:04}"), [1; 100]).unwrap();
+        }
+    }
+    let begun: Vec<AtomicU64> = (0..PAIRS).map(|_| AtomicU64::new(0)).collect();
+    let done: Vec<AtomicU64> = (0..PAIRS).map(|_| AtomicU64::new(0)).collect();
+    let (stop, looks) = (AtomicBool::new(false), [0; 4].map(AtomicU64::new));
+    std::thread::scope(|scope| {
+        let (db, table, begun, done, stop, looks) = (&db, &table, &begun, &done, &stop, &looks);
+        let writers: Vec<_> = (0..PAIRS)
+            .map(|pair| {
+                scope.spawn(move || {
+                    let (low, high) = pair_keys(pair);
+                    for step in 0..24_000 {
+                        begun[pair as usize].store(step + 1, SeqCst);
+                        let value = numbered(step / STAGES);
+                        match step % STAGES {
+                            0 => table.put(&low, value).unwrap(),
+                            1 => table.put(&high, value).unwrap(),
+                            2 => assert!(table.delete(&low).unwrap()),
+                            _ => assert!(table.delete(&high).unwrap()),
+                        }
+                        done[pair as usize].store(step + 1, SeqCst);
+                        let own = if step % STAGES < 2 { Some(step / STAGES) } else { None };
+                        let key = if step % 2 == 0 { &low } else { &high };
+                        assert_eq!(table.get(key).unwrap().map(|bytes| number(Some(bytes))), own);
+                    }
+                })
+            })
+            .collect();
+        for (kind, looks) in looks.iter().enumerate() {
+            scope.spawn(move || {
+                for round in 0u64.. {
+                    if stop.load(SeqCst) {
+                        break;
+                    }
+                    let pair = round % PAIRS;
+                    let (low, high) = pair_keys(pair);
+                    let since = done[pair as usize].load(SeqCst);
+                    let ends = |entries: &mut dyn Iterator<Item = terrace::Result<(Vec<u8>, Vec<u8>)>>| -> terrace::Result<_> {
+                        let mut seen = (None, None);
+                        for entry in entries {
+                            let (key, value) = entry?;
+                            let number = number(Some(value));
+                            if key == low {
+                                seen.0 = Some(number);
+                            } else if key == high {
+                                seen.1 = Some(number);
+                            }
+                        }
+                        Ok(seen)
+                    };
+                    let seen = match kind {
+                        0 => ends(&mut table.range(&low[..]..=&high[..])),
+                        1 => {
+                            let snapshot = db.snapshot();
+                            let get = |key: &[u8]| -> terrace::Result<_> {
+                                Ok(snapshot.get(table, key)?.map(|bytes| number(Some(bytes))))
+                            };
+                            get(&low).and_then(|low| Ok((low, get(&high)?)))
+                        }
+                        2 => db.update(|transaction| {
+                            let seen = ends(&mut transaction.range(table, &low[..]..=&high[..]).rev())?;
+                            transaction.put(table, format!("q{kind}"), "read and written")?;
+                            Ok(seen)
+                        }),
+                        _ => db.update(|transaction| {
+                            let mut get = |key: &[u8]| -> terrace::Result<_> {
+                                Ok(transaction.get(table, key)?.map(|bytes| number(Some(bytes))))
+                            };
+                            let seen = (get(&low)?, get(&high)?);
+                            if round % 2 == 0 {
+                                transaction.put(table, format!("q{kind}"), "read and written")?;
+                            }
+                            Ok(seen)
+                        }),
+                    };
+                    let seen = match seen {
+                        Ok((low, high)) => stage(low, high, since),
+                        Err(Error::SnapshotTooOld) => continue,
+                        Err(error) => panic!("{error}"),
+                    };
+                    let until = begun[pair as usize].load(SeqCst);
+                    assert!((since..=until).contains(&seen), "look {kind}: {seen} is not in {since}..={until}");
+                    looks.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        let results: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        stop.store(true, SeqCst);
+        results.into_iter().for_each(|result| result.unwrap());
+    });
+    println!("looks {looks:?}, {} given up", db.stats().snapshots_given_up);
+    assert!(looks.iter().all(|looks| looks.load(SeqCst) > 0), "{looks:?}");
+    assert_eq!(db.verify().unwrap().errors, []);
+}
+
+#[test]
+fn what_a_few_threads_keep_is_not_too_much() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let builder =
+        Db::builder().directory(directory).dram(4 << 20).page_size(4096).old_version_bytes_max(64 << 10);
+    let db = builder.durability(Durability::Buffered).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    table.put("k", "v").unwrap();
+    let snapshot = db.snapshot();
+    for thread in 0..20u32 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                (0..100u32).step_by(50).for_each(|n| table.put(format!("k{thread} {n}"), "v").unwrap())
+            });
+        });
+    }
+    // The collecting thread looks every few milliseconds.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert_eq!(snapshot.get(&table, "k").unwrap().as_deref(), Some(&b"v"[..]), "40 versions of a few bytes");
+}
+
+#[test]
+fn what_a_thread_leaves_behind_is_collected_inline_too() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let builder =
+        Db::builder().directory(directory).dram(4 << 20).page_size(4096).mode(terrace::Mode::Inline);
+    let db = builder.durability(Durability::Buffered).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| (0..30u32).for_each(|n| table.put(n.to_be_bytes(), "v").unwrap()));
+    });
+    let before = db.stats().versions_dropped;
+    (0..200u32).for_each(|_| table.put("k", "v").unwrap());
+    let dropped = db.stats().versions_dropped - before;
+    assert!(dropped > 200, "{dropped}: those of the thread that is gone are kept");
+}

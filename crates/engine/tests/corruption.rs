@@ -6,17 +6,26 @@
 //! when the power went. But what is there is the state after some whole commit, and never one older than the
 //! superblock's own word for the end of the log.
 //!
-//! `TERRACE_FLIP_STRIDE` says how many bytes lie between two damaged ones; 1 damages every byte.
+//! `TERRACE_FLIP_STRIDE` says how many bytes lie between two damaged ones; 1 damages every byte. A sector that nothing
+//! reads while the undamaged database is opened, read and verified is passed over: the engine runs inline on a disk
+//! in memory and so does the same again whatever stands there. A sample of these is tried all the same. The cases
+//! share the bytes that neither the damage nor recovery writes, and all processors take part.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
 
-use terrace::{Db, Error, MemoryDirectory, Mode, Result};
-use terrace_block::{AlignedBuffer, BlockDevice, Directory, OpenMode};
+use terrace::{Db, Error, Mode, Result, SimulatedDisk};
+use terrace_block::{AlignedBuffer, BlockDevice, DecoratedDirectory, Directory, OpenMode};
 
 const PAGES: &str = "pages.terrace";
 const LOG: &str = "log.terrace";
 const PAGE_BYTES: usize = 4096;
+const SECTOR_BYTES: usize = 512;
+/// Of the bytes that nothing reads, one in so many is damaged too.
+const UNREAD_STRIDE: usize = 1009;
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -25,89 +34,204 @@ type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 struct Files([Vec<u8>; 2]);
 
 impl Files {
-    fn of(directory: &MemoryDirectory) -> Files {
+    fn of(disk: &SimulatedDisk) -> Files {
         Files([PAGES, LOG].map(|file| {
-            let device = directory.open(file, OpenMode::Read).unwrap();
+            let device = disk.open(file, OpenMode::Read).unwrap();
             let mut bytes = AlignedBuffer::zeroed(device.len() as usize);
             device.read_at(0, &mut bytes).unwrap();
             bytes.to_vec()
         }))
     }
 
-    fn directory(&self) -> MemoryDirectory {
-        let directory = MemoryDirectory::new();
+    /// A disk that holds them, and everything durable.
+    fn disk(&self) -> SimulatedDisk {
+        let disk = SimulatedDisk::new(1);
         for (file, content) in [PAGES, LOG].into_iter().zip(&self.0) {
-            let device = directory.open(file, OpenMode::CreateNew).unwrap();
-            write(&*device, content);
+            let device = disk.open(file, OpenMode::CreateNew).unwrap();
+            device.set_len(content.len() as u64).unwrap();
+            write(&*device, 0, content);
+            device.sync().unwrap();
         }
-        directory
-    }
-
-    /// Everything in the database, if it says that it can tell.
-    fn read(&self) -> Result<Content> {
-        let db = open(&self.directory(), 1)?;
-        let table = db.open_table("t")?;
-        let found: Content = table.iter().collect::<Result<_>>()?;
-        for (key, value) in &found {
-            assert_eq!(table.get(key)?.as_ref(), Some(value), "a scan and a look-up differ");
-        }
-        Ok(found)
+        disk.sync().unwrap();
+        disk.survivor(1)
     }
 
     /// Opens and reads these files after `damage` and judges what comes of it. Whether it was found.
     fn is_found(&self, allowed: &[Content], damage: impl FnOnce(&mut Files)) -> bool {
         let mut damaged = self.clone();
         damage(&mut damaged);
-        match damaged.read() {
-            Ok(found) => {
-                assert!(allowed.contains(&found), "{} entries, of no state there was", found.len());
-                false
-            }
-            Err(Error::Corrupt { .. } | Error::NotADatabase { .. } | Error::Version { .. }) => true,
-            Err(Error::TableNotFound(_)) if allowed.iter().any(Content::is_empty) => false,
-            Err(error) => panic!("damage is reported as: {error}"),
-        }
+        is_found(Arc::new(damaged.disk()), allowed)
     }
 
     /// Every `stride`th byte of `file` changed in three ways.
     fn flip_all(&self, allowed: &[Content], file: usize, stride: usize) {
-        let (mut cases, mut found) = (0, 0);
-        // Bytes of all places within a page, not always the same ones.
-        for at in (0..self.0[file].len()).step_by(stride) {
-            let old = self.0[file][at];
-            let flipped = old ^ 1 << (at / stride % 8);
-            for new in [flipped, 0x00, 0xff] {
-                if new != old {
-                    cases += 1;
-                    found += u64::from(self.is_found(allowed, |files| files.0[file][at] = new));
-                }
+        let (disk, name, content) = (self.disk(), [PAGES, LOG][file], &self.0[file]);
+        let read = sectors_read(&disk, allowed, name);
+        let (cases, found, unread) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let flip = |at: usize| {
+            let old = content[at];
+            if !read.contains(&(at / SECTOR_BYTES)) && !(at / stride).is_multiple_of(UNREAD_STRIDE) {
+                unread.fetch_add(1, Ordering::Relaxed);
+                return;
             }
-        }
+            // The bits in turn, so that every stride meets all of them.
+            let flipped = old ^ 1 << (at / stride % 8);
+            for new in [flipped, 0x00, 0xff].into_iter().filter(|&new| new != old) {
+                let _case = Case { name, at, new };
+                let disk = disk.killed();
+                let device = disk.open(name, OpenMode::Write).unwrap();
+                let sector = at / SECTOR_BYTES * SECTOR_BYTES;
+                let mut bytes = content[sector..sector + SECTOR_BYTES].to_vec();
+                bytes[at - sector] = new;
+                write(&*device, sector as u64, &bytes);
+                cases.fetch_add(1, Ordering::Relaxed);
+                found.fetch_add(u64::from(is_found(Arc::new(disk), allowed)), Ordering::Relaxed);
+            }
+        };
+        let workers = thread::available_parallelism().map_or(1, usize::from);
+        thread::scope(|scope| {
+            for worker in 0..workers {
+                let flip = &flip;
+                scope.spawn(move || {
+                    (worker * stride..content.len()).step_by(workers * stride).for_each(flip);
+                });
+            }
+        });
+        let (cases, found) = (cases.into_inner(), found.into_inner());
         println!(
-            "{}: {cases} bytes changed, found in {found}, without effect in the others",
-            [PAGES, LOG][file]
+            "{name}: {} bytes, one in {stride}: {cases} changes, {found} found, the others without effect; {} \
+             bytes that nothing reads left alone",
+            content.len(),
+            unread.into_inner()
         );
         assert!(found > 0);
     }
 }
 
-fn write(device: &dyn BlockDevice, content: &[u8]) {
-    device.set_len(content.len() as u64).unwrap();
-    let mut bytes = AlignedBuffer::zeroed(content.len());
-    bytes.copy_from_slice(content);
-    device.write_at(0, &bytes).unwrap();
+/// Tells which change was being judged when a test panics.
+struct Case {
+    name: &'static str,
+    at: usize,
+    new: u8,
 }
 
-fn open(directory: &MemoryDirectory, seed: u64) -> Result<Db> {
-    let builder =
-        Db::builder().directory(Arc::new(directory.clone())).dram(1 << 20).page_size(PAGE_BYTES as u64);
+impl Drop for Case {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("failed with byte {} of {} as {:#04x}", self.at, self.name, self.new);
+        }
+    }
+}
+
+/// Notes which sectors of a device are read.
+#[derive(Debug)]
+struct Watched {
+    device: Arc<dyn BlockDevice>,
+    sectors: Arc<Mutex<BTreeSet<usize>>>,
+}
+
+impl BlockDevice for Watched {
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.device.len()
+    }
+
+    fn alignment(&self) -> usize {
+        self.device.alignment()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let first = offset as usize / SECTOR_BYTES;
+        self.sectors.lock().unwrap().extend(first..first + buffer.len() / SECTOR_BYTES);
+        self.device.read_at(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.device.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.device.sync()
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.device.set_len(bytes)
+    }
+}
+
+/// The sectors of the file `name` that are read when nothing is damaged.
+fn sectors_read(disk: &SimulatedDisk, allowed: &[Content], name: &'static str) -> BTreeSet<usize> {
+    let sectors = Arc::new(Mutex::new(BTreeSet::new()));
+    let watched = DecoratedDirectory::new(Arc::new(disk.killed()), {
+        let sectors = Arc::clone(&sectors);
+        move |file, device| match file == name {
+            true => Arc::new(Watched { device, sectors: Arc::clone(&sectors) }),
+            false => device,
+        }
+    });
+    assert!(!is_found(Arc::new(watched), allowed));
+    let sectors = sectors.lock().unwrap();
+    sectors.clone()
+}
+
+/// Everything in the database, if it says that it can tell.
+fn read(db: &Db) -> Result<Content> {
+    let table = db.open_table("t")?;
+    let found: Content = table.iter().collect::<Result<_>>()?;
+    for (key, value) in &found {
+        assert_eq!(table.get(key)?.as_ref(), Some(value), "a scan and a look-up differ");
+    }
+    Ok(found)
+}
+
+/// Opens, reads and verifies what is in `directory` and judges what comes of it. Whether damage was found.
+fn is_found(directory: Arc<dyn Directory>, allowed: &[Content]) -> bool {
+    let is_damage = |error: &Error| {
+        matches!(error, Error::Corrupt { .. } | Error::NotADatabase { .. } | Error::Version { .. })
+    };
+    let db = match open(directory, 1) {
+        Ok(db) => db,
+        Err(error) if is_damage(&error) => return true,
+        Err(error) => panic!("damage is reported as: {error}"),
+    };
+    let content = read(&db);
+    let clean = match db.verify() {
+        Ok(report) => report.errors.is_empty(),
+        Err(error) if is_damage(&error) => false,
+        Err(error) => panic!("verification ends with: {error}"),
+    };
+    match content {
+        Ok(found) => {
+            assert!(allowed.contains(&found), "{} entries, of no state there was", found.len());
+            !clean
+        }
+        Err(Error::TableNotFound(_)) if allowed.iter().any(Content::is_empty) => !clean,
+        Err(error) if is_damage(&error) => {
+            assert!(!clean, "verification does not see what reading does: {error}");
+            true
+        }
+        Err(error) => panic!("damage is reported as: {error}"),
+    }
+}
+
+fn write(device: &dyn BlockDevice, at: u64, content: &[u8]) {
+    let mut bytes = AlignedBuffer::zeroed(content.len());
+    bytes.copy_from_slice(content);
+    device.write_at(at, &bytes).unwrap();
+}
+
+fn open(directory: Arc<dyn Directory>, seed: u64) -> Result<Db> {
+    let builder = Db::builder().directory(directory).dram(1 << 20).page_size(PAGE_BYTES as u64);
     builder.log_max(256 << 10).mode(Mode::Inline).seed(seed).open("")
 }
 
 /// A database that was closed, and what is in it.
 fn closed(seed: u64) -> (Files, Content) {
-    let directory = MemoryDirectory::new();
-    let db = open(&directory, seed).unwrap();
+    let disk = SimulatedDisk::new(1);
+    let db = open(Arc::new(disk.clone()), seed).unwrap();
     let table = db.create_table("t").unwrap();
     let mut content = Content::new();
     for number in 0..200u32 {
@@ -116,14 +240,14 @@ fn closed(seed: u64) -> (Files, Content) {
         content.insert(number.to_be_bytes().to_vec(), value);
     }
     db.close().unwrap();
-    (Files::of(&directory), content)
+    (Files::of(&disk), content)
 }
 
 /// A database that was checkpointed, changed and killed; its states from the checkpoint on.
 fn killed() -> (Files, Vec<Content>) {
     let (files, mut content) = closed(1);
-    let directory = files.directory();
-    let db = open(&directory, 1).unwrap();
+    let disk = files.disk();
+    let db = open(Arc::new(disk.clone()), 1).unwrap();
     let table = db.open_table("t").unwrap();
     let mut states = vec![content.clone()];
     for number in 0..40u32 {
@@ -132,8 +256,8 @@ fn killed() -> (Files, Vec<Content>) {
         content.insert(key.to_vec(), value);
         states.push(content.clone());
     }
-    let files = Files::of(&directory);
-    assert_eq!(files.read().unwrap(), content);
+    let files = Files::of(&disk);
+    assert!(!is_found(Arc::new(files.disk()), &[content]));
     (files, states)
 }
 
@@ -173,8 +297,8 @@ fn swapped_pages_are_found() {
 
 #[test]
 fn a_write_that_was_lost_is_found() {
-    let directory = closed(1).0.directory();
-    let db = open(&directory, 1).unwrap();
+    let disk = closed(1).0.disk();
+    let db = open(Arc::new(disk.clone()), 1).unwrap();
     let table = db.open_table("t").unwrap();
     let mut olds = Vec::new();
     for round in 0..120u8 {
@@ -182,12 +306,12 @@ fn a_write_that_was_lost_is_found() {
             table.put(number.to_be_bytes(), [round; 60]).unwrap();
         }
         db.checkpoint().unwrap();
-        olds.push(Files::of(&directory));
+        olds.push(Files::of(&disk));
     }
     let content: Content = table.iter().collect::<Result<_>>().unwrap();
     drop(table);
     db.close().unwrap();
-    let new = Files::of(&directory);
+    let new = Files::of(&disk);
     let (mut tried, mut found) = (0, 0);
     for at in (32 << 10..olds[0].0[0].len()).step_by(PAGE_BYTES) {
         let page = at..at + PAGE_BYTES;

@@ -18,6 +18,8 @@ type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 /// All states since the last one known to be durable, that one first.
 struct Ledger {
     states: Vec<Tables>,
+    /// Of single changes, which are made with the durability the database was opened with.
+    singles: Durability,
 }
 
 impl Ledger {
@@ -30,9 +32,10 @@ impl Ledger {
     }
 }
 
-fn open(disk: &SimulatedDisk) -> Result<Db> {
+fn open(disk: &SimulatedDisk, ledger: &mut Ledger, random: &mut SmallRng) -> Result<Db> {
+    ledger.singles = if random.random_range(0..2) == 0 { Durability::Sync } else { Durability::Buffered };
     let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
-    builder.log_max(256 << 10).mode(Mode::Inline).seed(1).open("")
+    builder.log_max(256 << 10).mode(Mode::Inline).seed(1).durability(ledger.singles).open("")
 }
 
 fn contents(db: &Db) -> Result<Tables> {
@@ -48,6 +51,8 @@ fn value(random: &mut SmallRng) -> Vec<u8> {
     let length = match random.random_range(0..20) {
         0 => random.random_range(4000..60_000),
         1..4 => random.random_range(500..3000),
+        // Often one of the same size, which goes over the old one in its leaf.
+        4..12 => 100,
         _ => random.random_range(0..200),
     };
     vec![random.random(); length]
@@ -85,6 +90,23 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
             let table = db.open_table(&name)?;
             transaction.put(&table, "aborted", vec![9; random.random_range(1..30_000)])?;
         }
+        4..40 => {
+            let table = db.open_table(&name)?;
+            let key = random.random_range(0..500u16).to_be_bytes().to_vec();
+            if random.random_range(0..4) == 0 {
+                let existed = entries.remove(&key).is_some();
+                ledger.states.push(next);
+                assert_eq!(table.delete(&key)?, existed);
+            } else {
+                let value = value(random);
+                entries.insert(key.clone(), value.clone());
+                ledger.states.push(next);
+                table.put(&key, &value)?;
+            }
+            if ledger.singles == Durability::Sync {
+                ledger.durable();
+            }
+        }
         _ => {
             let table = db.open_table(&name)?;
             let mut batch = WriteBatch::new();
@@ -118,7 +140,7 @@ fn recover(disk: &SimulatedDisk, ledger: &mut Ledger, random: &mut SmallRng) -> 
         if cuts_left > 0 && random.random_range(0..2) == 0 {
             disk.crash_at(disk.calls() + random.random_range(1..150));
         }
-        let opened = open(&disk).and_then(|db| Ok((contents(&db)?, db)));
+        let opened = open(&disk, ledger, random).and_then(|db| Ok((contents(&db)?, db)));
         match opened {
             Ok((found, db)) if disk.crashed().is_none() => {
                 let at = ledger.states.iter().rposition(|state| *state == found);
@@ -156,13 +178,13 @@ fn difference(state: &Tables, found: &Tables) -> String {
 fn run(seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut disk = SimulatedDisk::new(seed);
-    let mut ledger = Ledger { states: vec![Tables::new()] };
+    let mut ledger = Ledger { states: vec![Tables::new()], singles: Durability::Sync };
     let mut db = None;
     for _ in 0..4 {
         disk.crash_at(disk.calls() + random.random_range(1..1500));
         let opened = match db.take() {
             Some(db) => Ok(db),
-            None => open(&disk),
+            None => open(&disk, &mut ledger, &mut random),
         };
         if let Ok(db) = opened {
             for _ in 0..400 {

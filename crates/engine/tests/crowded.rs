@@ -66,3 +66,48 @@ fn a_batch_that_finds_the_disk_full_changes_nothing_and_reads_go_on() {
         assert_eq!(db.verify().unwrap().errors, []);
     }
 }
+
+/// Tables of one full leaf each.
+fn full_tables(disk: &SimulatedDisk, mode: Mode, count: u32) -> (Db, Vec<Table>) {
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(4096);
+    let db = builder.log_max(256 << 10).mode(mode).seed(1).open("").unwrap();
+    let table = |number| {
+        let table = db.create_table(&format!("table {number}")).unwrap();
+        let mut batch = WriteBatch::new();
+        (0..30u32).for_each(|number| _ = batch.put(&table, key(number), [7; 100]));
+        db.write(batch, Durability::Buffered).unwrap();
+        table
+    };
+    let tables = (0..count).map(table).collect();
+    db.checkpoint().unwrap();
+    (db, tables)
+}
+
+/// One entry for each table.
+fn one_for_each(tables: &[Table], number: u32) -> WriteBatch {
+    let mut batch = WriteBatch::new();
+    tables.iter().for_each(|table| _ = batch.put(table, key(number), [9; 100]));
+    batch
+}
+
+#[test]
+fn the_crowded_leaves_of_many_tables_count_together() {
+    for mode in MODES {
+        let disk = SimulatedDisk::new(1);
+        let (db, tables) = full_tables(&disk, mode, 100);
+        for number in 100..103 {
+            db.write(one_for_each(&tables, number), Durability::Sync).unwrap();
+        }
+        assert!(tables.iter().all(|table| table.len().unwrap() == 33));
+        disk.set_capacity(0);
+        let accepted = (200..300)
+            .map(|number| db.write(one_for_each(&tables, number), Durability::Sync))
+            .take_while(|outcome| !matches!(outcome, Err(Error::Full { .. })))
+            .inspect(|outcome| assert!(outcome.is_ok(), "{outcome:?}"))
+            .count();
+        assert!(tables.iter().all(|table| table.len().unwrap() == 33 + accepted as u64));
+        disk.set_capacity(u64::MAX);
+        db.write(one_for_each(&tables, 300), Durability::Sync).unwrap();
+        assert_eq!(db.verify().unwrap().errors, []);
+    }
+}

@@ -106,6 +106,39 @@ fn a_failed_sync_stops_all_commits_until_the_database_is_opened_again() {
     }
 }
 
+/// A failed sync leaves bytes that can be read and that no later sync makes durable. Whoever opens the database next and takes
+/// them for the log must write them again, all of them, however little memory it has itself.
+#[test]
+fn what_a_failed_sync_left_is_written_again_by_an_opening_with_less_memory() {
+    for seed in 0..12 {
+        let disk = SimulatedDisk::new(seed);
+        let builder =
+            |dram| Db::builder().directory(Arc::new(disk.clone())).dram(dram).mode(Mode::Inline).seed(1);
+        let db = builder(64 << 20).log_max(16 << 20).open("").unwrap();
+        let table = db.create_table("t").unwrap();
+        for number in 0..1500u32 {
+            let mut transaction = db.begin_with(Durability::Buffered);
+            transaction.put(&table, number.to_be_bytes(), [7; 1000]).unwrap();
+            transaction.commit().unwrap();
+        }
+        disk.fail(FaultPlan::once(CallKind::Sync, 1, libc_eio()));
+        db.flush().unwrap_err();
+        drop((table, db));
+        disk.mend();
+
+        let db = builder(2 << 20).open("").unwrap();
+        let table = db.open_table("t").unwrap();
+        let found = table.len().unwrap();
+        table.put("acknowledged", "it").unwrap();
+        let after = disk.survivor(seed);
+        drop((table, db));
+        let db = open(&after).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let table = db.open_table("t").unwrap();
+        assert_eq!(table.get("acknowledged").unwrap().unwrap(), b"it", "seed {seed}");
+        assert_eq!(table.len().unwrap(), found + 1, "seed {seed}");
+    }
+}
+
 #[test]
 fn a_full_disk_stops_commits_and_nothing_else() {
     for mode in [Mode::Inline, Mode::Background] {

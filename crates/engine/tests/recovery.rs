@@ -226,3 +226,19 @@ fn tables_are_renamed_and_dropped() {
     assert_eq!(db.stats().live_pages, before, "pages are lost");
     assert_eq!(kept.get("k").unwrap().unwrap(), b"v");
 }
+
+#[test]
+fn a_table_says_how_many_pages_it_has() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let db = Db::builder().directory(directory).dram(2 << 20).mode(Mode::Inline).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    assert_eq!(table.pages().unwrap(), 1);
+    for number in 0..3000u32 {
+        table.put(number.to_be_bytes(), [1; 900]).unwrap();
+    }
+    let before = db.stats().live_pages;
+    let pages = table.pages().unwrap();
+    assert!(pages >= 750 && pages < before, "{pages} of {before}");
+    db.drop_table("t").unwrap();
+    assert!(matches!(table.pages(), Err(Error::TableNotFound(_))));
+}

@@ -42,6 +42,8 @@ pub struct FileDevice {
     name: String,
     writable: bool,
     direct: bool,
+    /// Who opened it. A forked child has the handle too, and beside it a copy of all that is known of the file.
+    process: u32,
     /// The kernel or the file system does not know durable writes: write and sync instead.
     write_through_refused: AtomicBool,
     /// What [`BlockDevice::len`] answers should the kernel ever fail to: the last length seen.
@@ -52,7 +54,8 @@ impl FileDevice {
     /// A device over `file`, an open regular file.
     pub(crate) fn new(file: OwnedFd, name: String, writable: bool, direct: bool) -> io::Result<Self> {
         let (write_through_refused, length_seen) = (AtomicBool::new(false), AtomicU64::new(0));
-        let device = Self { file, name, writable, direct, write_through_refused, length_seen };
+        let process = std::process::id();
+        let device = Self { file, name, writable, direct, process, write_through_refused, length_seen };
         device.length()?;
         Ok(device)
     }
@@ -75,7 +78,21 @@ impl FileDevice {
     }
 
     pub(crate) fn check_writable(&self) -> io::Result<()> {
+        self.check_process()?;
         if self.writable { Ok(()) } else { Err(opened_for_reading(&self.name)) }
+    }
+
+    /// An error in a forked child: it would write by what its parent knew when it was forked, into files that the
+    /// parent goes on changing.
+    pub(crate) fn check_process(&self) -> io::Result<()> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        let what = format!(
+            "{} was opened by process {}, before this one was forked; open it again",
+            self.name, self.process
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, what))
     }
 
     /// Reads what is left of `buffer` after its first `done` bytes.

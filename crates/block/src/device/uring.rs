@@ -124,7 +124,10 @@ impl BlockDevice for UringDevice {
     fn read_batch(&self, reads: &mut [Read<'_>]) {
         let mut ready: Vec<&mut Read<'_>> = Vec::with_capacity(reads.len());
         for read in reads {
-            read.result = check_aligned(self.name(), BLOCK_BYTES, read.offset, read.buffer);
+            // The rings are the parent's too.
+            let process = self.file.check_process();
+            read.result =
+                process.and_then(|()| check_aligned(self.name(), BLOCK_BYTES, read.offset, read.buffer));
             if read.result.is_ok() {
                 ready.push(read);
             }

@@ -258,14 +258,15 @@ impl Directory for FileDirectory {
 /// A held `flock`, with the owner's process id in the file as long as it lasts.
 struct FileLock {
     file: OwnedFd,
+    process: u32,
 }
 
 impl FileLock {
     fn new(file: OwnedFd) -> io::Result<Self> {
-        let lock = Self { file };
+        let lock = Self { file, process: std::process::id() };
         retry(|| rustix::fs::fchmod(&lock.file, OWNER_ONLY_FILE))?;
         retry(|| rustix::fs::ftruncate(&lock.file, 0))?;
-        let owner = format!("{}\n", std::process::id());
+        let owner = format!("{}\n", lock.process);
         match retry(|| rustix::io::pwrite(&lock.file, owner.as_bytes(), 0)) {
             // The name is a courtesy to whoever comes second; a full disk must not keep the owner out.
             Ok(_) | Err(Errno::NOSPC | Errno::DQUOT) => Ok(lock),
@@ -276,6 +277,10 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // A forked child drops its copy; the lock is its parent's.
+            return;
+        }
         let _ = retry(|| rustix::fs::ftruncate(&self.file, 0));
         // Closing would do, were it not for a child that was forked meanwhile and shares the handle.
         let _ = retry(|| rustix::fs::flock(&self.file, FlockOperation::Unlock));

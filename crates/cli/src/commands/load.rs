@@ -78,12 +78,12 @@ fn store_all(
         let (key, value) = match record {
             Ok(record) => record,
             Err(error) => {
-                store.write(&batch)?;
+                write_batch(store, &batch)?;
                 return Err(error);
             }
         };
         if key.len() > terrace::MAX_KEY_BYTES {
-            store.write(&batch)?;
+            write_batch(store, &batch)?;
             let record = loaded.records + batch.len() as u64 + 1;
             return Err(Failure::Work(format!(
                 "{name}, record {record}: key of {} bytes is too large, at most {} are allowed",
@@ -107,12 +107,25 @@ fn write(
     bytes: &mut usize,
     loaded: &mut Loaded,
 ) -> Outcome {
-    store.write(batch)?;
+    write_batch(store, batch)?;
     loaded.records += batch.len() as u64;
     loaded.bytes += *bytes as u64;
     batch.clear();
     *bytes = 0;
     Ok(())
+}
+
+/// Writes a batch, in parts if it is too much for the database's log: how much of it a record takes depends on what is
+/// there already.
+fn write_batch(store: &dyn Store, batch: &[rows::Record]) -> Outcome {
+    match store.write(batch) {
+        Err(Failure::Engine(terrace::Error::TransactionTooLarge { .. })) if batch.len() > 1 => {
+            let (first, rest) = batch.split_at(batch.len() / 2);
+            write_batch(store, first)?;
+            write_batch(store, rest)
+        }
+        outcome => outcome,
+    }
 }
 
 /// Moves a progress bar on as it is read.

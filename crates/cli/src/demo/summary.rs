@@ -247,7 +247,7 @@ impl Summary {
                 format!("{} over {}", show_size(self.data_bytes), show_size(self.budget_bytes)),
             ),
             Figure::new(
-                show_count(self.faults()),
+                show_count(self.faults() + self.wrong),
                 "records lost or wrong",
                 format!("{} commits acknowledged", show_count(self.committed)),
             ),
@@ -307,14 +307,15 @@ impl Summary {
         report.section("Killed and recovered").paragraph(
             "A process serving reads, updates, transactions over several records and deliberate aborts announced \
              each commit to its parent before and after, and was then killed with no warning. The parent opened the \
-             database again and compared every record with what had been acknowledged.",
+             database again and compared every record with what had been acknowledged; no operations are counted \
+             while it compared.",
         );
         let header = [
             "kill",
             "operations",
             "commits acknowledged",
-            "in flight: kept",
-            "undone",
+            "in flight, kept",
+            "in flight, undone",
             "recovery, s",
             "records wrong",
         ];
@@ -361,7 +362,10 @@ impl Summary {
             Table::new("Latency, microseconds", &["operation", "p50", "p90", "p99", "p99.9", "max"]);
         for (name, summary) in [("read", &self.read_latency_us), ("durable commit", &self.commit_latency_us)]
         {
-            let cell = |value: f64| format!("{value:.1}");
+            let cell = |value: f64| match value {
+                short if short < 100.0 => format!("{short:.1}"),
+                long => show_count(long.round() as u64),
+            };
             table.row([
                 name.to_owned(),
                 cell(summary.p50),

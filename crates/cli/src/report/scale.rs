@@ -84,7 +84,7 @@ pub fn short(value: f64) -> String {
     let (scaled, suffix) = match value.abs() {
         a if a >= 1e9 => (value / 1e9, "G"),
         a if a >= 1e6 => (value / 1e6, "M"),
-        a if a >= 1e4 => (value / 1e3, "k"),
+        a if a >= 1e3 => (value / 1e3, "k"),
         _ => (value, ""),
     };
     let digits = match scaled.abs() {
@@ -134,6 +134,6 @@ mod tests {
     #[test]
     fn numbers_are_short() {
         let shown = [0.0, 0.25, 1.0, 12.5, 1500.0, 15_000.0, 1.5e6, 2e9, -0.001, 100.0].map(short);
-        assert_eq!(shown, ["0", "0.25", "1", "12.5", "1500", "15k", "1.5M", "2G", "-0.001", "100"]);
+        assert_eq!(shown, ["0", "0.25", "1", "12.5", "1.5k", "15k", "1.5M", "2G", "-0.001", "100"]);
     }
 }

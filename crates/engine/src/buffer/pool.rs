@@ -137,6 +137,13 @@ impl Pool {
         }
     }
 
+    /// Whether `id` is in a frame, and marked there.
+    #[cfg(test)]
+    pub(crate) fn is_marked(&self, id: PageId) -> Option<bool> {
+        let entry = self.table.entry(id)?;
+        matches!(entry.location(), Location::Frame(_)).then(|| entry.latch().load().is_marked())
+    }
+
     /// Page ids from here on were never used.
     #[cfg(test)]
     pub(crate) fn page_ids_end(&self) -> u64 {
@@ -202,6 +209,7 @@ impl Pool {
     fn resident(&self, id: PageId) -> Result<(Entry<'_>, Word, u32), Stop> {
         let entry = self.table.entry(id).ok_or(Stop::Missing(id))?;
         let mut backoff = Backoff::new();
+        let mut loaded = false;
         loop {
             let seen = entry.latch().load();
             if seen.is_exclusive() {
@@ -210,27 +218,28 @@ impl Pool {
             }
             match entry.location() {
                 Location::Frame(frame) => {
-                    // Written only when clear: a hot page's mark stays set, and a hit on it writes nothing.
-                    if !seen.is_marked() {
+                    // Written only when clear: a hot page's mark stays set, and a hit on it writes nothing. Not by the
+                    // access that loads the page: one that is read once must not look as if it were read again.
+                    if !seen.is_marked() && !loaded {
                         entry.latch().mark();
                     }
                     return Ok((entry, seen, frame));
                 }
                 Location::Nowhere if entry.latch().validate(seen) => return Err(Stop::Missing(id)),
                 Location::Nowhere => {}
-                Location::Store(mapped) => self.fault(id, entry, seen, mapped)?,
+                Location::Store(mapped) => loaded = self.fault(id, entry, seen, mapped)?,
             }
         }
     }
 
-    /// Brings `id` into a frame, unless it moved since `seen`. Threads that want the same page wait at its latch, so
-    /// the store is read once.
+    /// Brings `id` into a frame, unless it moved since `seen`; whether it did. Threads that want the same page wait at
+    /// its latch, so the store is read once.
     #[cold]
-    fn fault(&self, id: PageId, entry: Entry<'_>, seen: Word, mapped: Mapped) -> Result<()> {
+    fn fault(&self, id: PageId, entry: Entry<'_>, seen: Word, mapped: Mapped) -> Result<bool> {
         let frame = self.take_frame()?;
         if !entry.latch().try_exclusive(seen) {
             self.give_frame(frame);
-            return Ok(());
+            return Ok(false);
         }
         // The version held since `seen`, so the location is still the one that was read.
         let mut buffer = self.read_buffer();
@@ -241,7 +250,7 @@ impl Pool {
                 entry.latch().unmark();
                 entry.latch().release_changed();
                 self.stats.faults.fetch_add(1, Relaxed);
-                Ok(())
+                Ok(true)
             }
             Err(error) => {
                 entry.latch().release_unchanged();

@@ -37,7 +37,9 @@ use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
 use crate::store::superblock::Slots;
-use crate::wal::{EpochRule, Geometry, LogScan, Wal, WalOptions, read_header, rewrite_tail};
+use crate::wal::{
+    BUFFER_BYTES_MAX, EpochRule, Geometry, LogScan, Wal, WalOptions, read_header, rewrite_tail,
+};
 
 /// A pool after redo.
 #[derive(Debug)]
@@ -64,8 +66,12 @@ impl Pool {
         let geometry = header.geometry;
         let rule = EpochRule { epoch: superblock.epoch, first_lsn: superblock.epoch_start };
         let scan = |from| LogScan::new(files.log.clone(), geometry, from, rule);
-        let log_end =
-            make_durable(files, geometry, superblock.cut, options.log_buffer_bytes, scan(superblock.cut)?)?;
+        if geometry.capacity() != superblock.log_capacity {
+            let (is, should) = (geometry.capacity(), superblock.log_capacity);
+            let what = format!("the log holds {is} bytes, the page file's superblock says {should}");
+            return Err(Error::corrupt(files.log.name(), None, what));
+        }
+        let log_end = make_durable(files, geometry, superblock.cut, scan(superblock.cut)?)?;
         if log_end < superblock.log_end {
             let what = format!("the log ends at {log_end}, but it was durable up to {}", superblock.log_end);
             return Err(Error::corrupt(files.log.name(), None, what));
@@ -111,17 +117,13 @@ impl Pool {
     }
 }
 
-/// Finds the end of the log and makes sure that everything up to it is on the disk and not only in a cache.
-fn make_durable(
-    files: &Files,
-    geometry: Geometry,
-    cut: Lsn,
-    buffer_bytes: usize,
-    mut scan: LogScan,
-) -> Result<Lsn> {
+/// Finds the end of the log and makes sure that everything up to it is on the disk and not only in a cache. What an earlier
+/// owner wrote and could not sync is not made durable by a sync that succeeds later, only by writing it again; that owner
+/// may have had a larger buffer than this one.
+fn make_durable(files: &Files, geometry: Geometry, cut: Lsn, mut scan: LogScan) -> Result<Lsn> {
     while scan.next()?.is_some() {}
     let end = scan.finish()?;
-    let from = Lsn(end.0.saturating_sub(2 * buffer_bytes as u64)).max(cut);
+    let from = Lsn(end.0.saturating_sub(2 * BUFFER_BYTES_MAX)).max(cut);
     rewrite_tail(&*files.log, geometry, from, end)?;
     files.pages.sync().map_err(|source| Error::io("sync", files.pages.name(), None, source))?;
     Ok(end)

@@ -66,10 +66,9 @@ impl Pool {
                 std::thread::yield_now();
             }
         }
-        Err(Error::Config(format!(
-            "all {} frames of the DRAM tier are in use at once; give the database more memory",
-            self.frames.count()
-        )))
+        Err(Error::OutOfFrames {
+            what: format!("all {} frames of the DRAM tier are in use at once", self.frames.count()),
+        })
     }
 
     /// Frames that one sweep tries to find.

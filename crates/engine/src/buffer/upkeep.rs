@@ -212,6 +212,7 @@ impl Pool {
         }
         self.upkeep_runs.store(true, Relaxed);
         let _leave = Leave(self);
+        let mut was_full = false;
         loop {
             let (urgent, log_wanted) = {
                 let mut rung = self.bell.rung.lock();
@@ -229,14 +230,22 @@ impl Pool {
                 self.round(urgent)?;
                 if log_wanted { self.checkpoint_now(false) } else { Ok(()) }
             };
-            if self.check().is_ok()
-                && let Err(error) = round()
-            {
-                match error {
+            if self.check().is_ok() {
+                let is_full = match round() {
+                    Ok(()) => false,
                     // No room to write back: reads go on, and the next round tries again.
-                    Error::Full { .. } => tracing::warn!(%error, "upkeep waits for disk space"),
-                    error => self.wal.poison(&error.to_string()),
-                }
+                    Err(error @ Error::Full { .. }) => {
+                        if !was_full {
+                            tracing::warn!(%error, "upkeep waits for disk space");
+                        }
+                        true
+                    }
+                    Err(error) => {
+                        self.wal.poison(&error.to_string());
+                        false
+                    }
+                };
+                was_full = is_full;
             }
             let mut rung = self.bell.rung.lock();
             rung.rounds += 1;

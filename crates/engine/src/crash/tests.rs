@@ -86,7 +86,7 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn nothing_is_lost_in_random_lives() {
     let seeds = match (number("TERRACE_CRASH_SEED"), number("TERRACE_CRASH_CYCLES")) {
-        (Some(seed), _) => seed..seed + 1,
+        (Some(seed), cycles) => seed..seed + cycles.unwrap_or(1),
         (None, cycles) => 0..cycles.unwrap_or(300),
     };
     let start = std::time::Instant::now();

@@ -8,7 +8,7 @@
 //! transaction that puts the name and removes the entry; it is dropped by one that removes the name and adds an entry.
 //! Its pages are freed when no snapshot can read it any more.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::commit::Work;
 use super::core::{CATALOG, Core, FIRST_TABLE, Shared, TableState};
@@ -97,8 +97,15 @@ impl Core {
     /// The one state that all handles of a table share.
     fn state_of(&self, name: &str, place: Place) -> Arc<TableState> {
         let mut tables = self.tables.lock();
-        let state = tables.entry(place.id);
-        Arc::clone(state.or_insert_with(|| Arc::new(TableState::new(place.id, place.root, name))))
+        if let Some(state) = tables.get(&place.id).and_then(Weak::upgrade) {
+            return state;
+        }
+        if tables.len() == tables.capacity() {
+            tables.retain(|_, state| state.strong_count() > 0);
+        }
+        let state = Arc::new(TableState::new(place.id, place.root, name));
+        tables.insert(place.id, Arc::downgrade(&state));
+        state
     }
 
     /// Runs `work` while nobody else commits.
@@ -202,13 +209,19 @@ impl Core {
 
 impl Shared {
     pub(crate) fn new_table(self: &Arc<Self>, name: &str) -> Result<Table> {
-        let place = self.create_table(name)?;
-        Ok(Table::new(Arc::clone(self), self.state_of(name, place)))
+        self.create_table(name)?;
+        self.table(name)
     }
 
     pub(crate) fn table(self: &Arc<Self>, name: &str) -> Result<Table> {
-        let place = self.place_of(name)?.ok_or_else(|| Error::TableNotFound(name.to_owned()))?;
-        Ok(Table::new(Arc::clone(self), self.state_of(name, place)))
+        loop {
+            let place = self.place_of(name)?.ok_or_else(|| Error::TableNotFound(name.to_owned()))?;
+            let state = self.state_of(name, place);
+            // Who drops or renames it from now on finds this state; who has done so has changed the catalog before.
+            if self.place_of(name)? == Some(place) {
+                return Ok(Table::new(Arc::clone(self), state));
+            }
+        }
     }
 }
 

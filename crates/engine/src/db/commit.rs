@@ -351,20 +351,26 @@ impl Core {
     }
 }
 
-/// Splits the leaves that a large write set would crowd.
+/// Splits the leaves that a large write set would crowd, if they are many in all tables together.
 fn make_room(pool: &Pool, tables: &[Arc<TableState>], writes: &WriteSet) -> Result<()> {
     if writes.len() <= CROWDED_MAX {
         return Ok(());
     }
-    for table in tables {
+    let puts = |table: &TableState| -> Vec<_> {
         let changes = writes.range(table.id, (Bound::Unbounded, Bound::Unbounded));
-        let puts: Vec<_> = changes
-            .filter_map(|(key, write)| match write {
-                Write::Put(value) => Some((&key[..], value.leaf_bytes())),
-                Write::Delete => None,
-            })
-            .collect();
-        table.tree.make_room_for(pool, &puts)?;
+        let put = changes.filter_map(|(key, write)| match write {
+            Write::Put(value) => Some((&key[..], value.leaf_bytes())),
+            Write::Delete => None,
+        });
+        put.collect()
+    };
+    let enough = CROWDED_MAX + 1;
+    let mut crowded = 0;
+    for table in tables {
+        crowded += table.tree.crowded(pool, &puts(table), enough - crowded)?;
+        if crowded == enough {
+            return tables.iter().try_for_each(|table| table.tree.make_room_for(pool, &puts(table)));
+        }
     }
     Ok(())
 }

@@ -11,8 +11,8 @@
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -121,8 +121,8 @@ pub(crate) struct Core {
     pub(crate) versions: Versions,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) catalog: Arc<TableState>,
-    /// All tables opened so far, the dropped ones too: who comes late must find that one is dropped.
-    pub(crate) tables: Mutex<HashMap<TableId, Arc<TableState>>>,
+    /// The tables that somebody has a handle of.
+    pub(crate) tables: Mutex<HashMap<TableId, Weak<TableState>>>,
     pub(crate) garbage: Garbage,
     pub(crate) chains: Permits,
     pub(crate) counters: Counters,
@@ -270,8 +270,11 @@ impl Core {
             count == COMMITS_PER_COLLECTION
         });
         if due {
-            self.collect_own();
-            if self.pool.mode() == Mode::Inline {
+            if self.pool.mode() == Mode::Background {
+                self.collect_own();
+            } else {
+                // Nobody else collects what threads that are gone have left.
+                self.collect();
                 // What fails here is tried again, and a poisoned log is reported by the next call.
                 let _ = self.free_garbage(4);
             }
@@ -279,6 +282,7 @@ impl Core {
     }
 
     fn run_collector(&self) {
+        let mut failed = false;
         while self.collector.wait() {
             if self.check().is_err() {
                 continue;
@@ -286,11 +290,14 @@ impl Core {
             let given_up = self.snapshots.give_up_older_than(self.settings.snapshot_age_max);
             self.counters.snapshots_given_up.fetch_add(given_up as u64, Relaxed);
             self.collect();
-            match self.free_garbage(64) {
-                Ok(()) => {}
-                Err(Error::Full { what }) => tracing::warn!(what, "freeing waits for disk space"),
-                Err(error) => tracing::error!(%error, "freeing failed; the next open will do it"),
+            let freed = self.free_garbage(64);
+            // Told once, however often it is tried again.
+            match &freed {
+                Err(Error::Full { what }) if !failed => tracing::warn!(what, "freeing waits for disk space"),
+                Err(error) if !failed => tracing::error!(%error, "freeing failed; the next open will do it"),
+                _ => {}
             }
+            failed = freed.is_err();
         }
     }
 
@@ -315,6 +322,8 @@ impl Core {
 pub(crate) struct Shared {
     core: Arc<Core>,
     threads: Mutex<Option<Vec<JoinHandle<()>>>>,
+    /// Who opened it. A forked child has a copy without its threads.
+    process: u32,
 }
 
 impl Deref for Shared {
@@ -352,11 +361,15 @@ impl Shared {
                 }
             }
         }
-        Ok(Arc::new(Shared { core, threads: Mutex::new(Some(threads)) }))
+        Ok(Arc::new(Shared { core, threads: Mutex::new(Some(threads)), process: std::process::id() }))
     }
 
     /// Closes the database; later calls do nothing.
     pub(crate) fn close(&self) -> Result<()> {
+        if self.process != std::process::id() {
+            // A forked child: the threads, the files and the lock are its parent's.
+            return Ok(());
+        }
         let Some(mut threads) = self.threads.lock().take() else { return Ok(()) };
         self.core.collector.stop();
         // The collector first: it needs the upkeep to get through.

@@ -53,13 +53,14 @@ impl BlockDevice for Overlay {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        let blocks = self.blocks.lock();
         let held = (self.base.len().saturating_sub(offset)).min(buffer.len() as u64) as usize;
         self.base.read_at(offset, &mut buffer[..held])?;
         if offset + buffer.len() as u64 > self.len() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         buffer[held..].fill(0);
+        // Readers do not wait for each other's I/O. A block that is written meanwhile is found here.
+        let blocks = self.blocks.lock();
         for (block, inside, outside) in pieces(offset, buffer.len()) {
             if let Some(changed) = blocks.get(&block) {
                 buffer[outside].copy_from_slice(&changed[inside]);

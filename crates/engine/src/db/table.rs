@@ -135,6 +135,19 @@ impl Table {
         self.iter().count_entries()
     }
 
+    /// How many pages its tree takes; those of values that have pages of their own are not counted. Walks the tree, but
+    /// not its leaves.
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    pub fn pages(&self) -> Result<u64> {
+        self.shared.check()?;
+        self.state.check()?;
+        let counted = self.state.tree.count_pages(&self.shared.pool);
+        // Its pages may have become others' while it was dropped.
+        self.state.check().and(counted)
+    }
+
     /// Whether there are no entries.
     ///
     /// # Errors

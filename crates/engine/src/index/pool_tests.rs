@@ -332,6 +332,26 @@ fn put_long(test: &TestPool, key: &[u8], value: &[u8]) -> Reference {
 }
 
 #[test]
+fn a_page_that_is_read_once_is_not_marked() {
+    let test = test_pool(4096, 40, Mode::Inline);
+    let reference = put_long(&test, b"long", &[3; 70_000]);
+    let pages = test.pages();
+    let test = test.reopen();
+    test.pool.wal().flush_to(test.pool.wal().tail()).unwrap();
+    test.pool.checkpoint_now(true).unwrap();
+    // Enough others to drive all of them out.
+    for number in 0..2000u32 {
+        test.put(&number.to_be_bytes(), 5, &[1; 300]);
+    }
+    let data = pages.into_iter().rfind(|&id| test.pool.is_marked(id).is_none()).expect("a page was evicted");
+    assert_ne!(data, reference.head);
+    test.pool.read(data).unwrap().validate().unwrap();
+    assert_eq!(test.pool.is_marked(data), Some(false));
+    test.pool.read(data).unwrap().validate().unwrap();
+    assert_eq!(test.pool.is_marked(data), Some(true));
+}
+
+#[test]
 fn long_values_come_back_and_leave_nothing() {
     for length in [4064, 4065, 8128, 60_960, 60_961, 300_000] {
         let mut test = test_pool(4096, 40, Mode::Inline);

@@ -13,7 +13,7 @@ use crate::buffer::Pool;
 use crate::buffer::view::View;
 use crate::error::Result;
 
-/// Crowded leaves that are left to be split within the transaction. An ascending load fills its last leaf that way.
+/// Crowded leaves, of all trees together, that are left to be split within the transaction. An ascending load fills its last leaf that way.
 pub(crate) const CROWDED_MAX: usize = 2;
 
 /// A put to come: key, and bytes of the value as the leaf will have it.
@@ -28,17 +28,19 @@ struct Share {
 }
 
 impl Tree {
-    /// Splits the leaves that `puts`, which are in key order, would crowd, if those are many.
-    pub(crate) fn make_room_for(&self, pool: &Pool, puts: &[Put<'_>]) -> Result<()> {
+    /// How many leaves `puts`, which are in key order, would crowd. Stops counting at `enough`.
+    pub(crate) fn crowded(&self, pool: &Pool, puts: &[Put<'_>], enough: usize) -> Result<usize> {
         let (mut rest, mut crowded) = (puts, 0);
-        while !rest.is_empty() && crowded <= CROWDED_MAX {
+        while !rest.is_empty() && crowded < enough {
             let share = self.share(pool, rest)?;
             crowded += usize::from(share.crowded);
             rest = &rest[share.puts..];
         }
-        if crowded <= CROWDED_MAX {
-            return Ok(());
-        }
+        Ok(crowded)
+    }
+
+    /// Splits the leaves that `puts`, which are in key order, would crowd.
+    pub(crate) fn make_room_for(&self, pool: &Pool, puts: &[Put<'_>]) -> Result<()> {
         let mut rest = puts;
         while let Some((key, _)) = rest.first() {
             let share = self.share(pool, rest)?;

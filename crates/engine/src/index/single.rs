@@ -9,7 +9,7 @@
 use super::apply::describe_op;
 use super::edit::damaged_page;
 use super::leaf;
-use super::node::{Body, Entry, LEAF, Node, align8, entry_header};
+use super::node::{Body, Entry, LEAF, Node, SLOT, align8, entry_header, slots_at};
 use super::op::NodeOp;
 use super::split;
 use super::tree::{Scratch, Seek, Tree, retry, with_scratch};
@@ -125,6 +125,7 @@ impl Tree {
         }
         let place = old.and_then(|old| in_place(&node, index, &old, key, value?));
 
+        pool.meanwhile();
         // All that was read belongs to the version that is latched here.
         let mut leaf = leaf.upgrade()?;
         let before = old.map(|old| Before { timestamp: old.timestamp, value: &scratch.old });
@@ -168,9 +169,31 @@ struct Place {
 /// Where the entry at `index` can be overwritten with `value`, if it can.
 fn in_place<V: View>(node: &Node<V>, index: usize, old: &Entry, key: &[u8], value: &[u8]) -> Option<Place> {
     let (at, suffix_at) = (node.slot(index).at(), node.prefix());
-    let bytes = |value_length| align8(entry_header(LEAF) + key.len() - suffix_at + value_length);
+    // A page that changes meanwhile may say anything, and so may a damaged one, which the general way reports.
+    let suffix_length = key.len().checked_sub(suffix_at)?;
+    let bytes = |value_length| align8(entry_header(LEAF) + suffix_length + value_length);
     let (now, before) = (bytes(value.len()), bytes(old.value_length));
-    // A damaged page may say anything; the general way reports it.
-    let inside = at >= node.heap_start() && at + now <= node.page_bytes();
-    (suffix_at <= key.len() && now == before && inside).then_some(Place { at, suffix_at, bytes: now })
+    let heap = node.heap_start().max(slots_at(LEAF) + node.count() * SLOT);
+    let inside = at >= heap && at + now <= node.page_bytes();
+    (now == before && inside).then_some(Place { at, suffix_at, bytes: now })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::PageId;
+
+    /// What a frame that was given to another page between the descent and the look at the entry may show.
+    #[test]
+    fn a_key_shorter_than_the_prefix_is_not_in_place() {
+        let mut page = vec![0; 4096];
+        let prefix = [b'p'; 40];
+        leaf::init(&mut page, PageId(9), &prefix, Some(&[&prefix[..], b"x"].concat()));
+        leaf::put(&mut page, &prefix, Timestamp(1), 0, b"value").unwrap();
+        let node = Node::new(&page[..]);
+        let (index, found) = node.lower_bound(b"k");
+        assert!(found, "the entry without a suffix passes for the key's");
+        assert!(in_place(&node, index, &node.entry(index), b"k", b"other").is_none());
+        assert!(in_place(&node, index, &node.entry(index), &prefix, b"other").is_some());
+    }
 }

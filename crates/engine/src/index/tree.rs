@@ -218,9 +218,9 @@ pub(super) fn retry<T>(head: PageId, mut attempt: impl FnMut() -> Result<T, Stop
             Err(Stop::Fail(error)) => return Err(error),
         }
     }
-    Err(Error::Config(format!(
-        "the pages under page {head} are replaced faster than they can be read; give the database more memory"
-    )))
+    Err(Error::OutOfFrames {
+        what: format!("the pages under page {head} are replaced faster than they can be read"),
+    })
 }
 
 /// A private copy of the whole page at the guard's version.

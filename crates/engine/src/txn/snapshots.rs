@@ -17,8 +17,8 @@
 //!
 //! A snapshot can be **given up**, for its age or because old versions take too much room. Its slot then no longer
 //! counts, versions it needs are dropped, and its reads fail with `SnapshotTooOld`. A reader looks *after* it has
-//! read: versions are dropped after the mark is set, and under the mutex the reader took to look for one, so whoever
-//! misses a version sees the mark. The mark lives in a word with the slot's generation, so that a late collector
+//! read: versions are dropped after the mark is set, and the generation of a chunk that is used again is raised with
+//! release and read with acquire, so whoever misses a version sees the mark. The mark lives in a word with the slot's generation, so that a late collector
 //! cannot give up the slot's next tenant.
 
 use std::fmt::Debug;

@@ -53,8 +53,11 @@ use super::{Key, KeyRange, Padded, hash_key, thread_number};
 use crate::error::{Error, Result};
 use crate::{TableId, Timestamp};
 
-/// Queues. Threads beyond share.
-const QUEUES: usize = 64;
+/// Queues at most. Threads beyond share.
+const QUEUES_MAX: usize = 64;
+/// Queues hold at least a chunk each while they hold anything: together no more than one part in this many of what old
+/// versions may take, so that a version or two of each thread never are too much.
+const FIRST_CHUNKS_SHARE: usize = 4;
 
 /// Where a value lies that is too large for a leaf: 16 bytes that only the index reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,12 +123,15 @@ impl Versions {
     /// [`Error::Memory`] if the addresses cannot be reserved.
     pub(crate) fn new(room: Room) -> Result<Self> {
         let arena = Arena::new(room.bytes_max, room.bytes_reserved, RECORD_BYTES_MIN + room.entry_bytes_max)?;
+        let queues = room.bytes_max / FIRST_CHUNKS_SHARE / (arena.chunk_words() * 8);
         Ok(Versions {
             heads: (0..room.chains.next_power_of_two()).map(|_| AtomicU64::new(0)).collect(),
-            arena,
-            queues: (0..QUEUES).map(|_| Padded::default()).collect(),
+            queues: (0..queues.clamp(1, QUEUES_MAX)).map(|_| Padded::default()).collect(),
             deleted: DeletedKeys::default(),
-            bytes_max: room.bytes_max,
+            // A link reaches so far and no further, whatever the budget is: snapshots are given up before there is no
+            // room at all.
+            bytes_max: room.bytes_max.min(arena.bytes_max() / 2),
+            arena,
         })
     }
 
@@ -137,7 +143,8 @@ impl Versions {
     /// with the key locked since before the timestamp was drawn, and before its page is changed.
     ///
     /// # Errors
-    /// [`Error::Full`] if there is no room at all, which takes a reader that holds on to everything. Nothing was kept.
+    /// [`Error::Full`] if there is no room at all, which takes a reader that holds on to everything; [`Error::Corrupt`]
+    /// for an entry that no leaf can hold. Nothing was kept.
     pub(crate) fn push(
         &self,
         table: TableId,
@@ -147,6 +154,9 @@ impl Versions {
         old: &OldVersion<&[u8]>,
     ) -> Result<()> {
         debug_assert!(old.timestamp < superseded_at, "a version is superseded after it is written");
+        if record::words_of(key, old) > self.arena.chunk_words() {
+            return Err(Error::corrupt("the page file", None, "an entry is longer than a leaf can hold"));
+        }
         if deletes {
             self.deleted.insert(table, &Key::from(key), superseded_at);
         }
@@ -154,7 +164,7 @@ impl Versions {
         let below = Link(head.load(Relaxed));
         let (jump, depth) = self.jump_over(below);
         let new = New { table, key, superseded_at, deletes, old, below, jump, depth };
-        let queue = &self.queues[thread_number() as usize % QUEUES];
+        let queue = &self.queues[thread_number() as usize % self.queues.len()];
         let Some(link) = queue.push(&self.arena, &new) else {
             if deletes {
                 self.deleted.remove(table, key);
@@ -174,7 +184,10 @@ impl Versions {
         let skip = self.arena.header(next.jump).zip(Some(next.jump));
         let further = skip.and_then(|(skip, _)| Some((skip, self.arena.header(skip.jump)?)));
         match further {
-            Some((skip, far)) if next.depth - skip.depth == skip.depth - far.depth => {
+            // Wrapping: what is dropped meanwhile may read as zeros.
+            Some((skip, far))
+                if next.depth.wrapping_sub(skip.depth) == skip.depth.wrapping_sub(far.depth) =>
+            {
                 (skip.jump, next.depth + 1)
             }
             _ => (below, next.depth + 1),
@@ -293,7 +306,7 @@ impl Versions {
         visible: Timestamp,
         freed: &mut Vec<OverflowRef>,
     ) -> Collected {
-        let queue = &self.queues[thread_number() as usize % QUEUES];
+        let queue = &self.queues[thread_number() as usize % self.queues.len()];
         self.collect_from(queue, oldest.min(visible), freed)
     }
 

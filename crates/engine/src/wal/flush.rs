@@ -48,6 +48,8 @@ pub(super) struct Flusher {
     progress: Condvar,
     flushes: AtomicU64,
     flushed_bytes: AtomicU64,
+    /// Who opened the log. In a forked child nobody hands a lead back that was out at the fork.
+    process: u32,
 }
 
 /// What the leader, and nobody else, may use.
@@ -72,6 +74,7 @@ impl Flusher {
             progress: Condvar::new(),
             flushes: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),
+            process: std::process::id(),
         }
     }
 
@@ -83,6 +86,10 @@ impl Flusher {
         let to = to.0.min(self.ring.tail());
         if self.ring.durable() >= to {
             return Ok(());
+        }
+        if self.process != std::process::id() {
+            self.ring.failure.set(format!("this process was forked by {}, which opened it", self.process));
+            return self.ring.failure.check();
         }
         let mut lead = self.lead.lock();
         while self.ring.durable() < to {

@@ -223,6 +223,9 @@ fn split_change(bytes: &[u8]) -> Option<(Change<'_>, &[u8])> {
     let length = u32_at(header, 12)? as usize;
     let (payload, rest) = behind.split_at_checked(padded(length))?;
     let page = PageId(u64_at(header, 0)?);
+    if page.is_none() {
+        return None;
+    }
     Some((Change { page, kind: header[8], flags: header[9], payload: &payload[..length] }, rest))
 }
 
@@ -308,7 +311,7 @@ mod tests {
             undo in prop::collection::vec(any::<u8>(), 0..40),
             undo_last: bool,
             changes in prop::collection::vec(
-                (any::<u64>(), any::<u8>(), any::<u8>(), prop::collection::vec(any::<u8>(), 0..50)), 0..6),
+                (1u64.., any::<u8>(), any::<u8>(), prop::collection::vec(any::<u8>(), 0..50)), 0..6),
         ) {
             let mut builder = RecordBuilder::new();
             builder.restart(Kind::Pages, Timestamp(transaction), Lsn(previous));

@@ -146,12 +146,24 @@ impl Space {
         let change = self.stock_bytes.wrapping_sub(spent);
         let reserved = self.reserved.fetch_add(change, SeqCst).wrapping_add(change);
         if ring.tail() + reserved + margin <= self.limit() {
-            stock.left.fetch_add(self.stock_bytes - bytes, SeqCst);
+            self.add_to(stock, self.stock_bytes - bytes);
             return Some(reservation);
         }
         self.reserved.fetch_sub(self.stock_bytes, SeqCst);
         std::mem::forget(reservation);
         None
+    }
+
+    /// Puts `bytes` into a stock. What is too much for one, because threads have filled it up at the same time or give
+    /// back what they have not used, goes back to the sum: nobody else can use it, and they might never again.
+    fn add_to(&self, stock: &Stock, bytes: u64) {
+        let left = stock.left.fetch_add(bytes, SeqCst) + bytes;
+        let surplus = |left: u64| left.checked_sub(self.stock_bytes).filter(|&surplus| surplus > 0);
+        if surplus(left).is_some()
+            && let Ok(left) = stock.left.fetch_update(SeqCst, SeqCst, |left| Some(left - surplus(left)?))
+        {
+            self.reserved.fetch_sub(left - self.stock_bytes, SeqCst);
+        }
     }
 }
 
@@ -185,9 +197,9 @@ impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         if self.left > 0 {
             match self.stock {
-                Some(stock) => stock.left.fetch_add(self.left, SeqCst),
-                None => self.space.reserved.fetch_sub(self.left, SeqCst),
-            };
+                Some(stock) => self.space.add_to(stock, self.left),
+                None => _ = self.space.reserved.fetch_sub(self.left, SeqCst),
+            }
         }
     }
 }
@@ -258,6 +270,26 @@ mod tests {
         let (sum, appended) = (space.reserved.load(SeqCst), ring.tail() - 4096);
         assert_eq!(appended, 104_000);
         assert!(sum <= 2 * STOCK_BYTES_MAX, "{sum} bytes are kept");
+    }
+
+    #[test]
+    fn a_stock_that_many_have_filled_up_keeps_no_more_than_one() {
+        let (ring, _drain) = ring(8192, 1, Lsn(4096), &[]).unwrap();
+        let space = space(64 << 20, 4096);
+        let held: Vec<_> = (0..100)
+            .map(|_| {
+                // As if it had been empty for all of them.
+                let stock = &space.stocks[thread_number() as usize % STOCKS];
+                let taken = stock.left.swap(0, SeqCst);
+                let reservation = space.reserve(&ring, 400, Class::Commit).unwrap();
+                space.add_to(stock, taken);
+                reservation
+            })
+            .collect();
+        drop(held);
+        let sum = space.reserved.load(SeqCst);
+        assert!(sum <= STOCK_BYTES_MAX, "{sum} bytes are kept");
+        assert_eq!(space.reserved(), 0);
     }
 
     #[test]

@@ -41,7 +41,7 @@ fn fresh(capacity: u64, buffer_bytes: usize) -> (Device, Geometry, Wal) {
 /// A record that can be told from all others, `bytes` long and a little more.
 fn record(number: u64, bytes: usize) -> RecordBuilder {
     let mut builder = RecordBuilder::pages(Timestamp(number), Lsn::NONE);
-    builder.change_with(PageId(number), change_kind::INDEX_FIRST, 0, |out| {
+    builder.change_with(PageId(number + 1), change_kind::INDEX_FIRST, 0, |out| {
         out.resize(out.len() + bytes, number as u8)
     });
     builder
@@ -58,7 +58,7 @@ fn scan(device: &Device, geometry: Geometry, from: Lsn, rule: EpochRule) -> (Vec
     while let Some(record) = scan.next().unwrap() {
         let number = record.transaction().0;
         for change in record.changes() {
-            assert_eq!(change.page, PageId(number));
+            assert_eq!(change.page, PageId(number + 1));
             assert!(change.payload.iter().all(|&byte| byte == number as u8));
         }
         numbers.push(number);

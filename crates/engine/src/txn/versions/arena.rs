@@ -12,7 +12,7 @@
 //! ```
 
 use std::sync::atomic::{
-    AtomicU32, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
+    AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
 };
 
 use parking_lot::Mutex;
@@ -41,8 +41,8 @@ impl Link {
         self.0 as u32 as usize
     }
 
-    fn generation(self) -> u32 {
-        (self.0 >> 32) as u32
+    fn generation(self) -> u64 {
+        self.0 >> 32
     }
 }
 
@@ -50,8 +50,10 @@ impl Link {
 pub(super) struct Arena {
     region: Region,
     chunk_bytes: usize,
-    /// Of each chunk; 0 before its first use.
-    generations: Box<[AtomicU32]>,
+    /// Of each chunk, a word; 0 before its first use. A region, because most chunks are never used, and what was never
+    /// touched takes no memory.
+    generations: Region,
+    chunks: usize,
     free: Mutex<Free>,
     used: AtomicUsize,
     warm: AtomicUsize,
@@ -74,17 +76,20 @@ impl Arena {
     pub(super) fn new(bytes_max: usize, reserved: usize, record_bytes_max: usize) -> Result<Self> {
         let chunk_bytes = (bytes_max / 64).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).max(record_bytes_max + 8);
         let chunk_bytes = chunk_bytes.next_power_of_two();
-        let chunks = (reserved.max(bytes_max).min(WORDS_MAX * 8) / chunk_bytes).max(2 * super::QUEUES);
+        let chunks = (reserved.max(bytes_max).min(WORDS_MAX * 8) / chunk_bytes).max(2 * super::QUEUES_MAX);
         let bytes = chunks * chunk_bytes;
-        let region = Region::reserve_writable(bytes).map_err(|source| Error::Memory {
-            bytes: bytes as u64,
-            what: "addresses for old versions",
-            source,
-        })?;
+        let reserve = |bytes| {
+            Region::reserve_writable(bytes).map_err(|source| Error::Memory {
+                bytes: bytes as u64,
+                what: "addresses for old versions",
+                source,
+            })
+        };
         Ok(Arena {
-            region,
+            region: reserve(bytes)?,
             chunk_bytes,
-            generations: (0..chunks).map(|_| AtomicU32::new(0)).collect(),
+            generations: reserve((chunks * 8).next_multiple_of(4096))?,
+            chunks,
             free: Mutex::default(),
             used: AtomicUsize::new(0),
             warm: AtomicUsize::new(0),
@@ -94,6 +99,16 @@ impl Arena {
 
     pub(super) fn chunk_words(&self) -> usize {
         self.chunk_bytes / 8
+    }
+
+    /// Bytes of all chunks there can be.
+    pub(super) fn bytes_max(&self) -> usize {
+        self.chunks * self.chunk_bytes
+    }
+
+    /// The generation of a chunk, in the lower half.
+    fn generation(&self, chunk: usize) -> &AtomicU64 {
+        &self.generations.words(chunk * 8..chunk * 8 + 8)[0]
     }
 
     /// A chunk nobody uses, if there is one.
@@ -106,7 +121,7 @@ impl Arena {
             }
             None => match free.cold.pop() {
                 Some(chunk) => chunk,
-                None if (free.end as usize) < self.generations.len() => {
+                None if (free.end as usize) < self.chunks => {
                     free.end += 1;
                     free.end - 1
                 }
@@ -115,10 +130,10 @@ impl Arena {
         };
         drop(free);
         self.used.fetch_add(1, Relaxed);
-        let generation = &self.generations[chunk as usize];
+        let generation = self.generation(chunk as usize);
         // Never 0, so that no link is `Link::NONE`. Release: a reader that finds its version gone also finds the mark
         // that gave its snapshot up, which was set before anything of the chunk was dropped.
-        generation.store(generation.load(Relaxed).wrapping_add(1).max(1), Release);
+        generation.store(u64::from((generation.load(Relaxed) as u32).wrapping_add(1).max(1)), Release);
         Some(chunk)
     }
 
@@ -144,7 +159,7 @@ impl Arena {
 
     /// The link to word `at` of a chunk in use.
     pub(super) fn link(&self, chunk: u32, at: usize) -> Link {
-        let generation = u64::from(self.generations[chunk as usize].load(Relaxed));
+        let generation = self.generation(chunk as usize).load(Relaxed);
         Link(generation << 32 | (chunk as usize * self.chunk_words() + at) as u64)
     }
 
@@ -157,15 +172,17 @@ impl Arena {
     /// The words behind a link, up to the end of its chunk; `None` for no link and for one whose chunk was used again.
     fn behind(&self, link: Link) -> Option<Racy<'_>> {
         let chunk = link.word() / self.chunk_words();
-        let current = self.generations.get(chunk)?.load(Acquire) == link.generation();
-        (link != Link::NONE && current).then(|| self.words(chunk as u32, link.word() % self.chunk_words()))
+        // What is read behind a link may be no link.
+        let there = link != Link::NONE && chunk < self.chunks;
+        (there && self.generation(chunk).load(Acquire) == link.generation())
+            .then(|| self.words(chunk as u32, link.word() % self.chunk_words()))
     }
 
     fn still_holds(&self, link: Link) -> bool {
         fence(Acquire);
         let chunk = link.word() / self.chunk_words();
         // Acquire: see `take`.
-        self.generations[chunk].load(Acquire) == link.generation()
+        self.generation(chunk).load(Acquire) == link.generation()
     }
 
     /// Reads behind a link with `read`, if what it names is still there afterwards.
@@ -204,6 +221,6 @@ impl Arena {
     /// Bytes of all chunks that have memory behind them.
     pub(super) fn resident_bytes(&self) -> usize {
         (self.used.load(Relaxed) + self.warm.load(Relaxed)) * self.chunk_bytes
-            + size_of_val(&*self.generations)
+            + self.free.lock().end as usize * 8
     }
 }

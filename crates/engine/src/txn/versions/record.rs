@@ -71,18 +71,23 @@ pub(super) struct Dropped {
     pub(super) overflow: Option<OverflowRef>,
 }
 
-impl New<'_> {
-    fn value(&self) -> &[u8] {
-        match &self.old.value {
-            OldValue::Absent => &[],
-            OldValue::Inline(bytes) => bytes,
-            OldValue::Overflow(OverflowRef(bytes)) => bytes,
-        }
+fn value_of<'a>(old: &'a OldVersion<&[u8]>) -> &'a [u8] {
+    match &old.value {
+        OldValue::Absent => &[],
+        OldValue::Inline(bytes) => bytes,
+        OldValue::Overflow(OverflowRef(bytes)) => bytes,
     }
+}
 
+/// Words that a version takes.
+pub(super) fn words_of(key: &[u8], old: &OldVersion<&[u8]>) -> usize {
+    HEADER_WORDS + key.len().div_ceil(8) + value_of(old).len().div_ceil(8)
+}
+
+impl New<'_> {
     /// Words it takes.
     pub(super) fn words(&self) -> usize {
-        HEADER_WORDS + self.key.len().div_ceil(8) + self.value().len().div_ceil(8)
+        words_of(self.key, self.old)
     }
 
     /// Writes it to the beginning of `to`, which is long enough.
@@ -93,7 +98,8 @@ impl New<'_> {
             OldValue::Overflow(_) => OVERFLOW,
         };
         let flags = kind | if self.deletes { DELETION } else { 0 };
-        let shape = (self.value().len() as u64) << 32 | (self.key.len() as u64) << 8 | flags;
+        let value = value_of(self.old);
+        let shape = (value.len() as u64) << 32 | (self.key.len() as u64) << 8 | flags;
         let header = [
             self.superseded_at.0,
             self.old.timestamp.0,
@@ -105,7 +111,7 @@ impl New<'_> {
         ];
         header.into_iter().enumerate().for_each(|(index, word)| to.set_word(index, word));
         to.set_bytes(HEADER_WORDS, self.key);
-        to.set_bytes(HEADER_WORDS + self.key.len().div_ceil(8), self.value());
+        to.set_bytes(HEADER_WORDS + self.key.len().div_ceil(8), value);
     }
 }
 

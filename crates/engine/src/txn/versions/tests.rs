@@ -114,6 +114,15 @@ fn no_room_at_all_is_an_error_and_keeps_nothing() {
 }
 
 #[test]
+fn an_entry_that_no_leaf_can_hold_is_damage() {
+    let versions = versions_of(1 << 20);
+    let pushed = versions.push(TABLE, b"k", Timestamp(5), true, &borrowed(2, &[0; 65_536]));
+    assert!(matches!(pushed, Err(Error::Corrupt { .. })));
+    assert!(versions.nothing_deleted(TABLE));
+    assert_eq!(versions.read(TABLE, b"k", Timestamp(2)), None);
+}
+
+#[test]
 fn nothing_is_dropped_above_visible() {
     let versions = versions_of(1 << 20);
     push(&versions, b"k", 5, false, borrowed(2, b"old"));
@@ -157,8 +166,30 @@ fn memory_is_counted_and_given_back() {
     let collected = versions.collect(Timestamp(20_001), Timestamp(20_001), &mut Vec::new());
     assert_eq!(collected.versions, 20_000);
     let left = versions.size_bytes() - empty;
-    assert!(left <= (2 << 20) / 8, "{left} bytes are left");
+    assert!(left <= (2 << 20) / 8 + 4096, "{left} bytes are left");
     assert_eq!(versions.arena.used_bytes(), 0);
+}
+
+#[test]
+fn one_version_of_each_thread_is_not_too_much() {
+    for bytes_max in [32 << 10, 64 << 10, 256 << 10, 4 << 20] {
+        let versions = versions_of(bytes_max);
+        std::thread::scope(|scope| {
+            for thread in 0..100u64 {
+                let versions = &versions;
+                scope.spawn(move || push(versions, &thread.to_be_bytes(), 2, false, borrowed(1, b"v")));
+            }
+        });
+        assert!(!versions.is_over_limit(), "of {bytes_max} bytes");
+    }
+}
+
+#[test]
+fn addresses_take_no_memory_and_a_limit_beyond_them_comes_down() {
+    let room = Room { chains: 64, bytes_max: 256 << 10, bytes_reserved: 8 << 30, entry_bytes_max: 2000 };
+    assert!(Versions::new(room).unwrap().size_bytes() < 64 << 10);
+    let versions = Versions::new(Room { bytes_max: 100 << 30, ..room }).unwrap();
+    assert!(versions.bytes_max < versions.arena.bytes_max() && versions.arena.bytes_max() <= 32 << 30);
 }
 
 #[derive(Clone, Debug)]

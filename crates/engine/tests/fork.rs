@@ -1,0 +1,45 @@
+//! A process that forks while it has a database open: the child's copy must not touch what is its parent's.
+//!
+//! One test alone in its binary, so that no other thread holds a lock at the fork.
+#![allow(unsafe_code)]
+
+use terrace::{Db, Error};
+
+#[test]
+fn a_forked_child_cannot_write_and_takes_nothing_with_it() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("db");
+    let open = || Db::builder().dram(2 << 20).open(&path);
+    let db = open().unwrap();
+    let table = db.create_table("t").unwrap();
+    table.put("before", "it").unwrap();
+
+    // SAFETY: the child only uses what it has a copy of, and leaves without running anybody's destructors.
+    match unsafe { libc::fork() } {
+        0 => {
+            let read = table.get("before").unwrap();
+            let refused = table.put("child", "it").unwrap_err().to_string();
+            let busy = matches!(open(), Err(Error::Busy { .. }));
+            drop((table, db));
+            let good = read.as_deref() == Some(b"it") && refused.contains("forked") && busy;
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(if good { 0 } else { 1 }) };
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: waits for the child just made; `status` outlives the call.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0, "the child found something wrong");
+        }
+    }
+    match open() {
+        Err(Error::Busy { owner_process, .. }) => assert_eq!(owner_process, Some(std::process::id())),
+        other => panic!("the parent's lock is gone: {other:?}"),
+    }
+    table.put("after", "it").unwrap();
+    drop((table, db));
+    let db = open().unwrap();
+    let table = db.open_table("t").unwrap();
+    assert_eq!(table.len().unwrap(), 2);
+    assert_eq!(db.verify().unwrap().errors, []);
+}

@@ -1,0 +1,140 @@
+//! The memory of a whole process stays within the budget and 32 MiB, with data eight times the budget and a log six
+//! times as long: while they are loaded and changed, and while all of it is recovered.
+//!
+//! Each part is a process of its own, this binary started again, because the kernel keeps the peak of a process and
+//! not of a part of it. The first loads, changes until the log is more than half full, tells its peak, and is killed;
+//! the second recovers, reads, and tells its own.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use terrace::{Db, Durability, WriteBatch};
+
+const BUDGET_BYTES: u64 = 8 << 20;
+const LOG_BYTES: u64 = 48 << 20;
+/// What the program, its stacks and the write set of a transaction take.
+const BESIDE_BYTES: u64 = 32 << 20;
+const VALUE_BYTES: usize = 1000;
+const ENTRIES: u64 = 8 * BUDGET_BYTES / VALUE_BYTES as u64;
+const BATCH: u64 = 64;
+const DATABASE: &str = "TERRACE_MEMORY_DATABASE";
+
+fn open(path: &Path) -> Db {
+    let builder = Db::builder().dram(BUDGET_BYTES).log_max(LOG_BYTES).durability(Durability::Buffered);
+    builder.open(path).unwrap()
+}
+
+fn value(number: u64, round: u8) -> Vec<u8> {
+    let mut value = vec![round; VALUE_BYTES];
+    value[..8].copy_from_slice(&number.to_le_bytes());
+    value
+}
+
+/// The most memory this process ever had, bytes, if the system tells.
+fn peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+}
+
+fn tell(what: &str) {
+    println!("\npeak {} {what}", peak_bytes().unwrap());
+}
+
+/// Or for the end of the parent, should that fail.
+fn wait_to_be_killed() {
+    let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+/// Loads, changes, and waits to be killed; run among the other tests it does nothing.
+#[test]
+fn loader() {
+    let Some(path) = std::env::var_os(DATABASE) else { return };
+    let db = open(Path::new(&path));
+    let table = db.create_table("t").unwrap();
+    for first in (0..ENTRIES).step_by(BATCH as usize) {
+        let mut batch = WriteBatch::new();
+        for number in first..ENTRIES.min(first + BATCH) {
+            batch.put(&table, number.to_be_bytes(), value(number, 0));
+        }
+        db.write(batch, Durability::Buffered).unwrap();
+    }
+    db.flush().unwrap();
+    tell("load");
+    let mut random = SmallRng::seed_from_u64(1);
+    for change in 0.. {
+        let number = random.random_range(0..ENTRIES);
+        let old = table.get(number.to_be_bytes()).unwrap().unwrap();
+        table.put(number.to_be_bytes(), value(number, old[8].wrapping_add(1))).unwrap();
+        let stats = db.stats();
+        if change >= ENTRIES / 4 && stats.log_tail - stats.log_cut > LOG_BYTES / 2 {
+            break;
+        }
+        assert!(change < 2 * ENTRIES, "the log does not fill: {stats:?}");
+    }
+    db.flush().unwrap();
+    tell("run");
+    println!("loaded");
+    wait_to_be_killed();
+}
+
+/// Recovers and reads; run among the other tests it does nothing.
+#[test]
+fn recoverer() {
+    let Some(path) = std::env::var_os(DATABASE) else { return };
+    let db = open(Path::new(&path));
+    tell("recovery");
+    let stats = db.stats();
+    assert!(
+        stats.changes_redone > 0 && stats.evictions > 2 * stats.frames,
+        "too little to recover: {stats:?}"
+    );
+    let table = db.open_table("t").unwrap();
+    for number in (0..ENTRIES).step_by(16) {
+        let found = table.get(number.to_be_bytes()).unwrap().unwrap();
+        assert_eq!(found, value(number, found[8]));
+    }
+    tell("reading");
+    println!("read");
+    wait_to_be_killed();
+}
+
+/// Starts this binary again to do `part`, and kills it when it has said `last`. Its peaks must hold.
+fn peaks_hold(part: &str, path: &Path, last: &str) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([part, "--exact", "--nocapture", "--test-threads=1"]).env(DATABASE, path);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        println!("{part}: {line}");
+        if line == last {
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return;
+        }
+        let words: Vec<_> = line.split(' ').collect();
+        if let ["peak", bytes, what] = words[..] {
+            let bytes: u64 = bytes.parse().unwrap();
+            assert!(
+                bytes <= BUDGET_BYTES + BESIDE_BYTES,
+                "{what} took {bytes} bytes of memory with a budget of {BUDGET_BYTES}"
+            );
+        }
+    }
+    panic!("the {part} ended with {:?}", child.wait());
+}
+
+#[test]
+fn a_process_keeps_its_budget_through_load_run_and_recovery() {
+    if peak_bytes().is_none() {
+        println!("left out: the system does not say how much memory a process has");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("db");
+    peaks_hold("loader", &path, "loaded");
+    peaks_hold("recoverer", &path, "read");
+}
