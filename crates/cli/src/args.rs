@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::peers;
 use crate::store::{Durability, Settings};
 use crate::units;
 use crate::workload::ycsb::{Distribution, Mix};
@@ -101,6 +102,10 @@ impl TierArgs {
             seed: self.seed,
             create: false,
             read_only: false,
+            scratch: None,
+            threads: 0,
+            records: 0,
+            value_bytes: 0,
         }
     }
 }
@@ -191,10 +196,29 @@ pub struct YcsbArgs {
     /// The database directory; absent for main memory only
     #[arg(long, value_name = "PATH")]
     pub store: Option<PathBuf>,
+    /// The engine to measure: terrace, redb, fjall, lmdb, sqlite or btreemap, in some builds rocksdb
+    #[arg(long, value_name = "NAME", default_value = peers::TERRACE, value_parser = peers::parse)]
+    pub engine: String,
+    /// Measure these engines against each other, each in a process of its own and all within the same memory;
+    /// their databases are made below --store and removed
+    #[arg(long, value_name = "ENGINE,...", value_delimiter = ',', value_parser = peers::parse, conflicts_with = "engine")]
+    pub compare: Vec<String>,
+    /// Times each engine of a comparison is measured; every other round in reverse order
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Compare without holding each process to --dram and 32 MiB, page cache included
+    #[arg(long)]
+    pub unconfined: bool,
     #[command(flatten)]
     pub tiers: TierArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+    /// Runs as one process of a comparison: where to put files that are not to be stored
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub scratch: Option<PathBuf>,
+    /// Runs as one process of a comparison: the control group to run in
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub group: Option<PathBuf>,
 }
 
 /// A table of a database.

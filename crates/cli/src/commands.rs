@@ -1,6 +1,7 @@
 //! One file per command. Each has a `run` that takes the parsed flags and, where it needs a database, an [`Opener`].
 
 mod bench;
+mod compare;
 mod demo;
 mod devices;
 mod dump;

@@ -3,6 +3,7 @@
 //! Databases that are only looked at are opened read-only, which writes nothing. One that was not closed cannot be:
 //! it needs recovery first. It is then opened for writing, which recovers it, and looked at like that.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use crate::store::{
     Access, Counters, Damage, Database, Durability, Ending, Opener, Settings, Stat, Store, TableStat,
     Verification, Visit,
 };
+use crate::units::show_size;
 
 /// The engine of this workspace.
 pub struct Engine;
@@ -47,13 +49,16 @@ impl Opener for Engine {
             Err(Error::Config(_)) if settings.read_only => open(false)?,
             opened => opened?,
         };
-        Ok(Box::new(Opened { db, durability }))
+        let files = if settings.store.is_some() { "as given" } else { "none, all in memory" };
+        Ok(Box::new(Opened { db, durability, durability_name: settings.durability.name(), files }))
     }
 }
 
 struct Opened {
     db: Db,
     durability: terrace::Durability,
+    durability_name: &'static str,
+    files: &'static str,
 }
 
 impl Database for Opened {
@@ -97,6 +102,17 @@ impl Database for Opened {
             entries_checked: report.entries_checked,
             errors: report.errors.into_iter().map(damage).collect(),
         })
+    }
+
+    fn settings(&self) -> BTreeMap<&'static str, String> {
+        let stats = self.db.stats();
+        BTreeMap::from([
+            ("version", format!("terrace {}", env!("CARGO_PKG_VERSION"))),
+            ("dram", show_size(stats.budget_bytes)),
+            ("page_size", show_size(stats.page_bytes)),
+            ("durability", self.durability_name.to_owned()),
+            ("files", self.files.to_owned()),
+        ])
     }
 
     fn close(self: Box<Self>) -> Outcome {

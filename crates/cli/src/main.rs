@@ -5,6 +5,8 @@
 //! | `args`, `config`, `units` | the command line and `--config` files, turned into plain numbers |
 //! | `commands` | one file per command |
 //! | `store`, `engine` | the seam to an engine: a table as an ordered map; and Terrace behind it |
+//! | `peers` | other engines behind the same seam, to be measured against |
+//! | `confine`, `bystanders` | what makes a comparison fair: a bound on memory, and who else used the processor |
 //! | `workload` | load to measure with: YCSB and its parts |
 //! | `demo` | real records, a workload whose commits are accounted for, and the account |
 //! | `rows` | records in CSV and JSON-lines files |
@@ -13,14 +15,17 @@
 //! | `progress`, `escape`, `failure` | bars, printable text, exit codes |
 
 mod args;
+mod bystanders;
 mod commands;
 mod config;
+mod confine;
 mod demo;
 mod devices;
 mod engine;
 mod escape;
 mod failure;
 mod memory;
+mod peers;
 mod progress;
 mod report;
 mod rows;

@@ -26,8 +26,11 @@ mod tests {
     #[test]
     fn memory_that_is_touched_counts() {
         let before = resident_bytes(Some(std::process::id()));
-        let touched = std::hint::black_box(vec![1u8; 64 << 20]);
-        assert!(resident_bytes(None) >= before + (48 << 20) && peak_resident_bytes() >= resident_bytes(None));
+        // Far more than the tests beside this one give back meanwhile.
+        let touched = std::hint::black_box(vec![1u8; 256 << 20]);
+        assert!(
+            resident_bytes(None) >= before + (128 << 20) && peak_resident_bytes() >= resident_bytes(None)
+        );
         drop(touched);
         assert_eq!(resident_bytes(Some(u32::MAX)), 0);
     }

@@ -5,11 +5,12 @@
 //! need. Keys and values are plain bytes; every call may fail, and a conflict is the engine's business: `transact`
 //! runs its body again until it commits.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use serde::Serialize;
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 
 /// One open table. Shared by threads.
 pub trait Store: Send + Sync {
@@ -62,10 +63,20 @@ pub trait Database: Send + Sync {
     fn table(&self, name: &str, create: bool) -> Outcome<Box<dyn Store>>;
     /// Removes a table with all its entries, if there is one.
     fn drop_table(&self, name: &str) -> Outcome;
-    /// What `terrace stat` shows.
-    fn stat(&self) -> Outcome<Stat>;
-    /// Checks every page and entry.
-    fn verify(&self) -> Outcome<Verification>;
+    /// What `terrace stat` shows. Only engines whose databases the command looks after have it.
+    fn stat(&self) -> Outcome<Stat> {
+        Err(Failure::Work(
+            "this engine is measured only; use its own tools to look into its files".to_owned(),
+        ))
+    }
+    /// Checks every page and entry, likewise.
+    fn verify(&self) -> Outcome<Verification> {
+        Err(Failure::Work("this engine is measured only; use its own tools to check its files".to_owned()))
+    }
+    /// The settings it runs with, in the engine's own words, and its version: told with every measurement.
+    fn settings(&self) -> BTreeMap<&'static str, String> {
+        BTreeMap::new()
+    }
     /// Writes everything out and lets go of the files.
     fn close(self: Box<Self>) -> Outcome;
 }
@@ -89,6 +100,21 @@ pub struct Settings {
     pub create: bool,
     /// Whether to refuse every change.
     pub read_only: bool,
+    /// Directory for the files of an engine that has to have some though no `store` is given; none makes one.
+    pub scratch: Option<std::path::PathBuf>,
+    /// Threads that will use it; 0 when unknown.
+    pub threads: u64,
+    /// Records that it will hold; 0 when unknown.
+    pub records: u64,
+    /// Bytes of each of their values.
+    pub value_bytes: u64,
+}
+
+impl Settings {
+    /// Bytes of the records it will hold.
+    pub fn data_bytes(&self) -> u64 {
+        self.records.saturating_mul(self.value_bytes + crate::workload::values::KEY_BYTES as u64)
+    }
 }
 
 /// Whether a commit waits for the disk.
@@ -99,6 +125,16 @@ pub enum Durability {
     Sync,
     /// A commit returns at once; a crash may lose the last ones, never tear one.
     Buffered,
+}
+
+impl Durability {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Durability::Sync => "sync",
+            Durability::Buffered => "buffered",
+        }
+    }
 }
 
 /// Opens databases.
@@ -214,7 +250,6 @@ pub struct Damage {
 pub mod tests {
     //! An engine in thirty lines, for the tests of everything written against the traits.
 
-    use std::collections::BTreeMap;
     use std::sync::{Arc, Mutex};
 
     use super::*;

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::{print, print_json, with_database};
+use super::{compare, print, print_json, with_database};
 use crate::args::YcsbArgs;
+use crate::bystanders::Watch;
 use crate::failure::{Failure, Outcome};
-use crate::memory;
 use crate::store::{Counters, Opener, Settings};
 use crate::units::{show_count, show_size};
 use crate::workload::driver::{self, Length, Measured, Plan};
 use crate::workload::latency::Summary;
+use crate::{confine, memory, peers};
 
 /// The table that is loaded, and replaced when it is there already.
 const TABLE: &str = "ycsb";
@@ -26,7 +27,9 @@ const SECONDS: Duration = Duration::from_secs(10);
 /// One run, with the keys of the command's interface.
 #[derive(Debug, Default, Serialize)]
 pub struct BenchReport {
-    engine: &'static str,
+    engine: String,
+    /// What the engine was told, in its own words.
+    settings: BTreeMap<&'static str, String>,
     workload: String,
     distribution: String,
     records: u64,
@@ -57,6 +60,11 @@ pub struct BenchReport {
     by_operation: BTreeMap<&'static str, ByOperation>,
     over_time: Vec<(f64, u64)>,
     stalls: BTreeMap<String, u64>,
+    /// Bytes of files that were written and had not reached the disk when the measurement ended: this process's where it has a
+    /// control group, else the whole machine's, less what there was before. Null without files on a disk.
+    dirty_bytes: Option<u64>,
+    /// Share of the machine's processors that other processes used during the measurement.
+    others_cpu: Option<f64>,
     void: Option<String>,
 }
 
@@ -129,9 +137,38 @@ struct ByOperation {
     latency_us: Summary,
 }
 
-/// Runs the benchmark.
+/// What was found around a measurement.
+struct Surroundings {
+    engine: String,
+    settings: BTreeMap<&'static str, String>,
+    load: Duration,
+    dirty_bytes: Option<u64>,
+    others_cpu: Option<f64>,
+}
+
+/// Runs the benchmark, of several engines when they are to be compared.
 pub fn run(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
-    let settings = Settings { create: true, ..args.tiers.settings(args.store.clone()) };
+    if !args.compare.is_empty() {
+        return compare::run(args, output);
+    }
+    match peers::opener(&args.engine) {
+        Some(peer) => measure(args, &*peer, output),
+        None => measure(args, opener, output),
+    }
+}
+
+fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
+    if let Some(group) = &args.group {
+        confine::join(group).map_err(|error| Failure::file("joining the control group", group, error))?;
+    }
+    let settings = Settings {
+        create: true,
+        scratch: args.scratch.clone(),
+        threads: args.threads.into(),
+        records: args.records,
+        value_bytes: args.value_size as u64,
+        ..args.tiers.settings(args.store.clone())
+    };
     let length = match (args.operations, args.seconds) {
         (Some(operations), _) => Length::Operations(operations),
         (None, seconds) => Length::Time(seconds.unwrap_or(SECONDS)),
@@ -147,13 +184,25 @@ pub fn run(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         seed: args.tiers.seed,
         tick: Duration::from_secs(1),
     };
-    let (load, measured) = with_database(opener, &settings, |database| {
+    let group = args.group.as_deref();
+    let dirty_before = match (&args.store, group) {
+        (None, _) => None,
+        (Some(_), Some(_)) => Some(0),
+        (Some(_), None) => confine::dirty_bytes(None),
+    };
+    let (measured, around) = with_database(opener, &settings, |database| {
         database.drop_table(TABLE)?;
         let table = database.table(TABLE, true)?;
         let load = driver::load(&*table, &plan)?;
-        Ok((load, driver::run(&*table, &plan)?))
+        let mut watch = Watch::default();
+        let measured = driver::run(&*table, &plan, &mut || watch = Watch::start())?;
+        let others_cpu = watch.share();
+        let dirty_bytes =
+            confine::dirty_bytes(group).zip(dirty_before).map(|(now, was)| now.saturating_sub(was));
+        let (engine, settings) = (args.engine.clone(), database.settings());
+        Ok((measured, Surroundings { engine, settings, load, dirty_bytes, others_cpu }))
     })?;
-    let report = report(&plan, load, &measured);
+    let report = report(&plan, around, &measured);
     match args.output.json {
         true => print_json(output, &report)?,
         false => show(&report, output)?,
@@ -173,7 +222,7 @@ fn verdict(measured: &Measured) -> Outcome {
     }
 }
 
-fn report(plan: &Plan, load: Duration, measured: &Measured) -> BenchReport {
+fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport {
     let counters: &Counters = &measured.counters;
     let store_bytes = counters.store_read_bytes + counters.store_written_bytes + counters.log_bytes;
     let void = match (measured.wrong, measured.errors) {
@@ -182,7 +231,8 @@ fn report(plan: &Plan, load: Duration, measured: &Measured) -> BenchReport {
         (wrong, _) => Some(format!("{wrong} values read back were wrong or missing")),
     };
     BenchReport {
-        engine: "terrace",
+        engine: around.engine,
+        settings: around.settings,
         workload: plan.mix.to_string(),
         distribution: plan.distribution.to_string(),
         records: plan.records,
@@ -195,7 +245,7 @@ fn report(plan: &Plan, load: Duration, measured: &Measured) -> BenchReport {
         errors: measured.errors,
         aborts: counters.aborts.max(measured.reruns),
         verified: measured.verified,
-        load_seconds: load.as_secs_f64(),
+        load_seconds: around.load.as_secs_f64(),
         rss_bytes: memory::peak_resident_bytes(),
         budget_bytes: counters.budget_bytes,
         tiers: Tiers {
@@ -225,6 +275,8 @@ fn report(plan: &Plan, load: Duration, measured: &Measured) -> BenchReport {
             .collect(),
         over_time: measured.over_time.clone(),
         stalls: counters.stalls.iter().cloned().collect(),
+        dirty_bytes: around.dirty_bytes,
+        others_cpu: around.others_cpu,
         void,
         ..BenchReport::default()
     }
@@ -236,7 +288,8 @@ fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
     print(
         output,
         format_args!(
-            "ycsb {workload}, {records} records of {value_bytes} B, {distribution}, {threads} threads\n"
+            "ycsb {workload}, {records} records of {value_bytes} B, {distribution}, {threads} threads, {}\n",
+            report.engine
         ),
     )?;
     let rate = show_count(report.ops_per_second as u64);
@@ -256,5 +309,10 @@ fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
         format_args!(
             "load {load:.2} s, memory {rss} of process, budget {budget}, {verified} values verified\n"
         ),
-    )
+    )?;
+    if !report.settings.is_empty() {
+        let told: Vec<_> = report.settings.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        print(output, format_args!("settings: {}\n", told.join(", ")))?;
+    }
+    Ok(())
 }

@@ -116,8 +116,8 @@ pub fn load(store: &dyn Store, plan: &Plan) -> Outcome<Duration> {
     Ok(began.elapsed())
 }
 
-/// Runs the workload over a loaded store.
-pub fn run(store: &dyn Store, plan: &Plan) -> Outcome<Measured> {
+/// Runs the workload over a loaded store; calls `began` when the warm-up is over.
+pub fn run(store: &dyn Store, plan: &Plan, began: &mut dyn FnMut()) -> Outcome<Measured> {
     let phase = AtomicU8::new(HOLD);
     let running = AtomicUsize::new(plan.threads as usize);
     let counts: Vec<Count> = (0..plan.threads).map(|_| Count::default()).collect();
@@ -134,7 +134,7 @@ pub fn run(store: &dyn Store, plan: &Plan) -> Outcome<Measured> {
                 })
             })
             .collect();
-        let mut measured = conduct(store, plan, &phase, &running, &counts);
+        let mut measured = conduct(store, plan, &phase, &running, &counts, began);
         for worker in workers {
             match worker.join() {
                 Ok(found) => measured.take_in(found),
@@ -167,6 +167,7 @@ fn conduct(
     phase: &AtomicU8,
     running: &AtomicUsize,
     counts: &[Count],
+    announce: &mut dyn FnMut(),
 ) -> Measured {
     let total = || counts.iter().map(|count| count.0.load(Ordering::Relaxed)).sum::<u64>();
     let finished = || running.load(Ordering::SeqCst) == 0;
@@ -181,6 +182,7 @@ fn conduct(
     }
 
     let before = store.counters();
+    announce();
     let (title, steps, end) = match plan.length {
         Length::Time(time) => ("run", time.as_millis() as u64, Some(time)),
         Length::Operations(operations) => ("run", operations, None),
@@ -384,7 +386,7 @@ mod tests {
             let plan = plan(mix, Length::Operations(1001));
             load(&store, &plan).unwrap();
             assert_eq!(store.0.lock().unwrap().len(), 500);
-            let measured = run(&store, &plan).unwrap();
+            let measured = run(&store, &plan, &mut || ()).unwrap();
             assert_eq!((measured.operations, measured.errors, measured.wrong), (1001, 0, 0), "{mix}");
             assert_eq!(measured.latencies.count(), 1001);
             assert_eq!(measured.over_time.iter().map(|(_, count)| count).sum::<u64>(), 1001);
@@ -398,7 +400,7 @@ mod tests {
         let plan =
             Plan { warmup: Duration::from_millis(30), ..plan("a", Length::Time(Duration::from_millis(100))) };
         load(&store, &plan).unwrap();
-        let measured = run(&store, &plan).unwrap();
+        let measured = run(&store, &plan, &mut || ()).unwrap();
         assert!((0.1..1.0).contains(&measured.seconds), "{}", measured.seconds);
         assert!(measured.over_time.len() >= 3 && measured.operations > 0);
     }
@@ -413,9 +415,9 @@ mod tests {
                 value[20] ^= 1;
             }
         }
-        let measured = run(&store, &plan).unwrap();
+        let measured = run(&store, &plan, &mut || ()).unwrap();
         assert!(measured.wrong > 100 && measured.verified > 100);
         store.0.lock().unwrap().clear();
-        assert_eq!(run(&store, &plan).unwrap().wrong, 2000);
+        assert_eq!(run(&store, &plan, &mut || ()).unwrap().wrong, 2000);
     }
 }

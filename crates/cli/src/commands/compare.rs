@@ -1,0 +1,376 @@
+//! `terrace bench ycsb --compare`: the same measurement for several engines, made so that the figures can be held against
+//! each other.
+//!
+//! Each measurement is a process of its own, this program again with `--engine`. The engines take turns over several rounds,
+//! every other round in reverse order, so that a machine that gets slower or faster meanwhile does so for all. A figure is the
+//! median over the rounds; a ratio is the median of the rounds' ratios, since two runs of one round are closer in time than
+//! two medians. A run is void when something went wrong or when others took more than five percent of the processors; void runs
+//! count only where an engine has no others.
+//!
+//! Where files are on a disk and a budget is set, each process runs in a control group that holds it to the budget and 32 MiB,
+//! page cache included ([`crate::confine`]). Without `--store` the files lie in memory themselves, so nothing can be held to the
+//! budget but the caches.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::{print, print_json};
+use crate::args::YcsbArgs;
+use crate::bystanders::SHARE_MAX;
+use crate::confine::{Ground, OVERHEAD_BYTES};
+use crate::failure::{Failure, Outcome};
+use crate::peers::{self, BUDGET_DEFAULT, TERRACE};
+use crate::units::{show_count, show_size};
+use crate::workload::values::KEY_BYTES;
+
+/// What one process printed.
+type Run = Map<String, Value>;
+
+/// What all processes of a comparison have in common.
+struct Setting<'a> {
+    args: &'a YcsbArgs,
+    budget_bytes: u64,
+    ground: Option<Ground>,
+    /// Below it each run has a directory of its own.
+    place: Place,
+}
+
+/// A directory for the databases of the runs; removed in the end.
+struct Place {
+    path: PathBuf,
+    stored: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.path));
+    }
+}
+
+/// Compares the engines that `args` name.
+pub fn run(args: &YcsbArgs, output: &mut dyn Write) -> Outcome {
+    let mut engines: Vec<&str> = Vec::new();
+    for name in &args.compare {
+        if !engines.contains(&name.as_str()) {
+            engines.push(name);
+        }
+    }
+    if engines.contains(&"btreemap") && args.store.is_some() {
+        return Err(Failure::Usage("--compare with btreemap has no files; leave out --store".to_owned()));
+    }
+    let setting = Setting::of(args)?;
+    let mut rounds: Vec<Vec<Run>> = Vec::new();
+    for round in 0..args.rounds {
+        let mut runs: Vec<(usize, Run)> = Vec::new();
+        let mut order: Vec<usize> = (0..engines.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for at in order {
+            runs.push((at, setting.measure(engines[at], round)?));
+        }
+        runs.sort_by_key(|(at, _)| *at);
+        rounds.push(runs.into_iter().map(|(_, run)| run).collect());
+    }
+    let runs: Vec<Run> = (0..engines.len()).map(|at| sum_up(&engines, &rounds, at)).collect();
+    match args.output.json {
+        true => print_json(output, &json!({ "runs": runs, "confined_to_bytes": setting.limit_bytes() }))?,
+        false => show(&setting, &runs, output)?,
+    }
+    verdict(&rounds)
+}
+
+impl<'a> Setting<'a> {
+    fn of(args: &'a YcsbArgs) -> Outcome<Setting<'a>> {
+        let budget_bytes = args.tiers.dram.unwrap_or(BUDGET_DEFAULT);
+        let data_bytes = args.records.saturating_mul((args.value_size + KEY_BYTES) as u64);
+        let is_bounded = args.tiers.dram.is_some() || data_bytes > budget_bytes;
+        let ground = match args.store.is_some() && is_bounded && !args.unconfined {
+            true => Some(Ground::find()?),
+            false => None,
+        };
+        let near = args.store.clone().unwrap_or_else(|| peers::memory_files().0);
+        let path = near.join(format!("terrace-compare-{}", std::process::id()));
+        fs::create_dir_all(&path).map_err(|error| Failure::file("making the directory", &path, error))?;
+        let place = Place { path, stored: args.store.is_some() };
+        Ok(Setting { args, budget_bytes, ground, place })
+    }
+
+    fn limit_bytes(&self) -> Option<u64> {
+        self.ground.as_ref().map(|_| self.budget_bytes + OVERHEAD_BYTES)
+    }
+
+    /// Measures one engine once, in a process and a directory of its own.
+    fn measure(&self, engine: &str, round: u16) -> Outcome<Run> {
+        let database = self.place.path.join(format!("{engine}-{round}"));
+        let group = match (&self.ground, self.limit_bytes()) {
+            (Some(ground), Some(limit)) => Some(ground.group("terrace-compare", limit).map_err(|error| {
+                Failure::Work(format!("making the control group for {engine} failed: {error}"))
+            })?),
+            _ => None,
+        };
+        let program = std::env::current_exe()
+            .map_err(|error| Failure::Work(format!("this program was not found again: {error}")))?;
+        let mut command = Command::new(program);
+        command.args(["bench", "ycsb", "--json", "--engine", engine]).args(self.flags());
+        command.arg(if self.place.stored { "--store" } else { "--scratch" }).arg(&database);
+        if let Some(group) = &group {
+            command.arg("--group").arg(group.path());
+        }
+        // What it has to say goes where ours goes; what it measured comes back.
+        let done = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+        let done = done.map_err(|error| Failure::Work(format!("starting {engine} failed: {error}")))?;
+        drop(fs::remove_dir_all(&database));
+        let mut run = match serde_json::from_slice(&done.stdout) {
+            Ok(Value::Object(run)) => run,
+            _ => Run::from_iter([("engine".to_owned(), engine.into()), ("void".to_owned(), Value::Null)]),
+        };
+        let void = match done.status.code() {
+            _ if group.as_ref().is_some_and(|group| group.was_short()) => {
+                Some("ended by the kernel: it wanted more memory than the control group allows".to_owned())
+            }
+            Some(0) => crowded(&run),
+            Some(code) => run["void"].as_str().map(str::to_owned).or(Some(format!("exit code {code}"))),
+            None => Some(format!("the process was ended: {}", done.status)),
+        };
+        run.insert("void".to_owned(), void.into());
+        run.insert("exit_code".to_owned(), done.status.code().into());
+        Ok(run)
+    }
+
+    /// The flags of the measurement, as given to this process.
+    fn flags(&self) -> Vec<String> {
+        let YcsbArgs { workload, records, value_size, distribution, threads, tiers, .. } = self.args;
+        let mut flags = vec![
+            format!("--workload={workload}"),
+            format!("--records={records}"),
+            format!("--value-size={value_size}"),
+            format!("--distribution={distribution}"),
+            format!("--threads={threads}"),
+            format!("--warmup={}", milliseconds(self.args.warmup)),
+            format!("--seed={}", tiers.seed),
+            format!("--dram={}", self.budget_bytes),
+            format!("--durability={}", tiers.durability.name()),
+        ];
+        flags.extend(self.args.seconds.map(|time| format!("--seconds={}", milliseconds(time))));
+        flags.extend(self.args.operations.map(|count| format!("--operations={count}")));
+        flags.extend(tiers.page_size.map(|bytes| format!("--page-size={bytes}")));
+        flags.extend(tiers.log_max.map(|bytes| format!("--log-max={bytes}")));
+        flags
+    }
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{}.{:06}ms", time.as_millis(), time.as_nanos() % 1_000_000)
+}
+
+/// Why a run that did its work counts for nothing, if others were in its way.
+fn crowded(run: &Run) -> Option<String> {
+    let share = run.get("others_cpu")?.as_f64().filter(|share| *share > SHARE_MAX)?;
+    Some(format!("others took {:.0} % of the processors meanwhile", share * 100.0))
+}
+
+/// The run that stands for an engine, with what the rounds together say.
+fn sum_up(engines: &[&str], rounds: &[Vec<Run>], at: usize) -> Run {
+    let counts = |run: &&Run| run["void"].is_null();
+    let all: Vec<&Run> = rounds.iter().map(|runs| &runs[at]).collect();
+    let mut ranked: Vec<&Run> = all.iter().copied().filter(counts).collect();
+    if ranked.is_empty() {
+        ranked = all.iter().copied().filter(|run| run.contains_key("ops_per_second")).collect();
+    }
+    ranked.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
+    // The lower one of the two in the middle, where there are two: a run that took place.
+    let mut run = ranked.get(ranked.len().saturating_sub(1) / 2).copied().unwrap_or(all[0]).clone();
+
+    let terrace = engines.iter().position(|name| *name == TERRACE);
+    let ratios = |only_sound: bool| -> Vec<f64> {
+        let Some(terrace) = terrace else { return Vec::new() };
+        let pairs = rounds.iter().map(|runs| (&runs[terrace], &runs[at]));
+        let fit = pairs.filter(|(ours, theirs)| !only_sound || counts(ours) && counts(theirs));
+        let ratios = fit.map(|(ours, theirs)| rate(ours) / rate(theirs));
+        ratios.filter(|ratio| ratio.is_finite() && *ratio > 0.0).collect()
+    };
+    let sound = ratios(true);
+    let ratio = median(if sound.is_empty() { ratios(false) } else { sound });
+    run.insert("terrace_ratio".to_owned(), ratio.into());
+    let of_round = |run: &&Run| {
+        let keys = ["ops_per_second", "latency_us", "load_seconds", "others_cpu", "dirty_bytes", "void"];
+        let kept = keys.iter().filter_map(|key| Some(((*key).to_owned(), run.get(*key)?.clone())));
+        Value::Object(kept.collect())
+    };
+    run.insert("rounds".to_owned(), all.iter().map(of_round).collect());
+    run
+}
+
+fn rate(run: &Run) -> f64 {
+    run.get("ops_per_second").and_then(Value::as_f64).unwrap_or(0.0)
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        even if even % 2 == 0 => Some((values[middle - 1] + values[middle]) / 2.0),
+        _ => Some(values[middle]),
+    }
+}
+
+/// Wrong answers of any engine are damage, and an engine that failed is a failure, told after the figures.
+fn verdict(rounds: &[Vec<Run>]) -> Outcome {
+    let runs = || rounds.iter().flatten();
+    let told = |run: &Run| {
+        let engine = run["engine"].as_str().unwrap_or_default();
+        format!("{engine}: {}", run["void"].as_str().unwrap_or_default())
+    };
+    if let Some(run) = runs().find(|run| run["exit_code"] == 3) {
+        return Err(Failure::Damaged(told(run)));
+    }
+    match runs().find(|run| run["exit_code"] != 0) {
+        Some(run) => Err(Failure::Work(told(run))),
+        None => Ok(()),
+    }
+}
+
+fn show(setting: &Setting<'_>, runs: &[Run], output: &mut dyn Write) -> Outcome {
+    let args = setting.args;
+    let (records, rounds) = (show_count(args.records), args.rounds);
+    print(
+        output,
+        format_args!(
+            "ycsb {}, {records} records of {} B, {}, {} threads, durability {}, {rounds} round{}\n",
+            args.workload,
+            args.value_size,
+            args.distribution,
+            args.threads,
+            args.tiers.durability.name(),
+            if rounds == 1 { "" } else { "s" }
+        ),
+    )?;
+    print(output, format_args!("budget {}, {}\n\n", show_size(setting.budget_bytes), bounds(setting)))?;
+    print(
+        output,
+        format_args!(
+            "{:<9} {:>12} {:>14} {:>9} {:>9} {:>12} {:>9} {:>10}  void\n",
+            "engine", "operations/s", "terrace / this", "p50 us", "p99 us", "B/operation", "load s", "dirty"
+        ),
+    )?;
+    runs.iter().try_for_each(|run| print(output, format_args!("{}\n", line(run))))?;
+    print(output, format_args!("\nsettings\n"))?;
+    for run in runs {
+        let settings = run.get("settings").and_then(Value::as_object);
+        let told = settings.into_iter().flatten().map(|(name, value)| match value.as_str() {
+            Some(value) => format!("{name} {value}"),
+            None => format!("{name} {value}"),
+        });
+        let told = told.collect::<Vec<_>>().join(", ");
+        print(output, format_args!("{:<9} {told}\n", run["engine"].as_str().unwrap_or_default()))?;
+    }
+    Ok(())
+}
+
+fn bounds(setting: &Setting<'_>) -> String {
+    match (setting.limit_bytes(), setting.place.stored) {
+        (Some(limit), _) => format!("each process held to {}, page cache included", show_size(limit)),
+        (None, true) => "processes not confined: what the page cache holds is beyond the budget".to_owned(),
+        (None, false) => format!(
+            "main memory only, processes not confined; peers' files are in {}",
+            near(&setting.place.path)
+        ),
+    }
+}
+
+fn near(path: &Path) -> String {
+    path.parent().unwrap_or(path).display().to_string()
+}
+
+/// One row of the table.
+fn line(run: &Run) -> String {
+    let number = |value: Option<&Value>| value.and_then(Value::as_f64);
+    let at = |key: &str, digits: usize| match number(run.get(key)) {
+        Some(value) => format!("{value:.digits$}"),
+        None => "-".to_owned(),
+    };
+    let latency = |key: &str| match number(run.get("latency_us").and_then(|summary| summary.get(key))) {
+        Some(value) => format!("{value:.1}"),
+        None => "-".to_owned(),
+    };
+    let dirty = number(run.get("dirty_bytes")).map_or("-".to_owned(), |bytes| show_size(bytes as u64));
+    let row = format!(
+        "{:<9} {:>12} {:>14} {:>9} {:>9} {:>12} {:>9} {:>10}  {}",
+        run["engine"].as_str().unwrap_or_default(),
+        show_count(rate(run) as u64),
+        at("terrace_ratio", 2),
+        latency("p50"),
+        latency("p99"),
+        at("store_bytes_per_operation", 0),
+        at("load_seconds", 2),
+        dirty,
+        run["void"].as_str().unwrap_or_default()
+    );
+    row.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(engine: &str, rate: f64, void: Option<&str>) -> Run {
+        let object = json!({ "engine": engine, "ops_per_second": rate, "void": void, "exit_code": 0 });
+        object.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn a_ratio_is_the_median_of_the_rounds_ratios() {
+        let engines = ["terrace", "redb"];
+        let round = |ours, theirs| vec![run("terrace", ours, None), run("redb", theirs, None)];
+        // Medians of the rates alone would make it 200 / 120.
+        let rounds = [round(100.0, 50.0), round(200.0, 160.0), round(300.0, 120.0)];
+        let redb = sum_up(&engines, &rounds, 1);
+        assert_eq!((rate(&redb), &redb["terrace_ratio"]), (120.0, &json!(2.0)));
+        assert_eq!(redb["rounds"].as_array().unwrap().len(), 3);
+        assert_eq!(sum_up(&engines, &rounds, 0)["terrace_ratio"], json!(1.0));
+        assert_eq!(sum_up(&["redb"], &[vec![run("redb", 1.0, None)]], 0)["terrace_ratio"], Value::Null);
+    }
+
+    #[test]
+    fn void_runs_count_only_where_there_are_no_others() {
+        let engines = ["terrace", "redb"];
+        let rounds = [
+            vec![run("terrace", 100.0, None), run("redb", 1.0, Some("others"))],
+            vec![run("terrace", 100.0, None), run("redb", 50.0, None)],
+        ];
+        let redb = sum_up(&engines, &rounds, 1);
+        assert_eq!((rate(&redb), &redb["void"], &redb["terrace_ratio"]), (50.0, &Value::Null, &json!(2.0)));
+        let redb = sum_up(&engines, &rounds[..1], 1);
+        assert_eq!((rate(&redb), &redb["void"]), (1.0, &json!("others")));
+        assert_eq!(redb["terrace_ratio"], json!(100.0));
+    }
+
+    #[test]
+    fn others_void_a_run_and_failures_are_told() {
+        let mut crowd = run("redb", 1.0, None);
+        crowd.insert("others_cpu".to_owned(), json!(0.04));
+        assert_eq!(crowded(&crowd), None);
+        crowd.insert("others_cpu".to_owned(), json!(0.12));
+        assert!(crowded(&crowd).unwrap().contains("12 %"));
+        let mut failed = run("fjall", 0.0, Some("exit code 1"));
+        failed.insert("exit_code".to_owned(), json!(1));
+        assert!(verdict(&[vec![crowd.clone()]]).is_ok());
+        assert_eq!(verdict(&[vec![crowd.clone(), failed.clone()]]).unwrap_err().code(), 1);
+        failed.insert("exit_code".to_owned(), json!(3));
+        assert_eq!(verdict(&[vec![crowd, failed]]).unwrap_err().code(), 3);
+    }
+
+    #[test]
+    fn durations_are_handed_on_exactly() {
+        for time in [Duration::ZERO, Duration::from_micros(1500), Duration::from_secs(90)] {
+            assert_eq!(crate::units::duration(&milliseconds(time)), Ok(time));
+        }
+    }
+}
