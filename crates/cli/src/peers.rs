@@ -10,8 +10,8 @@
 //! The rules, the same for all. An operation is a transaction of its own, a read sees the newest commit. Memory, caches and
 //! write buffers together are the budget. Durability is mapped to the same class: `sync` survives a power cut, `buffered` may
 //! lose the last commits. Everything else is set as the engine's own documentation advises for this use, never worse than that,
-//! and every setting that was made is told with the result ([`Database::settings`]). Values are incompressible, so nothing
-//! compresses.
+//! and every setting that was made is told with the result ([`crate::store::Database::settings`]). Values are
+//! incompressible, so nothing compresses.
 
 mod btreemap;
 mod fjall;
