@@ -17,7 +17,7 @@
 //! Protocol of a writer: `try_exclusive` (Acquire), a release fence, relaxed stores, `release_changed` (Release).
 //! Of an optimistic reader: `load` (Acquire), relaxed loads, an acquire fence, `validate`. A reader that saw one of
 //! the writer's stores sees, by the two fences, the exclusive bit or the newer version too. Loom checks this in
-//! `tests` below (`RUSTFLAGS="--cfg loom" cargo test -p terrace --lib latch`).
+//! `tests` below (`RUSTFLAGS="--cfg loom" cargo test -p terrace --lib buffer::latch`).
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
