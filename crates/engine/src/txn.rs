@@ -4,7 +4,8 @@
 //!
 //! 1. [`gate`]: enter shared, or alone after [`gate::MAX_RETRIES`] conflicts.
 //! 2. [`locks`]: lock the write set's keys, slots in ascending order, so that two commits never wait in a circle.
-//! 3. [`flight`]: announce the write set, so that validators of *ranges* see keys that no page holds yet.
+//! 3. [`flight`]: announce the write set, so that validators of *ranges* see keys that no page holds yet. The change
+//!    of a single key skips this: it draws its timestamp under the leaf's latch, which those validators look at.
 //! 4. [`clock`]: draw the commit timestamp. From here on it must be completed, whatever happens.
 //! 5. [`read_set`]: validate. Every point is unchanged and not locked by others; every range has unmoved leaves
 //!    (or the same digest when it is scanned again) and no foreign key in flight.
@@ -15,7 +16,7 @@
 //! 7. Complete the timestamp, take the keys out of flight, unlock, leave the gate; acknowledge once the clock's
 //!    `visible` has passed the timestamp.
 //!
-//! Steps 2 to 4 come before step 5 in every commit, with sequentially consistent operations. So of two commits
+//! Steps 2 to 4 come before step 5 in every commit that has one, with sequentially consistent operations. So of two commits
 //! that each write what the other one read, at least one sees the other's lock or key in flight.
 //!
 //! [`snapshots`] knows the oldest time anybody still reads at, and with it `versions` gives up what nobody can see.

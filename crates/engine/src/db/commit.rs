@@ -30,7 +30,7 @@ use crate::index::node::OVERFLOW;
 use crate::index::overflow::Reference;
 use crate::index::{CROWDED_MAX, Change, Tree, Write as TreeWrite, log_bytes};
 use crate::planted::{Bug, planted};
-use crate::txn::clock::Outcome;
+use crate::txn::clock::{Outcome, Ticket};
 use crate::txn::next_owner;
 use crate::txn::read_set::ReadSet;
 use crate::txn::versions::{OldValue, OldVersion, OverflowRef};
@@ -260,19 +260,31 @@ impl Core {
             self.clock.advance(self.pool.wal().durable());
             return Err(error);
         }
-        let sync = durability == Durability::Sync && !planted(Bug::AcknowledgeBeforeFlush);
-        drawn.complete(if sync { Outcome::Sync { needs: end } } else { Outcome::Buffered });
-        self.clock.advance(self.pool.wal().durable());
+        let sync = self.decide(drawn, end, durability);
         drop((flight, locks, inside));
         if let Some(ticket) = ticket {
             self.pool.wal().retire_when_durable(ticket, end);
         }
         drop((permit, reservation, grant));
-        if sync {
+        self.acknowledge(timestamp, sync.then_some(end))?;
+        Ok(Committed { timestamp, existed: olds.iter().any(Option::is_some) })
+    }
+
+    /// Decides a commit that is applied and whose last record ends at `end`; whether it waits for the log.
+    pub(super) fn decide(&self, drawn: Ticket<'_>, end: Lsn, durability: Durability) -> bool {
+        let sync = durability == Durability::Sync && !planted(Bug::AcknowledgeBeforeFlush);
+        drawn.complete(if sync { Outcome::Sync { needs: end } } else { Outcome::Buffered });
+        self.clock.advance(self.pool.wal().durable());
+        sync
+    }
+
+    /// Returns when the commit at `timestamp` may be reported: the log durable up to `end`, if it waits for that, and
+    /// everybody able to see it.
+    pub(super) fn acknowledge(&self, timestamp: Timestamp, end: Option<Lsn>) -> Result<()> {
+        if let Some(end) = end {
             self.pool.wal().acknowledge(end)?;
         }
-        self.clock.wait_visible(timestamp, || self.pump())?;
-        Ok(Committed { timestamp, existed: olds.iter().any(Option::is_some) })
+        self.clock.wait_visible(timestamp, || self.pump())
     }
 
     /// An entry has a timestamp that the clock, which starts above all there ever were, has not reached.

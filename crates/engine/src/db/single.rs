@@ -3,6 +3,11 @@
 //! There is nothing to validate, and the one record is there with its commit or not at all, so it needs neither an
 //! inverse nor a ticket. The timestamp is drawn under the leaf's latch, just before the record is appended: it stays
 //! undecided for less than a microsecond, and commits of other threads hardly ever wait for it.
+//!
+//! For the same reason the key is not announced to validators of ranges ([`crate::txn::flight`]). Say a validator has
+//! drawn a higher timestamp than this commit. Then it looks at the leaf after this commit has latched it, for the latch
+//! comes before the one draw and the look after the other. It finds the leaf latched, or changed; both send it to
+//! scan again, and reading the leaf waits for the latch. So it sees the change.
 
 use super::commit::Committed;
 use super::core::{Core, TableState};
@@ -10,8 +15,7 @@ use crate::config::Durability;
 use crate::error::Result;
 use crate::ids::Timestamp;
 use crate::index::{Before, Single, SingleOutcome};
-use crate::planted::{Bug, planted};
-use crate::txn::clock::{Outcome, Ticket};
+use crate::txn::clock::Ticket;
 use crate::txn::next_owner;
 use crate::txn::versions::{OldValue, OldVersion};
 
@@ -44,7 +48,6 @@ impl Core {
         // A table is dropped by who is alone inside the gate, so this holds until the end.
         table.check()?;
         let lock = self.locks.lock_one(me, table.id, single.key);
-        let flight = self.flight.announce_one(me, table.id, single.key);
         let mut drawn = None;
         let mut full = None;
         let (end, existed, underfull) = loop {
@@ -55,7 +58,7 @@ impl Core {
                 Ok(SingleOutcome::Done { end, existed, underfull }) => break (end, existed, underfull),
                 Ok(SingleOutcome::Large) => return Ok(None),
                 Ok(SingleOutcome::Absent) => {
-                    drop((flight, lock, inside));
+                    drop((lock, inside));
                     return self.nothing_to_do(durability).map(Some);
                 }
                 Ok(SingleOutcome::NoTimestamp) => {
@@ -74,18 +77,13 @@ impl Core {
         };
         let drawn = drawn.expect("what is done has its timestamp");
         let timestamp = drawn.timestamp();
-        let sync = durability == Durability::Sync && !planted(Bug::AcknowledgeBeforeFlush);
-        drawn.complete(if sync { Outcome::Sync { needs: end } } else { Outcome::Buffered });
-        self.clock.advance(self.pool.wal().durable());
-        drop((flight, lock));
+        let sync = self.decide(drawn, end, durability);
+        drop(lock);
         if underfull {
             table.tree.tidy(&self.pool, single.key);
         }
         drop(inside);
-        if sync {
-            self.pool.wal().acknowledge(end)?;
-        }
-        self.clock.wait_visible(timestamp, || self.pump())?;
+        self.acknowledge(timestamp, sync.then_some(end))?;
         Ok(Some(Committed { timestamp, existed }))
     }
 

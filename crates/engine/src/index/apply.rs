@@ -18,7 +18,7 @@ use crate::store::page;
 use crate::wal::{ALLOCATES, Appended, Kind, RecordBuilder, change_kind};
 
 /// Splits that one entry may need. Each moves a part of a node away, level after level, so a sound tree needs few.
-const SPLITS_MAX: u32 = 1000;
+pub(super) const SPLITS_MAX: u32 = 1000;
 
 /// How an attempt ended that met nothing in its way.
 enum Attempt {

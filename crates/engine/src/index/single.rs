@@ -6,7 +6,7 @@
 //! wait comes before: descent, splits, log space. Under the latch remain: draw, append, and store the entry's own
 //! words if it keeps its size, or else the changed copy of the leaf.
 
-use super::apply::describe_op;
+use super::apply::{SPLITS_MAX, describe_op};
 use super::edit::damaged_page;
 use super::leaf;
 use super::node::{Body, Entry, LEAF, Node, SLOT, align8, entry_header, slots_at};
@@ -18,9 +18,6 @@ use crate::buffer::{Edit, Pool, Stop};
 use crate::error::Result;
 use crate::ids::{Lsn, Timestamp};
 use crate::wal::Kind;
-
-/// Splits that one entry may need.
-const SPLITS_MAX: u32 = 1000;
 
 /// The change of one entry.
 #[derive(Clone, Copy, Debug)]
