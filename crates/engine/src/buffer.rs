@@ -8,7 +8,8 @@
 //! | `frames.rs`     | the frames and their headers                                         |
 //! | `pool.rs`       | faults, and who may wait for what                                    |
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
-//! | `sweep.rs`      | replacement                                                          |
+//! | `sweep.rs`      | replacement: finding frames                                          |
+//! | `queues.rs`     | replacement: which pages go first                                    |
 //! | `change.rs`     | logged changes, new pages, freed pages                               |
 //! | `upkeep.rs`     | the background work and its thread                                   |
 //! | `write_back.rs` | images on their way to the store                                     |
@@ -33,7 +34,10 @@ mod inspect;
 mod latch;
 mod mapping;
 mod pool;
+mod queues;
 mod recovery;
+#[cfg(test)]
+mod replacement_tests;
 mod stats;
 mod sweep;
 mod table;

@@ -12,7 +12,7 @@
 //! | snapshots, gate   | about 100 KiB of slots, one line each                      | yes           |
 //! | read buffers      | four pages for each of four threads                        | estimate      |
 //! | page table        | 1/48, or 18 bytes for each page the file has room for      | grows         |
-//! | frames            | the rest; 64 bytes of header each                          | yes           |
+//! | frames            | the rest; 66 bytes beside each: header, replacement        | yes           |
 //!
 //! The page table grows with the store, 16 bytes a page, and frames are not given back for it: a store that grows to
 //! more than about five times its budget (with 4 KiB pages) while it is open exceeds the share. `Stats` says by how

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use super::pool::Pool;
+use super::queues::Queue;
 use super::table::Location;
 use crate::ids::PageId;
 
@@ -53,7 +54,15 @@ impl Pool {
         if granted != unplaced {
             faults.push(format!("{granted} pages are granted, {unplaced} have no place"));
         }
-        let idle = self.free.lock().list.len() as u64;
+        let (idle, queued) = {
+            let free = self.free.lock();
+            let queues = [Queue::Probation, Queue::Main, Queue::Laundry];
+            let queued: u32 = queues.into_iter().map(|queue| free.queues.len(queue)).sum();
+            (free.list.len() as u64, u64::from(queued))
+        };
+        if queued != in_frames {
+            faults.push(format!("{in_frames} frames are used and {queued} are in a queue"));
+        }
         if idle + in_frames != u64::from(self.frames.count()) {
             faults
                 .push(format!("{idle} frames are free and {in_frames} are used, of {}", self.frames.count()));

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use terrace_block::Region;
 
+use super::queues::{GHOST_BYTES, Links};
 use super::view::Racy;
 use crate::ids::{Lsn, PageId};
 use crate::store::place::Mapped;
@@ -21,6 +22,8 @@ pub(crate) struct Header {
     mapped: AtomicU64,
     recovery: AtomicU64,
     next_recovery: AtomicU64,
+    /// Where the frame stands in the queues of replacement; their lock's.
+    pub(super) links: Links,
 }
 
 impl Header {
@@ -61,8 +64,8 @@ impl Header {
     }
 }
 
-/// Bytes of a header, for the budget.
-pub(crate) const HEADER_BYTES: u64 = size_of::<Header>() as u64;
+/// Bytes beside a frame, for the budget: its header, and its share of what replacement remembers.
+pub(crate) const HEADER_BYTES: u64 = size_of::<Header>() as u64 + GHOST_BYTES;
 
 /// All frames of the DRAM tier.
 #[derive(Debug)]

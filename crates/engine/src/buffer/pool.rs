@@ -207,6 +207,8 @@ impl Pool {
     /// The entry of `id`, its unlatched state word, and the frame it was in at that version.
     #[inline]
     fn resident(&self, id: PageId) -> Result<(Entry<'_>, Word, u32), Stop> {
+        #[cfg(test)]
+        super::replacement_tests::touch(id);
         let entry = self.table.entry(id).ok_or(Stop::Missing(id))?;
         let mut backoff = Backoff::new();
         let mut loaded = false;
@@ -236,7 +238,7 @@ impl Pool {
     /// its latch, so the store is read once.
     #[cold]
     fn fault(&self, id: PageId, entry: Entry<'_>, seen: Word, mapped: Mapped) -> Result<bool> {
-        let frame = self.take_frame()?;
+        let frame = self.take_frame(id)?;
         if !entry.latch().try_exclusive(seen) {
             self.give_frame(frame);
             return Ok(false);

@@ -1,14 +1,16 @@
-//! Finding frames: the free list, and the second-chance sweep that refills it.
+//! Finding frames: the free list, and the sweep that refills it.
 //!
-//! The hand walks the frames in a circle. A page whose mark is set loses the mark and stays; an unmarked clean page
-//! is evicted; a dirty one is left to the write-back, which is rung for, so that a fault never waits for another
-//! page's write unless nothing else is left. Pages are loaded unmarked: a page that is read once goes at the
-//! hand's next visit, one that is read again stays for another round.
+//! The sweep looks at the frames in the order of their queues (`queues.rs`). A page whose mark is set loses the mark and
+//! stays; an unmarked clean one is evicted, unless it was marked in several rounds; a dirty one is left to the
+//! write-back, which is rung for when there are many, so that a fault never waits for another page's write unless nothing else is left.
+//! Pages are loaded unmarked: a page that is read once goes the next time it is looked at.
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::latch::Word;
 use super::pool::Pool;
-use super::table::Location;
+use super::queues::{Queue, Queues, probation_goal};
+use super::table::{Entry, Location};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
 use crate::planted::{Bug, planted};
@@ -17,23 +19,34 @@ use crate::planted::{Bug, planted};
 const BATCH: usize = 32;
 /// Rounds of upkeep a fault waits for before it gives up.
 const ROUNDS_MAX: u32 = 2000;
+/// Times that one sweep looks at each frame, at most: as often as a page is spared, and once more to take it.
+const LOOKS_MAX: u64 = 5;
 
-/// Frames that hold nothing, and the hand.
-#[derive(Debug, Default)]
+/// Frames that hold nothing, and the order in which the others are looked at.
+#[derive(Debug)]
 pub(crate) struct FreeFrames {
     pub(super) list: Vec<u32>,
-    pub(super) hand: u32,
+    pub(super) queues: Queues,
+}
+
+impl FreeFrames {
+    /// So many frames, all of them free.
+    pub(super) fn new(frames: u32) -> FreeFrames {
+        FreeFrames { list: (0..frames).rev().collect(), queues: Queues::new(frames) }
+    }
 }
 
 impl Pool {
-    /// A frame that holds nothing. Evicts, and waits for write-back, as need be; the caller holds no latch.
-    pub(super) fn take_frame(&self) -> Result<u32> {
+    /// A frame that holds nothing, for the page `id`, or for one that has no id yet. Evicts, and waits for write-back, as
+    /// need be; the caller holds no latch.
+    pub(super) fn take_frame(&self, id: PageId) -> Result<u32> {
         for round in 0..ROUNDS_MAX {
-            let (found, short) = {
+            let (found, dirty, short) = {
                 let mut free = self.free.lock();
-                let mut short = false;
+                let (mut dirty, mut short) = (0, false);
                 if free.list.is_empty() {
-                    let dirty = self.sweep(&mut free);
+                    self.sweep(&mut free);
+                    dirty = free.queues.len(Queue::Laundry);
                     // With one clean frame among dirty ones, whoever needs two pages would evict each for the other
                     // for ever.
                     short = dirty > 0 && free.list.len() < self.sweep_goal();
@@ -41,12 +54,16 @@ impl Pool {
                         self.ring(short);
                     }
                 }
-                (free.list.pop(), short)
+                let found = free.list.pop();
+                if let Some(frame) = found {
+                    free.queues.enter(&self.frames, frame, id);
+                }
+                (found, dirty, short)
             };
             if let Some(frame) = found {
                 self.stats.frames_taken.fetch_add(1, Relaxed);
-                if short && self.works_inline() {
-                    match self.upkeep_for_frames() {
+                if dirty > 0 && self.works_inline() {
+                    match self.upkeep_for_frames(short) {
                         Ok(()) | Err(Error::Full { .. }) => {}
                         Err(error) => {
                             self.give_frame(frame);
@@ -58,7 +75,7 @@ impl Pool {
             }
             self.stats.frame_waits.fetch_add(1, Relaxed);
             if self.works_inline() {
-                self.upkeep_for_frames()?;
+                self.upkeep_for_frames(true)?;
             } else {
                 self.wait_for_round()?;
             }
@@ -79,45 +96,87 @@ impl Pool {
     /// Gives a frame back that holds nothing.
     pub(super) fn give_frame(&self, frame: u32) {
         self.frames.header(frame).set_page(PageId::NONE);
-        self.free.lock().list.push(frame);
+        let mut free = self.free.lock();
+        free.queues.remove(&self.frames, frame);
+        free.list.push(frame);
     }
 
-    /// Moves the hand until a batch of frames is free or every frame was seen twice. Returns how many dirty pages
-    /// were passed over.
-    fn sweep(&self, free: &mut FreeFrames) -> u32 {
-        let count = self.frames.count();
-        let mut dirty = 0;
-        for _ in 0..count as u64 * 2 {
-            let frame = free.hand;
-            free.hand = (free.hand + 1) % count;
-            match self.try_evict(frame) {
-                Evicted::Yes => {
-                    free.list.push(frame);
-                    if free.list.len() >= self.sweep_goal() {
-                        break;
+    /// Looks at frames until a batch of them is free, or each was looked at as often as it may be spared.
+    fn sweep(&self, free: &mut FreeFrames) {
+        let FreeFrames { list, queues } = free;
+        let (goal, probation_goal) = (self.sweep_goal(), probation_goal(self.frames.count()));
+        let (mut washed, mut passed) = (true, 0);
+        for _ in 0..u64::from(self.frames.count()) * LOOKS_MAX {
+            let queue = if washed && queues.len(Queue::Laundry) > 0 {
+                Queue::Laundry
+            } else if passed < queues.len(Queue::Probation)
+                && (queues.len(Queue::Probation) > probation_goal || queues.len(Queue::Main) == 0)
+            {
+                Queue::Probation
+            } else {
+                Queue::Main
+            };
+            let Some(frame) = queues.first(queue) else { break };
+            match self.look_at(queues, frame, queue) {
+                Look::Evicted => {
+                    list.push(frame);
+                    if list.len() >= goal {
+                        return;
                     }
                 }
-                Evicted::Dirty => dirty += 1,
-                Evicted::No => {}
+                Look::Moved => {}
+                Look::Passed if queue == Queue::Laundry => washed = false,
+                Look::Passed => passed += u32::from(queue == Queue::Probation),
             }
         }
-        dirty
+        // The main queue gives nothing; whoever is on probation must go.
+        for _ in 0..queues.len(Queue::Probation) {
+            let Some(frame) = queues.first(Queue::Probation).filter(|_| list.is_empty()) else { break };
+            if let Look::Evicted = self.look_at(queues, frame, Queue::Probation) {
+                list.push(frame);
+            }
+        }
     }
 
-    fn try_evict(&self, frame: u32) -> Evicted {
-        let header = self.frames.header(frame);
-        let id = header.page();
+    /// Evicts the page in `frame`, the first of `queue`, or puts it where it belongs now.
+    fn look_at(&self, queues: &mut Queues, frame: u32, queue: Queue) -> Look {
+        let id = self.frames.header(frame).page();
         if id.is_none() {
-            return Evicted::No;
+            // Taken for a page that is being read.
+            queues.requeue(&self.frames, frame);
+            return Look::Passed;
         }
         let entry = self.table.entry(id).expect("pages in frames are in the table");
-        let latch = entry.latch();
-        let seen = latch.load();
-        if seen.is_latched() {
-            return Evicted::No;
+        let seen = entry.latch().load();
+        if seen.is_marked() && !seen.is_latched() {
+            entry.latch().unmark();
+            queues.touched(&self.frames, frame, queue);
+            return Look::Moved;
         }
-        if seen.is_marked() {
-            latch.unmark();
+        if queue == Queue::Main && queues.spare(&self.frames, frame) {
+            return Look::Moved;
+        }
+        match self.try_evict(id, entry, seen, frame) {
+            Evicted::Yes => {
+                queues.evicted(&self.frames, frame, id);
+                Look::Evicted
+            }
+            Evicted::Dirty if queue == Queue::Laundry => Look::Passed,
+            Evicted::Dirty => {
+                queues.launder(&self.frames, frame);
+                Look::Moved
+            }
+            Evicted::No => {
+                queues.requeue(&self.frames, frame);
+                Look::Passed
+            }
+        }
+    }
+
+    /// Evicts the page `id` from `frame` if it is clean, unlatched, and at the version seen.
+    fn try_evict(&self, id: PageId, entry: Entry<'_>, seen: Word, frame: u32) -> Evicted {
+        let (header, latch) = (self.frames.header(frame), entry.latch());
+        if seen.is_latched() {
             return Evicted::No;
         }
         if (seen.is_dirty() || seen.is_claimed()) && !planted(Bug::LoseEvictionWrite) {
@@ -130,7 +189,7 @@ impl Pool {
         let now = latch.load();
         let lost = planted(Bug::LoseEvictionWrite) && header.mapped().place().is_some();
         let clean = !now.is_dirty() && !now.is_claimed();
-        if entry.location() != Location::Frame(frame) || !(clean || lost) {
+        if header.page() != id || entry.location() != Location::Frame(frame) || !(clean || lost) {
             latch.release_unchanged();
             return Evicted::No;
         }
@@ -141,6 +200,16 @@ impl Pool {
         self.stats.evictions.fetch_add(1, Relaxed);
         Evicted::Yes
     }
+}
+
+/// What became of a frame that was looked at.
+enum Look {
+    /// It is free.
+    Evicted,
+    /// Its page was touched, or is dirty: it stands elsewhere now.
+    Moved,
+    /// Its page cannot go now.
+    Passed,
 }
 
 enum Evicted {

@@ -67,7 +67,7 @@ impl Analysis<'_> {
         let cut = superblock.cut;
         let pool = Pool {
             table: self.table,
-            free: Mutex::new(FreeFrames { list: (0..options.frames).rev().collect(), hand: 0 }),
+            free: Mutex::new(FreeFrames::new(options.frames)),
             frames,
             device: self.files.pages.clone(),
             space,

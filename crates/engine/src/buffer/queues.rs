@@ -1,0 +1,302 @@
+//! In which order frames are looked at when one is needed: three queues, and a memory of what left the first.
+//!
+//! ```text
+//!   fault ──> probation ──marked──> main <─┐ marked, or counted
+//!                 │                   │ └──┘
+//!              unmarked            unmarked          dirty ones of both ──> laundry ──marked──> main
+//!                 v                   v                                        │
+//!              evicted ··> ghost   evicted                                  written
+//!                                                                              v
+//!   a fault on a page that the ghost knows goes to main                     evicted
+//! ```
+//!
+//! This is S3-FIFO (Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023) with the one mark a hit
+//! may set in place of its counter. What the mark cannot say the sweep adds up: each time it finds a page of the main
+//! queue marked it counts that, to [`COUNT_MAX`], and each time unmarked it counts down. So a page that was read in
+//! three rounds of the queue outlives one that was read a thousand times in one round, and a hit still writes one word
+//! at most, if the mark is clear.
+//!
+//! A page read once, by a scan for instance, goes through probation, a sixteenth of the frames, and displaces nothing
+//! else. The ghost keeps the ids of half as many pages as there are frames, four bytes each, in buckets of eight that
+//! are queues of their own; it forgets about as it should, and nothing has to be looked for.
+//!
+//! A dirty page whose turn it is goes to the laundry, which the write-back empties first, so that no page is written long
+//! before its frame is needed, and none is looked at in vain again and again.
+//!
+//! Everything here changes under the lock of the free frames. The links are in the frames' headers, so that taking a
+//! frame out of its queue is not a search.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use super::frames::{Frames, Header};
+use crate::ids::PageId;
+
+/// No frame.
+const NONE: u32 = u32::MAX;
+/// Probation is held at one part in this many of the frames.
+const PROBATION_SHARE: u32 = 16;
+/// Frames of probation, at least; but not more than one part in four.
+const PROBATION_MIN: u32 = 8;
+/// Rounds of the main queue that a page is given for having been marked in so many.
+const COUNT_MAX: u32 = 3;
+/// The ghost knows as many pages as one part in this many of the frames.
+const GHOST_SHARE: u32 = 2;
+/// Bytes of the ghost for each frame.
+pub(super) const GHOST_BYTES: u64 = size_of::<u32>() as u64 / GHOST_SHARE as u64;
+const BUCKET: usize = 8;
+
+/// Where a frame stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(super) enum Queue {
+    /// Pages that came in and were not seen again yet.
+    Probation = 0,
+    /// Pages that were.
+    Main = 1,
+    /// Pages that were to be evicted and must be written first.
+    Laundry = 2,
+}
+
+const NOWHERE: u32 = 3;
+
+/// A frame's part of the queues.
+#[derive(Debug)]
+pub(super) struct Links {
+    before: AtomicU32,
+    behind: AtomicU32,
+    queue: AtomicU32,
+    count: AtomicU32,
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        let word = AtomicU32::new;
+        Links { before: word(NONE), behind: word(NONE), queue: word(NOWHERE), count: word(0) }
+    }
+}
+
+impl Links {
+    /// Rounds of the main queue that the page still has to go.
+    pub(super) fn count(&self) -> u32 {
+        self.count.load(Relaxed)
+    }
+}
+
+#[derive(Debug)]
+struct Ends {
+    first: u32,
+    last: u32,
+    length: u32,
+}
+
+/// The queues and the ghost.
+#[derive(Debug)]
+pub(super) struct Queues {
+    ends: [Ends; 3],
+    ghost: Ghost,
+}
+
+impl Queues {
+    pub(super) fn new(frames: u32) -> Queues {
+        let ends = || Ends { first: NONE, last: NONE, length: 0 };
+        Queues { ends: [ends(), ends(), ends()], ghost: Ghost::new(frames) }
+    }
+
+    /// Frames in `queue`.
+    pub(super) fn len(&self, queue: Queue) -> u32 {
+        self.ends[queue as usize].length
+    }
+
+    /// The frame that has stood in `queue` the longest.
+    pub(super) fn first(&self, queue: Queue) -> Option<u32> {
+        Some(self.ends[queue as usize].first).filter(|&frame| frame != NONE)
+    }
+
+    /// The frame for `id`, which is about to be loaded or made, goes to the end of the queue the page belongs in.
+    pub(super) fn enter(&mut self, frames: &Frames, frame: u32, id: PageId) {
+        let queue = if self.ghost.forget(id) { Queue::Main } else { Queue::Probation };
+        frames.header(frame).links.count.store(0, Relaxed);
+        self.push(frames, frame, queue);
+    }
+
+    /// The page in `frame` was touched since it was last looked at.
+    pub(super) fn touched(&mut self, frames: &Frames, frame: u32, queue: Queue) {
+        let links = &frames.header(frame).links;
+        let count = if queue == Queue::Main { (links.count() + 1).min(COUNT_MAX) } else { 0 };
+        links.count.store(count, Relaxed);
+        self.remove(frames, frame);
+        self.push(frames, frame, Queue::Main);
+    }
+
+    /// The page in `frame` was not touched: whether it has another round nevertheless.
+    pub(super) fn spare(&mut self, frames: &Frames, frame: u32) -> bool {
+        let links = &frames.header(frame).links;
+        let count = links.count().saturating_sub(1);
+        links.count.store(count, Relaxed);
+        if count > 0 {
+            self.requeue(frames, frame);
+        }
+        count > 0
+    }
+
+    /// The page in `frame` is to be written.
+    pub(super) fn launder(&mut self, frames: &Frames, frame: u32) {
+        self.remove(frames, frame);
+        self.push(frames, frame, Queue::Laundry);
+    }
+
+    /// Moves a frame that cannot be taken now to the end of its queue.
+    pub(super) fn requeue(&mut self, frames: &Frames, frame: u32) {
+        if let Some(queue) = self.remove(frames, frame) {
+            self.push(frames, frame, queue);
+        }
+    }
+
+    /// The page `id` in `frame` is evicted.
+    pub(super) fn evicted(&mut self, frames: &Frames, frame: u32, id: PageId) {
+        if self.remove(frames, frame) == Some(Queue::Probation) {
+            self.ghost.remember(id);
+        }
+    }
+
+    /// Takes a frame out of its queue, if it is in one, and says which.
+    pub(super) fn remove(&mut self, frames: &Frames, frame: u32) -> Option<Queue> {
+        let links = &frames.header(frame).links;
+        let queue = match links.queue.swap(NOWHERE, Relaxed) {
+            0 => Queue::Probation,
+            1 => Queue::Main,
+            2 => Queue::Laundry,
+            _ => return None,
+        };
+        let (before, behind) = (links.before.load(Relaxed), links.behind.load(Relaxed));
+        let ends = &mut self.ends[queue as usize];
+        match before {
+            NONE => ends.first = behind,
+            before => frames.header(before).links.behind.store(behind, Relaxed),
+        }
+        match behind {
+            NONE => ends.last = before,
+            behind => frames.header(behind).links.before.store(before, Relaxed),
+        }
+        ends.length -= 1;
+        Some(queue)
+    }
+
+    fn push(&mut self, frames: &Frames, frame: u32, queue: Queue) {
+        let ends = &mut self.ends[queue as usize];
+        let links = &frames.header(frame).links;
+        links.queue.store(queue as u32, Relaxed);
+        links.before.store(ends.last, Relaxed);
+        links.behind.store(NONE, Relaxed);
+        match ends.last {
+            NONE => ends.first = frame,
+            last => frames.header(last).links.behind.store(frame, Relaxed),
+        }
+        ends.last = frame;
+        ends.length += 1;
+    }
+}
+
+/// Frames that probation is held at, of `frames`.
+pub(super) fn probation_goal(frames: u32) -> u32 {
+    (frames / PROBATION_SHARE).max(PROBATION_MIN).min(frames / 4)
+}
+
+/// The frames from `first` on, at most `most`, in the order of their queue. Walks without the lock: a frame that is
+/// moved meanwhile leads to another part of the queues, or to their end, so this is a hint and no more.
+pub(super) fn walk(frames: &Frames, first: Option<u32>, most: u32) -> impl Iterator<Item = &Header> {
+    let behind =
+        |&frame: &u32| Some(frames.header(frame).links.behind.load(Relaxed)).filter(|&frame| frame != NONE);
+    std::iter::successors(first, behind).take(most as usize).map(|frame| frames.header(frame))
+}
+
+/// The ids of pages that left probation lately, 0 for none.
+#[derive(Debug)]
+struct Ghost {
+    buckets: Vec<[u32; BUCKET]>,
+}
+
+impl Ghost {
+    fn new(frames: u32) -> Ghost {
+        let buckets = (frames / GHOST_SHARE) as usize / BUCKET + 1;
+        Ghost { buckets: vec![[0; BUCKET]; buckets] }
+    }
+
+    fn bucket(&mut self, id: PageId) -> &mut [u32; BUCKET] {
+        let mixed = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // The upper half of a product is as even as its factor is random, and needs no division.
+        let at = (u128::from(mixed) * self.buckets.len() as u128) >> 64;
+        &mut self.buckets[at as usize]
+    }
+
+    fn remember(&mut self, id: PageId) {
+        let bucket = self.bucket(id);
+        bucket.rotate_right(1);
+        bucket[0] = id.0 as u32;
+    }
+
+    /// Whether `id` is known; it is not any more then.
+    fn forget(&mut self, id: PageId) -> bool {
+        let bucket = self.bucket(id);
+        let at = bucket.iter().position(|&known| known == id.0 as u32 && !id.is_none());
+        if let Some(at) = at {
+            bucket[at..].rotate_left(1);
+            bucket[BUCKET - 1] = 0;
+        }
+        at.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(queues: &Queues, frames: &Frames, queue: Queue) -> Vec<u32> {
+        let links = |frame: &u32| frames.header(*frame).links.behind.load(Relaxed);
+        std::iter::successors(queues.first(queue), |frame| Some(links(frame)).filter(|&next| next != NONE))
+            .collect()
+    }
+
+    #[test]
+    fn frames_leave_in_the_order_they_came() {
+        let frames = Frames::new(8, 4096).unwrap();
+        let mut queues = Queues::new(8);
+        for frame in 0..5 {
+            queues.enter(&frames, frame, PageId(u64::from(frame) + 100));
+        }
+        assert_eq!(order(&queues, &frames, Queue::Probation), [0, 1, 2, 3, 4]);
+        queues.requeue(&frames, 0);
+        queues.remove(&frames, 3);
+        assert_eq!(queues.remove(&frames, 3), None, "it is in none any more");
+        queues.touched(&frames, 2, Queue::Probation);
+        assert_eq!(order(&queues, &frames, Queue::Probation), [1, 4, 0]);
+        assert_eq!(order(&queues, &frames, Queue::Main), [2]);
+        queues.evicted(&frames, 1, PageId(101));
+        queues.enter(&frames, 1, PageId(101));
+        assert_eq!(order(&queues, &frames, Queue::Main), [2, 1], "the ghost knew it");
+        assert_eq!((queues.len(Queue::Probation), queues.len(Queue::Main)), (2, 2));
+    }
+
+    #[test]
+    fn a_page_stays_for_each_round_it_was_touched_in() {
+        let frames = Frames::new(4, 4096).unwrap();
+        let mut queues = Queues::new(4);
+        queues.enter(&frames, 0, PageId(1));
+        for rounds in [1, 2, 3, 7] {
+            queues.touched(&frames, 0, Queue::Probation);
+            (0..rounds).for_each(|_| queues.touched(&frames, 0, Queue::Main));
+            let spared = (0..20).take_while(|_| queues.spare(&frames, 0)).count() as u32;
+            assert_eq!(spared, rounds.min(COUNT_MAX) - 1, "the last look evicts it");
+        }
+    }
+
+    #[test]
+    fn the_ghost_forgets_about_as_many_as_it_was_made_for() {
+        let mut ghost = Ghost::new(2000);
+        (1..=3000).for_each(|id| ghost.remember(PageId(id)));
+        assert!((2600..=3000).filter(|&id| ghost.forget(PageId(id))).count() > 370);
+        assert!((1..=1000).filter(|&id| ghost.forget(PageId(id))).count() < 50);
+        assert!(!ghost.forget(PageId(2990)), "what was asked for once is forgotten");
+        assert!(!ghost.forget(PageId::NONE));
+    }
+}
