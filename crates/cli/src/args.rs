@@ -48,6 +48,8 @@ pub enum Command {
     Stat(DatabaseArgs),
     /// Check every page and entry of a database; exit code 3 when something is damaged
     Verify(DatabaseArgs),
+    /// Make the page file of a database as short as what is in it allows
+    Compact(DatabaseArgs),
     /// Show what this machine has: NUMA nodes with measured speed, DAX devices, the disk
     Devices(DevicesArgs),
 }

@@ -1,6 +1,7 @@
 //! One file per command. Each has a `run` that takes the parsed flags and, where it needs a database, an [`Opener`].
 
 mod bench;
+mod compact;
 mod compare;
 mod demo;
 mod devices;
@@ -41,6 +42,7 @@ fn dispatch(command: Command, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         Command::Scan(args) => entries::scan(&args, opener, output),
         Command::Stat(args) => stat::run(&args, opener, output),
         Command::Verify(args) => verify::run(&args, opener, output),
+        Command::Compact(args) => compact::run(&args, opener, output),
         Command::Devices(args) => devices::run(&args, output),
     }
 }

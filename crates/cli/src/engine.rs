@@ -4,15 +4,15 @@
 //! it needs recovery first. It is then opened for writing, which recovers it, and looked at like that.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use terrace::{Db, Error, MemoryDirectory, Stats, Table, Transaction, WriteBatch};
 
 use crate::failure::{Failure, Outcome};
 use crate::store::{
-    Access, Counters, Damage, Database, Durability, Ending, Opener, Settings, Stat, Store, TableStat,
-    Verification, Visit,
+    Access, Compacted, Counters, Damage, Database, Durability, Ending, Opener, Settings, Stat, Store,
+    TableStat, Verification, Visit,
 };
 use crate::units::show_size;
 
@@ -102,6 +102,19 @@ impl Database for Opened {
             entries_checked: report.entries_checked,
             errors: report.errors.into_iter().map(damage).collect(),
         })
+    }
+
+    fn compact(&self, progress: &mut dyn FnMut(&Compacted)) -> Outcome<Compacted> {
+        let compacted = |done: &terrace::Compaction| Compacted {
+            file_bytes_before: done.file_bytes_before,
+            file_bytes_after: done.file_bytes_after,
+            pages_moved: done.pages_moved,
+        };
+        let done = self.db.compact_with(|so_far| {
+            progress(&compacted(so_far));
+            ControlFlow::Continue(())
+        })?;
+        Ok(compacted(&done))
     }
 
     fn settings(&self) -> BTreeMap<&'static str, String> {

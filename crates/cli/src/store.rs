@@ -73,6 +73,10 @@ pub trait Database: Send + Sync {
     fn verify(&self) -> Outcome<Verification> {
         Err(Failure::Work("this engine is measured only; use its own tools to check its files".to_owned()))
     }
+    /// Makes its page file shorter, likewise, and tells `progress` what is done so far.
+    fn compact(&self, _progress: &mut dyn FnMut(&Compacted)) -> Outcome<Compacted> {
+        Err(Failure::Work("this engine is measured only; use its own tools to compact its files".to_owned()))
+    }
     /// The settings it runs with, in the engine's own words, and its version: told with every measurement.
     fn settings(&self) -> BTreeMap<&'static str, String> {
         BTreeMap::new()
@@ -222,6 +226,17 @@ pub struct TableStat {
     pub entries: u64,
     /// Pages of its tree, where the engine counts them by table.
     pub pages: Option<u64>,
+}
+
+/// What `terrace compact` did.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Compacted {
+    /// Bytes of the page file before.
+    pub file_bytes_before: u64,
+    /// Bytes of the page file now.
+    pub file_bytes_after: u64,
+    /// Pages that were moved.
+    pub pages_moved: u64,
 }
 
 /// What `terrace verify` found.

@@ -15,6 +15,7 @@
 //! | `write_back.rs` | images on their way to the store                                     |
 //! | `checkpoint.rs` | chunks, directory, superblock, the cut of the log                    |
 //! | `cleaner.rs`    | emptying sparse segments                                             |
+//! | `compact.rs`    | making the page file shorter                                         |
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
 //! | `create.rs`     | the files a pool lives on, and how they begin                        |
@@ -27,6 +28,7 @@ pub(crate) mod backoff;
 mod change;
 mod checkpoint;
 mod cleaner;
+mod compact;
 mod create;
 mod frames;
 mod guard;
@@ -37,7 +39,7 @@ mod pool;
 mod queues;
 mod recovery;
 #[cfg(test)]
-mod replacement_tests;
+pub(crate) mod replacement_tests;
 mod stats;
 mod sweep;
 mod table;

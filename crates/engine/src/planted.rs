@@ -59,11 +59,13 @@ pub enum Bug {
     ReadOwnStaleVersion,
     /// Range reads are validated without looking for foreign keys in flight.
     NoRangeCheck,
+    /// The page file is made shorter before a superblock that needs no more of it is durable.
+    TruncateBeforeSuperblock,
 }
 
 impl Bug {
     /// Every planted bug, in the order of the list in docs/testing.md.
-    pub const ALL: [Bug; 26] = [
+    pub const ALL: [Bug; 27] = [
         Bug::SkipLogSync,
         Bug::SkipStoreSync,
         Bug::AcknowledgeBeforeFlush,
@@ -90,6 +92,7 @@ impl Bug {
         Bug::LoseEvictionWrite,
         Bug::ReadOwnStaleVersion,
         Bug::NoRangeCheck,
+        Bug::TruncateBeforeSuperblock,
     ];
 }
 

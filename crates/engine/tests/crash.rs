@@ -90,7 +90,11 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
             let table = db.open_table(&name)?;
             transaction.put(&table, "aborted", vec![9; random.random_range(1..30_000)])?;
         }
-        4..40 => {
+        4 => {
+            db.compact()?;
+            ledger.durable();
+        }
+        5..40 => {
             let table = db.open_table(&name)?;
             let key = random.random_range(0..500u16).to_be_bytes().to_vec();
             if random.random_range(0..4) == 0 {

@@ -40,6 +40,12 @@ impl Pool {
         }
     }
 
+    /// Makes the page file as long as makes this share of it live, and keeps it from growing beyond.
+    #[cfg(test)]
+    pub(crate) fn limit_to_fill(&self, fill: f64) -> Result<()> {
+        self.space.limit_to_fill(fill)
+    }
+
     /// All pages that exist, once everything freed is gone.
     pub(crate) fn existing(&self) -> Result<Vec<PageId>> {
         self.wal.flush_to(self.wal.tail())?;

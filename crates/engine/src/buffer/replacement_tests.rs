@@ -84,20 +84,20 @@ struct Mix {
 }
 
 /// Ranks by Zipf's law (Gray et al., SIGMOD 1994).
-struct Zipf {
+pub(crate) struct Zipf {
     records: f64,
     zeta: f64,
     eta: f64,
 }
 
 impl Zipf {
-    fn new(records: u64) -> Zipf {
+    pub(crate) fn new(records: u64) -> Zipf {
         let zeta = |n: u64| (1..=n).map(|rank| (rank as f64).powf(-THETA)).sum::<f64>();
         let eta = (1.0 - (2.0 / records as f64).powf(1.0 - THETA)) / (1.0 - zeta(2) / zeta(records));
         Zipf { records: records as f64, zeta: zeta(records), eta }
     }
 
-    fn rank(&self, random: &mut SmallRng) -> u64 {
+    pub(crate) fn rank(&self, random: &mut SmallRng) -> u64 {
         let uniform: f64 = random.random();
         match uniform * self.zeta {
             below if below < 1.0 => 0,
