@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace::{Db, Durability, Mode, Result, SimulatedDisk, WriteBatch};
+use terrace::{Db, Durability, Error, Mode, Result, SimulatedDisk, Swap, WriteBatch};
+use terrace_block::CallKind;
 
 type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 
@@ -94,7 +95,43 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
             db.compact()?;
             ledger.durable();
         }
-        5..40 => {
+        5..7 => {
+            let table = db.open_table(&name)?;
+            let bound = |random: &mut SmallRng| random.random_range(0..500u16).to_be_bytes().to_vec();
+            let (low, high) = (bound(random), bound(random));
+            let before = entries.len();
+            entries.retain(|key, _| !(low <= *key && *key < high));
+            let removed = (before - entries.len()) as u64;
+            ledger.states.push(next);
+            match table.delete_range(low..high) {
+                Err(Error::TransactionTooLarge { .. }) => _ = ledger.states.pop(),
+                deleted => assert_eq!(deleted?, removed),
+            }
+            if ledger.singles == Durability::Sync {
+                ledger.durable();
+            }
+        }
+        7..9 => {
+            let table = db.open_table(&name)?;
+            let key = random.random_range(0..500u16).to_be_bytes().to_vec();
+            let now = entries.get(&key).cloned();
+            let expected = if random.random_range(0..4) == 0 { None } else { now.clone() };
+            let new = (random.random_range(0..4) > 0).then(|| value(random));
+            let right = expected == now;
+            if right {
+                match &new {
+                    Some(new) => entries.insert(key.clone(), new.clone()),
+                    None => entries.remove(&key),
+                };
+                ledger.states.push(next);
+            }
+            let swap = table.compare_and_swap(&key, expected.as_deref(), new.as_deref())?;
+            assert_eq!(swap, if right { Swap::Done } else { Swap::Found(now) });
+            if right && ledger.singles == Durability::Sync {
+                ledger.durable();
+            }
+        }
+        9..40 => {
             let table = db.open_table(&name)?;
             let key = random.random_range(0..500u16).to_be_bytes().to_vec();
             if random.random_range(0..4) == 0 {
@@ -137,16 +174,36 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
     Ok(())
 }
 
+/// What a read-only opening finds on a disk like `disk`; no tables where there is no database yet.
+fn read_only(disk: &SimulatedDisk) -> Tables {
+    let disk = disk.killed();
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).read_only(true);
+    let found = match builder.open("") {
+        Ok(db) => {
+            assert_eq!(db.verify().unwrap().errors, []);
+            contents(&db).unwrap()
+        }
+        Err(Error::NotADatabase { .. }) => Tables::new(),
+        Err(error) => panic!("opening read-only failed: {error}"),
+    };
+    let reading = [CallKind::Read, CallKind::Open, CallKind::Exists, CallKind::Lock];
+    let calls = reading.map(|kind| disk.calls_of(kind)).iter().sum::<u64>();
+    assert_eq!(calls, disk.calls(), "something was changed");
+    found
+}
+
 /// Opens what is left of the disk, through some more power cuts, and holds it against the ledger.
 fn recover(disk: &SimulatedDisk, ledger: &mut Ledger, random: &mut SmallRng) -> (SimulatedDisk, Db) {
     let mut disk = disk.survivor(random.random());
     for cuts_left in (0..4).rev() {
+        let seen = read_only(&disk);
         if cuts_left > 0 && random.random_range(0..2) == 0 {
             disk.crash_at(disk.calls() + random.random_range(1..150));
         }
         let opened = open(&disk, ledger, random).and_then(|db| Ok((contents(&db)?, db)));
         match opened {
             Ok((found, db)) if disk.crashed().is_none() => {
+                assert!(seen == found, "read-only it was otherwise: {}", difference(&found, &seen));
                 let at = ledger.states.iter().rposition(|state| *state == found);
                 let Some(at) = at else {
                     let wanted = ledger.states.iter().map(|state| difference(state, &found));

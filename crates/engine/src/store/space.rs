@@ -342,12 +342,7 @@ impl Space {
             let live = f64::from(segments.live[segment as usize]) / all;
             let age =
                 segments.handed_out - segments.filled_at[segment as usize] + self.geometry.segment_pages;
-            match std::env::var("DBG").as_deref() {
-                Ok("greedy") => 1.0 / live,
-                Ok("lfs") => (1.0 - live) * age as f64 / (1.0 + live),
-                Ok("sqrt") => (1.0 - live) * (age as f64).sqrt() / live,
-                _ => (1.0 - live) * age as f64 / live,
-            }
+            (1.0 - live) * age as f64 / live
         };
         (0..segments.live.len() as u64)
             .filter(|&segment| (1..=live_max).contains(&u64::from(segments.live[segment as usize])))
