@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::pool::Pool;
 use super::table::Location;
 use super::upkeep::Upkeep;
-use super::write_back::{SPARE_SEGMENTS, places};
+use super::write_back::places;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
@@ -84,8 +84,7 @@ impl Pool {
         if numbers.is_empty() {
             return Ok(());
         }
-        let runs =
-            self.space.allocate_or_grow(numbers.len() as u64, SPARE_SEGMENTS.min(1), Stream::Changed)?;
+        let runs = self.space.allocate_or_grow(numbers.len() as u64, 0, Stream::Changed)?;
         let (appended, images) =
             self.write_chunk_images(upkeep, numbers, current, &runs).inspect_err(|_| {
                 if !planted(Bug::ChunkInPlace) {
@@ -260,8 +259,7 @@ impl Pool {
         blocks: &[usize],
         written: &mut Vec<(usize, Mapped)>,
     ) -> Result<()> {
-        let runs =
-            self.space.allocate_or_grow(blocks.len() as u64, SPARE_SEGMENTS.min(1), Stream::Changed)?;
+        let runs = self.space.allocate_or_grow(blocks.len() as u64, 0, Stream::Changed)?;
         for (slot, (&block, place)) in blocks.iter().zip(places(&runs)).enumerate() {
             let image = &mut upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
             start_image(image, Kind::Directory, block as u64, self.wal.durable());

@@ -20,8 +20,9 @@ use crate::store::place::Mapped;
 use crate::store::space::{Run, Stream};
 use crate::wal::{Class, MappingEntry, RecordBuilder};
 
-/// Segments that write-back leaves to the cleaner.
-pub(super) const SPARE_SEGMENTS: u64 = 2;
+/// Segments that write-back leaves to the cleaner: one for what it moves, one for what it writes because it is dirty, one
+/// for chunks.
+pub(super) const SPARE_SEGMENTS: u64 = 3;
 
 /// An image in the staging buffer.
 #[derive(Clone, Copy, Debug)]
