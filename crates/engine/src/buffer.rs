@@ -9,6 +9,7 @@
 //! | `pool.rs`       | faults, and who may wait for what                                    |
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
 //! | `sweep.rs`      | replacement                                                          |
+//! | `resize.rs`     | more frames, or fewer                                                |
 //! | `change.rs`     | logged changes, new pages, freed pages                               |
 //! | `upkeep.rs`     | the background work and its thread                                   |
 //! | `write_back.rs` | images on their way to the store                                     |
@@ -34,6 +35,7 @@ mod latch;
 mod mapping;
 mod pool;
 mod recovery;
+mod resize;
 mod stats;
 mod sweep;
 mod table;

@@ -4,6 +4,7 @@
 //! |------------------|------------------------------------------------------------------------|
 //! | `open.rs`        | creating, locking, recovering                                          |
 //! | `core.rs`        | what all handles share; the threads; closing                           |
+//! | `budget.rs`      | the budget, and changing it                                            |
 //! | `catalog.rs`     | tables by name                                                         |
 //! | `table.rs`       | single operations                                                      |
 //! | `transaction.rs` | several operations as one                                              |
@@ -20,6 +21,7 @@
 //! | `overlay.rs`     | reading without writing                                                |
 
 pub(crate) mod batch;
+pub(crate) mod budget;
 pub(crate) mod catalog;
 pub(crate) mod commit;
 pub(crate) mod core;
@@ -254,6 +256,33 @@ impl Db {
         self.shared.check_writable()?;
         self.shared.free_all_garbage()?;
         self.shared.pool.checkpoint_now(true)
+    }
+
+    /// Changes the budget ([`Builder::dram`]) to `bytes`, at most [`Builder::dram_max`], while others go on working.
+    ///
+    /// Raised, the memory is there when this returns. Lowered, it has been given back to the system then: pages in
+    /// the frames that go are written if they are dirty, and dropped. That may take as long as writing all of them.
+    /// What is fixed at open, as the log's buffer, stays as it is; `docs/tiers.md` has the list.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).dram_max(64 << 20).open("")?;
+    /// db.set_dram(32 << 20)?;
+    /// assert_eq!(db.stats().budget_bytes, 32 << 20);
+    /// db.set_dram(2 << 20)?;
+    /// assert!(db.set_dram(128 << 20).is_err());
+    /// assert_eq!(db.stats().budget_bytes, 2 << 20);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Config`] for too much, and for too little with what would do; [`Error::Memory`] if the system refuses
+    /// the memory; [`Error::OutOfFrames`] if pages stay in use for many seconds; [`Error::Full`], [`Error::Poisoned`],
+    /// [`Error::Io`] if dirty pages cannot be written. The budget is the old one then.
+    pub fn set_dram(&self, bytes: u64) -> Result<()> {
+        self.shared.set_dram(bytes)
     }
 
     /// What the database has done and what it takes.

@@ -6,7 +6,7 @@
 //! changes several pages faults all of them in, latches them without waiting, and on refusal gives up everything and
 //! starts again. That rule is what makes waiting for frames and log space free of deadlocks.
 //!
-//! Lock order: upkeep, page latch, events, free frames, page ids, segments of the space.
+//! Lock order: resizing, upkeep, page latch, events, free frames, page ids, segments of the space.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -96,6 +96,8 @@ pub(crate) struct Pool {
     pub(super) upkeep_runs: AtomicBool,
     /// Recovery: pages that are allocated but that the log alone knows, until redo puts them into a frame.
     pub(super) unwritten: Mutex<std::collections::HashSet<u64>>,
+    /// Held by who changes the number of frames.
+    pub(super) resizing: Mutex<()>,
     /// The highest commit timestamp drawn; the transaction layer keeps it, the superblock stores it.
     pub(crate) highest_timestamp: Arc<Padded<AtomicU64>>,
 }

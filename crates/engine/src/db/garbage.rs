@@ -238,7 +238,7 @@ impl Core {
 
     /// Pages that one record may touch, so that they fit the frames together.
     fn step_pages(&self, most: usize) -> usize {
-        (self.settings.split.frames as usize / 32).clamp(2, most)
+        (self.pool.frames() as usize / 32).clamp(2, most)
     }
 
     /// Changes the garbage tree and frees `free`, for the system, in one record.

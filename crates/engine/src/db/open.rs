@@ -20,6 +20,7 @@ use rand::{RngExt, SeedableRng};
 use terrace_block::{Directory, FileDirectory, LockError, OpenMode};
 
 use super::Db;
+use super::budget::Budget;
 use super::core::{CATALOG, CATALOG_ROOT, Core, Counters, GARBAGE_ROOT, Settings, Shared, TableState};
 use super::overlay::Overlay;
 use super::undo::KeyUndo;
@@ -52,6 +53,7 @@ const PAGES_MAX: u64 = 1 << 28;
 /// Opens or creates the database that `builder` describes.
 pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     let dram = builder.dram_bytes()?;
+    let dram_max = builder.dram_bytes_max(dram)?;
     let layout = builder.new_layout()?;
     let may_create = builder.create && !builder.read_only;
     let directory = match &builder.directory {
@@ -86,6 +88,7 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     let split = Split::new(dram, builder.old_version_bytes_max, page_bytes, file_pages)?;
     let options = PoolOptions {
         frames: split.frames,
+        frames_max: Split::frames_max(dram_max, page_bytes),
         log_buffer_bytes: split.log_buffer as usize,
         staging_bytes: split.staging as usize,
         pages_max: PAGES_MAX,
@@ -118,9 +121,10 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         durability: builder.durability,
         snapshot_age_max: builder.snapshot_age_max,
         read_only: builder.read_only,
-        split,
+        dram_max,
+        old_version_bytes_max: builder.old_version_bytes_max,
     };
-    let core = assemble(pool, settings, counters, lock)?;
+    let core = assemble(pool, settings, split, counters, lock)?;
     if !core.settings.read_only {
         core.load_garbage()?;
         if core.pool.mode() == Mode::Inline {
@@ -133,16 +137,16 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
 fn assemble(
     pool: Pool,
     settings: Settings,
+    split: Split,
     counters: Counters,
     lock: Option<Box<dyn Send + Sync>>,
 ) -> Result<Core> {
-    let split = settings.split;
     Ok(Core {
         clock: Clock::counting_on(Arc::clone(&pool.highest_timestamp), split.clock_window),
         gate: Gate::new(),
         locks: LockTable::new(split.lock_slots),
         flight: InFlight::new(),
-        versions: Versions::new(old_versions(&pool, split))?,
+        versions: Versions::new(old_versions(&pool, &settings, split))?,
         pool,
         snapshots: Snapshots::new(Arc::new(MonotonicTime::new())),
         catalog: Arc::new(TableState::new(CATALOG, CATALOG_ROOT, "the catalog")),
@@ -150,6 +154,7 @@ fn assemble(
         garbage: Default::default(),
         chains: Default::default(),
         counters,
+        budget: Budget::new(split),
         settings,
         lock: Mutex::new(lock),
         collector: Default::default(),
@@ -158,11 +163,15 @@ fn assemble(
 
 /// Room for old versions: what the budget has for them, and addresses for what transactions may push beyond that
 /// before anything can be dropped, which is what the log and the clock's window let them.
-fn old_versions(pool: &Pool, split: Split) -> Room {
+fn old_versions(pool: &Pool, settings: &Settings, split: Split) -> Room {
     let entry_bytes_max = max_record(pool.page_bytes());
     let bytes_max = split.versions as usize;
     let in_flight = pool.wal().stats().capacity as usize + split.clock_window * entry_bytes_max;
-    let bytes_reserved = 2 * (bytes_max + in_flight);
+    let bytes_later = match settings.old_version_bytes_max {
+        Some(_) => split.versions,
+        None => Split::versions_share(settings.dram_max),
+    };
+    let bytes_reserved = 2 * (bytes_max.max(bytes_later as usize) + in_flight);
     Room { chains: split.lock_slots, bytes_max, bytes_reserved, entry_bytes_max }
 }
 
