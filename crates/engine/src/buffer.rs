@@ -16,6 +16,7 @@
 //! | `checkpoint.rs` | chunks, directory, superblock, the cut of the log                    |
 //! | `cleaner.rs`    | emptying sparse segments                                             |
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
+//! | `census.rs`     | which pages a verification has met, and which were changed meanwhile  |
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
 //! | `create.rs`     | the files a pool lives on, and how they begin                        |
 //! | `recovery.rs`   | from superblock and log to a pool that is as it was                  |
@@ -24,6 +25,7 @@
 #[cfg(test)]
 mod audit;
 pub(crate) mod backoff;
+pub(crate) mod census;
 mod change;
 mod checkpoint;
 mod cleaner;

@@ -5,6 +5,7 @@
 //! before the LSN is drawn until every page knows it is dirty, so that a checkpoint which computes the cut meanwhile
 //! stays below.
 
+use super::census::Known;
 use super::guard::WriteGuard;
 use super::pool::{Event, Pool, Stop};
 use super::table::Location;
@@ -122,10 +123,12 @@ impl Pool {
                     self.note_change(guard, lsn);
                 }
                 Edit::Create(new, content) => {
+                    self.note_renewed(new.id);
                     page::set_lsn(content, lsn);
                     self.bring_into_being(new, lsn, content);
                 }
                 Edit::Free(guard) => {
+                    self.note_renewed(guard.id());
                     self.note_change(&guard, lsn);
                     let id = guard.id();
                     guard.give_back_freed();
@@ -159,6 +162,13 @@ impl Pool {
         self.note_change(&guard, appended.lsn);
         drop(ticket);
         Ok(appended)
+    }
+
+    /// A page is about to come into being, or to cease to exist.
+    fn note_renewed(&self, id: PageId) {
+        if let Some(census) = self.census() {
+            census.note(id, Known::Renewed);
+        }
     }
 
     /// The page in `guard` was changed by the record at `lsn`.

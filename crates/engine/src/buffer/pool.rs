@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use terrace_block::{AlignedBuffer, BlockDevice};
 
 use super::backoff::Backoff;
+use super::census::CensusPlace;
 use super::frames::Frames;
 use super::guard::{ReadGuard, WriteGuard};
 use super::latch::Word;
@@ -96,6 +97,8 @@ pub(crate) struct Pool {
     pub(super) upkeep_runs: AtomicBool,
     /// Recovery: pages that are allocated but that the log alone knows, until redo puts them into a frame.
     pub(super) unwritten: Mutex<std::collections::HashSet<u64>>,
+    /// Told of what changes hands while a verification runs.
+    pub(super) census: CensusPlace,
     /// Held by who changes the number of frames.
     pub(super) resizing: Mutex<()>,
     /// The highest commit timestamp drawn; the transaction layer keeps it, the superblock stores it.
@@ -144,12 +147,6 @@ impl Pool {
     pub(crate) fn is_marked(&self, id: PageId) -> Option<bool> {
         let entry = self.table.entry(id)?;
         matches!(entry.location(), Location::Frame(_)).then(|| entry.latch().load().is_marked())
-    }
-
-    /// Page ids from here on were never used.
-    #[cfg(test)]
-    pub(crate) fn page_ids_end(&self) -> u64 {
-        self.ids.lock().end
     }
 
     /// A point of a change, of write-back or of a checkpoint at which other threads may have done anything to any page

@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::core::{Core, TableState};
 use super::garbage::{GARBAGE, GarbageKey, Transfer};
 use super::undo::{Inverse, OldEntry};
+use crate::buffer::census::Known;
 use crate::buffer::{Grant, Pool};
 use crate::config::Durability;
 use crate::error::{Error, Result};
@@ -236,6 +237,7 @@ impl Core {
             pushed += 1;
             Ok(())
         });
+        self.note_passing(steps(), &transfers);
         let mut chain = Chain {
             core: self,
             timestamp,
@@ -319,6 +321,25 @@ impl Core {
         })
         .expect("counting does not fail");
         estimate
+    }
+
+    /// Tells a verification that runs meanwhile which values and tables are about to change hands.
+    fn note_passing<'w>(
+        &self,
+        steps: impl Iterator<Item = ((TableId, &'w Arc<[u8]>, &'w Write), &'w Option<Old>)>,
+        transfers: &[Transfer],
+    ) {
+        let Some(census) = self.pool.census() else { return };
+        let pass_on = |head: PageId| _ = census.note(head, Known::PassedOn);
+        for ((_, _, write), old) in steps {
+            if let Write::Put(NewValue::Overflow(OverflowRef(reference))) = write {
+                Reference::decode(reference).into_iter().for_each(|new| pass_on(new.head));
+            }
+            old.as_ref().and_then(Old::reference).into_iter().for_each(|old| pass_on(old.head));
+        }
+        for Transfer::Claim(key, reference) | Transfer::Discard(key, reference) in transfers {
+            pass_on(reference.map_or(key.id(), |reference| reference.head));
+        }
     }
 
     fn apply_all<'w>(

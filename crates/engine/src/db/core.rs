@@ -132,6 +132,8 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) settings: Settings,
     pub(crate) budget: Budget,
+    /// Held by who verifies.
+    pub(crate) verifying: Mutex<()>,
     /// The lock on the directory.
     pub(crate) lock: Mutex<Option<Box<dyn Send + Sync>>>,
     pub(crate) collector: Collector,

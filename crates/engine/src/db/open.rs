@@ -155,6 +155,7 @@ fn assemble(
         chains: Default::default(),
         counters,
         budget: Budget::new(split),
+        verifying: Mutex::default(),
         settings,
         lock: Mutex::new(lock),
         collector: Default::default(),

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use terrace_block::AlignedBuffer;
 
 use super::analysis::{Analysis, Loser};
+use crate::buffer::census::CensusPlace;
 use crate::buffer::create::PoolOptions;
 use crate::buffer::frames::Frames;
 use crate::buffer::pool::{Bell, PageIds, Pool};
@@ -93,6 +94,7 @@ impl Analysis<'_> {
             highest_timestamp: Arc::new(Padded(AtomicU64::new(self.highest.0))),
             upkeep_runs: AtomicBool::new(false),
             unwritten: Mutex::new(self.unwritten),
+            census: CensusPlace::default(),
             resizing: Mutex::new(()),
         };
         let mut losers: Vec<Loser> = self.open.into_values().collect();
