@@ -7,6 +7,8 @@
 //! | `budget.rs`      | the budget, and changing it                                            |
 //! | `catalog.rs`     | tables by name                                                         |
 //! | `table.rs`       | single operations                                                      |
+//! | `single.rs`      | the commit of one key                                                  |
+//! | `swap.rs`        | changing a key depending on its value                                  |
 //! | `transaction.rs` | several operations as one                                              |
 //! | `batch.rs`       | several writes as one                                                  |
 //! | `snapshot.rs`    | reading at one moment                                                  |
@@ -34,6 +36,7 @@ pub(crate) mod read;
 pub(crate) mod scan;
 pub(crate) mod single;
 pub(crate) mod snapshot;
+pub(crate) mod swap;
 pub(crate) mod table;
 pub(crate) mod transaction;
 pub(crate) mod undo;

@@ -182,6 +182,34 @@ fn nothing_is_reported_of_a_sound_database_that_changes() {
     }
 }
 
+/// What the first of many seeds reports with `bug`; the same seed reports nothing without.
+#[cfg(feature = "planted-bugs")]
+fn caught(bug: crate::planted::Bug) -> Vec<crate::Damage> {
+    let found = |seed, bug| {
+        let db = open();
+        let others = Others::new(&db, seed);
+        crate::planted::plant(bug);
+        let (_, report) = beside(others, || db.verify().unwrap());
+        crate::planted::plant(None);
+        report.errors
+    };
+    let seed = (0..60).find(|&seed| !found(seed, Some(bug)).is_empty()).expect("the bug is caught");
+    assert_eq!(found(seed, None), [], "TERRACE_SEED={seed}");
+    found(seed, Some(bug))
+}
+
+#[test]
+#[cfg(feature = "planted-bugs")]
+fn catches_renewal_untold() {
+    assert!(!caught(crate::planted::Bug::RenewalUntold).is_empty());
+}
+
+#[test]
+#[cfg(feature = "planted-bugs")]
+fn catches_passing_untold() {
+    assert!(!caught(crate::planted::Bug::PassingUntold).is_empty());
+}
+
 /// A page with the content of an empty leaf that nothing refers to.
 fn leak(db: &Db) -> PageId {
     let pool = &db.shared.pool;
