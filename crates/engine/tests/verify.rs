@@ -35,7 +35,7 @@ fn work(db: &Db, random: &mut SmallRng) -> Result<()> {
     let table = db.open_or_create_table(["a", "b", "c"][random.random_range(0..3)])?;
     let key = random.random_range(0..KEYS);
     match random.random_range(0..200) {
-        0..110 => _ = table.put(key.to_be_bytes(), value(random))?,
+        0..110 => table.put(key.to_be_bytes(), value(random))?,
         110..150 => _ = table.delete(key.to_be_bytes())?,
         150..170 => {
             let mut transaction = db.begin();
@@ -56,7 +56,7 @@ fn work(db: &Db, random: &mut SmallRng) -> Result<()> {
         }
         198 => db.drop_table(["a", "b", "c"][random.random_range(0..3)])?,
         _ => {
-            let _ = db.create_table("temporary")?.put("k", value(random))?;
+            db.create_table("temporary")?.put("k", value(random))?;
             db.drop_table("temporary")?;
         }
     }
@@ -65,7 +65,7 @@ fn work(db: &Db, random: &mut SmallRng) -> Result<()> {
 
 #[test]
 fn threads_that_change_everything_are_no_damage() {
-    let runs = std::env::var("TERRACE_RUNS").map_or(25, |runs| runs.parse::<u64>().unwrap());
+    let runs = std::env::var("TERRACE_RUNS").map_or(100, |runs| runs.parse::<u64>().unwrap());
     let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(6 << 20).log_max(4 << 20);
     let db = builder.durability(Durability::Buffered).open("").unwrap();
     let (done, commits) = (AtomicBool::new(false), AtomicU64::new(0));

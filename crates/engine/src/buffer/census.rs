@@ -1,18 +1,14 @@
 //! What a verification knows of each page, while others go on changing them: two bits a page.
 //!
-//! ```text
-//!   unmet  <  met  <  passed on  <  renewed
-//! ```
+//! - *Unmet*: nothing, or *met*: it was found where it belongs.
+//! - *Renewed*: it came into being or was freed since the verification began. Whoever it belonged to when it was met, or
+//!   will belong to, all of that is right. So are pages that there was no id for then.
+//! - *Passed on*: the head of a long value, or the root of a table, that has changed hands since: between its table and the
+//!   garbage tree. Which of the two it, and what is under it, was met in, if any, says nothing then. A head is also passed
+//!   on when one of a longer part of its value, which is written from its end to its beginning, takes its place.
 //!
-//! - *Met*: it was found where it belongs.
-//! - *Passed on*: the head of a long value, or the root of a table, that has changed hands since the verification
-//!   began: between its table and the garbage tree. Which of the two it, and what is under it, was met in, if any, says
-//!   nothing then.
-//! - *Renewed*: it came into being or was freed since. Whoever it belonged to when it was met, or will belong to, all of
-//!   that is right. So are pages that there was no id for when the verification began.
-//!
-//! What is known only ever goes up. Who changes a page's owner says so before the change is made, so whoever finds the
-//! page where it is now finds that, too.
+//! Who changes a page's owner says so before the change is made, so whoever finds the page where it is now finds that,
+//! too. Of these changes the last one counts; that a page is met counts only where there was none.
 //!
 //! **The beginning.** A change that began before the census was there does not tell it. Commits are kept out while it is
 //! put there (the caller is alone inside the gate), and are few microseconds of waiting for others; changes outside of
@@ -33,17 +29,17 @@ use crate::ids::PageId;
 const PAGES_PER_WORD: u64 = 32;
 
 /// What is known of a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     Unmet,
     Met,
-    PassedOn,
     Renewed,
+    PassedOn,
 }
 
 impl Known {
     fn of(bits: u64) -> Known {
-        [Known::Unmet, Known::Met, Known::PassedOn, Known::Renewed][bits as usize & 3]
+        [Known::Unmet, Known::Met, Known::Renewed, Known::PassedOn][bits as usize & 3]
     }
 }
 
@@ -76,14 +72,28 @@ impl Census {
         }
     }
 
-    /// Notes that page `id` is `now`, unless more is known; returns what was known.
-    pub(crate) fn note(&self, id: PageId, now: Known) -> Known {
+    /// Page `id` was met; returns what was known of it.
+    pub(crate) fn meet(&self, id: PageId) -> Known {
+        self.update(id, |known| if known == Known::Unmet { Known::Met } else { known })
+    }
+
+    /// Page `id` is about to come into being, or to be freed.
+    pub(crate) fn renew(&self, id: PageId) {
+        self.update(id, |_| Known::Renewed);
+    }
+
+    /// Page `head` is about to change hands with all that is under it.
+    pub(crate) fn pass_on(&self, head: PageId) {
+        self.update(head, |_| Known::PassedOn);
+    }
+
+    fn update(&self, id: PageId, next: impl Fn(Known) -> Known) -> Known {
         let Some((word, shift)) = self.word(id) else { return Known::Renewed };
-        let raise = |bits: u64| {
-            let raised = (now as u64).max(bits >> shift & 3);
-            Some(bits & !(3 << shift) | raised << shift)
+        let update = |bits: u64| {
+            let next = next(Known::of(bits >> shift)) as u64;
+            Some(bits & !(3 << shift) | next << shift)
         };
-        let before = word.fetch_update(SeqCst, Relaxed, raise);
+        let before = word.fetch_update(SeqCst, Relaxed, update);
         Known::of(before.unwrap_or_else(|bits| bits) >> shift)
     }
 
@@ -157,19 +167,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_only_goes_up() {
+    fn the_last_change_counts_and_a_meeting_only_without_one() {
         let census = Census::of(100).unwrap();
-        let all = [Known::Unmet, Known::Met, Known::PassedOn, Known::Renewed];
-        for (number, first) in (1..).zip(all) {
-            for (offset, second) in (0..).zip(all) {
-                let id = PageId(number * 10 + offset);
-                assert_eq!(census.note(id, first), Known::Unmet);
-                assert_eq!(census.note(id, second), first);
-                assert_eq!(census.known(id), first.max(second));
-            }
+        for id in (1..100).map(PageId) {
+            assert_eq!(census.meet(id), Known::Unmet);
+            assert_eq!(census.meet(id), Known::Met);
+            census.renew(id);
+            assert_eq!((census.meet(id), census.known(id)), (Known::Renewed, Known::Renewed));
+            census.pass_on(id);
+            assert_eq!((census.meet(id), census.known(id)), (Known::PassedOn, Known::PassedOn));
+            assert!(census.passed_on().eq([id]), "neighbours are left alone");
+            census.renew(id);
         }
-        assert_eq!(census.known(PageId(15)), Known::Unmet, "neighbours are left alone");
-        assert_eq!(census.note(PageId(100), Known::Met), Known::Renewed, "there was no such page");
-        assert_eq!(census.passed_on().count(), 5);
+        assert_eq!(census.passed_on().count(), 0);
+        assert_eq!(census.meet(PageId(100)), Known::Renewed, "there was no such page");
     }
 }

@@ -5,7 +5,6 @@
 //! before the LSN is drawn until every page knows it is dirty, so that a checkpoint which computes the cut meanwhile
 //! stays below.
 
-use super::census::Known;
 use super::guard::WriteGuard;
 use super::pool::{Event, Pool, Stop};
 use super::table::Location;
@@ -170,7 +169,7 @@ impl Pool {
         if let Some(census) = self.census()
             && !planted(Bug::RenewalUntold)
         {
-            census.note(id, Known::Renewed);
+            census.renew(id);
         }
     }
 

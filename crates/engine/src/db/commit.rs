@@ -26,7 +26,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::core::{Core, TableState};
 use super::garbage::{GARBAGE, GarbageKey, Transfer};
 use super::undo::{Inverse, OldEntry};
-use crate::buffer::census::Known;
 use crate::buffer::{Grant, Pool};
 use crate::config::Durability;
 use crate::error::{Error, Result};
@@ -346,15 +345,14 @@ impl Core {
         transfers: &[Transfer],
     ) {
         let Some(census) = self.pool.census().filter(|_| !planted(Bug::PassingUntold)) else { return };
-        let pass_on = |head: PageId| _ = census.note(head, Known::PassedOn);
         for ((_, _, write), old) in steps {
             if let Write::Put(NewValue::Overflow(OverflowRef(reference))) = write {
-                Reference::decode(reference).into_iter().for_each(|new| pass_on(new.head));
+                Reference::decode(reference).into_iter().for_each(|new| census.pass_on(new.head));
             }
-            old.as_ref().and_then(Old::reference).into_iter().for_each(|old| pass_on(old.head));
+            old.as_ref().and_then(Old::reference).into_iter().for_each(|old| census.pass_on(old.head));
         }
         for Transfer::Claim(key, reference) | Transfer::Discard(key, reference) in transfers {
-            pass_on(reference.map_or(key.id(), |reference| reference.head));
+            census.pass_on(reference.map_or(key.id(), |reference| reference.head));
         }
     }
 

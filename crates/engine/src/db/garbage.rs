@@ -20,7 +20,6 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use parking_lot::Mutex;
 
 use super::core::{Core, GARBAGE_ROOT};
-use crate::buffer::census::Known;
 use crate::buffer::{Mode, Pool};
 use crate::error::{Error, Result};
 use crate::ids::{PageId, Timestamp};
@@ -276,7 +275,7 @@ impl Core {
                 };
                 let rest = Reference { head, ..reference };
                 if let Some(census) = self.pool.census() {
-                    census.note(head, Known::PassedOn);
+                    census.pass_on(head);
                 }
                 self.garbage_record(put(&key, &rest.encode()), free)?;
                 Ok(Freed::Some(Some(Item::Value(key, rest))))

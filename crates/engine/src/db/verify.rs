@@ -146,7 +146,7 @@ impl Findings<'_> {
     /// A page of the owner's; one that `may_be_met`, because all of it was passed on, may have been met elsewhere.
     fn met(&mut self, page: PageId, may_be_met: bool) {
         self.pace.page(self.core.pool.page_bytes());
-        if self.counting.census.note(page, Known::Met) == Known::Met && !may_be_met {
+        if self.counting.census.meet(page) == Known::Met && !may_be_met {
             self.damage(Some(page), format!("it belongs to {} and to another owner", self.owner));
         }
     }
@@ -232,7 +232,8 @@ impl Findings<'_> {
     fn garbage_entry(&mut self, named: Named) -> Result<()> {
         self.core.pool.meanwhile();
         let (Named::Table(head) | Named::Value(Reference { head, .. })) = named;
-        let may_be_met = self.counting.census.known(head) >= Known::PassedOn;
+        // Under a head that is new there may be pages that are not: a value is written from its end on.
+        let may_be_met = matches!(self.counting.census.known(head), Known::PassedOn | Known::Renewed);
         match named {
             Named::Table(root) => self.owned(&format!("the dropped table at page {root}"), |found| {
                 found.tree(Tree { root }, false, may_be_met)
