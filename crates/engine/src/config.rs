@@ -144,7 +144,9 @@ impl Builder {
         self
     }
 
-    /// Refuse every change, and write nothing. The database must have been closed cleanly.
+    /// Refuse every change, and leave no trace: nothing is created, written or locked for others that read. Several
+    /// may have a database open like this at the same time, and nobody for writing. One that was not closed cleanly is
+    /// recovered in memory, within the budget, or refused with [`Error::NeedsRecovery`].
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
@@ -271,7 +273,23 @@ pub(crate) struct Split {
     pub(crate) versions: u64,
     pub(crate) lock_slots: usize,
     pub(crate) clock_window: usize,
+    /// What a writer would write, of a database opened read-only.
+    pub(crate) overlay: u64,
     pub(crate) frames: u32,
+}
+
+/// What recovery in memory leaves to everything else, if the budget is no more than twice that.
+const BESIDE_OVERLAY_BYTES_MIN: u64 = 768 << 10;
+/// What opening read-only takes to note a new epoch and the end of the log, in memory.
+const OVERLAY_BYTES_MIN: u64 = 64 << 10;
+
+/// What a database opened read-only may take for what a writer would write: of a budget of `total` bytes half, if its
+/// log holds changes, so that what they came to can be kept.
+pub(crate) fn overlay_bytes(total: u64, log_has_changes: bool) -> u64 {
+    match log_has_changes {
+        true => (total / 2).min(total.saturating_sub(BESIDE_OVERLAY_BYTES_MIN)).max(OVERLAY_BYTES_MIN),
+        false => OVERLAY_BYTES_MIN,
+    }
 }
 
 /// Bytes of slots for snapshots, gate, keys in flight, shards, tickets: each on lines of its own.
@@ -292,7 +310,8 @@ impl Split {
         let lock_slots =
             ((total / 256 / 16) as usize).clamp(256, crate::txn::locks::LockTable::SLOTS_DEFAULT);
         let clock_window = ((total / 512 / 16) as usize).clamp(64, crate::txn::clock::Clock::WINDOW_DEFAULT);
-        let split = Split { total, log_buffer, staging, versions, lock_slots, clock_window, frames: 0 };
+        let split =
+            Split { total, log_buffer, staging, versions, lock_slots, clock_window, overlay: 0, frames: 0 };
         split.with_frames(page_bytes, file_pages)
     }
 
@@ -316,11 +335,12 @@ impl Split {
 
     /// Gives the frames what the other parts leave.
     fn with_frames(mut self, page_bytes: u64, file_pages: u64) -> Result<Split> {
-        let Split { total, log_buffer, staging, versions, lock_slots, clock_window, .. } = self;
+        let Split { total, log_buffer, staging, versions, lock_slots, clock_window, overlay, .. } = self;
         let page_table = (total / 48).max(file_pages * 18);
         let fixed = (log_buffer + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)
             .saturating_add(READ_BUFFER_PAGES * page_bytes + page_table)
-            .saturating_add(versions);
+            .saturating_add(versions)
+            .saturating_add(overlay);
         let frames = total.saturating_sub(fixed) / (page_bytes + FRAME_HEADER_BYTES);
         if frames < FRAMES_MIN {
             let least = fixed.saturating_add(FRAMES_MIN * (page_bytes + FRAME_HEADER_BYTES));
