@@ -159,11 +159,17 @@ fn what_was_written_under_any_budget_is_there_after_a_restart() {
         let report = db.verify().unwrap();
         assert!(report.is_ok(), "{:?}", report.errors);
     }
-    let db = open();
+    open().close().unwrap();
+    // Read-only, too, the budget can be another.
+    let builder = builder().directory(directory).read_only(true).dram(8 << 20).dram_max(16 << 20);
+    let db = builder.open("").unwrap();
     let table = db.open_table("accounts").unwrap();
-    for (number, &expected) in (0..).zip(&expected) {
-        let found = table.get(u64::to_be_bytes(number)).unwrap().unwrap();
-        assert_eq!(balance(number, &found), expected);
+    for bytes in [2 << 20, 16 << 20, 8 << 20] {
+        db.set_dram(bytes).unwrap();
+        for (number, &expected) in (0..).zip(&expected) {
+            let found = table.get(u64::to_be_bytes(number)).unwrap().unwrap();
+            assert_eq!(balance(number, &found), expected);
+        }
     }
 }
 
