@@ -10,6 +10,7 @@
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
 //! | `sweep.rs`      | replacement: finding frames                                          |
 //! | `queues.rs`     | replacement: which pages go first                                    |
+//! | `resize.rs`     | more frames, or fewer                                                |
 //! | `change.rs`     | logged changes, new pages, freed pages                               |
 //! | `upkeep.rs`     | the background work and its thread                                   |
 //! | `write_back.rs` | images on their way to the store                                     |
@@ -17,6 +18,7 @@
 //! | `cleaner.rs`    | emptying sparse segments                                             |
 //! | `compact.rs`    | making the page file shorter                                         |
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
+//! | `census.rs`     | which pages a verification has met, and which were changed meanwhile  |
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
 //! | `create.rs`     | the files a pool lives on, and how they begin                        |
 //! | `recovery.rs`   | from superblock and log to a pool that is as it was                  |
@@ -25,6 +27,7 @@
 #[cfg(test)]
 mod audit;
 pub(crate) mod backoff;
+pub(crate) mod census;
 mod change;
 mod checkpoint;
 mod cleaner;
@@ -40,6 +43,7 @@ mod queues;
 mod recovery;
 #[cfg(test)]
 pub(crate) mod replacement_tests;
+mod resize;
 mod stats;
 mod sweep;
 mod table;
@@ -49,10 +53,12 @@ mod write_back;
 
 pub(crate) use change::{Edit, Grant, NewPage};
 pub(crate) use create::{Files, Layout, PoolOptions};
-pub(crate) use frames::HEADER_BYTES as FRAME_HEADER_BYTES;
 pub(crate) use guard::ReadGuard;
 #[cfg(test)]
 pub(crate) use guard::WriteGuard;
 pub use pool::Mode;
 pub(crate) use pool::{Pool, Stop};
 pub(crate) use recovery::{Recovered, Redo, Undo};
+
+/// Bytes beside a frame, for the budget: its header, and its share of what replacement remembers.
+pub(crate) const FRAME_HEADER_BYTES: u64 = frames::HEADER_BYTES + queues::GHOST_BYTES;

@@ -61,11 +61,15 @@ pub enum Bug {
     NoRangeCheck,
     /// The page file is made shorter before a superblock that needs no more of it is durable.
     TruncateBeforeSuperblock,
+    /// Pages come into being and are freed without a verification that runs being told.
+    RenewalUntold,
+    /// Values and tables change hands without a verification that runs being told.
+    PassingUntold,
 }
 
 impl Bug {
     /// Every planted bug, in the order of the list in docs/testing.md.
-    pub const ALL: [Bug; 27] = [
+    pub const ALL: [Bug; 29] = [
         Bug::SkipLogSync,
         Bug::SkipStoreSync,
         Bug::AcknowledgeBeforeFlush,
@@ -93,6 +97,8 @@ impl Bug {
         Bug::ReadOwnStaleVersion,
         Bug::NoRangeCheck,
         Bug::TruncateBeforeSuperblock,
+        Bug::RenewalUntold,
+        Bug::PassingUntold,
     ];
 }
 

@@ -26,13 +26,11 @@
 //! Everything here changes under the lock of the free frames. The links are in the frames' headers, so that taking a
 //! frame out of its queue is not a search.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::frames::{Frames, Header};
 use crate::ids::PageId;
 
-/// No frame.
-const NONE: u32 = u32::MAX;
 /// Probation is held at one part in this many of the frames.
 const PROBATION_SHARE: u32 = 16;
 /// Frames of probation, at least; but not more than one part in four.
@@ -47,7 +45,6 @@ const BUCKET: usize = 8;
 
 /// Where a frame stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub(super) enum Queue {
     /// Pages that came in and were not seen again yet.
     Probation = 0,
@@ -57,35 +54,36 @@ pub(super) enum Queue {
     Laundry = 2,
 }
 
-const NOWHERE: u32 = 3;
-
-/// A frame's part of the queues.
-#[derive(Debug)]
-pub(super) struct Links {
-    before: AtomicU32,
-    behind: AtomicU32,
-    queue: AtomicU32,
-    count: AtomicU32,
+/// A frame's part of the queues, all zeros for a frame that stands in none: frames and queues are kept as their number
+/// plus one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Links<'a> {
+    pub(super) before: &'a AtomicU64,
+    pub(super) behind: &'a AtomicU64,
+    pub(super) queue: &'a AtomicU64,
+    pub(super) count: &'a AtomicU64,
 }
 
-impl Default for Links {
-    fn default() -> Self {
-        let word = AtomicU32::new;
-        Links { before: word(NONE), behind: word(NONE), queue: word(NOWHERE), count: word(0) }
-    }
-}
-
-impl Links {
+impl Links<'_> {
     /// Rounds of the main queue that the page still has to go.
     pub(super) fn count(&self) -> u32 {
-        self.count.load(Relaxed)
+        self.count.load(Relaxed) as u32
+    }
+
+    fn behind(&self) -> Option<u32> {
+        (self.behind.load(Relaxed) as u32).checked_sub(1)
     }
 }
 
-#[derive(Debug)]
+/// How a link to `frame` is kept.
+fn link(frame: Option<u32>) -> u64 {
+    frame.map_or(0, |frame| u64::from(frame) + 1)
+}
+
+#[derive(Debug, Default)]
 struct Ends {
-    first: u32,
-    last: u32,
+    first: Option<u32>,
+    last: Option<u32>,
     length: u32,
 }
 
@@ -98,8 +96,12 @@ pub(super) struct Queues {
 
 impl Queues {
     pub(super) fn new(frames: u32) -> Queues {
-        let ends = || Ends { first: NONE, last: NONE, length: 0 };
-        Queues { ends: [ends(), ends(), ends()], ghost: Ghost::new(frames) }
+        Queues { ends: Default::default(), ghost: Ghost::new(frames) }
+    }
+
+    /// There are `frames` frames now. The ghost begins anew.
+    pub(super) fn resize(&mut self, frames: u32) {
+        self.ghost = Ghost::new(frames);
     }
 
     /// Frames in `queue`.
@@ -109,7 +111,7 @@ impl Queues {
 
     /// The frame that has stood in `queue` the longest.
     pub(super) fn first(&self, queue: Queue) -> Option<u32> {
-        Some(self.ends[queue as usize].first).filter(|&frame| frame != NONE)
+        self.ends[queue as usize].first
     }
 
     /// The frame for `id`, which is about to be loaded or made, goes to the end of the queue the page belongs in.
@@ -121,18 +123,18 @@ impl Queues {
 
     /// The page in `frame` was touched since it was last looked at.
     pub(super) fn touched(&mut self, frames: &Frames, frame: u32, queue: Queue) {
-        let links = &frames.header(frame).links;
+        let links = frames.header(frame).links;
         let count = if queue == Queue::Main { (links.count() + 1).min(COUNT_MAX) } else { 0 };
-        links.count.store(count, Relaxed);
+        links.count.store(u64::from(count), Relaxed);
         self.remove(frames, frame);
         self.push(frames, frame, Queue::Main);
     }
 
     /// The page in `frame` was not touched: whether it has another round nevertheless.
     pub(super) fn spare(&mut self, frames: &Frames, frame: u32) -> bool {
-        let links = &frames.header(frame).links;
+        let links = frames.header(frame).links;
         let count = links.count().saturating_sub(1);
-        links.count.store(count, Relaxed);
+        links.count.store(u64::from(count), Relaxed);
         if count > 0 {
             self.requeue(frames, frame);
         }
@@ -161,22 +163,22 @@ impl Queues {
 
     /// Takes a frame out of its queue, if it is in one, and says which.
     pub(super) fn remove(&mut self, frames: &Frames, frame: u32) -> Option<Queue> {
-        let links = &frames.header(frame).links;
-        let queue = match links.queue.swap(NOWHERE, Relaxed) {
-            0 => Queue::Probation,
-            1 => Queue::Main,
-            2 => Queue::Laundry,
-            _ => return None,
+        let links = frames.header(frame).links;
+        let queue = match links.queue.swap(0, Relaxed) {
+            0 => return None,
+            1 => Queue::Probation,
+            2 => Queue::Main,
+            _ => Queue::Laundry,
         };
-        let (before, behind) = (links.before.load(Relaxed), links.behind.load(Relaxed));
+        let (before, behind) = ((links.before.load(Relaxed) as u32).checked_sub(1), links.behind());
         let ends = &mut self.ends[queue as usize];
         match before {
-            NONE => ends.first = behind,
-            before => frames.header(before).links.behind.store(behind, Relaxed),
+            None => ends.first = behind,
+            Some(before) => frames.header(before).links.behind.store(link(behind), Relaxed),
         }
         match behind {
-            NONE => ends.last = before,
-            behind => frames.header(behind).links.before.store(before, Relaxed),
+            None => ends.last = before,
+            Some(behind) => frames.header(behind).links.before.store(link(before), Relaxed),
         }
         ends.length -= 1;
         Some(queue)
@@ -184,15 +186,15 @@ impl Queues {
 
     fn push(&mut self, frames: &Frames, frame: u32, queue: Queue) {
         let ends = &mut self.ends[queue as usize];
-        let links = &frames.header(frame).links;
-        links.queue.store(queue as u32, Relaxed);
-        links.before.store(ends.last, Relaxed);
-        links.behind.store(NONE, Relaxed);
+        let links = frames.header(frame).links;
+        links.queue.store(queue as u64 + 1, Relaxed);
+        links.before.store(link(ends.last), Relaxed);
+        links.behind.store(link(None), Relaxed);
         match ends.last {
-            NONE => ends.first = frame,
-            last => frames.header(last).links.behind.store(frame, Relaxed),
+            None => ends.first = Some(frame),
+            Some(last) => frames.header(last).links.behind.store(link(Some(frame)), Relaxed),
         }
-        ends.last = frame;
+        ends.last = Some(frame);
         ends.length += 1;
     }
 }
@@ -204,10 +206,10 @@ pub(super) fn probation_goal(frames: u32) -> u32 {
 
 /// The frames from `first` on, at most `most`, in the order of their queue. Walks without the lock: a frame that is
 /// moved meanwhile leads to another part of the queues, or to their end, so this is a hint and no more.
-pub(super) fn walk(frames: &Frames, first: Option<u32>, most: u32) -> impl Iterator<Item = &Header> {
-    let behind =
-        |&frame: &u32| Some(frames.header(frame).links.behind.load(Relaxed)).filter(|&frame| frame != NONE);
-    std::iter::successors(first, behind).take(most as usize).map(|frame| frames.header(frame))
+pub(super) fn walk(frames: &Frames, first: Option<u32>, most: u32) -> impl Iterator<Item = Header<'_>> {
+    std::iter::successors(first, |&frame| frames.header(frame).links.behind())
+        .take(most as usize)
+        .map(|frame| frames.header(frame))
 }
 
 /// The ids of pages that left probation lately, 0 for none.
@@ -252,14 +254,12 @@ mod tests {
     use super::*;
 
     fn order(queues: &Queues, frames: &Frames, queue: Queue) -> Vec<u32> {
-        let links = |frame: &u32| frames.header(*frame).links.behind.load(Relaxed);
-        std::iter::successors(queues.first(queue), |frame| Some(links(frame)).filter(|&next| next != NONE))
-            .collect()
+        std::iter::successors(queues.first(queue), |&frame| frames.header(frame).links.behind()).collect()
     }
 
     #[test]
     fn frames_leave_in_the_order_they_came() {
-        let frames = Frames::new(8, 4096).unwrap();
+        let frames = Frames::new(8, 8, 4096).unwrap();
         let mut queues = Queues::new(8);
         for frame in 0..5 {
             queues.enter(&frames, frame, PageId(u64::from(frame) + 100));
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_page_stays_for_each_round_it_was_touched_in() {
-        let frames = Frames::new(4, 4096).unwrap();
+        let frames = Frames::new(4, 4, 4096).unwrap();
         let mut queues = Queues::new(4);
         queues.enter(&frames, 0, PageId(1));
         for rounds in [1, 2, 3, 7] {

@@ -27,12 +27,35 @@ const LOOKS_MAX: u64 = 5;
 pub(crate) struct FreeFrames {
     pub(super) list: Vec<u32>,
     pub(super) queues: Queues,
+    /// Frames from here on are not given out: they are about to go (`resize.rs`). As a rule, the number of frames.
+    pub(super) limit: u32,
+    /// Those of them that hold nothing any more.
+    pub(super) parked: Vec<u32>,
 }
 
 impl FreeFrames {
-    /// So many frames, all of them free.
-    pub(super) fn new(frames: u32) -> FreeFrames {
-        FreeFrames { list: (0..frames).rev().collect(), queues: Queues::new(frames) }
+    /// `count` frames, all of them free.
+    pub(super) fn all(count: u32) -> FreeFrames {
+        let (list, queues) = ((0..count).rev().collect(), Queues::new(count));
+        FreeFrames { list, queues, limit: count, parked: Vec::new() }
+    }
+
+    /// From now on only frames below `limit` are given out.
+    pub(super) fn keep_back(&mut self, limit: u32) {
+        self.limit = limit;
+        self.parked = self.list.extract_if(.., |frame| *frame >= limit).collect();
+        self.list.shrink_to_fit();
+    }
+
+    /// Gives out all `count` frames again.
+    pub(super) fn keep_nothing_back(&mut self, count: u32) {
+        self.limit = count;
+        let parked = std::mem::take(&mut self.parked);
+        self.list.extend(parked);
+    }
+
+    fn give(&mut self, frame: u32) {
+        if frame < self.limit { self.list.push(frame) } else { self.parked.push(frame) }
     }
 }
 
@@ -98,15 +121,15 @@ impl Pool {
         self.frames.header(frame).set_page(PageId::NONE);
         let mut free = self.free.lock();
         free.queues.remove(&self.frames, frame);
-        free.list.push(frame);
+        free.give(frame);
     }
 
     /// Looks at frames until a batch of them is free, or each was looked at as often as it may be spared.
     fn sweep(&self, free: &mut FreeFrames) {
-        let FreeFrames { list, queues } = free;
-        let (goal, probation_goal) = (self.sweep_goal(), probation_goal(self.frames.count()));
+        let (goal, probation_goal) = (self.sweep_goal(), probation_goal(free.limit));
         let (mut washed, mut passed) = (true, 0);
         for _ in 0..u64::from(self.frames.count()) * LOOKS_MAX {
+            let queues = &free.queues;
             let queue = if washed && queues.len(Queue::Laundry) > 0 {
                 Queue::Laundry
             } else if passed < queues.len(Queue::Probation)
@@ -117,10 +140,10 @@ impl Pool {
                 Queue::Main
             };
             let Some(frame) = queues.first(queue) else { break };
-            match self.look_at(queues, frame, queue) {
+            match self.look_at(&mut free.queues, frame, queue) {
                 Look::Evicted => {
-                    list.push(frame);
-                    if list.len() >= goal {
+                    free.give(frame);
+                    if free.list.len() >= goal {
                         return;
                     }
                 }
@@ -130,10 +153,11 @@ impl Pool {
             }
         }
         // The main queue gives nothing; whoever is on probation must go.
-        for _ in 0..queues.len(Queue::Probation) {
-            let Some(frame) = queues.first(Queue::Probation).filter(|_| list.is_empty()) else { break };
-            if let Look::Evicted = self.look_at(queues, frame, Queue::Probation) {
-                list.push(frame);
+        for _ in 0..free.queues.len(Queue::Probation) {
+            let first = free.queues.first(Queue::Probation);
+            let Some(frame) = first.filter(|_| free.list.is_empty()) else { break };
+            if let Look::Evicted = self.look_at(&mut free.queues, frame, Queue::Probation) {
+                free.give(frame);
             }
         }
     }
@@ -171,6 +195,17 @@ impl Pool {
                 Look::Passed
             }
         }
+    }
+
+    /// Takes the page out of a frame that is to go, marked or not, if it is clean and not latched. The frame is the
+    /// caller's then.
+    pub(super) fn evict_from(&self, frame: u32) -> Evicted {
+        let id = self.frames.header(frame).page();
+        if id.is_none() {
+            return Evicted::No;
+        }
+        let entry = self.table.entry(id).expect("pages in frames are in the table");
+        self.try_evict(id, entry, entry.latch().load(), frame)
     }
 
     /// Evicts the page `id` from `frame` if it is clean, unlatched, and at the version seen.
@@ -212,8 +247,12 @@ enum Look {
     Passed,
 }
 
-enum Evicted {
+/// What became of an attempt to empty a frame.
+pub(super) enum Evicted {
+    /// It holds nothing now.
     Yes,
+    /// Its page must be written first.
     Dirty,
+    /// It holds nothing yet, or a page that is latched.
     No,
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use terrace_block::AlignedBuffer;
 
-use super::frames::Header;
 use super::mapping::Mapping;
 use super::pool::{Event, Pool};
 use super::queues::{self, Queue};
@@ -155,7 +154,7 @@ impl Pool {
         let main = queues::walk(&self.frames, first[2], reach(count / AHEAD_SHARE));
         let main = main.filter(|header| urgent || header.links.count() <= 1);
         let mut pages = Vec::new();
-        for id in laundry.chain(probation).chain(main).map(Header::page) {
+        for id in laundry.chain(probation).chain(main).map(|header| header.page()) {
             let Some(entry) = self.table.entry(id).filter(|_| !id.is_none()) else { continue };
             let now = entry.latch().load();
             if now.is_dirty() && (accept_marked || !now.is_marked()) {
