@@ -90,14 +90,14 @@ impl Frames {
         &self.headers[frame as usize]
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn words(&self, frame: u32) -> &[AtomicU64] {
         let start = frame as usize * self.page_bytes;
         self.region.words(start..start + self.page_bytes)
     }
 
     /// The content, to be validated or read under a latch.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn view(&self, frame: u32) -> Racy<'_> {
         Racy::new(self.words(frame))
     }

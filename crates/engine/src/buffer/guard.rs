@@ -33,9 +33,17 @@ impl<'p> ReadGuard<'p> {
     }
 
     /// The page's bytes, which may be changing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn view(&self) -> Racy<'p> {
         self.pool.frames.view(self.frame)
+    }
+
+    /// Tells the sweep that the page is in use. Written only when the mark is clear: a hit on a hot page writes nothing.
+    #[inline]
+    pub(crate) fn mark(&self) {
+        if !self.seen.is_marked() {
+            self.entry.latch().mark();
+        }
     }
 
     /// Whether everything read so far belongs to one version of the page.

@@ -166,19 +166,41 @@ impl Pool {
     /// Starts an optimistic read of `id`, faulting it in if need be. The caller holds no latch.
     #[inline]
     pub(crate) fn read(&self, id: PageId) -> Result<ReadGuard<'_>, Stop> {
-        let (entry, seen, frame) = self.resident(id)?;
-        Ok(ReadGuard::new(self, id, entry, seen, frame))
+        let mut loaded = false;
+        loop {
+            if let Some(guard) = self.glance(id) {
+                // Not by the access that loads the page: one that is read once must not look as if it were read again.
+                if !loaded {
+                    guard.mark();
+                }
+                return Ok(guard);
+            }
+            loaded |= self.fetch(id)?;
+        }
+    }
+
+    /// Starts an optimistic read of `id` if it is in a frame and nobody is changing it. Nothing is written, so `id` may
+    /// still turn out to be garbage; [`ReadGuard::mark`] is for when it did not.
+    #[inline(always)]
+    pub(crate) fn glance(&self, id: PageId) -> Option<ReadGuard<'_>> {
+        let entry = self.table.entry(id)?;
+        let seen = entry.latch().load();
+        match entry.location() {
+            Location::Frame(frame) if !seen.is_exclusive() => {
+                Some(ReadGuard::new(self, id, entry, seen, frame))
+            }
+            _ => None,
+        }
     }
 
     /// Latches `id` exclusively, faulting it in if need be. The caller holds no latch.
     pub(crate) fn latch(&self, id: PageId) -> Result<WriteGuard<'_>, Stop> {
         let mut backoff = Backoff::new();
         loop {
-            let (entry, seen, frame) = self.resident(id)?;
-            if entry.latch().try_exclusive(seen) {
-                return Ok(WriteGuard::new(self, id, entry, frame));
+            match self.read(id)?.upgrade() {
+                Ok(guard) => return Ok(guard),
+                Err(_) => backoff.wait(),
             }
-            backoff.wait();
         }
     }
 
@@ -204,12 +226,11 @@ impl Pool {
         self.table.entry(id).is_some_and(|entry| entry.location() != Location::Nowhere)
     }
 
-    /// The entry of `id`, its unlatched state word, and the frame it was in at that version.
-    #[inline]
-    fn resident(&self, id: PageId) -> Result<(Entry<'_>, Word, u32), Stop> {
+    /// Returns when `id` was in a frame and nobody was changing it; whether this loaded it. The caller holds no latch.
+    #[cold]
+    pub(crate) fn fetch(&self, id: PageId) -> Result<bool, Stop> {
         let entry = self.table.entry(id).ok_or(Stop::Missing(id))?;
         let mut backoff = Backoff::new();
-        let mut loaded = false;
         loop {
             let seen = entry.latch().load();
             if seen.is_exclusive() {
@@ -217,24 +238,17 @@ impl Pool {
                 continue;
             }
             match entry.location() {
-                Location::Frame(frame) => {
-                    // Written only when clear: a hot page's mark stays set, and a hit on it writes nothing. Not by the
-                    // access that loads the page: one that is read once must not look as if it were read again.
-                    if !seen.is_marked() && !loaded {
-                        entry.latch().mark();
-                    }
-                    return Ok((entry, seen, frame));
-                }
+                Location::Frame(_) => return Ok(false),
                 Location::Nowhere if entry.latch().validate(seen) => return Err(Stop::Missing(id)),
                 Location::Nowhere => {}
-                Location::Store(mapped) => loaded = self.fault(id, entry, seen, mapped)?,
+                Location::Store(mapped) if self.fault(id, entry, seen, mapped)? => return Ok(true),
+                Location::Store(_) => {}
             }
         }
     }
 
     /// Brings `id` into a frame, unless it moved since `seen`; whether it did. Threads that want the same page wait at
     /// its latch, so the store is read once.
-    #[cold]
     fn fault(&self, id: PageId, entry: Entry<'_>, seen: Word, mapped: Mapped) -> Result<bool> {
         let frame = self.take_frame()?;
         if !entry.latch().try_exclusive(seen) {
