@@ -173,12 +173,8 @@ impl Store for Open {
     }
 
     fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Outcome {
-        for entry in self.table.range::<&[u8]>((Bound::Included(from), Bound::Unbounded)) {
-            let (key, value) = entry?;
-            if visit(&key, &value).is_break() {
-                break;
-            }
-        }
+        self.table
+            .scan::<&[u8], ()>((Bound::Included(from), Bound::Unbounded), |key, value| visit(key, value))?;
         Ok(())
     }
 

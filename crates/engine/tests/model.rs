@@ -1,7 +1,7 @@
 //! The database against maps: any sequence of calls, closed and opened in between, gives what a `BTreeMap` would.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -196,6 +196,16 @@ impl Run {
                 let mut range =
                     table.range::<Vec<u8>>((Bound::Included(low.clone()), Bound::Excluded(high.clone())));
                 let empty = low >= high;
+                let inside = |key: &[u8]| !empty && *key >= low[..] && *key < high[..];
+                let expected: Vec<_> =
+                    self.model.iter().filter(|(key, _)| inside(key)).take(ends.len()).collect();
+                let mut left = expected.iter();
+                let bounds = (Bound::Included(low.clone()), Bound::Excluded(high.clone()));
+                let broke = table.scan::<Vec<u8>, ()>(bounds, |key, value| {
+                    assert_eq!(left.next().map(|(key, value)| (&key[..], &value[..])), Some((key, value)));
+                    if left.len() == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
+                assert_eq!((broke.unwrap().is_some(), left.len()), (!expected.is_empty(), 0));
                 let mut expected =
                     self.model.iter().filter(|(key, _)| !empty && **key >= low && **key < high);
                 for back in ends {
@@ -215,6 +225,18 @@ impl Run {
                     assert!(all.eq(model.clone()), "a snapshot has changed");
                     let back = snapshot.iter(&table).rev().map(Result::unwrap);
                     assert!(back.eq(model.clone().into_iter().rev()), "a snapshot differs from behind");
+                    let mut left = model.iter();
+                    let shown = snapshot.scan::<&[u8], ()>(&table, .., |key, value| {
+                        assert_eq!(
+                            left.next().map(|(key, value)| (&key[..], &value[..])),
+                            Some((key, value))
+                        );
+                        ControlFlow::Continue(())
+                    });
+                    assert_eq!(
+                        (shown.unwrap(), left.len(), snapshot.len(&table).unwrap()),
+                        (None, 0, model.len() as u64)
+                    );
                     for n in (0..400).step_by(7) {
                         assert_eq!(snapshot.get(&table, key(n)).unwrap(), model.get(&key(n)).cloned());
                     }

@@ -1,10 +1,10 @@
 //! Snapshots, and cursors over them.
 
-use std::ops::RangeBounds;
+use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 use super::core::{Shared, TableState};
-use super::scan::{OwnedRange, Row, Scan};
+use super::scan::{Met, OwnedRange, Row, Scan, Toward};
 use super::table::Table;
 use crate::error::{Error, Result};
 use crate::txn::snapshots::SnapshotHandle;
@@ -61,6 +61,21 @@ impl Snapshot {
     /// The entries of a range of keys, in order, from either end.
     pub fn range<K: AsRef<[u8]>>(&self, table: &Table, range: impl RangeBounds<K>) -> Range {
         self.cursor(table, super::range::own(range))
+    }
+
+    /// Calls `visit` with the entries of a range of keys, in ascending order, until it breaks; what it broke with. As
+    /// [`Snapshot::range`], but entries are shown where the scan has copied them, a leaf at a time, so nothing is
+    /// allocated for each. No latch is held meanwhile: `visit` may call anything.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn scan<K: AsRef<[u8]>, B>(
+        &self,
+        table: &Table,
+        range: impl RangeBounds<K>,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> Result<Option<B>> {
+        self.range(table, range).visit_all(visit)
     }
 
     /// The entries whose keys begin with `prefix`.
@@ -132,31 +147,59 @@ impl Range {
         Range { snapshot, table, scan, failed: false, foreign }
     }
 
-    fn row(&mut self, back: bool) -> Result<Option<Row>> {
+    fn step(&mut self, toward: Toward) -> Result<Option<Met>> {
         if let Some(foreign) = self.foreign.take() {
             return Err(foreign);
         }
         let (shared, handle) = (&self.snapshot.shared, &self.snapshot.handle);
         shared.check()?;
         self.table.check_at(handle.timestamp())?;
-        let row = if back {
-            self.scan.next_back(shared, &self.table, &mut |_, _| {})
-        } else {
-            self.scan.next(shared, &self.table, &mut |_, _| {})
-        };
+        let met = self.scan.step(shared, &self.table, toward, &mut |_, _| {});
         handle.check()?;
-        row
+        met
+    }
+
+    /// The value of an entry that is not in the leaf.
+    fn load(&self, row: Row) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let value = self.snapshot.shared.load(Some(row.value));
+        self.snapshot.handle.check()?;
+        Ok(value?.map(|value| (row.key, value)))
+    }
+
+    pub(crate) fn visit_all<B>(
+        mut self,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> Result<Option<B>> {
+        while let Some(met) = self.step(Toward::Up)? {
+            let flow = match met {
+                Met::Here(index) => {
+                    let (key, value) = self.scan.row(Toward::Up, index);
+                    visit(key, value)
+                }
+                Met::Apart(row) => match self.load(row)? {
+                    Some((key, value)) => visit(&key, &value),
+                    None => ControlFlow::Continue(()),
+                },
+            };
+            if let ControlFlow::Break(value) = flow {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
     }
 
     fn entry(&mut self, back: bool) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
         if self.failed {
             return None;
         }
-        let entry = self.row(back).and_then(|row| {
-            let Some(Row { key, value, .. }) = row else { return Ok(None) };
-            let value = self.snapshot.shared.load(Some(value));
-            self.snapshot.handle.check()?;
-            Ok(value?.map(|value| (key, value)))
+        let toward = if back { Toward::Down } else { Toward::Up };
+        let entry = self.step(toward).and_then(|met| match met {
+            None => Ok(None),
+            Some(Met::Here(index)) => {
+                let (key, value) = self.scan.row(toward, index);
+                Ok(Some((key.to_vec(), value.to_vec())))
+            }
+            Some(Met::Apart(row)) => self.load(row),
         });
         self.failed = entry.is_err();
         entry.transpose()
@@ -165,7 +208,7 @@ impl Range {
     /// Counts what is left without reading large values.
     pub(crate) fn count_entries(mut self) -> Result<u64> {
         let mut count = 0;
-        while self.row(false)?.is_some() {
+        while self.step(Toward::Up)?.is_some() {
             count += 1;
         }
         Ok(count)

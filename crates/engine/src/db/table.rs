@@ -1,6 +1,6 @@
 //! Tables: one operation at a time, each its own transaction.
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 use super::Db;
@@ -248,6 +248,38 @@ impl Table {
     /// The entries of a range of keys, in order, from either end, all of one moment.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Range {
         Snapshot::new(&self.shared).range(self, range)
+    }
+
+    /// Calls `visit` with the entries of a range of keys, in ascending order, until it breaks; what it broke with. As
+    /// [`Table::range`], but nothing is allocated for each entry: see [`Snapshot::scan`].
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// for key in ["a", "b", "c"] {
+    ///     table.put(key, key.repeat(3))?;
+    /// }
+    /// let mut bytes = 0;
+    /// let found = table.scan("a"..="b", |key, value| {
+    ///     bytes += value.len();
+    ///     if key == b"z" { ControlFlow::Break("z is there") } else { ControlFlow::Continue(()) }
+    /// })?;
+    /// assert_eq!((bytes, found), (6, None));
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn scan<K: AsRef<[u8]>, B>(
+        &self,
+        range: impl RangeBounds<K>,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> Result<Option<B>> {
+        self.range(range).visit_all(visit)
     }
 
     /// The entries whose keys begin with `prefix`.
