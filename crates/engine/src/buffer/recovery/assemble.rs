@@ -11,7 +11,7 @@ use super::analysis::{Analysis, Loser};
 use crate::buffer::create::PoolOptions;
 use crate::buffer::frames::Frames;
 use crate::buffer::pool::{Bell, PageIds, Pool};
-use crate::buffer::stats::PoolStats;
+use crate::buffer::stats::{Cause, PoolStats};
 use crate::buffer::sweep::FreeFrames;
 use crate::buffer::table::Location;
 use crate::buffer::upkeep::Upkeep;
@@ -84,6 +84,7 @@ impl Analysis<'_> {
                 absorbed,
                 stubborn: HashMap::new(),
                 frames_taken: 0,
+                cause: Cause::Checkpoint,
             }),
             bell: Bell::default(),
             mode: options.mode,
