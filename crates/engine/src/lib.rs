@@ -55,8 +55,9 @@ pub use db::Db;
 pub use db::batch::WriteBatch;
 pub use db::range::TransactionRange;
 pub use db::snapshot::{Range, Snapshot};
+pub use db::swap::Swap;
 pub use db::table::Table;
-pub use db::transaction::Transaction;
+pub use db::transaction::{Savepoint, Transaction};
 pub use error::{Error, Result};
 pub use ids::{Lsn, PageId, TableId, Timestamp};
 pub use stats::{
