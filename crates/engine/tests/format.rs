@@ -148,13 +148,19 @@ fn put(db: &Db, tables: &mut Tables, table: &str, key: &[u8], value: Vec<u8>) {
 
 /// Mostly zeros, which take no room in a fixture.
 fn long(length: usize) -> Vec<u8> {
-    (0..length).map(|at| if at % 1000 == 0 { (at / 1000 + length) as u8 } else { 0 }).collect()
+    (0..length).map(|at| if at % 4000 == 0 { (at / 4000 + length) as u8 | 1 } else { 0 }).collect()
 }
 
 /// What the fixtures hold, written by this build as if its process had been killed: leaves, inner nodes and long
 /// values of one, several and many pages; tables renamed and dropped; changes before and after a checkpoint, and values
 /// that nobody refers to any more. All of it fits into frames, so only the checkpoints write pages.
+///
+/// On a thread of its own: when a commit collects what others have left depends on how many its thread has made.
 fn written() -> (SimulatedDisk, Tables) {
+    std::thread::spawn(write).join().unwrap()
+}
+
+fn write() -> (SimulatedDisk, Tables) {
     let disk = SimulatedDisk::new(1);
     let builder = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(4096);
     let builder = builder.log_max(384 << 10).mode(Mode::Inline).seed(1).durability(Durability::Buffered);

@@ -13,7 +13,7 @@ fn builder() -> Builder {
 
 /// Twice the budget, written, read and overwritten by one thread.
 fn worked() -> Db {
-    let db = builder().dram(2 << 20).log_max(512 << 10).open("").unwrap();
+    let db = builder().dram(2 << 20).log_max(4 << 20).open("").unwrap();
     let table = db.create_table("t").unwrap();
     for round in 0..3u32 {
         for number in 0..4000u32 {
