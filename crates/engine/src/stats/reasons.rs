@@ -59,9 +59,9 @@ by_reason! {
     /// assert_eq!(terrace::Retries::default().by_reason().count(), 3);
     /// ```
     pub struct Retries {
-        /// A page changed while it was being read without a latch, and the descent began anew.
+        /// A page changed, or was evicted, while it was being read without a latch, and the descent began anew.
         changed,
-        /// A page changed, or was latched by another, between being read and being latched for a change.
+        /// A page changed, was evicted, or was latched by another, between being read and being latched for a change.
         latched,
         /// A page was loaded, evicted or changed by another thread before this one could load it.
         loaded,
