@@ -58,8 +58,7 @@ impl Subscriber for Collected {
 fn told(work: impl FnOnce()) -> Vec<Told> {
     let collected = Collected::default();
     tracing::subscriber::with_default(collected.clone(), work);
-    let told = collected.0.lock().unwrap().clone();
-    told
+    std::mem::take(&mut *collected.0.lock().unwrap())
 }
 
 /// The messages above `Level::DEBUG`.
