@@ -44,6 +44,8 @@ mod tickets;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use terrace_block::{AlignedBuffer, BlockDevice};
 
@@ -60,6 +62,8 @@ pub(crate) use tickets::Ticket;
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
+use crate::stats::Latency;
+use crate::stats::histogram::Histogram;
 
 /// The block the log is written in, and the size of its header.
 pub(crate) const BLOCK: u64 = 4096;
@@ -120,6 +124,8 @@ pub(crate) struct WalStats {
     pub(crate) reserved: u64,
     /// Bytes it can hold.
     pub(crate) capacity: u64,
+    /// Times a record waited for room in the ring.
+    pub(crate) buffer_waits: u64,
 }
 
 /// The log. All calls take `&self`, from any thread.
@@ -130,6 +136,10 @@ pub(crate) struct Wal {
     tickets: tickets::Tickets,
     geometry: Geometry,
     first: Lsn,
+    /// Times a record waited for room in the ring.
+    buffer_waits: AtomicU64,
+    /// From the append of a commit's last record until it may be acknowledged as durable.
+    commits: Histogram,
 }
 
 impl std::fmt::Debug for Wal {
@@ -182,7 +192,16 @@ impl Wal {
         let (ring, drain) = buffer::ring(buffer_bytes, epoch, tail, &block[..kept])?;
         let flusher = flush::Flusher::new(Arc::clone(&ring), drain, device, geometry);
         let space = space::Space::new(geometry, cut);
-        Ok(Self { ring, flusher, space, tickets: tickets::Tickets::new(), geometry, first: tail })
+        Ok(Self {
+            ring,
+            flusher,
+            space,
+            tickets: tickets::Tickets::new(),
+            geometry,
+            first: tail,
+            buffer_waits: AtomicU64::new(0),
+            commits: Histogram::default(),
+        })
     }
 
     /// Appends a record, using space from `reservation`. Without one, or with one that is too small, the caller has
@@ -226,11 +245,12 @@ impl Wal {
         };
         let appended = Appended { lsn: place.lsn(), end: place.end() };
         let sealed = record.seal(appended.lsn, self.ring.epoch());
-        if !place.has_room()
-            && let Err(error) = self.flusher.flush_to(place.room_needs())
-        {
-            place.abandon();
-            return Err(error);
+        if !place.has_room() {
+            self.buffer_waits.fetch_add(1, Relaxed);
+            if let Err(error) = self.flusher.flush_to(place.room_needs()) {
+                place.abandon();
+                return Err(error);
+            }
         }
         place.fill(sealed);
         Ok(appended)
@@ -252,7 +272,24 @@ impl Wal {
         if planted(Bug::AcknowledgeBeforeFlush) {
             return Ok(());
         }
-        self.flush_to(to)
+        if self.durable() >= to {
+            self.commits.record(Duration::ZERO);
+            return Ok(());
+        }
+        let begun = Instant::now();
+        self.flush_to(to)?;
+        self.commits.record(begun.elapsed());
+        Ok(())
+    }
+
+    /// How long commits waited for the log.
+    pub(crate) fn commit_latency(&self) -> Latency {
+        self.commits.latency()
+    }
+
+    /// How long each write of the log took until it was durable.
+    pub(crate) fn write_latency(&self) -> Latency {
+        self.flusher.latency()
     }
 
     /// The end of everything durable.
@@ -318,6 +355,11 @@ impl Wal {
         self.ring.failure.set(reason);
     }
 
+    /// Ends the log: nothing more is appended or written. Not a failure, if there was none before.
+    pub(crate) fn close(&self, reason: &str) {
+        self.ring.failure.close(reason);
+    }
+
     /// After it has failed: returns when nothing is being written to it any more.
     pub(crate) fn wait_for_writes(&self) {
         self.flusher.wait_for_leader();
@@ -342,6 +384,7 @@ impl Wal {
             cut: self.cut(),
             reserved: self.space.reserved(),
             capacity: self.geometry.capacity(),
+            buffer_waits: self.buffer_waits.load(Relaxed),
         }
     }
 }

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use terrace_block::{AlignedBuffer, BlockDevice};
@@ -198,10 +199,10 @@ impl Pool {
     pub(crate) fn latch(&self, id: PageId) -> Result<WriteGuard<'_>, Stop> {
         let mut backoff = Backoff::new();
         loop {
-            match self.read(id)?.upgrade() {
-                Ok(guard) => return Ok(guard),
-                Err(_) => backoff.wait(),
+            if let Ok(guard) = self.read(id)?.upgrade() {
+                return Ok(guard);
             }
+            backoff.wait();
         }
     }
 
@@ -235,7 +236,7 @@ impl Pool {
         loop {
             let seen = entry.latch().load();
             if seen.is_exclusive() {
-                backoff.wait();
+                self.wait_latched(&mut backoff);
                 continue;
             }
             match entry.location() {
@@ -248,12 +249,29 @@ impl Pool {
         }
     }
 
+    /// What was read from a page does not hold: it changed meanwhile.
+    #[cold]
+    pub(crate) fn changed(&self) -> Stop {
+        self.stats.changed.raise();
+        Stop::Restart
+    }
+
+    #[cold]
+    fn wait_latched(&self, backoff: &mut Backoff) {
+        if backoff.is_first() {
+            self.stats.latch_waits.raise();
+        }
+        backoff.wait();
+    }
+
     /// Brings `id` into a frame, unless it moved since `seen`; whether it did. Threads that want the same page wait at
     /// its latch, so the store is read once.
     fn fault(&self, id: PageId, entry: Entry<'_>, seen: Word, mapped: Mapped) -> Result<bool> {
+        let begun = Instant::now();
         let frame = self.take_frame()?;
         if !entry.latch().try_exclusive(seen) {
             self.give_frame(frame);
+            self.stats.overtaken.raise();
             return Ok(false);
         }
         // The version held since `seen`, so the location is still the one that was read.
@@ -265,6 +283,7 @@ impl Pool {
                 entry.latch().unmark();
                 entry.latch().release_changed();
                 self.stats.faults.fetch_add(1, Relaxed);
+                self.stats.fault.record(begun.elapsed());
                 Ok(true)
             }
             Err(error) => {

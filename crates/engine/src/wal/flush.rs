@@ -20,6 +20,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use terrace_block::{AlignedBuffer, BlockDevice, Write};
@@ -29,6 +30,8 @@ use super::{BLOCK, Geometry, block_floor};
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
+use crate::stats::Latency;
+use crate::stats::histogram::Histogram;
 
 /// Rounds up to this size go out as one write.
 const ASIDE_BYTES: u64 = 64 << 10;
@@ -48,6 +51,8 @@ pub(super) struct Flusher {
     progress: Condvar,
     flushes: AtomicU64,
     flushed_bytes: AtomicU64,
+    /// From the start of a write until it was durable.
+    writes: Histogram,
     /// Who opened the log. In a forked child nobody hands a lead back that was out at the fork.
     process: u32,
 }
@@ -74,6 +79,7 @@ impl Flusher {
             progress: Condvar::new(),
             flushes: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),
+            writes: Histogram::default(),
             process: std::process::id(),
         }
     }
@@ -117,6 +123,11 @@ impl Flusher {
     /// Rounds written so far, and their bytes.
     pub(super) fn written(&self) -> (u64, u64) {
         (self.flushes.load(Relaxed), self.flushed_bytes.load(Relaxed))
+    }
+
+    /// How long they took.
+    pub(super) fn latency(&self) -> Latency {
+        self.writes.latency()
     }
 
     /// Writes the blocks that hold `from` to `to`, so that they are durable.
@@ -192,8 +203,12 @@ impl Leading<'_> {
         if complete <= from {
             return Ok(());
         }
+        let begun = Instant::now();
         match flusher.write(lead, from, complete) {
-            Ok(()) => lead.drain.publish(complete),
+            Ok(()) => {
+                lead.drain.publish(complete);
+                flusher.writes.record(begun.elapsed());
+            }
             Err(source) => {
                 let file = flusher.device.name().to_owned();
                 let offset = Some(flusher.geometry.offset(block_floor(from)));
