@@ -5,6 +5,7 @@
 //! | `open.rs`        | creating, locking, recovering                                          |
 //! | `core.rs`        | what all handles share; the threads; closing                           |
 //! | `catalog.rs`     | tables by name                                                         |
+//! | `count.rs`       | how many entries tables have                                           |
 //! | `table.rs`       | single operations                                                      |
 //! | `single.rs`      | the commit of one key                                                  |
 //! | `swap.rs`        | changing a key depending on its value                                  |
@@ -25,6 +26,7 @@ pub(crate) mod batch;
 pub(crate) mod catalog;
 pub(crate) mod commit;
 pub(crate) mod core;
+pub(crate) mod count;
 pub(crate) mod garbage;
 pub(crate) mod large;
 pub(crate) mod open;
@@ -256,6 +258,7 @@ impl Db {
     pub fn checkpoint(&self) -> Result<()> {
         self.shared.check_writable()?;
         self.shared.free_all_garbage()?;
+        self.shared.save_counts(true)?;
         self.shared.pool.checkpoint_now(true)
     }
 

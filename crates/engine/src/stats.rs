@@ -176,7 +176,8 @@ impl Stats {
             + core.gate.size_bytes()
             + core.locks.size_bytes()
             + core.flight.size_bytes()
-            + core.snapshots.size_bytes();
+            + core.snapshots.size_bytes()
+            + core.counts.size_bytes();
         Stats {
             format: crate::store::superblock::FORMAT_VERSION,
             budget_bytes: core.settings.split.total,

@@ -155,7 +155,11 @@ impl<'p> Chain<'_, 'p> {
 
 /// The tree of a table among those a transaction has used.
 pub(crate) fn tree_of(tables: &[Arc<TableState>], id: TableId) -> Tree {
-    tables.iter().find(|table| table.id == id).expect("a transaction knows the tables it has used").tree
+    state_of(tables, id).tree
+}
+
+fn state_of(tables: &[Arc<TableState>], id: TableId) -> &TableState {
+    tables.iter().find(|table| table.id == id).expect("a transaction knows the tables it has used")
 }
 
 impl Core {
@@ -271,6 +275,13 @@ impl Core {
             drop(drawn);
             self.clock.advance(self.pool.wal().durable());
             return Err(error);
+        }
+        for ((table, _, write), old) in steps() {
+            match (write, old) {
+                (Write::Put(_), None) => state_of(tables, table).count.add(1),
+                (Write::Delete, Some(_)) => state_of(tables, table).count.add(-1),
+                _ => {}
+            }
         }
         let sync = self.decide(drawn, end, durability);
         drop((flight, locks));

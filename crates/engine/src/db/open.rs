@@ -20,13 +20,16 @@ use rand::{RngExt, SeedableRng};
 use terrace_block::{Directory, FileDirectory, LockError, OpenMode};
 
 use super::Db;
-use super::core::{CATALOG, CATALOG_ROOT, Core, Counters, GARBAGE_ROOT, Settings, Shared, TableState};
+use super::core::{
+    CATALOG, CATALOG_ROOT, Core, Counters, FIRST_TABLE, GARBAGE_ROOT, Settings, Shared, TableState,
+};
+use super::count::{Counts, TableCount};
 use super::overlay::Overlay;
 use super::undo::KeyUndo;
 use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered};
 use crate::config::{Builder, Split};
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId, Timestamp};
+use crate::ids::{Lsn, PageId, TableId, Timestamp};
 use crate::index::leaf::max_record;
 use crate::index::{NodeRedo, Tree};
 use crate::planted::{Bug, planted};
@@ -120,7 +123,8 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         read_only: builder.read_only,
         split,
     };
-    let core = assemble(pool, settings, counters, lock)?;
+    let mut core = assemble(pool, settings, counters, lock)?;
+    core.load_counts()?;
     if !core.settings.read_only {
         core.load_garbage()?;
         if core.pool.mode() == Mode::Inline {
@@ -145,8 +149,9 @@ fn assemble(
         versions: Versions::new(old_versions(&pool, split))?,
         pool,
         snapshots: Snapshots::new(Arc::new(MonotonicTime::new())),
-        catalog: Arc::new(TableState::new(CATALOG, CATALOG_ROOT, "the catalog")),
+        catalog: Arc::new(TableState::new(CATALOG, CATALOG_ROOT, "the catalog", TableCount::unknown())),
         tables: Mutex::default(),
+        counts: Counts::unknown(Timestamp::NONE, TableId(FIRST_TABLE)),
         garbage: Default::default(),
         chains: Default::default(),
         counters,

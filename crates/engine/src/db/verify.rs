@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use super::catalog::Place;
 use super::core::Core;
 use super::garbage::{self, GARBAGE, Named};
 use crate::error::{Error, Result};
@@ -42,7 +43,7 @@ impl Core {
                 for (name, place) in tables {
                     let tree = Tree { root: place.root };
                     findings.owned(&format!("table {name:?}"), |found| found.tree(tree, true))?;
-                    findings.count(tree)?;
+                    findings.count(&name, place)?;
                 }
             }
             Err(error) => findings.note(error)?,
@@ -138,7 +139,9 @@ impl Findings<'_> {
     }
 
     /// Counts the entries of a table.
-    fn count(&mut self, tree: Tree) -> Result<()> {
+    fn count(&mut self, name: &str, place: Place) -> Result<()> {
+        let tree = Tree { root: place.root };
+        let mut entries = 0;
         let mut rows = LeafRows::new();
         let mut upper: Option<Vec<u8>> = None;
         loop {
@@ -146,15 +149,24 @@ impl Findings<'_> {
             if let Err(error) = tree.read_leaf(&self.core.pool, seek, &mut rows) {
                 return self.note(error);
             }
-            self.report.entries_checked += rows.len() as u64;
+            entries += rows.len() as u64;
             let newest = (0..rows.len()).map(|index| rows.timestamp(index)).max().unwrap_or_default();
             if newest > self.core.clock.highest_drawn() {
                 self.damage(Some(rows.leaf), format!("it has timestamp {newest}, which was never drawn"));
             }
             upper = rows.upper.take();
             if upper.is_none() {
-                return Ok(());
+                break;
             }
+        }
+        self.report.entries_checked += entries;
+        match self.core.check_count(place.id, entries) {
+            Ok(None) => Ok(()),
+            Ok(Some(counted)) => {
+                self.damage(Some(place.root), format!("table {name:?} has {entries} entries, not {counted} as counted"));
+                Ok(())
+            }
+            Err(error) => self.note(error),
         }
     }
 }
