@@ -16,6 +16,9 @@ use crate::store::{
 };
 use crate::units::show_size;
 
+/// Pages of a database up to which those of each table are counted: it takes a read for every hundred of them.
+const PAGES_COUNTED_MAX: u64 = 100_000;
+
 /// The engine of this workspace.
 pub struct Engine;
 
@@ -79,7 +82,10 @@ impl Database for Opened {
         let mut tables = Vec::new();
         for name in self.db.table_names()? {
             let table = self.db.open_table(&name)?;
-            tables.push(TableStat { name, entries: table.len()?, pages: Some(table.pages()?) });
+            let known = table.len_if_known()?;
+            let entries = known.map_or_else(|| table.approximate_len(), Ok)?;
+            let pages = if stats.live_pages <= PAGES_COUNTED_MAX { Some(table.pages()?) } else { None };
+            tables.push(TableStat { name, entries, entries_exact: known.is_some(), pages });
         }
         Ok(Stat {
             format: stats.format,

@@ -12,6 +12,7 @@
 //! | `transaction.rs` | several operations as one                                              |
 //! | `batch.rs`       | several writes as one                                                  |
 //! | `snapshot.rs`    | reading at one moment                                                  |
+//! | `named.rs`       | snapshots that have names                                              |
 //! | `read.rs`        | finding what counts for a key, now and at a time                       |
 //! | `scan.rs`        | walking entries from both ends                                         |
 //! | `range.rs`       | bounds; a transaction's cursor                                         |
@@ -29,6 +30,7 @@ pub(crate) mod core;
 pub(crate) mod count;
 pub(crate) mod garbage;
 pub(crate) mod large;
+pub(crate) mod named;
 pub(crate) mod open;
 pub(crate) mod overlay;
 pub(crate) mod range;

@@ -87,6 +87,10 @@ pub struct Stats {
     pub alone: u64,
     /// Snapshots held, those of cursors and running transactions included.
     pub snapshots: u64,
+    /// Snapshots that have names, those given up included.
+    pub named_snapshots: u64,
+    /// Bytes of old versions kept since the oldest of them was taken.
+    pub named_snapshot_bytes: u64,
     /// Snapshots given up for age or memory.
     pub snapshots_given_up: u64,
     /// Old versions dropped.
@@ -172,6 +176,7 @@ impl Stats {
         let images_written = counted.images_written.load(Relaxed);
         let images_moved = counted.images_moved.load(Relaxed);
         let mapping_images = counted.mapping_images.load(Relaxed);
+        let named = core.list_named();
         let transaction_bytes = core.clock.size_bytes()
             + core.gate.size_bytes()
             + core.locks.size_bytes()
@@ -211,6 +216,8 @@ impl Stats {
             conflicts: counters.conflicts.load(Relaxed),
             alone: counters.alone.load(Relaxed),
             snapshots: core.snapshots.len() as u64,
+            named_snapshots: named.len() as u64,
+            named_snapshot_bytes: named.iter().map(|named| named.version_bytes).max().unwrap_or(0),
             snapshots_given_up: counters.snapshots_given_up.load(Relaxed),
             versions_dropped: counters.versions_dropped.load(Relaxed),
             garbage: core.garbage.waiting() as u64,

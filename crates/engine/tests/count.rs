@@ -133,7 +133,11 @@ fn a_count_is_of_one_moment() {
     for crashed in [false, true] {
         let builder = || {
             let builder = Db::builder().dram(2 << 20).durability(Durability::Buffered);
-            if crashed { builder.directory(Arc::new(disk.clone())) } else { builder.directory(directory.clone()) }
+            if crashed {
+                builder.directory(Arc::new(disk.clone()))
+            } else {
+                builder.directory(directory.clone())
+            }
         };
         let mut db = builder().mode(Mode::Inline).open("").unwrap();
         let mut table = db.create_table("t").unwrap();
@@ -142,7 +146,12 @@ fn a_count_is_of_one_moment() {
             db.flush().unwrap();
             let left = Arc::new(disk.killed());
             drop((table, db));
-            db = Db::builder().directory(left).dram(2 << 20).durability(Durability::Buffered).open("").unwrap();
+            db = Db::builder()
+                .directory(left)
+                .dram(2 << 20)
+                .durability(Durability::Buffered)
+                .open("")
+                .unwrap();
             table = db.open_table("t").unwrap();
             assert_eq!(table.len_if_known().unwrap(), None);
         }
@@ -219,7 +228,8 @@ fn a_dropped_table_has_no_count() -> Result<()> {
     let db = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).open("")?;
     let table = db.create_table("t")?;
     db.drop_table("t")?;
-    for outcome in [table.len(), table.approximate_len(), table.len_if_known().map(Option::unwrap_or_default)] {
+    for outcome in [table.len(), table.approximate_len(), table.len_if_known().map(Option::unwrap_or_default)]
+    {
         assert!(matches!(outcome, Err(Error::TableNotFound(_))), "{outcome:?}");
     }
     Ok(())

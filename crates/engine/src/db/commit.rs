@@ -10,8 +10,8 @@
 //! 5. Complete the timestamp, unlock, merge the leaves that are nearly empty now, leave. Flush if the commit is to be
 //!    durable, and wait until it is visible.
 //!
-//! Leaves are not merged before the commit is complete. So an undo of it finds the room where it puts entries back, however
-//! many it has removed, and splits nothing that was not split for others meanwhile.
+//! Leaves are not merged before the commit is complete. So an undo of it finds room where it puts entries back, however many
+//! it has removed, unless others have filled it meanwhile; it splits little or nothing.
 //!
 //! A transaction of several records holds a ticket of the log from before its first record until its last one is
 //! durable, so that the log is not cut between the two. A single record needs none: it is there or it is not.

@@ -20,6 +20,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::count::{Counts, TableCount};
 use super::garbage::Garbage;
+use super::named::NamedSnapshots;
 use crate::buffer::{Mode, Pool};
 use crate::config::{Durability, Split};
 use crate::error::{Error, Result};
@@ -126,6 +127,7 @@ pub(crate) struct Core {
     pub(crate) flight: InFlight,
     pub(crate) versions: Versions,
     pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) named: NamedSnapshots,
     pub(crate) catalog: Arc<TableState>,
     /// The tables that somebody has a handle of.
     pub(crate) tables: Mutex<HashMap<TableId, Weak<TableState>>>,
@@ -239,6 +241,7 @@ impl Core {
     /// Drops the old versions nobody can see, giving up snapshots if they take too much room. What the versions
     /// referred to becomes garbage.
     pub(crate) fn collect(&self) {
+        self.give_up_named();
         let mut freed = Vec::new();
         loop {
             let (oldest, visible) = (self.snapshots.oldest(&self.clock), self.clock.visible());

@@ -212,11 +212,20 @@ impl Counts {
 }
 
 impl Core {
-    /// Finds out which saved counts can be believed. When the database is opened, before anything is committed.
+    /// Finds out which saved counts can be believed. When the database is opened, before anything is committed. A catalog
+    /// that is damaged says nothing about counts; it does not prevent opening, so that the damage can be looked at.
     pub(crate) fn load_counts(&mut self) -> Result<()> {
-        let highest = self.clock.highest_drawn();
-        self.counts = Counts::unknown(highest, self.next_table_id()?);
+        self.counts = Counts::unknown(self.clock.highest_drawn(), TableId(u64::MAX));
         self.counts.saved_at.store(self.pool.wal().tail().0, SeqCst);
+        match self.read_mark() {
+            Err(Error::Corrupt { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn read_mark(&mut self) -> Result<()> {
+        let highest = self.clock.highest_drawn();
+        self.counts.since.table = self.next_table_id()?;
         if let Some(Found { timestamp, value }) = self.catalog.tree.get(&self.pool, MARK)?
             && timestamp == highest
         {

@@ -149,6 +149,7 @@ fn assemble(
         versions: Versions::new(old_versions(&pool, split))?,
         pool,
         snapshots: Snapshots::new(Arc::new(MonotonicTime::new())),
+        named: Default::default(),
         catalog: Arc::new(TableState::new(CATALOG, CATALOG_ROOT, "the catalog", TableCount::unknown())),
         tables: Mutex::default(),
         counts: Counts::unknown(Timestamp::NONE, TableId(FIRST_TABLE)),

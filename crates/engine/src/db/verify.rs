@@ -163,7 +163,10 @@ impl Findings<'_> {
         match self.core.check_count(place.id, entries) {
             Ok(None) => Ok(()),
             Ok(Some(counted)) => {
-                self.damage(Some(place.root), format!("table {name:?} has {entries} entries, not {counted} as counted"));
+                self.damage(
+                    Some(place.root),
+                    format!("table {name:?} has {entries} entries, not {counted} as counted"),
+                );
                 Ok(())
             }
             Err(error) => self.note(error),
