@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU64,
-    Ordering::{Relaxed, SeqCst},
+    Ordering::{Acquire, Release, SeqCst},
 };
 use std::sync::{Arc, OnceLock};
 
@@ -145,14 +145,14 @@ impl TableCount {
     #[inline]
     pub(crate) fn add(&self, change: i64) {
         let slots = self.slots.get_or_init(|| (0..SLOTS).map(|_| Padded::default()).collect());
-        // Relaxed: who needs the sum exact is alone inside the gate, which this thread leaves with a release.
-        slots[thread_number() as usize % SLOTS].fetch_add(change, Relaxed);
+        // Release, partner of the load in `change`: who sees this addition sees that its timestamp was drawn.
+        slots[thread_number() as usize % SLOTS].fetch_add(change, Release);
     }
 
     /// The sum of the slots.
     fn change(&self) -> i64 {
         let slots = self.slots.get().into_iter().flatten();
-        slots.fold(0, |sum, slot| sum.wrapping_add(slot.load(Relaxed)))
+        slots.fold(0, |sum, slot| sum.wrapping_add(slot.load(Acquire)))
     }
 
     fn now(&self) -> Saved {
@@ -323,15 +323,18 @@ impl Core {
         unreachable!("the last walk ends with a result")
     }
 
-    /// Holds the count of a table against `entries`, which somebody who is alone inside the gate has found; returns the
-    /// count if it was wrong. A count that was not known is known from now on.
-    pub(super) fn check_count(&self, table: TableId, entries: u64) -> Result<Option<u64>> {
+    /// Holds the count of a table against `entries`, which somebody has found while no timestamp above `drawn` was drawn and
+    /// all up to it were decided; returns the count if it was wrong. A count that was not known is known from now on.
+    pub(super) fn check_count(&self, table: TableId, entries: u64, drawn: Timestamp) -> Result<Option<u64>> {
         let count = self.count_of(table)?;
-        let now = count.now();
+        let (now, change) = (count.now(), count.change());
+        if self.clock.highest_drawn() != drawn {
+            return Ok(None);
+        }
         if now.exact {
             return Ok((now.entries != entries).then_some(now.entries));
         }
-        count.set(entries, count.change());
+        count.set(entries, change);
         Ok(None)
     }
 

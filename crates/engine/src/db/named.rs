@@ -98,7 +98,7 @@ impl Db {
     /// ```
     pub fn create_named_snapshot(&self, name: &str, version_bytes_max: Option<u64>) -> Result<Snapshot> {
         self.shared.check()?;
-        let most = self.shared.settings.split.versions;
+        let most = self.shared.budget.split().versions;
         let version_bytes_max = version_bytes_max.unwrap_or(most);
         if version_bytes_max > most {
             let what = "for a named snapshot, which is more than all old versions may take together";
