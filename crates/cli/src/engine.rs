@@ -80,7 +80,8 @@ impl Database for Opened {
         let table = |table: TableStats| TableStat {
             name: table.name,
             entries: table.entries,
-            pages: Some(table.pages),
+            entries_exact: table.entries_exact,
+            pages: table.pages,
         };
         let tables = tables.into_iter().map(table).collect();
         Ok(Stat {

@@ -223,7 +223,9 @@ pub struct TableStat {
     pub name: String,
     /// Entries in it.
     pub entries: u64,
-    /// Pages of its tree, where the engine counts them by table.
+    /// Whether there are exactly so many. After a crash the number is about right, until somebody counts.
+    pub entries_exact: bool,
+    /// Pages of its tree, where the engine counts them by table and that does not take long.
     pub pages: Option<u64>,
 }
 

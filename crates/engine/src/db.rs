@@ -6,12 +6,14 @@
 //! | `core.rs`        | what all handles share; the threads; closing                           |
 //! | `budget.rs`      | the budget, and changing it                                            |
 //! | `catalog.rs`     | tables by name                                                         |
+//! | `count.rs`       | how many entries tables have                                           |
 //! | `table.rs`       | single operations                                                      |
 //! | `single.rs`      | the commit of one key                                                  |
 //! | `swap.rs`        | changing a key depending on its value                                  |
 //! | `transaction.rs` | several operations as one                                              |
 //! | `batch.rs`       | several writes as one                                                  |
 //! | `snapshot.rs`    | reading at one moment                                                  |
+//! | `named.rs`       | snapshots that have names                                              |
 //! | `read.rs`        | finding what counts for a key, now and at a time                       |
 //! | `scan.rs`        | walking entries from both ends                                         |
 //! | `range.rs`       | bounds; a transaction's cursor                                         |
@@ -27,8 +29,10 @@ pub(crate) mod budget;
 pub(crate) mod catalog;
 pub(crate) mod commit;
 pub(crate) mod core;
+pub(crate) mod count;
 pub(crate) mod garbage;
 pub(crate) mod large;
+pub(crate) mod named;
 pub(crate) mod open;
 pub(crate) mod overlay;
 pub(crate) mod range;
@@ -57,6 +61,8 @@ use crate::error::{Error, Result};
 use crate::stats::{Stats, TableStats, VerifyReport};
 use crate::txn::gate::MAX_RETRIES;
 
+/// Pages of a database up to which those of each table are counted: it takes a read for every hundred of them.
+const PAGES_COUNTED_MAX: u64 = 100_000;
 /// The longest pause before a transaction runs again, in microseconds; it doubles from one attempt to the next.
 const BACKOFF_US_MAX: u64 = 1000;
 /// Attempts of a transaction that is alone: each can only fail for a snapshot that was given up.
@@ -258,6 +264,7 @@ impl Db {
     pub fn checkpoint(&self) -> Result<()> {
         self.shared.check_writable()?;
         self.shared.free_all_garbage()?;
+        self.shared.save_counts(true)?;
         self.shared.pool.checkpoint_now(true)
     }
 
@@ -293,14 +300,22 @@ impl Db {
         Stats::of(&self.shared)
     }
 
-    /// What there is in each table, sorted by name. Looks at every leaf.
+    /// What there is in each table, sorted by name. Entries are not counted where their number is not known, and pages
+    /// not in a database of more than 100,000, so this does not take long.
     ///
     /// # Errors
     /// [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
     pub fn table_stats(&self) -> Result<Vec<TableStats>> {
         let names = self.table_names()?;
+        let is_small = self.stats().live_pages <= PAGES_COUNTED_MAX;
+        let table_stats = |table: Table, name: String| {
+            let known = table.len_if_known()?;
+            let entries = known.map_or_else(|| table.approximate_len(), Ok)?;
+            let pages = is_small.then(|| table.pages()).transpose()?;
+            Ok(Some(TableStats { name, entries, entries_exact: known.is_some(), pages }))
+        };
         let of = |name: String| match self.open_table(&name) {
-            Ok(table) => Ok(Some(TableStats { entries: table.len()?, pages: table.pages()?, name })),
+            Ok(table) => table_stats(table, name),
             // Dropped meanwhile.
             Err(Error::TableNotFound(_)) => Ok(None),
             Err(error) => Err(error),

@@ -131,6 +131,12 @@ pub enum Error {
     /// The snapshot outlived the limit of age or of old versions kept; take a new one.
     #[error("the snapshot is too old, the versions it needs were given up; take a new one")]
     SnapshotTooOld,
+    /// No snapshot has this name.
+    #[error("there is no snapshot named {0:?}; create it first")]
+    SnapshotNotFound(String),
+    /// A snapshot has this name already.
+    #[error("a snapshot named {0:?} exists already; drop it first, or read at it")]
+    SnapshotExists(String),
     /// A savepoint is of another transaction, or the transaction has gone back to an earlier one since.
     #[error("the savepoint does not exist any more; take a new one")]
     SavepointGone,

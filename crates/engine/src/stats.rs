@@ -117,6 +117,10 @@ pub struct Stats {
     pub snapshots: u64,
     /// Snapshots given up.
     pub given_up: GivenUp,
+    /// Snapshots that have names, those given up included.
+    pub named_snapshots: u64,
+    /// Bytes of old versions kept since the oldest of them was taken.
+    pub named_snapshot_bytes: u64,
     /// Old versions dropped.
     pub versions_dropped: u64,
     /// Values and tables waiting to be freed.
@@ -142,7 +146,7 @@ pub struct Stats {
 /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
 /// db.create_table("t")?.put("k", "v")?;
 /// let tables = db.table_stats()?;
-/// assert_eq!((tables[0].name.as_str(), tables[0].entries, tables[0].pages), ("t", 1, 1));
+/// assert_eq!((tables[0].name.as_str(), tables[0].entries, tables[0].pages), ("t", 1, Some(1)));
 /// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -152,8 +156,11 @@ pub struct TableStats {
     pub name: String,
     /// Entries in it.
     pub entries: u64,
-    /// Pages of its tree, those of large values left out.
-    pub pages: u64,
+    /// Whether there are exactly so many. After a crash the number is about right, until somebody asks for
+    /// [`crate::Table::len`].
+    pub entries_exact: bool,
+    /// Pages of its tree, those of large values left out; none in a database too large to count them in passing.
+    pub pages: Option<u64>,
 }
 
 /// What [`crate::Db::verify`] found.
@@ -223,12 +230,14 @@ impl Stats {
         let images_written = counted.images_written.load(Relaxed);
         let images_moved = counted.images_moved.load(Relaxed);
         let mapping_images = counted.mapping_images.load(Relaxed);
+        let named = core.list_named();
         let transaction_bytes = core.clock.size_bytes()
             + core.gate.size_bytes()
             + core.locks.size_bytes()
             + core.flight.size_bytes()
             + core.snapshots.size_bytes()
-            + 3 * counted.fault.size_bytes();
+            + 3 * counted.fault.size_bytes()
+            + core.counts.size_bytes();
         let stalls = Stalls {
             frames: counted.frame_waits.load(Relaxed),
             log_space: counted.log_waits.load(Relaxed),
@@ -284,6 +293,8 @@ impl Stats {
             alone: counters.alone.load(Relaxed),
             snapshots: core.snapshots.len() as u64,
             given_up,
+            named_snapshots: named.len() as u64,
+            named_snapshot_bytes: named.iter().map(|named| named.version_bytes).max().unwrap_or(0),
             versions_dropped: counters.versions_dropped.load(Relaxed),
             garbage: core.garbage.waiting() as u64,
             file_bytes: footprint.file_bytes,

@@ -207,6 +207,15 @@ fn recover(disk: &SimulatedDisk, ledger: &mut Ledger, random: &mut SmallRng) -> 
                 };
                 ledger.states = vec![ledger.states.swap_remove(at)];
                 disk.crash_at(u64::MAX);
+                for (name, entries) in ledger.now() {
+                    let table = db.open_table(name).unwrap();
+                    if let Some(counted) = table.len_if_known().unwrap() {
+                        assert_eq!(counted, entries.len() as u64, "{name}");
+                    }
+                    if random.random_range(0..2) == 0 {
+                        assert_eq!(table.len().unwrap(), entries.len() as u64, "{name}");
+                    }
+                }
                 assert_eq!(db.verify().unwrap().errors, []);
                 return (disk, db);
             }

@@ -331,6 +331,9 @@ proptest! {
         let mut run = Run::new();
         for step in steps {
             run.step(step);
+            // Exact after every step, however it went, and closing counts nothing anew.
+            let counted = run.table.as_ref().unwrap().len_if_known().unwrap();
+            prop_assert_eq!(counted, Some(run.model.len() as u64));
         }
         run.check();
         run.step(Step::Reopen);

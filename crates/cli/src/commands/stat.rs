@@ -30,7 +30,8 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         let name = crate::escape::bytes(table.name.as_bytes());
         let entries = show_count(table.entries);
         let pages = table.pages.map(|pages| format!(" in {} pages", show_count(pages))).unwrap_or_default();
-        print(output, format_args!("table {name}: {entries} entries{pages}\n"))?;
+        let about = if table.entries_exact { "" } else { "about " };
+        print(output, format_args!("table {name}: {about}{entries} entries{pages}\n"))?;
     }
     Ok(())
 }

@@ -14,12 +14,14 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::budget::Budget;
+use super::count::{Counts, TableCount};
 use super::garbage::Garbage;
+use super::named::NamedSnapshots;
 use crate::buffer::{Mode, Pool};
 use crate::config::Durability;
 use crate::error::{Error, Result};
@@ -47,6 +49,9 @@ pub(crate) const FIRST_TABLE: u64 = 16;
 const CHAINS_MAX: u32 = 64;
 /// Commits of a thread between two collections of old versions.
 const COMMITS_PER_COLLECTION: u32 = 64;
+/// Time between two looks of the collecting thread whether counts of entries are to be saved, which stops all commits
+/// for a moment.
+const SAVE_PAUSE: Duration = Duration::from_secs(1);
 /// How long the collecting thread sleeps when nobody rings.
 const COLLECTOR_PAUSE: Duration = Duration::from_millis(10);
 
@@ -56,13 +61,15 @@ pub(crate) struct TableState {
     pub(crate) id: TableId,
     pub(crate) tree: Tree,
     pub(crate) name: RwLock<Arc<str>>,
+    pub(crate) count: Arc<TableCount>,
     /// The commit that dropped it; 0 = it exists.
     dropped_at: AtomicU64,
 }
 
 impl TableState {
-    pub(crate) fn new(id: TableId, root: PageId, name: &str) -> Self {
-        TableState { id, tree: Tree { root }, name: RwLock::new(name.into()), dropped_at: AtomicU64::new(0) }
+    pub(crate) fn new(id: TableId, root: PageId, name: &str, count: Arc<TableCount>) -> Self {
+        let name = RwLock::new(name.into());
+        TableState { id, tree: Tree { root }, name, count, dropped_at: AtomicU64::new(0) }
     }
 
     /// Notes the commit that dropped it.
@@ -125,9 +132,11 @@ pub(crate) struct Core {
     pub(crate) flight: InFlight,
     pub(crate) versions: Versions,
     pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) named: NamedSnapshots,
     pub(crate) catalog: Arc<TableState>,
     /// The tables that somebody has a handle of.
     pub(crate) tables: Mutex<HashMap<TableId, Weak<TableState>>>,
+    pub(crate) counts: Counts,
     pub(crate) garbage: Garbage,
     pub(crate) chains: Permits,
     pub(crate) counters: Counters,
@@ -250,6 +259,7 @@ impl Core {
     /// Drops the old versions nobody can see, giving up snapshots if they take too much room. What the versions
     /// referred to becomes garbage.
     pub(crate) fn collect(&self) {
+        self.give_up_named();
         let mut freed = Vec::new();
         loop {
             let (oldest, visible) = (self.snapshots.oldest(&self.clock), self.clock.visible());
@@ -302,12 +312,14 @@ impl Core {
                 self.collect();
                 // What fails here is tried again, and a poisoned log is reported by the next call.
                 let _ = self.free_garbage(4);
+                let _ = self.save_counts_if_due();
             }
         }
     }
 
     fn run_collector(&self) {
         let mut failed = false;
+        let mut saved = Instant::now();
         while self.collector.wait() {
             if self.check().is_err() {
                 continue;
@@ -323,6 +335,11 @@ impl Core {
                 _ => {}
             }
             failed = freed.is_err();
+            if saved.elapsed() >= SAVE_PAUSE {
+                // As above: it is tried again.
+                let _ = self.save_counts_if_due();
+                saved = Instant::now();
+            }
         }
     }
 
@@ -336,6 +353,9 @@ impl Core {
 
     fn write_everything(&self) -> Result<()> {
         self.check()?;
+        if let Err(error) = self.save_counts(true) {
+            tracing::warn!(%error, "counts of entries were not saved; tables will be counted when somebody asks");
+        }
         self.pool.stats.closing.store(true, Relaxed);
         self.collect();
         self.pool.wal().flush_to(self.pool.wal().tail())?;

@@ -27,13 +27,16 @@ use terrace_block::{Directory, FileDirectory, LockError, OpenMode, Sharing};
 
 use super::Db;
 use super::budget::Budget;
-use super::core::{CATALOG, CATALOG_ROOT, Core, Counters, GARBAGE_ROOT, Settings, Shared, TableState};
+use super::core::{
+    CATALOG, CATALOG_ROOT, Core, Counters, FIRST_TABLE, GARBAGE_ROOT, Settings, Shared, TableState,
+};
+use super::count::{Counts, TableCount};
 use super::overlay::{Overlay, Room as OverlayRoom};
 use super::undo::KeyUndo;
 use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered};
 use crate::config::{Builder, Split, overlay_bytes};
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId, Timestamp};
+use crate::ids::{Lsn, PageId, TableId, Timestamp};
 use crate::index::leaf::max_record;
 use crate::index::{NodeRedo, Tree};
 use crate::planted::{Bug, planted};
@@ -202,7 +205,7 @@ fn settings(builder: &Builder, name: String) -> Result<Settings> {
 }
 
 fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lock: Lock) -> Result<Core> {
-    Ok(Core {
+    let mut core = Core {
         clock: Clock::counting_on(Arc::clone(&pool.highest_timestamp), split.clock_window),
         gate: Gate::new(),
         locks: LockTable::new(split.lock_slots),
@@ -210,8 +213,10 @@ fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lo
         versions: Versions::new(old_versions(&pool, &settings, split))?,
         pool,
         snapshots: Snapshots::new(Arc::new(MonotonicTime::new())),
-        catalog: Arc::new(TableState::new(CATALOG, CATALOG_ROOT, "the catalog")),
+        named: Default::default(),
+        catalog: Arc::new(TableState::new(CATALOG, CATALOG_ROOT, "the catalog", TableCount::unknown())),
         tables: Mutex::default(),
+        counts: Counts::unknown(Timestamp::NONE, TableId(FIRST_TABLE)),
         garbage: Default::default(),
         chains: Default::default(),
         counters,
@@ -220,7 +225,9 @@ fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lo
         settings,
         lock: Mutex::new(Some(lock)),
         collector: Default::default(),
-    })
+    };
+    core.load_counts()?;
+    Ok(core)
 }
 
 /// Room for old versions: what the budget has for them, and addresses for what transactions may push beyond that

@@ -13,7 +13,8 @@ use crate::txn::snapshots::SnapshotHandle;
 /// commit acknowledged before the snapshot was taken, and nothing later.
 ///
 /// Old versions of what changes are kept for it in memory, up to a limit of age and of bytes; beyond it the oldest
-/// snapshot is given up, and its reads fail with [`Error::SnapshotTooOld`].
+/// snapshot is given up, and its reads fail with [`Error::SnapshotTooOld`]. For readers that take longer there are
+/// [named snapshots](crate::Db::create_named_snapshot).
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory};
@@ -36,8 +37,16 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        let handle = Arc::new(shared.snapshots.register(&shared.clock));
-        Snapshot { shared: Arc::clone(shared), handle }
+        Self::of(shared, &Arc::new(shared.snapshots.register(&shared.clock)))
+    }
+
+    /// Another handle of a snapshot.
+    pub(crate) fn of(shared: &Arc<Shared>, handle: &Arc<SnapshotHandle>) -> Self {
+        Snapshot { shared: Arc::clone(shared), handle: Arc::clone(handle) }
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<SnapshotHandle> {
+        &self.handle
     }
 
     /// The value of `key`.

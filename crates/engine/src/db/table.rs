@@ -292,12 +292,67 @@ impl Table {
         self.range::<&[u8]>(..)
     }
 
-    /// How many entries there are. Walks all of them.
+    /// How many entries there are, exactly, at one moment during the call. Counts are kept, so this takes as long as the
+    /// commits that are under way just now, which it waits for and holds others back behind. Only after a crash, and for
+    /// each table once, it walks the table, which holds up nobody.
     ///
     /// # Errors
     /// As [`Table::get`].
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("a", "1")?;
+    /// table.put("a", "2")?;
+    /// table.put("b", "3")?;
+    /// assert_eq!(table.len()?, 2);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
     pub fn len(&self) -> Result<u64> {
-        self.iter().count_entries()
+        self.shared.count_entries(&self.state)
+    }
+
+    /// As [`Table::len`], but none where that would take a walk: after a crash, until `len` or [`Db::verify`] has counted.
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// assert_eq!(table.len_if_known()?, Some(0));
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn len_if_known(&self) -> Result<Option<u64>> {
+        self.shared.count_if_known(&self.state)
+    }
+
+    /// How many entries there are, more or less, at once: waits for nobody and holds up nobody. It may be off by the entries
+    /// that commits under way add and remove, and after a crash, until [`Table::len`] or [`Db::verify`] has counted, by
+    /// those that were added and removed in the last second before it or, if that took longer, while the log grew by an
+    /// eighth of [`crate::Builder::log_max`].
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("k", "v")?;
+    /// assert_eq!(table.approximate_len()?, 1, "nobody else is at work");
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn approximate_len(&self) -> Result<u64> {
+        self.shared.count_about(&self.state)
     }
 
     /// How many pages its tree takes; those of values that have pages of their own are not counted. Walks the tree, but

@@ -80,13 +80,12 @@ impl Stats {
         self.log(&mut text);
         self.transactions(&mut text);
         if !tables.is_empty() {
-            let samples =
-                |of: fn(&TableStats) -> u64| tables.iter().map(move |table| (&table.name, of(table)));
             let about = ("terrace_table_entries", "gauge", "Entries of each table.");
-            text.labelled(about, "table", samples(|table| table.entries));
+            text.labelled(about, "table", tables.iter().map(|table| (&table.name, table.entries)));
             let about =
                 ("terrace_table_pages", "gauge", "Pages of each table, those of large values left out.");
-            text.labelled(about, "table", samples(|table| table.pages));
+            let counted = tables.iter().filter_map(|table| Some((&table.name, table.pages?)));
+            text.labelled(about, "table", counted);
         }
         text.0
     }
