@@ -7,6 +7,7 @@
 //! |-------------------|-----------------------------------------------------------|---------------|
 //! | log buffer        | 1/32, a power of two, at least 32 pages, at most 8 MiB     | yes           |
 //! | staging           | 1/64, at least eight pages, at most 2 MiB                  | yes           |
+//! | batches of reads  | 1/64, at least four pages, at most 256                     | limit         |
 //! | old versions      | 1/16, or what `old_version_bytes_max` says                 | limit         |
 //! | locks, clock      | 1/256 and 1/512                                            | yes           |
 //! | snapshots, gate   | about 100 KiB of slots, one line each                      | yes           |
@@ -26,7 +27,7 @@ use std::time::Duration;
 
 use terrace_block::Directory;
 
-use crate::buffer::{FRAME_HEADER_BYTES, Mode};
+use crate::buffer::{BATCH_PAGES_MAX, BATCHES_MAX, FRAME_HEADER_BYTES, Mode};
 use crate::db::Db;
 use crate::error::{Error, Result};
 
@@ -239,6 +240,7 @@ pub(crate) struct Split {
     pub(crate) total: u64,
     pub(crate) log_buffer: u64,
     pub(crate) staging: u64,
+    pub(crate) batch_pages: usize,
     pub(crate) versions: u64,
     pub(crate) lock_slots: usize,
     pub(crate) clock_window: usize,
@@ -272,6 +274,7 @@ impl Split {
         let log_buffer = log_buffer.max(LOG_BUFFER_PAGES_MIN * page_bytes).next_power_of_two();
         let staging = (total / 64).clamp(8 * page_bytes, (2 << 20).max(8 * page_bytes));
         let staging = staging / page_bytes * page_bytes;
+        let batch_pages = (total / 64 / page_bytes).clamp(4, (BATCH_PAGES_MAX * BATCHES_MAX) as u64);
         // More than everything is too much, and can still be added to.
         let versions = versions.unwrap_or(total / 16).min(total);
         let lock_slots =
@@ -279,7 +282,7 @@ impl Split {
         let clock_window = ((total / 512 / 16) as usize).clamp(64, crate::txn::clock::Clock::WINDOW_DEFAULT);
         let page_table = (total / 48).max(file_pages * 18);
         let fixed = (log_buffer + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)
-            .saturating_add(READ_BUFFER_PAGES * page_bytes + page_table)
+            .saturating_add((READ_BUFFER_PAGES + batch_pages) * page_bytes + page_table)
             .saturating_add(versions);
         let frames = total.saturating_sub(fixed) / (page_bytes + FRAME_HEADER_BYTES);
         if frames < FRAMES_MIN {
@@ -291,7 +294,8 @@ impl Split {
             )));
         }
         let frames = frames.min(u64::from(u32::MAX >> 2)) as u32;
-        Ok(Split { total, log_buffer, staging, versions, lock_slots, clock_window, frames })
+        let batch_pages = batch_pages as usize;
+        Ok(Split { total, log_buffer, staging, batch_pages, versions, lock_slots, clock_window, frames })
     }
 }
 
@@ -334,7 +338,8 @@ mod tests {
                     continue;
                 };
                 let frames = u64::from(split.frames) * (page_bytes + FRAME_HEADER_BYTES);
-                assert!(frames + split.log_buffer + split.staging + split.versions <= total);
+                let batches = split.batch_pages as u64 * page_bytes;
+                assert!(frames + split.log_buffer + split.staging + batches + split.versions <= total);
                 assert!(frames > total / 2 || total < 16 << 20, "frames get most of {total}");
             }
         }

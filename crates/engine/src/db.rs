@@ -12,6 +12,7 @@
 //! | `batch.rs`       | several writes as one                                                  |
 //! | `snapshot.rs`    | reading at one moment                                                  |
 //! | `read.rs`        | finding what counts for a key, now and at a time                       |
+//! | `lookup.rs`      | reads that do not block                                                |
 //! | `scan.rs`        | walking entries from both ends                                         |
 //! | `range.rs`       | bounds; a transaction's cursor                                         |
 //! | `commit.rs`      | the commit                                                             |
@@ -27,6 +28,7 @@ pub(crate) mod commit;
 pub(crate) mod core;
 pub(crate) mod garbage;
 pub(crate) mod large;
+pub(crate) mod lookup;
 pub(crate) mod open;
 pub(crate) mod overlay;
 pub(crate) mod range;

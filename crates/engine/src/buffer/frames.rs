@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use terrace_block::Region;
 
+use super::batch::Purpose;
 use super::view::Racy;
 use crate::ids::{Lsn, PageId};
 use crate::store::place::Mapped;
 
 /// What the pool knows of a frame's content besides the content. Changed under the page's latch (exclusive, or
-/// shared together with the claim), except `page`, which the sweep reads to find the entry it must latch.
+/// shared together with the claim), except `page`, which the sweep reads to find the entry it must latch, and `purpose`,
+/// which the first look takes away.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Header {
@@ -21,6 +23,7 @@ pub(crate) struct Header {
     mapped: AtomicU64,
     recovery: AtomicU64,
     next_recovery: AtomicU64,
+    purpose: AtomicU64,
 }
 
 impl Header {
@@ -58,6 +61,19 @@ impl Header {
 
     pub(crate) fn set_next_recovery(&self, lsn: Lsn) {
         self.next_recovery.store(lsn.0, Relaxed);
+    }
+
+    /// Notes why the page was read before anybody looked at it.
+    pub(crate) fn set_purpose(&self, purpose: Option<Purpose>) {
+        self.purpose.store(Purpose::encode(purpose), Relaxed);
+    }
+
+    /// Takes that note away. Written only where there is one.
+    pub(crate) fn take_purpose(&self) -> Option<Purpose> {
+        match self.purpose.load(Relaxed) {
+            0 => None,
+            _ => Purpose::decode(self.purpose.swap(0, Relaxed)),
+        }
     }
 }
 

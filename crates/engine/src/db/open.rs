@@ -161,6 +161,7 @@ fn shares(
         frames: split.frames,
         log_buffer_bytes: split.log_buffer as usize,
         staging_bytes: split.staging as usize,
+        batch_pages: split.batch_pages,
         pages_max: PAGES_MAX,
         store_bytes_max: u64::MAX,
         mode: Mode::Inline,
@@ -207,6 +208,7 @@ fn assemble(pool: Pool, settings: Settings, counters: Counters, lock: Lock) -> R
         settings,
         lock: Mutex::new(Some(lock)),
         collector: Default::default(),
+        lookups: Default::default(),
     })
 }
 

@@ -50,6 +50,22 @@ impl Snapshot {
         self.shared.get_at(table.state(), key.as_ref(), &self.handle)
     }
 
+    /// The values of `keys`, in their order, all of the snapshot's moment. Pages that are not in memory are read
+    /// together, see [`Table::get_many`].
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`]: that of the first key that could not be read.
+    pub fn get_many<K: AsRef<[u8]>>(
+        &self,
+        table: &Table,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        table.belongs_to(&self.shared)?;
+        let keys: Vec<K> = keys.into_iter().collect();
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.shared.get_all_at(table.state(), &keys, &self.handle)
+    }
+
     /// Whether `key` is there.
     ///
     /// # Errors
@@ -130,6 +146,26 @@ impl Range {
     fn new(snapshot: Snapshot, table: Arc<TableState>, range: OwnedRange, foreign: Option<Error>) -> Self {
         let scan = Scan::new(table.tree, range, Some(snapshot.handle.timestamp()));
         Range { snapshot, table, scan, failed: false, foreign }
+    }
+
+    /// Says that about `entries` entries will be taken from the front. The pages that hold them are then read from the
+    /// disk together as soon as the scan has left its first one, instead of a few at first and more the longer it
+    /// goes on. Any number may be taken all the same.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("a", "1")?;
+    /// let page: Vec<_> = table.range("a"..).expect_entries(50).take(50).collect::<Result<_, _>>()?;
+    /// assert_eq!(page.len(), 1);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn expect_entries(mut self, entries: usize) -> Self {
+        self.scan.expect(entries);
+        self
     }
 
     fn row(&mut self, back: bool) -> Result<Option<Row>> {

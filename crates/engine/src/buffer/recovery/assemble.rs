@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use terrace_block::AlignedBuffer;
 
 use super::analysis::{Analysis, Loser};
+use crate::buffer::batch::Batches;
 use crate::buffer::create::PoolOptions;
 use crate::buffer::frames::Frames;
 use crate::buffer::pool::{Bell, PageIds, Pool};
@@ -86,6 +87,7 @@ impl Analysis<'_> {
                 frames_taken: 0,
             }),
             bell: Bell::default(),
+            batches: Batches::new(options.batch_pages),
             mode: options.mode,
             in_memory: options.in_memory,
             stats: PoolStats::default(),
