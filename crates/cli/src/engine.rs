@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrace::{Db, Error, MemoryDirectory, Stats, Table, Transaction, WriteBatch};
+use terrace::{Db, Error, MemoryDirectory, Range, Stats, Table, Transaction, WriteBatch};
 
 use crate::failure::{Failure, Outcome};
 use crate::store::{
@@ -131,6 +131,10 @@ impl Store for Open {
         Ok(self.table.get(key)?)
     }
 
+    fn get_many(&self, keys: &[Vec<u8>]) -> Outcome<Vec<Option<Vec<u8>>>> {
+        Ok(self.table.get_many(keys)?)
+    }
+
     fn put(&self, key: &[u8], value: &[u8]) -> Outcome {
         Ok(self.table.put(key, value)?)
     }
@@ -173,18 +177,27 @@ impl Store for Open {
     }
 
     fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Outcome {
-        for entry in self.table.range::<&[u8]>((Bound::Included(from), Bound::Unbounded)) {
-            let (key, value) = entry?;
-            if visit(&key, &value).is_break() {
-                break;
-            }
-        }
-        Ok(())
+        walk(self.table.range::<&[u8]>((Bound::Included(from), Bound::Unbounded)), visit)
+    }
+
+    fn scan_some(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Outcome {
+        let range = self.table.range::<&[u8]>((Bound::Included(from), Bound::Unbounded));
+        walk(range.expect_entries(usize::try_from(entries).unwrap_or(usize::MAX)), visit)
     }
 
     fn counters(&self) -> Counters {
         counters(&self.db.stats())
     }
+}
+
+fn walk(range: Range, visit: &mut Visit<'_>) -> Outcome {
+    for entry in range {
+        let (key, value) = entry?;
+        if visit(&key, &value).is_break() {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// What the engine counts, in the words of the command. Hits are not counted: a hit writes nothing.
