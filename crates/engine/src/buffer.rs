@@ -10,12 +10,14 @@
 //! | `batch.rs`      | several misses of one thread, read together                          |
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
 //! | `sweep.rs`      | replacement                                                          |
+//! | `resize.rs`     | more frames, or fewer                                                |
 //! | `change.rs`     | logged changes, new pages, freed pages                               |
 //! | `upkeep.rs`     | the background work and its thread                                   |
 //! | `write_back.rs` | images on their way to the store                                     |
 //! | `checkpoint.rs` | chunks, directory, superblock, the cut of the log                    |
 //! | `cleaner.rs`    | emptying sparse segments                                             |
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
+//! | `census.rs`     | which pages a verification has met, and which were changed meanwhile  |
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
 //! | `create.rs`     | the files a pool lives on, and how they begin                        |
 //! | `recovery.rs`   | from superblock and log to a pool that is as it was                  |
@@ -25,6 +27,7 @@
 mod audit;
 pub(crate) mod backoff;
 mod batch;
+pub(crate) mod census;
 mod change;
 mod checkpoint;
 mod cleaner;
@@ -36,6 +39,7 @@ mod latch;
 mod mapping;
 mod pool;
 mod recovery;
+mod resize;
 mod stats;
 mod sweep;
 mod table;

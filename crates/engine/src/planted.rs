@@ -59,11 +59,15 @@ pub enum Bug {
     ReadOwnStaleVersion,
     /// Range reads are validated without looking for foreign keys in flight.
     NoRangeCheck,
+    /// Pages come into being and are freed without a verification that runs being told.
+    RenewalUntold,
+    /// Values and tables change hands without a verification that runs being told.
+    PassingUntold,
 }
 
 impl Bug {
     /// Every planted bug, in the order of the list in docs/testing.md.
-    pub const ALL: [Bug; 26] = [
+    pub const ALL: [Bug; 28] = [
         Bug::SkipLogSync,
         Bug::SkipStoreSync,
         Bug::AcknowledgeBeforeFlush,
@@ -90,6 +94,8 @@ impl Bug {
         Bug::LoseEvictionWrite,
         Bug::ReadOwnStaleVersion,
         Bug::NoRangeCheck,
+        Bug::RenewalUntold,
+        Bug::PassingUntold,
     ];
 }
 
