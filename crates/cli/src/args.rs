@@ -57,6 +57,8 @@ pub enum Command {
 pub enum BenchCommand {
     /// The Yahoo! Cloud Serving Benchmark and its kin, with values verified on every read
     Ycsb(YcsbArgs),
+    /// One thread's reads of keys that are not in memory: one by one, many at a time, and what the disk gains by that
+    GetMany(GetManyArgs),
 }
 
 /// Output flags, the same for every command.
@@ -229,6 +231,36 @@ pub struct YcsbArgs {
     /// Runs as one process of a comparison: the control group to run in
     #[arg(long, value_name = "PATH", hide = true)]
     pub group: Option<PathBuf>,
+}
+
+/// `terrace bench get-many`
+#[derive(Args, Clone, Debug)]
+pub struct GetManyArgs {
+    /// Records loaded before the measurement; their bytes should be many times --dram
+    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub records: u64,
+    /// Bytes of each value
+    #[arg(long, default_value = "1000", value_parser = value_size)]
+    pub value_size: usize,
+    /// Keys read at a time
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub keys: u16,
+    /// Keys that each way reads in a round
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
+    pub round_keys: u32,
+    /// Times each way is measured; every other round in reverse order
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub rounds: u16,
+    /// The database directory
+    #[arg(long, value_name = "PATH")]
+    pub store: PathBuf,
+    /// Read what an earlier run has loaded there, instead of loading it
+    #[arg(long)]
+    pub loaded: bool,
+    #[command(flatten)]
+    pub tiers: TierArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// A table of a database.

@@ -6,6 +6,7 @@ mod demo;
 mod devices;
 mod dump;
 mod entries;
+mod get_many;
 mod load;
 mod stat;
 mod verify;
@@ -33,6 +34,7 @@ fn dispatch(command: Command, opener: &dyn Opener, output: &mut dyn Write) -> Ou
     match command {
         Command::Demo(args) => demo::run(&args, opener, output),
         Command::Bench(BenchCommand::Ycsb(args)) => bench::run(&args, opener, output),
+        Command::Bench(BenchCommand::GetMany(args)) => get_many::run(&args, opener, output),
         Command::Load(args) => load::run(&args, opener, output),
         Command::Dump(args) => dump::run(&args, opener, output),
         Command::Get(args) => entries::get(&args, opener, output),

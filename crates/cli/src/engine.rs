@@ -135,6 +135,10 @@ impl Store for Open {
         Ok(self.table.get(key)?)
     }
 
+    fn get_many(&self, keys: &[Vec<u8>]) -> Outcome<Vec<Option<Vec<u8>>>> {
+        Ok(self.table.get_many(keys)?)
+    }
+
     fn put(&self, key: &[u8], value: &[u8]) -> Outcome {
         Ok(self.table.put(key, value)?)
     }
@@ -179,6 +183,13 @@ impl Store for Open {
     fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Outcome {
         self.table
             .scan::<&[u8], ()>((Bound::Included(from), Bound::Unbounded), |key, value| visit(key, value))?;
+        Ok(())
+    }
+
+    fn scan_some(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Outcome {
+        let range = self.table.range::<&[u8]>((Bound::Included(from), Bound::Unbounded));
+        let range = range.expect_entries(usize::try_from(entries).unwrap_or(usize::MAX));
+        range.visit::<()>(|key, value| visit(key, value))?;
         Ok(())
     }
 

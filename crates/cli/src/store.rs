@@ -17,6 +17,11 @@ pub trait Store: Send + Sync {
     /// The value of `key`, if there is one.
     fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>>;
 
+    /// The values of `keys`, in their order.
+    fn get_many(&self, keys: &[Vec<u8>]) -> Outcome<Vec<Option<Vec<u8>>>> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
+
     /// Sets `key`, durable on return unless the store was opened with buffered durability.
     fn put(&self, key: &[u8], value: &[u8]) -> Outcome;
 
@@ -32,6 +37,13 @@ pub trait Store: Send + Sync {
 
     /// Shows `visit` the entries from `from` on (included), in key order, until it breaks.
     fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Outcome;
+
+    /// As [`Store::scan`], where `visit` is going to break after so many entries. Engines that make no use of that
+    /// do the same.
+    fn scan_some(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Outcome {
+        let _ = entries;
+        self.scan(from, visit)
+    }
 
     /// What the engine counted so far. All zeros for an engine that does not count.
     fn counters(&self) -> Counters;

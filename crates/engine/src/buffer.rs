@@ -7,6 +7,7 @@
 //! | `table.rs`      | the page table                                                       |
 //! | `frames.rs`     | the frames and their headers                                         |
 //! | `pool.rs`       | faults, and who may wait for what                                    |
+//! | `batch.rs`      | several misses of one thread, read together                          |
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
 //! | `sweep.rs`      | replacement                                                          |
 //! | `resize.rs`     | more frames, or fewer                                                |
@@ -25,6 +26,7 @@
 #[cfg(test)]
 mod audit;
 pub(crate) mod backoff;
+mod batch;
 pub(crate) mod census;
 mod change;
 mod checkpoint;
@@ -45,6 +47,7 @@ mod upkeep;
 pub(crate) mod view;
 mod write_back;
 
+pub(crate) use batch::{BATCH_PAGES_MAX, BATCHES_MAX, Purpose};
 pub(crate) use change::{Edit, Grant, NewPage};
 pub(crate) use create::{Files, Layout, PoolOptions};
 pub(crate) use frames::HEADER_BYTES as FRAME_HEADER_BYTES;

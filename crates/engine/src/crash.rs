@@ -65,6 +65,7 @@ impl Sizes {
             frames_max: FRAMES_MAX,
             log_buffer_bytes: self.log_buffer,
             staging_bytes: self.staging_pages * PAGE_BYTES,
+            batch_pages: 8,
             pages_max: 1024,
             store_bytes_max: self.store_segments * SEGMENT_PAGES * PAGE_BYTES as u64,
             mode: Mode::Inline,

@@ -15,6 +15,7 @@
 //! | `snapshot.rs`    | reading at one moment                                                  |
 //! | `named.rs`       | snapshots that have names                                              |
 //! | `read.rs`        | finding what counts for a key, now and at a time                       |
+//! | `lookup.rs`      | reads that do not block                                                |
 //! | `scan.rs`        | walking entries from both ends                                         |
 //! | `range.rs`       | bounds; a transaction's cursor                                         |
 //! | `commit.rs`      | the commit                                                             |
@@ -32,6 +33,7 @@ pub(crate) mod core;
 pub(crate) mod count;
 pub(crate) mod garbage;
 pub(crate) mod large;
+pub(crate) mod lookup;
 pub(crate) mod named;
 pub(crate) mod open;
 pub(crate) mod overlay;

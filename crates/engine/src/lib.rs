@@ -53,6 +53,7 @@ pub use buffer::Mode;
 pub use config::{Builder, Durability, MIN_DRAM_BYTES, MIN_LOG_BYTES};
 pub use db::Db;
 pub use db::batch::WriteBatch;
+pub use db::lookup::Lookup;
 pub use db::named::NamedSnapshot;
 pub use db::range::TransactionRange;
 pub use db::snapshot::{Range, Snapshot};

@@ -61,6 +61,20 @@ pub struct Stats {
     pub faults: u64,
     /// Bytes read from the page file for them.
     pub read_bytes: u64,
+    /// Reads of pages that are under way now, from the page file.
+    pub reads_in_flight: u64,
+    /// Reads of keys that wait for a thread ([`crate::Table::get_async`]), now.
+    pub lookups_waiting: u64,
+    /// Reads of several pages at a time.
+    pub batched_reads: u64,
+    /// Pages read by them.
+    pub batched_pages: u64,
+    /// Pages that scans read before they came to them.
+    pub ahead_pages: u64,
+    /// Those of them that were looked at later.
+    pub ahead_used: u64,
+    /// Those of them whose frame was taken before that. What is neither used nor unused is still in memory.
+    pub ahead_unused: u64,
     /// Pages whose frame was taken.
     pub evictions: u64,
     /// What the sweep for free frames did with the pages it came by.
@@ -265,6 +279,13 @@ impl Stats {
             transaction_bytes: transaction_bytes as u64,
             faults,
             read_bytes: counted.store_reads.load(Relaxed) * page_bytes,
+            reads_in_flight: counted.reads_in_flight.load(Relaxed),
+            lookups_waiting: core.lookups.waiting() as u64,
+            batched_reads: counted.batches.load(Relaxed),
+            batched_pages: counted.batched_pages.load(Relaxed),
+            ahead_pages: counted.ahead_pages.load(Relaxed),
+            ahead_used: counted.ahead_used.load(Relaxed),
+            ahead_unused: counted.ahead_unused.load(Relaxed),
             evictions: counted.evictions.load(Relaxed),
             sweeps: counted.sweeps(),
             stalls,

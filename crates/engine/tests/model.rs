@@ -19,6 +19,7 @@ enum Step {
     Swap(u16, Guess, Option<usize>),
     DeleteRange(u16, u16, bool),
     Scan(u16, u16, Vec<bool>),
+    GetMany(Vec<u16>),
     TakeSnapshot,
     CheckSnapshot,
     Checkpoint,
@@ -84,6 +85,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (n(), n(), any::<bool>()).prop_map(|(low, high, steps)| Step::DeleteRange(low, high, steps)),
         6 => (n(), n(), prop::collection::vec(any::<bool>(), 20))
             .prop_map(|(low, high, ends)| Step::Scan(low, high, ends)),
+        5 => prop::collection::vec(n(), 0..90).prop_map(Step::GetMany),
         3 => Just(Step::TakeSnapshot),
         5 => Just(Step::CheckSnapshot),
         1 => Just(Step::Checkpoint),
@@ -149,6 +151,9 @@ impl Run {
                     apply(&mut model, std::slice::from_ref(&(*n, *length)));
                     assert_eq!(transaction.get(&table, key(*n)).unwrap(), model.get(&key(*n)).cloned());
                 }
+                let some = (0..400).step_by(3);
+                let expected: Vec<_> = some.clone().map(|n| model.get(&key(n)).cloned()).collect();
+                assert_eq!(transaction.get_many(&table, some.map(key)).unwrap(), expected);
                 let all = transaction.range::<&[u8]>(&table, ..).map(Result::unwrap);
                 assert!(all.eq(model.clone()), "a transaction does not see its own changes");
                 if commit {
@@ -218,6 +223,10 @@ impl Run {
                     assert_eq!(got.map(Result::unwrap), expected);
                 }
             }
+            Step::GetMany(numbers) => {
+                let expected: Vec<_> = numbers.iter().map(|&n| self.model.get(&key(n)).cloned()).collect();
+                assert_eq!(table.get_many(numbers.iter().map(|&n| key(n))).unwrap(), expected);
+            }
             Step::TakeSnapshot => self.snapshot = Some((db.snapshot(), self.model.clone())),
             Step::CheckSnapshot => {
                 if let Some((snapshot, model)) = &self.snapshot {
@@ -240,6 +249,8 @@ impl Run {
                     for n in (0..400).step_by(7) {
                         assert_eq!(snapshot.get(&table, key(n)).unwrap(), model.get(&key(n)).cloned());
                     }
+                    let all: Vec<_> = (0..400).map(|n| model.get(&key(n)).cloned()).collect();
+                    assert_eq!(snapshot.get_many(&table, (0..400).map(key)).unwrap(), all);
                 }
             }
             Step::Checkpoint => db.checkpoint().unwrap(),

@@ -172,3 +172,20 @@ fn stat_verify_and_devices_print_one_object() {
     assert!(terrace(&database, &["verify", "db"]).0.starts_with("sound"));
     assert!(terrace(&database, &["stat", "db"]).0.starts_with("format 1"));
 }
+
+#[test]
+fn many_keys_are_read_and_verified() {
+    let database = MemoryDatabase::default();
+    let line =
+        "bench get-many --store none --records 500 --value-size 60 --keys 8 --round-keys 40 --rounds 3";
+    let line: Vec<&str> = line.split_whitespace().collect();
+    let (output, outcome) = terrace(&database, &[&line[..], &["--json"]].concat());
+    outcome.unwrap();
+    let report = json(&output);
+    assert_eq!(report["verified"], 2 * 4 * 40, "both ways, and a round before those that count");
+    assert!(report["gain"].as_f64().unwrap() > 0.0 && report["disk_gain"].is_null());
+    assert!(terrace(&database, &line).0.contains("keys one by one"));
+    let (output, outcome) = terrace(&database, &[&line[..], &["--loaded", "--json"]].concat());
+    outcome.unwrap();
+    assert_eq!(json(&output)["records"], 500);
+}

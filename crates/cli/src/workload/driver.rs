@@ -338,7 +338,7 @@ impl<'a> Worker<'a> {
 
     fn scan(&mut self, from: &[u8], operation: Operation) -> Outcome {
         let (size, mut seen, mut right, mut last) = (self.value_bytes, 0u64, 0u64, None);
-        self.store.scan(from, &mut |key, value| {
+        self.store.scan_some(from, operation.scan_length, &mut |key, value| {
             let number = values::number(key);
             let in_order = last < number;
             last = number;

@@ -41,9 +41,7 @@ impl<'p> ReadGuard<'p> {
     /// Tells the sweep that the page is in use. Written only when the mark is clear: a hit on a hot page writes nothing.
     #[inline]
     pub(crate) fn mark(&self) {
-        if !self.seen.is_marked() {
-            self.entry.latch().mark();
-        }
+        self.pool.touch(self.entry, self.seen, self.frame);
     }
 
     /// Whether everything read so far belongs to one version of the page.

@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use terrace_block::{AlignedBuffer, BlockDevice};
 
 use super::backoff::Backoff;
+use super::batch::Batches;
 use super::census::CensusPlace;
 use super::frames::Frames;
 use super::guard::{ReadGuard, WriteGuard};
@@ -90,6 +91,8 @@ pub(crate) struct Pool {
     pub(super) upkeep: Mutex<Upkeep>,
     /// Wakes the upkeep thread, and those that wait for it.
     pub(super) bell: Bell,
+    /// What reads of several pages at a time go through.
+    pub(super) batches: Batches,
     pub(super) mode: Mode,
     /// See [`PoolOptions`](super::PoolOptions).
     pub(super) in_memory: bool,
@@ -150,6 +153,12 @@ impl Pool {
     pub(crate) fn is_marked(&self, id: PageId) -> Option<bool> {
         let entry = self.table.entry(id)?;
         matches!(entry.location(), Location::Frame(_)).then(|| entry.latch().load().is_marked())
+    }
+
+    /// Whether somebody has `id` latched.
+    #[cfg(test)]
+    pub(crate) fn is_latched(&self, id: PageId) -> bool {
+        self.table.entry(id).is_some_and(|entry| entry.latch().load().is_latched())
     }
 
     /// A point of a change, of write-back or of a checkpoint at which other threads may have done anything to any page
@@ -264,6 +273,15 @@ impl Pool {
         backoff.wait();
     }
 
+    /// Marks a page that is looked at. Written only when clear: a hot page's mark stays set, and a hit on it writes
+    /// nothing. The first look at a page that a batch brought in is the one it was read for, and leaves no mark.
+    #[inline]
+    pub(super) fn touch(&self, entry: Entry<'_>, seen: Word, frame: u32) {
+        if !seen.is_marked() && !self.first_look(frame) {
+            entry.latch().mark();
+        }
+    }
+
     /// Brings `id` into a frame, unless it moved since `seen`; whether it did. Threads that want the same page wait at
     /// its latch, so the store is read once.
     fn fault(&self, id: PageId, entry: Entry<'_>, seen: Word, mapped: Mapped) -> Result<bool> {
@@ -300,6 +318,7 @@ impl Pool {
         header.set_mapped(mapped);
         header.set_recovery(Lsn::NONE);
         header.set_next_recovery(Lsn::NONE);
+        header.set_purpose(None);
         header.set_page(id);
         entry.set_location(Location::Frame(frame));
     }
@@ -308,11 +327,18 @@ impl Pool {
     pub(super) fn read_image(&self, id: PageId, mapped: Mapped, buffer: &mut [u8]) -> Result<()> {
         let place = mapped.place().expect("only pages with an image are read");
         let offset = place * self.page_bytes as u64;
-        let file = self.device.name();
-        self.device
-            .read_at(offset, buffer)
-            .map_err(|source| Error::io("read", file, Some(offset), source))?;
+        let in_flight = self.reads_in_flight(1);
+        let read = self.device.read_at(offset, buffer);
+        drop(in_flight);
+        read.map_err(|source| Error::io("read", self.device.name(), Some(offset), source))?;
         self.stats.store_reads.fetch_add(1, Relaxed);
+        self.vouch(id, mapped, buffer)
+    }
+
+    /// Holds an image that was read against everything that vouches for it.
+    pub(super) fn vouch(&self, id: PageId, mapped: Mapped, buffer: &[u8]) -> Result<()> {
+        let offset = mapped.place().expect("only pages with an image are read") * self.page_bytes as u64;
+        let file = self.device.name();
         let damaged =
             |what: &str| Err(Error::corrupt(file, Some(id.0), format!("{what} (byte {offset} of the file)")));
         let (checksum, holds) = page::checksum(buffer);

@@ -54,6 +54,18 @@ pub(crate) struct PoolStats {
     pub(crate) store_reads: AtomicU64,
     /// Images that verification has read.
     pub(crate) verified: AtomicU64,
+    /// Reads of images that are under way now.
+    pub(crate) reads_in_flight: AtomicU64,
+    /// Reads of several pages at a time.
+    pub(crate) batches: AtomicU64,
+    /// Pages that these asked for.
+    pub(crate) batched_pages: AtomicU64,
+    /// Pages brought in that may be needed next.
+    pub(crate) ahead_pages: AtomicU64,
+    /// Those of them that somebody looked at.
+    pub(crate) ahead_used: AtomicU64,
+    /// Those of them whose frame was taken before anybody did.
+    pub(crate) ahead_unused: AtomicU64,
     /// Images written for write-back and checkpoint.
     pub(crate) images_written: AtomicU64,
     /// The same by cause.

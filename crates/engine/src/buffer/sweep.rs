@@ -7,6 +7,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::batch::Purpose;
 use super::pool::Pool;
 use super::table::Location;
 use crate::error::{Error, Result};
@@ -100,6 +101,22 @@ impl Pool {
         })
     }
 
+    /// Takes frames into `taken` until there are `wanted`, if the free list or one sweep has any; whether it did. Waits for
+    /// nobody.
+    pub(super) fn try_take_frames(&self, wanted: usize, taken: &mut Vec<u32>) -> bool {
+        let before = taken.len();
+        let mut free = self.free.lock();
+        let dirty = if free.list.is_empty() { self.sweep(&mut free) } else { 0 };
+        let from = free.list.len().saturating_sub(wanted - before);
+        taken.extend(free.list.drain(from..).rev());
+        drop(free);
+        if dirty > BATCH as u32 {
+            self.ring(false);
+        }
+        self.stats.frames_taken.fetch_add((taken.len() - before) as u64, Relaxed);
+        taken.len() > before
+    }
+
     /// Frames that one sweep tries to find.
     fn sweep_goal(&self) -> usize {
         BATCH.min(self.frames.count() as usize / 4 + 1)
@@ -173,6 +190,9 @@ impl Pool {
         latch.set_dirty(false);
         entry.set_location(Location::Store(header.mapped()));
         header.set_page(PageId::NONE);
+        if header.take_purpose() == Some(Purpose::Ahead) {
+            self.stats.ahead_unused.fetch_add(1, Relaxed);
+        }
         latch.release_changed();
         self.stats.evictions.fetch_add(1, Relaxed);
         Evicted::Yes

@@ -21,6 +21,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use super::budget::Budget;
 use super::count::{Counts, TableCount};
 use super::garbage::Garbage;
+use super::lookup::{Lookup, Lookups};
 use super::named::NamedSnapshots;
 use crate::buffer::{Mode, Pool};
 use crate::config::Durability;
@@ -147,6 +148,7 @@ pub(crate) struct Core {
     /// The lock on the directory.
     pub(crate) lock: Mutex<Option<Box<dyn Send + Sync>>>,
     pub(crate) collector: Collector,
+    pub(crate) lookups: Lookups,
 }
 
 impl std::fmt::Debug for Core {
@@ -410,6 +412,16 @@ impl Shared {
         Ok(Arc::new(Shared { core, threads: Mutex::new(Some(threads)), process: std::process::id() }))
     }
 
+    /// As [`Core::get_now`], at once if memory has the answer, else by a thread of the database's own if it has any.
+    pub(crate) fn get_async(&self, table: &Arc<TableState>, key: &[u8]) -> Lookup {
+        if let Some(answer) = self.core.get_from_memory(table, key) {
+            return Lookup::ready(answer);
+        }
+        let has_threads = self.core.pool.mode() == Mode::Background && self.process == std::process::id();
+        let submitted = has_threads.then(|| Lookups::submit(&self.core, table, key)).flatten();
+        submitted.unwrap_or_else(|| Lookup::ready(self.core.get_now(table, key)))
+    }
+
     /// Closes the database; later calls do nothing.
     pub(crate) fn close(&self) -> Result<()> {
         if self.process != std::process::id() {
@@ -417,6 +429,7 @@ impl Shared {
             return Ok(());
         }
         let Some(mut threads) = self.threads.lock().take() else { return Ok(()) };
+        self.core.lookups.close();
         self.core.collector.stop();
         // The collector first: it needs the upkeep to get through.
         if let Some(collector) = threads.pop() {

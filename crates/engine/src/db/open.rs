@@ -174,6 +174,7 @@ fn shares(
         frames_max: Split::frames_max(builder.dram_bytes_max(builder.dram_bytes()?)?, page_bytes),
         log_buffer_bytes: split.log_buffer as usize,
         staging_bytes: split.staging as usize,
+        batch_pages: split.batch_pages,
         pages_max: PAGES_MAX,
         store_bytes_max: u64::MAX,
         mode: Mode::Inline,
@@ -225,6 +226,7 @@ fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lo
         settings,
         lock: Mutex::new(Some(lock)),
         collector: Default::default(),
+        lookups: Default::default(),
     };
     core.load_counts()?;
     Ok(core)

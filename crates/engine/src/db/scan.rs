@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::ids::{PageId, Timestamp};
 use crate::index::node::OVERFLOW;
 use crate::index::overflow::Reference;
-use crate::index::{LeafRows, Seek, Stored, Tree};
+use crate::index::{Ahead, LeafRows, Seek, Stored, Toward, Tree};
 use crate::txn::read_set::RangeRead;
 use crate::txn::versions::{OldValue, OldVersion, OverflowRef};
 use crate::txn::{Key, KeyRange, is_empty_range};
@@ -51,6 +51,7 @@ struct End {
     loaded: bool,
     /// Keys of this leaf that were deleted since, in the order they are met.
     deleted: VecDeque<(Key, OldVersion)>,
+    ahead: Ahead,
 }
 
 /// A walk over part of a table.
@@ -65,12 +66,6 @@ pub(crate) struct Scan {
     front: End,
     back: End,
     done: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Toward {
-    Up,
-    Down,
 }
 
 pub(crate) fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
@@ -107,6 +102,11 @@ fn is_below_high(high: &Bound<Vec<u8>>, key: &[u8]) -> bool {
 impl Scan {
     pub(crate) fn new(tree: Tree, (low, high): OwnedRange, at: Option<Timestamp>) -> Self {
         Scan { tree, low, high, at, front: End::default(), back: End::default(), done: false }
+    }
+
+    /// Notes that about this many entries will be taken, going up.
+    pub(crate) fn expect(&mut self, entries: usize) {
+        self.front.ahead.expect(entries);
     }
 
     /// What is left of the range.
@@ -201,6 +201,12 @@ impl Scan {
             (Toward::Down, _, Bound::Included(high)) => (&mut self.back, Seek::At(high)),
             (Toward::Down, _, Bound::Excluded(high)) => (&mut self.back, Seek::Before(high)),
         };
+        let (low, high) = (&self.low, &self.high);
+        let within = |separator: &[u8]| match toward {
+            Toward::Up => is_below_high(high, separator),
+            Toward::Down => is_above_low(low, separator),
+        };
+        end.ahead.before_leaf(&core.pool, self.tree, seek, toward, end.rows.len(), &within);
         self.tree.read_leaf(&core.pool, seek, &mut end.rows)?;
         end.loaded = true;
         end.at = match toward {

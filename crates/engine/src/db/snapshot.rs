@@ -4,9 +4,10 @@ use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 use super::core::{Shared, TableState};
-use super::scan::{Met, OwnedRange, Row, Scan, Toward};
+use super::scan::{Met, OwnedRange, Row, Scan};
 use super::table::Table;
 use crate::error::{Error, Result};
+use crate::index::Toward;
 use crate::txn::snapshots::SnapshotHandle;
 
 /// The database as it was at one moment. Reads of it never wait for writers, never fail because of them, and see every
@@ -59,6 +60,22 @@ impl Snapshot {
         self.shared.get_at(table.state(), key.as_ref(), &self.handle)
     }
 
+    /// The values of `keys`, in their order, all of the snapshot's moment. Pages that are not in memory are read
+    /// together, see [`Table::get_many`].
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`]: that of the first key that could not be read.
+    pub fn get_many<K: AsRef<[u8]>>(
+        &self,
+        table: &Table,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        table.belongs_to(&self.shared)?;
+        let keys: Vec<K> = keys.into_iter().collect();
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.shared.get_all_at(table.state(), &keys, &self.handle)
+    }
+
     /// Whether `key` is there.
     ///
     /// # Errors
@@ -84,7 +101,7 @@ impl Snapshot {
         range: impl RangeBounds<K>,
         visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
     ) -> Result<Option<B>> {
-        self.range(table, range).visit_all(visit)
+        self.range(table, range).visit(visit)
     }
 
     /// The entries whose keys begin with `prefix`.
@@ -156,6 +173,26 @@ impl Range {
         Range { snapshot, table, scan, failed: false, foreign }
     }
 
+    /// Says that about `entries` entries will be taken from the front. The pages that hold them are then read from the
+    /// disk together as soon as the scan has left its first one, instead of a few at first and more the longer it
+    /// goes on. Any number may be taken all the same.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("a", "1")?;
+    /// let page: Vec<_> = table.range("a"..).expect_entries(50).take(50).collect::<Result<_, _>>()?;
+    /// assert_eq!(page.len(), 1);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn expect_entries(mut self, entries: usize) -> Self {
+        self.scan.expect(entries);
+        self
+    }
+
     fn step(&mut self, toward: Toward) -> Result<Option<Met>> {
         if let Some(foreign) = self.foreign.take() {
             return Err(foreign);
@@ -175,10 +212,11 @@ impl Range {
         Ok(value?.map(|value| (row.key, value)))
     }
 
-    pub(crate) fn visit_all<B>(
-        mut self,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
-    ) -> Result<Option<B>> {
+    /// Calls `visit` with what is left, in ascending order, until it breaks; what it broke with. See [`Snapshot::scan`].
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn visit<B>(mut self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
         while let Some(met) = self.step(Toward::Up)? {
             let flow = match met {
                 Met::Here(index) => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Db;
 use super::core::{Shared, TableState};
+use super::lookup::Lookup;
 use super::scan::OwnedRange;
 use super::single::SingleEnd;
 use super::snapshot::{Range, Snapshot};
@@ -72,6 +73,72 @@ impl Table {
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.shared.get_now(&self.state, key.as_ref())
+    }
+
+    /// The value of `key`, without waiting for the disk: at once where memory has it, else as a future that a thread of
+    /// the database's own completes. It needs no runtime, and runs on any.
+    ///
+    /// Values of more than a page are always read by such a thread. The call itself reads, and blocks, while
+    /// 4096 others wait, in [`crate::Mode::Inline`], and in a database that is open read-only.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
+    /// use terrace::{Db, Table};
+    ///
+    /// # fn block_on<T>(future: impl Future<Output = T>) -> T {
+    /// #     let mut future = pin!(future);
+    /// #     loop {
+    /// #         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+    /// #             Poll::Ready(value) => return value,
+    /// #             Poll::Pending => std::thread::yield_now(),
+    /// #         }
+    /// #     }
+    /// # }
+    /// async fn both(table: &Table) -> terrace::Result<usize> {
+    ///     // Both reads are under way before the first is waited for.
+    ///     let (a, b) = (table.get_async("a"), table.get_async("b"));
+    ///     Ok(a.await?.map_or(0, |value| value.len()) + b.await?.map_or(0, |value| value.len()))
+    /// }
+    ///
+    /// let place = tempfile::tempdir().unwrap();
+    /// let db = Db::builder().dram(4 << 20).open(place.path().join("db"))?;
+    /// let table = db.create_table("t")?;
+    /// table.put("a", "value")?;
+    /// assert_eq!(block_on(both(&table))?, 5);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The future's are those of [`Table::get`].
+    pub fn get_async(&self, key: impl AsRef<[u8]>) -> Lookup {
+        self.shared.get_async(&self.state, key.as_ref())
+    }
+
+    /// The values of `keys`, in their order. Each is read as by [`Table::get`], not all at one moment: a
+    /// [`Snapshot`] does that. Pages that are not in memory are read from the disk together, up to 64 at a time,
+    /// which on most disks is several times faster than one after the other.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("a", "1")?;
+    /// table.put("b", "2")?;
+    /// assert_eq!(table.get_many(["b", "x", "a"])?, [Some(b"2".to_vec()), None, Some(b"1".to_vec())]);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Table::get`]: that of the first key that could not be read.
+    pub fn get_many<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.shared.get_all_now(&self.state, &keys)
     }
 
     /// Whether `key` is there.
@@ -279,7 +346,7 @@ impl Table {
         range: impl RangeBounds<K>,
         visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
     ) -> Result<Option<B>> {
-        self.range(range).visit_all(visit)
+        self.range(range).visit(visit)
     }
 
     /// The entries whose keys begin with `prefix`.

@@ -16,7 +16,7 @@ use super::overflow::{
 use super::tree::{copy, dangling, reserve_system, retry, with_scratch};
 use crate::MAX_VALUE_BYTES;
 use crate::buffer::view::{Racy, View};
-use crate::buffer::{Edit, Grant, NewPage, Pool, ReadGuard, Stop};
+use crate::buffer::{Edit, Grant, NewPage, Pool, Purpose, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::wal::{Kind, change_kind};
@@ -70,7 +70,7 @@ pub(crate) fn store_part<'p>(
     Ok(Part { head, from, create })
 }
 
-/// The value a leaf refers to. Nobody may free its pages meanwhile.
+/// The value a leaf refers to; the pages that an index page lists are read together. Nobody may free its pages meanwhile.
 pub(crate) fn read_value(pool: &Pool, reference: Reference) -> Result<Vec<u8>> {
     let total_length = reference.total_length;
     // A length that nobody has checked yet allocates no more than the page file could hold.
@@ -217,7 +217,15 @@ fn each_page(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(Page) -> R
             return Err(damaged_page(id, "not an index page of the value that refers to it"));
         }
         visit(Page::Index(id))?;
-        for id in ids {
+        let together = pool.batch_pages().max(1);
+        let mut pages = ids;
+        let data = pages.len();
+        pages.extend(next);
+        for (at, &id) in pages[..data].iter().enumerate() {
+            if at % together == 0 {
+                // What goes wrong is met again by whoever looks at the page.
+                let _ = pool.fault_many(&pages[at..], Purpose::Wanted, &mut |_, _| {});
+            }
             visit(Page::Data { id, number })?;
             number += 1;
         }

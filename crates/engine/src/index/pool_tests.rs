@@ -17,7 +17,7 @@ use crate::wal::{ALLOCATES, RecordBuilder};
 
 /// A pool on files in memory that outlive it.
 pub(super) struct TestPool {
-    files: Files,
+    pub(super) files: Files,
     options: PoolOptions,
     pub(super) pool: Arc<Pool>,
     pub(super) tree: Tree,
@@ -34,6 +34,7 @@ pub(super) fn test_pool(page_bytes: usize, frames: u32, mode: Mode) -> TestPool 
         frames_max: 2 * frames,
         log_buffer_bytes: 128 << 10,
         staging_bytes: 64 << 10,
+        batch_pages: 16,
         pages_max: 1 << 20,
         store_bytes_max: 256 << 20,
         mode,
@@ -66,7 +67,7 @@ impl TestPool {
         TestPool { files, options, pool, tree }
     }
 
-    fn put(&self, key: &[u8], timestamp: u64, value: &[u8]) {
+    pub(super) fn put(&self, key: &[u8], timestamp: u64, value: &[u8]) {
         put(&self.pool, self.tree, key, timestamp, value);
     }
 

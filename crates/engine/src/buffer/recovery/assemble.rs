@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use terrace_block::AlignedBuffer;
 
 use super::analysis::{Analysis, Loser};
+use crate::buffer::batch::Batches;
 use crate::buffer::census::CensusPlace;
 use crate::buffer::create::PoolOptions;
 use crate::buffer::frames::Frames;
@@ -89,6 +90,7 @@ impl Analysis<'_> {
                 cause: Cause::Checkpoint,
             }),
             bell: Bell::default(),
+            batches: Batches::new(options.batch_pages),
             mode: options.mode,
             in_memory: options.in_memory,
             stats: PoolStats::default(),
