@@ -16,6 +16,9 @@
 //! | `cleaner.rs`    | emptying sparse segments                                             |
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
+//! | `backup.rs`     | copying a database that is used, and reading the copy back            |
+//! | `backup/`       | its parts                                                            |
+//! | `salvage.rs`    | making a pool of what is whole in a damaged database                 |
 //! | `create.rs`     | the files a pool lives on, and how they begin                        |
 //! | `recovery.rs`   | from superblock and log to a pool that is as it was                  |
 //! | `recovery/`     | its steps: analysis, assembly, redo, undo                            |
@@ -23,6 +26,7 @@
 #[cfg(test)]
 mod audit;
 pub(crate) mod backoff;
+pub(crate) mod backup;
 mod change;
 mod checkpoint;
 mod cleaner;
@@ -34,6 +38,7 @@ mod latch;
 mod mapping;
 mod pool;
 mod recovery;
+pub(crate) mod salvage;
 mod stats;
 mod sweep;
 mod table;

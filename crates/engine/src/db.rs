@@ -8,6 +8,7 @@
 //! | `table.rs`       | single operations                                                      |
 //! | `transaction.rs` | several operations as one                                              |
 //! | `batch.rs`       | several writes as one                                                  |
+//! | `backup.rs`      | copying it while it is used, and making a database of the copy         |
 //! | `snapshot.rs`    | reading at one moment                                                  |
 //! | `read.rs`        | finding what counts for a key, now and at a time                       |
 //! | `scan.rs`        | walking entries from both ends                                         |
@@ -17,8 +18,10 @@
 //! | `large.rs`       | writing large values                                                   |
 //! | `garbage.rs`     | pages that belong to nobody                                            |
 //! | `verify.rs`      | whether everything is what it should be                                |
+//! | `repair.rs`      | a new database of what is whole in a damaged one                       |
 //! | `overlay.rs`     | reading without writing                                                |
 
+pub(crate) mod backup;
 pub(crate) mod batch;
 pub(crate) mod catalog;
 pub(crate) mod commit;
@@ -29,6 +32,7 @@ pub(crate) mod open;
 pub(crate) mod overlay;
 pub(crate) mod range;
 pub(crate) mod read;
+pub(crate) mod repair;
 pub(crate) mod scan;
 pub(crate) mod single;
 pub(crate) mod snapshot;

@@ -279,18 +279,9 @@ impl Pool {
             .read_at(offset, buffer)
             .map_err(|source| Error::io("read", file, Some(offset), source))?;
         self.stats.store_reads.fetch_add(1, Relaxed);
-        let damaged =
-            |what: &str| Err(Error::corrupt(file, Some(id.0), format!("{what} (byte {offset} of the file)")));
-        let (checksum, holds) = page::checksum(buffer);
-        if !holds {
-            return damaged("its checksum does not hold");
-        }
-        if page::page_id(buffer) != id {
-            return damaged("another page's image is in its place");
-        }
-        if !mapped.vouches_for(checksum) {
-            return damaged("an older image is in its place, a write was lost");
-        }
+        page::vouch(buffer, id, mapped).map_err(|what| {
+            Error::corrupt(file, Some(id.0), format!("{what} (byte {offset} of the file)"))
+        })?;
         Ok(())
     }
 

@@ -41,7 +41,7 @@ impl Place {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (id, root) = bytes.split_first_chunk::<8>()?;
         Some(Place {
             id: TableId(u64::from_le_bytes(*id)),

@@ -130,6 +130,8 @@ pub(crate) struct Core {
     /// The lock on the directory.
     pub(crate) lock: Mutex<Option<Box<dyn Send + Sync>>>,
     pub(crate) collector: Collector,
+    /// Held while a backup is made: there is one at a time.
+    pub(crate) backups: Mutex<()>,
 }
 
 impl std::fmt::Debug for Core {

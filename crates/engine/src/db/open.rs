@@ -20,6 +20,7 @@ use rand::{RngExt, SeedableRng};
 use terrace_block::{Directory, FileDirectory, LockError, OpenMode};
 
 use super::Db;
+use super::backup::Backup;
 use super::core::{CATALOG, CATALOG_ROOT, Core, Counters, GARBAGE_ROOT, Settings, Shared, TableState};
 use super::overlay::Overlay;
 use super::undo::KeyUndo;
@@ -43,11 +44,11 @@ use crate::wal::{ALLOCATES, RecordBuilder, change_kind};
 pub(crate) const PAGES: &str = "pages.terrace";
 /// The log.
 pub(crate) const LOG: &str = "log.terrace";
-const LOCK: &str = "lock";
-const NEW_PAGES: &str = "pages.new";
-const NEW_LOG: &str = "log.new";
+pub(crate) const LOCK: &str = "lock";
+pub(crate) const NEW_PAGES: &str = "pages.new";
+pub(crate) const NEW_LOG: &str = "log.new";
 /// Ids the page table has addresses for: 4 TiB of 16 KiB pages.
-const PAGES_MAX: u64 = 1 << 28;
+pub(crate) const PAGES_MAX: u64 = 1 << 28;
 
 /// Opens or creates the database that `builder` describes.
 pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
@@ -60,6 +61,10 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     };
     let name = directory.name();
     let there = || exists(&*directory, PAGES);
+    if !there()? && Backup::is_in(&*directory)? {
+        let what = "it holds a backup; make a database of it with `terrace restore`".to_owned();
+        return Err(Error::NotADatabase { path: name, what });
+    }
     if !may_create && !there()? {
         let what = format!("it holds no {PAGES}");
         return Err(Error::NotADatabase { path: name, what });
@@ -153,6 +158,7 @@ fn assemble(
         settings,
         lock: Mutex::new(lock),
         collector: Default::default(),
+        backups: Mutex::default(),
     })
 }
 
@@ -166,7 +172,7 @@ fn old_versions(pool: &Pool, split: Split) -> Room {
     Room { chains: split.lock_slots, bytes_max, bytes_reserved, entry_bytes_max }
 }
 
-fn open_directory(path: &Path, create: bool) -> Result<Arc<dyn Directory>> {
+pub(crate) fn open_directory(path: &Path, create: bool) -> Result<Arc<dyn Directory>> {
     let opened = if create { FileDirectory::create(path) } else { FileDirectory::open(path) };
     match opened {
         Ok(directory) => Ok(Arc::new(directory)),
@@ -183,15 +189,15 @@ fn open_directory(path: &Path, create: bool) -> Result<Arc<dyn Directory>> {
     }
 }
 
-fn exists(directory: &dyn Directory, file: &str) -> Result<bool> {
+pub(crate) fn exists(directory: &dyn Directory, file: &str) -> Result<bool> {
     directory.exists(file).map_err(|source| Error::io("look for", &within(directory, file), None, source))
 }
 
-fn within(directory: &dyn Directory, file: &str) -> String {
+pub(crate) fn within(directory: &dyn Directory, file: &str) -> String {
     format!("{}/{file}", directory.name())
 }
 
-fn take_lock(directory: &dyn Directory) -> Result<Option<Box<dyn Send + Sync>>> {
+pub(crate) fn take_lock(directory: &dyn Directory) -> Result<Option<Box<dyn Send + Sync>>> {
     match directory.lock(LOCK) {
         Ok(lock) => Ok(Some(lock)),
         Err(LockError::Busy { owner_process }) => Err(Error::Busy { path: directory.name(), owner_process }),

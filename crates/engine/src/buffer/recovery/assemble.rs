@@ -84,6 +84,7 @@ impl Analysis<'_> {
                 absorbed,
                 stubborn: HashMap::new(),
                 frames_taken: 0,
+                backup: None,
             }),
             bell: Bell::default(),
             mode: options.mode,
