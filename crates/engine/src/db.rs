@@ -6,6 +6,8 @@
 //! | `core.rs`        | what all handles share; the threads; closing                           |
 //! | `catalog.rs`     | tables by name                                                         |
 //! | `table.rs`       | single operations                                                      |
+//! | `single.rs`      | the commit of one key                                                  |
+//! | `swap.rs`        | changing a key depending on its value                                  |
 //! | `transaction.rs` | several operations as one                                              |
 //! | `batch.rs`       | several writes as one                                                  |
 //! | `backup.rs`      | copying it while it is used, and making a database of the copy         |
@@ -36,6 +38,7 @@ pub(crate) mod repair;
 pub(crate) mod scan;
 pub(crate) mod single;
 pub(crate) mod snapshot;
+pub(crate) mod swap;
 pub(crate) mod table;
 pub(crate) mod transaction;
 pub(crate) mod undo;

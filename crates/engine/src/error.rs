@@ -121,6 +121,9 @@ pub enum Error {
     /// The snapshot outlived the limit of age or of old versions kept; take a new one.
     #[error("the snapshot is too old, the versions it needs were given up; take a new one")]
     SnapshotTooOld,
+    /// A savepoint is of another transaction, or the transaction has gone back to an earlier one since.
+    #[error("the savepoint does not exist any more; take a new one")]
+    SavepointGone,
     /// The database was opened read-only.
     #[error("the database is open read-only; open it for writing to change it")]
     ReadOnly,

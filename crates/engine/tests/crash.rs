@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace::{Db, Durability, Mode, Result, SimulatedDisk, WriteBatch};
+use terrace::{Db, Durability, Error, Mode, Result, SimulatedDisk, Swap, WriteBatch};
 
 type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 
@@ -90,7 +90,43 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
             let table = db.open_table(&name)?;
             transaction.put(&table, "aborted", vec![9; random.random_range(1..30_000)])?;
         }
-        4..40 => {
+        4..6 => {
+            let table = db.open_table(&name)?;
+            let bound = |random: &mut SmallRng| random.random_range(0..500u16).to_be_bytes().to_vec();
+            let (low, high) = (bound(random), bound(random));
+            let before = entries.len();
+            entries.retain(|key, _| !(low <= *key && *key < high));
+            let removed = (before - entries.len()) as u64;
+            ledger.states.push(next);
+            match table.delete_range(low..high) {
+                Err(Error::TransactionTooLarge { .. }) => _ = ledger.states.pop(),
+                deleted => assert_eq!(deleted?, removed),
+            }
+            if ledger.singles == Durability::Sync {
+                ledger.durable();
+            }
+        }
+        6..9 => {
+            let table = db.open_table(&name)?;
+            let key = random.random_range(0..500u16).to_be_bytes().to_vec();
+            let now = entries.get(&key).cloned();
+            let expected = if random.random_range(0..4) == 0 { None } else { now.clone() };
+            let new = (random.random_range(0..4) > 0).then(|| value(random));
+            let right = expected == now;
+            if right {
+                match &new {
+                    Some(new) => entries.insert(key.clone(), new.clone()),
+                    None => entries.remove(&key),
+                };
+                ledger.states.push(next);
+            }
+            let swap = table.compare_and_swap(&key, expected.as_deref(), new.as_deref())?;
+            assert_eq!(swap, if right { Swap::Done } else { Swap::Found(now) });
+            if right && ledger.singles == Durability::Sync {
+                ledger.durable();
+            }
+        }
+        9..40 => {
             let table = db.open_table(&name)?;
             let key = random.random_range(0..500u16).to_be_bytes().to_vec();
             if random.random_range(0..4) == 0 {

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use terrace::{Db, Durability, MemoryDirectory, Mode, Snapshot, Table, WriteBatch};
+use terrace::{Db, Durability, Error, MemoryDirectory, Mode, Savepoint, Snapshot, Swap, Table, WriteBatch};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -15,11 +15,32 @@ enum Step {
     Delete(u16),
     Batch(Vec<(u16, Option<usize>)>),
     Transaction(Vec<(u16, Option<usize>)>, bool),
+    Nested(Vec<Nested>, bool),
+    Swap(u16, Guess, Option<usize>),
+    DeleteRange(u16, u16, bool),
     Scan(u16, u16, Vec<bool>),
     TakeSnapshot,
     CheckSnapshot,
     Checkpoint,
     Reopen,
+}
+
+/// What happens in a transaction with savepoints.
+#[derive(Clone, Debug)]
+enum Nested {
+    Change(u16, Option<usize>),
+    DeleteRange(u16, u16),
+    Save,
+    /// Go back to one of the savepoints taken, those that are gone included.
+    Back(usize),
+}
+
+/// What a swap expects.
+#[derive(Clone, Debug)]
+enum Guess {
+    Right,
+    Absent,
+    Wrong(usize),
 }
 
 /// Keys of very different lengths, in an order that is not that of the numbers.
@@ -38,11 +59,29 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let length =
         || prop_oneof![8 => 0usize..200, 4 => 200usize..2000, 1 => 2000usize..6000, 1 => 6000usize..90_000];
     let changes = move || prop::collection::vec((n(), prop::option::weighted(0.7, length())), 0..40);
+    let nested = move || {
+        let one = prop_oneof![
+            10 => (n(), prop::option::weighted(0.7, length())).prop_map(|(n, length)| Nested::Change(n, length)),
+            1 => (n(), n()).prop_map(|(low, high)| Nested::DeleteRange(low, high)),
+            4 => Just(Nested::Save),
+            4 => (0usize..8).prop_map(Nested::Back),
+        ];
+        prop::collection::vec(one, 0..30)
+    };
+    let guess = prop_oneof![
+        4 => Just(Guess::Right),
+        1 => Just(Guess::Absent),
+        1 => length().prop_map(Guess::Wrong),
+    ];
     let step = prop_oneof![
         20 => (n(), length()).prop_map(|(n, length)| Step::Put(n, length)),
         8 => n().prop_map(Step::Delete),
         6 => changes().prop_map(Step::Batch),
         6 => (changes(), any::<bool>()).prop_map(|(changes, commit)| Step::Transaction(changes, commit)),
+        4 => (nested(), any::<bool>()).prop_map(|(steps, commit)| Step::Nested(steps, commit)),
+        6 => (n(), guess, prop::option::weighted(0.7, length()))
+            .prop_map(|(n, guess, length)| Step::Swap(n, guess, length)),
+        2 => (n(), n(), any::<bool>()).prop_map(|(low, high, steps)| Step::DeleteRange(low, high, steps)),
         6 => (n(), n(), prop::collection::vec(any::<bool>(), 20))
             .prop_map(|(low, high, ends)| Step::Scan(low, high, ends)),
         3 => Just(Step::TakeSnapshot),
@@ -117,6 +156,41 @@ impl Run {
                     self.model = model;
                 }
             }
+            Step::Nested(steps, commit) => self.nested(&db, &table, steps, commit),
+            Step::Swap(n, guess, length) => {
+                let now = self.model.get(&key(n)).cloned();
+                let expected = match guess {
+                    Guess::Right => now.clone(),
+                    Guess::Absent => None,
+                    Guess::Wrong(length) => Some(value(n + 1, length)),
+                };
+                let new = length.map(|length| value(n, length));
+                let swap = table.compare_and_swap(key(n), expected.as_deref(), new.as_deref()).unwrap();
+                if expected == now {
+                    assert_eq!(swap, Swap::Done);
+                    match new {
+                        Some(new) => self.model.insert(key(n), new),
+                        None => self.model.remove(&key(n)),
+                    };
+                } else {
+                    assert_eq!(swap, Swap::Found(now));
+                }
+            }
+            Step::DeleteRange(low, high, in_steps) => {
+                let range = (Bound::Included(key(low)), Bound::Excluded(key(high)));
+                let deleted = if in_steps {
+                    table.delete_range_in_steps(range).unwrap()
+                } else {
+                    match table.delete_range(range.clone()) {
+                        Err(Error::TransactionTooLarge { .. }) => {
+                            assert_eq!(table.len().unwrap(), self.model.len() as u64, "refused and done");
+                            table.delete_range_in_steps(range).unwrap()
+                        }
+                        deleted => deleted.unwrap(),
+                    }
+                };
+                assert_eq!(deleted, delete_range(&mut self.model, low, high));
+            }
             Step::Scan(low, high, ends) => {
                 let (low, high) = (key(low), key(high));
                 let mut range =
@@ -158,6 +232,50 @@ impl Run {
         }
     }
 
+    fn nested(&mut self, db: &Db, table: &Table, steps: Vec<Nested>, commit: bool) {
+        let mut model = self.model.clone();
+        let mut transaction = db.begin();
+        let mut savepoints: Vec<(Savepoint, Map)> = Vec::new();
+        let mut gone: Vec<Savepoint> = Vec::new();
+        for step in steps {
+            match step {
+                Nested::Change(n, length) => {
+                    match length {
+                        Some(length) => transaction.put(table, key(n), value(n, length)).unwrap(),
+                        None => assert_eq!(
+                            transaction.delete(table, key(n)).unwrap(),
+                            model.contains_key(&key(n))
+                        ),
+                    }
+                    apply(&mut model, &[(n, length)]);
+                }
+                Nested::DeleteRange(low, high) => {
+                    match transaction.delete_range(table, key(low)..key(high)) {
+                        Err(Error::TransactionTooLarge { .. }) => {}
+                        deleted => assert_eq!(deleted.unwrap(), delete_range(&mut model, low, high)),
+                    }
+                }
+                Nested::Save => savepoints.push((transaction.savepoint(), model.clone())),
+                Nested::Back(n) if n < savepoints.len() => {
+                    transaction.rollback_to(&savepoints[n].0).unwrap();
+                    model = savepoints[n].1.clone();
+                    gone.extend(savepoints.drain(n + 1..).map(|(savepoint, _)| savepoint));
+                }
+                Nested::Back(n) => {
+                    if let Some(gone) = gone.get(n) {
+                        assert!(matches!(transaction.rollback_to(gone), Err(Error::SavepointGone)));
+                    }
+                }
+            }
+            let all = transaction.range::<&[u8]>(table, ..).map(Result::unwrap);
+            assert!(all.eq(model.clone()), "a transaction with savepoints does not see its own changes");
+        }
+        if commit {
+            transaction.commit().unwrap();
+            self.model = model;
+        }
+    }
+
     fn check(&self) {
         let (db, table) = (self.db.as_ref().unwrap(), self.table.as_ref().unwrap());
         assert!(table.iter().map(Result::unwrap).eq(self.model.clone()));
@@ -166,6 +284,12 @@ impl Run {
         assert_eq!(table.last().unwrap().map(|entry| entry.0), self.model.keys().next_back().cloned());
         assert_eq!(db.verify().unwrap().errors, []);
     }
+}
+
+fn delete_range(model: &mut Map, low: u16, high: u16) -> u64 {
+    let (low, high, before) = (key(low), key(high), model.len());
+    model.retain(|key, _| !(low <= *key && *key < high));
+    (before - model.len()) as u64
 }
 
 fn apply(model: &mut Map, changes: &[(u16, Option<usize>)]) {

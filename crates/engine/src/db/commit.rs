@@ -7,7 +7,11 @@
 //! 3. Announce the write set, draw the timestamp, validate the read set.
 //! 4. Push the old versions, then change key after key, each one a record that carries its inverse. The last record
 //!    carries the commit; so a transaction that changes one key is a single record.
-//! 5. Complete the timestamp, unlock, leave. Flush if the commit is to be durable, and wait until it is visible.
+//! 5. Complete the timestamp, unlock, merge the leaves that are nearly empty now, leave. Flush if the commit is to be
+//!    durable, and wait until it is visible.
+//!
+//! Leaves are not merged before the commit is complete. So an undo of it finds the room where it puts entries back, however
+//! many it has removed, and splits nothing that was not split for others meanwhile.
 //!
 //! A transaction of several records holds a ticket of the log from before its first record until its last one is
 //! durable, so that the log is not cut between the two. A single record needs none: it is there or it is not.
@@ -118,6 +122,8 @@ struct Chain<'a, 'p> {
     previous: Lsn,
     end: Lsn,
     undo: Vec<u8>,
+    /// Where leaves are nearly empty now.
+    underfull: Vec<(Tree, Box<[u8]>)>,
     reservation: &'a mut Reservation<'p>,
     grant: &'a mut Grant<'p>,
 }
@@ -126,6 +132,7 @@ impl<'p> Chain<'_, 'p> {
     fn apply(&mut self, tree: Tree, change: Change<'_>, inverse: &Inverse<'_>) -> Result<()> {
         inverse.encode(&mut self.undo);
         self.left -= 1;
+        let mut underfull = false;
         let mut write = TreeWrite {
             transaction: self.timestamp,
             previous: self.previous,
@@ -133,9 +140,13 @@ impl<'p> Chain<'_, 'p> {
             commit: self.left == 0,
             reservation: Some(&mut *self.reservation),
             grant: Some(&mut *self.grant),
+            underfull: Some(&mut underfull),
             ..TreeWrite::default()
         };
         let appended = tree.apply(&self.core.pool, &mut write, change)?;
+        if underfull {
+            self.underfull.push((tree, change.key().into()));
+        }
         self.previous = appended.lsn;
         self.end = appended.end;
         Ok(())
@@ -161,7 +172,7 @@ impl Core {
     }
 
     /// Counts how a commit ended.
-    pub(super) fn count(&self, outcome: &Result<Committed>) {
+    pub(super) fn count<T>(&self, outcome: &Result<T>) {
         match outcome {
             Ok(_) => self.counters.commits.raise(),
             Err(Error::Conflict) => _ = self.counters.conflicts.fetch_add(1, Relaxed),
@@ -243,13 +254,14 @@ impl Core {
             previous: Lsn::NONE,
             end: Lsn::NONE,
             undo: Vec::new(),
+            underfull: Vec::new(),
             reservation: &mut reservation,
             grant: &mut grant,
         };
         let applied = push.and_then(|()| self.apply_all(&mut chain, tables, steps(), large, &transfers));
-        let end = chain.end;
+        let Chain { end, previous, underfull, .. } = chain;
         if let Err(error) = applied {
-            if chain.previous.is_none() {
+            if previous.is_none() {
                 for ((table, key, _), _) in kept().take(pushed) {
                     self.versions.retract(table, key, timestamp);
                 }
@@ -261,11 +273,15 @@ impl Core {
             return Err(error);
         }
         let sync = self.decide(drawn, end, durability);
-        drop((flight, locks, inside));
+        drop((flight, locks));
         if let Some(ticket) = ticket {
             self.pool.wal().retire_when_durable(ticket, end);
         }
         drop((permit, reservation, grant));
+        for (tree, key) in &underfull {
+            tree.tidy(&self.pool, key);
+        }
+        drop(inside);
         self.acknowledge(timestamp, sync.then_some(end))?;
         Ok(Committed { timestamp, existed: olds.iter().any(Option::is_some) })
     }

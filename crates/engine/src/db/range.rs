@@ -10,6 +10,7 @@ use super::core::{Core, TableState};
 use super::scan::{OwnedRange, Row, Scan, as_slice};
 use crate::error::{Error, Result};
 use crate::index::Stored;
+use crate::index::overflow::Reference;
 use crate::txn::merge::{Merged, MergedRange};
 use crate::txn::read_set::{RangeId, ReadSet};
 use crate::txn::snapshots::SnapshotHandle;
@@ -127,7 +128,12 @@ impl<'t> TransactionRange<'t> {
         TransactionRange { refused, merged, core, table, pin }
     }
 
-    fn entry(&mut self, back: bool) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
+    /// The next entry, its value turned into something by `take`.
+    fn step<T>(
+        &mut self,
+        back: bool,
+        take: impl FnOnce(&Core, &SnapshotHandle, Merged<'t, Stored>) -> Result<T>,
+    ) -> Option<Result<(Vec<u8>, T)>> {
         if let Some(refused) = self.refused.take() {
             return Some(Err(refused));
         }
@@ -137,18 +143,30 @@ impl<'t> TransactionRange<'t> {
             return Some(Err(error));
         }
         let entry = if back { merged.next_back() } else { merged.next() }?;
-        let entry = entry.and_then(|(key, value)| {
-            let value = match value {
-                Merged::Base(stored) => load_pinned(self.core, stored, self.pin)?,
-                Merged::Own(own) => load_own(self.core, own)?,
-            };
-            Ok((key, value))
-        });
+        let entry = entry.and_then(|(key, value)| Ok((key, take(self.core, self.pin, value)?)));
         let entry = entry.or_else(|error| self.table.check().and(Err(error)));
         if entry.is_err() {
             self.merged = None;
         }
         Some(entry)
+    }
+
+    fn entry(&mut self, back: bool) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
+        self.step(back, |core, pin, value| match value {
+            Merged::Base(stored) => load_pinned(core, stored, pin),
+            Merged::Own(own) => load_own(core, own),
+        })
+    }
+
+    /// The key of the next entry, and how many bytes its value takes in its leaf. Large values are not read.
+    pub(crate) fn next_key(&mut self) -> Option<Result<(Vec<u8>, usize)>> {
+        self.step(false, |_, _, value| {
+            Ok(match value {
+                Merged::Base(Stored::Inline(bytes)) => bytes.len(),
+                Merged::Base(Stored::Overflow(_)) => Reference::BYTES,
+                Merged::Own(own) => own.leaf_bytes(),
+            })
+        })
     }
 }
 

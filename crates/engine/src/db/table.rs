@@ -1,15 +1,22 @@
 //! Tables: one operation at a time, each its own transaction.
 
-use std::ops::RangeBounds;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+use super::Db;
 use super::core::{Shared, TableState};
+use super::scan::OwnedRange;
+use super::single::SingleEnd;
 use super::snapshot::{Range, Snapshot};
-use super::transaction::Transaction;
+use super::swap::{Swap, alone_and_too_old};
+use super::transaction::{Deleted, Transaction};
 use crate::MAX_KEY_BYTES;
 use crate::error::{Error, Result};
 use crate::index::Single;
 use crate::index::leaf::max_inline_value;
+
+/// Steps of a long deletion that the log would have room for together.
+const STEPS_PER_LOG: u64 = 16;
 
 /// An ordered map from keys to values, both bytes. A handle: clones name the same table, and it stays valid when the
 /// table is renamed. After the table is dropped its calls fail with [`Error::TableNotFound`].
@@ -85,7 +92,9 @@ impl Table {
         let page_bytes = self.shared.pool.page_bytes();
         if key.len() <= MAX_KEY_BYTES && value.len() <= max_inline_value(page_bytes, key.len()) {
             let single = Single { key, value: Some(value) };
-            if self.shared.commit_single(&self.state, single, self.shared.settings.durability)?.is_some() {
+            let durability = self.shared.settings.durability;
+            let end = self.shared.commit_single(&self.state, single, durability, |_| true)?;
+            if let SingleEnd::Committed(_) = end {
                 return Ok(());
             }
         }
@@ -103,13 +112,137 @@ impl Table {
         if key.len() <= MAX_KEY_BYTES {
             let single = Single { key, value: None };
             let durability = self.shared.settings.durability;
-            if let Some(committed) = self.shared.commit_single(&self.state, single, durability)? {
+            let end = self.shared.commit_single(&self.state, single, durability, |_| true)?;
+            if let SingleEnd::Committed(committed) = end {
                 return Ok(committed.existed);
             }
         }
         let mut transaction = self.begin();
         transaction.remove(self, key)?;
         transaction.finish().map(|committed| committed.existed)
+    }
+
+    /// Sets `key` to `new` if its value is `expected`, in one step that nothing can come between. None stands for a key
+    /// that is absent: as `expected`, only a key that is not there is set; as `new`, the key is removed.
+    ///
+    /// A value of another length or content is no error but [`Swap::Found`], with the value, which is then as durable as
+    /// one that [`Table::get`] returns. Values that fit into a page are compared where they are stored, larger ones read.
+    ///
+    /// # Errors
+    /// As [`Table::put`], and [`Error::SnapshotTooOld`] if a large value is replaced again and again faster than it can
+    /// be read; never [`Error::Conflict`].
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory, Swap};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// assert!(table.compare_and_swap("owner", None, Some(b"me"))?.is_done());
+    /// let swap = table.compare_and_swap("owner", None, Some(b"you"))?;
+    /// assert_eq!(swap, Swap::Found(Some(b"me".to_vec())));
+    /// assert!(table.compare_and_swap("owner", Some(b"me"), None)?.is_done());
+    /// assert!(table.is_empty()?);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn compare_and_swap(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Swap> {
+        self.shared.compare_and_swap(self, key.as_ref(), expected, new)
+    }
+
+    /// Sets `key` to what `change` makes of its value, and returns that; none stands for a key that is absent. `change`
+    /// runs again when others change the key meanwhile, at last in a transaction that is alone.
+    ///
+    /// # Errors
+    /// As [`Table::compare_and_swap`].
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// let longer = |old: Option<&[u8]>| Some([old.unwrap_or_default(), b"x"].concat());
+    /// table.update("k", longer)?;
+    /// assert_eq!(table.update("k", longer)?.as_deref(), Some(&b"xx"[..]));
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn update(
+        &self,
+        key: impl AsRef<[u8]>,
+        change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>> {
+        self.shared.fetch_and_update(self, key.as_ref(), change)
+    }
+
+    /// Removes all entries of a range of keys as one; how many there were. Others see all of them or none, after a crash
+    /// too. Who adds an entry to the range at the same time does so before, and it is removed, or after, and it stays.
+    ///
+    /// Each entry takes log as a single deletion does, about 256 bytes, three times its key and twice its value, and all of
+    /// them together at most five eighths of [`crate::Builder::log_max`]. What is more is refused before anything is
+    /// removed: use [`Table::delete_range_in_steps`], or drop the table.
+    ///
+    /// # Errors
+    /// [`Error::TransactionTooLarge`], [`Error::ReadOnly`], [`Error::Full`], [`Error::TableNotFound`],
+    /// [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`]; never [`Error::Conflict`].
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// for day in ["2024-12-30", "2024-12-31", "2025-01-01"] {
+    ///     table.put(day, "measured")?;
+    /// }
+    /// assert_eq!(table.delete_range(.."2025")?, 2);
+    /// assert_eq!(table.len()?, 1);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn delete_range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
+        self.delete_some(&super::range::own(range), None).map(|deleted| deleted.entries)
+    }
+
+    /// Removes all entries of a range of keys, however many, in transactions of a size that disturbs nobody, from low keys
+    /// to high ones; how many there were. Each step is durable as a commit is. An error, or a crash, leaves the entries
+    /// that no step has come to, and so others may see a part of the range.
+    ///
+    /// # Errors
+    /// As [`Table::delete_range`], but for [`Error::TransactionTooLarge`].
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("k", "v")?;
+    /// assert_eq!(table.delete_range_in_steps::<&str>(..)?, 1);
+    /// assert!(table.is_empty()?);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn delete_range_in_steps<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<u64> {
+        let step = self.shared.pool.wal().max_reservation() / STEPS_PER_LOG;
+        let (mut low, high) = super::range::own(range);
+        let mut entries = 0;
+        loop {
+            let deleted = self.delete_some(&(low, high.clone()), Some(step))?;
+            entries += deleted.entries;
+            match deleted.last {
+                Some(last) => low = Bound::Excluded(last),
+                None => return Ok(entries),
+            }
+        }
+    }
+
+    fn delete_some(&self, range: &OwnedRange, log_bytes: Option<u64>) -> Result<Deleted> {
+        let db = Db::new(Arc::clone(&self.shared));
+        let outcome = db.update(|transaction| transaction.delete_owned(self, range.clone(), log_bytes));
+        outcome.map_err(alone_and_too_old)
     }
 
     /// The entries of a range of keys, in order, from either end, all of one moment.

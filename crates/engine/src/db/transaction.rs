@@ -25,12 +25,25 @@ use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 /// Bytes of log that the change of one key takes beside key and value.
 const RECORD_BYTES: usize = 160;
 
+/// Bytes of log that the removal of one key takes beside three times the key and twice the old value: they are in the
+/// record's inverse and in the compensation that recovery would write. More than it takes of memory.
+const DELETION_BYTES: usize = 256;
+
+/// What [`Transaction::delete_owned`] has done.
+#[derive(Debug)]
+pub(crate) struct Deleted {
+    pub(crate) entries: u64,
+    /// The highest key removed, if there may be more above it.
+    pub(crate) last: Option<Vec<u8>>,
+}
+
 /// Several reads and writes that happen as one, or not at all.
 ///
 /// It reads what is committed at the moment of each read, and its own writes. When it commits, all that it read must
 /// still hold, else it fails with [`Error::Conflict`] and has changed nothing; committed transactions are strictly
 /// serializable. One that is going to fail may meanwhile have seen things that do not fit together. Writes are kept in
-/// memory until then, large values on disk; dropping the transaction forgets them.
+/// memory until then, large values on disk; dropping the transaction forgets them. [`Transaction::savepoint`] marks a
+/// moment that it can go back to without giving up the rest.
 ///
 /// [`crate::Db::update`] runs a closure again until it commits.
 ///
@@ -59,8 +72,30 @@ pub struct Transaction {
     /// The entry of the garbage tree of each large value written.
     large: HashMap<OverflowRef, GarbageKey>,
     pub(crate) transfers: Vec<Transfer>,
+    /// The savepoints that can be gone back to, oldest first: each with its mark in the journal of the writes.
+    savepoints: Vec<(u64, usize)>,
     /// Keeps the pages of large values that were read; taken before the first read.
     pin: Option<SnapshotHandle>,
+}
+
+/// A moment in a transaction, by [`Transaction::savepoint`]. It may be dropped at any time.
+///
+/// ```
+/// use terrace::{Db, Error, MemoryDirectory};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+/// let mut transaction = db.begin();
+/// let outer = transaction.savepoint();
+/// let inner = transaction.savepoint();
+/// transaction.rollback_to(&outer)?;
+/// assert!(matches!(transaction.rollback_to(&inner), Err(Error::SavepointGone)));
+/// # Ok::<(), terrace::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Savepoint {
+    /// Never given to another savepoint.
+    number: u64,
 }
 
 impl Transaction {
@@ -73,6 +108,7 @@ impl Transaction {
             tables: Vec::new(),
             large: HashMap::new(),
             transfers: Vec::new(),
+            savepoints: Vec::new(),
             pin: None,
         }
     }
@@ -156,6 +192,69 @@ impl Transaction {
         Ok(())
     }
 
+    /// Removes all entries of a range of keys when the transaction commits; how many there are now. The whole range counts
+    /// as read: an entry that others add to it before the commit is a conflict.
+    ///
+    /// Every entry takes log as a single deletion does, its old value included, so a range is limited as any transaction is:
+    /// see [`Table::delete_range`].
+    ///
+    /// # Errors
+    /// As [`Transaction::get`] and [`Transaction::put`]; on [`Error::TransactionTooLarge`] nothing of the range is removed
+    /// and the transaction is as it was before.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("a1", "")?;
+    /// table.put("b1", "")?;
+    /// let mut transaction = db.begin();
+    /// transaction.put(&table, "a2", "")?;
+    /// assert_eq!(transaction.delete_range(&table, "a".."b")?, 2, "its own changes included");
+    /// transaction.commit()?;
+    /// assert_eq!(table.first()?.unwrap().0, b"b1");
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn delete_range<K: AsRef<[u8]>>(&mut self, table: &Table, range: impl RangeBounds<K>) -> Result<u64> {
+        self.delete_owned(table, own(range), None).map(|deleted| deleted.entries)
+    }
+
+    /// Removes the entries of a range; with `log_bytes`, only the lowest ones that take about so much of the log.
+    pub(crate) fn delete_owned(
+        &mut self,
+        table: &Table,
+        range: OwnedRange,
+        log_bytes: Option<u64>,
+    ) -> Result<Deleted> {
+        self.shared.check_writable()?;
+        let max = self.shared.pool.wal().max_reservation();
+        let begun = self.size_bytes();
+        let mut bytes = begun;
+        let mut keys = Vec::new();
+        let mut all = true;
+        let mut entries = self.cursor(table, range);
+        while let Some(entry) = entries.next_key() {
+            let (key, value_bytes) = entry?;
+            bytes += (DELETION_BYTES + 3 * key.len() + 2 * value_bytes) as u64;
+            if log_bytes.is_some_and(|most| bytes - begun > most) && !keys.is_empty() {
+                all = false;
+                break;
+            }
+            // Before anything is removed, and before the keys themselves take more memory than the log allows.
+            if bytes > max {
+                return Err(Error::TransactionTooLarge { bytes, max });
+            }
+            keys.push(key);
+        }
+        drop(entries);
+        for key in &keys {
+            self.remove(table, key)?;
+        }
+        Ok(Deleted { entries: keys.len() as u64, last: keys.pop().filter(|_| !all) })
+    }
+
     /// The entries of a range of keys with this transaction's changes, in order, from either end.
     pub fn range<'t, K: AsRef<[u8]>>(
         &'t mut self,
@@ -168,6 +267,48 @@ impl Transaction {
     /// The entries whose keys begin with `prefix`, with this transaction's changes.
     pub fn prefix<'t>(&'t mut self, table: &'t Table, prefix: impl AsRef<[u8]>) -> TransactionRange<'t> {
         self.cursor(table, of_prefix(prefix.as_ref()))
+    }
+
+    /// A moment to come back to with [`Transaction::rollback_to`]. Taking it costs next to nothing; what is overwritten
+    /// in the transaction after it is kept in memory until the transaction ends.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// let mut transaction = db.begin();
+    /// transaction.put(&table, "kept", "1")?;
+    /// let savepoint = transaction.savepoint();
+    /// transaction.put(&table, "kept", "2")?;
+    /// transaction.put(&table, "forgotten", "3")?;
+    /// transaction.rollback_to(&savepoint)?;
+    /// transaction.commit()?;
+    /// assert_eq!(table.get("kept")?.as_deref(), Some(&b"1"[..]));
+    /// assert_eq!(table.get("forgotten")?, None);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn savepoint(&mut self) -> Savepoint {
+        let savepoint = Savepoint { number: next_owner() };
+        self.savepoints.push((savepoint.number, self.writes.mark()));
+        savepoint
+    }
+
+    /// Takes back every change made since `savepoint`, which stays and can be gone back to again; those taken after it
+    /// are gone. What was read in between still counts as read: if it changes, the transaction meets a conflict.
+    ///
+    /// # Errors
+    /// [`Error::SavepointGone`] if the savepoint is of another transaction, or was taken after one that the transaction
+    /// has gone back to. Nothing is taken back then.
+    pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
+        let at = self.savepoints.iter().rposition(|(number, _)| *number == savepoint.number);
+        let at = at.ok_or(Error::SavepointGone)?;
+        self.savepoints.truncate(at + 1);
+        for gone in self.writes.roll_back(self.savepoints[at].1) {
+            self.forget(Some(gone));
+        }
+        Ok(())
     }
 
     /// Makes the changes visible to others, and durable if that was asked for. An error other than
@@ -218,14 +359,18 @@ impl Transaction {
         TransactionRange::new(shared, table.state(), range.clone(), &mut self.reads, own, pin, refused)
     }
 
+    /// What it will take of the log, roughly, or what it takes of memory now, if that is more.
+    fn size_bytes(&self) -> u64 {
+        let logged = self.writes.log_bytes() + self.writes.len() * RECORD_BYTES;
+        logged.max(self.writes.size_bytes()) as u64
+    }
+
     fn before_write(&mut self, table: &Table, key: &[u8], value_bytes: usize) -> Result<()> {
         self.shared.check_writable()?;
         if key.len() > MAX_KEY_BYTES {
             return Err(Error::KeyTooLarge { length: key.len(), max: MAX_KEY_BYTES });
         }
-        // What it will take of the log, roughly, and what it takes of memory now.
-        let logged = self.writes.log_bytes() + self.writes.len() * RECORD_BYTES;
-        let bytes = (logged.max(self.writes.size_bytes()) + key.len() + value_bytes) as u64;
+        let bytes = self.size_bytes() + (key.len() + value_bytes) as u64;
         let max = self.shared.pool.wal().max_reservation();
         if bytes > max {
             return Err(Error::TransactionTooLarge { bytes, max });

@@ -40,8 +40,10 @@ impl Tree {
             {
                 Attempt::Done { appended, underfull } => {
                     write.free.clear();
-                    if underfull {
-                        self.merge_upwards(pool, change.key());
+                    match &mut write.underfull {
+                        Some(noted) => **noted = underfull,
+                        None if underfull => self.tidy(pool, change.key()),
+                        None => {}
                     }
                     return Ok(appended);
                 }

@@ -98,6 +98,8 @@ pub(crate) struct Write<'w, 'p> {
     pub(crate) create: Vec<(NewPage<'p>, Vec<u8>)>,
     /// Pages that cease to exist in the same record.
     pub(crate) free: Vec<PageId>,
+    /// Where to note that [`Tree::tidy`] may find something to do; none = it is done at once.
+    pub(crate) underfull: Option<&'w mut bool>,
 }
 
 impl<'a> Change<'a> {

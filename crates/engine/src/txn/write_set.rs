@@ -3,6 +3,10 @@
 //!
 //! The keys are ordered: a scan merges them in ([`super::merge`]), validators of other transactions' ranges search them
 //! ([`super::flight`]).
+//!
+//! From the first savepoint on, a *journal* keeps what each change has replaced, newest last. Going back to a savepoint
+//! takes changes off its end and puts back what was there. So a savepoint costs nothing when it is taken, and each
+//! change after it one entry of the journal.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::{self, Entry};
@@ -41,11 +45,25 @@ pub(crate) struct WriteSet {
     len: usize,
     size_bytes: usize,
     log_bytes: usize,
+    /// What changes have replaced since the first savepoint; none = there is no savepoint.
+    journal: Option<Vec<Replaced>>,
+}
+
+/// What one change has replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Replaced {
+    table: TableId,
+    key: Key,
+    /// What the transaction had done to the key before; none = nothing.
+    before: Option<Write>,
 }
 
 /// Memory a change takes beside its key and value: its place in a B-tree two thirds full, the key's two counts, and
 /// what the allocator adds to two blocks.
 const WRITE_OVERHEAD_BYTES: usize = (size_of::<Key>() + size_of::<Write>()) * 3 / 2 + 16 + 2 * 8;
+
+/// Memory an entry of the journal takes beside the value replaced: a vector grows by doubling.
+const REPLACED_BYTES: usize = size_of::<Replaced>() * 3 / 2;
 
 impl NewValue {
     /// A value held as bytes.
@@ -79,21 +97,31 @@ impl Write {
 }
 
 impl WriteSet {
-    /// Sets `key`. What the transaction had done to the key before is returned: an overflow value in it has become
-    /// garbage.
+    /// Sets `key`. What the transaction had done to the key before is returned, unless the journal keeps it: an overflow
+    /// value in it has become garbage.
     pub(crate) fn put(&mut self, table: TableId, key: &[u8], value: NewValue) -> Option<Write> {
         self.change(table, key, Write::Put(value))
     }
 
-    /// Removes `key`; returns what the transaction had done to it before.
+    /// Removes `key`; returns what [`WriteSet::put`] does.
     pub(crate) fn delete(&mut self, table: TableId, key: &[u8]) -> Option<Write> {
         self.change(table, key, Write::Delete)
     }
 
     fn change(&mut self, table: TableId, key: &[u8], write: Write) -> Option<Write> {
+        let key: Key = Arc::from(key);
+        let before = self.set(table, &key, write);
+        let Some(journal) = &mut self.journal else { return before };
+        // What is replaced is no longer counted as a change, but takes its memory on.
+        self.size_bytes += REPLACED_BYTES + before.as_ref().map_or(0, Write::heap_bytes);
+        journal.push(Replaced { table, key, before });
+        None
+    }
+
+    fn set(&mut self, table: TableId, key: &Key, write: Write) -> Option<Write> {
         self.size_bytes += write.heap_bytes();
         self.log_bytes += write.leaf_bytes();
-        match self.tables.entry(table).or_default().entry(Arc::from(key)) {
+        match self.tables.entry(table).or_default().entry(Arc::clone(key)) {
             Entry::Vacant(place) => {
                 place.insert(write);
                 self.len += 1;
@@ -108,6 +136,34 @@ impl WriteSet {
                 Some(before)
             }
         }
+    }
+
+    /// Forgets what the transaction has done to `key`; returns it.
+    fn unset(&mut self, table: TableId, key: &Key) -> Option<Write> {
+        let gone = self.tables.get_mut(&table)?.remove(key)?;
+        self.len -= 1;
+        self.size_bytes -= WRITE_OVERHEAD_BYTES + key.len() + gone.heap_bytes();
+        self.log_bytes -= key.len() + gone.leaf_bytes();
+        Some(gone)
+    }
+
+    /// Where the journal ends now, to come back to. From here on everything replaced is kept.
+    pub(crate) fn mark(&mut self) -> usize {
+        self.journal.get_or_insert_default().len()
+    }
+
+    /// Takes back all changes made since `mark`; returns what they were, newest first.
+    pub(crate) fn roll_back(&mut self, mark: usize) -> Vec<Write> {
+        let replaced = self.journal.as_mut().map(|journal| journal.split_off(mark.min(journal.len())));
+        let mut gone = Vec::new();
+        for Replaced { table, key, before } in replaced.into_iter().flatten().rev() {
+            self.size_bytes -= REPLACED_BYTES + before.as_ref().map_or(0, Write::heap_bytes);
+            gone.extend(match before {
+                Some(before) => self.set(table, &key, before),
+                None => self.unset(table, &key),
+            });
+        }
+        gone
     }
 
     /// What this transaction has done to `key`; `None` = nothing, what the database holds counts.
@@ -197,6 +253,34 @@ mod tests {
         assert_eq!(writes.get(TABLE, b"k"), Some(&Write::Delete));
         assert_eq!(writes.get(TableId(2), b"k"), None);
         assert_eq!((writes.len(), writes.log_bytes()), (1, 1));
+    }
+
+    #[test]
+    fn going_back_to_a_mark_restores_changes_and_counts() {
+        let mut writes = WriteSet::default();
+        writes.put(TABLE, b"a", NewValue::inline(b"1"));
+        assert_eq!(writes.delete(TABLE, b"a"), Some(Write::Put(NewValue::inline(b"1"))), "no journal yet");
+        let numbers = |writes: &WriteSet| (writes.len(), writes.size_bytes(), writes.log_bytes());
+        let all = |writes: &WriteSet| -> Vec<_> {
+            writes.iter().map(|(table, key, write)| (table, key.to_vec(), write.clone())).collect()
+        };
+        let outer = writes.mark();
+        let (before, counted) = (all(&writes), numbers(&writes));
+        let overflow = NewValue::Overflow(OverflowRef([7; 16]));
+        assert_eq!(writes.put(TABLE, b"a", overflow.clone()), None, "the journal has it");
+        writes.put(TableId(2), b"b", NewValue::inline(b"22"));
+        let inner = writes.mark();
+        let (between, counted_between) = (all(&writes), numbers(&writes));
+        writes.delete(TABLE, b"a");
+        writes.put(TABLE, b"a", NewValue::inline(b"3"));
+        writes.delete(TableId(2), b"c");
+        let gone = writes.roll_back(inner);
+        assert_eq!(gone, [Write::Delete, Write::Put(NewValue::inline(b"3")), Write::Delete]);
+        assert_eq!((all(&writes), numbers(&writes)), (between, counted_between));
+        assert!(writes.roll_back(inner).is_empty());
+        let gone = writes.roll_back(outer);
+        assert_eq!(gone, [Write::Put(NewValue::inline(b"22")), Write::Put(overflow)]);
+        assert_eq!((all(&writes), numbers(&writes)), (before, counted));
     }
 
     #[test]

@@ -1,0 +1,159 @@
+//! Changing a key depending on what its value is, without a transaction where one record is enough.
+//!
+//! The change of a single key sees the old value under the leaf's latch (`single.rs`), so that is where it is compared:
+//! nothing is read before, and nothing can come in between. A large value is compared by a transaction.
+//!
+//! An exchange that finds another value answers like a read, so what it found must be decided first: it waits until
+//! everybody sees the commit that wrote it. Else the value could be lost in a crash after it was reported.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Db;
+use super::core::{Core, Shared, TableState};
+use super::single::SingleEnd;
+use super::table::Table;
+use crate::MAX_KEY_BYTES;
+use crate::error::{Error, Result};
+use crate::ids::Timestamp;
+use crate::index::Single;
+use crate::index::leaf::max_inline_value;
+use crate::txn::gate::MAX_RETRIES;
+
+/// What became of a [`Table::compare_and_swap`].
+///
+/// ```
+/// use terrace::{Db, MemoryDirectory, Swap};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+/// let table = db.create_table("t")?;
+/// let swap = table.compare_and_swap("k", Some(b"old"), Some(b"new"))?;
+/// assert_eq!(swap, Swap::Found(None), "there is no such key");
+/// assert!(!swap.is_done());
+/// # Ok::<(), terrace::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "the value may have been another one"]
+pub enum Swap {
+    /// The value was the one expected, and is the new one now.
+    Done,
+    /// The value was this one, and still is; none = there was no such key. Nothing was changed.
+    Found(Option<Vec<u8>>),
+}
+
+impl Swap {
+    /// Whether the value was the one expected.
+    pub fn is_done(&self) -> bool {
+        matches!(self, Swap::Done)
+    }
+}
+
+/// A value that is not the one expected, and the commit that wrote it.
+struct Other {
+    timestamp: Timestamp,
+    value: Option<Vec<u8>>,
+}
+
+impl Shared {
+    pub(crate) fn compare_and_swap(
+        self: &Arc<Self>,
+        table: &Table,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Swap> {
+        let inline = max_inline_value(self.pool.page_bytes(), key.len());
+        if key.len() <= MAX_KEY_BYTES && new.is_none_or(|new| new.len() <= inline) {
+            let mut other = None;
+            let single = Single { key, value: new };
+            let end = self.commit_single(table.state(), single, self.settings.durability, |before| {
+                let same = before.map(|before| before.value) == expected;
+                if !same {
+                    let timestamp = before.map_or(Timestamp::NONE, |before| before.timestamp);
+                    other = Some(Other { timestamp, value: before.map(|before| before.value.to_vec()) });
+                }
+                same
+            })?;
+            match (end, other) {
+                (SingleEnd::Committed(_), _) => return Ok(Swap::Done),
+                (SingleEnd::Refused, Some(other)) => return self.settled(table.state(), other),
+                (SingleEnd::Refused, None) => unreachable!("only another value is refused"),
+                (SingleEnd::Large, _) => {}
+            }
+        }
+        self.swap_in_transaction(table, key, expected, new)
+    }
+
+    fn swap_in_transaction(
+        self: &Arc<Self>,
+        table: &Table,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Swap> {
+        let outcome = Db::new(Arc::clone(self)).update(|transaction| {
+            let found = transaction.get(table, key)?;
+            if found.as_deref() != expected {
+                return Ok(Swap::Found(found));
+            }
+            match new {
+                Some(new) => transaction.put(table, key, new)?,
+                None => transaction.remove(table, key)?,
+            }
+            Ok(Swap::Done)
+        });
+        outcome.map_err(alone_and_too_old)
+    }
+
+    /// Sets `key` to what `change` makes of its value, again after each change by others, in the end alone.
+    pub(crate) fn fetch_and_update(
+        self: &Arc<Self>,
+        table: &Table,
+        key: &[u8],
+        mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut now = self.get_now(table.state(), key)?;
+        for _ in 0..MAX_RETRIES {
+            let new = change(now.as_deref());
+            match self.compare_and_swap(table, key, now.as_deref(), new.as_deref())? {
+                Swap::Done => return Ok(new),
+                Swap::Found(found) => now = found,
+            }
+            self.counters.conflicts.fetch_add(1, Relaxed);
+        }
+        let outcome = Db::new(Arc::clone(self)).update(|transaction| {
+            let new = change(transaction.get(table, key)?.as_deref());
+            match &new {
+                Some(new) => transaction.put(table, key, new)?,
+                None => transaction.remove(table, key)?,
+            }
+            Ok(new)
+        });
+        outcome.map_err(alone_and_too_old)
+    }
+}
+
+impl Core {
+    /// Answers with a value once nothing can take it back.
+    fn settled(&self, table: &TableState, other: Other) -> Result<Swap> {
+        let drawn = self.clock.highest_drawn();
+        let needs = match other.value {
+            Some(_) if other.timestamp > drawn => return Err(self.never_drawn(other.timestamp)),
+            Some(_) => other.timestamp,
+            // An absent key has no timestamp: if any was deleted lately, wait for whatever may have done it.
+            None if self.versions.nothing_deleted(table.id) => Timestamp::NONE,
+            None => drawn,
+        };
+        self.clock.wait_visible(needs, || self.pump())?;
+        Ok(Swap::Found(other.value))
+    }
+}
+
+/// Who runs alone meets a conflict only if the snapshot that keeps a large value is given up.
+pub(super) fn alone_and_too_old(error: Error) -> Error {
+    match error {
+        Error::Conflict => Error::SnapshotTooOld,
+        other => other,
+    }
+}
