@@ -6,8 +6,10 @@
 //! Names have a durability of their own. A created, removed or renamed file is seen at once, but a power cut may take
 //! the change back until [`Directory::sync`] returned, even when the file's content was synced.
 //!
-//! One process at a time owns a directory through [`Directory::lock`]. The lock belongs to the process: it vanishes
-//! with it, however it dies, so there is never a stale one to break.
+//! One process at a time owns a directory through [`Directory::lock`], which makes a file that names the owner. Files
+//! that exist are locked by [`Directory::lock_existing`], alone or together with others, and nothing is changed by it:
+//! so a directory that cannot be written can be locked too. Locks belong to the process: they vanish with it, however
+//! it dies, so there is never a stale one to break.
 
 use std::fmt::Debug;
 use std::io;
@@ -46,6 +48,28 @@ impl OpenMode {
     }
 }
 
+/// Whom a lock keeps out.
+///
+/// ```
+/// use terrace_block::{Directory, MemoryDirectory, OpenMode, Sharing};
+///
+/// let directory = MemoryDirectory::new();
+/// directory.open("pages", OpenMode::CreateNew)?;
+/// let one = directory.lock_existing("pages", Sharing::Shared).unwrap();
+/// let other = directory.lock_existing("pages", Sharing::Shared).unwrap();
+/// assert!(directory.lock_existing("pages", Sharing::Alone).is_err());
+/// drop((one, other));
+/// assert!(directory.lock_existing("pages", Sharing::Alone).is_ok());
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Those that want the file alone.
+    Shared,
+    /// Everybody.
+    Alone,
+}
+
 /// Why a lock was not granted.
 ///
 /// ```
@@ -61,7 +85,7 @@ impl OpenMode {
 pub enum LockError {
     /// Someone holds it: another process, or another handle in this one.
     Busy {
-        /// Their process id, where it could be read.
+        /// Their process id, where there is one owner that has named itself.
         owner_process: Option<u32>,
     },
     /// The lock file could not be opened or locked.
@@ -148,6 +172,15 @@ pub trait Directory: Send + Sync + Debug {
     /// # Errors
     /// [`LockError::Busy`] with the owner's process id if another process or another call in this one holds it.
     fn lock(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError>;
+
+    /// Locks `file`, which exists, without waiting and without changing anything. Not for files of [`Directory::lock`].
+    ///
+    /// # Errors
+    /// [`LockError::Busy`] if others hold it in a way that this excludes; `NotFound`, or what the system reports.
+    fn lock_existing(&self, file: &str, sharing: Sharing) -> Result<Box<dyn Send + Sync>, LockError>;
+
+    /// The process that names itself in `file`, taken by [`Directory::lock`]. A courtesy for messages: it may be gone.
+    fn lock_owner(&self, file: &str) -> Option<u32>;
 }
 
 /// Refuses names that are not one plain component of a path.

@@ -26,6 +26,6 @@ pub use device::{BlockDevice, Read, Write};
 pub use directory::decorated::DecoratedDirectory;
 pub use directory::file::{FileDirectory, FileOptions};
 pub use directory::memory::MemoryDirectory;
-pub use directory::{Directory, LockError, OpenMode};
+pub use directory::{Directory, LockError, OpenMode, Sharing};
 pub use memory::aligned::AlignedBuffer;
 pub use memory::region::Region;

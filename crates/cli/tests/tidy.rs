@@ -1,5 +1,5 @@
 //! What no compiler checks: that the sources name no place of the machine they were written on, leave nothing for
-//! later, and stay small enough to be read in a sitting.
+//! later, stay small enough to be read in a sitting, and that every planted bug has a test that is named after it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -108,4 +108,63 @@ fn every_page_of_the_documentation_that_is_linked_exists() {
         }
     }
     assert!(dangling.is_empty(), "links to nothing:\n{}", dangling.join("\n"));
+}
+
+/// `SkipLogSync` as it is written in the name of a function: `skip_log_sync`.
+fn snake_case(name: &str) -> String {
+    let mut snake = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !snake.is_empty() {
+            snake.push('_');
+        }
+        snake.extend(letter.to_lowercase());
+    }
+    snake
+}
+
+/// What stands between `start` and the next `end` in `text`.
+fn between<'t>(text: &'t str, start: &str, end: &str) -> &'t str {
+    let from = text.split_once(start).unwrap_or_else(|| panic!("{start:?} is not there")).1;
+    from.split_once(end).unwrap_or_else(|| panic!("{end:?} does not follow {start:?}")).0
+}
+
+#[test]
+fn every_planted_bug_has_its_row_and_a_test_named_after_it() {
+    let sources = sources();
+    let text = |name: &str| {
+        let found = sources.iter().find(|(path, _)| path.ends_with(name));
+        &found.unwrap_or_else(|| panic!("{name} is not there")).1
+    };
+    let planted = text("engine/src/planted.rs");
+    let variants: Vec<_> = between(planted, "pub enum Bug {", "\n}")
+        .lines()
+        .filter_map(|line| line.trim().strip_suffix(','))
+        .collect();
+    let all: Vec<_> = between(between(planted, "pub const ALL", ";\n}"), "= [", "]")
+        .split(',')
+        .filter_map(|entry| entry.trim().strip_prefix("Bug::"))
+        .collect();
+    assert!(variants.len() > 20);
+    assert_eq!(all, variants, "`Bug::ALL` is the list of all bugs, in their order");
+    let tests: String =
+        sources.iter().filter(|(path, _)| is_rust(path)).map(|(_, text)| text.as_str()).collect();
+    // The second form is a line of the macro that makes the tests of the crash harness.
+    let is_test =
+        |name: &str| tests.contains(&format!("fn {name}()")) || tests.contains(&format!("    {name}: "));
+    let mut missing = Vec::new();
+    for bug in variants {
+        let row = text("docs/testing.md").lines().find(|line| line.starts_with(&format!("| {bug} ")));
+        let Some(row) = row else {
+            missing.push(format!("{bug} has no row in docs/testing.md"));
+            continue;
+        };
+        let catcher = format!("catches_{}", snake_case(bug));
+        let named: Vec<_> = row.split('`').skip(1).step_by(2).collect();
+        if !named.contains(&catcher.as_str()) {
+            missing.push(format!("the row of {bug} does not name {catcher}"));
+        }
+        let absent = named.into_iter().filter(|name| !is_test(name));
+        missing.extend(absent.map(|name| format!("{bug}: there is no test {name}")));
+    }
+    assert!(missing.is_empty(), "planted bugs:\n{}", missing.join("\n"));
 }

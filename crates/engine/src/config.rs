@@ -127,7 +127,9 @@ impl Builder {
         self
     }
 
-    /// Refuse every change, and write nothing. The database must have been closed cleanly.
+    /// Refuse every change, and leave no trace: nothing is created, written or locked for others that read. Several
+    /// may have a database open like this at the same time, and nobody for writing. One that was not closed cleanly is
+    /// recovered in memory, within the budget, or refused with [`Error::NeedsRecovery`].
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self
@@ -241,6 +243,20 @@ pub(crate) struct Split {
     pub(crate) lock_slots: usize,
     pub(crate) clock_window: usize,
     pub(crate) frames: u32,
+}
+
+/// What recovery in memory leaves to everything else, if the budget is no more than twice that.
+const BESIDE_OVERLAY_BYTES_MIN: u64 = 768 << 10;
+/// What opening read-only takes to note a new epoch and the end of the log, in memory.
+const OVERLAY_BYTES_MIN: u64 = 64 << 10;
+
+/// What a database opened read-only may take for what a writer would write: of a budget of `total` bytes half, if its
+/// log holds changes, so that what they came to can be kept.
+pub(crate) fn overlay_bytes(total: u64, log_has_changes: bool) -> u64 {
+    match log_has_changes {
+        true => (total / 2).min(total.saturating_sub(BESIDE_OVERLAY_BYTES_MIN)).max(OVERLAY_BYTES_MIN),
+        false => OVERLAY_BYTES_MIN,
+    }
 }
 
 /// Bytes of slots for snapshots, gate, keys in flight, shards, tickets: each on lines of its own.

@@ -66,6 +66,7 @@ impl Sizes {
             pages_max: 1024,
             store_bytes_max: self.store_segments * SEGMENT_PAGES * PAGE_BYTES as u64,
             mode: Mode::Inline,
+            in_memory: false,
         }
     }
 }

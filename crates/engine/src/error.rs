@@ -57,8 +57,20 @@ pub enum Error {
     Busy {
         /// The database directory.
         path: String,
-        /// The process id of the owner, where it could be read.
+        /// The process id of the owner, where there is one: not of those that only read it.
         owner_process: Option<u32>,
+    },
+    /// The database was not closed cleanly, and recovering it in memory, for reading only, takes more of that than there
+    /// is.
+    #[error(
+        "{path} was not closed cleanly, and what its log has to make good takes more than the {bytes_max} bytes that \
+         opening it read-only has for that; give it more memory, or open it once for writing"
+    )]
+    NeedsRecovery {
+        /// The database directory.
+        path: String,
+        /// Bytes of memory there were for it.
+        bytes_max: u64,
     },
     /// The path does not hold a Terrace database.
     #[error("{path} is not a Terrace database: {what}")]
@@ -151,7 +163,7 @@ fn page_of(page: &Option<u64>) -> String {
 }
 
 fn owner(process: &Option<u32>) -> String {
-    process.map(|process| format!(" by process {process}")).unwrap_or_default()
+    process.map_or_else(|| " by others".to_owned(), |process| format!(" by process {process}"))
 }
 
 impl Error {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use terrace::{Db, Durability, Error, SimulatedDisk, WriteBatch};
-use terrace_block::{BlockDevice, Directory, LockError, OpenMode, Write};
+use terrace_block::{BlockDevice, Directory, LockError, OpenMode, Sharing, Write};
 
 /// How long a write takes, so that one is under way most of the time.
 const WRITE: Duration = Duration::from_millis(2);
@@ -84,6 +84,14 @@ impl Directory for Watched {
         let lock = self.disk.lock(file)?;
         self.watch.locked.store(true, SeqCst);
         Ok(Box::new(Held { watch: Arc::clone(&self.watch), _lock: lock }))
+    }
+
+    fn lock_existing(&self, file: &str, sharing: Sharing) -> Result<Box<dyn Send + Sync>, LockError> {
+        self.disk.lock_existing(file, sharing)
+    }
+
+    fn lock_owner(&self, file: &str) -> Option<u32> {
+        self.disk.lock_owner(file)
     }
 }
 

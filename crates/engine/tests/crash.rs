@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{Db, Durability, Error, Mode, Result, SimulatedDisk, Swap, WriteBatch};
+use terrace_block::CallKind;
 
 type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 
@@ -169,16 +170,36 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
     Ok(())
 }
 
+/// What a read-only opening finds on a disk like `disk`; no tables where there is no database yet.
+fn read_only(disk: &SimulatedDisk) -> Tables {
+    let disk = disk.killed();
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).read_only(true);
+    let found = match builder.open("") {
+        Ok(db) => {
+            assert_eq!(db.verify().unwrap().errors, []);
+            contents(&db).unwrap()
+        }
+        Err(Error::NotADatabase { .. }) => Tables::new(),
+        Err(error) => panic!("opening read-only failed: {error}"),
+    };
+    let reading = [CallKind::Read, CallKind::Open, CallKind::Exists, CallKind::Lock];
+    let calls = reading.map(|kind| disk.calls_of(kind)).iter().sum::<u64>();
+    assert_eq!(calls, disk.calls(), "something was changed");
+    found
+}
+
 /// Opens what is left of the disk, through some more power cuts, and holds it against the ledger.
 fn recover(disk: &SimulatedDisk, ledger: &mut Ledger, random: &mut SmallRng) -> (SimulatedDisk, Db) {
     let mut disk = disk.survivor(random.random());
     for cuts_left in (0..4).rev() {
+        let seen = read_only(&disk);
         if cuts_left > 0 && random.random_range(0..2) == 0 {
             disk.crash_at(disk.calls() + random.random_range(1..150));
         }
         let opened = open(&disk, ledger, random).and_then(|db| Ok((contents(&db)?, db)));
         match opened {
             Ok((found, db)) if disk.crashed().is_none() => {
+                assert!(seen == found, "read-only it was otherwise: {}", difference(&found, &seen));
                 let at = ledger.states.iter().rposition(|state| *state == found);
                 let Some(at) = at else {
                     let wanted = ledger.states.iter().map(|state| difference(state, &found));

@@ -32,7 +32,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::memory::SECTOR_BYTES;
 use super::{BlockDevice, Read, Write, check_read, check_write, opened_for_reading};
 use crate::directory::memory::Locks;
-use crate::directory::{Directory, LockError, OpenMode, already_exists, check_name, not_found};
+use crate::directory::{Directory, LockError, OpenMode, Sharing, already_exists, check_name, not_found};
 
 mod names;
 mod plan;
@@ -303,7 +303,18 @@ impl Directory for SimulatedDisk {
 
     fn lock(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError> {
         self.name_call(CallKind::Lock, file, |_| Ok(()))?;
-        self.locks.take(file)
+        self.locks.take(file, Sharing::Alone)
+    }
+
+    fn lock_existing(&self, file: &str, sharing: Sharing) -> Result<Box<dyn Send + Sync>, LockError> {
+        self.name_call(CallKind::Lock, file, |state| {
+            state.names.find(file).map(drop).ok_or_else(|| not_found(file))
+        })?;
+        self.locks.take(file, sharing)
+    }
+
+    fn lock_owner(&self, file: &str) -> Option<u32> {
+        self.locks.owner(file)
     }
 }
 

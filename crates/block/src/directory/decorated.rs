@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use super::{Directory, LockError, OpenMode};
+use super::{Directory, LockError, OpenMode, Sharing};
 use crate::device::BlockDevice;
 
 type Decorate = dyn Fn(&str, Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> + Send + Sync;
@@ -74,5 +74,13 @@ impl Directory for DecoratedDirectory {
 
     fn lock(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError> {
         self.inner.lock(file)
+    }
+
+    fn lock_existing(&self, file: &str, sharing: Sharing) -> Result<Box<dyn Send + Sync>, LockError> {
+        self.inner.lock_existing(file, sharing)
+    }
+
+    fn lock_owner(&self, file: &str) -> Option<u32> {
+        self.inner.lock_owner(file)
     }
 }

@@ -6,8 +6,9 @@
 //!
 //! Direct I/O is switched on after opening, because an `open` that refuses it may have created the file already.
 //!
-//! The lock is a `flock` on a file of its own, which names its owner's process. It conflicts between processes and
-//! between two handles of one process alike, and the kernel drops it when the last handle is gone.
+//! Locks are those of `flock`: an owner's is on a file of its own, which names its process. They conflict between
+//! processes and between two handles of one process alike, and the kernel drops them when the last handle is gone.
+//! Shared ones need no more than the right to read.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +20,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Directory, LockError, OpenMode, check_name};
+use super::{Directory, LockError, OpenMode, Sharing, check_name};
 use crate::AlignedBuffer;
 use crate::device::file::{BLOCK_BYTES, FileDevice, retry};
 use crate::device::uring::{self, UringDevice};
@@ -240,7 +241,7 @@ impl Directory for FileDirectory {
         let mut waits = 0;
         loop {
             match retry(|| rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive)) {
-                Ok(()) => return Ok(Box::new(FileLock::new(opened)?)),
+                Ok(()) => return Ok(Box::new(FileLock::named(opened)?)),
                 Err(Errno::WOULDBLOCK) => {}
                 Err(error) => return Err(LockError::Io(error.into())),
             }
@@ -253,17 +254,40 @@ impl Directory for FileDirectory {
             std::thread::sleep(OWNER_WAIT);
         }
     }
+
+    fn lock_existing(&self, file: &str, sharing: Sharing) -> Result<Box<dyn Send + Sync>, LockError> {
+        check_name(file)?;
+        let (flags, operation) = match sharing {
+            Sharing::Shared => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
+            // Over a network an exclusive lock needs the right to write.
+            Sharing::Alone => (OFlags::RDWR, FlockOperation::NonBlockingLockExclusive),
+        };
+        let opened = open_regular(&self.handle, file, flags)?;
+        match retry(|| rustix::fs::flock(&opened, operation)) {
+            Ok(()) => {
+                Ok(Box::new(FileLock { file: opened, names_owner: false, process: std::process::id() }))
+            }
+            Err(Errno::WOULDBLOCK) => Err(LockError::Busy { owner_process: None }),
+            Err(error) => Err(LockError::Io(error.into())),
+        }
+    }
+
+    fn lock_owner(&self, file: &str) -> Option<u32> {
+        let opened = open_regular(&self.handle, file, OFlags::RDONLY).ok()?;
+        read_owner(&opened).ok().flatten()
+    }
 }
 
-/// A held `flock`, with the owner's process id in the file as long as it lasts.
+/// A held `flock`; an owner's has its process id in the file as long as it lasts.
 struct FileLock {
     file: OwnedFd,
+    names_owner: bool,
     process: u32,
 }
 
 impl FileLock {
-    fn new(file: OwnedFd) -> io::Result<Self> {
-        let lock = Self { file, process: std::process::id() };
+    fn named(file: OwnedFd) -> io::Result<Self> {
+        let lock = Self { file, names_owner: true, process: std::process::id() };
         retry(|| rustix::fs::fchmod(&lock.file, OWNER_ONLY_FILE))?;
         retry(|| rustix::fs::ftruncate(&lock.file, 0))?;
         let owner = format!("{}\n", lock.process);
@@ -281,7 +305,9 @@ impl Drop for FileLock {
             // A forked child drops its copy; the lock is its parent's.
             return;
         }
-        let _ = retry(|| rustix::fs::ftruncate(&self.file, 0));
+        if self.names_owner {
+            let _ = retry(|| rustix::fs::ftruncate(&self.file, 0));
+        }
         // Closing would do, were it not for a child that was forked meanwhile and shares the handle.
         let _ = retry(|| rustix::fs::flock(&self.file, FlockOperation::Unlock));
     }

@@ -1,12 +1,12 @@
 //! A directory in memory, gone with its last handle. For tests and for databases that need not last.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Directory, LockError, OpenMode, already_exists, check_name, not_found};
+use super::{Directory, LockError, OpenMode, Sharing, already_exists, check_name, not_found};
 use crate::device::BlockDevice;
 use crate::device::memory::MemoryDevice;
 
@@ -76,22 +76,48 @@ impl Directory for MemoryDirectory {
 
     fn lock(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError> {
         check_name(file)?;
-        self.locks.take(file)
+        self.locks.take(file, Sharing::Alone)
+    }
+
+    fn lock_existing(&self, file: &str, sharing: Sharing) -> Result<Box<dyn Send + Sync>, LockError> {
+        if !self.exists(file)? {
+            return Err(not_found(file).into());
+        }
+        self.locks.take(file, sharing)
+    }
+
+    fn lock_owner(&self, file: &str) -> Option<u32> {
+        self.locks.owner(file)
     }
 }
 
 /// The locks held in a directory that only this process can see.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Locks {
-    held: Arc<Mutex<BTreeSet<String>>>,
+    held: Arc<Mutex<BTreeMap<String, Holders>>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holders {
+    One,
+    Sharing(usize),
 }
 
 impl Locks {
-    pub(crate) fn take(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError> {
-        if !self.held.lock().insert(file.to_owned()) {
-            return Err(LockError::Busy { owner_process: Some(std::process::id()) });
-        }
+    pub(crate) fn take(&self, file: &str, sharing: Sharing) -> Result<Box<dyn Send + Sync>, LockError> {
+        let mut held = self.held.lock();
+        let holders = match (held.get(file), sharing) {
+            (None, Sharing::Alone) => Holders::One,
+            (None, Sharing::Shared) => Holders::Sharing(1),
+            (Some(Holders::Sharing(count)), Sharing::Shared) => Holders::Sharing(count + 1),
+            _ => return Err(LockError::Busy { owner_process: Some(std::process::id()) }),
+        };
+        held.insert(file.to_owned(), holders);
         Ok(Box::new(Held { locks: self.clone(), file: file.to_owned() }))
+    }
+
+    pub(crate) fn owner(&self, file: &str) -> Option<u32> {
+        (self.held.lock().get(file) == Some(&Holders::One)).then(std::process::id)
     }
 }
 
@@ -102,6 +128,13 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.locks.held.lock().remove(&self.file);
+        let mut held = self.locks.held.lock();
+        match held.get(&self.file) {
+            Some(Holders::Sharing(count)) if *count > 1 => {
+                let left = Holders::Sharing(count - 1);
+                held.insert(self.file.clone(), left);
+            }
+            _ => _ = held.remove(&self.file),
+        }
     }
 }

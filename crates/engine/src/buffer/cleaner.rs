@@ -60,6 +60,9 @@ impl Pool {
 
     /// Empties the segment with the least live in it. `false` if no segment is worth it.
     fn clean_one(&self, upkeep: &mut Upkeep) -> Result<bool> {
+        if self.in_memory {
+            return Ok(false);
+        }
         let geometry = self.space.geometry();
         let may_touch = |segment| upkeep.stubborn.get(&segment).is_none_or(|&tries| tries < TRIES_MAX);
         let Some(victim) = self.space.victim(geometry.segment_pages - 1, may_touch) else { return Ok(false) };

@@ -37,6 +37,8 @@ pub(crate) struct PoolOptions {
     pub(crate) pages_max: u64,
     pub(crate) store_bytes_max: u64,
     pub(crate) mode: Mode,
+    /// Whether the files are written in memory only, where emptying segments gains nothing.
+    pub(crate) in_memory: bool,
 }
 
 impl Pool {

@@ -89,6 +89,8 @@ pub(crate) struct Pool {
     /// Wakes the upkeep thread, and those that wait for it.
     pub(super) bell: Bell,
     pub(super) mode: Mode,
+    /// See [`PoolOptions`](super::PoolOptions).
+    pub(super) in_memory: bool,
     pub(crate) stats: PoolStats,
     /// What recovery still has to read of the log; the cut stays below it.
     pub(super) recovery_floor: AtomicU64,

@@ -36,9 +36,9 @@ use super::pool::Pool;
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
-use crate::store::superblock::Slots;
+use crate::store::superblock::{Slots, Superblock};
 use crate::wal::{
-    BUFFER_BYTES_MAX, EpochRule, Geometry, LogScan, Wal, WalOptions, read_header, rewrite_tail,
+    BUFFER_BYTES_MAX, EpochRule, Geometry, Kind, LogScan, Wal, WalOptions, read_header, rewrite_tail,
 };
 
 /// A pool after redo.
@@ -53,24 +53,24 @@ pub(crate) struct Recovered {
 }
 
 impl Pool {
+    /// Whether the log in `files` holds changes since its last cut, so that recovery may have something to redo or undo.
+    pub(crate) fn log_has_changes(files: &Files) -> Result<bool> {
+        let superblock = Pool::inspect(files)?;
+        let (geometry, rule) = log_of(files, &superblock)?;
+        let mut records = LogScan::new(files.log.clone(), geometry, superblock.cut, rule)?;
+        while let Some(record) = records.next()? {
+            if record.kind() == Kind::Pages {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Recovers the database in `files` up to and including redo. The losers are the caller's to undo.
     pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> Result<Recovered> {
         let (mut slots, mut superblock) = Slots::open(files.pages.clone())?;
-        let header = read_header(&*files.log)?;
-        if header.database != superblock.uuid || header.timeline != superblock.timeline {
-            return Err(Error::NotADatabase {
-                path: files.log.name().to_owned(),
-                what: "the log belongs to another database than the page file".into(),
-            });
-        }
-        let geometry = header.geometry;
-        let rule = EpochRule { epoch: superblock.epoch, first_lsn: superblock.epoch_start };
+        let (geometry, rule) = log_of(files, &superblock)?;
         let scan = |from| LogScan::new(files.log.clone(), geometry, from, rule);
-        if geometry.capacity() != superblock.log_capacity {
-            let (is, should) = (geometry.capacity(), superblock.log_capacity);
-            let what = format!("the log holds {is} bytes, the page file's superblock says {should}");
-            return Err(Error::corrupt(files.log.name(), None, what));
-        }
         let log_end = make_durable(files, geometry, superblock.cut, scan(superblock.cut)?)?;
         if log_end < superblock.log_end {
             let what = format!("the log ends at {log_end}, but it was durable up to {}", superblock.log_end);
@@ -115,6 +115,24 @@ impl Pool {
     pub(crate) fn is_recovering(&self) -> bool {
         self.recovery_floor.load(Relaxed) != u64::MAX
     }
+}
+
+/// Where the log of this superblock's database is in its file, and which of its records count.
+fn log_of(files: &Files, superblock: &Superblock) -> Result<(Geometry, EpochRule)> {
+    let header = read_header(&*files.log)?;
+    if header.database != superblock.uuid || header.timeline != superblock.timeline {
+        return Err(Error::NotADatabase {
+            path: files.log.name().to_owned(),
+            what: "the log belongs to another database than the page file".into(),
+        });
+    }
+    let geometry = header.geometry;
+    if geometry.capacity() != superblock.log_capacity {
+        let (is, should) = (geometry.capacity(), superblock.log_capacity);
+        let what = format!("the log holds {is} bytes, the page file's superblock says {should}");
+        return Err(Error::corrupt(files.log.name(), None, what));
+    }
+    Ok((geometry, EpochRule { epoch: superblock.epoch, first_lsn: superblock.epoch_start }))
 }
 
 /// Finds the end of the log and makes sure that everything up to it is on the disk and not only in a cache. What an earlier

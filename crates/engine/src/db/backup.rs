@@ -19,7 +19,7 @@ use serde::Serialize;
 use terrace_block::{Directory, FileDirectory, OpenMode};
 
 use super::Db;
-use super::open::{LOG, NEW_LOG, NEW_PAGES, PAGES, exists, take_lock, within};
+use super::open::{LOG, NEW_LOG, NEW_PAGES, PAGES, exists, own, within};
 use crate::buffer::Files;
 use crate::buffer::backup::{Archive, Tally, Visitor};
 use crate::error::{Error, Result};
@@ -228,7 +228,7 @@ impl Backup {
     /// As [`Backup::restore`].
     pub fn restore_to(&self, directory: &dyn Directory) -> Result<BackupReport> {
         refuse_used(directory)?;
-        let _lock = take_lock(directory)?;
+        let _lock = own(directory)?;
         let restored = create(directory, NEW_PAGES).and_then(|pages| {
             let files = Files { pages, log: create(directory, NEW_LOG)? };
             sync(directory)?;

@@ -7,31 +7,38 @@
 //! Recovery runs inline whatever the mode, because the threads need the pool it makes. It ends with the losers
 //! undone; then the clock starts above every timestamp ever issued.
 //!
-//! Read-only, both files are opened for reading and recovery runs over a layer in memory. A log with something to
-//! redo or undo is refused: replaying it every time would need memory for all of it, and hide that it never ends.
+//! **Locks.** Who writes holds the lock file, which names its process, and the page file alone; who reads holds the
+//! page file together with others, for which it needs to write nothing. So a database has one writer or any number
+//! of readers.
+//!
+//! **Read-only**, both files are opened for reading, and the same recovery runs over a layer in memory that takes what
+//! it writes: part of the budget, and if that is too little the database is refused. Whatever is left dirty goes
+//! into that layer too before the first read, so that no read ever has to write.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace_block::{Directory, FileDirectory, LockError, OpenMode};
+use terrace_block::{Directory, FileDirectory, LockError, OpenMode, Sharing};
 
 use super::Db;
 use super::backup::Backup;
 use super::core::{CATALOG, CATALOG_ROOT, Core, Counters, GARBAGE_ROOT, Settings, Shared, TableState};
-use super::overlay::Overlay;
+use super::overlay::{Overlay, Room as OverlayRoom};
 use super::undo::KeyUndo;
 use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered};
-use crate::config::{Builder, Split};
+use crate::config::{Builder, Split, overlay_bytes};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::index::leaf::max_record;
 use crate::index::{NodeRedo, Tree};
 use crate::planted::{Bug, planted};
 use crate::store::page;
+use crate::store::superblock::Superblock;
 use crate::txn::clock::Clock;
 use crate::txn::flight::InFlight;
 use crate::txn::gate::Gate;
@@ -49,6 +56,9 @@ pub(crate) const NEW_PAGES: &str = "pages.new";
 pub(crate) const NEW_LOG: &str = "log.new";
 /// Ids the page table has addresses for: 4 TiB of 16 KiB pages.
 pub(crate) const PAGES_MAX: u64 = 1 << 28;
+
+/// What keeps others out, or makes them read only, until it is dropped.
+pub(crate) type Lock = Box<dyn Send + Sync>;
 
 /// Opens or creates the database that `builder` describes.
 pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
@@ -69,7 +79,7 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         let what = format!("it holds no {PAGES}");
         return Err(Error::NotADatabase { path: name, what });
     }
-    let lock = take_lock(&*directory)?;
+    let owner = if builder.read_only { None } else { Some(own(&*directory)?) };
     if !there()? {
         let mut uuid = [0; 16];
         match builder.seed {
@@ -84,8 +94,71 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         };
         create(&*directory, &layout)?;
     }
+    let sharing = if builder.read_only { Sharing::Shared } else { Sharing::Alone };
+    // Given back in this order: the owner's name last.
+    let lock = Box::new((hold(&*directory, sharing)?, owner));
     let files = open_files(&*directory, builder.read_only)?;
     let superblock = Pool::inspect(&files)?;
+    if builder.read_only {
+        return open_read_only(builder, files, &superblock, name, lock);
+    }
+    let (options, split) = shares(&builder, dram, &files, &superblock)?;
+    let Recovered { mut pool, losers, redone, log_end, .. } = Pool::recover(&files, &options, &NodeRedo)?;
+    let counters = counters(log_end, redone, losers.len());
+    pool.undo_losers(&files, losers, &KeyUndo)?;
+    if !pool.exists(CATALOG_ROOT) {
+        create_roots(&pool)?;
+    }
+    pool.set_mode(builder.mode);
+    let core = assemble(pool, settings(&builder, name, split), counters, lock)?;
+    core.load_garbage()?;
+    if core.pool.mode() == Mode::Inline {
+        core.free_garbage(usize::MAX)?;
+    }
+    Ok(Db::new(Shared::start(core)?))
+}
+
+/// Opens what only is to be read: recovers over a layer in memory.
+fn open_read_only(
+    builder: Builder,
+    files: Files,
+    superblock: &Superblock,
+    name: String,
+    lock: Lock,
+) -> Result<Db> {
+    let dram = builder.dram_bytes()?;
+    let bytes_max = overlay_bytes(dram, Pool::log_has_changes(&files)?);
+    let room = OverlayRoom::new(bytes_max);
+    let files = Files { pages: Overlay::over(files.pages, &room), log: Overlay::over(files.log, &room) };
+    let (options, split) = shares(&builder, dram - bytes_max, &files, superblock)?;
+    let recover = || {
+        let Recovered { pool, losers, redone, log_end, .. } = Pool::recover(&files, &options, &NodeRedo)?;
+        let counters = counters(log_end, redone, losers.len());
+        pool.undo_losers(&files, losers, &KeyUndo)?;
+        if pool.exists(CATALOG_ROOT) && counters.changes_redone.load(Relaxed) > 0 {
+            pool.checkpoint_now(true)?;
+        }
+        Ok((pool, counters))
+    };
+    let (pool, counters) = recover().map_err(|error| match room.is_used_up() {
+        true => Error::NeedsRecovery { path: name.clone(), bytes_max },
+        false => error,
+    })?;
+    if !pool.exists(CATALOG_ROOT) {
+        return Err(Error::NotADatabase { path: name, what: "it was created and never opened".to_owned() });
+    }
+    let split = Split { total: dram, ..split };
+    let core = assemble(pool, settings(&builder, name, split), counters, lock)?;
+    Ok(Db::new(Shared::start(core)?))
+}
+
+/// How `dram` bytes are split for the database in `files`, and what of them is the pool's.
+fn shares(
+    builder: &Builder,
+    dram: u64,
+    files: &Files,
+    superblock: &Superblock,
+) -> Result<(PoolOptions, Split)> {
     let page_bytes = u64::from(superblock.page_bytes);
     let file_pages = files.pages.len() / page_bytes;
     let split = Split::new(dram, builder.old_version_bytes_max, page_bytes, file_pages)?;
@@ -96,51 +169,32 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         pages_max: PAGES_MAX,
         store_bytes_max: u64::MAX,
         mode: Mode::Inline,
+        in_memory: builder.read_only,
     };
-    let Recovered { mut pool, losers, redone, log_end, .. } = Pool::recover(&files, &options, &NodeRedo)?;
-    if builder.read_only && (redone > 0 || !losers.is_empty()) {
-        return Err(Error::Config(format!(
-            "{name} was not closed cleanly and can only be recovered by writing; open it once for writing"
-        )));
-    }
-    if redone > 0 || !losers.is_empty() {
-        tracing::info!(%log_end, redone, losers = losers.len(), "the database is recovered");
+    Ok((options, split))
+}
+
+fn counters(log_end: Lsn, redone: u64, losers: usize) -> Counters {
+    if redone > 0 || losers > 0 {
+        tracing::info!(%log_end, redone, losers, "the database is recovered");
     }
     let counters = Counters::default();
-    counters.changes_redone.store(redone, std::sync::atomic::Ordering::Relaxed);
-    counters.losers_undone.store(losers.len() as u64, std::sync::atomic::Ordering::Relaxed);
-    pool.undo_losers(&files, losers, &KeyUndo)?;
-    if !pool.exists(CATALOG_ROOT) {
-        if builder.read_only {
-            let what = "it was created and never opened".to_owned();
-            return Err(Error::NotADatabase { path: name, what });
-        }
-        create_roots(&pool)?;
-    }
-    pool.set_mode(if builder.read_only { Mode::Inline } else { builder.mode });
-    let settings = Settings {
+    counters.changes_redone.store(redone, Relaxed);
+    counters.losers_undone.store(losers as u64, Relaxed);
+    counters
+}
+
+fn settings(builder: &Builder, name: String, split: Split) -> Settings {
+    Settings {
         name,
         durability: builder.durability,
         snapshot_age_max: builder.snapshot_age_max,
         read_only: builder.read_only,
         split,
-    };
-    let core = assemble(pool, settings, counters, lock)?;
-    if !core.settings.read_only {
-        core.load_garbage()?;
-        if core.pool.mode() == Mode::Inline {
-            core.free_garbage(usize::MAX)?;
-        }
     }
-    Ok(Db::new(Shared::start(core)?))
 }
 
-fn assemble(
-    pool: Pool,
-    settings: Settings,
-    counters: Counters,
-    lock: Option<Box<dyn Send + Sync>>,
-) -> Result<Core> {
+fn assemble(pool: Pool, settings: Settings, counters: Counters, lock: Lock) -> Result<Core> {
     let split = settings.split;
     Ok(Core {
         clock: Clock::counting_on(Arc::clone(&pool.highest_timestamp), split.clock_window),
@@ -156,7 +210,7 @@ fn assemble(
         chains: Default::default(),
         counters,
         settings,
-        lock: Mutex::new(lock),
+        lock: Mutex::new(Some(lock)),
         collector: Default::default(),
         backups: Mutex::default(),
     })
@@ -197,13 +251,26 @@ pub(crate) fn within(directory: &dyn Directory, file: &str) -> String {
     format!("{}/{file}", directory.name())
 }
 
-pub(crate) fn take_lock(directory: &dyn Directory) -> Result<Option<Box<dyn Send + Sync>>> {
-    match directory.lock(LOCK) {
-        Ok(lock) => Ok(Some(lock)),
-        Err(LockError::Busy { owner_process }) => Err(Error::Busy { path: directory.name(), owner_process }),
-        // Nobody can write here, so there is nobody to be kept out.
-        Err(LockError::Io(source)) if source.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(None),
-        Err(LockError::Io(source)) => Err(Error::io("lock", &within(directory, LOCK), None, source)),
+/// Takes the lock file, which says whose the database is.
+pub(crate) fn own(directory: &dyn Directory) -> Result<Lock> {
+    directory.lock(LOCK).map_err(|error| refused(directory, LOCK, error))
+}
+
+/// Takes the page file, alone or with others that read.
+pub(crate) fn hold(directory: &dyn Directory, sharing: Sharing) -> Result<Lock> {
+    directory.lock_existing(PAGES, sharing).map_err(|error| match error {
+        LockError::Busy { .. } if sharing == Sharing::Shared => {
+            Error::Busy { path: directory.name(), owner_process: directory.lock_owner(LOCK) }
+        }
+        LockError::Busy { .. } => Error::Busy { path: directory.name(), owner_process: None },
+        error => refused(directory, PAGES, error),
+    })
+}
+
+fn refused(directory: &dyn Directory, file: &str, error: LockError) -> Error {
+    match error {
+        LockError::Busy { owner_process } => Error::Busy { path: directory.name(), owner_process },
+        LockError::Io(source) => Error::io("lock", &within(directory, file), None, source),
     }
 }
 
@@ -260,11 +327,7 @@ fn open_files(directory: &dyn Directory, read_only: bool) -> Result<Files> {
             _ => Error::io("open", &within(directory, file), None, source),
         })
     };
-    let files = Files { pages: open(PAGES)?, log: open(LOG)? };
-    if read_only {
-        return Ok(Files { pages: Overlay::over(files.pages), log: Overlay::over(files.log) });
-    }
-    Ok(files)
+    Ok(Files { pages: open(PAGES)?, log: open(LOG)? })
 }
 
 /// Makes the roots of catalog and garbage tree, in one record, durably.

@@ -19,13 +19,13 @@ mod walk;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace_block::{Directory, OpenMode};
+use terrace_block::{Directory, OpenMode, Sharing};
 
 use self::emit::Emitter;
 use self::names::Renamed;
 use self::walk::Harvest;
 use super::backup::{create, new_directory, publish, refuse_used};
-use super::open::{LOCK, LOG, PAGES, PAGES_MAX, exists, open_directory, take_lock, within};
+use super::open::{LOCK, LOG, PAGES, PAGES_MAX, exists, hold, open_directory, within};
 use super::undo::KeyUndo;
 use crate::buffer::salvage::{Means, Remains, Salvaged};
 use crate::buffer::{Files, Mode, PoolOptions};
@@ -91,8 +91,8 @@ impl RepairReport {
 
 impl Builder {
     /// Makes a new database in the directory `destination`, which is empty or does not exist, of what is whole in the
-    /// damaged one in `source`, and says what is lost. The source is only read, the file of its lock apart; nobody may have
-    /// it open. The memory is this builder's; beside it some hundred bytes for each page. Until it is done the
+    /// damaged one in `source`, and says what is lost. The source is only read; nobody may have it
+    /// open for writing. The memory is this builder's; beside it some hundred bytes for each page. Until it is done the
     /// destination takes as much space again as the source.
     ///
     /// # Errors
@@ -133,8 +133,8 @@ impl Builder {
             return Err(Error::NotADatabase { path: source.name(), what: format!("it holds no {PAGES}") });
         }
         refuse_used(&*destination)?;
-        // Without the file of a lock nobody has it open, and none is made.
-        let _owner = if exists(source, LOCK)? { take_lock(source)? } else { None };
+        // With others that read; who writes is kept out, and keeps out.
+        let _readers = hold(source, Sharing::Shared)?;
         let repaired = repair(self, source, &destination);
         // The page file's name goes last: it is what says that the log is a remainder.
         let remains = [SALVAGE_LOG, SALVAGE_PAGES, REPAIRED_LOG, REPAIRED_PAGES];
@@ -176,6 +176,7 @@ fn repair(
             pages_max: PAGES_MAX,
             store_bytes_max: u64::MAX,
             mode: Mode::Inline,
+            in_memory: false,
         })
     };
     let means =

@@ -36,6 +36,7 @@ pub(super) fn test_pool(page_bytes: usize, frames: u32, mode: Mode) -> TestPool 
         pages_max: 1 << 20,
         store_bytes_max: 256 << 20,
         mode,
+        in_memory: false,
     };
     Pool::create(&files, &layout).unwrap();
     let pool = recover(&files, &options);

@@ -88,6 +88,7 @@ impl Analysis<'_> {
             }),
             bell: Bell::default(),
             mode: options.mode,
+            in_memory: options.in_memory,
             stats: PoolStats::default(),
             recovery_floor: AtomicU64::new(cut.0),
             highest_timestamp: Arc::new(Padded(AtomicU64::new(self.highest.0))),

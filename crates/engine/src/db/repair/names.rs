@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use terrace_block::{BlockDevice, Directory, LockError, OpenMode};
+use terrace_block::{BlockDevice, Directory, LockError, OpenMode, Sharing};
 
 /// Another directory, with some names replaced.
 #[derive(Debug)]
@@ -50,5 +50,13 @@ impl<const N: usize> Directory for Renamed<N> {
 
     fn lock(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError> {
         self.directory.lock(self.real(file))
+    }
+
+    fn lock_existing(&self, file: &str, sharing: Sharing) -> Result<Box<dyn Send + Sync>, LockError> {
+        self.directory.lock_existing(self.real(file), sharing)
+    }
+
+    fn lock_owner(&self, file: &str) -> Option<u32> {
+        self.directory.lock_owner(self.real(file))
     }
 }

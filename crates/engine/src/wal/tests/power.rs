@@ -99,7 +99,7 @@ mod planted_bugs {
     }
 
     #[test]
-    fn a_maximum_for_a_watermark_acknowledges_past_a_hole() {
+    fn catches_watermark_as_maximum() {
         let (device, geometry, wal) = fresh(1 << 20, 1 << 16);
         let hole = wal.ring.draw(64);
         let behind = append(&wal, 2, 100);
