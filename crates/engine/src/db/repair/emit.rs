@@ -108,9 +108,9 @@ impl<'a> Emitter<'a> {
         let mut twice = false;
         let walked = chain_pages(pool, reference.head, &mut |id| twice |= !pages.insert(id));
         match walked.and_then(|()| read_value(pool, reference)) {
-            Err(Error::Corrupt { .. }) => return Ok(None),
-            Err(error) => return Err(error),
-            Ok(_) if twice => return Ok(None),
+            Err(Error::Corrupt { .. }) => Ok(None),
+            Err(error) => Err(error),
+            Ok(_) if twice => Ok(None),
             Ok(value) => {
                 for id in pages {
                     let newer = read(pool, id)?.is_none_or(|page| page::lsn(&page) > lsn);
