@@ -9,12 +9,14 @@
 //! | `pool.rs`       | faults, and who may wait for what                                    |
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
 //! | `sweep.rs`      | replacement                                                          |
+//! | `resize.rs`     | more frames, or fewer                                                |
 //! | `change.rs`     | logged changes, new pages, freed pages                               |
 //! | `upkeep.rs`     | the background work and its thread                                   |
 //! | `write_back.rs` | images on their way to the store                                     |
 //! | `checkpoint.rs` | chunks, directory, superblock, the cut of the log                    |
 //! | `cleaner.rs`    | emptying sparse segments                                             |
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
+//! | `census.rs`     | which pages a verification has met, and which were changed meanwhile  |
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
 //! | `backup.rs`     | copying a database that is used, and reading the copy back            |
 //! | `backup/`       | its parts                                                            |
@@ -27,6 +29,7 @@
 mod audit;
 pub(crate) mod backoff;
 pub(crate) mod backup;
+pub(crate) mod census;
 mod change;
 mod checkpoint;
 mod cleaner;
@@ -38,6 +41,7 @@ mod latch;
 mod mapping;
 mod pool;
 mod recovery;
+mod resize;
 pub(crate) mod salvage;
 mod stats;
 mod sweep;

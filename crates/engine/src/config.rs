@@ -3,16 +3,22 @@
 //! `dram` is everything the engine takes, not only its cache. What has a fixed size is taken off first, the frames get
 //! the rest:
 //!
-//! | part              | share                                                     | fixed at open |
-//! |-------------------|-----------------------------------------------------------|---------------|
-//! | log buffer        | 1/32, a power of two, at least 32 pages, at most 8 MiB     | yes           |
-//! | staging           | 1/64, at least eight pages, at most 2 MiB                  | yes           |
-//! | old versions      | 1/16, or what `old_version_bytes_max` says                 | limit         |
-//! | locks, clock      | 1/256 and 1/512                                            | yes           |
-//! | snapshots, gate   | about 100 KiB of slots, one line each                      | yes           |
-//! | read buffers      | four pages for each of four threads                        | estimate      |
-//! | page table        | 1/48, or 18 bytes for each page the file has room for      | grows         |
-//! | frames            | the rest; 64 bytes of header each                          | yes           |
+//! | part              | share                                                     | with another budget     |
+//! |-------------------|-----------------------------------------------------------|-------------------------|
+//! | log buffer        | 1/32, a power of two, at least 32 pages, at most 8 MiB     | as it was               |
+//! | staging           | 1/64, at least eight pages, at most 2 MiB                  | as it was               |
+//! | old versions      | 1/16, or what `old_version_bytes_max` says                 | a new limit; see below  |
+//! | locks, clock      | 1/256 and 1/512                                            | as they were            |
+//! | snapshots, gate   | about 100 KiB of slots, one line each                      | as they were            |
+//! | read buffers      | four pages for each of four threads                        | an estimate, as it was  |
+//! | page table        | 1/48, or 18 bytes for each page the file has room for      | it grows by itself      |
+//! | frames            | the rest; 64 bytes of header each                          | the rest                |
+//!
+//! The budget can be changed while the database is open ([`Db::set_dram`]), up to `dram_max`, for whose frames addresses
+//! are reserved. Memory comes and goes with the frames and with the limit of old versions; what `old_version_bytes_max`
+//! has set stays, and a share of the budget falls no lower than four times the first chunks of the queues that old
+//! versions wait in, of which there are as many as the first budget allowed. What is fixed was measured by the budget at
+//! open: a database that is to become large works better if it was opened so.
 //!
 //! The page table grows with the store, 16 bytes a page, and frames are not given back for it: a store that grows to
 //! more than about five times its budget (with 4 KiB pages) while it is open exceeds the share. `Stats` says by how
@@ -35,6 +41,8 @@ pub const MIN_DRAM_BYTES: u64 = 1 << 20;
 /// The smallest log.
 pub const MIN_LOG_BYTES: u64 = 256 << 10;
 const FRAMES_MIN: u64 = 24;
+/// Their numbers fit the location word of the page table.
+const FRAMES_MAX: u64 = (u32::MAX >> 2) as u64;
 const PAGE_BYTES_MIN: u64 = 4 << 10;
 const PAGE_BYTES_MAX: u64 = 64 << 10;
 
@@ -75,6 +83,7 @@ pub enum Durability {
 #[must_use = "a builder opens nothing until `open` is called"]
 pub struct Builder {
     pub(crate) dram: Option<u64>,
+    pub(crate) dram_max: Option<u64>,
     pub(crate) page_size: Option<u64>,
     pub(crate) log_max: Option<u64>,
     pub(crate) read_only: bool,
@@ -91,6 +100,7 @@ impl Default for Builder {
     fn default() -> Self {
         Builder {
             dram: None,
+            dram_max: None,
             page_size: None,
             log_max: None,
             read_only: false,
@@ -110,6 +120,13 @@ impl Builder {
     /// allows, between 16 MiB and 1 GiB.
     pub fn dram(mut self, bytes: u64) -> Self {
         self.dram = Some(bytes);
+        self
+    }
+
+    /// How far [`Db::set_dram`] may raise the budget, in bytes, at least the budget at open, which is the default. It
+    /// costs addresses, no memory.
+    pub fn dram_max(mut self, bytes: u64) -> Self {
+        self.dram_max = Some(bytes);
         self
     }
 
@@ -192,11 +209,18 @@ impl Builder {
     /// The budget in bytes.
     pub(crate) fn dram_bytes(&self) -> Result<u64> {
         match self.dram {
-            Some(bytes) if bytes < MIN_DRAM_BYTES => {
-                Err(Error::Config(format!("dram of {bytes} bytes; the least is {MIN_DRAM_BYTES} (1 MiB)")))
-            }
-            Some(bytes) => Ok(bytes),
+            Some(bytes) => check_dram(bytes),
             None => Ok((memory_limit() / 4).clamp(16 << 20, 1 << 30)),
+        }
+    }
+
+    /// The largest budget in bytes there may be, `dram` being the first.
+    pub(crate) fn dram_bytes_max(&self, dram: u64) -> Result<u64> {
+        match self.dram_max {
+            Some(most) if most < dram => {
+                Err(Error::Config(format!("dram_max of {most} bytes; the budget at open is {dram} bytes")))
+            }
+            most => Ok(most.unwrap_or(dram)),
         }
     }
 
@@ -233,8 +257,15 @@ pub(crate) struct NewLayout {
     pub(crate) log_capacity: u64,
 }
 
+fn check_dram(bytes: u64) -> Result<u64> {
+    if bytes < MIN_DRAM_BYTES {
+        return Err(Error::Config(format!("dram of {bytes} bytes; the least is {MIN_DRAM_BYTES} (1 MiB)")));
+    }
+    Ok(bytes)
+}
+
 /// A budget, split.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Split {
     pub(crate) total: u64,
     pub(crate) log_buffer: u64,
@@ -242,6 +273,8 @@ pub(crate) struct Split {
     pub(crate) versions: u64,
     pub(crate) lock_slots: usize,
     pub(crate) clock_window: usize,
+    /// What a writer would write, of a database opened read-only.
+    pub(crate) overlay: u64,
     pub(crate) frames: u32,
 }
 
@@ -273,14 +306,41 @@ impl Split {
         let staging = (total / 64).clamp(8 * page_bytes, (2 << 20).max(8 * page_bytes));
         let staging = staging / page_bytes * page_bytes;
         // More than everything is too much, and can still be added to.
-        let versions = versions.unwrap_or(total / 16).min(total);
+        let versions = versions.unwrap_or(Split::versions_share(total)).min(total);
         let lock_slots =
             ((total / 256 / 16) as usize).clamp(256, crate::txn::locks::LockTable::SLOTS_DEFAULT);
         let clock_window = ((total / 512 / 16) as usize).clamp(64, crate::txn::clock::Clock::WINDOW_DEFAULT);
+        let split =
+            Split { total, log_buffer, staging, versions, lock_slots, clock_window, overlay: 0, frames: 0 };
+        split.with_frames(page_bytes, file_pages)
+    }
+
+    /// The same for a budget of `total` bytes, while the database is open. What is fixed at open stays; old versions
+    /// may take `versions` bytes.
+    pub(crate) fn resized(
+        &self,
+        total: u64,
+        versions: u64,
+        page_bytes: u64,
+        file_pages: u64,
+    ) -> Result<Split> {
+        let versions = versions.min(check_dram(total)?);
+        Split { total, versions, ..*self }.with_frames(page_bytes, file_pages)
+    }
+
+    /// What old versions may take of a budget of `total` bytes, unless something else is said.
+    pub(crate) fn versions_share(total: u64) -> u64 {
+        total / 16
+    }
+
+    /// Gives the frames what the other parts leave.
+    fn with_frames(mut self, page_bytes: u64, file_pages: u64) -> Result<Split> {
+        let Split { total, log_buffer, staging, versions, lock_slots, clock_window, overlay, .. } = self;
         let page_table = (total / 48).max(file_pages * 18);
         let fixed = (log_buffer + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)
             .saturating_add(READ_BUFFER_PAGES * page_bytes + page_table)
-            .saturating_add(versions);
+            .saturating_add(versions)
+            .saturating_add(overlay);
         let frames = total.saturating_sub(fixed) / (page_bytes + FRAME_HEADER_BYTES);
         if frames < FRAMES_MIN {
             let least = fixed.saturating_add(FRAMES_MIN * (page_bytes + FRAME_HEADER_BYTES));
@@ -290,8 +350,13 @@ impl Split {
                  needed; give it about {least} bytes"
             )));
         }
-        let frames = frames.min(u64::from(u32::MAX >> 2)) as u32;
-        Ok(Split { total, log_buffer, staging, versions, lock_slots, clock_window, frames })
+        self.frames = frames.min(FRAMES_MAX) as u32;
+        Ok(self)
+    }
+
+    /// No budget of `total` bytes has more frames.
+    pub(crate) fn frames_max(total: u64, page_bytes: u64) -> u32 {
+        (total / (page_bytes + FRAME_HEADER_BYTES)).min(FRAMES_MAX) as u32
     }
 }
 
@@ -338,6 +403,21 @@ mod tests {
                 assert!(frames > total / 2 || total < 16 << 20, "frames get most of {total}");
             }
         }
+    }
+
+    #[test]
+    fn another_budget_changes_frames_and_old_versions_only() {
+        let first = Split::new(64 << 20, None, 4096, 1000).unwrap();
+        assert_eq!(first.resized(64 << 20, first.versions, 4096, 1000).unwrap(), first);
+        let large = first.resized(1 << 30, 64 << 20, 4096, 1000).unwrap();
+        assert_eq!(
+            Split { total: first.total, versions: first.versions, frames: first.frames, ..large },
+            first
+        );
+        assert!(u64::from(large.frames) * (4096 + FRAME_HEADER_BYTES) > (7 << 30) / 8);
+        assert!(large.frames <= Split::frames_max(1 << 30, 4096));
+        let error = large.resized(4 << 20, 1 << 20, 4096, 1000).unwrap_err().to_string();
+        assert!(error.contains("frames") && error.contains("give it about"), "{error}");
     }
 
     #[test]

@@ -47,6 +47,9 @@ struct Sizes {
 
 const PAGE_BYTES: usize = 4096;
 const SEGMENT_PAGES: u64 = 8;
+/// Lives that change the number of frames keep it between these.
+const FRAMES_MIN: u32 = 12;
+const FRAMES_MAX: u32 = 48;
 
 impl Sizes {
     fn layout(&self) -> Layout {
@@ -61,6 +64,7 @@ impl Sizes {
     fn options(&self) -> PoolOptions {
         PoolOptions {
             frames: self.frames,
+            frames_max: FRAMES_MAX,
             log_buffer_bytes: self.log_buffer,
             staging_bytes: self.staging_pages * PAGE_BYTES,
             pages_max: 1024,

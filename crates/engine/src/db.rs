@@ -4,6 +4,7 @@
 //! |------------------|------------------------------------------------------------------------|
 //! | `open.rs`        | creating, locking, recovering                                          |
 //! | `core.rs`        | what all handles share; the threads; closing                           |
+//! | `budget.rs`      | the budget, and changing it                                            |
 //! | `catalog.rs`     | tables by name                                                         |
 //! | `table.rs`       | single operations                                                      |
 //! | `single.rs`      | the commit of one key                                                  |
@@ -25,6 +26,7 @@
 
 pub(crate) mod backup;
 pub(crate) mod batch;
+pub(crate) mod budget;
 pub(crate) mod catalog;
 pub(crate) mod commit;
 pub(crate) mod core;
@@ -263,19 +265,71 @@ impl Db {
         self.shared.pool.checkpoint_now(true)
     }
 
+    /// Changes the budget ([`Builder::dram`]) to `bytes`, at most [`Builder::dram_max`], while others go on working.
+    ///
+    /// Raised, the memory is there when this returns. Lowered, it has been given back to the system then: pages in
+    /// the frames that go are written if they are dirty, and dropped. That may take as long as writing all of them.
+    /// What is fixed at open, as the log's buffer, stays as it is; `docs/tiers.md` has the list.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).dram_max(64 << 20).open("")?;
+    /// db.set_dram(32 << 20)?;
+    /// assert_eq!(db.stats().budget_bytes, 32 << 20);
+    /// db.set_dram(2 << 20)?;
+    /// assert!(db.set_dram(128 << 20).is_err());
+    /// assert_eq!(db.stats().budget_bytes, 2 << 20);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Config`] for too much, and for too little with what would do; [`Error::Memory`] if the system refuses
+    /// the memory; [`Error::OutOfFrames`] if pages stay in use for many seconds; [`Error::Full`], [`Error::Poisoned`],
+    /// [`Error::Io`] if dirty pages cannot be written. The budget is the old one then.
+    pub fn set_dram(&self, bytes: u64) -> Result<()> {
+        self.shared.set_dram(bytes)
+    }
+
     /// What the database has done and what it takes.
     pub fn stats(&self) -> Stats {
         Stats::of(&self.shared)
     }
 
     /// Checks everything: every image in the page file against its checksum, every tree, every large value, and
-    /// that every page belongs to exactly one of them. Commits wait until it is done, reads go on. It takes some fifty
-    /// bytes of memory per page beside the budget.
+    /// that every page belongs to exactly one of them. Others go on working meanwhile: commits wait only for a moment at the
+    /// beginning, as when a table is dropped. It takes two bits of memory per page beside the budget.
+    ///
+    /// What is there all the time is checked. Of what comes or goes meanwhile, a table or a large value, damage may be
+    /// left for the next time; it is never reported where there is none. Two verifications take turns.
     ///
     /// # Errors
     /// Failures to look. Damage is in the report.
     pub fn verify(&self) -> Result<VerifyReport> {
-        self.shared.verify()
+        self.shared.verify(u64::MAX)
+    }
+
+    /// As [`Db::verify`], looking at no more than `bytes_per_s` bytes of pages a second, so that those who work beside it
+    /// keep what they need of the disk and the memory. Each page is looked at twice, in its tree and in the page file.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// db.create_table("t")?.put("k", "v")?;
+    /// assert!(db.verify_at(100 << 20)?.is_ok());
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Db::verify`]; [`Error::Config`] for a rate of nothing.
+    pub fn verify_at(&self, bytes_per_s: u64) -> Result<VerifyReport> {
+        if bytes_per_s == 0 {
+            return Err(Error::Config("a verification at 0 bytes a second would never end".into()));
+        }
+        self.shared.verify(bytes_per_s)
     }
 
     /// Makes everything durable, writes everything out and lets go of the files, also if other handles are left:

@@ -67,11 +67,15 @@ pub enum Bug {
     BackupEndsLogEarly,
     /// Places that a backup is about to read are freed and used again.
     BackupReadsFreedPlaces,
+    /// Pages come into being and are freed without a verification that runs being told.
+    RenewalUntold,
+    /// Values and tables change hands without a verification that runs being told.
+    PassingUntold,
 }
 
 impl Bug {
     /// Every planted bug, in the order of the list in docs/testing.md.
-    pub const ALL: [Bug; 30] = [
+    pub const ALL: [Bug; 32] = [
         Bug::SkipLogSync,
         Bug::SkipStoreSync,
         Bug::AcknowledgeBeforeFlush,
@@ -102,6 +106,8 @@ impl Bug {
         Bug::BackupSkipsChangedPages,
         Bug::BackupEndsLogEarly,
         Bug::BackupReadsFreedPlaces,
+        Bug::RenewalUntold,
+        Bug::PassingUntold,
     ];
 }
 

@@ -25,7 +25,7 @@ use crate::db::core::Core;
 pub struct Stats {
     /// Version of the file format.
     pub format: u32,
-    /// Bytes of memory the database allows itself.
+    /// Bytes of memory the database allows itself now.
     pub budget_bytes: u64,
     /// Frames for pages.
     pub frames: u64,
@@ -166,7 +166,7 @@ impl Stats {
         let (pool, counters) = (&core.pool, &core.counters);
         let counted = &pool.stats;
         let log = pool.wal().stats();
-        let footprint = pool.footprint();
+        let (footprint, split) = (pool.footprint(), core.budget.split());
         let page_bytes = pool.page_bytes() as u64;
         let faults = counted.faults.load(Relaxed);
         let images_written = counted.images_written.load(Relaxed);
@@ -179,12 +179,12 @@ impl Stats {
             + core.snapshots.size_bytes();
         Stats {
             format: crate::store::superblock::FORMAT_VERSION,
-            budget_bytes: core.settings.split.total,
+            budget_bytes: split.total,
             frames: footprint.frames,
             page_bytes,
             frame_bytes: footprint.frame_bytes,
             page_table_bytes: footprint.page_table_bytes,
-            log_buffer_bytes: core.settings.split.log_buffer,
+            log_buffer_bytes: split.log_buffer,
             version_bytes: core.versions.size_bytes() as u64,
             transaction_bytes: transaction_bytes as u64,
             faults,

@@ -1,9 +1,10 @@
 //! The memory of a whole process stays within the budget and 32 MiB, with data eight times the budget and a log six
-//! times as long: while they are loaded and changed, and while all of it is recovered.
+//! times as long: while they are loaded and changed, while all of it is recovered, and when the budget is raised and
+//! lowered.
 //!
 //! Each part is a process of its own, this binary started again, because the kernel keeps the peak of a process and
 //! not of a part of it. The first loads, changes until the log is more than half full, tells its peak, and is killed;
-//! the second recovers, reads, and tells its own.
+//! the second recovers, reads, and tells its own; the third changes its budget, and tells what it has after each change.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,9 +12,12 @@ use std::process::{Command, Stdio};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace::{Db, Durability, WriteBatch};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use terrace::{Db, Durability, Error, Table, WriteBatch};
 
 const BUDGET_BYTES: u64 = 8 << 20;
+/// What the budget is raised to: nearly all data fit.
+const LARGE_BUDGET_BYTES: u64 = 64 << 20;
 const LOG_BYTES: u64 = 48 << 20;
 /// What the program, its stacks and the write set of a transaction take.
 const BESIDE_BYTES: u64 = 32 << 20;
@@ -33,15 +37,38 @@ fn value(number: u64, round: u8) -> Vec<u8> {
     value
 }
 
+/// What the system says of this process's memory in the line `name`, bytes, if it says it.
+fn status_bytes(name: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+}
+
 /// The most memory this process ever had, bytes, if the system tells.
 fn peak_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+    status_bytes("VmHWM:")
+}
+
+/// The memory this process has, bytes.
+fn resident_bytes() -> u64 {
+    status_bytes("VmRSS:").unwrap()
 }
 
 fn tell(what: &str) {
     println!("\npeak {} {what}", peak_bytes().unwrap());
+}
+
+fn load(db: &Db) -> Table {
+    let table = db.create_table("t").unwrap();
+    for first in (0..ENTRIES).step_by(BATCH as usize) {
+        let mut batch = WriteBatch::new();
+        for number in first..ENTRIES.min(first + BATCH) {
+            batch.put(&table, number.to_be_bytes(), value(number, 0));
+        }
+        db.write(batch, Durability::Buffered).unwrap();
+    }
+    db.flush().unwrap();
+    table
 }
 
 /// Or for the end of the parent, should that fail.
@@ -54,15 +81,7 @@ fn wait_to_be_killed() {
 fn loader() {
     let Some(path) = std::env::var_os(DATABASE) else { return };
     let db = open(Path::new(&path));
-    let table = db.create_table("t").unwrap();
-    for first in (0..ENTRIES).step_by(BATCH as usize) {
-        let mut batch = WriteBatch::new();
-        for number in first..ENTRIES.min(first + BATCH) {
-            batch.put(&table, number.to_be_bytes(), value(number, 0));
-        }
-        db.write(batch, Durability::Buffered).unwrap();
-    }
-    db.flush().unwrap();
+    let table = load(&db);
     tell("load");
     let mut random = SmallRng::seed_from_u64(1);
     for change in 0.. {
@@ -102,6 +121,50 @@ fn recoverer() {
     wait_to_be_killed();
 }
 
+/// Raises and lowers its budget; run among the other tests it does nothing.
+#[test]
+fn resizer() {
+    let Some(path) = std::env::var_os(DATABASE) else { return };
+    let builder = Db::builder().dram(BUDGET_BYTES).dram_max(LARGE_BUDGET_BYTES).log_max(LOG_BYTES);
+    let db = builder.durability(Durability::Buffered).open(Path::new(&path)).unwrap();
+    // Memory that the system refuses: the budget stays.
+    let limits = getrlimit(Resource::Data);
+    let little = status_bytes("VmData:").unwrap() + (16 << 20);
+    setrlimit(Resource::Data, Rlimit { current: Some(little), ..limits }).unwrap();
+    let refused = db.set_dram(LARGE_BUDGET_BYTES).unwrap_err();
+    assert!(matches!(refused, Error::Memory { .. }), "{refused}");
+    setrlimit(Resource::Data, limits).unwrap();
+    assert_eq!(db.stats().budget_bytes, BUDGET_BYTES);
+
+    db.set_dram(LARGE_BUDGET_BYTES).unwrap();
+    let table = load(&db);
+    let large = resident_bytes();
+    println!("with a budget of {LARGE_BUDGET_BYTES} bytes: {large}");
+    assert!(large > LARGE_BUDGET_BYTES * 3 / 4 && large <= LARGE_BUDGET_BYTES + BESIDE_BYTES);
+    let mut random = SmallRng::seed_from_u64(2);
+    for round in 0..3 {
+        db.set_dram(BUDGET_BYTES).unwrap();
+        let small = resident_bytes();
+        println!("back at {BUDGET_BYTES} bytes: {small}");
+        assert!(small <= BUDGET_BYTES + BESIDE_BYTES, "{small} bytes of {large} are left");
+        // From here on the peak is that of the small budget.
+        std::fs::write("/proc/self/clear_refs", "5").unwrap();
+        for _ in 0..ENTRIES / 16 {
+            let number = random.random_range(0..ENTRIES);
+            let old = table.get(number.to_be_bytes()).unwrap().unwrap();
+            assert_eq!(old, value(number, old[8]));
+            table.put(number.to_be_bytes(), value(number, old[8].wrapping_add(1))).unwrap();
+        }
+        tell(&format!("under a lowered budget, round {round},"));
+        db.set_dram(LARGE_BUDGET_BYTES / 2).unwrap();
+        for number in (0..ENTRIES).step_by(3) {
+            assert!(table.contains(number.to_be_bytes()).unwrap());
+        }
+    }
+    println!("resized");
+    wait_to_be_killed();
+}
+
 /// Starts this binary again to do `part`, and kills it when it has said `last`. Its peaks must hold.
 fn peaks_hold(part: &str, path: &Path, last: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -137,4 +200,14 @@ fn a_process_keeps_its_budget_through_load_run_and_recovery() {
     let path = place.path().join("db");
     peaks_hold("loader", &path, "loaded");
     peaks_hold("recoverer", &path, "read");
+}
+
+#[test]
+fn memory_comes_and_goes_with_the_budget() {
+    if peak_bytes().is_none() {
+        println!("left out: the system does not say how much memory a process has");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    peaks_hold("resizer", &place.path().join("db"), "resized");
 }

@@ -13,6 +13,9 @@
 //!   because memory that cannot be had should be missed here, as an error, and not later, as a signal.
 //! * Huge pages are advised, not demanded: they spare a random access a page-table walk, but a kernel without them
 //!   is no reason to fail. [`Region::huge_pages`] tells whether the advice was taken.
+//! * Huge pages are advised against where nothing is committed, or nothing any more. A reader that comes too late and
+//!   touches what was released is then given the kernel's one page of zeros, which counts as nobody's memory; with huge
+//!   pages it could be given two megabytes, and a committed neighbour could grow into the gap.
 //! * Access never narrows again. That is what makes [`Region::words`] sound without a lock: a granule once accessible
 //!   stays so until the region is dropped, and the slice borrows the region.
 //!
@@ -60,6 +63,8 @@ pub struct Region {
     /// A bit per granule: readable and writable. Bits are only ever set, after the system call that makes them true.
     accessible: Box<[AtomicU64]>,
     huge_pages_refused: AtomicBool,
+    /// Whether memory is there only where it was committed, and not wherever somebody writes.
+    commits: bool,
 }
 
 // SAFETY: the region owns its mapping; the bytes are only reachable as atomics or through `as_ptr`, whose users answer
@@ -75,7 +80,9 @@ impl Region {
     /// # Errors
     /// `OutOfMemory` or whatever the system reports, for instance under an address-space limit; `InvalidInput` for 0.
     pub fn reserve(bytes: usize) -> io::Result<Self> {
-        Self::map(bytes, ProtFlags::empty())
+        let region = Self::map(bytes, ProtFlags::empty())?;
+        region.advise_against_huge_pages(0..region.length);
+        Ok(region)
     }
 
     /// Reserves `bytes` addresses that are readable and writable at once; each 4 KiB page is zero and gets its memory
@@ -128,7 +135,8 @@ impl Region {
         let start = unsafe { mapping.cast::<u8>().add(slack) };
         let accessible = (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let huge_pages_refused = AtomicBool::new(false);
-        Ok(Self { mapping, mapping_bytes, start, length, accessible, huge_pages_refused })
+        let commits = protection.is_empty();
+        Ok(Self { mapping, mapping_bytes, start, length, accessible, huge_pages_refused, commits })
     }
 
     /// Length in bytes, a multiple of 4096.
@@ -185,12 +193,20 @@ impl Region {
     }
 
     /// Gives the memory behind `range` back. The bytes stay accessible and read as zeros, at the price of a page fault.
+    /// Reading them takes no memory; writing them does, in a region made with [`Region::reserve`] as in any other.
     ///
     /// # Errors
     /// `InvalidInput` for a range that is not aligned to 4096 or not inside, or what the system reports.
     pub fn release(&self, range: Range<usize>) -> io::Result<()> {
         self.check_pages(&range)?;
-        if range.is_empty() { Ok(()) } else { self.advise(&range, Advice::LinuxDontNeed) }
+        if range.is_empty() {
+            return Ok(());
+        }
+        if self.commits {
+            // Not where chunks come and go one by one: each advice may split a mapping, and there are only so many.
+            self.advise_against_huge_pages(range.clone());
+        }
+        self.advise(&range, Advice::LinuxDontNeed)
     }
 
     /// The bytes of `range` as words.
@@ -247,6 +263,11 @@ impl Region {
         self.start.as_ptr().wrapping_add(offset).cast()
     }
 
+    /// A kernel that does not know the advice has no huge pages to keep away.
+    fn advise_against_huge_pages(&self, range: Range<usize>) {
+        let _ = self.advise(&range, Advice::LinuxNoHugepage);
+    }
+
     fn advise(&self, range: &Range<usize>, advice: Advice) -> io::Result<()> {
         loop {
             // SAFETY: the range is inside our mapping. `LinuxDontNeed` zeroes bytes that are only visible as atomics,
@@ -291,6 +312,38 @@ mod tests {
         region.release(0..4096).unwrap();
         assert_eq!(region.words(0..8)[0].load(Ordering::Relaxed), 0);
         assert_eq!(region.words(4096..4104)[0].load(Ordering::Relaxed), 2);
+    }
+
+    /// Bytes of memory behind `region`, as the system counts them.
+    fn resident_bytes(region: &Region) -> usize {
+        let addresses = region.as_ptr().addr()..region.as_ptr().addr() + region.len();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let (mut inside, mut bytes) = (false, 0);
+        for line in maps.lines() {
+            let word = line.split(' ').next().unwrap_or_default();
+            if let Some((start, _)) = word.split_once('-')
+                && let Ok(start) = usize::from_str_radix(start, 16)
+            {
+                inside = addresses.contains(&start);
+            } else if inside && word == "Rss:" {
+                bytes += line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10;
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn looking_at_released_memory_takes_none() {
+        let region = Region::reserve(16 << 20).unwrap();
+        region.commit(0..12 << 20).unwrap();
+        assert_eq!(resident_bytes(&region), 12 << 20, "committed is there, and no more");
+        region.release(3 << 20..12 << 20).unwrap();
+        assert_eq!(resident_bytes(&region), 3 << 20);
+        let words = region.words(3 << 20..12 << 20);
+        assert!(words.iter().step_by(512).all(|word| word.load(Ordering::Relaxed) == 0));
+        assert_eq!(resident_bytes(&region), 3 << 20, "read, and still not there");
+        region.commit(3 << 20..8 << 20).unwrap();
+        assert_eq!(resident_bytes(&region), 8 << 20);
     }
 
     #[test]

@@ -23,11 +23,17 @@ impl Pool {
         };
         let mut unplaced = 0;
         let mut in_frames = 0;
+        let mut misplaced = Vec::new();
         for id in (1..self.ids.lock().end).map(PageId) {
             let state = self.durable_state(id);
             own(state.place(), format!("page {id}"));
             let entry = self.table.entry(id).expect("ids in use are within the table");
             let in_frame = matches!(entry.location(), Location::Frame(_));
+            if let Location::Frame(frame) = entry.location()
+                && frame >= self.frames.count()
+            {
+                misplaced.push(format!("page {id} is in frame {frame}, and there is none of that number"));
+            }
             in_frames += u64::from(in_frame);
             unplaced += u64::from(state.place().is_none() && (in_frame || state.is_allocated()));
         }
@@ -37,6 +43,7 @@ impl Pool {
         for (number, block) in upkeep.mapping.blocks.iter().enumerate() {
             own(block.image.place(), format!("directory block {number}"));
         }
+        faults.append(&mut misplaced);
         let (live, granted) = self.space.counts();
         let mut counted = vec![0; live.len()];
         for &place in owners.keys() {
@@ -53,7 +60,16 @@ impl Pool {
         if granted != unplaced {
             faults.push(format!("{granted} pages are granted, {unplaced} have no place"));
         }
-        let idle = self.free.lock().list.len() as u64;
+        let free = self.free.lock();
+        if free.limit != self.frames.count() || !free.parked.is_empty() {
+            faults.push(format!("{} frames are given out, {} are kept back", free.limit, free.parked.len()));
+        }
+        let beyond = |frame: &&u32| **frame >= self.frames.count();
+        if let Some(frame) = free.list.iter().find(beyond) {
+            faults.push(format!("frame {frame} is free, but there is none of that number"));
+        }
+        let idle = free.list.len() as u64;
+        drop(free);
         if idle + in_frames != u64::from(self.frames.count()) {
             faults
                 .push(format!("{idle} frames are free and {in_frames} are used, of {}", self.frames.count()));

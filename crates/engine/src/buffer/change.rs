@@ -10,6 +10,7 @@ use super::pool::{Event, Pool, Stop};
 use super::table::Location;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
+use crate::planted::{Bug, planted};
 use crate::store::page;
 use crate::store::place::Mapped;
 use crate::wal::{Appended, RecordBuilder, Reservation};
@@ -122,10 +123,12 @@ impl Pool {
                     self.note_change(guard, lsn);
                 }
                 Edit::Create(new, content) => {
+                    self.note_renewed(new.id);
                     page::set_lsn(content, lsn);
                     self.bring_into_being(new, lsn, content);
                 }
                 Edit::Free(guard) => {
+                    self.note_renewed(guard.id());
                     self.note_change(&guard, lsn);
                     let id = guard.id();
                     guard.give_back_freed();
@@ -159,6 +162,15 @@ impl Pool {
         self.note_change(&guard, appended.lsn);
         drop(ticket);
         Ok(appended)
+    }
+
+    /// A page is about to come into being, or to cease to exist.
+    fn note_renewed(&self, id: PageId) {
+        if let Some(census) = self.census()
+            && !planted(Bug::RenewalUntold)
+        {
+            census.renew(id);
+        }
     }
 
     /// The page in `guard` was changed by the record at `lsn`.

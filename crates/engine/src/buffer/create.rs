@@ -32,6 +32,8 @@ pub(crate) struct Layout {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolOptions {
     pub(crate) frames: u32,
+    /// Frames there may ever be: addresses, no memory.
+    pub(crate) frames_max: u32,
     pub(crate) log_buffer_bytes: usize,
     pub(crate) staging_bytes: usize,
     pub(crate) pages_max: u64,

@@ -84,7 +84,7 @@ impl<'p> WriteGuard<'p> {
         self.view().copy_to(0, to);
     }
 
-    pub(super) fn header(&self) -> &'p Header {
+    pub(super) fn header(&self) -> Header<'p> {
         self.pool.frames.header(self.frame)
     }
 

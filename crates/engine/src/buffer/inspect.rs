@@ -2,7 +2,7 @@
 
 use super::frames::HEADER_BYTES;
 use super::pool::{Mode, Pool};
-use super::table::{ENTRY_BYTES, Location};
+use super::table::ENTRY_BYTES;
 use crate::error::Result;
 use crate::ids::PageId;
 
@@ -40,21 +40,25 @@ impl Pool {
         }
     }
 
-    /// All pages that exist, once everything freed is gone.
-    pub(crate) fn existing(&self) -> Result<Vec<PageId>> {
-        self.wal.flush_to(self.wal.tail())?;
-        let mut upkeep = self.upkeep.lock();
-        self.absorb(&mut upkeep);
-        let end = self.ids.lock().end;
-        Ok((1..end).map(PageId).filter(|&id| self.exists(id)).collect())
+    /// Page ids from here on were never used.
+    pub(crate) fn page_ids_end(&self) -> u64 {
+        self.ids.lock().end
     }
 
     /// Reads the durable image of `id`, if it has one, and holds it against everything that vouches for it.
     pub(crate) fn check_image(&self, id: PageId) -> Result<()> {
-        // The place cannot be used again meanwhile: that happens under this lock only.
-        let _upkeep = self.upkeep.lock();
-        let entry = self.table.entry(id).expect("pages that exist are within the table");
-        if entry.location() == Location::Nowhere {
+        match self.read_durable(id) {
+            Ok(()) => Ok(()),
+            // Or the place was used again meanwhile: that happens under this lock only.
+            Err(_) => {
+                let _upkeep = self.upkeep.lock();
+                self.read_durable(id)
+            }
+        }
+    }
+
+    fn read_durable(&self, id: PageId) -> Result<()> {
+        if !self.exists(id) {
             return Ok(());
         }
         let mapped = self.durable_state(id);

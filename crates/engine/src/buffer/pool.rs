@@ -6,7 +6,7 @@
 //! changes several pages faults all of them in, latches them without waiting, and on refusal gives up everything and
 //! starts again. That rule is what makes waiting for frames and log space free of deadlocks.
 //!
-//! Lock order: upkeep, page latch, events, free frames, page ids, segments of the space.
+//! Lock order: resizing, upkeep, page latch, events, free frames, page ids, segments of the space.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use terrace_block::{AlignedBuffer, BlockDevice};
 
 use super::backoff::Backoff;
+use super::census::CensusPlace;
 use super::frames::Frames;
 use super::guard::{ReadGuard, WriteGuard};
 use super::latch::Word;
@@ -98,6 +99,10 @@ pub(crate) struct Pool {
     pub(super) upkeep_runs: AtomicBool,
     /// Recovery: pages that are allocated but that the log alone knows, until redo puts them into a frame.
     pub(super) unwritten: Mutex<std::collections::HashSet<u64>>,
+    /// Told of what changes hands while a verification runs.
+    pub(super) census: CensusPlace,
+    /// Held by who changes the number of frames.
+    pub(super) resizing: Mutex<()>,
     /// The highest commit timestamp drawn; the transaction layer keeps it, the superblock stores it.
     pub(crate) highest_timestamp: Arc<Padded<AtomicU64>>,
 }
@@ -144,12 +149,6 @@ impl Pool {
     pub(crate) fn is_marked(&self, id: PageId) -> Option<bool> {
         let entry = self.table.entry(id)?;
         matches!(entry.location(), Location::Frame(_)).then(|| entry.latch().load().is_marked())
-    }
-
-    /// Page ids from here on were never used.
-    #[cfg(test)]
-    pub(crate) fn page_ids_end(&self) -> u64 {
-        self.ids.lock().end
     }
 
     /// A point of a change, of write-back or of a checkpoint at which other threads may have done anything to any page

@@ -261,6 +261,15 @@ impl Undo for Tolerant<'_> {
 }
 
 impl Pool {
+    /// All pages that exist, once everything freed is gone.
+    pub(crate) fn existing(&self) -> Result<Vec<PageId>> {
+        self.wal.flush_to(self.wal.tail())?;
+        let mut upkeep = self.upkeep.lock();
+        self.absorb(&mut upkeep);
+        let end = self.ids.lock().end;
+        Ok((1..end).map(PageId).filter(|&id| self.exists(id)).collect())
+    }
+
     /// Sees to it that none of these ids is given to a new page: something may still refer to the old one.
     fn withhold(&self, ids: impl Iterator<Item = PageId>) {
         let withheld: HashSet<u64> = ids.map(|id| id.0).collect();

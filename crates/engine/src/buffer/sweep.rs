@@ -19,10 +19,39 @@ const BATCH: usize = 32;
 const ROUNDS_MAX: u32 = 2000;
 
 /// Frames that hold nothing, and the hand.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FreeFrames {
     pub(super) list: Vec<u32>,
     pub(super) hand: u32,
+    /// Frames from here on are not given out: they are about to go (`resize.rs`). As a rule, the number of frames.
+    pub(super) limit: u32,
+    /// Those of them that hold nothing any more.
+    pub(super) parked: Vec<u32>,
+}
+
+impl FreeFrames {
+    /// `count` frames, all of them free.
+    pub(super) fn all(count: u32) -> FreeFrames {
+        FreeFrames { list: (0..count).rev().collect(), hand: 0, limit: count, parked: Vec::new() }
+    }
+
+    /// From now on only frames below `limit` are given out.
+    pub(super) fn keep_back(&mut self, limit: u32) {
+        self.limit = limit;
+        self.parked = self.list.extract_if(.., |frame| *frame >= limit).collect();
+        self.list.shrink_to_fit();
+    }
+
+    /// Gives out all `count` frames again.
+    pub(super) fn keep_nothing_back(&mut self, count: u32) {
+        self.limit = count;
+        let parked = std::mem::take(&mut self.parked);
+        self.list.extend(parked);
+    }
+
+    fn give(&mut self, frame: u32) {
+        if frame < self.limit { self.list.push(frame) } else { self.parked.push(frame) }
+    }
 }
 
 impl Pool {
@@ -79,18 +108,18 @@ impl Pool {
     /// Gives a frame back that holds nothing.
     pub(super) fn give_frame(&self, frame: u32) {
         self.frames.header(frame).set_page(PageId::NONE);
-        self.free.lock().list.push(frame);
+        self.free.lock().give(frame);
     }
 
     /// Moves the hand until a batch of frames is free or every frame was seen twice. Returns how many dirty pages
     /// were passed over.
     fn sweep(&self, free: &mut FreeFrames) -> u32 {
-        let count = self.frames.count();
+        let count = free.limit;
         let mut dirty = 0;
         for _ in 0..count as u64 * 2 {
-            let frame = free.hand;
-            free.hand = (free.hand + 1) % count;
-            match self.try_evict(frame) {
+            let frame = free.hand % count;
+            free.hand = (frame + 1) % count;
+            match self.try_evict(frame, false) {
                 Evicted::Yes => {
                     free.list.push(frame);
                     if free.list.len() >= self.sweep_goal() {
@@ -104,7 +133,9 @@ impl Pool {
         dirty
     }
 
-    fn try_evict(&self, frame: u32) -> Evicted {
+    /// Takes the page out of a frame, if it can be taken now; one that is marked only if `marked_too`. The frame is the
+    /// caller's then.
+    pub(super) fn try_evict(&self, frame: u32, marked_too: bool) -> Evicted {
         let header = self.frames.header(frame);
         let id = header.page();
         if id.is_none() {
@@ -116,7 +147,7 @@ impl Pool {
         if seen.is_latched() {
             return Evicted::No;
         }
-        if seen.is_marked() {
+        if seen.is_marked() && !marked_too {
             latch.unmark();
             return Evicted::No;
         }
@@ -143,8 +174,12 @@ impl Pool {
     }
 }
 
-enum Evicted {
+/// What became of an attempt to empty a frame.
+pub(super) enum Evicted {
+    /// It holds nothing now.
     Yes,
+    /// Its page must be written first.
     Dirty,
+    /// It holds nothing yet, or a page that is latched or in use.
     No,
 }

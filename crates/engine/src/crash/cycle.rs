@@ -33,6 +33,8 @@ pub(super) struct Plan {
     pub(super) aligned: bool,
     /// See [`State::open_max`].
     pub(super) open_max: usize,
+    /// See [`State::resizes`].
+    pub(super) resizes: bool,
 }
 
 impl Plan {
@@ -48,7 +50,12 @@ impl Plan {
         };
         let steps = 20 + random.below(400) as u32;
         let open_max = [0, 1, 3][random.below(3)];
-        Plan { seed, sizes, lives: 4, steps, crash_at: None, aligned: false, open_max }
+        Plan { seed, sizes, lives: 4, steps, crash_at: None, aligned: false, open_max, resizes: false }
+    }
+
+    /// Lives in which the number of frames goes up and down.
+    pub(super) fn resizing(seed: u64) -> Plan {
+        Plan { resizes: true, ..Plan::random(seed) }
     }
 
     /// Short lives whose records all have the same length.
@@ -93,6 +100,7 @@ pub(super) fn live(plan: Plan) -> Result<Tally, String> {
         random: Random(plan.seed),
         aligned: plan.aligned,
         open_max: plan.open_max,
+        resizes: plan.resizes,
     };
     let script = Rc::new(RefCell::new(state));
     let mut run = Run { plan, script: script.clone(), tally: Tally::default(), closed: HashSet::new() };

@@ -7,6 +7,7 @@
 use super::meanwhile::Script;
 use super::model::Deed;
 use super::raw::{self, CELLS};
+use super::{FRAMES_MAX, FRAMES_MIN};
 use crate::buffer::{Edit, NewPage, Pool, Stop, WriteGuard};
 use crate::error::Error;
 use crate::ids::{Lsn, PageId, Timestamp};
@@ -96,6 +97,9 @@ impl<'p> Life<'p> {
             let new = usize::from(self.script.borrow().model.pages.len() < 4);
             return if self.below(8) == 0 { self.acknowledge() } else { self.write_committed(new) };
         }
+        if self.script.borrow().resizes && self.below(12) == 0 {
+            return self.resize();
+        }
         match self.below(100) {
             0..25 => self.write_open(),
             25..32 => self.commit_one(),
@@ -118,6 +122,12 @@ impl<'p> Life<'p> {
             self.full_is_fine(self.pool.checkpoint_now(all))?;
         }
         Ok(())
+    }
+
+    /// More frames, or fewer.
+    fn resize(&mut self) -> Result<(), Halt> {
+        let frames = FRAMES_MIN + self.below((FRAMES_MAX - FRAMES_MIN) as usize + 1) as u32;
+        Ok(self.full_is_fine(self.pool.resize(frames))?)
     }
 
     fn full_is_fine(&self, result: Result<(), Error>) -> Result<(), Error> {

@@ -46,6 +46,8 @@ pub(super) struct State {
     pub(super) aligned: bool,
     /// Open transactions, at most. They hold the cut back, so some runs have none.
     pub(super) open_max: usize,
+    /// The number of frames changes now and then.
+    pub(super) resizes: bool,
 }
 
 pub(super) type Script = Rc<RefCell<State>>;

@@ -83,12 +83,17 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
 }
 
+/// The seeds of a test: those asked for, or `count` of them.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    match (number("TERRACE_CRASH_SEED"), number("TERRACE_CRASH_CYCLES")) {
+        (Some(seed), cycles) => seed..seed + cycles.unwrap_or(1),
+        (None, cycles) => 0..cycles.unwrap_or(count),
+    }
+}
+
 #[test]
 fn nothing_is_lost_in_random_lives() {
-    let seeds = match (number("TERRACE_CRASH_SEED"), number("TERRACE_CRASH_CYCLES")) {
-        (Some(seed), cycles) => seed..seed + cycles.unwrap_or(1),
-        (None, cycles) => 0..cycles.unwrap_or(300),
-    };
+    let seeds = seeds(300);
     let start = std::time::Instant::now();
     let mut tally = Tally::default();
     for seed in seeds {
@@ -118,6 +123,19 @@ fn nothing_comes_back_from_earlier_epochs() {
     for seed in 0..100 {
         live_caught(Plan::aligned(seed)).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
     }
+}
+
+#[test]
+fn nothing_is_lost_while_the_number_of_frames_changes() {
+    let start = std::time::Instant::now();
+    let mut tally = Tally::default();
+    for seed in seeds(200) {
+        match live_caught(Plan::resizing(seed)) {
+            Ok(more) => tally += more,
+            Err(what) => panic!("TERRACE_CRASH_SEED={seed} replays this: {what}"),
+        }
+    }
+    report(&tally, start);
 }
 
 /// One fixed script per seed, cut off at each of its calls in turn.

@@ -247,6 +247,7 @@ impl Core {
             pushed += 1;
             Ok(())
         });
+        self.note_passing(steps(), &transfers);
         let mut chain = Chain {
             core: self,
             timestamp,
@@ -335,6 +336,24 @@ impl Core {
         })
         .expect("counting does not fail");
         estimate
+    }
+
+    /// Tells a verification that runs meanwhile which values and tables are about to change hands.
+    fn note_passing<'w>(
+        &self,
+        steps: impl Iterator<Item = ((TableId, &'w Arc<[u8]>, &'w Write), &'w Option<Old>)>,
+        transfers: &[Transfer],
+    ) {
+        let Some(census) = self.pool.census().filter(|_| !planted(Bug::PassingUntold)) else { return };
+        for ((_, _, write), old) in steps {
+            if let Write::Put(NewValue::Overflow(OverflowRef(reference))) = write {
+                Reference::decode(reference).into_iter().for_each(|new| census.pass_on(new.head));
+            }
+            old.as_ref().and_then(Old::reference).into_iter().for_each(|old| census.pass_on(old.head));
+        }
+        for Transfer::Claim(key, reference) | Transfer::Discard(key, reference) in transfers {
+            census.pass_on(reference.map_or(key.id(), |reference| reference.head));
+        }
     }
 
     fn apply_all<'w>(

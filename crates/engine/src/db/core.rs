@@ -18,9 +18,10 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
+use super::budget::Budget;
 use super::garbage::Garbage;
 use crate::buffer::{Mode, Pool};
-use crate::config::{Durability, Split};
+use crate::config::Durability;
 use crate::error::{Error, Result};
 use crate::ids::{PageId, TableId, Timestamp};
 use crate::index::Tree;
@@ -108,7 +109,10 @@ pub(crate) struct Settings {
     pub(crate) durability: Durability,
     pub(crate) snapshot_age_max: Duration,
     pub(crate) read_only: bool,
-    pub(crate) split: Split,
+    /// The budget cannot become larger.
+    pub(crate) dram_max: u64,
+    /// What old versions may take whatever the budget is.
+    pub(crate) old_version_bytes_max: Option<u64>,
 }
 
 /// An open database without its threads.
@@ -127,6 +131,9 @@ pub(crate) struct Core {
     pub(crate) chains: Permits,
     pub(crate) counters: Counters,
     pub(crate) settings: Settings,
+    pub(crate) budget: Budget,
+    /// Held by who verifies.
+    pub(crate) verifying: Mutex<()>,
     /// The lock on the directory.
     pub(crate) lock: Mutex<Option<Box<dyn Send + Sync>>>,
     pub(crate) collector: Collector,

@@ -64,6 +64,11 @@ impl GarbageKey {
         &self.0
     }
 
+    /// The page it names: any of a value's, or a table's root.
+    pub(crate) fn id(&self) -> PageId {
+        PageId(u64::from_be_bytes(self.0[1..].try_into().expect("eight bytes")))
+    }
+
     fn parse(key: &[u8]) -> Option<(u8, PageId)> {
         let (&kind, id) = key.split_first()?;
         Some((kind, PageId(u64::from_be_bytes(id.try_into().ok()?))))
@@ -145,6 +150,17 @@ impl Garbage {
     }
 }
 
+/// What an entry of the garbage tree says; `None` if it means nothing.
+fn named(key: &[u8], value: &[u8]) -> Option<(GarbageKey, Named)> {
+    let (kind, id) = GarbageKey::parse(key)?;
+    let named = match kind {
+        VALUE => Named::Value(Reference::decode(value)?),
+        TABLE => Named::Table(id),
+        _ => return None,
+    };
+    Some((GarbageKey::new(kind, id), named))
+}
+
 /// All entries of the garbage tree.
 pub(crate) fn entries(pool: &Pool) -> Result<Vec<(GarbageKey, Named)>> {
     let mut found = Vec::new();
@@ -154,16 +170,44 @@ pub(crate) fn entries(pool: &Pool) -> Result<Vec<(GarbageKey, Named)>> {
         for index in 0..rows.len() {
             let damaged =
                 || Error::corrupt("the garbage tree", Some(rows.leaf.0), "an entry that means nothing");
-            let (kind, id) = GarbageKey::parse(rows.key(index)).ok_or_else(damaged)?;
-            let named = match kind {
-                VALUE => Named::Value(Reference::decode(rows.value(index)).ok_or_else(damaged)?),
-                TABLE => Named::Table(id),
-                _ => return Err(damaged()),
-            };
-            found.push((GarbageKey::new(kind, id), named));
+            found.push(named(rows.key(index), rows.value(index)).ok_or_else(damaged)?);
         }
         let Some(upper) = rows.upper.take() else { return Ok(found) };
         GARBAGE.read_leaf(pool, Seek::At(&upper), &mut rows)?;
+    }
+}
+
+/// Calls back with every entry of the garbage tree in the order of their keys, each as it is while nothing is freed; others
+/// may come and go meanwhile.
+pub(crate) fn each_entry(
+    core: &Core,
+    mut visit: impl FnMut(Named) -> Result<()>,
+    mut damaged: impl FnMut(PageId) -> Result<()>,
+) -> Result<()> {
+    let (mut rows, mut value) = (LeafRows::new(), Vec::new());
+    let mut next: Option<Vec<u8>> = None;
+    loop {
+        let seek = next.as_deref().map_or(Seek::First, Seek::At);
+        GARBAGE.read_leaf(&core.pool, seek, &mut rows)?;
+        for index in 0..rows.len() {
+            let key = rows.key(index);
+            // A leaf may have taken its neighbour in, which was seen already.
+            if next.as_deref().is_some_and(|next| key < next) {
+                continue;
+            }
+            let _still = core.garbage.hold();
+            if GARBAGE.get_into(&core.pool, key, &mut value)?.is_none() {
+                continue;
+            }
+            match named(key, &value) {
+                Some((_, named)) => visit(named)?,
+                None => damaged(rows.leaf)?,
+            }
+        }
+        next = rows.upper.take();
+        if next.is_none() {
+            return Ok(());
+        }
     }
 }
 
@@ -235,6 +279,9 @@ impl Core {
                     return Ok(Freed::Some(None));
                 };
                 let rest = Reference { head, ..reference };
+                if let Some(census) = self.pool.census() {
+                    census.pass_on(head);
+                }
                 self.garbage_record(put(&key, &rest.encode()), free)?;
                 Ok(Freed::Some(Some(Item::Value(key, rest))))
             }
@@ -243,7 +290,7 @@ impl Core {
 
     /// Pages that one record may touch, so that they fit the frames together.
     fn step_pages(&self, most: usize) -> usize {
-        (self.settings.split.frames as usize / 32).clamp(2, most)
+        (self.pool.frames() as usize / 32).clamp(2, most)
     }
 
     /// Changes the garbage tree and frees `free`, for the system, in one record.

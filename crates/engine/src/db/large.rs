@@ -58,6 +58,11 @@ impl Core {
             ..Write::default()
         };
         GARBAGE.apply(&self.pool, &mut write, change)?;
+        // A verification that began while the value was being written may know the old head's pages and not the new
+        // one's. Only now: one that had not begun by now finds all of them, and nobody else knows of the value yet.
+        if let Some(census) = self.pool.census().filter(|_| !next.is_none()) {
+            census.pass_on(next);
+        }
         *written = Some(Written { reference, key });
         Ok(part.from)
     }

@@ -27,6 +27,7 @@ use terrace_block::{Directory, FileDirectory, LockError, OpenMode, Sharing};
 
 use super::Db;
 use super::backup::Backup;
+use super::budget::Budget;
 use super::core::{CATALOG, CATALOG_ROOT, Core, Counters, GARBAGE_ROOT, Settings, Shared, TableState};
 use super::overlay::{Overlay, Room as OverlayRoom};
 use super::undo::KeyUndo;
@@ -63,6 +64,7 @@ pub(crate) type Lock = Box<dyn Send + Sync>;
 /// Opens or creates the database that `builder` describes.
 pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     let dram = builder.dram_bytes()?;
+    builder.dram_bytes_max(dram)?;
     let layout = builder.new_layout()?;
     let may_create = builder.create && !builder.read_only;
     let directory = match &builder.directory {
@@ -110,7 +112,7 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         create_roots(&pool)?;
     }
     pool.set_mode(builder.mode);
-    let core = assemble(pool, settings(&builder, name, split), counters, lock)?;
+    let core = assemble(pool, settings(&builder, name)?, split, counters, lock)?;
     core.load_garbage()?;
     if core.pool.mode() == Mode::Inline {
         core.free_garbage(usize::MAX)?;
@@ -147,8 +149,8 @@ fn open_read_only(
     if !pool.exists(CATALOG_ROOT) {
         return Err(Error::NotADatabase { path: name, what: "it was created and never opened".to_owned() });
     }
-    let split = Split { total: dram, ..split };
-    let core = assemble(pool, settings(&builder, name, split), counters, lock)?;
+    let split = Split { total: dram, overlay: bytes_max, ..split };
+    let core = assemble(pool, settings(&builder, name)?, split, counters, lock)?;
     Ok(Db::new(Shared::start(core)?))
 }
 
@@ -164,6 +166,7 @@ fn shares(
     let split = Split::new(dram, builder.old_version_bytes_max, page_bytes, file_pages)?;
     let options = PoolOptions {
         frames: split.frames,
+        frames_max: Split::frames_max(builder.dram_bytes_max(builder.dram_bytes()?)?, page_bytes),
         log_buffer_bytes: split.log_buffer as usize,
         staging_bytes: split.staging as usize,
         pages_max: PAGES_MAX,
@@ -184,24 +187,25 @@ fn counters(log_end: Lsn, redone: u64, losers: usize) -> Counters {
     counters
 }
 
-fn settings(builder: &Builder, name: String, split: Split) -> Settings {
-    Settings {
+fn settings(builder: &Builder, name: String) -> Result<Settings> {
+    let dram_max = builder.dram_bytes_max(builder.dram_bytes()?)?;
+    Ok(Settings {
         name,
         durability: builder.durability,
         snapshot_age_max: builder.snapshot_age_max,
         read_only: builder.read_only,
-        split,
-    }
+        dram_max,
+        old_version_bytes_max: builder.old_version_bytes_max,
+    })
 }
 
-fn assemble(pool: Pool, settings: Settings, counters: Counters, lock: Lock) -> Result<Core> {
-    let split = settings.split;
+fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lock: Lock) -> Result<Core> {
     Ok(Core {
         clock: Clock::counting_on(Arc::clone(&pool.highest_timestamp), split.clock_window),
         gate: Gate::new(),
         locks: LockTable::new(split.lock_slots),
         flight: InFlight::new(),
-        versions: Versions::new(old_versions(&pool, split))?,
+        versions: Versions::new(old_versions(&pool, &settings, split))?,
         pool,
         snapshots: Snapshots::new(Arc::new(MonotonicTime::new())),
         catalog: Arc::new(TableState::new(CATALOG, CATALOG_ROOT, "the catalog")),
@@ -209,6 +213,8 @@ fn assemble(pool: Pool, settings: Settings, counters: Counters, lock: Lock) -> R
         garbage: Default::default(),
         chains: Default::default(),
         counters,
+        budget: Budget::new(split),
+        verifying: Mutex::default(),
         settings,
         lock: Mutex::new(Some(lock)),
         collector: Default::default(),
@@ -218,11 +224,15 @@ fn assemble(pool: Pool, settings: Settings, counters: Counters, lock: Lock) -> R
 
 /// Room for old versions: what the budget has for them, and addresses for what transactions may push beyond that
 /// before anything can be dropped, which is what the log and the clock's window let them.
-fn old_versions(pool: &Pool, split: Split) -> Room {
+fn old_versions(pool: &Pool, settings: &Settings, split: Split) -> Room {
     let entry_bytes_max = max_record(pool.page_bytes());
     let bytes_max = split.versions as usize;
     let in_flight = pool.wal().stats().capacity as usize + split.clock_window * entry_bytes_max;
-    let bytes_reserved = 2 * (bytes_max + in_flight);
+    let bytes_later = match settings.old_version_bytes_max {
+        Some(_) => split.versions,
+        None => Split::versions_share(settings.dram_max),
+    };
+    let bytes_reserved = 2 * (bytes_max.max(bytes_later as usize) + in_flight);
     Room { chains: split.lock_slots, bytes_max, bytes_reserved, entry_bytes_max }
 }
 

@@ -177,6 +177,7 @@ fn repair(
             store_bytes_max: u64::MAX,
             mode: Mode::Inline,
             in_memory: false,
+            frames_max: split.frames,
         })
     };
     let means =

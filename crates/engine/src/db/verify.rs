@@ -1,70 +1,116 @@
 //! Whether a database is what it should be: every image in the page file what was written, every tree a tree, every
-//! page in exactly one of them.
+//! page in exactly one of them. Others read, write, commit and free meanwhile.
 //!
-//! It runs alone inside the gate, and nothing is freed meanwhile. Others may read, and may write large values that
-//! they have not committed: their pages only ever join a value whose garbage entry leads to them.
+//! What a tree or a value looks like is judged by copies of pages that belonged together ([`crate::index`]), so what is
+//! wrong was wrong at one instant. Two things more can make a sound database look damaged, and must not:
+//!
+//! - **The ground moves.** A table may be dropped, and its pages freed, while it is walked. What was found in it counts
+//!   only if the catalog still has it afterwards. Garbage is looked at entry by entry, each while nothing is freed.
+//! - **Pages change hands.** The *census* (`buffer/census.rs`) knows which pages came into being, were freed, or were
+//!   passed on with a value or a table since the beginning. Only pages of which it knows nothing of the kind can have two
+//!   owners, or none. They are owned by what owned them all the time, which is walked: tables first, then garbage. But
+//!   what was passed on from the garbage to a table that had been walked by then was met in neither; so if pages are left
+//!   over, what was passed on is walked in the end, from the heads and roots that the census remembers.
+//!
+//! It takes two bits of memory per page, beside the budget, and waits for commits only at its beginning, as dropping a table
+//! does. Commits never wait for it but there.
 
-use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
+use super::catalog::Place;
 use super::core::Core;
-use super::garbage::{self, GARBAGE, Named};
+use super::garbage::{GARBAGE, Named, each_entry};
+use crate::buffer::census::{Counting, Known};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
-use crate::index::chain::chain_pages;
+use crate::index::chain::{chain_pages, is_value};
+use crate::index::overflow::Reference;
 use crate::index::{LeafRows, Seek, Tree};
 use crate::stats::{Damage, VerifyReport};
+
+/// Snapshots of the catalog that may be given up before one is read to its end.
+const CATALOG_ATTEMPTS: u32 = 1000;
+
+impl Core {
+    /// Verifies everything, looking at no more than `bytes_per_s` bytes of pages a second.
+    pub(crate) fn verify(&self, bytes_per_s: u64) -> Result<VerifyReport> {
+        self.check()?;
+        let (_turn, counting) = self.begin_verification()?;
+        counting.settle()?;
+        let mut findings = Findings {
+            core: self,
+            counting,
+            report: VerifyReport::default(),
+            owner: String::new(),
+            pace: Pace { start: Instant::now(), bytes: 0, bytes_per_s },
+        };
+        findings.owned("the catalog", |found| found.tree(self.catalog.tree, true, false))?;
+        findings.owned("the garbage tree", |found| found.tree(GARBAGE, true, false))?;
+        findings.tables()?;
+        findings.garbage()?;
+        if findings.left_over().next().is_some() {
+            findings.passed_on()?;
+        }
+        findings.images()?;
+        Ok(findings.report)
+    }
+
+    /// Begins a census, when no other verification is under way.
+    fn begin_verification(&self) -> Result<(impl Drop + '_, Counting<'_>)> {
+        loop {
+            let is_mine = self.gate.is_mine();
+            let alone = (!is_mine).then(|| self.gate.enter_alone());
+            // A verification under way needs the gate no more, so who is alone in it for other reasons may wait here.
+            let turn = if is_mine { Some(self.verifying.lock()) } else { self.verifying.try_lock() };
+            if let Some(turn) = turn {
+                let _still = self.garbage.hold();
+                return Ok((turn, self.pool.count_pages()?));
+            }
+            drop(alone);
+            drop(self.verifying.lock());
+        }
+    }
+
+    /// The tables there are. A snapshot that is given up for want of memory is taken again.
+    fn tables_now(&self) -> Result<Vec<(String, Place)>> {
+        for _ in 1..CATALOG_ATTEMPTS {
+            match self.tables() {
+                Err(Error::SnapshotTooOld) => {}
+                other => return other,
+            }
+        }
+        self.tables()
+    }
+}
 
 /// What was found so far.
 struct Findings<'a> {
     core: &'a Core,
+    counting: Counting<'a>,
     report: VerifyReport,
-    /// The owner of each page met.
-    owners: HashMap<PageId, usize>,
-    names: Vec<String>,
+    /// Whose pages are being met.
+    owner: String,
+    pace: Pace,
 }
 
-impl Core {
-    pub(crate) fn verify(&self) -> Result<VerifyReport> {
-        self.check()?;
-        let _alone = (!self.gate.is_mine()).then(|| self.gate.enter_alone());
-        let _still = self.garbage.hold();
-        let existing = self.pool.existing()?;
-        let mut findings = Findings {
-            core: self,
-            report: VerifyReport::default(),
-            owners: HashMap::with_capacity(existing.len()),
-            names: Vec::new(),
-        };
-        findings.owned("the catalog", |found| found.tree(self.catalog.tree, true))?;
-        findings.owned("the garbage tree", |found| found.tree(GARBAGE, true))?;
-        match self.tables() {
-            Ok(tables) => {
-                for (name, place) in tables {
-                    let tree = Tree { root: place.root };
-                    findings.owned(&format!("table {name:?}"), |found| found.tree(tree, true))?;
-                    findings.count(tree)?;
-                }
-            }
-            Err(error) => findings.note(error)?,
+/// Keeps to a rate.
+struct Pace {
+    start: Instant,
+    bytes: u64,
+    bytes_per_s: u64,
+}
+
+impl Pace {
+    /// Looking at a page: waits until it is due. The caller holds no latch.
+    fn page(&mut self, bytes: usize) {
+        /// Sleeping for less would take longer than it says.
+        const SLEEP_MIN: Duration = Duration::from_millis(2);
+        self.bytes += bytes as u64;
+        let due = Duration::from_secs_f64(self.bytes as f64 / self.bytes_per_s as f64);
+        let early = due.saturating_sub(self.start.elapsed());
+        if early >= SLEEP_MIN {
+            std::thread::sleep(early);
         }
-        match garbage::entries(&self.pool) {
-            Ok(entries) => {
-                for (_, named) in entries {
-                    findings.garbage(named)?;
-                }
-            }
-            Err(error) => findings.note(error)?,
-        }
-        for &page in &existing {
-            findings.report.pages_checked += 1;
-            if let Err(error) = self.pool.check_image(page) {
-                findings.note(error)?;
-            }
-            if !findings.owners.contains_key(&page) {
-                findings.damage(Some(page), "it belongs to nothing: its space is lost".to_owned());
-            }
-        }
-        Ok(findings.report)
     }
 }
 
@@ -90,51 +136,58 @@ impl Findings<'_> {
 
     /// Walks something whose pages belong to `owner`.
     fn owned(&mut self, owner: &str, walk: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        self.names.push(owner.to_owned());
+        owner.clone_into(&mut self.owner);
         match walk(self) {
             Ok(()) => Ok(()),
             Err(error) => self.note(error),
         }
     }
 
-    fn met(&mut self, pages: Vec<PageId>) {
-        let me = self.names.len() - 1;
-        for page in pages {
-            if let Some(other) = self.owners.insert(page, me) {
-                let what = format!("it belongs to {} and to {}", self.names[other], self.names[me]);
-                self.damage(Some(page), what);
-            }
+    /// A page of the owner's; one that `may_be_met`, because all of it was passed on, may have been met elsewhere.
+    fn met(&mut self, page: PageId, may_be_met: bool) {
+        self.pace.page(self.core.pool.page_bytes());
+        if self.counting.census.meet(page) == Known::Met && !may_be_met {
+            self.damage(Some(page), format!("it belongs to {} and to another owner", self.owner));
         }
     }
 
-    fn tree(&mut self, tree: Tree, whole: bool) -> Result<()> {
-        let mut pages = Vec::new();
+    fn tree(&mut self, tree: Tree, whole: bool, may_be_met: bool) -> Result<()> {
         let pool = &self.core.pool;
-        let mut visit = |page| pages.push(page);
+        let mut visit = |page| self.met(page, may_be_met);
         let problems =
             if whole { tree.verify(pool, &mut visit) } else { tree.verify_released(pool, &mut visit) };
-        self.met(pages);
         for (page, what) in problems? {
             self.damage(Some(page), what);
         }
         Ok(())
     }
 
-    fn garbage(&mut self, named: Named) -> Result<()> {
-        match named {
-            Named::Table(root) => self.owned(&format!("the dropped table at page {root}"), |found| {
-                found.tree(Tree { root }, false)
-            }),
-            Named::Value(reference) => {
-                let owner = format!("the garbage value at page {}", reference.head);
-                self.owned(&owner, |found| {
-                    let mut pages = Vec::new();
-                    let walked = chain_pages(&found.core.pool, reference.head, &mut |page| pages.push(page));
-                    found.met(pages);
-                    walked
-                })
+    fn tables(&mut self) -> Result<()> {
+        let tables = match self.core.tables_now() {
+            Ok(tables) => tables,
+            Err(error) => return self.note(error),
+        };
+        for (name, place) in tables {
+            let before = std::mem::take(&mut self.report.errors);
+            let tree = Tree { root: place.root };
+            self.owned(&format!("table {name:?}"), |found| found.tree(tree, true, false))?;
+            self.count(tree)?;
+            let found = std::mem::replace(&mut self.report.errors, before);
+            if found.is_empty() {
+                continue;
             }
+            let is_there = match self.core.tables_now() {
+                Ok(now) => now.iter().any(|(_, now)| *now == place),
+                Err(error) => {
+                    self.note(error)?;
+                    true
+                }
+            };
+            let found = found.into_iter().filter(|_| is_there);
+            let new: Vec<_> = found.filter(|damage| !self.report.errors.contains(damage)).collect();
+            self.report.errors.extend(new);
         }
+        Ok(())
     }
 
     /// Counts the entries of a table.
@@ -146,7 +199,9 @@ impl Findings<'_> {
             if let Err(error) = tree.read_leaf(&self.core.pool, seek, &mut rows) {
                 return self.note(error);
             }
-            self.report.entries_checked += rows.len() as u64;
+            let from = upper.as_deref().unwrap_or_default();
+            let counted = (0..rows.len()).filter(|&index| rows.key(index) >= from);
+            self.report.entries_checked += counted.count() as u64;
             let newest = (0..rows.len()).map(|index| rows.timestamp(index)).max().unwrap_or_default();
             if newest > self.core.clock.highest_drawn() {
                 self.damage(Some(rows.leaf), format!("it has timestamp {newest}, which was never drawn"));
@@ -157,4 +212,87 @@ impl Findings<'_> {
             }
         }
     }
+
+    fn garbage(&mut self) -> Result<()> {
+        let (core, mut meaningless) = (self.core, Vec::new());
+        let walked = each_entry(
+            core,
+            |named| self.garbage_entry(named),
+            |leaf| {
+                meaningless.push(leaf);
+                Ok(())
+            },
+        );
+        for leaf in meaningless {
+            self.damage(Some(leaf), "an entry of the garbage tree that means nothing".to_owned());
+        }
+        walked.or_else(|error| self.note(error))
+    }
+
+    fn garbage_entry(&mut self, named: Named) -> Result<()> {
+        self.core.pool.meanwhile();
+        let (Named::Table(head) | Named::Value(Reference { head, .. })) = named;
+        // Under a head that is new there may be pages that are not: a value is written from its end on.
+        let may_be_met = matches!(self.counting.census.known(head), Known::PassedOn | Known::Renewed);
+        match named {
+            Named::Table(root) => self.owned(&format!("the dropped table at page {root}"), |found| {
+                found.tree(Tree { root }, false, may_be_met)
+            }),
+            Named::Value(_) => self.owned(&format!("the garbage value at page {head}"), |found| {
+                chain_pages(&found.core.pool, head, &mut |page| found.met(page, may_be_met))
+            }),
+        }
+    }
+
+    /// Pages that nobody was met with, and that nothing happened to.
+    fn left_over(&self) -> impl Iterator<Item = PageId> + '_ {
+        let (pool, census) = (&self.core.pool, &self.counting.census);
+        // In this order: a page that does not exist any more was noted as renewed before.
+        let ids = (1..pool.page_ids_end()).map(PageId);
+        ids.filter(|&id| pool.exists(id) && census.known(id) == Known::Unmet)
+    }
+
+    /// Meets what was passed on, wherever it is now. What is damaged in it was found, or will be found, elsewhere.
+    fn passed_on(&mut self) -> Result<()> {
+        let (core, census) = (self.core, self.counting.census.clone());
+        let _still = core.garbage.hold();
+        for head in census.passed_on() {
+            core.pool.meanwhile();
+            let mut visit = |page| self.met(page, true);
+            let walked = match is_value(&core.pool, head) {
+                Ok(true) => chain_pages(&core.pool, head, &mut visit),
+                Ok(false) => Tree { root: head }.verify_released(&core.pool, &mut visit).map(|_| ()),
+                Err(error) => Err(error),
+            };
+            match walked {
+                Ok(()) | Err(Error::Corrupt { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the images of all pages, and that each page belongs to somebody.
+    fn images(&mut self) -> Result<()> {
+        let core = self.core;
+        let lost: Vec<PageId> = self.left_over().collect();
+        for page in lost {
+            self.damage(Some(page), "it belongs to nothing: its space is lost".to_owned());
+        }
+        for page in (1..core.pool.page_ids_end()).map(PageId) {
+            if !core.pool.exists(page) {
+                continue;
+            }
+            core.pool.meanwhile();
+            self.pace.page(core.pool.page_bytes());
+            self.report.pages_checked += 1;
+            if let Err(error) = core.pool.check_image(page) {
+                self.note(error)?;
+            }
+        }
+        Ok(())
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,8 +10,8 @@ use super::apply::read_all;
 use super::edit::damaged_page;
 use super::node::KIND;
 use super::overflow::{
-    INDEX_COUNT, OVERFLOW_DATA, Reference, append_data, append_index, data_capacity, expected_length,
-    init_data, init_index, pages_of,
+    INDEX_COUNT, OVERFLOW_DATA, OVERFLOW_INDEX, Reference, append_data, append_index, data_capacity,
+    expected_length, init_data, init_index, pages_of,
 };
 use super::tree::{copy, dangling, reserve_system, retry, with_scratch};
 use crate::MAX_VALUE_BYTES;
@@ -136,6 +136,12 @@ pub(crate) fn chain_pages(pool: &Pool, head: PageId, visit: &mut dyn FnMut(PageI
         };
     }
     Ok(())
+}
+
+/// Whether `head` is a page of a long value, and not a node of a tree.
+pub(crate) fn is_value(pool: &Pool, head: PageId) -> Result<bool> {
+    let kind = look(pool, head, |page| page.u8(KIND))?;
+    Ok(kind == OVERFLOW_DATA || kind == OVERFLOW_INDEX)
 }
 
 /// What [`free_step`] has done.

@@ -31,6 +31,7 @@ pub(super) fn test_pool(page_bytes: usize, frames: u32, mode: Mode) -> TestPool 
     let layout = Layout { uuid: [7; 16], page_bytes, segment_pages: 16, log_capacity: 1 << 20 };
     let options = PoolOptions {
         frames,
+        frames_max: 2 * frames,
         log_buffer_bytes: 128 << 10,
         staging_bytes: 64 << 10,
         pages_max: 1 << 20,

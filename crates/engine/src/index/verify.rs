@@ -3,6 +3,12 @@
 //! The walk goes from leaf to leaf as a scan does, each time by a path of copies that belonged together, so it may
 //! run while the tree changes: what it reports was wrong at one instant. A page that is not sound is reported and
 //! what is below it skipped; the walk goes on behind it.
+//!
+//! **Each page once.** The lower bound of a node never moves: a split makes a new node to the right, a merge takes the
+//! right neighbour in. The walk's cursor goes through the lower bounds of all leaves there are when it comes to them. So it
+//! first comes to a node, and to the nodes above that begin with it, when the cursor is its lower bound; on a path to
+//! a higher cursor the node was met before, or has come into being behind the walk. Entries below the cursor, which a
+//! leaf may have taken over from one that was walked, were seen there.
 
 use super::chain::{chain_pages, verify_value};
 use super::check;
@@ -16,6 +22,8 @@ use crate::ids::PageId;
 /// A node on a path, and what is wrong with it.
 struct Visited {
     id: PageId,
+    /// Whether the walk comes to it for the first time.
+    is_new: bool,
     problem: Option<String>,
     /// The copy, of a sound leaf.
     leaf: Option<Vec<u8>>,
@@ -59,20 +67,17 @@ impl Tree {
         strict: bool,
     ) -> Result<Vec<(PageId, String)>> {
         let mut problems = Vec::new();
-        let mut last: Vec<PageId> = Vec::new();
         let mut cursor = Vec::new();
         loop {
+            pool.meanwhile();
             let path = retry(self.root, || self.path(pool, &cursor, strict))?;
-            for (depth, node) in path.nodes.into_iter().enumerate() {
-                if last.get(depth) == Some(&node.id) {
-                    continue;
+            for node in path.nodes {
+                if node.is_new {
+                    visit(node.id);
+                    problems.extend(node.problem.map(|problem| (node.id, problem)));
                 }
-                last.truncate(depth);
-                last.push(node.id);
-                visit(node.id);
-                problems.extend(node.problem.map(|problem| (node.id, problem)));
                 if let Some(page) = node.leaf {
-                    self.verify_values(pool, &page, strict, visit, &mut problems)?;
+                    self.verify_values(pool, &page, &cursor, strict, visit, &mut problems)?;
                 }
             }
             match path.next {
@@ -87,6 +92,7 @@ impl Tree {
         let mut expected = Expected::default();
         let (mut id, mut parent) = (self.root, None);
         loop {
+            let is_new = expected.lower == cursor;
             let read = match &parent {
                 Some(parent) => child(pool, parent, id),
                 None => pool.read(id),
@@ -95,21 +101,21 @@ impl Tree {
             let (guard, page) = match read {
                 Ok(read) => read,
                 Err(Stop::Fail(Error::Corrupt { what, .. })) => {
-                    nodes.push(Visited { id, problem: Some(what), leaf: None });
+                    nodes.push(Visited { id, is_new, problem: Some(what), leaf: None });
                     return Ok(Path { nodes, next: expected.upper });
                 }
                 Err(stop) => return Err(stop),
             };
             if let Err(problem) = check::check(&page).and_then(|()| expected.verify(id, &page, strict)) {
-                nodes.push(Visited { id, problem: Some(problem), leaf: None });
+                nodes.push(Visited { id, is_new, problem: Some(problem), leaf: None });
                 return Ok(Path { nodes, next: expected.upper });
             }
             let node = Node::new(&page[..]);
             if node.is_leaf() {
-                nodes.push(Visited { id, problem: None, leaf: Some(page) });
+                nodes.push(Visited { id, is_new, problem: None, leaf: Some(page) });
                 return Ok(Path { nodes, next: expected.upper });
             }
-            nodes.push(Visited { id, problem: None, leaf: None });
+            nodes.push(Visited { id, is_new, problem: None, leaf: None });
             let index = Seek::At(cursor).child_index(&node);
             expected.level = Some(node.level() - 1);
             if let Some(before) = index.checked_sub(1) {
@@ -127,6 +133,7 @@ impl Tree {
         &self,
         pool: &Pool,
         page: &[u8],
+        cursor: &[u8],
         strict: bool,
         visit: &mut dyn FnMut(PageId),
         problems: &mut Vec<(PageId, String)>,
@@ -135,7 +142,7 @@ impl Tree {
         let mut again = Vec::new();
         for index in 0..node.count() {
             let entry = node.entry(index);
-            if !entry.is_overflow() {
+            if !entry.is_overflow() || node.key(index).as_slice() < cursor {
                 continue;
             }
             let value = &page[entry.value_at..entry.value_at + entry.value_length];
@@ -148,8 +155,10 @@ impl Tree {
             match verified {
                 Ok(()) => {}
                 Err(Error::Corrupt { page, what, .. }) => {
-                    // The value may have been replaced and freed while its pages were read.
-                    if self.get_into(pool, &node.key(index), &mut again)?.is_some() && again == value {
+                    // The value may have been replaced and freed while its pages were read. If it is still the one that
+                    // the same commit has written, it was not.
+                    let now = self.get_into(pool, &node.key(index), &mut again)?;
+                    if now.is_some_and(|(timestamp, _)| timestamp == entry.timestamp) && again == value {
                         problems.push((page.map_or(reference.head, PageId), what));
                     }
                 }

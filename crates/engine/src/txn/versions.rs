@@ -43,7 +43,7 @@ mod deleted;
 mod queue;
 mod record;
 
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use self::arena::{Arena, Link};
 use self::deleted::DeletedKeys;
@@ -100,7 +100,7 @@ pub(crate) struct Versions {
     arena: Arena,
     queues: Box<[Padded<Queue>]>,
     deleted: DeletedKeys,
-    bytes_max: usize,
+    bytes_max: AtomicUsize,
 }
 
 /// How much room old versions may take, and what they are.
@@ -130,9 +130,21 @@ impl Versions {
             deleted: DeletedKeys::default(),
             // A link reaches so far and no further, whatever the budget is: snapshots are given up before there is no
             // room at all.
-            bytes_max: room.bytes_max.min(arena.bytes_max() / 2),
+            bytes_max: AtomicUsize::new(room.bytes_max.min(arena.bytes_max() / 2)),
             arena,
         })
+    }
+
+    /// Changes the limit, and gives memory back that is not needed for the new one. What is over it is collected as
+    /// always.
+    pub(crate) fn set_bytes_max(&self, bytes_max: usize) {
+        self.bytes_max.store(bytes_max.min(self.arena.bytes_max() / 2), Relaxed);
+        self.arena.set_bytes_max(bytes_max);
+    }
+
+    /// The lowest limit that does not give snapshots up for a version or two of each thread.
+    pub(crate) fn bytes_max_least(&self) -> usize {
+        FIRST_CHUNKS_SHARE * self.queues.len() * self.arena.chunk_words() * 8
     }
 
     fn head(&self, table: TableId, key: &[u8]) -> &AtomicU64 {
@@ -337,7 +349,7 @@ impl Versions {
 
     /// Whether they take more memory than they should. The caller then gives up the oldest snapshots and collects.
     pub(crate) fn is_over_limit(&self) -> bool {
-        self.arena.used_bytes() + self.deleted.size_bytes() > self.bytes_max
+        self.arena.used_bytes() + self.deleted.size_bytes() > self.bytes_max.load(Relaxed)
     }
 }
 

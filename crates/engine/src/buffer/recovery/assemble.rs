@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use terrace_block::AlignedBuffer;
 
 use super::analysis::{Analysis, Loser};
+use crate::buffer::census::CensusPlace;
 use crate::buffer::create::PoolOptions;
 use crate::buffer::frames::Frames;
 use crate::buffer::pool::{Bell, PageIds, Pool};
@@ -60,14 +61,15 @@ impl Analysis<'_> {
         space.settle(self.unwritten.len() as u64);
         let memory = |bytes: u64| move |source| Error::Memory { bytes, what: "the DRAM tier", source };
         let frame_bytes = u64::from(options.frames) * self.page_bytes as u64;
-        let frames = Frames::new(options.frames, self.page_bytes).map_err(memory(frame_bytes))?;
+        let frames =
+            Frames::new(options.frames, options.frames_max, self.page_bytes).map_err(memory(frame_bytes))?;
         let staging_bytes = options.staging_bytes.next_multiple_of(self.page_bytes);
         let staging = AlignedBuffer::try_zeroed(staging_bytes).map_err(memory(staging_bytes as u64))?;
         let absorbed = wal.tail();
         let cut = superblock.cut;
         let pool = Pool {
             table: self.table,
-            free: Mutex::new(FreeFrames { list: (0..options.frames).rev().collect(), hand: 0 }),
+            free: Mutex::new(FreeFrames::all(options.frames)),
             frames,
             device: self.files.pages.clone(),
             space,
@@ -94,6 +96,8 @@ impl Analysis<'_> {
             highest_timestamp: Arc::new(Padded(AtomicU64::new(self.highest.0))),
             upkeep_runs: AtomicBool::new(false),
             unwritten: Mutex::new(self.unwritten),
+            census: CensusPlace::default(),
+            resizing: Mutex::new(()),
         };
         let mut losers: Vec<Loser> = self.open.into_values().collect();
         losers.sort_unstable_by_key(|loser| loser.first);

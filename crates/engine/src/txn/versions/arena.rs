@@ -58,7 +58,7 @@ pub(super) struct Arena {
     used: AtomicUsize,
     warm: AtomicUsize,
     /// Free chunks that keep their memory.
-    warm_max: usize,
+    warm_max: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ impl Arena {
             free: Mutex::default(),
             used: AtomicUsize::new(0),
             warm: AtomicUsize::new(0),
-            warm_max: (bytes_max / chunk_bytes / 8).max(2),
+            warm_max: AtomicUsize::new(warm_max(bytes_max, chunk_bytes)),
         })
     }
 
@@ -140,20 +140,30 @@ impl Arena {
     /// Takes back a chunk of which everything is dropped.
     pub(super) fn give(&self, chunk: u32) {
         self.used.fetch_sub(1, Relaxed);
-        let at = chunk as usize * self.chunk_bytes;
         let mut free = self.free.lock();
-        if free.warm.len() < self.warm_max {
-            free.warm.push(chunk);
-            self.warm.fetch_add(1, Relaxed);
-        } else {
-            match self.region.release(at..at + self.chunk_bytes) {
-                Ok(()) => free.cold.push(chunk),
-                Err(error) => {
-                    tracing::warn!(%error, "memory of old versions could not be given back");
-                    free.warm.push(chunk);
-                    self.warm.fetch_add(1, Relaxed);
-                }
+        free.warm.push(chunk);
+        self.warm.fetch_add(1, Relaxed);
+        self.cool(&mut free);
+    }
+
+    /// As many free chunks keep their memory as go with this limit; the memory of others is given back.
+    pub(super) fn set_bytes_max(&self, bytes_max: usize) {
+        self.warm_max.store(warm_max(bytes_max, self.chunk_bytes), Relaxed);
+        self.cool(&mut self.free.lock());
+    }
+
+    fn cool(&self, free: &mut Free) {
+        while free.warm.len() > self.warm_max.load(Relaxed)
+            && let Some(chunk) = free.warm.pop()
+        {
+            let at = chunk as usize * self.chunk_bytes;
+            if let Err(error) = self.region.release(at..at + self.chunk_bytes) {
+                tracing::warn!(%error, "memory of old versions could not be given back");
+                free.warm.push(chunk);
+                return;
             }
+            free.cold.push(chunk);
+            self.warm.fetch_sub(1, Relaxed);
         }
     }
 
@@ -223,4 +233,9 @@ impl Arena {
         (self.used.load(Relaxed) + self.warm.load(Relaxed)) * self.chunk_bytes
             + self.free.lock().end as usize * 8
     }
+}
+
+/// Free chunks that keep their memory where old versions may take `bytes_max` bytes.
+fn warm_max(bytes_max: usize, chunk_bytes: usize) -> usize {
+    (bytes_max / chunk_bytes / 8).max(2)
 }

@@ -189,7 +189,10 @@ fn addresses_take_no_memory_and_a_limit_beyond_them_comes_down() {
     let room = Room { chains: 64, bytes_max: 256 << 10, bytes_reserved: 8 << 30, entry_bytes_max: 2000 };
     assert!(Versions::new(room).unwrap().size_bytes() < 64 << 10);
     let versions = Versions::new(Room { bytes_max: 100 << 30, ..room }).unwrap();
-    assert!(versions.bytes_max < versions.arena.bytes_max() && versions.arena.bytes_max() <= 32 << 30);
+    assert!(
+        versions.bytes_max.load(Relaxed) < versions.arena.bytes_max()
+            && versions.arena.bytes_max() <= 32 << 30
+    );
 }
 
 #[derive(Clone, Debug)]

@@ -1,0 +1,123 @@
+//! Verification beside threads that put, delete, make and drop: nothing is reported of a sound database, and they get on.
+//!
+//! `TERRACE_RUNS` says how many verifications; what the threads do follows from seeds, how they meet does not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use terrace::{Db, Durability, Error, MemoryDirectory, Result};
+
+const KEYS: u32 = 2000;
+/// A verification is to meet a good many changes.
+const COMMITS_PER_RUN: u64 = 30;
+
+/// Tells the others to stop when one of them has failed.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+fn value(random: &mut SmallRng) -> Vec<u8> {
+    let length = match random.random_range(0..20) {
+        0..15 => random.random_range(0..600),
+        15..19 => random.random_range(2000..12_000),
+        _ => random.random_range(20_000..200_000),
+    };
+    vec![random.random_range(0..=255); length]
+}
+
+fn work(db: &Db, random: &mut SmallRng) -> Result<()> {
+    let table = db.open_or_create_table(["a", "b", "c"][random.random_range(0..3)])?;
+    let key = random.random_range(0..KEYS);
+    match random.random_range(0..200) {
+        0..110 => table.put(key.to_be_bytes(), value(random))?,
+        110..150 => _ = table.delete(key.to_be_bytes())?,
+        150..170 => {
+            let mut transaction = db.begin();
+            for key in key..KEYS.min(key + 40) {
+                transaction.delete(&table, key.to_be_bytes())?;
+            }
+            transaction.commit()?;
+        }
+        170..198 => {
+            let mut transaction = db.begin();
+            for _ in 0..4 {
+                let key = random.random_range(0..KEYS);
+                transaction.put(&table, key.to_be_bytes(), value(random))?;
+            }
+            if random.random_range(0..4) > 0 {
+                transaction.commit()?;
+            }
+        }
+        198 => db.drop_table(["a", "b", "c"][random.random_range(0..3)])?,
+        _ => {
+            db.create_table("temporary")?.put("k", value(random))?;
+            db.drop_table("temporary")?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn threads_that_change_everything_are_no_damage() {
+    let runs = std::env::var("TERRACE_RUNS").map_or(100, |runs| runs.parse::<u64>().unwrap());
+    let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(6 << 20).log_max(4 << 20);
+    let db = builder.durability(Durability::Buffered).open("").unwrap();
+    let (done, commits) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let (db, done, commits) = (&db, &done, &commits);
+            scope.spawn(move || {
+                let _stop = Stop(done);
+                let mut random = SmallRng::seed_from_u64(seed);
+                while !done.load(Relaxed) {
+                    match work(db, &mut random) {
+                        Ok(()) => _ = commits.fetch_add(1, Relaxed),
+                        Err(Error::Conflict | Error::TableNotFound(_) | Error::TableExists(_)) => {}
+                        Err(error) => panic!("seed {seed}: {error}"),
+                    }
+                }
+            });
+        }
+        let _stop = Stop(&done);
+        for run in 0..runs {
+            let before = commits.load(Relaxed);
+            while commits.load(Relaxed) < before + COMMITS_PER_RUN && !done.load(Relaxed) {
+                std::thread::yield_now();
+            }
+            let report = db.verify().unwrap();
+            assert_eq!(report.errors, [], "run {run}");
+            assert!(report.pages_checked > 0);
+        }
+        let (first, second) = (scope.spawn(|| db.verify().unwrap()), db.verify().unwrap());
+        assert_eq!((first.join().unwrap().errors, second.errors), (vec![], vec![]), "two at a time");
+    });
+    println!("{runs} verifications beside {} commits", commits.load(Relaxed));
+    assert_eq!(db.verify().unwrap().errors, []);
+}
+
+#[test]
+fn a_transaction_that_runs_alone_may_verify() {
+    let db = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(4 << 20).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    let mut attempts = 0;
+    db.update(|transaction| {
+        attempts += 1;
+        transaction.get(&table, "k")?;
+        if attempts <= 16 {
+            // Somebody else is always faster, until nobody may be.
+            table.put("k", [attempts])?;
+        } else {
+            assert_eq!(db.verify()?.errors, []);
+        }
+        transaction.put(&table, "k", "mine")
+    })
+    .unwrap();
+    assert_eq!((attempts, table.get("k").unwrap().unwrap()), (17, b"mine".to_vec()));
+    assert!(matches!(db.verify_at(0), Err(Error::Config(_))));
+}
