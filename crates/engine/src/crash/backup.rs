@@ -75,8 +75,13 @@ fn judge(pool: &Pool, model: &mut Model, end: Option<Lsn>) -> Result<(), String>
 fn run(plan: Plan) -> Result<Outcome, String> {
     let disk = SimulatedDisk::new(plan.seed);
     create(&disk, &plan.sizes);
-    let state =
-        State { model: Model::default(), random: Random(plan.seed), aligned: false, open_max: plan.open_max };
+    let state = State {
+        model: Model::default(),
+        random: Random(plan.seed),
+        aligned: false,
+        open_max: plan.open_max,
+        resizes: plan.resizes,
+    };
     let script: Script = Rc::new(RefCell::new(state));
     let pool = recover(&disk, &plan).map_err(|error| error.to_string())?;
     meanwhile::play(Some(meanwhile::follow(script.clone())));
