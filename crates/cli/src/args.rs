@@ -46,8 +46,14 @@ pub enum Command {
     Scan(ScanArgs),
     /// Show what a database holds and how much room it takes
     Stat(StatArgs),
-    /// Check every page and entry of a database; exit code 3 when something is damaged
+    /// Check every page and entry of a database, or of a backup; exit code 3 when something is damaged
     Verify(DatabaseArgs),
+    /// Copy a database to a directory that is empty or does not exist
+    Backup(BackupArgs),
+    /// Make a database of a backup, open it and check all of it
+    Restore(RestoreArgs),
+    /// Save what is whole in a damaged database into a new one; exit code 3 when something is lost
+    Repair(RepairArgs),
     /// Show what this machine has: NUMA nodes with measured speed, DAX devices, the disk
     Devices(DevicesArgs),
 }
@@ -365,6 +371,36 @@ pub struct ScanArgs {
     /// At most this many entries
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
+}
+
+/// `terrace backup`
+#[derive(Args, Clone, Debug)]
+pub struct BackupArgs {
+    #[command(flatten)]
+    pub from: DatabaseArgs,
+    /// The directory of the backup, empty or not there yet
+    #[arg(value_name = "DEST")]
+    pub destination: PathBuf,
+}
+
+/// `terrace restore`
+#[derive(Args, Clone, Debug)]
+pub struct RestoreArgs {
+    /// The directory of the backup
+    #[arg(value_name = "SRC")]
+    pub source: PathBuf,
+    #[command(flatten)]
+    pub to: DatabaseArgs,
+}
+
+/// `terrace repair`
+#[derive(Args, Clone, Debug)]
+pub struct RepairArgs {
+    #[command(flatten)]
+    pub from: DatabaseArgs,
+    /// The directory of the new database, empty or not there yet
+    #[arg(value_name = "DEST")]
+    pub destination: PathBuf,
 }
 
 /// `terrace devices`

@@ -1,5 +1,6 @@
 //! One file per command. Each has a `run` that takes the parsed flags and, where it needs a database, an [`Opener`].
 
+mod backup;
 mod bench;
 mod compare;
 mod demo;
@@ -8,6 +9,8 @@ mod dump;
 mod entries;
 mod get_many;
 mod load;
+mod repair;
+mod restore;
 mod stat;
 mod verify;
 
@@ -43,6 +46,9 @@ fn dispatch(command: Command, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         Command::Scan(args) => entries::scan(&args, opener, output),
         Command::Stat(args) => stat::run(&args, opener, output),
         Command::Verify(args) => verify::run(&args, opener, output),
+        Command::Backup(args) => backup::run(&args, opener, output),
+        Command::Repair(args) => repair::run(&args, output),
+        Command::Restore(args) => restore::run(&args, opener, output),
         Command::Devices(args) => devices::run(&args, output),
     }
 }

@@ -5,13 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::path::Path;
 use std::sync::Arc;
 
-use terrace::{Db, Error, MemoryDirectory, Stats, Table, TableStats, Transaction, WriteBatch};
+use terrace::{
+    Backup, Builder, Db, Error, MemoryDirectory, Stats, Table, TableStats, Transaction, WriteBatch,
+};
 
 use crate::failure::{Failure, Outcome};
 use crate::store::{
-    Access, Counters, Damage, Database, Durability, Ending, Opener, Settings, Stat, Store, TableStat,
+    Access, Copied, Counters, Damage, Database, Durability, Ending, Opener, Settings, Stat, Store, TableStat,
     Verification, Visit,
 };
 use crate::units::show_size;
@@ -28,17 +31,8 @@ impl Opener for Engine {
         // The seed is the workloads'. A database is never seeded: its identity keeps its files from being mixed up with
         // another's.
         let open = |read_only: bool| {
-            let mut builder =
-                Db::builder().create(settings.create).read_only(read_only).durability(durability);
-            if let Some(bytes) = settings.dram_bytes {
-                builder = builder.dram(bytes);
-            }
-            if let Some(bytes) = settings.page_bytes {
-                builder = builder.page_size(bytes);
-            }
-            if let Some(bytes) = settings.log_bytes_max {
-                builder = builder.log_max(bytes);
-            }
+            let builder = Db::builder().create(settings.create).read_only(read_only).durability(durability);
+            let builder = with_sizes(builder, settings);
             match &settings.store {
                 Some(path) => builder.open(path),
                 None => builder.directory(Arc::new(MemoryDirectory::new())).open(""),
@@ -52,6 +46,52 @@ impl Opener for Engine {
         let files = if settings.store.is_some() { "as given" } else { "none, all in memory" };
         Ok(Box::new(Opened { db, durability, durability_name: settings.durability.name(), files }))
     }
+}
+
+/// A builder with the sizes that are given.
+fn with_sizes(mut builder: Builder, settings: &Settings) -> Builder {
+    if let Some(bytes) = settings.dram_bytes {
+        builder = builder.dram(bytes);
+    }
+    if let Some(bytes) = settings.page_bytes {
+        builder = builder.page_size(bytes);
+    }
+    if let Some(bytes) = settings.log_bytes_max {
+        builder = builder.log_max(bytes);
+    }
+    builder
+}
+
+/// Checks what is in the directory `path`, if that is a backup.
+pub fn check_backup(path: &Path) -> Outcome<Option<Verification>> {
+    match Backup::is_at(path) {
+        true => Ok(Some(verification(Backup::open(path)?.check()?))),
+        false => Ok(None),
+    }
+}
+
+/// Saves what is whole in the database `source` into a new one.
+pub fn repair(settings: &Settings, source: &Path, target: &Path) -> Outcome<terrace::RepairReport> {
+    Ok(with_sizes(Db::builder(), settings).repair(source, target)?)
+}
+
+/// Makes a database of a backup.
+pub fn restore(source: &Path, target: &Path) -> Outcome<Copied> {
+    Ok(copied(Backup::open(source)?.restore(target)?))
+}
+
+fn verification(report: terrace::VerifyReport) -> Verification {
+    let damage = |error: terrace::Damage| Damage { file: error.file, page: error.page, what: error.what };
+    Verification {
+        pages_checked: report.pages_checked,
+        entries_checked: report.entries_checked,
+        errors: report.errors.into_iter().map(damage).collect(),
+    }
+}
+
+fn copied(report: terrace::BackupReport) -> Copied {
+    let terrace::BackupReport { pages, page_file_bytes, log_bytes, .. } = report;
+    Copied { pages, page_file_bytes, log_bytes }
 }
 
 struct Opened {
@@ -99,13 +139,11 @@ impl Database for Opened {
     }
 
     fn verify(&self) -> Outcome<Verification> {
-        let report = self.db.verify()?;
-        let damage = |error: terrace::Damage| Damage { file: error.file, page: error.page, what: error.what };
-        Ok(Verification {
-            pages_checked: report.pages_checked,
-            entries_checked: report.entries_checked,
-            errors: report.errors.into_iter().map(damage).collect(),
-        })
+        Ok(verification(self.db.verify()?))
+    }
+
+    fn backup(&self, destination: &Path) -> Outcome<Copied> {
+        Ok(copied(self.db.backup(destination)?))
     }
 
     fn settings(&self) -> BTreeMap<&'static str, String> {

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -84,6 +85,10 @@ pub trait Database: Send + Sync {
     /// Checks every page and entry, likewise.
     fn verify(&self) -> Outcome<Verification> {
         Err(Failure::Work("this engine is measured only; use its own tools to check its files".to_owned()))
+    }
+    /// Copies it to a directory while it is used, likewise.
+    fn backup(&self, _destination: &Path) -> Outcome<Copied> {
+        Err(Failure::Work("this engine is measured only; use its own tools to copy its files".to_owned()))
     }
     /// The settings it runs with, in the engine's own words, and its version: told with every measurement.
     fn settings(&self) -> BTreeMap<&'static str, String> {
@@ -261,6 +266,17 @@ pub struct Damage {
     pub page: Option<u64>,
     /// What did not hold.
     pub what: String,
+}
+
+/// What `terrace backup` or `terrace restore` copied.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Copied {
+    /// Pages.
+    pub pages: u64,
+    /// Bytes of the page file written.
+    pub page_file_bytes: u64,
+    /// Bytes of log.
+    pub log_bytes: u64,
 }
 
 #[cfg(test)]

@@ -19,6 +19,9 @@
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
 //! | `census.rs`     | which pages a verification has met, and which were changed meanwhile  |
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
+//! | `backup.rs`     | copying a database that is used, and reading the copy back            |
+//! | `backup/`       | its parts                                                            |
+//! | `salvage.rs`    | making a pool of what is whole in a damaged database                 |
 //! | `create.rs`     | the files a pool lives on, and how they begin                        |
 //! | `recovery.rs`   | from superblock and log to a pool that is as it was                  |
 //! | `recovery/`     | its steps: analysis, assembly, redo, undo                            |
@@ -26,6 +29,7 @@
 #[cfg(test)]
 mod audit;
 pub(crate) mod backoff;
+pub(crate) mod backup;
 mod batch;
 pub(crate) mod census;
 mod change;
@@ -40,6 +44,7 @@ mod mapping;
 mod pool;
 mod recovery;
 mod resize;
+pub(crate) mod salvage;
 mod stats;
 mod sweep;
 mod table;

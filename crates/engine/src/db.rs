@@ -12,6 +12,7 @@
 //! | `swap.rs`        | changing a key depending on its value                                  |
 //! | `transaction.rs` | several operations as one                                              |
 //! | `batch.rs`       | several writes as one                                                  |
+//! | `backup.rs`      | copying it while it is used, and making a database of the copy         |
 //! | `snapshot.rs`    | reading at one moment                                                  |
 //! | `named.rs`       | snapshots that have names                                              |
 //! | `read.rs`        | finding what counts for a key, now and at a time                       |
@@ -23,8 +24,10 @@
 //! | `large.rs`       | writing large values                                                   |
 //! | `garbage.rs`     | pages that belong to nobody                                            |
 //! | `verify.rs`      | whether everything is what it should be                                |
+//! | `repair.rs`      | a new database of what is whole in a damaged one                       |
 //! | `overlay.rs`     | reading without writing                                                |
 
+pub(crate) mod backup;
 pub(crate) mod batch;
 pub(crate) mod budget;
 pub(crate) mod catalog;
@@ -39,6 +42,7 @@ pub(crate) mod open;
 pub(crate) mod overlay;
 pub(crate) mod range;
 pub(crate) mod read;
+pub(crate) mod repair;
 pub(crate) mod scan;
 pub(crate) mod single;
 pub(crate) mod snapshot;

@@ -19,7 +19,10 @@ pub enum Error {
         source: io::Error,
     },
     /// Stored bytes are not what was written.
-    #[error("{file} is damaged{}: {what}; run `terrace verify`, then restore a backup", page_of(page))]
+    #[error(
+        "{file} is damaged{}: {what}; run `terrace verify`, then restore a backup or save the rest with `terrace repair`",
+        page_of(page)
+    )]
     Corrupt {
         /// The file's path or device name.
         file: String,

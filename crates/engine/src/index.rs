@@ -61,6 +61,12 @@ pub(crate) fn check_page(page: &[u8]) -> Result<(), String> {
     check::check(page)
 }
 
+/// Entries of a sound page that is a leaf; of any other none.
+pub(crate) fn leaf_entries(page: &[u8]) -> u64 {
+    let node = node::Node::new(page);
+    if node.is_leaf() { node.count() as u64 } else { 0 }
+}
+
 #[cfg(test)]
 mod get_many_tests;
 #[cfg(test)]

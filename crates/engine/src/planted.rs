@@ -59,6 +59,14 @@ pub enum Bug {
     ReadOwnStaleVersion,
     /// Range reads are validated without looking for foreign keys in flight.
     NoRangeCheck,
+    /// A backup lets the log be cut past where its own begins.
+    BackupCutsLog,
+    /// A backup copies no page again that was written back while it ran.
+    BackupSkipsChangedPages,
+    /// A backup's log ends where the log ended before the last images were copied.
+    BackupEndsLogEarly,
+    /// Places that a backup is about to read are freed and used again.
+    BackupReadsFreedPlaces,
     /// Pages come into being and are freed without a verification that runs being told.
     RenewalUntold,
     /// Values and tables change hands without a verification that runs being told.
@@ -67,7 +75,7 @@ pub enum Bug {
 
 impl Bug {
     /// Every planted bug, in the order of the list in docs/testing.md.
-    pub const ALL: [Bug; 28] = [
+    pub const ALL: [Bug; 32] = [
         Bug::SkipLogSync,
         Bug::SkipStoreSync,
         Bug::AcknowledgeBeforeFlush,
@@ -94,6 +102,10 @@ impl Bug {
         Bug::LoseEvictionWrite,
         Bug::ReadOwnStaleVersion,
         Bug::NoRangeCheck,
+        Bug::BackupCutsLog,
+        Bug::BackupSkipsChangedPages,
+        Bug::BackupEndsLogEarly,
+        Bug::BackupReadsFreedPlaces,
         Bug::RenewalUntold,
         Bug::PassingUntold,
     ];

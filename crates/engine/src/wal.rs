@@ -30,6 +30,7 @@
 //! tickets in `tickets.rs`. Nothing is called out to from under either.
 
 mod buffer;
+mod copy;
 mod failure;
 mod flush;
 mod layout;
@@ -49,6 +50,7 @@ use std::time::{Duration, Instant};
 
 use terrace_block::{AlignedBuffer, BlockDevice};
 
+pub(crate) use copy::{LogCopy, geometry_for};
 pub(crate) use layout::{Geometry, LogHeader, read_header, write_header};
 pub(crate) use parse::{Change, RecordView};
 pub(crate) use record::{
@@ -290,6 +292,15 @@ impl Wal {
     /// How long each write of the log took until it was durable.
     pub(crate) fn write_latency(&self) -> Latency {
         self.flusher.latency()
+    }
+
+    /// Reads the records from `from`, where one begins. The caller sees to it that they stay in the log meanwhile, and
+    /// stops at a place up to which they were durable before.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub(crate) fn scan(&self, from: Lsn, rule: EpochRule) -> Result<LogScan> {
+        LogScan::new(self.flusher.device(), self.geometry, from, rule)
     }
 
     /// The end of everything durable.

@@ -300,6 +300,7 @@ impl Pool {
         }
         cut = cut.min(upkeep.mapping.oldest_dirty_block());
         cut = cut.min(Lsn(self.recovery_floor.load(Relaxed)));
+        cut = cut.min(upkeep.backup.as_ref().map_or(cut, |backup| backup.floor));
         cut.max(self.wal.cut())
     }
 }

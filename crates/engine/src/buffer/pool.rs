@@ -337,21 +337,10 @@ impl Pool {
 
     /// Holds an image that was read against everything that vouches for it.
     pub(super) fn vouch(&self, id: PageId, mapped: Mapped, buffer: &[u8]) -> Result<()> {
-        let offset = mapped.place().expect("only pages with an image are read") * self.page_bytes as u64;
-        let file = self.device.name();
-        let damaged =
-            |what: &str| Err(Error::corrupt(file, Some(id.0), format!("{what} (byte {offset} of the file)")));
-        let (checksum, holds) = page::checksum(buffer);
-        if !holds {
-            return damaged("its checksum does not hold");
-        }
-        if page::page_id(buffer) != id {
-            return damaged("another page's image is in its place");
-        }
-        if !mapped.vouches_for(checksum) {
-            return damaged("an older image is in its place, a write was lost");
-        }
-        Ok(())
+        page::vouch(buffer, id, mapped).map(drop).map_err(|what| {
+            let offset = mapped.place().expect("only pages with an image are read") * self.page_bytes as u64;
+            Error::corrupt(self.device.name(), Some(id.0), format!("{what} (byte {offset} of the file)"))
+        })
     }
 
     /// An aligned buffer of one page for this thread.

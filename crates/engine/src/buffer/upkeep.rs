@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use terrace_block::AlignedBuffer;
 
+use super::backup::BackupHold;
 use super::mapping::Mapping;
 use super::pool::{Event, Pool};
 use super::stats::Cause;
 use super::table::Location;
 use crate::error::{Error, Result};
-use crate::ids::Lsn;
+use crate::ids::{Lsn, PageId};
 use crate::store::place::Mapped;
 use crate::store::superblock::{Slots, Superblock};
 use crate::wal::{Class, Reservation};
@@ -44,6 +45,17 @@ pub(crate) struct Upkeep {
     pub(super) frames_taken: u64,
     /// Why dirty pages are being written just now.
     pub(super) cause: Cause,
+    /// What a backup under way wants to know, and to be left.
+    pub(super) backup: Option<BackupHold>,
+}
+
+impl Upkeep {
+    /// The durable image of `page` is another one now, or there is none any more.
+    pub(super) fn note_image(&mut self, page: PageId) {
+        if let Some(backup) = &mut self.backup {
+            backup.changed.insert(page);
+        }
+    }
 }
 
 impl Pool {
@@ -102,6 +114,7 @@ impl Pool {
             None => self.space.ungrant(1),
         }
         upkeep.mapping.dirty(event.page, event.lsn);
+        upkeep.note_image(event.page);
         self.ids.lock().free.push(event.page.0);
     }
 
@@ -278,7 +291,10 @@ impl Pool {
         if bytes > most {
             return Err(Error::TransactionTooLarge { bytes, max: most });
         }
-        for _ in 0..LOG_WAITS_MAX {
+        for wait in 0..LOG_WAITS_MAX {
+            if wait == LOG_WAITS_MAX / 2 {
+                self.give_up_backup();
+            }
             if let Some(reservation) = self.wal.reserve(bytes, Class::Commit) {
                 return Ok(reservation);
             }

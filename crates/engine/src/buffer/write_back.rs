@@ -229,6 +229,7 @@ impl Pool {
             None => self.space.ungrant(1),
         }
         upkeep.mapping.dirty(image.id, lsn);
+        upkeep.note_image(image.id);
     }
 
     fn try_put_in_force(&self, entry: Entry<'_>, mapped: Mapped) -> Option<Mapped> {

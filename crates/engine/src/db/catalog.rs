@@ -29,7 +29,7 @@ const NAME_BYTES_MAX: usize = 255;
 /// The key of the next table's id.
 const NEXT_ID: &[u8] = b"";
 /// No name is below this, and no other key above.
-const FIRST_NAME: &[u8] = &[1];
+pub(super) const FIRST_NAME: &[u8] = &[1];
 
 /// Where a table is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Place {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (id, root) = bytes.split_first_chunk::<8>()?;
         Some(Place {
             id: TableId(u64::from_le_bytes(*id)),

@@ -149,6 +149,8 @@ pub(crate) struct Core {
     pub(crate) lock: Mutex<Option<Box<dyn Send + Sync>>>,
     pub(crate) collector: Collector,
     pub(crate) lookups: Lookups,
+    /// Held while a backup is made: there is one at a time.
+    pub(crate) backups: Mutex<()>,
 }
 
 impl std::fmt::Debug for Core {

@@ -75,6 +75,11 @@ impl GarbageKey {
     }
 }
 
+/// The root of the table that an entry with this key stands for, if it is one of a table.
+pub(crate) fn table_root(key: &[u8]) -> Option<PageId> {
+    GarbageKey::parse(key).filter(|(kind, _)| *kind == TABLE).map(|(_, root)| root)
+}
+
 /// What a committing transaction does to the garbage tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transfer {

@@ -26,6 +26,7 @@ use rand::{RngExt, SeedableRng};
 use terrace_block::{Directory, FileDirectory, LockError, OpenMode, Sharing};
 
 use super::Db;
+use super::backup::Backup;
 use super::budget::Budget;
 use super::core::{
     CATALOG, CATALOG_ROOT, Core, Counters, FIRST_TABLE, GARBAGE_ROOT, Settings, Shared, TableState,
@@ -54,14 +55,14 @@ use crate::wal::{ALLOCATES, RecordBuilder, change_kind};
 pub(crate) const PAGES: &str = "pages.terrace";
 /// The log.
 pub(crate) const LOG: &str = "log.terrace";
-const LOCK: &str = "lock";
-const NEW_PAGES: &str = "pages.new";
-const NEW_LOG: &str = "log.new";
+pub(crate) const LOCK: &str = "lock";
+pub(crate) const NEW_PAGES: &str = "pages.new";
+pub(crate) const NEW_LOG: &str = "log.new";
 /// Ids the page table has addresses for: 4 TiB of 16 KiB pages.
-const PAGES_MAX: u64 = 1 << 28;
+pub(crate) const PAGES_MAX: u64 = 1 << 28;
 
 /// What keeps others out, or makes them read only, until it is dropped.
-type Lock = Box<dyn Send + Sync>;
+pub(crate) type Lock = Box<dyn Send + Sync>;
 
 /// Opens or creates the database that `builder` describes.
 pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
@@ -75,6 +76,10 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     };
     let name = directory.name();
     let there = || exists(&*directory, PAGES);
+    if !there()? && Backup::is_in(&*directory)? {
+        let what = "it holds a backup; make a database of it with `terrace restore`".to_owned();
+        return Err(Error::NotADatabase { path: name, what });
+    }
     if !may_create && !there()? {
         let what = format!("it holds no {PAGES}");
         return Err(Error::NotADatabase { path: name, what });
@@ -226,6 +231,7 @@ fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lo
         settings,
         lock: Mutex::new(Some(lock)),
         collector: Default::default(),
+        backups: Mutex::default(),
         lookups: Default::default(),
     };
     core.load_counts()?;
@@ -246,7 +252,7 @@ fn old_versions(pool: &Pool, settings: &Settings, split: Split) -> Room {
     Room { chains: split.lock_slots, bytes_max, bytes_reserved, entry_bytes_max }
 }
 
-fn open_directory(path: &Path, create: bool) -> Result<Arc<dyn Directory>> {
+pub(crate) fn open_directory(path: &Path, create: bool) -> Result<Arc<dyn Directory>> {
     let opened = if create { FileDirectory::create(path) } else { FileDirectory::open(path) };
     match opened {
         Ok(directory) => Ok(Arc::new(directory)),
@@ -263,21 +269,21 @@ fn open_directory(path: &Path, create: bool) -> Result<Arc<dyn Directory>> {
     }
 }
 
-fn exists(directory: &dyn Directory, file: &str) -> Result<bool> {
+pub(crate) fn exists(directory: &dyn Directory, file: &str) -> Result<bool> {
     directory.exists(file).map_err(|source| Error::io("look for", &within(directory, file), None, source))
 }
 
-fn within(directory: &dyn Directory, file: &str) -> String {
+pub(crate) fn within(directory: &dyn Directory, file: &str) -> String {
     format!("{}/{file}", directory.name())
 }
 
 /// Takes the lock file, which says whose the database is.
-fn own(directory: &dyn Directory) -> Result<Lock> {
+pub(crate) fn own(directory: &dyn Directory) -> Result<Lock> {
     directory.lock(LOCK).map_err(|error| refused(directory, LOCK, error))
 }
 
 /// Takes the page file, alone or with others that read.
-fn hold(directory: &dyn Directory, sharing: Sharing) -> Result<Lock> {
+pub(crate) fn hold(directory: &dyn Directory, sharing: Sharing) -> Result<Lock> {
     directory.lock_existing(PAGES, sharing).map_err(|error| match error {
         LockError::Busy { .. } if sharing == Sharing::Shared => {
             Error::Busy { path: directory.name(), owner_process: directory.lock_owner(LOCK) }

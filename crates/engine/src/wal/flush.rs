@@ -84,6 +84,11 @@ impl Flusher {
         }
     }
 
+    /// What it writes to.
+    pub(super) fn device(&self) -> Arc<dyn BlockDevice> {
+        Arc::clone(&self.device)
+    }
+
     /// Returns when everything below `to` is durable.
     ///
     /// # Errors
