@@ -46,7 +46,7 @@ pub enum Command {
     /// Print the entries of a table in key order
     Scan(ScanArgs),
     /// Show what a database holds and how much room it takes
-    Stat(DatabaseArgs),
+    Stat(StatArgs),
     /// Check every page and entry of a database; exit code 3 when something is damaged
     Verify(DatabaseArgs),
     /// Show what this machine has: NUMA nodes with measured speed, DAX devices, the disk
@@ -138,6 +138,16 @@ impl DatabaseArgs {
     pub fn read(&self) -> Settings {
         Settings { read_only: true, ..self.write() }
     }
+}
+
+/// `terrace stat`
+#[derive(Args, Clone, Debug)]
+pub struct StatArgs {
+    #[command(flatten)]
+    pub of: DatabaseArgs,
+    /// Print everything that is counted, as text for Prometheus
+    #[arg(long, conflicts_with = "json")]
+    pub prometheus: bool,
 }
 
 /// `terrace demo`

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrace::{Db, Error, MemoryDirectory, Stats, Table, Transaction, WriteBatch};
+use terrace::{Db, Error, MemoryDirectory, Stats, Table, TableStats, Transaction, WriteBatch};
 
 use crate::failure::{Failure, Outcome};
 use crate::store::{
@@ -75,12 +75,14 @@ impl Database for Opened {
     }
 
     fn stat(&self) -> Outcome<Stat> {
-        let stats = self.db.stats();
-        let mut tables = Vec::new();
-        for name in self.db.table_names()? {
-            let table = self.db.open_table(&name)?;
-            tables.push(TableStat { name, entries: table.len()?, pages: Some(table.pages()?) });
-        }
+        let (stats, tables) = (self.db.stats(), self.db.table_stats()?);
+        let prometheus = stats.prometheus(&tables);
+        let table = |table: TableStats| TableStat {
+            name: table.name,
+            entries: table.entries,
+            pages: Some(table.pages),
+        };
+        let tables = tables.into_iter().map(table).collect();
         Ok(Stat {
             format: stats.format,
             tables,
@@ -91,6 +93,7 @@ impl Database for Opened {
             log_bytes: stats.log_tail.saturating_sub(stats.log_cut),
             last_checkpoint_lsn: stats.log_cut,
             budget_bytes: stats.budget_bytes,
+            prometheus,
         })
     }
 
@@ -200,7 +203,7 @@ fn counters(stats: &Stats) -> Counters {
         store_to_dram: stats.faults,
         dram_to_store: stats.images_written,
         aborts: stats.conflicts,
-        stalls: vec![("frames".to_owned(), stats.frame_waits), ("log".to_owned(), stats.log_waits)],
+        stalls: stats.stalls.by_reason().map(|(reason, count)| (reason.to_owned(), count)).collect(),
     }
 }
 

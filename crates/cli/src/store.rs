@@ -211,6 +211,9 @@ pub struct Stat {
     pub last_checkpoint_lsn: u64,
     /// Bytes of memory the engine allows itself.
     pub budget_bytes: u64,
+    /// All of what the engine counts, as text for Prometheus.
+    #[serde(skip)]
+    pub prometheus: String,
 }
 
 /// One table in [`Stat`].

@@ -9,7 +9,7 @@
 //! | staging           | 1/64, at least eight pages, at most 2 MiB                  | as it was               |
 //! | old versions      | 1/16, or what `old_version_bytes_max` says                 | a new limit; see below  |
 //! | locks, clock      | 1/256 and 1/512                                            | as they were            |
-//! | snapshots, gate   | about 100 KiB of slots, one line each                      | as they were            |
+//! | snapshots, gate, statistics | about 160 KiB of slots, one line each             | as they were            |
 //! | read buffers      | four pages for each of four threads                        | an estimate, as it was  |
 //! | page table        | 1/48, or 18 bytes for each page the file has room for      | it grows by itself      |
 //! | frames            | the rest; 64 bytes of header each                          | the rest                |
@@ -292,8 +292,8 @@ pub(crate) fn overlay_bytes(total: u64, log_has_changes: bool) -> u64 {
     }
 }
 
-/// Bytes of slots for snapshots, gate, keys in flight, shards, tickets: each on lines of its own.
-const SLOT_BYTES: u64 = 128 << 10;
+/// Bytes of slots for snapshots, gate, keys in flight, shards, tickets, counters: each on lines of its own.
+const SLOT_BYTES: u64 = 192 << 10;
 const READ_BUFFER_PAGES: u64 = 16;
 /// A batch of a large value is one record, of sixteen pages.
 const LOG_BUFFER_PAGES_MIN: u64 = 32;

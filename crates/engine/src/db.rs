@@ -54,7 +54,7 @@ use self::table::Table;
 use self::transaction::Transaction;
 use crate::config::{Builder, Durability};
 use crate::error::{Error, Result};
-use crate::stats::{Stats, VerifyReport};
+use crate::stats::{Stats, TableStats, VerifyReport};
 use crate::txn::gate::MAX_RETRIES;
 
 /// The longest pause before a transaction runs again, in microseconds; it doubles from one attempt to the next.
@@ -291,6 +291,21 @@ impl Db {
     /// What the database has done and what it takes.
     pub fn stats(&self) -> Stats {
         Stats::of(&self.shared)
+    }
+
+    /// What there is in each table, sorted by name. Looks at every leaf.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
+    pub fn table_stats(&self) -> Result<Vec<TableStats>> {
+        let names = self.table_names()?;
+        let of = |name: String| match self.open_table(&name) {
+            Ok(table) => Ok(Some(TableStats { entries: table.len()?, pages: table.pages()?, name })),
+            // Dropped meanwhile.
+            Err(Error::TableNotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        };
+        names.into_iter().filter_map(|name| of(name).transpose()).collect()
     }
 
     /// Checks everything: every image in the page file against its checksum, every tree, every large value, and

@@ -79,7 +79,8 @@ pub enum Error {
     },
     /// The database was written by another format version.
     #[error(
-        "{file} has format version {found}, this build reads version {supported}; use a matching release"
+        "{file} has format version {found}, this build reads version {supported}; {}",
+        other_release(*found, *supported)
     )]
     Version {
         /// The file that says so.
@@ -149,6 +150,13 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
+}
+
+fn other_release(found: u32, supported: u32) -> &'static str {
+    match found > supported {
+        true => "use the newer release that wrote it, or a later one",
+        false => "dump its tables with the older release that wrote it, and load them with this one",
+    }
 }
 
 fn at(offset: &Option<u64>) -> String {

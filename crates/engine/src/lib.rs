@@ -60,9 +60,14 @@ pub use db::table::Table;
 pub use db::transaction::{Savepoint, Transaction};
 pub use error::{Error, Result};
 pub use ids::{Lsn, PageId, TableId, Timestamp};
-pub use stats::{Damage, Stats, VerifyReport};
+pub use stats::{
+    Bucket, Bypasses, Damage, GivenUp, Latency, Retries, Stalls, Stats, Sweeps, TableStats, VerifyReport,
+    WriteBacks,
+};
 pub use terrace_block::{Directory, FileDirectory, MemoryDirectory, SimulatedDisk};
 
+/// The version of the file format that this build reads and writes; `docs/format.md` says what it promises.
+pub const FORMAT_VERSION: u32 = store::superblock::FORMAT_VERSION;
 /// The longest key, in bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
 /// The longest value, in bytes.

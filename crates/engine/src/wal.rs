@@ -48,6 +48,8 @@ mod writer;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use terrace_block::{AlignedBuffer, BlockDevice};
 
@@ -64,6 +66,8 @@ pub(crate) use tickets::Ticket;
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
+use crate::stats::Latency;
+use crate::stats::histogram::Histogram;
 use group::Pace;
 
 /// The block the log is written in, and the size of its header.
@@ -125,6 +129,8 @@ pub(crate) struct WalStats {
     pub(crate) reserved: u64,
     /// Bytes it can hold.
     pub(crate) capacity: u64,
+    /// Times a record waited for room in the ring.
+    pub(crate) buffer_waits: u64,
 }
 
 /// The log. All calls take `&self`, from any thread.
@@ -136,6 +142,10 @@ pub(crate) struct Wal {
     geometry: Geometry,
     first: Lsn,
     bell: writer::Bell,
+    /// Times a record waited for room in the ring.
+    buffer_waits: AtomicU64,
+    /// From the append of a commit's last record until it may be acknowledged as durable.
+    commits: Histogram,
 }
 
 impl std::fmt::Debug for Wal {
@@ -201,6 +211,8 @@ impl Wal {
             geometry,
             first: tail,
             bell: writer::Bell::default(),
+            buffer_waits: AtomicU64::new(0),
+            commits: Histogram::default(),
         })
     }
 
@@ -245,11 +257,12 @@ impl Wal {
         };
         let appended = Appended { lsn: place.lsn(), end: place.end() };
         let sealed = record.seal(appended.lsn, self.ring.epoch());
-        if !place.has_room()
-            && let Err(error) = self.flusher.flush_to(place.room_needs(), Pace::Hurry)
-        {
-            place.abandon();
-            return Err(error);
+        if !place.has_room() {
+            self.buffer_waits.fetch_add(1, Relaxed);
+            if let Err(error) = self.flusher.flush_to(place.room_needs(), Pace::Hurry) {
+                place.abandon();
+                return Err(error);
+            }
         }
         place.fill(sealed);
         self.note_filled(appended.lsn.0, appended.end.0);
@@ -272,7 +285,24 @@ impl Wal {
         if planted(Bug::AcknowledgeBeforeFlush) {
             return Ok(());
         }
-        self.flusher.flush_to(to, Pace::Commit)
+        if self.durable() >= to {
+            self.commits.record(Duration::ZERO);
+            return Ok(());
+        }
+        let begun = Instant::now();
+        self.flusher.flush_to(to, Pace::Commit)?;
+        self.commits.record(begun.elapsed());
+        Ok(())
+    }
+
+    /// How long commits waited for the log.
+    pub(crate) fn commit_latency(&self) -> Latency {
+        self.commits.latency()
+    }
+
+    /// How long each write of the log took until it was durable.
+    pub(crate) fn write_latency(&self) -> Latency {
+        self.flusher.latency()
     }
 
     /// The end of everything durable.
@@ -338,6 +368,11 @@ impl Wal {
         self.ring.failure.set(reason);
     }
 
+    /// Ends the log: nothing more is appended or written. Not a failure, if there was none before.
+    pub(crate) fn close(&self, reason: &str) {
+        self.ring.failure.close(reason);
+    }
+
     /// After it has failed: returns when nothing is being written to it any more.
     pub(crate) fn wait_for_writes(&self) {
         self.flusher.wait_for_leader();
@@ -362,6 +397,7 @@ impl Wal {
             cut: self.cut(),
             reserved: self.space.reserved(),
             capacity: self.geometry.capacity(),
+            buffer_waits: self.buffer_waits.load(Relaxed),
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::pool::Pool;
+use super::stats::Cause;
 use super::table::Location;
 use super::upkeep::Upkeep;
 use super::write_back::{Image, places};
@@ -107,11 +108,14 @@ impl Pool {
     /// Dirty pages need a new image anyway; those latched just now are moved by a later visit. Unlike write-back, the
     /// cleaner may use the last segments: what it frees is worth more.
     fn write_dirty_elsewhere(&self, upkeep: &mut Upkeep, dirty: &[PageId]) -> Result<()> {
-        for batch in dirty.chunks(self.staging_pages(upkeep)) {
+        // Write-back may have called for this, and goes on afterwards.
+        let before = std::mem::replace(&mut upkeep.cause, Cause::Cleaner);
+        let written = dirty.chunks(self.staging_pages(upkeep)).try_for_each(|batch| {
             let runs = self.space.allocate_or_grow(batch.len() as u64, 0)?;
-            self.write_claimed(upkeep, batch, &runs)?;
-        }
-        Ok(())
+            self.write_claimed(upkeep, batch, &runs).map(drop)
+        });
+        upkeep.cause = before;
+        written
     }
 
     /// Reads the segment that starts at `first` and sorts what in it still counts.

@@ -41,7 +41,7 @@ impl<'p> ReadGuard<'p> {
     /// Whether everything read so far belongs to one version of the page.
     #[inline]
     pub(crate) fn validate(&self) -> Result<(), Stop> {
-        if self.entry.latch().validate(self.seen) { Ok(()) } else { Err(Stop::Restart) }
+        if self.entry.latch().validate(self.seen) { Ok(()) } else { Err(self.pool.changed()) }
     }
 
     /// Latches the page exclusively, if it is still at the version seen.
@@ -49,6 +49,7 @@ impl<'p> ReadGuard<'p> {
         if self.entry.latch().try_exclusive(self.seen) {
             Ok(WriteGuard::new(self.pool, self.id, self.entry, self.frame))
         } else {
+            self.pool.stats.refused.raise();
             Err(Stop::Restart)
         }
     }

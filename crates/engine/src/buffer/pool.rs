@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use terrace_block::{AlignedBuffer, BlockDevice};
@@ -179,6 +180,7 @@ impl Pool {
             if entry.latch().try_exclusive(seen) {
                 return Ok(WriteGuard::new(self, id, entry, frame));
             }
+            self.stats.refused.raise();
             backoff.wait();
         }
     }
@@ -214,7 +216,7 @@ impl Pool {
         loop {
             let seen = entry.latch().load();
             if seen.is_exclusive() {
-                backoff.wait();
+                self.wait_latched(&mut backoff);
                 continue;
             }
             match entry.location() {
@@ -233,13 +235,30 @@ impl Pool {
         }
     }
 
+    /// What was read from a page does not hold: it changed meanwhile.
+    #[cold]
+    pub(crate) fn changed(&self) -> Stop {
+        self.stats.changed.raise();
+        Stop::Restart
+    }
+
+    #[cold]
+    fn wait_latched(&self, backoff: &mut Backoff) {
+        if backoff.is_first() {
+            self.stats.latch_waits.raise();
+        }
+        backoff.wait();
+    }
+
     /// Brings `id` into a frame, unless it moved since `seen`; whether it did. Threads that want the same page wait at
     /// its latch, so the store is read once.
     #[cold]
     fn fault(&self, id: PageId, entry: Entry<'_>, seen: Word, mapped: Mapped) -> Result<bool> {
+        let begun = Instant::now();
         let frame = self.take_frame()?;
         if !entry.latch().try_exclusive(seen) {
             self.give_frame(frame);
+            self.stats.overtaken.raise();
             return Ok(false);
         }
         // The version held since `seen`, so the location is still the one that was read.
@@ -251,6 +270,7 @@ impl Pool {
                 entry.latch().unmark();
                 entry.latch().release_changed();
                 self.stats.faults.fetch_add(1, Relaxed);
+                self.stats.fault.record(begun.elapsed());
                 Ok(true)
             }
             Err(error) => {

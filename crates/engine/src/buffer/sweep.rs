@@ -145,16 +145,20 @@ impl Pool {
         let latch = entry.latch();
         let seen = latch.load();
         if seen.is_latched() {
+            self.stats.swept_busy.fetch_add(1, Relaxed);
             return Evicted::No;
         }
         if seen.is_marked() && !marked_too {
             latch.unmark();
+            self.stats.swept_used.fetch_add(1, Relaxed);
             return Evicted::No;
         }
         if (seen.is_dirty() || seen.is_claimed()) && !planted(Bug::LoseEvictionWrite) {
+            self.stats.swept_dirty.fetch_add(1, Relaxed);
             return Evicted::Dirty;
         }
         if !latch.try_exclusive(seen) {
+            self.stats.swept_busy.fetch_add(1, Relaxed);
             return Evicted::No;
         }
         // Dirty and claimed can have been set since `seen` without a new version; the latch has settled that now.
@@ -163,6 +167,7 @@ impl Pool {
         let clean = !now.is_dirty() && !now.is_claimed();
         if entry.location() != Location::Frame(frame) || !(clean || lost) {
             latch.release_unchanged();
+            self.stats.swept_busy.fetch_add(1, Relaxed);
             return Evicted::No;
         }
         latch.set_dirty(false);

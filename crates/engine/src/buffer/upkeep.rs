@@ -13,6 +13,7 @@ use terrace_block::AlignedBuffer;
 
 use super::mapping::Mapping;
 use super::pool::{Event, Pool};
+use super::stats::Cause;
 use super::table::Location;
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
@@ -41,6 +42,8 @@ pub(crate) struct Upkeep {
     pub(super) absorbed: Lsn,
     /// Frames taken when the write-back last ran ahead of the hand.
     pub(super) frames_taken: u64,
+    /// Why dirty pages are being written just now.
+    pub(super) cause: Cause,
 }
 
 impl Pool {
@@ -125,6 +128,7 @@ impl Pool {
             return Ok(());
         }
         upkeep.frames_taken = taken;
+        upkeep.cause = if urgent { Cause::Frames } else { Cause::Ahead };
         let count = self.frames.count();
         let hand = self.free.lock().hand;
         let reach = if urgent { count } else { (count / AHEAD_SHARE).max(64).min(count) };
@@ -176,6 +180,7 @@ impl Pool {
     /// log at half of its capacity by itself, which is not enough for a large reservation: being asked, it frees half of
     /// what is in use, again and again.
     pub(crate) fn wait_for_log_space(&self) -> Result<()> {
+        self.stats.log_waits.fetch_add(1, Relaxed);
         if self.works_inline() {
             return self.checkpoint_now(false);
         }
@@ -277,7 +282,6 @@ impl Pool {
             if let Some(reservation) = self.wal.reserve(bytes, Class::Commit) {
                 return Ok(reservation);
             }
-            self.stats.log_waits.fetch_add(1, Relaxed);
             self.wait_for_log_space()?;
         }
         Err(Error::Full {

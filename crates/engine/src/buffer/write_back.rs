@@ -47,6 +47,7 @@ impl Pool {
         let runs = match self.space.allocate(count, SPARE_SEGMENTS) {
             Some(runs) => runs,
             None => {
+                self.stats.segment_waits.fetch_add(1, Relaxed);
                 self.make_room(upkeep, count)?;
                 self.space.allocate_or_grow(count, SPARE_SEGMENTS)?
             }
@@ -67,7 +68,7 @@ impl Pool {
                 for (image, &place) in images.iter().zip(places) {
                     self.put_in_force(upkeep, image, Mapped::at(place, image.checksum), lsn);
                 }
-                self.stats.images_written.fetch_add(images.len() as u64, Relaxed);
+                self.stats.count_written(images.len(), upkeep.cause);
                 Ok(images.len())
             }
             Err(error) => {

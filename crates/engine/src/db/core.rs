@@ -97,7 +97,8 @@ pub(crate) struct Counters {
     pub(crate) conflicts: AtomicU64,
     pub(crate) alone: AtomicU64,
     pub(crate) versions_dropped: AtomicU64,
-    pub(crate) snapshots_given_up: AtomicU64,
+    pub(crate) given_up_for_age: AtomicU64,
+    pub(crate) given_up_for_memory: AtomicU64,
     pub(crate) losers_undone: AtomicU64,
     pub(crate) changes_redone: AtomicU64,
 }
@@ -183,11 +184,13 @@ impl Collector {
 pub(crate) struct Permits {
     free: Mutex<u32>,
     returned: Condvar,
+    /// How often somebody found none.
+    waits: AtomicU64,
 }
 
 impl Default for Permits {
     fn default() -> Self {
-        Permits { free: Mutex::new(CHAINS_MAX), returned: Condvar::new() }
+        Permits { free: Mutex::new(CHAINS_MAX), returned: Condvar::new(), waits: AtomicU64::new(0) }
     }
 }
 
@@ -198,11 +201,19 @@ pub(crate) struct Permit<'a>(&'a Permits);
 impl Permits {
     pub(crate) fn take(&self) -> Permit<'_> {
         let mut free = self.free.lock();
+        if *free == 0 {
+            self.waits.fetch_add(1, Relaxed);
+        }
         while *free == 0 {
             self.returned.wait(&mut free);
         }
         *free -= 1;
         Permit(self)
+    }
+
+    /// How often somebody found none.
+    pub(crate) fn waits(&self) -> u64 {
+        self.waits.load(Relaxed)
     }
 }
 
@@ -249,10 +260,17 @@ impl Core {
             }
             match self.snapshots.give_up_oldest() {
                 0 => break,
-                given_up => self.counters.snapshots_given_up.fetch_add(given_up as u64, Relaxed),
-            };
+                given_up => self.note_given_up(given_up, &self.counters.given_up_for_memory, "memory"),
+            }
         }
         self.garbage.add_values(freed);
+    }
+
+    fn note_given_up(&self, snapshots: usize, counter: &AtomicU64, reason: &str) {
+        if snapshots > 0 {
+            counter.fetch_add(snapshots as u64, Relaxed);
+            tracing::warn!(database = self.settings.name, snapshots, reason, "snapshots given up");
+        }
     }
 
     /// Drops the old versions that this thread has pushed and nobody can see; less than [`Core::collect`], and cheaper.
@@ -295,7 +313,7 @@ impl Core {
                 continue;
             }
             let given_up = self.snapshots.give_up_older_than(self.settings.snapshot_age_max);
-            self.counters.snapshots_given_up.fetch_add(given_up as u64, Relaxed);
+            self.note_given_up(given_up, &self.counters.given_up_for_age, "age");
             self.collect();
             let freed = self.free_garbage(64);
             // Told once, however often it is tried again.
@@ -312,12 +330,13 @@ impl Core {
     fn shut_down(&self) -> Result<()> {
         let outcome = if self.settings.read_only { Ok(()) } else { self.write_everything() };
         // Handles that are left must not write beside the next owner.
-        self.pool.wal().poison("the database has been closed");
+        self.pool.wal().close("the database has been closed");
         outcome
     }
 
     fn write_everything(&self) -> Result<()> {
         self.check()?;
+        self.pool.stats.closing.store(true, Relaxed);
         self.collect();
         self.pool.wal().flush_to(self.pool.wal().tail())?;
         self.pool.checkpoint_now(true)
@@ -399,6 +418,7 @@ impl Shared {
         // Only now may there be another owner: what was under way when the log was poisoned has ended too.
         self.core.pool.wait_for_writes();
         self.core.lock.lock().take();
+        tracing::info!(database = self.core.settings.name, cleanly = outcome.is_ok(), "closed");
         outcome
     }
 }

@@ -112,7 +112,7 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     if core.pool.mode() == Mode::Inline {
         core.free_garbage(usize::MAX)?;
     }
-    Ok(Db::new(Shared::start(core)?))
+    start(core)
 }
 
 /// Opens what only is to be read: recovers over a layer in memory.
@@ -146,7 +146,14 @@ fn open_read_only(
     }
     let split = Split { total: dram, overlay: bytes_max, ..split };
     let core = assemble(pool, settings(&builder, name)?, split, counters, lock)?;
-    Ok(Db::new(Shared::start(core)?))
+    start(core)
+}
+
+fn start(core: Core) -> Result<Db> {
+    let (database, read_only) = (core.settings.name.clone(), core.settings.read_only);
+    let db = Db::new(Shared::start(core)?);
+    tracing::info!(database, read_only, "opened");
+    Ok(db)
 }
 
 /// How `dram` bytes are split for the database in `files`, and what of them is the pool's.
@@ -174,7 +181,7 @@ fn shares(
 
 fn counters(log_end: Lsn, redone: u64, losers: usize) -> Counters {
     if redone > 0 || losers > 0 {
-        tracing::info!(%log_end, redone, losers, "the database is recovered");
+        tracing::info!(%log_end, changes_redone = redone, losers_undone = losers, "recovered");
     }
     let counters = Counters::default();
     counters.changes_redone.store(redone, Relaxed);

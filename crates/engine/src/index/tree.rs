@@ -173,7 +173,7 @@ impl Tree {
             }
             if here < level {
                 guard.validate()?;
-                return Err(Stop::Restart);
+                return Err(pool.changed());
             }
             let next = child(pool, &guard, node.child_at(seek.child_index(&node)))?;
             parent = Some((guard, here));

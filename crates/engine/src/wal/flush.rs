@@ -36,6 +36,8 @@ use super::{BLOCK, Geometry, block_floor};
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
+use crate::stats::Latency;
+use crate::stats::histogram::Histogram;
 
 /// Rounds up to this size go out as one write.
 const ASIDE_BYTES: u64 = 64 << 10;
@@ -58,6 +60,8 @@ pub(super) struct Flusher {
     ahead: u64,
     flushes: AtomicU64,
     flushed_bytes: AtomicU64,
+    /// From the start of a write until it was durable.
+    writes: Histogram,
     /// Who opened the log. In a forked child nobody hands a lead back that was out at the fork.
     process: u32,
 }
@@ -88,6 +92,7 @@ impl Flusher {
             ahead,
             flushes: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),
+            writes: Histogram::default(),
             process: std::process::id(),
         }
     }
@@ -139,6 +144,11 @@ impl Flusher {
     /// Rounds written so far, and their bytes.
     pub(super) fn written(&self) -> (u64, u64) {
         (self.flushes.load(Relaxed), self.flushed_bytes.load(Relaxed))
+    }
+
+    /// How long they took.
+    pub(super) fn latency(&self) -> Latency {
+        self.writes.latency()
     }
 
     /// Writes the blocks that hold `from` to `to`, so that they are durable.
@@ -226,11 +236,15 @@ impl Leading<'_> {
         if complete <= from {
             return Ok(());
         }
-        let began = Instant::now();
+        let begun = Instant::now();
         let written = flusher.write(lead, from, complete);
-        self.took = Some(began.elapsed());
+        let took = begun.elapsed();
+        self.took = Some(took);
         match written {
-            Ok(()) => lead.drain.publish(complete),
+            Ok(()) => {
+                lead.drain.publish(complete);
+                flusher.writes.record(took);
+            }
             Err(source) => {
                 let file = flusher.device.name().to_owned();
                 let offset = Some(flusher.geometry.offset(block_floor(from)));

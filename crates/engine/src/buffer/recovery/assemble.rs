@@ -12,7 +12,7 @@ use crate::buffer::census::CensusPlace;
 use crate::buffer::create::PoolOptions;
 use crate::buffer::frames::Frames;
 use crate::buffer::pool::{Bell, PageIds, Pool};
-use crate::buffer::stats::PoolStats;
+use crate::buffer::stats::{Cause, PoolStats};
 use crate::buffer::sweep::FreeFrames;
 use crate::buffer::table::Location;
 use crate::buffer::upkeep::Upkeep;
@@ -86,6 +86,7 @@ impl Analysis<'_> {
                 absorbed,
                 stubborn: HashMap::new(),
                 frames_taken: 0,
+                cause: Cause::Checkpoint,
             }),
             bell: Bell::default(),
             mode: options.mode,
