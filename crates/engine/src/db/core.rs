@@ -376,7 +376,8 @@ impl Shared {
                     source,
                 })
             };
-            let bodies: [(&str, fn(&Core)); 3] = [
+            type Body = fn(&Core);
+            let bodies: [(&str, Body); 3] = [
                 ("terrace-log", |core| core.pool.wal().run_writer()),
                 ("terrace-upkeep", |core| core.pool.run_upkeep()),
                 ("terrace-collect", Core::run_collector),

@@ -47,6 +47,8 @@ pub(super) enum Pace {
     Commit,
     /// Others wait for this thread.
     Hurry,
+    /// Nobody waits for this thread, and it does not come again soon.
+    Leisure,
 }
 
 /// What a round has come to.
@@ -246,8 +248,10 @@ impl<L> State<L> {
     /// Counts an arrival while the lead is free. Whether the newcomer is to take it.
     fn arrive(&mut self, pace: Pace) -> bool {
         let Some(gathering) = &mut self.gathering else { return true };
-        if pace == Pace::Hurry {
-            return true;
+        match pace {
+            Pace::Hurry => return true,
+            Pace::Leisure => return false,
+            Pace::Commit => {}
         }
         gathering.missing -= 1;
         if gathering.missing == 0 {

@@ -15,6 +15,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use super::Wal;
+use super::group::Pace;
+use crate::error::Result;
 
 /// How long appended records stay unwritten when nobody asks for more.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -64,7 +66,15 @@ impl Wal {
 
     /// The body of the log's thread: returns after [`Wal::stop_writer`], or when the log has failed.
     pub(crate) fn run_writer(&self) {
-        while self.bell.wait() && self.flush_to(self.tail()).is_ok() {}
+        while self.bell.wait() && self.flush_at_leisure().is_ok() {}
+    }
+
+    /// Returns when everything appended so far is durable. Lets commits gather first.
+    ///
+    /// # Errors
+    /// As [`Wal::flush_to`].
+    pub(crate) fn flush_at_leisure(&self) -> Result<()> {
+        self.flusher.flush_to(self.tail(), Pace::Leisure)
     }
 
     /// Ends [`Wal::run_writer`].

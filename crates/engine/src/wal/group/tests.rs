@@ -74,6 +74,21 @@ fn who_is_in_a_hurry_does_not_gather() {
 }
 
 #[test]
+fn who_has_leisure_neither_cuts_a_gathering_short_nor_counts_for_it() {
+    let group = after_two(NEVER);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| group.join(30, Pace::Leisure, || false));
+        wait_for(&group, 1);
+        let second = scope.spawn(|| group.join(40, Pace::Commit, || false));
+        wait_for(&group, 2);
+        assert_eq!(group.join(50, Pace::Commit, || false), Some(()));
+        group.leave((), (50, Pace::Commit), ended(50));
+        assert_eq!((first.join().unwrap(), second.join().unwrap()), (None, None));
+    });
+    assert_eq!(group.state.lock().gathering.as_ref().map(|gathering| gathering.expected), Some(2));
+}
+
+#[test]
 fn a_guard_leads_when_the_others_stay_away_and_rounds_then_begin_at_once() {
     let group = after_two(Duration::ZERO);
     for disappointments in 1..=8u32 {
