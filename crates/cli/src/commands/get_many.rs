@@ -93,6 +93,7 @@ fn plan(args: &GetManyArgs) -> Plan {
         value_bytes: args.value_size,
         threads: 1,
         length: Length::Operations(0),
+        rate: None,
         warmup: Duration::ZERO,
         seed: args.tiers.seed,
         tick: Duration::from_secs(1),
