@@ -261,11 +261,9 @@ fn whole_log(remains: &Remains, superblock: &Superblock) -> Result<WholeLog> {
     let rule = EpochRule { epoch: superblock.epoch, first_lsn: superblock.epoch_start };
     let Superblock { cut, log_end, log_capacity, .. } = *superblock;
     let mut log = WholeLog { geometry: Geometry::new(log_capacity)?, rule, cut, end: log_end };
-    let device = match &remains.log {
-        Some(device) => device.clone(),
-        // Nothing of it is needed.
-        None if cut == log_end => return Ok(log),
-        None => return Err(Error::corrupt("the log", None, "it cannot be opened, or is missing")),
+    // Even if the superblock needs nothing of it: there may have been commits after the superblock was written.
+    let Some(device) = remains.log.clone() else {
+        return Err(Error::corrupt("the log", None, "it cannot be opened, or is missing"));
     };
     let damaged = |what: String| Error::corrupt(device.name(), None, what);
     match read_header(&*device) {
