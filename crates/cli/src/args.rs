@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::peers;
 use crate::store::{Durability, Settings};
 use crate::units;
+use crate::workload::rate::Rate;
 use crate::workload::ycsb::{Distribution, Mix};
 
 /// An embedded, transactional key-value engine for data larger than memory.
@@ -203,6 +204,10 @@ pub struct YcsbArgs {
     /// How long to run before the measurement
     #[arg(long, default_value = "0", value_parser = units::duration)]
     pub warmup: Duration,
+    /// Open loop: N requests of kind OP a second, or all=N of all kinds, whether or not the last ones were answered; latencies
+    /// count from when a request was due
+    #[arg(long, value_name = "OP=N", value_parser = str::parse::<Rate>)]
+    pub rate: Option<Rate>,
     /// The database directory; absent for main memory only
     #[arg(long, value_name = "PATH")]
     pub store: Option<PathBuf>,
@@ -424,6 +429,7 @@ mod tests {
             ("--threads 0", "--threads"),
             ("--value-size 2GiB", "--value-size"),
             ("--workload rw:101", "--workload"),
+            ("--rate update", "--rate"),
             ("--nonsense", "--nonsense"),
         ] {
             let error = ycsb(flags).unwrap_err();

@@ -337,7 +337,8 @@ impl Split {
     fn with_frames(mut self, page_bytes: u64, file_pages: u64) -> Result<Split> {
         let Split { total, log_buffer, staging, versions, lock_slots, clock_window, overlay, .. } = self;
         let page_table = (total / 48).max(file_pages * 18);
-        let fixed = (log_buffer + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)
+        let log_memory = crate::wal::Wal::memory_bytes(log_buffer);
+        let fixed = (log_memory + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)
             .saturating_add(READ_BUFFER_PAGES * page_bytes + page_table)
             .saturating_add(versions)
             .saturating_add(overlay);

@@ -15,7 +15,9 @@
 //! | `parse.rs`   | reading them, from bytes that may be anything                                  |
 //! | `layout.rs`  | the file: header block and ring                                                |
 //! | `buffer.rs`  | the ring in memory: places drawn, holes, the contiguous watermark              |
-//! | `flush.rs`   | group commit                                                                   |
+//! | `flush.rs`   | group commit: writing rounds                                                   |
+//! | `group.rs`   | whose turn it is to write, and who waits                                       |
+//! | `writer.rs`  | the thread that writes what nobody waits for                                   |
 //! | `space.rs`   | cut, capacity, reservations                                                    |
 //! | `tickets.rs` | what is in flight                                                              |
 //! | `marks.rs`   | lower bounds published without a lock, under both of the above                 |
@@ -26,12 +28,13 @@
 //! [`Wal::append`] takes no lock and allocates nothing. It may be called under page latches: it then waits at most
 //! for the ring to be written out, by others or by itself, which needs no latch.
 //!
-//! **Lock order.** Two mutexes, never held together and never during I/O: the lead of `flush.rs`, the list of pending
-//! tickets in `tickets.rs`. Nothing is called out to from under either.
+//! **Lock order.** Three mutexes, never held together and never during I/O: the turns in `group.rs` (with the seats
+//! below it), the bell of `writer.rs`, the list of pending tickets in `tickets.rs`. Nothing is called out to from under any.
 
 mod buffer;
 mod failure;
 mod flush;
+mod group;
 mod layout;
 mod marks;
 mod parse;
@@ -41,6 +44,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 mod tickets;
+mod writer;
 
 use std::io;
 use std::sync::Arc;
@@ -64,6 +68,7 @@ use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
 use crate::stats::Latency;
 use crate::stats::histogram::Histogram;
+use group::Pace;
 
 /// The block the log is written in, and the size of its header.
 pub(crate) const BLOCK: u64 = 4096;
@@ -136,6 +141,7 @@ pub(crate) struct Wal {
     tickets: tickets::Tickets,
     geometry: Geometry,
     first: Lsn,
+    bell: writer::Bell,
     /// Times a record waited for room in the ring.
     buffer_waits: AtomicU64,
     /// From the append of a commit's last record until it may be acknowledged as durable.
@@ -162,6 +168,11 @@ impl Wal {
         device.set_len(bytes).map_err(|source| Error::io("allocate", name, Some(bytes), source))?;
         write_header(device, header)?;
         device.sync().map_err(|source| Error::io("sync", name, None, source))
+    }
+
+    /// Bytes of memory that a log takes with a buffer of `buffer_bytes`.
+    pub(crate) const fn memory_bytes(buffer_bytes: u64) -> u64 {
+        buffer_bytes + flush::Flusher::size_bytes(buffer_bytes)
     }
 
     /// Opens a log at the end that recovery found.
@@ -199,6 +210,7 @@ impl Wal {
             tickets: tickets::Tickets::new(),
             geometry,
             first: tail,
+            bell: writer::Bell::default(),
             buffer_waits: AtomicU64::new(0),
             commits: Histogram::default(),
         })
@@ -247,12 +259,13 @@ impl Wal {
         let sealed = record.seal(appended.lsn, self.ring.epoch());
         if !place.has_room() {
             self.buffer_waits.fetch_add(1, Relaxed);
-            if let Err(error) = self.flusher.flush_to(place.room_needs()) {
+            if let Err(error) = self.flusher.flush_to(place.room_needs(), Pace::Hurry) {
                 place.abandon();
                 return Err(error);
             }
         }
         place.fill(sealed);
+        self.note_filled(appended.lsn.0, appended.end.0);
         Ok(appended)
     }
 
@@ -261,7 +274,7 @@ impl Wal {
     /// # Errors
     /// [`Error::Io`] for the call that met the failure, [`Error::Poisoned`] for all others and ever after.
     pub(crate) fn flush_to(&self, to: Lsn) -> Result<()> {
-        self.flusher.flush_to(to)
+        self.flusher.flush_to(to, Pace::Hurry)
     }
 
     /// Returns when the commit whose record ends at `to` may be acknowledged.
@@ -277,7 +290,7 @@ impl Wal {
             return Ok(());
         }
         let begun = Instant::now();
-        self.flush_to(to)?;
+        self.flusher.flush_to(to, Pace::Commit)?;
         self.commits.record(begun.elapsed());
         Ok(())
     }

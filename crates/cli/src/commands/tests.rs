@@ -152,6 +152,23 @@ fn bench_prints_every_key_of_the_interface() {
 }
 
 #[test]
+fn a_rate_is_reported_and_must_fit_the_workload() {
+    let database = MemoryDatabase::default();
+    let bench = |rate| {
+        let line = "bench ycsb --workload b --records 100 --operations 50 --json --rate";
+        let line: Vec<_> = line.split(' ').chain([rate]).collect();
+        terrace(&database, &line)
+    };
+    let (output, outcome) = bench("update=100");
+    assert!(outcome.is_ok());
+    let report = json(&output);
+    assert_eq!((&report["rate"], &report["overdue"]), (&"update=100".into(), &0.into()));
+    // One in twenty is an update, so the last of fifty operations is due after 49 / 2000 s.
+    assert!(report["seconds"].as_f64() >= Some(0.0245), "{report}");
+    assert_eq!(bench("scan=100").1.unwrap_err().code(), 2);
+}
+
+#[test]
 fn stat_verify_and_devices_print_one_object() {
     let database = MemoryDatabase::default();
     let stat = json(&terrace(&database, &["stat", "db", "--json"]).0);

@@ -295,10 +295,16 @@ impl Pool {
     pub(super) fn read_image(&self, id: PageId, mapped: Mapped, buffer: &mut [u8]) -> Result<()> {
         let place = mapped.place().expect("only pages with an image are read");
         let offset = place * self.page_bytes as u64;
-        let file = self.device.name();
         self.device
             .read_at(offset, buffer)
-            .map_err(|source| Error::io("read", file, Some(offset), source))?;
+            .map_err(|source| Error::io("read", self.device.name(), Some(offset), source))?;
+        self.vouch(id, mapped, buffer)
+    }
+
+    /// Holds an image that was read against everything that vouches for it.
+    pub(super) fn vouch(&self, id: PageId, mapped: Mapped, buffer: &[u8]) -> Result<()> {
+        let offset = mapped.place().expect("only pages with an image are read") * self.page_bytes as u64;
+        let file = self.device.name();
         self.stats.store_reads.fetch_add(1, Relaxed);
         let damaged =
             |what: &str| Err(Error::corrupt(file, Some(id.0), format!("{what} (byte {offset} of the file)")));

@@ -231,7 +231,7 @@ impl Pool {
                 (std::mem::take(&mut rung.urgent), std::mem::take(&mut rung.log_wanted))
             };
             let round = || {
-                self.wal.flush_to(self.wal.tail())?;
+                self.wal.flush_at_leisure()?;
                 self.round(urgent)?;
                 if log_wanted { self.checkpoint_now(false) } else { Ok(()) }
             };

@@ -3,10 +3,10 @@
 //! [`Core`] is the engine: the pool and the parts a commit is made of. [`Shared`] is a core with its threads; every
 //! handle (database, table, transaction, snapshot, cursor) holds a count of it, and the last one closes it.
 //!
-//! Two threads work in the background: one runs the pool's rounds (write-back, checkpoint, cleaning), the other gives
-//! up old snapshots, drops old versions and frees garbage. They are two because freeing waits for the log and for
-//! frames, which the first one provides. Inline there is no thread: each commit does a small share of the second's
-//! work, and the pool calls its own when it needs it.
+//! Three threads work in the background: one writes the log where nobody waits for it, one runs the pool's rounds
+//! (write-back, checkpoint, cleaning), one gives up old snapshots, drops old versions and frees garbage. They are
+//! three because each waits for what the one before provides: rounds for the log, freeing for the log and for frames. Inline there is
+//! no thread: each commit does a small share of the last one's work, and the pool calls its own when it needs it.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -376,14 +376,22 @@ impl Shared {
                     source,
                 })
             };
-            threads.push(spawn("terrace-upkeep", |core| core.pool.run_upkeep())?);
-            match spawn("terrace-collect", Core::run_collector) {
-                Ok(thread) => threads.push(thread),
-                Err(error) => {
-                    // The first thread has the database, its lock included, as long as it runs.
-                    core.pool.stop_upkeep();
-                    threads.into_iter().for_each(|thread| drop(thread.join()));
-                    return Err(error);
+            type Body = fn(&Core);
+            let bodies: [(&str, Body); 3] = [
+                ("terrace-log", |core| core.pool.wal().run_writer()),
+                ("terrace-upkeep", |core| core.pool.run_upkeep()),
+                ("terrace-collect", Core::run_collector),
+            ];
+            for (name, body) in bodies {
+                match spawn(name, body) {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => {
+                        // The threads that run have the database, its lock included, as long as they do.
+                        core.pool.stop_upkeep();
+                        core.pool.wal().stop_writer();
+                        threads.into_iter().for_each(|thread| drop(thread.join()));
+                        return Err(error);
+                    }
                 }
             }
         }
@@ -404,6 +412,7 @@ impl Shared {
         }
         let outcome = self.core.shut_down();
         self.core.pool.stop_upkeep();
+        self.core.pool.wal().stop_writer();
         for thread in threads {
             let _ = thread.join();
         }

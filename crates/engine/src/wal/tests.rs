@@ -1,6 +1,7 @@
 //! Tests of the log as a whole: order, wrap-around, holes, failures. Power cuts are in `tests/power.rs`.
 
 mod power;
+mod rounds;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
