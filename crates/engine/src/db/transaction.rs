@@ -72,7 +72,7 @@ pub struct Transaction {
     writes: WriteSet,
     tables: Vec<Arc<TableState>>,
     /// The entry of the garbage tree of each large value written.
-    large: HashMap<OverflowRef, GarbageKey>,
+    pub(super) large: HashMap<OverflowRef, GarbageKey>,
     pub(crate) transfers: Vec<Transfer>,
     /// The savepoints that can be gone back to, oldest first: each with its mark in the journal of the writes.
     savepoints: Vec<(u64, usize)>,

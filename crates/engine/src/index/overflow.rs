@@ -22,7 +22,7 @@ use crate::store::page;
 pub(crate) const OVERFLOW_INDEX: u8 = page::Kind::OverflowIndex as u8;
 pub(crate) const OVERFLOW_DATA: u8 = page::Kind::OverflowData as u8;
 
-const NEXT: usize = 24;
+pub(super) const NEXT: usize = 24;
 pub(super) const INDEX_COUNT: usize = 32;
 const IDS: usize = 40;
 const DATA_LENGTH: usize = 24;
