@@ -40,6 +40,8 @@ mod config;
 mod crash;
 mod db;
 mod error;
+#[cfg(doctest)]
+mod guide;
 mod ids;
 mod index;
 pub mod planted;
