@@ -34,6 +34,7 @@ pub(crate) use self::changed::PageSet;
 pub(crate) use self::packed::{PackedFile, page_buffer};
 use super::create::Files;
 use super::pool::Pool;
+use super::upkeep::Upkeep;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
@@ -127,8 +128,18 @@ impl Pool {
 
 impl Pool {
     /// A backup that holds the log while commits have waited for long gets nowhere in time: it fails, not they.
-    pub(super) fn give_up_backup(&self) {
-        let mut upkeep = self.upkeep.lock();
+    pub(crate) fn give_up_backup(&self) {
+        self.release_log(&mut self.upkeep.lock());
+    }
+
+    /// The same before the log is so full that what makes room in it finds none for its own records.
+    pub(super) fn keep_log_for_upkeep(&self, upkeep: &mut Upkeep) {
+        if self.wal.tail().0 - self.wal.cut().0 > self.log_capacity / 16 * 13 {
+            self.release_log(upkeep);
+        }
+    }
+
+    fn release_log(&self, upkeep: &mut Upkeep) {
         if upkeep.backup.as_ref().is_some_and(|backup| backup.floor != Lsn(u64::MAX)) {
             tracing::warn!("a backup is given up: it holds log that commits wait for");
             upkeep.backup = None;

@@ -53,6 +53,7 @@ impl Pool {
     /// Writes everything that is dirty since before `target`, then cuts the log as far as that allows.
     pub(super) fn checkpoint_to(&self, upkeep: &mut Upkeep, target: Lsn) -> Result<()> {
         upkeep.cause = Cause::Checkpoint;
+        self.keep_log_for_upkeep(upkeep);
         let mut pages = 0;
         for _ in 0..ATTEMPTS {
             let due = self.pages_before(target);

@@ -68,6 +68,7 @@ impl Pool {
         if self.in_memory {
             return Ok(false);
         }
+        self.keep_log_for_upkeep(upkeep);
         let geometry = self.space.geometry();
         let may_touch = |segment| upkeep.stubborn.get(&segment).is_none_or(|&tries| tries < TRIES_MAX);
         let Some(victim) = self.space.victim(geometry.segment_pages - 1, may_touch) else { return Ok(false) };

@@ -38,7 +38,7 @@ use super::core::{Core, TableState};
 use super::scan::Scan;
 use crate::error::{Error, Result};
 use crate::ids::{TableId, Timestamp};
-use crate::index::{Found, Stored};
+use crate::index::{Found, Stored, Toward};
 use crate::threads::{Padded, thread_number};
 
 /// Threads beyond share.
@@ -298,12 +298,14 @@ impl Core {
             // Nobody draws timestamps meanwhile, so the snapshot sees all that the slots have counted.
             self.clock.wait_visible(self.clock.highest_drawn(), || self.pump())?;
             let (snapshot, change) = (self.snapshots.register(&self.clock), count.change());
+            // However long the walk takes, it is not given up for its age.
+            snapshot.keep(true);
             let alone = alone.filter(|_| walk == WALKS);
             let mut scan =
                 Scan::new(table.tree, (Bound::Unbounded, Bound::Unbounded), Some(snapshot.timestamp()));
             let mut entries = 0;
             let walked = loop {
-                match scan.next(self, table, &mut |_, _| {}) {
+                match scan.step(self, table, Toward::Up, &mut |_, _| {}) {
                     Ok(Some(_)) => entries += 1,
                     Ok(None) => break snapshot.check(),
                     Err(error) => break snapshot.check().and(Err(error)),

@@ -132,8 +132,10 @@ impl Promise {
             (state.answered, state.answer) = (true, Some(answer));
             state.waker.take()
         };
-        if let Some(waker) = waker {
-            waker.wake();
+        // It is the user's, and what it does must end neither a thread that others wait for nor an unwinding.
+        let wake = || waker.map(Waker::wake);
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(wake)).is_err() {
+            tracing::error!("the waker of a lookup has panicked");
         }
     }
 }
@@ -175,6 +177,8 @@ impl Lookups {
         if queue.closed || queue.waiting.len() >= WAITING_MAX {
             return None;
         }
+        // One may have ended by a panic of a waker.
+        queue.threads.retain(|thread| !thread.is_finished());
         while queue.threads.len() < READERS {
             let core = Arc::clone(core);
             let builder = std::thread::Builder::new().name("terrace-read".to_owned());

@@ -140,7 +140,8 @@ fn open_read_only(
         let Recovered { pool, losers, redone, log_end, .. } = Pool::recover(&files, &options, &NodeRedo)?;
         let counters = counters(log_end, redone, losers.len());
         pool.undo_losers(&files, losers, &KeyUndo)?;
-        if pool.exists(CATALOG_ROOT) && counters.changes_redone.load(Relaxed) > 0 {
+        let recovered = counters.changes_redone.load(Relaxed) > 0 || counters.losers_undone.load(Relaxed) > 0;
+        if pool.exists(CATALOG_ROOT) && recovered {
             pool.checkpoint_now(true)?;
         }
         Ok((pool, counters))

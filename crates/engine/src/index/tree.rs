@@ -276,7 +276,10 @@ pub(super) fn dangling(id: PageId) -> Error {
 
 /// Log space for work that must not fail. Waits; the caller holds no latch.
 pub(super) fn reserve_system(pool: &Pool, bytes: u64) -> Result<Reservation<'_>> {
-    for _ in 0..LOG_WAITS_MAX {
+    for wait in 0..LOG_WAITS_MAX {
+        if wait == LOG_WAITS_MAX / 2 {
+            pool.give_up_backup();
+        }
         let class = if pool.is_recovering() { Class::System } else { Class::Structure };
         if let Some(reservation) = pool.wal().reserve(bytes, class) {
             return Ok(reservation);
