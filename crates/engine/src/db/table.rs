@@ -309,7 +309,12 @@ impl Table {
     fn delete_some(&self, range: &OwnedRange, log_bytes: Option<u64>) -> Result<Deleted> {
         let db = Db::new(Arc::clone(&self.shared));
         let outcome = db.update(|transaction| transaction.delete_owned(self, range.clone(), log_bytes));
-        outcome.map_err(alone_and_too_old)
+        let deleted = outcome.map_err(alone_and_too_old)?;
+        if deleted.entries == 0 {
+            // The range may be empty by a buffered deletion; to be told so promises that it stays empty.
+            self.shared.nothing_to_do(self.shared.settings.durability)?;
+        }
+        Ok(deleted)
     }
 
     /// The entries of a range of keys, in order, from either end, all of one moment.
