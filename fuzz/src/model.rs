@@ -226,7 +226,8 @@ pub(crate) fn operations(input: &[u8]) {
                 let (key, value) = (input.key(), input.value());
                 let now = pair.map.get(&key).cloned();
                 let expected = if input.byte() % 4 == 0 { None } else { now.clone() };
-                let swap = pair.table().compare_and_swap(&key, expected.as_deref(), Some(&value)).expect("swap");
+                let swap =
+                    pair.table().compare_and_swap(&key, expected.as_deref(), Some(&value)).expect("swap");
                 assert_eq!(swap.is_done(), expected == now);
                 if swap.is_done() {
                     pair.map.insert(key, value);
