@@ -7,10 +7,9 @@
 //! Others may evict what was brought in before it is looked at, or hold a latch at every round. After a few rounds that
 //! answered nothing, one key is read as a single read does it, which waits, and gets through.
 
-use super::edit::damaged_page;
 use super::get::{Found, record};
-use super::node::{INNER, LEAF, Node};
-use super::tree::{Seek, Tree, dangling};
+use super::node::Node;
+use super::tree::{Seek, Tree, checked_level, dangling};
 use crate::buffer::{BATCH_PAGES_MAX, Pool, Purpose, ReadGuard, Stop};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
@@ -48,12 +47,7 @@ fn descend<'p>(pool: &'p Pool, tree: Tree, key: &[u8]) -> Result<Result<ReadGuar
     let mut above = None;
     loop {
         let node = Node::new(guard.view());
-        let here = node.level();
-        let kind = if here == 0 { LEAF } else { INNER };
-        if node.kind() != kind || above.is_some_and(|above| above != here + 1) {
-            guard.validate()?;
-            return Err(damaged_page(guard.id(), "not the node its parent says it is").into());
-        }
+        let here = checked_level(&node, &guard, above)?;
         if here == 0 {
             return Ok(Ok(guard));
         }

@@ -202,7 +202,11 @@ impl Seek<'_> {
 
 /// The level of `node`, which must be one that a child of a node at level `above` can be.
 #[inline]
-fn checked_level<V: View>(node: &Node<V>, guard: &ReadGuard<'_>, above: Option<u8>) -> Result<u8, Stop> {
+pub(super) fn checked_level<V: View>(
+    node: &Node<V>,
+    guard: &ReadGuard<'_>,
+    above: Option<u8>,
+) -> Result<u8, Stop> {
     let here = node.level();
     let kind = if here == 0 { LEAF } else { INNER };
     if node.kind() == kind && above.is_none_or(|above| above == here + 1) {
