@@ -155,10 +155,26 @@ impl Pair {
         assert_eq!(entries.expect("a sound database is read"), expected);
     }
 
-    /// Several changes in one transaction, which commits or not.
+    fn delete_range(&mut self, low: &[u8], high: &[u8]) {
+        let range = (Bound::Included(low.to_vec()), Bound::Excluded(high.to_vec()));
+        let before = self.map.len();
+        let deleted = match self.table().delete_range(range.clone()) {
+            Err(Error::TransactionTooLarge { .. }) => self.table().delete_range_in_steps(range),
+            other => other,
+        };
+        self.map.retain(|key, _| !(low <= &key[..] && &key[..] < high));
+        assert_eq!(deleted.expect("a range is deleted"), (before - self.map.len()) as u64);
+    }
+
+    /// Several changes in one transaction, which commits or not, after some that it takes back.
     fn transact(&mut self, input: &mut Input<'_>) {
         let mut changed = self.map.clone();
         let mut transaction = self.db().begin();
+        let savepoint = transaction.savepoint();
+        for _ in 0..input.byte() % 3 {
+            transaction.put(self.table(), input.key(), input.value()).expect("put");
+        }
+        transaction.rollback_to(&savepoint).expect("its own savepoint");
         for _ in 0..input.byte() % 6 {
             let key = input.key();
             if input.byte() % 3 == 0 {
@@ -187,7 +203,7 @@ pub(crate) fn operations(input: &[u8]) {
     let mut pair = Pair::new();
     let mut input = Input(input);
     while !input.0.is_empty() {
-        match input.byte() % 16 {
+        match input.byte() % 18 {
             0..5 => {
                 let (key, value) = (input.key(), input.value());
                 pair.table().put(&key, &value).expect("put");
@@ -205,12 +221,28 @@ pub(crate) fn operations(input: &[u8]) {
             10 => pair.compare_range(&input.key(), &input.key(), true),
             11..13 => pair.transact(&mut input),
             13 => pair.db().checkpoint().expect("checkpoint"),
+            16 => pair.delete_range(&input.key(), &input.key()),
+            17 => {
+                let (key, value) = (input.key(), input.value());
+                let now = pair.map.get(&key).cloned();
+                let expected = if input.byte() % 4 == 0 { None } else { now.clone() };
+                let swap =
+                    pair.table().compare_and_swap(&key, expected.as_deref(), Some(&value)).expect("swap");
+                assert_eq!(swap.is_done(), expected == now);
+                if swap.is_done() {
+                    pair.map.insert(key, value);
+                }
+            }
             14 if input.byte() % 8 == 0 => pair.close(),
             15 if input.byte() % 8 == 0 => pair.kill(),
             _ => {}
         }
+        if let Some(entries) = pair.table().len_if_known().expect("a count") {
+            assert_eq!(entries, pair.map.len() as u64);
+        }
     }
     pair.kill();
+    assert_eq!(pair.table().len().expect("a count"), pair.map.len() as u64);
     pair.compare_range(&[], &[255; 1025], false);
     let report = pair.db().verify().expect("verify runs");
     assert!(report.errors.is_empty(), "{:?}", report.errors);

@@ -13,6 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::peers;
 use crate::store::{Durability, Settings};
 use crate::units;
+use crate::workload::rate::Rate;
 use crate::workload::ycsb::{Distribution, Mix};
 
 /// An embedded, transactional key-value engine for data larger than memory.
@@ -45,9 +46,15 @@ pub enum Command {
     /// Print the entries of a table in key order
     Scan(ScanArgs),
     /// Show what a database holds and how much room it takes
-    Stat(DatabaseArgs),
-    /// Check every page and entry of a database; exit code 3 when something is damaged
+    Stat(StatArgs),
+    /// Check every page and entry of a database, or of a backup; exit code 3 when something is damaged
     Verify(DatabaseArgs),
+    /// Copy a database to a directory that is empty or does not exist
+    Backup(BackupArgs),
+    /// Make a database of a backup, open it and check all of it
+    Restore(RestoreArgs),
+    /// Save what is whole in a damaged database into a new one; exit code 3 when something is lost
+    Repair(RepairArgs),
     /// Make the page file of a database as short as what is in it allows
     Compact(DatabaseArgs),
     /// Show what this machine has: NUMA nodes with measured speed, DAX devices, the disk
@@ -59,6 +66,8 @@ pub enum Command {
 pub enum BenchCommand {
     /// The Yahoo! Cloud Serving Benchmark and its kin, with values verified on every read
     Ycsb(YcsbArgs),
+    /// One thread's reads of keys that are not in memory: one by one, many at a time, and what the disk gains by that
+    GetMany(GetManyArgs),
 }
 
 /// Output flags, the same for every command.
@@ -141,6 +150,16 @@ impl DatabaseArgs {
     }
 }
 
+/// `terrace stat`
+#[derive(Args, Clone, Debug)]
+pub struct StatArgs {
+    #[command(flatten)]
+    pub of: DatabaseArgs,
+    /// Print everything that is counted, as text for Prometheus
+    #[arg(long, conflicts_with = "json")]
+    pub prometheus: bool,
+}
+
 /// `terrace demo`
 #[derive(Args, Clone, Debug)]
 pub struct DemoArgs {
@@ -195,6 +214,10 @@ pub struct YcsbArgs {
     /// How long to run before the measurement
     #[arg(long, default_value = "0", value_parser = units::duration)]
     pub warmup: Duration,
+    /// Open loop: N requests of kind OP a second, or all=N of all kinds, whether or not the last ones were answered; latencies
+    /// count from when a request was due
+    #[arg(long, value_name = "OP=N", value_parser = str::parse::<Rate>)]
+    pub rate: Option<Rate>,
     /// The database directory; absent for main memory only
     #[arg(long, value_name = "PATH")]
     pub store: Option<PathBuf>,
@@ -221,6 +244,36 @@ pub struct YcsbArgs {
     /// Runs as one process of a comparison: the control group to run in
     #[arg(long, value_name = "PATH", hide = true)]
     pub group: Option<PathBuf>,
+}
+
+/// `terrace bench get-many`
+#[derive(Args, Clone, Debug)]
+pub struct GetManyArgs {
+    /// Records loaded before the measurement; their bytes should be many times --dram
+    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub records: u64,
+    /// Bytes of each value
+    #[arg(long, default_value = "1000", value_parser = value_size)]
+    pub value_size: usize,
+    /// Keys read at a time
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub keys: u16,
+    /// Keys that each way reads in a round
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
+    pub round_keys: u32,
+    /// Times each way is measured; every other round in reverse order
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub rounds: u16,
+    /// The database directory
+    #[arg(long, value_name = "PATH")]
+    pub store: PathBuf,
+    /// Read what an earlier run has loaded there, instead of loading it
+    #[arg(long)]
+    pub loaded: bool,
+    #[command(flatten)]
+    pub tiers: TierArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// A table of a database.
@@ -327,6 +380,36 @@ pub struct ScanArgs {
     pub limit: Option<u64>,
 }
 
+/// `terrace backup`
+#[derive(Args, Clone, Debug)]
+pub struct BackupArgs {
+    #[command(flatten)]
+    pub from: DatabaseArgs,
+    /// The directory of the backup, empty or not there yet
+    #[arg(value_name = "DEST")]
+    pub destination: PathBuf,
+}
+
+/// `terrace restore`
+#[derive(Args, Clone, Debug)]
+pub struct RestoreArgs {
+    /// The directory of the backup
+    #[arg(value_name = "SRC")]
+    pub source: PathBuf,
+    #[command(flatten)]
+    pub to: DatabaseArgs,
+}
+
+/// `terrace repair`
+#[derive(Args, Clone, Debug)]
+pub struct RepairArgs {
+    #[command(flatten)]
+    pub from: DatabaseArgs,
+    /// The directory of the new database, empty or not there yet
+    #[arg(value_name = "DEST")]
+    pub destination: PathBuf,
+}
+
 /// `terrace devices`
 #[derive(Args, Clone, Debug)]
 pub struct DevicesArgs {
@@ -416,6 +499,7 @@ mod tests {
             ("--threads 0", "--threads"),
             ("--value-size 2GiB", "--value-size"),
             ("--workload rw:101", "--workload"),
+            ("--rate update", "--rate"),
             ("--nonsense", "--nonsense"),
         ] {
             let error = ycsb(flags).unwrap_err();

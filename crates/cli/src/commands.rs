@@ -1,5 +1,6 @@
 //! One file per command. Each has a `run` that takes the parsed flags and, where it needs a database, an [`Opener`].
 
+mod backup;
 mod bench;
 mod compact;
 mod compare;
@@ -7,7 +8,10 @@ mod demo;
 mod devices;
 mod dump;
 mod entries;
+mod get_many;
 mod load;
+mod repair;
+mod restore;
 mod stat;
 mod verify;
 
@@ -34,6 +38,7 @@ fn dispatch(command: Command, opener: &dyn Opener, output: &mut dyn Write) -> Ou
     match command {
         Command::Demo(args) => demo::run(&args, opener, output),
         Command::Bench(BenchCommand::Ycsb(args)) => bench::run(&args, opener, output),
+        Command::Bench(BenchCommand::GetMany(args)) => get_many::run(&args, opener, output),
         Command::Load(args) => load::run(&args, opener, output),
         Command::Dump(args) => dump::run(&args, opener, output),
         Command::Get(args) => entries::get(&args, opener, output),
@@ -42,6 +47,9 @@ fn dispatch(command: Command, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         Command::Scan(args) => entries::scan(&args, opener, output),
         Command::Stat(args) => stat::run(&args, opener, output),
         Command::Verify(args) => verify::run(&args, opener, output),
+        Command::Backup(args) => backup::run(&args, opener, output),
+        Command::Repair(args) => repair::run(&args, output),
+        Command::Restore(args) => restore::run(&args, opener, output),
         Command::Compact(args) => compact::run(&args, opener, output),
         Command::Devices(args) => devices::run(&args, output),
     }

@@ -5,13 +5,16 @@
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
+use std::path::Path;
 use std::sync::Arc;
 
-use terrace::{Db, Error, MemoryDirectory, Stats, Table, Transaction, WriteBatch};
+use terrace::{
+    Backup, Builder, Db, Error, MemoryDirectory, Stats, Table, TableStats, Transaction, WriteBatch,
+};
 
 use crate::failure::{Failure, Outcome};
 use crate::store::{
-    Access, Compacted, Counters, Damage, Database, Durability, Ending, Opener, Settings, Stat, Store,
+    Access, Compacted, Copied, Counters, Damage, Database, Durability, Ending, Opener, Settings, Stat, Store,
     TableStat, Verification, Visit,
 };
 use crate::units::show_size;
@@ -28,17 +31,8 @@ impl Opener for Engine {
         // The seed is the workloads'. A database is never seeded: its identity keeps its files from being mixed up with
         // another's.
         let open = |read_only: bool| {
-            let mut builder =
-                Db::builder().create(settings.create).read_only(read_only).durability(durability);
-            if let Some(bytes) = settings.dram_bytes {
-                builder = builder.dram(bytes);
-            }
-            if let Some(bytes) = settings.page_bytes {
-                builder = builder.page_size(bytes);
-            }
-            if let Some(bytes) = settings.log_bytes_max {
-                builder = builder.log_max(bytes);
-            }
+            let builder = Db::builder().create(settings.create).read_only(read_only).durability(durability);
+            let builder = with_sizes(builder, settings);
             match &settings.store {
                 Some(path) => builder.open(path),
                 None => builder.directory(Arc::new(MemoryDirectory::new())).open(""),
@@ -52,6 +46,52 @@ impl Opener for Engine {
         let files = if settings.store.is_some() { "as given" } else { "none, all in memory" };
         Ok(Box::new(Opened { db, durability, durability_name: settings.durability.name(), files }))
     }
+}
+
+/// A builder with the sizes that are given.
+fn with_sizes(mut builder: Builder, settings: &Settings) -> Builder {
+    if let Some(bytes) = settings.dram_bytes {
+        builder = builder.dram(bytes);
+    }
+    if let Some(bytes) = settings.page_bytes {
+        builder = builder.page_size(bytes);
+    }
+    if let Some(bytes) = settings.log_bytes_max {
+        builder = builder.log_max(bytes);
+    }
+    builder
+}
+
+/// Checks what is in the directory `path`, if that is a backup.
+pub fn check_backup(path: &Path) -> Outcome<Option<Verification>> {
+    match Backup::is_at(path) {
+        true => Ok(Some(verification(Backup::open(path)?.check()?))),
+        false => Ok(None),
+    }
+}
+
+/// Saves what is whole in the database `source` into a new one.
+pub fn repair(settings: &Settings, source: &Path, target: &Path) -> Outcome<terrace::RepairReport> {
+    Ok(with_sizes(Db::builder(), settings).repair(source, target)?)
+}
+
+/// Makes a database of a backup.
+pub fn restore(source: &Path, target: &Path) -> Outcome<Copied> {
+    Ok(copied(Backup::open(source)?.restore(target)?))
+}
+
+fn verification(report: terrace::VerifyReport) -> Verification {
+    let damage = |error: terrace::Damage| Damage { file: error.file, page: error.page, what: error.what };
+    Verification {
+        pages_checked: report.pages_checked,
+        entries_checked: report.entries_checked,
+        errors: report.errors.into_iter().map(damage).collect(),
+    }
+}
+
+fn copied(report: terrace::BackupReport) -> Copied {
+    let terrace::BackupReport { pages, page_file_bytes, log_bytes, .. } = report;
+    Copied { pages, page_file_bytes, log_bytes }
 }
 
 struct Opened {
@@ -75,12 +115,15 @@ impl Database for Opened {
     }
 
     fn stat(&self) -> Outcome<Stat> {
-        let stats = self.db.stats();
-        let mut tables = Vec::new();
-        for name in self.db.table_names()? {
-            let table = self.db.open_table(&name)?;
-            tables.push(TableStat { name, entries: table.len()?, pages: Some(table.pages()?) });
-        }
+        let (stats, tables) = (self.db.stats(), self.db.table_stats()?);
+        let prometheus = stats.prometheus(&tables);
+        let table = |table: TableStats| TableStat {
+            name: table.name,
+            entries: table.entries,
+            entries_exact: table.entries_exact,
+            pages: table.pages,
+        };
+        let tables = tables.into_iter().map(table).collect();
         Ok(Stat {
             format: stats.format,
             tables,
@@ -91,17 +134,16 @@ impl Database for Opened {
             log_bytes: stats.log_tail.saturating_sub(stats.log_cut),
             last_checkpoint_lsn: stats.log_cut,
             budget_bytes: stats.budget_bytes,
+            prometheus,
         })
     }
 
     fn verify(&self) -> Outcome<Verification> {
-        let report = self.db.verify()?;
-        let damage = |error: terrace::Damage| Damage { file: error.file, page: error.page, what: error.what };
-        Ok(Verification {
-            pages_checked: report.pages_checked,
-            entries_checked: report.entries_checked,
-            errors: report.errors.into_iter().map(damage).collect(),
-        })
+        Ok(verification(self.db.verify()?))
+    }
+
+    fn backup(&self, destination: &Path) -> Outcome<Copied> {
+        Ok(copied(self.db.backup(destination)?))
     }
 
     fn compact(&self, progress: &mut dyn FnMut(&Compacted)) -> Outcome<Compacted> {
@@ -142,6 +184,10 @@ struct Open {
 impl Store for Open {
     fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
         Ok(self.table.get(key)?)
+    }
+
+    fn get_many(&self, keys: &[Vec<u8>]) -> Outcome<Vec<Option<Vec<u8>>>> {
+        Ok(self.table.get_many(keys)?)
     }
 
     fn put(&self, key: &[u8], value: &[u8]) -> Outcome {
@@ -186,12 +232,15 @@ impl Store for Open {
     }
 
     fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Outcome {
-        for entry in self.table.range::<&[u8]>((Bound::Included(from), Bound::Unbounded)) {
-            let (key, value) = entry?;
-            if visit(&key, &value).is_break() {
-                break;
-            }
-        }
+        self.table
+            .scan::<&[u8], ()>((Bound::Included(from), Bound::Unbounded), |key, value| visit(key, value))?;
+        Ok(())
+    }
+
+    fn scan_some(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Outcome {
+        let range = self.table.range::<&[u8]>((Bound::Included(from), Bound::Unbounded));
+        let range = range.expect_entries(usize::try_from(entries).unwrap_or(usize::MAX));
+        range.visit::<()>(|key, value| visit(key, value))?;
         Ok(())
     }
 
@@ -213,7 +262,7 @@ fn counters(stats: &Stats) -> Counters {
         store_to_dram: stats.faults,
         dram_to_store: stats.images_written,
         aborts: stats.conflicts,
-        stalls: vec![("frames".to_owned(), stats.frame_waits), ("log".to_owned(), stats.log_waits)],
+        stalls: stats.stalls.by_reason().map(|(reason, count)| (reason.to_owned(), count)).collect(),
     }
 }
 

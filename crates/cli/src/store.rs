@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -16,6 +17,11 @@ use crate::failure::{Failure, Outcome};
 pub trait Store: Send + Sync {
     /// The value of `key`, if there is one.
     fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>>;
+
+    /// The values of `keys`, in their order.
+    fn get_many(&self, keys: &[Vec<u8>]) -> Outcome<Vec<Option<Vec<u8>>>> {
+        keys.iter().map(|key| self.get(key)).collect()
+    }
 
     /// Sets `key`, durable on return unless the store was opened with buffered durability.
     fn put(&self, key: &[u8], value: &[u8]) -> Outcome;
@@ -32,6 +38,13 @@ pub trait Store: Send + Sync {
 
     /// Shows `visit` the entries from `from` on (included), in key order, until it breaks.
     fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> Outcome;
+
+    /// As [`Store::scan`], where `visit` is going to break after so many entries. Engines that make no use of that
+    /// do the same.
+    fn scan_some(&self, from: &[u8], entries: u64, visit: &mut Visit<'_>) -> Outcome {
+        let _ = entries;
+        self.scan(from, visit)
+    }
 
     /// What the engine counted so far. All zeros for an engine that does not count.
     fn counters(&self) -> Counters;
@@ -76,6 +89,10 @@ pub trait Database: Send + Sync {
     /// Makes its page file shorter, likewise, and tells `progress` what is done so far.
     fn compact(&self, _progress: &mut dyn FnMut(&Compacted)) -> Outcome<Compacted> {
         Err(Failure::Work("this engine is measured only; use its own tools to compact its files".to_owned()))
+    }
+    /// Copies it to a directory while it is used, likewise.
+    fn backup(&self, _destination: &Path) -> Outcome<Copied> {
+        Err(Failure::Work("this engine is measured only; use its own tools to copy its files".to_owned()))
     }
     /// The settings it runs with, in the engine's own words, and its version: told with every measurement.
     fn settings(&self) -> BTreeMap<&'static str, String> {
@@ -215,6 +232,9 @@ pub struct Stat {
     pub last_checkpoint_lsn: u64,
     /// Bytes of memory the engine allows itself.
     pub budget_bytes: u64,
+    /// All of what the engine counts, as text for Prometheus.
+    #[serde(skip)]
+    pub prometheus: String,
 }
 
 /// One table in [`Stat`].
@@ -224,7 +244,9 @@ pub struct TableStat {
     pub name: String,
     /// Entries in it.
     pub entries: u64,
-    /// Pages of its tree, where the engine counts them by table.
+    /// Whether there are exactly so many. After a crash the number is about right, until somebody counts.
+    pub entries_exact: bool,
+    /// Pages of its tree, where the engine counts them by table and that does not take long.
     pub pages: Option<u64>,
 }
 
@@ -259,6 +281,17 @@ pub struct Damage {
     pub page: Option<u64>,
     /// What did not hold.
     pub what: String,
+}
+
+/// What `terrace backup` or `terrace restore` copied.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Copied {
+    /// Pages.
+    pub pages: u64,
+    /// Bytes of the page file written.
+    pub page_file_bytes: u64,
+    /// Bytes of log.
+    pub log_bytes: u64,
 }
 
 #[cfg(test)]

@@ -221,7 +221,25 @@ fn a_workload_verifies_its_values_and_prints_one_object() {
     let arguments: Vec<&str> = line.split(' ').chain(["--store", &db]).collect();
     let found = json(&succeed(&arguments));
     assert_eq!((&found["operations"], &found["errors"]), (&4000.into(), &0.into()));
+    for reason in ["frames", "log_space", "latches", "gate"] {
+        assert!(found["stalls"][reason].is_u64(), "{reason}: {found}");
+    }
     assert!(found["verified"].as_u64() > Some(1000), "{found}");
+}
+
+#[test]
+fn stat_has_everything_that_is_counted_as_text_for_prometheus() {
+    let (_directory, db) = place();
+    succeed(&["put", &db, "--table", "t \"1\"", "a", "1"]);
+    let output = succeed(&["stat", &db, "--prometheus"]);
+    let said = text(&output);
+    assert!(said.starts_with("# HELP terrace_format ") && said.ends_with('\n'), "{said}");
+    assert!(said.contains("\nterrace_table_entries{table=\"t \\\"1\\\"\"} 1\n"), "{said}");
+    assert!(said.contains("\n# TYPE terrace_fault_seconds histogram\n"), "{said}");
+    let both = terrace(&["stat", &db, "--prometheus", "--json"]);
+    assert_eq!(both.status.code(), Some(2), "{}", text(&both.stderr));
+    let stat = json(&succeed(&["stat", &db, "--json"]));
+    assert_eq!((&stat["tables"][0]["entries"], &stat["prometheus"]), (&1.into(), &serde_json::Value::Null));
 }
 
 #[test]

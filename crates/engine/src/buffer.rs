@@ -7,6 +7,7 @@
 //! | `table.rs`      | the page table                                                       |
 //! | `frames.rs`     | the frames and their headers                                         |
 //! | `pool.rs`       | faults, and who may wait for what                                    |
+//! | `batch.rs`      | several misses of one thread, read together                          |
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
 //! | `sweep.rs`      | replacement: finding frames                                          |
 //! | `queues.rs`     | replacement: which pages go first                                    |
@@ -20,6 +21,9 @@
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
 //! | `census.rs`     | which pages a verification has met, and which were changed meanwhile  |
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
+//! | `backup.rs`     | copying a database that is used, and reading the copy back            |
+//! | `backup/`       | its parts                                                            |
+//! | `salvage.rs`    | making a pool of what is whole in a damaged database                 |
 //! | `create.rs`     | the files a pool lives on, and how they begin                        |
 //! | `recovery.rs`   | from superblock and log to a pool that is as it was                  |
 //! | `recovery/`     | its steps: analysis, assembly, redo, undo                            |
@@ -27,6 +31,8 @@
 #[cfg(test)]
 mod audit;
 pub(crate) mod backoff;
+pub(crate) mod backup;
+mod batch;
 pub(crate) mod census;
 mod change;
 mod checkpoint;
@@ -44,6 +50,7 @@ mod recovery;
 #[cfg(test)]
 pub(crate) mod replacement_tests;
 mod resize;
+pub(crate) mod salvage;
 mod stats;
 mod sweep;
 mod table;
@@ -51,6 +58,7 @@ mod upkeep;
 pub(crate) mod view;
 mod write_back;
 
+pub(crate) use batch::{BATCH_PAGES_MAX, BATCHES_MAX, Purpose};
 pub(crate) use change::{Edit, Grant, NewPage};
 pub(crate) use create::{Files, Layout, PoolOptions};
 pub(crate) use guard::ReadGuard;

@@ -7,9 +7,10 @@
 //! |-------------------|-----------------------------------------------------------|-------------------------|
 //! | log buffer        | 1/32, a power of two, at least 32 pages, at most 8 MiB     | as it was               |
 //! | staging           | 1/64, at least eight pages, at most 2 MiB                  | as it was               |
+//! | batches of reads  | 1/64, at least four pages, at most 256                     | as it was               |
 //! | old versions      | 1/16, or what `old_version_bytes_max` says                 | a new limit; see below  |
 //! | locks, clock      | 1/256 and 1/512                                            | as they were            |
-//! | snapshots, gate   | about 100 KiB of slots, one line each                      | as they were            |
+//! | snapshots, gate, statistics | about 160 KiB of slots, one line each             | as they were            |
 //! | read buffers      | four pages for each of four threads                        | an estimate, as it was  |
 //! | page table        | 1/48, or 18 bytes for each page the file has room for      | it grows by itself      |
 //! | frames            | the rest; 66 bytes beside each: header, replacement        | the rest                |
@@ -32,7 +33,7 @@ use std::time::Duration;
 
 use terrace_block::Directory;
 
-use crate::buffer::{FRAME_HEADER_BYTES, Mode};
+use crate::buffer::{BATCH_PAGES_MAX, BATCHES_MAX, FRAME_HEADER_BYTES, Mode};
 use crate::db::Db;
 use crate::error::{Error, Result};
 
@@ -270,6 +271,7 @@ pub(crate) struct Split {
     pub(crate) total: u64,
     pub(crate) log_buffer: u64,
     pub(crate) staging: u64,
+    pub(crate) batch_pages: usize,
     pub(crate) versions: u64,
     pub(crate) lock_slots: usize,
     pub(crate) clock_window: usize,
@@ -292,8 +294,8 @@ pub(crate) fn overlay_bytes(total: u64, log_has_changes: bool) -> u64 {
     }
 }
 
-/// Bytes of slots for snapshots, gate, keys in flight, shards, tickets: each on lines of its own.
-const SLOT_BYTES: u64 = 128 << 10;
+/// Bytes of slots for snapshots, gate, keys in flight, shards, tickets, counters: each on lines of its own.
+const SLOT_BYTES: u64 = 192 << 10;
 const READ_BUFFER_PAGES: u64 = 16;
 /// A batch of a large value is one record, of sixteen pages.
 const LOG_BUFFER_PAGES_MIN: u64 = 32;
@@ -305,13 +307,23 @@ impl Split {
         let log_buffer = log_buffer.max(LOG_BUFFER_PAGES_MIN * page_bytes).next_power_of_two();
         let staging = (total / 64).clamp(8 * page_bytes, (2 << 20).max(8 * page_bytes));
         let staging = staging / page_bytes * page_bytes;
+        let batch_pages = (total / 64 / page_bytes).clamp(4, (BATCH_PAGES_MAX * BATCHES_MAX) as u64) as usize;
         // More than everything is too much, and can still be added to.
         let versions = versions.unwrap_or(Split::versions_share(total)).min(total);
         let lock_slots =
             ((total / 256 / 16) as usize).clamp(256, crate::txn::locks::LockTable::SLOTS_DEFAULT);
         let clock_window = ((total / 512 / 16) as usize).clamp(64, crate::txn::clock::Clock::WINDOW_DEFAULT);
-        let split =
-            Split { total, log_buffer, staging, versions, lock_slots, clock_window, overlay: 0, frames: 0 };
+        let split = Split {
+            total,
+            log_buffer,
+            staging,
+            batch_pages,
+            versions,
+            lock_slots,
+            clock_window,
+            overlay: 0,
+            frames: 0,
+        };
         split.with_frames(page_bytes, file_pages)
     }
 
@@ -335,10 +347,21 @@ impl Split {
 
     /// Gives the frames what the other parts leave.
     fn with_frames(mut self, page_bytes: u64, file_pages: u64) -> Result<Split> {
-        let Split { total, log_buffer, staging, versions, lock_slots, clock_window, overlay, .. } = self;
+        let Split {
+            total,
+            log_buffer,
+            staging,
+            batch_pages,
+            versions,
+            lock_slots,
+            clock_window,
+            overlay,
+            ..
+        } = self;
         let page_table = (total / 48).max(file_pages * 18);
-        let fixed = (log_buffer + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)
-            .saturating_add(READ_BUFFER_PAGES * page_bytes + page_table)
+        let log_memory = crate::wal::Wal::memory_bytes(log_buffer);
+        let fixed = (log_memory + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)
+            .saturating_add((READ_BUFFER_PAGES + batch_pages as u64) * page_bytes + page_table)
             .saturating_add(versions)
             .saturating_add(overlay);
         let frames = total.saturating_sub(fixed) / (page_bytes + FRAME_HEADER_BYTES);
@@ -399,7 +422,8 @@ mod tests {
                     continue;
                 };
                 let frames = u64::from(split.frames) * (page_bytes + FRAME_HEADER_BYTES);
-                assert!(frames + split.log_buffer + split.staging + split.versions <= total);
+                let batches = split.batch_pages as u64 * page_bytes;
+                assert!(frames + split.log_buffer + split.staging + batches + split.versions <= total);
                 assert!(frames > total / 2 || total < 16 << 20, "frames get most of {total}");
             }
         }

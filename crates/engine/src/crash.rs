@@ -15,9 +15,11 @@
 //! | `life.rs`    | one life of a pool: random steps until the power goes             |
 //! | `meanwhile.rs` | what other threads would do at the points where they may        |
 //! | `cycle.rs`   | lives and crashes in turn, recovery crashed too, and the verdict  |
+//! | `backup.rs`  | backups made meanwhile, cut off, and restored                     |
 //! | `tests.rs`   | the tests, and how to replay a failing one                        |
 //! | `bugs.rs`    | the planted bugs, each of which must be caught                    |
 
+mod backup;
 #[cfg(feature = "planted-bugs")]
 mod bugs;
 mod cycle;
@@ -65,6 +67,7 @@ impl Sizes {
             frames_max: FRAMES_MAX,
             log_buffer_bytes: self.log_buffer,
             staging_bytes: self.staging_pages * PAGE_BYTES,
+            batch_pages: 8,
             pages_max: 1024,
             store_bytes_max: self.store_segments * SEGMENT_PAGES * PAGE_BYTES as u64,
             mode: Mode::Inline,

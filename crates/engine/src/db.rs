@@ -6,13 +6,17 @@
 //! | `core.rs`        | what all handles share; the threads; closing                           |
 //! | `budget.rs`      | the budget, and changing it                                            |
 //! | `catalog.rs`     | tables by name                                                         |
+//! | `count.rs`       | how many entries tables have                                           |
 //! | `table.rs`       | single operations                                                      |
 //! | `single.rs`      | the commit of one key                                                  |
 //! | `swap.rs`        | changing a key depending on its value                                  |
 //! | `transaction.rs` | several operations as one                                              |
 //! | `batch.rs`       | several writes as one                                                  |
+//! | `backup.rs`      | copying it while it is used, and making a database of the copy         |
 //! | `snapshot.rs`    | reading at one moment                                                  |
+//! | `named.rs`       | snapshots that have names                                              |
 //! | `read.rs`        | finding what counts for a key, now and at a time                       |
+//! | `lookup.rs`      | reads that do not block                                                |
 //! | `scan.rs`        | walking entries from both ends                                         |
 //! | `range.rs`       | bounds; a transaction's cursor                                         |
 //! | `commit.rs`      | the commit                                                             |
@@ -20,21 +24,27 @@
 //! | `large.rs`       | writing large values                                                   |
 //! | `garbage.rs`     | pages that belong to nobody                                            |
 //! | `verify.rs`      | whether everything is what it should be                                |
+//! | `repair.rs`      | a new database of what is whole in a damaged one                       |
 //! | `compact.rs`     | making the page file shorter                                           |
 //! | `overlay.rs`     | reading without writing                                                |
 
+pub(crate) mod backup;
 pub(crate) mod batch;
 pub(crate) mod budget;
 pub(crate) mod catalog;
 pub(crate) mod commit;
 pub(crate) mod compact;
 pub(crate) mod core;
+pub(crate) mod count;
 pub(crate) mod garbage;
 pub(crate) mod large;
+pub(crate) mod lookup;
+pub(crate) mod named;
 pub(crate) mod open;
 pub(crate) mod overlay;
 pub(crate) mod range;
 pub(crate) mod read;
+pub(crate) mod repair;
 pub(crate) mod scan;
 pub(crate) mod single;
 pub(crate) mod snapshot;
@@ -60,9 +70,11 @@ use self::table::Table;
 use self::transaction::Transaction;
 use crate::config::{Builder, Durability};
 use crate::error::{Error, Result};
-use crate::stats::{Stats, VerifyReport};
+use crate::stats::{Stats, TableStats, VerifyReport};
 use crate::txn::gate::MAX_RETRIES;
 
+/// Pages of a database up to which those of each table are counted: it takes a read for every hundred of them.
+const PAGES_COUNTED_MAX: u64 = 100_000;
 /// The longest pause before a transaction runs again, in microseconds; it doubles from one attempt to the next.
 const BACKOFF_US_MAX: u64 = 1000;
 /// Attempts of a transaction that is alone: each can only fail for a snapshot that was given up.
@@ -264,6 +276,7 @@ impl Db {
     pub fn checkpoint(&self) -> Result<()> {
         self.shared.check_writable()?;
         self.shared.free_all_garbage()?;
+        self.shared.save_counts(true)?;
         self.shared.pool.checkpoint_now(true)
     }
 
@@ -332,6 +345,29 @@ impl Db {
     /// What the database has done and what it takes.
     pub fn stats(&self) -> Stats {
         Stats::of(&self.shared)
+    }
+
+    /// What there is in each table, sorted by name. Entries are not counted where their number is not known, and pages
+    /// not in a database of more than 100,000, so this does not take long.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
+    pub fn table_stats(&self) -> Result<Vec<TableStats>> {
+        let names = self.table_names()?;
+        let is_small = self.stats().live_pages <= PAGES_COUNTED_MAX;
+        let table_stats = |table: Table, name: String| {
+            let known = table.len_if_known()?;
+            let entries = known.map_or_else(|| table.approximate_len(), Ok)?;
+            let pages = is_small.then(|| table.pages()).transpose()?;
+            Ok(Some(TableStats { name, entries, entries_exact: known.is_some(), pages }))
+        };
+        let of = |name: String| match self.open_table(&name) {
+            Ok(table) => table_stats(table, name),
+            // Dropped meanwhile.
+            Err(Error::TableNotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        };
+        names.into_iter().filter_map(|name| of(name).transpose()).collect()
     }
 
     /// Checks everything: every image in the page file against its checksum, every tree, every large value, and

@@ -19,7 +19,10 @@ pub enum Error {
         source: io::Error,
     },
     /// Stored bytes are not what was written.
-    #[error("{file} is damaged{}: {what}; run `terrace verify`, then restore a backup", page_of(page))]
+    #[error(
+        "{file} is damaged{}: {what}; run `terrace verify`, then restore a backup or save the rest with `terrace repair`",
+        page_of(page)
+    )]
     Corrupt {
         /// The file's path or device name.
         file: String,
@@ -79,7 +82,8 @@ pub enum Error {
     },
     /// The database was written by another format version.
     #[error(
-        "{file} has format version {found}, this build reads version {supported}; use a matching release"
+        "{file} has format version {found}, this build reads version {supported}; {}",
+        other_release(*found, *supported)
     )]
     Version {
         /// The file that says so.
@@ -130,6 +134,12 @@ pub enum Error {
     /// The snapshot outlived the limit of age or of old versions kept; take a new one.
     #[error("the snapshot is too old, the versions it needs were given up; take a new one")]
     SnapshotTooOld,
+    /// No snapshot has this name.
+    #[error("there is no snapshot named {0:?}; create it first")]
+    SnapshotNotFound(String),
+    /// A snapshot has this name already.
+    #[error("a snapshot named {0:?} exists already; drop it first, or read at it")]
+    SnapshotExists(String),
     /// A savepoint is of another transaction, or the transaction has gone back to an earlier one since.
     #[error("the savepoint does not exist any more; take a new one")]
     SavepointGone,
@@ -149,6 +159,13 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
+}
+
+fn other_release(found: u32, supported: u32) -> &'static str {
+    match found > supported {
+        true => "use the newer release that wrote it, or a later one",
+        false => "dump its tables with the older release that wrote it, and load them with this one",
+    }
 }
 
 fn at(offset: &Option<u64>) -> String {

@@ -15,7 +15,8 @@
 //! The upper one is the tree over the buffer pool and the log:
 //!
 //! - [`tree`]: descents, and what a change is told;
-//! - [`get`], [`read_leaf`]: reading a record, reading a leaf;
+//! - [`get`], [`get_many`], [`read_leaf`]: reading a record, many of them, a leaf;
+//! - [`read_ahead`]: the leaves that a scan comes to next;
 //! - [`apply`]: changing a leaf;
 //! - [`single`]: changing one entry, for a commit that changes nothing else;
 //! - [`room`]: splits before a transaction begins;
@@ -30,11 +31,13 @@ pub(crate) mod chain;
 pub(crate) mod check;
 pub(crate) mod edit;
 mod get;
+mod get_many;
 pub(crate) mod inner;
 pub(crate) mod leaf;
 pub(crate) mod node;
 pub(crate) mod op;
 pub(crate) mod overflow;
+mod read_ahead;
 mod read_leaf;
 mod release;
 mod room;
@@ -46,6 +49,8 @@ mod tree;
 mod verify;
 
 pub(crate) use get::{Found, Stored};
+pub(crate) use get_many::{Look, get_many, get_resident};
+pub(crate) use read_ahead::{Ahead, Toward};
 pub(crate) use read_leaf::LeafRows;
 pub(crate) use room::CROWDED_MAX;
 pub(crate) use single::{Before, Single, SingleOutcome};
@@ -56,6 +61,14 @@ pub(crate) fn check_page(page: &[u8]) -> Result<(), String> {
     check::check(page)
 }
 
+/// Entries of a sound page that is a leaf; of any other none.
+pub(crate) fn leaf_entries(page: &[u8]) -> u64 {
+    let node = node::Node::new(page);
+    if node.is_leaf() { node.count() as u64 } else { 0 }
+}
+
+#[cfg(test)]
+mod get_many_tests;
 #[cfg(test)]
 mod order_tests;
 #[cfg(test)]

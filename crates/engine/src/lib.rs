@@ -40,6 +40,8 @@ mod config;
 mod crash;
 mod db;
 mod error;
+#[cfg(doctest)]
+mod guide;
 mod ids;
 mod index;
 pub mod planted;
@@ -52,18 +54,27 @@ mod wal;
 pub use buffer::Mode;
 pub use config::{Builder, Durability, MIN_DRAM_BYTES, MIN_LOG_BYTES};
 pub use db::Db;
+pub use db::backup::{Backup, BackupReport};
 pub use db::batch::WriteBatch;
 pub use db::compact::Compaction;
+pub use db::lookup::Lookup;
+pub use db::named::NamedSnapshot;
 pub use db::range::TransactionRange;
+pub use db::repair::{RepairReport, RepairedTable};
 pub use db::snapshot::{Range, Snapshot};
 pub use db::swap::Swap;
 pub use db::table::Table;
 pub use db::transaction::{Savepoint, Transaction};
 pub use error::{Error, Result};
 pub use ids::{Lsn, PageId, TableId, Timestamp};
-pub use stats::{Damage, Stats, VerifyReport};
+pub use stats::{
+    Bucket, Bypasses, Damage, GivenUp, Latency, Retries, Stalls, Stats, Sweeps, TableStats, VerifyReport,
+    WriteBacks,
+};
 pub use terrace_block::{Directory, FileDirectory, MemoryDirectory, SimulatedDisk};
 
+/// The version of the file format that this build reads and writes; `docs/format.md` says what it promises.
+pub const FORMAT_VERSION: u32 = store::superblock::FORMAT_VERSION;
 /// The longest key, in bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
 /// The longest value, in bytes.

@@ -61,6 +61,14 @@ pub enum Bug {
     NoRangeCheck,
     /// The page file is made shorter before a superblock that needs no more of it is durable.
     TruncateBeforeSuperblock,
+    /// A backup lets the log be cut past where its own begins.
+    BackupCutsLog,
+    /// A backup copies no page again that was written back while it ran.
+    BackupSkipsChangedPages,
+    /// A backup's log ends where the log ended before the last images were copied.
+    BackupEndsLogEarly,
+    /// Places that a backup is about to read are freed and used again.
+    BackupReadsFreedPlaces,
     /// Pages come into being and are freed without a verification that runs being told.
     RenewalUntold,
     /// Values and tables change hands without a verification that runs being told.
@@ -69,7 +77,7 @@ pub enum Bug {
 
 impl Bug {
     /// Every planted bug, in the order of the list in docs/testing.md.
-    pub const ALL: [Bug; 29] = [
+    pub const ALL: [Bug; 33] = [
         Bug::SkipLogSync,
         Bug::SkipStoreSync,
         Bug::AcknowledgeBeforeFlush,
@@ -97,6 +105,10 @@ impl Bug {
         Bug::ReadOwnStaleVersion,
         Bug::NoRangeCheck,
         Bug::TruncateBeforeSuperblock,
+        Bug::BackupCutsLog,
+        Bug::BackupSkipsChangedPages,
+        Bug::BackupEndsLogEarly,
+        Bug::BackupReadsFreedPlaces,
         Bug::RenewalUntold,
         Bug::PassingUntold,
     ];

@@ -1,9 +1,25 @@
 //! What a database tells about itself.
+//!
+//! | file            | what is in it                                        |
+//! |-----------------|------------------------------------------------------|
+//! | this one        | all numbers together; what verification found        |
+//! | `reasons.rs`    | counts by reason: waits, retries, writes and more     |
+//! | `histogram.rs`  | latencies                                            |
+//! | `prometheus.rs` | the same as text for Prometheus                      |
+//!
+//! A hit in memory raises no counter and reads no clock. What many threads count at once, they count in slots of
+//! their own; the rest happens where something was waited for or written anyway.
+
+pub(crate) mod histogram;
+mod prometheus;
+mod reasons;
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde::Serialize;
 
+pub use self::histogram::{Bucket, Latency};
+pub use self::reasons::{Bypasses, GivenUp, Retries, Stalls, Sweeps, WriteBacks};
 use crate::db::core::Core;
 
 /// What a database has done since it was opened, and what it takes. Numbers are read one after the other, so while
@@ -39,18 +55,42 @@ pub struct Stats {
     pub log_buffer_bytes: u64,
     /// Bytes of old versions kept for snapshots.
     pub version_bytes: u64,
-    /// Bytes of lock table, clock and the slots of transactions.
+    /// Bytes of lock table, clock, the slots of transactions and the counters of latencies.
     pub transaction_bytes: u64,
     /// Pages read from the page file.
     pub faults: u64,
     /// Bytes read from the page file for them.
     pub read_bytes: u64,
+    /// Reads of pages that are under way now, from the page file.
+    pub reads_in_flight: u64,
+    /// Reads of keys that wait for a thread ([`crate::Table::get_async`]), now.
+    pub lookups_waiting: u64,
+    /// Reads of several pages at a time.
+    pub batched_reads: u64,
+    /// Pages read by them.
+    pub batched_pages: u64,
+    /// Pages that scans read before they came to them.
+    pub ahead_pages: u64,
+    /// Those of them that were looked at later.
+    pub ahead_used: u64,
+    /// Those of them whose frame was taken before that. What is neither used nor unused is still in memory.
+    pub ahead_unused: u64,
     /// Pages whose frame was taken.
     pub evictions: u64,
-    /// Times a fault found no clean frame and waited for write-back.
-    pub frame_waits: u64,
+    /// What the sweep for free frames did with the pages it came by.
+    pub sweeps: Sweeps,
+    /// How often somebody had to wait, by what for.
+    pub stalls: Stalls,
+    /// How often a search or change of a tree was begun again, by why.
+    pub retries: Retries,
+    /// Images read past the frames.
+    pub bypasses: Bypasses,
+    /// From a miss until the page was in its frame, waiting for a frame included.
+    pub fault: Latency,
     /// Page images written.
     pub images_written: u64,
+    /// The same by why they were.
+    pub write_backs: WriteBacks,
     /// Page images moved to empty a segment.
     pub images_moved: u64,
     /// Images of the page table written.
@@ -75,8 +115,10 @@ pub struct Stats {
     pub log_cut: u64,
     /// Bytes the log can hold.
     pub log_capacity: u64,
-    /// Times a commit waited for log space.
-    pub log_waits: u64,
+    /// From the start of a write of the log until it was durable.
+    pub log_write: Latency,
+    /// From a commit's last record until it was durable, of commits that wait for that.
+    pub commit: Latency,
     /// Transactions committed.
     pub commits: u64,
     /// Commits that failed for other reasons than a conflict.
@@ -87,8 +129,12 @@ pub struct Stats {
     pub alone: u64,
     /// Snapshots held, those of cursors and running transactions included.
     pub snapshots: u64,
-    /// Snapshots given up for age or memory.
-    pub snapshots_given_up: u64,
+    /// Snapshots given up.
+    pub given_up: GivenUp,
+    /// Snapshots that have names, those given up included.
+    pub named_snapshots: u64,
+    /// Bytes of old versions kept since the oldest of them was taken.
+    pub named_snapshot_bytes: u64,
     /// Old versions dropped.
     pub versions_dropped: u64,
     /// Values and tables waiting to be freed.
@@ -103,6 +149,32 @@ pub struct Stats {
     pub changes_redone: u64,
     /// Transactions that recovery took back then.
     pub losers_undone: u64,
+}
+
+/// A table, as [`crate::Db::table_stats`] tells of it.
+///
+/// ```
+/// use terrace::{Db, MemoryDirectory};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+/// db.create_table("t")?.put("k", "v")?;
+/// let tables = db.table_stats()?;
+/// assert_eq!((tables[0].name.as_str(), tables[0].entries, tables[0].pages), ("t", 1, Some(1)));
+/// # Ok::<(), terrace::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct TableStats {
+    /// Its name.
+    pub name: String,
+    /// Entries in it.
+    pub entries: u64,
+    /// Whether there are exactly so many. After a crash the number is about right, until somebody asks for
+    /// [`crate::Table::len`].
+    pub entries_exact: bool,
+    /// Pages of its tree, those of large values left out; none in a database too large to count them in passing.
+    pub pages: Option<u64>,
 }
 
 /// What [`crate::Db::verify`] found.
@@ -172,11 +244,29 @@ impl Stats {
         let images_written = counted.images_written.load(Relaxed);
         let images_moved = counted.images_moved.load(Relaxed);
         let mapping_images = counted.mapping_images.load(Relaxed);
+        let named = core.list_named();
         let transaction_bytes = core.clock.size_bytes()
             + core.gate.size_bytes()
             + core.locks.size_bytes()
             + core.flight.size_bytes()
-            + core.snapshots.size_bytes();
+            + core.snapshots.size_bytes()
+            + 3 * counted.fault.size_bytes()
+            + core.counts.size_bytes();
+        let stalls = Stalls {
+            frames: counted.frame_waits.load(Relaxed),
+            log_space: counted.log_waits.load(Relaxed),
+            log_buffer: log.buffer_waits,
+            segments: counted.segment_waits.load(Relaxed),
+            latches: counted.latch_waits.total(),
+            locks: core.locks.waits(),
+            gate: core.gate.waits(),
+            timestamps: core.clock.waits(),
+            chains: core.chains.waits(),
+        };
+        let given_up = GivenUp {
+            age: counters.given_up_for_age.load(Relaxed),
+            memory: counters.given_up_for_memory.load(Relaxed),
+        };
         Stats {
             format: crate::store::superblock::FORMAT_VERSION,
             budget_bytes: split.total,
@@ -189,9 +279,21 @@ impl Stats {
             transaction_bytes: transaction_bytes as u64,
             faults,
             read_bytes: counted.store_reads.load(Relaxed) * page_bytes,
+            reads_in_flight: counted.reads_in_flight.load(Relaxed),
+            lookups_waiting: core.lookups.waiting() as u64,
+            batched_reads: counted.batches.load(Relaxed),
+            batched_pages: counted.batched_pages.load(Relaxed),
+            ahead_pages: counted.ahead_pages.load(Relaxed),
+            ahead_used: counted.ahead_used.load(Relaxed),
+            ahead_unused: counted.ahead_unused.load(Relaxed),
             evictions: counted.evictions.load(Relaxed),
-            frame_waits: counted.frame_waits.load(Relaxed),
+            sweeps: counted.sweeps(),
+            stalls,
+            retries: counted.retries(),
+            bypasses: counted.bypasses(),
+            fault: counted.fault.latency(),
             images_written,
+            write_backs: counted.write_backs(),
             images_moved,
             mapping_images,
             written_bytes: (images_written + images_moved + mapping_images) * page_bytes,
@@ -204,13 +306,16 @@ impl Stats {
             log_tail: log.tail.0,
             log_cut: log.cut.0,
             log_capacity: log.capacity,
-            log_waits: counted.log_waits.load(Relaxed),
+            log_write: pool.wal().write_latency(),
+            commit: pool.wal().commit_latency(),
             commits: counters.commits.total(),
             aborts: counters.aborts.load(Relaxed),
             conflicts: counters.conflicts.load(Relaxed),
             alone: counters.alone.load(Relaxed),
             snapshots: core.snapshots.len() as u64,
-            snapshots_given_up: counters.snapshots_given_up.load(Relaxed),
+            given_up,
+            named_snapshots: named.len() as u64,
+            named_snapshot_bytes: named.iter().map(|named| named.version_bytes).max().unwrap_or(0),
             versions_dropped: counters.versions_dropped.load(Relaxed),
             garbage: core.garbage.waiting() as u64,
             file_bytes: footprint.file_bytes,

@@ -15,7 +15,9 @@
 //! | `parse.rs`   | reading them, from bytes that may be anything                                  |
 //! | `layout.rs`  | the file: header block and ring                                                |
 //! | `buffer.rs`  | the ring in memory: places drawn, holes, the contiguous watermark              |
-//! | `flush.rs`   | group commit                                                                   |
+//! | `flush.rs`   | group commit: writing rounds                                                   |
+//! | `group.rs`   | whose turn it is to write, and who waits                                       |
+//! | `writer.rs`  | the thread that writes what nobody waits for                                   |
 //! | `space.rs`   | cut, capacity, reservations                                                    |
 //! | `tickets.rs` | what is in flight                                                              |
 //! | `marks.rs`   | lower bounds published without a lock, under both of the above                 |
@@ -26,12 +28,14 @@
 //! [`Wal::append`] takes no lock and allocates nothing. It may be called under page latches: it then waits at most
 //! for the ring to be written out, by others or by itself, which needs no latch.
 //!
-//! **Lock order.** Two mutexes, never held together and never during I/O: the lead of `flush.rs`, the list of pending
-//! tickets in `tickets.rs`. Nothing is called out to from under either.
+//! **Lock order.** Three mutexes, never held together and never during I/O: the turns in `group.rs` (with the seats
+//! below it), the bell of `writer.rs`, the list of pending tickets in `tickets.rs`. Nothing is called out to from under any.
 
 mod buffer;
+mod copy;
 mod failure;
 mod flush;
+mod group;
 mod layout;
 mod marks;
 mod parse;
@@ -41,12 +45,16 @@ mod space;
 #[cfg(test)]
 mod tests;
 mod tickets;
+mod writer;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use terrace_block::{AlignedBuffer, BlockDevice};
 
+pub(crate) use copy::{LogCopy, geometry_for};
 pub(crate) use layout::{Geometry, LogHeader, read_header, write_header};
 pub(crate) use parse::{Change, RecordView};
 pub(crate) use record::{
@@ -60,6 +68,9 @@ pub(crate) use tickets::Ticket;
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
+use crate::stats::Latency;
+use crate::stats::histogram::Histogram;
+use group::Pace;
 
 /// The block the log is written in, and the size of its header.
 pub(crate) const BLOCK: u64 = 4096;
@@ -120,6 +131,8 @@ pub(crate) struct WalStats {
     pub(crate) reserved: u64,
     /// Bytes it can hold.
     pub(crate) capacity: u64,
+    /// Times a record waited for room in the ring.
+    pub(crate) buffer_waits: u64,
 }
 
 /// The log. All calls take `&self`, from any thread.
@@ -130,6 +143,11 @@ pub(crate) struct Wal {
     tickets: tickets::Tickets,
     geometry: Geometry,
     first: Lsn,
+    bell: writer::Bell,
+    /// Times a record waited for room in the ring.
+    buffer_waits: AtomicU64,
+    /// From the append of a commit's last record until it may be acknowledged as durable.
+    commits: Histogram,
 }
 
 impl std::fmt::Debug for Wal {
@@ -152,6 +170,11 @@ impl Wal {
         device.set_len(bytes).map_err(|source| Error::io("allocate", name, Some(bytes), source))?;
         write_header(device, header)?;
         device.sync().map_err(|source| Error::io("sync", name, None, source))
+    }
+
+    /// Bytes of memory that a log takes with a buffer of `buffer_bytes`.
+    pub(crate) const fn memory_bytes(buffer_bytes: u64) -> u64 {
+        buffer_bytes + flush::Flusher::size_bytes(buffer_bytes)
     }
 
     /// Opens a log at the end that recovery found.
@@ -182,7 +205,17 @@ impl Wal {
         let (ring, drain) = buffer::ring(buffer_bytes, epoch, tail, &block[..kept])?;
         let flusher = flush::Flusher::new(Arc::clone(&ring), drain, device, geometry);
         let space = space::Space::new(geometry, cut);
-        Ok(Self { ring, flusher, space, tickets: tickets::Tickets::new(), geometry, first: tail })
+        Ok(Self {
+            ring,
+            flusher,
+            space,
+            tickets: tickets::Tickets::new(),
+            geometry,
+            first: tail,
+            bell: writer::Bell::default(),
+            buffer_waits: AtomicU64::new(0),
+            commits: Histogram::default(),
+        })
     }
 
     /// Appends a record, using space from `reservation`. Without one, or with one that is too small, the caller has
@@ -226,13 +259,15 @@ impl Wal {
         };
         let appended = Appended { lsn: place.lsn(), end: place.end() };
         let sealed = record.seal(appended.lsn, self.ring.epoch());
-        if !place.has_room()
-            && let Err(error) = self.flusher.flush_to(place.room_needs())
-        {
-            place.abandon();
-            return Err(error);
+        if !place.has_room() {
+            self.buffer_waits.fetch_add(1, Relaxed);
+            if let Err(error) = self.flusher.flush_to(place.room_needs(), Pace::Hurry) {
+                place.abandon();
+                return Err(error);
+            }
         }
         place.fill(sealed);
+        self.note_filled(appended.lsn.0, appended.end.0);
         Ok(appended)
     }
 
@@ -241,7 +276,7 @@ impl Wal {
     /// # Errors
     /// [`Error::Io`] for the call that met the failure, [`Error::Poisoned`] for all others and ever after.
     pub(crate) fn flush_to(&self, to: Lsn) -> Result<()> {
-        self.flusher.flush_to(to)
+        self.flusher.flush_to(to, Pace::Hurry)
     }
 
     /// Returns when the commit whose record ends at `to` may be acknowledged.
@@ -252,7 +287,33 @@ impl Wal {
         if planted(Bug::AcknowledgeBeforeFlush) {
             return Ok(());
         }
-        self.flush_to(to)
+        if self.durable() >= to {
+            self.commits.record(Duration::ZERO);
+            return Ok(());
+        }
+        let begun = Instant::now();
+        self.flusher.flush_to(to, Pace::Commit)?;
+        self.commits.record(begun.elapsed());
+        Ok(())
+    }
+
+    /// How long commits waited for the log.
+    pub(crate) fn commit_latency(&self) -> Latency {
+        self.commits.latency()
+    }
+
+    /// How long each write of the log took until it was durable.
+    pub(crate) fn write_latency(&self) -> Latency {
+        self.flusher.latency()
+    }
+
+    /// Reads the records from `from`, where one begins. The caller sees to it that they stay in the log meanwhile, and
+    /// stops at a place up to which they were durable before.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub(crate) fn scan(&self, from: Lsn, rule: EpochRule) -> Result<LogScan> {
+        LogScan::new(self.flusher.device(), self.geometry, from, rule)
     }
 
     /// The end of everything durable.
@@ -318,6 +379,11 @@ impl Wal {
         self.ring.failure.set(reason);
     }
 
+    /// Ends the log: nothing more is appended or written. Not a failure, if there was none before.
+    pub(crate) fn close(&self, reason: &str) {
+        self.ring.failure.close(reason);
+    }
+
     /// After it has failed: returns when nothing is being written to it any more.
     pub(crate) fn wait_for_writes(&self) {
         self.flusher.wait_for_leader();
@@ -342,6 +408,7 @@ impl Wal {
             cut: self.cut(),
             reserved: self.space.reserved(),
             capacity: self.geometry.capacity(),
+            buffer_waits: self.buffer_waits.load(Relaxed),
         }
     }
 }

@@ -41,6 +41,38 @@ fn a_failed_read_is_reported_and_the_engine_goes_on() {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
+/// Whichever read of several fails: the key that needs the page gets the error, once, and nothing else is lost by it.
+#[test]
+fn a_failed_read_among_many_is_reported_and_the_engine_goes_on() {
+    let disk = SimulatedDisk::new(1);
+    let db = open(&disk).unwrap();
+    let table = db.create_table("t").unwrap();
+    fill(&table, 2000).unwrap();
+    db.checkpoint().unwrap();
+    let keys = |first: u32| (0..40).map(move |number| (first + number * 47) % 2000).collect::<Vec<_>>();
+    let mut failed = 0;
+    for nth in 1..40 {
+        let keys = keys(nth as u32);
+        disk.fail(FaultPlan::once(CallKind::Read, nth, libc_eio()));
+        // A read of two adjoining pages that fails is repeated, page by page.
+        if let Err(error) = table.get_many(keys.iter().map(|key| key.to_be_bytes())) {
+            let is_read = matches!(&error, Error::Io { operation: "read", offset: Some(_), .. });
+            assert!(is_read, "read {nth}: {error}");
+            failed += 1;
+        }
+        disk.mend();
+        let values = table.get_many(keys.iter().map(|key| key.to_be_bytes())).unwrap();
+        for (key, value) in keys.iter().zip(values) {
+            assert_eq!(value.unwrap(), [*key as u8; 1000], "read {nth}");
+        }
+    }
+    assert!(failed > 5, "{failed} of 39 failures were reported");
+    assert!(db.stats().batched_pages > 500, "{:?}", db.stats());
+    assert_eq!(db.stats().reads_in_flight, 0);
+    table.put("after", "it").unwrap();
+    assert_eq!(db.verify().unwrap().errors, []);
+}
+
 #[test]
 fn a_failed_read_while_opening_is_reported_and_the_next_opening_works() {
     let disk = SimulatedDisk::new(1);

@@ -1,8 +1,19 @@
-//! Files that are damaged, foreign or of another version: found, named, and never a panic.
+//! Files that are damaged, foreign or of another version: found, named, and never a panic. And the files of this
+//! version: those kept in `tests/fixtures/format-N` open with every entry in place, and what this build writes is what
+//! they are. Where the last test fails, read what it says; this writes the fixture of the present version anew:
+//!
+//! ```sh
+//! TERRACE_WRITE_FIXTURE=1 cargo test -p terrace --test format fixture
+//! ```
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use terrace::{Db, Error};
+use terrace::{
+    Db, Directory, Durability, Error, FORMAT_VERSION, MemoryDirectory, Mode, SimulatedDisk, WriteBatch,
+};
+use terrace_block::{AlignedBuffer, OpenMode};
 
 const DRAM: u64 = 2 << 20;
 
@@ -28,21 +39,53 @@ fn checksum(bytes: &[u8]) -> u32 {
     })
 }
 
+/// Gives the superblocks, or the log's header, of the database at `path` another version, with a checksum that holds.
+fn set_version(path: &Path, file: &str, version: u32) {
+    let path = path.join(file);
+    let mut bytes = std::fs::read(&path).unwrap();
+    if file == "pages.terrace" {
+        for slot in [0, 16 << 10] {
+            bytes[slot + 4..slot + 8].copy_from_slice(&version.to_le_bytes());
+            let sum = checksum(&bytes[slot + 4..slot + (16 << 10)]);
+            bytes[slot..slot + 4].copy_from_slice(&sum.to_le_bytes());
+        }
+    } else {
+        bytes[8..12].copy_from_slice(&version.to_le_bytes());
+        let sum = checksum(&bytes[..48]);
+        bytes[48..52].copy_from_slice(&sum.to_le_bytes());
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
 #[test]
-fn another_format_version_is_refused_by_name() {
+fn other_format_versions_are_refused_by_name_with_advice() {
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("db");
     build(&path);
-    let file = path.join("pages.terrace");
-    let mut bytes = std::fs::read(&file).unwrap();
-    for slot in [0, 16 << 10] {
-        bytes[slot + 4] = 77;
-        let sum = checksum(&bytes[slot + 4..slot + (16 << 10)]);
-        bytes[slot..slot + 4].copy_from_slice(&sum.to_le_bytes());
+    for file in ["pages.terrace", "log.terrace"] {
+        for (version, advice) in [
+            (0, "older release"),
+            (FORMAT_VERSION - 1, "older release"),
+            (FORMAT_VERSION + 1, "newer release"),
+            (u32::MAX, "newer release"),
+        ] {
+            set_version(&path, file, version);
+            let before = std::fs::read(path.join(file)).unwrap();
+            for read_only in [false, true] {
+                let opened = Db::builder().dram(DRAM).create(false).read_only(read_only).open(&path);
+                let error = opened.unwrap_err();
+                assert!(
+                    matches!(&error, Error::Version { file: named, found, supported }
+                        if named.ends_with(file) && *found == version && *supported == FORMAT_VERSION),
+                    "{error}"
+                );
+                assert!(error.to_string().contains(advice), "{error}");
+            }
+            assert!(std::fs::read(path.join(file)).unwrap() == before, "it was written to");
+        }
+        set_version(&path, file, FORMAT_VERSION);
+        open(&path).unwrap().close().unwrap();
     }
-    std::fs::write(&file, &bytes).unwrap();
-    let error = open(&path).unwrap_err();
-    assert!(matches!(error, Error::Version { found: 77, .. }), "{error}");
 }
 
 #[test]
@@ -93,4 +136,194 @@ fn flipped_bytes_are_found_or_do_not_matter() {
     }
     println!("{found} of {pages} places matter");
     assert!(found > 20);
+}
+
+type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
+
+/// Puts into a table, and into what is expected of it.
+fn put(db: &Db, tables: &mut Tables, table: &str, key: &[u8], value: Vec<u8>) {
+    db.open_table(table).unwrap().put(key, &value).unwrap();
+    tables.get_mut(table).unwrap().insert(key.to_vec(), value);
+}
+
+/// Mostly zeros, which take no room in a fixture.
+fn long(length: usize) -> Vec<u8> {
+    (0..length).map(|at| if at % 4000 == 0 { (at / 4000 + length) as u8 | 1 } else { 0 }).collect()
+}
+
+/// What the fixtures hold, written by this build as if its process had been killed: leaves, inner nodes and long
+/// values of one, several and many pages; tables renamed and dropped; changes before and after a checkpoint, and values
+/// that nobody refers to any more. All of it fits into frames, so only the checkpoints write pages.
+///
+/// On a thread of its own: when a commit collects what others have left depends on how many its thread has made.
+fn written() -> (SimulatedDisk, Tables) {
+    std::thread::spawn(write).join().unwrap()
+}
+
+fn write() -> (SimulatedDisk, Tables) {
+    let disk = SimulatedDisk::new(1);
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(4096);
+    let builder = builder.log_max(384 << 10).mode(Mode::Inline).seed(1).durability(Durability::Buffered);
+    let db = builder.open("").unwrap();
+    let mut tables = Tables::new();
+    for name in ["numbers", "odd keys", "long values", "dropped", "before"] {
+        db.create_table(name).unwrap();
+        tables.insert(name.to_owned(), BTreeMap::new());
+    }
+    let value = |number: u32, round: u32| vec![(number * 3 + round) as u8; (number * 7 % 90) as usize];
+    for number in 0..300u32 {
+        put(&db, &mut tables, "numbers", &(number * 37 % 300).to_be_bytes(), value(number, 0));
+    }
+    for key in [&b""[..], b"\0", b"a", b"ab", &[255; 1024], "\u{fc}mlaut \"quoted\"".as_bytes()] {
+        put(&db, &mut tables, "odd keys", key, key.to_vec());
+    }
+    for length in [1000, 2000, 4000, 9000, 80_000] {
+        put(&db, &mut tables, "long values", format!("{length} bytes").as_bytes(), long(length));
+    }
+    put(&db, &mut tables, "dropped", b"k", b"v".to_vec());
+    put(&db, &mut tables, "before", b"k", b"v".to_vec());
+    db.checkpoint().unwrap();
+    db.drop_table("dropped").unwrap();
+    tables.remove("dropped");
+    db.rename_table("before", "after").unwrap();
+    let renamed = tables.remove("before").unwrap();
+    tables.insert("after".to_owned(), renamed);
+    let mut batch = WriteBatch::new();
+    let (numbers, odd) = (db.open_table("numbers").unwrap(), db.open_table("odd keys").unwrap());
+    for number in (0..300u32).step_by(11) {
+        let expected = tables.get_mut("numbers").unwrap();
+        if number % 2 == 0 {
+            batch.delete(&numbers, number.to_be_bytes());
+            expected.remove(&number.to_be_bytes()[..]);
+        } else {
+            batch.put(&numbers, number.to_be_bytes(), value(number, 1));
+            expected.insert(number.to_be_bytes().to_vec(), value(number, 1));
+        }
+    }
+    batch.delete(&odd, "ab");
+    tables.get_mut("odd keys").unwrap().remove(&b"ab"[..]);
+    db.write(batch, Durability::Sync).unwrap();
+    put(&db, &mut tables, "long values", b"9000 bytes", long(9001));
+    let mut aborted = db.begin();
+    aborted.put(&numbers, "aborted", long(6000)).unwrap();
+    aborted.abort();
+    db.flush().unwrap();
+    (disk.killed(), tables)
+}
+
+fn contents(db: &Db) -> Tables {
+    let entries = |name: &String| db.open_table(name).unwrap().iter().map(Result::unwrap).collect();
+    let names = db.table_names().unwrap();
+    names.into_iter().map(|name| (name.clone(), entries(&name))).collect()
+}
+
+const SECTOR: usize = 512;
+
+/// A file without its sectors of zeros: its length, then number and bytes of each other sector.
+fn sparse(directory: &dyn Directory, file: &str) -> Vec<u8> {
+    let device = directory.open(file, OpenMode::Read).unwrap();
+    let mut bytes = AlignedBuffer::zeroed(device.len() as usize);
+    device.read_at(0, &mut bytes).unwrap();
+    let mut found = device.len().to_le_bytes().to_vec();
+    for (number, sector) in
+        bytes.chunks(SECTOR).enumerate().filter(|(_, sector)| sector.iter().any(|&b| b != 0))
+    {
+        found.extend((number as u64).to_le_bytes());
+        found.extend(sector);
+    }
+    found
+}
+
+/// A directory with the files of a fixture.
+fn expanded(fixture: &Path) -> MemoryDirectory {
+    let directory = MemoryDirectory::new();
+    for file in ["pages.terrace", "log.terrace"] {
+        let stored = std::fs::read(fixture.join(file)).unwrap();
+        let (length, sectors) = stored.split_at(8);
+        let mut bytes = AlignedBuffer::zeroed(u64::from_le_bytes(length.try_into().unwrap()) as usize);
+        for sector in sectors.chunks(8 + SECTOR) {
+            let number = u64::from_le_bytes(sector[..8].try_into().unwrap()) as usize;
+            bytes[number * SECTOR..][..SECTOR].copy_from_slice(&sector[8..]);
+        }
+        let device = directory.open(file, OpenMode::CreateNew).unwrap();
+        device.set_len(bytes.len() as u64).unwrap();
+        device.write_at(0, &bytes).unwrap();
+    }
+    directory
+}
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
+}
+
+fn present() -> PathBuf {
+    fixtures().join(format!("format-{FORMAT_VERSION}"))
+}
+
+fn write_fixture_if_asked() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        if std::env::var_os("TERRACE_WRITE_FIXTURE").is_some() {
+            let (disk, _) = written();
+            std::fs::create_dir_all(present()).unwrap();
+            for file in ["pages.terrace", "log.terrace"] {
+                std::fs::write(present().join(file), sparse(&disk, file)).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn fixture_of_this_version_opens_with_every_entry() {
+    write_fixture_if_asked();
+    let (_, expected) = written();
+    let directory = expanded(&present());
+    for read_only in [true, false, true] {
+        let builder = Db::builder().directory(Arc::new(directory.clone())).dram(4 << 20).read_only(read_only);
+        let db = builder.create(false).open("").unwrap();
+        let found = contents(&db);
+        assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+        for (table, entries) in &expected {
+            for (key, value) in entries {
+                assert!(found[table].get(key) == Some(value), "{table} {key:?}");
+            }
+            assert_eq!(found[table].len(), entries.len(), "{table}");
+        }
+        assert_eq!(db.verify().unwrap().errors, []);
+        db.close().unwrap();
+    }
+}
+
+#[test]
+fn fixtures_of_other_versions_are_refused_by_name() {
+    write_fixture_if_asked();
+    let mut versions = 0;
+    for entry in std::fs::read_dir(fixtures()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let version: u32 = name.strip_prefix("format-").unwrap().parse().unwrap();
+        versions += 1;
+        let opened = Db::builder().directory(Arc::new(expanded(&path))).dram(4 << 20).open("");
+        match opened {
+            Ok(_) => assert_eq!(version, FORMAT_VERSION),
+            Err(Error::Version { found, .. }) => assert!(found == version && version != FORMAT_VERSION),
+            Err(error) => panic!("{name}: {error}"),
+        }
+    }
+    assert!(versions >= 1);
+}
+
+#[test]
+fn fixture_is_what_this_build_writes() {
+    write_fixture_if_asked();
+    let (disk, _) = written();
+    for file in ["pages.terrace", "log.terrace"] {
+        assert!(
+            sparse(&disk, file) == std::fs::read(present().join(file)).unwrap(),
+            "{file} is no longer written as the fixture of version {FORMAT_VERSION} has it. If an older build of this \
+             version could not read it, the format is another one: raise the version, in superblock and log, and add \
+             its fixture. If only what is written when has changed, write the fixture anew; the head of this file says \
+             how."
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! The database against maps: any sequence of calls, closed and opened in between, gives what a `BTreeMap` would.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use proptest::prelude::*;
@@ -19,6 +19,7 @@ enum Step {
     Swap(u16, Guess, Option<usize>),
     DeleteRange(u16, u16, bool),
     Scan(u16, u16, Vec<bool>),
+    GetMany(Vec<u16>),
     TakeSnapshot,
     CheckSnapshot,
     Checkpoint,
@@ -84,6 +85,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (n(), n(), any::<bool>()).prop_map(|(low, high, steps)| Step::DeleteRange(low, high, steps)),
         6 => (n(), n(), prop::collection::vec(any::<bool>(), 20))
             .prop_map(|(low, high, ends)| Step::Scan(low, high, ends)),
+        5 => prop::collection::vec(n(), 0..90).prop_map(Step::GetMany),
         3 => Just(Step::TakeSnapshot),
         5 => Just(Step::CheckSnapshot),
         1 => Just(Step::Checkpoint),
@@ -149,6 +151,9 @@ impl Run {
                     apply(&mut model, std::slice::from_ref(&(*n, *length)));
                     assert_eq!(transaction.get(&table, key(*n)).unwrap(), model.get(&key(*n)).cloned());
                 }
+                let some = (0..400).step_by(3);
+                let expected: Vec<_> = some.clone().map(|n| model.get(&key(n)).cloned()).collect();
+                assert_eq!(transaction.get_many(&table, some.map(key)).unwrap(), expected);
                 let all = transaction.range::<&[u8]>(&table, ..).map(Result::unwrap);
                 assert!(all.eq(model.clone()), "a transaction does not see its own changes");
                 if commit {
@@ -196,6 +201,16 @@ impl Run {
                 let mut range =
                     table.range::<Vec<u8>>((Bound::Included(low.clone()), Bound::Excluded(high.clone())));
                 let empty = low >= high;
+                let inside = |key: &[u8]| !empty && *key >= low[..] && *key < high[..];
+                let expected: Vec<_> =
+                    self.model.iter().filter(|(key, _)| inside(key)).take(ends.len()).collect();
+                let mut left = expected.iter();
+                let bounds = (Bound::Included(low.clone()), Bound::Excluded(high.clone()));
+                let broke = table.scan::<Vec<u8>, ()>(bounds, |key, value| {
+                    assert_eq!(left.next().map(|(key, value)| (&key[..], &value[..])), Some((key, value)));
+                    if left.len() == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
+                assert_eq!((broke.unwrap().is_some(), left.len()), (!expected.is_empty(), 0));
                 let mut expected =
                     self.model.iter().filter(|(key, _)| !empty && **key >= low && **key < high);
                 for back in ends {
@@ -208,6 +223,10 @@ impl Run {
                     assert_eq!(got.map(Result::unwrap), expected);
                 }
             }
+            Step::GetMany(numbers) => {
+                let expected: Vec<_> = numbers.iter().map(|&n| self.model.get(&key(n)).cloned()).collect();
+                assert_eq!(table.get_many(numbers.iter().map(|&n| key(n))).unwrap(), expected);
+            }
             Step::TakeSnapshot => self.snapshot = Some((db.snapshot(), self.model.clone())),
             Step::CheckSnapshot => {
                 if let Some((snapshot, model)) = &self.snapshot {
@@ -215,9 +234,23 @@ impl Run {
                     assert!(all.eq(model.clone()), "a snapshot has changed");
                     let back = snapshot.iter(&table).rev().map(Result::unwrap);
                     assert!(back.eq(model.clone().into_iter().rev()), "a snapshot differs from behind");
+                    let mut left = model.iter();
+                    let shown = snapshot.scan::<&[u8], ()>(&table, .., |key, value| {
+                        assert_eq!(
+                            left.next().map(|(key, value)| (&key[..], &value[..])),
+                            Some((key, value))
+                        );
+                        ControlFlow::Continue(())
+                    });
+                    assert_eq!(
+                        (shown.unwrap(), left.len(), snapshot.len(&table).unwrap()),
+                        (None, 0, model.len() as u64)
+                    );
                     for n in (0..400).step_by(7) {
                         assert_eq!(snapshot.get(&table, key(n)).unwrap(), model.get(&key(n)).cloned());
                     }
+                    let all: Vec<_> = (0..400).map(|n| model.get(&key(n)).cloned()).collect();
+                    assert_eq!(snapshot.get_many(&table, (0..400).map(key)).unwrap(), all);
                 }
             }
             Step::Checkpoint => db.checkpoint().unwrap(),
@@ -309,6 +342,9 @@ proptest! {
         let mut run = Run::new();
         for step in steps {
             run.step(step);
+            // Exact after every step, however it went, and closing counts nothing anew.
+            let counted = run.table.as_ref().unwrap().len_if_known().unwrap();
+            prop_assert_eq!(counted, Some(run.model.len() as u64));
         }
         run.check();
         run.step(Step::Reopen);

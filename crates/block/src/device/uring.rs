@@ -23,7 +23,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::{Condvar, Mutex};
 
 use super::file::{BLOCK_BYTES, FileDevice};
-use super::{BlockDevice, Read, Write, check_aligned, check_write};
+use super::{BlockDevice, Read, Write, check_aligned};
 
 /// Rings of one device: how many batches can be under way at the same time.
 const RINGS_MAX: usize = 4;
@@ -155,11 +155,8 @@ impl BlockDevice for UringDevice {
 
     fn write_batch(&self, writes: &[Write<'_>]) -> io::Result<()> {
         self.file.check_writable()?;
-        let length = self.file.length()?;
-        let checks: Vec<_> = writes
-            .iter()
-            .map(|write| check_write(self.name(), BLOCK_BYTES, length, write.offset, write.bytes))
-            .collect();
+        let checks: Vec<_> =
+            writes.iter().map(|write| self.file.check_write(write.offset, write.bytes)).collect();
         let ready: Vec<_> =
             writes.iter().zip(&checks).filter(|(_, check)| check.is_ok()).map(|(write, _)| write).collect();
         let entry = |index: usize| {

@@ -213,17 +213,12 @@ impl Region {
     ///
     /// # Panics
     /// If the range is not aligned to 8, not inside the region, or in part of it nothing was ever committed.
-    #[inline]
+    #[inline(always)]
     pub fn words(&self, range: Range<usize>) -> &[AtomicU64] {
-        assert!(
-            range.start.is_multiple_of(8)
-                && range.end.is_multiple_of(8)
-                && range.start <= range.end
-                && range.end <= self.length,
-            "bytes {range:?} are not whole words of a region of {} bytes",
-            self.length
-        );
-        assert!(self.is_accessible(&range), "bytes {range:?} of the region were never committed");
+        let whole = (range.start | range.end).is_multiple_of(8);
+        if !(whole && range.start <= range.end && range.end <= self.length && self.is_accessible(&range)) {
+            self.refuse(&range);
+        }
         // SAFETY: the words are inside the mapping, aligned (the start is, and the range was checked), readable and
         // writable (checked, and access never narrows before the region, which the slice borrows, is dropped),
         // initialised by the kernel, and no one holds a reference to them that is not to atomics.
@@ -235,11 +230,28 @@ impl Region {
         }
     }
 
-    #[inline]
+    #[cold]
+    #[inline(never)]
+    fn refuse(&self, range: &Range<usize>) -> ! {
+        assert!(
+            range.start.is_multiple_of(8)
+                && range.end.is_multiple_of(8)
+                && range.start <= range.end
+                && range.end <= self.length,
+            "bytes {range:?} are not whole words of a region of {} bytes",
+            self.length
+        );
+        panic!("bytes {range:?} of the region were never committed");
+    }
+
+    #[inline(always)]
     fn is_accessible(&self, range: &Range<usize>) -> bool {
         // Acquire pairs with the Release in `open`: the system call came before the bit.
-        (range.start / GRANULE_BYTES..range.end.div_ceil(GRANULE_BYTES))
-            .all(|granule| self.accessible[granule / 64].load(Ordering::Acquire) >> (granule % 64) & 1 == 1)
+        let is =
+            |granule: usize| self.accessible[granule / 64].load(Ordering::Acquire) >> (granule % 64) & 1 == 1;
+        let (first, end) = (range.start / GRANULE_BYTES, range.end.div_ceil(GRANULE_BYTES));
+        // Mostly one granule.
+        first == end || is(first) && (first + 1..end).all(is)
     }
 
     fn open(&self, range: Range<usize>) {

@@ -35,6 +35,10 @@ pub struct BenchReport {
     records: u64,
     value_bytes: usize,
     threads: u64,
+    /// What was asked for with `--rate`; then latencies count from when requests were due.
+    rate: Option<String>,
+    /// Requests that were due and had not been made at the end; with a rate only.
+    overdue: Option<u64>,
     seconds: f64,
     operations: u64,
     ops_per_second: f64,
@@ -173,12 +177,14 @@ fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         (Some(operations), _) => Length::Operations(operations),
         (None, seconds) => Length::Time(seconds.unwrap_or(SECONDS)),
     };
+    let rate = args.rate.map(|rate| rate.of_mix(&args.workload)).transpose().map_err(Failure::Usage)?;
     let plan = Plan {
         mix: args.workload.clone(),
         distribution: args.distribution,
         records: args.records,
         value_bytes: args.value_size,
         threads: args.threads.into(),
+        rate,
         length,
         warmup: args.warmup,
         seed: args.tiers.seed,
@@ -202,7 +208,8 @@ fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         let (engine, settings) = (args.engine.clone(), database.settings());
         Ok((measured, Surroundings { engine, settings, load, dirty_bytes, others_cpu }))
     })?;
-    let report = report(&plan, around, &measured);
+    let report =
+        BenchReport { rate: args.rate.map(|rate| rate.to_string()), ..report(&plan, around, &measured) };
     match args.output.json {
         true => print_json(output, &report)?,
         false => show(&report, output)?,
@@ -238,6 +245,7 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
         records: plan.records,
         value_bytes: plan.value_bytes,
         threads: plan.threads,
+        overdue: plan.rate.map(|_| measured.overdue),
         seconds: measured.seconds,
         operations: measured.operations,
         ops_per_second: measured.operations as f64 / measured.seconds.max(1e-9),
@@ -295,6 +303,13 @@ fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
     let rate = show_count(report.ops_per_second as u64);
     let operations = show_count(report.operations);
     print(output, format_args!("{rate} operations/s ({operations} in {:.2} s)\n", report.seconds))?;
+    if let (Some(rate), Some(overdue)) = (&report.rate, report.overdue) {
+        let overdue = show_count(overdue);
+        print(
+            output,
+            format_args!("asked for {rate} a second; {overdue} requests were overdue at the end\n"),
+        )?;
+    }
     for (kind, found) in &report.by_operation {
         let Summary { p50, p99, p999, max, .. } = found.latency_us;
         print(

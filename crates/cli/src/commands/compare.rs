@@ -158,6 +158,7 @@ impl<'a> Setting<'a> {
             format!("--durability={}", tiers.durability.name()),
         ];
         flags.extend(self.args.seconds.map(|time| format!("--seconds={}", milliseconds(time))));
+        flags.extend(self.args.rate.map(|rate| format!("--rate={rate}")));
         flags.extend(self.args.operations.map(|count| format!("--operations={count}")));
         flags.extend(tiers.page_size.map(|bytes| format!("--page-size={bytes}")));
         flags.extend(tiers.log_max.map(|bytes| format!("--log-max={bytes}")));

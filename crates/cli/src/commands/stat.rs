@@ -3,16 +3,19 @@
 use std::io::Write;
 
 use super::{print, print_json, with_database};
-use crate::args::DatabaseArgs;
+use crate::args::StatArgs;
 use crate::failure::Outcome;
 use crate::store::Opener;
 use crate::units::{show_count, show_size};
 
 /// Shows a database's statistics.
-pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
-    let stat = with_database(opener, &args.read(), |database| database.stat())?;
-    if args.output.json {
+pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
+    let stat = with_database(opener, &args.of.read(), |database| database.stat())?;
+    if args.of.output.json {
         return print_json(output, &stat);
+    }
+    if args.prometheus {
+        return print(output, format_args!("{}", stat.prometheus));
     }
     let (pages, free) = (show_count(stat.pages), show_count(stat.free_pages));
     let page = show_size(stat.page_bytes);
@@ -27,7 +30,8 @@ pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> 
         let name = crate::escape::bytes(table.name.as_bytes());
         let entries = show_count(table.entries);
         let pages = table.pages.map(|pages| format!(" in {} pages", show_count(pages))).unwrap_or_default();
-        print(output, format_args!("table {name}: {entries} entries{pages}\n"))?;
+        let about = if table.entries_exact { "" } else { "about " };
+        print(output, format_args!("table {name}: {about}{entries} entries{pages}\n"))?;
     }
     Ok(())
 }

@@ -152,6 +152,23 @@ fn bench_prints_every_key_of_the_interface() {
 }
 
 #[test]
+fn a_rate_is_reported_and_must_fit_the_workload() {
+    let database = MemoryDatabase::default();
+    let bench = |rate| {
+        let line = "bench ycsb --workload b --records 100 --operations 50 --json --rate";
+        let line: Vec<_> = line.split(' ').chain([rate]).collect();
+        terrace(&database, &line)
+    };
+    let (output, outcome) = bench("update=100");
+    assert!(outcome.is_ok());
+    let report = json(&output);
+    assert_eq!((&report["rate"], &report["overdue"]), (&"update=100".into(), &0.into()));
+    // One in twenty is an update, so the last of fifty operations is due after 49 / 2000 s.
+    assert!(report["seconds"].as_f64() >= Some(0.0245), "{report}");
+    assert_eq!(bench("scan=100").1.unwrap_err().code(), 2);
+}
+
+#[test]
 fn stat_verify_and_devices_print_one_object() {
     let database = MemoryDatabase::default();
     let stat = json(&terrace(&database, &["stat", "db", "--json"]).0);
@@ -171,4 +188,21 @@ fn stat_verify_and_devices_print_one_object() {
     );
     assert!(terrace(&database, &["verify", "db"]).0.starts_with("sound"));
     assert!(terrace(&database, &["stat", "db"]).0.starts_with("format 1"));
+}
+
+#[test]
+fn many_keys_are_read_and_verified() {
+    let database = MemoryDatabase::default();
+    let line =
+        "bench get-many --store none --records 500 --value-size 60 --keys 8 --round-keys 40 --rounds 3";
+    let line: Vec<&str> = line.split_whitespace().collect();
+    let (output, outcome) = terrace(&database, &[&line[..], &["--json"]].concat());
+    outcome.unwrap();
+    let report = json(&output);
+    assert_eq!(report["verified"], 2 * 4 * 40, "both ways, and a round before those that count");
+    assert!(report["gain"].as_f64().unwrap() > 0.0 && report["disk_gain"].is_null());
+    assert!(terrace(&database, &line).0.contains("keys one by one"));
+    let (output, outcome) = terrace(&database, &[&line[..], &["--loaded", "--json"]].concat());
+    outcome.unwrap();
+    assert_eq!(json(&output)["records"], 500);
 }

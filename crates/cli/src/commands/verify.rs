@@ -4,13 +4,17 @@ use std::io::Write;
 
 use super::{print, print_json, with_database};
 use crate::args::DatabaseArgs;
+use crate::engine;
 use crate::failure::{Failure, Outcome};
 use crate::store::Opener;
 use crate::units::show_count;
 
-/// Checks a database.
+/// Checks a database, or a backup.
 pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
-    let found = with_database(opener, &args.read(), |database| database.verify())?;
+    let found = match engine::check_backup(&args.database)? {
+        Some(found) => found,
+        None => with_database(opener, &args.read(), |database| database.verify())?,
+    };
     let (pages, entries) = (show_count(found.pages_checked), show_count(found.entries_checked));
     if args.output.json {
         print_json(output, &found)?;

@@ -4,6 +4,8 @@
 //! reads once a tick for the time series. The clock is read once per operation; one operation's end is the next one's
 //! beginning, so making the next request is counted with the operation, as a closed loop does.
 //!
+//! At a given rate the loop is open, and latencies count from when a request was due (`rate.rs`).
+//!
 //! Every value read is checked. A wrong or missing one is counted apart from an operation that failed, for the first
 //! means damage and the second may be a full disk.
 
@@ -13,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::latency::Latencies;
+use super::rate::Schedule;
 use super::values;
 use super::ycsb::{Distribution, Kind, Mix, Operation, Stream};
 use crate::failure::Outcome;
@@ -32,6 +35,8 @@ pub struct Plan {
     pub value_bytes: usize,
     /// Threads that send requests.
     pub threads: u64,
+    /// Requests a second by all threads together; absent = each thread asks as soon as it has its answer.
+    pub rate: Option<f64>,
     /// When the measurement ends.
     pub length: Length,
     /// How long to run before it begins.
@@ -72,6 +77,8 @@ pub struct Measured {
     pub wrong: u64,
     /// Times a transaction was run again after a conflict.
     pub reruns: u64,
+    /// Requests that were due and had not been made when the measurement ended.
+    pub overdue: u64,
     /// Seconds since the beginning, and operations completed in the tick that ended then.
     pub over_time: Vec<(f64, u64)>,
     /// What the engine counted meanwhile.
@@ -217,6 +224,7 @@ impl Measured {
         self.verified += found.verified;
         self.wrong += found.wrong;
         self.reruns += found.reruns;
+        self.overdue += found.overdue;
         self.first_error = self.first_error.take().or(found.first_error);
         for (kind, latencies) in found.by_kind {
             self.latencies.add(&latencies);
@@ -233,6 +241,7 @@ impl Measured {
 struct Worker<'a> {
     store: &'a dyn Store,
     stream: Stream,
+    schedule: Option<Schedule>,
     value_bytes: usize,
     quota: u64,
     phase: &'a AtomicU8,
@@ -256,6 +265,7 @@ impl<'a> Worker<'a> {
         Worker {
             store,
             stream: Stream::new(&plan.mix, plan.distribution, plan.records, thread, plan.threads, plan.seed),
+            schedule: plan.rate.map(|rate| Schedule::new(rate, thread, plan.threads)),
             value_bytes: plan.value_bytes,
             quota,
             phase,
@@ -269,7 +279,8 @@ impl<'a> Worker<'a> {
         while self.phase.load(Ordering::Relaxed) == HOLD {
             thread::yield_now();
         }
-        while self.phase.load(Ordering::Relaxed) == WARMUP {
+        self.restart();
+        while let Some(_due) = self.next_due(WARMUP) {
             let operation = self.stream.next_operation();
             if self.request(operation).is_err() {
                 break;
@@ -279,8 +290,11 @@ impl<'a> Worker<'a> {
         let (wrong, errors) = (self.found.wrong, self.found.errors);
         self.found = Measured { wrong, errors, ..Measured::default() };
         let mut latencies: [Option<Latencies>; Kind::ALL.len()] = Default::default();
-        let mut began = Instant::now();
-        while self.found.operations < self.quota && self.phase.load(Ordering::Relaxed) != STOP {
+        let mut last = self.restart();
+        while self.found.operations < self.quota
+            && let Some(due) = self.next_due(MEASURE)
+        {
+            let began = due.unwrap_or(last);
             let operation = self.stream.next_operation();
             let outcome = self.request(operation);
             let ended = Instant::now();
@@ -298,11 +312,35 @@ impl<'a> Worker<'a> {
                     }
                 }
             }
-            began = ended;
+            last = ended;
+        }
+        if let Some(schedule) = &self.schedule
+            && self.found.operations < self.quota
+        {
+            self.found.overdue = schedule.overdue(last);
         }
         self.found.by_kind =
             Kind::ALL.into_iter().zip(latencies).filter_map(|(kind, found)| Some((kind, found?))).collect();
         self.found
+    }
+
+    /// The phase begins: what was due before does not count.
+    fn restart(&mut self) -> Instant {
+        let now = Instant::now();
+        if let Some(schedule) = &mut self.schedule {
+            schedule.restart(now);
+        }
+        now
+    }
+
+    /// Waits until the next request is due, and returns since when if there is a rate. `None`: `phase` is over.
+    #[inline]
+    fn next_due(&mut self, phase: u8) -> Option<Option<Instant>> {
+        let is_over = || self.phase.load(Ordering::Relaxed) != phase;
+        match &mut self.schedule {
+            None => (!is_over()).then_some(None),
+            Some(schedule) => schedule.wait(is_over).map(Some),
+        }
     }
 
     #[inline]
@@ -338,7 +376,7 @@ impl<'a> Worker<'a> {
 
     fn scan(&mut self, from: &[u8], operation: Operation) -> Outcome {
         let (size, mut seen, mut right, mut last) = (self.value_bytes, 0u64, 0u64, None);
-        self.store.scan(from, &mut |key, value| {
+        self.store.scan_some(from, operation.scan_length, &mut |key, value| {
             let number = values::number(key);
             let in_order = last < number;
             last = number;
@@ -372,6 +410,7 @@ mod tests {
             records: 500,
             value_bytes: 40,
             threads: 2,
+            rate: None,
             length,
             warmup: Duration::ZERO,
             seed: 1,
@@ -403,6 +442,22 @@ mod tests {
         let measured = run(&store, &plan, &mut || ()).unwrap();
         assert!((0.1..1.0).contains(&measured.seconds), "{}", measured.seconds);
         assert!(measured.over_time.len() >= 3 && measured.operations > 0);
+    }
+
+    #[test]
+    fn a_rate_sets_the_pace_and_what_is_late_is_told() {
+        let store = MemoryStore::default();
+        let length = Length::Operations(60);
+        let plan = Plan { rate: Some(1000.0), ..plan("a", length) };
+        load(&store, &plan).unwrap();
+        let measured = run(&store, &plan, &mut || ()).unwrap();
+        // The last of 60 is due after 59 ms; nothing makes it come sooner.
+        assert!(measured.seconds >= 0.058 && measured.operations == 60, "{}", measured.seconds);
+        let length = Length::Time(Duration::from_millis(50));
+        let measured = run(&store, &Plan { rate: Some(1e9), length, ..plan }, &mut || ()).unwrap();
+        assert!(measured.overdue > 1000 && measured.operations > 0);
+        // They queue: the latest of them waited for most of the time, though no answer took long.
+        assert!(measured.latencies.summary().p50 > 1000.0, "{:?}", measured.latencies.summary());
     }
 
     #[test]

@@ -61,6 +61,13 @@ pub struct Mix {
     long_scans: bool,
 }
 
+impl Mix {
+    /// The share of `kind` in all operations.
+    pub fn share(&self, kind: Kind) -> f64 {
+        f64::from(self.percent[kind as usize]) / 100.0
+    }
+}
+
 impl FromStr for Mix {
     type Err = String;
 

@@ -18,6 +18,11 @@ impl Backoff {
         Self::default()
     }
 
+    /// Whether nothing was waited for yet.
+    pub(crate) fn is_first(&self) -> bool {
+        self.step == 0
+    }
+
     /// Waits a little, a little longer each time.
     pub(crate) fn wait(&mut self) {
         if self.step < SPINS {

@@ -8,6 +8,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::pool::Pool;
+use super::stats::Cause;
 use super::table::Location;
 use super::upkeep::Upkeep;
 use super::write_back::places;
@@ -51,9 +52,14 @@ impl Pool {
 
     /// Writes everything that is dirty since before `target`, then cuts the log as far as that allows.
     pub(super) fn checkpoint_to(&self, upkeep: &mut Upkeep, target: Lsn) -> Result<()> {
+        upkeep.cause = Cause::Checkpoint;
+        self.keep_log_for_upkeep(upkeep);
+        let mut pages = 0;
         for _ in 0..ATTEMPTS {
             let due = self.pages_before(target);
-            if due.is_empty() || self.write_back(upkeep, &due)? == due.len() {
+            let written = self.write_back(upkeep, &due)?;
+            pages += written;
+            if written == due.len() {
                 break;
             }
             std::thread::yield_now();
@@ -64,6 +70,7 @@ impl Pool {
         for batch in due.chunks(self.staging_pages(upkeep)) {
             self.write_chunks(upkeep, batch, current)?;
         }
+        tracing::debug!(%target, pages, chunks = due.len(), "checkpoint");
         self.write_superblock(upkeep, target)
     }
 
@@ -223,7 +230,11 @@ impl Pool {
         self.sync_store()?;
         upkeep.slots.write(&upkeep.superblock).inspect_err(|error| self.wal.poison(&error.to_string()))?;
         self.stats.superblocks.fetch_add(1, Relaxed);
+        let before = self.wal.cut();
         self.wal.set_cut(cut);
+        if cut > before {
+            tracing::debug!(%cut, freed_bytes = cut.0 - before.0, "log cut");
+        }
         Ok(())
     }
 
@@ -290,6 +301,7 @@ impl Pool {
         }
         cut = cut.min(upkeep.mapping.oldest_dirty_block());
         cut = cut.min(Lsn(self.recovery_floor.load(Relaxed)));
+        cut = cut.min(upkeep.backup.as_ref().map_or(cut, |backup| backup.floor));
         cut.max(self.wal.cut())
     }
 }

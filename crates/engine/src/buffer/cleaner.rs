@@ -6,7 +6,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use terrace_block::Read;
+
 use super::pool::Pool;
+use super::stats::Cause;
 use super::table::Location;
 use super::upkeep::Upkeep;
 use super::write_back::{Image, places};
@@ -43,6 +46,8 @@ impl Pool {
             if self.space.free_segments() >= wanted || !self.clean_one(upkeep)? {
                 return Ok(());
             }
+            // A segment takes long enough for the log to grow by a good part, and commits that find it full wait.
+            self.checkpoint_step(upkeep)?;
         }
         Ok(())
     }
@@ -64,6 +69,7 @@ impl Pool {
         if self.in_memory {
             return Ok(false);
         }
+        self.keep_log_for_upkeep(upkeep);
         let geometry = self.space.geometry();
         let may_touch = |segment| upkeep.stubborn.get(&segment).is_none_or(|&tries| tries < TRIES_MAX);
         let Some(victim) = self.space.victim(geometry.segment_pages - 1, may_touch) else { return Ok(false) };
@@ -110,11 +116,14 @@ impl Pool {
     /// Dirty pages need a new image anyway; those latched just now are moved by a later visit. Unlike write-back, the
     /// cleaner may use the last segments: what it frees is worth more.
     fn write_dirty_elsewhere(&self, upkeep: &mut Upkeep, dirty: &[PageId]) -> Result<()> {
-        for batch in dirty.chunks(self.staging_pages(upkeep)) {
+        // Write-back may have called for this, and goes on afterwards.
+        let before = std::mem::replace(&mut upkeep.cause, Cause::Cleaner);
+        let written = dirty.chunks(self.staging_pages(upkeep)).try_for_each(|batch| {
             let runs = self.space.allocate_or_grow(batch.len() as u64, 0, Stream::Changed)?;
-            self.write_claimed(upkeep, batch, &runs)?;
-        }
-        Ok(())
+            self.write_claimed(upkeep, batch, &runs).map(drop)
+        });
+        upkeep.cause = before;
+        written
     }
 
     /// Reads the segment that starts at `first` and sorts what in it still counts.
@@ -163,27 +172,36 @@ impl Pool {
         }
     }
 
-    /// Copies images as they are to new places.
-    fn move_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<()> {
-        let runs = self.space.allocate_or_grow(pages.len() as u64, 0, Stream::Moved)?;
-        let places = places(&runs);
+    /// Reads the images of `pages` into the staging buffer, all at once, and holds each against what vouches for it.
+    fn stage_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<Vec<Image>> {
+        let buffers = upkeep.staging.chunks_exact_mut(self.page_bytes);
+        let read = |(&(_, place), buffer)| Read::new(place * self.page_bytes as u64, buffer);
+        let mut reads: Vec<Read<'_>> = pages.iter().zip(buffers).map(read).collect();
+        self.device.read_batch(&mut reads);
         let mut images = Vec::with_capacity(pages.len());
-        for (slot, &(id, place)) in pages.iter().enumerate() {
+        for (&(id, place), read) in pages.iter().zip(reads) {
             let mapped = self.durable_state(id);
             debug_assert_eq!(
                 mapped.place(),
                 Some(place),
                 "the durable state changes under the upkeep lock only"
             );
-            let buffer = &mut upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
-            if let Err(error) = self.read_image(id, mapped, buffer) {
-                for &place in &places {
-                    self.space.free(place);
-                }
-                return Err(error);
-            }
-            images.push(Image { id, lsn: page::lsn(buffer), checksum: page::checksum(buffer).0 });
+            read.result.map_err(|source| Error::io("read", self.device.name(), Some(read.offset), source))?;
+            self.vouch(id, mapped, read.buffer)?;
+            images.push(Image { id, lsn: page::lsn(read.buffer), checksum: page::checksum(read.buffer).0 });
         }
+        Ok(images)
+    }
+
+    /// Copies images as they are to new places.
+    fn move_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<()> {
+        let runs = self.space.allocate_or_grow(pages.len() as u64, 0, Stream::Moved)?;
+        let places = places(&runs);
+        let images = self.stage_images(upkeep, pages).inspect_err(|_| {
+            for &place in &places {
+                self.space.free(place);
+            }
+        })?;
         let lsn = self.write_images(upkeep, &images, &runs, &places).inspect_err(|_| {
             for &place in &places {
                 self.space.free(place);

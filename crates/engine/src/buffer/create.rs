@@ -36,6 +36,8 @@ pub(crate) struct PoolOptions {
     pub(crate) frames_max: u32,
     pub(crate) log_buffer_bytes: usize,
     pub(crate) staging_bytes: usize,
+    /// Pages of the buffers that several misses at a time are read into.
+    pub(crate) batch_pages: usize,
     pub(crate) pages_max: u64,
     pub(crate) store_bytes_max: u64,
     pub(crate) mode: Mode,

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relax
 
 use terrace_block::Region;
 
+use super::batch::Purpose;
 use super::queues::Links;
 use super::view::Racy;
 use crate::ids::{Lsn, PageId};
@@ -20,14 +21,15 @@ pub(crate) const HEADER_BYTES: u64 = 64;
 const GRANULE_BYTES: usize = 4096;
 
 /// What the pool knows of a frame's content besides the content. Changed under the page's latch (exclusive, or
-/// shared together with the claim), except `page`, which the sweep reads to find the entry it must latch. All zeros is
-/// the header of a frame that holds nothing.
+/// shared together with the claim), except `page`, which the sweep reads to find the entry it must latch, and `purpose`,
+/// which the first look takes away. All zeros is the header of a frame that holds nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header<'a> {
     page: &'a AtomicU64,
     mapped: &'a AtomicU64,
     recovery: &'a AtomicU64,
     next_recovery: &'a AtomicU64,
+    purpose: &'a AtomicU64,
     /// Where the frame stands in the queues of replacement; their lock's.
     pub(super) links: Links<'a>,
 }
@@ -67,6 +69,19 @@ impl Header<'_> {
 
     pub(crate) fn set_next_recovery(&self, lsn: Lsn) {
         self.next_recovery.store(lsn.0, Relaxed);
+    }
+
+    /// Notes why the page was read before anybody looked at it.
+    pub(crate) fn set_purpose(&self, purpose: Option<Purpose>) {
+        self.purpose.store(Purpose::encode(purpose), Relaxed);
+    }
+
+    /// Takes that note away. Written only where there is one.
+    pub(crate) fn take_purpose(&self) -> Option<Purpose> {
+        match self.purpose.load(Relaxed) {
+            0 => None,
+            _ => Purpose::decode(self.purpose.swap(0, Relaxed)),
+        }
     }
 }
 
@@ -144,21 +159,21 @@ impl Frames {
     pub(crate) fn header(&self, frame: u32) -> Header<'_> {
         let at = frame as usize * HEADER_BYTES as usize;
         let words = self.headers.words(at..at + HEADER_BYTES as usize);
-        let [page, mapped, recovery, next_recovery, before, behind, queue, count] = words else {
+        let [page, mapped, recovery, next_recovery, purpose, before, behind, standing] = words else {
             unreachable!("eight words were asked for");
         };
-        let links = Links { before, behind, queue, count };
-        Header { page, mapped, recovery, next_recovery, links }
+        let links = Links { before, behind, standing };
+        Header { page, mapped, recovery, next_recovery, purpose, links }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn words(&self, frame: u32) -> &[AtomicU64] {
         let start = frame as usize * self.page_bytes;
         self.region.words(start..start + self.page_bytes)
     }
 
     /// The content, to be validated or read under a latch.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn view(&self, frame: u32) -> Racy<'_> {
         Racy::new(self.words(frame))
     }

@@ -33,15 +33,23 @@ impl<'p> ReadGuard<'p> {
     }
 
     /// The page's bytes, which may be changing.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn view(&self) -> Racy<'p> {
         self.pool.frames.view(self.frame)
+    }
+
+    /// Tells the sweep that the page is in use. Written only when the mark is clear: a hit on a hot page writes nothing.
+    #[inline]
+    pub(crate) fn mark(&self) {
+        #[cfg(test)]
+        super::replacement_tests::touch(self.id);
+        self.pool.touch(self.entry, self.seen, self.frame);
     }
 
     /// Whether everything read so far belongs to one version of the page.
     #[inline]
     pub(crate) fn validate(&self) -> Result<(), Stop> {
-        if self.entry.latch().validate(self.seen) { Ok(()) } else { Err(Stop::Restart) }
+        if self.entry.latch().validate(self.seen) { Ok(()) } else { Err(self.pool.changed()) }
     }
 
     /// Latches the page exclusively, if it is still at the version seen.
@@ -49,6 +57,7 @@ impl<'p> ReadGuard<'p> {
         if self.entry.latch().try_exclusive(self.seen) {
             Ok(WriteGuard::new(self.pool, self.id, self.entry, self.frame))
         } else {
+            self.pool.stats.refused.raise();
             Err(Stop::Restart)
         }
     }

@@ -1,5 +1,7 @@
 //! Looking at a pool from outside: what it takes, which pages there are, whether their images are what was written.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::frames::HEADER_BYTES;
 use super::pool::{Mode, Pool};
 use super::table::ENTRY_BYTES;
@@ -69,7 +71,10 @@ impl Pool {
         }
         let mapped = self.durable_state(id);
         match mapped.place() {
-            Some(_) => self.read_image(id, mapped, &mut self.read_buffer()),
+            Some(_) => {
+                self.stats.verified.fetch_add(1, Relaxed);
+                self.read_image(id, mapped, &mut self.read_buffer())
+            }
             None => Ok(()),
         }
     }

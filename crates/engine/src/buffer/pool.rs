@@ -10,11 +10,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use terrace_block::{AlignedBuffer, BlockDevice};
 
 use super::backoff::Backoff;
+use super::batch::Batches;
 use super::census::CensusPlace;
 use super::frames::Frames;
 use super::guard::{ReadGuard, WriteGuard};
@@ -89,6 +91,8 @@ pub(crate) struct Pool {
     pub(super) upkeep: Mutex<Upkeep>,
     /// Wakes the upkeep thread, and those that wait for it.
     pub(super) bell: Bell,
+    /// What reads of several pages at a time go through.
+    pub(super) batches: Batches,
     pub(super) mode: Mode,
     /// See [`PoolOptions`](super::PoolOptions).
     pub(super) in_memory: bool,
@@ -151,6 +155,12 @@ impl Pool {
         matches!(entry.location(), Location::Frame(_)).then(|| entry.latch().load().is_marked())
     }
 
+    /// Whether somebody has `id` latched.
+    #[cfg(test)]
+    pub(crate) fn is_latched(&self, id: PageId) -> bool {
+        self.table.entry(id).is_some_and(|entry| entry.latch().load().is_latched())
+    }
+
     /// A point of a change, of write-back or of a checkpoint at which other threads may have done anything to any page
     /// that is not latched. Tests without threads do it here.
     #[inline]
@@ -167,17 +177,39 @@ impl Pool {
     /// Starts an optimistic read of `id`, faulting it in if need be. The caller holds no latch.
     #[inline]
     pub(crate) fn read(&self, id: PageId) -> Result<ReadGuard<'_>, Stop> {
-        let (entry, seen, frame) = self.resident(id)?;
-        Ok(ReadGuard::new(self, id, entry, seen, frame))
+        let mut loaded = false;
+        loop {
+            if let Some(guard) = self.glance(id) {
+                // Not by the access that loads the page: one that is read once must not look as if it were read again.
+                if !loaded {
+                    guard.mark();
+                }
+                return Ok(guard);
+            }
+            loaded |= self.fetch(id)?;
+        }
+    }
+
+    /// Starts an optimistic read of `id` if it is in a frame and nobody is changing it. Nothing is written, so `id` may
+    /// still turn out to be garbage; [`ReadGuard::mark`] is for when it did not.
+    #[inline(always)]
+    pub(crate) fn glance(&self, id: PageId) -> Option<ReadGuard<'_>> {
+        let entry = self.table.entry(id)?;
+        let seen = entry.latch().load();
+        match entry.location() {
+            Location::Frame(frame) if !seen.is_exclusive() => {
+                Some(ReadGuard::new(self, id, entry, seen, frame))
+            }
+            _ => None,
+        }
     }
 
     /// Latches `id` exclusively, faulting it in if need be. The caller holds no latch.
     pub(crate) fn latch(&self, id: PageId) -> Result<WriteGuard<'_>, Stop> {
         let mut backoff = Backoff::new();
         loop {
-            let (entry, seen, frame) = self.resident(id)?;
-            if entry.latch().try_exclusive(seen) {
-                return Ok(WriteGuard::new(self, id, entry, frame));
+            if let Ok(guard) = self.read(id)?.upgrade() {
+                return Ok(guard);
             }
             backoff.wait();
         }
@@ -205,43 +237,68 @@ impl Pool {
         self.table.entry(id).is_some_and(|entry| entry.location() != Location::Nowhere)
     }
 
-    /// The entry of `id`, its unlatched state word, and the frame it was in at that version.
-    #[inline]
-    fn resident(&self, id: PageId) -> Result<(Entry<'_>, Word, u32), Stop> {
+    /// Returns when `id` was in a frame and nobody was changing it; whether this loaded it. The caller holds no latch.
+    #[cold]
+    pub(crate) fn fetch(&self, id: PageId) -> Result<bool, Stop> {
+        let loaded = self.bring(id)?;
         #[cfg(test)]
-        super::replacement_tests::touch(id);
+        if loaded {
+            super::replacement_tests::touch(id);
+        }
+        Ok(loaded)
+    }
+
+    fn bring(&self, id: PageId) -> Result<bool, Stop> {
         let entry = self.table.entry(id).ok_or(Stop::Missing(id))?;
         let mut backoff = Backoff::new();
-        let mut loaded = false;
         loop {
             let seen = entry.latch().load();
             if seen.is_exclusive() {
-                backoff.wait();
+                self.wait_latched(&mut backoff);
                 continue;
             }
             match entry.location() {
-                Location::Frame(frame) => {
-                    // Written only when clear: a hot page's mark stays set, and a hit on it writes nothing. Not by the
-                    // access that loads the page: one that is read once must not look as if it were read again.
-                    if !seen.is_marked() && !loaded {
-                        entry.latch().mark();
-                    }
-                    return Ok((entry, seen, frame));
-                }
+                Location::Frame(_) => return Ok(false),
                 Location::Nowhere if entry.latch().validate(seen) => return Err(Stop::Missing(id)),
                 Location::Nowhere => {}
-                Location::Store(mapped) => loaded = self.fault(id, entry, seen, mapped)?,
+                Location::Store(mapped) if self.fault(id, entry, seen, mapped)? => return Ok(true),
+                Location::Store(_) => {}
             }
+        }
+    }
+
+    /// What was read from a page does not hold: it changed meanwhile.
+    #[cold]
+    pub(crate) fn changed(&self) -> Stop {
+        self.stats.changed.raise();
+        Stop::Restart
+    }
+
+    #[cold]
+    fn wait_latched(&self, backoff: &mut Backoff) {
+        if backoff.is_first() {
+            self.stats.latch_waits.raise();
+        }
+        backoff.wait();
+    }
+
+    /// Marks a page that is looked at. Written only when clear: a hot page's mark stays set, and a hit on it writes
+    /// nothing. The first look at a page that a batch brought in is the one it was read for, and leaves no mark.
+    #[inline]
+    pub(super) fn touch(&self, entry: Entry<'_>, seen: Word, frame: u32) {
+        if !seen.is_marked() && !self.first_look(frame) {
+            entry.latch().mark();
         }
     }
 
     /// Brings `id` into a frame, unless it moved since `seen`; whether it did. Threads that want the same page wait at
     /// its latch, so the store is read once.
-    #[cold]
     fn fault(&self, id: PageId, entry: Entry<'_>, seen: Word, mapped: Mapped) -> Result<bool> {
+        let begun = Instant::now();
         let frame = self.take_frame(id)?;
         if !entry.latch().try_exclusive(seen) {
             self.give_frame(frame);
+            self.stats.overtaken.raise();
             return Ok(false);
         }
         // The version held since `seen`, so the location is still the one that was read.
@@ -253,6 +310,7 @@ impl Pool {
                 entry.latch().unmark();
                 entry.latch().release_changed();
                 self.stats.faults.fetch_add(1, Relaxed);
+                self.stats.fault.record(begun.elapsed());
                 Ok(true)
             }
             Err(error) => {
@@ -269,6 +327,7 @@ impl Pool {
         header.set_mapped(mapped);
         header.set_recovery(Lsn::NONE);
         header.set_next_recovery(Lsn::NONE);
+        header.set_purpose(None);
         header.set_page(id);
         entry.set_location(Location::Frame(frame));
     }
@@ -277,24 +336,20 @@ impl Pool {
     pub(super) fn read_image(&self, id: PageId, mapped: Mapped, buffer: &mut [u8]) -> Result<()> {
         let place = mapped.place().expect("only pages with an image are read");
         let offset = place * self.page_bytes as u64;
-        let file = self.device.name();
-        self.device
-            .read_at(offset, buffer)
-            .map_err(|source| Error::io("read", file, Some(offset), source))?;
+        let in_flight = self.reads_in_flight(1);
+        let read = self.device.read_at(offset, buffer);
+        drop(in_flight);
+        read.map_err(|source| Error::io("read", self.device.name(), Some(offset), source))?;
         self.stats.store_reads.fetch_add(1, Relaxed);
-        let damaged =
-            |what: &str| Err(Error::corrupt(file, Some(id.0), format!("{what} (byte {offset} of the file)")));
-        let (checksum, holds) = page::checksum(buffer);
-        if !holds {
-            return damaged("its checksum does not hold");
-        }
-        if page::page_id(buffer) != id {
-            return damaged("another page's image is in its place");
-        }
-        if !mapped.vouches_for(checksum) {
-            return damaged("an older image is in its place, a write was lost");
-        }
-        Ok(())
+        self.vouch(id, mapped, buffer)
+    }
+
+    /// Holds an image that was read against everything that vouches for it.
+    pub(super) fn vouch(&self, id: PageId, mapped: Mapped, buffer: &[u8]) -> Result<()> {
+        page::vouch(buffer, id, mapped).map(drop).map_err(|what| {
+            let offset = mapped.place().expect("only pages with an image are read") * self.page_bytes as u64;
+            Error::corrupt(self.device.name(), Some(id.0), format!("{what} (byte {offset} of the file)"))
+        })
     }
 
     /// An aligned buffer of one page for this thread.

@@ -60,14 +60,28 @@ pub(super) enum Queue {
 pub(super) struct Links<'a> {
     pub(super) before: &'a AtomicU64,
     pub(super) behind: &'a AtomicU64,
-    pub(super) queue: &'a AtomicU64,
-    pub(super) count: &'a AtomicU64,
+    /// The queue in the low half, the count in the upper.
+    pub(super) standing: &'a AtomicU64,
 }
 
 impl Links<'_> {
     /// Rounds of the main queue that the page still has to go.
     pub(super) fn count(&self) -> u32 {
-        self.count.load(Relaxed) as u32
+        (self.standing.load(Relaxed) >> 32) as u32
+    }
+
+    fn queue(&self) -> Option<Queue> {
+        match self.standing.load(Relaxed) as u32 {
+            0 => None,
+            1 => Some(Queue::Probation),
+            2 => Some(Queue::Main),
+            _ => Some(Queue::Laundry),
+        }
+    }
+
+    fn stand(&self, queue: Option<Queue>, count: u32) {
+        let queue = queue.map_or(0, |queue| queue as u64 + 1);
+        self.standing.store(u64::from(count) << 32 | queue, Relaxed);
     }
 
     fn behind(&self) -> Option<u32> {
@@ -114,10 +128,12 @@ impl Queues {
         self.ends[queue as usize].first
     }
 
-    /// The frame for `id`, which is about to be loaded or made, goes to the end of the queue the page belongs in.
+    /// The frame for `id`, which is about to be loaded or made, goes to the end of the queue the page belongs in, from
+    /// whatever queue it stood in before.
     pub(super) fn enter(&mut self, frames: &Frames, frame: u32, id: PageId) {
         let queue = if self.ghost.forget(id) { Queue::Main } else { Queue::Probation };
-        frames.header(frame).links.count.store(0, Relaxed);
+        self.remove(frames, frame);
+        frames.header(frame).links.stand(None, 0);
         self.push(frames, frame, queue);
     }
 
@@ -125,8 +141,8 @@ impl Queues {
     pub(super) fn touched(&mut self, frames: &Frames, frame: u32, queue: Queue) {
         let links = frames.header(frame).links;
         let count = if queue == Queue::Main { (links.count() + 1).min(COUNT_MAX) } else { 0 };
-        links.count.store(u64::from(count), Relaxed);
         self.remove(frames, frame);
+        links.stand(None, count);
         self.push(frames, frame, Queue::Main);
     }
 
@@ -134,7 +150,7 @@ impl Queues {
     pub(super) fn spare(&mut self, frames: &Frames, frame: u32) -> bool {
         let links = frames.header(frame).links;
         let count = links.count().saturating_sub(1);
-        links.count.store(u64::from(count), Relaxed);
+        links.stand(links.queue(), count);
         if count > 0 {
             self.requeue(frames, frame);
         }
@@ -164,12 +180,8 @@ impl Queues {
     /// Takes a frame out of its queue, if it is in one, and says which.
     pub(super) fn remove(&mut self, frames: &Frames, frame: u32) -> Option<Queue> {
         let links = frames.header(frame).links;
-        let queue = match links.queue.swap(0, Relaxed) {
-            0 => return None,
-            1 => Queue::Probation,
-            2 => Queue::Main,
-            _ => Queue::Laundry,
-        };
+        let queue = links.queue()?;
+        links.stand(None, links.count());
         let (before, behind) = ((links.before.load(Relaxed) as u32).checked_sub(1), links.behind());
         let ends = &mut self.ends[queue as usize];
         match before {
@@ -187,7 +199,7 @@ impl Queues {
     fn push(&mut self, frames: &Frames, frame: u32, queue: Queue) {
         let ends = &mut self.ends[queue as usize];
         let links = frames.header(frame).links;
-        links.queue.store(queue as u64 + 1, Relaxed);
+        links.stand(Some(queue), links.count());
         links.before.store(link(ends.last), Relaxed);
         links.behind.store(link(None), Relaxed);
         match ends.last {

@@ -1,22 +1,79 @@
-//! What the pool counts. Nothing here is written on a hit.
+//! What the pool counts. Nothing here is written on a hit, and no clock is read there.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use crate::stats::histogram::Histogram;
+use crate::stats::{Bypasses, Retries, Sweeps, WriteBacks};
+use crate::threads::Tally;
+
+/// Why images of dirty pages are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// Ahead of the sweep.
+    Ahead,
+    /// Frames are waited for.
+    Frames,
+    /// The log is to be cut.
+    Checkpoint,
+    /// A segment is being emptied.
+    Cleaner,
+}
 
 /// Counters since the database was opened.
 #[derive(Debug, Default)]
 pub(crate) struct PoolStats {
     /// Pages brought in from the store.
     pub(crate) faults: AtomicU64,
+    /// From the miss until the page was in its frame.
+    pub(crate) fault: Histogram,
     /// Pages whose frame was taken.
     pub(crate) evictions: AtomicU64,
+    /// Pages the sweep found used.
+    pub(crate) swept_used: AtomicU64,
+    /// Pages the sweep found dirty.
+    pub(crate) swept_dirty: AtomicU64,
+    /// Pages the sweep found latched, or lost to somebody else.
+    pub(crate) swept_busy: AtomicU64,
     /// Frames handed out, for faults and new pages.
     pub(crate) frames_taken: AtomicU64,
     /// Times a fault found no clean frame and waited for write-back.
     pub(crate) frame_waits: AtomicU64,
-    /// Images read, relocation excluded.
+    /// Times somebody waited for log space.
+    pub(crate) log_waits: AtomicU64,
+    /// Times write-back found no free segment.
+    pub(crate) segment_waits: AtomicU64,
+    /// Times somebody met an exclusive latch.
+    pub(crate) latch_waits: Tally,
+    /// Reads without a latch that did not hold.
+    pub(crate) changed: Tally,
+    /// Latches refused at the version that was seen.
+    pub(crate) refused: Tally,
+    /// Pages that another thread loaded or moved first.
+    pub(crate) overtaken: Tally,
+    /// Images read, those moved by the cleaner and looked at by verification included.
     pub(crate) store_reads: AtomicU64,
+    /// Images that verification has read.
+    pub(crate) verified: AtomicU64,
+    /// Reads of images that are under way now.
+    pub(crate) reads_in_flight: AtomicU64,
+    /// Reads of several pages at a time.
+    pub(crate) batches: AtomicU64,
+    /// Pages that these asked for.
+    pub(crate) batched_pages: AtomicU64,
+    /// Pages brought in that may be needed next.
+    pub(crate) ahead_pages: AtomicU64,
+    /// Those of them that somebody looked at.
+    pub(crate) ahead_used: AtomicU64,
+    /// Those of them whose frame was taken before anybody did.
+    pub(crate) ahead_unused: AtomicU64,
     /// Images written for write-back and checkpoint.
     pub(crate) images_written: AtomicU64,
+    /// The same by cause.
+    written: [AtomicU64; 4],
+    /// Those written since the database is being closed.
+    written_closing: AtomicU64,
+    /// Whether it is.
+    pub(crate) closing: AtomicBool,
     /// Images moved by the cleaner.
     pub(crate) images_moved: AtomicU64,
     /// Chunk and directory images written.
@@ -25,6 +82,41 @@ pub(crate) struct PoolStats {
     pub(crate) store_syncs: AtomicU64,
     /// Superblocks written.
     pub(crate) superblocks: AtomicU64,
-    /// Times a commit waited for log space.
-    pub(crate) log_waits: AtomicU64,
+}
+
+impl PoolStats {
+    /// Counts images that were written because of `cause`.
+    pub(super) fn count_written(&self, images: usize, cause: Cause) {
+        self.images_written.fetch_add(images as u64, Relaxed);
+        let closing = self.closing.load(Relaxed) && cause == Cause::Checkpoint;
+        let counter = if closing { &self.written_closing } else { &self.written[cause as usize] };
+        counter.fetch_add(images as u64, Relaxed);
+    }
+
+    pub(crate) fn write_backs(&self) -> WriteBacks {
+        let [ahead, frames, checkpoint, cleaner] =
+            [0, 1, 2, 3].map(|cause| self.written[cause].load(Relaxed));
+        WriteBacks { ahead, frames, checkpoint, cleaner, close: self.written_closing.load(Relaxed) }
+    }
+
+    pub(crate) fn sweeps(&self) -> Sweeps {
+        Sweeps {
+            evicted: self.evictions.load(Relaxed),
+            used: self.swept_used.load(Relaxed),
+            dirty: self.swept_dirty.load(Relaxed),
+            busy: self.swept_busy.load(Relaxed),
+        }
+    }
+
+    pub(crate) fn retries(&self) -> Retries {
+        Retries {
+            changed: self.changed.total(),
+            latched: self.refused.total(),
+            loaded: self.overtaken.total(),
+        }
+    }
+
+    pub(crate) fn bypasses(&self) -> Bypasses {
+        Bypasses { cleaner: self.images_moved.load(Relaxed), verify: self.verified.load(Relaxed) }
+    }
 }

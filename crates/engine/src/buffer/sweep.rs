@@ -7,6 +7,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::batch::Purpose;
 use super::latch::Word;
 use super::pool::Pool;
 use super::queues::{Queue, Queues, probation_goal};
@@ -111,6 +112,26 @@ impl Pool {
         })
     }
 
+    /// Takes frames into `taken` until there are `wanted`, if the free list or one sweep has any; whether it did. Waits for
+    /// nobody.
+    pub(super) fn try_take_frames(&self, wanted: usize, taken: &mut Vec<u32>) -> bool {
+        let before = taken.len();
+        let mut free = self.free.lock();
+        let mut dirty = 0;
+        if free.list.is_empty() {
+            self.sweep(&mut free);
+            dirty = free.queues.len(Queue::Laundry);
+        }
+        let from = free.list.len().saturating_sub(wanted - before);
+        taken.extend(free.list.drain(from..).rev());
+        drop(free);
+        if dirty > BATCH as u32 {
+            self.ring(false);
+        }
+        self.stats.frames_taken.fetch_add((taken.len() - before) as u64, Relaxed);
+        taken.len() > before
+    }
+
     /// Frames that one sweep tries to find.
     fn sweep_goal(&self) -> usize {
         BATCH.min(self.frames.count() as usize / 4 + 1)
@@ -174,10 +195,12 @@ impl Pool {
         let seen = entry.latch().load();
         if seen.is_marked() && !seen.is_latched() {
             entry.latch().unmark();
+            self.stats.swept_used.fetch_add(1, Relaxed);
             queues.touched(&self.frames, frame, queue);
             return Look::Moved;
         }
         if queue == Queue::Main && queues.spare(&self.frames, frame) {
+            self.stats.swept_used.fetch_add(1, Relaxed);
             return Look::Moved;
         }
         match self.try_evict(id, entry, seen, frame) {
@@ -212,12 +235,15 @@ impl Pool {
     fn try_evict(&self, id: PageId, entry: Entry<'_>, seen: Word, frame: u32) -> Evicted {
         let (header, latch) = (self.frames.header(frame), entry.latch());
         if seen.is_latched() {
+            self.stats.swept_busy.fetch_add(1, Relaxed);
             return Evicted::No;
         }
         if (seen.is_dirty() || seen.is_claimed()) && !planted(Bug::LoseEvictionWrite) {
+            self.stats.swept_dirty.fetch_add(1, Relaxed);
             return Evicted::Dirty;
         }
         if !latch.try_exclusive(seen) {
+            self.stats.swept_busy.fetch_add(1, Relaxed);
             return Evicted::No;
         }
         // Dirty and claimed can have been set since `seen` without a new version; the latch has settled that now.
@@ -226,11 +252,15 @@ impl Pool {
         let clean = !now.is_dirty() && !now.is_claimed();
         if header.page() != id || entry.location() != Location::Frame(frame) || !(clean || lost) {
             latch.release_unchanged();
+            self.stats.swept_busy.fetch_add(1, Relaxed);
             return Evicted::No;
         }
         latch.set_dirty(false);
         entry.set_location(Location::Store(header.mapped()));
         header.set_page(PageId::NONE);
+        if header.take_purpose() == Some(Purpose::Ahead) {
+            self.stats.ahead_unused.fetch_add(1, Relaxed);
+        }
         latch.release_changed();
         self.stats.evictions.fetch_add(1, Relaxed);
         Evicted::Yes

@@ -107,7 +107,7 @@ impl PageTable {
     }
 
     /// The entry of `id`; `None` for an id that no page can have, as a racy reader may come up with.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn entry(&self, id: PageId) -> Option<Entry<'_>> {
         if id.0 >= self.pages_max {
             return None;

@@ -11,9 +11,11 @@ use std::time::Duration;
 
 use terrace_block::AlignedBuffer;
 
+use super::backup::BackupHold;
 use super::mapping::Mapping;
 use super::pool::{Event, Pool};
 use super::queues::{self, Queue};
+use super::stats::Cause;
 use super::table::Location;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
@@ -44,6 +46,19 @@ pub(crate) struct Upkeep {
     pub(super) absorbed: Lsn,
     /// Frames taken when the write-back last ran ahead of the sweep.
     pub(super) frames_taken: u64,
+    /// Why dirty pages are being written just now.
+    pub(super) cause: Cause,
+    /// What a backup under way wants to know, and to be left.
+    pub(super) backup: Option<BackupHold>,
+}
+
+impl Upkeep {
+    /// The durable image of `page` is another one now, or there is none any more.
+    pub(super) fn note_image(&mut self, page: PageId) {
+        if let Some(backup) = &mut self.backup {
+            backup.changed.insert(page);
+        }
+    }
 }
 
 impl Pool {
@@ -102,6 +117,7 @@ impl Pool {
             None => self.space.ungrant(1),
         }
         upkeep.mapping.dirty(event.page, event.lsn);
+        upkeep.note_image(event.page);
         self.ids.lock().free.push(event.page.0);
     }
 
@@ -128,6 +144,7 @@ impl Pool {
             return Ok(());
         }
         upkeep.frames_taken = taken;
+        upkeep.cause = if urgent { Cause::Frames } else { Cause::Ahead };
         let batch = self.staging_pages(upkeep);
         let mut pages = self.dirty_ahead(urgent, false, batch);
         if pages.is_empty() && urgent {
@@ -191,6 +208,7 @@ impl Pool {
     /// log at half of its capacity by itself, which is not enough for a large reservation: being asked, it frees half of
     /// what is in use, again and again.
     pub(crate) fn wait_for_log_space(&self) -> Result<()> {
+        self.stats.log_waits.fetch_add(1, Relaxed);
         if self.works_inline() {
             return self.checkpoint_now(false);
         }
@@ -241,7 +259,7 @@ impl Pool {
                 (std::mem::take(&mut rung.urgent), std::mem::take(&mut rung.log_wanted))
             };
             let round = || {
-                self.wal.flush_to(self.wal.tail())?;
+                self.wal.flush_at_leisure()?;
                 self.round(urgent)?;
                 if log_wanted { self.checkpoint_now(false) } else { Ok(()) }
             };
@@ -288,11 +306,13 @@ impl Pool {
         if bytes > most {
             return Err(Error::TransactionTooLarge { bytes, max: most });
         }
-        for _ in 0..LOG_WAITS_MAX {
+        for wait in 0..LOG_WAITS_MAX {
+            if wait == LOG_WAITS_MAX / 2 {
+                self.give_up_backup();
+            }
             if let Some(reservation) = self.wal.reserve(bytes, Class::Commit) {
                 return Ok(reservation);
             }
-            self.stats.log_waits.fetch_add(1, Relaxed);
             self.wait_for_log_space()?;
         }
         Err(Error::Full {

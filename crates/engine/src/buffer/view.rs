@@ -25,6 +25,10 @@ pub(crate) trait View: Copy {
     /// Compares `length` bytes at `at` with `other`, as byte strings.
     fn compare(&self, at: usize, length: usize, other: &[u8]) -> Ordering;
 
+    /// How many of the `count` ascending words from `at` on are below `bound`. `at` is a multiple of eight. Words that
+    /// do not ascend, or are not there, give some number up to `count`.
+    fn count_below(&self, at: usize, count: usize, bound: u64) -> usize;
+
     /// The byte at `at`.
     #[inline]
     fn u8(&self, at: usize) -> u8 {
@@ -53,6 +57,28 @@ pub(crate) trait View: Copy {
     }
 }
 
+/// Words that a search looks at side by side, at most; more are halved first.
+const SIDE_BY_SIDE: usize = 128;
+/// Words of a cache line.
+const LINE: usize = 8;
+
+/// How many of the ascending words `word(0..count)` are below `bound`.
+///
+/// Not a search by halves, whose every load waits for the last and whose every branch is a coin: the last word of each
+/// line, all of them loaded at once, tell the line, and the words of that line the place.
+#[inline(always)]
+fn count_below(mut count: usize, bound: u64, word: impl Fn(usize) -> u64) -> usize {
+    let mut low = 0;
+    while count > SIDE_BY_SIDE {
+        let half = count / 2;
+        low += if word(low + half) < bound { half } else { 0 };
+        count -= half;
+    }
+    let lines = (0..count / LINE).filter(|line| word(low + line * LINE + LINE - 1) < bound).count();
+    low += lines * LINE;
+    low + (0..(count - lines * LINE).min(LINE)).filter(|place| word(low + place) < bound).count()
+}
+
 impl View for &[u8] {
     #[inline]
     fn len(&self) -> usize {
@@ -77,6 +103,11 @@ impl View for &[u8] {
         let length = source.len().min(to.len());
         to[..length].copy_from_slice(&source[..length]);
         to[length..].fill(0);
+    }
+
+    #[inline]
+    fn count_below(&self, at: usize, count: usize, bound: u64) -> usize {
+        count_below(count, bound, |index| self.u64(at + index * 8))
     }
 
     #[inline]
@@ -173,23 +204,48 @@ impl View for Racy<'_> {
         }
     }
 
+    #[inline]
+    fn count_below(&self, at: usize, count: usize, bound: u64) -> usize {
+        let words = self.words.get(at / 8..at / 8 + count).unwrap_or_default();
+        count_below(words.len(), bound, |index| u64::from_le(words[index].load(Relaxed)))
+    }
+
+    #[inline]
     fn compare(&self, at: usize, length: usize, other: &[u8]) -> Ordering {
         let length = length.min(self.len().saturating_sub(at));
         let common = length.min(other.len());
-        let mut done = 0;
-        while done < common {
-            let step = (common - done).min(8);
-            // Big-endian words compare as their bytes do; the bytes beyond the common part are masked off.
-            let mask = if step == 8 { u64::MAX } else { u64::MAX << (64 - step * 8) };
-            let mut theirs = [0; 8];
-            theirs[..step].copy_from_slice(&other[done..done + step]);
-            let ours = self.u64(at + done).swap_bytes() & mask;
-            match ours.cmp(&u64::from_be_bytes(theirs)) {
-                Ordering::Equal => done += step,
+        let ours = |at: usize| self.u64(at).swap_bytes();
+        // Big-endian words compare as their bytes do.
+        for (word, theirs) in other[..common].as_chunks::<8>().0.iter().enumerate() {
+            match ours(at + word * 8).cmp(&u64::from_be_bytes(*theirs)) {
+                Ordering::Equal => {}
+                unequal => return unequal,
+            }
+        }
+        let rest = common % 8;
+        if rest > 0 {
+            let done = common - rest;
+            let mask = u64::MAX << (64 - rest * 8);
+            match (ours(at + done) & mask).cmp(&few_bytes(&other[done..common])) {
+                Ordering::Equal => {}
                 unequal => return unequal,
             }
         }
         length.cmp(&other.len())
+    }
+}
+
+/// One to seven bytes as a big-endian word padded with zeros. By two loads that may overlap, since a copy into a word would
+/// be read before it is written.
+#[inline]
+fn few_bytes(bytes: &[u8]) -> u64 {
+    let shift = 64 - bytes.len() * 8;
+    if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        u64::from(u32::from_be_bytes(*first)) << 32 | u64::from(u32::from_be_bytes(*last)) << shift
+    } else if let (Some(first), Some(last)) = (bytes.first_chunk::<2>(), bytes.last_chunk::<2>()) {
+        u64::from(u16::from_be_bytes(*first)) << 48 | u64::from(u16::from_be_bytes(*last)) << shift
+    } else {
+        bytes.first().map_or(0, |byte| u64::from(*byte) << 56)
     }
 }
 
@@ -224,5 +280,23 @@ mod tests {
                 assert_eq!(racy.compare(at, length, other), plain.compare(at, length, other));
             }
         }
+    }
+
+    #[test]
+    fn counting_words_below_a_bound_agrees_with_looking_at_each() {
+        for count in (0..300).chain([511, 512, 513, 8000]) {
+            let bytes: Vec<u8> = (0..count as u64).flat_map(|word| (word / 3 * 10).to_le_bytes()).collect();
+            let words = words(&bytes);
+            for bound in (0..count as u64 / 3 * 10 + 20).step_by(5 + count / 7) {
+                let expected = (0..count as u64).filter(|word| word / 3 * 10 < bound).count();
+                assert_eq!(
+                    Racy::new(&words).count_below(0, count, bound),
+                    expected,
+                    "{count} words, {bound}"
+                );
+                assert_eq!(bytes.as_slice().count_below(0, count, bound), expected, "{count} words, {bound}");
+            }
+        }
+        assert_eq!(Racy::new(&words(&[0; 64])).count_below(32, 5, 1), 0, "words that are not there");
     }
 }

@@ -48,6 +48,7 @@ impl Pool {
         let runs = match self.space.allocate(count, SPARE_SEGMENTS, Stream::Changed) {
             Some(runs) => runs,
             None => {
+                self.stats.segment_waits.fetch_add(1, Relaxed);
                 self.make_room(upkeep, count)?;
                 self.space.allocate_or_grow(count, SPARE_SEGMENTS, Stream::Changed)?
             }
@@ -68,7 +69,7 @@ impl Pool {
                 for (image, &place) in images.iter().zip(places) {
                     self.put_in_force(upkeep, image, Mapped::at(place, image.checksum), lsn);
                 }
-                self.stats.images_written.fetch_add(images.len() as u64, Relaxed);
+                self.stats.count_written(images.len(), upkeep.cause);
                 Ok(images.len())
             }
             Err(error) => {
@@ -229,6 +230,7 @@ impl Pool {
             None => self.space.ungrant(1),
         }
         upkeep.mapping.dirty(image.id, lsn);
+        upkeep.note_image(image.id);
     }
 
     fn try_put_in_force(&self, entry: Entry<'_>, mapped: Mapped) -> Option<Mapped> {

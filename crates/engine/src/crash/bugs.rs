@@ -1,5 +1,6 @@
 //! The planted bugs: each must be caught by one of a bounded number of runs that all pass without it.
 
+use super::backup;
 use super::cycle::Plan;
 use super::tests::live_caught;
 use crate::planted::{Bug, plant};
@@ -17,6 +18,41 @@ fn catches(bug: Bug, plan: fn(u64) -> Plan, seeds: u64) {
         }
     }
     panic!("{bug:?} was not caught in {seeds} runs");
+}
+
+/// The same for the runs that back up.
+fn catches_in_backups(bug: Bug) {
+    for seed in 0..300 {
+        plant(Some(bug));
+        let outcome = backup::run_caught(seed);
+        plant(None);
+        if let Err(what) = outcome {
+            println!("{bug:?}: seed {seed}: {what}");
+            backup::run_caught(seed).expect("the same run passes without the bug");
+            return;
+        }
+    }
+    panic!("{bug:?} was not caught");
+}
+
+#[test]
+fn catches_backup_cuts_log() {
+    catches_in_backups(Bug::BackupCutsLog);
+}
+
+#[test]
+fn catches_backup_skips_changed_pages() {
+    catches_in_backups(Bug::BackupSkipsChangedPages);
+}
+
+#[test]
+fn catches_backup_ends_log_early() {
+    catches_in_backups(Bug::BackupEndsLogEarly);
+}
+
+#[test]
+fn catches_backup_reads_freed_places() {
+    catches_in_backups(Bug::BackupReadsFreedPlaces);
 }
 
 macro_rules! caught {

@@ -219,7 +219,7 @@ impl Run {
 }
 
 /// All pages there are.
-fn read_all(pool: &Pool) -> Result<Pages, String> {
+pub(super) fn read_all(pool: &Pool) -> Result<Pages, String> {
     let mut found = Pages::new();
     for id in 1..pool.page_ids_end() {
         match raw::read(pool, PageId(id)) {

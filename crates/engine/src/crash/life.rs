@@ -22,6 +22,8 @@ pub(super) enum Halt {
     Engine(Error),
     /// The pool gave a wrong answer.
     Wrong(String),
+    /// The checkpoint makes no room in the log, which is right only while a backup holds it.
+    NoRoom,
 }
 
 impl std::fmt::Display for Halt {
@@ -29,6 +31,7 @@ impl std::fmt::Display for Halt {
         match self {
             Halt::Engine(error) => write!(to, "the engine failed: {error}"),
             Halt::Wrong(what) => to.write_str(what),
+            Halt::NoRoom => to.write_str("the checkpoint makes no room in the log"),
         }
     }
 }
@@ -178,7 +181,7 @@ impl<'p> Life<'p> {
                 return Ok(reservation);
             }
             if attempt > 12 {
-                return Err(Halt::Wrong("the checkpoint makes no room in the log".into()));
+                return Err(Halt::NoRoom);
             }
             if attempt > 1 && !self.open.is_empty() {
                 self.commit_one()?;

@@ -3,6 +3,8 @@
 //! The catalog is a tree like any other, so that names have versions, are undone in recovery and are seen by
 //! snapshots. Key: the name; value: id and root page. The empty name, which no table can have, holds the next id.
 //!
+//! Keys that begin with a zero byte name no table: they hold counts of entries (`count.rs`).
+//!
 //! Changes of the catalog are made by who is alone inside the gate: nobody else commits meanwhile, so no commit writes
 //! to a table after it was dropped. A table is made by a record of its empty root together with a garbage entry, then a
 //! transaction that puts the name and removes the entry; it is dropped by one that removes the name and adds an entry.
@@ -12,6 +14,7 @@ use std::sync::{Arc, Weak};
 
 use super::commit::Work;
 use super::core::{CATALOG, Core, FIRST_TABLE, Shared, TableState};
+use super::count::{count_key, is_count_key};
 use super::garbage::{GARBAGE, GarbageKey, Transfer, put};
 use super::scan::{Row, Scan};
 use super::table::Table;
@@ -25,6 +28,8 @@ use crate::txn::write_set::{NewValue, WriteSet};
 const NAME_BYTES_MAX: usize = 255;
 /// The key of the next table's id.
 const NEXT_ID: &[u8] = b"";
+/// No name is below this, and no other key above.
+pub(super) const FIRST_NAME: &[u8] = &[1];
 
 /// Where a table is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +46,7 @@ impl Place {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (id, root) = bytes.split_first_chunk::<8>()?;
         Some(Place {
             id: TableId(u64::from_le_bytes(*id)),
@@ -65,13 +70,13 @@ fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-fn damaged() -> Error {
+pub(super) fn damaged() -> Error {
     Error::corrupt("the catalog", Some(super::core::CATALOG_ROOT.0), "an entry that means nothing")
 }
 
 impl Core {
     fn place_of(&self, name: &str) -> Result<Option<Place>> {
-        if name.is_empty() {
+        if name.is_empty() || is_count_key(name.as_bytes()) {
             return Ok(None);
         }
         let entry = self.get_now(&self.catalog, name.as_bytes())?;
@@ -81,7 +86,7 @@ impl Core {
     /// The names and places of all tables.
     pub(crate) fn tables(&self) -> Result<Vec<(String, Place)>> {
         let snapshot = self.snapshots.register(&self.clock);
-        let all = (std::ops::Bound::Excluded(NEXT_ID.to_vec()), std::ops::Bound::Unbounded);
+        let all = (std::ops::Bound::Included(FIRST_NAME.to_vec()), std::ops::Bound::Unbounded);
         let mut scan = Scan::new(self.catalog.tree, all, Some(snapshot.timestamp()));
         let mut tables = Vec::new();
         self.check()?;
@@ -95,36 +100,39 @@ impl Core {
     }
 
     /// The one state that all handles of a table share.
-    fn state_of(&self, name: &str, place: Place) -> Arc<TableState> {
+    fn state_of(&self, name: &str, place: Place) -> Result<Arc<TableState>> {
+        let count = self.count_of(place.id)?;
         let mut tables = self.tables.lock();
         if let Some(state) = tables.get(&place.id).and_then(Weak::upgrade) {
-            return state;
+            return Ok(state);
         }
         if tables.len() == tables.capacity() {
             tables.retain(|_, state| state.strong_count() > 0);
         }
-        let state = Arc::new(TableState::new(place.id, place.root, name));
+        let state = Arc::new(TableState::new(place.id, place.root, name, count));
         tables.insert(place.id, Arc::downgrade(&state));
-        state
+        Ok(state)
     }
 
     /// Runs `work` while nobody else commits.
-    fn alone<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(super) fn alone<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check_writable()?;
         let _alone = (!self.gate.is_mine()).then(|| self.gate.enter_alone());
         work()
     }
 
-    fn change_catalog(
+    /// Sets or removes keys of the catalog.
+    pub(super) fn change_catalog(
         &self,
-        changes: &[(&[u8], Option<Place>)],
+        changes: Vec<(&[u8], Option<Vec<u8>>)>,
         transfers: Vec<Transfer>,
+        durability: Durability,
     ) -> Result<Timestamp> {
         let mut writes = WriteSet::default();
-        for (name, place) in changes {
-            match place {
-                Some(place) => writes.put(CATALOG, name, NewValue::inline(&place.encode())),
-                None => writes.delete(CATALOG, name),
+        for (key, value) in changes {
+            match value {
+                Some(value) => writes.put(CATALOG, key, NewValue::Inline(value.into())),
+                None => writes.delete(CATALOG, key),
             };
         }
         let committed = self.commit(Work {
@@ -133,9 +141,17 @@ impl Core {
             writes,
             large: &|_| unreachable!("the catalog has no large values"),
             transfers,
-            durability: Durability::Sync,
+            durability,
         })?;
         Ok(committed.timestamp)
+    }
+
+    /// The id that the next table gets.
+    pub(super) fn next_table_id(&self) -> Result<TableId> {
+        match self.get_now(&self.catalog, NEXT_ID)? {
+            None => Ok(TableId(FIRST_TABLE)),
+            Some(bytes) => Ok(Place::decode(&bytes).ok_or_else(damaged)?.id),
+        }
     }
 
     fn create_table(&self, name: &str) -> Result<Place> {
@@ -144,17 +160,14 @@ impl Core {
             if self.place_of(name)?.is_some() {
                 return Err(Error::TableExists(name.to_owned()));
             }
-            let next = self.get_now(&self.catalog, NEXT_ID)?;
-            let id = match next {
-                None => TableId(FIRST_TABLE),
-                Some(bytes) => Place::decode(&bytes).ok_or_else(damaged)?.id,
-            };
+            let id = self.next_table_id()?;
             let root = self.create_root()?;
             let place = Place { id, root };
             let next = Place { id: TableId(id.0 + 1), root: PageId::NONE };
             let claim = Transfer::Claim(GarbageKey::table(root), None);
-            let changes = [(name.as_bytes(), Some(place)), (NEXT_ID, Some(next))];
-            self.change_catalog(&changes, vec![claim])
+            let value = |place: Place| Some(place.encode().to_vec());
+            let changes = vec![(name.as_bytes(), value(place)), (NEXT_ID, value(next))];
+            self.change_catalog(changes, vec![claim], Durability::Sync)
                 .inspect_err(|_| self.garbage.add_table(root, Timestamp::NONE))?;
             Ok(place)
         })
@@ -186,8 +199,10 @@ impl Core {
             if self.place_of(to)?.is_some() {
                 return Err(Error::TableExists(to.to_owned()));
             }
-            self.change_catalog(&[(from.as_bytes(), None), (to.as_bytes(), Some(place))], Vec::new())?;
-            *self.state_of(to, place).name.write() = to.into();
+            let state = self.state_of(from, place)?;
+            let changes = vec![(from.as_bytes(), None), (to.as_bytes(), Some(place.encode().to_vec()))];
+            self.change_catalog(changes, Vec::new(), Durability::Sync)?;
+            *state.name.write() = to.into();
             Ok(())
         })
     }
@@ -195,9 +210,12 @@ impl Core {
     pub(crate) fn drop_table(&self, name: &str) -> Result<()> {
         self.alone(|| {
             let place = self.place_of(name)?.ok_or_else(|| Error::TableNotFound(name.to_owned()))?;
-            let state = self.state_of(name, place);
+            let state = self.state_of(name, place)?;
             let discard = Transfer::Discard(GarbageKey::table(place.root), None);
-            let at = self.change_catalog(&[(name.as_bytes(), None)], vec![discard])?;
+            let count = count_key(place.id);
+            let changes = vec![(name.as_bytes(), None), (&count[..], None)];
+            let at = self.change_catalog(changes, vec![discard], Durability::Sync)?;
+            self.counts.forget(place.id);
             // Before anybody commits again, and long before its pages are freed.
             state.set_dropped(at);
             self.garbage.add_table(place.root, at);
@@ -216,7 +234,7 @@ impl Shared {
     pub(crate) fn table(self: &Arc<Self>, name: &str) -> Result<Table> {
         loop {
             let place = self.place_of(name)?.ok_or_else(|| Error::TableNotFound(name.to_owned()))?;
-            let state = self.state_of(name, place);
+            let state = self.state_of(name, place)?;
             // Who drops or renames it from now on finds this state; who has done so has changed the catalog before.
             if self.place_of(name)? == Some(place) {
                 return Ok(Table::new(Arc::clone(self), state));

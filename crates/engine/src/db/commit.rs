@@ -10,8 +10,8 @@
 //! 5. Complete the timestamp, unlock, merge the leaves that are nearly empty now, leave. Flush if the commit is to be
 //!    durable, and wait until it is visible.
 //!
-//! Leaves are not merged before the commit is complete. So an undo of it finds the room where it puts entries back, however
-//! many it has removed, and splits nothing that was not split for others meanwhile.
+//! Leaves are not merged before the commit is complete. So an undo of it finds room where it puts entries back, however many
+//! it has removed, unless others have filled it meanwhile; it splits little or nothing.
 //!
 //! A transaction of several records holds a ticket of the log from before its first record until its last one is
 //! durable, so that the log is not cut between the two. A single record needs none: it is there or it is not.
@@ -155,7 +155,11 @@ impl<'p> Chain<'_, 'p> {
 
 /// The tree of a table among those a transaction has used.
 pub(crate) fn tree_of(tables: &[Arc<TableState>], id: TableId) -> Tree {
-    tables.iter().find(|table| table.id == id).expect("a transaction knows the tables it has used").tree
+    state_of(tables, id).tree
+}
+
+fn state_of(tables: &[Arc<TableState>], id: TableId) -> &TableState {
+    tables.iter().find(|table| table.id == id).expect("a transaction knows the tables it has used")
 }
 
 impl Core {
@@ -272,6 +276,13 @@ impl Core {
             drop(drawn);
             self.clock.advance(self.pool.wal().durable());
             return Err(error);
+        }
+        for ((table, _, write), old) in steps() {
+            match (write, old) {
+                (Write::Put(_), None) => state_of(tables, table).count.add(1),
+                (Write::Delete, Some(_)) => state_of(tables, table).count.add(-1),
+                _ => {}
+            }
         }
         let sync = self.decide(drawn, end, durability);
         drop((flight, locks));

@@ -3,10 +3,10 @@
 //! [`Core`] is the engine: the pool and the parts a commit is made of. [`Shared`] is a core with its threads; every
 //! handle (database, table, transaction, snapshot, cursor) holds a count of it, and the last one closes it.
 //!
-//! Two threads work in the background: one runs the pool's rounds (write-back, checkpoint, cleaning), the other gives
-//! up old snapshots, drops old versions and frees garbage. They are two because freeing waits for the log and for
-//! frames, which the first one provides. Inline there is no thread: each commit does a small share of the second's
-//! work, and the pool calls its own when it needs it.
+//! Three threads work in the background: one writes the log where nobody waits for it, one runs the pool's rounds
+//! (write-back, checkpoint, cleaning), one gives up old snapshots, drops old versions and frees garbage. They are
+//! three because each waits for what the one before provides: rounds for the log, freeing for the log and for frames. Inline there is
+//! no thread: each commit does a small share of the last one's work, and the pool calls its own when it needs it.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -14,12 +14,15 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::budget::Budget;
+use super::count::{Counts, TableCount};
 use super::garbage::Garbage;
+use super::lookup::{Lookup, Lookups};
+use super::named::NamedSnapshots;
 use crate::buffer::{Mode, Pool};
 use crate::config::Durability;
 use crate::error::{Error, Result};
@@ -47,6 +50,9 @@ pub(crate) const FIRST_TABLE: u64 = 16;
 const CHAINS_MAX: u32 = 64;
 /// Commits of a thread between two collections of old versions.
 const COMMITS_PER_COLLECTION: u32 = 64;
+/// Time between two looks of the collecting thread whether counts of entries are to be saved, which stops all commits
+/// for a moment.
+const SAVE_PAUSE: Duration = Duration::from_secs(1);
 /// How long the collecting thread sleeps when nobody rings.
 const COLLECTOR_PAUSE: Duration = Duration::from_millis(10);
 
@@ -56,13 +62,15 @@ pub(crate) struct TableState {
     pub(crate) id: TableId,
     pub(crate) tree: Tree,
     pub(crate) name: RwLock<Arc<str>>,
+    pub(crate) count: Arc<TableCount>,
     /// The commit that dropped it; 0 = it exists.
     dropped_at: AtomicU64,
 }
 
 impl TableState {
-    pub(crate) fn new(id: TableId, root: PageId, name: &str) -> Self {
-        TableState { id, tree: Tree { root }, name: RwLock::new(name.into()), dropped_at: AtomicU64::new(0) }
+    pub(crate) fn new(id: TableId, root: PageId, name: &str, count: Arc<TableCount>) -> Self {
+        let name = RwLock::new(name.into());
+        TableState { id, tree: Tree { root }, name, count, dropped_at: AtomicU64::new(0) }
     }
 
     /// Notes the commit that dropped it.
@@ -97,7 +105,8 @@ pub(crate) struct Counters {
     pub(crate) conflicts: AtomicU64,
     pub(crate) alone: AtomicU64,
     pub(crate) versions_dropped: AtomicU64,
-    pub(crate) snapshots_given_up: AtomicU64,
+    pub(crate) given_up_for_age: AtomicU64,
+    pub(crate) given_up_for_memory: AtomicU64,
     pub(crate) losers_undone: AtomicU64,
     pub(crate) changes_redone: AtomicU64,
 }
@@ -124,9 +133,11 @@ pub(crate) struct Core {
     pub(crate) flight: InFlight,
     pub(crate) versions: Versions,
     pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) named: NamedSnapshots,
     pub(crate) catalog: Arc<TableState>,
     /// The tables that somebody has a handle of.
     pub(crate) tables: Mutex<HashMap<TableId, Weak<TableState>>>,
+    pub(crate) counts: Counts,
     pub(crate) garbage: Garbage,
     pub(crate) chains: Permits,
     pub(crate) counters: Counters,
@@ -137,6 +148,9 @@ pub(crate) struct Core {
     /// The lock on the directory.
     pub(crate) lock: Mutex<Option<Box<dyn Send + Sync>>>,
     pub(crate) collector: Collector,
+    pub(crate) lookups: Lookups,
+    /// Held while a backup is made: there is one at a time.
+    pub(crate) backups: Mutex<()>,
 }
 
 impl std::fmt::Debug for Core {
@@ -183,11 +197,13 @@ impl Collector {
 pub(crate) struct Permits {
     free: Mutex<u32>,
     returned: Condvar,
+    /// How often somebody found none.
+    waits: AtomicU64,
 }
 
 impl Default for Permits {
     fn default() -> Self {
-        Permits { free: Mutex::new(CHAINS_MAX), returned: Condvar::new() }
+        Permits { free: Mutex::new(CHAINS_MAX), returned: Condvar::new(), waits: AtomicU64::new(0) }
     }
 }
 
@@ -198,11 +214,19 @@ pub(crate) struct Permit<'a>(&'a Permits);
 impl Permits {
     pub(crate) fn take(&self) -> Permit<'_> {
         let mut free = self.free.lock();
+        if *free == 0 {
+            self.waits.fetch_add(1, Relaxed);
+        }
         while *free == 0 {
             self.returned.wait(&mut free);
         }
         *free -= 1;
         Permit(self)
+    }
+
+    /// How often somebody found none.
+    pub(crate) fn waits(&self) -> u64 {
+        self.waits.load(Relaxed)
     }
 }
 
@@ -239,6 +263,7 @@ impl Core {
     /// Drops the old versions nobody can see, giving up snapshots if they take too much room. What the versions
     /// referred to becomes garbage.
     pub(crate) fn collect(&self) {
+        self.give_up_named();
         let mut freed = Vec::new();
         loop {
             let (oldest, visible) = (self.snapshots.oldest(&self.clock), self.clock.visible());
@@ -249,10 +274,17 @@ impl Core {
             }
             match self.snapshots.give_up_oldest() {
                 0 => break,
-                given_up => self.counters.snapshots_given_up.fetch_add(given_up as u64, Relaxed),
-            };
+                given_up => self.note_given_up(given_up, &self.counters.given_up_for_memory, "memory"),
+            }
         }
         self.garbage.add_values(freed);
+    }
+
+    fn note_given_up(&self, snapshots: usize, counter: &AtomicU64, reason: &str) {
+        if snapshots > 0 {
+            counter.fetch_add(snapshots as u64, Relaxed);
+            tracing::warn!(database = self.settings.name, snapshots, reason, "snapshots given up");
+        }
     }
 
     /// Drops the old versions that this thread has pushed and nobody can see; less than [`Core::collect`], and cheaper.
@@ -284,18 +316,20 @@ impl Core {
                 self.collect();
                 // What fails here is tried again, and a poisoned log is reported by the next call.
                 let _ = self.free_garbage(4);
+                let _ = self.save_counts_if_due();
             }
         }
     }
 
     fn run_collector(&self) {
         let mut failed = false;
+        let mut saved = Instant::now();
         while self.collector.wait() {
             if self.check().is_err() {
                 continue;
             }
             let given_up = self.snapshots.give_up_older_than(self.settings.snapshot_age_max);
-            self.counters.snapshots_given_up.fetch_add(given_up as u64, Relaxed);
+            self.note_given_up(given_up, &self.counters.given_up_for_age, "age");
             self.collect();
             let freed = self.free_garbage(64);
             // Told once, however often it is tried again.
@@ -305,6 +339,11 @@ impl Core {
                 _ => {}
             }
             failed = freed.is_err();
+            if saved.elapsed() >= SAVE_PAUSE {
+                // As above: it is tried again.
+                let _ = self.save_counts_if_due();
+                saved = Instant::now();
+            }
         }
     }
 
@@ -312,12 +351,16 @@ impl Core {
     fn shut_down(&self) -> Result<()> {
         let outcome = if self.settings.read_only { Ok(()) } else { self.write_everything() };
         // Handles that are left must not write beside the next owner.
-        self.pool.wal().poison("the database has been closed");
+        self.pool.wal().close("the database has been closed");
         outcome
     }
 
     fn write_everything(&self) -> Result<()> {
         self.check()?;
+        if let Err(error) = self.save_counts(true) {
+            tracing::warn!(%error, "counts of entries were not saved; tables will be counted when somebody asks");
+        }
+        self.pool.stats.closing.store(true, Relaxed);
         self.collect();
         self.pool.wal().flush_to(self.pool.wal().tail())?;
         self.pool.checkpoint_now(true)
@@ -357,18 +400,36 @@ impl Shared {
                     source,
                 })
             };
-            threads.push(spawn("terrace-upkeep", |core| core.pool.run_upkeep())?);
-            match spawn("terrace-collect", Core::run_collector) {
-                Ok(thread) => threads.push(thread),
-                Err(error) => {
-                    // The first thread has the database, its lock included, as long as it runs.
-                    core.pool.stop_upkeep();
-                    threads.into_iter().for_each(|thread| drop(thread.join()));
-                    return Err(error);
+            type Body = fn(&Core);
+            let bodies: [(&str, Body); 3] = [
+                ("terrace-log", |core| core.pool.wal().run_writer()),
+                ("terrace-upkeep", |core| core.pool.run_upkeep()),
+                ("terrace-collect", Core::run_collector),
+            ];
+            for (name, body) in bodies {
+                match spawn(name, body) {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => {
+                        // The threads that run have the database, its lock included, as long as they do.
+                        core.pool.stop_upkeep();
+                        core.pool.wal().stop_writer();
+                        threads.into_iter().for_each(|thread| drop(thread.join()));
+                        return Err(error);
+                    }
                 }
             }
         }
         Ok(Arc::new(Shared { core, threads: Mutex::new(Some(threads)), process: std::process::id() }))
+    }
+
+    /// As [`Core::get_now`], at once if memory has the answer, else by a thread of the database's own if it has any.
+    pub(crate) fn get_async(&self, table: &Arc<TableState>, key: &[u8]) -> Lookup {
+        if let Some(answer) = self.core.get_from_memory(table, key) {
+            return Lookup::ready(answer);
+        }
+        let has_threads = self.core.pool.mode() == Mode::Background && self.process == std::process::id();
+        let submitted = has_threads.then(|| Lookups::submit(&self.core, table, key)).flatten();
+        submitted.unwrap_or_else(|| Lookup::ready(self.core.get_now(table, key)))
     }
 
     /// Closes the database; later calls do nothing.
@@ -378,6 +439,7 @@ impl Shared {
             return Ok(());
         }
         let Some(mut threads) = self.threads.lock().take() else { return Ok(()) };
+        self.core.lookups.close();
         self.core.collector.stop();
         // The collector first: it needs the upkeep to get through.
         if let Some(collector) = threads.pop() {
@@ -385,12 +447,14 @@ impl Shared {
         }
         let outcome = self.core.shut_down();
         self.core.pool.stop_upkeep();
+        self.core.pool.wal().stop_writer();
         for thread in threads {
             let _ = thread.join();
         }
         // Only now may there be another owner: what was under way when the log was poisoned has ended too.
         self.core.pool.wait_for_writes();
         self.core.lock.lock().take();
+        tracing::info!(database = self.core.settings.name, cleanly = outcome.is_ok(), "closed");
         outcome
     }
 }

@@ -6,13 +6,14 @@
 //! for. Whatever has an entry when the database opens is freed.
 //!
 //! ```text
-//!   key     kind u8 | id u64, big-endian          any page of a value; a table's root
+//!   key     kind u8 | id u64, big-endian          a value's first or last index page; a table's root
 //!   value   reference, 16 bytes, for a value      nothing for a table
 //! ```
 //!
 //! While the database is open nobody searches the tree: what has become garbage is queued here, a value when its last
 //! version is dropped, a table with the time below which snapshots may still read it. Freeing goes in steps, each one
-//! atomic record that frees a few pages and moves the entry on to what is left.
+//! atomic record that frees a few pages. The entry stays as it is to the end: the last record removes it and frees the
+//! page it is under. Were that page freed before, a new value could have its entry under the same key.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -34,8 +35,8 @@ const VALUE: u8 = 1;
 const TABLE: u8 = 2;
 /// Pages of a table freed by one record.
 const TABLE_STEP_PAGES: usize = 16;
-/// Pages of a value freed by one record: a batch as it was written.
-const VALUE_STEP_PAGES: usize = 16;
+/// Pages of a value in one record that frees some: a batch as it was written, and the head.
+const VALUE_STEP_PAGES: usize = 17;
 /// Log bytes of one freed page in a record.
 const FREE_BYTES: u64 = 32;
 
@@ -50,7 +51,7 @@ impl GarbageKey {
         GarbageKey(key)
     }
 
-    /// Of a value one of whose pages is `id`.
+    /// Of a value whose head or whose last index page is `id`, either of which is freed last.
     pub(crate) fn value(id: PageId) -> Self {
         Self::new(VALUE, id)
     }
@@ -64,7 +65,7 @@ impl GarbageKey {
         &self.0
     }
 
-    /// The page it names: any of a value's, or a table's root.
+    /// The page it names: one of a value's that are freed last, or a table's root.
     pub(crate) fn id(&self) -> PageId {
         PageId(u64::from_be_bytes(self.0[1..].try_into().expect("eight bytes")))
     }
@@ -73,6 +74,11 @@ impl GarbageKey {
         let (&kind, id) = key.split_first()?;
         Some((kind, PageId(u64::from_be_bytes(id.try_into().ok()?))))
     }
+}
+
+/// The root of the table that an entry with this key stands for, if it is one of a table.
+pub(crate) fn table_root(key: &[u8]) -> Option<PageId> {
+    GarbageKey::parse(key).filter(|(kind, _)| *kind == TABLE).map(|(_, root)| root)
 }
 
 /// What a committing transaction does to the garbage tree.
@@ -266,19 +272,13 @@ impl Core {
             }
             Item::Value(key, reference) => {
                 let pages = self.step_pages(VALUE_STEP_PAGES);
-                let FreeStep::Rest { free, next } = free_step(&self.pool, reference.head, pages)? else {
-                    return Ok(Freed::Some(Some(item)));
-                };
-                let Some(head) = next else {
-                    self.garbage_record(Change::Remove { key: key.bytes() }, free)?;
-                    return Ok(Freed::Some(None));
-                };
-                let rest = Reference { head, ..reference };
-                if let Some(census) = self.pool.census() {
-                    census.pass_on(head);
+                match free_step(&self.pool, reference.head, pages)? {
+                    FreeStep::Again => Ok(Freed::Some(Some(item))),
+                    FreeStep::Last(free) => {
+                        self.garbage_record(Change::Remove { key: key.bytes() }, free)?;
+                        Ok(Freed::Some(None))
+                    }
                 }
-                self.garbage_record(put(&key, &rest.encode()), free)?;
-                Ok(Freed::Some(Some(Item::Value(key, rest))))
             }
         }
     }
@@ -307,7 +307,7 @@ impl Core {
     }
 }
 
-/// The change that makes an entry or moves it on.
+/// The change that makes an entry, or gives it the new head of a value that is being written.
 pub(crate) fn put<'a>(key: &'a GarbageKey, value: &'a [u8]) -> Change<'a> {
     Change::Put { key: key.bytes(), timestamp: Timestamp::NONE, flags: 0, value }
 }
@@ -318,3 +318,6 @@ enum Freed {
     /// Some pages; this is left.
     Some(Option<Item>),
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,14 +26,18 @@ use rand::{RngExt, SeedableRng};
 use terrace_block::{Directory, FileDirectory, LockError, OpenMode, Sharing};
 
 use super::Db;
+use super::backup::Backup;
 use super::budget::Budget;
-use super::core::{CATALOG, CATALOG_ROOT, Core, Counters, GARBAGE_ROOT, Settings, Shared, TableState};
+use super::core::{
+    CATALOG, CATALOG_ROOT, Core, Counters, FIRST_TABLE, GARBAGE_ROOT, Settings, Shared, TableState,
+};
+use super::count::{Counts, TableCount};
 use super::overlay::{Overlay, Room as OverlayRoom};
 use super::undo::KeyUndo;
 use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered};
 use crate::config::{Builder, Split, overlay_bytes};
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId, Timestamp};
+use crate::ids::{Lsn, PageId, TableId, Timestamp};
 use crate::index::leaf::max_record;
 use crate::index::{NodeRedo, Tree};
 use crate::planted::{Bug, planted};
@@ -51,14 +55,14 @@ use crate::wal::{ALLOCATES, RecordBuilder, change_kind};
 pub(crate) const PAGES: &str = "pages.terrace";
 /// The log.
 pub(crate) const LOG: &str = "log.terrace";
-const LOCK: &str = "lock";
-const NEW_PAGES: &str = "pages.new";
-const NEW_LOG: &str = "log.new";
+pub(crate) const LOCK: &str = "lock";
+pub(crate) const NEW_PAGES: &str = "pages.new";
+pub(crate) const NEW_LOG: &str = "log.new";
 /// Ids the page table has addresses for: 4 TiB of 16 KiB pages.
-const PAGES_MAX: u64 = 1 << 28;
+pub(crate) const PAGES_MAX: u64 = 1 << 28;
 
 /// What keeps others out, or makes them read only, until it is dropped.
-type Lock = Box<dyn Send + Sync>;
+pub(crate) type Lock = Box<dyn Send + Sync>;
 
 /// Opens or creates the database that `builder` describes.
 pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
@@ -72,6 +76,10 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     };
     let name = directory.name();
     let there = || exists(&*directory, PAGES);
+    if !there()? && Backup::is_in(&*directory)? {
+        let what = "it holds a backup; make a database of it with `terrace restore`".to_owned();
+        return Err(Error::NotADatabase { path: name, what });
+    }
     if !may_create && !there()? {
         let what = format!("it holds no {PAGES}");
         return Err(Error::NotADatabase { path: name, what });
@@ -112,7 +120,7 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     if core.pool.mode() == Mode::Inline {
         core.free_garbage(usize::MAX)?;
     }
-    Ok(Db::new(Shared::start(core)?))
+    start(core)
 }
 
 /// Opens what only is to be read: recovers over a layer in memory.
@@ -132,7 +140,8 @@ fn open_read_only(
         let Recovered { pool, losers, redone, log_end, .. } = Pool::recover(&files, &options, &NodeRedo)?;
         let counters = counters(log_end, redone, losers.len());
         pool.undo_losers(&files, losers, &KeyUndo)?;
-        if pool.exists(CATALOG_ROOT) && counters.changes_redone.load(Relaxed) > 0 {
+        let recovered = counters.changes_redone.load(Relaxed) > 0 || counters.losers_undone.load(Relaxed) > 0;
+        if pool.exists(CATALOG_ROOT) && recovered {
             pool.checkpoint_now(true)?;
         }
         Ok((pool, counters))
@@ -146,7 +155,14 @@ fn open_read_only(
     }
     let split = Split { total: dram, overlay: bytes_max, ..split };
     let core = assemble(pool, settings(&builder, name)?, split, counters, lock)?;
-    Ok(Db::new(Shared::start(core)?))
+    start(core)
+}
+
+fn start(core: Core) -> Result<Db> {
+    let (database, read_only) = (core.settings.name.clone(), core.settings.read_only);
+    let db = Db::new(Shared::start(core)?);
+    tracing::info!(database, read_only, "opened");
+    Ok(db)
 }
 
 /// How `dram` bytes are split for the database in `files`, and what of them is the pool's.
@@ -164,6 +180,7 @@ fn shares(
         frames_max: Split::frames_max(builder.dram_bytes_max(builder.dram_bytes()?)?, page_bytes),
         log_buffer_bytes: split.log_buffer as usize,
         staging_bytes: split.staging as usize,
+        batch_pages: split.batch_pages,
         pages_max: PAGES_MAX,
         store_bytes_max: u64::MAX,
         mode: Mode::Inline,
@@ -174,7 +191,7 @@ fn shares(
 
 fn counters(log_end: Lsn, redone: u64, losers: usize) -> Counters {
     if redone > 0 || losers > 0 {
-        tracing::info!(%log_end, redone, losers, "the database is recovered");
+        tracing::info!(%log_end, changes_redone = redone, losers_undone = losers, "recovered");
     }
     let counters = Counters::default();
     counters.changes_redone.store(redone, Relaxed);
@@ -195,7 +212,7 @@ fn settings(builder: &Builder, name: String) -> Result<Settings> {
 }
 
 fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lock: Lock) -> Result<Core> {
-    Ok(Core {
+    let mut core = Core {
         clock: Clock::counting_on(Arc::clone(&pool.highest_timestamp), split.clock_window),
         gate: Gate::new(),
         locks: LockTable::new(split.lock_slots),
@@ -203,8 +220,10 @@ fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lo
         versions: Versions::new(old_versions(&pool, &settings, split))?,
         pool,
         snapshots: Snapshots::new(Arc::new(MonotonicTime::new())),
-        catalog: Arc::new(TableState::new(CATALOG, CATALOG_ROOT, "the catalog")),
+        named: Default::default(),
+        catalog: Arc::new(TableState::new(CATALOG, CATALOG_ROOT, "the catalog", TableCount::unknown())),
         tables: Mutex::default(),
+        counts: Counts::unknown(Timestamp::NONE, TableId(FIRST_TABLE)),
         garbage: Default::default(),
         chains: Default::default(),
         counters,
@@ -213,7 +232,11 @@ fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lo
         settings,
         lock: Mutex::new(Some(lock)),
         collector: Default::default(),
-    })
+        backups: Mutex::default(),
+        lookups: Default::default(),
+    };
+    core.load_counts()?;
+    Ok(core)
 }
 
 /// Room for old versions: what the budget has for them, and addresses for what transactions may push beyond that
@@ -230,7 +253,7 @@ fn old_versions(pool: &Pool, settings: &Settings, split: Split) -> Room {
     Room { chains: split.lock_slots, bytes_max, bytes_reserved, entry_bytes_max }
 }
 
-fn open_directory(path: &Path, create: bool) -> Result<Arc<dyn Directory>> {
+pub(crate) fn open_directory(path: &Path, create: bool) -> Result<Arc<dyn Directory>> {
     let opened = if create { FileDirectory::create(path) } else { FileDirectory::open(path) };
     match opened {
         Ok(directory) => Ok(Arc::new(directory)),
@@ -247,21 +270,21 @@ fn open_directory(path: &Path, create: bool) -> Result<Arc<dyn Directory>> {
     }
 }
 
-fn exists(directory: &dyn Directory, file: &str) -> Result<bool> {
+pub(crate) fn exists(directory: &dyn Directory, file: &str) -> Result<bool> {
     directory.exists(file).map_err(|source| Error::io("look for", &within(directory, file), None, source))
 }
 
-fn within(directory: &dyn Directory, file: &str) -> String {
+pub(crate) fn within(directory: &dyn Directory, file: &str) -> String {
     format!("{}/{file}", directory.name())
 }
 
 /// Takes the lock file, which says whose the database is.
-fn own(directory: &dyn Directory) -> Result<Lock> {
+pub(crate) fn own(directory: &dyn Directory) -> Result<Lock> {
     directory.lock(LOCK).map_err(|error| refused(directory, LOCK, error))
 }
 
 /// Takes the page file, alone or with others that read.
-fn hold(directory: &dyn Directory, sharing: Sharing) -> Result<Lock> {
+pub(crate) fn hold(directory: &dyn Directory, sharing: Sharing) -> Result<Lock> {
     directory.lock_existing(PAGES, sharing).map_err(|error| match error {
         LockError::Busy { .. } if sharing == Sharing::Shared => {
             Error::Busy { path: directory.name(), owner_process: directory.lock_owner(LOCK) }

@@ -5,7 +5,7 @@ use super::scan::stored;
 use crate::error::{Error, Result};
 use crate::ids::Timestamp;
 use crate::index::chain::read_value;
-use crate::index::{Found, Stored};
+use crate::index::{Found, Look, Stored, get_many, get_resident};
 use crate::txn::snapshots::SnapshotHandle;
 
 /// Attempts of a read outside a transaction whose snapshot is given up each time.
@@ -26,14 +26,92 @@ impl Core {
             Ok(found) => found,
             Err(error) => return table.check().and(Err(error)),
         };
-        let answer = match found {
-            Some(Found { timestamp, value: Stored::Inline(value) }) if timestamp <= visible => Some(value),
-            None if self.versions.nothing_deleted(table.id) => None,
-            _ => return self.get_by_snapshot(table, key),
+        match self.decided(table, found, visible) {
+            // The table may have been dropped, and its pages used for something else, under the read.
+            Some(answer) => table.check().map(|()| answer),
+            None => self.get_by_snapshot(table, key),
+        }
+    }
+
+    /// The answer, where what was found decides it; `visible` was loaded before.
+    #[inline]
+    fn decided(
+        &self,
+        table: &TableState,
+        found: Option<Found>,
+        visible: Timestamp,
+    ) -> Option<Option<Vec<u8>>> {
+        match found {
+            Some(Found { timestamp, value: Stored::Inline(value) }) if timestamp <= visible => {
+                Some(Some(value))
+            }
+            None if self.versions.nothing_deleted(table.id) => Some(None),
+            _ => None,
+        }
+    }
+
+    /// As [`Core::get_now`] if memory alone has the answer: no I/O, no waiting.
+    pub(crate) fn get_from_memory(&self, table: &TableState, key: &[u8]) -> Option<Result<Option<Vec<u8>>>> {
+        if let Err(error) = self.check().and_then(|()| table.check()) {
+            return Some(Err(error));
+        }
+        let visible = self.clock.visible();
+        let value = match get_resident(&self.pool, table.tree, key) {
+            Ok(Look::Found(found)) => Ok(self.decided(table, found, visible)?),
+            Ok(Look::Away(_) | Look::Moved) => return None,
+            Err(error) => Err(error),
         };
-        // The table may have been dropped, and its pages used for something else, under the read.
+        Some(table.check().and(value))
+    }
+
+    /// As [`Core::get_now`] for each of `wanted`, whose missing pages are read together. Calls `answer` once for each, in
+    /// any order, with its index.
+    pub(crate) fn get_many_now(
+        &self,
+        wanted: &[(&TableState, &[u8])],
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>>),
+    ) {
+        let places: Vec<_> = wanted.iter().map(|&(table, key)| (table.tree, key)).collect();
+        let visible = self.clock.visible();
+        get_many(&self.pool, &places, &mut |index, found| {
+            let (table, key) = wanted[index];
+            let value = found.and_then(|found| match self.decided(table, found, visible) {
+                Some(value) => Ok(value),
+                None => self.get_by_snapshot(table, key),
+            });
+            // As above, and whatever came out of it.
+            answer(index, table.check().and(value));
+        });
+    }
+
+    /// What everybody may see of each of `keys` now, in their order.
+    pub(crate) fn get_all_now(&self, table: &TableState, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.check()?;
         table.check()?;
-        Ok(answer)
+        let wanted: Vec<_> = keys.iter().map(|&key| (table, key)).collect();
+        collect(keys.len(), |answer| self.get_many_now(&wanted, answer))
+    }
+
+    /// What `snapshot` sees of each of `keys`, in their order.
+    pub(crate) fn get_all_at(
+        &self,
+        table: &TableState,
+        keys: &[&[u8]],
+        snapshot: &SnapshotHandle,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        self.check()?;
+        let at = snapshot.timestamp();
+        table.check_at(at)?;
+        let wanted: Vec<_> = keys.iter().map(|&key| (table.tree, key)).collect();
+        let outcome = collect(keys.len(), |answer| {
+            get_many(&self.pool, &wanted, &mut |index, found| {
+                let value = found.and_then(|found| self.resolve_at(table, keys[index], at, found));
+                answer(index, value.and_then(|value| self.load(value)));
+            });
+        });
+        // As in `get_at`.
+        snapshot.check()?;
+        outcome
     }
 
     #[cold]
@@ -67,6 +145,17 @@ impl Core {
     fn find_at(&self, table: &TableState, key: &[u8], at: Timestamp) -> Result<Option<Stored>> {
         // The page first, the old versions second.
         let found = table.tree.get(&self.pool, key)?;
+        self.resolve_at(table, key, at, found)
+    }
+
+    /// What counted at time `at` for `key`, of which the tree held `found`.
+    fn resolve_at(
+        &self,
+        table: &TableState,
+        key: &[u8],
+        at: Timestamp,
+        found: Option<Found>,
+    ) -> Result<Option<Stored>> {
         match found {
             Some(Found { timestamp, value }) if timestamp <= at => Ok(Some(value)),
             newer => match self.versions.read(table.id, key, at) {
@@ -85,4 +174,11 @@ impl Core {
             Some(Stored::Overflow(reference)) => read_value(&self.pool, reference).map(Some),
         }
     }
+}
+
+/// Puts answers that come in any order in the order of what was asked; the first error in that order, if there is one.
+pub(crate) fn collect<T>(count: usize, ask: impl FnOnce(&mut dyn FnMut(usize, Result<T>))) -> Result<Vec<T>> {
+    let mut answers: Vec<Option<Result<T>>> = (0..count).map(|_| None).collect();
+    ask(&mut |index, answer| answers[index] = Some(answer));
+    answers.into_iter().map(|answer| answer.expect("every question is answered")).collect()
 }

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::ids::{PageId, Timestamp};
 use crate::index::node::OVERFLOW;
 use crate::index::overflow::Reference;
-use crate::index::{LeafRows, Seek, Stored, Tree};
+use crate::index::{Ahead, LeafRows, Seek, Stored, Toward, Tree};
 use crate::txn::read_set::RangeRead;
 use crate::txn::versions::{OldValue, OldVersion, OverflowRef};
 use crate::txn::{Key, KeyRange, is_empty_range};
@@ -33,6 +33,15 @@ pub(crate) struct Row {
     pub(crate) value: Stored,
 }
 
+/// What a step met.
+#[derive(Debug)]
+pub(crate) enum Met {
+    /// A row of the leaf copied for that end, whose value is in it: see [`Scan::row`].
+    Here(usize),
+    /// An entry from elsewhere, or one whose value is elsewhere.
+    Apart(Row),
+}
+
 /// One end of a walk.
 #[derive(Debug, Default)]
 struct End {
@@ -42,6 +51,7 @@ struct End {
     loaded: bool,
     /// Keys of this leaf that were deleted since, in the order they are met.
     deleted: VecDeque<(Key, OldVersion)>,
+    ahead: Ahead,
 }
 
 /// A walk over part of a table.
@@ -56,12 +66,6 @@ pub(crate) struct Scan {
     front: End,
     back: End,
     done: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Toward {
-    Up,
-    Down,
 }
 
 pub(crate) fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
@@ -100,6 +104,11 @@ impl Scan {
         Scan { tree, low, high, at, front: End::default(), back: End::default(), done: false }
     }
 
+    /// Notes that about this many entries will be taken, going up.
+    pub(crate) fn expect(&mut self, entries: usize) {
+        self.front.ahead.expect(entries);
+    }
+
     /// What is left of the range.
     pub(crate) fn left(&self) -> KeyRange<'_> {
         (as_slice(&self.low), as_slice(&self.high))
@@ -112,7 +121,8 @@ impl Scan {
         table: &TableState,
         visit: &mut dyn FnMut(PageId, u64),
     ) -> Result<Option<Row>> {
-        self.step(core, table, Toward::Up, visit)
+        let met = self.step(core, table, Toward::Up, visit)?;
+        Ok(met.map(|met| self.copied(Toward::Up, met)))
     }
 
     /// The highest entry left.
@@ -122,33 +132,56 @@ impl Scan {
         table: &TableState,
         visit: &mut dyn FnMut(PageId, u64),
     ) -> Result<Option<Row>> {
-        self.step(core, table, Toward::Down, visit)
+        let met = self.step(core, table, Toward::Down, visit)?;
+        Ok(met.map(|met| self.copied(Toward::Down, met)))
     }
 
-    fn step(
+    fn copied(&self, toward: Toward, met: Met) -> Row {
+        match met {
+            Met::Apart(row) => row,
+            Met::Here(index) => {
+                let (key, value) = self.row(toward, index);
+                let timestamp = self.end(toward).rows.timestamp(index);
+                Row { key: key.to_vec(), timestamp, value: Stored::Inline(value.to_vec()) }
+            }
+        }
+    }
+
+    /// Key and value of a row that the last step at this end has met.
+    pub(crate) fn row(&self, toward: Toward, index: usize) -> (&[u8], &[u8]) {
+        let rows = &self.end(toward).rows;
+        (rows.key(index), rows.value(index))
+    }
+
+    fn end(&self, toward: Toward) -> &End {
+        if toward == Toward::Up { &self.front } else { &self.back }
+    }
+
+    /// The next entry at an end, not copied if it lies in that end's leaf.
+    pub(crate) fn step(
         &mut self,
         core: &Core,
         table: &TableState,
         toward: Toward,
         visit: &mut dyn FnMut(PageId, u64),
-    ) -> Result<Option<Row>> {
+    ) -> Result<Option<Met>> {
         while !self.done && !is_empty_range(self.left()) {
-            let end = if toward == Toward::Up { &self.front } else { &self.back };
-            if !end.loaded {
+            if !self.end(toward).loaded {
                 self.load(core, table, toward)?;
-                let end = if toward == Toward::Up { &self.front } else { &self.back };
-                visit(end.rows.leaf, end.rows.version);
+                let rows = &self.end(toward).rows;
+                visit(rows.leaf, rows.version);
             }
             match self.take(toward) {
                 Taken::Row(index) => {
-                    if let Some(row) = self.resolve(core, table, toward, index)? {
-                        return Ok(Some(row));
+                    if let Some(met) = self.resolve(core, table, toward, index)? {
+                        return Ok(Some(met));
                     }
                 }
                 Taken::Deleted(key, old) => {
                     self.pass(toward, &key);
                     if let Some(value) = stored(old.value)? {
-                        return Ok(Some(Row { key: key.to_vec(), timestamp: old.timestamp, value }));
+                        let row = Row { key: key.to_vec(), timestamp: old.timestamp, value };
+                        return Ok(Some(Met::Apart(row)));
                     }
                 }
                 Taken::End => {
@@ -168,6 +201,12 @@ impl Scan {
             (Toward::Down, _, Bound::Included(high)) => (&mut self.back, Seek::At(high)),
             (Toward::Down, _, Bound::Excluded(high)) => (&mut self.back, Seek::Before(high)),
         };
+        let (low, high) = (&self.low, &self.high);
+        let within = |separator: &[u8]| match toward {
+            Toward::Up => is_below_high(high, separator),
+            Toward::Down => is_above_low(low, separator),
+        };
+        end.ahead.before_leaf(&core.pool, self.tree, seek, toward, end.rows.len(), &within);
         self.tree.read_leaf(&core.pool, seek, &mut end.rows)?;
         end.loaded = true;
         end.at = match toward {
@@ -280,7 +319,7 @@ impl Scan {
         table: &TableState,
         toward: Toward,
         index: usize,
-    ) -> Result<Option<Row>> {
+    ) -> Result<Option<Met>> {
         let (end, bound) = match toward {
             Toward::Up => (&self.front, &mut self.low),
             Toward::Down => (&self.back, &mut self.high),
@@ -294,15 +333,14 @@ impl Scan {
                 // Every commit pushes what it replaces, so the version was dropped: the snapshot was given up.
                 return Err(Error::SnapshotTooOld);
             };
-            return Ok(stored(value)?.map(|value| Row { key: key.to_vec(), timestamp, value }));
+            return Ok(stored(value)?.map(|value| Met::Apart(Row { key: key.to_vec(), timestamp, value })));
         }
-        let value = if rows.flags(index) & OVERFLOW != 0 {
-            let damaged = || Error::corrupt("the page file", Some(rows.leaf.0), "a malformed reference");
-            Stored::Overflow(Reference::decode(rows.value(index)).ok_or_else(damaged)?)
-        } else {
-            Stored::Inline(rows.value(index).to_vec())
-        };
-        Ok(Some(Row { key: key.to_vec(), timestamp, value }))
+        if rows.flags(index) & OVERFLOW == 0 {
+            return Ok(Some(Met::Here(index)));
+        }
+        let damaged = || Error::corrupt("the page file", Some(rows.leaf.0), "a malformed reference");
+        let value = Stored::Overflow(Reference::decode(rows.value(index)).ok_or_else(damaged)?);
+        Ok(Some(Met::Apart(Row { key: key.to_vec(), timestamp, value })))
     }
 }
 

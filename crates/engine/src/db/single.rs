@@ -94,6 +94,11 @@ impl Core {
                 }
             }
         };
+        match (single.value.is_some(), existed) {
+            (true, false) => table.count.add(1),
+            (false, true) => table.count.add(-1),
+            _ => {}
+        }
         let drawn = drawn.expect("what is done has its timestamp");
         let timestamp = drawn.timestamp();
         let sync = self.decide(drawn, end, durability);

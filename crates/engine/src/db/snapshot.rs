@@ -1,19 +1,21 @@
 //! Snapshots, and cursors over them.
 
-use std::ops::RangeBounds;
+use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 use super::core::{Shared, TableState};
-use super::scan::{OwnedRange, Row, Scan};
+use super::scan::{Met, OwnedRange, Row, Scan};
 use super::table::Table;
 use crate::error::{Error, Result};
+use crate::index::Toward;
 use crate::txn::snapshots::SnapshotHandle;
 
 /// The database as it was at one moment. Reads of it never wait for writers, never fail because of them, and see every
 /// commit acknowledged before the snapshot was taken, and nothing later.
 ///
 /// Old versions of what changes are kept for it in memory, up to a limit of age and of bytes; beyond it the oldest
-/// snapshot is given up, and its reads fail with [`Error::SnapshotTooOld`].
+/// snapshot is given up, and its reads fail with [`Error::SnapshotTooOld`]. For readers that take longer there are
+/// [named snapshots](crate::Db::create_named_snapshot).
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory};
@@ -36,8 +38,16 @@ pub struct Snapshot {
 
 impl Snapshot {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        let handle = Arc::new(shared.snapshots.register(&shared.clock));
-        Snapshot { shared: Arc::clone(shared), handle }
+        Self::of(shared, &Arc::new(shared.snapshots.register(&shared.clock)))
+    }
+
+    /// Another handle of a snapshot.
+    pub(crate) fn of(shared: &Arc<Shared>, handle: &Arc<SnapshotHandle>) -> Self {
+        Snapshot { shared: Arc::clone(shared), handle: Arc::clone(handle) }
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<SnapshotHandle> {
+        &self.handle
     }
 
     /// The value of `key`.
@@ -48,6 +58,22 @@ impl Snapshot {
     pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         table.belongs_to(&self.shared)?;
         self.shared.get_at(table.state(), key.as_ref(), &self.handle)
+    }
+
+    /// The values of `keys`, in their order, all of the snapshot's moment. Pages that are not in memory are read
+    /// together, see [`Table::get_many`].
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`]: that of the first key that could not be read.
+    pub fn get_many<K: AsRef<[u8]>>(
+        &self,
+        table: &Table,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        table.belongs_to(&self.shared)?;
+        let keys: Vec<K> = keys.into_iter().collect();
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.shared.get_all_at(table.state(), &keys, &self.handle)
     }
 
     /// Whether `key` is there.
@@ -61,6 +87,21 @@ impl Snapshot {
     /// The entries of a range of keys, in order, from either end.
     pub fn range<K: AsRef<[u8]>>(&self, table: &Table, range: impl RangeBounds<K>) -> Range {
         self.cursor(table, super::range::own(range))
+    }
+
+    /// Calls `visit` with the entries of a range of keys, in ascending order, until it breaks; what it broke with. As
+    /// [`Snapshot::range`], but entries are shown where the scan has copied them, a leaf at a time, so nothing is
+    /// allocated for each. No latch is held meanwhile: `visit` may call anything.
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn scan<K: AsRef<[u8]>, B>(
+        &self,
+        table: &Table,
+        range: impl RangeBounds<K>,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> Result<Option<B>> {
+        self.range(table, range).visit(visit)
     }
 
     /// The entries whose keys begin with `prefix`.
@@ -132,31 +173,80 @@ impl Range {
         Range { snapshot, table, scan, failed: false, foreign }
     }
 
-    fn row(&mut self, back: bool) -> Result<Option<Row>> {
+    /// Says that about `entries` entries will be taken from the front. The pages that hold them are then read from the
+    /// disk together as soon as the scan has left its first one, instead of a few at first and more the longer it
+    /// goes on. Any number may be taken all the same.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("a", "1")?;
+    /// let page: Vec<_> = table.range("a"..).expect_entries(50).take(50).collect::<Result<_, _>>()?;
+    /// assert_eq!(page.len(), 1);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn expect_entries(mut self, entries: usize) -> Self {
+        self.scan.expect(entries);
+        self
+    }
+
+    fn step(&mut self, toward: Toward) -> Result<Option<Met>> {
         if let Some(foreign) = self.foreign.take() {
             return Err(foreign);
         }
         let (shared, handle) = (&self.snapshot.shared, &self.snapshot.handle);
         shared.check()?;
         self.table.check_at(handle.timestamp())?;
-        let row = if back {
-            self.scan.next_back(shared, &self.table, &mut |_, _| {})
-        } else {
-            self.scan.next(shared, &self.table, &mut |_, _| {})
-        };
+        let met = self.scan.step(shared, &self.table, toward, &mut |_, _| {});
         handle.check()?;
-        row
+        met
+    }
+
+    /// The value of an entry that is not in the leaf.
+    fn load(&self, row: Row) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let value = self.snapshot.shared.load(Some(row.value));
+        self.snapshot.handle.check()?;
+        Ok(value?.map(|value| (row.key, value)))
+    }
+
+    /// Calls `visit` with what is left, in ascending order, until it breaks; what it broke with. See [`Snapshot::scan`].
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn visit<B>(mut self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
+        while let Some(met) = self.step(Toward::Up)? {
+            let flow = match met {
+                Met::Here(index) => {
+                    let (key, value) = self.scan.row(Toward::Up, index);
+                    visit(key, value)
+                }
+                Met::Apart(row) => match self.load(row)? {
+                    Some((key, value)) => visit(&key, &value),
+                    None => ControlFlow::Continue(()),
+                },
+            };
+            if let ControlFlow::Break(value) = flow {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
     }
 
     fn entry(&mut self, back: bool) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
         if self.failed {
             return None;
         }
-        let entry = self.row(back).and_then(|row| {
-            let Some(Row { key, value, .. }) = row else { return Ok(None) };
-            let value = self.snapshot.shared.load(Some(value));
-            self.snapshot.handle.check()?;
-            Ok(value?.map(|value| (key, value)))
+        let toward = if back { Toward::Down } else { Toward::Up };
+        let entry = self.step(toward).and_then(|met| match met {
+            None => Ok(None),
+            Some(Met::Here(index)) => {
+                let (key, value) = self.scan.row(toward, index);
+                Ok(Some((key.to_vec(), value.to_vec())))
+            }
+            Some(Met::Apart(row)) => self.load(row),
         });
         self.failed = entry.is_err();
         entry.transpose()
@@ -165,7 +255,7 @@ impl Range {
     /// Counts what is left without reading large values.
     pub(crate) fn count_entries(mut self) -> Result<u64> {
         let mut count = 0;
-        while self.row(false)?.is_some() {
+        while self.step(Toward::Up)?.is_some() {
             count += 1;
         }
         Ok(count)

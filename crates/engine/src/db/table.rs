@@ -1,10 +1,11 @@
 //! Tables: one operation at a time, each its own transaction.
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
 use super::Db;
 use super::core::{Shared, TableState};
+use super::lookup::Lookup;
 use super::scan::OwnedRange;
 use super::single::SingleEnd;
 use super::snapshot::{Range, Snapshot};
@@ -72,6 +73,72 @@ impl Table {
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.shared.get_now(&self.state, key.as_ref())
+    }
+
+    /// The value of `key`, without waiting for the disk: at once where memory has it, else as a future that a thread of
+    /// the database's own completes. It needs no runtime, and runs on any.
+    ///
+    /// Values of more than a page are always read by such a thread. The call itself reads, and blocks, while
+    /// 4096 others wait, in [`crate::Mode::Inline`], and in a database that is open read-only.
+    ///
+    /// ```
+    /// # use std::{future::Future, pin::pin, task::{Context, Poll, Waker}};
+    /// use terrace::{Db, Table};
+    ///
+    /// # fn block_on<T>(future: impl Future<Output = T>) -> T {
+    /// #     let mut future = pin!(future);
+    /// #     loop {
+    /// #         match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+    /// #             Poll::Ready(value) => return value,
+    /// #             Poll::Pending => std::thread::yield_now(),
+    /// #         }
+    /// #     }
+    /// # }
+    /// async fn both(table: &Table) -> terrace::Result<usize> {
+    ///     // Both reads are under way before the first is waited for.
+    ///     let (a, b) = (table.get_async("a"), table.get_async("b"));
+    ///     Ok(a.await?.map_or(0, |value| value.len()) + b.await?.map_or(0, |value| value.len()))
+    /// }
+    ///
+    /// let place = tempfile::tempdir().unwrap();
+    /// let db = Db::builder().dram(4 << 20).open(place.path().join("db"))?;
+    /// let table = db.create_table("t")?;
+    /// table.put("a", "value")?;
+    /// assert_eq!(block_on(both(&table))?, 5);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The future's are those of [`Table::get`].
+    pub fn get_async(&self, key: impl AsRef<[u8]>) -> Lookup {
+        self.shared.get_async(&self.state, key.as_ref())
+    }
+
+    /// The values of `keys`, in their order. Each is read as by [`Table::get`], not all at one moment: a
+    /// [`Snapshot`] does that. Pages that are not in memory are read from the disk together, up to 64 at a time,
+    /// which on most disks is several times faster than one after the other.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("a", "1")?;
+    /// table.put("b", "2")?;
+    /// assert_eq!(table.get_many(["b", "x", "a"])?, [Some(b"2".to_vec()), None, Some(b"1".to_vec())]);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Table::get`]: that of the first key that could not be read.
+    pub fn get_many<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        let keys: Vec<&[u8]> = keys.iter().map(AsRef::as_ref).collect();
+        self.shared.get_all_now(&self.state, &keys)
     }
 
     /// Whether `key` is there.
@@ -242,12 +309,49 @@ impl Table {
     fn delete_some(&self, range: &OwnedRange, log_bytes: Option<u64>) -> Result<Deleted> {
         let db = Db::new(Arc::clone(&self.shared));
         let outcome = db.update(|transaction| transaction.delete_owned(self, range.clone(), log_bytes));
-        outcome.map_err(alone_and_too_old)
+        let deleted = outcome.map_err(alone_and_too_old)?;
+        if deleted.entries == 0 {
+            // The range may be empty by a buffered deletion; to be told so promises that it stays empty.
+            self.shared.nothing_to_do(self.shared.settings.durability)?;
+        }
+        Ok(deleted)
     }
 
     /// The entries of a range of keys, in order, from either end, all of one moment.
     pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Range {
         Snapshot::new(&self.shared).range(self, range)
+    }
+
+    /// Calls `visit` with the entries of a range of keys, in ascending order, until it breaks; what it broke with. As
+    /// [`Table::range`], but nothing is allocated for each entry: see [`Snapshot::scan`].
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// for key in ["a", "b", "c"] {
+    ///     table.put(key, key.repeat(3))?;
+    /// }
+    /// let mut bytes = 0;
+    /// let found = table.scan("a"..="b", |key, value| {
+    ///     bytes += value.len();
+    ///     if key == b"z" { ControlFlow::Break("z is there") } else { ControlFlow::Continue(()) }
+    /// })?;
+    /// assert_eq!((bytes, found), (6, None));
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Snapshot::get`].
+    pub fn scan<K: AsRef<[u8]>, B>(
+        &self,
+        range: impl RangeBounds<K>,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> Result<Option<B>> {
+        self.range(range).visit(visit)
     }
 
     /// The entries whose keys begin with `prefix`.
@@ -260,12 +364,67 @@ impl Table {
         self.range::<&[u8]>(..)
     }
 
-    /// How many entries there are. Walks all of them.
+    /// How many entries there are, exactly, at one moment during the call. Counts are kept, so this takes as long as the
+    /// commits that are under way just now, which it waits for and holds others back behind. Only after a crash, and for
+    /// each table once, it walks the table, which holds up nobody.
     ///
     /// # Errors
     /// As [`Table::get`].
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("a", "1")?;
+    /// table.put("a", "2")?;
+    /// table.put("b", "3")?;
+    /// assert_eq!(table.len()?, 2);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
     pub fn len(&self) -> Result<u64> {
-        self.iter().count_entries()
+        self.shared.count_entries(&self.state)
+    }
+
+    /// As [`Table::len`], but none where that would take a walk: after a crash, until `len` or [`Db::verify`] has counted.
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// assert_eq!(table.len_if_known()?, Some(0));
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn len_if_known(&self) -> Result<Option<u64>> {
+        self.shared.count_if_known(&self.state)
+    }
+
+    /// How many entries there are, more or less, at once: waits for nobody and holds up nobody. It may be off by the entries
+    /// that commits under way add and remove, and after a crash, until [`Table::len`] or [`Db::verify`] has counted, by
+    /// those that were added and removed in the last second before it or, if that took longer, while the log grew by an
+    /// eighth of [`crate::Builder::log_max`].
+    ///
+    /// # Errors
+    /// As [`Table::get`].
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("k", "v")?;
+    /// assert_eq!(table.approximate_len()?, 1, "nobody else is at work");
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn approximate_len(&self) -> Result<u64> {
+        self.shared.count_about(&self.state)
     }
 
     /// How many pages its tree takes; those of values that have pages of their own are not counted. Walks the tree, but

@@ -9,10 +9,12 @@ use super::core::{Shared, TableState};
 use super::garbage::{GarbageKey, Transfer};
 use super::large::Written;
 use super::range::{TransactionRange, load_own, load_pinned, of_prefix, own};
+use super::read::collect;
 use super::scan::OwnedRange;
 use super::table::Table;
 use crate::config::Durability;
 use crate::error::{Error, Result};
+use crate::index::get_many;
 use crate::index::leaf::max_inline_value;
 use crate::index::overflow::Reference;
 use crate::txn::next_owner;
@@ -70,7 +72,7 @@ pub struct Transaction {
     writes: WriteSet,
     tables: Vec<Arc<TableState>>,
     /// The entry of the garbage tree of each large value written.
-    large: HashMap<OverflowRef, GarbageKey>,
+    pub(super) large: HashMap<OverflowRef, GarbageKey>,
     pub(crate) transfers: Vec<Transfer>,
     /// The savepoints that can be gone back to, oldest first: each with its mark in the journal of the writes.
     savepoints: Vec<(u64, usize)>,
@@ -140,6 +142,47 @@ impl Transaction {
             Err(error) => Err(error),
         };
         state.check().and(value)
+    }
+
+    /// The values of `keys`, in their order, as [`Transaction::get`] reads each. Pages that are not in memory are read
+    /// together, see [`Table::get_many`].
+    ///
+    /// # Errors
+    /// As [`Transaction::get`]: that of the first key that could not be read.
+    pub fn get_many<K: AsRef<[u8]>>(
+        &mut self,
+        table: &Table,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        self.enlist(table)?;
+        let keys: Vec<K> = keys.into_iter().collect();
+        let shared = Arc::clone(&self.shared);
+        let pin = self.pin.get_or_insert_with(|| shared.snapshots.register(&shared.clock));
+        let state = table.state();
+        let (reads, writes) = (&mut self.reads, &self.writes);
+        let values = collect(keys.len(), |answer| {
+            let mut asked = Vec::with_capacity(keys.len());
+            let mut wanted = Vec::with_capacity(keys.len());
+            for (index, key) in keys.iter().enumerate() {
+                let key = key.as_ref();
+                match writes.get(state.id, key) {
+                    Some(Write::Put(value)) => answer(index, load_own(&shared, value).map(Some)),
+                    Some(Write::Delete) => answer(index, Ok(None)),
+                    None => {
+                        asked.push(index);
+                        wanted.push((state.tree, key));
+                    }
+                }
+            }
+            get_many(&shared.pool, &wanted, &mut |at, found| {
+                let value = found.and_then(|found| {
+                    reads.point(state.id, wanted[at].1, found.as_ref().map(|found| found.timestamp));
+                    found.map(|found| load_pinned(&shared, found.value, pin)).transpose()
+                });
+                answer(asked[at], value);
+            });
+        });
+        state.check().and(values)
     }
 
     /// Whether `key` is there.

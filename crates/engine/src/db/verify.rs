@@ -171,7 +171,7 @@ impl Findings<'_> {
             let before = std::mem::take(&mut self.report.errors);
             let tree = Tree { root: place.root };
             self.owned(&format!("table {name:?}"), |found| found.tree(tree, true, false))?;
-            self.count(tree)?;
+            self.count(&name, place)?;
             let found = std::mem::replace(&mut self.report.errors, before);
             if found.is_empty() {
                 continue;
@@ -190,8 +190,12 @@ impl Findings<'_> {
         Ok(())
     }
 
-    /// Counts the entries of a table.
-    fn count(&mut self, tree: Tree) -> Result<()> {
+    /// Counts the entries of a table. If nothing was committed meanwhile, nor was undecided at the beginning, it must be the
+    /// number that commits have counted (`count.rs`); or becomes it, where that was not known.
+    fn count(&mut self, name: &str, place: Place) -> Result<()> {
+        let tree = Tree { root: place.root };
+        let (drawn, mut entries) = (self.core.clock.highest_drawn(), 0);
+        let all_decided = self.core.clock.visible() == drawn;
         let mut rows = LeafRows::new();
         let mut upper: Option<Vec<u8>> = None;
         loop {
@@ -201,15 +205,28 @@ impl Findings<'_> {
             }
             let from = upper.as_deref().unwrap_or_default();
             let counted = (0..rows.len()).filter(|&index| rows.key(index) >= from);
-            self.report.entries_checked += counted.count() as u64;
+            entries += counted.count() as u64;
             let newest = (0..rows.len()).map(|index| rows.timestamp(index)).max().unwrap_or_default();
             if newest > self.core.clock.highest_drawn() {
                 self.damage(Some(rows.leaf), format!("it has timestamp {newest}, which was never drawn"));
             }
             upper = rows.upper.take();
             if upper.is_none() {
-                return Ok(());
+                break;
             }
+        }
+        self.report.entries_checked += entries;
+        if !all_decided {
+            return Ok(());
+        }
+        match self.core.check_count(place.id, entries, drawn) {
+            Ok(None) => Ok(()),
+            Ok(Some(counted)) => {
+                let what = format!("table {name:?} has {entries} entries, not {counted} as counted");
+                self.damage(Some(place.root), what);
+                Ok(())
+            }
+            Err(error) => self.note(error),
         }
     }
 

@@ -2,21 +2,24 @@
 //!
 //! A value is written from its end to its beginning, some pages at a time, each batch with an index page that names
 //! the next, so that after every batch one head page stands for all that was written: the caller has it in its
-//! garbage tree, in the record that creates the batch, until the value's transaction commits. It is freed from its
-//! beginning to its end. A batch that is too large for one step is freed in parts, the last pages first, its index
-//! page shortened in the same record.
+//! garbage tree, in the record that creates the batch, until the value's transaction commits.
+//!
+//! It is freed from its beginning to its end, but for the head page, which stands for what is left until the last
+//! record frees it: the record that frees other pages shortens the index page that lists them, or makes the head name
+//! the index page behind the one that is freed. So what refers to the value need not change meanwhile, and neither the
+//! first nor the last index page can become another's before the last record.
 
 use super::apply::read_all;
 use super::edit::damaged_page;
 use super::node::KIND;
 use super::overflow::{
-    INDEX_COUNT, OVERFLOW_DATA, OVERFLOW_INDEX, Reference, append_data, append_index, data_capacity,
+    INDEX_COUNT, NEXT, OVERFLOW_DATA, OVERFLOW_INDEX, Reference, append_data, append_index, data_capacity,
     expected_length, init_data, init_index, pages_of,
 };
 use super::tree::{copy, dangling, reserve_system, retry, with_scratch};
 use crate::MAX_VALUE_BYTES;
 use crate::buffer::view::{Racy, View};
-use crate::buffer::{Edit, Grant, NewPage, Pool, ReadGuard, Stop};
+use crate::buffer::{Edit, Grant, NewPage, Pool, Purpose, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::wal::{Kind, change_kind};
@@ -70,7 +73,7 @@ pub(crate) fn store_part<'p>(
     Ok(Part { head, from, create })
 }
 
-/// The value a leaf refers to. Nobody may free its pages meanwhile.
+/// The value a leaf refers to; the pages that an index page lists are read together. Nobody may free its pages meanwhile.
 pub(crate) fn read_value(pool: &Pool, reference: Reference) -> Result<Vec<u8>> {
     let total_length = reference.total_length;
     // A length that nobody has checked yet allocates no more than the page file could hold.
@@ -149,49 +152,84 @@ pub(crate) fn is_value(pool: &Pool, head: PageId) -> Result<bool> {
 pub(crate) enum FreeStep {
     /// It freed some pages in a record of its own. The head still stands for the others.
     Again,
-    /// It did nothing. Free these pages in the record that replaces the head by `next`, or forgets it.
-    Rest {
-        /// For [`Write::free`](super::Write::free); no more than were asked for.
-        free: Vec<PageId>,
-        /// Stands for what is left.
-        next: Option<PageId>,
-    },
+    /// It did nothing. These pages are all that is left, the first and the last index page among them: for
+    /// [`Write::free`](super::Write::free), in the record that forgets the head. No more than were asked for.
+    Last(Vec<PageId>),
 }
 
-/// A step towards freeing the pages under `head`, of which nobody reads any more and which only the caller frees: at
-/// most `pages_max` pages, at least two.
+/// A step towards freeing the pages under `head`, of which nobody reads any more and which only the caller frees; its
+/// record is about `pages_max` pages at most, at least two.
 pub(crate) fn free_step(pool: &Pool, head: PageId, pages_max: usize) -> Result<FreeStep> {
     let pages_max = pages_max.max(2);
-    let (mut free, next) = match look_at_head(pool, head)? {
-        Head::Data => (Vec::new(), None),
-        Head::Index { ids, next } => (ids, next),
+    let Head::Index { ids: mut free, next } = look_at_head(pool, head)? else {
+        return Ok(FreeStep::Last(vec![head]));
     };
-    if free.len() < pages_max {
+    let Some(second) = next else {
+        if free.len() >= pages_max {
+            return shorten(pool, head, free, pages_max);
+        }
         free.push(head);
-        return Ok(FreeStep::Rest { free, next });
+        return distinct(head, &free).map(|()| FreeStep::Last(free));
+    };
+    if !free.is_empty() {
+        return shorten(pool, head, free, pages_max);
     }
-    let left = free.len() - (pages_max - 1);
-    let tail = free.split_off(left);
-    let mut reservation = reserve_system(pool, 256 + 16 * tail.len() as u64)?;
-    retry(head, || {
-        let guards = read_all(pool, &tail)?;
-        let index = pool.read(head)?;
-        let mut content = copy(pool, &index)?;
-        content[INDEX_COUNT..INDEX_COUNT + 4].copy_from_slice(&(left as u32).to_le_bytes());
+    let Head::Index { ids: mut free, next } = look_at_head(pool, second)? else {
+        return Err(damaged_page(second, "a long value refers to it as an index page"));
+    };
+    if free.len() + 2 > pages_max {
+        return shorten(pool, second, free, pages_max);
+    }
+    free.push(second);
+    match next {
+        Some(next) => edit_and_free(pool, head, NEXT, &next.0.to_le_bytes(), &free),
+        None => {
+            free.push(head);
+            distinct(head, &free).map(|()| FreeStep::Last(free))
+        }
+    }
+}
+
+/// Frees the last of the pages `ids`, which the index page `index` lists.
+fn shorten(pool: &Pool, index: PageId, mut ids: Vec<PageId>, pages_max: usize) -> Result<FreeStep> {
+    let left = ids.len().saturating_sub(pages_max - 1);
+    let free = ids.split_off(left);
+    edit_and_free(pool, index, INDEX_COUNT, &(left as u32).to_le_bytes(), &free)
+}
+
+/// Writes `bytes` into the index page `index` and frees pages, in one record.
+fn edit_and_free(pool: &Pool, index: PageId, at: usize, bytes: &[u8], free: &[PageId]) -> Result<FreeStep> {
+    let pages: Vec<PageId> = free.iter().copied().chain([index]).collect();
+    distinct(index, &pages)?;
+    let mut reservation = reserve_system(pool, 256 + 16 * free.len() as u64)?;
+    retry(index, || {
+        let guards = read_all(pool, free)?;
+        let page = pool.read(index)?;
+        let mut content = copy(pool, &page)?;
+        content[at..at + bytes.len()].copy_from_slice(bytes);
         with_scratch(|scratch| {
             let record = scratch.record.restart(Kind::Pages, Timestamp::NONE, Lsn::NONE);
-            record.change_bytes(head, INDEX_COUNT as u32, &(left as u32).to_le_bytes());
-            for &id in &tail {
+            record.change_bytes(index, at as u32, bytes);
+            for &id in free {
                 record.change(id, change_kind::FREE, 0, &[]);
             }
-            let mut index = index.upgrade()?;
+            let mut page = page.upgrade()?;
             let guards = guards.into_iter().map(ReadGuard::upgrade).collect::<Result<Vec<_>, _>>()?;
-            let update = Edit::Update(&mut index, &mut content);
+            let update = Edit::Update(&mut page, &mut content);
             let edits = std::iter::once(update).chain(guards.into_iter().map(Edit::Free));
             pool.change(record, Some(&mut reservation), edits)?;
             Ok(FreeStep::Again)
         })
     })
+}
+
+/// Refuses to change a page twice in one record, as a damaged value would have it.
+fn distinct(index: PageId, pages: &[PageId]) -> Result<()> {
+    let twice = |(at, id): (usize, &PageId)| pages[..at].contains(id);
+    match pages.iter().enumerate().any(twice) {
+        true => Err(damaged_page(index, "a long value that has a page twice")),
+        false => Ok(()),
+    }
 }
 
 enum Page {
@@ -217,7 +255,15 @@ fn each_page(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(Page) -> R
             return Err(damaged_page(id, "not an index page of the value that refers to it"));
         }
         visit(Page::Index(id))?;
-        for id in ids {
+        let together = pool.batch_pages().max(1);
+        let mut pages = ids;
+        let data = pages.len();
+        pages.extend(next);
+        for (at, &id) in pages[..data].iter().enumerate() {
+            if at % together == 0 {
+                // What goes wrong is met again by whoever looks at the page.
+                let _ = pool.fault_many(&pages[at..], Purpose::Wanted, &mut |_, _| {});
+            }
             visit(Page::Data { id, number })?;
             number += 1;
         }

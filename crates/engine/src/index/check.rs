@@ -10,8 +10,8 @@ use std::cmp::Ordering;
 use super::edit::Shape;
 use super::leaf::max_record;
 use super::node::{
-    FLAGS, INNER, LEAF, LEVEL, LOWER, NO_UPPER, Node, OVERFLOW, PAGE_BYTES_MAX, UPPER, align8, common,
-    entry_header, fence_limit, head,
+    INNER, LEAF, LEVEL, LOWER, NO_UPPER, Node, OVERFLOW, PAGE_BYTES_MAX, SHARED, UPPER, align8, common,
+    fence_limit, head,
 };
 use super::overflow::{self, Reference};
 use crate::MAX_KEY_BYTES;
@@ -26,21 +26,23 @@ pub(crate) fn check(page: &[u8]) -> Result<(), String> {
     let shape = Shape::of(page).map_err(|error| error.to_string())?;
     let node = Node::new(page);
     verify((page[LEVEL] > 0) == (kind == INNER), || "level does not suit the kind".into())?;
-    verify(View::u16(&page, FLAGS) == 0, || "unknown page flags".into())?;
+    let shared = usize::from(View::u16(&page, SHARED));
+    verify(shared == node.shared() && (shared == 0 || node.is_first() || node.is_last()), || {
+        "its suffixes cannot share that much".into()
+    })?;
     let mut heap = Heap { taken: [0; PAGE_BYTES_MAX / 8 / 64], bytes: 0, start: shape.heap, end: page.len() };
     check_fences(page, &shape, &mut heap)?;
     verify(kind == LEAF || !node.child_at(0).is_none(), || "no leftmost child".into())?;
 
-    let suffix = |index: usize| {
-        let slot = node.slot(index);
-        let at = slot.at() + entry_header(kind);
-        page.get(at..at + slot.length()).unwrap_or_default()
-    };
+    let suffix = |index| node.suffix(index);
     for index in 0..shape.count {
         check_entry(page, &node, &shape, index)?;
         heap.take(node.slot(index).at(), node.entry_bytes(index))?;
         let (slot, own) = (node.slot(index), suffix(index));
-        verify(slot.head() == head(own), || format!("head of entry {index} differs from its key"))?;
+        let behind = own.get(shared..).filter(|_| own[..shared] == suffix(0)[..shared]);
+        verify(behind.is_some_and(|behind| slot.head() == head(behind)), || {
+            format!("head of entry {index} differs from its key")
+        })?;
         if let Some(before) = index.checked_sub(1) {
             let order = node.slot(before).head().cmp(&slot.head()).then_with(|| suffix(before).cmp(own));
             verify(order == Ordering::Less, || format!("entry {index} is not above the one before it"))?;

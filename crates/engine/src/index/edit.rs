@@ -11,9 +11,9 @@
 //! but never a panic.
 
 use super::node::{
-    BODY, Body, COUNT, FLAGS, HEAP, INNER, KIND, LEAF, LEFTMOST, LEVEL, LIVE, LOWER, NO_UPPER, Node,
-    PAGE_BYTES_MAX, PAGE_BYTES_MIN, PAGE_ID, PREFIX, SLOT, Slot, UPPER, align8, common, entry_header,
-    fence_limit, slots_at,
+    BODY, Body, COUNT, HEAP, INNER, KIND, LEAF, LEFTMOST, LEVEL, LIVE, LOWER, NO_UPPER, Node, PAGE_BYTES_MAX,
+    PAGE_BYTES_MIN, PAGE_ID, PREFIX, SHARED, SLOT, Slot, UPPER, align8, common, entry_header, fence_limit,
+    slots_at,
 };
 use crate::MAX_KEY_BYTES;
 use crate::buffer::view::View;
@@ -148,7 +148,7 @@ pub(crate) fn init(
     page[BODY..].fill(0);
     page[KIND] = kind;
     page[LEVEL] = level;
-    put_u16(page, FLAGS, 0);
+    put_u16(page, SHARED, 0);
     put_u64(page, PAGE_ID, id.0);
     if kind == INNER {
         put_u64(page, LEFTMOST, leftmost.0);
@@ -188,15 +188,38 @@ pub(crate) fn insert(page: &mut [u8], index: usize, key: &[u8], body: &Body<'_>)
     if shape.gap() < size + SLOT || index > shape.count {
         return Err(damaged(page, "node header: live bytes do not match the entries"));
     }
+    let shared = share(page, &shape, suffix);
     shape.heap -= size;
     shape.live += size;
     body.write(suffix, &mut page[shape.heap..shape.heap + size]);
     let slot_at = slots_at(shape.kind) + index * SLOT;
     page.copy_within(slot_at..shape.slots_end(), slot_at + SLOT);
-    put_u64(page, slot_at, Slot::new(suffix, shape.heap).0);
+    put_u64(page, slot_at, Slot::new(suffix, shared, shape.heap).0);
     shape.count += 1;
     shape.store(page);
     Ok(true)
+}
+
+/// Counts what the suffixes of a node share when `suffix` joins them, and takes their heads behind that. A node with both
+/// fences has a prefix and counts nothing.
+fn share(page: &mut [u8], shape: &Shape, suffix: &[u8]) -> usize {
+    let node = Node::new(&page[..]);
+    let (before, suffixes) = (node.shared(), 0..shape.count);
+    let shared = match shape.count {
+        0 if node.is_first() || node.is_last() => suffix.len(),
+        0 => 0,
+        _ => before.min(common(node.suffix(0), suffix)),
+    };
+    if shared == before {
+        return shared;
+    }
+    let slots: Vec<Slot> =
+        suffixes.map(|index| Slot::new(node.suffix(index), shared, node.slot(index).at())).collect();
+    put_u16(page, SHARED, shared);
+    for (index, slot) in slots.into_iter().enumerate() {
+        put_u64(page, slots_at(shape.kind) + index * SLOT, slot.0);
+    }
+    shared
 }
 
 /// Gives the entry at `index` another body. `false`: it does not fit, and nothing has changed.
@@ -223,10 +246,11 @@ pub(crate) fn replace(page: &mut [u8], index: usize, key: &[u8], body: &Body<'_>
     if shape.gap() < size {
         return Err(damaged(page, "node header: live bytes do not match the entries"));
     }
+    let shared = Node::new(&page[..]).shared();
     shape.heap -= size;
     shape.live += size;
     body.write(suffix, &mut page[shape.heap..shape.heap + size]);
-    put_u64(page, slots_at(shape.kind) + index * SLOT, Slot::new(suffix, shape.heap).0);
+    put_u64(page, slots_at(shape.kind) + index * SLOT, Slot::new(suffix, shared, shape.heap).0);
     shape.store(page);
     Ok(true)
 }

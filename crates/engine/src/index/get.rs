@@ -5,7 +5,7 @@ use super::leaf;
 use super::node::Node;
 use super::overflow::Reference;
 use super::tree::{Seek, Tree, retry};
-use crate::buffer::{Pool, Stop};
+use crate::buffer::{Pool, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::Timestamp;
 
@@ -32,22 +32,7 @@ impl Tree {
     pub(crate) fn get(&self, pool: &Pool, key: &[u8]) -> Result<Option<Found>> {
         retry(self.root, || {
             let leaf = self.leaf(pool, Seek::At(key))?;
-            let node = Node::new(leaf.view());
-            let Some(entry) = leaf::find(&node, key) else {
-                leaf.validate()?;
-                return Ok(None);
-            };
-            let mut value = Vec::with_capacity(entry.value_length);
-            node.append_value(&entry, &mut value);
-            leaf.validate()?;
-            let value = if entry.is_overflow() {
-                let malformed =
-                    || Stop::from(damaged_page(leaf.id(), "a malformed reference to a long value"));
-                Stored::Overflow(Reference::decode(&value).ok_or_else(malformed)?)
-            } else {
-                Stored::Inline(value)
-            };
-            Ok(Some(Found { timestamp: entry.timestamp, value }))
+            record(&leaf, key)
         })
     }
 
@@ -70,4 +55,24 @@ impl Tree {
             Ok(found)
         })
     }
+}
+
+/// The record of `key` in its leaf, validated.
+#[inline]
+pub(super) fn record(leaf: &ReadGuard<'_>, key: &[u8]) -> Result<Option<Found>, Stop> {
+    let node = Node::new(leaf.view());
+    let Some(entry) = leaf::find(&node, key) else {
+        leaf.validate()?;
+        return Ok(None);
+    };
+    let mut value = Vec::with_capacity(entry.value_length);
+    node.append_value(&entry, &mut value);
+    leaf.validate()?;
+    let value = if entry.is_overflow() {
+        let malformed = || Stop::from(damaged_page(leaf.id(), "a malformed reference to a long value"));
+        Stored::Overflow(Reference::decode(&value).ok_or_else(malformed)?)
+    } else {
+        Stored::Inline(value)
+    };
+    Ok(Some(Found { timestamp: entry.timestamp, value }))
 }

@@ -1,7 +1,7 @@
 //! The layout of a node, and how one is read.
 //!
 //! ```text
-//!   0  page header, 24 bytes: checksum u32, kind u8, level u8, flags u16, page id u64, LSN u64
+//!   0  page header, 24 bytes: checksum u32, kind u8, level u8, shared length u16, page id u64, LSN u64
 //!  24  count u16 | heap start / 8 u16 | live heap bytes / 8 u16 | prefix length u16
 //!  32  lower fence / 8 u16, its length u16 | upper fence / 8 u16, its length u16
 //!  40  inner nodes only: the leftmost child u64
@@ -10,14 +10,16 @@
 //!      heap: fences and entries, each at a multiple of eight, growing down from the end of the page
 //! ```
 //!
-//! A slot is `head << 32 | offset / 8 << 16 | suffix length`. The head is the first four bytes of the key suffix,
-//! big-endian and padded with zeros, so that comparing heads as numbers compares the keys' beginnings, and most
+//! A slot is `head << 32 | offset / 8 << 16 | suffix length`. The head is the first four bytes of the key suffix behind
+//! what all suffixes share, big-endian and padded with zeros, so that comparing heads as numbers compares the keys' beginnings, and most
 //! probes of a search touch the slots only. Three entries of a 4 KiB leaf, its header and its slots are one line.
 //!
 //! Every key of a node lies between its fences, the lower one inclusive, the upper one exclusive, and therefore
 //! begins with what the fences have in common. That *prefix* is stored once, as the beginning of the lower fence;
 //! entries hold the *suffix* behind it. The empty lower fence is below every key; a missing upper fence is above
-//! every key, and then there is no prefix.
+//! every key, and then there is no prefix. Such a node, every root among them, would have the same head in all its slots
+//! wherever keys begin alike. So it counts how many first bytes its suffixes *share*, and takes the heads behind them.
+//! A search compares those bytes once; a node with both fences shares none, and is spared that.
 //!
 //! A leaf keeps its fences whole: a scan goes on at the upper one. An inner node's are cut to [`fence_limit`]
 //! bytes, because two fences of 1024 bytes would leave a 4 KiB page room for one separator of that length, and a
@@ -49,7 +51,7 @@ pub(crate) const INNER: u8 = page::Kind::Inner as u8;
 /// Places in the page header.
 pub(crate) const KIND: usize = 4;
 pub(crate) const LEVEL: usize = 5;
-pub(crate) const FLAGS: usize = 6;
+pub(crate) const SHARED: usize = 6;
 pub(crate) const PAGE_ID: usize = 8;
 /// Where the page header ends and the body begins.
 pub(crate) const BODY: usize = page::HEADER_BYTES;
@@ -123,12 +125,13 @@ pub(crate) fn common(a: &[u8], b: &[u8]) -> usize {
 pub(crate) struct Slot(pub(crate) u64);
 
 impl Slot {
-    /// A slot for a suffix at the entry at `at`, a multiple of eight.
-    pub(crate) fn new(suffix: &[u8], at: usize) -> Self {
-        Self(u64::from(head(suffix)) << 32 | (at as u64 / 8) << 16 | suffix.len() as u64)
+    /// A slot for a suffix at the entry at `at`, a multiple of eight, in a node whose suffixes share `shared` bytes.
+    pub(crate) fn new(suffix: &[u8], shared: usize, at: usize) -> Self {
+        let head = head(suffix.get(shared..).unwrap_or_default());
+        Self(u64::from(head) << 32 | (at as u64 / 8) << 16 | suffix.len() as u64)
     }
 
-    /// The first bytes of the suffix.
+    /// The first bytes of the suffix behind those that all suffixes share.
     #[inline]
     pub(crate) fn head(self) -> u32 {
         (self.0 >> 32) as u32
@@ -203,6 +206,7 @@ pub(crate) struct Node<V> {
     level: u8,
     count: usize,
     prefix: usize,
+    shared: usize,
 }
 
 impl<V: View> Node<V> {
@@ -218,6 +222,7 @@ impl<V: View> Node<V> {
             level: (page >> 40) as u8,
             count: usize::from(header as u16).min(count_max),
             prefix: usize::from((header >> 48) as u16).min(MAX_KEY_BYTES),
+            shared: usize::from((page >> 48) as u16).min(MAX_KEY_BYTES),
         }
     }
 
@@ -251,6 +256,12 @@ impl<V: View> Node<V> {
         self.prefix
     }
 
+    /// How many first bytes all suffixes share.
+    #[inline]
+    pub(crate) fn shared(&self) -> usize {
+        self.shared
+    }
+
     /// The page this says it is.
     #[inline]
     pub(crate) fn page(&self) -> PageId {
@@ -279,13 +290,31 @@ impl<V: View> Node<V> {
     /// fences; a key outside gets some index.
     #[inline]
     pub(crate) fn lower_bound(&self, key: &[u8]) -> (usize, bool) {
-        let suffix = key.get(self.prefix..).unwrap_or_default();
+        let mut suffix = key.get(self.prefix..).unwrap_or_default();
+        if self.shared > 0 && self.count > 0 {
+            let at = self.slot(0).at() + entry_header(self.kind);
+            match self.view.compare(at, self.shared, &suffix[..suffix.len().min(self.shared)]) {
+                Ordering::Less => return (self.count, false),
+                Ordering::Equal => suffix = suffix.get(self.shared..).unwrap_or_default(),
+                Ordering::Greater => return (0, false),
+            }
+        }
         let head = head(suffix);
-        let (mut low, mut high) = (0, self.count);
+        // The head is a slot's upper half, so slots ascend as words. No slot has all lower bits set: that is no length.
+        let (slots, bound) = (slots_at(self.kind), u64::from(head) << 32);
+        let mut low = self.view.count_below(slots, self.count, bound);
+        let mut high = low;
+        while high < self.count && high < low + 2 && self.slot(high).head() == head {
+            high += 1;
+        }
+        if high == low + 2 {
+            let last = bound | u64::from(u32::MAX);
+            high = low + self.view.count_below(slots + low * SLOT, self.count - low, last);
+        }
+        // Of equal heads, mostly one.
         while low < high {
             let middle = low.midpoint(high);
-            let slot = self.slot(middle);
-            match slot.head().cmp(&head).then_with(|| self.compare_tail(slot, suffix)) {
+            match self.compare_tail(self.slot(middle), suffix) {
                 Ordering::Less => low = middle + 1,
                 Ordering::Equal => return (middle, true),
                 Ordering::Greater => high = middle,
@@ -294,14 +323,15 @@ impl<V: View> Node<V> {
         (low, false)
     }
 
-    /// Compares a slot's suffix with `suffix`, of equal head. If one of them is no longer than the head, it is the
-    /// beginning of the other, and the lengths decide without a look at the heap.
+    /// Compares what a slot's suffix has behind the shared bytes with `suffix`, of equal head. If one of them is no longer
+    /// than the head, it is the beginning of the other, and the lengths decide without a look at the heap.
     #[inline]
     fn compare_tail(&self, slot: Slot, suffix: &[u8]) -> Ordering {
-        let length = slot.length();
+        let length = slot.length().saturating_sub(self.shared);
         match suffix.get(4..) {
             Some(tail) if length > 4 && !tail.is_empty() => {
-                self.view.compare(slot.at() + entry_header(self.kind) + 4, length - 4, tail)
+                let at = slot.at() + entry_header(self.kind) + self.shared + 4;
+                self.view.compare(at, length - 4, tail)
             }
             _ => length.cmp(&suffix.len()),
         }
@@ -436,6 +466,13 @@ impl<'a> Node<&'a [u8]> {
         let Entry { timestamp, flags, value_at, value_length } = self.entry(index);
         let value = self.view.get(value_at..value_at + value_length).unwrap_or_default();
         Body::Leaf { timestamp, flags, value }
+    }
+
+    /// The suffix of key `index`.
+    pub(crate) fn suffix(&self, index: usize) -> &'a [u8] {
+        let slot = self.slot(index);
+        let at = slot.at() + entry_header(self.kind);
+        self.view.get(at..at + slot.length()).unwrap_or_default()
     }
 
     /// Bytes entry `index` takes in the heap.

@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use super::edit::{put_u16, put_u64};
-use super::node::{BODY, FLAGS, KIND, LEVEL, PAGE_ID};
+use super::node::{BODY, KIND, LEVEL, PAGE_ID, SHARED};
 use crate::buffer::view::View;
 use crate::error::Result;
 use crate::ids::PageId;
@@ -22,7 +22,7 @@ use crate::store::page;
 pub(crate) const OVERFLOW_INDEX: u8 = page::Kind::OverflowIndex as u8;
 pub(crate) const OVERFLOW_DATA: u8 = page::Kind::OverflowData as u8;
 
-const NEXT: usize = 24;
+pub(super) const NEXT: usize = 24;
 pub(super) const INDEX_COUNT: usize = 32;
 const IDS: usize = 40;
 const DATA_LENGTH: usize = 24;
@@ -78,7 +78,7 @@ fn init(page: &mut [u8], kind: u8, id: PageId) {
     page[BODY..].fill(0);
     page[KIND] = kind;
     page[LEVEL] = 0;
-    put_u16(page, FLAGS, 0);
+    put_u16(page, SHARED, 0);
     put_u64(page, PAGE_ID, id.0);
 }
 

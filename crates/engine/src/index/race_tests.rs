@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::pool_tests::{put, remove, rows, test_pool};
-use super::{LeafRows, Seek, Stored, Tree};
+use super::{LeafRows, Seek, Stored, Tree, get_many};
 use crate::buffer::{Mode, Pool};
 
 const THREADS: u64 = 4;
@@ -26,6 +26,22 @@ impl Random {
 }
 
 type Own = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
+
+/// Reads a thread's keys from number `from` on together.
+fn many(pool: &Pool, tree: Tree, own: u64, keys: u64, from: u64, expected: &Own) {
+    let keys: Vec<_> = (from..keys.min(from + 40)).map(|key| (key * THREADS + own).to_be_bytes()).collect();
+    let wanted: Vec<_> = keys.iter().map(|key| (tree, &key[..])).collect();
+    let mut answered = 0;
+    get_many(pool, &wanted, &mut |index, found| {
+        let found = found.unwrap().map(|found| {
+            let Stored::Inline(value) = found.value else { panic!("there are no long values") };
+            (found.timestamp.0, value)
+        });
+        assert_eq!(found.as_ref(), expected.get(&keys[index][..]));
+        answered += 1;
+    });
+    assert_eq!(answered, keys.len());
+}
 
 /// One thread's work until told to stop; returns what its keys must be.
 fn work(
@@ -65,6 +81,9 @@ fn work(
                     (found.timestamp.0, value)
                 });
                 assert_eq!(found.as_ref(), expected.get(&key[..]), "seed {seed}");
+                if random.below(8) == 0 {
+                    many(pool, tree, own, keys, random.below(keys), &expected);
+                }
             }
             _ => {
                 let backward = random.below(2) == 0;

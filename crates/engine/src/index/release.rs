@@ -104,17 +104,17 @@ impl Tree {
 
     fn release_value(&self, pool: &Pool, key: &[u8], pages_max: usize) -> Result<()> {
         let mut value = Vec::new();
-        let Some((timestamp, flags)) = self.get_into(pool, key, &mut value)? else { return Ok(()) };
-        let Some(reference) = Reference::decode(&value) else { return Ok(()) };
-        let FreeStep::Rest { free, next } = free_step(pool, reference.head, pages_max)? else {
+        if self.get_into(pool, key, &mut value)?.is_none() {
             return Ok(());
-        };
-        let rest = next.map(|head| Reference { head, ..reference }.encode());
-        let change = match &rest {
-            Some(value) => Change::Put { key, timestamp, flags, value },
-            None => Change::Remove { key },
-        };
-        self.apply(pool, &mut Write { free, ..Write::default() }, change).map(|_| ())
+        }
+        let Some(reference) = Reference::decode(&value) else { return Ok(()) };
+        match free_step(pool, reference.head, pages_max)? {
+            FreeStep::Again => Ok(()),
+            FreeStep::Last(free) => {
+                let mut write = Write { free, ..Write::default() };
+                self.apply(pool, &mut write, Change::Remove { key }).map(|_| ())
+            }
+        }
     }
 }
 

@@ -22,8 +22,8 @@ use std::ops::Range;
 use super::edit::{self, Shape, damaged};
 use super::inner;
 use super::node::{
-    BODY, Body, Fences, INNER, KIND, LEAF, LEVEL, Node, SLOT, align8, common, entry_header, fence_limit,
-    slots_at,
+    BODY, Body, Fences, INNER, KIND, LEAF, LEVEL, Node, SHARED, SLOT, align8, common, entry_header,
+    fence_limit, slots_at,
 };
 use crate::MAX_KEY_BYTES;
 use crate::error::Result;
@@ -331,6 +331,7 @@ pub(crate) fn shrink_root(root: &mut [u8], child: &[u8]) -> Result<()> {
     root[BODY..].copy_from_slice(&child[BODY..]);
     root[KIND] = child[KIND];
     root[LEVEL] = child[LEVEL];
+    edit::put_u16(root, SHARED, below.shared());
     Ok(())
 }
 

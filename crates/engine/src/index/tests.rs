@@ -144,6 +144,22 @@ fn overflow_pages_say_what_was_written() {
     assert_eq!(Reference::decode(&[0; 15]), None);
 }
 
+#[test]
+fn a_root_that_takes_its_child_in_keeps_what_suffixes_share() {
+    let mut child = vec![0; 4096];
+    leaf::init(&mut child, PageId(8), b"", None);
+    for key in [&b"common-1"[..], b"common-2"] {
+        leaf::put(&mut child, key, Timestamp(1), 0, b"value").unwrap();
+    }
+    let mut root = vec![0; 4096];
+    inner::init(&mut root, 1, ID, b"", None, PageId(8));
+    split::shrink_root(&mut root, &child).unwrap();
+    check::check(&root).unwrap();
+    let node = Node::new(&root[..]);
+    assert_eq!((node.shared(), node.lower_bound(b"common-2")), (7, (1, true)));
+    assert_eq!((node.lower_bound(b"commo").0, node.lower_bound(b"d").0), (0, 2));
+}
+
 fn words(page: &[u8]) -> Vec<AtomicU64> {
     page.chunks_exact(8).map(|word| AtomicU64::new(u64::from_ne_bytes(word.try_into().unwrap()))).collect()
 }
@@ -280,6 +296,52 @@ proptest! {
                 prop_assert!(removed.unwrap());
             }
             prop_assert_eq!(check::check(&page), Ok(()));
+        }
+    }
+
+    /// Keys that begin alike, in nodes with and without fences: what is searched is the place where a search from end to
+    /// end would find it, in a page and in a frame.
+    #[test]
+    fn a_search_finds_what_looking_at_every_key_finds(
+        start in prop::collection::vec(0..2u8, 0..12),
+        tails in prop::collection::vec(prop::collection::vec(0..3u8, 0..9), 1..400),
+        probes in prop::collection::vec((prop::collection::vec(0..3u8, 0..12), any::<bool>()), 1..60),
+        large in any::<bool>(),
+        kind in LEAF..=INNER,
+        ends in 0..4u8,
+    ) {
+        let mut page = vec![0; if large { PAGE_BYTES_MAX } else { PAGE_BYTES_MIN }];
+        let (lower, upper) = (if ends & 1 == 0 { &b""[..] } else { &start }, [&start[..], b"\x04"].concat());
+        let upper = (ends & 2 == 0).then_some(&upper[..]);
+        if kind == INNER {
+            inner::init(&mut page, 1, ID, lower, upper, PageId(5));
+        } else {
+            leaf::init(&mut page, ID, lower, upper);
+        }
+        let mut keys = std::collections::BTreeSet::new();
+        for tail in tails {
+            let key = [&start[..], &tail].concat();
+            let room = if kind == INNER {
+                !key.is_empty() && !keys.contains(&key) && inner::insert(&mut page, &key, PageId(6)).unwrap()
+            } else {
+                leaf::put(&mut page, &key, Timestamp(1), 0, b"").unwrap() != leaf::Put::DoesNotFit
+            };
+            if room {
+                keys.insert(key);
+            }
+        }
+        prop_assert_eq!(check::check(&page), Ok(()));
+        let words = words(&page);
+        let (plain, racy) = (Node::new(&page[..]), Node::new(Racy::new(&words)));
+        let keys: Vec<_> = keys.into_iter().collect();
+        prop_assert_eq!(plain.count(), keys.len());
+        let inside = |key: &Vec<u8>| lower <= &key[..] && upper.is_none_or(|upper| &key[..] < upper);
+        let probes = probes.into_iter().map(|(tail, alike)| if alike { [&start[..], &tail].concat() } else { tail });
+        for key in probes.chain(keys.iter().cloned()).filter(inside) {
+            let place = keys.partition_point(|other| *other < key);
+            let expected = (place, keys.get(place) == Some(&key));
+            prop_assert_eq!(plain.lower_bound(&key), expected, "{:?}", key);
+            prop_assert_eq!(racy.lower_bound(&key), expected, "{:?}", key);
         }
     }
 }

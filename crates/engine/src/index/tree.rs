@@ -146,7 +146,17 @@ impl Tree {
     /// The leaf to go to. It counts once the guard validates.
     #[inline]
     pub(super) fn leaf<'p>(&self, pool: &'p Pool, seek: Seek<'_>) -> Result<ReadGuard<'p>, Stop> {
-        self.descend(pool, seek, 0).map(|(_, leaf)| leaf)
+        let mut guard = pool.read(self.root)?;
+        let mut above = None;
+        loop {
+            let node = Node::new(guard.view());
+            let here = checked_level(&node, &guard, above)?;
+            if here == 0 {
+                return Ok(guard);
+            }
+            guard = child(pool, &guard, node.child_at(seek.child_index(&node)))?;
+            above = Some(here);
+        }
     }
 
     /// The node at `level` on the way to a leaf, and its parent; no parent if it is the root. The parent is valid as
@@ -162,18 +172,13 @@ impl Tree {
         let mut guard = pool.read(self.root)?;
         loop {
             let node = Node::new(guard.view());
-            let here = node.level();
-            let kind = if here == 0 { LEAF } else { INNER };
-            if node.kind() != kind || parent.as_ref().is_some_and(|(_, above)| *above != here + 1) {
-                guard.validate()?;
-                return Err(damaged_page(guard.id(), "not the node its parent says it is").into());
-            }
+            let here = checked_level(&node, &guard, parent.as_ref().map(|(_, above)| *above))?;
             if here == level {
                 return Ok((parent.map(|(parent, _)| parent), guard));
             }
             if here < level {
                 guard.validate()?;
-                return Err(Stop::Restart);
+                return Err(pool.changed());
             }
             let next = child(pool, &guard, node.child_at(seek.child_index(&node)))?;
             parent = Some((guard, here));
@@ -195,12 +200,47 @@ impl Seek<'_> {
     }
 }
 
-/// Steps 2 to 4 of a descent: the child `id`, at a version at which `parent` still pointed to it.
+/// The level of `node`, which must be one that a child of a node at level `above` can be.
 #[inline]
+pub(super) fn checked_level<V: View>(
+    node: &Node<V>,
+    guard: &ReadGuard<'_>,
+    above: Option<u8>,
+) -> Result<u8, Stop> {
+    let here = node.level();
+    let kind = if here == 0 { LEAF } else { INNER };
+    if node.kind() == kind && above.is_none_or(|above| above == here + 1) {
+        return Ok(here);
+    }
+    guard.validate()?;
+    Err(damaged_page(guard.id(), "not the node its parent says it is").into())
+}
+
+/// Steps 2 to 4 of a descent: the child `id`, at a version at which `parent` still pointed to it. For a child in a frame
+/// step 4 does what step 2 is for, since nothing was done to the child before.
+#[inline(always)]
 pub(super) fn child<'p>(pool: &'p Pool, parent: &ReadGuard<'p>, id: PageId) -> Result<ReadGuard<'p>, Stop> {
+    let mut loaded = false;
+    loop {
+        if let Some(child) = pool.glance(id) {
+            parent.validate()?;
+            if !loaded {
+                child.mark();
+            }
+            return Ok(child);
+        }
+        loaded |= fetch(pool, parent, id)?;
+    }
+}
+
+/// Steps 2 and 3 for a child that is not in a frame, or that someone is changing: waits until it can be read. Whether this
+/// loaded it.
+#[cold]
+#[inline(never)]
+fn fetch(pool: &Pool, parent: &ReadGuard<'_>, id: PageId) -> Result<bool, Stop> {
     parent.validate()?;
-    match pool.read(id) {
-        Ok(child) => parent.validate().map(|()| child),
+    match pool.fetch(id) {
+        Ok(loaded) => Ok(loaded),
         Err(Stop::Missing(_)) => {
             parent.validate()?;
             Err(dangling(id).into())
@@ -240,7 +280,10 @@ pub(super) fn dangling(id: PageId) -> Error {
 
 /// Log space for work that must not fail. Waits; the caller holds no latch.
 pub(super) fn reserve_system(pool: &Pool, bytes: u64) -> Result<Reservation<'_>> {
-    for _ in 0..LOG_WAITS_MAX {
+    for wait in 0..LOG_WAITS_MAX {
+        if wait == LOG_WAITS_MAX / 2 {
+            pool.give_up_backup();
+        }
         let class = if pool.is_recovering() { Class::System } else { Class::Structure };
         if let Some(reservation) = pool.wal().reserve(bytes, class) {
             return Ok(reservation);

@@ -8,6 +8,7 @@
 //! The checksum (CRC-32C over everything behind it) is computed when an image is made and checked when one is read;
 //! in a frame it is stale. Little-endian throughout.
 
+use super::place::Mapped;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 
@@ -78,6 +79,22 @@ pub(crate) fn seal(page: &mut [u8]) -> u32 {
 pub(crate) fn checksum(page: &[u8]) -> (u32, bool) {
     let stored = u32::from_le_bytes(page[..4].try_into().expect("four bytes"));
     (stored, stored == crc32c(&page[4..]))
+}
+
+/// Holds an image against everything that vouches for it: its own checksum, the id in it, and the check that the mapping
+/// keeps, which tells an older image that a lost write left from the one that is meant. Returns its checksum.
+pub(crate) fn vouch(image: &[u8], id: PageId, mapped: Mapped) -> Result<u32, &'static str> {
+    let (checksum, holds) = checksum(image);
+    if !holds {
+        return Err("its checksum does not hold");
+    }
+    if page_id(image) != id {
+        return Err("another page's image is in its place");
+    }
+    if !mapped.vouches_for(checksum) {
+        return Err("an older image is in its place, a write was lost");
+    }
+    Ok(checksum)
 }
 
 /// Appends the compact form of `page` to `out`: everything from byte 4 on, without the unused bytes in `gap`.

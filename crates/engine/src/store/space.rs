@@ -112,6 +112,8 @@ struct Segments {
     live_total: u64,
     /// Pages granted but not yet written anywhere, with those promised to commits under way.
     granted: u64,
+    /// Whether the last grant was refused.
+    refused: bool,
     /// The file is not grown beyond this.
     most: u64,
 }
@@ -222,17 +224,32 @@ impl Space {
     /// Promises room for `pages` more pages, growing the file if need be. `Full` when there is none to be had.
     pub(crate) fn grant(&self, pages: u64) -> Result<()> {
         let mut segments = self.segments.lock();
+        let outcome = self.make_room(&mut segments, pages);
+        if outcome.is_ok() {
+            segments.granted += pages;
+        }
+        let refused_before = std::mem::replace(&mut segments.refused, outcome.is_err());
+        drop(segments);
+        // Told when it changes, however often it is tried.
+        match &outcome {
+            Err(error) if !refused_before => tracing::warn!(%error, "full"),
+            Ok(()) if refused_before => tracing::info!(file = self.device.name(), "space again"),
+            _ => {}
+        }
+        outcome
+    }
+
+    fn make_room(&self, segments: &mut Segments, pages: u64) -> Result<()> {
         let wanted = segments.live_total + segments.granted + pages;
-        while wanted as f64 > self.usable(&segments) * GROW_FILL {
+        while wanted as f64 > self.usable(segments) * GROW_FILL {
             let step = (segments.live.len() as u64 / GROW_SHARE).clamp(1, GROW_MAX);
-            if let Err(refused) = self.grow(&mut segments, step) {
-                if wanted as f64 <= self.usable(&segments) * FULL_FILL {
+            if let Err(refused) = self.grow(segments, step) {
+                if wanted as f64 <= self.usable(segments) * FULL_FILL {
                     break;
                 }
                 return Err(refused);
             }
         }
-        segments.granted += pages;
         Ok(())
     }
 

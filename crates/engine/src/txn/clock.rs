@@ -64,6 +64,8 @@ pub(crate) struct Clock {
     sleepers: Padded<AtomicUsize>,
     bed: Mutex<()>,
     moved: Condvar,
+    /// How often there was no timestamp to be drawn.
+    waits: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -98,6 +100,7 @@ impl Clock {
             sleepers: Padded::default(),
             bed: Mutex::new(()),
             moved: Condvar::new(),
+            waits: AtomicU64::new(0),
         }
     }
 
@@ -110,6 +113,11 @@ impl Clock {
     /// Bytes of memory the clock takes.
     pub(crate) fn size_bytes(&self) -> usize {
         size_of::<Self>() + size_of_val(&*self.ring)
+    }
+
+    /// How often there was no timestamp to be drawn.
+    pub(crate) fn waits(&self) -> u64 {
+        self.waits.load(Relaxed)
     }
 
     /// Everything up to this timestamp is decided, and durable where that was asked for. Snapshots read at it.
@@ -142,6 +150,7 @@ impl Clock {
         loop {
             let next = drawn + 1;
             if next - self.visible.load(SeqCst).min(next) > window {
+                self.waits.fetch_add(1, Relaxed);
                 return Err(Timestamp(next - window));
             }
             match self.drawn.compare_exchange_weak(drawn, next, SeqCst, SeqCst) {

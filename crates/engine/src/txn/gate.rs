@@ -11,7 +11,7 @@
 //! The thread inside alone may also enter shared (its transaction's body may commit another transaction); any other
 //! thread it waits for must not itself wait for a commit.
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -33,6 +33,8 @@ pub(crate) struct Gate {
     alone: Mutex<()>,
     outside: Mutex<()>,
     opened: Condvar,
+    /// How often somebody waited outside.
+    waits: AtomicU64,
 }
 
 /// A commit is inside; dropping it leaves.
@@ -59,6 +61,7 @@ impl Gate {
             alone: Mutex::new(()),
             outside: Mutex::new(()),
             opened: Condvar::new(),
+            waits: AtomicU64::new(0),
         }
     }
 
@@ -78,12 +81,18 @@ impl Gate {
                 return Shared { inside };
             }
             inside.fetch_sub(1, SeqCst);
+            self.waits.fetch_add(1, Relaxed);
             let mut outside = self.outside.lock();
             // Opening takes this mutex between its store and its wake-up, so the wake-up is not missed.
             while ![0, me].contains(&self.closed_by.load(SeqCst)) {
                 self.opened.wait(&mut outside);
             }
         }
+    }
+
+    /// How often somebody waited outside.
+    pub(crate) fn waits(&self) -> u64 {
+        self.waits.load(Relaxed)
     }
 
     /// Whether the calling thread is alone inside.

@@ -22,7 +22,7 @@
 //! Locking and looking are sequentially consistent: two commits that lock one key each and then look at the other's
 //! must not both find it free (write skew).
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -41,6 +41,8 @@ const YIELDS: usize = 50;
 pub(crate) struct LockTable {
     slots: Box<[AtomicU64]>,
     beds: Box<[Padded<Bed>]>,
+    /// How often somebody had to sleep.
+    waits: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -78,12 +80,18 @@ impl LockTable {
         LockTable {
             slots: (0..slots).map(|_| AtomicU64::new(0)).collect(),
             beds: (0..BEDS).map(|_| Padded::default()).collect(),
+            waits: AtomicU64::new(0),
         }
     }
 
     /// Bytes of memory the table takes, all of them from the start.
     pub(crate) fn size_bytes(&self) -> usize {
         size_of_val(&*self.slots) + size_of_val(&*self.beds)
+    }
+
+    /// How often somebody had to sleep, because another held a lock longer than a moment.
+    pub(crate) fn waits(&self) -> u64 {
+        self.waits.load(Relaxed)
     }
 
     fn slot(&self, table: TableId, key: &[u8]) -> u32 {
@@ -137,6 +145,7 @@ impl LockTable {
             }
             if attempt < SPINS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
+        self.waits.fetch_add(1, Relaxed);
         let bed = &self.beds[slot as usize % BEDS];
         let mut asleep = bed.mutex.lock();
         loop {

@@ -15,7 +15,7 @@
 //! 2, then a came before 3, and `visible` never falls. All of it is sequentially consistent. Releasing and taking
 //! slots touches no line that another thread's slot is on; beyond 256 snapshots, further slots are under a mutex.
 //!
-//! A snapshot can be **given up**, for its age or because old versions take too much room. Its slot then no longer
+//! A snapshot can be **given up**, for its age, unless it is to be kept however old, or because old versions take too much room. Its slot then no longer
 //! counts, versions it needs are dropped, and its reads fail with `SnapshotTooOld`. A reader looks *after* it has
 //! read: versions are dropped after the mark is set, and the generation of a chunk that is used again is raised with
 //! release and read with acquire, so whoever misses a version sees the mark. The mark lives in a word with the slot's generation, so that a late collector
@@ -23,7 +23,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -77,11 +77,18 @@ struct Slot {
     tenancy: AtomicU64,
     /// When the tenant came, in nanoseconds of the time source.
     born: AtomicU64,
+    /// Whether the tenant is not given up for its age.
+    kept: AtomicBool,
 }
 
 impl Default for Slot {
     fn default() -> Self {
-        Slot { reads_at: AtomicU64::new(0), tenancy: AtomicU64::new(0), born: AtomicU64::new(UNBORN) }
+        Slot {
+            reads_at: AtomicU64::new(0),
+            tenancy: AtomicU64::new(0),
+            born: AtomicU64::new(UNBORN),
+            kept: AtomicBool::new(false),
+        }
     }
 }
 
@@ -109,6 +116,7 @@ impl Slot {
     fn leave(&self) {
         // The order keeps a collector safe at every step: no age, then no mark, and only then no tenant.
         self.born.store(UNBORN, SeqCst);
+        self.kept.store(false, SeqCst);
         let tenancy = self.tenancy.load(SeqCst) & !GIVEN_UP;
         self.tenancy.store(tenancy + GENERATION, SeqCst);
         self.reads_at.store(0, SeqCst);
@@ -126,14 +134,14 @@ impl Slot {
     }
 
     /// Gives the tenant up, if it is one that `choose` picks by timestamp and birth.
-    fn give_up_if(&self, choose: impl Fn(Timestamp, Duration) -> bool) -> bool {
+    fn give_up_if(&self, choose: impl Fn(&Slot, Timestamp, Duration) -> bool) -> bool {
         let tenancy = self.tenancy.load(SeqCst);
         let reads_at = self.reads_at.load(SeqCst);
         let born = self.born.load(SeqCst);
         reads_at != 0
             && born != UNBORN
             && tenancy & GIVEN_UP == 0
-            && choose(Timestamp(reads_at - 1), Duration::from_nanos(born))
+            && choose(self, Timestamp(reads_at - 1), Duration::from_nanos(born))
             && self.tenancy.compare_exchange(tenancy, tenancy | GIVEN_UP, SeqCst, SeqCst).is_ok()
     }
 }
@@ -183,10 +191,10 @@ impl Snapshots {
         fixed + self.further.lock().len()
     }
 
-    /// Gives up the snapshots older than `age`; returns how many.
+    /// Gives up the snapshots older than `age`, but for those that are kept; returns how many.
     pub(crate) fn give_up_older_than(&self, age: Duration) -> usize {
         let now = self.time.elapsed();
-        self.give_up(|_, born| now.saturating_sub(born) > age)
+        self.give_up(|slot, _, born| now.saturating_sub(born) > age && !slot.kept.load(SeqCst))
     }
 
     /// Gives up the snapshots with the lowest timestamp, to make room for old versions; returns how many. 0 = there
@@ -195,12 +203,12 @@ impl Snapshots {
         let fixed = self.slots.iter().filter_map(|slot| slot.needs()).min();
         let further = self.further.lock().iter().filter_map(|slot| slot.needs()).min();
         match fixed.into_iter().chain(further).min() {
-            Some(oldest) => self.give_up(|timestamp, _| timestamp <= oldest),
+            Some(oldest) => self.give_up(|_, timestamp, _| timestamp <= oldest),
             None => 0,
         }
     }
 
-    fn give_up(&self, choose: impl Fn(Timestamp, Duration) -> bool) -> usize {
+    fn give_up(&self, choose: impl Fn(&Slot, Timestamp, Duration) -> bool) -> usize {
         let fixed = self.slots.iter().filter(|slot| slot.give_up_if(&choose)).count();
         fixed + self.further.lock().iter().filter(|slot| slot.give_up_if(&choose)).count()
     }
@@ -222,6 +230,16 @@ impl SnapshotHandle {
     #[inline]
     pub(crate) fn expired(&self) -> bool {
         self.slot().is_given_up()
+    }
+
+    /// Whether it is not to be given up for its age. No, unless this says so.
+    pub(crate) fn keep(&self, keep: bool) {
+        self.slot().kept.store(keep, SeqCst);
+    }
+
+    /// Gives it up; false if it was before.
+    pub(crate) fn give_up(&self) -> bool {
+        self.slot().tenancy.fetch_or(GIVEN_UP, SeqCst) & GIVEN_UP == 0
     }
 
     /// [`Error::SnapshotTooOld`] if it was given up.
@@ -248,8 +266,6 @@ impl Drop for SnapshotHandle {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
-
     use rand::rngs::SmallRng;
     use rand::{RngExt, SeedableRng};
 
@@ -307,6 +323,28 @@ mod tests {
         assert!(matches!(old.check(), Err(Error::SnapshotTooOld)));
         assert_eq!(registry.oldest(&clock), Timestamp(4));
         assert_eq!(registry.give_up_older_than(Duration::from_secs(60)), 0, "only once");
+    }
+
+    #[test]
+    fn a_snapshot_that_is_kept_is_given_up_for_room_only_and_its_successor_for_age() {
+        let time = Arc::new(ManualTime::default());
+        let clock = Clock::starting_above(Timestamp(3), 16);
+        let registry = Snapshots::new(Arc::clone(&time) as Arc<dyn TimeSource>);
+        let kept = registry.register(&clock);
+        kept.keep(true);
+        time.0.store(61, SeqCst);
+        assert_eq!(registry.give_up_older_than(Duration::from_secs(60)), 0);
+        assert!(!kept.expired());
+        assert_eq!(registry.give_up_oldest(), 1);
+        assert!(kept.expired() && !kept.give_up());
+        drop(kept);
+        let next = registry.register(&clock);
+        time.0.store(200, SeqCst);
+        assert_eq!(registry.give_up_older_than(Duration::from_secs(60)), 1, "the mark does not stay");
+        drop(next);
+        let last = registry.register(&clock);
+        assert!(last.give_up() && last.expired());
+        assert_eq!(registry.oldest(&clock), clock.visible());
     }
 
     #[test]

@@ -337,6 +337,11 @@ impl Versions {
         collected
     }
 
+    /// Bytes of all versions ever pushed, dropped ones included.
+    pub(crate) fn pushed_bytes(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.pushed_bytes()).sum()
+    }
+
     /// Bytes of memory taken, chunks with their spare room included. Not exact while others push.
     pub(crate) fn size_bytes(&self) -> usize {
         size_of::<Self>() + size_of_val(&*self.heads) + size_of_val(&*self.queues) + self.payload_bytes()

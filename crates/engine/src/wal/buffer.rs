@@ -100,6 +100,11 @@ impl Ring {
         self.durable.0.load(Acquire)
     }
 
+    /// Bytes of memory.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// The longest record that is sure to get room.
     pub(super) fn place_bytes_max(&self) -> usize {
         (self.size - BLOCK) as usize

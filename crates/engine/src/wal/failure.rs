@@ -15,8 +15,14 @@ impl Failure {
     /// Notes that the log has failed, unless it had before.
     pub(super) fn set(&self, reason: impl Into<String>) {
         if self.reason.set(reason.into()).is_ok() {
-            tracing::error!(reason = self.get(), "the log failed");
+            tracing::error!(reason = self.get(), "poisoned");
         }
+    }
+
+    /// Lets nothing more be written, because whoever owns the log is done with it.
+    pub(super) fn close(&self, reason: &str) {
+        // If it has failed before, that stays the reason.
+        let _ = self.reason.set(reason.to_owned());
     }
 
     /// The first reason, if it has failed.

@@ -1,9 +1,9 @@
-//! Group commit: whoever needs the log durable writes for all, and there is no timer.
+//! Group commit: whoever needs the log durable writes for all.
 //!
 //! A thread that finds nobody writing becomes the leader, writes everything that is complete, its own records and
-//! those of all others, publishes the new durable end and hands the lead on. Who comes while it writes waits; when it
-//! is done one of them leads the next round, which takes everything that has gathered meanwhile. So a lone committer
-//! pays one device write and many share one, and the device alone sets the pace.
+//! those of all others, publishes the new durable end and hands the lead on. Who comes while it writes waits, and the
+//! next round takes everything that has gathered meanwhile. So a lone committer pays one device write and many
+//! share one, and the device alone sets the pace. Whose turn it is, and when a round begins, is in `group.rs`.
 //!
 //! **What one round writes** are the blocks from the one `durable` falls in to the one `complete` falls in. Both may be
 //! partly filled: the first is written again with the same bytes and more behind them, so that no tear can lose
@@ -12,26 +12,39 @@
 //! cheapest commit there is. Larger ones are written from the ring where they lie, in at most four pieces (the ring
 //! may wrap, the file may wrap, the last block is aside) and synced.
 //!
+//! **The first lap.** The file's space is allocated when it is made, but a block that was never written is marked so by most file
+//! systems: writing it durably changes their own tables as well, which doubles what a commit takes. So a small round
+//! that comes to such blocks writes zeros behind its records, many blocks at once, and the rounds after it find
+//! them written. Nothing is at stake there: what lies between the end of the log and its limit is no part of it, and zeros
+//! are no record.
+//!
 //! **Failure.** An error of the device, a full file system included (the file was allocated, so that is no lack
 //! of space but a broken promise), fails the log for good: see `failure.rs`.
 //!
-//! Lock order: the lead is taken out of its mutex before any I/O; the mutex is held for pointer moves only.
+//! No lock is held during I/O; being the leader is what keeps others out.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use terrace_block::{AlignedBuffer, BlockDevice, Write};
 
 use super::buffer::{Drain, Ring};
+use super::group::{Ended, Group, Pace};
 use super::{BLOCK, Geometry, block_floor};
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
+use crate::stats::Latency;
+use crate::stats::histogram::Histogram;
 
 /// Rounds up to this size go out as one write.
 const ASIDE_BYTES: u64 = 64 << 10;
+/// How far a small round of the first lap writes ahead, at most.
+const AHEAD_BYTES_MAX: u64 = 256 << 10;
+/// It writes ahead one part in this many of the ring.
+const AHEAD_SHARE: u64 = 8;
 /// Pieces of one round, at most: ring wrap, file wrap, last block.
 const PIECES: usize = 4;
 /// How often a leader looks again for its own record to be complete before it writes what there is.
@@ -42,12 +55,13 @@ pub(super) struct Flusher {
     ring: Arc<Ring>,
     device: Arc<dyn BlockDevice>,
     geometry: Geometry,
-    /// Absent while someone leads.
-    lead: Mutex<Option<Lead>>,
-    /// Signalled whenever a lead comes back.
-    progress: Condvar,
+    group: Group<Lead>,
+    /// A small round that comes to blocks never written goes on to the next multiple of this.
+    ahead: u64,
     flushes: AtomicU64,
     flushed_bytes: AtomicU64,
+    /// From the start of a write until it was durable.
+    writes: Histogram,
     /// Who opened the log. In a forked child nobody hands a lead back that was out at the fork.
     process: u32,
 }
@@ -56,6 +70,8 @@ pub(super) struct Flusher {
 struct Lead {
     drain: Drain,
     aside: AlignedBuffer,
+    /// Below this all blocks have been written, as far as this process knows.
+    written: u64,
 }
 
 impl Flusher {
@@ -65,24 +81,42 @@ impl Flusher {
         device: Arc<dyn BlockDevice>,
         geometry: Geometry,
     ) -> Self {
-        let aside = AlignedBuffer::zeroed(ASIDE_BYTES as usize);
+        let ahead = Self::ahead_bytes(ring.size());
+        let aside = AlignedBuffer::zeroed((ASIDE_BYTES + ahead) as usize);
+        let written = ring.durable().next_multiple_of(BLOCK);
         Self {
             ring,
             device,
             geometry,
-            lead: Mutex::new(Some(Lead { drain, aside })),
-            progress: Condvar::new(),
+            group: Group::new(Lead { drain, aside, written }),
+            ahead,
             flushes: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),
+            writes: Histogram::default(),
             process: std::process::id(),
         }
+    }
+
+    /// What it writes to.
+    pub(super) fn device(&self) -> Arc<dyn BlockDevice> {
+        Arc::clone(&self.device)
+    }
+
+    /// Bytes it takes beside a ring of `ring_bytes`.
+    pub(super) const fn size_bytes(ring_bytes: u64) -> u64 {
+        ASIDE_BYTES + Self::ahead_bytes(ring_bytes)
+    }
+
+    const fn ahead_bytes(ring_bytes: u64) -> u64 {
+        let share = (ring_bytes / AHEAD_SHARE).next_multiple_of(BLOCK);
+        if share < AHEAD_BYTES_MAX { share } else { AHEAD_BYTES_MAX }
     }
 
     /// Returns when everything below `to` is durable.
     ///
     /// # Errors
     /// The failure of the device if this thread met it, [`Error::Poisoned`] if another did before.
-    pub(super) fn flush_to(&self, to: Lsn) -> Result<()> {
+    pub(super) fn flush_to(&self, to: Lsn, pace: Pace) -> Result<()> {
         let to = to.0.min(self.ring.tail());
         if self.ring.durable() >= to {
             return Ok(());
@@ -91,16 +125,11 @@ impl Flusher {
             self.ring.failure.set(format!("this process was forked by {}, which opened it", self.process));
             return self.ring.failure.check();
         }
-        let mut lead = self.lead.lock();
+        let is_over = || self.ring.durable() >= to || self.ring.failure.get().is_some();
         while self.ring.durable() < to {
             self.ring.failure.check()?;
-            match lead.take() {
-                None => self.progress.wait(&mut lead),
-                Some(taken) => {
-                    drop(lead);
-                    Leading { flusher: self, lead: Some(taken) }.round(to)?;
-                    lead = self.lead.lock();
-                }
+            if let Some(lead) = self.group.join(to, pace, is_over) {
+                Leading { flusher: self, lead: Some(lead), own: (to, pace), took: None }.round(to)?;
             }
         }
         Ok(())
@@ -108,10 +137,13 @@ impl Flusher {
 
     /// Returns when nobody leads, so when no round is being written. The next leader looks at the failure first.
     pub(super) fn wait_for_leader(&self) {
-        let mut lead = self.lead.lock();
-        while lead.is_none() {
-            self.progress.wait(&mut lead);
-        }
+        let own = (u64::MAX, Pace::Hurry);
+        let lead = loop {
+            if let Some(lead) = self.group.join(own.0, own.1, || false) {
+                break lead;
+            }
+        };
+        drop(Leading { flusher: self, lead: Some(lead), own, took: None });
     }
 
     /// Rounds written so far, and their bytes.
@@ -119,12 +151,20 @@ impl Flusher {
         (self.flushes.load(Relaxed), self.flushed_bytes.load(Relaxed))
     }
 
+    /// How long they took.
+    pub(super) fn latency(&self) -> Latency {
+        self.writes.latency()
+    }
+
     /// Writes the blocks that hold `from` to `to`, so that they are durable.
     fn write(&self, lead: &mut Lead, from: u64, to: u64) -> io::Result<()> {
         let (first, last, end) = (block_floor(from), block_floor(to), to.next_multiple_of(BLOCK));
+        let is_small = end - first <= ASIDE_BYTES && self.geometry.contiguous(first) >= end - first;
+        let end = if is_small { self.end_of_small(end, lead.written) } else { end };
+        lead.written = lead.written.max(end);
         self.flushes.fetch_add(1, Relaxed);
         self.flushed_bytes.fetch_add(end - first, Relaxed);
-        if end - first <= ASIDE_BYTES && self.geometry.contiguous(first) >= end - first {
+        if is_small {
             lead.drain.copy(first, to, &mut lead.aside);
             lead.aside[(to - first) as usize..(end - first) as usize].fill(0);
             return self.write_through(first, &lead.aside[..(end - first) as usize]);
@@ -154,6 +194,13 @@ impl Flusher {
         }
     }
 
+    /// Where a small round ends whose records end below `end`: there, unless it comes to blocks of the first lap that
+    /// nobody has written yet. The lap ends where the log may end, as the first record is at the beginning of the ring.
+    fn end_of_small(&self, end: u64, written: u64) -> u64 {
+        let lap_end = self.geometry.capacity();
+        if end <= written || end >= lap_end { end } else { end.next_multiple_of(self.ahead).min(lap_end) }
+    }
+
     fn write_through(&self, lsn: u64, bytes: &[u8]) -> io::Result<()> {
         let offset = self.geometry.offset(lsn);
         if planted(Bug::SkipLogSync) {
@@ -164,10 +211,12 @@ impl Flusher {
     }
 }
 
-/// A thread that leads. However it ends, the lead goes back and the others wake.
+/// A thread that leads. However it ends, the lead goes on and those who were served wake.
 struct Leading<'a> {
     flusher: &'a Flusher,
     lead: Option<Lead>,
+    own: (u64, Pace),
+    took: Option<Duration>,
 }
 
 impl Leading<'_> {
@@ -192,8 +241,15 @@ impl Leading<'_> {
         if complete <= from {
             return Ok(());
         }
-        match flusher.write(lead, from, complete) {
-            Ok(()) => lead.drain.publish(complete),
+        let begun = Instant::now();
+        let written = flusher.write(lead, from, complete);
+        let took = begun.elapsed();
+        self.took = Some(took);
+        match written {
+            Ok(()) => {
+                lead.drain.publish(complete);
+                flusher.writes.record(took);
+            }
             Err(source) => {
                 let file = flusher.device.name().to_owned();
                 let offset = Some(flusher.geometry.offset(block_floor(from)));
@@ -211,7 +267,9 @@ impl Drop for Leading<'_> {
         if std::thread::panicking() {
             self.flusher.ring.failure.set("a thread panicked while it wrote the log");
         }
-        *self.flusher.lead.lock() = self.lead.take();
-        self.flusher.progress.notify_all();
+        let ring = &self.flusher.ring;
+        let ended = Ended { durable: ring.durable(), failed: ring.failure.get().is_some(), took: self.took };
+        let lead = self.lead.take().expect("taken here only");
+        self.flusher.group.leave(lead, self.own, ended);
     }
 }

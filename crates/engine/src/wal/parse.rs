@@ -105,6 +105,11 @@ impl<'a> RecordView<'a> {
         Lsn(self.lsn().0 + self.len() as u64)
     }
 
+    /// All of it, as it stands in the log.
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// Its length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()

@@ -98,6 +98,11 @@ impl LogScan {
         Lsn(self.at)
     }
 
+    /// The name of the log's file.
+    pub(super) fn file(&self) -> &str {
+        self.window.device.name()
+    }
+
     /// Reads what is left, and returns the end of the log.
     ///
     /// # Errors
@@ -235,7 +240,7 @@ fn window_bytes(geometry: Geometry) -> usize {
     geometry.capacity().min(WINDOW_BYTES as u64) as usize
 }
 
-fn buffer(bytes: usize) -> Result<AlignedBuffer> {
+pub(super) fn buffer(bytes: usize) -> Result<AlignedBuffer> {
     AlignedBuffer::try_zeroed(bytes).map_err(|source| Error::Memory {
         bytes: bytes as u64,
         what: "reading the log",

@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 use terrace_block::AlignedBuffer;
 
 use super::analysis::{Analysis, Loser};
+use crate::buffer::batch::Batches;
 use crate::buffer::census::CensusPlace;
 use crate::buffer::create::PoolOptions;
 use crate::buffer::frames::Frames;
 use crate::buffer::pool::{Bell, PageIds, Pool};
-use crate::buffer::stats::PoolStats;
+use crate::buffer::stats::{Cause, PoolStats};
 use crate::buffer::sweep::FreeFrames;
 use crate::buffer::table::Location;
 use crate::buffer::upkeep::Upkeep;
@@ -86,8 +87,11 @@ impl Analysis<'_> {
                 absorbed,
                 stubborn: HashMap::new(),
                 frames_taken: 0,
+                cause: Cause::Checkpoint,
+                backup: None,
             }),
             bell: Bell::default(),
+            batches: Batches::new(options.batch_pages),
             mode: options.mode,
             in_memory: options.in_memory,
             stats: PoolStats::default(),

@@ -167,19 +167,27 @@ fn seeds(count: u64) -> Range<u64> {
     first..first + number("TERRACE_RUNS").unwrap_or(count)
 }
 
+fn nothing_is_reported(seed: u64) {
+    let db = open();
+    let mut others = Others::new(&db, seed);
+    for round in 0..4 {
+        let report;
+        (others, report) = beside(others, || db.verify().unwrap());
+        assert_eq!(report.errors, [], "TERRACE_SEED={seed}, round {round}");
+        let still = db.verify().unwrap();
+        assert_eq!(still.errors, [], "TERRACE_SEED={seed}, after round {round}");
+    }
+}
+
 #[test]
 fn nothing_is_reported_of_a_sound_database_that_changes() {
-    for seed in seeds(60) {
-        let db = open();
-        let mut others = Others::new(&db, seed);
-        for round in 0..4 {
-            let report;
-            (others, report) = beside(others, || db.verify().unwrap());
-            assert_eq!(report.errors, [], "TERRACE_SEED={seed}, round {round}");
-            let still = db.verify().unwrap();
-            assert_eq!(still.errors, [], "TERRACE_SEED={seed}, after round {round}");
-        }
-    }
+    seeds(60).for_each(nothing_is_reported);
+}
+
+/// A new value came to have its garbage entry under the key of another that was half freed.
+#[test]
+fn nothing_is_reported_where_a_value_is_freed_in_parts() {
+    nothing_is_reported(1132);
 }
 
 /// What the first of many seeds reports with `bug`; the same seed reports nothing without.
@@ -193,9 +201,10 @@ fn caught(bug: crate::planted::Bug) -> Vec<crate::Damage> {
         crate::planted::plant(None);
         report.errors
     };
-    let seed = (0..60).find(|&seed| !found(seed, Some(bug)).is_empty()).expect("the bug is caught");
+    let mut runs = (0..60).map(|seed| (seed, found(seed, Some(bug))));
+    let (seed, reported) = runs.find(|(_, reported)| !reported.is_empty()).expect("it is caught");
     assert_eq!(found(seed, None), [], "TERRACE_SEED={seed}");
-    found(seed, Some(bug))
+    reported
 }
 
 #[test]
@@ -254,6 +263,8 @@ fn a_page_of_two_owners_is_found_while_others_work() {
         let value = reference.encode();
         let change = Change::Put { key: b"b", timestamp: found.timestamp, flags: OVERFLOW, value: &value };
         tree.apply(&db.shared.pool, &mut Write::default(), change).unwrap();
+        // Counted as a commit does it, so that nothing but the owners is wrong.
+        table.state().count.add(1);
         let (_, report) = beside(others, || db.verify().unwrap());
         assert!(report.errors.len() >= 8, "TERRACE_SEED={seed}: {:?}", report.errors);
         for damage in &report.errors {

@@ -32,6 +32,8 @@ struct Inside {
     oldest: usize,
     /// The word of the last chunk where the next version goes.
     next: usize,
+    /// Words of all versions ever pushed.
+    pushed: u64,
 }
 
 impl Default for Queue {
@@ -63,10 +65,16 @@ impl Queue {
         new.write(arena.words(chunk, inside.next));
         let link = arena.link(chunk, inside.next);
         inside.next += words;
+        inside.pushed += words as u64;
         if self.front.load(Relaxed) == u64::MAX {
             self.front.store(new.superseded_at.0, Relaxed);
         }
         Some(link)
+    }
+
+    /// Bytes of all versions ever pushed.
+    pub(super) fn pushed_bytes(&self) -> u64 {
+        self.inside.lock().pushed * 8
     }
 
     /// Whether the front may be dropped. A guess that the next collection corrects, so relaxed is enough.

@@ -1,0 +1,323 @@
+//! Copying a database while it is used: images first, then the log that makes one state of them.
+//!
+//! 1. Every page is copied as its durable image stands, a few at a time, under the upkeep's lock: so no place that is
+//!    read can be used again meanwhile, and none has to be kept from being used for longer (durability, rule 15).
+//! 2. Pages that got another image since, or were freed, are copied again, in rounds, until few are left. All the while
+//!    the log is cut as ever.
+//! 3. The last round begins by holding the cut of the log where it is. Whatever image a page then has in the copy, the
+//!    log from there on says all that it lacks: it was in force when the round began, or was copied later.
+//! 4. The end of the log is drawn and made durable. It lies above every image that was copied. The log is copied from
+//!    the cut to there, without what it says about places. Then the cut is let go.
+//!
+//! What comes back is the state after the last commit below that end: every commit that was acknowledged before the
+//! copying began is in it, and with any commit all that were before it.
+//!
+//! Nothing is written to the source, and nothing but the cut is held back; a copy that fails leaves it as it was.
+//! Writers that outrun the last round wait for log space as they do for a checkpoint; when they have waited for half of
+//! what they may, the backup fails and they go on.
+//!
+//! | file         | what is in it                                       |
+//! |--------------|-----------------------------------------------------|
+//! | `changed.rs` | sets of pages                                       |
+//! | `packed.rs`  | the page file of the copy                           |
+//! | `archive.rs` | reading the copy back: checking it, restoring it    |
+
+mod archive;
+mod changed;
+mod packed;
+
+use parking_lot::MutexGuard;
+use terrace_block::{AlignedBuffer, Read};
+
+pub(crate) use self::archive::{Archive, Tally, Visitor};
+pub(crate) use self::changed::PageSet;
+pub(crate) use self::packed::{PackedFile, page_buffer};
+use super::create::Files;
+use super::pool::Pool;
+use super::upkeep::Upkeep;
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId};
+use crate::planted::{Bug, planted};
+use crate::store::page;
+use crate::store::place::Mapped;
+use crate::store::superblock::Superblock;
+use crate::wal::{EpochRule, LogCopy, LogHeader, Wal, geometry_for};
+
+/// Bytes of images copied at a time.
+const BATCH_BYTES: usize = 256 << 10;
+/// The last round begins when no more pages than this are left, or one in so many of all.
+const LAST_PAGES: u64 = 64;
+const LAST_SHARE: u64 = 256;
+/// Rounds, at most: then the next one is the last.
+const ROUNDS_MAX: u32 = 16;
+
+/// What the background work has to know of a backup under way.
+#[derive(Debug)]
+pub(crate) struct BackupHold {
+    /// Pages that got another image, or were freed, since the last round began.
+    pub(super) changed: PageSet,
+    /// The log is not cut beyond this.
+    pub(super) floor: Lsn,
+}
+
+/// What was copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Copied {
+    /// Pages that have an image in the copy.
+    pub(crate) images: u64,
+    /// Bytes of the copy's page file.
+    pub(crate) file_bytes: u64,
+    /// Bytes of log that restoring replays.
+    pub(crate) log_bytes: u64,
+    /// Where the log of the copy ends.
+    pub(crate) end: Lsn,
+}
+
+/// A backup under way. Dropped before it is done, it lets go of the log; the files are then good for nothing.
+pub(crate) struct Backup<'p> {
+    pool: &'p Pool,
+    target: Files,
+    pages: Option<PackedFile>,
+    due: PageSet,
+    /// Ids below this are not due.
+    next: u64,
+    rounds: u32,
+    staging: AlignedBuffer,
+    phase: Phase,
+}
+
+enum Phase {
+    /// Images, while the log may be cut.
+    Ahead,
+    /// Images of the last round: the log is held from here on. The end is only set early by a planted bug.
+    Last {
+        from: Lsn,
+        end: Option<Lsn>,
+    },
+    /// The log.
+    Log {
+        from: Lsn,
+        end: Lsn,
+        copy: LogCopy,
+    },
+    Done(Copied),
+}
+
+impl Pool {
+    /// Begins a backup into two empty files. One at a time: the caller sees to that.
+    pub(crate) fn begin_backup(&self, target: Files) -> Result<Backup<'_>> {
+        let staging = page_buffer(self.page_bytes, (BATCH_BYTES / self.page_bytes).max(1))?;
+        let pages = PackedFile::new(target.pages.clone(), self.space.geometry())?;
+        let mut upkeep = self.upkeep.lock();
+        debug_assert!(upkeep.backup.is_none(), "one backup at a time");
+        upkeep.backup = Some(BackupHold { changed: PageSet::default(), floor: Lsn(u64::MAX) });
+        let due = PageSet::below(self.ids.lock().end);
+        drop(upkeep);
+        Ok(Backup {
+            pool: self,
+            target,
+            pages: Some(pages),
+            due,
+            next: 0,
+            rounds: 0,
+            staging,
+            phase: Phase::Ahead,
+        })
+    }
+}
+
+impl Pool {
+    /// A backup that holds the log while commits have waited for long gets nowhere in time: it fails, not they.
+    pub(crate) fn give_up_backup(&self) {
+        self.release_log(&mut self.upkeep.lock());
+    }
+
+    /// The same before the log is so full that what makes room in it finds none for its own records.
+    pub(super) fn keep_log_for_upkeep(&self, upkeep: &mut Upkeep) {
+        if self.wal.tail().0 - self.wal.cut().0 > self.log_capacity / 16 * 13 {
+            self.release_log(upkeep);
+        }
+    }
+
+    fn release_log(&self, upkeep: &mut Upkeep) {
+        if upkeep.backup.as_ref().is_some_and(|backup| backup.floor != Lsn(u64::MAX)) {
+            tracing::warn!("a backup is given up: it holds log that commits wait for");
+            upkeep.backup = None;
+        }
+    }
+}
+
+impl Drop for Backup<'_> {
+    fn drop(&mut self) {
+        self.pool.upkeep.lock().backup = None;
+    }
+}
+
+impl Backup<'_> {
+    /// Copies a little more. What was copied, when all is and everything is durable.
+    pub(crate) fn step(&mut self) -> Result<Option<Copied>> {
+        // Whatever goes wrong in a database that has failed or was closed: that is why.
+        let stepped = self.advance();
+        self.pool.check()?;
+        self.check_hold()?;
+        stepped?;
+        Ok(if let Phase::Done(copied) = self.phase { Some(copied) } else { None })
+    }
+
+    /// Where the log of the copy ends, once that is known.
+    #[cfg(test)]
+    pub(crate) fn end(&self) -> Option<Lsn> {
+        match self.phase {
+            Phase::Ahead | Phase::Last { .. } => None,
+            Phase::Log { end, .. } => Some(end),
+            Phase::Done(copied) => Some(copied.end),
+        }
+    }
+
+    /// Whether the log is being held from being cut.
+    #[cfg(test)]
+    pub(crate) fn holds_log(&self) -> bool {
+        !matches!(self.phase, Phase::Ahead)
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        match &mut self.phase {
+            Phase::Ahead | Phase::Last { .. } => {
+                let most = self.staging.len() / self.pool.page_bytes;
+                let ids = self.due.take(self.next, most);
+                if let Some(last) = ids.last() {
+                    self.next = last.0;
+                    return self.copy(&ids);
+                }
+                self.next_round()
+            }
+            Phase::Log { from, end, copy } => {
+                if !copy.step()? {
+                    let (from, end) = (*from, *end);
+                    self.finish(from, end)?;
+                }
+                Ok(())
+            }
+            Phase::Done(_) => Ok(()),
+        }
+    }
+
+    /// An error if the log was taken away from this backup.
+    fn check_hold(&self) -> Result<()> {
+        if self.pool.upkeep.lock().backup.is_some() {
+            return Ok(());
+        }
+        let what = "writers needed the log before the last of it was copied; use a faster destination or a larger log";
+        Err(Error::io("back up", self.pool.file(), None, std::io::Error::other(what)))
+    }
+
+    /// All that was due is copied.
+    fn next_round(&mut self) -> Result<()> {
+        let pool = self.pool;
+        if let Phase::Last { from, end } = self.phase {
+            let end = match end {
+                Some(early) => early,
+                None => pool.wal.tail(),
+            };
+            pool.wal.flush_to(end)?;
+            return self.begin_log(from, end);
+        }
+        self.rounds += 1;
+        self.next = 0;
+        let mut upkeep = pool.upkeep.lock();
+        let Some(hold) = &mut upkeep.backup else { return Ok(()) };
+        self.due = std::mem::take(&mut hold.changed);
+        let images = self.pages.as_ref().map_or(0, PackedFile::images);
+        let few = LAST_PAGES.max(images / LAST_SHARE);
+        if self.due.len() <= few || self.rounds >= ROUNDS_MAX || planted(Bug::BackupSkipsChangedPages) {
+            let from = pool.wal.cut();
+            if !planted(Bug::BackupCutsLog) {
+                hold.floor = from;
+            }
+            if planted(Bug::BackupSkipsChangedPages) {
+                self.due = PageSet::default();
+            }
+            let end = planted(Bug::BackupEndsLogEarly).then(|| pool.wal.tail());
+            self.phase = Phase::Last { from, end };
+        }
+        MutexGuard::unlock_fair(upkeep);
+        Ok(())
+    }
+
+    /// Copies the images that `ids` have now.
+    fn copy(&mut self, ids: &[PageId]) -> Result<()> {
+        let (pool, page_bytes) = (self.pool, self.pool.page_bytes);
+        let mut upkeep = pool.upkeep.lock();
+        // Another owner may come to the files of a closed database, but not while this lock is held.
+        pool.check()?;
+        let mapped: Vec<(PageId, Mapped)> = ids.iter().map(|&id| (id, pool.durable_state(id))).collect();
+        let there: Vec<(PageId, Mapped)> =
+            mapped.iter().copied().filter(|(_, mapped)| mapped.place().is_some()).collect();
+        if planted(Bug::BackupReadsFreedPlaces) {
+            drop(upkeep);
+            pool.meanwhile();
+            pool.checkpoint_now(true)?;
+            pool.checkpoint_now(true)?;
+            upkeep = pool.upkeep.lock();
+        }
+        let offset = |mapped: Mapped| mapped.place().unwrap_or_default() * page_bytes as u64;
+        let slots = self.staging.chunks_exact_mut(page_bytes);
+        let mut reads: Vec<Read<'_>> =
+            there.iter().zip(slots).map(|(&(_, mapped), slot)| Read::new(offset(mapped), slot)).collect();
+        pool.device.read_batch(&mut reads);
+        let outcomes: Vec<_> = reads.into_iter().map(|read| (read.offset, read.result)).collect();
+        // The upkeep must not wait for as long as this thread comes again and again.
+        MutexGuard::unlock_fair(upkeep);
+        let file = pool.device.name();
+        let mut images = Vec::with_capacity(there.len());
+        let slots = self.staging.chunks_exact(page_bytes);
+        for ((&(id, mapped), (offset, outcome)), image) in there.iter().zip(outcomes).zip(slots) {
+            outcome.map_err(|source| Error::io("read", file, Some(offset), source))?;
+            let checksum = page::vouch(image, id, mapped).map_err(|what| {
+                Error::corrupt(file, Some(id.0), format!("{what} (byte {offset} of the file)"))
+            })?;
+            images.push((id, checksum));
+        }
+        let pages = self.pages.as_mut().expect("taken at the end only");
+        for (id, _) in mapped.iter().filter(|(_, mapped)| mapped.place().is_none()) {
+            pages.forget(*id)?;
+        }
+        pages.put(&images, &self.staging)
+    }
+
+    /// The log from `from` to `end` is what is left to be copied.
+    fn begin_log(&mut self, from: Lsn, end: Lsn) -> Result<()> {
+        let superblock = self.superblock(from, end);
+        let geometry = geometry_for(from, end)?;
+        let (database, timeline) = (superblock.uuid, superblock.timeline);
+        Wal::create(&*self.target.log, &LogHeader { database, timeline, geometry })?;
+        let rule = EpochRule { epoch: superblock.epoch, first_lsn: superblock.epoch_start };
+        let records = self.pool.wal.scan(from, rule)?;
+        let copy = LogCopy::new(records, end, self.target.log.clone(), geometry)?;
+        self.phase = Phase::Log { from, end, copy };
+        Ok(())
+    }
+
+    fn finish(&mut self, from: Lsn, end: Lsn) -> Result<()> {
+        let log = &self.target.log;
+        log.sync().map_err(|source| Error::io("sync", log.name(), None, source))?;
+        let superblock = self.superblock(from, end);
+        let pages = self.pages.take().expect("finished once");
+        let images = pages.images();
+        let file_bytes = pages.finish(superblock)?;
+        self.phase = Phase::Done(Copied { images, file_bytes, log_bytes: end.0 - from.0, end });
+        Ok(())
+    }
+
+    /// What the copy's superblock says. Its page file adds its own numbers.
+    fn superblock(&self, from: Lsn, end: Lsn) -> Superblock {
+        let upkeep = self.pool.upkeep.lock();
+        Superblock {
+            cut: from,
+            log_end: end,
+            highest_timestamp: upkeep.superblock.highest_timestamp.max(self.pool.timestamp_now()),
+            page_ids_end: self.pool.ids.lock().end,
+            ..upkeep.superblock.clone()
+        }
+    }
+}

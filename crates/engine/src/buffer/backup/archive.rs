@@ -1,0 +1,282 @@
+//! Reading a backup: whether all of it is what was written, and making a database of it.
+//!
+//! A backup is a page file and a log like those of a database, packed: the log's ring is just long enough, the page file
+//! has no image that is not named. Both belong to the timeline of the database they were copied from. A database that
+//! is made of them begins one of its own, so that its files are never mixed with those of the original, or of another
+//! restored from the same backup.
+//!
+//! Nothing is believed that is not checked: every image by its checksum, its page id and the check in the page table,
+//! every record of the log by its own, the lengths of both files by the superblock.
+
+use std::ops::Range;
+
+use terrace_block::{AlignedBuffer, BlockDevice, Read, Write};
+
+use super::packed::page_buffer;
+use crate::buffer::create::Files;
+use crate::buffer::mapping::words_per_page;
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId};
+use crate::store::page::{self, HEADER_BYTES, Kind};
+use crate::store::place::Mapped;
+use crate::store::space::Geometry as SpaceGeometry;
+use crate::store::superblock::{Slots, Superblock};
+use crate::wal::{EpochRule, Geometry, LogCopy, LogHeader, LogScan, Wal, read_header};
+
+/// Bytes of images read at a time.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// What was found in a backup, or copied out of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    /// Images of pages.
+    pub(crate) pages: u64,
+    /// Bytes of log.
+    pub(crate) log_bytes: u64,
+}
+
+/// What is to be done with each image that is sound, and with what is wrong.
+pub(crate) trait Visitor {
+    /// A sound image of a page.
+    fn image(&mut self, id: PageId, image: &[u8]) -> Result<(), String>;
+
+    /// Something is wrong: an error ends the reading.
+    fn damage(&mut self, error: Error) -> Result<()>;
+}
+
+/// A backup's files.
+#[derive(Debug)]
+pub(crate) struct Archive {
+    files: Files,
+    superblock: Superblock,
+    log: Geometry,
+}
+
+impl Archive {
+    /// Opens a backup, which is only read.
+    ///
+    /// # Errors
+    /// [`Error::NotADatabase`], [`Error::Version`], [`Error::Corrupt`], [`Error::Io`].
+    pub(crate) fn open(files: Files) -> Result<Archive> {
+        let (_, superblock) = Slots::open(files.pages.clone())?;
+        let header = read_header(&*files.log)?;
+        if header.database != superblock.uuid || header.timeline != superblock.timeline {
+            return Err(Error::NotADatabase {
+                path: files.log.name().to_owned(),
+                what: "the log belongs to another backup than the page file".into(),
+            });
+        }
+        let archive = Archive { files, superblock, log: header.geometry };
+        let (is, should) =
+            (archive.files.pages.len(), archive.space().file_bytes(archive.superblock.segments));
+        if is < should {
+            let what = format!("the page file has {is} bytes, its superblock says {should}");
+            return Err(Error::corrupt(archive.files.pages.name(), None, what));
+        }
+        Ok(archive)
+    }
+
+    fn space(&self) -> SpaceGeometry {
+        let Superblock { page_bytes, segment_pages, .. } = self.superblock;
+        SpaceGeometry { page_bytes: page_bytes as usize, segment_pages: u64::from(segment_pages) }
+    }
+
+    fn records(&self) -> Result<LogScan> {
+        let rule = EpochRule { epoch: self.superblock.epoch, first_lsn: self.superblock.epoch_start };
+        LogScan::new(self.files.log.clone(), self.log, self.superblock.cut, rule)
+    }
+
+    /// Reads all of it.
+    ///
+    /// # Errors
+    /// Failures to read, and what `visitor` makes of damage.
+    pub(crate) fn check(&self, visitor: &mut dyn Visitor) -> Result<Tally> {
+        let pages = self.walk(None, visitor)?;
+        if let Err(error) = self.check_log() {
+            visitor.damage(error)?;
+        }
+        Ok(Tally { pages, log_bytes: self.log_bytes() })
+    }
+
+    fn log_bytes(&self) -> u64 {
+        self.superblock.log_end.0 - self.superblock.cut.0
+    }
+
+    fn check_log(&self) -> Result<()> {
+        let mut records = self.records()?;
+        while records.end() < self.superblock.log_end && records.next()?.is_some() {}
+        self.check_end(records.end())
+    }
+
+    fn check_end(&self, is: Lsn) -> Result<()> {
+        let should = self.superblock.log_end;
+        if is == should {
+            return Ok(());
+        }
+        let what = format!("its log ends at {is}, it should end at {should}");
+        Err(Error::corrupt(self.files.log.name(), None, what))
+    }
+
+    /// Makes a database of it in two empty files, of a timeline that no other has. Their names are the caller's to make
+    /// durable.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] at the first thing that is not what was written, [`Error::Full`], [`Error::Io`].
+    pub(crate) fn restore(&self, target: &Files, timeline: u64, visitor: &mut dyn Visitor) -> Result<Tally> {
+        let Superblock { uuid, log_capacity, log_end, segments, .. } = self.superblock;
+        let geometry = Geometry::new(log_capacity)?;
+        Wal::create(&*target.log, &LogHeader { database: uuid, timeline, geometry })?;
+        let mut copy = LogCopy::new(self.records()?, log_end, target.log.clone(), geometry)?;
+        while copy.step()? {}
+        target.log.sync().map_err(|source| Error::io("sync", target.log.name(), None, source))?;
+        let bytes = self.space().file_bytes(segments);
+        let pages = &target.pages;
+        pages.set_len(bytes).map_err(|source| Error::io("grow", pages.name(), None, source))?;
+        let copied = self.walk(Some(&**pages), visitor)?;
+        pages.sync().map_err(|source| Error::io("sync", pages.name(), None, source))?;
+        Slots::create(pages.clone(), &Superblock { timeline, sequence: 1, ..self.superblock.clone() })?;
+        Ok(Tally { pages: copied, log_bytes: self.log_bytes() })
+    }
+
+    /// Reads every image that the page table names, and writes it to the same place of `target`. Returns how many pages
+    /// there were.
+    fn walk(&self, target: Option<&dyn BlockDevice>, visitor: &mut dyn Visitor) -> Result<u64> {
+        let page_bytes = self.superblock.page_bytes as usize;
+        let per_page = words_per_page(page_bytes);
+        let mut walk = Walk {
+            archive: self,
+            target,
+            visitor,
+            image: page_buffer(page_bytes, 1)?,
+            staging: page_buffer(page_bytes, (BATCH_BYTES / page_bytes).max(1))?,
+            pages: 0,
+        };
+        let (mut chunks, mut ids) = (Vec::new(), Vec::new());
+        for (number, &block) in self.superblock.directory.iter().enumerate() {
+            let first = number as u64 * per_page;
+            walk.words(block, Kind::Directory, number as u64, &mut chunks)?;
+            for &(at, chunk) in &chunks {
+                let number = first + at;
+                walk.words(chunk, Kind::Chunk, number, &mut ids)?;
+                let batches = walk.staging.len() / page_bytes;
+                for batch in ids.chunks(batches) {
+                    walk.pages(number * per_page, batch)?;
+                }
+            }
+        }
+        Ok(walk.pages)
+    }
+}
+
+struct Walk<'a> {
+    archive: &'a Archive,
+    target: Option<&'a dyn BlockDevice>,
+    visitor: &'a mut dyn Visitor,
+    /// A part of the page table.
+    image: AlignedBuffer,
+    /// Images of pages.
+    staging: AlignedBuffer,
+    pages: u64,
+}
+
+impl Walk<'_> {
+    /// Where the image at `mapped` is, if that is within the file.
+    fn offset(&self, mapped: Mapped) -> Result<u64, String> {
+        let page_bytes = self.image.len() as u64;
+        let offset = mapped.place().and_then(|place| place.checked_mul(page_bytes));
+        let end = offset.and_then(|offset| offset.checked_add(page_bytes));
+        match (offset, end) {
+            (Some(offset), Some(end)) if end <= self.archive.files.pages.len() => Ok(offset),
+            _ => Err("its place is outside the file".into()),
+        }
+    }
+
+    /// The words of a part of the page table that name an image, with where they stand. None if it is damaged.
+    fn words(
+        &mut self,
+        mapped: Mapped,
+        kind: Kind,
+        number: u64,
+        words: &mut Vec<(u64, Mapped)>,
+    ) -> Result<()> {
+        words.clear();
+        let file = self.archive.files.pages.name();
+        let damage = |what: String| Error::corrupt(file, None, format!("{kind:?} image {number}: {what}"));
+        let offset = match self.offset(mapped) {
+            Ok(offset) => offset,
+            Err(what) => return self.visitor.damage(damage(what)),
+        };
+        let read = self.archive.files.pages.read_at(offset, &mut self.image);
+        read.map_err(|source| Error::io("read", file, Some(offset), source))?;
+        let found = page::vouch(&self.image, PageId(number), mapped).map(|_| page::kind(&self.image));
+        let wrong = match found {
+            Err(what) => what,
+            Ok(found) if found != kind as u8 => "it is no part of the page table",
+            Ok(_) => "",
+        };
+        if !wrong.is_empty() {
+            return self.visitor.damage(damage(format!("{wrong} (byte {offset} of the file)")));
+        }
+        self.copy(&[(offset, 0..self.image.len())], true)?;
+        let all = self.image[HEADER_BYTES..].chunks_exact(8);
+        let all = all.map(|word| Mapped(u64::from_le_bytes(word.try_into().expect("eight bytes"))));
+        words.extend((0..).zip(all).filter(|(_, mapped)| mapped.place().is_some()));
+        Ok(())
+    }
+
+    /// Images of pages, as many as fit the staging buffer: their ids less `first`, and where they are.
+    fn pages(&mut self, first: u64, pages: &[(u64, Mapped)]) -> Result<()> {
+        let files = &self.archive.files;
+        let file = files.pages.name();
+        self.pages += pages.len() as u64;
+        let damage = |id: PageId, what: String| Error::corrupt(file, Some(id.0), what);
+        let mut there = Vec::with_capacity(pages.len());
+        for &(at, mapped) in pages {
+            let id = PageId(first + at);
+            match self.offset(mapped) {
+                Ok(offset) => there.push((id, mapped, offset)),
+                Err(what) => self.visitor.damage(damage(id, what))?,
+            }
+        }
+        let page_bytes = self.image.len();
+        let slots = self.staging.chunks_exact_mut(page_bytes);
+        let mut reads: Vec<Read<'_>> =
+            there.iter().zip(slots).map(|(&(_, _, offset), slot)| Read::new(offset, slot)).collect();
+        files.pages.read_batch(&mut reads);
+        let outcomes: Vec<_> = reads.into_iter().map(|read| read.result).collect();
+        let mut runs: Vec<(u64, Range<usize>)> = Vec::new();
+        for (slot, (&(id, mapped, offset), outcome)) in there.iter().zip(outcomes).enumerate() {
+            outcome.map_err(|source| Error::io("read", file, Some(offset), source))?;
+            let bytes = slot * page_bytes..(slot + 1) * page_bytes;
+            let image = &self.staging[bytes.clone()];
+            let sound = page::vouch(image, id, mapped).map_err(str::to_owned).and_then(|_| {
+                if page::lsn(image) >= self.archive.superblock.log_end {
+                    return Err("it is newer than the end of the log".into());
+                }
+                self.visitor.image(id, image)
+            });
+            match (sound, runs.last_mut()) {
+                (Err(what), _) => {
+                    self.visitor.damage(damage(id, format!("{what} (byte {offset} of the file)")))?
+                }
+                (Ok(()), Some((first, run)))
+                    if *first + run.len() as u64 == offset && run.end == bytes.start =>
+                {
+                    run.end = bytes.end;
+                }
+                (Ok(()), _) => runs.push((offset, bytes)),
+            }
+        }
+        self.copy(&runs, false)
+    }
+
+    /// Writes parts of the part of the page table that was read, or of the staging buffer, to the target if there is one.
+    fn copy(&self, runs: &[(u64, Range<usize>)], of_table: bool) -> Result<()> {
+        let Some(target) = self.target else { return Ok(()) };
+        let from = if of_table { &self.image } else { &self.staging };
+        let writes: Vec<Write<'_>> =
+            runs.iter().map(|(offset, bytes)| Write::new(*offset, &from[bytes.clone()])).collect();
+        let offset = runs.first().map(|(offset, _)| *offset);
+        target.write_batch(&writes).map_err(|source| Error::io("write", target.name(), offset, source))
+    }
+}

@@ -1,0 +1,233 @@
+//! A page file written from its beginning, image after image, with a page table of its own: that of a backup.
+//!
+//! Images may come in any order, cheapest by rising page id, and again: then the new one goes over the old one, for
+//! nothing relies on the file before it is finished. The words of one chunk of the page table are in memory, the
+//! others are in the file already. A chunk's image is current to LSN 0: recovery applies all that the log says about
+//! allocation on top of it.
+
+use std::sync::Arc;
+
+use terrace_block::{AlignedBuffer, BlockDevice, Write};
+
+use crate::buffer::mapping::words_per_page;
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId};
+use crate::store::page::{self, HEADER_BYTES, Kind};
+use crate::store::place::Mapped;
+use crate::store::space::Geometry;
+use crate::store::superblock::{DIRECTORY_BLOCKS_MAX, Slots, Superblock};
+
+/// The file grows by this share of itself, by one segment at the least.
+const GROW_SHARE: u64 = 16;
+/// And by this many segments at the most.
+const GROW_SEGMENTS_MAX: u64 = 64;
+
+/// A page file being written.
+#[derive(Debug)]
+pub(crate) struct PackedFile {
+    device: Arc<dyn BlockDevice>,
+    geometry: Geometry,
+    /// The next place, and how many segments the file has.
+    next: u64,
+    segments: u64,
+    /// The image of each chunk.
+    chunks: Vec<Mapped>,
+    /// The chunk whose words are in `words`.
+    open: Option<u64>,
+    /// An image of a chunk.
+    words: AlignedBuffer,
+    images: u64,
+}
+
+impl PackedFile {
+    /// Begins a page file in `device`, which is empty.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, geometry: Geometry) -> Result<PackedFile> {
+        let next = geometry.first_place(0);
+        let words = page_buffer(geometry.page_bytes, 1)?;
+        Ok(PackedFile {
+            device,
+            geometry,
+            next,
+            segments: 0,
+            chunks: Vec::new(),
+            open: None,
+            words,
+            images: 0,
+        })
+    }
+
+    /// Writes images that lie one behind the other in `staged`, of the pages and with the checksums given, in place of
+    /// those that the file may have of these pages.
+    pub(crate) fn put(&mut self, images: &[(PageId, u32)], staged: &[u8]) -> Result<()> {
+        let page_bytes = self.geometry.page_bytes;
+        let mut runs: Vec<(u64, std::ops::Range<usize>)> = Vec::new();
+        for (slot, &(id, checksum)) in images.iter().enumerate() {
+            let old = self.word(id)?;
+            let place = match old.place() {
+                Some(place) => place,
+                None => self.allocate()?,
+            };
+            self.images += u64::from(old.place().is_none());
+            self.set_word(id, Mapped::at(place, checksum));
+            let (offset, start) = (place * page_bytes as u64, slot * page_bytes);
+            match runs.last_mut() {
+                Some((first, bytes)) if *first + bytes.len() as u64 == offset => bytes.end += page_bytes,
+                _ => runs.push((offset, start..start + page_bytes)),
+            }
+        }
+        let writes: Vec<Write<'_>> =
+            runs.iter().map(|(offset, bytes)| Write::new(*offset, &staged[bytes.clone()])).collect();
+        let offset = runs.first().map(|(offset, _)| *offset);
+        self.device
+            .write_batch(&writes)
+            .map_err(|source| Error::io("write", self.device.name(), offset, source))
+    }
+
+    /// Forgets the image of `id`: there is no such page, or the log alone knows it.
+    pub(crate) fn forget(&mut self, id: PageId) -> Result<()> {
+        if self.word(id)?.place().is_some() {
+            self.images -= 1;
+            self.set_word(id, Mapped::FREE);
+        }
+        Ok(())
+    }
+
+    /// Pages that have an image.
+    pub(crate) fn images(&self) -> u64 {
+        self.images
+    }
+
+    /// Writes what is left, and the superblock, durably. `superblock` is given the file's own numbers. Returns the file's
+    /// length in bytes.
+    pub(crate) fn finish(mut self, superblock: Superblock) -> Result<u64> {
+        self.close_chunk()?;
+        let blocks = self.write_directory()?;
+        let segment_pages = self.geometry.segment_pages;
+        let segments = (self.next - self.geometry.first_place(0)).div_ceil(segment_pages).max(1);
+        let bytes = self.geometry.file_bytes(segments);
+        self.set_len(bytes)?;
+        self.device.sync().map_err(|source| Error::io("sync", self.device.name(), None, source))?;
+        let superblock = Superblock { sequence: 1, segments, directory: blocks, ..superblock };
+        Slots::create(self.device, &superblock)?;
+        Ok(bytes)
+    }
+
+    fn write_directory(&mut self) -> Result<Vec<Mapped>> {
+        let per_block = words_per_page(self.geometry.page_bytes) as usize;
+        let chunks = std::mem::take(&mut self.chunks);
+        let mut blocks = Vec::new();
+        for (number, words) in chunks.chunks(per_block).enumerate() {
+            start(&mut self.words, Kind::Directory, number as u64);
+            for (chunk, word) in words.iter().zip(self.words[HEADER_BYTES..].chunks_exact_mut(8)) {
+                word.copy_from_slice(&chunk.0.to_le_bytes());
+            }
+            let checksum = page::seal(&mut self.words);
+            let place = self.allocate()?;
+            self.write_words(place)?;
+            blocks.push(Mapped::at(place, checksum));
+        }
+        if blocks.len() > DIRECTORY_BLOCKS_MAX {
+            let what = format!("{} has more pages than a superblock can name", self.device.name());
+            return Err(Error::Full { what });
+        }
+        Ok(blocks)
+    }
+
+    fn slot(&self, id: PageId) -> usize {
+        HEADER_BYTES + (id.0 % words_per_page(self.geometry.page_bytes)) as usize * 8
+    }
+
+    /// The word of `id`; its chunk is in memory after that.
+    fn word(&mut self, id: PageId) -> Result<Mapped> {
+        let number = id.0 / words_per_page(self.geometry.page_bytes);
+        if self.open != Some(number) {
+            self.close_chunk()?;
+            self.open_chunk(number)?;
+        }
+        let at = self.slot(id);
+        Ok(Mapped(u64::from_le_bytes(self.words[at..at + 8].try_into().expect("eight bytes"))))
+    }
+
+    fn set_word(&mut self, id: PageId, mapped: Mapped) {
+        let at = self.slot(id);
+        self.words[at..at + 8].copy_from_slice(&mapped.0.to_le_bytes());
+    }
+
+    fn open_chunk(&mut self, number: u64) -> Result<()> {
+        if self.chunks.len() as u64 <= number {
+            self.chunks.resize(number as usize + 1, Mapped::FREE);
+        }
+        match self.chunks[number as usize].place() {
+            None => start(&mut self.words, Kind::Chunk, number),
+            Some(place) => {
+                let offset = place * self.geometry.page_bytes as u64;
+                let file = self.device.name();
+                self.device
+                    .read_at(offset, &mut self.words)
+                    .map_err(|source| Error::io("read", file, Some(offset), source))?;
+                let (checksum, holds) = page::checksum(&self.words);
+                if !holds || !self.chunks[number as usize].vouches_for(checksum) {
+                    let what = format!("chunk {number} at byte {offset} is not what was just written there");
+                    return Err(Error::corrupt(file, None, what));
+                }
+            }
+        }
+        self.open = Some(number);
+        Ok(())
+    }
+
+    fn close_chunk(&mut self) -> Result<()> {
+        let Some(number) = self.open.take() else { return Ok(()) };
+        let place = match self.chunks[number as usize].place() {
+            Some(place) => place,
+            None if self.words[HEADER_BYTES..].iter().all(|&byte| byte == 0) => return Ok(()),
+            None => self.allocate()?,
+        };
+        let checksum = page::seal(&mut self.words);
+        self.write_words(place)?;
+        self.chunks[number as usize] = Mapped::at(place, checksum);
+        Ok(())
+    }
+
+    fn write_words(&self, place: u64) -> Result<()> {
+        let offset = place * self.geometry.page_bytes as u64;
+        let written = self.device.write_at(offset, &self.words);
+        written.map_err(|source| Error::io("write", self.device.name(), Some(offset), source))
+    }
+
+    /// The next place, which lies within the file.
+    fn allocate(&mut self) -> Result<u64> {
+        while self.next >= self.geometry.first_place(self.segments) {
+            let step = (self.segments / GROW_SHARE).clamp(1, GROW_SEGMENTS_MAX);
+            self.set_len(self.geometry.file_bytes(self.segments + step))?;
+            self.segments += step;
+        }
+        self.next += 1;
+        Ok(self.next - 1)
+    }
+
+    fn set_len(&self, bytes: u64) -> Result<()> {
+        self.device.set_len(bytes).map_err(|source| Error::io("grow", self.device.name(), None, source))
+    }
+}
+
+/// Clears `image` and gives it a header.
+fn start(image: &mut [u8], kind: Kind, number: u64) {
+    image.fill(0);
+    page::set_kind(image, kind);
+    page::set_page_id(image, PageId(number));
+    page::set_lsn(image, Lsn::NONE);
+}
+
+/// A buffer for `pages` pages.
+pub(crate) fn page_buffer(page_bytes: usize, pages: usize) -> Result<AlignedBuffer> {
+    let bytes = page_bytes * pages;
+    AlignedBuffer::try_zeroed(bytes).map_err(|source| Error::Memory {
+        bytes: bytes as u64,
+        what: "copying pages",
+        source,
+    })
+}

@@ -1,0 +1,328 @@
+//! Several misses at a time: the pages that one thread lacks, read together.
+//!
+//! A fault waits for one read, and a disk that serves sixty-four at once is idle for most of that time. Who knows of
+//! several pages it will need ([`Pool::fault_many`]) has them read by one call of the device. The protocol is that
+//! of a single fault, for each page:
+//!
+//! 1. a buffer for the batch, waited for with nothing held;
+//! 2. frames: the first may be waited for, still with nothing held; the others are taken only if there are any. Whoever
+//!    waits for a frame therefore holds none, and two batches cannot wait for each other's;
+//! 3. the exclusive latch of each page at the version that was seen, and only tried for: a page that moved, or that
+//!    somebody else is loading, is left out. Several latches are held then, but nothing is waited for except the disk;
+//! 4. the reads, adjoining places as one;
+//! 5. every image is held against what vouches for it, stored in its frame, and unlatched with a new version. A page
+//!    whose read failed or whose image is damaged is unlatched as it was, its frame given back; the others stay.
+//!
+//! What a batch may take is bounded by its buffer, by an eighth of the frames, and all batches together by the buffers,
+//! which are part of the budget.
+//!
+//! A page comes into a frame here before anybody has looked at it, so the frame's header notes why
+//! ([`Purpose`]). The first look takes the note away, and does not mark the page: read once, it goes at the hand's next
+//! visit like any other. What still has its note when it is evicted was read ahead in vain.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use parking_lot::{Condvar, Mutex};
+use terrace_block::{AlignedBuffer, Read};
+
+use super::guard::ReadGuard;
+use super::pool::{Pool, Stop};
+use super::table::{Entry, Location};
+use crate::error::{Error, Result};
+use crate::ids::PageId;
+use crate::store::place::Mapped;
+
+/// The most pages of one batch: what a disk serves at once, and a hundred more bring nothing.
+pub(crate) const BATCH_PAGES_MAX: usize = 64;
+/// The most batches under way at the same time.
+pub(crate) const BATCHES_MAX: usize = 4;
+/// A batch takes at most this share of the frames.
+const FRAMES_SHARE: usize = 8;
+
+/// Why a page is read before anybody looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It will be looked at.
+    Wanted,
+    /// It may be.
+    Ahead,
+}
+
+impl Purpose {
+    /// As a frame's header has it; zero is none.
+    pub(super) fn encode(purpose: Option<Purpose>) -> u64 {
+        match purpose {
+            None => 0,
+            Some(Purpose::Wanted) => 1,
+            Some(Purpose::Ahead) => 2,
+        }
+    }
+
+    pub(super) fn decode(word: u64) -> Option<Purpose> {
+        match word {
+            0 => None,
+            1 => Some(Purpose::Wanted),
+            _ => Some(Purpose::Ahead),
+        }
+    }
+}
+
+/// The buffers that batches read into, made when first needed.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    /// Pages that one buffer holds.
+    pages: usize,
+    /// Buffers there may be.
+    most: usize,
+    buffers: Mutex<Buffers>,
+    returned: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Buffers {
+    idle: Vec<AlignedBuffer>,
+    made: usize,
+}
+
+impl Batches {
+    /// Buffers for batches of a pool that has `pages` pages of memory for all of them.
+    pub(super) fn new(pages: usize) -> Self {
+        let each = (pages / 2).clamp(1, BATCH_PAGES_MAX);
+        Batches {
+            pages: each,
+            most: (pages / each).clamp(1, BATCHES_MAX),
+            buffers: Mutex::default(),
+            returned: Condvar::new(),
+        }
+    }
+}
+
+/// A buffer lent to a batch.
+struct Lent<'p> {
+    batches: &'p Batches,
+    buffer: Option<AlignedBuffer>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.batches.buffers.lock().idle.extend(self.buffer.take());
+        self.batches.returned.notify_one();
+    }
+}
+
+/// A page that is being brought in: its exclusive latch is held.
+struct Coming<'p> {
+    /// Which of the pages asked for.
+    index: usize,
+    id: PageId,
+    entry: Entry<'p>,
+    mapped: Mapped,
+    place: u64,
+    frame: u32,
+}
+
+/// Reads that are under way, counted as long as this lives.
+pub(super) struct InFlight<'p>(&'p Pool, u64);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.stats.reads_in_flight.fetch_sub(self.1, Relaxed);
+    }
+}
+
+impl Pool {
+    /// The most pages that one batch can bring in.
+    pub(crate) fn batch_pages(&self) -> usize {
+        self.batches.pages.min(self.frames.count() as usize / FRAMES_SHARE)
+    }
+
+    /// Pages brought in from the store so far. Moves only when somebody misses a page.
+    pub(crate) fn misses(&self) -> u64 {
+        self.stats.faults.load(Relaxed)
+    }
+
+    /// Starts an optimistic read of `id` if it is in a frame and nobody has it latched; `None` if not. Does no I/O and
+    /// waits for nothing.
+    pub(crate) fn read_resident(&self, id: PageId) -> Result<Option<ReadGuard<'_>>, Stop> {
+        if let Some(guard) = self.glance(id) {
+            guard.mark();
+            return Ok(Some(guard));
+        }
+        let entry = self.table.entry(id).ok_or(Stop::Missing(id))?;
+        let seen = entry.latch().load();
+        match entry.location() {
+            Location::Nowhere if !seen.is_exclusive() && entry.latch().validate(seen) => {
+                Err(Stop::Missing(id))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Brings those of `ids` into frames that are in the store only, as many as one batch takes; how many it brought. What
+    /// is wrong with a page is told to `failed`, with its index in `ids`; the other pages are not touched by that. A page
+    /// that is latched, or that moves, is left out. The caller holds no latch.
+    ///
+    /// Reading ahead never waits for a buffer or a frame: it brings fewer pages then, or none.
+    ///
+    /// # Errors
+    /// That no frame could be had. Nothing has been brought in then.
+    pub(crate) fn fault_many(
+        &self,
+        ids: &[PageId],
+        purpose: Purpose,
+        failed: &mut dyn FnMut(usize, Error),
+    ) -> Result<usize> {
+        let most = self.batch_pages().max(1);
+        let absent = |id: PageId| {
+            let entry = self.table.entry(id)?;
+            let seen = entry.latch().load();
+            match entry.location() {
+                Location::Store(mapped) if !seen.is_exclusive() => Some((entry, seen, mapped)),
+                _ => None,
+            }
+        };
+        // Asked again below, when the frames are there; here so that nothing is taken for pages that are in memory.
+        let wanted = ids.iter().filter(|&&id| absent(id).is_some()).count().min(most);
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let Some(mut lent) = self.take_buffer(purpose) else { return Ok(0) };
+        let mut frames = self.take_frames(wanted, purpose)?;
+        let mut coming: Vec<Coming<'_>> = Vec::with_capacity(frames.len());
+        for (index, &id) in ids.iter().enumerate() {
+            if frames.is_empty() {
+                break;
+            }
+            let Some((entry, seen, mapped)) = absent(id) else { continue };
+            if entry.latch().try_exclusive(seen) {
+                // The version held since `seen`, so the location is still the one that was read.
+                let place = mapped.place().expect("only pages with an image are read");
+                let frame = frames.pop().expect("not empty");
+                coming.push(Coming { index, id, entry, mapped, place, frame });
+            }
+        }
+        frames.into_iter().for_each(|frame| self.give_frame(frame));
+        if coming.is_empty() {
+            return Ok(0);
+        }
+        coming.sort_unstable_by_key(|page| page.place);
+        {
+            let mut free = self.free.lock();
+            coming.iter().for_each(|page| free.queues.enter(&self.frames, page.frame, page.id));
+        }
+        let buffer = &mut lent.buffer.as_mut().expect("lent until dropped")[..coming.len() * self.page_bytes];
+        let reads = self.read_runs(&coming, buffer);
+        let mut brought = 0;
+        let images = buffer.chunks_exact_mut(self.page_bytes);
+        for ((page, image), read) in coming.into_iter().zip(images).zip(reads) {
+            let read = match read {
+                Some(read) => read.and_then(|()| self.vouch(page.id, page.mapped, image)),
+                None => self.read_image(page.id, page.mapped, image),
+            };
+            match read {
+                Ok(()) => {
+                    self.frames.store(page.frame, image);
+                    self.settle_in_frame(page.id, page.entry, page.frame, page.mapped);
+                    self.frames.header(page.frame).set_purpose(Some(purpose));
+                    page.entry.latch().unmark();
+                    page.entry.latch().release_changed();
+                    brought += 1;
+                }
+                Err(error) => {
+                    page.entry.latch().release_unchanged();
+                    self.give_frame(page.frame);
+                    failed(page.index, error);
+                }
+            }
+        }
+        self.stats.faults.fetch_add(brought as u64, Relaxed);
+        if purpose == Purpose::Ahead {
+            self.stats.ahead_pages.fetch_add(brought as u64, Relaxed);
+        }
+        Ok(brought)
+    }
+
+    /// Reads the images of `pages`, which are sorted by place, one after the other into `buffer`; says of each what became
+    /// of its read. Places that adjoin are read as one: if that fails, it says nothing about each of its pages, `None`,
+    /// and they are to be read one by one.
+    fn read_runs(&self, pages: &[Coming<'_>], buffer: &mut [u8]) -> Vec<Option<Result<()>>> {
+        let page_bytes = self.page_bytes;
+        let mut reads: Vec<Read<'_>> = Vec::with_capacity(pages.len());
+        let mut rest = buffer;
+        for run in pages.chunk_by(|page, next| page.place + 1 == next.place) {
+            let (image, behind) = rest.split_at_mut(run.len() * page_bytes);
+            reads.push(Read::new(run[0].place * page_bytes as u64, image));
+            rest = behind;
+        }
+        let in_flight = self.reads_in_flight(pages.len());
+        self.device.read_batch(&mut reads);
+        drop(in_flight);
+        self.stats.batches.fetch_add(1, Relaxed);
+        self.stats.batched_pages.fetch_add(pages.len() as u64, Relaxed);
+        self.stats.store_reads.fetch_add(pages.len() as u64, Relaxed);
+        let mut outcomes = Vec::with_capacity(pages.len());
+        for read in reads {
+            let pages = read.buffer.len() / page_bytes;
+            match read.result {
+                Ok(()) => outcomes.extend((0..pages).map(|_| Some(Ok(())))),
+                Err(source) if pages == 1 => {
+                    outcomes.push(Some(Err(Error::io(
+                        "read",
+                        self.device.name(),
+                        Some(read.offset),
+                        source,
+                    ))));
+                }
+                Err(_) => outcomes.extend((0..pages).map(|_| None)),
+            }
+        }
+        outcomes
+    }
+
+    /// Counts `pages` reads as under way until the answer is dropped.
+    pub(super) fn reads_in_flight(&self, pages: usize) -> InFlight<'_> {
+        self.stats.reads_in_flight.fetch_add(pages as u64, Relaxed);
+        InFlight(self, pages as u64)
+    }
+
+    /// A buffer for a batch. Reading ahead does not wait for one; nobody gets one that there is no memory for.
+    fn take_buffer(&self, purpose: Purpose) -> Option<Lent<'_>> {
+        let batches = &self.batches;
+        let mut buffers = batches.buffers.lock();
+        loop {
+            if let Some(buffer) = buffers.idle.pop() {
+                return Some(Lent { batches, buffer: Some(buffer) });
+            }
+            if buffers.made < batches.most {
+                let buffer = AlignedBuffer::try_zeroed(batches.pages * self.page_bytes).ok()?;
+                buffers.made += 1;
+                return Some(Lent { batches, buffer: Some(buffer) });
+            }
+            if purpose == Purpose::Ahead {
+                return None;
+            }
+            batches.returned.wait(&mut buffers);
+        }
+    }
+
+    /// Up to `wanted` frames that hold nothing: the first, if the pages are wanted, as a fault takes it, the others only
+    /// if the sweep finds them at once.
+    fn take_frames(&self, wanted: usize, purpose: Purpose) -> Result<Vec<u32>> {
+        let mut frames = Vec::with_capacity(wanted);
+        if purpose == Purpose::Wanted {
+            frames.push(self.take_frame(PageId::NONE)?);
+        }
+        while frames.len() < wanted && self.try_take_frames(wanted, &mut frames) {}
+        Ok(frames)
+    }
+
+    /// Takes away the note that a page was read for some purpose; whether there was one.
+    #[inline(never)]
+    pub(super) fn first_look(&self, frame: u32) -> bool {
+        let purpose = self.frames.header(frame).take_purpose();
+        if purpose == Some(Purpose::Ahead) {
+            self.stats.ahead_used.fetch_add(1, Relaxed);
+        }
+        purpose.is_some()
+    }
+}

@@ -1,0 +1,199 @@
+//! Backups of a pool that is worked on meanwhile, and what is restored from them.
+//!
+//! A step of the backup and some steps of a life take turns, with write-back, checkpoints and cleaning among the
+//! latter, in a log and a page file so small that both are used again and again. By seed, the power goes at some call
+//! of the source's disk, or of the target's, or not at all. The promises:
+//!
+//! - a backup that was completed survives a power cut, and what is restored from it is the state after the last
+//!   commit below its end, which no commit acknowledged before the backup began is above;
+//! - one that failed has done nothing to its source, which goes on, and recovers, as if there had been none.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use terrace_block::{Directory, OpenMode, SimulatedDisk};
+
+use super::cycle::{Plan, read_all};
+use super::life::{Halt, Life};
+use super::meanwhile::{self, Random, Script, State};
+use super::model::Model;
+use super::raw::Raw;
+use super::{create, open};
+use crate::buffer::backup::{Archive, Backup, Visitor};
+use crate::buffer::{Files, Pool};
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId};
+use crate::wal::read_header;
+
+/// What became of a backup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Restored,
+    SourceCrashed,
+    TargetCrashed,
+}
+
+/// Takes a database for what it is, and refuses what is damaged.
+struct Strict;
+
+impl Visitor for Strict {
+    fn image(&mut self, _id: PageId, _image: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn damage(&mut self, error: Error) -> Result<()> {
+        Err(error)
+    }
+}
+
+fn recover(disk: &SimulatedDisk, plan: &Plan) -> Result<Pool> {
+    let files = open(disk).map_err(|source| Error::io("open", "the disk", None, source))?;
+    let mut recovered = Pool::recover(&files, &plan.sizes.options(), &Raw)?;
+    recovered.pool.undo_losers(&files, std::mem::take(&mut recovered.losers), &Raw)?;
+    Ok(recovered.pool)
+}
+
+/// Two new files on a new disk, their names durable.
+fn empty(seed: u64) -> (SimulatedDisk, Files) {
+    let disk = SimulatedDisk::new(seed);
+    let file = |name| disk.open(name, OpenMode::CreateNew).expect("a new disk is empty");
+    let files = Files { pages: file("pages"), log: file("log") };
+    disk.sync().expect("a new disk works");
+    (disk, files)
+}
+
+/// Whether the pool holds what `model` says; `end` is where the log of it ended.
+fn judge(pool: &Pool, model: &mut Model, end: Option<Lsn>) -> Result<(), String> {
+    model.judge(&read_all(pool)?, end, pool.timestamp_now())?;
+    match &pool.audit()[..] {
+        [] => Ok(()),
+        faults => Err(faults.join("; ")),
+    }
+}
+
+/// One run, which all follows from the plan's seed.
+fn run(plan: Plan) -> Result<Outcome, String> {
+    let disk = SimulatedDisk::new(plan.seed);
+    create(&disk, &plan.sizes);
+    let state = State {
+        model: Model::default(),
+        random: Random(plan.seed),
+        aligned: false,
+        open_max: plan.open_max,
+        resizes: plan.resizes,
+    };
+    let script: Script = Rc::new(RefCell::new(state));
+    let pool = recover(&disk, &plan).map_err(|error| error.to_string())?;
+    meanwhile::play(Some(meanwhile::follow(script.clone())));
+    let outcome = back_up(&plan, &pool, &script, &disk);
+    meanwhile::play(None);
+    drop(pool);
+    let (outcome, disk) = outcome?;
+    // Whatever became of the backup, the source is what it should be.
+    let left = disk.survivor(plan.seed);
+    let pool = recover(&left, &plan).map_err(|error| format!("the source: {error}"))?;
+    judge(&pool, &mut script.borrow_mut().model, None).map_err(|what| format!("the source: {what}"))?;
+    Ok(outcome)
+}
+
+fn back_up(
+    plan: &Plan,
+    pool: &Pool,
+    script: &Script,
+    disk: &SimulatedDisk,
+) -> Result<(Outcome, SimulatedDisk), String> {
+    let below = |limit| script.borrow_mut().random.below(limit);
+    let mut life = Life::new(pool, script.clone());
+    life.run(plan.steps).map_err(|halt| halt.to_string())?;
+    let (target, files) = empty(plan.seed);
+    match plan.seed % 4 {
+        0 => disk.crash_at(disk.calls() + 1 + below(60) as u64),
+        1 => target.crash_at(target.calls() + 1 + below(30) as u64),
+        _ => {}
+    }
+    let source_failed = |what: String| match disk.crashed() {
+        Some(_) => Ok((Outcome::SourceCrashed, disk.clone())),
+        None => Err(what),
+    };
+    let mut at_end: Option<(Lsn, Model)> = None;
+    let mut backup = pool.begin_backup(files).map_err(|error| error.to_string())?;
+    let copied = loop {
+        let stepped = backup.step();
+        if let (None, Some(end)) = (&at_end, backup.end()) {
+            at_end = Some((end, script.borrow().model.clone()));
+        }
+        match stepped {
+            Ok(Some(copied)) => break copied,
+            Ok(None) => {}
+            Err(_) if target.crashed().is_some() => {
+                drop::<Backup<'_>>(backup);
+                // Nothing of it is left: the log can be cut again, and all that follows works.
+                life.run(plan.steps).map_err(|halt| format!("after a failed backup: {halt}"))?;
+                return Ok((Outcome::TargetCrashed, disk.clone()));
+            }
+            Err(error) => return source_failed(format!("the backup failed: {error}")),
+        }
+        match life.run(below(12) as u32) {
+            Ok(()) => {}
+            // The last round holds the log. Others wait for it to end, and it does.
+            Err(Halt::NoRoom) if backup.holds_log() => {}
+            Err(Halt::Engine(error)) => return source_failed(format!("beside the backup: {error}")),
+            Err(halt) => return Err(halt.to_string()),
+        }
+    };
+    drop(backup);
+    let (end, mut model) = at_end.ok_or("the backup is done and has no end")?;
+    if copied.end != end {
+        return Err(format!("the backup ends at {}, not {end}", copied.end));
+    }
+    // Nobody else works on what is restored.
+    meanwhile::play(None);
+    let restored =
+        restore(plan, &target.survivor(plan.seed)).map_err(|error| format!("restoring: {error}"))?;
+    judge(&restored, &mut model, Some(end)).map_err(|what| format!("what was restored: {what}"))?;
+    Ok((Outcome::Restored, disk.clone()))
+}
+
+fn restore(plan: &Plan, backup: &SimulatedDisk) -> Result<Pool> {
+    let files = open(backup).map_err(|source| Error::io("open", "the backup", None, source))?;
+    let archive = Archive::open(files)?;
+    let checked = archive.check(&mut Strict)?;
+    let (disk, files) = empty(plan.seed);
+    let restored = archive.restore(&files, 77, &mut Strict)?;
+    assert_eq!(checked, restored);
+    assert_eq!(read_header(&*files.log)?.timeline, 77);
+    recover(&disk.survivor(plan.seed), plan)
+}
+
+/// As [`run`], with a panic turned into an error.
+#[cfg(feature = "planted-bugs")]
+pub(super) fn run_caught(seed: u64) -> Result<(), String> {
+    let outcome = std::panic::catch_unwind(|| run(Plan::random(seed)));
+    outcome.map_or_else(
+        |_| {
+            meanwhile::play(None);
+            Err("a panic".into())
+        },
+        |outcome| outcome.map(|_| ()),
+    )
+}
+
+#[test]
+fn what_is_restored_is_the_state_after_a_commit() {
+    let number = |variable: &str| std::env::var(variable).ok().map(|value| value.parse().expect("a number"));
+    let seeds = match number("TERRACE_CRASH_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("TERRACE_CRASH_CYCLES").unwrap_or(160),
+    };
+    let mut outcomes = Vec::new();
+    for seed in seeds.clone() {
+        match run(Plan::random(seed)) {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(what) => panic!("TERRACE_CRASH_SEED={seed} replays this: {what}"),
+        }
+    }
+    let count = |wanted| outcomes.iter().filter(|&&outcome| outcome == wanted).count();
+    let counts = [Outcome::Restored, Outcome::SourceCrashed, Outcome::TargetCrashed].map(count);
+    println!("{counts:?} restored, cut off by the source, by the target");
+    assert!(outcomes.len() < 100 || counts.iter().all(|&count| count > 10), "{counts:?}");
+}

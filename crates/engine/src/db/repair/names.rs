@@ -1,0 +1,62 @@
+//! A directory in which some files have other names: a database that must not be taken for one yet.
+
+use std::io;
+use std::sync::Arc;
+
+use terrace_block::{BlockDevice, Directory, LockError, OpenMode, Sharing};
+
+/// Another directory, with some names replaced.
+#[derive(Debug)]
+pub(super) struct Renamed<const N: usize> {
+    directory: Arc<dyn Directory>,
+    names: [(&'static str, &'static str); N],
+}
+
+impl<const N: usize> Renamed<N> {
+    /// `directory`, with the second of two names wherever the first is asked for.
+    pub(super) fn new(directory: Arc<dyn Directory>, names: [(&'static str, &'static str); N]) -> Self {
+        Renamed { directory, names }
+    }
+
+    fn real<'a>(&self, file: &'a str) -> &'a str {
+        self.names.iter().find(|(name, _)| *name == file).map_or(file, |(_, real)| real)
+    }
+}
+
+impl<const N: usize> Directory for Renamed<N> {
+    fn name(&self) -> String {
+        self.directory.name()
+    }
+
+    fn open(&self, file: &str, mode: OpenMode) -> io::Result<Arc<dyn BlockDevice>> {
+        self.directory.open(self.real(file), mode)
+    }
+
+    fn exists(&self, file: &str) -> io::Result<bool> {
+        self.directory.exists(self.real(file))
+    }
+
+    fn remove(&self, file: &str) -> io::Result<()> {
+        self.directory.remove(self.real(file))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.directory.rename(self.real(from), self.real(to))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.directory.sync()
+    }
+
+    fn lock(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError> {
+        self.directory.lock(self.real(file))
+    }
+
+    fn lock_existing(&self, file: &str, sharing: Sharing) -> Result<Box<dyn Send + Sync>, LockError> {
+        self.directory.lock_existing(self.real(file), sharing)
+    }
+
+    fn lock_owner(&self, file: &str) -> Option<u32> {
+        self.directory.lock_owner(self.real(file))
+    }
+}

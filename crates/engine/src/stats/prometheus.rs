@@ -1,0 +1,178 @@
+//! The statistics in the text format that Prometheus reads (version 0.0.4).
+//!
+//! The numbers are those of one moment and always the same families in the same order, so there is no registry:
+//! a family is a few lines of text, and `tests/statistics.rs` reads them back by the rules of the format.
+
+use std::fmt::Write;
+
+use super::{Latency, Stats, TableStats};
+
+/// The text so far. Writing to a string does not fail.
+struct Text(String);
+
+impl Text {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.family(name, "gauge", help);
+        _ = writeln!(self.0, "{name} {value}");
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.family(name, "counter", help);
+        _ = writeln!(self.0, "{name} {value}");
+    }
+
+    /// A family with one sample for each value of a label.
+    fn labelled<L: AsRef<str>>(
+        &mut self,
+        (name, kind, help): (&str, &str, &str),
+        label: &str,
+        samples: impl IntoIterator<Item = (L, u64)>,
+    ) {
+        self.family(name, kind, help);
+        for (of, value) in samples {
+            _ = write!(self.0, "{name}{{{label}=\"");
+            for letter in of.as_ref().chars() {
+                match letter {
+                    '\\' => self.0.push_str("\\\\"),
+                    '"' => self.0.push_str("\\\""),
+                    '\n' => self.0.push_str("\\n"),
+                    other => self.0.push(other),
+                }
+            }
+            _ = writeln!(self.0, "\"}} {value}");
+        }
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, latency: &Latency) {
+        let seconds = |ns: u64| ns as f64 / 1e9;
+        self.family(name, "histogram", help);
+        for (up_to_ns, count) in latency.by_octave() {
+            _ = writeln!(self.0, "{name}_bucket{{le=\"{}\"}} {count}", seconds(up_to_ns));
+        }
+        _ = writeln!(self.0, "{name}_bucket{{le=\"+Inf\"}} {}", latency.count);
+        _ = writeln!(self.0, "{name}_sum {}\n{name}_count {}", seconds(latency.total_ns), latency.count);
+    }
+}
+
+impl Stats {
+    /// The statistics as text for Prometheus, with those of `tables` (see [`crate::Db::table_stats`]; none for a scrape
+    /// that is to cost nothing). Names begin with `terrace_`, counters end with `_total`, times are in seconds.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// db.create_table("t")?.put("k", "v")?;
+    /// let text = db.stats().prometheus(&db.table_stats()?);
+    /// assert!(text.contains("\nterrace_table_entries{table=\"t\"} 1\n"));
+    /// assert!(text.contains("\n# TYPE terrace_commit_seconds histogram\n"));
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn prometheus(&self, tables: &[TableStats]) -> String {
+        let mut text = Text(String::with_capacity(16 << 10));
+        self.memory(&mut text);
+        self.pages(&mut text);
+        self.log(&mut text);
+        self.transactions(&mut text);
+        if !tables.is_empty() {
+            let about = ("terrace_table_entries", "gauge", "Entries of each table.");
+            text.labelled(about, "table", tables.iter().map(|table| (&table.name, table.entries)));
+            let about =
+                ("terrace_table_pages", "gauge", "Pages of each table, those of large values left out.");
+            let counted = tables.iter().filter_map(|table| Some((&table.name, table.pages?)));
+            text.labelled(about, "table", counted);
+        }
+        text.0
+    }
+
+    fn memory(&self, text: &mut Text) {
+        text.gauge("terrace_format", "Version of the file format.", self.format.into());
+        text.gauge("terrace_budget_bytes", "Memory the database allows itself.", self.budget_bytes);
+        let parts = [
+            ("frames", self.frame_bytes),
+            ("page_table", self.page_table_bytes),
+            ("log_buffer", self.log_buffer_bytes),
+            ("versions", self.version_bytes),
+            ("transactions", self.transaction_bytes),
+        ];
+        text.labelled(("terrace_memory_bytes", "gauge", "Memory taken, by what for."), "part", parts);
+        text.gauge("terrace_frames", "Frames for pages.", self.frames);
+        text.gauge("terrace_page_bytes", "Bytes of a page.", self.page_bytes);
+        let files = [("pages", self.file_bytes), ("log", self.log_file_bytes)];
+        text.labelled(("terrace_file_bytes", "gauge", "Bytes of the files."), "file", files);
+        let about = ("terrace_stalls_total", "counter", "Times somebody waited, by what for.");
+        text.labelled(about, "reason", self.stalls.by_reason());
+        let about = ("terrace_retries_total", "counter", "Times a search or change was begun again, by why.");
+        text.labelled(about, "reason", self.retries.by_reason());
+    }
+
+    fn pages(&self, text: &mut Text) {
+        text.gauge("terrace_live_pages", "Pages in use.", self.live_pages);
+        text.gauge("terrace_garbage", "Values and tables waiting to be freed.", self.garbage);
+        text.counter("terrace_faults_total", "Pages read into frames.", self.faults);
+        text.counter("terrace_read_bytes_total", "Bytes read from the page file.", self.read_bytes);
+        let about = ("terrace_bypassing_reads_total", "counter", "Images read past the frames, by whom.");
+        text.labelled(about, "reason", self.bypasses.by_reason());
+        let about = (
+            "terrace_swept_pages_total",
+            "counter",
+            "Pages that the sweep for frames met, by what became of them.",
+        );
+        text.labelled(about, "outcome", self.sweeps.by_reason());
+        let about = ("terrace_images_written_total", "counter", "Images of dirty pages written, by why.");
+        text.labelled(about, "reason", self.write_backs.by_reason());
+        text.counter("terrace_images_moved_total", "Images moved to empty segments.", self.images_moved);
+        text.counter(
+            "terrace_mapping_images_total",
+            "Images of the page table written.",
+            self.mapping_images,
+        );
+        text.counter("terrace_written_bytes_total", "Bytes written to the page file.", self.written_bytes);
+        text.counter("terrace_store_syncs_total", "Syncs of the page file.", self.store_syncs);
+        text.counter("terrace_superblocks_total", "Superblocks written.", self.superblocks);
+        text.histogram("terrace_fault_seconds", "From a miss until the page was in its frame.", &self.fault);
+    }
+
+    fn log(&self, text: &mut Text) {
+        let in_use = self.log_tail.saturating_sub(self.log_cut);
+        text.gauge("terrace_log_used_bytes", "Bytes of log that a recovery would read.", in_use);
+        text.gauge("terrace_log_capacity_bytes", "Bytes the log can hold.", self.log_capacity);
+        text.counter("terrace_log_records_total", "Records appended to the log.", self.log_records);
+        text.counter("terrace_log_record_bytes_total", "Bytes of those records.", self.log_bytes);
+        text.counter(
+            "terrace_log_writes_total",
+            "Writes of the log, each for all that waited.",
+            self.log_flushes,
+        );
+        text.counter("terrace_log_written_bytes_total", "Bytes of those writes.", self.log_flushed_bytes);
+        let help = "From the start of a write of the log until it was durable.";
+        text.histogram("terrace_log_write_seconds", help, &self.log_write);
+        text.gauge("terrace_recovery_changes", "Changes made again when it was opened.", self.changes_redone);
+        text.gauge(
+            "terrace_recovery_losers",
+            "Transactions taken back when it was opened.",
+            self.losers_undone,
+        );
+    }
+
+    fn transactions(&self, text: &mut Text) {
+        let outcomes = [("committed", self.commits), ("conflict", self.conflicts), ("failed", self.aborts)];
+        text.labelled(
+            ("terrace_commits_total", "counter", "Commits, by how they ended."),
+            "outcome",
+            outcomes,
+        );
+        text.counter("terrace_alone_total", "Transactions that ran alone in the end.", self.alone);
+        let help = "From a commit's last record until it was durable.";
+        text.histogram("terrace_commit_seconds", help, &self.commit);
+        text.gauge("terrace_snapshots", "Snapshots held, those of cursors included.", self.snapshots);
+        let about = ("terrace_snapshots_given_up_total", "counter", "Snapshots given up, by why.");
+        text.labelled(about, "reason", self.given_up.by_reason());
+        text.counter("terrace_versions_dropped_total", "Old versions dropped.", self.versions_dropped);
+    }
+}

@@ -1,0 +1,393 @@
+//! Backups of a database that is written to meanwhile, what is restored from them, and what becomes of them when a
+//! disk is full, fails, loses power, or changes bytes.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use terrace::{Backup, Db, Durability, Error, Mode, Result, SimulatedDisk, Table};
+use terrace_block::{AlignedBuffer, CallKind, Directory, FaultPlan, OpenMode};
+
+type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn inline(disk: &SimulatedDisk) -> Result<Db> {
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
+    builder.log_max(256 << 10).mode(Mode::Inline).seed(1).open("")
+}
+
+fn entries(db: &Db) -> BTreeMap<String, Entries> {
+    let names = db.table_names().unwrap();
+    let of = |name: &String| db.open_table(name).unwrap().iter().map(Result::unwrap).collect();
+    names.iter().map(|name| (name.clone(), of(name))).collect()
+}
+
+/// A small database on a disk, with long values, several tables, and changes that only the log knows.
+fn small(disk: &SimulatedDisk) -> Db {
+    let db = inline(disk).unwrap();
+    let table = db.create_table("t").unwrap();
+    for number in 0..400u32 {
+        table.put(number.to_be_bytes(), vec![number as u8; 40 + number as usize % 300]).unwrap();
+    }
+    table.put("long", vec![7; 30_000]).unwrap();
+    db.create_table("other").unwrap().put("a", "1").unwrap();
+    db.checkpoint().unwrap();
+    for number in 0..60u32 {
+        table.put((number * 5).to_be_bytes(), "changed").unwrap();
+        table.delete((number * 7 + 1).to_be_bytes()).unwrap();
+    }
+    db
+}
+
+/// How many rows back a row's companion is deleted again.
+const WINDOW: u64 = 50;
+
+/// Transactions in one order: each draws the next number, adds its row, and removes one that came earlier.
+fn write_rows(db: &Db, stop: &AtomicBool, acknowledged: &AtomicU64) {
+    let tables = ["count", "rows", "recent"].map(|name| db.open_table(name).unwrap());
+    let [count, rows, recent] = &tables;
+    while !stop.load(SeqCst) {
+        let number = db
+            .update(|transaction| {
+                let last = transaction.get(count, "last")?;
+                let number = last.map_or(0, |last| u64::from_be_bytes(last.try_into().unwrap())) + 1;
+                transaction.put(count, "last", number.to_be_bytes())?;
+                transaction.put(rows, number.to_be_bytes(), row(number))?;
+                transaction.put(recent, number.to_be_bytes(), "")?;
+                if number > WINDOW {
+                    transaction.delete(recent, (number - WINDOW).to_be_bytes())?;
+                }
+                Ok(number)
+            })
+            .unwrap();
+        acknowledged.fetch_max(number, SeqCst);
+    }
+}
+
+fn row(number: u64) -> Vec<u8> {
+    let length = if number.is_multiple_of(40) { 9000 } else { 30 + number as usize % 500 };
+    vec![number as u8; length]
+}
+
+/// Holds a restored database against what the writers do, and gives the number of the last one in it.
+fn last_row(db: &Db) -> u64 {
+    let table = |name: &str| -> Table { db.open_table(name).unwrap() };
+    let last =
+        table("count").get("last").unwrap().map_or(0, |last| u64::from_be_bytes(last.try_into().unwrap()));
+    let rows = table("rows").iter().map(Result::unwrap);
+    assert!(
+        rows.eq((1..=last).map(|number| (number.to_be_bytes().to_vec(), row(number)))),
+        "rows up to {last}"
+    );
+    let recent = table("recent").iter().map(|entry| entry.unwrap().0);
+    let wanted = last.saturating_sub(WINDOW) + 1..=last;
+    assert!(recent.eq(wanted.map(|number| number.to_be_bytes().to_vec())), "the recent ones of {last}");
+    assert_eq!(db.verify().unwrap().errors, []);
+    last
+}
+
+#[test]
+fn what_is_restored_is_a_moment_of_what_was_written_meanwhile() {
+    let place = tempfile::tempdir().unwrap();
+    let builder = || Db::builder().dram(3 << 20).log_max(1 << 20).durability(Durability::Buffered);
+    let db = builder().open(place.path().join("db")).unwrap();
+    for name in ["count", "rows", "recent"] {
+        db.create_table(name).unwrap();
+    }
+    let (stop, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+    let wait_for = |number: u64| {
+        while acknowledged.load(SeqCst) < number {
+            std::thread::yield_now();
+        }
+    };
+    let mut moments = Vec::new();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| write_rows(&db, &stop, &acknowledged));
+        }
+        wait_for(5000);
+        for round in 0..3 {
+            let before = acknowledged.load(SeqCst);
+            let cut = db.stats().log_cut;
+            let report = db.backup(place.path().join(format!("backup {round}"))).unwrap();
+            moments.push((before, acknowledged.load(SeqCst)));
+            assert!(report.pages > 100 && report.log_bytes <= 1 << 20, "{report:?}");
+            wait_for(before + 3000);
+            assert!(db.stats().log_cut > cut, "the log is cut again");
+        }
+        stop.store(true, SeqCst);
+    });
+    drop(db);
+    for (round, (before, after)) in moments.into_iter().enumerate() {
+        let backup = Backup::open(place.path().join(format!("backup {round}"))).unwrap();
+        assert_eq!(backup.check().unwrap().errors, []);
+        let restored = place.path().join(format!("restored {round}"));
+        backup.restore(&restored).unwrap();
+        let db = builder().create(false).open(&restored).unwrap();
+        let last = last_row(&db);
+        // Both writers may have been between commit and acknowledgement.
+        assert!(before <= last && last <= after + 2, "{before} <= {last} <= {after}");
+        // It is a database like any other.
+        let more = AtomicBool::new(false);
+        let acknowledged = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| write_rows(&db, &more, &acknowledged));
+            while acknowledged.load(SeqCst) < last + 500 {
+                std::thread::yield_now();
+            }
+            more.store(true, SeqCst);
+        });
+        db.close().unwrap();
+        let db = builder().create(false).open(&restored).unwrap();
+        assert!(last_row(&db) >= last + 500);
+    }
+}
+
+#[test]
+fn a_backup_cut_off_at_any_call_is_none_and_a_finished_one_stays() {
+    let source = SimulatedDisk::new(1);
+    let db = small(&source);
+    let expected = entries(&db);
+    let calls = {
+        let disk = SimulatedDisk::new(1);
+        db.backup_to(&disk).unwrap();
+        disk.calls()
+    };
+    let mut finished = 0;
+    for call in 1..=calls + 1 {
+        let disk = SimulatedDisk::new(call);
+        disk.crash_at(call);
+        let outcome = db.backup_to(&disk);
+        assert_eq!(outcome.is_ok(), call > calls, "call {call} of {calls}");
+        for left in [disk.survivor(call), disk.killed()] {
+            match Backup::open_in(&left) {
+                Err(Error::NotADatabase { .. }) => assert!(outcome.is_err(), "call {call}"),
+                Err(error) => panic!("call {call}: {error}"),
+                Ok(backup) => {
+                    finished += 1;
+                    assert_eq!(backup.check().unwrap().errors, [], "call {call}");
+                    let target = SimulatedDisk::new(1);
+                    backup.restore_to(&target).unwrap();
+                    assert_eq!(entries(&inline(&target).unwrap()), expected, "call {call}");
+                }
+            }
+        }
+    }
+    // The last rename, and the sync behind it, may be in force although they were cut off.
+    assert!((2..=6).contains(&finished), "{finished}");
+    assert_eq!(entries(&db), expected);
+    assert_eq!(db.verify().unwrap().errors, []);
+}
+
+#[test]
+fn a_restore_cut_off_at_any_call_leaves_no_half_a_database() {
+    let db = small(&SimulatedDisk::new(1));
+    let expected = entries(&db);
+    let backup = SimulatedDisk::new(1);
+    db.backup_to(&backup).unwrap();
+    let backup = Backup::open_in(&backup).unwrap();
+    let calls = {
+        let disk = SimulatedDisk::new(1);
+        backup.restore_to(&disk).unwrap();
+        disk.calls()
+    };
+    for call in 1..=calls + 1 {
+        let disk = SimulatedDisk::new(call);
+        disk.crash_at(call);
+        let outcome = backup.restore_to(&disk);
+        assert_eq!(outcome.is_ok(), call > calls, "call {call} of {calls}");
+        let left = disk.survivor(call);
+        let builder = Db::builder().directory(Arc::new(left)).dram(1 << 20).create(false).mode(Mode::Inline);
+        match builder.open("") {
+            Err(Error::NotADatabase { .. }) => assert!(outcome.is_err(), "call {call}"),
+            Err(error) => panic!("call {call}: {error}"),
+            Ok(db) => assert_eq!(entries(&db), expected, "call {call}"),
+        }
+    }
+}
+
+#[test]
+fn a_full_or_failing_destination_is_said_and_the_source_goes_on() {
+    let db = small(&SimulatedDisk::new(1));
+    let table = db.open_table("t").unwrap();
+    let tight = SimulatedDisk::new(1);
+    tight.set_capacity(100 << 10);
+    let error = db.backup_to(&tight).unwrap_err();
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    assert!(error.to_string().contains("partial"), "{error}");
+    for (kind, number) in
+        [(CallKind::Write, 3), (CallKind::Sync, 1), (CallKind::SetLen, 2), (CallKind::Rename, 2)]
+    {
+        let disk = SimulatedDisk::new(1);
+        disk.fail(FaultPlan::once(kind, number, 5));
+        let error = db.backup_to(&disk).unwrap_err();
+        assert!(matches!(error, Error::Io { .. }), "{kind:?}: {error}");
+        assert!(error.to_string().contains("simulated:"), "{kind:?}: {error}");
+        // What was written is gone, so that it can be tried again in the same place.
+        db.backup_to(&disk).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
+    }
+    // The log is not held any more: more than it holds is written.
+    for number in 0..3000u32 {
+        table.put(number.to_be_bytes(), [1; 300]).unwrap();
+    }
+    let roomy = SimulatedDisk::new(1);
+    db.backup_to(&roomy).unwrap();
+    let target = SimulatedDisk::new(1);
+    Backup::open_in(&roomy).unwrap().restore_to(&target).unwrap();
+    assert_eq!(entries(&inline(&target).unwrap()), entries(&db));
+}
+
+/// Writes `content` over a file in place of its bytes at `offset`.
+fn overwrite(disk: &SimulatedDisk, file: &str, offset: u64, change: impl FnOnce(&mut [u8])) {
+    let device = disk.open(file, OpenMode::Write).unwrap();
+    let mut sector = AlignedBuffer::zeroed(512);
+    device.read_at(offset, &mut sector).unwrap();
+    change(&mut sector);
+    device.write_at(offset, &sector).unwrap();
+}
+
+#[test]
+fn a_changed_byte_is_refused_by_file_and_page_or_has_no_effect() {
+    let db = small(&SimulatedDisk::new(1));
+    let expected = entries(&db);
+    let original = SimulatedDisk::new(1);
+    db.backup_to(&original).unwrap();
+    let (mut refused, mut of_pages, mut without_effect) = (0, 0, 0);
+    for file in ["pages.backup", "log.backup"] {
+        let bytes = original.open(file, OpenMode::Read).unwrap().len();
+        for sector in 0..bytes / 512 {
+            let disk = original.killed();
+            let at = (sector * 97 % 512) as usize;
+            overwrite(&disk, file, sector * 512, |bytes| bytes[at] ^= 1 << (sector % 8));
+            let target = SimulatedDisk::new(1);
+            let restored = Backup::open_in(&disk).and_then(|backup| {
+                let found = backup.check()?;
+                let restored = backup.restore_to(&target);
+                assert_eq!(found.is_ok(), restored.is_ok(), "{file}, sector {sector}: {found:?}");
+                restored
+            });
+            match restored {
+                Ok(_) => {
+                    without_effect += 1;
+                    assert_eq!(entries(&inline(&target).unwrap()), expected, "{file}, sector {sector}");
+                }
+                Err(Error::Corrupt { file: named, page, .. }) => {
+                    refused += 1;
+                    of_pages += u32::from(page.is_some());
+                    assert!(named.contains(file), "{file}, sector {sector}: {named} is named");
+                    assert!(!target.exists("pages.terrace").unwrap());
+                }
+                Err(Error::NotADatabase { .. } | Error::Version { .. }) => refused += 1,
+                Err(error) => panic!("{file}, sector {sector}: {error}"),
+            }
+        }
+    }
+    println!("{refused} refused, {of_pages} of them by page, {without_effect} without effect");
+    // Without effect are one of two superblocks, blocks behind a header, and what lies behind the last image.
+    assert!(
+        of_pages > 200 && refused > of_pages && without_effect < refused,
+        "{refused} {of_pages} {without_effect}"
+    );
+}
+
+#[test]
+fn a_shortened_or_mixed_up_backup_is_refused() {
+    let make = |seed| {
+        let builder = Db::builder().directory(Arc::new(SimulatedDisk::new(1))).dram(1 << 20).seed(seed);
+        let db = builder.mode(Mode::Inline).open("").unwrap();
+        db.create_table("t").unwrap().put("key", "value").unwrap();
+        let disk = SimulatedDisk::new(1);
+        db.backup_to(&disk).unwrap();
+        disk
+    };
+    let disk = make(1);
+    let pages = disk.open("pages.backup", OpenMode::Write).unwrap();
+    pages.set_len(pages.len() - 4096).unwrap();
+    assert!(matches!(Backup::open_in(&disk), Err(Error::Corrupt { .. })));
+    let (one, other) = (make(1), make(2));
+    let (from, to) =
+        (other.open("log.backup", OpenMode::Read).unwrap(), one.open("log.backup", OpenMode::Write).unwrap());
+    let mut bytes = AlignedBuffer::zeroed(from.len() as usize);
+    from.read_at(0, &mut bytes).unwrap();
+    to.set_len(from.len()).unwrap();
+    to.write_at(0, &bytes).unwrap();
+    assert!(matches!(Backup::open_in(&one), Err(Error::NotADatabase { .. })));
+    one.remove("log.backup").unwrap();
+    let error = Backup::open_in(&one).unwrap_err().to_string();
+    assert!(error.contains("log.backup"), "{error}");
+}
+
+#[test]
+fn a_backup_is_no_database_and_what_is_restored_is_another_one() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name);
+    let builder = || Db::builder().dram(4 << 20);
+    let db = builder().open(at("db")).unwrap();
+    db.create_table("t").unwrap().put("key", "value").unwrap();
+    db.backup(at("backup")).unwrap();
+    for file in ["pages.backup", "log.backup"] {
+        let mode = std::fs::metadata(at("backup").join(file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o600, "{file}");
+    }
+    // Nothing is written over.
+    for used in ["db", "backup"] {
+        for error in [
+            db.backup(at(used)).unwrap_err(),
+            Backup::open(at("backup")).unwrap().restore(at(used)).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains("not empty"), "{error}");
+        }
+    }
+    let error = builder().open(at("backup")).unwrap_err().to_string();
+    assert!(error.contains("terrace restore"), "{error}");
+    db.close().unwrap();
+
+    let backup = Backup::open(at("backup")).unwrap();
+    for name in ["one", "two"] {
+        backup.restore(at(name)).unwrap();
+        assert_eq!(
+            builder().open(at(name)).unwrap().open_table("t").unwrap().get("key").unwrap().unwrap(),
+            b"value"
+        );
+    }
+    // Neither file goes together with one of the original or of the other.
+    for (from, to) in [("db", "one"), ("two", "one"), ("one", "db")] {
+        let log = |name: &str| Path::new(&at(name)).join("log.terrace");
+        let kept = std::fs::read(log(to)).unwrap();
+        std::fs::copy(log(from), log(to)).unwrap();
+        let error = builder().open(at(to)).unwrap_err();
+        assert!(matches!(error, Error::NotADatabase { .. }), "{from}, {to}: {error}");
+        std::fs::write(log(to), kept).unwrap();
+    }
+    // A failure leaves nothing behind.
+    let pages = at("backup").join("pages.backup");
+    let mut bytes = std::fs::read(&pages).unwrap();
+    let at_image = 32 << 10;
+    bytes[at_image + 100] ^= 1;
+    std::fs::write(&pages, bytes).unwrap();
+    assert!(matches!(Backup::open(at("backup")).unwrap().restore(at("three")), Err(Error::Corrupt { .. })));
+    assert!(!at("three").exists());
+}
+
+#[test]
+fn a_damaged_page_fails_the_backup_by_name() {
+    let disk = SimulatedDisk::new(1);
+    drop(small(&disk));
+    let device = disk.open("pages.terrace", OpenMode::Read).unwrap();
+    let mut page = AlignedBuffer::zeroed(4096);
+    for place in (8..device.len() / 4096).rev() {
+        device.read_at(place * 4096, &mut page).unwrap();
+        let id = u64::from_le_bytes(page[8..16].try_into().unwrap());
+        // Not those that opening needs: the catalog and what is to be freed.
+        if page[4] == 1 && id > 2 {
+            overwrite(&disk, "pages.terrace", place * 4096, |bytes| bytes[300] ^= 1);
+        }
+    }
+    let db = inline(&disk).unwrap();
+    let error = db.backup_to(&SimulatedDisk::new(1)).unwrap_err();
+    assert!(
+        matches!(&error, Error::Corrupt { file, page: Some(_), .. } if file.contains("pages.terrace")),
+        "{error}"
+    );
+}

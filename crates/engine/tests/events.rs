@@ -1,0 +1,188 @@
+//! What a database tells `tracing` of: each change of its state, once, and nothing of single operations.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use terrace::{Builder, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk};
+use terrace_block::{CallKind, FaultPlan};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// An event as text: its level, its message, and its fields as `name=value`.
+#[derive(Clone, Debug)]
+struct Told {
+    level: Level,
+    message: String,
+    fields: Vec<String>,
+}
+
+/// Keeps what this crate tells.
+#[derive(Clone, Default)]
+struct Collected(Arc<Mutex<Vec<Told>>>);
+
+impl Visit for Told {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            name => self.fields.push(format!("{name}={value:?}")),
+        }
+    }
+}
+
+impl Subscriber for Collected {
+    fn enabled(&self, about: &Metadata<'_>) -> bool {
+        about.target().starts_with("terrace::")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut told = Told { level: *event.metadata().level(), message: String::new(), fields: Vec::new() };
+        event.record(&mut told);
+        self.0.lock().unwrap().push(told);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// What is told while `work` runs, by this thread.
+fn told(work: impl FnOnce()) -> Vec<Told> {
+    let collected = Collected::default();
+    tracing::subscriber::with_default(collected.clone(), work);
+    std::mem::take(&mut *collected.0.lock().unwrap())
+}
+
+/// The messages above `Level::DEBUG`.
+fn messages(told: &[Told]) -> Vec<&str> {
+    let above = told.iter().filter(|told| told.level < Level::DEBUG);
+    above.map(|told| told.message.as_str()).collect()
+}
+
+fn builder(disk: &SimulatedDisk) -> Builder {
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).log_max(256 << 10);
+    builder.mode(Mode::Inline).seed(1)
+}
+
+#[test]
+fn opening_and_closing_are_told_and_operations_are_not() {
+    let disk = SimulatedDisk::new(1);
+    let found = told(|| {
+        let db = builder(&disk).open("").unwrap();
+        let table = db.create_table("t").unwrap();
+        for number in 0..20u32 {
+            table.put(number.to_be_bytes(), "v").unwrap();
+        }
+        db.close().unwrap();
+        drop(table);
+        drop(builder(&disk).read_only(true).open("").unwrap());
+    });
+    assert_eq!(messages(&found), ["opened", "closed", "opened", "closed"], "{found:?}");
+    let fields =
+        |at: usize| found.iter().filter(|told| told.level < Level::DEBUG).nth(at).unwrap().fields.join(" ");
+    assert!(fields(0).contains("read_only=false") && fields(2).contains("read_only=true"), "{found:?}");
+    assert!(fields(1).contains("cleanly=true"), "{found:?}");
+}
+
+#[test]
+fn recovery_says_what_it_did() {
+    let disk = SimulatedDisk::new(1);
+    let db = builder(&disk).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    table.put("k", "v").unwrap();
+    let left = disk.killed();
+    let mut stats = None;
+    let found = told(|| {
+        let db = builder(&left).open("").unwrap();
+        stats = Some(db.stats());
+        std::mem::forget(db);
+    });
+    assert_eq!(messages(&found), ["recovered", "opened"], "{found:?}");
+    let stats = stats.unwrap();
+    assert!(stats.changes_redone > 0);
+    assert!(found[0].fields.contains(&format!("changes_redone={}", stats.changes_redone)), "{found:?}");
+    assert!(found[0].fields.contains(&"losers_undone=0".to_owned()), "{found:?}");
+}
+
+#[test]
+fn checkpoints_and_cuts_are_told_at_debug() {
+    let disk = SimulatedDisk::new(1);
+    let db = builder(&disk).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    let found = told(|| {
+        for number in 0..2000u32 {
+            table.put(number.to_be_bytes(), [1; 200]).unwrap();
+        }
+    });
+    assert!(messages(&found).is_empty(), "{found:?}");
+    for message in ["checkpoint", "log cut"] {
+        let count = found.iter().filter(|told| told.message == message).count();
+        assert!((1..200).contains(&count), "{count} times {message}");
+    }
+}
+
+#[test]
+fn a_failure_is_told_once_and_named_again_by_nothing_else() {
+    let disk = SimulatedDisk::new(1);
+    let db = builder(&disk).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    let found = told(|| {
+        disk.fail(FaultPlan::once(CallKind::WriteThrough, 1, libc::EIO));
+        for number in 0..5u32 {
+            assert!(table.put(number.to_be_bytes(), "v").is_err());
+        }
+        drop(table);
+        assert!(matches!(db.close(), Err(Error::Poisoned { .. })));
+    });
+    assert_eq!(messages(&found), ["poisoned", "closed"], "{found:?}");
+    assert_eq!(found[0].level, Level::ERROR);
+    assert!(found.last().unwrap().fields.contains(&"cleanly=false".to_owned()), "{found:?}");
+}
+
+#[test]
+fn a_full_disk_is_told_when_it_is_full_and_when_there_is_space() {
+    let disk = SimulatedDisk::new(1);
+    let db = builder(&disk).durability(Durability::Buffered).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    let found = told(|| {
+        disk.set_capacity(4 << 20);
+        let mut refused = 0;
+        for number in 0.. {
+            match table.put(u32::to_be_bytes(number), [1; 1000]) {
+                Ok(()) => {}
+                Err(Error::Full { .. }) if refused < 10 => refused += 1,
+                Err(Error::Full { .. }) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        disk.set_capacity(u64::MAX);
+        for number in 0..2000u32 {
+            table.put((number + 1_000_000).to_be_bytes(), [1; 1000]).unwrap();
+        }
+    });
+    assert_eq!(messages(&found), ["full", "space again"], "{found:?}");
+}
+
+#[test]
+fn snapshots_given_up_are_told() {
+    let db = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).mode(Mode::Inline);
+    let db = db.old_version_bytes_max(64 << 10).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    let snapshot = db.snapshot();
+    let found = told(|| {
+        for number in 0..2000u32 {
+            table.put((number % 100).to_be_bytes(), [1; 500]).unwrap();
+        }
+    });
+    assert!(matches!(snapshot.get(&table, "k"), Err(Error::SnapshotTooOld)));
+    assert_eq!(messages(&found), ["snapshots given up"], "{found:?}");
+    assert!(found.iter().any(|told| told.fields.contains(&"reason=\"memory\"".to_owned())), "{found:?}");
+}
