@@ -354,11 +354,7 @@ impl Space {
     /// more, for what is left in a segment after long will stay (cost and benefit; Rosenblum and Ousterhout, SOSP 1991).
     /// The root of the age: the age itself costs 3 % where all pages change alike, the root 1 %, and with a tenth of
     /// the pages taking nine tenths of the writes the root leaves 40 % of the moves, the age a third.
-    pub(crate) fn victim(
-        &self,
-        live_max: u64,
-        may_touch: impl Fn(u64, u64) -> bool,
-    ) -> Option<(u64, u64)> {
+    pub(crate) fn victim(&self, live_max: u64, may_touch: impl Fn(u64, u64) -> bool) -> Option<(u64, u64)> {
         let segments = self.segments.lock();
         let all = self.geometry.segment_pages as f64;
         let worth = |segment: u64| {
@@ -437,3 +433,6 @@ impl Space {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;
