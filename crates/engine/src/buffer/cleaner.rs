@@ -1,12 +1,10 @@
 //! The cleaner: empties segments in which little is live, so that there is always a free one to write into.
 //!
-//! It reads a whole segment, asks the page table which of the images in it still count, and moves those: pages that
-//! are dirty in a frame are written back instead, others are copied as they are, chunks and directory blocks are
-//! written anew. A moved image keeps its LSN and checksum; the mapping record is the same as for any image.
+//! It reads a whole segment, piece by piece, asks the page table which of the images in it still count, and moves those:
+//! pages that are dirty in a frame are written back instead, others are copied as they are, chunks and directory blocks
+//! are written anew. A moved image keeps its LSN and checksum; the mapping record is the same as for any image.
 
 use std::sync::atomic::Ordering::Relaxed;
-
-use terrace_block::Read;
 
 use super::pool::Pool;
 use super::stats::Cause;
@@ -39,12 +37,12 @@ pub(super) struct Stubborn {
     is_damaged: bool,
 }
 
-/// What is live in a segment.
+/// What is live in a segment, but for the images that were copied.
 #[derive(Default)]
 struct Live {
+    /// How many those are.
+    moved: u64,
     dirty: Vec<PageId>,
-    /// Pages to copy, with the place their image is at.
-    moved: Vec<(PageId, u64)>,
     chunks: Vec<u64>,
     blocks: Vec<usize>,
 }
@@ -118,13 +116,10 @@ impl Pool {
     /// Moves everything that is live out of segment `victim`, but for pages latched just now. Returns how much was.
     pub(super) fn empty(&self, upkeep: &mut Upkeep, victim: u64) -> Result<u64> {
         let geometry = self.space.geometry();
-        let mut live = self.live_in(upkeep, geometry.first_place(victim), geometry.segment_pages)?;
-        live.moved.sort_unstable();
+        let first = geometry.first_place(victim);
+        let mut live = self.move_live(upkeep, first, first + geometry.segment_pages)?;
         live.dirty.sort_unstable();
         self.write_dirty_elsewhere(upkeep, &live.dirty)?;
-        for batch in live.moved.chunks(self.staging_pages(upkeep)) {
-            self.move_images(upkeep, batch)?;
-        }
         let current = self.absorb(upkeep);
         for batch in live.chunks.chunks(self.staging_pages(upkeep)) {
             self.write_chunks(upkeep, batch, current)?;
@@ -136,7 +131,7 @@ impl Pool {
             }
             self.write_superblock(upkeep, Lsn(u64::MAX))?;
         }
-        Ok((live.dirty.len() + live.moved.len() + live.chunks.len() + live.blocks.len()) as u64)
+        Ok(live.moved + (live.dirty.len() + live.chunks.len() + live.blocks.len()) as u64)
     }
 
     /// Dirty pages need a new image anyway; those latched just now are moved by a later visit. Unlike write-back, the
@@ -152,31 +147,48 @@ impl Pool {
         written
     }
 
-    /// Reads the segment that starts at `first` and sorts what in it still counts.
-    fn live_in(&self, upkeep: &mut Upkeep, first: u64, pages: u64) -> Result<Live> {
+    /// Reads the places from `first` to `end` piece by piece, moves the images that are to be copied, and returns what
+    /// else counts. What is to be copied gathers at the beginning of the staging buffer, so that it is read once.
+    fn move_live(&self, upkeep: &mut Upkeep, first: u64, end: u64) -> Result<Live> {
         let mut live = Live::default();
-        let file = self.device.name();
-        let at_once = self.staging_pages(upkeep) as u64;
+        let mut staged: Vec<(PageId, u64)> = Vec::new();
         let mut place = first;
-        while place < first + pages {
-            let count = at_once.min(first + pages - place);
-            let offset = place * self.page_bytes as u64;
-            let bytes = &mut upkeep.staging[..count as usize * self.page_bytes];
-            self.device
-                .read_at(offset, bytes)
-                .map_err(|source| Error::io("read", file, Some(offset), source))?;
-            for slot in 0..count {
-                let start = slot as usize * self.page_bytes;
+        while place < end {
+            let room = self.staging_pages(upkeep) - staged.len();
+            let count = self.piece_pages(upkeep).min(room).min((end - place) as usize);
+            self.read_piece(upkeep, staged.len(), place, count)?;
+            for slot in staged.len()..staged.len() + count {
+                let start = slot * self.page_bytes;
                 let image = &upkeep.staging[start..start + self.page_bytes];
                 let (id, kind) = (page::page_id(image), page::kind(image));
-                self.sort_image(upkeep, id, kind, place + slot, &mut live);
+                if self.sort_image(upkeep, id, kind, place, &mut live) {
+                    upkeep
+                        .staging
+                        .copy_within(start..start + self.page_bytes, staged.len() * self.page_bytes);
+                    staged.push((id, place));
+                }
+                place += 1;
             }
-            place += count;
+            if staged.len() == self.staging_pages(upkeep) || place == end {
+                self.move_staged(upkeep, &staged)?;
+                live.moved += staged.len() as u64;
+                staged.clear();
+            }
         }
         Ok(live)
     }
 
-    fn sort_image(&self, upkeep: &Upkeep, id: PageId, kind: u8, place: u64, live: &mut Live) {
+    fn read_piece(&self, upkeep: &mut Upkeep, slot: usize, place: u64, pages: usize) -> Result<()> {
+        let offset = place * self.page_bytes as u64;
+        let bytes = &mut upkeep.staging[slot * self.page_bytes..(slot + pages) * self.page_bytes];
+        let read = self.device.read_at(offset, bytes);
+        read.map_err(|source| Error::io("read", self.device.name(), Some(offset), source))?;
+        self.stats.store_reads.fetch_add(pages as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Notes an image that counts, unless it is to be copied: whether it is.
+    fn sort_image(&self, upkeep: &Upkeep, id: PageId, kind: u8, place: u64, live: &mut Live) -> bool {
         let mapping = &upkeep.mapping;
         let here = |mapped: Mapped| mapped.place() == Some(place);
         if kind == Kind::Chunk as u8 {
@@ -193,41 +205,29 @@ impl Pool {
             if matches!(entry.location(), Location::Frame(_)) && entry.latch().load().is_dirty() {
                 live.dirty.push(id);
             } else {
-                live.moved.push((id, place));
+                return true;
             }
         }
+        false
     }
 
-    /// Reads the images of `pages` into the staging buffer, all at once, and holds each against what vouches for it.
-    fn stage_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<Vec<Image>> {
-        let buffers = upkeep.staging.chunks_exact_mut(self.page_bytes);
-        let read = |(&(_, place), buffer)| Read::new(place * self.page_bytes as u64, buffer);
-        let mut reads: Vec<Read<'_>> = pages.iter().zip(buffers).map(read).collect();
-        self.device.read_batch(&mut reads);
+    /// Copies the staged images of `pages`, which are at these places, to new ones, in the order of their ids.
+    fn move_staged(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<()> {
         let mut images = Vec::with_capacity(pages.len());
-        for (&(id, place), read) in pages.iter().zip(reads) {
+        for (slot, &(id, place)) in pages.iter().enumerate() {
             let mapped = self.durable_state(id);
             debug_assert_eq!(
                 mapped.place(),
                 Some(place),
                 "the durable state changes under the upkeep lock only"
             );
-            read.result.map_err(|source| Error::io("read", self.device.name(), Some(read.offset), source))?;
-            self.vouch(id, mapped, read.buffer)?;
-            images.push(Image { id, lsn: page::lsn(read.buffer), checksum: page::checksum(read.buffer).0 });
+            let image = &upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
+            self.vouch(id, mapped, image)?;
+            images.push(Image { id, lsn: page::lsn(image), checksum: page::checksum(image).0 });
         }
-        Ok(images)
-    }
-
-    /// Copies images as they are to new places.
-    fn move_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<()> {
-        let runs = self.space.allocate_or_grow(pages.len() as u64, 0, Stream::Moved)?;
+        sort_staged(&mut upkeep.staging, self.page_bytes, &mut images);
+        let runs = self.space.allocate_or_grow(images.len() as u64, 0, Stream::Moved)?;
         let places = places(&runs);
-        let images = self.stage_images(upkeep, pages).inspect_err(|_| {
-            for &place in &places {
-                self.space.free(place);
-            }
-        })?;
         let lsn = self.write_images(upkeep, &images, &runs, &places).inspect_err(|_| {
             for &place in &places {
                 self.space.free(place);
@@ -238,5 +238,50 @@ impl Pool {
         }
         self.stats.images_moved.fetch_add(images.len() as u64, Relaxed);
         Ok(())
+    }
+}
+
+/// Brings `images`, and what is staged of them, in the order of their ids.
+fn sort_staged(staging: &mut [u8], page_bytes: usize, images: &mut [Image]) {
+    let mut from: Vec<usize> = (0..images.len()).collect();
+    from.sort_unstable_by_key(|&slot| images[slot].id);
+    for slot in 0..images.len() {
+        // What belongs here has been swapped away as often as a lower slot was filled from where it was.
+        let mut now = from[slot];
+        while now < slot {
+            now = from[now];
+        }
+        if now != slot {
+            images.swap(slot, now);
+            let (low, high) = staging.split_at_mut(now * page_bytes);
+            low[slot * page_bytes..(slot + 1) * page_bytes].swap_with_slice(&mut high[..page_bytes]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::SmallRng;
+    use rand::seq::SliceRandom;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
+
+    #[test]
+    fn staged_images_are_sorted_with_what_is_known_of_them() {
+        for seed in 0..100 {
+            let mut random = SmallRng::seed_from_u64(seed);
+            let mut ids: Vec<u8> = (0..random.random_range(0..40)).collect();
+            ids.shuffle(&mut random);
+            let mut staging: Vec<u8> = ids.iter().flat_map(|&id| [id; 8]).collect();
+            let image =
+                |&id: &u8| Image { id: PageId(u64::from(id)), lsn: Lsn(9), checksum: u32::from(id) + 1 };
+            let mut images: Vec<Image> = ids.iter().map(image).collect();
+            sort_staged(&mut staging, 8, &mut images);
+            for (slot, image) in images.iter().enumerate() {
+                assert_eq!((image.id, image.checksum), (PageId(slot as u64), slot as u32 + 1), "seed {seed}");
+                assert_eq!(staging[slot * 8..slot * 8 + 8], [slot as u8; 8], "seed {seed}");
+            }
+        }
     }
 }

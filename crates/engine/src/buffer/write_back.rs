@@ -6,8 +6,6 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use terrace_block::Write;
-
 use super::backoff::Backoff;
 use super::pool::Pool;
 use super::table::{Entry, Location};
@@ -180,20 +178,15 @@ impl Pool {
         // A mapping record whose flush failed may be durable: the places it names must stay what they are. And a database
         // that was closed may have another owner.
         self.check()?;
-        let mut writes = Vec::with_capacity(runs.len());
-        let mut staged = &upkeep.staging[..pages * self.page_bytes];
-        for run in runs {
-            let bytes = (run.pages as usize * self.page_bytes).min(staged.len());
-            let (now, later) = staged.split_at(bytes);
-            if !now.is_empty() {
-                writes.push(Write { offset: run.first * self.page_bytes as u64, bytes: now });
-            }
-            staged = later;
-        }
-        let file = self.device.name();
+        let mut slot = 0;
+        let written = runs.iter().try_for_each(|run| {
+            let count = (run.pages as usize).min(pages - slot);
+            self.write_pieces(upkeep, slot, run.first, count)?;
+            slot += count;
+            Ok(())
+        });
         let offset = runs.first().map(|run| run.first * self.page_bytes as u64);
-        let written =
-            self.device.write_batch(&writes).map_err(|source| Error::io("write", file, offset, source));
+        let written = written.map_err(|source| Error::io("write", self.device.name(), offset, source));
         written.inspect_err(|error| {
             if !matches!(error, Error::Full { .. }) {
                 // A device that loses writes cannot be trusted with the next ones (durability, rule 14).

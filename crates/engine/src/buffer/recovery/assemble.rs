@@ -88,6 +88,7 @@ impl Analysis<'_> {
                 stubborn: HashMap::new(),
                 frames_taken: 0,
                 cause: Cause::Checkpoint,
+                hurried: false,
                 backup: None,
             }),
             bell: Bell::default(),
