@@ -36,7 +36,7 @@ mod change;
 mod checkpoint;
 mod cleaner;
 mod create;
-pub(crate) mod frames;
+mod frames;
 mod guard;
 mod inspect;
 pub(crate) mod latch;

@@ -1,8 +1,10 @@
 //! For measuring alone: a copy of a tree whose inner nodes name the frames of their children, not their pages.
 //!
 //! It answers what a get would cost without a page table, as with pointers swizzled for good: same nodes, same search, same
-//! optimistic protocol, but a child is found at once where its parent says, and its state word lies beside its frame. To
-//! have no page table is to move nothing: the copy knows of no later change, and nothing of it is ever evicted.
+//! optimistic protocol, but a child is found at once where its parent says, and nothing has to be looked at before it. The
+//! state words are an array of their own, as dense as can be: lines beside the frames cost a miss more at each level, and made
+//! such a tree slower than the one with a page table. To have no page table is to move nothing: the copy knows of no
+//! later change, and nothing of it is ever evicted.
 
 use std::io;
 
@@ -11,7 +13,6 @@ use terrace_block::Region;
 use super::get::{Found, record_in};
 use super::node::{LEFTMOST, Node};
 use super::tree::{Seek, Tree, copy, retry};
-use crate::buffer::frames::HEADER_BYTES;
 use crate::buffer::latch::Latch;
 use crate::buffer::view::Racy;
 use crate::buffer::{Pool, Stop};
@@ -22,12 +23,14 @@ use crate::ids::PageId;
 #[derive(Debug)]
 pub(crate) struct RawTree {
     frames: Region,
-    /// A line for each frame, as the pool's frames have; the first word is the state.
-    headers: Region,
+    /// A state word for each frame.
+    states: Region,
     page_bytes: usize,
     used: usize,
 }
 
+/// Bytes of a state word.
+const STATE_BYTES: usize = 8;
 /// Memory comes in multiples of this.
 const GRANULE_BYTES: usize = 4096;
 /// The frame of the root.
@@ -50,8 +53,8 @@ impl RawTree {
             source,
         };
         let frames = memory(pages * page_bytes).map_err(failed)?;
-        let headers = memory(pages * HEADER_BYTES as usize).map_err(failed)?;
-        let mut raw = RawTree { frames, headers, page_bytes, used: 0 };
+        let states = memory(pages * STATE_BYTES).map_err(failed)?;
+        let mut raw = RawTree { frames, states, page_bytes, used: 0 };
         raw.add(pool, tree.root)?;
         Ok(raw)
     }
@@ -84,8 +87,8 @@ impl RawTree {
 
     #[inline(always)]
     fn latch(&self, frame: usize) -> Latch<'_> {
-        let start = frame * HEADER_BYTES as usize;
-        Latch(&self.headers.words(start..start + 8)[0])
+        let start = frame * STATE_BYTES;
+        Latch(&self.states.words(start..start + STATE_BYTES)[0])
     }
 
     /// The record of `key`.
