@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::store::page::{self, Kind};
 use crate::store::place::Mapped;
+use crate::store::space::Stream;
 
 /// Segments kept free, at least.
 const FREE_MIN: u64 = 4;
@@ -26,6 +27,17 @@ const FREE_SHARE: u64 = 32;
 const TRIES_MAX: u32 = 4;
 /// Segments emptied per round, at most.
 const SEGMENTS_PER_ROUND: u32 = 8;
+
+/// Why a segment was left alone, as long as it is the same images that are in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stubborn {
+    /// When it was filled, as `Space::victim` says it.
+    filled_at: u64,
+    /// Visits so far.
+    tries: u32,
+    /// What is in it cannot be read, and trying again will not help.
+    is_damaged: bool,
+}
 
 /// What is live in a segment.
 #[derive(Default)]
@@ -56,42 +68,59 @@ impl Pool {
         let wanted =
             pages.div_ceil(self.space.geometry().segment_pages) + super::write_back::SPARE_SEGMENTS + 1;
         for _ in 0..self.space.segments() * 2 {
-            if self.space.free_segments() >= wanted || !self.clean_one(upkeep)? {
+            if self.space.free_segments() >= wanted {
                 break;
+            }
+            if !self.clean_one(upkeep)? {
+                // Who latched pages there has long let go of them; better to look again than to say that there is no room.
+                let before = upkeep.stubborn.len();
+                upkeep.stubborn.retain(|_, stubborn| stubborn.is_damaged);
+                if upkeep.stubborn.len() == before {
+                    break;
+                }
             }
         }
         Ok(())
     }
 
-    /// Empties the segment with the least live in it. `false` if no segment is worth it.
+    /// Empties the segment that is worth it most. `false` if none is.
     fn clean_one(&self, upkeep: &mut Upkeep) -> Result<bool> {
         if self.in_memory {
             return Ok(false);
         }
         self.keep_log_for_upkeep(upkeep);
         let geometry = self.space.geometry();
-        let may_touch = |segment| upkeep.stubborn.get(&segment).is_none_or(|&tries| tries < TRIES_MAX);
-        let Some(victim) = self.space.victim(geometry.segment_pages - 1, may_touch) else { return Ok(false) };
+        let may_touch = |segment, filled_at| {
+            let stubborn = upkeep.stubborn.get(&segment).filter(|stubborn| stubborn.filled_at == filled_at);
+            stubborn.is_none_or(|stubborn| !stubborn.is_damaged && stubborn.tries < TRIES_MAX)
+        };
+        let Some((victim, filled_at)) = self.space.victim(geometry.segment_pages - 1, may_touch) else {
+            return Ok(false);
+        };
+        let before = upkeep.stubborn.remove(&victim).filter(|stubborn| stubborn.filled_at == filled_at);
+        let tries = before.map_or(0, |stubborn| stubborn.tries) + 1;
         match self.empty(upkeep, victim) {
-            Ok(()) if self.space.live_in(victim) == 0 => {
-                upkeep.stubborn.remove(&victim);
+            Ok(_) if self.space.live_in(victim) == 0 => {}
+            Ok(_) => {
+                upkeep.stubborn.insert(victim, Stubborn { filled_at, tries, is_damaged: false });
             }
-            Ok(()) => *upkeep.stubborn.entry(victim).or_default() += 1,
             // Damage to a page that nobody asked for must not stop those who ask for others. Whoever reads it, or
             // verifies, is told.
             Err(error @ (Error::Corrupt { .. } | Error::Io { operation: "read", .. })) => {
                 tracing::error!(%error, victim, "a segment cannot be emptied");
-                upkeep.stubborn.insert(victim, TRIES_MAX);
+                upkeep.stubborn.insert(victim, Stubborn { filled_at, tries, is_damaged: true });
             }
             Err(error) => return Err(error),
         }
         Ok(true)
     }
 
-    /// Moves everything that is live out of segment `victim`, but for pages latched just now.
-    fn empty(&self, upkeep: &mut Upkeep, victim: u64) -> Result<()> {
+    /// Moves everything that is live out of segment `victim`, but for pages latched just now. Returns how much was.
+    pub(super) fn empty(&self, upkeep: &mut Upkeep, victim: u64) -> Result<u64> {
         let geometry = self.space.geometry();
-        let live = self.live_in(upkeep, geometry.first_place(victim), geometry.segment_pages)?;
+        let mut live = self.live_in(upkeep, geometry.first_place(victim), geometry.segment_pages)?;
+        live.moved.sort_unstable();
+        live.dirty.sort_unstable();
         self.write_dirty_elsewhere(upkeep, &live.dirty)?;
         for batch in live.moved.chunks(self.staging_pages(upkeep)) {
             self.move_images(upkeep, batch)?;
@@ -107,7 +136,7 @@ impl Pool {
             }
             self.write_superblock(upkeep, Lsn(u64::MAX))?;
         }
-        Ok(())
+        Ok((live.dirty.len() + live.moved.len() + live.chunks.len() + live.blocks.len()) as u64)
     }
 
     /// Dirty pages need a new image anyway; those latched just now are moved by a later visit. Unlike write-back, the
@@ -116,7 +145,7 @@ impl Pool {
         // Write-back may have called for this, and goes on afterwards.
         let before = std::mem::replace(&mut upkeep.cause, Cause::Cleaner);
         let written = dirty.chunks(self.staging_pages(upkeep)).try_for_each(|batch| {
-            let runs = self.space.allocate_or_grow(batch.len() as u64, 0)?;
+            let runs = self.space.allocate_or_grow(batch.len() as u64, 0, Stream::Changed)?;
             self.write_claimed(upkeep, batch, &runs).map(drop)
         });
         upkeep.cause = before;
@@ -192,7 +221,7 @@ impl Pool {
 
     /// Copies images as they are to new places.
     fn move_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<()> {
-        let runs = self.space.allocate_or_grow(pages.len() as u64, 0)?;
+        let runs = self.space.allocate_or_grow(pages.len() as u64, 0, Stream::Moved)?;
         let places = places(&runs);
         let images = self.stage_images(upkeep, pages).inspect_err(|_| {
             for &place in &places {
