@@ -1,5 +1,7 @@
 //! Compaction: the file becomes shorter, nothing in it is lost, and others go on meanwhile.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -7,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use terrace::{Backup, Builder, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Table};
 use terrace_block::{CallKind, FaultPlan};
+
+use common::Stop;
 
 fn builder(directory: &Arc<MemoryDirectory>) -> Builder {
     let directory: Arc<MemoryDirectory> = Arc::clone(directory);
@@ -135,15 +139,6 @@ fn others_read_and_write_meanwhile() {
         assert!(table.get(key.to_be_bytes()).unwrap() == Some(value(key, round)), "key {key}");
     }
     assert_eq!(db.verify().unwrap().errors, []);
-}
-
-/// Ends the others when one of them has failed, or is done.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }
 
 /// The file grows and is cut all the time; a verification finds no damage, a backup is what was there, scans, reads of many
