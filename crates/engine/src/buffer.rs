@@ -11,6 +11,9 @@
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
 //! | `sweep.rs`      | replacement: finding frames                                          |
 //! | `queues.rs`     | replacement: which pages go first                                    |
+//! | `records.rs`    | hot records of pages that are away                                   |
+//! | `records/`      | its parts                                                            |
+//! | `recall.rs`     | what the pool does with them                                         |
 //! | `resize.rs`     | more frames, or fewer                                                |
 //! | `change.rs`     | logged changes, new pages, freed pages                               |
 //! | `upkeep.rs`     | the background work and its thread                                   |
@@ -45,6 +48,8 @@ mod inspect;
 mod latch;
 mod mapping;
 mod pool;
+mod recall;
+pub(crate) mod records;
 mod queues;
 mod recovery;
 #[cfg(test)]
@@ -66,6 +71,8 @@ pub(crate) use guard::ReadGuard;
 pub(crate) use guard::WriteGuard;
 pub use pool::Mode;
 pub(crate) use pool::{Pool, Stop};
+pub use records::RecordCache;
+pub(crate) use records::{BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME};
 pub(crate) use recovery::{Recovered, Redo, Undo};
 
 /// Bytes beside a frame, for the budget: its header, and its share of what replacement remembers.

@@ -76,6 +76,8 @@ mod pool_tests;
 #[cfg(test)]
 mod race_tests;
 #[cfg(test)]
+mod record_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tree_tests;
