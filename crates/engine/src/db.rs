@@ -43,6 +43,8 @@ pub(crate) mod named;
 pub(crate) mod open;
 pub(crate) mod overlay;
 pub(crate) mod range;
+#[cfg(feature = "raw-frames")]
+pub(crate) mod raw;
 pub(crate) mod read;
 pub(crate) mod repair;
 pub(crate) mod scan;
