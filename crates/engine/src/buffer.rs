@@ -48,9 +48,9 @@ mod inspect;
 pub(crate) mod latch;
 mod mapping;
 mod pool;
+mod queues;
 mod recall;
 pub(crate) mod records;
-mod queues;
 mod recovery;
 #[cfg(test)]
 pub(crate) mod replacement_tests;
@@ -71,8 +71,8 @@ pub(crate) use guard::ReadGuard;
 pub(crate) use guard::WriteGuard;
 pub use pool::Mode;
 pub(crate) use pool::{Pool, Stop};
+pub(crate) use records::BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME;
 pub use records::RecordCache;
-pub(crate) use records::{BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME};
 pub(crate) use recovery::{Recovered, Redo, Undo};
 
 /// Bytes beside a frame, for the budget: its header, and its share of what replacement remembers.

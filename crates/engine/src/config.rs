@@ -33,7 +33,9 @@ use std::time::Duration;
 
 use terrace_block::Directory;
 
-use crate::buffer::{BATCH_PAGES_MAX, BATCHES_MAX, FRAME_HEADER_BYTES, Mode, RECORD_BYTES_PER_FRAME, RecordCache};
+use crate::buffer::{
+    BATCH_PAGES_MAX, BATCHES_MAX, FRAME_HEADER_BYTES, Mode, RECORD_BYTES_PER_FRAME, RecordCache,
+};
 use crate::db::Db;
 use crate::error::{Error, Result};
 
@@ -424,7 +426,10 @@ mod tests {
     fn an_absurd_share_of_old_versions_is_refused() {
         for bytes in [64 << 20, u64::MAX - 1, u64::MAX] {
             assert!(
-                matches!(Split::new(64 << 20, Some(bytes), RecordCache::Auto, 4096, 1000), Err(Error::Config(_))),
+                matches!(
+                    Split::new(64 << 20, Some(bytes), RecordCache::Auto, 4096, 1000),
+                    Err(Error::Config(_))
+                ),
                 "{bytes}"
             );
         }

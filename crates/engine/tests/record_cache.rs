@@ -189,7 +189,8 @@ fn a_key_that_is_not_there_is_known_not_to_be() {
     (0..60_000).for_each(|number| table.put(key(number * 2), [7; 100]).unwrap());
     let absent = || (0..50).for_each(|number| assert_eq!(table.get(key(number * 2001 | 1)).unwrap(), None));
     let others = |from: u32| {
-        (0..3000).for_each(|number| drop(table.get(key((from + number * 17) % 60_000 * 2)).unwrap().unwrap()));
+        (0..3000)
+            .for_each(|number| drop(table.get(key((from + number * 17) % 60_000 * 2)).unwrap().unwrap()));
     };
     absent();
     others(0);

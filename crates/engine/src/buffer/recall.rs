@@ -19,7 +19,10 @@ impl Pool {
         // This load is the moment. The page may move at once, but an incarnation that is still the record's was not moved
         // on since the record was copied, so the image in that place was the same all the time.
         let Location::Store(mapped) = self.table.entry(id)?.location() else { return None };
-        self.records.find(&self.frames, self.source(id, mapped), key)
+        let record = self.records.find(&self.frames, self.source(id, mapped), key)?;
+        #[cfg(test)]
+        super::replacement_tests::touch(id);
+        Some(record)
     }
 
     /// Takes in what a get found in `leaf`, which it had to wait for. The caller holds no latch.

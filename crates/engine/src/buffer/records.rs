@@ -61,7 +61,7 @@ use crate::threads::{Padded, Tally};
 /// Words in front of a record's key.
 const HEADER_WORDS: u64 = 4;
 /// Records may take this share of a page, key and header included.
-const RECORD_SHARE: usize = 4;
+const RECORD_SHARE: usize = 2;
 /// A segment is about this long.
 const SEGMENT_BYTES: usize = 32 << 10;
 /// One frame of the index for so many others, at most.

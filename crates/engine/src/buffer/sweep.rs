@@ -151,7 +151,8 @@ impl Pool {
 
     /// Looks at frames until a batch of them is free, or each was looked at as often as it may be spared.
     fn sweep(&self, free: &mut FreeFrames) {
-        let (goal, probation_goal) = (self.sweep_goal(), probation_goal(free.limit.saturating_sub(self.records.held())));
+        let (goal, probation_goal) =
+            (self.sweep_goal(), probation_goal(free.limit.saturating_sub(self.records.held())));
         let (mut washed, mut passed) = (true, 0);
         for _ in 0..u64::from(self.frames.count()) * LOOKS_MAX {
             let queues = &free.queues;

@@ -208,9 +208,7 @@ impl<'a> Writer<'a> {
             return;
         };
         let words = self.words();
-        for (place, word) in
-            [source.page.0, source.mapped.0, shape.0, timestamp.0].into_iter().enumerate()
-        {
+        for (place, word) in [source.page.0, source.mapped.0, shape.0, timestamp.0].into_iter().enumerate() {
             words.set(address + place as u64, &word.to_le_bytes());
         }
         words.set(address + HEADER_WORDS, key);
@@ -317,9 +315,7 @@ impl<'a> Writer<'a> {
     /// `wanted` frames that hold nothing, or none.
     fn take_frames(&self, wanted: u32) -> Option<Vec<u32>> {
         let mut frames = Vec::with_capacity(wanted as usize);
-        while frames.len() < wanted as usize
-            && self.pool.try_take_frames(wanted as usize, &mut frames)
-        {}
+        while frames.len() < wanted as usize && self.pool.try_take_frames(wanted as usize, &mut frames) {}
         if frames.len() < wanted as usize {
             frames.into_iter().for_each(|frame| self.pool.give_frame(frame));
             return None;
@@ -511,8 +507,13 @@ impl<'a> Writer<'a> {
         self.index().clear();
         self.log.entries = 0;
         self.move_on();
-        let queued: Vec<u32> =
-            self.log.queues.iter_mut().flat_map(|queue| queue.drain(..)).map(|segment| segment.number).collect();
+        let queued: Vec<u32> = self
+            .log
+            .queues
+            .iter_mut()
+            .flat_map(|queue| queue.drain(..))
+            .map(|segment| segment.number)
+            .collect();
         let idle = std::mem::take(&mut self.log.idle);
         queued.into_iter().chain(idle).for_each(|number| self.drop_segment(number));
         let index = self.records.index_frames.swap(0, Relaxed);

@@ -188,7 +188,10 @@ fn threads_find_whole_records_while_others_come_and_go() {
                 let mut random = SmallRng::seed_from_u64(100 + thread);
                 while !done.load(Relaxed) {
                     let (page, image) = (1 + random.random_range(0..2u64), random.random_range(0..3u64));
-                    found.fetch_add(is_there(pool, page, random.random_range(0..300u64), image).into(), Relaxed);
+                    found.fetch_add(
+                        is_there(pool, page, random.random_range(0..300u64), image).into(),
+                        Relaxed,
+                    );
                 }
             });
         }

@@ -65,9 +65,8 @@ impl Analysis<'_> {
         let frame_bytes = u64::from(options.frames) * self.page_bytes as u64;
         let frames =
             Frames::new(options.frames, options.frames_max, self.page_bytes).map_err(memory(frame_bytes))?;
-        let records =
-            Records::new(options.record_cache, self.page_bytes, options.frames, options.frames_max)
-                .map_err(memory(0))?;
+        let records = Records::new(options.record_cache, self.page_bytes, options.frames, options.frames_max)
+            .map_err(memory(0))?;
         let staging_bytes = options.staging_bytes.next_multiple_of(self.page_bytes);
         let staging = AlignedBuffer::try_zeroed(staging_bytes).map_err(memory(staging_bytes as u64))?;
         let absorbed = wal.tail();
