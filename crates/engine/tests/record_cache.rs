@@ -187,7 +187,7 @@ fn a_key_that_is_not_there_is_known_not_to_be() {
     let db = open(Mode::Inline, RecordCache::Percent(50));
     let table = db.create_table("t").unwrap();
     (0..60_000).for_each(|number| table.put(key(number * 2), [7; 100]).unwrap());
-    let absent = || (0..50).for_each(|number| assert_eq!(table.get(key(number * 2001 | 1)).unwrap(), None));
+    let absent = || (0..50).for_each(|number| assert_eq!(table.get(key((number * 2001) | 1)).unwrap(), None));
     let others = |from: u32| {
         (0..3000)
             .for_each(|number| drop(table.get(key((from + number * 17) % 60_000 * 2)).unwrap().unwrap()));
@@ -199,9 +199,9 @@ fn a_key_that_is_not_there_is_known_not_to_be() {
     let (hits, faults) = (db.stats().records.hits, db.stats().faults);
     absent();
     assert!(db.stats().records.hits - hits >= 40 && db.stats().faults - faults <= 10, "{:?}", db.stats());
-    (0..50).for_each(|number| table.put(key(number * 2001 | 1), "now it is").unwrap());
+    (0..50).for_each(|number| table.put(key((number * 2001) | 1), "now it is").unwrap());
     others(9);
-    let now = |number: u32| assert_eq!(table.get(key(number * 2001 | 1)).unwrap().unwrap(), b"now it is");
+    let now = |number: u32| assert_eq!(table.get(key((number * 2001) | 1)).unwrap().unwrap(), b"now it is");
     (0..50).for_each(now);
 }
 

@@ -33,6 +33,8 @@ const SEGMENTS_MIN: u32 = 2;
 const SLOTS_PER_RECORDS: (u64, u64) = (3, 2);
 /// What a record is taken to be long before there were any, in words.
 const RECORD_WORDS_FIRST: u64 = 32;
+/// The mean follows the last so many records.
+const WORD_PARTS: u64 = 1024;
 /// Segments given back at a time.
 const GIVE_BACK: usize = 4;
 
@@ -90,7 +92,7 @@ pub(super) struct Log {
     ghost: Ghost,
     /// Slots in use.
     entries: u64,
-    /// Words that a record takes, about, times sixteen.
+    /// Words that a record takes, about, in parts of [`WORD_PARTS`].
     record_words: u64,
     counts: Counts,
     /// Of those that outlive a segment; kept to be used again.
@@ -106,7 +108,7 @@ impl Log {
             absent: (0..segments_max).rev().collect(),
             ghost: Ghost::new(ghost),
             entries: 0,
-            record_words: RECORD_WORDS_FIRST * 16,
+            record_words: RECORD_WORDS_FIRST * WORD_PARTS,
             counts: Counts::default(),
             survivors: Vec::new(),
             bytes: Vec::new(),
@@ -184,11 +186,12 @@ impl<'a> Writer<'a> {
     fn insert(&mut self, source: Source, key: &[u8], timestamp: Timestamp, value: Option<&[u8]>) {
         let (hash, count) = (hash(source.page, key), self.pool.frames.count());
         let shape = Shape::new(source.incarnation, key.len(), value.map(<[u8]>::len));
-        self.log.record_words = (self.log.record_words * 15 + shape.words() * 16) / 16;
+        self.log.record_words =
+            (self.log.record_words * (WORD_PARTS - 1) + shape.words() * WORD_PARTS) / WORD_PARTS;
         let ghost = ghost_hash(hash, source.mapped.0, source.incarnation);
         let missed = self.log.ghost.forget(ghost);
         if let Some(since) = missed {
-            let record_bytes = self.log.record_words as usize / 2;
+            let record_bytes = (self.log.record_words * 8 / WORD_PARTS) as usize;
             let known = self.log.ghost.entries();
             self.records.share.record_missed(count, since, known, (record_bytes, self.records.page_bytes));
         }
@@ -334,7 +337,7 @@ impl<'a> Writer<'a> {
 
     /// Frames that an index for `segments` segments should have.
     fn index_frames_for(&self, segments: u64) -> u32 {
-        let records = segments * self.segment_words() * 16 / self.log.record_words.max(16);
+        let records = segments * self.segment_words() * WORD_PARTS / self.log.record_words.max(WORD_PARTS);
         let slots = records * SLOTS_PER_RECORDS.0 / SLOTS_PER_RECORDS.1;
         let each = self.records.page_bytes as u64 / 8;
         (slots.div_ceil(each) as u32).clamp(1, self.records.index_frames_max)

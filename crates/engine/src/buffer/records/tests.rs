@@ -64,7 +64,7 @@ fn key(number: u64) -> Vec<u8> {
 fn value(page: u64, number: u64, image: u64) -> Option<Vec<u8>> {
     let length = (number * 131 + image * 17) % 900;
     let own = page << 40 | number << 20 | image;
-    (number % 7 > 0).then(|| own.to_le_bytes().into_iter().cycle().take(length as usize).collect())
+    (!number.is_multiple_of(7)).then(|| own.to_le_bytes().into_iter().cycle().take(length as usize).collect())
 }
 
 fn put(pool: &Pool, page: u64, number: u64, image: u64) {
