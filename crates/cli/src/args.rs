@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use terrace::RecordCache;
 
 use crate::peers;
 use crate::store::{Durability, Settings};
@@ -93,6 +94,9 @@ pub struct TierArgs {
     /// How long the log may grow before pages are written out
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub log_max: Option<u64>,
+    /// Share of the frames that records without their pages get, in a hundred; by default as many as make misses fewest
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=i64::from(RecordCache::PERCENT_MAX)))]
+    pub record_cache: Option<u8>,
     /// Whether a commit waits for the disk
     #[arg(long, value_enum, default_value_t)]
     pub durability: Durability,
@@ -109,6 +113,7 @@ impl TierArgs {
             dram_bytes: self.dram,
             page_bytes: self.page_size,
             log_bytes_max: self.log_max,
+            record_cache_percent: self.record_cache,
             durability: self.durability,
             seed: self.seed,
             create: false,
@@ -469,7 +474,8 @@ mod tests {
     fn bench_flags_of_the_interface() {
         let args = ycsb(
             "--workload rw:80 --records 5 --value-size 100 --distribution zipfian:0.3 --threads 2 --seconds 1500ms \
-             --warmup 1 --seed 9 --dram 64MiB --store /x --page-size 16KiB --log-max 1GiB --durability buffered --json",
+             --warmup 1 --seed 9 --dram 64MiB --store /x --page-size 16KiB --log-max 1GiB --record-cache 40 \
+             --durability buffered --json",
         )
         .unwrap();
         assert_eq!((args.records, args.value_size, args.threads), (5, 100, 2));
@@ -478,7 +484,7 @@ mod tests {
         let settings = args.tiers.settings(args.store.clone());
         assert_eq!(settings.dram_bytes, Some(64 << 20));
         assert_eq!(settings.page_bytes, Some(16384));
-        assert_eq!(settings.log_bytes_max, Some(1 << 30));
+        assert_eq!((settings.log_bytes_max, settings.record_cache_percent), (Some(1 << 30), Some(40)));
         assert_eq!((settings.durability, settings.seed), (Durability::Buffered, 9));
         assert!(args.output.json);
     }
@@ -496,6 +502,7 @@ mod tests {
     fn nonsense_is_refused_by_flag() {
         for (flags, named) in [
             ("--dram 64MB", "--dram"),
+            ("--record-cache 81", "--record-cache"),
             ("--page-size 5KiB", "--page-size"),
             ("--workload z", "--workload"),
             ("--distribution zipfian:2", "--distribution"),

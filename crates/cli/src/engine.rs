@@ -9,7 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace::{
-    Backup, Builder, Db, Error, MemoryDirectory, Stats, Table, TableStats, Transaction, WriteBatch,
+    Backup, Builder, Db, Error, MemoryDirectory, RecordCache, Stats, Table, TableStats, Transaction,
+    WriteBatch,
 };
 
 use crate::failure::{Failure, Outcome};
@@ -59,6 +60,11 @@ pub(crate) fn with_sizes(mut builder: Builder, settings: &Settings) -> Builder {
     if let Some(bytes) = settings.log_bytes_max {
         builder = builder.log_max(bytes);
     }
+    builder = match settings.record_cache_percent {
+        None => builder,
+        Some(0) => builder.record_cache(RecordCache::Off),
+        Some(percent) => builder.record_cache(RecordCache::Percent(percent)),
+    };
     builder
 }
 

@@ -113,6 +113,8 @@ pub struct Settings {
     pub page_bytes: Option<u64>,
     /// How long the log may grow.
     pub log_bytes_max: Option<u64>,
+    /// Frames in a hundred for records without their pages; none leaves it to the engine.
+    pub record_cache_percent: Option<u8>,
     /// Whether commits wait for the disk.
     pub durability: Durability,
     /// Seed of every random choice.

@@ -11,6 +11,9 @@
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
 //! | `sweep.rs`      | replacement: finding frames                                          |
 //! | `queues.rs`     | replacement: which pages go first                                    |
+//! | `records.rs`    | hot records of pages that are away                                   |
+//! | `records/`      | its parts                                                            |
+//! | `recall.rs`     | what the pool does with them                                         |
 //! | `resize.rs`     | more frames, or fewer                                                |
 //! | `change.rs`     | logged changes, new pages, freed pages                               |
 //! | `upkeep.rs`     | the background work and its thread                                   |
@@ -47,6 +50,8 @@ pub(crate) mod latch;
 mod mapping;
 mod pool;
 mod queues;
+mod recall;
+pub(crate) mod records;
 mod recovery;
 #[cfg(test)]
 pub(crate) mod replacement_tests;
@@ -68,6 +73,8 @@ pub(crate) use guard::ReadGuard;
 pub(crate) use guard::WriteGuard;
 pub use pool::Mode;
 pub(crate) use pool::{Pool, Stop};
+pub(crate) use records::BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME;
+pub use records::RecordCache;
 pub(crate) use recovery::{Recovered, Redo, Undo};
 
 /// Bytes beside a frame, for the budget: its header, and its share of what replacement remembers.

@@ -33,7 +33,9 @@ use std::time::Duration;
 
 use terrace_block::Directory;
 
-use crate::buffer::{BATCH_PAGES_MAX, BATCHES_MAX, FRAME_HEADER_BYTES, Mode};
+use crate::buffer::{
+    BATCH_PAGES_MAX, BATCHES_MAX, FRAME_HEADER_BYTES, Mode, RECORD_BYTES_PER_FRAME, RecordCache,
+};
 use crate::db::Db;
 use crate::error::{Error, Result};
 
@@ -92,6 +94,7 @@ pub struct Builder {
     pub(crate) durability: Durability,
     pub(crate) snapshot_age_max: Duration,
     pub(crate) old_version_bytes_max: Option<u64>,
+    pub(crate) record_cache: RecordCache,
     pub(crate) mode: Mode,
     pub(crate) seed: u64,
     pub(crate) directory: Option<Arc<dyn Directory>>,
@@ -109,6 +112,7 @@ impl Default for Builder {
             durability: Durability::Sync,
             snapshot_age_max: Duration::from_secs(3600),
             old_version_bytes_max: None,
+            record_cache: RecordCache::Auto,
             mode: Mode::Background,
             seed: 0,
             directory: None,
@@ -175,6 +179,13 @@ impl Builder {
     /// of the budget.
     pub fn old_version_bytes_max(mut self, bytes: u64) -> Self {
         self.old_version_bytes_max = Some(bytes);
+        self
+    }
+
+    /// How much of the memory may go to records that are read often while others of their pages are not, in place of
+    /// pages. Default: [`RecordCache::Auto`].
+    pub fn record_cache(mut self, share: RecordCache) -> Self {
+        self.record_cache = share;
         self
     }
 
@@ -277,6 +288,8 @@ pub(crate) struct Split {
     pub(crate) clock_window: usize,
     /// What a writer would write, of a database opened read-only.
     pub(crate) overlay: u64,
+    /// What the record cache keeps beside each frame.
+    pub(crate) beside_frame: u64,
     pub(crate) frames: u32,
 }
 
@@ -302,7 +315,13 @@ const LOG_BUFFER_PAGES_MIN: u64 = 32;
 
 impl Split {
     /// Splits `total` bytes for a database with pages of `page_bytes` and a page file of `file_pages` of them.
-    pub(crate) fn new(total: u64, versions: Option<u64>, page_bytes: u64, file_pages: u64) -> Result<Split> {
+    pub(crate) fn new(
+        total: u64,
+        versions: Option<u64>,
+        records: RecordCache,
+        page_bytes: u64,
+        file_pages: u64,
+    ) -> Result<Split> {
         let log_buffer = (total / 32).min(crate::wal::BUFFER_BYTES_MAX);
         let log_buffer = log_buffer.max(LOG_BUFFER_PAGES_MIN * page_bytes).next_power_of_two();
         let staging = (total / 64).clamp(8 * page_bytes, (2 << 20).max(8 * page_bytes));
@@ -322,6 +341,7 @@ impl Split {
             lock_slots,
             clock_window,
             overlay: 0,
+            beside_frame: if records == RecordCache::Off { 0 } else { RECORD_BYTES_PER_FRAME },
             frames: 0,
         };
         split.with_frames(page_bytes, file_pages)
@@ -356,17 +376,19 @@ impl Split {
             lock_slots,
             clock_window,
             overlay,
+            beside_frame,
             ..
         } = self;
+        let frame_bytes = page_bytes + FRAME_HEADER_BYTES + beside_frame;
         let page_table = (total / 48).max(file_pages * 18);
         let log_memory = crate::wal::Wal::memory_bytes(log_buffer);
         let fixed = (log_memory + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)
             .saturating_add((READ_BUFFER_PAGES + batch_pages as u64) * page_bytes + page_table)
             .saturating_add(versions)
             .saturating_add(overlay);
-        let frames = total.saturating_sub(fixed) / (page_bytes + FRAME_HEADER_BYTES);
+        let frames = total.saturating_sub(fixed) / frame_bytes;
         if frames < FRAMES_MIN {
-            let least = fixed.saturating_add(FRAMES_MIN * (page_bytes + FRAME_HEADER_BYTES));
+            let least = fixed.saturating_add(FRAMES_MIN * frame_bytes);
             let least = least.checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX);
             return Err(Error::Config(format!(
                 "dram of {total} bytes leaves room for {frames} frames of {page_bytes} bytes, {FRAMES_MIN} are \
@@ -404,7 +426,10 @@ mod tests {
     fn an_absurd_share_of_old_versions_is_refused() {
         for bytes in [64 << 20, u64::MAX - 1, u64::MAX] {
             assert!(
-                matches!(Split::new(64 << 20, Some(bytes), 4096, 1000), Err(Error::Config(_))),
+                matches!(
+                    Split::new(64 << 20, Some(bytes), RecordCache::Auto, 4096, 1000),
+                    Err(Error::Config(_))
+                ),
                 "{bytes}"
             );
         }
@@ -414,7 +439,7 @@ mod tests {
     fn the_parts_do_not_exceed_the_whole() {
         for total in [1 << 20, 3 << 20, 8 << 20, 64 << 20, 1 << 30, 64 << 30] {
             for page_bytes in [4096, 16384, 65536u64] {
-                let Ok(split) = Split::new(total, None, page_bytes, 1000) else {
+                let Ok(split) = Split::new(total, None, RecordCache::Auto, page_bytes, 1000) else {
                     assert!(
                         total < 8 << 20 && page_bytes > 4096,
                         "{total} bytes are enough for {page_bytes}"
@@ -431,7 +456,7 @@ mod tests {
 
     #[test]
     fn another_budget_changes_frames_and_old_versions_only() {
-        let first = Split::new(64 << 20, None, 4096, 1000).unwrap();
+        let first = Split::new(64 << 20, None, RecordCache::Auto, 4096, 1000).unwrap();
         assert_eq!(first.resized(64 << 20, first.versions, 4096, 1000).unwrap(), first);
         let large = first.resized(1 << 30, 64 << 20, 4096, 1000).unwrap();
         assert_eq!(
@@ -446,9 +471,9 @@ mod tests {
 
     #[test]
     fn a_budget_too_small_says_what_would_do() {
-        let error = Split::new(1 << 20, None, 65536, 0).unwrap_err().to_string();
+        let error = Split::new(1 << 20, None, RecordCache::Auto, 65536, 0).unwrap_err().to_string();
         assert!(error.contains("frames") && error.contains("give it about"), "{error}");
-        assert!(Split::new(64 << 20, Some(u64::MAX), 4096, 0).is_err());
+        assert!(Split::new(64 << 20, Some(u64::MAX), RecordCache::Auto, 4096, 0).is_err());
         assert!(Builder::default().dram(1000).dram_bytes().unwrap_err().to_string().contains("1 MiB"));
         assert!(Builder::default().page_size(5000).new_layout().is_err());
         assert!(Builder::default().log_max(5000).new_layout().is_err());

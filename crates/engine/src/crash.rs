@@ -33,7 +33,7 @@ pub(crate) use meanwhile::{in_flight, play};
 
 use terrace_block::{Directory, OpenMode, SimulatedDisk};
 
-use crate::buffer::{Files, Layout, Mode, Pool, PoolOptions};
+use crate::buffer::{Files, Layout, Mode, Pool, PoolOptions, RecordCache};
 
 /// The sizes of one run: small ones, so that everything wraps, fills and is used again.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +69,7 @@ impl Sizes {
             staging_bytes: self.staging_pages * PAGE_BYTES,
             batch_pages: 8,
             pages_max: 1024,
+            record_cache: RecordCache::Auto,
             store_bytes_max: self.store_segments * SEGMENT_PAGES * PAGE_BYTES as u64,
             mode: Mode::Inline,
             in_memory: false,

@@ -81,6 +81,8 @@ mod race_tests;
 #[cfg(test)]
 mod read_leaf_tests;
 #[cfg(test)]
+mod record_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod tree_tests;

@@ -51,7 +51,7 @@ mod threads;
 mod txn;
 mod wal;
 
-pub use buffer::Mode;
+pub use buffer::{Mode, RecordCache};
 pub use config::{Builder, Durability, MIN_DRAM_BYTES, MIN_LOG_BYTES};
 pub use db::Db;
 pub use db::backup::{Backup, BackupReport};
@@ -70,8 +70,8 @@ pub use db::transaction::{Savepoint, Transaction};
 pub use error::{Error, Result};
 pub use ids::{Lsn, PageId, TableId, Timestamp};
 pub use stats::{
-    Bucket, Bypasses, Damage, GivenUp, Latency, Retries, Stalls, Stats, Sweeps, TableStats, VerifyReport,
-    WriteBacks,
+    Bucket, Bypasses, CachedRecords, Damage, GivenUp, Latency, Retries, Stalls, Stats, Sweeps, TableStats,
+    VerifyReport, WriteBacks,
 };
 pub use terrace_block::{Directory, FileDirectory, MemoryDirectory, SimulatedDisk};
 

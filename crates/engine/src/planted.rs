@@ -73,11 +73,17 @@ pub enum Bug {
     RenewalUntold,
     /// Values and tables change hands without a verification that runs being told.
     PassingUntold,
+    /// A cached record counts whatever image of its page it was copied from.
+    RecordOfOtherImage,
+    /// A cached record counts though its memory became something else while it was copied.
+    RecordOfReusedMemory,
+    /// A cached record counts though its page was another tree's by the time it was looked up.
+    RecordOfLeftPage,
 }
 
 impl Bug {
     /// Every planted bug, in the order of the list in docs/testing.md.
-    pub const ALL: [Bug; 33] = [
+    pub const ALL: [Bug; 36] = [
         Bug::SkipLogSync,
         Bug::SkipStoreSync,
         Bug::AcknowledgeBeforeFlush,
@@ -111,6 +117,9 @@ impl Bug {
         Bug::BackupReadsFreedPlaces,
         Bug::RenewalUntold,
         Bug::PassingUntold,
+        Bug::RecordOfOtherImage,
+        Bug::RecordOfReusedMemory,
+        Bug::RecordOfLeftPage,
     ];
 }
 

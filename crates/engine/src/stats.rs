@@ -79,6 +79,8 @@ pub struct Stats {
     pub evictions: u64,
     /// What the sweep for free frames did with the pages it came by.
     pub sweeps: Sweeps,
+    /// Records that are cached without their pages.
+    pub records: CachedRecords,
     /// How often somebody had to wait, by what for.
     pub stalls: Stalls,
     /// How often a search or change of a tree was begun again, by why.
@@ -149,6 +151,39 @@ pub struct Stats {
     pub changes_redone: u64,
     /// Transactions that recovery took back then.
     pub losers_undone: u64,
+}
+
+/// Records that are cached without their pages ([`crate::Builder::record_cache`]): how many now, and what became of others
+/// since the database was opened.
+///
+/// ```
+/// use terrace::{Db, MemoryDirectory};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+/// db.create_table("t")?.put("k", "v")?;
+/// assert_eq!(db.stats().records, terrace::CachedRecords::default(), "everything is in memory with its page");
+/// # Ok::<(), terrace::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct CachedRecords {
+    /// Records, those included that are of older images of their pages.
+    pub entries: u64,
+    /// Bytes of the frames they take, which are part of `frame_bytes`.
+    pub bytes: u64,
+    /// Reads they answered, each of which would have been a read of the page file.
+    pub hits: u64,
+    /// Reads they could not answer because the page had changed since.
+    pub stale: u64,
+    /// Records taken in.
+    pub inserted: u64,
+    /// Those of them that took the place of one of an older image of the page.
+    pub replaced: u64,
+    /// Records dropped to make room for others.
+    pub evicted: u64,
+    /// Records dropped because others had the same slots.
+    pub crowded: u64,
 }
 
 /// A table, as [`crate::Db::table_stats`] tells of it.
@@ -288,6 +323,7 @@ impl Stats {
             ahead_unused: counted.ahead_unused.load(Relaxed),
             evictions: counted.evictions.load(Relaxed),
             sweeps: counted.sweeps(),
+            records: pool.records.stats(),
             stalls,
             retries: counted.retries(),
             bypasses: counted.bypasses(),

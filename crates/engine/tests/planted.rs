@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use terrace::planted::{Bug, plant};
-use terrace::{Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Transaction};
+use terrace::{Db, Durability, Error, MemoryDirectory, Mode, RecordCache, SimulatedDisk, Transaction};
 
 fn open(disk: &SimulatedDisk) -> Result<Db, String> {
     let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
@@ -157,4 +157,35 @@ fn catches_no_range_check() {
     plant(None);
     println!("{:?}", outcome.expect_err("the bug was not noticed"));
     phantoms(None, 20).expect("the same passes without the bug");
+}
+
+#[test]
+fn catches_record_of_other_image() {
+    caught(Bug::RecordOfOtherImage, || {
+        let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).seed(1);
+        let builder = builder.mode(Mode::Inline).durability(Durability::Buffered);
+        let db = builder.record_cache(RecordCache::Percent(50)).open("").map_err(text)?;
+        let table = db.create_table("t").map_err(text)?;
+        let key = |number: u32| (number * 37 % 30_000).to_be_bytes();
+        for number in 0..30_000 {
+            table.put(key(number), [1; 100]).map_err(text)?;
+        }
+        for round in 1..4u8 {
+            for number in 0..6_000 {
+                table.get(key(number % 300 * 3)).map_err(text)?;
+                table.get(key(number * 5)).map_err(text)?;
+            }
+            for number in 0..100 {
+                table.put(key(number * 3), [round; 100]).map_err(text)?;
+            }
+            for number in 10_000..20_000 {
+                table.get(key(number)).map_err(text)?;
+            }
+            for number in 0..100 {
+                let found = table.get(key(number * 3)).map_err(text)?;
+                expect(found == Some(vec![round; 100]), "a record as it was before it was changed")?;
+            }
+        }
+        Ok(())
+    });
 }

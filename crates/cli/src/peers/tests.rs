@@ -16,6 +16,7 @@ fn settings(store: Option<&Path>) -> Settings {
         dram_bytes: Some(32 << 20),
         page_bytes: None,
         log_bytes_max: None,
+        record_cache_percent: None,
         durability: Durability::Buffered,
         seed: 1,
         create: true,

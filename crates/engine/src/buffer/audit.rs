@@ -76,9 +76,12 @@ impl Pool {
         if u64::from(queued) != in_frames {
             faults.push(format!("{in_frames} frames are used and {queued} are in a queue"));
         }
-        if idle + in_frames != u64::from(self.frames.count()) {
-            faults
-                .push(format!("{idle} frames are free and {in_frames} are used, of {}", self.frames.count()));
+        let records = u64::from(self.records.held());
+        if idle + in_frames + records != u64::from(self.frames.count()) {
+            let count = self.frames.count();
+            faults.push(format!(
+                "{idle} frames are free, {in_frames} are pages' and {records} are records', of {count}"
+            ));
         }
         faults
     }

@@ -133,7 +133,7 @@ impl Drop for InFlight<'_> {
 impl Pool {
     /// The most pages that one batch can bring in.
     pub(crate) fn batch_pages(&self) -> usize {
-        self.batches.pages.min(self.frames.count() as usize / FRAMES_SHARE)
+        self.batches.pages.min(self.page_frames() as usize / FRAMES_SHARE)
     }
 
     /// Pages brought in from the store so far. Moves only when somebody misses a page.
@@ -208,7 +208,8 @@ impl Pool {
         coming.sort_unstable_by_key(|page| page.place);
         {
             let mut free = self.free.lock();
-            coming.iter().for_each(|page| free.queues.enter(&self.frames, page.frame, page.id));
+            let known = coming.iter().filter(|page| free.queues.enter(&self.frames, page.frame, page.id));
+            known.for_each(|_| self.records.page_missed(self.frames.count()));
         }
         let buffer = &mut lent.buffer.as_mut().expect("lent until dropped")[..coming.len() * self.page_bytes];
         let reads = self.read_runs(&coming, buffer);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use terrace_block::BlockDevice;
 
 use super::pool::{Mode, Pool};
+use super::records::RecordCache;
 use crate::error::{Error, Result};
 use crate::ids::Timestamp;
 use crate::store::space::{Geometry as SpaceGeometry, SEGMENTS_MIN};
@@ -40,6 +41,7 @@ pub(crate) struct PoolOptions {
     pub(crate) batch_pages: usize,
     pub(crate) pages_max: u64,
     pub(crate) store_bytes_max: u64,
+    pub(crate) record_cache: RecordCache,
     pub(crate) mode: Mode,
     /// Whether the files are written in memory only, where emptying segments gains nothing.
     pub(crate) in_memory: bool,

@@ -3,6 +3,7 @@
 use super::frames::Header;
 use super::latch::Word;
 use super::pool::{Pool, Stop};
+use super::records::Source;
 use super::table::{Entry, Location};
 use super::view::{Racy, View};
 use crate::ids::{Lsn, PageId};
@@ -50,6 +51,20 @@ impl<'p> ReadGuard<'p> {
     #[inline]
     pub(crate) fn validate(&self) -> Result<(), Stop> {
         if self.entry.latch().validate(self.seen) { Ok(()) } else { Err(self.pool.changed()) }
+    }
+
+    /// The image in the store that holds what was read, if there is one: the page is at the version seen, and clean. Under
+    /// the latch for a moment, so that neither can change.
+    pub(super) fn source(&self) -> Option<Source> {
+        let latch = self.entry.latch();
+        if !latch.try_exclusive(self.seen) {
+            return None;
+        }
+        let (now, mapped) = (latch.load(), self.pool.frames.header(self.frame).mapped());
+        let is_image = !now.is_dirty() && !now.is_claimed() && mapped.place().is_some();
+        let source = is_image.then(|| self.pool.source(self.id, mapped));
+        latch.release_unchanged();
+        source
     }
 
     /// Latches the page exclusively, if it is still at the version seen.

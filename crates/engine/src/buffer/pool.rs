@@ -6,7 +6,7 @@
 //! changes several pages faults all of them in, latches them without waiting, and on refusal gives up everything and
 //! starts again. That rule is what makes waiting for frames and log space free of deadlocks.
 //!
-//! Lock order: resizing, upkeep, page latch, events, free frames, page ids, segments of the space.
+//! Lock order: resizing, upkeep, page latch, events, cached records, free frames, page ids, segments of the space.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use super::census::CensusPlace;
 use super::frames::Frames;
 use super::guard::{ReadGuard, WriteGuard};
 use super::latch::Word;
+use super::records::Records;
 use super::stats::PoolStats;
 use super::sweep::FreeFrames;
 use super::table::{Entry, Location, PageTable};
@@ -86,6 +87,8 @@ pub(crate) struct Pool {
     pub(super) wal: Arc<Wal>,
     pub(super) page_bytes: usize,
     pub(super) log_capacity: u64,
+    /// Records of pages that are away, in frames of their own.
+    pub(crate) records: Records,
     pub(super) free: Mutex<FreeFrames>,
     pub(super) ids: Mutex<PageIds>,
     pub(super) events: Mutex<Vec<Event>>,

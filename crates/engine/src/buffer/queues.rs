@@ -129,12 +129,14 @@ impl Queues {
     }
 
     /// The frame for `id`, which is about to be loaded or made, goes to the end of the queue the page belongs in, from
-    /// whatever queue it stood in before.
-    pub(super) fn enter(&mut self, frames: &Frames, frame: u32, id: PageId) {
-        let queue = if self.ghost.forget(id) { Queue::Main } else { Queue::Probation };
+    /// whatever queue it stood in before. Whether the ghost knew it.
+    pub(super) fn enter(&mut self, frames: &Frames, frame: u32, id: PageId) -> bool {
+        let known = self.ghost.forget(id);
+        let queue = if known { Queue::Main } else { Queue::Probation };
         self.remove(frames, frame);
         frames.header(frame).links.stand(None, 0);
         self.push(frames, frame, queue);
+        known
     }
 
     /// The page in `frame` was touched since it was last looked at.

@@ -15,7 +15,7 @@ use terrace_block::MemoryDirectory;
 
 use super::Mode;
 use crate::ids::PageId;
-use crate::{Db, Durability, Table};
+use crate::{Db, Durability, RecordCache, Table};
 
 thread_local! {
     static TOUCHES: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
@@ -68,7 +68,6 @@ impl Clock {
     }
 }
 
-const VALUE_BYTES: usize = 1000;
 const DATA_TO_BUDGET: u64 = 8;
 const THETA: f64 = 0.99;
 const SCAN_LENGTH: usize = 300;
@@ -77,6 +76,8 @@ const SCAN_LENGTH: usize = 300;
 #[derive(Clone, Copy)]
 struct Mix {
     name: &'static str,
+    value_bytes: usize,
+    records: RecordCache,
     updates: u32,
     scans: u32,
     /// Operations after which other records become the hot ones.
@@ -112,6 +113,7 @@ struct Faults {
     pool: u64,
     clock: u64,
     operations: u64,
+    records: crate::CachedRecords,
 }
 
 impl Faults {
@@ -123,25 +125,29 @@ impl Faults {
 fn operate(table: &Table, mix: Mix, number: u64, key: u64, random: &mut SmallRng) {
     let draw = random.random_range(0..1000);
     if draw < mix.updates {
-        table.put(key.to_be_bytes(), [number as u8; VALUE_BYTES]).unwrap();
+        table.put(key.to_be_bytes(), vec![number as u8; mix.value_bytes]).unwrap();
     } else if draw < mix.updates + mix.scans {
         let count = table.range(key.to_be_bytes().to_vec()..).take(SCAN_LENGTH).map(Result::unwrap).count();
         assert!(count > 0);
     } else {
-        assert_eq!(table.get(key.to_be_bytes()).unwrap().map(|value| value.len()), Some(VALUE_BYTES));
+        assert_eq!(table.get(key.to_be_bytes()).unwrap().map(|value| value.len()), Some(mix.value_bytes));
     }
 }
 
 /// Runs `mix` over a database eight times its budget, and CLOCK, in both its forms, over the same touches.
 fn faults(mix: Mix, records: u64) -> Faults {
-    let dram = records * VALUE_BYTES as u64 / DATA_TO_BUDGET;
-    let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(dram).seed(1);
+    let dram = records * mix.value_bytes as u64 / DATA_TO_BUDGET;
+    let builder = Db::builder()
+        .directory(Arc::new(MemoryDirectory::new()))
+        .dram(dram)
+        .seed(1)
+        .record_cache(mix.records);
     let db = builder.mode(Mode::Inline).durability(Durability::Buffered).open("").unwrap();
     let table = db.create_table("t").unwrap();
     let mut random = SmallRng::seed_from_u64(7);
     let mut keys: Vec<u64> = (0..records).collect();
     keys.shuffle(&mut random);
-    (0..records).for_each(|key| table.put(key.to_be_bytes(), [0; VALUE_BYTES]).unwrap());
+    (0..records).for_each(|key| table.put(key.to_be_bytes(), vec![0; mix.value_bytes]).unwrap());
     let zipf = Zipf::new(records);
     let mut clocks = [false, true].map(|load_sets| Clock::new(db.stats().frames, load_sets));
     let (warmup, operations) = (records * 2, records * 3);
@@ -159,10 +165,11 @@ fn faults(mix: Mix, records: u64) -> Faults {
         }
     }
     let clock = (clocks[0].faults - before[1]).min(clocks[1].faults - before[2]);
-    Faults { pool: db.stats().faults - before[0], clock, operations }
+    Faults { pool: db.stats().faults - before[0], clock, operations, records: db.stats().records }
 }
 
-const C: Mix = Mix { name: "C", updates: 0, scans: 0, shift: None };
+const C: Mix =
+    Mix { name: "C", value_bytes: 1000, records: RecordCache::Off, updates: 0, scans: 0, shift: None };
 
 #[test]
 fn faults_against_clock() {
@@ -178,6 +185,28 @@ fn faults_against_clock() {
         let found = faults(mix, records);
         let per_operation = found.pool as f64 / found.operations as f64;
         println!("{}: {per_operation:.4} faults an operation, {:.3} of CLOCK's", mix.name, found.ratio());
+        assert!(found.ratio() < most, "{}: {} faults, CLOCK has {}", mix.name, found.pool, found.clock);
+    }
+}
+
+#[test]
+fn faults_with_cached_records_against_clock() {
+    let records = std::env::var("TERRACE_RECORDS").map_or(20_000, |text| text.parse().unwrap());
+    let short = Mix { name: "C, 100 bytes", value_bytes: 100, records: RecordCache::Auto, ..C };
+    let mixes = [
+        (Mix { records: RecordCache::Auto, ..C }, 0.8),
+        (Mix { name: "B", records: RecordCache::Auto, updates: 50, ..C }, 0.88),
+        (Mix { name: "A", records: RecordCache::Auto, updates: 500, ..C }, 0.92),
+        (Mix { name: "C with scans", records: RecordCache::Auto, scans: 5, ..C }, 0.92),
+        (Mix { name: "C, shifting", records: RecordCache::Auto, shift: Some(records), ..C }, 0.96),
+        (short, 0.65),
+        (Mix { name: "B, 100 bytes", updates: 50, ..short }, 0.8),
+    ];
+    for (mix, most) in mixes {
+        let records = records * (1000 / mix.value_bytes as u64).min(5);
+        let found = faults(mix, records);
+        let (faults, reads) = (found.pool as f64 / found.operations as f64, found.ratio());
+        println!("{}: {faults:.4} faults an operation, {reads:.3} of CLOCK's; {:?}", mix.name, found.records);
         assert!(found.ratio() < most, "{}: {} faults, CLOCK has {}", mix.name, found.pool, found.clock);
     }
 }

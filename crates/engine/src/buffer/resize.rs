@@ -57,6 +57,7 @@ impl Pool {
 
     fn shrink(&self, count: u32) -> Result<()> {
         self.free.lock().keep_back(count);
+        self.records.leave_frames(self, count);
         let emptied = self.empty_from(count).and_then(|()| {
             let bytes = u64::from(self.frames.count() - count) * self.page_bytes as u64;
             let what = "giving frames back";

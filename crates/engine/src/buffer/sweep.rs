@@ -65,6 +65,8 @@ impl Pool {
     /// need be; the caller holds no latch.
     pub(super) fn take_frame(&self, id: PageId) -> Result<u32> {
         for round in 0..ROUNDS_MAX {
+            // Before any page goes for it.
+            self.records.give_back(self);
             let (found, dirty, short) = {
                 let mut free = self.free.lock();
                 let (mut dirty, mut short) = (0, false);
@@ -79,8 +81,10 @@ impl Pool {
                     }
                 }
                 let found = free.list.pop();
-                if let Some(frame) = found {
-                    free.queues.enter(&self.frames, frame, id);
+                if let Some(frame) = found
+                    && free.queues.enter(&self.frames, frame, id)
+                {
+                    self.records.page_missed(self.frames.count());
                 }
                 (found, dirty, short)
             };
@@ -134,7 +138,7 @@ impl Pool {
 
     /// Frames that one sweep tries to find.
     fn sweep_goal(&self) -> usize {
-        BATCH.min(self.frames.count() as usize / 4 + 1)
+        BATCH.min(self.page_frames() as usize / 4 + 1)
     }
 
     /// Gives a frame back that holds nothing.
@@ -147,7 +151,8 @@ impl Pool {
 
     /// Looks at frames until a batch of them is free, or each was looked at as often as it may be spared.
     fn sweep(&self, free: &mut FreeFrames) {
-        let (goal, probation_goal) = (self.sweep_goal(), probation_goal(free.limit));
+        let (goal, probation_goal) =
+            (self.sweep_goal(), probation_goal(free.limit.saturating_sub(self.records.held())));
         let (mut washed, mut passed) = (true, 0);
         for _ in 0..u64::from(self.frames.count()) * LOOKS_MAX {
             let queues = &free.queues;

@@ -165,7 +165,7 @@ impl Pool {
     /// The dirty pages of the laundry, and as many others as make whole batches with them: such as are near the ends of
     /// the queues at which frames are taken, or anywhere if it is `urgent`. Marked ones too if they are accepted.
     fn dirty_ahead(&self, urgent: bool, accept_marked: bool, batch: usize) -> Vec<PageId> {
-        let count = self.frames.count();
+        let count = self.page_frames();
         let (first, waiting) = {
             let free = self.free.lock();
             let first = [Queue::Laundry, Queue::Probation, Queue::Main].map(|queue| free.queues.first(queue));

@@ -174,7 +174,8 @@ fn shares(
 ) -> Result<(PoolOptions, Split)> {
     let page_bytes = u64::from(superblock.page_bytes);
     let file_pages = files.pages.len() / page_bytes;
-    let split = Split::new(dram, builder.old_version_bytes_max, page_bytes, file_pages)?;
+    let split =
+        Split::new(dram, builder.old_version_bytes_max, builder.record_cache, page_bytes, file_pages)?;
     let options = PoolOptions {
         frames: split.frames,
         frames_max: Split::frames_max(builder.dram_bytes_max(builder.dram_bytes()?)?, page_bytes),
@@ -183,6 +184,7 @@ fn shares(
         batch_pages: split.batch_pages,
         pages_max: PAGES_MAX,
         store_bytes_max: u64::MAX,
+        record_cache: builder.record_cache,
         mode: Mode::Inline,
         in_memory: builder.read_only,
     };

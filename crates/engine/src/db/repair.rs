@@ -28,7 +28,7 @@ use super::backup::{create, new_directory, publish, refuse_used};
 use super::open::{LOCK, LOG, PAGES, PAGES_MAX, exists, hold, open_directory, within};
 use super::undo::KeyUndo;
 use crate::buffer::salvage::{Means, Remains, Salvaged};
-use crate::buffer::{Files, Mode, PoolOptions};
+use crate::buffer::{Files, Mode, PoolOptions, RecordCache};
 use crate::config::{Builder, Split};
 use crate::error::{Error, Result};
 use crate::index::{NodeRedo, check_page};
@@ -168,7 +168,7 @@ fn repair(
         Ok(Files { pages: create(&**destination, SALVAGE_PAGES)?, log: create(&**destination, SALVAGE_LOG)? })
     };
     let options = |page_bytes: u64, file_pages: u64| {
-        let split = Split::new(share, None, page_bytes, file_pages)?;
+        let split = Split::new(share, None, RecordCache::Off, page_bytes, file_pages)?;
         Ok(PoolOptions {
             frames: split.frames,
             log_buffer_bytes: split.log_buffer as usize,
@@ -176,6 +176,7 @@ fn repair(
             batch_pages: split.batch_pages,
             pages_max: PAGES_MAX,
             store_bytes_max: u64::MAX,
+            record_cache: RecordCache::Off,
             mode: Mode::Inline,
             in_memory: false,
             frames_max: split.frames,

@@ -4,11 +4,12 @@ use super::edit::damaged_page;
 use super::leaf;
 use super::node::Node;
 use super::overflow::Reference;
-use super::tree::{Seek, Tree, retry};
+use super::tree::{Seek, Tree, fetch, retry};
 use crate::buffer::view::View;
 use crate::buffer::{Pool, ReadGuard, Stop};
 use crate::error::Result;
-use crate::ids::Timestamp;
+use crate::ids::{PageId, Timestamp};
+use crate::planted::{Bug, planted};
 
 /// A record that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,11 +30,23 @@ pub(crate) enum Stored {
 }
 
 impl Tree {
-    /// The record of `key`.
+    /// The record of `key`. One whose page is away may be answered from the record cache, and one that was read from the
+    /// store is taken into it.
     pub(crate) fn get(&self, pool: &Pool, key: &[u8]) -> Result<Option<Found>> {
+        let mut missed = false;
         retry(self.root, || {
-            let leaf = self.leaf(pool, Seek::At(key))?;
-            record(&leaf, key)
+            let leaf = match self.leaf_or(pool, Seek::At(key), |parent, level, id| {
+                away(pool, parent, level, id, key, &mut missed)
+            }) {
+                Ok(leaf) => leaf,
+                Err(Away::Recalled(found)) => return Ok(found),
+                Err(Away::Stop(stop)) => return Err(stop),
+            };
+            let found = record(&leaf, key)?;
+            if missed {
+                remember(pool, &leaf, key, found.as_ref());
+            }
+            Ok(found)
         })
     }
 
@@ -56,6 +69,70 @@ impl Tree {
             Ok(found)
         })
     }
+}
+
+/// Why a get does not come to a leaf.
+enum Away {
+    /// It need not: this is the answer.
+    Recalled(Option<Found>),
+    Stop(Stop),
+}
+
+impl From<Stop> for Away {
+    fn from(stop: Stop) -> Self {
+        Away::Stop(stop)
+    }
+}
+
+/// A get has come to a child that is not in a frame: looks into the record cache if it is a leaf, or has it fetched.
+/// `missed` says then that the leaf was read for this.
+#[cold]
+#[inline(never)]
+fn away(
+    pool: &Pool,
+    parent: &ReadGuard<'_>,
+    level: u8,
+    id: PageId,
+    key: &[u8],
+    missed: &mut bool,
+) -> Result<bool, Away> {
+    if level == 1
+        && let Some(found) = recall(pool, parent, id, key)?
+    {
+        return Err(Away::Recalled(found));
+    }
+    let loaded = fetch(pool, parent, id)?;
+    *missed |= loaded && level == 1;
+    Ok(loaded)
+}
+
+/// What the record cache knows of `key`, whose leaf is `id`, a child of `parent` that is away.
+pub(super) fn recall(
+    pool: &Pool,
+    parent: &ReadGuard<'_>,
+    id: PageId,
+    key: &[u8],
+) -> Result<Option<Option<Found>>, Stop> {
+    // What is read of a parent that is changing may lead anywhere.
+    parent.validate()?;
+    let Some(record) = pool.recall(id, key) else { return Ok(None) };
+    // The page was this parent's all the time, and no other tree's.
+    if !planted(Bug::RecordOfLeftPage) {
+        parent.validate()?;
+    }
+    let found = |value| Found { timestamp: record.timestamp, value: Stored::Inline(value) };
+    Ok(Some(record.value.map(found)))
+}
+
+/// Takes what was found in a leaf into the record cache, unless it is long, and elsewhere.
+#[cold]
+pub(super) fn remember(pool: &Pool, leaf: &ReadGuard<'_>, key: &[u8], found: Option<&Found>) {
+    let (timestamp, value) = match found {
+        None => (Timestamp::NONE, None),
+        Some(Found { timestamp, value: Stored::Inline(value) }) => (*timestamp, Some(&value[..])),
+        Some(Found { value: Stored::Overflow(_), .. }) => return,
+    };
+    pool.remember(leaf, key, timestamp, value);
 }
 
 /// The record of `key` in its leaf, validated.

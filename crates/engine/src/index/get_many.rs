@@ -7,7 +7,7 @@
 //! Others may evict what was brought in before it is looked at, or hold a latch at every round. After a few rounds that
 //! answered nothing, one key is read as a single read does it, which waits, and gets through.
 
-use super::get::{Found, record};
+use super::get::{Found, recall, record, remember};
 use super::node::Node;
 use super::tree::{Seek, Tree, checked_level, dangling};
 use crate::buffer::{BATCH_PAGES_MAX, Pool, Purpose, ReadGuard, Stop};
@@ -27,11 +27,23 @@ pub(crate) enum Look {
     Moved,
 }
 
-/// Looks for `key` in what is in memory. Does no I/O and waits for nothing.
+/// Looks for `key` in what is in memory, cached records included. Does no I/O and waits for nothing.
 pub(crate) fn get_resident(pool: &Pool, tree: Tree, key: &[u8]) -> Result<Look> {
-    let looked = descend(pool, tree, key).and_then(|leaf| match leaf {
-        Ok(leaf) => record(&leaf, key).map(Look::Found),
-        Err(away) => Ok(Look::Away(away)),
+    look(pool, tree, key, false)
+}
+
+/// As [`get_resident`]; if the key was `missed` before, what is found is taken into the record cache.
+fn look(pool: &Pool, tree: Tree, key: &[u8], missed: bool) -> Result<Look> {
+    let looked = descend(pool, tree, key).and_then(|end| match end {
+        End::Leaf(leaf) => {
+            let found = record(&leaf, key)?;
+            if missed {
+                remember(pool, &leaf, key, found.as_ref());
+            }
+            Ok(Look::Found(found))
+        }
+        End::Recalled(found) => Ok(Look::Found(found)),
+        End::Away(id) => Ok(Look::Away(id)),
     });
     match looked {
         Ok(look) => Ok(look),
@@ -41,15 +53,25 @@ pub(crate) fn get_resident(pool: &Pool, tree: Tree, key: &[u8]) -> Result<Look> 
     }
 }
 
-/// As `Tree::descend`, in memory: the leaf of `key`, or the page that is not there.
-fn descend<'p>(pool: &'p Pool, tree: Tree, key: &[u8]) -> Result<Result<ReadGuard<'p>, PageId>, Stop> {
-    let Some(mut guard) = pool.read_resident(tree.root)? else { return Ok(Err(tree.root)) };
+/// Where a descent in memory ends.
+enum End<'p> {
+    /// At the leaf of the key.
+    Leaf(ReadGuard<'p>),
+    /// Above it, with what the record cache knows.
+    Recalled(Option<Found>),
+    /// At a page that is not there.
+    Away(PageId),
+}
+
+/// As `Tree::descend`, in memory.
+fn descend<'p>(pool: &'p Pool, tree: Tree, key: &[u8]) -> Result<End<'p>, Stop> {
+    let Some(mut guard) = pool.read_resident(tree.root)? else { return Ok(End::Away(tree.root)) };
     let mut above = None;
     loop {
         let node = Node::new(guard.view());
         let here = checked_level(&node, &guard, above)?;
         if here == 0 {
-            return Ok(Ok(guard));
+            return Ok(End::Leaf(guard));
         }
         let id = node.child_at(Seek::At(key).child_index(&node));
         guard.validate()?;
@@ -62,7 +84,10 @@ fn descend<'p>(pool: &'p Pool, tree: Tree, key: &[u8]) -> Result<Result<ReadGuar
         };
         // The child was the parent's at the version it was looked at, or found to be away.
         guard.validate()?;
-        let Some(child) = child else { return Ok(Err(id)) };
+        let Some(child) = child else {
+            let recalled = if here == 1 { recall(pool, &guard, id, key)? } else { None };
+            return Ok(recalled.map_or(End::Away(id), End::Recalled));
+        };
         above = Some(here);
         guard = child;
     }
@@ -76,11 +101,11 @@ pub(crate) fn get_many(
     answer: &mut dyn FnMut(usize, Result<Option<Found>>),
 ) {
     let each = pool.batch_pages().clamp(1, BATCH_PAGES_MAX);
-    let mut open: Vec<usize> = Vec::with_capacity(each);
+    let mut open: Vec<Open> = Vec::with_capacity(each);
     for from in (0..wanted.len()).step_by(each) {
-        open.extend(from..wanted.len().min(from + each));
+        open.extend((from..wanted.len().min(from + each)).map(|index| Open { index, missed: false }));
         let mut idle_rounds = 0;
-        while let Some(&first) = open.first() {
+        while let Some(&Open { index: first, .. }) = open.first() {
             let before = open.len();
             if idle_rounds == IDLE_ROUNDS_MAX {
                 let (tree, key) = wanted[first];
@@ -94,22 +119,31 @@ pub(crate) fn get_many(
     }
 }
 
+/// A key that has no answer yet.
+#[derive(Clone, Copy)]
+struct Open {
+    index: usize,
+    /// Whether a page was read for it.
+    missed: bool,
+}
+
 /// Answers those in `open` that memory can answer, takes them out of it, and has read what the others lack.
 fn round(
     pool: &Pool,
     wanted: &[(Tree, &[u8])],
-    open: &mut Vec<usize>,
+    open: &mut Vec<Open>,
     answer: &mut dyn FnMut(usize, Result<Option<Found>>),
 ) {
     let mut away: Vec<(PageId, usize)> = Vec::new();
-    open.retain(|&index| {
-        let (tree, key) = wanted[index];
-        match get_resident(pool, tree, key) {
+    open.retain_mut(|Open { index, missed }| {
+        let (index, (tree, key)) = (*index, wanted[*index]);
+        match look(pool, tree, key, *missed) {
             Ok(Look::Found(found)) => answer(index, Ok(found)),
             Err(error) => answer(index, Err(error)),
             Ok(Look::Moved) => return true,
             Ok(Look::Away(id)) => {
                 away.push((id, index));
+                *missed = true;
                 return true;
             }
         }
@@ -125,7 +159,7 @@ fn round(
         failed.push((index, error));
     }
     for (index, error) in failed {
-        open.retain(|&other| other != index);
+        open.retain(|other| other.index != index);
         answer(index, Err(error));
     }
 }

@@ -11,7 +11,7 @@ use super::chain::{self, FreeStep};
 use super::overflow::Reference;
 use super::{Change, Found, LeafRows, NodeRedo, Seek, Stored, Tree, Write, leaf, log_bytes};
 use crate::MAX_KEY_BYTES;
-use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions};
+use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, RecordCache};
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::wal::{ALLOCATES, RecordBuilder};
 
@@ -25,6 +25,16 @@ pub(super) struct TestPool {
 
 /// A pool of so many frames, with one tree.
 pub(super) fn test_pool(page_bytes: usize, frames: u32, mode: Mode) -> TestPool {
+    test_pool_with(page_bytes, frames, mode, RecordCache::Auto)
+}
+
+/// The same with so many of the frames for records.
+pub(super) fn test_pool_with(
+    page_bytes: usize,
+    frames: u32,
+    mode: Mode,
+    record_cache: RecordCache,
+) -> TestPool {
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
     let files = Files { pages: open("pages.terrace"), log: open("log.terrace") };
@@ -37,6 +47,7 @@ pub(super) fn test_pool(page_bytes: usize, frames: u32, mode: Mode) -> TestPool 
         batch_pages: 16,
         pages_max: 1 << 20,
         store_bytes_max: 256 << 20,
+        record_cache,
         mode,
         in_memory: false,
     };
@@ -46,7 +57,7 @@ pub(super) fn test_pool(page_bytes: usize, frames: u32, mode: Mode) -> TestPool 
     TestPool { files, options, pool: Arc::new(pool), tree }
 }
 
-/// An empty tree.
+/// Another tree in `pool`.
 pub(super) fn new_tree(pool: &Pool) -> Tree {
     let new = pool.new_page(None).unwrap();
     let tree = Tree { root: new.id() };

@@ -146,6 +146,18 @@ impl Tree {
     /// The leaf to go to. It counts once the guard validates.
     #[inline]
     pub(super) fn leaf<'p>(&self, pool: &'p Pool, seek: Seek<'_>) -> Result<ReadGuard<'p>, Stop> {
+        self.leaf_or(pool, seek, |parent, _, id| fetch(pool, parent, id))
+    }
+
+    /// As `leaf`. `away` is called for a child that is not in a frame, or that someone is changing, with its parent, the
+    /// parent's level, and its id; it waits until the child can be read and says whether it loaded it, or ends the descent.
+    #[inline]
+    pub(super) fn leaf_or<'p, E: From<Stop>>(
+        &self,
+        pool: &'p Pool,
+        seek: Seek<'_>,
+        mut away: impl FnMut(&ReadGuard<'p>, u8, PageId) -> Result<bool, E>,
+    ) -> Result<ReadGuard<'p>, E> {
         let mut guard = pool.read(self.root)?;
         let mut above = None;
         loop {
@@ -154,7 +166,8 @@ impl Tree {
             if here == 0 {
                 return Ok(guard);
             }
-            guard = child(pool, &guard, node.child_at(seek.child_index(&node)))?;
+            let id = node.child_at(seek.child_index(&node));
+            guard = child_or(pool, &guard, id, |id| away(&guard, here, id))?;
             above = Some(here);
         }
     }
@@ -220,6 +233,16 @@ pub(super) fn checked_level<V: View>(
 /// step 4 does what step 2 is for, since nothing was done to the child before.
 #[inline(always)]
 pub(super) fn child<'p>(pool: &'p Pool, parent: &ReadGuard<'p>, id: PageId) -> Result<ReadGuard<'p>, Stop> {
+    child_or(pool, parent, id, |id| fetch(pool, parent, id))
+}
+
+#[inline(always)]
+fn child_or<'p, E: From<Stop>>(
+    pool: &'p Pool,
+    parent: &ReadGuard<'p>,
+    id: PageId,
+    mut away: impl FnMut(PageId) -> Result<bool, E>,
+) -> Result<ReadGuard<'p>, E> {
     let mut loaded = false;
     loop {
         if let Some(child) = pool.glance(id) {
@@ -229,7 +252,7 @@ pub(super) fn child<'p>(pool: &'p Pool, parent: &ReadGuard<'p>, id: PageId) -> R
             }
             return Ok(child);
         }
-        loaded |= fetch(pool, parent, id)?;
+        loaded |= away(id)?;
     }
 }
 
@@ -237,7 +260,7 @@ pub(super) fn child<'p>(pool: &'p Pool, parent: &ReadGuard<'p>, id: PageId) -> R
 /// loaded it.
 #[cold]
 #[inline(never)]
-fn fetch(pool: &Pool, parent: &ReadGuard<'_>, id: PageId) -> Result<bool, Stop> {
+pub(super) fn fetch(pool: &Pool, parent: &ReadGuard<'_>, id: PageId) -> Result<bool, Stop> {
     parent.validate()?;
     match pool.fetch(id) {
         Ok(loaded) => Ok(loaded),

@@ -116,6 +116,19 @@ impl Stats {
         text.gauge("terrace_garbage", "Values and tables waiting to be freed.", self.garbage);
         text.counter("terrace_faults_total", "Pages read into frames.", self.faults);
         text.counter("terrace_read_bytes_total", "Bytes read from the page file.", self.read_bytes);
+        text.gauge("terrace_record_cache_entries", "Records cached without pages.", self.records.entries);
+        text.gauge("terrace_record_cache_bytes", "Bytes of frames they take.", self.records.bytes);
+        let help = "Reads that were answered by cached records.";
+        text.counter("terrace_record_cache_hits_total", help, self.records.hits);
+        let fates = [
+            ("stale", self.records.stale),
+            ("inserted", self.records.inserted),
+            ("replaced", self.records.replaced),
+            ("evicted", self.records.evicted),
+            ("crowded", self.records.crowded),
+        ];
+        let help = "Cached records found to be of an older image, taken in and dropped.";
+        text.labelled(("terrace_record_cache_total", "counter", help), "event", fates);
         let about = ("terrace_bypassing_reads_total", "counter", "Images read past the frames, by whom.");
         text.labelled(about, "reason", self.bypasses.by_reason());
         let about = (

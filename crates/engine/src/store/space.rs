@@ -20,6 +20,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use terrace_block::BlockDevice;
@@ -96,6 +97,9 @@ struct Open {
     used: u64,
 }
 
+/// Incarnations that are counted. Segments that share one count have more incarnations than they had.
+const INCARNATIONS: usize = 1024;
+
 #[derive(Debug, Default)]
 struct Segments {
     /// Live places of each segment, places handed out included.
@@ -138,10 +142,12 @@ impl Segments {
     }
 
     /// The segment `stream` goes on in, and the next place there; room was counted before.
-    fn next(&mut self, stream: Stream, segment_pages: u64) -> &mut Open {
+    fn next(&mut self, stream: Stream, segment_pages: u64, incarnations: &[AtomicU32]) -> &mut Open {
         if self.open_room(stream, segment_pages) == 0 {
             self.close(stream);
             if let Some(segment) = self.free.pop_first() {
+                // Whoever sees an image that is written there sees this, by the latch under which it is put in force.
+                incarnations[segment as usize % INCARNATIONS].fetch_add(1, Relaxed);
                 self.filled_at[segment as usize] = self.handed_out;
                 self.open[stream as usize] = Some(Open { segment, used: 0 });
             } else {
@@ -158,6 +164,8 @@ pub(crate) struct Space {
     device: Arc<dyn BlockDevice>,
     geometry: Geometry,
     segments: Mutex<Segments>,
+    /// How often segments were opened, by their numbers.
+    incarnations: Box<[AtomicU32]>,
 }
 
 impl Space {
@@ -172,7 +180,16 @@ impl Space {
         let most = (bytes_max / (geometry.segment_pages * geometry.page_bytes as u64)).max(segments);
         let count = segments as usize;
         let state = Segments { live: vec![0; count], filled_at: vec![0; count], most, ..Segments::default() };
-        Space { device, geometry, segments: Mutex::new(state) }
+        let incarnations = (0..INCARNATIONS).map(|_| AtomicU32::new(0)).collect();
+        Space { device, geometry, segments: Mutex::new(state), incarnations }
+    }
+
+    /// Tells the images apart that are at `place` one after the other: as long as one is in force it does not change, and
+    /// for the next one it is another, since a place is used again only when its segment was empty and is filled anew. It
+    /// may change for no reason; it comes round after four billion segments.
+    pub(crate) fn incarnation(&self, place: u64) -> u32 {
+        let segment = self.geometry.segment_of(place).unwrap_or(0);
+        self.incarnations[segment as usize % INCARNATIONS].load(Relaxed)
     }
 
     pub(crate) fn geometry(&self) -> Geometry {
@@ -307,7 +324,7 @@ impl Space {
         let mut runs = Vec::new();
         let mut left = pages;
         while left > 0 {
-            let open = segments.next(stream, segment_pages);
+            let open = segments.next(stream, segment_pages, &self.incarnations);
             let take = left.min(segment_pages - open.used);
             runs.push(Run { first: self.geometry.first_place(open.segment) + open.used, pages: take });
             open.used += take;

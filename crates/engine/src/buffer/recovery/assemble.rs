@@ -13,6 +13,7 @@ use crate::buffer::census::CensusPlace;
 use crate::buffer::create::PoolOptions;
 use crate::buffer::frames::Frames;
 use crate::buffer::pool::{Bell, PageIds, Pool};
+use crate::buffer::records::Records;
 use crate::buffer::stats::{Cause, PoolStats};
 use crate::buffer::sweep::FreeFrames;
 use crate::buffer::table::Location;
@@ -64,6 +65,8 @@ impl Analysis<'_> {
         let frame_bytes = u64::from(options.frames) * self.page_bytes as u64;
         let frames =
             Frames::new(options.frames, options.frames_max, self.page_bytes).map_err(memory(frame_bytes))?;
+        let records = Records::new(options.record_cache, self.page_bytes, options.frames, options.frames_max)
+            .map_err(memory(0))?;
         let staging_bytes = options.staging_bytes.next_multiple_of(self.page_bytes);
         let staging = AlignedBuffer::try_zeroed(staging_bytes).map_err(memory(staging_bytes as u64))?;
         let absorbed = wal.tail();
@@ -72,6 +75,7 @@ impl Analysis<'_> {
             table: self.table,
             free: Mutex::new(FreeFrames::all(options.frames)),
             frames,
+            records,
             device: self.files.pages.clone(),
             space,
             wal: Arc::new(wal),
