@@ -55,6 +55,8 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Save what is whole in a damaged database into a new one; exit code 3 when something is lost
     Repair(RepairArgs),
+    /// Make the page file of a database as short as what is in it allows
+    Compact(DatabaseArgs),
     /// Show what this machine has: NUMA nodes with measured speed, DAX devices, the disk
     Devices(DevicesArgs),
 }

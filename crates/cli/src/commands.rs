@@ -2,6 +2,7 @@
 
 mod backup;
 mod bench;
+mod compact;
 mod compare;
 mod demo;
 mod devices;
@@ -49,6 +50,7 @@ fn dispatch(command: Command, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         Command::Backup(args) => backup::run(&args, opener, output),
         Command::Repair(args) => repair::run(&args, output),
         Command::Restore(args) => restore::run(&args, opener, output),
+        Command::Compact(args) => compact::run(&args, opener, output),
         Command::Devices(args) => devices::run(&args, output),
     }
 }

@@ -4,7 +4,7 @@
 //! it needs recovery first. It is then opened for writing, which recovers it, and looked at like that.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use terrace::{
 
 use crate::failure::{Failure, Outcome};
 use crate::store::{
-    Access, Copied, Counters, Damage, Database, Durability, Ending, Opener, Settings, Stat, Store, TableStat,
-    Verification, Visit,
+    Access, Compacted, Copied, Counters, Damage, Database, Durability, Ending, Opener, Settings, Stat, Store,
+    TableStat, Verification, Visit,
 };
 use crate::units::show_size;
 
@@ -144,6 +144,19 @@ impl Database for Opened {
 
     fn backup(&self, destination: &Path) -> Outcome<Copied> {
         Ok(copied(self.db.backup(destination)?))
+    }
+
+    fn compact(&self, progress: &mut dyn FnMut(&Compacted)) -> Outcome<Compacted> {
+        let compacted = |done: &terrace::Compaction| Compacted {
+            file_bytes_before: done.file_bytes_before,
+            file_bytes_after: done.file_bytes_after,
+            pages_moved: done.pages_moved,
+        };
+        let done = self.db.compact_with(|so_far| {
+            progress(&compacted(so_far));
+            ControlFlow::Continue(())
+        })?;
+        Ok(compacted(&done))
     }
 
     fn settings(&self) -> BTreeMap<&'static str, String> {

@@ -86,6 +86,10 @@ pub trait Database: Send + Sync {
     fn verify(&self) -> Outcome<Verification> {
         Err(Failure::Work("this engine is measured only; use its own tools to check its files".to_owned()))
     }
+    /// Makes its page file shorter, likewise, and tells `progress` what is done so far.
+    fn compact(&self, _progress: &mut dyn FnMut(&Compacted)) -> Outcome<Compacted> {
+        Err(Failure::Work("this engine is measured only; use its own tools to compact its files".to_owned()))
+    }
     /// Copies it to a directory while it is used, likewise.
     fn backup(&self, _destination: &Path) -> Outcome<Copied> {
         Err(Failure::Work("this engine is measured only; use its own tools to copy its files".to_owned()))
@@ -244,6 +248,17 @@ pub struct TableStat {
     pub entries_exact: bool,
     /// Pages of its tree, where the engine counts them by table and that does not take long.
     pub pages: Option<u64>,
+}
+
+/// What `terrace compact` did.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Compacted {
+    /// Bytes of the page file before.
+    pub file_bytes_before: u64,
+    /// Bytes of the page file now.
+    pub file_bytes_after: u64,
+    /// Pages that were moved.
+    pub pages_moved: u64,
 }
 
 /// What `terrace verify` found.

@@ -14,9 +14,10 @@ fn text(bytes: &[u8]) -> &str {
 fn help_and_version_succeed() {
     let help = terrace(&["--help"]);
     assert_eq!(help.status.code(), Some(0));
-    for command in
-        ["demo", "bench", "load", "dump", "get", "put", "delete", "scan", "stat", "verify", "devices"]
-    {
+    for command in [
+        "demo", "bench", "load", "dump", "get", "put", "delete", "scan", "stat", "verify", "compact",
+        "devices",
+    ] {
         assert!(text(&help.stdout).contains(command), "{command}");
     }
     assert!(text(&terrace(&["--version"]).stdout).starts_with("terrace "));

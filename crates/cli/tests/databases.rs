@@ -95,6 +95,26 @@ fn a_dump_loads_again_to_the_same() {
 }
 
 #[test]
+fn compaction_shrinks_the_file_and_keeps_what_is_in_it() {
+    let (_directory, db) = place();
+    let rows: String = (0..20_000).map(|row| format!("{row:05},{}\n", "v".repeat(200))).collect();
+    let csv = format!("id,what\n{rows}");
+    let load = feed(&["load", &db, "--table", "t", "--format", "csv", "-"], csv.as_bytes());
+    assert_eq!(load.status.code(), Some(0), "{}", text(&load.stderr));
+    let done = json(&succeed(&["compact", &db, "--json"]));
+    let length = fs::metadata(Path::new(&db).join("pages.terrace")).expect("the page file").len();
+    assert_eq!(done["file_bytes_after"].as_u64(), Some(length), "{done}");
+    assert!(done["file_bytes_before"].as_u64() > Some(length), "{done}");
+    assert!(done["pages_moved"].is_u64(), "{done}");
+    assert!(text(&succeed(&["compact", &db])).starts_with("page file "));
+    let verify = json(&succeed(&["verify", &db, "--json"]));
+    assert_eq!(verify["errors"].as_array().map(Vec::len), Some(0));
+    assert_eq!(text(&succeed(&["dump", &db, "--table", "t"])).lines().count(), 20_000);
+    let missing = terrace(&["compact", "no such database"]);
+    assert_eq!(missing.status.code(), Some(1), "{}", text(&missing.stderr));
+}
+
+#[test]
 fn a_flipped_byte_is_damage() {
     let (_directory, db) = place();
     succeed(&["put", &db, "--table", "t", "key", "a value to be found again"]);

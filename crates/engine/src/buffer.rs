@@ -9,13 +9,15 @@
 //! | `pool.rs`       | faults, and who may wait for what                                    |
 //! | `batch.rs`      | several misses of one thread, read together                          |
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
-//! | `sweep.rs`      | replacement                                                          |
+//! | `sweep.rs`      | replacement: finding frames                                          |
+//! | `queues.rs`     | replacement: which pages go first                                    |
 //! | `resize.rs`     | more frames, or fewer                                                |
 //! | `change.rs`     | logged changes, new pages, freed pages                               |
 //! | `upkeep.rs`     | the background work and its thread                                   |
 //! | `write_back.rs` | images on their way to the store                                     |
 //! | `checkpoint.rs` | chunks, directory, superblock, the cut of the log                    |
 //! | `cleaner.rs`    | emptying sparse segments                                             |
+//! | `compact.rs`    | making the page file shorter                                         |
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
 //! | `census.rs`     | which pages a verification has met, and which were changed meanwhile  |
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
@@ -35,6 +37,7 @@ pub(crate) mod census;
 mod change;
 mod checkpoint;
 mod cleaner;
+mod compact;
 mod create;
 mod frames;
 mod guard;
@@ -42,7 +45,10 @@ mod inspect;
 mod latch;
 mod mapping;
 mod pool;
+mod queues;
 mod recovery;
+#[cfg(test)]
+pub(crate) mod replacement_tests;
 mod resize;
 pub(crate) mod salvage;
 mod stats;
@@ -55,10 +61,12 @@ mod write_back;
 pub(crate) use batch::{BATCH_PAGES_MAX, BATCHES_MAX, Purpose};
 pub(crate) use change::{Edit, Grant, NewPage};
 pub(crate) use create::{Files, Layout, PoolOptions};
-pub(crate) use frames::HEADER_BYTES as FRAME_HEADER_BYTES;
 pub(crate) use guard::ReadGuard;
 #[cfg(test)]
 pub(crate) use guard::WriteGuard;
 pub use pool::Mode;
 pub(crate) use pool::{Pool, Stop};
 pub(crate) use recovery::{Recovered, Redo, Undo};
+
+/// Bytes beside a frame, for the budget: its header, and its share of what replacement remembers.
+pub(crate) const FRAME_HEADER_BYTES: u64 = frames::HEADER_BYTES + queues::GHOST_BYTES;

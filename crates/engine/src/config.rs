@@ -13,7 +13,7 @@
 //! | snapshots, gate, statistics | about 160 KiB of slots, one line each             | as they were            |
 //! | read buffers      | four pages for each of four threads                        | an estimate, as it was  |
 //! | page table        | 1/48, or 18 bytes for each page the file has room for      | it grows by itself      |
-//! | frames            | the rest; 64 bytes of header each                          | the rest                |
+//! | frames            | the rest; 66 bytes beside each: header, replacement        | the rest                |
 //!
 //! The budget can be changed while the database is open ([`Db::set_dram`]), up to `dram_max`, for whose frames addresses
 //! are reserved. Memory comes and goes with the frames and with the limit of old versions; what `old_version_bytes_max`

@@ -25,6 +25,7 @@
 //! | `garbage.rs`     | pages that belong to nobody                                            |
 //! | `verify.rs`      | whether everything is what it should be                                |
 //! | `repair.rs`      | a new database of what is whole in a damaged one                       |
+//! | `compact.rs`     | making the page file shorter                                           |
 //! | `overlay.rs`     | reading without writing                                                |
 
 pub(crate) mod backup;
@@ -32,6 +33,7 @@ pub(crate) mod batch;
 pub(crate) mod budget;
 pub(crate) mod catalog;
 pub(crate) mod commit;
+pub(crate) mod compact;
 pub(crate) mod core;
 pub(crate) mod count;
 pub(crate) mod garbage;
@@ -51,13 +53,17 @@ pub(crate) mod table;
 pub(crate) mod transaction;
 pub(crate) mod undo;
 pub(crate) mod verify;
+#[cfg(test)]
+mod wear_tests;
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use self::batch::{BatchChange, WriteBatch};
+use self::compact::Compaction;
 use self::core::Shared;
 use self::snapshot::Snapshot;
 use self::table::Table;
@@ -272,6 +278,41 @@ impl Db {
         self.shared.free_all_garbage()?;
         self.shared.save_counts(true)?;
         self.shared.pool.checkpoint_now(true)
+    }
+
+    /// Makes the page file shorter, while others read and write: moves pages from its end to free places ahead and cuts it
+    /// off behind the last one. What is left is 1.14 times the pages in use, and a little that the cleaner needs; the file
+    /// grows again when pages are added. The log keeps its size. A crash at any time loses nothing, and what was moved
+    /// until then stays moved.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::Full`], [`Error::Corrupt`] when a page that is to be moved is
+    /// damaged, [`Error::Io`].
+    ///
+    /// ```
+    /// use terrace::{Db, Durability, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).durability(Durability::Buffered).open("")?;
+    /// let table = db.create_table("t")?;
+    /// (0..4000u32).try_for_each(|key| table.put(key.to_be_bytes(), [7; 1000]))?;
+    /// db.drop_table("t")?;
+    /// let done = db.compact()?;
+    /// assert!(done.file_bytes_after < done.file_bytes_before / 2);
+    /// assert_eq!(done.file_bytes_after, db.stats().file_bytes);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn compact(&self) -> Result<Compaction> {
+        self.compact_with(|_| ControlFlow::Continue(()))
+    }
+
+    /// As [`Db::compact`], and calls `progress` after each segment that was emptied; when it breaks, the compaction ends
+    /// with what was reached. It can be gone on with at any time.
+    ///
+    /// # Errors
+    /// As [`Db::compact`].
+    pub fn compact_with(&self, progress: impl FnMut(&Compaction) -> ControlFlow<()>) -> Result<Compaction> {
+        self.shared.compact(progress)
     }
 
     /// Changes the budget ([`Builder::dram`]) to `bytes`, at most [`Builder::dram_max`], while others go on working.

@@ -56,6 +56,7 @@ pub use config::{Builder, Durability, MIN_DRAM_BYTES, MIN_LOG_BYTES};
 pub use db::Db;
 pub use db::backup::{Backup, BackupReport};
 pub use db::batch::WriteBatch;
+pub use db::compact::Compaction;
 pub use db::lookup::Lookup;
 pub use db::named::NamedSnapshot;
 pub use db::range::TransactionRange;

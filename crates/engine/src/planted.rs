@@ -59,6 +59,8 @@ pub enum Bug {
     ReadOwnStaleVersion,
     /// Range reads are validated without looking for foreign keys in flight.
     NoRangeCheck,
+    /// The page file is made shorter before a superblock that needs no more of it is durable.
+    TruncateBeforeSuperblock,
     /// A backup lets the log be cut past where its own begins.
     BackupCutsLog,
     /// A backup copies no page again that was written back while it ran.
@@ -75,7 +77,7 @@ pub enum Bug {
 
 impl Bug {
     /// Every planted bug, in the order of the list in docs/testing.md.
-    pub const ALL: [Bug; 32] = [
+    pub const ALL: [Bug; 33] = [
         Bug::SkipLogSync,
         Bug::SkipStoreSync,
         Bug::AcknowledgeBeforeFlush,
@@ -102,6 +104,7 @@ impl Bug {
         Bug::LoseEvictionWrite,
         Bug::ReadOwnStaleVersion,
         Bug::NoRangeCheck,
+        Bug::TruncateBeforeSuperblock,
         Bug::BackupCutsLog,
         Bug::BackupSkipsChangedPages,
         Bug::BackupEndsLogEarly,

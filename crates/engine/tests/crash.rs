@@ -91,7 +91,11 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
             let table = db.open_table(&name)?;
             transaction.put(&table, "aborted", vec![9; random.random_range(1..30_000)])?;
         }
-        4..6 => {
+        4 => {
+            db.compact()?;
+            ledger.durable();
+        }
+        5..7 => {
             let table = db.open_table(&name)?;
             let bound = |random: &mut SmallRng| random.random_range(0..500u16).to_be_bytes().to_vec();
             let (low, high) = (bound(random), bound(random));
@@ -110,7 +114,7 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
                 }
             }
         }
-        6..9 => {
+        7..9 => {
             let table = db.open_table(&name)?;
             let key = random.random_range(0..500u16).to_be_bytes().to_vec();
             let now = entries.get(&key).cloned();

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use super::pool::Pool;
+use super::queues::Queue;
 use super::table::Location;
 use crate::ids::PageId;
 
@@ -69,7 +70,12 @@ impl Pool {
             faults.push(format!("frame {frame} is free, but there is none of that number"));
         }
         let idle = free.list.len() as u64;
+        let queues = [Queue::Probation, Queue::Main, Queue::Laundry];
+        let queued: u32 = queues.into_iter().map(|queue| free.queues.len(queue)).sum();
         drop(free);
+        if u64::from(queued) != in_frames {
+            faults.push(format!("{in_frames} frames are used and {queued} are in a queue"));
+        }
         if idle + in_frames != u64::from(self.frames.count()) {
             faults
                 .push(format!("{idle} frames are free and {in_frames} are used, of {}", self.frames.count()));

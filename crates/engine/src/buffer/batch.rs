@@ -206,6 +206,10 @@ impl Pool {
             return Ok(0);
         }
         coming.sort_unstable_by_key(|page| page.place);
+        {
+            let mut free = self.free.lock();
+            coming.iter().for_each(|page| free.queues.enter(&self.frames, page.frame, page.id));
+        }
         let buffer = &mut lent.buffer.as_mut().expect("lent until dropped")[..coming.len() * self.page_bytes];
         let reads = self.read_runs(&coming, buffer);
         let mut brought = 0;
@@ -306,7 +310,7 @@ impl Pool {
     fn take_frames(&self, wanted: usize, purpose: Purpose) -> Result<Vec<u32>> {
         let mut frames = Vec::with_capacity(wanted);
         if purpose == Purpose::Wanted {
-            frames.push(self.take_frame()?);
+            frames.push(self.take_frame(PageId::NONE)?);
         }
         while frames.len() < wanted && self.try_take_frames(wanted, &mut frames) {}
         Ok(frames)

@@ -80,7 +80,7 @@ impl Pool {
             Some(grant) if grant.left > 0 => grant.left -= 1,
             _ => self.space.grant(1)?,
         }
-        let frame = self.take_frame().inspect_err(|_| self.space.ungrant(1))?;
+        let frame = self.take_frame(PageId::NONE).inspect_err(|_| self.space.ungrant(1))?;
         let mut ids = self.ids.lock();
         let id = match ids.free.pop() {
             Some(id) => id,

@@ -11,13 +11,13 @@ use super::pool::Pool;
 use super::stats::Cause;
 use super::table::Location;
 use super::upkeep::Upkeep;
-use super::write_back::{SPARE_SEGMENTS, places};
+use super::write_back::places;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
 use crate::store::page::{self, HEADER_BYTES, Kind};
 use crate::store::place::Mapped;
-use crate::store::space::Run;
+use crate::store::space::{Run, Stream};
 use crate::wal::{Appended, ChunkEntry, Class, RecordBuilder};
 
 /// The checkpoint works while the log holds more than one part in this many of its capacity.
@@ -91,7 +91,7 @@ impl Pool {
         if numbers.is_empty() {
             return Ok(());
         }
-        let runs = self.space.allocate_or_grow(numbers.len() as u64, SPARE_SEGMENTS.min(1))?;
+        let runs = self.space.allocate_or_grow(numbers.len() as u64, 0, Stream::Changed)?;
         let (appended, images) =
             self.write_chunk_images(upkeep, numbers, current, &runs).inspect_err(|_| {
                 if !planted(Bug::ChunkInPlace) {
@@ -270,7 +270,7 @@ impl Pool {
         blocks: &[usize],
         written: &mut Vec<(usize, Mapped)>,
     ) -> Result<()> {
-        let runs = self.space.allocate_or_grow(blocks.len() as u64, SPARE_SEGMENTS.min(1))?;
+        let runs = self.space.allocate_or_grow(blocks.len() as u64, 0, Stream::Changed)?;
         for (slot, (&block, place)) in blocks.iter().zip(places(&runs)).enumerate() {
             let image = &mut upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
             start_image(image, Kind::Directory, block as u64, self.wal.durable());

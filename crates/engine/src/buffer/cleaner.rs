@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::store::page::{self, Kind};
 use crate::store::place::Mapped;
+use crate::store::space::Stream;
 
 /// Segments kept free, at least.
 const FREE_MIN: u64 = 4;
@@ -63,7 +64,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Empties the segment with the least live in it. `false` if no segment is worth it.
+    /// Empties the segment that is worth it most. `false` if none is.
     fn clean_one(&self, upkeep: &mut Upkeep) -> Result<bool> {
         if self.in_memory {
             return Ok(false);
@@ -73,10 +74,10 @@ impl Pool {
         let may_touch = |segment| upkeep.stubborn.get(&segment).is_none_or(|&tries| tries < TRIES_MAX);
         let Some(victim) = self.space.victim(geometry.segment_pages - 1, may_touch) else { return Ok(false) };
         match self.empty(upkeep, victim) {
-            Ok(()) if self.space.live_in(victim) == 0 => {
+            Ok(_) if self.space.live_in(victim) == 0 => {
                 upkeep.stubborn.remove(&victim);
             }
-            Ok(()) => *upkeep.stubborn.entry(victim).or_default() += 1,
+            Ok(_) => *upkeep.stubborn.entry(victim).or_default() += 1,
             // Damage to a page that nobody asked for must not stop those who ask for others. Whoever reads it, or
             // verifies, is told.
             Err(error @ (Error::Corrupt { .. } | Error::Io { operation: "read", .. })) => {
@@ -88,10 +89,12 @@ impl Pool {
         Ok(true)
     }
 
-    /// Moves everything that is live out of segment `victim`, but for pages latched just now.
-    fn empty(&self, upkeep: &mut Upkeep, victim: u64) -> Result<()> {
+    /// Moves everything that is live out of segment `victim`, but for pages latched just now. Returns how much was.
+    pub(super) fn empty(&self, upkeep: &mut Upkeep, victim: u64) -> Result<u64> {
         let geometry = self.space.geometry();
-        let live = self.live_in(upkeep, geometry.first_place(victim), geometry.segment_pages)?;
+        let mut live = self.live_in(upkeep, geometry.first_place(victim), geometry.segment_pages)?;
+        live.moved.sort_unstable();
+        live.dirty.sort_unstable();
         self.write_dirty_elsewhere(upkeep, &live.dirty)?;
         for batch in live.moved.chunks(self.staging_pages(upkeep)) {
             self.move_images(upkeep, batch)?;
@@ -107,7 +110,7 @@ impl Pool {
             }
             self.write_superblock(upkeep, Lsn(u64::MAX))?;
         }
-        Ok(())
+        Ok((live.dirty.len() + live.moved.len() + live.chunks.len() + live.blocks.len()) as u64)
     }
 
     /// Dirty pages need a new image anyway; those latched just now are moved by a later visit. Unlike write-back, the
@@ -116,7 +119,7 @@ impl Pool {
         // Write-back may have called for this, and goes on afterwards.
         let before = std::mem::replace(&mut upkeep.cause, Cause::Cleaner);
         let written = dirty.chunks(self.staging_pages(upkeep)).try_for_each(|batch| {
-            let runs = self.space.allocate_or_grow(batch.len() as u64, 0)?;
+            let runs = self.space.allocate_or_grow(batch.len() as u64, 0, Stream::Changed)?;
             self.write_claimed(upkeep, batch, &runs).map(drop)
         });
         upkeep.cause = before;
@@ -192,7 +195,7 @@ impl Pool {
 
     /// Copies images as they are to new places.
     fn move_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<()> {
-        let runs = self.space.allocate_or_grow(pages.len() as u64, 0)?;
+        let runs = self.space.allocate_or_grow(pages.len() as u64, 0, Stream::Moved)?;
         let places = places(&runs);
         let images = self.stage_images(upkeep, pages).inspect_err(|_| {
             for &place in &places {

@@ -8,7 +8,7 @@ use terrace_block::BlockDevice;
 use super::pool::{Mode, Pool};
 use crate::error::{Error, Result};
 use crate::ids::Timestamp;
-use crate::store::space::Geometry as SpaceGeometry;
+use crate::store::space::{Geometry as SpaceGeometry, SEGMENTS_MIN};
 use crate::store::superblock::{Slots, Superblock};
 use crate::wal::{FIRST_LSN, Geometry, LogHeader, Wal};
 
@@ -52,7 +52,7 @@ impl Pool {
         Wal::create(&*files.log, &LogHeader { database: layout.uuid, timeline: 1, geometry })?;
         let space = SpaceGeometry { page_bytes: layout.page_bytes, segment_pages: layout.segment_pages };
         // Enough for the reserve and a few pages; it grows from there.
-        let segments = 8;
+        let segments = SEGMENTS_MIN;
         let bytes = space.file_bytes(segments);
         files.pages.set_len(bytes).map_err(|source| Error::io("grow", files.pages.name(), None, source))?;
         let superblock = Superblock {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relax
 use terrace_block::Region;
 
 use super::batch::Purpose;
+use super::queues::Links;
 use super::view::Racy;
 use crate::ids::{Lsn, PageId};
 use crate::store::place::Mapped;
@@ -29,6 +30,8 @@ pub(crate) struct Header<'a> {
     recovery: &'a AtomicU64,
     next_recovery: &'a AtomicU64,
     purpose: &'a AtomicU64,
+    /// Where the frame stands in the queues of replacement; their lock's.
+    pub(super) links: Links<'a>,
 }
 
 impl Header<'_> {
@@ -155,10 +158,12 @@ impl Frames {
     #[inline]
     pub(crate) fn header(&self, frame: u32) -> Header<'_> {
         let at = frame as usize * HEADER_BYTES as usize;
-        let [page, mapped, recovery, next_recovery, purpose] = self.headers.words(at..at + 40) else {
-            unreachable!("five words were asked for");
+        let words = self.headers.words(at..at + HEADER_BYTES as usize);
+        let [page, mapped, recovery, next_recovery, purpose, before, behind, standing] = words else {
+            unreachable!("eight words were asked for");
         };
-        Header { page, mapped, recovery, next_recovery, purpose }
+        let links = Links { before, behind, standing };
+        Header { page, mapped, recovery, next_recovery, purpose, links }
     }
 
     #[inline(always)]

@@ -41,6 +41,8 @@ impl<'p> ReadGuard<'p> {
     /// Tells the sweep that the page is in use. Written only when the mark is clear: a hit on a hot page writes nothing.
     #[inline]
     pub(crate) fn mark(&self) {
+        #[cfg(test)]
+        super::replacement_tests::touch(self.id);
         self.pool.touch(self.entry, self.seen, self.frame);
     }
 

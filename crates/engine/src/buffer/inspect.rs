@@ -42,6 +42,12 @@ impl Pool {
         }
     }
 
+    /// Makes the page file as long as makes this share of it live, and keeps it from growing beyond.
+    #[cfg(test)]
+    pub(crate) fn limit_to_fill(&self, fill: f64) -> Result<()> {
+        self.space.limit_to_fill(fill)
+    }
+
     /// Page ids from here on were never used.
     pub(crate) fn page_ids_end(&self) -> u64 {
         self.ids.lock().end

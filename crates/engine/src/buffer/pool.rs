@@ -240,6 +240,15 @@ impl Pool {
     /// Returns when `id` was in a frame and nobody was changing it; whether this loaded it. The caller holds no latch.
     #[cold]
     pub(crate) fn fetch(&self, id: PageId) -> Result<bool, Stop> {
+        let loaded = self.bring(id)?;
+        #[cfg(test)]
+        if loaded {
+            super::replacement_tests::touch(id);
+        }
+        Ok(loaded)
+    }
+
+    fn bring(&self, id: PageId) -> Result<bool, Stop> {
         let entry = self.table.entry(id).ok_or(Stop::Missing(id))?;
         let mut backoff = Backoff::new();
         loop {
@@ -286,7 +295,7 @@ impl Pool {
     /// its latch, so the store is read once.
     fn fault(&self, id: PageId, entry: Entry<'_>, seen: Word, mapped: Mapped) -> Result<bool> {
         let begun = Instant::now();
-        let frame = self.take_frame()?;
+        let frame = self.take_frame(id)?;
         if !entry.latch().try_exclusive(seen) {
             self.give_frame(frame);
             self.stats.overtaken.raise();

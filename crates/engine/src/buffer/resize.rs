@@ -50,6 +50,7 @@ impl Pool {
         self.frames.grow(count).map_err(|source| Error::Memory { bytes, what: "more frames", source })?;
         let mut free = self.free.lock();
         free.limit = count;
+        free.queues.resize(count);
         free.list.extend((old..count).rev());
         Ok(())
     }
@@ -63,7 +64,10 @@ impl Pool {
         });
         let mut free = self.free.lock();
         match emptied {
-            Ok(()) => free.parked = Vec::new(),
+            Ok(()) => {
+                free.parked = Vec::new();
+                free.queues.resize(count);
+            }
             Err(_) => free.keep_nothing_back(self.frames.count()),
         }
         emptied
@@ -77,7 +81,7 @@ impl Pool {
             self.write_dirty_from(first)?;
             self.meanwhile();
             for frame in first..self.frames.count() {
-                if let Evicted::Yes = self.try_evict(frame, true) {
+                if let Evicted::Yes = self.evict_from(frame) {
                     self.give_frame(frame);
                 }
             }

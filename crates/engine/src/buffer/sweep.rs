@@ -1,15 +1,17 @@
-//! Finding frames: the free list, and the second-chance sweep that refills it.
+//! Finding frames: the free list, and the sweep that refills it.
 //!
-//! The hand walks the frames in a circle. A page whose mark is set loses the mark and stays; an unmarked clean page
-//! is evicted; a dirty one is left to the write-back, which is rung for, so that a fault never waits for another
-//! page's write unless nothing else is left. Pages are loaded unmarked: a page that is read once goes at the
-//! hand's next visit, one that is read again stays for another round.
+//! The sweep looks at the frames in the order of their queues (`queues.rs`). A page whose mark is set loses the mark and
+//! stays; an unmarked clean one is evicted, unless it was marked in several rounds; a dirty one is left to the
+//! write-back, which is rung for when there are many, so that a fault never waits for another page's write unless nothing else is left.
+//! Pages are loaded unmarked: a page that is read once goes the next time it is looked at.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::batch::Purpose;
+use super::latch::Word;
 use super::pool::Pool;
-use super::table::Location;
+use super::queues::{Queue, Queues, probation_goal};
+use super::table::{Entry, Location};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
 use crate::planted::{Bug, planted};
@@ -18,12 +20,14 @@ use crate::planted::{Bug, planted};
 const BATCH: usize = 32;
 /// Rounds of upkeep a fault waits for before it gives up.
 const ROUNDS_MAX: u32 = 2000;
+/// Times that one sweep looks at each frame, at most: as often as a page is spared, and once more to take it.
+const LOOKS_MAX: u64 = 5;
 
-/// Frames that hold nothing, and the hand.
+/// Frames that hold nothing, and the order in which the others are looked at.
 #[derive(Debug)]
 pub(crate) struct FreeFrames {
     pub(super) list: Vec<u32>,
-    pub(super) hand: u32,
+    pub(super) queues: Queues,
     /// Frames from here on are not given out: they are about to go (`resize.rs`). As a rule, the number of frames.
     pub(super) limit: u32,
     /// Those of them that hold nothing any more.
@@ -33,7 +37,8 @@ pub(crate) struct FreeFrames {
 impl FreeFrames {
     /// `count` frames, all of them free.
     pub(super) fn all(count: u32) -> FreeFrames {
-        FreeFrames { list: (0..count).rev().collect(), hand: 0, limit: count, parked: Vec::new() }
+        let (list, queues) = ((0..count).rev().collect(), Queues::new(count));
+        FreeFrames { list, queues, limit: count, parked: Vec::new() }
     }
 
     /// From now on only frames below `limit` are given out.
@@ -56,14 +61,16 @@ impl FreeFrames {
 }
 
 impl Pool {
-    /// A frame that holds nothing. Evicts, and waits for write-back, as need be; the caller holds no latch.
-    pub(super) fn take_frame(&self) -> Result<u32> {
+    /// A frame that holds nothing, for the page `id`, or for one that has no id yet. Evicts, and waits for write-back, as
+    /// need be; the caller holds no latch.
+    pub(super) fn take_frame(&self, id: PageId) -> Result<u32> {
         for round in 0..ROUNDS_MAX {
-            let (found, short) = {
+            let (found, dirty, short) = {
                 let mut free = self.free.lock();
-                let mut short = false;
+                let (mut dirty, mut short) = (0, false);
                 if free.list.is_empty() {
-                    let dirty = self.sweep(&mut free);
+                    self.sweep(&mut free);
+                    dirty = free.queues.len(Queue::Laundry);
                     // With one clean frame among dirty ones, whoever needs two pages would evict each for the other
                     // for ever.
                     short = dirty > 0 && free.list.len() < self.sweep_goal();
@@ -71,12 +78,16 @@ impl Pool {
                         self.ring(short);
                     }
                 }
-                (free.list.pop(), short)
+                let found = free.list.pop();
+                if let Some(frame) = found {
+                    free.queues.enter(&self.frames, frame, id);
+                }
+                (found, dirty, short)
             };
             if let Some(frame) = found {
                 self.stats.frames_taken.fetch_add(1, Relaxed);
-                if short && self.works_inline() {
-                    match self.upkeep_for_frames() {
+                if dirty > 0 && self.works_inline() {
+                    match self.upkeep_for_frames(short) {
                         Ok(()) | Err(Error::Full { .. }) => {}
                         Err(error) => {
                             self.give_frame(frame);
@@ -88,7 +99,7 @@ impl Pool {
             }
             self.stats.frame_waits.fetch_add(1, Relaxed);
             if self.works_inline() {
-                self.upkeep_for_frames()?;
+                self.upkeep_for_frames(true)?;
             } else {
                 self.wait_for_round()?;
             }
@@ -106,7 +117,11 @@ impl Pool {
     pub(super) fn try_take_frames(&self, wanted: usize, taken: &mut Vec<u32>) -> bool {
         let before = taken.len();
         let mut free = self.free.lock();
-        let dirty = if free.list.is_empty() { self.sweep(&mut free) } else { 0 };
+        let mut dirty = 0;
+        if free.list.is_empty() {
+            self.sweep(&mut free);
+            dirty = free.queues.len(Queue::Laundry);
+        }
         let from = free.list.len().saturating_sub(wanted - before);
         taken.extend(free.list.drain(from..).rev());
         drop(free);
@@ -125,49 +140,102 @@ impl Pool {
     /// Gives a frame back that holds nothing.
     pub(super) fn give_frame(&self, frame: u32) {
         self.frames.header(frame).set_page(PageId::NONE);
-        self.free.lock().give(frame);
+        let mut free = self.free.lock();
+        free.queues.remove(&self.frames, frame);
+        free.give(frame);
     }
 
-    /// Moves the hand until a batch of frames is free or every frame was seen twice. Returns how many dirty pages
-    /// were passed over.
-    fn sweep(&self, free: &mut FreeFrames) -> u32 {
-        let count = free.limit;
-        let mut dirty = 0;
-        for _ in 0..count as u64 * 2 {
-            let frame = free.hand % count;
-            free.hand = (frame + 1) % count;
-            match self.try_evict(frame, false) {
-                Evicted::Yes => {
-                    free.list.push(frame);
-                    if free.list.len() >= self.sweep_goal() {
-                        break;
+    /// Looks at frames until a batch of them is free, or each was looked at as often as it may be spared.
+    fn sweep(&self, free: &mut FreeFrames) {
+        let (goal, probation_goal) = (self.sweep_goal(), probation_goal(free.limit));
+        let (mut washed, mut passed) = (true, 0);
+        for _ in 0..u64::from(self.frames.count()) * LOOKS_MAX {
+            let queues = &free.queues;
+            let queue = if washed && queues.len(Queue::Laundry) > 0 {
+                Queue::Laundry
+            } else if passed < queues.len(Queue::Probation)
+                && (queues.len(Queue::Probation) > probation_goal || queues.len(Queue::Main) == 0)
+            {
+                Queue::Probation
+            } else {
+                Queue::Main
+            };
+            let Some(frame) = queues.first(queue) else { break };
+            match self.look_at(&mut free.queues, frame, queue) {
+                Look::Evicted => {
+                    free.give(frame);
+                    if free.list.len() >= goal {
+                        return;
                     }
                 }
-                Evicted::Dirty => dirty += 1,
-                Evicted::No => {}
+                Look::Moved => {}
+                Look::Passed if queue == Queue::Laundry => washed = false,
+                Look::Passed => passed += u32::from(queue == Queue::Probation),
             }
         }
-        dirty
+        // The main queue gives nothing; whoever is on probation must go.
+        for _ in 0..free.queues.len(Queue::Probation) {
+            let first = free.queues.first(Queue::Probation);
+            let Some(frame) = first.filter(|_| free.list.is_empty()) else { break };
+            if let Look::Evicted = self.look_at(&mut free.queues, frame, Queue::Probation) {
+                free.give(frame);
+            }
+        }
     }
 
-    /// Takes the page out of a frame, if it can be taken now; one that is marked only if `marked_too`. The frame is the
+    /// Evicts the page in `frame`, the first of `queue`, or puts it where it belongs now.
+    fn look_at(&self, queues: &mut Queues, frame: u32, queue: Queue) -> Look {
+        let id = self.frames.header(frame).page();
+        if id.is_none() {
+            // Taken for a page that is being read.
+            queues.requeue(&self.frames, frame);
+            return Look::Passed;
+        }
+        let entry = self.table.entry(id).expect("pages in frames are in the table");
+        let seen = entry.latch().load();
+        if seen.is_marked() && !seen.is_latched() {
+            entry.latch().unmark();
+            self.stats.swept_used.fetch_add(1, Relaxed);
+            queues.touched(&self.frames, frame, queue);
+            return Look::Moved;
+        }
+        if queue == Queue::Main && queues.spare(&self.frames, frame) {
+            self.stats.swept_used.fetch_add(1, Relaxed);
+            return Look::Moved;
+        }
+        match self.try_evict(id, entry, seen, frame) {
+            Evicted::Yes => {
+                queues.evicted(&self.frames, frame, id);
+                Look::Evicted
+            }
+            Evicted::Dirty if queue == Queue::Laundry => Look::Passed,
+            Evicted::Dirty => {
+                queues.launder(&self.frames, frame);
+                Look::Moved
+            }
+            Evicted::No => {
+                queues.requeue(&self.frames, frame);
+                Look::Passed
+            }
+        }
+    }
+
+    /// Takes the page out of a frame that is to go, marked or not, if it is clean and not latched. The frame is the
     /// caller's then.
-    pub(super) fn try_evict(&self, frame: u32, marked_too: bool) -> Evicted {
-        let header = self.frames.header(frame);
-        let id = header.page();
+    pub(super) fn evict_from(&self, frame: u32) -> Evicted {
+        let id = self.frames.header(frame).page();
         if id.is_none() {
             return Evicted::No;
         }
         let entry = self.table.entry(id).expect("pages in frames are in the table");
-        let latch = entry.latch();
-        let seen = latch.load();
+        self.try_evict(id, entry, entry.latch().load(), frame)
+    }
+
+    /// Evicts the page `id` from `frame` if it is clean, unlatched, and at the version seen.
+    fn try_evict(&self, id: PageId, entry: Entry<'_>, seen: Word, frame: u32) -> Evicted {
+        let (header, latch) = (self.frames.header(frame), entry.latch());
         if seen.is_latched() {
             self.stats.swept_busy.fetch_add(1, Relaxed);
-            return Evicted::No;
-        }
-        if seen.is_marked() && !marked_too {
-            latch.unmark();
-            self.stats.swept_used.fetch_add(1, Relaxed);
             return Evicted::No;
         }
         if (seen.is_dirty() || seen.is_claimed()) && !planted(Bug::LoseEvictionWrite) {
@@ -182,7 +250,7 @@ impl Pool {
         let now = latch.load();
         let lost = planted(Bug::LoseEvictionWrite) && header.mapped().place().is_some();
         let clean = !now.is_dirty() && !now.is_claimed();
-        if entry.location() != Location::Frame(frame) || !(clean || lost) {
+        if header.page() != id || entry.location() != Location::Frame(frame) || !(clean || lost) {
             latch.release_unchanged();
             self.stats.swept_busy.fetch_add(1, Relaxed);
             return Evicted::No;
@@ -199,12 +267,22 @@ impl Pool {
     }
 }
 
+/// What became of a frame that was looked at.
+enum Look {
+    /// It is free.
+    Evicted,
+    /// Its page was touched, or is dirty: it stands elsewhere now.
+    Moved,
+    /// Its page cannot go now.
+    Passed,
+}
+
 /// What became of an attempt to empty a frame.
 pub(super) enum Evicted {
     /// It holds nothing now.
     Yes,
     /// Its page must be written first.
     Dirty,
-    /// It holds nothing yet, or a page that is latched or in use.
+    /// It holds nothing yet, or a page that is latched.
     No,
 }

@@ -14,6 +14,7 @@ use terrace_block::AlignedBuffer;
 use super::backup::BackupHold;
 use super::mapping::Mapping;
 use super::pool::{Event, Pool};
+use super::queues::{self, Queue};
 use super::stats::Cause;
 use super::table::Location;
 use crate::error::{Error, Result};
@@ -26,8 +27,10 @@ use crate::wal::{Class, Reservation};
 const PAUSE: Duration = Duration::from_millis(5);
 /// Rounds a commit waits for log space before it says that the disk is full.
 const LOG_WAITS_MAX: u32 = 4000;
-/// Dirty pages per round for frames, as a share of all frames.
+/// How far ahead of the sweep pages are written: one part in this many of all frames.
 const AHEAD_SHARE: u32 = 8;
+/// But not less than so many.
+const AHEAD_MIN: u32 = 64;
 
 /// What the background work owns.
 #[derive(Debug)]
@@ -41,7 +44,7 @@ pub(crate) struct Upkeep {
     pub(super) stubborn: HashMap<u64, u32>,
     /// Every allocation and free with an LSN below this is in the durable state.
     pub(super) absorbed: Lsn,
-    /// Frames taken when the write-back last ran ahead of the hand.
+    /// Frames taken when the write-back last ran ahead of the sweep.
     pub(super) frames_taken: u64,
     /// Why dirty pages are being written just now.
     pub(super) cause: Cause,
@@ -118,10 +121,10 @@ impl Pool {
         self.ids.lock().free.push(event.page.0);
     }
 
-    /// Inline: makes frames clean so that the sweep finds some.
-    pub(super) fn upkeep_for_frames(&self) -> Result<()> {
+    /// Inline: makes frames clean so that the sweep finds some, any of them if it is `urgent`.
+    pub(super) fn upkeep_for_frames(&self, urgent: bool) -> Result<()> {
         let mut upkeep = self.upkeep.lock();
-        self.clean_ahead(&mut upkeep, true)
+        self.clean_ahead(&mut upkeep, urgent)
     }
 
     /// One round of everything. `urgent` also writes pages that were touched lately.
@@ -133,7 +136,7 @@ impl Pool {
         self.clean_segments(&mut upkeep)
     }
 
-    /// Writes back dirty pages that the hand is about to reach.
+    /// Writes back dirty pages that the sweep is about to look at.
     pub(super) fn clean_ahead(&self, upkeep: &mut Upkeep, urgent: bool) -> Result<()> {
         let taken = self.stats.frames_taken.load(Relaxed);
         if !urgent && upkeep.frames_taken == taken {
@@ -142,31 +145,43 @@ impl Pool {
         }
         upkeep.frames_taken = taken;
         upkeep.cause = if urgent { Cause::Frames } else { Cause::Ahead };
+        let batch = self.staging_pages(upkeep);
+        let mut pages = self.dirty_ahead(urgent, false, batch);
+        if pages.is_empty() && urgent {
+            pages = self.dirty_ahead(urgent, true, batch);
+        }
+        // What is written together is in the order of ids, which scans of tables that were loaded in order profit from.
+        pages.sort_unstable();
+        self.write_back(upkeep, &pages).map(|_| ())
+    }
+
+    /// The dirty pages of the laundry, and as many others as make whole batches with them: such as are near the ends of
+    /// the queues at which frames are taken, or anywhere if it is `urgent`. Marked ones too if they are accepted.
+    fn dirty_ahead(&self, urgent: bool, accept_marked: bool, batch: usize) -> Vec<PageId> {
         let count = self.frames.count();
-        let hand = self.free.lock().hand;
-        let reach = if urgent { count } else { (count / AHEAD_SHARE).max(64).min(count) };
-        let most = self.staging_pages(upkeep);
-        for accept_marked in [false, true] {
-            let mut pages = Vec::new();
-            for step in 0..reach {
-                let id = self.frames.header((hand + step) % count).page();
-                let Some(entry) = self.table.entry(id).filter(|_| !id.is_none()) else { continue };
-                let now = entry.latch().load();
-                if now.is_dirty() && (accept_marked || !now.is_marked()) {
-                    pages.push(id);
-                    if pages.len() >= most {
-                        break;
-                    }
+        let (first, waiting) = {
+            let free = self.free.lock();
+            let first = [Queue::Laundry, Queue::Probation, Queue::Main].map(|queue| free.queues.first(queue));
+            (first, free.queues.len(Queue::Laundry))
+        };
+        let most = (waiting as usize).max(1).next_multiple_of(batch);
+        let reach = |share: u32| if urgent { count } else { share.max(AHEAD_MIN).min(count) };
+        let laundry = queues::walk(&self.frames, first[0], count);
+        let probation = queues::walk(&self.frames, first[1], reach(queues::probation_goal(count) / 2));
+        let main = queues::walk(&self.frames, first[2], reach(count / AHEAD_SHARE));
+        let main = main.filter(|header| urgent || header.links.count() <= 1);
+        let mut pages = Vec::new();
+        for id in laundry.chain(probation).chain(main).map(|header| header.page()) {
+            let Some(entry) = self.table.entry(id).filter(|_| !id.is_none()) else { continue };
+            let now = entry.latch().load();
+            if now.is_dirty() && (accept_marked || !now.is_marked()) {
+                pages.push(id);
+                if pages.len() >= most {
+                    break;
                 }
             }
-            if !pages.is_empty() {
-                return self.write_back(upkeep, &pages).map(|_| ());
-            }
-            if !urgent {
-                break;
-            }
         }
-        Ok(())
+        pages
     }
 
     /// Pages that fit the staging buffer.

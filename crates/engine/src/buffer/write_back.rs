@@ -17,11 +17,12 @@ use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
 use crate::store::page;
 use crate::store::place::Mapped;
-use crate::store::space::Run;
+use crate::store::space::{Run, Stream};
 use crate::wal::{Class, MappingEntry, RecordBuilder};
 
-/// Segments that write-back leaves to the cleaner.
-pub(super) const SPARE_SEGMENTS: u64 = 2;
+/// Segments that write-back leaves to the cleaner: one for what it moves, one for what it writes because it is dirty, one
+/// for chunks.
+pub(super) const SPARE_SEGMENTS: u64 = 3;
 
 /// An image in the staging buffer.
 #[derive(Clone, Copy, Debug)]
@@ -44,12 +45,12 @@ impl Pool {
 
     fn write_batch(&self, upkeep: &mut Upkeep, pages: &[PageId]) -> Result<usize> {
         let count = pages.len() as u64;
-        let runs = match self.space.allocate(count, SPARE_SEGMENTS) {
+        let runs = match self.space.allocate(count, SPARE_SEGMENTS, Stream::Changed) {
             Some(runs) => runs,
             None => {
                 self.stats.segment_waits.fetch_add(1, Relaxed);
                 self.make_room(upkeep, count)?;
-                self.space.allocate_or_grow(count, SPARE_SEGMENTS)?
+                self.space.allocate_or_grow(count, SPARE_SEGMENTS, Stream::Changed)?
             }
         };
         self.write_claimed(upkeep, pages, &runs)
@@ -157,7 +158,7 @@ impl Pool {
                 if !self.frames.header(frame).next_recovery().is_none())
         };
         let pages: Vec<PageId> = images.iter().filter(changed).map(|image| image.id).collect();
-        match self.space.allocate(pages.len() as u64, 0) {
+        match self.space.allocate(pages.len() as u64, 0, Stream::Changed) {
             Some(runs) if !pages.is_empty() => self.write_claimed(upkeep, &pages, &runs).map(|_| ()),
             _ => Ok(()),
         }

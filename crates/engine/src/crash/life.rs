@@ -4,6 +4,8 @@
 //! needed; latch everything; only then decide what to write, for the pages may have changed while it waited
 //! (`meanwhile.rs` sees to that); log, apply, unlatch.
 
+use std::ops::ControlFlow;
+
 use super::meanwhile::Script;
 use super::model::Deed;
 use super::raw::{self, CELLS};
@@ -108,7 +110,8 @@ impl<'p> Life<'p> {
             66..70 => self.free_page(),
             70..80 => self.acknowledge(),
             80..92 => self.read_one(),
-            92..96 => Ok(self.full_is_fine(self.pool.round(self.below(2) == 0))?),
+            92..95 => Ok(self.full_is_fine(self.pool.round(self.below(2) == 0))?),
+            95 => self.compact(),
             96..98 => self.checkpoint(),
             98 => self.write_many(),
             _ => self.audit(),
@@ -122,6 +125,16 @@ impl<'p> Life<'p> {
             self.full_is_fine(self.pool.checkpoint_now(all))?;
         }
         Ok(())
+    }
+
+    /// A compaction, often one that is stopped on its way.
+    fn compact(&self) -> Result<(), Halt> {
+        let mut left = self.below(8);
+        let compacted = self.pool.compact(&mut |_, _| {
+            left = left.saturating_sub(1);
+            if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        Ok(self.full_is_fine(compacted.map(drop))?)
     }
 
     /// More frames, or fewer.

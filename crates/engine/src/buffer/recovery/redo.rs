@@ -75,7 +75,7 @@ impl Pool {
             page::expand(change.payload, scratch)?;
             check_identity(scratch, change.page)?;
             page::set_lsn(scratch, lsn);
-            let frame = self.take_frame()?;
+            let frame = self.take_frame(change.page)?;
             self.install(change.page, frame, Mapped::UNWRITTEN, lsn, scratch);
             self.unwritten.lock().remove(&change.page.0);
             return Ok(true);

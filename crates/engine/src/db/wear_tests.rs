@@ -1,0 +1,80 @@
+//! The yardstick of space and wear: what is written to the page file for each page that is written back, against writing
+//! it in place with a double write, and how much longer the file is than the pages in it.
+//!
+//! `cargo test --release -p terrace wear_of -- --nocapture` prints the figures, for as many records as
+//! `TERRACE_RECORDS` says.
+
+use std::sync::Arc;
+
+use rand::rngs::SmallRng;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use terrace_block::MemoryDirectory;
+
+use crate::buffer::replacement_tests::Zipf;
+use crate::{Db, Durability, Mode};
+
+const VALUE_BYTES: usize = 1000;
+const DATA_TO_BUDGET: u64 = 8;
+
+/// What a run found.
+#[derive(Debug)]
+struct Wear {
+    /// Images moved by the cleaner for each that was written because its page changed.
+    moved: f64,
+    /// All images written, those of the page table included, for each two that a double write would have made.
+    to_double_write: f64,
+    /// Bytes of the file for each byte of pages in use.
+    file_to_live: f64,
+}
+
+/// Updates records in a database eight times its budget, for as long as every page is written some times over.
+fn wear(records: u64, zipfian: bool, fill: Option<f64>) -> Wear {
+    let dram = records * VALUE_BYTES as u64 / DATA_TO_BUDGET;
+    let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(dram).seed(1);
+    let db = builder.mode(Mode::Inline).durability(Durability::Buffered).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    let mut random = SmallRng::seed_from_u64(11);
+    let mut keys: Vec<u64> = (0..records).collect();
+    keys.shuffle(&mut random);
+    (0..records).for_each(|key| table.put(key.to_be_bytes(), [0; VALUE_BYTES]).unwrap());
+    if let Some(fill) = fill {
+        db.compact().unwrap();
+        db.shared.pool.limit_to_fill(fill).unwrap();
+    }
+    let zipf = Zipf::new(records);
+    let (warmup, updates) = (records * 2, records * 2);
+    let mut before = db.stats();
+    for number in 0..warmup + updates {
+        if number == warmup {
+            before = db.stats();
+        }
+        let rank = if zipfian { zipf.rank(&mut random) } else { random.random_range(0..records) };
+        table.put(keys[rank as usize].to_be_bytes(), [number as u8; VALUE_BYTES]).unwrap();
+    }
+    let after = db.stats();
+    assert_eq!(db.verify().unwrap().errors, []);
+    let written = (after.images_written - before.images_written) as f64;
+    assert!(written > records as f64 / 10.0, "{written} images written are too few to tell");
+    Wear {
+        moved: (after.images_moved - before.images_moved) as f64 / written,
+        to_double_write: (after.written_bytes - before.written_bytes) as f64
+            / (2.0 * written * after.page_bytes as f64),
+        file_to_live: after.file_bytes as f64 / (after.live_pages * after.page_bytes) as f64,
+    }
+}
+
+#[test]
+fn wear_of_updates() {
+    let records = std::env::var("TERRACE_RECORDS").map_or(12_000, |text| text.parse().unwrap());
+    for (zipfian, name) in [(true, "zipfian"), (false, "uniform")] {
+        let grown = wear(records, zipfian, None);
+        println!("{name}, as the file grows: {grown:.3?}");
+        assert!(grown.to_double_write <= 1.0, "{name}: {grown:?}");
+        // 1.35, and the segments that are kept in reserve, which count in a file as small as this.
+        assert!(grown.file_to_live <= 1.40, "{name}: {grown:?}");
+        let full = wear(records, zipfian, Some(0.8));
+        println!("{name}, 80 % full: {full:.3?}");
+        assert!(full.moved <= 1.6, "{name}: {full:?}");
+    }
+}
