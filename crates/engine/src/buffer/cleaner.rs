@@ -12,11 +12,11 @@ use super::pool::Pool;
 use super::stats::Cause;
 use super::table::Location;
 use super::upkeep::Upkeep;
-use super::write_back::{Image, places};
+use super::write_back::Image;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::store::page::{self, Kind};
-use crate::store::place::Mapped;
+use crate::store::place::{Extent, Mapped, PLACE_BYTES, places_of};
 use crate::store::space::Stream;
 
 /// Segments kept free, at least.
@@ -32,8 +32,8 @@ const SEGMENTS_PER_ROUND: u32 = 8;
 #[derive(Default)]
 struct Live {
     dirty: Vec<PageId>,
-    /// Pages to copy, with the place their image is at.
-    moved: Vec<(PageId, u64)>,
+    /// Pages to copy, with where their image is.
+    moved: Vec<(PageId, Extent)>,
     chunks: Vec<u64>,
     blocks: Vec<usize>,
 }
@@ -52,10 +52,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Write-back found no room for `pages` images: empties segments until there is.
-    pub(super) fn make_room(&self, upkeep: &mut Upkeep, pages: u64) -> Result<()> {
-        let wanted =
-            pages.div_ceil(self.space.geometry().segment_pages) + super::write_back::SPARE_SEGMENTS + 1;
+    /// Write-back found no room for images of so many places: empties segments until there is.
+    pub(super) fn make_room(&self, upkeep: &mut Upkeep, places: u64) -> Result<()> {
+        // The end of a segment may be too short for the next image.
+        let filled = self.space.geometry().segment_places - (self.page_places() - 1);
+        let wanted = places.div_ceil(filled) + super::write_back::SPARE_SEGMENTS + 1;
         for _ in 0..self.space.segments() * 2 {
             if self.space.free_segments() >= wanted || !self.clean_one(upkeep)? {
                 break;
@@ -72,7 +73,9 @@ impl Pool {
         self.keep_log_for_upkeep(upkeep);
         let geometry = self.space.geometry();
         let may_touch = |segment| upkeep.stubborn.get(&segment).is_none_or(|&tries| tries < TRIES_MAX);
-        let Some(victim) = self.space.victim(geometry.segment_pages - 1, may_touch) else { return Ok(false) };
+        let Some(victim) = self.space.victim(geometry.segment_places - 1, may_touch) else {
+            return Ok(false);
+        };
         match self.empty(upkeep, victim) {
             Ok(_) if self.space.live_in(victim) == 0 => {
                 upkeep.stubborn.remove(&victim);
@@ -92,7 +95,7 @@ impl Pool {
     /// Moves everything that is live out of segment `victim`, but for pages latched just now. Returns how much was.
     pub(super) fn empty(&self, upkeep: &mut Upkeep, victim: u64) -> Result<u64> {
         let geometry = self.space.geometry();
-        let mut live = self.live_in(upkeep, geometry.first_place(victim), geometry.segment_pages)?;
+        let mut live = self.live_in(upkeep, geometry.first_place(victim), geometry.segment_places)?;
         live.moved.sort_unstable();
         live.dirty.sort_unstable();
         self.write_dirty_elsewhere(upkeep, &live.dirty)?;
@@ -119,96 +122,97 @@ impl Pool {
         // Write-back may have called for this, and goes on afterwards.
         let before = std::mem::replace(&mut upkeep.cause, Cause::Cleaner);
         let written = dirty.chunks(self.staging_pages(upkeep)).try_for_each(|batch| {
-            let runs = self.space.allocate_or_grow(batch.len() as u64, 0, Stream::Changed)?;
-            self.write_claimed(upkeep, batch, &runs).map(drop)
+            self.space.grow_to_have_room(batch.len(), self.page_places(), 0, Stream::Changed)?;
+            self.write_claimed(upkeep, batch, 0).map(drop)
         });
         upkeep.cause = before;
         written
     }
 
-    /// Reads the segment that starts at `first` and sorts what in it still counts.
-    fn live_in(&self, upkeep: &mut Upkeep, first: u64, pages: u64) -> Result<Live> {
+    /// Reads the segment that starts at `first` and sorts what in it still counts. At each place an image may begin: whatever
+    /// its bytes say, it counts if what they name is here by the page table.
+    fn live_in(&self, upkeep: &mut Upkeep, first: u64, places: u64) -> Result<Live> {
         let mut live = Live::default();
         let file = self.device.name();
-        let at_once = self.staging_pages(upkeep) as u64;
+        let at_once = places_of(upkeep.staging.len());
+        let end = first + places;
         let mut place = first;
-        while place < first + pages {
-            let count = at_once.min(first + pages - place);
-            let offset = place * self.page_bytes as u64;
-            let bytes = &mut upkeep.staging[..count as usize * self.page_bytes];
+        while place < end {
+            let read = Extent { first: place, places: at_once.min(end - place) };
             self.device
-                .read_at(offset, bytes)
-                .map_err(|source| Error::io("read", file, Some(offset), source))?;
-            for slot in 0..count {
-                let start = slot as usize * self.page_bytes;
-                let image = &upkeep.staging[start..start + self.page_bytes];
-                let (id, kind) = (page::page_id(image), page::kind(image));
-                self.sort_image(upkeep, id, kind, place + slot, &mut live);
+                .read_at(read.offset(), &mut upkeep.staging[..read.bytes()])
+                .map_err(|source| Error::io("read", file, Some(read.offset()), source))?;
+            while place < read.end() {
+                let start = (place - read.first) as usize * PLACE_BYTES;
+                let header = &upkeep.staging[start..start + page::HEADER_BYTES];
+                let (id, kind) = (page::page_id(header), page::kind(header));
+                place += self.sort_image(upkeep, id, kind, place, &mut live);
             }
-            place += count;
         }
         Ok(live)
     }
 
-    fn sort_image(&self, upkeep: &Upkeep, id: PageId, kind: u8, place: u64, live: &mut Live) {
+    /// Sorts the image that may begin at `place`; how many places on to look for the next.
+    fn sort_image(&self, upkeep: &Upkeep, id: PageId, kind: u8, place: u64, live: &mut Live) -> u64 {
         let mapping = &upkeep.mapping;
-        let here = |mapped: Mapped| mapped.place() == Some(place);
+        let here = |mapped: Mapped| mapped.extent().filter(|extent| extent.first == place);
         if kind == Kind::Chunk as u8 {
-            if mapping.chunks.get(id.0 as usize).is_some_and(|chunk| here(chunk.image)) {
-                live.chunks.push(id.0);
-            }
+            let found = mapping.chunks.get(id.0 as usize).and_then(|chunk| here(chunk.image));
+            live.chunks.extend(found.map(|_| id.0));
+            found.map_or(1, |extent| extent.places)
         } else if kind == Kind::Directory as u8 {
-            if mapping.blocks.get(id.0 as usize).is_some_and(|block| here(block.image)) {
-                live.blocks.push(id.0 as usize);
-            }
+            let found = mapping.blocks.get(id.0 as usize).and_then(|block| here(block.image));
+            live.blocks.extend(found.map(|_| id.0 as usize));
+            found.map_or(1, |extent| extent.places)
         } else if let Some(entry) = self.table.entry(id)
-            && here(self.durable_state(id))
+            && let Some(extent) = here(self.durable_state(id))
         {
             if matches!(entry.location(), Location::Frame(_)) && entry.latch().load().is_dirty() {
                 live.dirty.push(id);
             } else {
-                live.moved.push((id, place));
+                live.moved.push((id, extent));
             }
+            extent.places
+        } else {
+            1
         }
     }
 
     /// Reads the images of `pages` into the staging buffer, all at once, and holds each against what vouches for it.
-    fn stage_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<Vec<Image>> {
-        let buffers = upkeep.staging.chunks_exact_mut(self.page_bytes);
-        let read = |(&(_, place), buffer)| Read::new(place * self.page_bytes as u64, buffer);
-        let mut reads: Vec<Read<'_>> = pages.iter().zip(buffers).map(read).collect();
+    fn stage_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, Extent)]) -> Result<Vec<Image>> {
+        let mut reads = Vec::with_capacity(pages.len());
+        let mut rest = &mut upkeep.staging[..];
+        for &(_, extent) in pages {
+            let (buffer, behind) = rest.split_at_mut(extent.bytes());
+            reads.push(Read::new(extent.offset(), buffer));
+            rest = behind;
+        }
         self.device.read_batch(&mut reads);
         let mut images = Vec::with_capacity(pages.len());
-        for (&(id, place), read) in pages.iter().zip(reads) {
+        for (&(id, extent), read) in pages.iter().zip(reads) {
             let mapped = self.durable_state(id);
             debug_assert_eq!(
-                mapped.place(),
-                Some(place),
+                mapped.extent(),
+                Some(extent),
                 "the durable state changes under the upkeep lock only"
             );
             read.result.map_err(|source| Error::io("read", self.device.name(), Some(read.offset), source))?;
             self.vouch(id, mapped, read.buffer)?;
-            images.push(Image { id, lsn: page::lsn(read.buffer), checksum: page::checksum(read.buffer).0 });
+            let checksum = page::checksum(read.buffer).0;
+            images.push(Image { id, lsn: page::lsn(read.buffer), checksum, places: extent.places });
         }
         Ok(images)
     }
 
     /// Copies images as they are to new places.
-    fn move_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<()> {
-        let runs = self.space.allocate_or_grow(pages.len() as u64, 0, Stream::Moved)?;
-        let places = places(&runs);
-        let images = self.stage_images(upkeep, pages).inspect_err(|_| {
-            for &place in &places {
-                self.space.free(place);
-            }
-        })?;
-        let lsn = self.write_images(upkeep, &images, &runs, &places).inspect_err(|_| {
-            for &place in &places {
-                self.space.free(place);
-            }
-        })?;
-        for (image, &place) in images.iter().zip(&places) {
-            self.put_in_force(upkeep, image, Mapped::at(place, image.checksum), lsn);
+    fn move_images(&self, upkeep: &mut Upkeep, pages: &[(PageId, Extent)]) -> Result<()> {
+        let lengths: Vec<u64> = pages.iter().map(|(_, extent)| extent.places).collect();
+        let extents = self.space.allocate_or_grow(&lengths, 0, Stream::Moved)?;
+        let free = || extents.iter().for_each(|&extent| self.space.free(extent));
+        let images = self.stage_images(upkeep, pages).inspect_err(|_| free())?;
+        let lsn = self.write_images(upkeep, &images, &extents).inspect_err(|_| free())?;
+        for (image, &extent) in images.iter().zip(&extents) {
+            self.put_in_force(upkeep, image, Mapped::at(extent, image.checksum), lsn);
         }
         self.stats.images_moved.fetch_add(images.len() as u64, Relaxed);
         Ok(())

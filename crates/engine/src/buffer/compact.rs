@@ -67,7 +67,7 @@ impl Pool {
         if free_ahead >= 2 {
             return Some(last);
         }
-        self.space.victim(self.space.geometry().segment_pages - 1, |segment| segment < last)
+        self.space.victim(self.space.geometry().segment_places - 1, |segment| segment < last)
     }
 
     /// Cuts the free segments at the end off the file.

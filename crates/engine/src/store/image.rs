@@ -23,16 +23,17 @@ pub(crate) const COMPRESS: u8 = 0x80;
 const LENGTH_AT: usize = HEADER_BYTES;
 const PAGE_BYTES_AT: usize = LENGTH_AT + 4;
 const BLOCK_AT: usize = PAGE_BYTES_AT + 4;
+/// Bytes of the table that the compressor finds repetitions with: four thousand numbers of sixteen bits.
+const TABLE_BYTES: usize = 8 << 10;
 
-/// Whether images of this page are to be compressed.
-pub(crate) fn wants_compression(level: u8, page_bytes: usize) -> bool {
-    level & COMPRESS != 0 && page_bytes > PLACE_BYTES
+/// Whether images of a page with this level are to be compressed, if they can be.
+pub(crate) fn wants_compression(level: u8) -> bool {
+    level & COMPRESS != 0
 }
 
 /// Bytes that a [`Packer`] for pages of this size takes.
 pub(crate) fn packer_bytes(page_bytes: usize) -> usize {
-    // The table of the largest block: four thousand words of four bytes.
-    page_bytes + get_maximum_output_size(page_bytes) + (16 << 10)
+    if page_bytes <= PLACE_BYTES { 0 } else { page_bytes + get_maximum_output_size(page_bytes) + TABLE_BYTES }
 }
 
 /// What images are compressed with, and in.
@@ -50,13 +51,13 @@ impl std::fmt::Debug for Packer {
 }
 
 impl Packer {
-    /// For pages of `page_bytes`.
-    pub(crate) fn new(page_bytes: usize) -> Packer {
-        Packer {
+    /// For pages of `page_bytes`; none for pages of one place.
+    pub(crate) fn new(page_bytes: usize) -> Option<Packer> {
+        (page_bytes > PLACE_BYTES).then(|| Packer {
             page: vec![0; page_bytes],
             block: vec![0; get_maximum_output_size(page_bytes)],
-            table: CompressTable::default(),
-        }
+            table: CompressTable::small(),
+        })
     }
 
     /// Where the page to be packed is put.
@@ -67,13 +68,13 @@ impl Packer {
     /// Makes an image of the page in `out`, which has room for all of it; its bytes, which are whole places.
     pub(crate) fn pack(&mut self, out: &mut [u8]) -> usize {
         let Packer { page, block, table } = self;
-        let compressed = compress_into_with_table(&page[HEADER_BYTES..], block, table);
-        let image = compressed.map_or(usize::MAX, |length| image_bytes(length));
-        if image >= page.len() {
+        // The block has room for whatever it comes to.
+        let compressed = compress_into_with_table(&page[HEADER_BYTES..], block, table).ok();
+        let Some(length) = compressed.filter(|&length| image_bytes(length) < page.len()) else {
             out[..page.len()].copy_from_slice(page);
             return page.len();
-        }
-        let length = compressed.expect("it is shorter than the page");
+        };
+        let image = image_bytes(length);
         let out = &mut out[..image];
         out[..HEADER_BYTES].copy_from_slice(&page[..HEADER_BYTES]);
         page::set_compressed(out, true);
@@ -150,7 +151,7 @@ mod tests {
     }
 
     fn pack(page: &[u8]) -> Vec<u8> {
-        let mut packer = Packer::new(page.len());
+        let mut packer = Packer::new(page.len()).expect("a page of several places");
         packer.page().copy_from_slice(page);
         let mut out = vec![0xee; page.len()];
         let bytes = packer.pack(&mut out);
@@ -161,14 +162,15 @@ mod tests {
 
     #[test]
     fn every_size_and_every_degree_of_order_comes_back() {
-        for page_bytes in (12..=16).map(|bits| 1 << bits) {
+        for page_bytes in (13..=16).map(|bits| 1 << bits) {
             for noise in (0..=page_bytes).step_by(page_bytes / 16) {
                 let page = page(page_bytes, noise, noise as u64);
                 let image = pack(&page);
                 assert!(image.len().is_multiple_of(PLACE_BYTES) && image.len() <= page_bytes);
                 assert_eq!(page::is_compressed(&image), image.len() < page_bytes, "{page_bytes} {noise}");
                 // What is noise takes its bytes, and what is not next to nothing.
-                let least = (noise * 255 / 256 + BLOCK_AT).div_ceil(PLACE_BYTES).clamp(1, page_bytes / PLACE_BYTES);
+                let least =
+                    (noise * 255 / 256 + BLOCK_AT).div_ceil(PLACE_BYTES).clamp(1, page_bytes / PLACE_BYTES);
                 let most = (noise * 257 / 256 + 600).div_ceil(PLACE_BYTES).min(page_bytes / PLACE_BYTES);
                 let places = image.len() / PLACE_BYTES;
                 assert!((least..=most).contains(&places), "{page_bytes} {noise}: {places} places");
@@ -181,9 +183,8 @@ mod tests {
 
     #[test]
     fn a_page_of_one_place_has_nothing_to_save() {
-        assert_eq!(pack(&page(4096, 0, 1)).len(), 4096);
-        assert!(!page::is_compressed(&pack(&page(4096, 0, 1))));
-        assert!(!wants_compression(COMPRESS, 4096) && wants_compression(COMPRESS | 3, 8192));
+        assert!(Packer::new(4096).is_none() && packer_bytes(4096) == 0);
+        assert!(!wants_compression(3) && wants_compression(COMPRESS | 3));
     }
 
     #[test]

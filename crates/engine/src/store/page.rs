@@ -19,6 +19,9 @@ pub(crate) const HEADER_BYTES: usize = 24;
 /// Bit of the kind in the header of an image whose body is compressed (`image.rs`).
 const COMPRESSED: u8 = 0x80;
 
+/// Where the level is.
+pub(crate) const LEVEL_AT: usize = 5;
+
 /// Where the LSN of the last change is.
 pub(crate) const LSN_AT: usize = 16;
 

@@ -374,6 +374,8 @@ mod tests {
     use super::*;
     use crate::wal::parse::RecordView;
 
+    const EXTENT: Extent = Extent { first: 2, places: 3 };
+
     #[test]
     fn a_record_may_learn_late_whose_it_is() {
         let early =
@@ -426,8 +428,8 @@ mod tests {
 
     #[test]
     fn entries_come_back() {
-        let mapping = MappingEntry { page: PageId(1), place: 2, image_lsn: Lsn(3), check: 4 };
-        let chunk = ChunkEntry { chunk: 5, place: 6, current_lsn: Lsn(7), check: 8 };
+        let mapping = MappingEntry { page: PageId(1), extent: EXTENT, image_lsn: Lsn(3), check: 4 };
+        let chunk = ChunkEntry { chunk: 5, extent: EXTENT, current_lsn: Lsn(7), check: u32::MAX };
         let mut builder = RecordBuilder::mapping();
         builder.mapping_entry(mapping).mapping_entry(MappingEntry { page: PageId(9), ..mapping });
         assert_eq!(builder.count(), 2);
@@ -454,7 +456,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "only a Mapping record")]
     fn a_commit_takes_no_entries() {
-        let entry = MappingEntry { page: PageId(1), place: 2, image_lsn: Lsn(3), check: 4 };
+        let entry = MappingEntry { page: PageId(1), extent: EXTENT, image_lsn: Lsn(3), check: 4 };
         RecordBuilder::commit(Timestamp(1), Lsn::NONE).mapping_entry(entry);
     }
 }
