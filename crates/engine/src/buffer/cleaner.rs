@@ -121,10 +121,9 @@ impl Pool {
     fn write_dirty_elsewhere(&self, upkeep: &mut Upkeep, dirty: &[PageId]) -> Result<()> {
         // Write-back may have called for this, and goes on afterwards.
         let before = std::mem::replace(&mut upkeep.cause, Cause::Cleaner);
-        let written = dirty.chunks(self.staging_pages(upkeep)).try_for_each(|batch| {
-            self.space.grow_to_have_room(batch.len(), self.page_places(), 0, Stream::Changed)?;
-            self.write_claimed(upkeep, batch, 0).map(drop)
-        });
+        let written = dirty
+            .chunks(self.staging_pages(upkeep))
+            .try_for_each(|batch| self.write_claimed(upkeep, batch, 0).map(drop));
         upkeep.cause = before;
         written
     }

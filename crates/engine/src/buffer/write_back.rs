@@ -47,13 +47,12 @@ impl Pool {
     }
 
     fn write_batch(&self, upkeep: &mut Upkeep, pages: &[PageId]) -> Result<usize> {
-        // How long the images will be is not known yet. Nobody else allocates while the upkeep is locked, so there is room for
-        // them when they are made, though they may have become shorter.
+        // Segments are emptied through the buffer in which the images will be made, and how long those will be is not known yet.
+        // Nobody else allocates while the upkeep is locked: where there is room for whole pages, there is for what they come to.
         let (images, length) = (pages.len(), self.page_places());
         if !self.space.has_room(images, length, SPARE_SEGMENTS, Stream::Changed) {
             self.stats.segment_waits.fetch_add(1, Relaxed);
             self.make_room(upkeep, images as u64 * length)?;
-            self.space.grow_to_have_room(images, length, SPARE_SEGMENTS, Stream::Changed)?;
         }
         self.write_claimed(upkeep, pages, SPARE_SEGMENTS)
     }

@@ -336,20 +336,6 @@ impl Space {
         self.segments.lock().has_room(lengths, spare, stream, self.geometry.segment_places)
     }
 
-    /// Makes the file larger until there is, by no more than that takes. `Full` where that is refused.
-    pub(crate) fn grow_to_have_room(
-        &self,
-        images: usize,
-        length: u64,
-        spare: u64,
-        stream: Stream,
-    ) -> Result<()> {
-        while !self.has_room(images, length, spare, stream) {
-            self.grow(&mut self.segments.lock(), 1)?;
-        }
-        Ok(())
-    }
-
     /// Places for images of these lengths in places, one behind the other as far as segments allow, leaving `spare`
     /// segments free. They count as live from now on. `None` when there is no such room: the cleaner must run first.
     pub(crate) fn allocate(&self, lengths: &[u64], spare: u64, stream: Stream) -> Option<Vec<Extent>> {
