@@ -11,6 +11,7 @@ use super::pool::Pool;
 use super::stats::Cause;
 use super::table::Location;
 use super::upkeep::Upkeep;
+use super::write_back::SPARE_SEGMENTS;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
@@ -63,10 +64,15 @@ impl Pool {
             }
             std::thread::yield_now();
         }
-        let current = self.absorb(upkeep);
+        let mut current = self.absorb(upkeep);
         self.meanwhile();
         let due = upkeep.mapping.chunks_before(target);
         for batch in due.chunks(self.staging_pages(upkeep)) {
+            // What the old images of chunks leave behind is scattered over many segments.
+            if self.space.free_segments() < SPARE_SEGMENTS {
+                self.make_room(upkeep, batch.len() as u64 * self.page_places())?;
+                current = self.absorb(upkeep);
+            }
             self.write_chunks(upkeep, batch, current)?;
         }
         tracing::debug!(%target, pages, chunks = due.len(), "checkpoint");

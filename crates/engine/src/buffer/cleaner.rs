@@ -28,6 +28,17 @@ const TRIES_MAX: u32 = 4;
 /// Segments emptied per round, at most.
 const SEGMENTS_PER_ROUND: u32 = 8;
 
+/// Why a segment was left alone, as long as it is the same images that are in it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stubborn {
+    /// When it was filled, as `Space::victim` says it.
+    filled_at: u64,
+    /// Visits so far.
+    tries: u32,
+    /// What is in it cannot be read, and trying again will not help.
+    is_damaged: bool,
+}
+
 /// What is live in a segment.
 #[derive(Default)]
 struct Live {
@@ -58,8 +69,16 @@ impl Pool {
         let filled = self.space.geometry().segment_places - (self.page_places() - 1);
         let wanted = places.div_ceil(filled) + super::write_back::SPARE_SEGMENTS + 1;
         for _ in 0..self.space.segments() * 2 {
-            if self.space.free_segments() >= wanted || !self.clean_one(upkeep)? {
+            if self.space.free_segments() >= wanted {
                 break;
+            }
+            if !self.clean_one(upkeep)? {
+                // Who latched pages there has long let go of them; better to look again than to say that there is no room.
+                let before = upkeep.stubborn.len();
+                upkeep.stubborn.retain(|_, stubborn| stubborn.is_damaged);
+                if upkeep.stubborn.len() == before {
+                    break;
+                }
             }
         }
         Ok(())
@@ -72,20 +91,25 @@ impl Pool {
         }
         self.keep_log_for_upkeep(upkeep);
         let geometry = self.space.geometry();
-        let may_touch = |segment| upkeep.stubborn.get(&segment).is_none_or(|&tries| tries < TRIES_MAX);
-        let Some(victim) = self.space.victim(geometry.segment_places - 1, may_touch) else {
+        let may_touch = |segment, filled_at| {
+            let stubborn = upkeep.stubborn.get(&segment).filter(|stubborn| stubborn.filled_at == filled_at);
+            stubborn.is_none_or(|stubborn| !stubborn.is_damaged && stubborn.tries < TRIES_MAX)
+        };
+        let Some((victim, filled_at)) = self.space.victim(geometry.segment_places - 1, may_touch) else {
             return Ok(false);
         };
+        let before = upkeep.stubborn.remove(&victim).filter(|stubborn| stubborn.filled_at == filled_at);
+        let tries = before.map_or(0, |stubborn| stubborn.tries) + 1;
         match self.empty(upkeep, victim) {
-            Ok(_) if self.space.live_in(victim) == 0 => {
-                upkeep.stubborn.remove(&victim);
+            Ok(_) if self.space.live_in(victim) == 0 => {}
+            Ok(_) => {
+                upkeep.stubborn.insert(victim, Stubborn { filled_at, tries, is_damaged: false });
             }
-            Ok(_) => *upkeep.stubborn.entry(victim).or_default() += 1,
             // Damage to a page that nobody asked for must not stop those who ask for others. Whoever reads it, or
             // verifies, is told.
             Err(error @ (Error::Corrupt { .. } | Error::Io { operation: "read", .. })) => {
                 tracing::error!(%error, victim, "a segment cannot be emptied");
-                upkeep.stubborn.insert(victim, TRIES_MAX);
+                upkeep.stubborn.insert(victim, Stubborn { filled_at, tries, is_damaged: true });
             }
             Err(error) => return Err(error),
         }

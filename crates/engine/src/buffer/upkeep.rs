@@ -12,6 +12,7 @@ use std::time::Duration;
 use terrace_block::AlignedBuffer;
 
 use super::backup::BackupHold;
+use super::cleaner::Stubborn;
 use super::mapping::Mapping;
 use super::pool::{Event, Pool};
 use super::queues::{self, Queue};
@@ -43,8 +44,8 @@ pub(crate) struct Upkeep {
     pub(super) staging: AlignedBuffer,
     /// What they are compressed with, if pages are large enough for that.
     pub(super) packer: Option<Packer>,
-    /// Segments that could not be emptied, and how often that was tried: images in them are damaged or latched.
-    pub(super) stubborn: HashMap<u64, u32>,
+    /// Segments that could not be emptied, because images in them are damaged or latched.
+    pub(super) stubborn: HashMap<u64, Stubborn>,
     /// Every allocation and free with an LSN below this is in the durable state.
     pub(super) absorbed: Lsn,
     /// Frames taken when the write-back last ran ahead of the sweep.

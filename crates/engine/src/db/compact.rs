@@ -38,7 +38,7 @@ impl Shared {
         let mut done =
             Compaction { file_bytes_before: self.pool.footprint().file_bytes, ..Compaction::default() };
         self.collect();
-        self.free_garbage(usize::MAX)?;
+        self.free_garbage_now()?;
         self.pool.checkpoint_now(true)?;
         done.pages_moved = self.pool.compact(&mut |pages_moved, file_bytes_after| {
             progress(&Compaction { pages_moved, file_bytes_after, ..done })

@@ -229,6 +229,17 @@ impl Core {
             return Ok(());
         }
         let Some(_turn) = self.garbage.freeing.try_lock() else { return Ok(()) };
+        self.free_steps(steps)
+    }
+
+    /// Frees all that nobody can see, after whoever is at it.
+    pub(crate) fn free_garbage_now(&self) -> Result<()> {
+        let _turn = self.garbage.freeing.lock();
+        self.free_steps(usize::MAX)
+    }
+
+    /// The caller has the turn.
+    fn free_steps(&self, steps: usize) -> Result<()> {
         let mut left = steps;
         // Items that must wait go to the back; each is looked at once.
         for _ in 0..self.garbage.waiting() {

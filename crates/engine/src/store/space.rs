@@ -398,12 +398,13 @@ impl Space {
         self.segments.lock().live_total * PLACE_BYTES as u64
     }
 
-    /// What the cleaner should empty next, of the segments with at most `live_max` live places that are neither open nor
+    /// What the cleaner should empty next, and when it was filled, by the places handed out until then: of the
+    /// segments with at most `live_max` live places that are neither open nor
     /// free nor such as it may not touch: where most is gained for what it costs, and the longer ago it was filled the
     /// more, for what is left in a segment after long will stay (cost and benefit; Rosenblum and Ousterhout, SOSP 1991).
     /// The root of the age: the age itself costs 3 % where all pages change alike, the root 1 %, and with a tenth of
     /// the pages taking nine tenths of the writes the root leaves 40 % of the moves, the age a third.
-    pub(crate) fn victim(&self, live_max: u64, may_touch: impl Fn(u64) -> bool) -> Option<u64> {
+    pub(crate) fn victim(&self, live_max: u64, may_touch: impl Fn(u64, u64) -> bool) -> Option<(u64, u64)> {
         let segments = self.segments.lock();
         let all = self.geometry.segment_places as f64;
         let worth = |segment: u64| {
@@ -414,8 +415,10 @@ impl Space {
         };
         (0..segments.live.len() as u64)
             .filter(|&segment| (1..=live_max).contains(&u64::from(segments.live[segment as usize])))
-            .filter(|&segment| !segments.is_open(segment) && may_touch(segment))
-            .max_by(|&one, &other| worth(one).total_cmp(&worth(other)))
+            .filter(|&segment| !segments.is_open(segment))
+            .map(|segment| (segment, segments.filled_at[segment as usize]))
+            .filter(|&(segment, filled_at)| may_touch(segment, filled_at))
+            .max_by(|&(one, _), &(other, _)| worth(one).total_cmp(&worth(other)))
     }
 
     /// The least number of segments in which what is live and granted leaves the cleaner room to work.
