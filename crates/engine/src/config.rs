@@ -247,7 +247,6 @@ impl Builder {
                 "pages of {page_bytes} bytes; a power of two from {PAGE_BYTES_MIN} to {PAGE_BYTES_MAX} is possible"
             )));
         }
-        self.compression.check(page_bytes as usize)?;
         let log_min = MIN_LOG_BYTES.max(64 * page_bytes);
         let log_bytes = self.log_max.unwrap_or((dram / 2).clamp(4 << 20, 1 << 30));
         if log_bytes < log_min {

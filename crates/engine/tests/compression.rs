@@ -122,7 +122,9 @@ fn a_file_of_compressed_pages_is_a_fraction_of_one_of_plain_ones() {
     };
     let (plain, compressed) = (bytes(Compression::None), bytes(Compression::Lz4));
     println!("live, file and written bytes: plain {plain:?}, compressed {compressed:?}");
-    assert!(compressed.0 * 2 < plain.0 && compressed.1 < plain.1 && compressed.2 * 2 < plain.2);
+    // Less than 3/5: the last place of an image is half empty on average.
+    let is_shorter = |compressed: u64, plain: u64| compressed * 5 < plain * 3;
+    assert!(is_shorter(compressed.0, plain.0) && compressed.1 < plain.1 && is_shorter(compressed.2, plain.2));
 }
 
 #[test]
@@ -142,6 +144,26 @@ fn pages_that_cannot_become_shorter_are_not_to_be_compressed() {
     let db = new().compression(Compression::Lz4).open("").unwrap();
     refused(db.create_table("t").map(drop));
     db.create_table_with("t", &TableOptions::new().compression(Compression::None)).unwrap();
+}
+
+#[test]
+fn what_does_not_become_shorter_is_written_as_it_is() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let mut random = SmallRng::seed_from_u64(5);
+    let noise: Vec<Vec<u8>> = (0..300).map(|_| (0..900).map(|_| random.random()).collect()).collect();
+    let db = builder(8 << 10).compression(Compression::Lz4).directory(directory.clone()).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    for (key, value) in (0u32..).zip(&noise) {
+        table.put(key.to_be_bytes(), value).unwrap();
+    }
+    db.checkpoint().unwrap();
+    let stats = db.stats();
+    assert!(stats.images_incompressible > 20, "{stats:?}");
+    db.close().unwrap();
+    // A database has its own page size, whatever the default is: what is asked for can be.
+    let db = Db::builder().dram(4 << 20).compression(Compression::Lz4).directory(directory).open("").unwrap();
+    assert!(entries(&db.open_table("t").unwrap()).into_values().eq(noise));
+    db.create_table("u").unwrap();
 }
 
 #[test]

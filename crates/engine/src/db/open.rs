@@ -87,6 +87,7 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     }
     let owner = if builder.read_only { None } else { Some(own(&*directory)?) };
     if !there()? {
+        builder.compression.check(layout.page_bytes)?;
         let mut uuid = [0; 16];
         match builder.seed {
             0 => rand::rng().fill(&mut uuid),
