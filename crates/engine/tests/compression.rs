@@ -89,11 +89,9 @@ fn tables_of_both_kinds_hold_what_maps_do_whatever_the_settings_are() {
                     || ["as the database 0", "as the database 2"].contains(&table.name.as_str());
                 assert_eq!(table.compression == Compression::Lz4, is_compressed, "{}", table.name);
             }
+            db.checkpoint().unwrap();
             let stats = db.stats();
-            assert!(
-                stats.images_compressed > 0 && stats.images_incompressible > 0,
-                "{page_bytes}: {stats:?}"
-            );
+            assert!(stats.images_compressed > 0, "{page_bytes}: {stats:?}");
             assert!(stats.compression_output_bytes < stats.compression_input_bytes);
             db.close().unwrap();
         }

@@ -224,7 +224,7 @@ fn write(device: &dyn BlockDevice, at: u64, content: &[u8]) {
 }
 
 fn open(directory: Arc<dyn Directory>, seed: u64) -> Result<Db> {
-    let builder = Db::builder().directory(directory).dram(1 << 20).page_size(PAGE_BYTES as u64);
+    let builder = Db::builder().directory(directory).dram(2 << 20).page_size(PAGE_BYTES as u64);
     builder.log_max(256 << 10).mode(Mode::Inline).seed(seed).open("")
 }
 
@@ -238,7 +238,7 @@ fn closed(seed: u64) -> (Files, Content) {
 /// One whose pages are larger, and most of them compressed.
 fn compressed() -> (Files, Content) {
     let disk = SimulatedDisk::new(1);
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(8192);
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(2 << 20).page_size(8192);
     let builder = builder.log_max(512 << 10).mode(Mode::Inline).seed(1).compression(Compression::Lz4);
     let (files, content) = filled(disk, builder.open("").unwrap(), 1);
     // What the compressor has made of them is what is damaged.

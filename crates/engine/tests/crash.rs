@@ -37,10 +37,10 @@ impl Ledger {
 
 fn open(disk: &SimulatedDisk, ledger: &mut Ledger, random: &mut SmallRng) -> Result<Db> {
     ledger.singles = if random.random_range(0..2) == 0 { Durability::Sync } else { Durability::Buffered };
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20);
+    let builder = Db::builder().directory(Arc::new(disk.clone()));
     let builder = match ledger.compressed {
-        true => builder.page_size(8192).log_max(512 << 10).compression(Compression::Lz4),
-        false => builder.page_size(4096).log_max(256 << 10),
+        true => builder.dram(2 << 20).page_size(8192).log_max(512 << 10).compression(Compression::Lz4),
+        false => builder.dram(1 << 20).page_size(4096).log_max(256 << 10),
     };
     builder.mode(Mode::Inline).seed(1).durability(ledger.singles).open("")
 }
