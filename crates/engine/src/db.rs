@@ -102,7 +102,7 @@ const ATTEMPTS_ALONE: u32 = 8;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Db {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Db {

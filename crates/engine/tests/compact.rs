@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use terrace::{Builder, Db, Durability, Error, MemoryDirectory, Mode, Table};
+use terrace::{Backup, Builder, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Table};
+use terrace_block::{CallKind, FaultPlan};
 
 fn builder(directory: &Arc<MemoryDirectory>) -> Builder {
     let directory: Arc<MemoryDirectory> = Arc::clone(directory);
@@ -134,6 +135,139 @@ fn others_read_and_write_meanwhile() {
         assert!(table.get(key.to_be_bytes()).unwrap() == Some(value(key, round)), "key {key}");
     }
     assert_eq!(db.verify().unwrap().errors, []);
+}
+
+/// Ends the others when one of them has failed, or is done.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// The file grows and is cut all the time; a verification finds no damage, a backup is what was there, scans, reads of many
+/// and reads of one find every entry, and the budget goes up and down.
+#[test]
+fn everything_else_goes_on_while_the_file_is_cut() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let db = builder(&directory).dram(4 << 20).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    fill(&table, 0..1500, 0);
+    let stop = AtomicBool::new(false);
+    let mut shorter = 0;
+    std::thread::scope(|scope| {
+        let work = |work: Box<dyn Fn(u32) + Send>| {
+            let stop = &stop;
+            scope.spawn(move || {
+                let _stop = Stop(stop);
+                for round in 0.. {
+                    if stop.load(Relaxed) {
+                        break;
+                    }
+                    work(round);
+                }
+            });
+        };
+        let (db, table, stop) = (&db, &table, Stop(&stop));
+        work(Box::new(|_| {
+            let other = db.create_table("other").unwrap();
+            fill(&other, 0..1500, 0);
+            drop(other);
+            db.drop_table("other").unwrap();
+        }));
+        work(Box::new(|_| assert_eq!(db.verify().unwrap().errors, [])));
+        work(Box::new(|round| {
+            let keys: Vec<_> = (0..50).map(|at| (round * 131 + at * 29) % 1500).collect();
+            let values = table.get_many(keys.iter().map(|key| key.to_be_bytes())).unwrap();
+            assert!(keys.iter().zip(values).all(|(&key, found)| found == Some(value(key, 0))));
+            assert_eq!(table.get(keys[0].to_be_bytes()).unwrap(), Some(value(keys[0], 0)));
+            if round % 8 == 0 {
+                assert_eq!(table.iter().map(Result::unwrap).count(), 1500);
+            }
+        }));
+        work(Box::new(|round| {
+            let copy = Arc::new(MemoryDirectory::new());
+            match db.backup_to(&*copy) {
+                Ok(_) if round % 4 == 0 => {
+                    let restored = Arc::new(MemoryDirectory::new());
+                    Backup::open_in(&*copy).unwrap().restore_to(&*restored).unwrap();
+                    check(&builder(&restored).open("").unwrap(), 0..1500, 0);
+                }
+                Ok(_) => {}
+                // Writers that outrun it in a log as small as this.
+                Err(Error::Io { operation: "back up", .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }));
+        work(Box::new(|round| db.set_dram(if round % 2 == 0 { 2 << 20 } else { 4 << 20 }).unwrap()));
+        for _ in 0..25 {
+            let done = db.compact().unwrap();
+            shorter += u32::from(done.file_bytes_after < done.file_bytes_before);
+        }
+        drop(stop);
+    });
+    assert!(shorter > 2, "{shorter} of 25 made the file shorter");
+    check(&db, 0..1500, 0);
+}
+
+/// With every kind of call that a full or failing disk refuses, from every one of them on: what is said is true, nothing is
+/// lost, and once there is room again the file becomes as short as it would have.
+#[test]
+fn a_disk_that_is_full_or_fails_loses_nothing_by_a_compaction() {
+    for (kind, code) in [CallKind::Write, CallKind::SetLen, CallKind::Sync, CallKind::Read]
+        .into_iter()
+        .flat_map(|kind| [(kind, libc::ENOSPC), (kind, libc::EIO)])
+    {
+        let (mut nth, mut failed) = (1, 0);
+        loop {
+            let disk = SimulatedDisk::new(nth);
+            let open = |disk: &SimulatedDisk| {
+                let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
+                builder
+                    .log_max(256 << 10)
+                    .mode(Mode::Inline)
+                    .durability(Durability::Buffered)
+                    .open("")
+                    .unwrap()
+            };
+            let db = open(&disk);
+            let table = db.create_table("t").unwrap();
+            fill(&table, 0..600, 0);
+            (0..600u32)
+                .filter(|key| key % 3 > 0)
+                .for_each(|key| assert!(table.delete(key.to_be_bytes()).unwrap()));
+            db.checkpoint().unwrap();
+            let calls = disk.calls_of(kind);
+            disk.fail(FaultPlan::from_then_on(kind, nth, code));
+            let outcome = db.compact();
+            let reached = disk.calls_of(kind) - calls >= nth;
+            disk.mend();
+            failed += u32::from(outcome.is_err());
+            if let Err(error) = &outcome {
+                let is_full = matches!(error, Error::Full { .. });
+                assert!(is_full || matches!(error, Error::Io { .. } | Error::Poisoned { .. }), "{error}");
+                // What a failed read or growth, or a full disk, refused can be had again without opening anew.
+                if is_full || matches!(kind, CallKind::SetLen | CallKind::Read) {
+                    db.compact().unwrap();
+                    let wanted = (0..600u32).filter(|key| key % 3 == 0);
+                    check(&db, wanted, 0);
+                }
+            }
+            drop((table, db));
+            let db = open(&disk.survivor(nth));
+            db.compact().unwrap();
+            let most = db.stats().live_pages * 4096 * 114 / 100 + (7 * (64 << 10));
+            assert!(db.stats().file_bytes < most, "{kind:?} {nth}: {} bytes", db.stats().file_bytes);
+            check(&db, (0..600).filter(|key| key % 3 == 0), 0);
+            if !reached {
+                assert!(nth > 1, "no {kind:?} was refused");
+                break;
+            }
+            nth += 1 + nth / 3;
+        }
+        assert!(failed > 0, "{kind:?} {code}");
+    }
 }
 
 #[test]

@@ -77,6 +77,19 @@ fn write_for_ever(db: &Db, table: &Table, thread: u64, mut number: u64) {
     }
 }
 
+/// Makes the page file longer and shorter again, with what others need among what it moves.
+fn grow_and_compact_for_ever(db: &Db) {
+    loop {
+        let table = db.open_or_create_table("passing").unwrap();
+        for key in 0..300u32 {
+            table.put(key.to_be_bytes(), [7; 2000]).unwrap();
+        }
+        drop(table);
+        db.drop_table("passing").unwrap();
+        db.compact().unwrap();
+    }
+}
+
 /// What a child does; run by hand or among the other tests it does nothing.
 #[test]
 fn child() {
@@ -90,6 +103,7 @@ fn child() {
             let (db, table, number) = (&db, &table, number.parse().unwrap());
             scope.spawn(move || write_for_ever(db, table, thread as u64, number));
         }
+        scope.spawn(|| grow_and_compact_for_ever(&db));
     });
 }
 

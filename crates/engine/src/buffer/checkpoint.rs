@@ -323,3 +323,27 @@ fn start_image(image: &mut [u8], kind: Kind, number: u64, lsn: Lsn) {
     page::set_page_id(image, PageId(number));
     page::set_lsn(image, lsn);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Mode;
+    use crate::{Db, MemoryDirectory};
+
+    /// The cleaner may have cut the log on the way; once the difference underflowed.
+    #[test]
+    fn the_log_may_have_been_cut_beyond_the_target() {
+        let directory = std::sync::Arc::new(MemoryDirectory::new());
+        let db = Db::builder().directory(directory).dram(4 << 20).mode(Mode::Inline).open("").unwrap();
+        let table = db.create_table("t").unwrap();
+        (0..2000u32).for_each(|key| table.put(key.to_be_bytes(), [7; 500]).unwrap());
+        db.checkpoint().unwrap();
+        let pool = &db.shared.pool;
+        let cut = pool.wal.cut();
+        let mut upkeep = pool.upkeep.lock();
+        for target in [Lsn(0), Lsn(cut.0 - 1), cut] {
+            pool.write_superblock(&mut upkeep, target).unwrap();
+            assert!(pool.wal.cut() >= cut);
+        }
+    }
+}

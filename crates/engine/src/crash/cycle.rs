@@ -36,6 +36,8 @@ pub(super) struct Plan {
     pub(super) open_max: usize,
     /// See [`State::resizes`].
     pub(super) resizes: bool,
+    /// The first life ends with a compaction, of a file most of whose pages are freed before.
+    pub(super) compacts: bool,
 }
 
 impl Plan {
@@ -52,14 +54,17 @@ impl Plan {
         };
         let steps = 20 + random.below(400) as u32;
         let open_max = [0, 1, 3][random.below(3)];
-        Plan { seed, sizes, lives: 4, steps, crash_at: None, aligned: false, open_max, resizes: false }
-    }
-
-    /// The same with pages of one place, whatever the seed.
-    pub(super) fn small(seed: u64) -> Plan {
-        let mut plan = Plan::random(seed);
-        plan.sizes.page_bytes = 4096;
-        plan
+        Plan {
+            seed,
+            sizes,
+            lives: 4,
+            steps,
+            crash_at: None,
+            aligned: false,
+            open_max,
+            resizes: false,
+            compacts: false,
+        }
     }
 
     /// Lives in which the number of frames goes up and down.
@@ -85,6 +90,8 @@ pub(super) struct Tally {
     pub(super) first_life_calls: u64,
     /// Images that were compressed, in all lives.
     pub(super) compressed: u64,
+    /// Those of them that were made before its compaction began.
+    pub(super) calls_before_compaction: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -92,6 +99,7 @@ impl std::ops::AddAssign for Tally {
         self.states += other.states;
         self.first_life_calls += other.first_life_calls;
         self.compressed += other.compressed;
+        self.calls_before_compaction += other.calls_before_compaction;
     }
 }
 
@@ -140,7 +148,15 @@ impl Run {
             };
             disk.crash_at(before + crash_at);
             meanwhile::play(Some(meanwhile::follow(self.script.clone())));
-            let outcome = Life::new(&pool, self.script.clone()).run(self.plan.steps);
+            let mut worked = Life::new(&pool, self.script.clone());
+            let mut outcome = worked.run(self.plan.steps);
+            if life == 0 && self.plan.compacts && outcome.is_ok() {
+                outcome = worked.thin_out().and_then(|()| {
+                    self.tally.calls_before_compaction = disk.calls() - before;
+                    worked.compact(u32::MAX)
+                });
+            }
+            drop(worked);
             meanwhile::play(None);
             if life == 0 {
                 self.tally.first_life_calls = disk.calls() - before;

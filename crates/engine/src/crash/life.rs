@@ -49,6 +49,10 @@ const RECORDS_MAX: usize = 4;
 /// With aligned records, records are as long as this or twice, thrice, ...
 const ALIGNED_BYTES: usize = 1024;
 
+/// Pages there are, about, at most; and before a whole compaction.
+const PAGES_MAX: usize = 60;
+const PAGES_BEFORE_COMPACTION: usize = 150;
+
 /// A transaction of several records that has not committed.
 struct Open<'p> {
     timestamp: Timestamp,
@@ -65,6 +69,8 @@ pub(super) struct Life<'p> {
     pool: &'p Pool,
     script: Script,
     open: Vec<Open<'p>>,
+    /// Pages there are, about, at most.
+    pages_max: usize,
 }
 
 /// A change about to be made: pages latched, and pages that are to come.
@@ -79,7 +85,7 @@ pub(super) fn draw(pool: &Pool) -> Timestamp {
 
 impl<'p> Life<'p> {
     pub(super) fn new(pool: &'p Pool, script: Script) -> Self {
-        Life { pool, script, open: Vec::new() }
+        Life { pool, script, open: Vec::new(), pages_max: PAGES_MAX }
     }
 
     /// Works for `steps` steps.
@@ -111,7 +117,10 @@ impl<'p> Life<'p> {
             70..80 => self.acknowledge(),
             80..92 => self.read_one(),
             92..95 => Ok(self.full_is_fine(self.pool.round(self.below(2) == 0))?),
-            95 => self.compact(),
+            95 => {
+                let segments = self.below(8) as u32;
+                self.compact(segments)
+            }
             96..98 => self.checkpoint(),
             98 => self.write_many(),
             _ => self.audit(),
@@ -127,14 +136,27 @@ impl<'p> Life<'p> {
         Ok(())
     }
 
-    /// A compaction, often one that is stopped on its way.
-    fn compact(&self) -> Result<(), Halt> {
-        let mut left = self.below(8);
+    /// A compaction that is stopped after some segments.
+    pub(super) fn compact(&self, segments: u32) -> Result<(), Halt> {
+        let mut left = segments;
         let compacted = self.pool.compact(&mut |_, _| {
             left = left.saturating_sub(1);
             if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         Ok(self.full_is_fine(compacted.map(drop))?)
+    }
+
+    /// Makes the file longer, and frees most of the pages in it.
+    pub(super) fn thin_out(&mut self) -> Result<(), Halt> {
+        self.pages_max = PAGES_BEFORE_COMPACTION;
+        for _ in 0..PAGES_BEFORE_COMPACTION {
+            self.write_committed(1)?;
+        }
+        self.full_is_fine(self.pool.checkpoint_now(true))?;
+        for _ in 0..PAGES_BEFORE_COMPACTION * 3 / 4 {
+            self.free_page()?;
+        }
+        self.acknowledge()
     }
 
     /// More frames, or fewer.
@@ -212,7 +234,7 @@ impl<'p> Life<'p> {
     fn write_committed(&mut self, new: usize) -> Result<(), Halt> {
         let mut reservation = self.reserve(2 * RECORD_BYTES)?;
         let pages = self.some_pages(2);
-        let new = if self.script.borrow().model.pages.len() > 60 { 0 } else { new };
+        let new = if self.script.borrow().model.pages.len() > self.pages_max { 0 } else { new };
         let Some(ready) = self.ready(&pages, new)? else { return Ok(()) };
         let timestamp = if self.below(4) == 0 { Timestamp::NONE } else { draw(self.pool) };
         let mut record = RecordBuilder::pages(timestamp, Lsn::NONE);

@@ -116,18 +116,6 @@ fn nothing_is_lost_in_random_lives() {
     );
 }
 
-/// Once the difference underflowed, with this seed.
-#[test]
-fn the_cleaner_may_cut_the_log_beyond_the_checkpoint_s_target() {
-    live_caught(Plan::small(1125)).unwrap_or_else(|what| panic!("{what}"));
-}
-
-/// Once no segment was free for a chunk, and the page file was called full instead of growing.
-#[test]
-fn the_page_file_grows_when_a_chunk_finds_no_place() {
-    live_caught(Plan::small(29_653)).unwrap_or_else(|what| panic!("{what}"));
-}
-
 #[test]
 fn nothing_comes_back_from_earlier_epochs() {
     for seed in 0..100 {
@@ -163,6 +151,28 @@ fn nothing_is_lost_at_any_call_of_a_script() {
             }
         }
     }
+    report(&tally, start);
+}
+
+/// A compaction, cut off at each of its calls in turn.
+#[test]
+fn nothing_is_lost_at_any_call_of_a_compaction() {
+    let start = std::time::Instant::now();
+    let (mut tally, mut cuts) = (Tally::default(), 0);
+    for seed in seeds(2) {
+        let mut plan = Plan { lives: 1, steps: 30, compacts: true, ..Plan::random(seed) };
+        plan.sizes.store_segments = 64;
+        let whole = live_caught(Plan { crash_at: Some(u64::MAX >> 1), ..plan }).unwrap();
+        for call in whole.calls_before_compaction + 1..=whole.first_life_calls {
+            cuts += 1;
+            match live_caught(Plan { crash_at: Some(call), ..plan }) {
+                Ok(more) => tally += more,
+                Err(what) => panic!("seed {seed}, call {call}: {what}"),
+            }
+        }
+    }
+    println!("{cuts} calls");
+    assert!(cuts > 60, "{cuts} calls are no compaction");
     report(&tally, start);
 }
 

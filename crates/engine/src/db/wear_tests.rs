@@ -64,6 +64,30 @@ fn wear(records: u64, zipfian: bool, fill: Option<f64>) -> Wear {
     }
 }
 
+/// A file that may not grow and in which less is live than may be: changes of what is there always find room.
+#[test]
+fn no_update_finds_a_file_full_that_is_below_its_limit() {
+    for mode in [Mode::Inline, Mode::Background] {
+        for (records, fill) in [(1500u64, 0.6), (4000, 0.8), (4000, 0.84)] {
+            let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).seed(1);
+            let db = builder.mode(mode).durability(Durability::Buffered).open("").unwrap();
+            let table = db.create_table("t").unwrap();
+            (0..records).for_each(|key| table.put(key.to_be_bytes(), [0; VALUE_BYTES]).unwrap());
+            db.compact().unwrap();
+            db.shared.pool.limit_to_fill(fill).unwrap();
+            let bytes = db.stats().file_bytes;
+            let mut random = SmallRng::seed_from_u64(records);
+            for number in 0..records * 8 {
+                let key = random.random_range(0..records).to_be_bytes();
+                let put = table.put(key, [number as u8; VALUE_BYTES]);
+                put.unwrap_or_else(|error| panic!("{mode:?}, {records} records, {fill} full: {error}"));
+            }
+            assert_eq!(db.stats().file_bytes, bytes);
+            assert_eq!(db.verify().unwrap().errors, []);
+        }
+    }
+}
+
 #[test]
 fn wear_of_updates() {
     let records = std::env::var("TERRACE_RECORDS").map_or(12_000, |text| text.parse().unwrap());
