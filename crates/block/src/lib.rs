@@ -28,4 +28,5 @@ pub use directory::file::{FileDirectory, FileOptions};
 pub use directory::memory::MemoryDirectory;
 pub use directory::{Directory, LockError, OpenMode, Sharing};
 pub use memory::aligned::AlignedBuffer;
+pub use memory::prefetch::prefetch;
 pub use memory::region::Region;

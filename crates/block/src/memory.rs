@@ -1,7 +1,9 @@
 //! Memory that the standard allocator does not hand out: aligned for direct I/O, or reserved first and backed later.
 //!
 //! [`aligned::AlignedBuffer`] is a buffer for one transfer. [`region::Region`] is an address range for frames, whose
-//! addresses never change and whose memory is asked for, and given back, piece by piece.
+//! addresses never change and whose memory is asked for, and given back, piece by piece. [`prefetch::prefetch`] asks
+//! for lines of it ahead.
 
 pub(crate) mod aligned;
+pub(crate) mod prefetch;
 pub(crate) mod region;

@@ -225,7 +225,7 @@ pub struct YcsbArgs {
     /// The database directory; absent for main memory only
     #[arg(long, value_name = "PATH")]
     pub store: Option<PathBuf>,
-    /// The engine to measure: terrace, redb, fjall, lmdb, sqlite or btreemap, in some builds rocksdb
+    /// The engine to measure: terrace, redb, fjall, lmdb, sqlite or btreemap, in some builds rocksdb or raw-frames
     #[arg(long, value_name = "NAME", default_value = peers::TERRACE, value_parser = peers::parse)]
     pub engine: String,
     /// Measure these engines against each other, each in a process of its own and all within the same memory;

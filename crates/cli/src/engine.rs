@@ -55,7 +55,7 @@ impl Opener for Engine {
 }
 
 /// A builder with the sizes that are given.
-fn with_sizes(mut builder: Builder, settings: &Settings) -> Builder {
+pub(crate) fn with_sizes(mut builder: Builder, settings: &Settings) -> Builder {
     if let Some(bytes) = settings.dram_bytes {
         builder = builder.dram(bytes);
     }

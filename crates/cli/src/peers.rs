@@ -5,6 +5,7 @@
 //! | `redb`, `lmdb`, `sqlite` | B-trees: copy-on-write in a file, copy-on-write in mapped memory, pages and a log |
 //! | `fjall`, `rocksdb` | LSM trees; RocksDB only in a build with the feature of that name |
 //! | `btreemap` | the standard library's map behind a lock: main memory only, the yardstick for what storing costs |
+//! | `raw_frames` | Terrace itself, reading from a copy without a page table; only in a build with that feature |
 //! | `overlay` | transactions for the engines that have none of a kind that fits |
 //!
 //! The rules, the same for all. An operation is a transaction of its own, a read sees the newest commit. Memory, caches and
@@ -17,6 +18,8 @@ mod btreemap;
 mod fjall;
 mod lmdb;
 mod overlay;
+#[cfg(feature = "raw-frames")]
+mod raw_frames;
 mod redb;
 #[cfg(feature = "rocksdb")]
 mod rocksdb;
@@ -46,6 +49,8 @@ pub const NAMES: &[&str] = &[
     "btreemap",
     #[cfg(feature = "rocksdb")]
     "rocksdb",
+    #[cfg(feature = "raw-frames")]
+    "raw-frames",
 ];
 
 /// Memory a peer may use when no budget is given: the most that Terrace would take by itself.
@@ -58,8 +63,8 @@ const MEMORY_FILES: &str = "/dev/shm";
 pub fn parse(name: &str) -> Result<String, String> {
     let known = NAMES.join(" ");
     match name {
-        "rocksdb" if !NAMES.contains(&name) => {
-            Err(format!("this build has no rocksdb, build with --features rocksdb; engines here: {known}"))
+        "rocksdb" | "raw-frames" if !NAMES.contains(&name) => {
+            Err(format!("this build has no {name}, build with --features {name}; engines here: {known}"))
         }
         name if NAMES.contains(&name) => Ok(name.to_owned()),
         name => Err(format!("there is no engine {name:?}; use one of {known}")),
@@ -76,6 +81,8 @@ pub fn opener(name: &str) -> Option<Box<dyn Opener>> {
         "btreemap" => Box::new(btreemap::Engine),
         #[cfg(feature = "rocksdb")]
         "rocksdb" => Box::new(rocksdb::Engine),
+        #[cfg(feature = "raw-frames")]
+        "raw-frames" => Box::new(raw_frames::Engine),
         _ => return None,
     })
 }

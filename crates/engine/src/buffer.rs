@@ -42,7 +42,7 @@ mod create;
 mod frames;
 mod guard;
 mod inspect;
-mod latch;
+pub(crate) mod latch;
 mod mapping;
 mod pool;
 mod queues;

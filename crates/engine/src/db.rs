@@ -44,6 +44,8 @@ pub(crate) mod open;
 pub(crate) mod options;
 pub(crate) mod overlay;
 pub(crate) mod range;
+#[cfg(feature = "raw-frames")]
+pub(crate) mod raw;
 pub(crate) mod read;
 pub(crate) mod repair;
 pub(crate) mod scan;

@@ -24,7 +24,8 @@
 //! - [`chain`]: writing, reading and freeing the pages of a long value;
 //! - [`release`]: freeing a tree;
 //! - [`size`]: counting its pages;
-//! - [`verify`]: whether a tree is one.
+//! - [`verify`]: whether a tree is one;
+//! - `raw`: a copy of a tree without a page table, for measuring.
 
 mod apply;
 pub(crate) mod chain;
@@ -37,6 +38,8 @@ pub(crate) mod leaf;
 pub(crate) mod node;
 pub(crate) mod op;
 pub(crate) mod overflow;
+#[cfg(feature = "raw-frames")]
+pub(crate) mod raw;
 mod read_ahead;
 mod read_leaf;
 mod release;
@@ -75,6 +78,8 @@ mod order_tests;
 mod pool_tests;
 #[cfg(test)]
 mod race_tests;
+#[cfg(test)]
+mod read_leaf_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -61,6 +61,8 @@ pub use db::lookup::Lookup;
 pub use db::named::NamedSnapshot;
 pub use db::options::{Compression, TableOptions};
 pub use db::range::TransactionRange;
+#[cfg(feature = "raw-frames")]
+pub use db::raw::RawFrames;
 pub use db::repair::{RepairReport, RepairedTable};
 pub use db::snapshot::{Range, Snapshot};
 pub use db::swap::Swap;

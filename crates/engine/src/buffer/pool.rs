@@ -8,12 +8,13 @@
 //!
 //! Lock order: resizing, upkeep, page latch, events, free frames, page ids, segments of the space.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
-use terrace_block::{AlignedBuffer, BlockDevice};
+use terrace_block::{AlignedBuffer, BlockDevice, prefetch};
 
 use super::backoff::Backoff;
 use super::batch::Batches;
@@ -206,6 +207,25 @@ impl Pool {
                 Some(ReadGuard::new(self, id, entry, seen, frame))
             }
             _ => None,
+        }
+    }
+
+    /// Asks for the lines of memory with what says where `id` is. The id may be garbage.
+    #[inline]
+    pub(crate) fn prefetch_entry(&self, id: PageId) {
+        if let Some(entry) = self.table.entry(id) {
+            entry.prefetch();
+        }
+    }
+
+    /// Asks for the lines of memory with parts of `id`, if it is in a frame. The id may be garbage, and so may the parts.
+    #[inline]
+    pub(crate) fn prefetch_page(&self, id: PageId, parts: [Range<usize>; 2]) {
+        let Some(entry) = self.table.entry(id) else { return };
+        let Location::Frame(frame) = entry.location() else { return };
+        let words = self.frames.words(frame);
+        for part in parts {
+            prefetch(words.get(part.start / 8..part.end / 8).unwrap_or_default());
         }
     }
 

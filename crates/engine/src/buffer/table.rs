@@ -14,7 +14,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use terrace_block::Region;
+use terrace_block::{Region, prefetch};
 
 use super::latch::Latch;
 use crate::ids::PageId;
@@ -79,6 +79,12 @@ impl<'a> Entry<'a> {
     #[inline]
     pub(crate) fn location(self) -> Location {
         Location::decode(self.location.load(Ordering::Acquire))
+    }
+
+    /// Asks for the entry's line of memory ahead.
+    #[inline]
+    pub(crate) fn prefetch(self) {
+        prefetch(std::slice::from_ref(self.state));
     }
 
     /// Moves the page; under the exclusive latch, or in recovery.

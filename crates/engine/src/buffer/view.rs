@@ -177,10 +177,12 @@ impl View for Racy<'_> {
         let mut to = to;
         // Reach a word boundary first, then copy whole words; the compiler unrolls the middle loop by eight.
         let head = ((8 - at % 8) % 8).min(to.len());
-        let bytes = self.u64(at).to_le_bytes();
-        to[..head].copy_from_slice(&bytes[..head]);
-        to = &mut to[head..];
-        at += head;
+        if head > 0 {
+            let bytes = self.u64(at).to_le_bytes();
+            to[..head].copy_from_slice(&bytes[..head]);
+            to = &mut to[head..];
+            at += head;
+        }
         let source = self.words.get(at / 8..).unwrap_or_default();
         let mut chunks = to.chunks_exact_mut(64);
         let mut index = 0;

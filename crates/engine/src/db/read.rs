@@ -35,7 +35,7 @@ impl Core {
 
     /// The answer, where what was found decides it; `visible` was loaded before.
     #[inline]
-    fn decided(
+    pub(super) fn decided(
         &self,
         table: &TableState,
         found: Option<Found>,

@@ -10,7 +10,7 @@
 //! merged in. The leaf is read first and the old versions second, as `versions.rs` requires.
 
 use std::collections::VecDeque;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
 use super::core::{Core, TableState};
 use crate::error::{Error, Result};
@@ -101,7 +101,8 @@ fn is_below_high(high: &Bound<Vec<u8>>, key: &[u8]) -> bool {
 
 impl Scan {
     pub(crate) fn new(tree: Tree, (low, high): OwnedRange, at: Option<Timestamp>) -> Self {
-        Scan { tree, low, high, at, front: End::default(), back: End::default(), done: false }
+        let front = End { rows: LeafRows::lent(), ..End::default() };
+        Scan { tree, low, high, at, front, back: End::default(), done: false }
     }
 
     /// Notes that about this many entries will be taken, going up.
@@ -193,6 +194,34 @@ impl Scan {
         Ok(None)
     }
 
+    /// Shows `visit` the next entries, going up, as far as they lie in the leaf copied last, need nothing but that copy to
+    /// be told, and are in the range. What comes then is [`Scan::step`]'s.
+    pub(crate) fn show<B>(
+        &mut self,
+        visit: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
+        let end = &mut self.front;
+        let rows = &end.rows;
+        if !end.loaded || !end.deleted.is_empty() || !self.at.is_some_and(|at| rows.are_all_of(at)) {
+            return ControlFlow::Continue(());
+        }
+        let stop = match (&self.high, &rows.upper) {
+            (Bound::Unbounded, _) => rows.len(),
+            (Bound::Excluded(high), Some(upper)) if upper <= high => rows.len(),
+            (Bound::Included(high) | Bound::Excluded(high), _) => rows.lower_bound(high),
+        };
+        let mut flow = ControlFlow::Continue(());
+        let first = end.at;
+        while end.at < stop && flow.is_continue() {
+            flow = visit(rows.key(end.at), rows.value(end.at));
+            end.at += 1;
+        }
+        if end.at > first {
+            set(&mut self.low, rows.key(end.at - 1), false);
+        }
+        flow
+    }
+
     fn load(&mut self, core: &Core, table: &TableState, toward: Toward) -> Result<()> {
         let (end, seek) = match (toward, &self.low, &self.high) {
             (Toward::Up, Bound::Unbounded, _) => (&mut self.front, Seek::First),
@@ -207,8 +236,15 @@ impl Scan {
             Toward::Down => is_above_low(low, separator),
         };
         end.ahead.before_leaf(&core.pool, self.tree, seek, toward, end.rows.len(), &within);
-        self.tree.read_leaf(&core.pool, seek, &mut end.rows)?;
+        self.tree.read_beside(&core.pool, seek, toward, &mut end.rows)?;
         end.loaded = true;
+        let goes_on = match toward {
+            Toward::Up => end.rows.upper.as_deref().is_some_and(within),
+            Toward::Down => within(&end.rows.lower),
+        };
+        if goes_on && end.ahead.wants_more_than(end.rows.len()) {
+            self.tree.prefetch_beside(&core.pool, toward, &end.rows);
+        }
         end.at = match toward {
             Toward::Up => match &self.low {
                 Bound::Unbounded => 0,
@@ -344,6 +380,12 @@ impl Scan {
     }
 }
 
+impl Drop for Scan {
+    fn drop(&mut self) {
+        std::mem::take(&mut self.front.rows).give_back();
+    }
+}
+
 enum Taken {
     Row(usize),
     Deleted(Key, OldVersion),
@@ -377,7 +419,7 @@ pub(crate) fn digest_holds(core: &Core, tree: Tree, range: &RangeRead) -> Result
     };
     loop {
         let seek = seek_key.as_deref().map_or(Seek::First, Seek::At);
-        tree.read_leaf(&core.pool, seek, &mut rows)?;
+        tree.read_beside(&core.pool, seek, Toward::Up, &mut rows)?;
         for index in 0..rows.len() {
             let key = rows.key(index);
             if !is_below_high(&high, key) {

@@ -228,6 +228,11 @@ impl Range {
                     None => ControlFlow::Continue(()),
                 },
             };
+            // What else there is in that leaf was copied with it, and needs no more looks at anything.
+            let flow = match flow {
+                ControlFlow::Continue(()) => self.scan.show(&mut visit),
+                done => done,
+            };
             if let ControlFlow::Break(value) = flow {
                 return Ok(Some(value));
             }

@@ -49,6 +49,11 @@ impl Table {
         Table { shared, state }
     }
 
+    #[cfg(feature = "raw-frames")]
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     pub(crate) fn state(&self) -> &Arc<TableState> {
         &self.state
     }

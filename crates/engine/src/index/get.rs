@@ -5,6 +5,7 @@ use super::leaf;
 use super::node::Node;
 use super::overflow::Reference;
 use super::tree::{Seek, Tree, retry};
+use crate::buffer::view::View;
 use crate::buffer::{Pool, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::Timestamp;
@@ -60,16 +61,25 @@ impl Tree {
 /// The record of `key` in its leaf, validated.
 #[inline]
 pub(super) fn record(leaf: &ReadGuard<'_>, key: &[u8]) -> Result<Option<Found>, Stop> {
-    let node = Node::new(leaf.view());
-    let Some(entry) = leaf::find(&node, key) else {
-        leaf.validate()?;
+    record_in(&Node::new(leaf.view()), key, || leaf.validate())
+}
+
+/// The record of `key` in its leaf, if `validate` says that what was read is one version of it.
+#[inline]
+pub(super) fn record_in<V: View>(
+    node: &Node<V>,
+    key: &[u8],
+    validate: impl Fn() -> Result<(), Stop>,
+) -> Result<Option<Found>, Stop> {
+    let Some(entry) = leaf::find(node, key) else {
+        validate()?;
         return Ok(None);
     };
     let mut value = Vec::with_capacity(entry.value_length);
     node.append_value(&entry, &mut value);
-    leaf.validate()?;
+    validate()?;
     let value = if entry.is_overflow() {
-        let malformed = || Stop::from(damaged_page(leaf.id(), "a malformed reference to a long value"));
+        let malformed = || Stop::from(damaged_page(node.page(), "a malformed reference to a long value"));
         Stored::Overflow(Reference::decode(&value).ok_or_else(malformed)?)
     } else {
         Stored::Inline(value)

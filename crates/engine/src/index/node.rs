@@ -478,6 +478,12 @@ impl<'a> Node<&'a [u8]> {
         Body::Leaf { timestamp, flags, value }
     }
 
+    /// The prefix that all keys share.
+    pub(crate) fn prefix_bytes(&self) -> &'a [u8] {
+        let at = usize::from(View::u16(&self.view, LOWER)) * 8;
+        self.view.get(at..at + self.prefix).unwrap_or_default()
+    }
+
     /// The suffix of key `index`.
     pub(crate) fn suffix(&self, index: usize) -> &'a [u8] {
         let slot = self.slot(index);

@@ -43,13 +43,19 @@ pub(super) fn test_pool(page_bytes: usize, frames: u32, mode: Mode) -> TestPool 
     };
     Pool::create(&files, &layout).unwrap();
     let pool = recover(&files, &options);
+    let tree = new_tree(&pool);
+    TestPool { files, options, pool: Arc::new(pool), tree }
+}
+
+/// An empty tree.
+pub(super) fn new_tree(pool: &Pool) -> Tree {
     let new = pool.new_page(None).unwrap();
     let tree = Tree { root: new.id() };
-    let mut content = Tree::init_root(page_bytes, new.id(), false);
+    let mut content = Tree::init_root(pool.page_bytes(), new.id(), false);
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
     super::apply::describe_image(&mut record, new.id(), ALLOCATES, &content);
     pool.change(&mut record, None, [Edit::Create(new, &mut content)]).unwrap();
-    TestPool { files, options, pool: Arc::new(pool), tree }
+    tree
 }
 
 fn recover(files: &Files, options: &PoolOptions) -> Pool {

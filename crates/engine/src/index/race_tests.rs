@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::pool_tests::{put, remove, rows, test_pool};
-use super::{LeafRows, Seek, Stored, Tree, get_many};
+use super::{LeafRows, Seek, Stored, Toward, Tree, get_many};
 use crate::buffer::{Mode, Pool};
 
 const THREADS: u64 = 4;
@@ -41,6 +41,54 @@ fn many(pool: &Pool, tree: Tree, own: u64, keys: u64, from: u64, expected: &Own)
         answered += 1;
     });
     assert_eq!(answered, keys.len());
+}
+
+fn seek(toward: Toward, at: &[u8]) -> Seek<'_> {
+    if toward == Toward::Down { Seek::Before(at) } else { Seek::At(at) }
+}
+
+/// Reads some leaves from the one at `key` on.
+fn walk(
+    pool: &Pool,
+    tree: Tree,
+    own: u64,
+    key: &[u8],
+    random: &mut Random,
+    expected: &Own,
+    leaf: &mut LeafRows,
+) {
+    let toward = if random.below(2) == 0 { Toward::Down } else { Toward::Up };
+    let (mut at, mut leaves) = (key.to_vec(), random.below(6));
+    tree.read_leaf(pool, seek(toward, key), leaf).unwrap();
+    loop {
+        let (lower, upper) = (leaf.lower.as_slice(), leaf.upper.as_deref());
+        match toward {
+            Toward::Down => assert!(lower < &at[..] && upper.is_none_or(|upper| upper >= &at[..])),
+            Toward::Up => assert!(lower <= &at[..] && upper.is_none_or(|upper| upper > &at[..])),
+        }
+        let mine = |row: usize| u64::from_be_bytes(leaf.key(row).try_into().unwrap()) % THREADS == own;
+        for row in 0..leaf.len() {
+            assert!(row == 0 || leaf.key(row - 1) < leaf.key(row));
+        }
+        let found: Vec<_> = (0..leaf.len())
+            .filter(|&row| mine(row))
+            .map(|row| (leaf.key(row), leaf.timestamp(row).0, leaf.value(row)))
+            .collect();
+        let expected: Vec<_> = expected
+            .range(leaf.lower.clone()..)
+            .take_while(|(key, _)| leaf.upper.as_ref().is_none_or(|upper| *key < upper))
+            .map(|(key, (timestamp, value))| (&key[..], *timestamp, &value[..]))
+            .collect();
+        assert_eq!(found, expected);
+        let next = match toward {
+            Toward::Down => Some(leaf.lower.clone()).filter(|lower| !lower.is_empty()),
+            Toward::Up => leaf.upper.clone(),
+        };
+        let Some(fence) = next.filter(|_| leaves > 0) else { return };
+        (at, leaves) = (fence, leaves - 1);
+        tree.prefetch_beside(pool, toward, leaf);
+        tree.read_beside(pool, seek(toward, &at), toward, leaf).unwrap();
+    }
 }
 
 /// One thread's work until told to stop; returns what its keys must be.
@@ -85,37 +133,7 @@ fn work(
                     many(pool, tree, own, keys, random.below(keys), &expected);
                 }
             }
-            _ => {
-                let backward = random.below(2) == 0;
-                let seek = if backward { Seek::Before(&key) } else { Seek::At(&key) };
-                tree.read_leaf(pool, seek, &mut leaf).unwrap();
-                if backward {
-                    assert!(
-                        leaf.lower.as_slice() < &key[..]
-                            && leaf.upper.as_deref().is_none_or(|upper| upper >= &key[..])
-                    );
-                } else {
-                    assert!(
-                        leaf.lower.as_slice() <= &key[..]
-                            && leaf.upper.as_deref().is_none_or(|upper| upper > &key[..])
-                    );
-                }
-                let mine =
-                    |row: usize| u64::from_be_bytes(leaf.key(row).try_into().unwrap()) % THREADS == own;
-                for row in 0..leaf.len() {
-                    assert!(row == 0 || leaf.key(row - 1) < leaf.key(row), "seed {seed}");
-                }
-                let found: Vec<_> = (0..leaf.len())
-                    .filter(|&row| mine(row))
-                    .map(|row| (leaf.key(row), leaf.timestamp(row).0, leaf.value(row)))
-                    .collect();
-                let expected: Vec<_> = expected
-                    .range(leaf.lower.clone()..)
-                    .take_while(|(key, _)| leaf.upper.as_ref().is_none_or(|upper| *key < upper))
-                    .map(|(key, (timestamp, value))| (&key[..], *timestamp, &value[..]))
-                    .collect();
-                assert_eq!(found, expected, "seed {seed}");
-            }
+            _ => walk(pool, tree, own, &key, &mut random, &expected, &mut leaf),
         }
     }
     expected

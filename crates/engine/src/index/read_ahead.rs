@@ -51,6 +51,11 @@ impl Ahead {
         self.expected = Some(entries);
     }
 
+    /// Whether the scan, which has come to a leaf of `rows` rows, is likely to go on behind it.
+    pub(crate) fn wants_more_than(&self, rows: usize) -> bool {
+        self.expected.map_or(self.leaves > 1, |entries| entries > rows)
+    }
+
     /// To be called before a scan reads the leaf at `seek`; the one before it had `rows_before` rows. `within` says
     /// whether a leaf that ends at this separator, on the side that the scan comes to first, is in the range.
     pub(crate) fn before_leaf(

@@ -3,12 +3,20 @@
 //! There are no links between leaves. A scan goes on at the upper fence of the leaf it has, a reverse one before
 //! the lower fence; both are exact, so nothing is seen twice and nothing is skipped, whatever is split or merged in
 //! between. A leaf may be empty.
+//!
+//! Nor is each leaf looked for from the root. The rows remember where their leaf hung: the parent, its version, and the
+//! place among its children. As long as the parent is at that version, the child beside is the leaf at the fence, and
+//! going there is the last step of a descent. And while the rows of one leaf are looked at, the processor can be
+//! fetching the next one ([`Tree::prefetch_beside`]), which the parent names too.
+
+use std::cell::Cell;
 
 use super::edit::damaged_page;
 use super::node::{HEAP, Node, SLOT, slots_at};
-use super::tree::{Seek, Tree, retry};
+use super::read_ahead::Toward;
+use super::tree::{Seek, Tree, checked_level, child, retry};
 use crate::buffer::view::View;
-use crate::buffer::{Pool, Stop};
+use crate::buffer::{Pool, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::{PageId, Timestamp};
 
@@ -23,9 +31,39 @@ pub(crate) struct LeafRows {
     pub(crate) lower: Vec<u8>,
     /// Every key of the leaf is below this; `None` in the last leaf.
     pub(crate) upper: Option<Vec<u8>>,
+    /// Where the leaf hung; none for a root.
+    place: Option<Place>,
+    /// The latest commit that wrote one of the rows.
+    newest: Timestamp,
+    /// The flags of all rows together.
+    flags: u8,
     page: Vec<u8>,
     keys: Vec<u8>,
     rows: Vec<Row>,
+}
+
+/// A child of a node at one version of the node.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    parent: PageId,
+    version: u64,
+    /// Which of the children, from 0 on.
+    index: usize,
+}
+
+impl Place {
+    /// The child beside it, going `toward`, if `parent` has one.
+    fn beside<V: View>(&self, parent: &Node<V>, toward: Toward) -> Option<usize> {
+        match toward {
+            Toward::Up => Some(self.index + 1).filter(|index| *index <= parent.count()),
+            Toward::Down => self.index.checked_sub(1),
+        }
+    }
+
+    /// The parent, if it is still at the version.
+    fn parent<'p>(&self, pool: &'p Pool) -> Option<ReadGuard<'p>> {
+        pool.glance(self.parent).filter(|parent| parent.version() == self.version)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +79,29 @@ impl LeafRows {
     /// No rows, of no leaf.
     pub(crate) fn new() -> Self {
         Self::default()
+    }
+
+    /// No rows, in memory that [`LeafRows::give_back`] has left to this thread, if it has.
+    pub(crate) fn lent() -> Self {
+        SPARE.take().map_or_else(Self::default, |mut rows| {
+            (rows.place, rows.upper) = (None, None);
+            rows.lower.clear();
+            rows.rows.clear();
+            *rows
+        })
+    }
+
+    /// Leaves the memory to the thread.
+    pub(crate) fn give_back(self) {
+        if !self.page.is_empty() {
+            SPARE.set(Some(Box::new(self)));
+        }
+    }
+
+    /// Whether every row was written by `at` and has its value here.
+    #[inline]
+    pub(crate) fn are_all_of(&self, at: Timestamp) -> bool {
+        self.newest <= at && self.flags == 0
     }
 
     /// How many rows there are.
@@ -97,9 +158,14 @@ impl LeafRows {
         let node = Node::new(&self.page[..]);
         self.keys.clear();
         self.rows.clear();
+        (self.newest, self.flags) = (Timestamp::NONE, 0);
+        let prefix = node.prefix_bytes();
         for index in 0..node.count() {
-            node.append_key(index, &mut self.keys);
+            self.keys.extend_from_slice(prefix);
+            self.keys.extend_from_slice(node.suffix(index));
             let entry = node.entry(index);
+            self.newest = self.newest.max(entry.timestamp);
+            self.flags |= entry.flags;
             self.rows.push(Row {
                 key_end: self.keys.len() as u32,
                 value_at: entry.value_at as u32,
@@ -110,26 +176,37 @@ impl LeafRows {
         }
         node.copy_fences(&mut self.lower, &mut self.upper);
     }
+
+    /// Copies `leaf`, the child at `place`. The gap between slots and heap is not worth copying.
+    fn copy(&mut self, pool: &Pool, leaf: &ReadGuard<'_>, place: Option<Place>) -> Result<(), Stop> {
+        let view = leaf.view();
+        let node = Node::new(view);
+        let page_bytes = pool.page_bytes();
+        self.page.resize(page_bytes, 0);
+        let slots_end = (slots_at(node.kind()) + node.count() * SLOT).min(page_bytes);
+        let heap = (usize::from(view.u16(HEAP)) * 8).clamp(slots_end, page_bytes);
+        view.copy_to(0, &mut self.page[..slots_end]);
+        view.copy_to(heap, &mut self.page[heap..]);
+        leaf.validate()?;
+        (self.leaf, self.version, self.place) = (leaf.id(), leaf.version(), place);
+        Ok(())
+    }
 }
 
 impl Tree {
     /// Fills `rows` with those of one leaf.
     pub(crate) fn read_leaf(&self, pool: &Pool, seek: Seek<'_>, rows: &mut LeafRows) -> Result<()> {
         retry(self.root, || {
-            let leaf = self.leaf(pool, seek)?;
-            let view = leaf.view();
-            let node = Node::new(view);
-            // The gap between slots and heap is not worth copying.
-            let page_bytes = pool.page_bytes();
-            rows.page.resize(page_bytes, 0);
-            let slots_end = (slots_at(node.kind()) + node.count() * SLOT).min(page_bytes);
-            let heap = (usize::from(view.u16(HEAP)) * 8).clamp(slots_end, page_bytes);
-            view.copy_to(0, &mut rows.page[..slots_end]);
-            view.copy_to(heap, &mut rows.page[heap..]);
-            leaf.validate()?;
-            rows.leaf = leaf.id();
-            rows.version = leaf.version();
-            Ok::<_, Stop>(())
+            let (parent, leaf) = self.descend(pool, seek, 0)?;
+            let place = match parent {
+                None => None,
+                Some(parent) => {
+                    let index = seek.child_index(&Node::new(parent.view()));
+                    parent.validate()?;
+                    Some(Place { parent: parent.id(), version: parent.version(), index })
+                }
+            };
+            rows.copy(pool, &leaf, place)
         })?;
         rows.index();
         if rows.answers(seek) {
@@ -139,8 +216,64 @@ impl Tree {
         Err(damaged_page(rows.leaf, "its fences contradict the nodes above it"))
     }
 
+    /// Fills `rows`, which are of the leaf beside it, with those of the leaf at `seek`: the fence on the side that the
+    /// scan goes `toward`.
+    pub(crate) fn read_beside(
+        &self,
+        pool: &Pool,
+        seek: Seek<'_>,
+        toward: Toward,
+        rows: &mut LeafRows,
+    ) -> Result<()> {
+        // Whatever goes wrong here, the descent meets it again if it is still so.
+        if let Some(Ok(())) = step_beside(pool, toward, rows) {
+            rows.index();
+            if rows.answers(seek) {
+                return Ok(());
+            }
+        }
+        self.read_leaf(pool, seek, rows)
+    }
+
+    /// Asks for the memory with the leaf beside that of `rows`, and for what says where the one behind it is. Advice, by
+    /// what the parent says.
+    pub(crate) fn prefetch_beside(&self, pool: &Pool, toward: Toward, rows: &LeafRows) {
+        let Some(place) = rows.place else { return };
+        let Some(parent) = place.parent(pool) else { return };
+        let node = Node::new(parent.view());
+        let Some(next) = place.beside(&node, toward) else { return };
+        // Leaves that lie beside each other tend to be filled alike.
+        let heap = usize::from(View::u16(&&rows.page[..], HEAP)) * 8;
+        let slots = slots_at(node.kind()) + rows.len() * SLOT;
+        pool.prefetch_page(node.child_at(next), [0..slots.next_multiple_of(8), heap..pool.page_bytes()]);
+        if let Some(behind) = (Place { index: next, ..place }).beside(&node, toward) {
+            pool.prefetch_entry(node.child_at(behind));
+        }
+    }
+
     /// Whether a leaf read before is still resident and has not moved since: nothing was added to it or taken away.
     pub(crate) fn leaf_version_is(&self, pool: &Pool, leaf: PageId, version: u64) -> bool {
         pool.version_is(leaf, version)
     }
+}
+
+/// Copies the leaf beside that of `rows`, if its parent is as it was.
+fn step_beside(pool: &Pool, toward: Toward, rows: &mut LeafRows) -> Option<Result<(), Stop>> {
+    let place = rows.place?;
+    let parent = place.parent(pool)?;
+    let node = Node::new(parent.view());
+    let index = place.beside(&node, toward)?;
+    let leaf = child(pool, &parent, node.child_at(index)).and_then(|leaf| {
+        checked_level(&Node::new(leaf.view()), &leaf, Some(1))?;
+        Ok(leaf)
+    });
+    Some(leaf.and_then(|leaf| {
+        parent.mark();
+        rows.copy(pool, &leaf, Some(Place { index, ..place }))
+    }))
+}
+
+thread_local! {
+    /// Memory for rows that nobody needs just now.
+    static SPARE: Cell<Option<Box<LeafRows>>> = const { Cell::new(None) };
 }

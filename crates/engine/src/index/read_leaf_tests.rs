@@ -1,0 +1,132 @@
+//! Going from leaf to leaf by what the parent said a while ago.
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::pool_tests::{TestPool, new_tree, put, remove, test_pool};
+use super::{LeafRows, Seek, Toward, Tree};
+use crate::buffer::{Mode, Pool};
+use crate::ids::{PageId, Timestamp};
+
+/// Which leaf, at which version, and between which fences.
+type Extent<'a> = (PageId, u64, &'a [u8], Option<&'a [u8]>);
+/// Key, commit and value.
+type Row<'a> = (&'a [u8], Timestamp, &'a [u8]);
+
+/// Everything that rows say of their leaf.
+fn content(leaf: &LeafRows) -> (Extent<'_>, Vec<Row<'_>>) {
+    let rows = (0..leaf.len()).map(|at| (leaf.key(at), leaf.timestamp(at), leaf.value(at)));
+    ((leaf.leaf, leaf.version, &leaf.lower, leaf.upper.as_deref()), rows.collect())
+}
+
+/// Goes on from `leaf`; whether there was a leaf to go to. It must be the one that a descent leads to.
+fn go(test: &TestPool, toward: Toward, leaf: &mut LeafRows) -> bool {
+    let fence = match toward {
+        Toward::Up => leaf.upper.clone(),
+        Toward::Down => Some(leaf.lower.clone()).filter(|lower| !lower.is_empty()),
+    };
+    let Some(fence) = fence else { return false };
+    let seek = if toward == Toward::Up { Seek::At(&fence) } else { Seek::Before(&fence) };
+    let mut expected = LeafRows::new();
+    test.tree.prefetch_beside(&test.pool, toward, leaf);
+    test.tree.read_beside(&test.pool, seek, toward, leaf).unwrap();
+    test.tree.read_leaf(&test.pool, seek, &mut expected).unwrap();
+    assert_eq!(content(leaf), content(&expected));
+    true
+}
+
+#[test]
+fn whatever_changes_in_between_the_leaf_beside_is_the_one_a_descent_leads_to() {
+    for seed in 0..20 {
+        println!("seed {seed}");
+        let mut random = SmallRng::seed_from_u64(seed);
+        // Few frames: leaves and parents are evicted between two steps.
+        let test = test_pool(4096, 40, Mode::Inline);
+        let mut clock = 1;
+        for number in (0..3000u64).step_by(2) {
+            test.put(&number.to_be_bytes(), clock, &[7; 60]);
+        }
+        for _ in 0..60 {
+            let toward = if random.random() { Toward::Up } else { Toward::Down };
+            let start = random.random_range(1..3000u64).to_be_bytes();
+            let mut leaf = LeafRows::new();
+            test.tree.read_leaf(&test.pool, Seek::At(&start), &mut leaf).unwrap();
+            let (mut from, busy) = (u64::from_be_bytes(start), random.random_range(0..3) == 0);
+            while go(&test, toward, &mut leaf) {
+                if !busy {
+                    continue;
+                }
+                // Splits and merges close to where the walk is.
+                if let Some(first) = leaf.len().checked_sub(1) {
+                    from = u64::from_be_bytes(leaf.key(first).try_into().unwrap());
+                }
+                for number in from.saturating_sub(30)..from + 30 {
+                    clock += 1;
+                    match random.random_range(0..3) {
+                        0 => test.put(&number.to_be_bytes(), clock, &vec![1; random.random_range(0..300)]),
+                        1 => remove(&test.pool, test.tree, &number.to_be_bytes(), clock),
+                        _ => {}
+                    }
+                }
+                if random.random_range(0..8) == 0 {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// A tree's leaves, each read at a time when it had a leaf beside it.
+fn leaves(pool: &Pool, tree: Tree) -> Vec<LeafRows> {
+    let mut all = Vec::new();
+    let mut leaf = LeafRows::new();
+    tree.read_leaf(pool, Seek::First, &mut leaf).unwrap();
+    while let Some(upper) = leaf.upper.clone() {
+        all.push(leaf.clone());
+        tree.read_beside(pool, Seek::At(&upper), Toward::Up, &mut leaf).unwrap();
+    }
+    all
+}
+
+#[test]
+fn a_parent_that_became_another_trees_leads_nowhere() {
+    let test = test_pool(4096, 256, Mode::Inline);
+    let (pool, first) = (&*test.pool, test.tree);
+    let second = new_tree(pool);
+    let keys = || (0..2000u64).map(u64::to_be_bytes);
+    keys().for_each(|key| put(pool, first, &key, 1, &[1; 100]));
+    let old = leaves(pool, first);
+    assert!(old.len() > 40);
+    keys().for_each(|key| remove(pool, first, &key, 2));
+    // What was freed can be used again when that is durable.
+    pool.wal().flush_to(pool.wal().tail()).unwrap();
+    pool.round(false).unwrap();
+    keys().for_each(|key| put(pool, second, &key, 3, &[3; 100]));
+    let pages = leaves(pool, second);
+    let again = old.iter().filter(|old| pages.iter().any(|new| new.leaf == old.leaf));
+    assert!(again.count() > 10, "the second tree is made of what was the first one's");
+    for mut leaf in old {
+        let upper = leaf.upper.clone().unwrap();
+        first.prefetch_beside(pool, Toward::Up, &leaf);
+        first.read_beside(pool, Seek::At(&upper), Toward::Up, &mut leaf).unwrap();
+        assert_eq!((leaf.leaf, leaf.len()), (first.root, 0), "the first tree is one empty leaf");
+    }
+}
+
+#[test]
+fn memory_that_was_given_back_brings_no_rows_along() {
+    let test = test_pool(4096, 64, Mode::Inline);
+    for number in 0..300u64 {
+        test.put(&number.to_be_bytes(), 1, &[1; 100]);
+    }
+    let mut leaf = LeafRows::lent();
+    test.tree.read_leaf(&test.pool, Seek::First, &mut leaf).unwrap();
+    assert!(leaf.len() > 0 && leaf.upper.is_some());
+    leaf.give_back();
+    let mut leaf = LeafRows::lent();
+    assert_eq!((leaf.len(), &leaf.lower[..], &leaf.upper), (0, &[][..], &None));
+    // Nor a way to go on: this is a descent.
+    test.tree.read_beside(&test.pool, Seek::Last, Toward::Up, &mut leaf).unwrap();
+    assert_eq!(leaf.upper, None);
+    assert_eq!(leaf.key(leaf.len() - 1), 299u64.to_be_bytes());
+}

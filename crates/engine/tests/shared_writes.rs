@@ -1,0 +1,196 @@
+//! What is in memory is read without a single atomic read-modify-write, which is what makes a reader wait for another.
+//!
+//! Counted where nothing can be forgotten, in the machine: a child goes through a call instruction by instruction,
+//! and its parent looks at each of them before it is executed. So locks, reference counts and the allocator's own
+//! are seen like everything else. A put shows that there is something to see.
+//!
+//! One test alone in its binary, so that no other thread holds a lock at the fork.
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![allow(unsafe_code)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use libc::{SIGTRAP, SIGUSR1, SIGUSR2};
+use terrace::{Db, MemoryDirectory, Mode};
+
+/// The longest instruction there is, in bytes, in whole words.
+const CODE_BYTES: usize = 16;
+
+/// Whether an instruction is an atomic read-modify-write: one with the prefix for it, or an exchange with memory.
+fn is_atomic(code: &[u8; CODE_BYTES]) -> bool {
+    let is_prefix =
+        |byte: &u8| [0xf0, 0x66, 0x67, 0xf2, 0xf3, 0x2e, 0x36, 0x3e, 0x26, 0x64, 0x65].contains(byte);
+    let prefixes = code.iter().take_while(|byte| is_prefix(byte)).count();
+    let (prefixes, rest) = code.split_at(prefixes);
+    let rest = if rest.first().is_some_and(|byte| byte >> 4 == 4) { &rest[1..] } else { rest };
+    let exchanges = matches!(rest, [0x86 | 0x87, operands, ..] if operands >> 6 != 3);
+    prefixes.contains(&0xf0) || exchanges
+}
+
+fn atomic_instructions_are_told_from_others() {
+    let is = |start: &[u8]| {
+        let mut code = [0; CODE_BYTES];
+        code[..start.len()].copy_from_slice(start);
+        is_atomic(&code)
+    };
+    assert!(is(&[0xf0, 0x48, 0x0f, 0xc1, 0x07]), "lock xadd [rdi], rax");
+    assert!(is(&[0x66, 0xf0, 0x0f, 0xb1, 0x0f]), "lock cmpxchg [rdi], cx");
+    assert!(is(&[0xf0, 0x83, 0x0c, 0x24, 0x00]), "lock or [rsp], 0");
+    assert!(is(&[0x48, 0x87, 0x07]) && is(&[0x86, 0x07]), "xchg [rdi], rax and al");
+    assert!(!is(&[0x48, 0x87, 0xc8]), "xchg rax, rcx");
+    assert!(!is(&[0x90]) && !is(&[0x48, 0x89, 0x07]) && !is(&[0x0f, 0xf0, 0x07]), "nop, mov, a load");
+}
+
+/// Begins, or ends, what the parent looks at.
+fn signal(number: i32) {
+    // SAFETY: a system call without memory. The parent that traces this process takes the signal away.
+    unsafe { libc::raise(number) };
+}
+
+/// What the child does, in this order.
+const CALLS: [&str; 6] =
+    ["nothing", "get", "get of nothing", "get of a long value", "get of a snapshot", "put"];
+
+/// The child: calls everything once unseen, so that what is set up at the first time is there, and once seen.
+fn child() -> terrace::Result<()> {
+    let db = Db::builder()
+        .directory(Arc::new(MemoryDirectory::new()))
+        .dram(8 << 20)
+        .mode(Mode::Inline)
+        .open("")?;
+    let table = db.create_table("t")?;
+    let key = |number: u32| number.to_be_bytes();
+    for number in 0..2000 {
+        table.put(key(number), [1; 100])?;
+    }
+    table.put(key(5000), [2; 1000])?;
+    let snapshot = db.snapshot();
+    for seen in [false, true] {
+        for call in 0..CALLS.len() {
+            // The parent counts on from one signal to the other.
+            if seen {
+                signal(SIGUSR1);
+            }
+            let is_right = match call {
+                0 => true,
+                1 => table.get(key(777))?.is_some_and(|value| value == [1; 100]),
+                2 => table.get(key(7777))?.is_none(),
+                3 => table.get(key(5000))?.is_some_and(|value| value == [2; 1000]),
+                4 => snapshot.get(&table, key(778))?.is_some_and(|value| value == [1; 100]),
+                _ => table.put(key(777), [1; 100]).is_ok(),
+            };
+            if seen {
+                signal(SIGUSR2);
+            }
+            assert!(is_right);
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the child to stop, and returns by which signal; the exit code if it is gone.
+fn wait(child: i32) -> Result<i32, i32> {
+    let mut status = 0;
+    // SAFETY: `status` is this function's own.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    if libc::WIFSTOPPED(status) { Ok(libc::WSTOPSIG(status)) } else { Err(status) }
+}
+
+/// Lets the stopped child go on, for an instruction or until it stops by itself.
+fn go_on(child: i32, request: libc::c_uint) {
+    // SAFETY: requests without memory, to a child that is traced and stopped.
+    let outcome = unsafe { libc::ptrace(request, child, 0, 0) };
+    assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Where the stopped child is.
+fn instruction_at(child: i32) -> u64 {
+    let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::uninit();
+    // SAFETY: the kernel fills the structure that this request is for.
+    unsafe {
+        assert_eq!(libc::ptrace(libc::PTRACE_GETREGS, child, 0, registers.as_mut_ptr()), 0);
+        registers.assume_init().rip
+    }
+}
+
+/// The code there.
+fn code_at(child: i32, address: u64) -> [u8; CODE_BYTES] {
+    let mut code = [0; CODE_BYTES];
+    for (word, bytes) in code.chunks_exact_mut(8).enumerate() {
+        // SAFETY: the word comes back as the result; an address that is not there gives an error and no word.
+        let word = unsafe { libc::ptrace(libc::PTRACE_PEEKTEXT, child, address + 8 * word as u64, 0) };
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    code
+}
+
+/// Goes through one call; how many instructions it took, and where those were that are atomic.
+fn trace(child: i32) -> (usize, Vec<u64>) {
+    let (mut steps, mut atomic, mut known) = (0, Vec::new(), HashMap::new());
+    loop {
+        let at = instruction_at(child);
+        if *known.entry(at).or_insert_with(|| is_atomic(&code_at(child, at))) {
+            atomic.push(at);
+        }
+        go_on(child, libc::PTRACE_SINGLESTEP);
+        steps += 1;
+        match wait(child) {
+            Ok(SIGTRAP) => {}
+            Ok(SIGUSR2) => return (steps, atomic),
+            other => panic!("the child was stopped by {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_get_from_memory_modifies_nothing_shared() {
+    atomic_instructions_are_told_from_others();
+    // SAFETY: the child uses only what it makes itself, and leaves by `_exit`.
+    let child = match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: a request without memory.
+            let traced = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } == 0;
+            let done = traced && std::panic::catch_unwind(self::child).is_ok_and(|done| done.is_ok());
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(if done { 0 } else { 1 }) }
+        }
+        child => child,
+    };
+    assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
+    let mut found = BTreeMap::new();
+    for call in CALLS {
+        assert_eq!(wait(child), Ok(SIGUSR1), "before {call}: ptrace is not permitted, or the child failed");
+        let (steps, atomic) = trace(child);
+        println!("{call}: {steps} instructions, {} of them atomic", atomic.len());
+        assert!(steps > if call == "nothing" { 0 } else { 200 }, "{call} was not seen");
+        found.insert(call, atomic);
+        go_on(child, libc::PTRACE_CONT);
+    }
+    // One that has failed, or a caller's mistake above, would have ended otherwise.
+    assert_eq!(wait(child), Err(0));
+    let atomic_put = found.remove("put").expect("it was called");
+    assert!(atomic_put.len() > 3, "a put takes a latch, a lock and a place in the log");
+    for (call, places) in found {
+        // Forked: the addresses are this process's as well.
+        assert!(places.is_empty(), "{call}: {}", name(&places));
+    }
+}
+
+/// Addresses of code as file and offset in it, for addr2line.
+fn name(places: &[u64]) -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let mut named = Vec::new();
+    for line in maps.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(range), Some(offset), Some(file)) = (words.next(), words.nth(1), words.nth(2)) else {
+            continue;
+        };
+        let number = |text| u64::from_str_radix(text, 16).unwrap();
+        let (start, end) = range.split_once('-').map(|(start, end)| (number(start), number(end))).unwrap();
+        for place in places.iter().filter(|place| (start..end).contains(place)) {
+            named.push(format!("{file} {:#x}", place - start + number(offset)));
+        }
+    }
+    named.join(", ")
+}
