@@ -201,13 +201,14 @@ fn everything_else_goes_on_while_the_file_is_cut() {
             }
         }));
         work(Box::new(|round| db.set_dram(if round % 2 == 0 { 2 << 20 } else { 4 << 20 }).unwrap()));
+        let mut longest = 0;
         for _ in 0..25 {
-            let done = db.compact().unwrap();
-            shorter += u32::from(done.file_bytes_after < done.file_bytes_before);
+            longest = longest.max(db.stats().file_bytes);
+            shorter += u32::from(db.compact().unwrap().file_bytes_after < longest);
         }
         drop(stop);
     });
-    assert!(shorter > 2, "{shorter} of 25 made the file shorter");
+    assert!(shorter > 2, "{shorter} times of 25 the file was cut");
     check(&db, 0..1500, 0);
 }
 
@@ -247,11 +248,12 @@ fn a_disk_that_is_full_or_fails_loses_nothing_by_a_compaction() {
             if let Err(error) = &outcome {
                 let is_full = matches!(error, Error::Full { .. });
                 assert!(is_full || matches!(error, Error::Io { .. } | Error::Poisoned { .. }), "{error}");
-                // What a failed read or growth, or a full disk, refused can be had again without opening anew.
-                if is_full || matches!(kind, CallKind::SetLen | CallKind::Read) {
-                    db.compact().unwrap();
-                    let wanted = (0..600u32).filter(|key| key % 3 == 0);
-                    check(&db, wanted, 0);
+                // What is refused can be had again without opening anew, but for writes and syncs that fail in the middle
+                // of a superblock.
+                match db.compact() {
+                    Ok(_) => check(&db, (0..600u32).filter(|key| key % 3 == 0), 0),
+                    Err(Error::Poisoned { .. }) if !matches!(kind, CallKind::SetLen | CallKind::Read) => {}
+                    Err(error) => panic!("{kind:?} {nth}: {error}"),
                 }
             }
             drop((table, db));
