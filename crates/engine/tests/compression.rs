@@ -255,7 +255,7 @@ fn threads_read_and_write_compressed_pages() {
     let table = db.create_table_with("t", &options).unwrap();
     let value = |key: u32, round: u32| {
         let mut random = SmallRng::seed_from_u64(u64::from(key) << 32 | u64::from(round));
-        let noise = if (key + round) % 3 == 0 { 500 } else { 0 };
+        let noise = if (key + round).is_multiple_of(3) { 500 } else { 0 };
         let mut value = round.to_be_bytes().to_vec();
         value.extend((0..1000).map(|at| if at < noise { random.random() } else { key as u8 }));
         value

@@ -258,7 +258,7 @@ fn run(seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut disk = SimulatedDisk::new(seed);
     let mut ledger =
-        Ledger { states: vec![Tables::new()], singles: Durability::Sync, compressed: seed % 3 == 0 };
+        Ledger { states: vec![Tables::new()], singles: Durability::Sync, compressed: seed.is_multiple_of(3) };
     let mut db = None;
     for _ in 0..4 {
         disk.crash_at(disk.calls() + random.random_range(1..1500));

@@ -55,8 +55,8 @@ fn is_quiet(value: u64) -> bool {
 }
 
 /// One of the values that `draw` gives that makes no noise.
-pub(super) fn quiet(mut draw: impl FnMut() -> u64) -> u64 {
-    std::iter::repeat_with(|| draw()).find(|&value| is_quiet(value)).expect("there is no end of them")
+pub(super) fn quiet(draw: impl FnMut() -> u64) -> u64 {
+    std::iter::repeat_with(draw).find(|&value| is_quiet(value)).expect("there is no end of them")
 }
 
 pub(super) fn set_cell(content: &mut [u8], cell: usize, value: u64) {
