@@ -171,7 +171,7 @@ fn faults_against_clock() {
         (C, 0.88),
         (Mix { name: "B", updates: 50, ..C }, 0.88),
         (Mix { name: "A", updates: 500, ..C }, 0.9),
-        (Mix { name: "C with scans", scans: 5, ..C }, 0.92),
+        (Mix { name: "C with scans", scans: 5, ..C }, 0.95),
         (Mix { name: "C, shifting", shift: Some(records), ..C }, 0.96),
     ];
     for (mix, most) in mixes {

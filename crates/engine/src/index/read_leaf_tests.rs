@@ -4,8 +4,8 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::pool_tests::{TestPool, new_tree, put, remove, test_pool};
-use super::{LeafRows, Seek, Toward, Tree};
-use crate::buffer::{Mode, Pool};
+use super::{LeafRows, Seek, Toward};
+use crate::buffer::Mode;
 use crate::ids::{PageId, Timestamp};
 
 /// Which leaf, at which version, and between which fences.
@@ -76,41 +76,32 @@ fn whatever_changes_in_between_the_leaf_beside_is_the_one_a_descent_leads_to() {
     }
 }
 
-/// A tree's leaves, each read at a time when it had a leaf beside it.
-fn leaves(pool: &Pool, tree: Tree) -> Vec<LeafRows> {
-    let mut all = Vec::new();
-    let mut leaf = LeafRows::new();
-    tree.read_leaf(pool, Seek::First, &mut leaf).unwrap();
-    while let Some(upper) = leaf.upper.clone() {
-        all.push(leaf.clone());
-        tree.read_beside(pool, Seek::At(&upper), Toward::Up, &mut leaf).unwrap();
-    }
-    all
-}
-
 #[test]
-fn a_parent_that_became_another_trees_leads_nowhere() {
+fn a_parent_is_followed_at_its_version_and_never_after() {
     let test = test_pool(4096, 256, Mode::Inline);
     let (pool, first) = (&*test.pool, test.tree);
+    // Two trees of one shape, so that a leaf of the one answers for the other by its fences. Rows of the second are
+    // what rows of the first are whose parent has become a page of the second.
     let second = new_tree(pool);
-    let keys = || (0..2000u64).map(u64::to_be_bytes);
-    keys().for_each(|key| put(pool, first, &key, 1, &[1; 100]));
-    let old = leaves(pool, first);
-    assert!(old.len() > 40);
-    keys().for_each(|key| remove(pool, first, &key, 2));
-    // What was freed can be used again when that is durable.
-    pool.wal().flush_to(pool.wal().tail()).unwrap();
-    pool.round(false).unwrap();
-    keys().for_each(|key| put(pool, second, &key, 3, &[3; 100]));
-    let pages = leaves(pool, second);
-    let again = old.iter().filter(|old| pages.iter().any(|new| new.leaf == old.leaf));
-    assert!(again.count() > 10, "the second tree is made of what was the first one's");
-    for mut leaf in old {
-        let upper = leaf.upper.clone().unwrap();
+    for number in 0..2000u64 {
+        put(pool, first, &number.to_be_bytes(), 1, &[1; 100]);
+        put(pool, second, &number.to_be_bytes(), 1, &[2; 100]);
+    }
+    let mut leaf = LeafRows::new();
+    second.read_leaf(pool, Seek::At(&700u64.to_be_bytes()), &mut leaf).unwrap();
+    let upper = leaf.upper.clone().unwrap();
+    let beside = |mut leaf: LeafRows| {
         first.prefetch_beside(pool, Toward::Up, &leaf);
         first.read_beside(pool, Seek::At(&upper), Toward::Up, &mut leaf).unwrap();
-        assert_eq!((leaf.leaf, leaf.len()), (first.root, 0), "the first tree is one empty leaf");
+        assert_eq!(leaf.lower, upper);
+        leaf.value(0)[0]
+    };
+    assert_eq!(beside(leaf.clone()), 2, "as long as the parent is at the version, it is taken at its word");
+    // Splits at the far end: the parent changes, the leaves here do not.
+    for number in 2000..2100u64 {
+        put(pool, second, &number.to_be_bytes(), 2, &[2; 100]);
     }
+    assert_eq!(beside(leaf), 1, "and then the tree is asked");
 }
 
 #[test]
