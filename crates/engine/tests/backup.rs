@@ -1,6 +1,8 @@
 //! Backups of a database that is written to meanwhile, what is restored from them, and what becomes of them when a
 //! disk is full, fails, loses power, or changes bytes.
 
+mod common;
+
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -9,6 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use terrace::{Backup, Db, Durability, Error, Mode, Result, SimulatedDisk, Table};
 use terrace_block::{AlignedBuffer, CallKind, Directory, FaultPlan, OpenMode};
+
+use common::Stop;
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -103,20 +107,21 @@ fn what_is_restored_is_a_moment_of_what_was_written_meanwhile() {
     };
     let mut moments = Vec::new();
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         for _ in 0..2 {
             scope.spawn(|| write_rows(&db, &stop, &acknowledged));
         }
         wait_for(5000);
         for round in 0..3 {
             let before = acknowledged.load(SeqCst);
-            let cut = db.stats().log_cut;
             let report = db.backup(place.path().join(format!("backup {round}"))).unwrap();
-            moments.push((before, acknowledged.load(SeqCst)));
+            let after = acknowledged.load(SeqCst);
+            moments.push((before, after));
             assert!(report.pages > 100 && report.log_bytes <= 1 << 20, "{report:?}");
-            wait_for(before + 3000);
+            let cut = db.stats().log_cut;
+            wait_for(after + 3000);
             assert!(db.stats().log_cut > cut, "the log is cut again");
         }
-        stop.store(true, SeqCst);
     });
     drop(db);
     for (round, (before, after)) in moments.into_iter().enumerate() {
@@ -132,11 +137,11 @@ fn what_is_restored_is_a_moment_of_what_was_written_meanwhile() {
         let more = AtomicBool::new(false);
         let acknowledged = AtomicU64::new(0);
         std::thread::scope(|scope| {
+            let _stop = Stop(&more);
             scope.spawn(|| write_rows(&db, &more, &acknowledged));
             while acknowledged.load(SeqCst) < last + 500 {
                 std::thread::yield_now();
             }
-            more.store(true, SeqCst);
         });
         db.close().unwrap();
         let db = builder().create(false).open(&restored).unwrap();

@@ -1,5 +1,7 @@
 //! The budget is changed while others work: nothing is lost, nobody reads anything wrong, and what cannot be is refused.
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -9,6 +11,8 @@ use terrace::{
     Builder, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Snapshot, Table, WriteBatch,
 };
 use terrace_block::{CallKind, FaultPlan};
+
+use common::Stop;
 
 const ACCOUNTS: u64 = 6000;
 const BALANCE: u64 = 1000;
@@ -50,15 +54,6 @@ fn load(db: &Db) -> Table {
 fn total(table: &Table, snapshot: &Snapshot) -> u64 {
     let entries = snapshot.iter(table).map(Result::unwrap);
     entries.map(|(key, value)| balance(u64::from_be_bytes(key[..].try_into().unwrap()), &value)).sum()
-}
-
-/// Tells the others to stop when one of them has failed.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }
 
 /// Transfers during one scan: their old versions fit what the smallest budget has for them.

@@ -2,6 +2,8 @@
 //!
 //! `TERRACE_RUNS` says how many verifications; what the threads do follows from seeds, how they meet does not.
 
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -9,18 +11,11 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{Db, Durability, Error, MemoryDirectory, Result};
 
+use common::Stop;
+
 const KEYS: u32 = 2000;
 /// A verification is to meet a good many changes.
 const COMMITS_PER_RUN: u64 = 30;
-
-/// Tells the others to stop when one of them has failed.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
 
 fn value(random: &mut SmallRng) -> Vec<u8> {
     let length = match random.random_range(0..20) {
