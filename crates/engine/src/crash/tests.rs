@@ -159,7 +159,7 @@ fn nothing_is_lost_at_any_call_of_a_script() {
 fn nothing_is_lost_at_any_call_of_a_compaction() {
     let start = std::time::Instant::now();
     let (mut tally, mut cuts) = (Tally::default(), 0);
-    for seed in seeds(2) {
+    for seed in seeds(3) {
         let mut plan = Plan { lives: 1, steps: 30, compacts: true, ..Plan::random(seed) };
         plan.sizes.store_segments = 64;
         let whole = live_caught(Plan { crash_at: Some(u64::MAX >> 1), ..plan }).unwrap();
