@@ -10,11 +10,11 @@ use super::pool::Pool;
 use super::stats::Cause;
 use super::table::Location;
 use super::upkeep::Upkeep;
-use super::write_back::{Image, places};
+use super::write_back::{Image, lengths};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::store::page::{self, Kind};
-use crate::store::place::Mapped;
+use crate::store::place::{Extent, Mapped, PLACE_BYTES};
 use crate::store::space::Stream;
 
 /// Segments kept free, at least.
@@ -61,10 +61,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Write-back found no room for `pages` images: empties segments until there is.
-    pub(super) fn make_room(&self, upkeep: &mut Upkeep, pages: u64) -> Result<()> {
-        let wanted =
-            pages.div_ceil(self.space.geometry().segment_pages) + super::write_back::SPARE_SEGMENTS + 1;
+    /// Write-back found no room for images of so many places: empties segments until there is.
+    pub(super) fn make_room(&self, upkeep: &mut Upkeep, places: u64) -> Result<()> {
+        // The end of a segment may be too short for the next image.
+        let filled = self.space.geometry().segment_places - (self.page_places() - 1);
+        let wanted = places.div_ceil(filled) + super::write_back::SPARE_SEGMENTS + 1;
         for _ in 0..self.space.segments() * 2 {
             if self.space.free_segments() >= wanted {
                 break;
@@ -92,7 +93,7 @@ impl Pool {
             let stubborn = upkeep.stubborn.get(&segment).filter(|stubborn| stubborn.filled_at == filled_at);
             stubborn.is_none_or(|stubborn| !stubborn.is_damaged && stubborn.tries < TRIES_MAX)
         };
-        let Some((victim, filled_at)) = self.space.victim(geometry.segment_pages - 1, may_touch) else {
+        let Some((victim, filled_at)) = self.space.victim(geometry.segment_places - 1, may_touch) else {
             return Ok(false);
         };
         let before = upkeep.stubborn.remove(&victim).filter(|stubborn| stubborn.filled_at == filled_at);
@@ -116,8 +117,8 @@ impl Pool {
     /// Moves everything that is live out of segment `victim`, but for pages latched just now. Returns how much was.
     pub(super) fn empty(&self, upkeep: &mut Upkeep, victim: u64) -> Result<u64> {
         let geometry = self.space.geometry();
-        let first = geometry.first_place(victim);
-        let mut live = self.move_live(upkeep, first, first + geometry.segment_pages)?;
+        let segment = Extent { first: geometry.first_place(victim), places: geometry.segment_places };
+        let mut live = self.move_live(upkeep, segment)?;
         live.dirty.sort_unstable();
         self.write_dirty_elsewhere(upkeep, &live.dirty)?;
         let current = self.absorb(upkeep);
@@ -139,122 +140,159 @@ impl Pool {
     fn write_dirty_elsewhere(&self, upkeep: &mut Upkeep, dirty: &[PageId]) -> Result<()> {
         // Write-back may have called for this, and goes on afterwards.
         let before = std::mem::replace(&mut upkeep.cause, Cause::Cleaner);
-        let written = dirty.chunks(self.staging_pages(upkeep)).try_for_each(|batch| {
-            let runs = self.space.allocate_or_grow(batch.len() as u64, 0, Stream::Changed)?;
-            self.write_claimed(upkeep, batch, &runs).map(drop)
-        });
+        let written = dirty
+            .chunks(self.staging_pages(upkeep))
+            .try_for_each(|batch| self.write_claimed(upkeep, batch, 0).map(drop));
         upkeep.cause = before;
         written
     }
 
-    /// Reads the places from `first` to `end` piece by piece, moves the images that are to be copied, and returns what
-    /// else counts. What is to be copied gathers at the beginning of the staging buffer, so that it is read once.
-    fn move_live(&self, upkeep: &mut Upkeep, first: u64, end: u64) -> Result<Live> {
+    /// Reads `segment` piece by piece, moves the images that are to be copied, and returns what else counts. At each place an
+    /// image may begin: whatever its bytes say, it counts if what they name is here by the page table. What is to be copied
+    /// gathers at the beginning of the staging buffer, so that it is read once.
+    fn move_live(&self, upkeep: &mut Upkeep, segment: Extent) -> Result<Live> {
         let mut live = Live::default();
-        let mut staged: Vec<(PageId, u64)> = Vec::new();
-        let mut place = first;
-        while place < end {
-            let room = self.staging_pages(upkeep) - staged.len();
-            let count = self.piece_pages(upkeep).min(room).min((end - place) as usize);
-            self.read_piece(upkeep, staged.len(), place, count)?;
-            for slot in staged.len()..staged.len() + count {
-                let start = slot * self.page_bytes;
-                let image = &upkeep.staging[start..start + self.page_bytes];
-                let (id, kind) = (page::page_id(image), page::kind(image));
-                if self.sort_image(upkeep, id, kind, place, &mut live) {
-                    upkeep
-                        .staging
-                        .copy_within(start..start + self.page_bytes, staged.len() * self.page_bytes);
-                    staged.push((id, place));
+        let (mut staged, mut held): (Vec<(PageId, Extent)>, usize) = (Vec::new(), 0);
+        let mut place = segment.first;
+        while place < segment.end() {
+            let room = ((upkeep.staging.len() - held) / PLACE_BYTES) as u64;
+            let places = self.piece_places(upkeep).min(room).min(segment.end() - place);
+            let piece = Extent { first: place, places };
+            self.read_piece(upkeep, held, piece)?;
+            let read_at = held;
+            while place < piece.end() {
+                let at = read_at + (place - piece.first) as usize * PLACE_BYTES;
+                let header = &upkeep.staging[at..at + page::HEADER_BYTES];
+                let (id, kind) = (page::page_id(header), page::kind(header));
+                let found = self.sort_image(upkeep, id, kind, place, &mut live);
+                if let Found::ToCopy(extent) = found {
+                    if extent.places > self.page_places() || extent.end() > segment.end() {
+                        let mapped = self.durable_state(id);
+                        return Err(self.damaged(id, mapped, "there is no room for this image at its place"));
+                    }
+                    if extent.end() > piece.end() {
+                        // The next piece begins with it.
+                        break;
+                    }
+                    upkeep.staging.copy_within(at..at + extent.bytes(), held);
+                    staged.push((id, extent));
+                    held += extent.bytes();
                 }
-                place += 1;
+                place += found.places();
             }
-            if staged.len() == self.staging_pages(upkeep) || place == end {
+            if upkeep.staging.len() - held < self.page_bytes || place >= segment.end() {
                 self.move_staged(upkeep, &staged)?;
                 live.moved += staged.len() as u64;
                 staged.clear();
+                held = 0;
             }
         }
         Ok(live)
     }
 
-    fn read_piece(&self, upkeep: &mut Upkeep, slot: usize, place: u64, pages: usize) -> Result<()> {
-        let offset = place * self.page_bytes as u64;
-        let bytes = &mut upkeep.staging[slot * self.page_bytes..(slot + pages) * self.page_bytes];
-        let read = self.device.read_at(offset, bytes);
-        read.map_err(|source| Error::io("read", self.device.name(), Some(offset), source))?;
-        self.stats.store_reads.fetch_add(pages as u64, Relaxed);
-        Ok(())
+    fn read_piece(&self, upkeep: &mut Upkeep, at: usize, piece: Extent) -> Result<()> {
+        let bytes = &mut upkeep.staging[at..at + piece.bytes()];
+        let read = self.device.read_at(piece.offset(), bytes);
+        read.map_err(|source| Error::io("read", self.device.name(), Some(piece.offset()), source))
     }
 
-    /// Notes an image that counts, unless it is to be copied: whether it is.
-    fn sort_image(&self, upkeep: &Upkeep, id: PageId, kind: u8, place: u64, live: &mut Live) -> bool {
+    /// What there may be of an image at `place`. Notes those that count, unless they are to be copied.
+    fn sort_image(&self, upkeep: &Upkeep, id: PageId, kind: u8, place: u64, live: &mut Live) -> Found {
         let mapping = &upkeep.mapping;
-        let here = |mapped: Mapped| mapped.place() == Some(place);
-        if kind == Kind::Chunk as u8 {
-            if mapping.chunks.get(id.0 as usize).is_some_and(|chunk| here(chunk.image)) {
-                live.chunks.push(id.0);
-            }
+        let here = |mapped: Mapped| mapped.extent().filter(|extent| extent.first == place);
+        let found = if kind == Kind::Chunk as u8 {
+            let found = mapping.chunks.get(id.0 as usize).and_then(|chunk| here(chunk.image));
+            live.chunks.extend(found.map(|_| id.0));
+            found
         } else if kind == Kind::Directory as u8 {
-            if mapping.blocks.get(id.0 as usize).is_some_and(|block| here(block.image)) {
-                live.blocks.push(id.0 as usize);
-            }
+            let found = mapping.blocks.get(id.0 as usize).and_then(|block| here(block.image));
+            live.blocks.extend(found.map(|_| id.0 as usize));
+            found
         } else if let Some(entry) = self.table.entry(id)
-            && here(self.durable_state(id))
+            && let Some(extent) = here(self.durable_state(id))
         {
-            if matches!(entry.location(), Location::Frame(_)) && entry.latch().load().is_dirty() {
-                live.dirty.push(id);
-            } else {
-                return true;
+            if !(matches!(entry.location(), Location::Frame(_)) && entry.latch().load().is_dirty()) {
+                return Found::ToCopy(extent);
             }
-        }
-        false
+            live.dirty.push(id);
+            Some(extent)
+        } else {
+            None
+        };
+        found.map_or(Found::Nothing, Found::Noted)
     }
 
     /// Copies the staged images of `pages`, which are at these places, to new ones, in the order of their ids.
-    fn move_staged(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<()> {
+    fn move_staged(&self, upkeep: &mut Upkeep, pages: &[(PageId, Extent)]) -> Result<()> {
         let mut images = Vec::with_capacity(pages.len());
-        for (slot, &(id, place)) in pages.iter().enumerate() {
+        let mut at = 0;
+        for &(id, extent) in pages {
             let mapped = self.durable_state(id);
             debug_assert_eq!(
-                mapped.place(),
-                Some(place),
+                mapped.extent(),
+                Some(extent),
                 "the durable state changes under the upkeep lock only"
             );
-            let image = &upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
+            let image = &upkeep.staging[at..at + extent.bytes()];
             self.vouch(id, mapped, image)?;
-            images.push(Image { id, lsn: page::lsn(image), checksum: page::checksum(image).0 });
+            let (lsn, checksum) = (page::lsn(image), page::checksum(image).0);
+            images.push(Image { id, lsn, checksum, places: extent.places });
+            at += extent.bytes();
         }
-        sort_staged(&mut upkeep.staging, self.page_bytes, &mut images);
-        let runs = self.space.allocate_or_grow(images.len() as u64, 0, Stream::Moved)?;
-        let places = places(&runs);
-        let lsn = self.write_images(upkeep, &images, &runs, &places).inspect_err(|_| {
-            for &place in &places {
-                self.space.free(place);
-            }
-        })?;
-        for (image, &place) in images.iter().zip(&places) {
-            self.put_in_force(upkeep, image, Mapped::at(place, image.checksum), lsn);
+        sort_staged(&mut upkeep.staging, PLACE_BYTES, &mut images);
+        let extents = self.space.allocate_or_grow(&lengths(&images), 0, Stream::Moved)?;
+        let free = || extents.iter().for_each(|&extent| self.space.free(extent));
+        let lsn = self.write_images(upkeep, &images, &extents).inspect_err(|_| free())?;
+        for (image, &extent) in images.iter().zip(&extents) {
+            self.put_in_force(upkeep, image, Mapped::at(extent, image.checksum), lsn);
         }
         self.stats.images_moved.fetch_add(images.len() as u64, Relaxed);
         Ok(())
     }
 }
 
-/// Brings `images`, and what is staged of them, in the order of their ids.
-fn sort_staged(staging: &mut [u8], page_bytes: usize, images: &mut [Image]) {
-    let mut from: Vec<usize> = (0..images.len()).collect();
-    from.sort_unstable_by_key(|&slot| images[slot].id);
-    for slot in 0..images.len() {
-        // What belongs here has been swapped away as often as a lower slot was filled from where it was.
-        let mut now = from[slot];
-        while now < slot {
+/// What begins at a place.
+#[derive(Clone, Copy)]
+enum Found {
+    /// No image that counts.
+    Nothing,
+    /// One that was noted as live.
+    Noted(Extent),
+    /// One that is to be copied as it is.
+    ToCopy(Extent),
+}
+
+impl Found {
+    /// How many places on to look for the next.
+    fn places(self) -> u64 {
+        match self {
+            Found::Nothing => 1,
+            Found::Noted(extent) | Found::ToCopy(extent) => extent.places,
+        }
+    }
+}
+
+/// Brings `images`, and what is staged of them, in the order of their ids. They stand one behind the other.
+fn sort_staged(staging: &mut [u8], place_bytes: usize, images: &mut [Image]) {
+    let mut end = 0;
+    let starts = images.iter().map(|image| (image.id, (end, end += image.places as usize).0));
+    let mut starts: Vec<(PageId, usize)> = starts.collect();
+    starts.sort_unstable();
+    images.sort_unstable_by_key(|image| image.id);
+    let from: Vec<usize> = images
+        .iter()
+        .zip(starts)
+        .flat_map(|(image, (_, start))| start..start + image.places as usize)
+        .collect();
+    for place in 0..from.len() {
+        // What belongs here has been swapped away as often as a lower place was filled from where it was.
+        let mut now = from[place];
+        while now < place {
             now = from[now];
         }
-        if now != slot {
-            images.swap(slot, now);
-            let (low, high) = staging.split_at_mut(now * page_bytes);
-            low[slot * page_bytes..(slot + 1) * page_bytes].swap_with_slice(&mut high[..page_bytes]);
+        if now != place {
+            let (low, high) = staging.split_at_mut(now * place_bytes);
+            low[place * place_bytes..(place + 1) * place_bytes].swap_with_slice(&mut high[..place_bytes]);
         }
     }
 }
@@ -273,14 +311,23 @@ mod tests {
             let mut random = SmallRng::seed_from_u64(seed);
             let mut ids: Vec<u8> = (0..random.random_range(0..40)).collect();
             ids.shuffle(&mut random);
-            let mut staging: Vec<u8> = ids.iter().flat_map(|&id| [id; 8]).collect();
-            let image =
-                |&id: &u8| Image { id: PageId(u64::from(id)), lsn: Lsn(9), checksum: u32::from(id) + 1 };
+            let places = |id: u8| 1 + (u64::from(id) + seed) % 3;
+            // Each place says whose it is and the how manyth.
+            let bytes = |&id: &u8| (0..places(id) as u8).flat_map(move |at| [id, at]);
+            let mut staging: Vec<u8> = ids.iter().flat_map(bytes).collect();
+            let image = |&id: &u8| Image {
+                id: PageId(u64::from(id)),
+                lsn: Lsn(9),
+                checksum: u32::from(id) + 1,
+                places: places(id),
+            };
             let mut images: Vec<Image> = ids.iter().map(image).collect();
-            sort_staged(&mut staging, 8, &mut images);
-            for (slot, image) in images.iter().enumerate() {
-                assert_eq!((image.id, image.checksum), (PageId(slot as u64), slot as u32 + 1), "seed {seed}");
-                assert_eq!(staging[slot * 8..slot * 8 + 8], [slot as u8; 8], "seed {seed}");
+            sort_staged(&mut staging, 2, &mut images);
+            ids.sort_unstable();
+            assert_eq!(staging, ids.iter().flat_map(bytes).collect::<Vec<u8>>(), "seed {seed}");
+            for (image, &id) in images.iter().zip(&ids) {
+                let known = (image.id, image.checksum, image.places);
+                assert_eq!(known, (PageId(u64::from(id)), u32::from(id) + 1, places(id)), "seed {seed}");
             }
         }
     }

@@ -61,7 +61,7 @@ impl<'p> ReadGuard<'p> {
             return None;
         }
         let (now, mapped) = (latch.load(), self.pool.frames.header(self.frame).mapped());
-        let is_image = !now.is_dirty() && !now.is_claimed() && mapped.place().is_some();
+        let is_image = !now.is_dirty() && !now.is_claimed() && mapped.has_image();
         let source = is_image.then(|| self.pool.source(self.id, mapped));
         latch.release_unchanged();
         source

@@ -43,7 +43,7 @@ impl Pool {
 
     /// The image `mapped` of `id`, which is the page's now.
     pub(super) fn source(&self, id: PageId, mapped: Mapped) -> Source {
-        let incarnation = mapped.place().map_or(0, |place| self.space.incarnation(place));
+        let incarnation = mapped.extent().map_or(0, |extent| self.space.incarnation(extent.first));
         Source { page: id, mapped, incarnation }
     }
 

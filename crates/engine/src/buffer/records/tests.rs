@@ -13,7 +13,7 @@ use super::{RecordCache, Source};
 use crate::buffer::{Files, Layout, Mode, Pool, PoolOptions};
 use crate::ids::{PageId, Timestamp};
 use crate::index::NodeRedo;
-use crate::store::place::Mapped;
+use crate::store::place::{Extent, Mapped};
 
 type Others = Rc<dyn Fn()>;
 
@@ -33,7 +33,7 @@ fn pool(frames: u32, record_cache: RecordCache) -> Pool {
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
     let files = Files { pages: open("pages.terrace"), log: open("log.terrace") };
-    let layout = Layout { uuid: [7; 16], page_bytes: 4096, segment_pages: 16, log_capacity: 1 << 20 };
+    let layout = Layout { uuid: [7; 16], page_bytes: 4096, segment_places: 16, log_capacity: 1 << 20 };
     let options = PoolOptions {
         frames,
         frames_max: frames,
@@ -53,7 +53,11 @@ fn pool(frames: u32, record_cache: RecordCache) -> Pool {
 }
 
 fn source(page: u64, image: u64) -> Source {
-    Source { page: PageId(page), mapped: Mapped::at(image, image as u32), incarnation: image as u32 }
+    Source {
+        page: PageId(page),
+        mapped: Mapped::at(Extent { first: image, places: 1 }, image as u32),
+        incarnation: image as u32,
+    }
 }
 
 fn key(number: u64) -> Vec<u8> {
