@@ -196,7 +196,7 @@ fn faults_with_cached_records_against_clock() {
     let mixes = [
         (Mix { records: RecordCache::Auto, ..C }, 0.8),
         (Mix { name: "B", records: RecordCache::Auto, updates: 50, ..C }, 0.88),
-        (Mix { name: "A", records: RecordCache::Auto, updates: 500, ..C }, 0.92),
+        (Mix { name: "A", records: RecordCache::Auto, updates: 500, ..C }, 0.95),
         (Mix { name: "C with scans", records: RecordCache::Auto, scans: 5, ..C }, 0.92),
         (Mix { name: "C, shifting", records: RecordCache::Auto, shift: Some(records), ..C }, 0.96),
         (short, 0.65),

@@ -19,8 +19,8 @@ const STEP_SHARE: u64 = 2048;
 /// Pages remembered, as a share of the frames (`queues.rs`).
 const PAGES_REMEMBERED_SHARE: u64 = 2;
 /// What a missed record weighs, against as many bytes of missed pages. More than one, since a record that is kept relieves
-/// the pages too, and to get going; in simulations with half the operations updates a weight of 1.5 costs nothing, one of 2 some.
-const RECORD_WEIGHT: f64 = 1.5;
+/// the pages too, and to get going; but where half the operations are updates, 1.5 cost a small pool a tenth.
+const RECORD_WEIGHT: f64 = 1.2;
 /// Frames that stay the pages', whatever happens, in a hundred and at least.
 const PAGES_PERCENT: u64 = 20;
 const PAGES_MIN: u64 = 64;
