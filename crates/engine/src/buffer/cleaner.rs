@@ -23,6 +23,8 @@ const FREE_MIN: u64 = 4;
 const FREE_SHARE: u64 = 32;
 /// Visits to a segment that leave something live in it, before it is left alone.
 const TRIES_MAX: u32 = 4;
+/// What the mapping records of a moved image take in the log, at most, their share of the headers included.
+const LOG_BYTES_PER_PLACE: u64 = 64;
 /// Segments emptied per round, at most.
 const SEGMENTS_PER_ROUND: u32 = 8;
 
@@ -66,8 +68,10 @@ impl Pool {
         // The end of a segment may be too short for the next image.
         let filled = self.space.geometry().segment_places - (self.page_places() - 1);
         let wanted = places.div_ceil(filled) + super::write_back::SPARE_SEGMENTS + 1;
+        // A checkpoint, which may have called for this, must not find that the log it is to cut has filled up.
+        let log_of_a_segment = self.space.geometry().segment_places * LOG_BYTES_PER_PLACE;
         for _ in 0..self.space.segments() * 2 {
-            if self.space.free_segments() >= wanted {
+            if self.space.free_segments() >= wanted || self.log_left() < log_of_a_segment {
                 break;
             }
             if !self.clean_one(upkeep)? {
@@ -80,6 +84,11 @@ impl Pool {
             }
         }
         Ok(())
+    }
+
+    /// Bytes that the log still has room for.
+    fn log_left(&self) -> u64 {
+        self.log_capacity.saturating_sub(self.wal.tail().0 - self.wal.cut().0)
     }
 
     /// Empties the segment that is worth it most. `false` if none is.
@@ -120,7 +129,7 @@ impl Pool {
         let segment = Extent { first: geometry.first_place(victim), places: geometry.segment_places };
         let mut live = self.move_live(upkeep, segment)?;
         live.dirty.sort_unstable();
-        self.write_dirty_elsewhere(upkeep, &live.dirty)?;
+        let written = self.write_dirty_elsewhere(upkeep, &live.dirty)?;
         let current = self.absorb(upkeep);
         for batch in live.chunks.chunks(self.staging_pages(upkeep)) {
             self.write_chunks(upkeep, batch, current)?;
@@ -132,17 +141,17 @@ impl Pool {
             }
             self.write_superblock(upkeep, Lsn(u64::MAX))?;
         }
-        Ok(live.moved + (live.dirty.len() + live.chunks.len() + live.blocks.len()) as u64)
+        Ok(live.moved + written + (live.chunks.len() + live.blocks.len()) as u64)
     }
 
     /// Dirty pages need a new image anyway; those latched just now are moved by a later visit. Unlike write-back, the
     /// cleaner may use the last segments: what it frees is worth more.
-    fn write_dirty_elsewhere(&self, upkeep: &mut Upkeep, dirty: &[PageId]) -> Result<()> {
+    fn write_dirty_elsewhere(&self, upkeep: &mut Upkeep, dirty: &[PageId]) -> Result<u64> {
         // Write-back may have called for this, and goes on afterwards.
         let before = std::mem::replace(&mut upkeep.cause, Cause::Cleaner);
         let written = dirty
             .chunks(self.staging_pages(upkeep))
-            .try_for_each(|batch| self.write_claimed(upkeep, batch, 0).map(drop));
+            .try_fold(0, |written, batch| Ok(written + self.write_claimed(upkeep, batch, 0)? as u64));
         upkeep.cause = before;
         written
     }

@@ -53,6 +53,10 @@ impl Pool {
                 if self.works_inline() {
                     break;
                 }
+                let (last, _) = self.space.end_in_use().unwrap_or_default();
+                if progress(moved, self.space.geometry().file_bytes(last + 1)).is_break() {
+                    break;
+                }
                 std::thread::sleep(PAUSE);
                 continue;
             }
@@ -99,7 +103,8 @@ impl Pool {
 
     /// Cuts the free segments at the end off the file.
     fn cut_end(&self, upkeep: &mut Upkeep) -> Result<()> {
-        if !self.space.retire_end() {
+        // The file may still have what was retired before: it refused to be cut then.
+        if !self.space.retire_end() && !self.space.has_retired() {
             return Ok(());
         }
         let segments = self.space.segments();

@@ -162,6 +162,8 @@ impl Pool {
         }
         // What is written together is in the order of ids, which scans of tables that were loaded in order profit from.
         pages.sort_unstable();
+        // A frame that a sweep moved on meanwhile was met in two queues.
+        pages.dedup();
         self.write_back(upkeep, &pages).map(|_| ())
     }
 

@@ -20,6 +20,9 @@ use crate::buffer::{Pool, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::{PageId, Timestamp};
 
+/// More memory than this a thread does not keep between two scans.
+const SPARE_BYTES_MAX: usize = 256 << 10;
+
 /// The rows of one leaf, at one version of it. Its memory is used again by the next [`Tree::read_leaf`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LeafRows {
@@ -83,7 +86,9 @@ impl LeafRows {
 
     /// No rows, in memory that [`LeafRows::give_back`] has left to this thread, if it has.
     pub(crate) fn lent() -> Self {
-        SPARE.take().map_or_else(Self::default, |mut rows| {
+        // A thread's own memory may be gone before what else it keeps, such as a scan, is dropped.
+        let spare = SPARE.try_with(Cell::take).ok().flatten();
+        spare.map_or_else(Self::default, |mut rows| {
             (rows.place, rows.upper) = (None, None);
             rows.lower.clear();
             rows.rows.clear();
@@ -91,10 +96,11 @@ impl LeafRows {
         })
     }
 
-    /// Leaves the memory to the thread.
+    /// Leaves the memory to the thread, if it is not too much to keep beside the budget.
     pub(crate) fn give_back(self) {
-        if !self.page.is_empty() {
-            SPARE.set(Some(Box::new(self)));
+        if !self.page.is_empty() && self.page.capacity() + self.keys.capacity() <= SPARE_BYTES_MAX {
+            // The thread may be ending, and have given up its own memory before this scan.
+            let _ = SPARE.try_with(|spare| spare.set(Some(Box::new(self))));
         }
     }
 

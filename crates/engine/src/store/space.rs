@@ -482,6 +482,12 @@ impl Space {
         true
     }
 
+    /// Whether the file is longer than its segments.
+    pub(crate) fn has_retired(&self) -> bool {
+        let segments = self.segments.lock();
+        self.device.len() > self.geometry.file_bytes(segments.live.len() as u64)
+    }
+
     /// Cuts off what was retired. The superblock that does not name it is durable.
     pub(crate) fn truncate(&self) -> Result<()> {
         // Under the lock, so that the file is not grown meanwhile.
