@@ -86,7 +86,7 @@ fn a_compressed_table_takes_less_room_and_stays_what_it_is() {
 
     let (_directory, db) = place();
     let refused = terrace(&["put", &db, "--table", "t", "--compression", "lz4", "a", "1"]);
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("16 KiB"), "{}", text(&refused.stderr));
 }
 

@@ -170,7 +170,7 @@ fn nothing_is_taken_while_everything_fits_and_most_is_taken_where_it_helps() {
     // Whole leaves are read again and again, more of them than have room beside the records.
     for round in 0..60 {
         let from = 40_000 + round % 2 * 200;
-        for leaf in 0..14 {
+        for leaf in 0..22 {
             let start = key(from + leaf * 400).to_vec();
             assert_eq!(table.range(start..).take(400).map(Result::unwrap).count(), 400);
         }
