@@ -202,7 +202,9 @@ impl Pool {
     fn read_piece(&self, upkeep: &mut Upkeep, at: usize, piece: Extent) -> Result<()> {
         let bytes = &mut upkeep.staging[at..at + piece.bytes()];
         let read = self.device.read_at(piece.offset(), bytes);
-        read.map_err(|source| Error::io("read", self.device.name(), Some(piece.offset()), source))
+        read.map_err(|source| Error::io("read", self.device.name(), Some(piece.offset()), source))?;
+        self.stats.count_read(0, piece.bytes());
+        Ok(())
     }
 
     /// What there may be of an image at `place`. Notes those that count, unless they are to be copied.
@@ -248,6 +250,7 @@ impl Pool {
             images.push(Image { id, lsn, checksum, places: extent.places });
             at += extent.bytes();
         }
+        self.stats.count_read(images.len(), 0);
         sort_staged(&mut upkeep.staging, PLACE_BYTES, &mut images);
         let extents = self.space.allocate_or_grow(&lengths(&images), 0, Stream::Moved)?;
         let free = || extents.iter().for_each(|&extent| self.space.free(extent));
