@@ -65,7 +65,7 @@ pub enum Command {
 #[derive(Subcommand, Debug)]
 pub enum BenchCommand {
     /// The Yahoo! Cloud Serving Benchmark and its kin, with values verified on every read
-    Ycsb(YcsbArgs),
+    Ycsb(Box<YcsbArgs>),
     /// One thread's reads of keys that are not in memory: one by one, many at a time, and what the disk gains by that
     GetMany(GetManyArgs),
 }
@@ -222,6 +222,10 @@ pub struct YcsbArgs {
     /// count from when a request was due
     #[arg(long, value_name = "OP=N", value_parser = str::parse::<Rate>)]
     pub rate: Option<Rate>,
+    /// Goes on after --seconds until the log was filled N times, but no longer than ten times as long
+    #[arg(long, value_name = "N", conflicts_with_all = ["operations", "compare"],
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub log_cycles: Option<u32>,
     /// The database directory; absent for main memory only
     #[arg(long, value_name = "PATH")]
     pub store: Option<PathBuf>,
@@ -455,7 +459,7 @@ mod tests {
     fn ycsb(flags: &str) -> Result<YcsbArgs, clap::Error> {
         let line = format!("terrace bench ycsb {flags}");
         match Cli::try_parse_from(line.split_whitespace())?.command {
-            Command::Bench(BenchCommand::Ycsb(args)) => Ok(args),
+            Command::Bench(BenchCommand::Ycsb(args)) => Ok(*args),
             other => panic!("{other:?}"),
         }
     }

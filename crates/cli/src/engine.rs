@@ -272,6 +272,7 @@ fn counters(stats: &Stats) -> Counters {
         store_read_bytes: stats.read_bytes,
         store_written_bytes: stats.written_bytes,
         log_bytes: stats.log_flushed_bytes,
+        log_cycles: Some(stats.log_tail as f64 / stats.log_capacity as f64),
         store_to_dram: stats.faults,
         dram_to_store: stats.images_written,
         aborts: stats.conflicts,

@@ -203,6 +203,8 @@ pub struct Counters {
     pub store_written_bytes: u64,
     /// Bytes written to the log.
     pub log_bytes: u64,
+    /// How often the log was filled from end to end; absent where that is not told.
+    pub log_cycles: Option<f64>,
     /// Pages read into DRAM.
     pub store_to_dram: u64,
     /// Pages written from DRAM.
@@ -224,6 +226,7 @@ impl Counters {
             store_read_bytes: self.store_read_bytes.saturating_sub(earlier.store_read_bytes),
             store_written_bytes: self.store_written_bytes.saturating_sub(earlier.store_written_bytes),
             log_bytes: self.log_bytes.saturating_sub(earlier.log_bytes),
+            log_cycles: self.log_cycles.map(|cycles| cycles - earlier.log_cycles.unwrap_or(0.0)),
             store_to_dram: self.store_to_dram.saturating_sub(earlier.store_to_dram),
             dram_to_store: self.dram_to_store.saturating_sub(earlier.dram_to_store),
             aborts: self.aborts.saturating_sub(earlier.aborts),

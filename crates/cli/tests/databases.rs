@@ -254,6 +254,19 @@ fn a_workload_verifies_its_values_and_prints_one_object() {
 }
 
 #[test]
+fn a_measurement_goes_on_until_the_log_was_filled_as_often_as_asked_for() {
+    let line = "bench ycsb --workload a --records 200 --value-size 1000 --dram 16MiB --log-max 1MiB \
+                --durability buffered --rate update=1000 --seconds 100ms --json --log-cycles";
+    let line: Vec<_> = line.split_whitespace().collect();
+    let found = json(&succeed(&[&line[..], &["1"]].concat()));
+    // A hundred updates do not fill it. After ten times as long it gives up.
+    let (cycles, seconds) = (found["log_cycles"].as_f64().unwrap(), found["seconds"].as_f64().unwrap());
+    assert!(cycles >= 1.0 || seconds >= 1.0, "{found}");
+    let refused = terrace(&[&line[..], &["1", "--engine", "btreemap"]].concat());
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+}
+
+#[test]
 fn stat_has_everything_that_is_counted_as_text_for_prometheus() {
     let (_directory, db) = place();
     succeed(&["put", &db, "--table", "t \"1\"", "a", "1"]);

@@ -15,6 +15,7 @@
 //! | `change.rs`     | logged changes, new pages, freed pages                               |
 //! | `upkeep.rs`     | the background work and its thread                                   |
 //! | `write_back.rs` | images on their way to the store                                     |
+//! | `transfer.rs`   | how much of them is moved at a time                                  |
 //! | `checkpoint.rs` | chunks, directory, superblock, the cut of the log                    |
 //! | `cleaner.rs`    | emptying sparse segments                                             |
 //! | `compact.rs`    | making the page file shorter                                         |
@@ -54,6 +55,7 @@ pub(crate) mod salvage;
 mod stats;
 mod sweep;
 mod table;
+mod transfer;
 mod upkeep;
 pub(crate) mod view;
 mod write_back;

@@ -110,27 +110,35 @@ fn nothing_is_read_beyond_the_range() {
 #[test]
 fn what_is_expected_is_read_at_once() {
     let directory = memory();
-    let read = |expected: Option<usize>| {
+    let read = |expected: Option<usize>, inside: bool| {
         let (db, table) = cold(&directory, 8 << 20);
         // Somebody has missed pages before.
         table.get(5000u32.to_be_bytes()).unwrap();
         let before = db.stats();
-        let range = table.range(100u32.to_be_bytes()..);
-        let range = match expected {
-            Some(entries) => range.expect_entries(entries),
-            None => range,
+        let low = 100u32.to_be_bytes();
+        let mut transaction = db.begin();
+        let found = match (inside, expected) {
+            (false, None) => numbers(table.range(low..).take(90)),
+            (false, Some(entries)) => numbers(table.range(low..).expect_entries(entries).take(90)),
+            (true, None) => numbers(transaction.range(&table, low..).take(90)),
+            (true, Some(entries)) => {
+                numbers(transaction.range(&table, low..).expect_entries(entries).take(90))
+            }
         };
-        assert!(numbers(range.take(90)).into_iter().eq(100..190));
+        assert!(found.into_iter().eq(100..190));
+        transaction.commit().unwrap();
         let stats = db.stats();
         (stats.batched_reads - before.batched_reads, stats.faults - before.faults)
     };
-    let (adaptive, _) = read(None);
-    let (batches, pages) = read(Some(90));
-    assert!(batches <= 2 && adaptive > batches, "{batches} batches, {adaptive} without a word");
-    assert!(pages <= 90 / 3 + 6, "{pages} pages");
-    // Going on beyond it.
-    let (batches, _) = read(Some(10));
-    assert!(batches > 1);
+    for inside in [false, true] {
+        let (adaptive, _) = read(None, inside);
+        let (batches, pages) = read(Some(90), inside);
+        assert!(batches <= 2 && adaptive > batches, "{batches} batches, {adaptive} without a word");
+        assert!(pages <= 90 / 3 + 6, "{pages} pages");
+        // Going on beyond it.
+        let (batches, _) = read(Some(10), inside);
+        assert!(batches > 1);
+    }
 }
 
 #[test]

@@ -54,6 +54,8 @@ pub struct BenchReport {
     inclusivity: f64,
     middle_line_writes: LineWrites,
     log_bytes: u64,
+    /// How often the log was filled from end to end in the measured time.
+    log_cycles: Option<f64>,
     /// Bytes read from and written to the page file and the log, by operations.
     store_bytes_per_operation: f64,
     policy: Policy,
@@ -62,7 +64,10 @@ pub struct BenchReport {
     dram_flushes: u64,
     cost: f64,
     by_operation: BTreeMap<&'static str, ByOperation>,
+    /// Seconds since the beginning, and operations completed in the second that ended then.
     over_time: Vec<(f64, u64)>,
+    /// The rate of the slowest second, of those the median one has.
+    slowest_second: Option<f64>,
     stalls: BTreeMap<String, u64>,
     /// Bytes of files that were written and had not reached the disk when the measurement ended: this process's where it has a
     /// control group, else the whole machine's, less what there was before. Null without files on a disk.
@@ -175,7 +180,9 @@ fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     };
     let length = match (args.operations, args.seconds) {
         (Some(operations), _) => Length::Operations(operations),
-        (None, seconds) => Length::Time(seconds.unwrap_or(SECONDS)),
+        (None, seconds) => {
+            Length::Time { least: seconds.unwrap_or(SECONDS), log_cycles: args.log_cycles.unwrap_or(0) }
+        }
     };
     let rate = args.rate.map(|rate| rate.of_mix(&args.workload)).transpose().map_err(Failure::Usage)?;
     let plan = Plan {
@@ -199,6 +206,12 @@ fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     let (measured, around) = with_database(opener, &settings, |database| {
         database.drop_table(TABLE)?;
         let table = database.table(TABLE, true)?;
+        if args.log_cycles.is_some() && table.counters().log_cycles.is_none() {
+            return Err(Failure::Usage(format!(
+                "--log-cycles: {} does not tell how full its log is",
+                args.engine
+            )));
+        }
         let load = driver::load(&*table, &plan)?;
         let mut watch = Watch::default();
         let measured = driver::run(&*table, &plan, &mut || watch = Watch::start())?;
@@ -273,6 +286,7 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
             ..Migrations::default()
         },
         log_bytes: counters.log_bytes,
+        log_cycles: counters.log_cycles,
         store_bytes_per_operation: store_bytes as f64 / measured.operations.max(1) as f64,
         by_operation: measured
             .by_kind
@@ -282,6 +296,7 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
             })
             .collect(),
         over_time: measured.over_time.clone(),
+        slowest_second: measured.slowest_tick(plan.tick),
         stalls: counters.stalls.iter().cloned().collect(),
         dirty_bytes: around.dirty_bytes,
         others_cpu: around.others_cpu,
@@ -308,6 +323,14 @@ fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
         print(
             output,
             format_args!("asked for {rate} a second; {overdue} requests were overdue at the end\n"),
+        )?;
+    }
+    if let (Some(slowest), Some(cycles)) = (report.slowest_second, report.log_cycles) {
+        print(
+            output,
+            format_args!(
+                "slowest second {slowest:.2} of the median one; the log was filled {cycles:.1} times\n"
+            ),
         )?;
     }
     for (kind, found) in &report.by_operation {

@@ -129,6 +129,7 @@ fn bench_prints_every_key_of_the_interface() {
         "inclusivity",
         "middle_line_writes",
         "log_bytes",
+        "log_cycles",
         "store_bytes_per_operation",
         "policy",
         "in_place",
@@ -137,6 +138,7 @@ fn bench_prints_every_key_of_the_interface() {
         "cost",
         "by_operation",
         "over_time",
+        "slowest_second",
         "stalls",
         "void",
     ] {

@@ -50,8 +50,13 @@ pub struct Plan {
 /// When a measurement ends.
 #[derive(Clone, Copy, Debug)]
 pub enum Length {
-    /// After this time.
-    Time(Duration),
+    /// After this time, and when the log was filled this often; at the latest after [`TIMES_MAX`] times this time.
+    Time {
+        /// How long at least.
+        least: Duration,
+        /// How often the log must have been filled from end to end.
+        log_cycles: u32,
+    },
     /// After this many operations of all threads together.
     Operations(u64),
 }
@@ -84,6 +89,9 @@ pub struct Measured {
     /// What the engine counted meanwhile.
     pub counters: Counters,
 }
+
+/// How much longer than asked for a measurement may take because the log is filled slowly.
+pub const TIMES_MAX: u32 = 10;
 
 /// Failed operations after which a thread gives up.
 const ERRORS_MAX: u64 = 100;
@@ -191,7 +199,7 @@ fn conduct(
     let before = store.counters();
     announce();
     let (title, steps, end) = match plan.length {
-        Length::Time(time) => ("run", time.as_millis() as u64, Some(time)),
+        Length::Time { least, .. } => ("run", least.as_millis() as u64, Some(least)),
         Length::Operations(operations) => ("run", operations, None),
     };
     let progress = Progress::new(title, steps);
@@ -200,14 +208,22 @@ fn conduct(
     let mut measured = Measured::default();
     let mut done = 0;
     loop {
-        let tick = plan.tick * (measured.over_time.len() as u32 + 1);
-        sleep_until(began + end.map_or(tick, |end| tick.min(end)));
+        let ticks = began.elapsed().as_nanos() / plan.tick.as_nanos();
+        let tick = plan.tick * (ticks as u32 + 1);
+        sleep_until(began + end.filter(|end| began.elapsed() < *end).map_or(tick, |end| tick.min(end)));
         let elapsed = began.elapsed();
         let now = total();
         measured.over_time.push((elapsed.as_secs_f64(), now - done));
         done = now;
         progress.set(if end.is_some() { elapsed.as_millis() as u64 } else { now });
-        if finished() || end.is_some_and(|end| elapsed >= end) {
+        let cycles = || store.counters().since(&before).log_cycles.unwrap_or(f64::INFINITY);
+        let is_over = match plan.length {
+            Length::Time { least, log_cycles } => {
+                elapsed >= least && (elapsed >= least * TIMES_MAX || cycles() >= f64::from(log_cycles))
+            }
+            Length::Operations(_) => false,
+        };
+        if finished() || is_over {
             break;
         }
     }
@@ -218,6 +234,17 @@ fn conduct(
 }
 
 impl Measured {
+    /// Operations of the slowest whole tick, as a share of those of the median one.
+    pub fn slowest_tick(&self, tick: Duration) -> Option<f64> {
+        let begins = std::iter::once(0.0).chain(self.over_time.iter().map(|tick| tick.0));
+        let ticks = begins.zip(&self.over_time).map(|(begin, &(end, count))| (end - begin, count as f64));
+        let whole = ticks.filter(|(seconds, _)| *seconds > tick.as_secs_f64() * 0.9);
+        let mut rates: Vec<f64> = whole.map(|(seconds, count)| count / seconds).collect();
+        rates.sort_by(f64::total_cmp);
+        let median = *rates.get(rates.len() / 2)?;
+        (median > 0.0).then(|| rates[0] / median)
+    }
+
     fn take_in(&mut self, found: Measured) {
         self.operations += found.operations;
         self.errors += found.errors;
@@ -259,7 +286,7 @@ impl<'a> Worker<'a> {
         count: &'a AtomicU64,
     ) -> Worker<'a> {
         let quota = match plan.length {
-            Length::Time(_) => u64::MAX,
+            Length::Time { .. } => u64::MAX,
             Length::Operations(all) => all / plan.threads + u64::from(thread < all % plan.threads),
         };
         Worker {
@@ -436,8 +463,10 @@ mod tests {
     #[test]
     fn time_ends_a_run_after_its_warmup() {
         let store = MemoryStore::default();
-        let plan =
-            Plan { warmup: Duration::from_millis(30), ..plan("a", Length::Time(Duration::from_millis(100))) };
+        let plan = Plan {
+            warmup: Duration::from_millis(30),
+            ..plan("a", Length::Time { least: Duration::from_millis(100), log_cycles: 0 })
+        };
         load(&store, &plan).unwrap();
         let measured = run(&store, &plan, &mut || ()).unwrap();
         assert!((0.1..1.0).contains(&measured.seconds), "{}", measured.seconds);
@@ -453,11 +482,24 @@ mod tests {
         let measured = run(&store, &plan, &mut || ()).unwrap();
         // The last of 60 is due after 59 ms; nothing makes it come sooner.
         assert!(measured.seconds >= 0.058 && measured.operations == 60, "{}", measured.seconds);
-        let length = Length::Time(Duration::from_millis(50));
+        let length = Length::Time { least: Duration::from_millis(50), log_cycles: 0 };
         let measured = run(&store, &Plan { rate: Some(1e9), length, ..plan }, &mut || ()).unwrap();
         assert!(measured.overdue > 1000 && measured.operations > 0);
         // They queue: the latest of them waited for most of the time, though no answer took long.
         assert!(measured.latencies.summary().p50 > 1000.0, "{:?}", measured.latencies.summary());
+    }
+
+    #[test]
+    fn the_slowest_whole_tick_is_compared_with_the_median_one() {
+        let of = |over_time: &[(f64, u64)]| {
+            let measured = Measured { over_time: over_time.to_vec(), ..Measured::default() };
+            measured.slowest_tick(Duration::from_secs(1))
+        };
+        assert_eq!(of(&[(1.0, 100), (2.0, 60), (3.0, 120), (3.1, 1)]), Some(0.6));
+        // As many in twice the time are half as fast.
+        assert_eq!(of(&[(1.0, 100), (3.0, 100), (4.0, 100)]), Some(0.5));
+        assert_eq!(of(&[(0.5, 9)]), None);
+        assert_eq!(of(&[(1.0, 0)]), None);
     }
 
     #[test]

@@ -46,8 +46,11 @@ impl Pool {
         self.wal.flush_to(self.wal.tail())?;
         let tail = self.wal.tail().0;
         let target = if all { tail } else { tail - (tail - self.wal.cut().0) / 2 };
-        self.checkpoint_to(&mut upkeep, Lsn(target))?;
-        self.clean_segments(&mut upkeep)
+        upkeep.hurried = true;
+        let outcome =
+            self.checkpoint_to(&mut upkeep, Lsn(target)).and_then(|()| self.clean_segments(&mut upkeep));
+        upkeep.hurried = false;
+        outcome
     }
 
     /// Writes everything that is dirty since before `target`, then cuts the log as far as that allows.

@@ -52,6 +52,8 @@ pub(crate) struct Upkeep {
     pub(super) frames_taken: u64,
     /// Why dirty pages are being written just now.
     pub(super) cause: Cause,
+    /// Whether somebody waits for what is being done just now (`transfer.rs`).
+    pub(super) hurried: bool,
     /// What a backup under way wants to know, and to be left.
     pub(super) backup: Option<BackupHold>,
 }
@@ -135,9 +137,13 @@ impl Pool {
     pub(crate) fn round(&self, urgent: bool) -> Result<()> {
         let mut upkeep = self.upkeep.lock();
         self.absorb(&mut upkeep);
-        self.clean_ahead(&mut upkeep, urgent)?;
-        self.checkpoint_step(&mut upkeep)?;
-        self.clean_segments(&mut upkeep)
+        upkeep.hurried = urgent;
+        let outcome = self
+            .clean_ahead(&mut upkeep, urgent)
+            .and_then(|()| self.checkpoint_step(&mut upkeep))
+            .and_then(|()| self.clean_segments(&mut upkeep));
+        upkeep.hurried = false;
+        outcome
     }
 
     /// Writes back dirty pages that the sweep is about to look at.

@@ -6,8 +6,6 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use terrace_block::Write;
-
 use super::backoff::Backoff;
 use super::pool::Pool;
 use super::table::{Entry, Location};
@@ -16,7 +14,7 @@ use super::view::View;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
-use crate::store::place::{Extent, Mapped, places_of};
+use crate::store::place::{Extent, Mapped, PLACE_BYTES, places_of};
 use crate::store::space::Stream;
 use crate::store::{image, page};
 use crate::wal::{Class, MappingEntry, RecordBuilder};
@@ -195,19 +193,15 @@ impl Pool {
         // A mapping record whose flush failed may be durable: the places it names must stay what they are. And a database
         // that was closed may have another owner.
         self.check()?;
-        let mut writes = Vec::new();
-        let mut staged = &upkeep.staging[..];
-        for run in extents.chunk_by(|one, next| one.end() == next.first) {
-            let (now, later) = staged.split_at(run.iter().map(|extent| extent.bytes()).sum());
-            writes.push(Write { offset: run[0].offset(), bytes: now });
-            staged = later;
-        }
-        let bytes: usize = writes.iter().map(|write| write.bytes.len()).sum();
-        self.stats.store_written_bytes.fetch_add(bytes as u64, Relaxed);
-        let file = self.device.name();
+        let mut at = 0;
+        let written = extents.chunk_by(|one, next| one.end() == next.first).try_for_each(|run| {
+            let places = run.iter().map(|extent| extent.places).sum();
+            self.write_pieces(upkeep, at, run[0].first, places)?;
+            at += places as usize * PLACE_BYTES;
+            Ok(())
+        });
         let offset = extents.first().map(|extent| extent.offset());
-        let written =
-            self.device.write_batch(&writes).map_err(|source| Error::io("write", file, offset, source));
+        let written = written.map_err(|source| Error::io("write", self.device.name(), offset, source));
         written.inspect_err(|error| {
             if !matches!(error, Error::Full { .. }) {
                 // A device that loses writes cannot be trusted with the next ones (durability, rule 14).

@@ -81,5 +81,5 @@ caught! {
     catches_recycle_before_superblock: RecycleBeforeSuperblock, random, 300;
     catches_base_through_old_mapping: BaseThroughOldMapping, random, 300;
     catches_lose_eviction_write: LoseEvictionWrite, random, 300;
-    catches_truncate_before_superblock: TruncateBeforeSuperblock, random, 300;
+    catches_truncate_before_superblock: TruncateBeforeSuperblock, random, 2000;
 }

@@ -128,6 +128,29 @@ impl<'t> TransactionRange<'t> {
         TransactionRange { refused, merged, core, table, pin }
     }
 
+    /// Says that about `entries` entries will be taken from the front, as [`crate::Range::expect_entries`] does. It changes
+    /// nothing about what must still hold when the transaction commits: that is what was looked at.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// let mut transaction = db.begin();
+    /// transaction.put(&table, "a", "1")?;
+    /// let page: Vec<_> =
+    ///     transaction.range(&table, "a"..).expect_entries(50).take(50).collect::<Result<_, _>>()?;
+    /// assert_eq!(page.len(), 1);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn expect_entries(mut self, entries: usize) -> Self {
+        if let Some(merged) = &mut self.merged {
+            merged.base_mut().scan.expect(entries);
+        }
+        self
+    }
+
     /// The next entry, its value turned into something by `take`.
     fn step<T>(
         &mut self,

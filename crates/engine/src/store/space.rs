@@ -18,7 +18,7 @@
 //! Page ids are granted only while everything that is live fits below a fill limit; that is what leaves the cleaner
 //! room to work, and it is the point where "disk full" is raised (durability, rule 14): a page is granted all its places, and
 //! a change of one that exists needs no more space than it has, unless compression has made its image shorter. What that
-//! saves is not kept for it (`docs/decisions/0011-places-and-compression.md`).
+//! saves is not kept for it (`docs/decisions/0012-places-and-compression.md`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -85,6 +85,11 @@ where
     pub(crate) fn new(base: B, own: OwnRange<'w>) -> Self {
         MergedRange { base, own, front: Held::NOTHING, back: Held::NOTHING }
     }
+
+    /// The tree's side.
+    pub(crate) fn base_mut(&mut self) -> &mut B {
+        &mut self.base
+    }
 }
 
 impl<'w, B, V> Iterator for MergedRange<'w, B, V>

@@ -91,6 +91,7 @@ impl Analysis<'_> {
                 stubborn: HashMap::new(),
                 frames_taken: 0,
                 cause: Cause::Checkpoint,
+                hurried: false,
                 backup: None,
             }),
             bell: Bell::default(),

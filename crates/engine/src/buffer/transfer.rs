@@ -1,0 +1,49 @@
+//! What the upkeep moves between memory and the page file goes in pieces.
+//!
+//! A disk serves its transfers nearly one after the other, whosever they are. While 2 MiB of a segment are read, the few
+//! kilobytes that make a commit durable wait for two milliseconds; behind a piece of 64 KiB, for some tens of microseconds,
+//! and the disk moves a good part as much (`docs/decisions/0011-pieces.md` has the figures).
+//! So the upkeep has one transfer under way at a time, and a short one. Longer ones where somebody waits for what it does:
+//! then the sooner it is done the better, and who waits is late anyway.
+//!
+//! This says nothing about durability. A batch of images is still written as a whole before the one sync that makes it
+//! durable, and the mapping record comes after that.
+
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::pool::Pool;
+use super::upkeep::Upkeep;
+use crate::store::place::{PLACE_BYTES, places_of};
+
+/// The longest transfer of the upkeep while nobody waits for it. Segments of tests are short, and are to take several too.
+const PIECE_BYTES: usize = if cfg!(test) { 8 << 10 } else { 64 << 10 };
+/// The longest when somebody does.
+const PIECE_BYTES_HURRIED: usize = if cfg!(test) { 12 << 10 } else { 256 << 10 };
+
+impl Pool {
+    /// How much to read or write at once: whole places, those of a page at least.
+    pub(super) fn piece_places(&self, upkeep: &Upkeep) -> u64 {
+        let hurried = upkeep.hurried || self.works_inline() || self.bell.rung.lock().urgent;
+        let bytes = if hurried { PIECE_BYTES_HURRIED } else { PIECE_BYTES };
+        places_of(bytes).max(self.page_places())
+    }
+
+    /// Writes what is staged from byte `at` on to `places` places from `first` on.
+    pub(super) fn write_pieces(
+        &self,
+        upkeep: &Upkeep,
+        mut at: usize,
+        mut first: u64,
+        mut places: u64,
+    ) -> io::Result<()> {
+        while places > 0 {
+            let piece = self.piece_places(upkeep).min(places);
+            let bytes = &upkeep.staging[at..at + piece as usize * PLACE_BYTES];
+            self.device.write_at(first * PLACE_BYTES as u64, bytes)?;
+            self.stats.store_written_bytes.fetch_add(bytes.len() as u64, Relaxed);
+            (at, first, places) = (at + bytes.len(), first + piece, places - piece);
+        }
+        Ok(())
+    }
+}
