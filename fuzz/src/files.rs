@@ -99,7 +99,8 @@ impl Files {
     fn mend_below(&mut self, at: usize, levels: u32) {
         let word = u64_at(&self.pages, at);
         let Some(place) = (word & PLACE_MASK).checked_sub(1) else { return };
-        let (start, length) = (place as usize * PLACE_BYTES, ((word >> LENGTH_SHIFT) as usize % 16 + 1) * PLACE_BYTES);
+        let (start, length) =
+            (place as usize * PLACE_BYTES, ((word >> LENGTH_SHIFT) as usize % 16 + 1) * PLACE_BYTES);
         let inside = start >= 2 * SLOT_BYTES && start + length <= self.pages.len();
         if !inside {
             return;
