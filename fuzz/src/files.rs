@@ -11,7 +11,9 @@ const LOG: &str = "log.terrace";
 const SLOT_BYTES: usize = 16 << 10;
 const DIRECTORY_AT: usize = 144;
 const LOG_HEADER_BYTES: u64 = 4096;
-const PLACE_MASK: u64 = (1 << 38) - 1;
+const PLACE_BYTES: usize = 4096;
+const PLACE_MASK: u64 = (1 << 34) - 1;
+const LENGTH_SHIFT: u32 = 34;
 const CHECK_SHIFT: u32 = 38;
 const CHECK_MASK: u64 = (1 << 24) - 1;
 const PAGE_HEADER_BYTES: usize = 24;
@@ -86,7 +88,7 @@ impl Files {
                 let blocks = (u32_at(&self.pages, slot * SLOT_BYTES + 116) as usize)
                     .min((SLOT_BYTES - DIRECTORY_AT) / 8);
                 for block in 0..blocks {
-                    self.mend_below(slot * SLOT_BYTES + DIRECTORY_AT + block * 8, page_bytes, 2);
+                    self.mend_below(slot * SLOT_BYTES + DIRECTORY_AT + block * 8, 2);
                 }
             }
             seal(&mut self.pages[slot * SLOT_BYTES..(slot + 1) * SLOT_BYTES]);
@@ -94,20 +96,21 @@ impl Files {
     }
 
     /// Mends the image that the mapping word at `at` names, after those that it names itself.
-    fn mend_below(&mut self, at: usize, page_bytes: usize, levels: u32) {
+    fn mend_below(&mut self, at: usize, levels: u32) {
         let word = u64_at(&self.pages, at);
         let Some(place) = (word & PLACE_MASK).checked_sub(1) else { return };
-        let start = place as usize * page_bytes;
-        let inside = start >= 2 * SLOT_BYTES && start + page_bytes <= self.pages.len();
+        let (start, length) =
+            (place as usize * PLACE_BYTES, ((word >> LENGTH_SHIFT) as usize % 16 + 1) * PLACE_BYTES);
+        let inside = start >= 2 * SLOT_BYTES && start + length <= self.pages.len();
         if !inside {
             return;
         }
         if levels > 0 {
-            for word in (start + PAGE_HEADER_BYTES..start + page_bytes - 7).step_by(8) {
-                self.mend_below(word, page_bytes, levels - 1);
+            for word in (start + PAGE_HEADER_BYTES..start + length - 7).step_by(8) {
+                self.mend_below(word, levels - 1);
             }
         }
-        let checksum = seal(&mut self.pages[start..start + page_bytes]);
+        let checksum = seal(&mut self.pages[start..start + length]);
         let word = word & !(CHECK_MASK << CHECK_SHIFT) | (u64::from(checksum) & CHECK_MASK) << CHECK_SHIFT;
         self.pages[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }

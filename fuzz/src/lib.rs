@@ -1,6 +1,7 @@
 //! What the fuzz targets do, as plain functions, so that `cargo test` can run them too.
 //!
-//! - [`pages`]: a page file whose bytes were changed, and whose checksums were made to hold again, up to the superblock;
+//! - [`pages`]: a page file whose bytes were changed, those of compressed images too, and whose checksums were made to hold
+//!   again, up to the superblock;
 //! - [`log`]: the same for the log of a database that was killed;
 //! - [`operations`]: any sequence of calls against a `BTreeMap`.
 //!
@@ -35,11 +36,13 @@ fn edit(file: &mut [u8], input: &[u8]) {
     }
 }
 
-/// A database that was closed, with its page file changed. The first byte says whether checksums are made good.
+/// A database that was closed, with its page file changed. The first byte says whether checksums are made good, and
+/// whether it is a database whose pages are compressed.
 pub fn pages(input: &[u8]) {
-    static CLOSED: OnceLock<Files> = OnceLock::new();
+    static CLOSED: OnceLock<[Files; 2]> = OnceLock::new();
     let Some((&how, edits)) = input.split_first() else { return };
-    let mut files = CLOSED.get_or_init(model::closed).clone();
+    let closed = CLOSED.get_or_init(|| [model::closed(false), model::closed(true)]);
+    let mut files = closed[usize::from(how >> 1 & 1)].clone();
     edit(&mut files.pages, edits);
     if how & 1 == 0 {
         files.mend_pages();

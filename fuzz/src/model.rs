@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrace::{Db, Error, Mode, Table};
+use terrace::{Compression, Db, Error, Mode, Table};
 use terrace_block::MemoryDirectory;
 
 use crate::files::Files;
@@ -15,6 +15,12 @@ const ENTRIES_MAX: usize = 10_000;
 fn open(directory: Arc<MemoryDirectory>, create: bool) -> terrace::Result<Db> {
     let builder = Db::builder().dram(2 << 20).page_size(4096).log_max(1 << 20).mode(Mode::Inline).seed(1);
     builder.create(create).directory(directory).open("memory")
+}
+
+/// A new database of larger pages, compressed.
+fn open_compressed(directory: Arc<MemoryDirectory>) -> terrace::Result<Db> {
+    let builder = Db::builder().dram(2 << 20).page_size(8192).log_max(1 << 20).mode(Mode::Inline).seed(1);
+    builder.compression(Compression::Lz4).directory(directory).open("memory")
 }
 
 /// A few hundred entries of all sizes, two tables, entries that were changed and removed.
@@ -35,9 +41,10 @@ fn fill(db: &Db) {
 }
 
 /// The files of a database that was closed.
-pub(crate) fn closed() -> Files {
+pub(crate) fn closed(compressed: bool) -> Files {
     let directory = Arc::new(MemoryDirectory::new());
-    let db = open(directory.clone(), true).expect("a new database opens");
+    let opened = if compressed { open_compressed(directory.clone()) } else { open(directory.clone(), true) };
+    let db = opened.expect("a new database opens");
     fill(&db);
     db.close().expect("closes");
     Files::of(&directory)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::peers;
-use crate::store::{Durability, Settings};
+use crate::store::{Compression, Durability, Settings};
 use crate::units;
 use crate::workload::rate::Rate;
 use crate::workload::ycsb::{Distribution, Mix};
@@ -90,6 +90,9 @@ pub struct TierArgs {
     /// Page size of a database created here: a power of two from 4KiB to 64KiB
     #[arg(long, value_name = "SIZE", value_parser = page_size)]
     pub page_size: Option<u64>,
+    /// How pages of tables created here are written
+    #[arg(long, value_enum, default_value_t)]
+    pub compression: Compression,
     /// How long the log may grow before pages are written out
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub log_max: Option<u64>,
@@ -108,6 +111,7 @@ impl TierArgs {
             store,
             dram_bytes: self.dram,
             page_bytes: self.page_size,
+            compression: self.compression,
             log_bytes_max: self.log_max,
             durability: self.durability,
             seed: self.seed,
@@ -469,7 +473,7 @@ mod tests {
     fn bench_flags_of_the_interface() {
         let args = ycsb(
             "--workload rw:80 --records 5 --value-size 100 --distribution zipfian:0.3 --threads 2 --seconds 1500ms \
-             --warmup 1 --seed 9 --dram 64MiB --store /x --page-size 16KiB --log-max 1GiB --durability buffered --json",
+             --warmup 1 --seed 9 --dram 64MiB --store /x --page-size 16KiB --compression lz4 --log-max 1GiB --durability buffered --json",
         )
         .unwrap();
         assert_eq!((args.records, args.value_size, args.threads), (5, 100, 2));
@@ -477,7 +481,7 @@ mod tests {
         assert_eq!(args.warmup, Duration::from_secs(1));
         let settings = args.tiers.settings(args.store.clone());
         assert_eq!(settings.dram_bytes, Some(64 << 20));
-        assert_eq!(settings.page_bytes, Some(16384));
+        assert_eq!((settings.page_bytes, settings.compression), (Some(16384), Compression::Lz4));
         assert_eq!(settings.log_bytes_max, Some(1 << 30));
         assert_eq!((settings.durability, settings.seed), (Durability::Buffered, 9));
         assert!(args.output.json);
@@ -497,6 +501,7 @@ mod tests {
         for (flags, named) in [
             ("--dram 64MB", "--dram"),
             ("--page-size 5KiB", "--page-size"),
+            ("--compression zip", "--compression"),
             ("--workload z", "--workload"),
             ("--distribution zipfian:2", "--distribution"),
             ("--records 0", "--records"),

@@ -14,8 +14,8 @@ use terrace::{
 
 use crate::failure::{Failure, Outcome};
 use crate::store::{
-    Access, Compacted, Copied, Counters, Damage, Database, Durability, Ending, Opener, Settings, Stat, Store,
-    TableStat, Verification, Visit,
+    Access, Compacted, Compression, Copied, Counters, Damage, Database, Durability, Ending, Opener, Settings,
+    Stat, Store, TableStat, Verification, Visit,
 };
 use crate::units::show_size;
 
@@ -44,7 +44,13 @@ impl Opener for Engine {
             opened => opened?,
         };
         let files = if settings.store.is_some() { "as given" } else { "none, all in memory" };
-        Ok(Box::new(Opened { db, durability, durability_name: settings.durability.name(), files }))
+        Ok(Box::new(Opened {
+            db,
+            durability,
+            durability_name: settings.durability.name(),
+            compression: settings.compression.name(),
+            files,
+        }))
     }
 }
 
@@ -56,6 +62,10 @@ pub(crate) fn with_sizes(mut builder: Builder, settings: &Settings) -> Builder {
     if let Some(bytes) = settings.page_bytes {
         builder = builder.page_size(bytes);
     }
+    builder = builder.compression(match settings.compression {
+        Compression::None => terrace::Compression::None,
+        Compression::Lz4 => terrace::Compression::Lz4,
+    });
     if let Some(bytes) = settings.log_bytes_max {
         builder = builder.log_max(bytes);
     }
@@ -98,6 +108,7 @@ struct Opened {
     db: Db,
     durability: terrace::Durability,
     durability_name: &'static str,
+    compression: &'static str,
     files: &'static str,
 }
 
@@ -122,13 +133,14 @@ impl Database for Opened {
             entries: table.entries,
             entries_exact: table.entries_exact,
             pages: table.pages,
+            compression: table.compression.to_string(),
         };
         let tables = tables.into_iter().map(table).collect();
         Ok(Stat {
             format: stats.format,
             tables,
             pages: stats.live_pages,
-            free_pages: (stats.file_bytes / stats.page_bytes.max(1)).saturating_sub(stats.live_pages),
+            free_pages: stats.file_bytes.saturating_sub(stats.live_bytes) / stats.page_bytes.max(1),
             page_bytes: stats.page_bytes,
             file_bytes: stats.file_bytes,
             log_bytes: stats.log_tail.saturating_sub(stats.log_cut),
@@ -165,6 +177,7 @@ impl Database for Opened {
             ("version", format!("terrace {}", env!("CARGO_PKG_VERSION"))),
             ("dram", show_size(stats.budget_bytes)),
             ("page_size", show_size(stats.page_bytes)),
+            ("compression", self.compression.to_owned()),
             ("durability", self.durability_name.to_owned()),
             ("files", self.files.to_owned()),
         ])

@@ -111,6 +111,8 @@ pub struct Settings {
     pub dram_bytes: Option<u64>,
     /// Page size of a database that is created here.
     pub page_bytes: Option<u64>,
+    /// How pages of tables that are created here are written.
+    pub compression: Compression,
     /// How long the log may grow.
     pub log_bytes_max: Option<u64>,
     /// Whether commits wait for the disk.
@@ -154,6 +156,26 @@ impl Durability {
         match self {
             Durability::Sync => "sync",
             Durability::Buffered => "buffered",
+        }
+    }
+}
+
+/// How pages are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Compression {
+    /// As they are.
+    #[default]
+    None,
+    /// Compressed with LZ4 where that saves 4 KiB; pages must be larger than that.
+    Lz4,
+}
+
+impl Compression {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Compression::None => "none",
+            Compression::Lz4 => "lz4",
         }
     }
 }
@@ -251,6 +273,8 @@ pub struct TableStat {
     pub entries_exact: bool,
     /// Pages of its tree, where the engine counts them by table and that does not take long.
     pub pages: Option<u64>,
+    /// How its pages are written.
+    pub compression: String,
 }
 
 /// What `terrace compact` did.

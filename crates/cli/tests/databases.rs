@@ -65,6 +65,32 @@ fn entries_are_put_read_removed_and_scanned() {
 }
 
 #[test]
+fn a_compressed_table_takes_less_room_and_stays_what_it_is() {
+    let rows: String = (0..8000).map(|row| format!("{row:05},the same words in every row\n")).collect();
+    let bytes = |compression: &str| {
+        let (_directory, db) = place();
+        let flags = ["--page-size", "16KiB", "--compression", compression];
+        let load = ["load", &db, "--table", "t", "--format", "csv", "--json", "-"];
+        let loaded = feed(&[&load[..], &flags].concat(), format!("id,what\n{rows}").as_bytes());
+        assert_eq!(loaded.status.code(), Some(0), "{}", text(&loaded.stderr));
+        // Whatever the flags of later commands are.
+        assert_eq!(text(&succeed(&["get", &db, "--table", "t", "07777"])).lines().count(), 1);
+        let stat = json(&succeed(&["stat", &db, "--json"]));
+        assert_eq!((&stat["tables"][0]["compression"], &stat["format"]), (&compression.into(), &2.into()));
+        assert_eq!(json(&succeed(&["verify", &db, "--json"]))["errors"].as_array().map(Vec::len), Some(0));
+        let number = |key: &str| stat[key].as_u64().expect("a number");
+        number("file_bytes") - number("free_pages") * 16384
+    };
+    let (plain, compressed) = (bytes("none"), bytes("lz4"));
+    assert!(compressed * 3 < plain * 2, "{plain} bytes, compressed {compressed}");
+
+    let (_directory, db) = place();
+    let refused = terrace(&["put", &db, "--table", "t", "--compression", "lz4", "a", "1"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("16 KiB"), "{}", text(&refused.stderr));
+}
+
+#[test]
 fn a_dump_loads_again_to_the_same() {
     let (directory, db) = place();
     let csv = directory.path().join("in.csv");

@@ -11,7 +11,8 @@
 //! | old versions      | 1/16, or what `old_version_bytes_max` says                 | a new limit; see below  |
 //! | locks, clock      | 1/256 and 1/512                                            | as they were            |
 //! | snapshots, gate, statistics | about 160 KiB of slots, one line each             | as they were            |
-//! | read buffers      | four pages for each of four threads                        | an estimate, as it was  |
+//! | read buffers      | two pages for each of eight threads                        | an estimate, as it was  |
+//! | compression       | two pages and a bit, where pages are larger than 4 KiB     | as it was               |
 //! | page table        | 1/48, or 18 bytes for each page the file has room for      | it grows by itself      |
 //! | frames            | the rest; 66 bytes beside each: header, replacement        | the rest                |
 //!
@@ -35,7 +36,10 @@ use terrace_block::Directory;
 
 use crate::buffer::{BATCH_PAGES_MAX, BATCHES_MAX, FRAME_HEADER_BYTES, Mode};
 use crate::db::Db;
+use crate::db::options::Compression;
 use crate::error::{Error, Result};
+use crate::store::image::packer_bytes;
+use crate::store::place::{PLACE_BYTES, places_of};
 
 /// The smallest budget: below it the fixed parts leave no room for frames.
 pub const MIN_DRAM_BYTES: u64 = 1 << 20;
@@ -86,6 +90,7 @@ pub struct Builder {
     pub(crate) dram: Option<u64>,
     pub(crate) dram_max: Option<u64>,
     pub(crate) page_size: Option<u64>,
+    pub(crate) compression: Compression,
     pub(crate) log_max: Option<u64>,
     pub(crate) read_only: bool,
     pub(crate) create: bool,
@@ -103,6 +108,7 @@ impl Default for Builder {
             dram: None,
             dram_max: None,
             page_size: None,
+            compression: Compression::None,
             log_max: None,
             read_only: false,
             create: true,
@@ -135,6 +141,13 @@ impl Builder {
     /// best for point reads of data larger than memory. An existing database keeps its own.
     pub fn page_size(mut self, bytes: u64) -> Self {
         self.page_size = Some(bytes);
+        self
+    }
+
+    /// How pages are written of tables that are made from now on and say nothing else ([`crate::TableOptions`]). Tables that
+    /// exist keep what they were made with. Default: as they are. Pages of 4 KiB cannot be compressed.
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = compression;
         self
     }
 
@@ -244,7 +257,8 @@ impl Builder {
         let segment_bytes = (dram / 64).clamp(64 << 10, 2 << 20);
         Ok(NewLayout {
             page_bytes: page_bytes as usize,
-            segment_pages: (segment_bytes / page_bytes).max(8),
+            segment_places: (segment_bytes / PLACE_BYTES as u64)
+                .max(SEGMENT_PAGES_MIN * places_of(page_bytes as usize)),
             log_capacity: log_bytes / 4096 * 4096,
         })
     }
@@ -254,7 +268,7 @@ impl Builder {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewLayout {
     pub(crate) page_bytes: usize,
-    pub(crate) segment_pages: u64,
+    pub(crate) segment_places: u64,
     pub(crate) log_capacity: u64,
 }
 
@@ -294,6 +308,8 @@ pub(crate) fn overlay_bytes(total: u64, log_has_changes: bool) -> u64 {
     }
 }
 
+/// A segment has room for so many pages at the least, so that the place an image may leave empty at its end is a small part.
+const SEGMENT_PAGES_MIN: u64 = 16;
 /// Bytes of slots for snapshots, gate, keys in flight, shards, tickets, counters: each on lines of its own.
 const SLOT_BYTES: u64 = 192 << 10;
 const READ_BUFFER_PAGES: u64 = 16;
@@ -362,6 +378,7 @@ impl Split {
         let log_memory = crate::wal::Wal::memory_bytes(log_buffer);
         let fixed = (log_memory + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)
             .saturating_add((READ_BUFFER_PAGES + batch_pages as u64) * page_bytes + page_table)
+            .saturating_add(packer_bytes(page_bytes as usize) as u64)
             .saturating_add(versions)
             .saturating_add(overlay);
         let frames = total.saturating_sub(fixed) / (page_bytes + FRAME_HEADER_BYTES);

@@ -34,10 +34,12 @@ pub(crate) use meanwhile::{in_flight, play};
 use terrace_block::{Directory, OpenMode, SimulatedDisk};
 
 use crate::buffer::{Files, Layout, Mode, Pool, PoolOptions};
+use crate::store::place::PLACE_BYTES;
 
 /// The sizes of one run: small ones, so that everything wraps, fills and is used again.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
+    page_bytes: usize,
     frames: u32,
     log_capacity: u64,
     log_buffer: usize,
@@ -45,18 +47,21 @@ struct Sizes {
     staging_pages: usize,
 }
 
-const PAGE_BYTES: usize = 4096;
 const SEGMENT_PAGES: u64 = 8;
 /// Lives that change the number of frames keep it between these.
 const FRAMES_MIN: u32 = 12;
 const FRAMES_MAX: u32 = 48;
 
 impl Sizes {
+    fn segment_bytes(&self) -> u64 {
+        SEGMENT_PAGES * self.page_bytes as u64
+    }
+
     fn layout(&self) -> Layout {
         Layout {
             uuid: [7; 16],
-            page_bytes: PAGE_BYTES,
-            segment_pages: SEGMENT_PAGES,
+            page_bytes: self.page_bytes,
+            segment_places: self.segment_bytes() / PLACE_BYTES as u64,
             log_capacity: self.log_capacity,
         }
     }
@@ -66,10 +71,10 @@ impl Sizes {
             frames: self.frames,
             frames_max: FRAMES_MAX,
             log_buffer_bytes: self.log_buffer,
-            staging_bytes: self.staging_pages * PAGE_BYTES,
+            staging_bytes: self.staging_pages * self.page_bytes,
             batch_pages: 8,
             pages_max: 1024,
-            store_bytes_max: self.store_segments * SEGMENT_PAGES * PAGE_BYTES as u64,
+            store_bytes_max: self.store_segments * self.segment_bytes(),
             mode: Mode::Inline,
             in_memory: false,
         }

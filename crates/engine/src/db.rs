@@ -41,6 +41,7 @@ pub(crate) mod large;
 pub(crate) mod lookup;
 pub(crate) mod named;
 pub(crate) mod open;
+pub(crate) mod options;
 pub(crate) mod overlay;
 pub(crate) mod range;
 #[cfg(feature = "raw-frames")]
@@ -67,6 +68,7 @@ use std::time::Duration;
 use self::batch::{BatchChange, WriteBatch};
 use self::compact::Compaction;
 use self::core::Shared;
+use self::options::TableOptions;
 use self::snapshot::Snapshot;
 use self::table::Table;
 use self::transaction::Transaction;
@@ -129,7 +131,15 @@ impl Db {
     /// [`Error::TableExists`], [`Error::InvalidName`], [`Error::ReadOnly`], [`Error::Full`], [`Error::Poisoned`],
     /// [`Error::Io`].
     pub fn create_table(&self, name: &str) -> Result<Table> {
-        self.shared.new_table(name)
+        self.shared.new_table(name, &TableOptions::default())
+    }
+
+    /// Makes a table with other options than the database has for those that say nothing, durably. It keeps them.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for options that cannot be, and as [`Db::create_table`].
+    pub fn create_table_with(&self, name: &str, options: &TableOptions) -> Result<Table> {
+        self.shared.new_table(name, options)
     }
 
     /// Opens a table.
@@ -361,7 +371,8 @@ impl Db {
             let known = table.len_if_known()?;
             let entries = known.map_or_else(|| table.approximate_len(), Ok)?;
             let pages = is_small.then(|| table.pages()).transpose()?;
-            Ok(Some(TableStats { name, entries, entries_exact: known.is_some(), pages }))
+            let compression = table.state().compression;
+            Ok(Some(TableStats { name, entries, entries_exact: known.is_some(), pages, compression }))
         };
         let of = |name: String| match self.open_table(&name) {
             Ok(table) => table_stats(table, name),

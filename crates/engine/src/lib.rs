@@ -59,6 +59,7 @@ pub use db::batch::WriteBatch;
 pub use db::compact::Compaction;
 pub use db::lookup::Lookup;
 pub use db::named::NamedSnapshot;
+pub use db::options::{Compression, TableOptions};
 pub use db::range::TransactionRange;
 #[cfg(feature = "raw-frames")]
 pub use db::raw::RawFrames;

@@ -21,6 +21,7 @@ use serde::Serialize;
 pub use self::histogram::{Bucket, Latency};
 pub use self::reasons::{Bypasses, GivenUp, Retries, Stalls, Sweeps, WriteBacks};
 use crate::db::core::Core;
+use crate::db::options::Compression;
 
 /// What a database has done since it was opened, and what it takes. Numbers are read one after the other, so while
 /// others work they need not add up.
@@ -97,6 +98,14 @@ pub struct Stats {
     pub mapping_images: u64,
     /// Bytes written to the page file for all of them.
     pub written_bytes: u64,
+    /// Images written of pages that are to be compressed, that became shorter by it.
+    pub images_compressed: u64,
+    /// Those that did not, and were written as they are.
+    pub images_incompressible: u64,
+    /// Bytes of the pages of both.
+    pub compression_input_bytes: u64,
+    /// Bytes of their images.
+    pub compression_output_bytes: u64,
     /// Syncs of the page file.
     pub store_syncs: u64,
     /// Superblocks written.
@@ -141,6 +150,8 @@ pub struct Stats {
     pub garbage: u64,
     /// Bytes of the page file.
     pub file_bytes: u64,
+    /// Bytes of it that count: images of pages and of the page table.
+    pub live_bytes: u64,
     /// Bytes of the log file.
     pub log_file_bytes: u64,
     /// Pages in use.
@@ -175,6 +186,8 @@ pub struct TableStats {
     pub entries_exact: bool,
     /// Pages of its tree, those of large values left out; none in a database too large to count them in passing.
     pub pages: Option<u64>,
+    /// How its pages are written.
+    pub compression: Compression,
 }
 
 /// What [`crate::Db::verify`] found.
@@ -278,7 +291,7 @@ impl Stats {
             version_bytes: core.versions.size_bytes() as u64,
             transaction_bytes: transaction_bytes as u64,
             faults,
-            read_bytes: counted.store_reads.load(Relaxed) * page_bytes,
+            read_bytes: counted.store_read_bytes.load(Relaxed),
             reads_in_flight: counted.reads_in_flight.load(Relaxed),
             lookups_waiting: core.lookups.waiting() as u64,
             batched_reads: counted.batches.load(Relaxed),
@@ -296,7 +309,11 @@ impl Stats {
             write_backs: counted.write_backs(),
             images_moved,
             mapping_images,
-            written_bytes: (images_written + images_moved + mapping_images) * page_bytes,
+            written_bytes: counted.store_written_bytes.load(Relaxed),
+            images_compressed: counted.images_compressed.load(Relaxed),
+            images_incompressible: counted.images_incompressible.load(Relaxed),
+            compression_input_bytes: counted.compression_input_bytes.load(Relaxed),
+            compression_output_bytes: counted.compression_output_bytes.load(Relaxed),
             store_syncs: counted.store_syncs.load(Relaxed),
             superblocks: counted.superblocks.load(Relaxed),
             log_records: log.records,
@@ -319,6 +336,7 @@ impl Stats {
             versions_dropped: counters.versions_dropped.load(Relaxed),
             garbage: core.garbage.waiting() as u64,
             file_bytes: footprint.file_bytes,
+            live_bytes: footprint.live_bytes,
             log_file_bytes: log.capacity + 4096,
             live_pages: footprint.live_pages,
             changes_redone: counters.changes_redone.load(Relaxed),

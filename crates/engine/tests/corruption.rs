@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use terrace::{Db, Error, Mode, Result, SimulatedDisk};
+use terrace::{Compression, Db, Error, Mode, Result, SimulatedDisk};
 use terrace_block::{AlignedBuffer, BlockDevice, DecoratedDirectory, Directory, OpenMode};
 
 const PAGES: &str = "pages.terrace";
@@ -224,7 +224,7 @@ fn write(device: &dyn BlockDevice, at: u64, content: &[u8]) {
 }
 
 fn open(directory: Arc<dyn Directory>, seed: u64) -> Result<Db> {
-    let builder = Db::builder().directory(directory).dram(1 << 20).page_size(PAGE_BYTES as u64);
+    let builder = Db::builder().directory(directory).dram(2 << 20).page_size(PAGE_BYTES as u64);
     builder.log_max(256 << 10).mode(Mode::Inline).seed(seed).open("")
 }
 
@@ -232,6 +232,23 @@ fn open(directory: Arc<dyn Directory>, seed: u64) -> Result<Db> {
 fn closed(seed: u64) -> (Files, Content) {
     let disk = SimulatedDisk::new(1);
     let db = open(Arc::new(disk.clone()), seed).unwrap();
+    filled(disk, db, seed)
+}
+
+/// One whose pages are larger, and most of them compressed.
+fn compressed() -> (Files, Content) {
+    let disk = SimulatedDisk::new(1);
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(2 << 20).page_size(8192);
+    let builder = builder.log_max(512 << 10).mode(Mode::Inline).seed(1).compression(Compression::Lz4);
+    let (files, content) = filled(disk, builder.open("").unwrap(), 1);
+    // What the compressor has made of them is what is damaged.
+    let is_compressed = |place: &[u8]| place[4] & 0x80 != 0 && (1..=4).contains(&(place[4] & 0x7f));
+    let images = files.0[0][32 << 10..].chunks(4096).filter(|place| is_compressed(place)).count();
+    assert!(images >= 4, "{images} compressed images");
+    (files, content)
+}
+
+fn filled(disk: SimulatedDisk, db: Db, seed: u64) -> (Files, Content) {
     let table = db.create_table("t").unwrap();
     let mut content = Content::new();
     for number in 0..200u32 {
@@ -269,6 +286,12 @@ fn stride(default: usize) -> usize {
 fn no_changed_byte_of_the_page_file_goes_wrong() {
     let (files, content) = closed(1);
     files.flip_all(&[content], 0, stride(1021));
+}
+
+#[test]
+fn no_changed_byte_of_compressed_images_goes_wrong() {
+    let (files, content) = compressed();
+    files.flip_all(&[content], 0, stride(509));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace::{Db, Durability, Error, Mode, Result, SimulatedDisk, Swap, WriteBatch};
+use terrace::{Compression, Db, Durability, Error, Mode, Result, SimulatedDisk, Swap, WriteBatch};
 use terrace_block::CallKind;
 
 type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
@@ -21,6 +21,8 @@ struct Ledger {
     states: Vec<Tables>,
     /// Of single changes, which are made with the durability the database was opened with.
     singles: Durability,
+    /// Whether pages are of two places, and compressed.
+    compressed: bool,
 }
 
 impl Ledger {
@@ -35,8 +37,12 @@ impl Ledger {
 
 fn open(disk: &SimulatedDisk, ledger: &mut Ledger, random: &mut SmallRng) -> Result<Db> {
     ledger.singles = if random.random_range(0..2) == 0 { Durability::Sync } else { Durability::Buffered };
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
-    builder.log_max(256 << 10).mode(Mode::Inline).seed(1).durability(ledger.singles).open("")
+    let builder = Db::builder().directory(Arc::new(disk.clone()));
+    let builder = match ledger.compressed {
+        true => builder.dram(2 << 20).page_size(8192).log_max(512 << 10).compression(Compression::Lz4),
+        false => builder.dram(1 << 20).page_size(4096).log_max(256 << 10),
+    };
+    builder.mode(Mode::Inline).seed(1).durability(ledger.singles).open("")
 }
 
 fn contents(db: &Db) -> Result<Tables> {
@@ -251,7 +257,8 @@ fn difference(state: &Tables, found: &Tables) -> String {
 fn run(seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut disk = SimulatedDisk::new(seed);
-    let mut ledger = Ledger { states: vec![Tables::new()], singles: Durability::Sync };
+    let mut ledger =
+        Ledger { states: vec![Tables::new()], singles: Durability::Sync, compressed: seed.is_multiple_of(3) };
     let mut db = None;
     for _ in 0..4 {
         disk.crash_at(disk.calls() + random.random_range(1..1500));

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrace::{
-    Db, Directory, Durability, Error, FORMAT_VERSION, MemoryDirectory, Mode, SimulatedDisk, WriteBatch,
+    Compression, Db, Directory, Durability, Error, FORMAT_VERSION, MemoryDirectory, Mode, SimulatedDisk,
+    TableOptions, WriteBatch,
 };
 use terrace_block::{AlignedBuffer, OpenMode};
 
@@ -152,7 +153,7 @@ fn long(length: usize) -> Vec<u8> {
 }
 
 /// What the fixtures hold, written by this build as if its process had been killed: leaves, inner nodes and long
-/// values of one, several and many pages; tables renamed and dropped; changes before and after a checkpoint, and values
+/// values of one, several and many pages, compressed and not; tables renamed and dropped; changes before and after a checkpoint, and values
 /// that nobody refers to any more. All of it fits into frames, so only the checkpoints write pages.
 ///
 /// On a thread of its own: when a commit collects what others have left depends on how many its thread has made.
@@ -162,12 +163,14 @@ fn written() -> (SimulatedDisk, Tables) {
 
 fn write() -> (SimulatedDisk, Tables) {
     let disk = SimulatedDisk::new(1);
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(4096);
-    let builder = builder.log_max(384 << 10).mode(Mode::Inline).seed(1).durability(Durability::Buffered);
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(8192);
+    let builder = builder.log_max(512 << 10).mode(Mode::Inline).seed(1).durability(Durability::Buffered);
     let db = builder.open("").unwrap();
     let mut tables = Tables::new();
     for name in ["numbers", "odd keys", "long values", "dropped", "before"] {
-        db.create_table(name).unwrap();
+        let is_compressed = ["numbers", "long values"].contains(&name);
+        let compression = if is_compressed { Compression::Lz4 } else { Compression::None };
+        db.create_table_with(name, &TableOptions::new().compression(compression)).unwrap();
         tables.insert(name.to_owned(), BTreeMap::new());
     }
     let value = |number: u32, round: u32| vec![(number * 3 + round) as u8; (number * 7 % 90) as usize];
@@ -208,6 +211,7 @@ fn write() -> (SimulatedDisk, Tables) {
     aborted.put(&numbers, "aborted", long(6000)).unwrap();
     aborted.abort();
     db.flush().unwrap();
+    assert!(db.stats().images_compressed > 5, "the fixture has compressed images");
     (disk.killed(), tables)
 }
 
@@ -310,7 +314,7 @@ fn fixtures_of_other_versions_are_refused_by_name() {
             Err(error) => panic!("{name}: {error}"),
         }
     }
-    assert!(versions >= 1);
+    assert_eq!(versions, FORMAT_VERSION, "a fixture of each version");
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use terrace::{Db, Durability, Error, MemoryDirectory, Mode, Savepoint, Snapshot, Swap, Table, WriteBatch};
+use terrace::{
+    Compression, Db, Durability, Error, MemoryDirectory, Mode, Savepoint, Snapshot, Swap, Table, WriteBatch,
+};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -95,6 +97,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 struct Run {
+    /// Whether pages are of four places, and compressed.
+    compressed: bool,
     directory: MemoryDirectory,
     db: Option<Db>,
     table: Option<Table>,
@@ -103,17 +107,21 @@ struct Run {
 }
 
 impl Run {
-    fn open(directory: &MemoryDirectory) -> (Db, Table) {
-        let builder = Db::builder().directory(Arc::new(directory.clone())).dram(2 << 20).log_max(2 << 20);
+    fn open(directory: &MemoryDirectory, compressed: bool) -> (Db, Table) {
+        let builder = Db::builder().directory(Arc::new(directory.clone())).log_max(2 << 20);
+        let builder = match compressed {
+            true => builder.dram(4 << 20).page_size(16 << 10).compression(Compression::Lz4),
+            false => builder.dram(2 << 20),
+        };
         let db = builder.old_version_bytes_max(1 << 20).mode(Mode::Inline).open("").unwrap();
         let table = db.open_or_create_table("t").unwrap();
         (db, table)
     }
 
-    fn new() -> Self {
+    fn new(compressed: bool) -> Self {
         let directory = MemoryDirectory::new();
-        let (db, table) = Self::open(&directory);
-        Run { directory, db: Some(db), table: Some(table), model: Map::new(), snapshot: None }
+        let (db, table) = Self::open(&directory, compressed);
+        Run { compressed, directory, db: Some(db), table: Some(table), model: Map::new(), snapshot: None }
     }
 
     fn step(&mut self, step: Step) {
@@ -259,7 +267,7 @@ impl Run {
                 (self.snapshot, self.table) = (None, None);
                 db.close().unwrap();
                 self.db = None;
-                let (db, table) = Self::open(&self.directory);
+                let (db, table) = Self::open(&self.directory, self.compressed);
                 (self.db, self.table) = (Some(db), Some(table));
             }
         }
@@ -338,8 +346,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_sequence_of_calls_gives_what_a_map_would(steps in steps()) {
-        let mut run = Run::new();
+    fn any_sequence_of_calls_gives_what_a_map_would(steps in steps(), compressed in prop::bool::weighted(0.3)) {
+        let mut run = Run::new(compressed);
         for step in steps {
             run.step(step);
             // Exact after every step, however it went, and closing counts nothing anew.

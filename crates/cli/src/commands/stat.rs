@@ -31,7 +31,8 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         let entries = show_count(table.entries);
         let pages = table.pages.map(|pages| format!(" in {} pages", show_count(pages))).unwrap_or_default();
         let about = if table.entries_exact { "" } else { "about " };
-        print(output, format_args!("table {name}: {about}{entries} entries{pages}\n"))?;
+        let how = if table.compression == "none" { "" } else { &format!(", {}", table.compression) };
+        print(output, format_args!("table {name}: {about}{entries} entries{pages}{how}\n"))?;
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ fn settings(store: Option<&Path>) -> Settings {
         store: store.map(Path::to_owned),
         dram_bytes: Some(32 << 20),
         page_bytes: None,
+        compression: Default::default(),
         log_bytes_max: None,
         durability: Durability::Buffered,
         seed: 1,

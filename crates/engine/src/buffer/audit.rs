@@ -1,7 +1,7 @@
 //! Counting anew who owns which place of the page file, and holding that against what is kept count of.
 //!
 //! Every place has at most one owner: a page, a chunk or a directory block. What the segments count as live must be
-//! what is owned, and what is granted must be the pages that have no image yet. Holds whenever no change is under way.
+//! what is owned, and what is granted must be the places of the pages that have no image yet. Holds whenever no change is under way.
 
 use std::collections::HashMap;
 
@@ -9,6 +9,7 @@ use super::pool::Pool;
 use super::queues::Queue;
 use super::table::Location;
 use crate::ids::PageId;
+use crate::store::place::Extent;
 
 impl Pool {
     /// What does not add up, in words; nothing if all is well. To be asked while nobody changes pages.
@@ -16,10 +17,11 @@ impl Pool {
         let upkeep = self.upkeep.lock();
         let mut faults = Vec::new();
         let mut owners: HashMap<u64, String> = HashMap::new();
-        let mut own = |place: Option<u64>, owner: String| {
-            let Some(place) = place else { return };
-            if let Some(other) = owners.insert(place, owner.clone()) {
-                faults.push(format!("place {place} belongs to {other} and to {owner}"));
+        let mut own = |extent: Option<Extent>, owner: String| {
+            for place in extent.into_iter().flat_map(|extent| extent.first..extent.end()) {
+                if let Some(other) = owners.insert(place, owner.clone()) {
+                    faults.push(format!("place {place} belongs to {other} and to {owner}"));
+                }
             }
         };
         let mut unplaced = 0;
@@ -27,7 +29,7 @@ impl Pool {
         let mut misplaced = Vec::new();
         for id in (1..self.ids.lock().end).map(PageId) {
             let state = self.durable_state(id);
-            own(state.place(), format!("page {id}"));
+            own(state.extent(), format!("page {id}"));
             let entry = self.table.entry(id).expect("ids in use are within the table");
             let in_frame = matches!(entry.location(), Location::Frame(_));
             if let Location::Frame(frame) = entry.location()
@@ -36,13 +38,14 @@ impl Pool {
                 misplaced.push(format!("page {id} is in frame {frame}, and there is none of that number"));
             }
             in_frames += u64::from(in_frame);
-            unplaced += u64::from(state.place().is_none() && (in_frame || state.is_allocated()));
+            let is_granted = !state.has_image() && (in_frame || state.is_allocated());
+            unplaced += if is_granted { self.page_places() } else { 0 };
         }
         for (number, chunk) in upkeep.mapping.chunks.iter().enumerate() {
-            own(chunk.image.place(), format!("chunk {number}"));
+            own(chunk.image.extent(), format!("chunk {number}"));
         }
         for (number, block) in upkeep.mapping.blocks.iter().enumerate() {
-            own(block.image.place(), format!("directory block {number}"));
+            own(block.image.extent(), format!("directory block {number}"));
         }
         faults.append(&mut misplaced);
         let (live, granted) = self.space.counts();
@@ -59,7 +62,7 @@ impl Pool {
             }
         }
         if granted != unplaced {
-            faults.push(format!("{granted} pages are granted, {unplaced} have no place"));
+            faults.push(format!("{granted} places are granted, to pages that have no image {unplaced}"));
         }
         let free = self.free.lock();
         if free.limit != self.frames.count() || !free.parked.is_empty() {

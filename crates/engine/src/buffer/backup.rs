@@ -31,7 +31,7 @@ use terrace_block::{AlignedBuffer, Read};
 
 pub(crate) use self::archive::{Archive, Tally, Visitor};
 pub(crate) use self::changed::PageSet;
-pub(crate) use self::packed::{PackedFile, page_buffer};
+pub(crate) use self::packed::{PackedFile, StagedImage, page_buffer};
 use super::create::Files;
 use super::pool::Pool;
 use super::upkeep::Upkeep;
@@ -39,7 +39,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
 use crate::store::page;
-use crate::store::place::Mapped;
+use crate::store::place::{Extent, Mapped};
 use crate::store::superblock::Superblock;
 use crate::wal::{EpochRule, LogCopy, LogHeader, Wal, geometry_for};
 
@@ -107,7 +107,7 @@ impl Pool {
     /// Begins a backup into two empty files. One at a time: the caller sees to that.
     pub(crate) fn begin_backup(&self, target: Files) -> Result<Backup<'_>> {
         let staging = page_buffer(self.page_bytes, (BATCH_BYTES / self.page_bytes).max(1))?;
-        let pages = PackedFile::new(target.pages.clone(), self.space.geometry())?;
+        let pages = PackedFile::new(target.pages.clone(), self.space.geometry(), self.page_bytes)?;
         let mut upkeep = self.upkeep.lock();
         debug_assert!(upkeep.backup.is_none(), "one backup at a time");
         upkeep.backup = Some(BackupHold { changed: PageSet::default(), floor: Lsn(u64::MAX) });
@@ -251,8 +251,10 @@ impl Backup<'_> {
         // Another owner may come to the files of a closed database, but not while this lock is held.
         pool.check()?;
         let mapped: Vec<(PageId, Mapped)> = ids.iter().map(|&id| (id, pool.durable_state(id))).collect();
-        let there: Vec<(PageId, Mapped)> =
-            mapped.iter().copied().filter(|(_, mapped)| mapped.place().is_some()).collect();
+        let there: Vec<(PageId, Mapped, Extent)> = mapped
+            .iter()
+            .filter_map(|&(id, mapped)| mapped.extent().map(|extent| (id, mapped, extent)))
+            .collect();
         if planted(Bug::BackupReadsFreedPlaces) {
             drop(upkeep);
             pool.meanwhile();
@@ -260,10 +262,13 @@ impl Backup<'_> {
             pool.checkpoint_now(true)?;
             upkeep = pool.upkeep.lock();
         }
-        let offset = |mapped: Mapped| mapped.place().unwrap_or_default() * page_bytes as u64;
+        // An image is no longer than a page: there is a slot of a page for each.
         let slots = self.staging.chunks_exact_mut(page_bytes);
-        let mut reads: Vec<Read<'_>> =
-            there.iter().zip(slots).map(|(&(_, mapped), slot)| Read::new(offset(mapped), slot)).collect();
+        let mut reads: Vec<Read<'_>> = there
+            .iter()
+            .zip(slots)
+            .map(|(&(_, _, extent), slot)| Read::new(extent.offset(), &mut slot[..extent.bytes()]))
+            .collect();
         pool.device.read_batch(&mut reads);
         let outcomes: Vec<_> = reads.into_iter().map(|read| (read.offset, read.result)).collect();
         // The upkeep must not wait for as long as this thread comes again and again.
@@ -271,15 +276,17 @@ impl Backup<'_> {
         let file = pool.device.name();
         let mut images = Vec::with_capacity(there.len());
         let slots = self.staging.chunks_exact(page_bytes);
-        for ((&(id, mapped), (offset, outcome)), image) in there.iter().zip(outcomes).zip(slots) {
+        for (number, ((&(id, mapped, extent), (offset, outcome)), slot)) in
+            there.iter().zip(outcomes).zip(slots).enumerate()
+        {
             outcome.map_err(|source| Error::io("read", file, Some(offset), source))?;
-            let checksum = page::vouch(image, id, mapped).map_err(|what| {
+            let checksum = page::vouch(&slot[..extent.bytes()], id, mapped).map_err(|what| {
                 Error::corrupt(file, Some(id.0), format!("{what} (byte {offset} of the file)"))
             })?;
-            images.push((id, checksum));
+            images.push(StagedImage { id, checksum, places: extent.places, at: number * page_bytes });
         }
         let pages = self.pages.as_mut().expect("taken at the end only");
-        for (id, _) in mapped.iter().filter(|(_, mapped)| mapped.place().is_none()) {
+        for (id, _) in mapped.iter().filter(|(_, mapped)| !mapped.has_image()) {
             pages.forget(*id)?;
         }
         pages.put(&images, &self.staging)

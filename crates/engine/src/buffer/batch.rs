@@ -30,7 +30,7 @@ use super::pool::{Pool, Stop};
 use super::table::{Entry, Location};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
-use crate::store::place::Mapped;
+use crate::store::place::{Extent, Mapped};
 
 /// The most pages of one batch: what a disk serves at once, and a hundred more bring nothing.
 pub(crate) const BATCH_PAGES_MAX: usize = 64;
@@ -117,7 +117,7 @@ struct Coming<'p> {
     id: PageId,
     entry: Entry<'p>,
     mapped: Mapped,
-    place: u64,
+    extent: Extent,
     frame: u32,
 }
 
@@ -196,32 +196,36 @@ impl Pool {
             let Some((entry, seen, mapped)) = absent(id) else { continue };
             if entry.latch().try_exclusive(seen) {
                 // The version held since `seen`, so the location is still the one that was read.
-                let place = mapped.place().expect("only pages with an image are read");
+                let extent = mapped.extent().expect("only pages with an image are read");
                 let frame = frames.pop().expect("not empty");
-                coming.push(Coming { index, id, entry, mapped, place, frame });
+                coming.push(Coming { index, id, entry, mapped, extent, frame });
             }
         }
         frames.into_iter().for_each(|frame| self.give_frame(frame));
         if coming.is_empty() {
             return Ok(0);
         }
-        coming.sort_unstable_by_key(|page| page.place);
+        coming.sort_unstable_by_key(|page| page.extent);
         {
             let mut free = self.free.lock();
             coming.iter().for_each(|page| free.queues.enter(&self.frames, page.frame, page.id));
         }
-        let buffer = &mut lent.buffer.as_mut().expect("lent until dropped")[..coming.len() * self.page_bytes];
-        let reads = self.read_runs(&coming, buffer);
+        let mut rest = &mut lent.buffer.as_mut().expect("lent until dropped")[..];
+        let reads = self.read_runs(&coming, rest);
+        let mut spare = self.read_buffer();
         let mut brought = 0;
-        let images = buffer.chunks_exact_mut(self.page_bytes);
-        for ((page, image), read) in coming.into_iter().zip(images).zip(reads) {
+        for (page, read) in coming.into_iter().zip(reads) {
+            let (image, behind) = rest.split_at_mut(page.extent.bytes());
+            rest = behind;
             let read = match read {
-                Some(read) => read.and_then(|()| self.vouch(page.id, page.mapped, image)),
-                None => self.read_image(page.id, page.mapped, image),
+                Some(read) => read
+                    .and_then(|()| self.vouch(page.id, page.mapped, image))
+                    .and_then(|()| self.unpack(page.id, page.mapped, image, &mut spare[..self.page_bytes])),
+                None => self.read_image(page.id, page.mapped, &mut spare),
             };
             match read {
-                Ok(()) => {
-                    self.frames.store(page.frame, image);
+                Ok(content) => {
+                    self.frames.store(page.frame, content);
                     self.settle_in_frame(page.id, page.entry, page.frame, page.mapped);
                     self.frames.header(page.frame).set_purpose(Some(purpose));
                     page.entry.latch().unmark();
@@ -246,12 +250,14 @@ impl Pool {
     /// of its read. Places that adjoin are read as one: if that fails, it says nothing about each of its pages, `None`,
     /// and they are to be read one by one.
     fn read_runs(&self, pages: &[Coming<'_>], buffer: &mut [u8]) -> Vec<Option<Result<()>>> {
-        let page_bytes = self.page_bytes;
         let mut reads: Vec<Read<'_>> = Vec::with_capacity(pages.len());
+        let mut counts = Vec::with_capacity(pages.len());
         let mut rest = buffer;
-        for run in pages.chunk_by(|page, next| page.place + 1 == next.place) {
-            let (image, behind) = rest.split_at_mut(run.len() * page_bytes);
-            reads.push(Read::new(run[0].place * page_bytes as u64, image));
+        for run in pages.chunk_by(|page, next| page.extent.end() == next.extent.first) {
+            let bytes = run.iter().map(|page| page.extent.bytes()).sum();
+            let (images, behind) = rest.split_at_mut(bytes);
+            reads.push(Read::new(run[0].extent.offset(), images));
+            counts.push(run.len());
             rest = behind;
         }
         let in_flight = self.reads_in_flight(pages.len());
@@ -259,10 +265,9 @@ impl Pool {
         drop(in_flight);
         self.stats.batches.fetch_add(1, Relaxed);
         self.stats.batched_pages.fetch_add(pages.len() as u64, Relaxed);
-        self.stats.store_reads.fetch_add(pages.len() as u64, Relaxed);
+        self.stats.count_read(pages.len(), pages.iter().map(|page| page.extent.bytes()).sum());
         let mut outcomes = Vec::with_capacity(pages.len());
-        for read in reads {
-            let pages = read.buffer.len() / page_bytes;
+        for (read, pages) in reads.into_iter().zip(counts) {
             match read.result {
                 Ok(()) => outcomes.extend((0..pages).map(|_| Some(Ok(())))),
                 Err(source) if pages == 1 => {

@@ -25,7 +25,7 @@ pub(crate) struct Grant<'p> {
 impl Drop for Grant<'_> {
     fn drop(&mut self) {
         if self.left > 0 {
-            self.pool.space.ungrant(self.left);
+            self.pool.space.ungrant(self.left * self.pool.page_places());
         }
     }
 }
@@ -49,7 +49,7 @@ impl Drop for NewPage<'_> {
         if let Some(frame) = self.frame.take() {
             self.pool.give_frame(frame);
             self.pool.ids.lock().free.push(self.id.0);
-            self.pool.space.ungrant(1);
+            self.pool.space.ungrant(self.pool.page_places());
         }
     }
 }
@@ -69,7 +69,7 @@ pub(crate) enum Edit<'a, 'p> {
 impl Pool {
     /// Promises room for `pages` new pages, or says that the disk is full.
     pub(crate) fn grant(&self, pages: u64) -> Result<Grant<'_>> {
-        self.space.grant(pages)?;
+        self.space.grant(pages * self.page_places())?;
         Ok(Grant { pool: self, left: pages })
     }
 
@@ -78,9 +78,9 @@ impl Pool {
     pub(crate) fn new_page(&self, grant: Option<&mut Grant<'_>>) -> Result<NewPage<'_>> {
         match grant {
             Some(grant) if grant.left > 0 => grant.left -= 1,
-            _ => self.space.grant(1)?,
+            _ => self.space.grant(self.page_places())?,
         }
-        let frame = self.take_frame(PageId::NONE).inspect_err(|_| self.space.ungrant(1))?;
+        let frame = self.take_frame(PageId::NONE).inspect_err(|_| self.space.ungrant(self.page_places()))?;
         let mut ids = self.ids.lock();
         let id = match ids.free.pop() {
             Some(id) => id,
@@ -91,7 +91,7 @@ impl Pool {
             None => {
                 drop(ids);
                 self.give_frame(frame);
-                self.space.ungrant(1);
+                self.space.ungrant(self.page_places());
                 return Err(Error::Full {
                     what: "every page id the page table has room for is in use".into(),
                 });

@@ -11,13 +11,13 @@ use super::pool::Pool;
 use super::stats::Cause;
 use super::table::Location;
 use super::upkeep::Upkeep;
-use super::write_back::{SPARE_SEGMENTS, places};
+use super::write_back::SPARE_SEGMENTS;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
 use crate::store::page::{self, HEADER_BYTES, Kind};
-use crate::store::place::Mapped;
-use crate::store::space::{Run, Stream};
+use crate::store::place::{Extent, Mapped};
+use crate::store::space::Stream;
 use crate::wal::{Appended, ChunkEntry, Class, RecordBuilder};
 
 /// The checkpoint works while the log holds more than one part in this many of its capacity.
@@ -73,7 +73,7 @@ impl Pool {
         for batch in due.chunks(self.staging_pages(upkeep)) {
             // What the old images of chunks leave behind is scattered over many segments.
             if self.space.free_segments() < SPARE_SEGMENTS {
-                self.make_room(upkeep, batch.len() as u64)?;
+                self.make_room(upkeep, batch.len() as u64 * self.page_places())?;
                 current = self.absorb(upkeep);
             }
             self.write_chunks(upkeep, batch, current)?;
@@ -99,11 +99,11 @@ impl Pool {
         if numbers.is_empty() {
             return Ok(());
         }
-        let runs = self.space.allocate_or_grow(numbers.len() as u64, 0, Stream::Changed)?;
+        let extents = self.places_of_table(numbers.len())?;
         let (appended, images) =
-            self.write_chunk_images(upkeep, numbers, current, &runs).inspect_err(|_| {
+            self.write_chunk_images(upkeep, numbers, current, &extents).inspect_err(|_| {
                 if !planted(Bug::ChunkInPlace) {
-                    places(&runs).into_iter().for_each(|place| self.space.free(place));
+                    extents.iter().for_each(|&extent| self.space.free(extent));
                 }
             })?;
         for (&number, image) in numbers.iter().zip(images) {
@@ -111,40 +111,45 @@ impl Pool {
             let old = std::mem::replace(&mut chunk.image, image);
             chunk.dirty = Lsn::NONE;
             upkeep.mapping.dirty_block_of(number, appended.lsn);
-            if let Some(place) = old.place().filter(|_| old.place() != image.place()) {
-                self.space.free(place);
+            if let Some(extent) = old.extent().filter(|_| old.extent() != image.extent()) {
+                self.space.free(extent);
             }
         }
         self.stats.mapping_images.fetch_add(numbers.len() as u64, Relaxed);
         Ok(())
     }
 
-    /// Writes the images of `write_chunks` into `runs`, and logs durably where they are.
+    /// Places for so many images of the page table, which are as long as a page.
+    fn places_of_table(&self, images: usize) -> Result<Vec<Extent>> {
+        self.space.allocate_or_grow(&vec![self.page_places(); images], 0, Stream::Changed)
+    }
+
+    /// Writes the images of `write_chunks` into `extents`, and logs durably where they are.
     fn write_chunk_images(
         &self,
         upkeep: &mut Upkeep,
         numbers: &[u64],
         current: Lsn,
-        runs: &[Run],
+        extents: &[Extent],
     ) -> Result<(Appended, Vec<Mapped>)> {
         let mut record = RecordBuilder::chunk();
         let mut images = Vec::with_capacity(numbers.len());
-        for (slot, (&number, place)) in numbers.iter().zip(places(runs)).enumerate() {
+        for (slot, (&number, &extent)) in numbers.iter().zip(extents).enumerate() {
             let checksum = self.stage_chunk(upkeep, slot, number, current);
             let old = upkeep.mapping.chunks[number as usize].image;
-            let place = match old.place() {
+            let extent = match old.extent() {
                 Some(old) if planted(Bug::ChunkInPlace) => {
                     self.overwrite_chunk(upkeep, slot, old)?;
-                    self.space.free(place);
+                    self.space.free(extent);
                     old
                 }
-                _ => place,
+                _ => extent,
             };
-            record.chunk_entry(ChunkEntry { chunk: number, place, current_lsn: current, check: checksum });
-            images.push(Mapped::at(place, checksum));
+            record.chunk_entry(ChunkEntry { chunk: number, extent, current_lsn: current, check: checksum });
+            images.push(Mapped::at(extent, checksum));
         }
         self.meanwhile();
-        self.write_staged(upkeep, numbers.len(), runs)?;
+        self.write_staged(upkeep, extents)?;
         self.sync_store()?;
         self.meanwhile();
         let mut reservation = self.wal.reserve(record.len() as u64, Class::System).ok_or_else(|| {
@@ -156,9 +161,9 @@ impl Pool {
     }
 
     /// The planted bug: a chunk goes over its old image.
-    fn overwrite_chunk(&self, upkeep: &Upkeep, slot: usize, place: u64) -> Result<()> {
+    fn overwrite_chunk(&self, upkeep: &Upkeep, slot: usize, extent: Extent) -> Result<()> {
         let bytes = &upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
-        let offset = place * self.page_bytes as u64;
+        let offset = extent.offset();
         let written = self.device.write_at(offset, bytes);
         written.map_err(|source| Error::io("write", self.device.name(), Some(offset), source))
     }
@@ -214,8 +219,8 @@ impl Pool {
             return Ok(());
         }
         self.put_superblock(upkeep, cut)?;
-        for place in freed {
-            self.space.free(place);
+        for extent in freed {
+            self.space.free(extent);
         }
         Ok(())
     }
@@ -246,7 +251,7 @@ impl Pool {
         Ok(())
     }
 
-    fn write_directory(&self, upkeep: &mut Upkeep, freed: &mut Vec<u64>) -> Result<()> {
+    fn write_directory(&self, upkeep: &mut Upkeep, freed: &mut Vec<Extent>) -> Result<()> {
         let dirty: Vec<usize> = (0..upkeep.mapping.blocks.len())
             .filter(|&block| !upkeep.mapping.blocks[block].dirty.is_none())
             .collect();
@@ -256,8 +261,8 @@ impl Pool {
                 // None of them counts: the superblock that is to name them must name all that is left out of the log.
                 written
                     .iter()
-                    .filter_map(|(_, image)| image.place())
-                    .for_each(|place| self.space.free(place));
+                    .filter_map(|(_, image)| image.extent())
+                    .for_each(|extent| self.space.free(extent));
                 return Err(error);
             }
         }
@@ -265,7 +270,7 @@ impl Pool {
         for (block, image) in written {
             let old = std::mem::replace(&mut upkeep.mapping.blocks[block].image, image);
             upkeep.mapping.blocks[block].dirty = Lsn::NONE;
-            freed.extend(old.place());
+            freed.extend(old.extent());
         }
         upkeep.superblock.directory = upkeep.mapping.blocks.iter().map(|block| block.image).collect();
         Ok(())
@@ -278,8 +283,8 @@ impl Pool {
         blocks: &[usize],
         written: &mut Vec<(usize, Mapped)>,
     ) -> Result<()> {
-        let runs = self.space.allocate_or_grow(blocks.len() as u64, 0, Stream::Changed)?;
-        for (slot, (&block, place)) in blocks.iter().zip(places(&runs)).enumerate() {
+        let extents = self.places_of_table(blocks.len())?;
+        for (slot, (&block, &extent)) in blocks.iter().zip(&extents).enumerate() {
             let image = &mut upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
             start_image(image, Kind::Directory, block as u64, self.wal.durable());
             let first = block * upkeep.mapping.per_chunk as usize;
@@ -287,9 +292,9 @@ impl Pool {
             for (chunk, word) in chunks.iter().zip(image[HEADER_BYTES..].chunks_exact_mut(8)) {
                 word.copy_from_slice(&chunk.image.0.to_le_bytes());
             }
-            written.push((block, Mapped::at(place, page::seal(image))));
+            written.push((block, Mapped::at(extent, page::seal(image))));
         }
-        self.write_staged(upkeep, blocks.len(), &runs)
+        self.write_staged(upkeep, &extents)
     }
 
     /// How far the log can be cut.

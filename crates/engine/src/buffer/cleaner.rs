@@ -10,11 +10,11 @@ use super::pool::Pool;
 use super::stats::Cause;
 use super::table::Location;
 use super::upkeep::Upkeep;
-use super::write_back::{Image, places};
+use super::write_back::{Image, lengths};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::store::page::{self, Kind};
-use crate::store::place::Mapped;
+use crate::store::place::{Extent, Mapped, PLACE_BYTES, places_of};
 use crate::store::space::Stream;
 
 /// Segments kept free, at least.
@@ -61,10 +61,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Write-back found no room for `pages` images: empties segments until there is.
-    pub(super) fn make_room(&self, upkeep: &mut Upkeep, pages: u64) -> Result<()> {
-        let wanted =
-            pages.div_ceil(self.space.geometry().segment_pages) + super::write_back::SPARE_SEGMENTS + 1;
+    /// Write-back found no room for images of so many places: empties segments until there is.
+    pub(super) fn make_room(&self, upkeep: &mut Upkeep, places: u64) -> Result<()> {
+        // The end of a segment may be too short for the next image.
+        let filled = self.space.geometry().segment_places - (self.page_places() - 1);
+        let wanted = places.div_ceil(filled) + super::write_back::SPARE_SEGMENTS + 1;
         for _ in 0..self.space.segments() * 2 {
             if self.space.free_segments() >= wanted {
                 break;
@@ -92,7 +93,7 @@ impl Pool {
             let stubborn = upkeep.stubborn.get(&segment).filter(|stubborn| stubborn.filled_at == filled_at);
             stubborn.is_none_or(|stubborn| !stubborn.is_damaged && stubborn.tries < TRIES_MAX)
         };
-        let Some((victim, filled_at)) = self.space.victim(geometry.segment_pages - 1, may_touch) else {
+        let Some((victim, filled_at)) = self.space.victim(geometry.segment_places - 1, may_touch) else {
             return Ok(false);
         };
         let before = upkeep.stubborn.remove(&victim).filter(|stubborn| stubborn.filled_at == filled_at);
@@ -117,7 +118,7 @@ impl Pool {
     pub(super) fn empty(&self, upkeep: &mut Upkeep, victim: u64) -> Result<u64> {
         let geometry = self.space.geometry();
         let first = geometry.first_place(victim);
-        let mut live = self.move_live(upkeep, first, first + geometry.segment_pages)?;
+        let mut live = self.move_live(upkeep, first, first + geometry.segment_places)?;
         live.dirty.sort_unstable();
         self.write_dirty_elsewhere(upkeep, &live.dirty)?;
         let current = self.absorb(upkeep);
@@ -139,110 +140,148 @@ impl Pool {
     fn write_dirty_elsewhere(&self, upkeep: &mut Upkeep, dirty: &[PageId]) -> Result<()> {
         // Write-back may have called for this, and goes on afterwards.
         let before = std::mem::replace(&mut upkeep.cause, Cause::Cleaner);
-        let written = dirty.chunks(self.staging_pages(upkeep)).try_for_each(|batch| {
-            let runs = self.space.allocate_or_grow(batch.len() as u64, 0, Stream::Changed)?;
-            self.write_claimed(upkeep, batch, &runs).map(drop)
-        });
+        let written = dirty
+            .chunks(self.staging_pages(upkeep))
+            .try_for_each(|batch| self.write_claimed(upkeep, batch, 0).map(drop));
         upkeep.cause = before;
         written
     }
 
     /// Reads the places from `first` to `end` piece by piece, moves the images that are to be copied, and returns what
     /// else counts. What is to be copied gathers at the beginning of the staging buffer, so that it is read once.
+    ///
+    /// At each place an image may begin: whatever its bytes say, it counts if what they name is here by the page table.
     fn move_live(&self, upkeep: &mut Upkeep, first: u64, end: u64) -> Result<Live> {
         let mut live = Live::default();
-        let mut staged: Vec<(PageId, u64)> = Vec::new();
-        let mut place = first;
+        let mut staged: Vec<(PageId, Extent)> = Vec::new();
+        let (mut bytes, mut place) = (0, first);
         while place < end {
-            let room = self.staging_pages(upkeep) - staged.len();
-            let count = self.piece_pages(upkeep).min(room).min((end - place) as usize);
-            self.read_piece(upkeep, staged.len(), place, count)?;
-            for slot in staged.len()..staged.len() + count {
-                let start = slot * self.page_bytes;
-                let image = &upkeep.staging[start..start + self.page_bytes];
-                let (id, kind) = (page::page_id(image), page::kind(image));
-                if self.sort_image(upkeep, id, kind, place, &mut live) {
-                    upkeep
-                        .staging
-                        .copy_within(start..start + self.page_bytes, staged.len() * self.page_bytes);
-                    staged.push((id, place));
+            let room = places_of(upkeep.staging.len() - bytes);
+            let places = self.piece_places(upkeep).min(room).min(end - place);
+            let (piece, from) = (Extent { first: place, places }, bytes);
+            self.read_piece(upkeep, from, piece)?;
+            while place < piece.end() {
+                let at = from + (place - piece.first) as usize * PLACE_BYTES;
+                let header = &upkeep.staging[at..at + page::HEADER_BYTES];
+                let (id, kind) = (page::page_id(header), page::kind(header));
+                let extent = match self.sort_image(upkeep, id, kind, place, &mut live) {
+                    Found::ToCopy(extent) => extent,
+                    Found::Noted(extent) => {
+                        place = extent.end();
+                        continue;
+                    }
+                    Found::Nothing => {
+                        place += 1;
+                        continue;
+                    }
+                };
+                if bytes + extent.bytes() > upkeep.staging.len() {
+                    // The rest of it is behind this piece, and has no room: it is read again.
+                    break;
                 }
-                place += 1;
+                let here = Extent { first: place, places: extent.places.min(piece.end() - place) };
+                upkeep.staging.copy_within(at..at + here.bytes(), bytes);
+                if here.end() < extent.end() {
+                    let rest = Extent { first: here.end(), places: extent.end() - here.end() };
+                    self.read_piece(upkeep, bytes + here.bytes(), rest)?;
+                }
+                staged.push((id, extent));
+                bytes += extent.bytes();
+                place = extent.end();
             }
-            if staged.len() == self.staging_pages(upkeep) || place == end {
+            if bytes + self.page_bytes > upkeep.staging.len() || place >= end {
                 self.move_staged(upkeep, &staged)?;
                 live.moved += staged.len() as u64;
                 staged.clear();
+                bytes = 0;
             }
         }
         Ok(live)
     }
 
-    fn read_piece(&self, upkeep: &mut Upkeep, slot: usize, place: u64, pages: usize) -> Result<()> {
-        let offset = place * self.page_bytes as u64;
-        let bytes = &mut upkeep.staging[slot * self.page_bytes..(slot + pages) * self.page_bytes];
+    /// Reads what is at `piece` into the staging buffer, from byte `at` on.
+    fn read_piece(&self, upkeep: &mut Upkeep, at: usize, piece: Extent) -> Result<()> {
+        let (offset, bytes) = (piece.offset(), &mut upkeep.staging[at..at + piece.bytes()]);
         let read = self.device.read_at(offset, bytes);
         read.map_err(|source| Error::io("read", self.device.name(), Some(offset), source))?;
-        self.stats.store_reads.fetch_add(pages as u64, Relaxed);
+        self.stats.count_read(0, piece.bytes());
         Ok(())
     }
 
-    /// Notes an image that counts, unless it is to be copied: whether it is.
-    fn sort_image(&self, upkeep: &Upkeep, id: PageId, kind: u8, place: u64, live: &mut Live) -> bool {
+    /// Notes the image that may begin at `place`, unless it is to be copied.
+    fn sort_image(&self, upkeep: &Upkeep, id: PageId, kind: u8, place: u64, live: &mut Live) -> Found {
         let mapping = &upkeep.mapping;
-        let here = |mapped: Mapped| mapped.place() == Some(place);
-        if kind == Kind::Chunk as u8 {
-            if mapping.chunks.get(id.0 as usize).is_some_and(|chunk| here(chunk.image)) {
-                live.chunks.push(id.0);
-            }
+        let here = |mapped: Mapped| mapped.extent().filter(|extent| extent.first == place);
+        let noted = if kind == Kind::Chunk as u8 {
+            let found = mapping.chunks.get(id.0 as usize).and_then(|chunk| here(chunk.image));
+            live.chunks.extend(found.map(|_| id.0));
+            found
         } else if kind == Kind::Directory as u8 {
-            if mapping.blocks.get(id.0 as usize).is_some_and(|block| here(block.image)) {
-                live.blocks.push(id.0 as usize);
-            }
+            let found = mapping.blocks.get(id.0 as usize).and_then(|block| here(block.image));
+            live.blocks.extend(found.map(|_| id.0 as usize));
+            found
         } else if let Some(entry) = self.table.entry(id)
-            && here(self.durable_state(id))
+            && let Some(extent) = here(self.durable_state(id))
         {
-            if matches!(entry.location(), Location::Frame(_)) && entry.latch().load().is_dirty() {
-                live.dirty.push(id);
-            } else {
-                return true;
+            if !(matches!(entry.location(), Location::Frame(_)) && entry.latch().load().is_dirty()) {
+                return Found::ToCopy(extent);
             }
-        }
-        false
+            live.dirty.push(id);
+            Some(extent)
+        } else {
+            None
+        };
+        noted.map_or(Found::Nothing, Found::Noted)
     }
 
-    /// Copies the staged images of `pages`, which are at these places, to new ones, in the order of their ids.
-    fn move_staged(&self, upkeep: &mut Upkeep, pages: &[(PageId, u64)]) -> Result<()> {
+    /// Copies the staged images of `pages`, which are at these places, to new ones: in the order of their ids if they are
+    /// all of one length, and otherwise in that in which they were written.
+    fn move_staged(&self, upkeep: &mut Upkeep, pages: &[(PageId, Extent)]) -> Result<()> {
         let mut images = Vec::with_capacity(pages.len());
-        for (slot, &(id, place)) in pages.iter().enumerate() {
+        let mut at = 0;
+        for &(id, extent) in pages {
             let mapped = self.durable_state(id);
             debug_assert_eq!(
-                mapped.place(),
-                Some(place),
+                mapped.extent(),
+                Some(extent),
                 "the durable state changes under the upkeep lock only"
             );
-            let image = &upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
+            let image = &upkeep.staging[at..at + extent.bytes()];
             self.vouch(id, mapped, image)?;
-            images.push(Image { id, lsn: page::lsn(image), checksum: page::checksum(image).0 });
+            let checksum = page::checksum(image).0;
+            images.push(Image { id, lsn: page::lsn(image), checksum, places: extent.places });
+            at += extent.bytes();
         }
-        sort_staged(&mut upkeep.staging, self.page_bytes, &mut images);
-        let runs = self.space.allocate_or_grow(images.len() as u64, 0, Stream::Moved)?;
-        let places = places(&runs);
-        let lsn = self.write_images(upkeep, &images, &runs, &places).inspect_err(|_| {
-            for &place in &places {
-                self.space.free(place);
-            }
+        if let Some(&(_, extent)) = pages.first()
+            && images.iter().all(|image| image.places == extent.places)
+        {
+            sort_staged(&mut upkeep.staging, extent.bytes(), &mut images);
+        }
+        self.stats.count_read(images.len(), 0);
+        let extents = self.space.allocate_or_grow(&lengths(&images), 0, Stream::Moved)?;
+        let lsn = self.write_images(upkeep, &images, &extents).inspect_err(|_| {
+            extents.iter().for_each(|&extent| self.space.free(extent));
         })?;
-        for (image, &place) in images.iter().zip(&places) {
-            self.put_in_force(upkeep, image, Mapped::at(place, image.checksum), lsn);
+        for (image, &extent) in images.iter().zip(&extents) {
+            self.put_in_force(upkeep, image, Mapped::at(extent, image.checksum), lsn);
         }
         self.stats.images_moved.fetch_add(images.len() as u64, Relaxed);
         Ok(())
     }
 }
 
-/// Brings `images`, and what is staged of them, in the order of their ids.
-fn sort_staged(staging: &mut [u8], page_bytes: usize, images: &mut [Image]) {
+/// What was found at a place.
+enum Found {
+    /// No image that counts begins there.
+    Nothing,
+    /// One that needs no copy.
+    Noted(Extent),
+    /// One that is to be copied.
+    ToCopy(Extent),
+}
+
+/// Brings `images`, which are all of one length, and what is staged of them, in the order of their ids.
+fn sort_staged(staging: &mut [u8], image_bytes: usize, images: &mut [Image]) {
     let mut from: Vec<usize> = (0..images.len()).collect();
     from.sort_unstable_by_key(|&slot| images[slot].id);
     for slot in 0..images.len() {
@@ -253,8 +292,8 @@ fn sort_staged(staging: &mut [u8], page_bytes: usize, images: &mut [Image]) {
         }
         if now != slot {
             images.swap(slot, now);
-            let (low, high) = staging.split_at_mut(now * page_bytes);
-            low[slot * page_bytes..(slot + 1) * page_bytes].swap_with_slice(&mut high[..page_bytes]);
+            let (low, high) = staging.split_at_mut(now * image_bytes);
+            low[slot * image_bytes..(slot + 1) * image_bytes].swap_with_slice(&mut high[..image_bytes]);
         }
     }
 }
@@ -274,8 +313,12 @@ mod tests {
             let mut ids: Vec<u8> = (0..random.random_range(0..40)).collect();
             ids.shuffle(&mut random);
             let mut staging: Vec<u8> = ids.iter().flat_map(|&id| [id; 8]).collect();
-            let image =
-                |&id: &u8| Image { id: PageId(u64::from(id)), lsn: Lsn(9), checksum: u32::from(id) + 1 };
+            let image = |&id: &u8| Image {
+                id: PageId(u64::from(id)),
+                lsn: Lsn(9),
+                checksum: u32::from(id) + 1,
+                places: 1,
+            };
             let mut images: Vec<Image> = ids.iter().map(image).collect();
             sort_staged(&mut staging, 8, &mut images);
             for (slot, image) in images.iter().enumerate() {

@@ -93,7 +93,7 @@ impl Pool {
         if free_ahead >= 2 {
             return Some(last);
         }
-        let live_max = self.space.geometry().segment_pages - 1;
+        let live_max = self.space.geometry().segment_places - 1;
         self.space.victim(live_max, |segment, _| segment < last).map(|(segment, _)| segment)
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct Files {
 pub(crate) struct Layout {
     pub(crate) uuid: [u8; 16],
     pub(crate) page_bytes: usize,
-    pub(crate) segment_pages: u64,
+    pub(crate) segment_places: u64,
     pub(crate) log_capacity: u64,
 }
 
@@ -50,7 +50,7 @@ impl Pool {
     pub(crate) fn create(files: &Files, layout: &Layout) -> Result<()> {
         let geometry = Geometry::new(layout.log_capacity)?;
         Wal::create(&*files.log, &LogHeader { database: layout.uuid, timeline: 1, geometry })?;
-        let space = SpaceGeometry { page_bytes: layout.page_bytes, segment_pages: layout.segment_pages };
+        let space = SpaceGeometry { segment_places: layout.segment_places };
         // Enough for the reserve and a few pages; it grows from there.
         let segments = SEGMENTS_MIN;
         let bytes = space.file_bytes(segments);
@@ -60,7 +60,7 @@ impl Pool {
             timeline: 1,
             sequence: 1,
             page_bytes: layout.page_bytes as u32,
-            segment_pages: layout.segment_pages as u32,
+            segment_places: layout.segment_places as u32,
             log_capacity: layout.log_capacity,
             epoch: 1,
             epoch_start: FIRST_LSN,

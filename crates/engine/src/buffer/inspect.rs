@@ -16,6 +16,8 @@ pub(crate) struct Footprint {
     pub(crate) page_table_bytes: u64,
     pub(crate) live_pages: u64,
     pub(crate) file_bytes: u64,
+    /// Bytes of the images that count.
+    pub(crate) live_bytes: u64,
 }
 
 impl Pool {
@@ -39,6 +41,7 @@ impl Pool {
             page_table_bytes: ids.end * ENTRY_BYTES + ids.free.capacity() as u64 * 8,
             live_pages: ids.end - 1 - ids.free.len() as u64,
             file_bytes: self.device.len(),
+            live_bytes: self.space.live_bytes(),
         }
     }
 
@@ -70,12 +73,10 @@ impl Pool {
             return Ok(());
         }
         let mapped = self.durable_state(id);
-        match mapped.place() {
-            Some(_) => {
-                self.stats.verified.fetch_add(1, Relaxed);
-                self.read_image(id, mapped, &mut self.read_buffer())
-            }
-            None => Ok(()),
+        if !mapped.has_image() {
+            return Ok(());
         }
+        self.stats.verified.fetch_add(1, Relaxed);
+        self.read_image(id, mapped, &mut self.read_buffer()).map(drop)
     }
 }

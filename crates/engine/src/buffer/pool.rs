@@ -28,9 +28,9 @@ use super::table::{Entry, Location, PageTable};
 use super::upkeep::Upkeep;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, Timestamp};
-use crate::store::page;
-use crate::store::place::Mapped;
+use crate::store::place::{Mapped, places_of};
 use crate::store::space::Space;
+use crate::store::{image, page};
 use crate::threads::Padded;
 use crate::wal::Wal;
 
@@ -139,6 +139,11 @@ impl Pool {
     /// Bytes of a page.
     pub(crate) fn page_bytes(&self) -> usize {
         self.page_bytes
+    }
+
+    /// Places that an image of a page takes at the most, and that a page without one is granted.
+    pub(super) fn page_places(&self) -> u64 {
+        places_of(self.page_bytes)
     }
 
     /// An error if something failed for good.
@@ -324,8 +329,8 @@ impl Pool {
         // The version held since `seen`, so the location is still the one that was read.
         let mut buffer = self.read_buffer();
         match self.read_image(id, mapped, &mut buffer) {
-            Ok(()) => {
-                self.frames.store(frame, &buffer);
+            Ok(content) => {
+                self.frames.store(frame, content);
                 self.settle_in_frame(id, entry, frame, mapped);
                 entry.latch().unmark();
                 entry.latch().release_changed();
@@ -352,29 +357,52 @@ impl Pool {
         entry.set_location(Location::Frame(frame));
     }
 
-    /// Reads the durable image of `id` and holds it against everything that vouches for it.
-    pub(super) fn read_image(&self, id: PageId, mapped: Mapped, buffer: &mut [u8]) -> Result<()> {
-        let place = mapped.place().expect("only pages with an image are read");
-        let offset = place * self.page_bytes as u64;
+    /// Reads the durable image of `id`, holds it against everything that vouches for it, and gives the page it is of.
+    /// `buffer` is one for an image and a page ([`Pool::read_buffer`]).
+    pub(super) fn read_image<'b>(
+        &self,
+        id: PageId,
+        mapped: Mapped,
+        buffer: &'b mut [u8],
+    ) -> Result<&'b [u8]> {
+        let extent = mapped.extent().expect("only pages with an image are read");
+        let (image, page) = buffer.split_at_mut(self.page_bytes);
+        let image = image.get_mut(..extent.bytes()).ok_or_else(|| {
+            Error::corrupt(self.device.name(), Some(id.0), "the page table names more places than a page has")
+        })?;
         let in_flight = self.reads_in_flight(1);
-        let read = self.device.read_at(offset, buffer);
+        let read = self.device.read_at(extent.offset(), image);
         drop(in_flight);
-        read.map_err(|source| Error::io("read", self.device.name(), Some(offset), source))?;
-        self.stats.store_reads.fetch_add(1, Relaxed);
-        self.vouch(id, mapped, buffer)
+        read.map_err(|source| Error::io("read", self.device.name(), Some(extent.offset()), source))?;
+        self.stats.count_read(1, image.len());
+        self.vouch(id, mapped, image)?;
+        self.unpack(id, mapped, image, page)
     }
 
     /// Holds an image that was read against everything that vouches for it.
-    pub(super) fn vouch(&self, id: PageId, mapped: Mapped, buffer: &[u8]) -> Result<()> {
-        page::vouch(buffer, id, mapped).map(drop).map_err(|what| {
-            let offset = mapped.place().expect("only pages with an image are read") * self.page_bytes as u64;
-            Error::corrupt(self.device.name(), Some(id.0), format!("{what} (byte {offset} of the file)"))
-        })
+    pub(super) fn vouch(&self, id: PageId, mapped: Mapped, image: &[u8]) -> Result<()> {
+        page::vouch(image, id, mapped).map(drop).map_err(|what| self.damaged(id, mapped, what))
     }
 
-    /// An aligned buffer of one page for this thread.
+    /// The page that an image is of, which has been vouched for; decompressed into `page` if it must be.
+    pub(super) fn unpack<'b>(
+        &self,
+        id: PageId,
+        mapped: Mapped,
+        image: &'b [u8],
+        page: &'b mut [u8],
+    ) -> Result<&'b [u8]> {
+        image::unpack(image, page).map_err(|what| self.damaged(id, mapped, what))
+    }
+
+    fn damaged(&self, id: PageId, mapped: Mapped, what: &str) -> Error {
+        let offset = mapped.extent().map_or(0, |extent| extent.offset());
+        Error::corrupt(self.device.name(), Some(id.0), format!("{what} (byte {offset} of the file)"))
+    }
+
+    /// An aligned buffer for this thread, of an image and of the page in it.
     pub(super) fn read_buffer(&self) -> impl std::ops::DerefMut<Target = [u8]> + use<> {
-        PageBuffer::take(self.page_bytes)
+        PageBuffer::take(2 * self.page_bytes)
     }
 
     /// The highest commit timestamp drawn so far.
@@ -383,7 +411,7 @@ impl Pool {
     }
 }
 
-/// An aligned page-sized buffer, lent by the thread that uses it and given back when dropped.
+/// An aligned buffer, lent by the thread that uses it and given back when dropped.
 struct PageBuffer(Option<AlignedBuffer>);
 
 thread_local! {

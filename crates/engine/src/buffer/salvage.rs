@@ -20,22 +20,22 @@ use std::sync::Arc;
 use terrace_block::{AlignedBuffer, BlockDevice, Read};
 
 use self::survey::Survey;
-use super::backup::{PackedFile, page_buffer};
+use super::backup::{PackedFile, StagedImage, page_buffer};
 use super::create::{Files, PoolOptions};
 use super::pool::Pool;
 use super::recovery::{Redo, Undo};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, Timestamp};
-use crate::store::page;
-use crate::store::place::Mapped;
+use crate::store::place::{Mapped, places_of};
 use crate::store::space::Geometry as SpaceGeometry;
 use crate::store::superblock::Superblock;
+use crate::store::{image, page};
 use crate::wal::{Geometry, LogCopy, LogHeader, Wal};
 
 /// Bytes of images copied at a time.
 const BATCH_BYTES: usize = 256 << 10;
-/// Places of a segment of the copy.
-const SEGMENT_PAGES: u64 = 64;
+/// Places of a segment of the copy: as many pages of the largest size as leave little at its end.
+const SEGMENT_PLACES: u64 = 256;
 /// Bytes of the copy's log where the original's is of no use.
 const LOG_BYTES: u64 = 4 << 20;
 
@@ -138,8 +138,9 @@ fn pack(
     lost: &mut Vec<Lost>,
 ) -> Result<u64> {
     let page_bytes = survey.page_bytes;
-    let geometry = SpaceGeometry { page_bytes, segment_pages: SEGMENT_PAGES };
-    let mut pages = PackedFile::new(files.pages.clone(), geometry)?;
+    let geometry = SpaceGeometry { segment_places: SEGMENT_PLACES };
+    let mut pages = PackedFile::new(files.pages.clone(), geometry, page_bytes)?;
+    let mut content = vec![0; page_bytes];
     let mut staging = page_buffer(page_bytes, (BATCH_BYTES / page_bytes).max(1))?;
     let (mut images, mut newest) = (0, Lsn::NONE);
     let mut batch = Vec::new();
@@ -154,12 +155,14 @@ fn pack(
             let (id, mapped) = batch[slot.index];
             let sound = outcome.and_then(|()| {
                 let checksum = page::vouch(slot.bytes, id, mapped).map_err(str::to_owned)?;
-                check(slot.bytes).map(|()| checksum)
+                let page = image::unpack(slot.bytes, &mut content)?;
+                check(page).map(|()| checksum)
             });
             match sound {
                 Ok(checksum) => {
                     newest = newest.max(page::lsn(slot.bytes));
-                    pages.put(&[(id, checksum)], slot.bytes)
+                    let places = places_of(slot.bytes.len());
+                    pages.put(&[StagedImage { id, checksum, places, at: 0 }], slot.bytes)
                 }
                 Err(what) => {
                     lost.push(Lost { page: id, what });
@@ -194,7 +197,7 @@ fn pack(
                 timeline: 1,
                 sequence: 1,
                 page_bytes: page_bytes as u32,
-                segment_pages: SEGMENT_PAGES as u32,
+                segment_places: SEGMENT_PLACES as u32,
                 log_capacity: geometry.capacity(),
                 epoch: 1,
                 epoch_start: from,
@@ -207,7 +210,7 @@ fn pack(
             }
         }
     };
-    let superblock = Superblock { segment_pages: SEGMENT_PAGES as u32, ..superblock };
+    let superblock = Superblock { segment_places: SEGMENT_PLACES as u32, ..superblock };
     files.log.sync().map_err(|source| Error::io("sync", files.log.name(), None, source))?;
     pages.finish(superblock)?;
     Ok(images)
@@ -227,17 +230,27 @@ fn read_all(
     staging: &mut AlignedBuffer,
     mut each: impl FnMut(Slot<'_>, Result<(), String>) -> Result<()>,
 ) -> Result<()> {
-    let offset = |mapped: Mapped| mapped.place().unwrap_or_default().saturating_mul(page_bytes as u64);
+    // No image is longer than a page; what says so has no places that can be read.
+    let extent = |mapped: Mapped| mapped.extent().filter(|extent| extent.bytes() <= page_bytes);
     let slots = staging.chunks_exact_mut(page_bytes);
-    let mut reads: Vec<Read<'_>> =
-        images.iter().zip(slots).map(|(&(_, mapped), slot)| Read::new(offset(mapped), slot)).collect();
+    let mut reads: Vec<Read<'_>> = images
+        .iter()
+        .zip(slots)
+        .filter_map(|(&(_, mapped), slot)| {
+            extent(mapped).map(|extent| Read::new(extent.offset(), &mut slot[..extent.bytes()]))
+        })
+        .collect();
     device.read_batch(&mut reads);
     let outcomes: Vec<_> = reads.into_iter().map(|read| (read.offset, read.result)).collect();
-    for (index, ((offset, outcome), bytes)) in
-        outcomes.into_iter().zip(staging.chunks_exact(page_bytes)).enumerate()
-    {
+    let mut outcomes = outcomes.into_iter();
+    for (index, (&(_, mapped), slot)) in images.iter().zip(staging.chunks_exact(page_bytes)).enumerate() {
+        let Some(extent) = extent(mapped) else {
+            each(Slot { index, bytes: &[] }, Err("the page table names more places than a page has".into()))?;
+            continue;
+        };
+        let (offset, outcome) = outcomes.next().expect("each was read");
         let outcome = outcome.map_err(|error| format!("byte {offset} of the file cannot be read: {error}"));
-        each(Slot { index, bytes }, outcome)?;
+        each(Slot { index, bytes: &slot[..extent.bytes()] }, outcome)?;
     }
     Ok(())
 }

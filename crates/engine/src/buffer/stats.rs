@@ -52,6 +52,18 @@ pub(crate) struct PoolStats {
     pub(crate) overtaken: Tally,
     /// Images read, those moved by the cleaner and looked at by verification included.
     pub(crate) store_reads: AtomicU64,
+    /// Bytes of those images.
+    pub(crate) store_read_bytes: AtomicU64,
+    /// Bytes of images written, those of the page table included.
+    pub(crate) store_written_bytes: AtomicU64,
+    /// Images of pages that are to be compressed: those that became shorter.
+    pub(crate) images_compressed: AtomicU64,
+    /// Those that did not.
+    pub(crate) images_incompressible: AtomicU64,
+    /// Bytes of all of them, as pages.
+    pub(crate) compression_input_bytes: AtomicU64,
+    /// And as images.
+    pub(crate) compression_output_bytes: AtomicU64,
     /// Images that verification has read.
     pub(crate) verified: AtomicU64,
     /// Reads of images that are under way now.
@@ -91,6 +103,20 @@ impl PoolStats {
         let closing = self.closing.load(Relaxed) && cause == Cause::Checkpoint;
         let counter = if closing { &self.written_closing } else { &self.written[cause as usize] };
         counter.fetch_add(images as u64, Relaxed);
+    }
+
+    /// Counts images that were read.
+    pub(super) fn count_read(&self, images: usize, bytes: usize) {
+        self.store_reads.fetch_add(images as u64, Relaxed);
+        self.store_read_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Counts an image of `image` bytes made of a page of `page` bytes that is to be compressed.
+    pub(super) fn count_packed(&self, page: usize, image: usize) {
+        let images = if image < page { &self.images_compressed } else { &self.images_incompressible };
+        images.fetch_add(1, Relaxed);
+        self.compression_input_bytes.fetch_add(page as u64, Relaxed);
+        self.compression_output_bytes.fetch_add(image as u64, Relaxed);
     }
 
     pub(crate) fn write_backs(&self) -> WriteBacks {

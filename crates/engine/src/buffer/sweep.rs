@@ -248,7 +248,7 @@ impl Pool {
         }
         // Dirty and claimed can have been set since `seen` without a new version; the latch has settled that now.
         let now = latch.load();
-        let lost = planted(Bug::LoseEvictionWrite) && header.mapped().place().is_some();
+        let lost = planted(Bug::LoseEvictionWrite) && header.mapped().has_image();
         let clean = !now.is_dirty() && !now.is_claimed();
         if header.page() != id || entry.location() != Location::Frame(frame) || !(clean || lost) {
             latch.release_unchanged();

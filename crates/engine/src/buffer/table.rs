@@ -52,7 +52,7 @@ impl Location {
             Location::Nowhere => 0,
             Location::Frame(frame) => IN_FRAME | u64::from(frame),
             Location::Store(mapped) => {
-                debug_assert!(mapped.place().is_some());
+                debug_assert!(mapped.has_image());
                 mapped.0
             }
         }

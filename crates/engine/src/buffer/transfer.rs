@@ -10,9 +10,11 @@
 //! durable, and the mapping record comes after that.
 
 use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::pool::Pool;
 use super::upkeep::Upkeep;
+use crate::store::place::{PLACE_BYTES, places_of};
 
 /// The longest transfer of the upkeep while nobody waits for it. Segments of tests are short, and are to take several too.
 const PIECE_BYTES: usize = if cfg!(test) { 8 << 10 } else { 64 << 10 };
@@ -20,26 +22,27 @@ const PIECE_BYTES: usize = if cfg!(test) { 8 << 10 } else { 64 << 10 };
 const PIECE_BYTES_HURRIED: usize = if cfg!(test) { 12 << 10 } else { 256 << 10 };
 
 impl Pool {
-    /// How much to read or write at once: whole pages, at least one.
-    pub(super) fn piece_pages(&self, upkeep: &Upkeep) -> usize {
+    /// How much to read or write at once: whole places, those of a page at least.
+    pub(super) fn piece_places(&self, upkeep: &Upkeep) -> u64 {
         let hurried = upkeep.hurried || self.works_inline() || self.bell.rung.lock().urgent;
         let bytes = if hurried { PIECE_BYTES_HURRIED } else { PIECE_BYTES };
-        (bytes / self.page_bytes).max(1)
+        places_of(bytes).max(self.page_places())
     }
 
-    /// Writes `pages` staged images, from `slot` on, to the places from `first` on.
+    /// Writes what is staged from byte `at` on to `places` places from `first` on.
     pub(super) fn write_pieces(
         &self,
         upkeep: &Upkeep,
-        mut slot: usize,
+        mut at: usize,
         mut first: u64,
-        mut pages: usize,
+        mut places: u64,
     ) -> io::Result<()> {
-        while pages > 0 {
-            let piece = self.piece_pages(upkeep).min(pages);
-            let bytes = &upkeep.staging[slot * self.page_bytes..(slot + piece) * self.page_bytes];
-            self.device.write_at(first * self.page_bytes as u64, bytes)?;
-            (slot, first, pages) = (slot + piece, first + piece as u64, pages - piece);
+        while places > 0 {
+            let piece = self.piece_places(upkeep).min(places);
+            let bytes = &upkeep.staging[at..at + piece as usize * PLACE_BYTES];
+            self.device.write_at(first * PLACE_BYTES as u64, bytes)?;
+            self.stats.store_written_bytes.fetch_add(bytes.len() as u64, Relaxed);
+            (at, first, places) = (at + bytes.len(), first + piece, places - piece);
         }
         Ok(())
     }

@@ -20,6 +20,7 @@ use super::stats::Cause;
 use super::table::Location;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
+use crate::store::image::Packer;
 use crate::store::place::Mapped;
 use crate::store::superblock::{Slots, Superblock};
 use crate::wal::{Class, Reservation};
@@ -41,6 +42,8 @@ pub(crate) struct Upkeep {
     pub(super) mapping: Mapping,
     /// Images on their way to the store.
     pub(super) staging: AlignedBuffer,
+    /// What they are compressed with, if pages are large enough for that.
+    pub(super) packer: Option<Packer>,
     /// Segments that could not be emptied, because images in them are damaged or latched.
     pub(super) stubborn: HashMap<u64, Stubborn>,
     /// Every allocation and free with an LSN below this is in the durable state.
@@ -115,9 +118,9 @@ impl Pool {
         };
         entry.set_location(Location::Nowhere);
         entry.latch().release_changed();
-        match old.place() {
-            Some(place) => self.space.free(place),
-            None => self.space.ungrant(1),
+        match old.extent() {
+            Some(extent) => self.space.free(extent),
+            None => self.space.ungrant(self.page_places()),
         }
         upkeep.mapping.dirty(event.page, event.lsn);
         upkeep.note_image(event.page);
@@ -191,7 +194,7 @@ impl Pool {
         pages
     }
 
-    /// Pages that fit the staging buffer.
+    /// Pages that fit the staging buffer, whatever the length of their images.
     pub(super) fn staging_pages(&self, upkeep: &Upkeep) -> usize {
         upkeep.staging.len() / self.page_bytes
     }

@@ -10,24 +10,27 @@ use super::backoff::Backoff;
 use super::pool::Pool;
 use super::table::{Entry, Location};
 use super::upkeep::Upkeep;
+use super::view::View;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
-use crate::store::page;
-use crate::store::place::Mapped;
-use crate::store::space::{Run, Stream};
+use crate::store::place::{Extent, Mapped, PLACE_BYTES, places_of};
+use crate::store::space::Stream;
+use crate::store::{image, page};
 use crate::wal::{Class, MappingEntry, RecordBuilder};
 
 /// Segments that write-back leaves to the cleaner: one for what it moves, one for what it writes because it is dirty, one
 /// for chunks.
 pub(super) const SPARE_SEGMENTS: u64 = 3;
 
-/// An image in the staging buffer.
+/// An image in the staging buffer, where images stand one behind the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Image {
     pub(super) id: PageId,
     pub(super) lsn: Lsn,
     pub(super) checksum: u32,
+    /// Its length.
+    pub(super) places: u64,
 }
 
 impl Pool {
@@ -42,47 +45,45 @@ impl Pool {
     }
 
     fn write_batch(&self, upkeep: &mut Upkeep, pages: &[PageId]) -> Result<usize> {
-        let count = pages.len() as u64;
-        let runs = match self.space.allocate(count, SPARE_SEGMENTS, Stream::Changed) {
-            Some(runs) => runs,
-            None => {
-                self.stats.segment_waits.fetch_add(1, Relaxed);
-                self.make_room(upkeep, count)?;
-                self.space.allocate_or_grow(count, SPARE_SEGMENTS, Stream::Changed)?
-            }
-        };
-        self.write_claimed(upkeep, pages, &runs)
+        // Segments are emptied through the buffer in which the images will be made, and how long those will be is not known yet.
+        // Nobody else allocates while the upkeep is locked: where there is room for whole pages, there is for what they come to.
+        let (images, length) = (pages.len(), self.page_places());
+        if !self.space.has_room(images, length, SPARE_SEGMENTS, Stream::Changed) {
+            self.stats.segment_waits.fetch_add(1, Relaxed);
+            self.make_room(upkeep, images as u64 * length)?;
+        }
+        self.write_claimed(upkeep, pages, SPARE_SEGMENTS)
     }
 
-    /// Writes the dirty ones among `pages`, at most a staging buffer full, into places that were allocated for them.
-    pub(super) fn write_claimed(&self, upkeep: &mut Upkeep, pages: &[PageId], runs: &[Run]) -> Result<usize> {
+    /// Writes the dirty ones among `pages`, at most a staging buffer full, leaving `spare` segments free.
+    pub(super) fn write_claimed(&self, upkeep: &mut Upkeep, pages: &[PageId], spare: u64) -> Result<usize> {
         let images = self.claim(upkeep, pages);
-        let places = places(runs);
-        for &place in &places[images.len()..] {
-            self.space.free(place);
-        }
-        let places = &places[..images.len()];
-        match self.write_images(upkeep, &images, runs, places) {
+        let lengths = lengths(&images);
+        let extents = self.space.allocate_or_grow(&lengths, spare, Stream::Changed).inspect_err(|_| {
+            images.iter().for_each(|image| self.unclaim(image.id));
+        })?;
+        match self.write_images(upkeep, &images, &extents) {
             Ok(lsn) => {
-                for (image, &place) in images.iter().zip(places) {
-                    self.put_in_force(upkeep, image, Mapped::at(place, image.checksum), lsn);
+                for (image, &extent) in images.iter().zip(&extents) {
+                    self.put_in_force(upkeep, image, Mapped::at(extent, image.checksum), lsn);
                 }
                 self.stats.count_written(images.len(), upkeep.cause);
                 Ok(images.len())
             }
             Err(error) => {
-                for (image, &place) in images.iter().zip(places) {
+                for (image, &extent) in images.iter().zip(&extents) {
                     self.unclaim(image.id);
-                    self.space.free(place);
+                    self.space.free(extent);
                 }
                 Err(error)
             }
         }
     }
 
-    /// Copies the dirty ones among `pages` into the staging buffer and claims them.
+    /// Makes images of the dirty ones among `pages` in the staging buffer and claims the pages.
     fn claim(&self, upkeep: &mut Upkeep, pages: &[PageId]) -> Vec<Image> {
         let mut images = Vec::with_capacity(pages.len());
+        let mut at = 0;
         for &id in pages {
             let Some(entry) = self.table.entry(id) else { continue };
             let latch = entry.latch();
@@ -95,12 +96,27 @@ impl Pool {
                 let header = self.frames.header(frame);
                 header.set_next_recovery(Lsn::NONE);
                 latch.set_claimed(true);
-                let at = images.len() * self.page_bytes;
+                let view = self.frames.view(frame);
                 let slot = &mut upkeep.staging[at..at + self.page_bytes];
-                super::view::View::copy_to(&self.frames.view(frame), 0, slot);
-                latch.unshare();
+                let wanted = image::wants_compression(view.u8(page::LEVEL_AT));
+                let bytes = match upkeep.packer.as_mut().filter(|_| wanted) {
+                    Some(packer) => {
+                        view.copy_to(0, packer.page());
+                        latch.unshare();
+                        let bytes = packer.pack(slot);
+                        self.stats.count_packed(self.page_bytes, bytes);
+                        bytes
+                    }
+                    None => {
+                        view.copy_to(0, slot);
+                        latch.unshare();
+                        self.page_bytes
+                    }
+                };
+                let slot = &mut slot[..bytes];
                 let checksum = page::seal(slot);
-                images.push(Image { id, lsn: page::lsn(slot), checksum });
+                images.push(Image { id, lsn: page::lsn(slot), checksum, places: places_of(bytes) });
+                at += bytes;
             } else {
                 latch.unshare();
             }
@@ -108,22 +124,21 @@ impl Pool {
         images
     }
 
-    /// Writes the staged images to `places`, syncs, logs the mapping and waits for it. Returns its LSN.
+    /// Writes the staged images to `extents`, syncs, logs the mapping and waits for it. Returns its LSN.
     pub(super) fn write_images(
         &self,
         upkeep: &mut Upkeep,
         images: &[Image],
-        runs: &[Run],
-        places: &[u64],
+        extents: &[Extent],
     ) -> Result<Lsn> {
         if images.is_empty() {
             return Ok(Lsn::NONE);
         }
         let mut record = RecordBuilder::mapping();
-        for (image, &place) in images.iter().zip(places) {
+        for (image, &extent) in images.iter().zip(extents) {
             record.mapping_entry(MappingEntry {
                 page: image.id,
-                place,
+                extent,
                 image_lsn: image.lsn,
                 check: image.checksum,
             });
@@ -133,7 +148,7 @@ impl Pool {
             early = Some(self.log_mapping(&mut record)?);
         }
         self.meanwhile();
-        self.write_staged(upkeep, images.len(), runs)?;
+        self.write_staged(upkeep, extents)?;
         self.meanwhile();
         self.sync_store()?;
         self.meanwhile();
@@ -156,8 +171,8 @@ impl Pool {
                 if !self.frames.header(frame).next_recovery().is_none())
         };
         let pages: Vec<PageId> = images.iter().filter(changed).map(|image| image.id).collect();
-        match self.space.allocate(pages.len() as u64, 0, Stream::Changed) {
-            Some(runs) if !pages.is_empty() => self.write_claimed(upkeep, &pages, &runs).map(|_| ()),
+        match self.space.has_room(pages.len(), self.page_places(), 0, Stream::Changed) {
+            true if !pages.is_empty() => self.write_claimed(upkeep, &pages, 0).map(|_| ()),
             _ => Ok(()),
         }
     }
@@ -173,19 +188,19 @@ impl Pool {
         Ok(appended.lsn)
     }
 
-    /// Writes the first `pages` staged images into `runs`.
-    pub(super) fn write_staged(&self, upkeep: &Upkeep, pages: usize, runs: &[Run]) -> Result<()> {
+    /// Writes the staged images into `extents`, which are as long as they.
+    pub(super) fn write_staged(&self, upkeep: &Upkeep, extents: &[Extent]) -> Result<()> {
         // A mapping record whose flush failed may be durable: the places it names must stay what they are. And a database
         // that was closed may have another owner.
         self.check()?;
-        let mut slot = 0;
-        let written = runs.iter().try_for_each(|run| {
-            let count = (run.pages as usize).min(pages - slot);
-            self.write_pieces(upkeep, slot, run.first, count)?;
-            slot += count;
+        let mut at = 0;
+        let written = extents.chunk_by(|one, next| one.end() == next.first).try_for_each(|run| {
+            let places = run.iter().map(|extent| extent.places).sum();
+            self.write_pieces(upkeep, at, run[0].first, places)?;
+            at += places as usize * PLACE_BYTES;
             Ok(())
         });
-        let offset = runs.first().map(|run| run.first * self.page_bytes as u64);
+        let offset = extents.first().map(|extent| extent.offset());
         let written = written.map_err(|source| Error::io("write", self.device.name(), offset, source));
         written.inspect_err(|error| {
             if !matches!(error, Error::Full { .. }) {
@@ -218,9 +233,9 @@ impl Pool {
                 None => std::thread::yield_now(),
             }
         };
-        match old.place() {
-            Some(place) => self.space.free(place),
-            None => self.space.ungrant(1),
+        match old.extent() {
+            Some(extent) => self.space.free(extent),
+            None => self.space.ungrant(self.page_places()),
         }
         upkeep.mapping.dirty(image.id, lsn);
         upkeep.note_image(image.id);
@@ -289,7 +304,7 @@ impl Pool {
     }
 }
 
-/// The single places of `runs`, in order.
-pub(super) fn places(runs: &[Run]) -> Vec<u64> {
-    runs.iter().flat_map(|run| run.first..run.first + run.pages).collect()
+/// How many places each of `images` takes.
+pub(super) fn lengths(images: &[Image]) -> Vec<u64> {
+    images.iter().map(|image| image.places).collect()
 }

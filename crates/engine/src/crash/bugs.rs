@@ -78,7 +78,7 @@ caught! {
     catches_cut_past_dirty_chunk: CutPastDirtyChunk, random, 300;
     catches_cut_past_commit_in_flight: CutPastCommitInFlight, random, 300;
     catches_cut_past_watermark: CutPastWatermark, random, 300;
-    catches_recycle_before_superblock: RecycleBeforeSuperblock, random, 300;
+    catches_recycle_before_superblock: RecycleBeforeSuperblock, random, 2000;
     catches_base_through_old_mapping: BaseThroughOldMapping, random, 300;
     catches_lose_eviction_write: LoseEvictionWrite, random, 300;
     catches_truncate_before_superblock: TruncateBeforeSuperblock, random, 2000;

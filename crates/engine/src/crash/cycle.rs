@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_block::SimulatedDisk;
 
@@ -40,10 +41,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The sizes and the length of a run follow from its seed.
+    /// The sizes and the length of a run follow from its seed. Of odd seeds pages are larger, and most are compressed.
     pub(super) fn random(seed: u64) -> Plan {
         let mut random = Random(seed ^ 0x5eed);
         let sizes = Sizes {
+            page_bytes: if seed.is_multiple_of(2) { 4096 } else { 16384 },
             frames: 12 + random.below(13) as u32,
             log_capacity: [48, 64, 96, 128][random.below(4)] << 10,
             log_buffer: [16, 32][random.below(2)] << 10,
@@ -86,6 +88,8 @@ pub(super) struct Tally {
     pub(super) states: u64,
     /// Calls of the disk in the first life.
     pub(super) first_life_calls: u64,
+    /// Images that were compressed, in all lives.
+    pub(super) compressed: u64,
     /// Those of them that were made before its compaction began.
     pub(super) calls_before_compaction: u64,
 }
@@ -94,6 +98,7 @@ impl std::ops::AddAssign for Tally {
     fn add_assign(&mut self, other: Tally) {
         self.states += other.states;
         self.first_life_calls += other.first_life_calls;
+        self.compressed += other.compressed;
         self.calls_before_compaction += other.calls_before_compaction;
     }
 }
@@ -161,6 +166,7 @@ impl Run {
                 Err(Halt::Engine(_)) if disk.crashed().is_some() => {}
                 Err(halt) => return Err(format!("life {life}: {halt}")),
             }
+            self.tally.compressed += pool.stats.images_compressed.load(Relaxed);
             drop(pool);
             let place = disk.crashed();
             for _ in 0..BRANCHES {

@@ -370,7 +370,7 @@ fn change(
             let old = raw::cells(&copy).map_err(Halt::Wrong)?[cell];
             let value = script.model.fresh_value();
             raw::undo_entry(undo, id, cell, old);
-            raw::note_write(record, id, cell, old, value);
+            raw::note_write(record, &copy, cell, old, value);
             raw::set_cell(&mut copy, cell, value);
             deeds.push(Deed::Write { page: id.0, cell, value });
             contents.push(Some(copy));
@@ -380,8 +380,8 @@ fn change(
     }
     let mut created = Vec::new();
     for page in &new {
-        let cells = std::array::from_fn(|_| script.model.fresh_value());
-        let content = raw::content(page.id(), &cells);
+        let cells = std::array::from_fn(|_| raw::quiet(|| script.model.fresh_value()));
+        let content = raw::content(page.id(), &cells, pool.page_bytes());
         raw::note_create(record, page.id(), &content);
         deeds.push(Deed::Create { page: page.id().0, cells });
         created.push(content);

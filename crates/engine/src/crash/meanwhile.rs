@@ -123,7 +123,7 @@ fn write(pool: &Pool, script: &Script) -> Option<()> {
     let mut copy = Vec::new();
     guard.copy(&mut copy);
     let (old, value) = (raw::cells(&copy).ok()?[cell], state.model.fresh_value());
-    raw::note_write(&mut record, id, cell, old, value);
+    raw::note_write(&mut record, &copy, cell, old, value);
     raw::set_cell(&mut copy, cell, value);
     let edit = Edit::Update(&mut guard, &mut copy);
     let appended = pool.change(&mut record, Some(&mut reservation), [edit]).ok()?;

@@ -3,6 +3,7 @@
 use crate::buffer::{Edit, Pool, Redo, Stop, Undo, WriteGuard};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, Timestamp};
+use crate::store::image::COMPRESS;
 use crate::store::page::{self, HEADER_BYTES, Kind};
 use crate::wal::{ALLOCATES, RecordBuilder, change_kind};
 
@@ -14,6 +15,10 @@ pub(super) const CELL_BYTES: usize = 320;
 const STRIDE: usize = 640;
 /// The change that adds to a cell: doing it twice shows.
 const ADD: u8 = change_kind::INDEX_FIRST;
+/// The change that sets a cell of a large page.
+const SET: u8 = change_kind::INDEX_FIRST + 1;
+/// Cells are within the first bytes of a page; what is behind, in a large one, follows from them.
+const SMALL_BYTES: usize = 4096;
 
 /// Attempts at latching several pages; nobody else is there, so that it is the pool that takes them away.
 const ATTEMPTS_MAX: u32 = 50;
@@ -26,9 +31,41 @@ fn cell_at(cell: usize) -> std::ops::Range<usize> {
     start..start + CELL_BYTES
 }
 
+/// The part of a large page that follows from a cell's value: noise, which takes its room in an image, or zeros, which
+/// compress to nothing. So images of one page are now longer, now shorter.
+fn echo_at(content: &[u8], cell: usize) -> std::ops::Range<usize> {
+    let length = content.len().saturating_sub(SMALL_BYTES) / CELLS / 8 * 8;
+    let start = SMALL_BYTES.min(content.len()) + cell * length;
+    start..start + length
+}
+
+fn echo(value: u64) -> impl Iterator<Item = u64> {
+    let mut word = value;
+    std::iter::repeat_with(move || {
+        if is_quiet(value) {
+            return 0;
+        }
+        word = word.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        word ^ word >> 29
+    })
+}
+
+fn is_quiet(value: u64) -> bool {
+    value % 8 < 5
+}
+
+/// One of the values that `draw` gives that makes no noise.
+pub(super) fn quiet(draw: impl FnMut() -> u64) -> u64 {
+    std::iter::repeat_with(draw).find(|&value| is_quiet(value)).expect("there is no end of them")
+}
+
 pub(super) fn set_cell(content: &mut [u8], cell: usize, value: u64) {
     for word in content[cell_at(cell)].chunks_exact_mut(8) {
         word.copy_from_slice(&value.to_le_bytes());
+    }
+    let echo_at = echo_at(content, cell);
+    for (word, echo) in content[echo_at].chunks_exact_mut(8).zip(echo(value)) {
+        word.copy_from_slice(&echo.to_le_bytes());
     }
 }
 
@@ -38,33 +75,50 @@ pub(super) fn cells(content: &[u8]) -> Result<Cells, String> {
     for (cell, value) in cells.iter_mut().enumerate() {
         let bytes = &content[cell_at(cell)];
         *value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
-        if bytes.chunks_exact(8).any(|word| word != value.to_le_bytes()) {
+        let echoes = content[echo_at(content, cell)].chunks_exact(8).zip(echo(*value));
+        if bytes.chunks_exact(8).any(|word| word != value.to_le_bytes())
+            || echoes.into_iter().any(|(word, echo)| word != echo.to_le_bytes())
+        {
             return Err(format!("cell {cell} of page {} is torn", page::page_id(content)));
         }
     }
     Ok(cells)
 }
 
-/// The content of a new page.
-pub(super) fn content(id: PageId, cells: &Cells) -> Vec<u8> {
-    let mut content = vec![0; super::PAGE_BYTES];
+/// The content of a new page, whose cells are quiet if it is large. Two of three pages are to be compressed.
+pub(super) fn content(id: PageId, cells: &Cells, page_bytes: usize) -> Vec<u8> {
+    let mut content = vec![0; page_bytes];
     page::set_kind(&mut content, Kind::Raw);
     page::set_page_id(&mut content, id);
+    content[page::LEVEL_AT] = if id.0.is_multiple_of(3) { 0 } else { COMPRESS };
     for (cell, &value) in cells.iter().enumerate() {
         set_cell(&mut content, cell, value);
     }
     content
 }
 
-/// Notes in `record` that a cell goes from `old` to `new`, as bytes or as a sum.
-pub(super) fn note_write(record: &mut RecordBuilder, id: PageId, cell: usize, old: u64, new: u64) {
-    if new.is_multiple_of(2) {
-        let bytes = new.to_le_bytes().repeat(CELL_BYTES / 8);
-        record.change_bytes(id, cell_at(cell).start as u32, &bytes);
-    } else {
+/// Notes in `record` that a cell of the page goes from `old` to `new`, as bytes, as a value or as a sum.
+pub(super) fn note_write(record: &mut RecordBuilder, content: &[u8], cell: usize, old: u64, new: u64) {
+    let id = page::page_id(content);
+    if !new.is_multiple_of(2) {
         let mut payload = (cell as u64).to_le_bytes().to_vec();
         payload.extend_from_slice(&new.wrapping_sub(old).to_le_bytes());
         record.change(id, ADD, 0, &payload);
+    } else {
+        note_value(record, content, cell, new);
+    }
+}
+
+/// Notes in `record` that a cell of the page has this value.
+fn note_value(record: &mut RecordBuilder, content: &[u8], cell: usize, value: u64) {
+    let id = page::page_id(content);
+    if content.len() > SMALL_BYTES {
+        let mut payload = (cell as u64).to_le_bytes().to_vec();
+        payload.extend_from_slice(&value.to_le_bytes());
+        record.change(id, SET, 0, &payload);
+    } else {
+        let bytes = value.to_le_bytes().repeat(CELL_BYTES / 8);
+        record.change_bytes(id, cell_at(cell).start as u32, &bytes);
     }
 }
 
@@ -89,10 +143,10 @@ pub(super) struct Raw;
 impl Redo for Raw {
     fn redo(&self, kind: u8, payload: &[u8], content: &mut [u8]) -> Result<()> {
         let word = |at: usize| u64::from_le_bytes(payload[at..at + 8].try_into().expect("eight bytes"));
-        assert_eq!((kind, payload.len()), (ADD, 16));
-        let (cell, sum) = (word(0) as usize, word(8));
+        assert!([ADD, SET].contains(&kind) && payload.len() == 16);
+        let (cell, value) = (word(0) as usize, word(8));
         let old = u64::from_le_bytes(content[cell_at(cell)][..8].try_into().expect("eight bytes"));
-        set_cell(content, cell, old.wrapping_add(sum));
+        set_cell(content, cell, if kind == SET { value } else { old.wrapping_add(value) });
         Ok(())
     }
 }
@@ -111,12 +165,11 @@ impl Undo for Raw {
             other => Error::corrupt("the pages", None, format!("{other:?} in undo")),
         })?;
         let mut contents: Vec<Vec<u8>> = Vec::new();
-        for (guard, &[id, cell, before]) in guards.iter().zip(&entries) {
+        for (guard, &[_, cell, before]) in guards.iter().zip(&entries) {
             let mut copy = Vec::new();
             guard.copy(&mut copy);
             set_cell(&mut copy, cell as usize, before);
-            let bytes = before.to_le_bytes().repeat(CELL_BYTES / 8);
-            record.change_bytes(PageId(id), cell_at(cell as usize).start as u32, &bytes);
+            note_value(&mut record, &copy, cell as usize, before);
             contents.push(copy);
         }
         let edits = guards.iter_mut().zip(&mut contents).map(|(guard, copy)| Edit::Update(guard, copy));

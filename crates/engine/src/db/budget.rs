@@ -3,6 +3,7 @@
 use parking_lot::Mutex;
 
 use super::core::Core;
+use super::open::pages_in;
 use crate::config::Split;
 use crate::error::{Error, Result};
 
@@ -41,7 +42,8 @@ impl Core {
             Some(bytes) => bytes,
             None => Split::versions_share(total).max(self.versions.bytes_max_least() as u64),
         };
-        let file_pages = self.pool.footprint().file_bytes / page_bytes;
+        let file_bytes = self.pool.footprint().file_bytes;
+        let file_pages = pages_in(file_bytes, page_bytes, self.pool.page_ids_end());
         let new = old.resized(total, versions, page_bytes, file_pages)?;
         // Frames first: it is they that may not be had, or not be given back.
         self.pool.resize(new.frames)?;

@@ -1,7 +1,7 @@
 //! The tables of a database by name.
 //!
 //! The catalog is a tree like any other, so that names have versions, are undone in recovery and are seen by
-//! snapshots. Key: the name; value: id and root page. The empty name, which no table can have, holds the next id.
+//! snapshots. Key: the name; value: id, root page, and what the table was made with. The empty name, which no table can have, holds the next id.
 //!
 //! Keys that begin with a zero byte name no table: they hold counts of entries (`count.rs`).
 //!
@@ -16,6 +16,7 @@ use super::commit::Work;
 use super::core::{CATALOG, Core, FIRST_TABLE, Shared, TableState};
 use super::count::{count_key, is_count_key};
 use super::garbage::{GARBAGE, GarbageKey, Transfer, put};
+use super::options::{Compression, TableOptions};
 use super::scan::{Row, Scan};
 use super::table::Table;
 use crate::config::Durability;
@@ -31,26 +32,32 @@ const NEXT_ID: &[u8] = b"";
 /// No name is below this, and no other key above.
 pub(super) const FIRST_NAME: &[u8] = &[1];
 
-/// Where a table is.
+/// Where a table is, and what it was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) id: TableId,
     pub(crate) root: PageId,
+    /// The root page says so too, and every page under it: that is what they are written by. Large values are begun by this.
+    pub(crate) compression: Compression,
 }
 
 impl Place {
-    fn encode(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
+    fn encode(self) -> [u8; 17] {
+        let mut bytes = [0; 17];
         bytes[..8].copy_from_slice(&self.id.0.to_le_bytes());
-        bytes[8..].copy_from_slice(&self.root.0.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.root.0.to_le_bytes());
+        bytes[16] = self.compression.encode();
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (id, root) = bytes.split_first_chunk::<8>()?;
+        let (id, rest) = bytes.split_first_chunk::<8>()?;
+        let (root, options) = rest.split_first_chunk::<8>()?;
+        let [compression] = options else { return None };
         Some(Place {
             id: TableId(u64::from_le_bytes(*id)),
-            root: PageId(u64::from_le_bytes(root.try_into().ok()?)),
+            root: PageId(u64::from_le_bytes(*root)),
+            compression: Compression::decode(*compression)?,
         })
     }
 }
@@ -109,7 +116,7 @@ impl Core {
         if tables.len() == tables.capacity() {
             tables.retain(|_, state| state.strong_count() > 0);
         }
-        let state = Arc::new(TableState::new(place.id, place.root, name, count));
+        let state = Arc::new(TableState::new(place, name, count));
         tables.insert(place.id, Arc::downgrade(&state));
         Ok(state)
     }
@@ -154,16 +161,18 @@ impl Core {
         }
     }
 
-    fn create_table(&self, name: &str) -> Result<Place> {
+    fn create_table(&self, name: &str, options: &TableOptions) -> Result<Place> {
         check_name(name)?;
+        let compression = options.compression.unwrap_or(self.settings.compression);
+        let compression = compression.check(self.pool.page_bytes())?;
         self.alone(|| {
             if self.place_of(name)?.is_some() {
                 return Err(Error::TableExists(name.to_owned()));
             }
             let id = self.next_table_id()?;
-            let root = self.create_root()?;
-            let place = Place { id, root };
-            let next = Place { id: TableId(id.0 + 1), root: PageId::NONE };
+            let root = self.create_root(compression)?;
+            let place = Place { id, root, compression };
+            let next = Place { id: TableId(id.0 + 1), root: PageId::NONE, compression: Compression::None };
             let claim = Transfer::Claim(GarbageKey::table(root), None);
             let value = |place: Place| Some(place.encode().to_vec());
             let changes = vec![(name.as_bytes(), value(place)), (NEXT_ID, value(next))];
@@ -174,7 +183,7 @@ impl Core {
     }
 
     /// An empty tree, garbage until somebody claims it.
-    fn create_root(&self) -> Result<PageId> {
+    fn create_root(&self, compression: Compression) -> Result<PageId> {
         let page_bytes = self.pool.page_bytes();
         let mut grant = self.pool.grant(8)?;
         let new = self.pool.new_page(Some(&mut grant))?;
@@ -185,7 +194,7 @@ impl Core {
         let mut write = Write {
             reservation: Some(&mut reservation),
             grant: Some(&mut grant),
-            create: vec![(new, Tree::init_root(page_bytes, root))],
+            create: vec![(new, Tree::init_root(page_bytes, root, compression != Compression::None))],
             ..Write::default()
         };
         GARBAGE.apply(&self.pool, &mut write, change)?;
@@ -226,8 +235,8 @@ impl Core {
 }
 
 impl Shared {
-    pub(crate) fn new_table(self: &Arc<Self>, name: &str) -> Result<Table> {
-        self.create_table(name)?;
+    pub(crate) fn new_table(self: &Arc<Self>, name: &str, options: &TableOptions) -> Result<Table> {
+        self.create_table(name, options)?;
         self.table(name)
     }
 
@@ -253,8 +262,10 @@ mod tests {
         for name in ["", "a\nb", "\u{1b}[31m", &"x".repeat(256)] {
             assert!(matches!(check_name(name), Err(Error::InvalidName { .. })), "{name:?}");
         }
-        let place = Place { id: TableId(3), root: PageId(9) };
+        let place = Place { id: TableId(3), root: PageId(9), compression: Compression::Lz4 };
         assert_eq!(Place::decode(&place.encode()), Some(place));
-        assert_eq!(Place::decode(b"short"), None);
+        for hostile in [&b"short"[..], &[0; 16], &[0; 18], &[2; 17]] {
+            assert_eq!(Place::decode(hostile), None);
+        }
     }
 }

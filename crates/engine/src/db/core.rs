@@ -19,10 +19,12 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::budget::Budget;
+use super::catalog::Place;
 use super::count::{Counts, TableCount};
 use super::garbage::Garbage;
 use super::lookup::{Lookup, Lookups};
 use super::named::NamedSnapshots;
+use super::options::Compression;
 use crate::buffer::{Mode, Pool};
 use crate::config::Durability;
 use crate::error::{Error, Result};
@@ -42,6 +44,9 @@ pub(crate) const CATALOG_ROOT: PageId = PageId(1);
 pub(crate) const GARBAGE_ROOT: PageId = PageId(2);
 /// The catalog as a table of the transactions.
 pub(crate) const CATALOG: TableId = TableId(1);
+/// Where that is. Its pages are few, and are not compressed.
+pub(crate) const CATALOG_PLACE: Place =
+    Place { id: CATALOG, root: CATALOG_ROOT, compression: Compression::None };
 /// The first id of a user's table.
 pub(crate) const FIRST_TABLE: u64 = 16;
 
@@ -61,6 +66,7 @@ const COLLECTOR_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct TableState {
     pub(crate) id: TableId,
     pub(crate) tree: Tree,
+    pub(crate) compression: Compression,
     pub(crate) name: RwLock<Arc<str>>,
     pub(crate) count: Arc<TableCount>,
     /// The commit that dropped it; 0 = it exists.
@@ -68,9 +74,9 @@ pub(crate) struct TableState {
 }
 
 impl TableState {
-    pub(crate) fn new(id: TableId, root: PageId, name: &str, count: Arc<TableCount>) -> Self {
-        let name = RwLock::new(name.into());
-        TableState { id, tree: Tree { root }, name, count, dropped_at: AtomicU64::new(0) }
+    pub(crate) fn new(place: Place, name: &str, count: Arc<TableCount>) -> Self {
+        let (Place { id, root, compression }, name) = (place, RwLock::new(name.into()));
+        TableState { id, tree: Tree { root }, compression, name, count, dropped_at: AtomicU64::new(0) }
     }
 
     /// Notes the commit that dropped it.
@@ -122,6 +128,8 @@ pub(crate) struct Settings {
     pub(crate) dram_max: u64,
     /// What old versions may take whatever the budget is.
     pub(crate) old_version_bytes_max: Option<u64>,
+    /// What tables are made with that say nothing else.
+    pub(crate) compression: Compression,
 }
 
 /// An open database without its threads.

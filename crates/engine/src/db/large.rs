@@ -6,6 +6,7 @@
 
 use super::core::Core;
 use super::garbage::{GARBAGE, GarbageKey, put};
+use super::options::Compression;
 use crate::error::Result;
 use crate::ids::PageId;
 use crate::index::chain::store_part;
@@ -25,12 +26,13 @@ pub(crate) struct Written {
 }
 
 impl Core {
-    /// Writes `value` to pages of its own. Until a commit claims them they are garbage.
-    pub(crate) fn write_value(&self, value: &[u8]) -> Result<Written> {
+    /// Writes `value` to pages of its own, which are compressed like those of its table. Until a commit claims them they are
+    /// garbage.
+    pub(crate) fn write_value(&self, value: &[u8], compression: Compression) -> Result<Written> {
         let mut written: Option<Written> = None;
         let mut from = value.len();
         while from > 0 {
-            from = self.write_part(value, from, &mut written).inspect_err(|_| {
+            from = self.write_part(value, from, compression, &mut written).inspect_err(|_| {
                 if let Some(Written { key, reference }) = written {
                     self.garbage.add_value(key, reference);
                 }
@@ -40,11 +42,18 @@ impl Core {
     }
 
     /// Writes the part in front of byte `stored_from`; returns where it begins.
-    fn write_part(&self, value: &[u8], stored_from: usize, written: &mut Option<Written>) -> Result<usize> {
+    fn write_part(
+        &self,
+        value: &[u8],
+        stored_from: usize,
+        compression: Compression,
+        written: &mut Option<Written>,
+    ) -> Result<usize> {
         let page_bytes = self.pool.page_bytes() as u64;
         let mut grant = self.pool.grant(PART_PAGES)?;
+        let compress = compression != Compression::None;
         let next = written.map_or(PageId::NONE, |written| written.reference.head);
-        let part = store_part(&self.pool, Some(&mut grant), value, stored_from, next)?;
+        let part = store_part(&self.pool, Some(&mut grant), value, stored_from, next, compress)?;
         let reference = Reference { total_length: value.len() as u64, head: part.head };
         let key = written.map_or(GarbageKey::value(part.head), |written| written.key);
         let entry = reference.encode();

@@ -29,7 +29,7 @@ use super::Db;
 use super::backup::Backup;
 use super::budget::Budget;
 use super::core::{
-    CATALOG, CATALOG_ROOT, Core, Counters, FIRST_TABLE, GARBAGE_ROOT, Settings, Shared, TableState,
+    CATALOG_PLACE, CATALOG_ROOT, Core, Counters, FIRST_TABLE, GARBAGE_ROOT, Settings, Shared, TableState,
 };
 use super::count::{Counts, TableCount};
 use super::overlay::{Overlay, Room as OverlayRoom};
@@ -42,6 +42,7 @@ use crate::index::leaf::max_record;
 use crate::index::{NodeRedo, Tree};
 use crate::planted::{Bug, planted};
 use crate::store::page;
+use crate::store::place::PLACE_BYTES;
 use crate::store::superblock::Superblock;
 use crate::txn::clock::Clock;
 use crate::txn::flight::InFlight;
@@ -86,6 +87,7 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     }
     let owner = if builder.read_only { None } else { Some(own(&*directory)?) };
     if !there()? {
+        builder.compression.check(layout.page_bytes)?;
         let mut uuid = [0; 16];
         match builder.seed {
             0 => rand::rng().fill(&mut uuid),
@@ -94,7 +96,7 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         let layout = Layout {
             uuid,
             page_bytes: layout.page_bytes,
-            segment_pages: layout.segment_pages,
+            segment_places: layout.segment_places,
             log_capacity: layout.log_capacity,
         };
         create(&*directory, &layout)?;
@@ -165,6 +167,12 @@ fn start(core: Core) -> Result<Db> {
     Ok(db)
 }
 
+/// Pages for which a file of so many bytes has room as they are, or that were in use, if those have room when they are
+/// compressed.
+pub(crate) fn pages_in(file_bytes: u64, page_bytes: u64, page_ids_end: u64) -> u64 {
+    (file_bytes / page_bytes).max(page_ids_end.min(file_bytes / PLACE_BYTES as u64))
+}
+
 /// How `dram` bytes are split for the database in `files`, and what of them is the pool's.
 fn shares(
     builder: &Builder,
@@ -173,7 +181,7 @@ fn shares(
     superblock: &Superblock,
 ) -> Result<(PoolOptions, Split)> {
     let page_bytes = u64::from(superblock.page_bytes);
-    let file_pages = files.pages.len() / page_bytes;
+    let file_pages = pages_in(files.pages.len(), page_bytes, superblock.page_ids_end);
     let split = Split::new(dram, builder.old_version_bytes_max, page_bytes, file_pages)?;
     let options = PoolOptions {
         frames: split.frames,
@@ -208,6 +216,7 @@ fn settings(builder: &Builder, name: String) -> Result<Settings> {
         read_only: builder.read_only,
         dram_max,
         old_version_bytes_max: builder.old_version_bytes_max,
+        compression: builder.compression,
     })
 }
 
@@ -221,7 +230,7 @@ fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lo
         pool,
         snapshots: Snapshots::new(Arc::new(MonotonicTime::new())),
         named: Default::default(),
-        catalog: Arc::new(TableState::new(CATALOG, CATALOG_ROOT, "the catalog", TableCount::unknown())),
+        catalog: Arc::new(TableState::new(CATALOG_PLACE, "the catalog", TableCount::unknown())),
         tables: Mutex::default(),
         counts: Counts::unknown(Timestamp::NONE, TableId(FIRST_TABLE)),
         garbage: Default::default(),
@@ -367,7 +376,7 @@ fn create_roots(pool: &Pool) -> Result<()> {
         if new.id() != root {
             return Err(Error::corrupt("the page file", Some(root.0), "the catalog is missing"));
         }
-        let content = Tree::init_root(page_bytes, PageId(root.0));
+        let content = Tree::init_root(page_bytes, PageId(root.0), false);
         record.change_with(root, change_kind::IMAGE, ALLOCATES, |out| {
             page::compact(&content, page::HEADER_BYTES..page::HEADER_BYTES, out);
         });

@@ -207,7 +207,7 @@ impl Transaction {
         let value = if value.len() <= max_inline_value(self.shared.pool.page_bytes(), key.len()) {
             NewValue::inline(value)
         } else {
-            let Written { reference, key } = self.shared.write_value(value)?;
+            let Written { reference, key } = self.shared.write_value(value, table.state().compression)?;
             let reference = OverflowRef(reference.encode());
             self.large.insert(reference, key);
             NewValue::Overflow(reference)

@@ -38,13 +38,15 @@ pub(crate) struct Part<'p> {
 }
 
 /// Makes pages for the part of `value` in front of byte `stored_from`, everything behind which is under page `next`
-/// already. Begin with the value's length and [`PageId::NONE`]; the value is complete when a part begins at 0.
+/// already. Begin with the value's length and [`PageId::NONE`]; the value is complete when a part begins at 0. Images of the
+/// pages are to be compressed if it says so.
 pub(crate) fn store_part<'p>(
     pool: &'p Pool,
     mut grant: Option<&mut Grant<'p>>,
     value: &[u8],
     stored_from: usize,
     next: PageId,
+    compress: bool,
 ) -> Result<Part<'p>> {
     let page_bytes = pool.page_bytes();
     let capacity = data_capacity(page_bytes);
@@ -55,7 +57,7 @@ pub(crate) fn store_part<'p>(
     for bytes in value[from..stored_from].chunks(capacity) {
         let new = pool.new_page(grant.as_deref_mut())?;
         let mut page = vec![0; page_bytes];
-        init_data(&mut page, new.id(), bytes);
+        init_data(&mut page, new.id(), compress, bytes);
         ids.push(new.id());
         create.push((new, page));
     }
@@ -65,7 +67,7 @@ pub(crate) fn store_part<'p>(
     } else {
         let new = pool.new_page(grant)?;
         let mut page = vec![0; page_bytes];
-        init_index(&mut page, new.id(), next, &ids);
+        init_index(&mut page, new.id(), compress, next, &ids);
         let id = new.id();
         create.push((new, page));
         id

@@ -10,8 +10,8 @@ use std::cmp::Ordering;
 use super::edit::Shape;
 use super::leaf::max_record;
 use super::node::{
-    INNER, LEAF, LEVEL, LOWER, NO_UPPER, Node, OVERFLOW, PAGE_BYTES_MAX, SHARED, UPPER, align8, common,
-    fence_limit, head,
+    INNER, LEAF, LOWER, NO_UPPER, Node, OVERFLOW, PAGE_BYTES_MAX, SHARED, UPPER, align8, common, fence_limit,
+    head,
 };
 use super::overflow::{self, Reference};
 use crate::MAX_KEY_BYTES;
@@ -25,7 +25,7 @@ pub(crate) fn check(page: &[u8]) -> Result<(), String> {
     }
     let shape = Shape::of(page).map_err(|error| error.to_string())?;
     let node = Node::new(page);
-    verify((page[LEVEL] > 0) == (kind == INNER), || "level does not suit the kind".into())?;
+    verify((node.level() > 0) == (kind == INNER), || "level does not suit the kind".into())?;
     let shared = usize::from(View::u16(&page, SHARED));
     verify(shared == node.shared() && (shared == 0 || node.is_first() || node.is_last()), || {
         "its suffixes cannot share that much".into()

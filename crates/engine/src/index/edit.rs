@@ -130,7 +130,7 @@ impl Body<'_> {
     }
 }
 
-/// Makes `page` an empty node; checksum and LSN are left alone. The fences are at most [`MAX_KEY_BYTES`] long.
+/// Makes `page` an empty node, of this level and with its bit for compression; checksum and LSN are left alone. The fences are at most [`MAX_KEY_BYTES`] long.
 pub(crate) fn init(
     page: &mut [u8],
     kind: u8,

@@ -38,6 +38,7 @@ use std::cmp::Ordering;
 use crate::MAX_KEY_BYTES;
 use crate::buffer::view::View;
 use crate::ids::{PageId, Timestamp};
+use crate::store::image::COMPRESS;
 use crate::store::page;
 
 /// The smallest and the largest page, in bytes.
@@ -50,7 +51,9 @@ pub(crate) const INNER: u8 = page::Kind::Inner as u8;
 
 /// Places in the page header.
 pub(crate) const KIND: usize = 4;
-pub(crate) const LEVEL: usize = 5;
+pub(crate) const LEVEL: usize = page::LEVEL_AT;
+/// No node is higher: the bit above says something else.
+pub(crate) const LEVEL_MAX: u8 = 0x7f;
 pub(crate) const SHARED: usize = 6;
 pub(crate) const PAGE_ID: usize = 8;
 /// Where the page header ends and the body begins.
@@ -203,6 +206,7 @@ pub(crate) struct Fences {
 pub(crate) struct Node<V> {
     view: V,
     kind: u8,
+    /// With the bit for compression.
     level: u8,
     count: usize,
     prefix: usize,
@@ -241,6 +245,12 @@ impl<V: View> Node<V> {
     /// Height above the leaves.
     #[inline]
     pub(crate) fn level(&self) -> u8 {
+        self.level & !COMPRESS
+    }
+
+    /// The same, with the bit that says whether images of it are to be compressed: what a node made of this one inherits.
+    #[inline]
+    pub(crate) fn level_byte(&self) -> u8 {
         self.level
     }
 

@@ -16,6 +16,7 @@ use super::node::{BODY, KIND, LEVEL, PAGE_ID, SHARED};
 use crate::buffer::view::View;
 use crate::error::Result;
 use crate::ids::PageId;
+use crate::store::image::COMPRESS;
 use crate::store::page;
 
 /// Page kinds, as stored in the page header.
@@ -74,24 +75,24 @@ pub(crate) const fn pages_of(page_bytes: usize, total_length: u64) -> (u64, u64)
     (data, index)
 }
 
-fn init(page: &mut [u8], kind: u8, id: PageId) {
+fn init(page: &mut [u8], kind: u8, id: PageId, compress: bool) {
     page[BODY..].fill(0);
     page[KIND] = kind;
-    page[LEVEL] = 0;
+    page[LEVEL] = if compress { COMPRESS } else { 0 };
     put_u16(page, SHARED, 0);
     put_u64(page, PAGE_ID, id.0);
 }
 
 /// Makes `page` a data page with `bytes`, at most [`data_capacity`] of them.
-pub(crate) fn init_data(page: &mut [u8], id: PageId, bytes: &[u8]) {
-    init(page, OVERFLOW_DATA, id);
+pub(crate) fn init_data(page: &mut [u8], id: PageId, compress: bool, bytes: &[u8]) {
+    init(page, OVERFLOW_DATA, id, compress);
     page[DATA_LENGTH..DATA_LENGTH + 4].copy_from_slice(&(bytes.len() as u32).to_le_bytes());
     page[DATA..DATA + bytes.len()].copy_from_slice(bytes);
 }
 
 /// Makes `page` an index page listing `pages`, at most [`index_capacity`] of them.
-pub(crate) fn init_index(page: &mut [u8], id: PageId, next: PageId, pages: &[PageId]) {
-    init(page, OVERFLOW_INDEX, id);
+pub(crate) fn init_index(page: &mut [u8], id: PageId, compress: bool, next: PageId, pages: &[PageId]) {
+    init(page, OVERFLOW_INDEX, id, compress);
     put_u64(page, NEXT, next.0);
     page[INDEX_COUNT..INDEX_COUNT + 4].copy_from_slice(&(pages.len() as u32).to_le_bytes());
     for (index, id) in pages.iter().enumerate() {

@@ -28,7 +28,8 @@ pub(super) fn test_pool(page_bytes: usize, frames: u32, mode: Mode) -> TestPool 
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
     let files = Files { pages: open("pages.terrace"), log: open("log.terrace") };
-    let layout = Layout { uuid: [7; 16], page_bytes, segment_pages: 16, log_capacity: 1 << 20 };
+    let segment_places = 16 * crate::store::place::places_of(page_bytes);
+    let layout = Layout { uuid: [7; 16], page_bytes, segment_places, log_capacity: 1 << 20 };
     let options = PoolOptions {
         frames,
         frames_max: 2 * frames,
@@ -50,7 +51,7 @@ pub(super) fn test_pool(page_bytes: usize, frames: u32, mode: Mode) -> TestPool 
 pub(super) fn new_tree(pool: &Pool) -> Tree {
     let new = pool.new_page(None).unwrap();
     let tree = Tree { root: new.id() };
-    let mut content = Tree::init_root(pool.page_bytes(), new.id());
+    let mut content = Tree::init_root(pool.page_bytes(), new.id(), false);
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
     super::apply::describe_image(&mut record, new.id(), ALLOCATES, &content);
     pool.change(&mut record, None, [Edit::Create(new, &mut content)]).unwrap();
@@ -321,7 +322,7 @@ fn freed_pages_are_used_again() {
 fn put_long(test: &TestPool, key: &[u8], value: &[u8]) -> Reference {
     let (mut from, mut head) = (value.len(), PageId::NONE);
     while from > 0 {
-        let part = chain::store_part(&test.pool, None, value, from, head).unwrap();
+        let part = chain::store_part(&test.pool, None, value, from, head, false).unwrap();
         let named = part.head.0.to_le_bytes();
         let change = Change::Put { key: b"garbage", timestamp: Timestamp(1), flags: 0, value: &named };
         let mut write = Write { create: part.create, ..Write::default() };

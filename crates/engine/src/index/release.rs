@@ -11,12 +11,13 @@ use super::apply::describe_image;
 use super::chain::{FreeStep, free_step};
 use super::edit;
 use super::inner;
-use super::node::{Entry, Node};
+use super::node::{Entry, LEVEL, Node};
 use super::overflow::Reference;
 use super::tree::{Change, Seek, Tree, Write, child, copy, reserve_system, retry, with_scratch};
 use crate::buffer::{Edit, Pool, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::{Lsn, Timestamp};
+use crate::store::image::wants_compression;
 use crate::wal::{Kind, change_kind};
 
 /// Nodes that no tree is higher than.
@@ -58,7 +59,8 @@ impl Tree {
             }
             let below = path.drain(1..).map(|(guard, _)| guard).collect();
             let (root, page) = path.pop().expect("the root");
-            publish(pool, root, Tree::init_root(page.len(), self.root), below)?;
+            let compress = wants_compression(page[LEVEL]);
+            publish(pool, root, Tree::init_root(page.len(), self.root, compress), below)?;
             return Ok(Step::Empty);
         };
         let is_above_leaves = at + 2 == path.len();

@@ -22,8 +22,8 @@ use std::ops::Range;
 use super::edit::{self, Shape, damaged};
 use super::inner;
 use super::node::{
-    BODY, Body, Fences, INNER, KIND, LEAF, LEVEL, Node, SHARED, SLOT, align8, common, entry_header,
-    fence_limit, slots_at,
+    BODY, Body, Fences, INNER, KIND, LEAF, LEVEL, LEVEL_MAX, Node, SHARED, SLOT, align8, common,
+    entry_header, fence_limit, slots_at,
 };
 use crate::MAX_KEY_BYTES;
 use crate::error::Result;
@@ -62,7 +62,7 @@ pub(crate) fn truncate(page: &mut [u8], separator: &[u8]) -> Result<()> {
     let node = Node::new(&old[..]);
     let lower = node.fences().lower;
     let leftmost = if node.is_leaf() { PageId::NONE } else { node.child_at(0) };
-    edit::init(page, node.kind(), node.level(), node.page(), &lower, Some(separator), leftmost);
+    edit::init(page, node.kind(), node.level_byte(), node.page(), &lower, Some(separator), leftmost);
     copy_entries(page, node, 0..end)
 }
 
@@ -72,7 +72,7 @@ fn upper_part(page: &[u8], separator: &[u8], right_id: PageId, right: &mut [u8])
     let node = Node::new(page);
     let upper = node.fences().upper;
     let leftmost = if node.is_leaf() { PageId::NONE } else { node.child_at(end + 1) };
-    edit::init(right, node.kind(), node.level(), right_id, separator, upper.as_deref(), leftmost);
+    edit::init(right, node.kind(), node.level_byte(), right_id, separator, upper.as_deref(), leftmost);
     copy_entries(right, node, start..node.count())
 }
 
@@ -281,10 +281,14 @@ pub(crate) fn merge(left: &mut [u8], right: &[u8], separator: &[u8]) -> Result<(
     Shape::of(right)?;
     let old = left.to_vec();
     let (left_node, right_node) = (Node::new(&old[..]), Node::new(right));
-    let (kind, level) = (left_node.kind(), left_node.level());
+    let (kind, level) = (left_node.kind(), left_node.level_byte());
     let cut = &separator[..separator.len().min(fence_limit(kind, old.len()))];
     let adjoin = left_node.fences().upper.as_deref() == Some(cut) && right_node.fences().lower == cut;
-    if !adjoin || kind != right_node.kind() || level != right_node.level() || old.len() != right.len() {
+    if !adjoin
+        || kind != right_node.kind()
+        || left_node.level() != right_node.level()
+        || old.len() != right.len()
+    {
         return Err(damaged(right, "nodes to be merged are not neighbours"));
     }
     let (lower, upper) = (left_node.fences().lower, right_node.fences().upper);
@@ -307,14 +311,15 @@ pub(crate) fn grow_root(
     right: (PageId, &mut [u8]),
 ) -> Result<Vec<u8>> {
     let node = Node::new(&root[..]);
-    let (id, Some(level)) = (node.page(), node.level().checked_add(1)) else {
+    if node.level() >= LEVEL_MAX {
         return Err(damaged(root, "a tree too high"));
-    };
+    }
+    let (id, level) = (node.page(), node.level_byte() + 1);
     let separator = split(root, key, value_length, right.0, right.1)?;
     let (left_id, left) = left;
     let leftmost = if node.is_leaf() { PageId::NONE } else { node.child_at(0) };
     let (end, _) = cut_at(root, &separator)?;
-    edit::init(left, node.kind(), node.level(), left_id, &[], Some(&separator), leftmost);
+    edit::init(left, node.kind(), node.level_byte(), left_id, &[], Some(&separator), leftmost);
     copy_entries(left, node, 0..end)?;
     inner::init(root, level, id, &[], None, left_id);
     edit::append(root, &separator, &Body::Inner { child: right.0 })?;

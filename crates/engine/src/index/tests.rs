@@ -124,7 +124,7 @@ fn overflow_pages_say_what_was_written() {
         let bytes: Vec<u8> = (0..overflow::data_capacity(page_bytes)).map(|byte| byte as u8).collect();
         let mut page = vec![0xee; page_bytes];
         for length in [bytes.len(), 5, 0] {
-            overflow::init_data(&mut page, ID, &bytes[..length]);
+            overflow::init_data(&mut page, ID, false, &bytes[..length]);
             let mut read = Vec::new();
             assert_eq!(overflow::append_data(&page[..], &mut read), Some(length));
             assert_eq!(read, bytes[..length]);
@@ -132,7 +132,7 @@ fn overflow_pages_say_what_was_written() {
             check::check(&page).unwrap();
         }
         let ids: Vec<PageId> = (1..=overflow::index_capacity(page_bytes) as u64).map(PageId).collect();
-        overflow::init_index(&mut page, ID, PageId(3), &ids);
+        overflow::init_index(&mut page, ID, true, PageId(3), &ids);
         let mut read = Vec::new();
         assert_eq!(overflow::append_index(&page[..], &mut read), Some(PageId(3)));
         assert_eq!(read, ids);

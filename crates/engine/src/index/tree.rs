@@ -21,13 +21,14 @@ use std::cell::Cell;
 
 use super::edit::damaged_page;
 use super::leaf;
-use super::node::{INNER, LEAF, Node};
+use super::node::{INNER, LEAF, LEVEL, Node};
 use super::op::NodeOp;
 use crate::buffer::backoff::Backoff;
 use crate::buffer::view::View;
 use crate::buffer::{Grant, NewPage, Pool, ReadGuard, Redo, Stop};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, Timestamp};
+use crate::store::image::COMPRESS;
 use crate::wal::{Class, RecordBuilder, Reservation};
 
 /// Attempts before a thread gives up. Each waits longer than the last, so this is many seconds.
@@ -136,10 +137,12 @@ impl Redo for NodeRedo {
 }
 
 impl Tree {
-    /// The content of a new tree's root, an empty leaf, for the page that is to be it.
-    pub(crate) fn init_root(page_bytes: usize, id: PageId) -> Vec<u8> {
+    /// The content of a new tree's root, an empty leaf, for the page that is to be it. All pages of the tree will be
+    /// compressed as it is.
+    pub(crate) fn init_root(page_bytes: usize, id: PageId, compress: bool) -> Vec<u8> {
         let mut page = vec![0; page_bytes];
         leaf::init(&mut page, id, &[], None);
+        page[LEVEL] = if compress { COMPRESS } else { 0 };
         page
     }
 

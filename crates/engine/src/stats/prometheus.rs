@@ -132,6 +132,18 @@ impl Stats {
             "Images of the page table written.",
             self.mapping_images,
         );
+        let images = [("compressed", self.images_compressed), ("incompressible", self.images_incompressible)];
+        text.labelled(
+            ("terrace_compression_images_total", "counter", "Images of pages that are to be compressed."),
+            "outcome",
+            images,
+        );
+        let bytes = [("input", self.compression_input_bytes), ("output", self.compression_output_bytes)];
+        text.labelled(
+            ("terrace_compression_bytes_total", "counter", "Bytes of those pages, and of their images."),
+            "side",
+            bytes,
+        );
         text.counter("terrace_written_bytes_total", "Bytes written to the page file.", self.written_bytes);
         text.counter("terrace_store_syncs_total", "Syncs of the page file.", self.store_syncs);
         text.counter("terrace_superblocks_total", "Superblocks written.", self.superblocks);

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The checksum (CRC-32C over everything behind it) is computed when an image is made and checked when one is read;
-//! in a frame it is stale. Little-endian throughout.
+//! in a frame it is stale. The highest bit of the level says whether images of the page are to be compressed, that of the
+//! kind, in an image, whether this one is (`image.rs`). Little-endian throughout.
 
 use super::place::Mapped;
 use crate::error::{Error, Result};
@@ -14,6 +15,12 @@ use crate::ids::{Lsn, PageId};
 
 /// Bytes before the body.
 pub(crate) const HEADER_BYTES: usize = 24;
+
+/// Bit of the kind in the header of an image whose body is compressed (`image.rs`).
+const COMPRESSED: u8 = 0x80;
+
+/// Where the level is.
+pub(crate) const LEVEL_AT: usize = 5;
 
 /// Where the LSN of the last change is.
 pub(crate) const LSN_AT: usize = 16;
@@ -38,9 +45,19 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// The kind byte.
+/// The kind of a page, or of the page that an image is of.
 pub(crate) fn kind(page: &[u8]) -> u8 {
-    page[4]
+    page[4] & !COMPRESSED
+}
+
+/// Whether the body of this image is compressed.
+pub(crate) fn is_compressed(image: &[u8]) -> bool {
+    image.get(4).is_some_and(|kind| kind & COMPRESSED != 0)
+}
+
+/// Says of an image whether its body is compressed.
+pub(crate) fn set_compressed(image: &mut [u8], compressed: bool) {
+    image[4] = image[4] & !COMPRESSED | if compressed { COMPRESSED } else { 0 };
 }
 
 /// Sets the kind byte.
@@ -84,6 +101,9 @@ pub(crate) fn checksum(page: &[u8]) -> (u32, bool) {
 /// Holds an image against everything that vouches for it: its own checksum, the id in it, and the check that the mapping
 /// keeps, which tells an older image that a lost write left from the one that is meant. Returns its checksum.
 pub(crate) fn vouch(image: &[u8], id: PageId, mapped: Mapped) -> Result<u32, &'static str> {
+    if image.len() < HEADER_BYTES {
+        return Err("it has no image");
+    }
     let (checksum, holds) = checksum(image);
     if !holds {
         return Err("its checksum does not hold");

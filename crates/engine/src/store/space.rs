@@ -5,9 +5,10 @@
 //!   superblocks  segment 0       segment 1          segment n
 //! ```
 //!
-//! A place is a page-sized slot, counted from the start of the file. Per segment only the number of live places is
-//! kept; which of them are live is known by the page table, and the cleaner learns it from the headers of the images
-//! themselves. Recovery counts anew, so nothing of this is stored.
+//! A place is 4 KiB, counted from the start of the file; an image takes some places of one segment, one behind the other.
+//! What is left at the end of a segment and too short for the next image stays empty until the segment is filled again. Per
+//! segment only the number of live places is kept; which of them are live is known by the page table, and the cleaner
+//! learns it from the headers of the images themselves. Recovery counts anew, so nothing of this is stored.
 //!
 //! Two segments are filled at a time: one with images that were written because their pages changed, one with images that
 //! the cleaner moved because theirs did not. Pages that change often and pages that do not are thus parted, and the
@@ -15,8 +16,9 @@
 //! that what is free gathers at its end, where it can be cut off (`compact.rs`).
 //!
 //! Page ids are granted only while everything that is live fits below a fill limit; that is what leaves the cleaner
-//! room to work, and it is the only point where "disk full" is raised (durability, rule 14): a change of a page that
-//! exists needs no more space than it has.
+//! room to work, and it is the point where "disk full" is raised (durability, rule 14): a page is granted all its places, and
+//! a change of one that exists needs no more space than it has, unless compression has made its image shorter. What that
+//! saves is not kept for it (`docs/decisions/0012-places-and-compression.md`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use terrace_block::BlockDevice;
 
+use super::place::{Extent, PLACE_BYTES};
 use super::superblock::SUPERBLOCK_BYTES;
 use crate::error::{Error, Result};
 
@@ -61,32 +64,30 @@ impl Stream {
 /// The fixed numbers of a page file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
-    pub(crate) page_bytes: usize,
-    pub(crate) segment_pages: u64,
+    pub(crate) segment_places: u64,
 }
 
 impl Geometry {
     /// The first place of a segment.
     pub(crate) fn first_place(&self, segment: u64) -> u64 {
-        SUPERBLOCK_BYTES.div_ceil(self.page_bytes as u64) + segment * self.segment_pages
+        SUPERBLOCK_BYTES / PLACE_BYTES as u64 + segment * self.segment_places
     }
 
     /// The segment a place lies in; `None` for a place inside the superblocks.
     pub(crate) fn segment_of(&self, place: u64) -> Option<u64> {
-        place.checked_sub(self.first_place(0)).map(|places| places / self.segment_pages)
+        place.checked_sub(self.first_place(0)).map(|places| places / self.segment_places)
+    }
+
+    /// The segment that all of `extent` lies in.
+    pub(crate) fn segment_with(&self, extent: Extent) -> Option<u64> {
+        let last = extent.end().checked_sub(1)?;
+        self.segment_of(extent.first).filter(|&segment| self.segment_of(last) == Some(segment))
     }
 
     /// Bytes of a file with so many segments.
     pub(crate) fn file_bytes(&self, segments: u64) -> u64 {
-        self.first_place(segments) * self.page_bytes as u64
+        self.first_place(segments) * PLACE_BYTES as u64
     }
-}
-
-/// A run of adjacent places handed out for writing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
-    pub(crate) first: u64,
-    pub(crate) pages: u64,
 }
 
 /// A segment that is being filled, and the next place in it.
@@ -110,7 +111,7 @@ struct Segments {
     handed_out: u64,
     /// Live places in all.
     live_total: u64,
-    /// Pages granted but not yet written anywhere, with those promised to commits under way.
+    /// Places granted to pages that are not yet written anywhere, with those promised to commits under way.
     granted: u64,
     /// Whether the last grant was refused.
     refused: bool,
@@ -124,8 +125,36 @@ impl Segments {
     }
 
     /// Places left in the segment that `stream` fills.
-    fn open_room(&self, stream: Stream, segment_pages: u64) -> u64 {
-        self.open[stream as usize].map_or(0, |open| segment_pages - open.used)
+    fn open_room(&self, stream: Stream, segment_places: u64) -> u64 {
+        self.open[stream as usize].map_or(0, |open| segment_places - open.used)
+    }
+
+    /// Whether there is room for images of these lengths in places, with `spare` segments left free. Where there is room
+    /// for some there is room for shorter ones in their stead: images are put one behind the other, and none of them
+    /// comes to stand later for those before it being shorter.
+    fn has_room(
+        &self,
+        lengths: impl IntoIterator<Item = u64>,
+        spare: u64,
+        stream: Stream,
+        segment_places: u64,
+    ) -> bool {
+        let mut room = self.open_room(stream, segment_places);
+        let mut free = (self.free.len() as u64).saturating_sub(spare);
+        // The other stream's segment is for when nothing else is left.
+        let mut last = if spare == 0 { self.open_room(stream.other(), segment_places) } else { 0 };
+        lengths.into_iter().all(|length| {
+            if room < length {
+                if free > 0 {
+                    (free, room) = (free - 1, segment_places);
+                } else {
+                    (room, last) = (last, 0);
+                }
+            }
+            let fits = length <= room;
+            room = room.saturating_sub(length);
+            fits
+        })
     }
 
     /// Stops filling a segment. One that was emptied meanwhile is free from now on.
@@ -137,15 +166,15 @@ impl Segments {
         }
     }
 
-    /// The segment `stream` goes on in, and the next place there; room was counted before.
-    fn next(&mut self, stream: Stream, segment_pages: u64) -> &mut Open {
-        if self.open_room(stream, segment_pages) == 0 {
+    /// The segment in which the next image of `stream`, of `length` places, is put; there is room for it.
+    fn next(&mut self, stream: Stream, length: u64, segment_places: u64) -> &mut Open {
+        if self.open_room(stream, segment_places) < length {
             self.close(stream);
             if let Some(segment) = self.free.pop_first() {
                 self.filled_at[segment as usize] = self.handed_out;
                 self.open[stream as usize] = Some(Open { segment, used: 0 });
             } else {
-                return self.open[stream.other() as usize].as_mut().expect("room was counted");
+                return self.open[stream.other() as usize].as_mut().expect("there is room");
             }
         }
         self.open[stream as usize].as_mut().expect("open by now")
@@ -169,7 +198,7 @@ impl Space {
         segments: u64,
         bytes_max: u64,
     ) -> Space {
-        let most = (bytes_max / (geometry.segment_pages * geometry.page_bytes as u64)).max(segments);
+        let most = (bytes_max / (geometry.segment_places * PLACE_BYTES as u64)).max(segments);
         let count = segments as usize;
         let state = Segments { live: vec![0; count], filled_at: vec![0; count], most, ..Segments::default() };
         Space { device, geometry, segments: Mutex::new(state) }
@@ -189,44 +218,52 @@ impl Space {
         self.segments.lock().free.len() as u64
     }
 
-    /// Live places of each segment, and pages granted that have no place yet.
+    /// Live places of each segment, and places granted to pages that have none yet.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> (Vec<u32>, u64) {
         let segments = self.segments.lock();
         (segments.live.clone(), segments.granted)
     }
 
-    /// Recovery: `place` is live. An error where two owners claim one place would need a map; the checksums of the
-    /// images tell them apart instead.
-    pub(crate) fn count(&self, place: u64) -> Result<()> {
+    /// Recovery: the places of `extent` are live. An error where two owners claim one place would need a map; the checksums
+    /// of the images tell them apart instead.
+    pub(crate) fn count(&self, extent: Extent) -> Result<()> {
         let mut segments = self.segments.lock();
         let segment =
-            self.geometry.segment_of(place).filter(|&segment| (segment as usize) < segments.live.len());
+            self.geometry.segment_with(extent).filter(|&segment| (segment as usize) < segments.live.len());
         let Some(segment) = segment else {
+            let Extent { first, places } = extent;
             return Err(Error::corrupt(
                 self.device.name(),
                 None,
-                format!("a mapping names place {place} outside the file"),
+                format!(
+                    "a mapping names {places} places from {first} on, which are outside the file or its segments"
+                ),
             ));
         };
-        segments.live[segment as usize] += 1;
-        segments.live_total += 1;
+        let live = &mut segments.live[segment as usize];
+        *live += extent.places as u32;
+        if u64::from(*live) > self.geometry.segment_places {
+            let what = format!("more is said to be in segment {segment} than it has room for");
+            return Err(Error::corrupt(self.device.name(), None, what));
+        }
+        segments.live_total += extent.places;
         Ok(())
     }
 
-    /// Recovery: everything live has been counted; `granted` pages exist in the log only.
+    /// Recovery: everything live has been counted; `granted` places are promised to pages that exist in the log only.
     pub(crate) fn settle(&self, granted: u64) {
         let mut segments = self.segments.lock();
         segments.granted = granted;
         segments.free = (0..segments.live.len() as u64).filter(|&s| segments.live[s as usize] == 0).collect();
     }
 
-    /// Promises room for `pages` more pages, growing the file if need be. `Full` when there is none to be had.
-    pub(crate) fn grant(&self, pages: u64) -> Result<()> {
+    /// Promises `places` more places, growing the file if need be. `Full` when there are none to be had.
+    pub(crate) fn grant(&self, places: u64) -> Result<()> {
         let mut segments = self.segments.lock();
-        let outcome = self.make_room(&mut segments, pages);
+        let outcome = self.make_room(&mut segments, places);
         if outcome.is_ok() {
-            segments.granted += pages;
+            segments.granted += places;
         }
         let refused_before = std::mem::replace(&mut segments.refused, outcome.is_err());
         drop(segments);
@@ -239,8 +276,8 @@ impl Space {
         outcome
     }
 
-    fn make_room(&self, segments: &mut Segments, pages: u64) -> Result<()> {
-        let wanted = segments.live_total + segments.granted + pages;
+    fn make_room(&self, segments: &mut Segments, places: u64) -> Result<()> {
+        let wanted = segments.live_total + segments.granted + places;
         while wanted as f64 > self.usable(segments) * GROW_FILL {
             let step = (segments.live.len() as u64 / GROW_SHARE).clamp(1, GROW_MAX);
             if let Err(refused) = self.grow(segments, step) {
@@ -253,16 +290,16 @@ impl Space {
         Ok(())
     }
 
-    /// Takes promised pages back that were not used, or that have a place of their own now.
-    pub(crate) fn ungrant(&self, pages: u64) {
+    /// Takes promised places back that were not used, or whose page has its own now.
+    pub(crate) fn ungrant(&self, places: u64) {
         let mut segments = self.segments.lock();
-        debug_assert!(segments.granted >= pages, "more pages ungranted than granted");
-        segments.granted = segments.granted.saturating_sub(pages);
+        debug_assert!(segments.granted >= places, "more places ungranted than granted");
+        segments.granted = segments.granted.saturating_sub(places);
     }
 
     fn usable(&self, segments: &Segments) -> f64 {
         (segments.live.len() as u64).saturating_sub(RESERVED_SEGMENTS) as f64
-            * self.geometry.segment_pages as f64
+            * self.geometry.segment_places as f64
     }
 
     /// Makes the file larger by `step` segments, or by one where that is refused.
@@ -292,39 +329,46 @@ impl Space {
         Err(refused.expect("at least one attempt was made"))
     }
 
-    /// Places for `pages` images, in as few runs as the open segment allows, leaving `spare` segments free. They
-    /// count as live from now on. `None` when there is no such room: the cleaner must run first.
-    pub(crate) fn allocate(&self, pages: u64, spare: u64, stream: Stream) -> Option<Vec<Run>> {
-        let segment_pages = self.geometry.segment_pages;
-        let mut segments = self.segments.lock();
-        let open = segments.open_room(stream, segment_pages);
-        let free = (segments.free.len() as u64).saturating_sub(spare) * segment_pages;
-        // The other stream's segment is for when nothing else is left.
-        let last = if spare == 0 { segments.open_room(stream.other(), segment_pages) } else { 0 };
-        if open + free + last < pages {
-            return None;
-        }
-        let mut runs = Vec::new();
-        let mut left = pages;
-        while left > 0 {
-            let open = segments.next(stream, segment_pages);
-            let take = left.min(segment_pages - open.used);
-            runs.push(Run { first: self.geometry.first_place(open.segment) + open.used, pages: take });
-            open.used += take;
-            let segment = open.segment as usize;
-            segments.live[segment] += take as u32;
-            segments.live_total += take;
-            segments.handed_out += take;
-            left -= take;
-        }
-        Some(runs)
+    /// Whether there is room for `images` images of `length` places each, or for as many shorter ones, with `spare`
+    /// segments left free.
+    pub(crate) fn has_room(&self, images: usize, length: u64, spare: u64, stream: Stream) -> bool {
+        let lengths = std::iter::repeat_n(length, images);
+        self.segments.lock().has_room(lengths, spare, stream, self.geometry.segment_places)
     }
 
-    /// As `allocate`, but makes the file larger where there is no such room, by no more than that takes. `Full` where that is refused.
-    pub(crate) fn allocate_or_grow(&self, pages: u64, spare: u64, stream: Stream) -> Result<Vec<Run>> {
+    /// Places for images of these lengths in places, one behind the other as far as segments allow, leaving `spare`
+    /// segments free. They count as live from now on. `None` when there is no such room: the cleaner must run first.
+    pub(crate) fn allocate(&self, lengths: &[u64], spare: u64, stream: Stream) -> Option<Vec<Extent>> {
+        let segment_places = self.geometry.segment_places;
+        let mut segments = self.segments.lock();
+        if !segments.has_room(lengths.iter().copied(), spare, stream, segment_places) {
+            return None;
+        }
+        let mut extents = Vec::with_capacity(lengths.len());
+        for &places in lengths {
+            let open = segments.next(stream, places, segment_places);
+            let first = self.geometry.first_place(open.segment) + open.used;
+            extents.push(Extent { first, places });
+            open.used += places;
+            let segment = open.segment as usize;
+            segments.live[segment] += places as u32;
+            segments.live_total += places;
+            segments.handed_out += places;
+        }
+        Some(extents)
+    }
+
+    /// As `allocate`, but makes the file larger where there is no such room, by no more than that takes. `Full` where that
+    /// is refused.
+    pub(crate) fn allocate_or_grow(
+        &self,
+        lengths: &[u64],
+        spare: u64,
+        stream: Stream,
+    ) -> Result<Vec<Extent>> {
         loop {
-            if let Some(runs) = self.allocate(pages, spare, stream) {
-                return Ok(runs);
+            if let Some(extents) = self.allocate(lengths, spare, stream) {
+                return Ok(extents);
             }
             self.grow(&mut self.segments.lock(), 1)?;
         }
@@ -335,32 +379,38 @@ impl Space {
         u64::from(self.segments.lock().live[segment as usize])
     }
 
-    /// The image at `place` is no longer needed by anyone.
-    pub(crate) fn free(&self, place: u64) {
+    /// The image at `extent` is no longer needed by anyone.
+    pub(crate) fn free(&self, extent: Extent) {
         let mut segments = self.segments.lock();
-        let segment = self.geometry.segment_of(place).expect("places freed were handed out here");
+        let segment = self.geometry.segment_with(extent).expect("places freed were handed out here");
         let live = &mut segments.live[segment as usize];
-        assert!(*live > 0, "place {place} freed twice");
-        *live -= 1;
+        assert!(u64::from(*live) >= extent.places, "{extent:?} freed twice");
+        *live -= extent.places as u32;
         let emptied = *live == 0;
-        segments.live_total -= 1;
+        segments.live_total -= extent.places;
         if emptied && !segments.is_open(segment) {
             segments.free.insert(segment);
         }
     }
 
-    /// What the cleaner should empty next, and when it was filled, by the places handed out until then: of the segments with at most `live_max` live places that are neither open nor
+    /// Bytes of all images that count.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.segments.lock().live_total * PLACE_BYTES as u64
+    }
+
+    /// What the cleaner should empty next, and when it was filled, by the places handed out until then: of the
+    /// segments with at most `live_max` live places that are neither open nor
     /// free nor such as it may not touch: where most is gained for what it costs, and the longer ago it was filled the
     /// more, for what is left in a segment after long will stay (cost and benefit; Rosenblum and Ousterhout, SOSP 1991).
     /// The root of the age: the age itself costs 3 % where all pages change alike, the root 1 %, and with a tenth of
     /// the pages taking nine tenths of the writes the root leaves 40 % of the moves, the age a third.
     pub(crate) fn victim(&self, live_max: u64, may_touch: impl Fn(u64, u64) -> bool) -> Option<(u64, u64)> {
         let segments = self.segments.lock();
-        let all = self.geometry.segment_pages as f64;
+        let all = self.geometry.segment_places as f64;
         let worth = |segment: u64| {
             let live = f64::from(segments.live[segment as usize]) / all;
             let age =
-                segments.handed_out - segments.filled_at[segment as usize] + self.geometry.segment_pages;
+                segments.handed_out - segments.filled_at[segment as usize] + self.geometry.segment_places;
             (1.0 - live) * (age as f64).sqrt() / live
         };
         (0..segments.live.len() as u64)
@@ -373,8 +423,8 @@ impl Space {
 
     /// The least number of segments in which what is live and granted leaves the cleaner room to work.
     fn least(&self, segments: &Segments) -> u64 {
-        let pages = (segments.live_total + segments.granted) as f64;
-        let full = (pages / (self.geometry.segment_pages as f64 * FULL_FILL)).ceil() as u64;
+        let places = (segments.live_total + segments.granted) as f64;
+        let full = (places / (self.geometry.segment_places as f64 * FULL_FILL)).ceil() as u64;
         (full + RESERVED_SEGMENTS).max(SEGMENTS_MIN)
     }
 
@@ -426,7 +476,7 @@ impl Space {
     pub(crate) fn limit_to_fill(&self, fill: f64) -> Result<()> {
         let mut segments = self.segments.lock();
         segments.most =
-            (segments.live_total as f64 / fill / self.geometry.segment_pages as f64).ceil() as u64;
+            (segments.live_total as f64 / fill / self.geometry.segment_places as f64).ceil() as u64;
         while segments.most > segments.live.len() as u64 {
             self.grow(&mut segments, 1)?;
         }

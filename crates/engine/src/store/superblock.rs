@@ -11,13 +11,13 @@ use std::sync::Arc;
 use terrace_block::{AlignedBuffer, BlockDevice};
 
 use super::page::crc32c;
-use super::place::{Mapped, PLACES_MAX};
+use super::place::{Mapped, PLACE_BYTES, PLACES_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, Timestamp};
 use crate::planted::{Bug, planted};
 
 /// The version of the files this build reads and writes.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 /// Bytes of one slot.
 pub(crate) const SLOT_BYTES: usize = 16 << 10;
 /// Bytes at the start of the page file that belong to the superblock.
@@ -39,7 +39,7 @@ pub(crate) struct Superblock {
     /// Counts the superblocks written; the higher of two valid slots is the newer.
     pub(crate) sequence: u64,
     pub(crate) page_bytes: u32,
-    pub(crate) segment_pages: u32,
+    pub(crate) segment_places: u32,
     pub(crate) log_capacity: u64,
     /// Counts the recoveries; at and above `epoch_start` only records of this epoch are valid.
     pub(crate) epoch: u32,
@@ -73,7 +73,7 @@ impl Superblock {
         put(&self.timeline.to_le_bytes());
         put(&self.sequence.to_le_bytes());
         put(&self.page_bytes.to_le_bytes());
-        put(&self.segment_pages.to_le_bytes());
+        put(&self.segment_places.to_le_bytes());
         put(&self.log_capacity.to_le_bytes());
         put(&self.epoch_start.0.to_le_bytes());
         put(&self.cut.0.to_le_bytes());
@@ -109,7 +109,7 @@ impl Superblock {
             timeline: word(32),
             sequence: word(40),
             page_bytes: half(48),
-            segment_pages: half(52),
+            segment_places: half(52),
             log_capacity: word(56),
             epoch_start: Lsn(word(64)),
             cut: Lsn(word(72)),
@@ -124,7 +124,8 @@ impl Superblock {
         };
         let sane = superblock.page_bytes.is_power_of_two()
             && (4096..=65536).contains(&superblock.page_bytes)
-            && (4..=1 << 20).contains(&superblock.segment_pages)
+            && (4..=1 << 20).contains(&superblock.segment_places)
+            && superblock.page_bytes / PLACE_BYTES as u32 <= superblock.segment_places
             && superblock.log_capacity.is_multiple_of(4096)
             && superblock.log_capacity > 0
             && superblock.cut <= superblock.log_end
@@ -132,7 +133,7 @@ impl Superblock {
             && superblock.epoch_start.0 <= LSN_MAX
             && superblock.epoch < u32::MAX
             && superblock.sequence < u64::MAX
-            && superblock.segments <= PLACES_MAX / u64::from(superblock.segment_pages)
+            && superblock.segments <= PLACES_MAX / u64::from(superblock.segment_places)
             && blocks <= DIRECTORY_BLOCKS_MAX;
         if !sane {
             return Err(Error::corrupt(
@@ -235,7 +236,7 @@ mod tests {
             timeline: 1,
             sequence: 1,
             page_bytes: 4096,
-            segment_pages: 8,
+            segment_places: 8,
             log_capacity: 65536,
             epoch: 1,
             epoch_start: Lsn(4096),

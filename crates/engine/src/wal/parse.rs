@@ -7,7 +7,7 @@
 //! it was compared with what is there.
 
 use crate::ids::{Lsn, PageId, Timestamp};
-use crate::store::place::PLACES_MAX;
+use crate::store::place::Extent;
 
 use super::record::{
     CHANGE_HEADER_BYTES, COMMITS, COMPENSATION, COUNT_AT, ChunkEntry, ENTRIES_AT, ENTRY_BYTES, EPOCH_AT,
@@ -74,9 +74,8 @@ impl<'a> RecordView<'a> {
                 if count.checked_mul(ENTRY_BYTES) != Some(room.len()) {
                     return Err("a count of entries that does not fit");
                 }
-                let places = room.chunks_exact(ENTRY_BYTES).filter_map(|entry| u64_at(entry, 8));
-                let possible = places.into_iter().all(|place| place < PLACES_MAX);
-                possible.then_some(()).ok_or("a place that no file has")
+                let possible = room.chunks_exact(ENTRY_BYTES).all(|entry| extent(words(entry)).is_possible());
+                possible.then_some(()).ok_or("places that no file has")
             }
             Kind::Pages => {
                 let (count, mut rest) = self.changes_at().ok_or("undo bytes beyond the end")?;
@@ -167,28 +166,28 @@ impl<'a> RecordView<'a> {
 
     /// The entries of a Mapping record; of any other, nothing.
     pub(crate) fn mappings(&self) -> impl Iterator<Item = MappingEntry> + use<'a> {
-        self.entries(Kind::Mapping).map(|[page, place, lsn, check]| MappingEntry {
-            page: PageId(page),
-            place,
-            image_lsn: Lsn(lsn),
-            check: check as u32,
+        self.entries(Kind::Mapping).map(|words| MappingEntry {
+            page: PageId(words[0]),
+            extent: extent(words),
+            image_lsn: Lsn(words[2]),
+            check: words[3] as u32,
         })
     }
 
     /// The entries of a Chunk record; of any other, nothing.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkEntry> + use<'a> {
-        self.entries(Kind::Chunk).map(|[chunk, place, lsn, check]| ChunkEntry {
-            chunk,
-            place,
-            current_lsn: Lsn(lsn),
-            check: check as u32,
+        self.entries(Kind::Chunk).map(|words| ChunkEntry {
+            chunk: words[0],
+            extent: extent(words),
+            current_lsn: Lsn(words[2]),
+            check: words[3] as u32,
         })
     }
 
     fn entries(&self, kind: Kind) -> impl Iterator<Item = [u64; 4]> + use<'a> {
         let bytes = if self.kind == kind { self.bytes.get(ENTRIES_AT..) } else { None };
         let entries = bytes.unwrap_or_default().chunks_exact(ENTRY_BYTES);
-        entries.map(|entry| [0, 8, 16, 24].map(|at| u64_at(entry, at).unwrap_or_default()))
+        entries.map(words)
     }
 
     fn has_flag(&self, flag: u8) -> bool {
@@ -234,6 +233,16 @@ fn split_change(bytes: &[u8]) -> Option<(Change<'_>, &[u8])> {
     Some((Change { page, kind: header[8], flags: header[9], payload: &payload[..length] }, rest))
 }
 
+/// The words of an entry of a Mapping or Chunk record.
+fn words(entry: &[u8]) -> [u64; 4] {
+    [0, 8, 16, 24].map(|at| u64_at(entry, at).unwrap_or_default())
+}
+
+/// The places that an entry of a Mapping or Chunk record names.
+fn extent(words: [u64; 4]) -> Extent {
+    Extent { first: words[1], places: words[3] >> 32 }
+}
+
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
@@ -245,6 +254,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::place::{IMAGE_PLACES_MAX, PLACES_MAX};
     use crate::wal::record::RecordBuilder;
     use proptest::prelude::*;
 
@@ -299,13 +309,15 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_no_mapping_word_can_hold_is_malformed() {
-        for place in [0, PLACES_MAX - 1, PLACES_MAX, u64::MAX] {
-            let mut builder = RecordBuilder::mapping();
-            let (page, image_lsn) = (PageId(1), Lsn(64));
-            builder.mapping_entry(super::super::MappingEntry { page, place, image_lsn, check: 0 });
-            let parsed = RecordView::parse(builder.seal(Lsn(4096), 1), Lsn(4096)).map(|record| record.len());
-            assert_eq!(parsed.is_ok(), place < PLACES_MAX, "place {place}: {parsed:?}");
+    fn places_that_no_mapping_word_can_hold_are_malformed() {
+        for first in [0, PLACES_MAX - 1, PLACES_MAX, u64::MAX] {
+            for places in [0, 1, IMAGE_PLACES_MAX, IMAGE_PLACES_MAX + 1, u64::from(u32::MAX)] {
+                let mut builder = RecordBuilder::mapping();
+                let (page, image_lsn, extent) = (PageId(1), Lsn(64), Extent { first, places });
+                builder.mapping_entry(super::super::MappingEntry { page, extent, image_lsn, check: 0 });
+                let parsed = RecordView::parse(builder.seal(Lsn(4096), 1), Lsn(4096));
+                assert_eq!(parsed.is_ok(), extent.is_possible(), "{extent:?}: {parsed:?}");
+            }
         }
     }
 

@@ -15,8 +15,8 @@
 //! ```text
 //!  Pages    | undo_next u64 | undo_len u32 | undo, padded to 8 | count u32 | changes ...
 //!  change   | page u64 | kind u8 | flags u8 | 0 u16 | len u32 | payload, padded to 8
-//!  Mapping  | count u32 | 0 u32 | page u64, place u64, image LSN u64, check u32, 0 u32 | ...
-//!  Chunk    | count u32 | 0 u32 | chunk u64, place u64, current LSN u64, check u32, 0 u32 | ...
+//!  Mapping  | count u32 | 0 u32 | page u64, place u64, image LSN u64, check u32, places u32 | ...
+//!  Chunk    | count u32 | 0 u32 | chunk u64, place u64, current LSN u64, check u32, places u32 | ...
 //!  Commit, End: empty. Noop: anything.
 //! ```
 //!
@@ -24,6 +24,7 @@
 //! computes the checksum. It owns one vector and is used again and again, so that a commit allocates nothing.
 
 use crate::ids::{Lsn, PageId, Timestamp};
+use crate::store::place::Extent;
 
 /// Bytes of a record before its body.
 pub(crate) const HEADER_BYTES: usize = 40;
@@ -104,7 +105,7 @@ pub(crate) struct MappingEntry {
     /// The page.
     pub(crate) page: PageId,
     /// Where in the store its image is.
-    pub(crate) place: u64,
+    pub(crate) extent: Extent,
     /// The page's LSN in that image.
     pub(crate) image_lsn: Lsn,
     /// Checksum of the image.
@@ -117,7 +118,7 @@ pub(crate) struct ChunkEntry {
     /// The chunk's number.
     pub(crate) chunk: u64,
     /// Where in the store its image is.
-    pub(crate) place: u64,
+    pub(crate) extent: Extent,
     /// Up to where in the log the image is current.
     pub(crate) current_lsn: Lsn,
     /// Checksum of the image.
@@ -292,13 +293,13 @@ impl RecordBuilder {
     /// Adds an entry to a Mapping record.
     pub(crate) fn mapping_entry(&mut self, entry: MappingEntry) -> &mut Self {
         self.assert_kind(Kind::Mapping);
-        self.entry([entry.page.0, entry.place, entry.image_lsn.0, entry.check.into()])
+        self.entry(entry.page.0, entry.extent, entry.image_lsn, entry.check)
     }
 
     /// Adds an entry to a Chunk record.
     pub(crate) fn chunk_entry(&mut self, entry: ChunkEntry) -> &mut Self {
         self.assert_kind(Kind::Chunk);
-        self.entry([entry.chunk, entry.place, entry.current_lsn.0, entry.check.into()])
+        self.entry(entry.chunk, entry.extent, entry.current_lsn, entry.check)
     }
 
     /// How many changes or entries it has.
@@ -332,8 +333,8 @@ impl RecordBuilder {
         builder.bytes
     }
 
-    fn entry(&mut self, words: [u64; 4]) -> &mut Self {
-        for word in words {
+    fn entry(&mut self, of: u64, extent: Extent, lsn: Lsn, check: u32) -> &mut Self {
+        for word in [of, extent.first, lsn.0, extent.places << 32 | u64::from(check)] {
             self.bytes.extend_from_slice(&word.to_le_bytes());
         }
         self.count_one_more();
@@ -372,6 +373,8 @@ fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
 mod tests {
     use super::*;
     use crate::wal::parse::RecordView;
+
+    const EXTENT: Extent = Extent { first: 2, places: 3 };
 
     #[test]
     fn a_record_may_learn_late_whose_it_is() {
@@ -425,8 +428,8 @@ mod tests {
 
     #[test]
     fn entries_come_back() {
-        let mapping = MappingEntry { page: PageId(1), place: 2, image_lsn: Lsn(3), check: 4 };
-        let chunk = ChunkEntry { chunk: 5, place: 6, current_lsn: Lsn(7), check: 8 };
+        let mapping = MappingEntry { page: PageId(1), extent: EXTENT, image_lsn: Lsn(3), check: 4 };
+        let chunk = ChunkEntry { chunk: 5, extent: EXTENT, current_lsn: Lsn(7), check: u32::MAX };
         let mut builder = RecordBuilder::mapping();
         builder.mapping_entry(mapping).mapping_entry(MappingEntry { page: PageId(9), ..mapping });
         assert_eq!(builder.count(), 2);
@@ -453,7 +456,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "only a Mapping record")]
     fn a_commit_takes_no_entries() {
-        let entry = MappingEntry { page: PageId(1), place: 2, image_lsn: Lsn(3), check: 4 };
+        let entry = MappingEntry { page: PageId(1), extent: EXTENT, image_lsn: Lsn(3), check: 4 };
         RecordBuilder::commit(Timestamp(1), Lsn::NONE).mapping_entry(entry);
     }
 }

@@ -17,8 +17,9 @@ use crate::buffer::create::Files;
 use crate::buffer::mapping::words_per_page;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
+use crate::store::image;
 use crate::store::page::{self, HEADER_BYTES, Kind};
-use crate::store::place::Mapped;
+use crate::store::place::{Extent, Mapped};
 use crate::store::space::Geometry as SpaceGeometry;
 use crate::store::superblock::{Slots, Superblock};
 use crate::wal::{EpochRule, Geometry, LogCopy, LogHeader, LogScan, Wal, read_header};
@@ -37,7 +38,7 @@ pub(crate) struct Tally {
 
 /// What is to be done with each image that is sound, and with what is wrong.
 pub(crate) trait Visitor {
-    /// A sound image of a page.
+    /// A page whose image is sound.
     fn image(&mut self, id: PageId, image: &[u8]) -> Result<(), String>;
 
     /// Something is wrong: an error ends the reading.
@@ -77,8 +78,7 @@ impl Archive {
     }
 
     fn space(&self) -> SpaceGeometry {
-        let Superblock { page_bytes, segment_pages, .. } = self.superblock;
-        SpaceGeometry { page_bytes: page_bytes as usize, segment_pages: u64::from(segment_pages) }
+        SpaceGeometry { segment_places: u64::from(self.superblock.segment_places) }
     }
 
     fn records(&self) -> Result<LogScan> {
@@ -149,6 +149,7 @@ impl Archive {
             visitor,
             image: page_buffer(page_bytes, 1)?,
             staging: page_buffer(page_bytes, (BATCH_BYTES / page_bytes).max(1))?,
+            page: vec![0; page_bytes],
             pages: 0,
         };
         let (mut chunks, mut ids) = (Vec::new(), Vec::new());
@@ -176,18 +177,19 @@ struct Walk<'a> {
     image: AlignedBuffer,
     /// Images of pages.
     staging: AlignedBuffer,
+    /// A page whose image was compressed.
+    page: Vec<u8>,
     pages: u64,
 }
 
 impl Walk<'_> {
-    /// Where the image at `mapped` is, if that is within the file.
-    fn offset(&self, mapped: Mapped) -> Result<u64, String> {
-        let page_bytes = self.image.len() as u64;
-        let offset = mapped.place().and_then(|place| place.checked_mul(page_bytes));
-        let end = offset.and_then(|offset| offset.checked_add(page_bytes));
-        match (offset, end) {
-            (Some(offset), Some(end)) if end <= self.archive.files.pages.len() => Ok(offset),
-            _ => Err("its place is outside the file".into()),
+    /// Where the image at `mapped` is, if that is within the file and no longer than a page.
+    fn extent(&self, mapped: Mapped) -> Result<Extent, String> {
+        let is_within = |extent: &Extent| extent.is_within(self.archive.files.pages.len());
+        match mapped.extent().filter(is_within) {
+            Some(extent) if extent.bytes() <= self.image.len() => Ok(extent),
+            Some(_) => Err("the page table names more places than a page has".into()),
+            None => Err("its place is outside the file".into()),
         }
     }
 
@@ -202,8 +204,9 @@ impl Walk<'_> {
         words.clear();
         let file = self.archive.files.pages.name();
         let damage = |what: String| Error::corrupt(file, None, format!("{kind:?} image {number}: {what}"));
-        let offset = match self.offset(mapped) {
-            Ok(offset) => offset,
+        let offset = match self.extent(mapped) {
+            Ok(extent) if extent.bytes() == self.image.len() => extent.offset(),
+            Ok(_) => return self.visitor.damage(damage("it is shorter than a page".into())),
             Err(what) => return self.visitor.damage(damage(what)),
         };
         let read = self.archive.files.pages.read_at(offset, &mut self.image);
@@ -220,7 +223,7 @@ impl Walk<'_> {
         self.copy(&[(offset, 0..self.image.len())], true)?;
         let all = self.image[HEADER_BYTES..].chunks_exact(8);
         let all = all.map(|word| Mapped(u64::from_le_bytes(word.try_into().expect("eight bytes"))));
-        words.extend((0..).zip(all).filter(|(_, mapped)| mapped.place().is_some()));
+        words.extend((0..).zip(all).filter(|(_, mapped)| mapped.has_image()));
         Ok(())
     }
 
@@ -233,27 +236,31 @@ impl Walk<'_> {
         let mut there = Vec::with_capacity(pages.len());
         for &(at, mapped) in pages {
             let id = PageId(first + at);
-            match self.offset(mapped) {
-                Ok(offset) => there.push((id, mapped, offset)),
+            match self.extent(mapped) {
+                Ok(extent) => there.push((id, mapped, extent)),
                 Err(what) => self.visitor.damage(damage(id, what))?,
             }
         }
         let page_bytes = self.image.len();
         let slots = self.staging.chunks_exact_mut(page_bytes);
-        let mut reads: Vec<Read<'_>> =
-            there.iter().zip(slots).map(|(&(_, _, offset), slot)| Read::new(offset, slot)).collect();
+        let mut reads: Vec<Read<'_>> = there
+            .iter()
+            .zip(slots)
+            .map(|(&(_, _, extent), slot)| Read::new(extent.offset(), &mut slot[..extent.bytes()]))
+            .collect();
         files.pages.read_batch(&mut reads);
         let outcomes: Vec<_> = reads.into_iter().map(|read| read.result).collect();
         let mut runs: Vec<(u64, Range<usize>)> = Vec::new();
-        for (slot, (&(id, mapped, offset), outcome)) in there.iter().zip(outcomes).enumerate() {
+        for (slot, (&(id, mapped, extent), outcome)) in there.iter().zip(outcomes).enumerate() {
+            let offset = extent.offset();
             outcome.map_err(|source| Error::io("read", file, Some(offset), source))?;
-            let bytes = slot * page_bytes..(slot + 1) * page_bytes;
+            let bytes = slot * page_bytes..slot * page_bytes + extent.bytes();
             let image = &self.staging[bytes.clone()];
             let sound = page::vouch(image, id, mapped).map_err(str::to_owned).and_then(|_| {
                 if page::lsn(image) >= self.archive.superblock.log_end {
                     return Err("it is newer than the end of the log".into());
                 }
-                self.visitor.image(id, image)
+                self.visitor.image(id, image::unpack(image, &mut self.page)?)
             });
             match (sound, runs.last_mut()) {
                 (Err(what), _) => {

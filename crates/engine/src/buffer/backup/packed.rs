@@ -13,7 +13,7 @@ use crate::buffer::mapping::words_per_page;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::store::page::{self, HEADER_BYTES, Kind};
-use crate::store::place::Mapped;
+use crate::store::place::{Extent, Mapped, places_of};
 use crate::store::space::Geometry;
 use crate::store::superblock::{DIRECTORY_BLOCKS_MAX, Slots, Superblock};
 
@@ -22,11 +22,22 @@ const GROW_SHARE: u64 = 16;
 /// And by this many segments at the most.
 const GROW_SEGMENTS_MAX: u64 = 64;
 
+/// An image to be written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StagedImage {
+    pub(crate) id: PageId,
+    pub(crate) checksum: u32,
+    pub(crate) places: u64,
+    /// Where in the staging buffer it is.
+    pub(crate) at: usize,
+}
+
 /// A page file being written.
 #[derive(Debug)]
 pub(crate) struct PackedFile {
     device: Arc<dyn BlockDevice>,
     geometry: Geometry,
+    page_bytes: usize,
     /// The next place, and how many segments the file has.
     next: u64,
     segments: u64,
@@ -44,12 +55,17 @@ impl PackedFile {
     ///
     /// # Errors
     /// [`Error::Memory`].
-    pub(crate) fn new(device: Arc<dyn BlockDevice>, geometry: Geometry) -> Result<PackedFile> {
+    pub(crate) fn new(
+        device: Arc<dyn BlockDevice>,
+        geometry: Geometry,
+        page_bytes: usize,
+    ) -> Result<PackedFile> {
         let next = geometry.first_place(0);
-        let words = page_buffer(geometry.page_bytes, 1)?;
+        let words = page_buffer(page_bytes, 1)?;
         Ok(PackedFile {
             device,
             geometry,
+            page_bytes,
             next,
             segments: 0,
             chunks: Vec::new(),
@@ -59,23 +75,24 @@ impl PackedFile {
         })
     }
 
-    /// Writes images that lie one behind the other in `staged`, of the pages and with the checksums given, in place of
-    /// those that the file may have of these pages.
-    pub(crate) fn put(&mut self, images: &[(PageId, u32)], staged: &[u8]) -> Result<()> {
-        let page_bytes = self.geometry.page_bytes;
+    /// Writes images that are in `staged` at the offsets given, of the pages, of as many places and with the checksums
+    /// given, in place of those that the file may have of these pages.
+    pub(crate) fn put(&mut self, images: &[StagedImage], staged: &[u8]) -> Result<()> {
         let mut runs: Vec<(u64, std::ops::Range<usize>)> = Vec::new();
-        for (slot, &(id, checksum)) in images.iter().enumerate() {
+        for &StagedImage { id, checksum, places, at } in images {
             let old = self.word(id)?;
-            let place = match old.place() {
-                Some(place) => place,
-                None => self.allocate()?,
+            let extent = match old.extent() {
+                // What is left of the old one stays empty.
+                Some(Extent { first, places: before }) if places <= before => Extent { first, places },
+                _ => self.allocate(places)?,
             };
-            self.images += u64::from(old.place().is_none());
-            self.set_word(id, Mapped::at(place, checksum));
-            let (offset, start) = (place * page_bytes as u64, slot * page_bytes);
+            self.images += u64::from(!old.has_image());
+            self.set_word(id, Mapped::at(extent, checksum));
             match runs.last_mut() {
-                Some((first, bytes)) if *first + bytes.len() as u64 == offset => bytes.end += page_bytes,
-                _ => runs.push((offset, start..start + page_bytes)),
+                Some((first, bytes)) if *first + bytes.len() as u64 == extent.offset() && bytes.end == at => {
+                    bytes.end += extent.bytes()
+                }
+                _ => runs.push((extent.offset(), at..at + extent.bytes())),
             }
         }
         let writes: Vec<Write<'_>> =
@@ -88,7 +105,7 @@ impl PackedFile {
 
     /// Forgets the image of `id`: there is no such page, or the log alone knows it.
     pub(crate) fn forget(&mut self, id: PageId) -> Result<()> {
-        if self.word(id)?.place().is_some() {
+        if self.word(id)?.has_image() {
             self.images -= 1;
             self.set_word(id, Mapped::FREE);
         }
@@ -105,8 +122,8 @@ impl PackedFile {
     pub(crate) fn finish(mut self, superblock: Superblock) -> Result<u64> {
         self.close_chunk()?;
         let blocks = self.write_directory()?;
-        let segment_pages = self.geometry.segment_pages;
-        let segments = (self.next - self.geometry.first_place(0)).div_ceil(segment_pages).max(1);
+        let segment_places = self.geometry.segment_places;
+        let segments = (self.next - self.geometry.first_place(0)).div_ceil(segment_places).max(1);
         let bytes = self.geometry.file_bytes(segments);
         self.set_len(bytes)?;
         self.device.sync().map_err(|source| Error::io("sync", self.device.name(), None, source))?;
@@ -116,7 +133,7 @@ impl PackedFile {
     }
 
     fn write_directory(&mut self) -> Result<Vec<Mapped>> {
-        let per_block = words_per_page(self.geometry.page_bytes) as usize;
+        let per_block = words_per_page(self.page_bytes) as usize;
         let chunks = std::mem::take(&mut self.chunks);
         let mut blocks = Vec::new();
         for (number, words) in chunks.chunks(per_block).enumerate() {
@@ -125,9 +142,9 @@ impl PackedFile {
                 word.copy_from_slice(&chunk.0.to_le_bytes());
             }
             let checksum = page::seal(&mut self.words);
-            let place = self.allocate()?;
-            self.write_words(place)?;
-            blocks.push(Mapped::at(place, checksum));
+            let extent = self.allocate(places_of(self.page_bytes))?;
+            self.write_words(extent)?;
+            blocks.push(Mapped::at(extent, checksum));
         }
         if blocks.len() > DIRECTORY_BLOCKS_MAX {
             let what = format!("{} has more pages than a superblock can name", self.device.name());
@@ -137,12 +154,12 @@ impl PackedFile {
     }
 
     fn slot(&self, id: PageId) -> usize {
-        HEADER_BYTES + (id.0 % words_per_page(self.geometry.page_bytes)) as usize * 8
+        HEADER_BYTES + (id.0 % words_per_page(self.page_bytes)) as usize * 8
     }
 
     /// The word of `id`; its chunk is in memory after that.
     fn word(&mut self, id: PageId) -> Result<Mapped> {
-        let number = id.0 / words_per_page(self.geometry.page_bytes);
+        let number = id.0 / words_per_page(self.page_bytes);
         if self.open != Some(number) {
             self.close_chunk()?;
             self.open_chunk(number)?;
@@ -160,10 +177,10 @@ impl PackedFile {
         if self.chunks.len() as u64 <= number {
             self.chunks.resize(number as usize + 1, Mapped::FREE);
         }
-        match self.chunks[number as usize].place() {
+        match self.chunks[number as usize].extent() {
             None => start(&mut self.words, Kind::Chunk, number),
-            Some(place) => {
-                let offset = place * self.geometry.page_bytes as u64;
+            Some(extent) => {
+                let offset = extent.offset();
                 let file = self.device.name();
                 self.device
                     .read_at(offset, &mut self.words)
@@ -181,32 +198,37 @@ impl PackedFile {
 
     fn close_chunk(&mut self) -> Result<()> {
         let Some(number) = self.open.take() else { return Ok(()) };
-        let place = match self.chunks[number as usize].place() {
-            Some(place) => place,
+        let extent = match self.chunks[number as usize].extent() {
+            Some(extent) => extent,
             None if self.words[HEADER_BYTES..].iter().all(|&byte| byte == 0) => return Ok(()),
-            None => self.allocate()?,
+            None => self.allocate(places_of(self.page_bytes))?,
         };
         let checksum = page::seal(&mut self.words);
-        self.write_words(place)?;
-        self.chunks[number as usize] = Mapped::at(place, checksum);
+        self.write_words(extent)?;
+        self.chunks[number as usize] = Mapped::at(extent, checksum);
         Ok(())
     }
 
-    fn write_words(&self, place: u64) -> Result<()> {
-        let offset = place * self.geometry.page_bytes as u64;
+    fn write_words(&self, extent: Extent) -> Result<()> {
+        let offset = extent.offset();
         let written = self.device.write_at(offset, &self.words);
         written.map_err(|source| Error::io("write", self.device.name(), Some(offset), source))
     }
 
-    /// The next place, which lies within the file.
-    fn allocate(&mut self) -> Result<u64> {
-        while self.next >= self.geometry.first_place(self.segments) {
+    /// The next places, which lie within the file and one segment.
+    fn allocate(&mut self, places: u64) -> Result<Extent> {
+        let segment = self.geometry.segment_of(self.next).expect("behind the superblocks");
+        if self.next + places > self.geometry.first_place(segment + 1) {
+            self.next = self.geometry.first_place(segment + 1);
+        }
+        let extent = Extent { first: self.next, places };
+        while extent.end() > self.geometry.first_place(self.segments) {
             let step = (self.segments / GROW_SHARE).clamp(1, GROW_SEGMENTS_MAX);
             self.set_len(self.geometry.file_bytes(self.segments + step))?;
             self.segments += step;
         }
-        self.next += 1;
-        Ok(self.next - 1)
+        self.next = extent.end();
+        Ok(extent)
     }
 
     fn set_len(&self, bytes: u64) -> Result<()> {

@@ -55,7 +55,7 @@ pub(super) struct Analysis<'a> {
     /// No id that the log allocates can be this high: ids are given out in turn, each by a record of the log.
     ids_limit: u64,
     pub(super) segments: u64,
-    pub(super) segment_pages: u64,
+    pub(super) segment_places: u64,
     pub(super) unwritten: HashSet<u64>,
 }
 
@@ -111,7 +111,7 @@ impl<'a> Analysis<'a> {
                 .saturating_add(superblock.log_capacity / ALLOCATION_BYTES_MIN + IDS_HELD_MAX)
                 .min(options.pages_max),
             segments: superblock.segments,
-            segment_pages: u64::from(superblock.segment_pages),
+            segment_places: u64::from(superblock.segment_places),
             unwritten: HashSet::new(),
         })
     }
@@ -135,7 +135,7 @@ impl<'a> Analysis<'a> {
             Kind::Chunk => {
                 for entry in record.chunks() {
                     self.chunk_named
-                        .insert(entry.chunk, (record.lsn(), Mapped::at(entry.place, entry.check)));
+                        .insert(entry.chunk, (record.lsn(), Mapped::at(entry.extent, entry.check)));
                 }
             }
             _ => {}
@@ -151,7 +151,7 @@ impl<'a> Analysis<'a> {
             self.read(mapped, PageKind::Directory, block as u64, &mut image)?;
             for (slot, word) in image[HEADER_BYTES..].chunks_exact(8).enumerate().take(words) {
                 let mapped = Mapped(u64::from_le_bytes(word.try_into().expect("eight bytes")));
-                if mapped.place().is_some() {
+                if mapped.has_image() {
                     let number = block * words + slot;
                     self.mapping.grow_to(number);
                     self.mapping.chunks[number] = Chunk { image: mapped, dirty: Lsn::NONE };
@@ -173,7 +173,7 @@ impl<'a> Analysis<'a> {
         self.chunk_current = vec![Lsn::NONE; self.mapping.chunks.len()];
         for number in 0..self.mapping.chunks.len() {
             let mapped = self.mapping.chunks[number].image;
-            if mapped.place().is_none() {
+            if !mapped.has_image() {
                 continue;
             }
             self.read(mapped, PageKind::Chunk, number as u64, &mut image)?;
@@ -191,11 +191,13 @@ impl<'a> Analysis<'a> {
 
     fn read(&self, mapped: Mapped, kind: PageKind, number: u64, image: &mut [u8]) -> Result<()> {
         let file = self.files.pages.name();
-        let place = mapped.place().ok_or_else(|| Error::corrupt(file, None, "the page table has a hole"))?;
-        let offset = place.checked_mul(self.page_bytes as u64);
-        let offset = offset.filter(|offset| offset + self.page_bytes as u64 <= self.files.pages.len());
-        let offset =
-            offset.ok_or_else(|| Error::corrupt(file, None, format!("place {place} is outside the file")))?;
+        let extent =
+            mapped.extent().ok_or_else(|| Error::corrupt(file, None, "the page table has a hole"))?;
+        if !extent.is_within(self.files.pages.len()) || extent.bytes() != image.len() {
+            let what = format!("a part of the page table is said to be at {extent:?}, which cannot be");
+            return Err(Error::corrupt(file, None, what));
+        }
+        let offset = extent.offset();
         let read = self.files.pages.read_at(offset, image);
         read.map_err(|source| Error::io("read", file, Some(offset), source))?;
         let (checksum, holds) = page::checksum(image);
@@ -215,11 +217,15 @@ impl<'a> Analysis<'a> {
         let entry = self.table.entry(id).ok_or_else(|| {
             Error::corrupt(self.files.pages.name(), Some(id.0), "the page table names a page that cannot be")
         })?;
+        if mapped.extent().is_some_and(|extent| extent.bytes() > self.page_bytes) {
+            let what = "the page table names more places than a page has";
+            return Err(Error::corrupt(self.files.pages.name(), Some(id.0), what));
+        }
         self.ids_end = self.ids_end.max(id.0 + 1);
         self.unwritten.remove(&id.0);
-        entry.set_location(match mapped.place() {
-            Some(_) => Location::Store(mapped),
-            None => Location::Nowhere,
+        entry.set_location(match mapped.has_image() {
+            true => Location::Store(mapped),
+            false => Location::Nowhere,
         });
         if mapped == Mapped::UNWRITTEN {
             self.unwritten.insert(id.0);
@@ -252,7 +258,7 @@ impl<'a> Analysis<'a> {
                 for entry in record.mappings() {
                     // An image that was in flight while its page was freed is nobody's.
                     if self.is_news(entry.page, lsn)? && self.is_allocated(entry.page) {
-                        self.set(entry.page, Mapped::at(entry.place, entry.check))?;
+                        self.set(entry.page, Mapped::at(entry.extent, entry.check))?;
                     }
                 }
             }

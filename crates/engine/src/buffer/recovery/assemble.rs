@@ -19,6 +19,8 @@ use crate::buffer::table::Location;
 use crate::buffer::upkeep::Upkeep;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
+use crate::store::image::Packer;
+use crate::store::place::{PLACE_BYTES, places_of};
 use crate::store::space::{Geometry as SpaceGeometry, Space};
 use crate::store::superblock::{Slots, Superblock};
 use crate::threads::Padded;
@@ -33,10 +35,10 @@ impl Analysis<'_> {
         wal: Wal,
         options: &PoolOptions,
     ) -> Result<(Pool, Vec<Loser>, HashMap<u64, Lsn>)> {
-        let geometry = SpaceGeometry { page_bytes: self.page_bytes, segment_pages: self.segment_pages };
+        let geometry = SpaceGeometry { segment_places: self.segment_places };
         // The file may be longer than the superblock knows; shorter it must not be.
         let held = self.files.pages.len().saturating_sub(geometry.file_bytes(0))
-            / (self.page_bytes as u64 * self.segment_pages);
+            / (PLACE_BYTES as u64 * self.segment_places);
         if held < self.segments {
             return Err(Error::corrupt(
                 self.files.pages.name(),
@@ -49,7 +51,7 @@ impl Analysis<'_> {
         for id in (1..self.ids_end).rev() {
             match self.table.entry(PageId(id)).map(|entry| entry.location()) {
                 Some(Location::Store(mapped)) => {
-                    space.count(mapped.place().expect("stored pages have a place"))?
+                    space.count(mapped.extent().expect("stored pages have an image"))?
                 }
                 _ if self.unwritten.contains(&id) => {}
                 _ => free_ids.push(id),
@@ -57,9 +59,9 @@ impl Analysis<'_> {
         }
         let images = self.mapping.chunks.iter().map(|chunk| chunk.image);
         for image in images.chain(self.mapping.blocks.iter().map(|block| block.image)) {
-            image.place().map_or(Ok(()), |place| space.count(place))?;
+            image.extent().map_or(Ok(()), |extent| space.count(extent))?;
         }
-        space.settle(self.unwritten.len() as u64);
+        space.settle(self.unwritten.len() as u64 * places_of(self.page_bytes));
         let memory = |bytes: u64| move |source| Error::Memory { bytes, what: "the DRAM tier", source };
         let frame_bytes = u64::from(options.frames) * self.page_bytes as u64;
         let frames =
@@ -84,6 +86,7 @@ impl Analysis<'_> {
                 superblock,
                 mapping: self.mapping,
                 staging,
+                packer: Packer::new(self.page_bytes),
                 absorbed,
                 stubborn: HashMap::new(),
                 frames_taken: 0,

@@ -12,8 +12,9 @@ use crate::buffer::backup::page_buffer;
 use crate::buffer::mapping::words_per_page;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
+use crate::store::image;
 use crate::store::page::{self, HEADER_BYTES, Kind as PageKind};
-use crate::store::place::Mapped;
+use crate::store::place::{Extent, Mapped, PLACE_BYTES, places_of};
 use crate::store::superblock::{SUPERBLOCK_BYTES, Slots, Superblock};
 use crate::wal::{ALLOCATES, EpochRule, Geometry, LogScan, change_kind, read_header};
 
@@ -93,7 +94,7 @@ impl Survey {
             let mut images: Vec<_> = chunk
                 .words
                 .iter()
-                .filter(|(id, word)| (1..IDS_MAX).contains(*id) && word.place().is_some())
+                .filter(|(id, word)| (1..IDS_MAX).contains(*id) && word.has_image())
                 .map(|(&id, &word)| (PageId(id), word))
                 .collect();
             images.sort_unstable_by_key(|(id, _)| *id);
@@ -127,9 +128,7 @@ impl Survey {
         for (block, &mapped) in superblock.directory.iter().enumerate() {
             let first = block as u64 * per_page;
             match read_part(remains, mapped, PageKind::Directory, block as u64, &mut image) {
-                Ok(()) => {
-                    places.extend((first..).zip(words(&image)).filter(|(_, word)| word.place().is_some()))
-                }
+                Ok(()) => places.extend((first..).zip(words(&image)).filter(|(_, word)| word.has_image())),
                 Err(what) => {
                     self.notes.push(format!("directory block {block} of the page table is lost: {what}"));
                     // Only chunks that a file of this length has room for.
@@ -142,8 +141,9 @@ impl Survey {
         }
         if let Some(mut records) = self.records(remains)? {
             while let Some(record) = records.next()? {
-                places
-                    .extend(record.chunks().map(|entry| (entry.chunk, Mapped::at(entry.place, entry.check))));
+                places.extend(
+                    record.chunks().map(|entry| (entry.chunk, Mapped::at(entry.extent, entry.check))),
+                );
             }
         }
         for (number, mapped) in places {
@@ -176,7 +176,7 @@ impl Survey {
                 }
             }
             for entry in record.mappings() {
-                let word = Mapped::at(entry.place, entry.check);
+                let word = Mapped::at(entry.extent, entry.check);
                 // An image that was in flight while its page was freed is nobody's.
                 self.apply(entry.page, lsn, per_page, |old| match old {
                     Some(old) if !old.is_allocated() => None,
@@ -212,14 +212,14 @@ impl Survey {
         let below = self.log.map_or(Lsn(u64::MAX), |log| log.end);
         let everything = self.log.is_none();
         let mut newest: HashMap<u64, (Lsn, Mapped)> = HashMap::new();
-        each_image(remains, self.page_bytes, check, |place, image| {
+        each_image(remains, self.page_bytes, check, |extent, image| {
             let (id, lsn) = (page::page_id(image), page::lsn(image));
             let chunk = self.chunks.get(&(id.0 / per_page));
             let lost = chunk.is_some_and(|chunk| chunk.lost && !chunk.words.contains_key(&id.0));
             if !(everything || lost) || lsn >= below || id.is_none() {
                 return;
             }
-            let mapped = Mapped::at(place, page::checksum(image).0);
+            let mapped = Mapped::at(extent, page::checksum(image).0);
             let best = newest.entry(id.0).or_insert((lsn, mapped));
             if best.0 < lsn {
                 *best = (lsn, mapped);
@@ -241,8 +241,8 @@ fn read_part(
     number: u64,
     image: &mut AlignedBuffer,
 ) -> Result<(), String> {
-    let offset = mapped.place().and_then(|place| place.checked_mul(image.len() as u64));
-    let offset = offset.ok_or("it has no place")?;
+    let extent = mapped.extent().filter(|extent| extent.bytes() == image.len());
+    let offset = extent.ok_or("it has no places, or not as many as it takes")?.offset();
     remains.pages.read_at(offset, image).map_err(|error| format!("byte {offset} of the file: {error}"))?;
     page::vouch(image, PageId(number), mapped)?;
     if page::kind(image) != kind as u8 {
@@ -303,35 +303,50 @@ fn guess_page_bytes(remains: &Remains, check: CheckPage) -> Result<usize> {
     }
 }
 
-/// Calls back with every image of a page of the index that is whole, and its place. What cannot be read is passed over.
+/// Calls back with every image of a page of the index that is whole, and its places. What cannot be read is passed over.
+/// An image may begin at any place.
 fn each_image(
     remains: &Remains,
     page_bytes: usize,
     check: CheckPage,
-    mut each: impl FnMut(u64, &[u8]),
+    mut each: impl FnMut(Extent, &[u8]),
 ) -> Result<()> {
-    let mut staging = page_buffer(page_bytes, (BATCH_BYTES / page_bytes).max(1))?;
-    let (first, end) =
-        (SUPERBLOCK_BYTES.div_ceil(page_bytes as u64), remains.pages.len() / page_bytes as u64);
-    let mut place = first;
+    let mut staging = page_buffer(page_bytes, (BATCH_BYTES / page_bytes).max(2))?;
+    let mut content = vec![0; page_bytes];
+    let end = remains.pages.len() / PLACE_BYTES as u64;
+    let mut place = SUPERBLOCK_BYTES / PLACE_BYTES as u64;
     while place < end {
-        let count = ((staging.len() / page_bytes) as u64).min(end - place);
-        let bytes = &mut staging[..count as usize * page_bytes];
-        if remains.pages.read_at(place * page_bytes as u64, bytes).is_err() {
+        let read = Extent { first: place, places: places_of(staging.len()).min(end - place) };
+        let bytes = &mut staging[..read.bytes()];
+        if remains.pages.read_at(read.offset(), bytes).is_err() {
             // Some of it cannot be read: one by one, and nothing old in place of what cannot.
-            for (slot, image) in bytes.chunks_exact_mut(page_bytes).enumerate() {
-                if remains.pages.read_at((place + slot as u64) * page_bytes as u64, image).is_err() {
-                    image.fill(0);
+            for (place, part) in (read.first..).zip(bytes.chunks_exact_mut(PLACE_BYTES)) {
+                if remains.pages.read_at(place * PLACE_BYTES as u64, part).is_err() {
+                    part.fill(0);
                 }
             }
         }
-        for (slot, image) in bytes.chunks_exact(page_bytes).enumerate() {
-            let of_index = (1..=4).contains(&page::kind(image));
-            if of_index && page::checksum(image).1 && check(image).is_ok() {
-                each(place + slot as u64, image);
+        while place < read.end() {
+            let start = &bytes[(place - read.first) as usize * PLACE_BYTES..];
+            let of_index = (1..=4).contains(&page::kind(start));
+            let claimed = image::claimed_bytes(start, page_bytes).filter(|_| of_index);
+            // What goes on behind what was read is looked at again from its beginning.
+            if claimed.is_some_and(|bytes| bytes > start.len()) && place > read.first && read.end() < end {
+                break;
             }
+            let image = claimed.and_then(|bytes| start.get(..bytes)).filter(|image| page::checksum(image).1);
+            let sound = image.is_some_and(|image| {
+                image::unpack(image, &mut content).is_ok_and(|page| check(page).is_ok())
+            });
+            place += match image.filter(|_| sound) {
+                Some(image) => {
+                    let extent = Extent { first: place, places: places_of(image.len()) };
+                    each(extent, image);
+                    extent.places
+                }
+                None => 1,
+            };
         }
-        place += count;
     }
     Ok(())
 }

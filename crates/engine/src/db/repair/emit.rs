@@ -8,6 +8,7 @@ use crate::buffer::salvage::Salvaged;
 use crate::config::Durability;
 use crate::db::Db;
 use crate::db::batch::WriteBatch;
+use crate::db::options::{Compression, TableOptions};
 use crate::db::table::Table;
 use crate::db::undo::Inverse;
 use crate::error::{Error, Result};
@@ -15,6 +16,7 @@ use crate::ids::{Lsn, PageId};
 use crate::index::chain::{chain_pages, read_value};
 use crate::index::node::Node;
 use crate::index::overflow::Reference;
+use crate::store::image::wants_compression;
 use crate::store::page;
 
 /// Bytes of entries written by one transaction; a long value is one by itself.
@@ -42,7 +44,8 @@ impl<'a> Emitter<'a> {
     /// Makes a table of what was found of one.
     pub(super) fn table(&mut self, found: Found) -> Result<()> {
         let Found { name, root, fallback, mut leaves, mut gaps } = found;
-        let (name, table) = self.create(name, fallback)?;
+        let options = self.options(&leaves)?;
+        let (name, table) = self.create(name, fallback, &options)?;
         // Where leaves overlap because some are old, the newer one has the last word.
         leaves.sort_unstable();
         gaps.sort_unstable();
@@ -87,10 +90,23 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    fn create(&self, name: String, fallback: String) -> Result<(String, Table)> {
+    /// A table's pages say how they are written, and the new one's are written in the same way, if they can be.
+    fn options(&self, leaves: &[(Lsn, PageId)]) -> Result<TableOptions> {
+        let page_bytes = self.db.stats().page_bytes as usize;
+        let is_compressed = |page: Vec<u8>| wants_compression(page[page::LEVEL_AT]);
+        for &(_, leaf) in leaves {
+            if let Some(page) = read(&self.salvaged.pool, leaf)? {
+                let wanted = if is_compressed(page) { Compression::Lz4 } else { Compression::None };
+                return Ok(TableOptions::new().compression(wanted.check(page_bytes).unwrap_or_default()));
+            }
+        }
+        Ok(TableOptions::new())
+    }
+
+    fn create(&self, name: String, fallback: String, options: &TableOptions) -> Result<(String, Table)> {
         let wanted = std::iter::once(name).chain(std::iter::once(fallback.clone()));
         for name in wanted.chain((2..).map(|number: u64| format!("{fallback}-{number}"))) {
-            match self.db.create_table(&name) {
+            match self.db.create_table_with(&name, options) {
                 Ok(table) => return Ok((name, table)),
                 Err(Error::TableExists(_) | Error::InvalidName { .. }) => {}
                 Err(error) => return Err(error),

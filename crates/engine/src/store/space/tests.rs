@@ -4,11 +4,21 @@ use terrace_block::MemoryDevice;
 
 use super::*;
 
-const GEOMETRY: Geometry = Geometry { page_bytes: 4096, segment_pages: 8 };
+const GEOMETRY: Geometry = Geometry { segment_places: 8 };
 
 fn space(segments: u64, segments_max: u64) -> Space {
-    let device = MemoryDevice::new("pages", GEOMETRY.file_bytes(segments));
-    let space = Space::new(Arc::new(device), GEOMETRY, segments, segments_max * 8 * 4096);
+    space_of(GEOMETRY, segments, segments_max)
+}
+
+/// Segments that have room for images of several places.
+fn wide_space(segments: u64) -> Space {
+    space_of(Geometry { segment_places: 32 }, segments, segments)
+}
+
+fn space_of(geometry: Geometry, segments: u64, segments_max: u64) -> Space {
+    let device = MemoryDevice::new("pages", geometry.file_bytes(segments));
+    let bytes_max = segments_max * geometry.segment_places * PLACE_BYTES as u64;
+    let space = Space::new(Arc::new(device), geometry, segments, bytes_max);
     space.settle(0);
     space
 }
@@ -17,13 +27,12 @@ fn space(segments: u64, segments_max: u64) -> Space {
 #[test]
 fn the_file_grows_when_an_image_finds_no_place() {
     let space = space(8, 10);
-    let filled = space.allocate(64, 0, Stream::Changed).unwrap();
-    assert_eq!(filled.iter().map(|run| run.pages).sum::<u64>(), 64);
+    assert_eq!(space.allocate(&[1; 64], 0, Stream::Changed).unwrap().len(), 64);
     for number in 0..16 {
         let stream = if number % 2 == 0 { Stream::Changed } else { Stream::Moved };
-        assert_eq!(space.allocate_or_grow(1, 0, stream).unwrap().len(), 1, "image {number}");
+        assert_eq!(space.allocate_or_grow(&[1], 0, stream).unwrap().len(), 1, "image {number}");
     }
-    assert!(matches!(space.allocate_or_grow(1, 0, Stream::Changed), Err(Error::Full { .. })));
+    assert!(matches!(space.allocate_or_grow(&[1], 0, Stream::Changed), Err(Error::Full { .. })));
     assert_eq!(space.segments(), 10);
 }
 
@@ -32,8 +41,7 @@ fn the_file_grows_when_an_image_finds_no_place() {
 fn segments_that_were_given_up_come_back_empty() {
     for is_cut in [false, true] {
         let space = space(30, 64);
-        let runs = space.allocate(10 * 8, 0, Stream::Changed).unwrap();
-        let places = || runs.iter().flat_map(|run| run.first..run.first + run.pages);
+        let extents = space.allocate(&[1; 10 * 8], 0, Stream::Changed).unwrap();
         assert!(space.end_in_use().is_none(), "nine segments and a reserve are no less");
         assert!(space.retire_end() && !space.retire_end());
         let kept = space.segments();
@@ -45,12 +53,63 @@ fn segments_that_were_given_up_come_back_empty() {
         space.grant(4 * 8).unwrap();
         assert!(space.segments() > kept);
         assert_eq!(space.device.len() > GEOMETRY.file_bytes(29), !is_cut);
-        places().for_each(|place| space.free(place));
+        extents.into_iter().for_each(|extent| space.free(extent));
         // All but the one that is still open for the other stream.
-        let all = space.allocate((space.segments() - 1) * 8, 0, Stream::Moved).unwrap();
-        let mut found: Vec<u64> = all.iter().flat_map(|run| run.first..run.first + run.pages).collect();
+        let lengths = vec![1; (space.segments() - 1) as usize * 8];
+        let all = space.allocate(&lengths, 0, Stream::Moved).unwrap();
+        let mut found: Vec<u64> = all.iter().map(|extent| extent.first).collect();
         found.sort_unstable();
         found.dedup();
         assert_eq!(found.len() as u64, (space.segments() - 1) * 8, "every place is handed out once");
     }
+}
+
+#[test]
+fn no_image_crosses_the_end_of_a_segment_and_none_overlaps_another() {
+    let space = wide_space(8);
+    let mut taken = std::collections::BTreeSet::new();
+    for (round, stream) in (0..).zip([Stream::Changed, Stream::Moved].into_iter().cycle()) {
+        let lengths: Vec<u64> = (0..5).map(|image| (round * 7 + image * 5) % 16 + 1).collect();
+        let Some(extents) = space.allocate(&lengths, 0, stream) else { break };
+        for (extent, length) in extents.iter().zip(lengths) {
+            assert_eq!(extent.places, length);
+            assert!(space.geometry().segment_with(*extent).is_some_and(|segment| segment < 8));
+            assert!((extent.first..extent.end()).all(|place| taken.insert(place)), "{extent:?}");
+        }
+    }
+    assert!(taken.len() > 8 * 32 * 2 / 3, "{}", taken.len());
+    assert_eq!(space.live_bytes(), taken.len() as u64 * 4096);
+}
+
+#[test]
+fn room_for_long_images_is_room_for_shorter_ones() {
+    for seed in 0..2000u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut below = |limit: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % limit
+        };
+        let space = wide_space(1 + below(5));
+        for stream in [Stream::Changed, Stream::Moved] {
+            let lengths: Vec<u64> = (0..below(6)).map(|_| 1 + below(16)).collect();
+            space.allocate(&lengths, 0, stream);
+        }
+        let (images, spare) = (below(20) as usize, below(2));
+        if space.has_room(images, 16, spare, Stream::Changed) {
+            let lengths: Vec<u64> = (0..images).map(|_| 1 + below(16)).collect();
+            assert!(space.allocate(&lengths, spare, Stream::Changed).is_some(), "seed {seed}: {lengths:?}");
+        }
+    }
+}
+
+#[test]
+fn places_that_cannot_be_are_refused() {
+    let space = wide_space(2);
+    let first = space.geometry().first_place(0);
+    assert!(space.count(Extent { first, places: 16 }).is_ok());
+    for (first, places) in [(0, 1), (first - 1, 2), (first + 20, 16), (first + 60, 5), (first + 64, 1)] {
+        assert!(matches!(space.count(Extent { first, places }), Err(Error::Corrupt { .. })), "{first}");
+    }
+    assert!(space.count(Extent { first, places: 16 }).is_ok());
+    assert!(space.count(Extent { first, places: 1 }).is_err(), "more than the segment has");
 }

@@ -1,0 +1,123 @@
+//! What a table is made with.
+
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::store::place::PLACE_BYTES;
+
+/// How images of pages are written to the page file. What a page is in memory, and in the log, is not changed by it.
+///
+/// Pages are compressed when they are written back, and only if that saves at least 4 KiB; so pages of 4 KiB cannot be. Each
+/// image says what it is: images of both kinds are read, whatever the settings are now. [`crate::Stats`] counts what was saved.
+///
+/// ```
+/// use terrace::{Compression, Db, MemoryDirectory};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let builder = Db::builder().directory(directory).dram(8 << 20).page_size(16 << 10);
+/// let db = builder.compression(Compression::Lz4).open("")?;
+/// let table = db.create_table("t")?;
+/// for key in 0..1000u32 {
+///     table.put(key.to_be_bytes(), "something that is there again and again")?;
+/// }
+/// db.checkpoint()?;
+/// let stats = db.stats();
+/// assert!(stats.images_compressed > 0);
+/// assert!(stats.compression_output_bytes < stats.compression_input_bytes);
+/// # Ok::<(), terrace::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Compression {
+    /// As they are.
+    #[default]
+    None,
+    /// Compressed with LZ4, which costs a miss a few microseconds and a write of a page some more.
+    Lz4,
+}
+
+impl Compression {
+    /// As the catalog has it.
+    pub(crate) fn encode(self) -> u8 {
+        match self {
+            Compression::None => 0,
+            Compression::Lz4 => 1,
+        }
+    }
+
+    pub(crate) fn decode(byte: u8) -> Option<Compression> {
+        match byte {
+            0 => Some(Compression::None),
+            1 => Some(Compression::Lz4),
+            _ => None,
+        }
+    }
+
+    /// Refuses to compress what cannot become smaller.
+    pub(crate) fn check(self, page_bytes: usize) -> Result<Compression> {
+        if self == Compression::None || page_bytes > PLACE_BYTES {
+            return Ok(self);
+        }
+        Err(Error::Config(format!(
+            "LZ4 with pages of {page_bytes} bytes saves nothing: images are written in units of {PLACE_BYTES} bytes; \
+             create the database with larger pages, of 16 KiB for instance"
+        )))
+    }
+}
+
+impl std::fmt::Display for Compression {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str(match self {
+            Compression::None => "none",
+            Compression::Lz4 => "lz4",
+        })
+    }
+}
+
+/// What a table is made with ([`crate::Db::create_table_with`]). What is not said is as the database has it
+/// ([`crate::Builder`]).
+///
+/// ```
+/// use terrace::{Compression, Db, MemoryDirectory, TableOptions};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let db = Db::builder().directory(directory).dram(8 << 20).page_size(16 << 10).open("")?;
+/// db.create_table_with("logs", &TableOptions::new().compression(Compression::Lz4))?;
+/// db.create_table("photos")?;
+/// let tables = db.table_stats()?;
+/// assert_eq!((tables[0].compression, tables[1].compression), (Compression::Lz4, Compression::None));
+/// # Ok::<(), terrace::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableOptions {
+    pub(crate) compression: Option<Compression>,
+}
+
+impl TableOptions {
+    /// All as the database has it.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How its pages, those of large values included, are written.
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = Some(compression);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_catalog_has_is_what_was_meant() {
+        for compression in [Compression::None, Compression::Lz4] {
+            assert_eq!(Compression::decode(compression.encode()), Some(compression));
+        }
+        assert_eq!(Compression::decode(2), None);
+        assert!(Compression::Lz4.check(4096).unwrap_err().to_string().contains("larger pages"));
+        assert!(Compression::Lz4.check(8192).is_ok() && Compression::None.check(4096).is_ok());
+    }
+}

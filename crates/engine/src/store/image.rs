@@ -1,0 +1,245 @@
+//! Images of pages: as they are, or compressed with LZ4.
+//!
+//! ```text
+//!   as it is      page header, 24 bytes | body                                  all of the page's bytes
+//!   compressed    page header, 24 bytes | length u32 | page bytes u32 | LZ4 block of the body | zeros to whole places
+//! ```
+//!
+//! Which of the two it is says a bit of the kind in the image's header; that a page should be compressed if it can
+//! says a bit of its level, which every page of a table has, so that a new page has it from the one it was split from
+//! and images of both kinds are read back whatever the settings are now. An image is compressed only if that saves a
+//! place. The checksum is over the image as it stands in the file, the zeros included.
+//!
+//! What is decompressed is believed no more than any other bytes: the decoder checks every length, writes into a buffer
+//! of the page's size, and must fill it exactly.
+
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
+
+use super::page::{self, HEADER_BYTES};
+use super::place::{IMAGE_PLACES_MAX, PLACE_BYTES, places_of};
+
+/// Bit of a page's level: its images are to be compressed.
+pub(crate) const COMPRESS: u8 = 0x80;
+const LENGTH_AT: usize = HEADER_BYTES;
+const PAGE_BYTES_AT: usize = LENGTH_AT + 4;
+const BLOCK_AT: usize = PAGE_BYTES_AT + 4;
+/// Bytes of the table that the compressor finds repetitions with: four thousand numbers of sixteen bits.
+const TABLE_BYTES: usize = 8 << 10;
+
+/// Whether images of a page with this level are to be compressed, if they can be.
+pub(crate) fn wants_compression(level: u8) -> bool {
+    level & COMPRESS != 0
+}
+
+/// Bytes that a [`Packer`] for pages of this size takes.
+pub(crate) fn packer_bytes(page_bytes: usize) -> usize {
+    if page_bytes <= PLACE_BYTES { 0 } else { page_bytes + get_maximum_output_size(page_bytes) + TABLE_BYTES }
+}
+
+/// What images are compressed with, and in.
+pub(crate) struct Packer {
+    /// The page that is being compressed.
+    page: Vec<u8>,
+    block: Vec<u8>,
+    table: CompressTable,
+}
+
+impl std::fmt::Debug for Packer {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(to, "Packer of {} bytes", self.page.len())
+    }
+}
+
+impl Packer {
+    /// For pages of `page_bytes`; none for pages of one place.
+    pub(crate) fn new(page_bytes: usize) -> Option<Packer> {
+        (page_bytes > PLACE_BYTES).then(|| Packer {
+            page: vec![0; page_bytes],
+            block: vec![0; get_maximum_output_size(page_bytes)],
+            table: CompressTable::small(),
+        })
+    }
+
+    /// Where the page to be packed is put.
+    pub(crate) fn page(&mut self) -> &mut [u8] {
+        &mut self.page
+    }
+
+    /// Makes an image of the page in `out`, which has room for all of it; its bytes, which are whole places.
+    pub(crate) fn pack(&mut self, out: &mut [u8]) -> usize {
+        let Packer { page, block, table } = self;
+        // The block has room for whatever it comes to.
+        let compressed = compress_into_with_table(&page[HEADER_BYTES..], block, table).ok();
+        let Some(length) = compressed.filter(|&length| image_bytes(length) < page.len()) else {
+            out[..page.len()].copy_from_slice(page);
+            return page.len();
+        };
+        let image = image_bytes(length);
+        let out = &mut out[..image];
+        out[..HEADER_BYTES].copy_from_slice(&page[..HEADER_BYTES]);
+        page::set_compressed(out, true);
+        out[LENGTH_AT..PAGE_BYTES_AT].copy_from_slice(&(length as u32).to_le_bytes());
+        out[PAGE_BYTES_AT..BLOCK_AT].copy_from_slice(&(page.len() as u32).to_le_bytes());
+        out[BLOCK_AT..BLOCK_AT + length].copy_from_slice(&block[..length]);
+        out[BLOCK_AT + length..].fill(0);
+        image
+    }
+}
+
+/// Bytes of the image of a block, in whole places.
+fn image_bytes(block: usize) -> usize {
+    (BLOCK_AT + block).next_multiple_of(PLACE_BYTES)
+}
+
+/// Bytes of the image that begins here, of a page of `page_bytes`, by its header; `None` if no image can begin so.
+pub(crate) fn claimed_bytes(start: &[u8], page_bytes: usize) -> Option<usize> {
+    if !page::is_compressed(start) {
+        return Some(page_bytes);
+    }
+    let (length, of_page) = (word(start, LENGTH_AT)?, word(start, PAGE_BYTES_AT)?);
+    let fits = of_page == page_bytes && length < page_bytes && image_bytes(length) < page_bytes;
+    fits.then(|| image_bytes(length))
+}
+
+/// The page of `page_bytes` that `image` is of: the image itself, or decompressed into `spare`, which is as long as the page.
+/// The image has been vouched for.
+pub(crate) fn unpack<'a>(image: &'a [u8], spare: &'a mut [u8]) -> Result<&'a [u8], &'static str> {
+    if image.len() < PLACE_BYTES || places_of(image.len()) > IMAGE_PLACES_MAX {
+        return Err("its image has an impossible length");
+    }
+    if claimed_bytes(image, spare.len()) != Some(image.len()) {
+        return Err("its image has another length than it says");
+    }
+    if !page::is_compressed(image) {
+        return Ok(image);
+    }
+    let length = word(image, LENGTH_AT).unwrap_or_default();
+    let (header, body) = spare.split_at_mut(HEADER_BYTES);
+    match decompress_into(&image[BLOCK_AT..BLOCK_AT + length], body) {
+        Ok(bytes) if bytes == body.len() => {}
+        _ => return Err("its image does not decompress to a page"),
+    }
+    header.copy_from_slice(&image[..HEADER_BYTES]);
+    page::set_compressed(spare, false);
+    Ok(spare)
+}
+
+fn word(image: &[u8], at: usize) -> Option<usize> {
+    let bytes = image.get(at..at + 4)?;
+    Some(u32::from_le_bytes(bytes.try_into().expect("four bytes")) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Lsn, PageId};
+    use crate::store::page::Kind;
+    use proptest::prelude::*;
+
+    /// A page whose body is a run of `noise` bytes that do not compress, and zeros.
+    fn page(page_bytes: usize, noise: usize, seed: u64) -> Vec<u8> {
+        let mut page = vec![0; page_bytes];
+        page::set_kind(&mut page, Kind::Leaf);
+        page::set_page_id(&mut page, PageId(7));
+        page::set_lsn(&mut page, Lsn(4096));
+        let mut state = seed | 1;
+        for byte in &mut page[HEADER_BYTES..][..noise.min(page_bytes - HEADER_BYTES)] {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            *byte = (state >> 56) as u8;
+        }
+        page
+    }
+
+    fn pack(page: &[u8]) -> Vec<u8> {
+        let mut packer = Packer::new(page.len()).expect("a page of several places");
+        packer.page().copy_from_slice(page);
+        let mut out = vec![0xee; page.len()];
+        let bytes = packer.pack(&mut out);
+        out.truncate(bytes);
+        page::seal(&mut out);
+        out
+    }
+
+    #[test]
+    fn every_size_and_every_degree_of_order_comes_back() {
+        for page_bytes in (13..=16).map(|bits| 1 << bits) {
+            for noise in (0..=page_bytes).step_by(page_bytes / 16) {
+                let page = page(page_bytes, noise, noise as u64);
+                let image = pack(&page);
+                assert!(image.len().is_multiple_of(PLACE_BYTES) && image.len() <= page_bytes);
+                assert_eq!(page::is_compressed(&image), image.len() < page_bytes, "{page_bytes} {noise}");
+                // What is noise takes its bytes, and what is not next to nothing.
+                let least =
+                    (noise * 255 / 256 + BLOCK_AT).div_ceil(PLACE_BYTES).clamp(1, page_bytes / PLACE_BYTES);
+                let most = (noise * 257 / 256 + 600).div_ceil(PLACE_BYTES).min(page_bytes / PLACE_BYTES);
+                let places = image.len() / PLACE_BYTES;
+                assert!((least..=most).contains(&places), "{page_bytes} {noise}: {places} places");
+                let mut spare = vec![0x55; page_bytes];
+                let found = unpack(&image, &mut spare).expect("unpacks");
+                assert_eq!(found[4..], page[4..], "{page_bytes} {noise}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_page_of_one_place_has_nothing_to_save() {
+        assert!(Packer::new(4096).is_none() && packer_bytes(4096) == 0);
+        assert!(!wants_compression(3) && wants_compression(COMPRESS | 3));
+    }
+
+    #[test]
+    fn every_flipped_bit_breaks_the_seal() {
+        let mut image = pack(&page(16384, 3000, 1));
+        assert_eq!(image.len(), 4096);
+        for at in 0..image.len() {
+            for bit in [0, 3, 7] {
+                image[at] ^= 1 << bit;
+                assert!(!page::checksum(&image).1, "byte {at}");
+                image[at] ^= 1 << bit;
+            }
+        }
+    }
+
+    #[test]
+    fn images_behind_a_good_seal_that_make_no_page_are_refused() {
+        let good = pack(&page(16384, 9000, 1));
+        let mut spare = vec![0; 16384];
+        assert!(unpack(&good, &mut spare).is_ok());
+        let hostile: [fn(&mut Vec<u8>); 7] = [
+            |image| image[LENGTH_AT] ^= 1,
+            |image| image[LENGTH_AT + 3] = 0xff,
+            |image| image[PAGE_BYTES_AT + 1] ^= 0x20,
+            |image| image.truncate(8192),
+            |image| image.extend([0; 4096]),
+            |image| image.clear(),
+            |image| page::set_compressed(image, false),
+        ];
+        for (index, change) in hostile.into_iter().enumerate() {
+            let mut image = good.clone();
+            change(&mut image);
+            assert!(unpack(&image, &mut spare).is_err(), "case {index}");
+        }
+        assert!(unpack(&good, &mut vec![0; 8192]).is_err(), "of a page of another size");
+    }
+
+    proptest! {
+        /// Bytes of a block that nobody compressed: a page, or an error; never a panic.
+        #[test]
+        fn hostile_blocks_do_not_panic(
+            start in prop::collection::vec(any::<u8>(), 0..300), length in 0usize..9000, of_page in 12u32..18,
+        ) {
+            let page_bytes = 16384;
+            let mut image = page(page_bytes, 0, 1);
+            page::set_compressed(&mut image, true);
+            image[LENGTH_AT..PAGE_BYTES_AT].copy_from_slice(&(length as u32).to_le_bytes());
+            image[PAGE_BYTES_AT..BLOCK_AT].copy_from_slice(&(1u32 << of_page).to_le_bytes());
+            image[BLOCK_AT..BLOCK_AT + start.len()].copy_from_slice(&start);
+            let mut spare = vec![0; page_bytes];
+            for places in 1..=4 {
+                if let Ok(page) = unpack(&image[..places * PLACE_BYTES], &mut spare) {
+                    prop_assert_eq!(page.len(), page_bytes);
+                }
+            }
+        }
+    }
+}
