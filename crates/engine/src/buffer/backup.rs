@@ -26,8 +26,10 @@ mod archive;
 mod changed;
 mod packed;
 
+use std::io;
+
 use parking_lot::MutexGuard;
-use terrace_block::{AlignedBuffer, Read};
+use terrace_block::{AlignedBuffer, BlockDevice, Read};
 
 pub(crate) use self::archive::{Archive, Tally, Visitor};
 pub(crate) use self::changed::PageSet;
@@ -147,6 +149,24 @@ impl Pool {
     }
 }
 
+/// Reads the images of these pages at once; what became of each. An image is no longer than a page, and `staging` has a slot
+/// of `page_bytes` for each.
+fn read_images(
+    device: &dyn BlockDevice,
+    pages: &[(PageId, Mapped, Extent)],
+    staging: &mut [u8],
+    page_bytes: usize,
+) -> Vec<io::Result<()>> {
+    let slots = staging.chunks_exact_mut(page_bytes);
+    let mut reads: Vec<Read<'_>> = pages
+        .iter()
+        .zip(slots)
+        .map(|(&(_, _, extent), slot)| Read::new(extent.offset(), &mut slot[..extent.bytes()]))
+        .collect();
+    device.read_batch(&mut reads);
+    reads.into_iter().map(|read| read.result).collect()
+}
+
 impl Drop for Backup<'_> {
     fn drop(&mut self) {
         self.pool.upkeep.lock().backup = None;
@@ -262,23 +282,16 @@ impl Backup<'_> {
             pool.checkpoint_now(true)?;
             upkeep = pool.upkeep.lock();
         }
-        // An image is no longer than a page: there is a slot of a page for each.
-        let slots = self.staging.chunks_exact_mut(page_bytes);
-        let mut reads: Vec<Read<'_>> = there
-            .iter()
-            .zip(slots)
-            .map(|(&(_, _, extent), slot)| Read::new(extent.offset(), &mut slot[..extent.bytes()]))
-            .collect();
-        pool.device.read_batch(&mut reads);
-        let outcomes: Vec<_> = reads.into_iter().map(|read| (read.offset, read.result)).collect();
+        let outcomes = read_images(&*pool.device, &there, &mut self.staging, page_bytes);
         // The upkeep must not wait for as long as this thread comes again and again.
         MutexGuard::unlock_fair(upkeep);
         let file = pool.device.name();
         let mut images = Vec::with_capacity(there.len());
         let slots = self.staging.chunks_exact(page_bytes);
-        for (number, ((&(id, mapped, extent), (offset, outcome)), slot)) in
+        for (number, ((&(id, mapped, extent), outcome), slot)) in
             there.iter().zip(outcomes).zip(slots).enumerate()
         {
+            let offset = extent.offset();
             outcome.map_err(|source| Error::io("read", file, Some(offset), source))?;
             let checksum = page::vouch(&slot[..extent.bytes()], id, mapped).map_err(|what| {
                 Error::corrupt(file, Some(id.0), format!("{what} (byte {offset} of the file)"))

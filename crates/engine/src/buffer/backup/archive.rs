@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use terrace_block::{AlignedBuffer, BlockDevice, Read, Write};
+use terrace_block::{AlignedBuffer, BlockDevice, Write};
 
 use super::packed::page_buffer;
 use crate::buffer::create::Files;
@@ -242,14 +242,7 @@ impl Walk<'_> {
             }
         }
         let page_bytes = self.image.len();
-        let slots = self.staging.chunks_exact_mut(page_bytes);
-        let mut reads: Vec<Read<'_>> = there
-            .iter()
-            .zip(slots)
-            .map(|(&(_, _, extent), slot)| Read::new(extent.offset(), &mut slot[..extent.bytes()]))
-            .collect();
-        files.pages.read_batch(&mut reads);
-        let outcomes: Vec<_> = reads.into_iter().map(|read| read.result).collect();
+        let outcomes = super::read_images(&*files.pages, &there, &mut self.staging, page_bytes);
         let mut runs: Vec<(u64, Range<usize>)> = Vec::new();
         for (slot, (&(id, mapped, extent), outcome)) in there.iter().zip(outcomes).enumerate() {
             let offset = extent.offset();
