@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::store::place::places_of;
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -27,7 +29,8 @@ macro_rules! id {
 }
 
 id! {
-    /// A page of the database. Ids are dense, start at 1, and are used again after a page is freed.
+    /// A page of the database: how large it is, in the highest byte, and which of that size, from 1 on, below. Both are what
+    /// [`PageId::new`] was given. Indexes are dense in each class, and ids are used again after a page is freed.
     PageId
 }
 id! {
@@ -41,4 +44,82 @@ id! {
 id! {
     /// A table. Ids are never used again.
     TableId
+}
+
+/// How large a page is: one of the powers of two from 4 KiB to 64 KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SizeClass(u8);
+
+impl SizeClass {
+    /// Classes there are.
+    pub const COUNT: usize = 5;
+    /// Pages of 4 KiB.
+    pub const SMALLEST: SizeClass = SizeClass(0);
+    /// Pages of 64 KiB.
+    pub const LARGEST: SizeClass = SizeClass(Self::COUNT as u8 - 1);
+
+    /// The class whose pages have so many bytes, if there is one.
+    pub fn of_bytes(bytes: u64) -> Option<SizeClass> {
+        Self::all().find(|class| class.page_bytes() as u64 == bytes)
+    }
+
+    /// The class with this number.
+    pub fn from_index(index: usize) -> Option<SizeClass> {
+        (index < Self::COUNT).then_some(SizeClass(index as u8))
+    }
+
+    /// All of them, the smallest first.
+    pub fn all() -> impl DoubleEndedIterator<Item = SizeClass> {
+        (0..Self::COUNT as u8).map(SizeClass)
+    }
+
+    /// Its number: 0 for the smallest, and one more for each that is twice as large.
+    #[inline]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
+    /// Bytes of a page.
+    #[inline]
+    pub fn page_bytes(self) -> usize {
+        PAGE_BYTES_MIN << self.0
+    }
+
+    /// Places of the page file that an image of a page takes at the most, and that a page without one is granted.
+    pub(crate) fn places(self) -> u64 {
+        places_of(self.page_bytes())
+    }
+}
+
+/// Bytes of the smallest pages.
+const PAGE_BYTES_MIN: usize = 4 << 10;
+/// Where in a page id the class begins.
+const CLASS_SHIFT: u32 = 56;
+
+impl PageId {
+    /// The page of `class` with this index, which is below 2^56.
+    #[inline]
+    pub fn new(class: SizeClass, index: u64) -> PageId {
+        debug_assert!(index < 1 << CLASS_SHIFT);
+        PageId((class.0 as u64) << CLASS_SHIFT | index)
+    }
+
+    /// The number of the page's class, which may be none of those there are: ids come from files, and from pages that change
+    /// while they are read.
+    #[inline]
+    pub fn class_index(self) -> usize {
+        (self.0 >> CLASS_SHIFT) as usize
+    }
+
+    /// How large the page is; `None` for an id that no page can have.
+    #[inline]
+    pub fn class(self) -> Option<SizeClass> {
+        SizeClass::from_index(self.class_index())
+    }
+
+    /// Which of its class it is.
+    #[inline]
+    pub fn index(self) -> u64 {
+        self.0 & ((1 << CLASS_SHIFT) - 1)
+    }
 }

@@ -69,7 +69,7 @@ pub use db::swap::Swap;
 pub use db::table::Table;
 pub use db::transaction::{Savepoint, Transaction};
 pub use error::{Error, Result};
-pub use ids::{Lsn, PageId, TableId, Timestamp};
+pub use ids::{Lsn, PageId, SizeClass, TableId, Timestamp};
 pub use stats::{
     Bucket, Bypasses, CachedRecords, Damage, GivenUp, Latency, Retries, Stalls, Stats, Sweeps, TableStats,
     VerifyReport, WriteBacks,

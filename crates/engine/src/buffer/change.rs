@@ -9,7 +9,7 @@ use super::guard::WriteGuard;
 use super::pool::{Event, Pool, Stop};
 use super::table::Location;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::{Lsn, PageId, SizeClass};
 use crate::planted::{Bug, planted};
 use crate::store::page;
 use crate::store::place::Mapped;
@@ -19,13 +19,14 @@ use crate::wal::{Appended, RecordBuilder, Reservation};
 #[derive(Debug)]
 pub(crate) struct Grant<'p> {
     pool: &'p Pool,
+    /// Places.
     left: u64,
 }
 
 impl Drop for Grant<'_> {
     fn drop(&mut self) {
         if self.left > 0 {
-            self.pool.space.ungrant(self.left * self.pool.page_places());
+            self.pool.space.ungrant(self.left);
         }
     }
 }
@@ -35,12 +36,18 @@ impl Drop for Grant<'_> {
 pub(crate) struct NewPage<'p> {
     pool: &'p Pool,
     id: PageId,
+    class: SizeClass,
     frame: Option<u32>,
 }
 
 impl NewPage<'_> {
     pub(crate) fn id(&self) -> PageId {
         self.id
+    }
+
+    /// A page of zeros, to be made the content of this one.
+    pub(crate) fn zeroed(&self) -> Vec<u8> {
+        vec![0; self.class.page_bytes()]
     }
 }
 
@@ -49,7 +56,7 @@ impl Drop for NewPage<'_> {
         if let Some(frame) = self.frame.take() {
             self.pool.give_frame(frame);
             self.pool.ids.lock().free.push(self.id.0);
-            self.pool.space.ungrant(self.pool.page_places());
+            self.pool.space.ungrant(self.class.places());
         }
     }
 }
@@ -67,20 +74,20 @@ pub(crate) enum Edit<'a, 'p> {
 }
 
 impl Pool {
-    /// Promises room for `pages` new pages, or says that the disk is full.
-    pub(crate) fn grant(&self, pages: u64) -> Result<Grant<'_>> {
-        self.space.grant(pages * self.page_places())?;
-        Ok(Grant { pool: self, left: pages })
+    /// Promises room for new pages that take so many places, or says that the disk is full.
+    pub(crate) fn grant(&self, places: u64) -> Result<Grant<'_>> {
+        self.space.grant(places)?;
+        Ok(Grant { pool: self, left: places })
     }
 
-    /// A page id and a frame, out of `grant` or, when that is used up, out of what is free. May wait for a frame;
-    /// the caller holds no latch.
-    pub(crate) fn new_page(&self, grant: Option<&mut Grant<'_>>) -> Result<NewPage<'_>> {
+    /// A page id and a frame for a page of `class`, out of `grant` or, when that is used up, out of what is free. May wait
+    /// for a frame; the caller holds no latch.
+    pub(crate) fn new_page(&self, class: SizeClass, grant: Option<&mut Grant<'_>>) -> Result<NewPage<'_>> {
         match grant {
-            Some(grant) if grant.left > 0 => grant.left -= 1,
-            _ => self.space.grant(self.page_places())?,
+            Some(grant) if grant.left >= class.places() => grant.left -= class.places(),
+            _ => self.space.grant(class.places())?,
         }
-        let frame = self.take_frame(PageId::NONE).inspect_err(|_| self.space.ungrant(self.page_places()))?;
+        let frame = self.take_frame(PageId::NONE).inspect_err(|_| self.space.ungrant(class.places()))?;
         let mut ids = self.ids.lock();
         let id = match ids.free.pop() {
             Some(id) => id,
@@ -91,13 +98,13 @@ impl Pool {
             None => {
                 drop(ids);
                 self.give_frame(frame);
-                self.space.ungrant(self.page_places());
+                self.space.ungrant(class.places());
                 return Err(Error::Full {
                     what: "every page id the page table has room for is in use".into(),
                 });
             }
         };
-        Ok(NewPage { pool: self, id: PageId(id), frame: Some(frame) })
+        Ok(NewPage { pool: self, id: PageId::new(class, id), class, frame: Some(frame) })
     }
 
     /// Logs `record` and applies it: one atomic change of all pages in `edits`. The record must describe exactly

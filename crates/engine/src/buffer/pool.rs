@@ -28,7 +28,7 @@ use super::sweep::FreeFrames;
 use super::table::{Entry, Location, PageTable};
 use super::upkeep::Upkeep;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId, Timestamp};
+use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::store::place::{Mapped, places_of};
 use crate::store::space::Space;
 use crate::store::{image, page};
@@ -137,6 +137,11 @@ impl Pool {
     /// The log under this pool.
     pub(crate) fn wal(&self) -> &Arc<Wal> {
         &self.wal
+    }
+
+    /// The class of the catalog's pages, of the page table's images, and of tables for which nothing else is said.
+    pub(crate) fn class(&self) -> SizeClass {
+        SizeClass::of_bytes(self.page_bytes as u64).expect("the superblock was checked")
     }
 
     /// Bytes of a page.

@@ -217,7 +217,7 @@ impl<'p> Life<'p> {
     fn ready(&self, pages: &[PageId], new: usize) -> Result<Option<Ready<'p>>, Halt> {
         let mut fresh = Vec::new();
         for _ in 0..new {
-            match self.pool.new_page(None) {
+            match self.pool.new_page(self.pool.class(), None) {
                 Ok(page) => fresh.push(page),
                 Err(Error::Full { .. }) => return Ok(None),
                 Err(error) => return Err(error.into()),

@@ -29,7 +29,7 @@ fn pages_survive_checkpoint_and_recovery() {
         let pool = recovered.pool;
         pool.undo_losers(&files, recovered.losers, &Raw).unwrap();
         for number in 0..40u64 {
-            let new = pool.new_page(None).unwrap();
+            let new = pool.new_page(pool.class(), None).unwrap();
             let id = new.id();
             let mut content = raw::content(id, &[number; CELLS], 4096);
             let mut record = RecordBuilder::pages(Timestamp(number + 1), Lsn::NONE);

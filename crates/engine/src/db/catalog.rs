@@ -185,8 +185,8 @@ impl Core {
     /// An empty tree, garbage until somebody claims it.
     fn create_root(&self, compression: Compression) -> Result<PageId> {
         let page_bytes = self.pool.page_bytes();
-        let mut grant = self.pool.grant(8)?;
-        let new = self.pool.new_page(Some(&mut grant))?;
+        let mut grant = self.pool.grant(8 * self.pool.class().places())?;
+        let new = self.pool.new_page(self.pool.class(), Some(&mut grant))?;
         let root = new.id();
         let key = GarbageKey::table(root);
         let change = put(&key, &[]);

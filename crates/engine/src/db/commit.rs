@@ -225,7 +225,7 @@ impl Core {
         // Each page that a split makes is logged half full, in a record of its own.
         let split_bytes = pages * (self.pool.page_bytes() as u64 / 2 + 256);
         let mut reservation = self.pool.reserve_log(estimate.log_bytes + 2 * 64 + split_bytes)?;
-        let mut grant = self.pool.grant(pages)?;
+        let mut grant = self.pool.grant(pages * self.pool.class().places())?;
         let flight = self.flight.announce(me, Arc::clone(&writes));
         let permit = (estimate.records > 1).then(|| self.chains.take());
         let ticket = permit.is_some().then(|| self.pool.wal().enter());

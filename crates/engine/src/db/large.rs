@@ -50,7 +50,7 @@ impl Core {
         written: &mut Option<Written>,
     ) -> Result<usize> {
         let page_bytes = self.pool.page_bytes() as u64;
-        let mut grant = self.pool.grant(PART_PAGES)?;
+        let mut grant = self.pool.grant(PART_PAGES * self.pool.class().places())?;
         let compress = compression != Compression::None;
         let next = written.map_or(PageId::NONE, |written| written.reference.head);
         let part = store_part(&self.pool, Some(&mut grant), value, stored_from, next, compress)?;

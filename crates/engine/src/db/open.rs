@@ -374,7 +374,7 @@ fn create_roots(pool: &Pool) -> Result<()> {
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
     let mut pages = Vec::new();
     for root in [CATALOG_ROOT, GARBAGE_ROOT] {
-        let new = pool.new_page(None)?;
+        let new = pool.new_page(pool.class(), None)?;
         if new.id() != root {
             return Err(Error::corrupt("the page file", Some(root.0), "the catalog is missing"));
         }

@@ -55,7 +55,7 @@ pub(crate) fn store_part<'p>(
     let mut create = Vec::new();
     let mut ids = Vec::new();
     for bytes in value[from..stored_from].chunks(capacity) {
-        let new = pool.new_page(grant.as_deref_mut())?;
+        let new = pool.new_page(pool.class(), grant.as_deref_mut())?;
         let mut page = vec![0; page_bytes];
         init_data(&mut page, new.id(), compress, bytes);
         ids.push(new.id());
@@ -65,7 +65,7 @@ pub(crate) fn store_part<'p>(
     let head = if alone {
         ids.first().copied().unwrap_or(PageId::NONE)
     } else {
-        let new = pool.new_page(grant)?;
+        let new = pool.new_page(pool.class(), grant)?;
         let mut page = vec![0; page_bytes];
         init_index(&mut page, new.id(), compress, next, &ids);
         let id = new.id();

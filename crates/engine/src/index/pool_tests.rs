@@ -60,7 +60,7 @@ pub(super) fn test_pool_with(
 
 /// Another tree in `pool`.
 pub(super) fn new_tree(pool: &Pool) -> Tree {
-    let new = pool.new_page(None).unwrap();
+    let new = pool.new_page(pool.class(), None).unwrap();
     let tree = Tree { root: new.id() };
     let mut content = Tree::init_root(pool.page_bytes(), new.id(), false);
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);

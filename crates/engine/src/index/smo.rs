@@ -79,7 +79,7 @@ impl Tree {
             }
             let page = copy(pool, &node)?;
             while spare.len() < if parent.is_some() { 1 } else { 2 } {
-                spare.push(pool.new_page(grant.as_deref_mut())?);
+                spare.push(pool.new_page(pool.class(), grant.as_deref_mut())?);
             }
             let room = Room { key, value_length };
             let reservation = own.as_mut().or(reserved.as_deref_mut()).expect("one of them has room");

@@ -222,7 +222,7 @@ fn catches_passing_untold() {
 /// A page with the content of an empty leaf that nothing refers to.
 fn leak(db: &Db) -> PageId {
     let pool = &db.shared.pool;
-    let new = pool.new_page(None).unwrap();
+    let new = pool.new_page(pool.class(), None).unwrap();
     let id = new.id();
     let mut content = Tree::init_root(pool.page_bytes(), id, false);
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
