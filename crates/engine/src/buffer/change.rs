@@ -87,7 +87,7 @@ impl Pool {
             Some(grant) if grant.left >= class.places() => grant.left -= class.places(),
             _ => self.space.grant(class.places())?,
         }
-        let frame = self.take_frame(PageId::NONE).inspect_err(|_| self.space.ungrant(class.places()))?;
+        let frame = self.take_frame(class, PageId::NONE).inspect_err(|_| self.space.ungrant(class.places()))?;
         let mut ids = self.ids.lock();
         let id = match ids.free.pop() {
             Some(id) => id,

@@ -35,7 +35,7 @@ use super::count::{Counts, TableCount};
 use super::overlay::{Overlay, Room as OverlayRoom};
 use super::undo::KeyUndo;
 use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered};
-use crate::config::{Builder, Split, overlay_bytes};
+use crate::config::{Builder, FRAMES_MIN, PageSizes, Split, class_of, overlay_bytes};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, TableId, Timestamp};
 use crate::index::leaf::max_record;
@@ -173,6 +173,11 @@ pub(crate) fn pages_in(file_bytes: u64, page_bytes: u64, page_ids_end: u64) -> u
     (file_bytes / page_bytes).max(page_ids_end.min(file_bytes / PLACE_BYTES as u64))
 }
 
+/// The sizes of pages that a database has, as its superblock says.
+fn sizes_in_use(superblock: &Superblock) -> Result<PageSizes> {
+    Ok(PageSizes::one(class_of(superblock.page_bytes.into())?))
+}
+
 /// How `dram` bytes are split for the database in `files`, and what of them is the pool's.
 fn shares(
     builder: &Builder,
@@ -182,14 +187,15 @@ fn shares(
 ) -> Result<(PoolOptions, Split)> {
     let page_bytes = u64::from(superblock.page_bytes);
     let file_pages = pages_in(files.pages.len(), page_bytes, superblock.page_ids_end);
-    let split =
-        Split::new(dram, builder.old_version_bytes_max, builder.record_cache, page_bytes, file_pages)?;
+    let sizes = PageSizes { most: builder.class_max()?, ..sizes_in_use(superblock)? };
+    let split = Split::new(dram, builder.old_version_bytes_max, builder.record_cache, sizes, file_pages)?;
     let options = PoolOptions {
-        frames: split.frames,
-        frames_max: Split::frames_max(builder.dram_bytes_max(builder.dram_bytes()?)?, page_bytes),
+        frame_bytes: split.frame_bytes,
+        frame_bytes_max: builder.dram_bytes_max(builder.dram_bytes()?)?,
+        frames_floor: FRAMES_MIN,
         log_buffer_bytes: split.log_buffer as usize,
         staging_bytes: split.staging as usize,
-        batch_pages: split.batch_pages,
+        batch_bytes: split.batches as usize,
         pages_max: PAGES_MAX,
         store_bytes_max: u64::MAX,
         record_cache: builder.record_cache,

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::buffer::pool::{Pool, Stop};
+use crate::buffer::pool::{Pool, Stop, class_of_page};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
@@ -32,7 +32,7 @@ impl Pool {
         redo: &dyn Redo,
     ) -> Result<u64> {
         let mut redone = 0;
-        let mut scratch = vec![0; self.page_bytes];
+        let mut scratch = Vec::new();
         while let Some(record) = records.next()? {
             if record.kind() != Kind::Pages {
                 continue;
@@ -71,11 +71,12 @@ impl Pool {
             if change.kind != change_kind::IMAGE {
                 return Err(damaged(format!("the record at {lsn} changes a page of which nothing is known")));
             }
-            scratch.fill(0);
+            scratch.clear();
+            scratch.resize(class_of_page(change.page).page_bytes(), 0);
             page::expand(change.payload, scratch)?;
             check_identity(scratch, change.page)?;
             page::set_lsn(scratch, lsn);
-            let frame = self.take_frame(change.page)?;
+            let frame = self.take_frame(class_of_page(change.page), change.page)?;
             self.install(change.page, frame, Mapped::UNWRITTEN, lsn, scratch);
             self.unwritten.lock().remove(&change.page.0);
             return Ok(true);
