@@ -91,6 +91,9 @@ impl SizeClass {
     }
 }
 
+/// Something for each class, by its number.
+pub(crate) type ByClass<T> = [T; SizeClass::COUNT];
+
 /// Bytes of the smallest pages.
 const PAGE_BYTES_MIN: usize = 4 << 10;
 /// Where in a page id the class begins.

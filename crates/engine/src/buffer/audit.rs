@@ -5,10 +5,9 @@
 
 use std::collections::HashMap;
 
-use super::pool::Pool;
+use super::pool::{Pool, places_granted};
 use super::queues::Queue;
 use super::table::Location;
-use crate::ids::PageId;
 use crate::store::place::Extent;
 
 impl Pool {
@@ -27,7 +26,7 @@ impl Pool {
         let mut unplaced = 0;
         let mut in_frames = 0;
         let mut misplaced = Vec::new();
-        for id in (1..self.ids.lock().end).map(PageId) {
+        for id in self.page_ids() {
             let state = self.durable_state(id);
             own(state.extent(), format!("page {id}"));
             let entry = self.table.entry(id).expect("ids in use are within the table");
@@ -39,13 +38,13 @@ impl Pool {
             }
             in_frames += u64::from(in_frame);
             let is_granted = !state.has_image() && (in_frame || state.is_allocated());
-            unplaced += if is_granted { self.page_places() } else { 0 };
+            unplaced += if is_granted { places_granted(id) } else { 0 };
         }
-        for (number, chunk) in upkeep.mapping.chunks.iter().enumerate() {
-            own(chunk.image.extent(), format!("chunk {number}"));
+        for (name, chunk) in upkeep.mapping.chunks().iter() {
+            own(chunk.image.extent(), format!("chunk {name}"));
         }
-        for (number, block) in upkeep.mapping.blocks.iter().enumerate() {
-            own(block.image.extent(), format!("directory block {number}"));
+        for (name, block) in upkeep.mapping.blocks().iter() {
+            own(block.image.extent(), format!("directory block {name}"));
         }
         faults.append(&mut misplaced);
         let (live, granted) = self.space.counts();

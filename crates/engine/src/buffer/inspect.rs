@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::frames::HEADER_BYTES;
 use super::pool::{Mode, Pool};
-use super::table::ENTRY_BYTES;
 use crate::error::Result;
 use crate::ids::PageId;
 
@@ -38,8 +37,8 @@ impl Pool {
         Footprint {
             frames,
             frame_bytes: frames * (self.page_bytes as u64 + HEADER_BYTES),
-            page_table_bytes: ids.end * ENTRY_BYTES + ids.free.capacity() as u64 * 8,
-            live_pages: ids.end - 1 - ids.free.len() as u64,
+            page_table_bytes: ids.bytes(),
+            live_pages: ids.used(),
             file_bytes: self.device.len(),
             live_bytes: self.space.live_bytes(),
         }
@@ -49,11 +48,6 @@ impl Pool {
     #[cfg(test)]
     pub(crate) fn limit_to_fill(&self, fill: f64) -> Result<()> {
         self.space.limit_to_fill(fill)
-    }
-
-    /// Page ids from here on were never used.
-    pub(crate) fn page_ids_end(&self) -> u64 {
-        self.ids.lock().end
     }
 
     /// Reads the durable image of `id`, if it has one, and holds it against everything that vouches for it.

@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::backoff::Backoff;
-use super::pool::Pool;
+use super::pool::{Pool, places_granted};
 use super::table::{Entry, Location};
 use super::upkeep::Upkeep;
 use super::view::View;
@@ -242,7 +242,7 @@ impl Pool {
         };
         match old.extent() {
             Some(extent) => self.space.free(extent),
-            None => self.space.ungrant(self.page_places()),
+            None => self.space.ungrant(places_granted(image.id)),
         }
         upkeep.mapping.dirty(image.id, lsn);
         upkeep.note_image(image.id);

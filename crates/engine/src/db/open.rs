@@ -34,7 +34,7 @@ use super::core::{
 use super::count::{Counts, TableCount};
 use super::overlay::{Overlay, Room as OverlayRoom};
 use super::undo::KeyUndo;
-use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered};
+use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered, id_count_below};
 use crate::config::{Builder, Split, overlay_bytes};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, TableId, Timestamp};
@@ -169,8 +169,8 @@ fn start(core: Core) -> Result<Db> {
 
 /// Pages for which a file of so many bytes has room as they are, or that were in use, if those have room when they are
 /// compressed.
-pub(crate) fn pages_in(file_bytes: u64, page_bytes: u64, page_ids_end: u64) -> u64 {
-    (file_bytes / page_bytes).max(page_ids_end.min(file_bytes / PLACE_BYTES as u64))
+pub(crate) fn pages_in(file_bytes: u64, page_bytes: u64, page_ids_used: u64) -> u64 {
+    (file_bytes / page_bytes).max(page_ids_used.min(file_bytes / PLACE_BYTES as u64))
 }
 
 /// How `dram` bytes are split for the database in `files`, and what of them is the pool's.
@@ -181,7 +181,7 @@ fn shares(
     superblock: &Superblock,
 ) -> Result<(PoolOptions, Split)> {
     let page_bytes = u64::from(superblock.page_bytes);
-    let file_pages = pages_in(files.pages.len(), page_bytes, superblock.page_ids_end);
+    let file_pages = pages_in(files.pages.len(), page_bytes, id_count_below(&superblock.page_ids_end));
     let split =
         Split::new(dram, builder.old_version_bytes_max, builder.record_cache, page_bytes, file_pages)?;
     let options = PoolOptions {
