@@ -59,7 +59,7 @@ pub(crate) const LOG: &str = "log.terrace";
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const NEW_PAGES: &str = "pages.new";
 pub(crate) const NEW_LOG: &str = "log.new";
-/// Ids the page table has addresses for: 4 TiB of 16 KiB pages.
+/// Pages of the smallest class that the page table has addresses for, and half as many of each larger one: 1 TiB of each.
 pub(crate) const PAGES_MAX: u64 = 1 << 28;
 
 /// What keeps others out, or makes them read only, until it is dropped.
