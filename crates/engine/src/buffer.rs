@@ -6,6 +6,7 @@
 //! | `latch.rs`      | the state word: latch, mark, dirty, claim, version                   |
 //! | `table.rs`      | the page table                                                       |
 //! | `frames.rs`     | the frames and their headers                                         |
+//! | `page_ids.rs`   | which page ids are free                                              |
 //! | `pool.rs`       | faults, and who may wait for what                                    |
 //! | `batch.rs`      | several misses of one thread, read together                          |
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
@@ -50,6 +51,7 @@ mod guard;
 mod inspect;
 pub(crate) mod latch;
 mod mapping;
+mod page_ids;
 mod pool;
 mod queues;
 mod recall;
@@ -74,11 +76,16 @@ pub(crate) use frames::FRAMES_MAX;
 pub(crate) use guard::ReadGuard;
 #[cfg(test)]
 pub(crate) use guard::WriteGuard;
+#[cfg(test)]
+pub(crate) use mapping::words_per_page;
+pub(crate) use page_ids::id_count_below;
 pub use pool::Mode;
 pub(crate) use pool::{Pool, Stop};
 pub(crate) use records::BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME;
 pub use records::RecordCache;
 pub(crate) use recovery::{Recovered, Redo, Undo};
+#[cfg(test)]
+pub(crate) use table::indexes_max;
 
 use crate::ids::SizeClass;
 use crate::store::image::packer_bytes;

@@ -5,10 +5,10 @@
 
 use std::collections::HashMap;
 
-use super::pool::{Pool, class_of_page};
+use super::pool::{Pool, class_of_page, places_granted};
 use super::queues::Queue;
 use super::table::Location;
-use crate::ids::{PageId, SizeClass};
+use crate::ids::SizeClass;
 use crate::store::place::Extent;
 
 impl Pool {
@@ -28,7 +28,7 @@ impl Pool {
         let mut unplaced = 0;
         let mut in_frames = [0; SizeClass::COUNT];
         let mut misplaced = Vec::new();
-        for id in (1..self.ids.lock().end).map(PageId) {
+        for id in self.page_ids() {
             let state = self.durable_state(id);
             own(state.extent(), format!("page {id}"));
             let entry = self.table.entry(id).expect("ids in use are within the table");
@@ -40,13 +40,13 @@ impl Pool {
             }
             in_frames[class_of_page(id).index()] += u64::from(in_frame);
             let is_granted = !state.has_image() && (in_frame || state.is_allocated());
-            unplaced += if is_granted { class_of_page(id).places() } else { 0 };
+            unplaced += if is_granted { places_granted(id) } else { 0 };
         }
-        for (number, chunk) in upkeep.mapping.chunks.iter().enumerate() {
-            own(chunk.image.extent(), format!("chunk {number}"));
+        for (name, chunk) in upkeep.mapping.chunks().iter() {
+            own(chunk.image.extent(), format!("chunk {name}"));
         }
-        for (number, block) in upkeep.mapping.blocks.iter().enumerate() {
-            own(block.image.extent(), format!("directory block {number}"));
+        for (name, block) in upkeep.mapping.blocks().iter() {
+            own(block.image.extent(), format!("directory block {name}"));
         }
         faults.append(&mut misplaced);
         let (live, granted) = self.space.counts();

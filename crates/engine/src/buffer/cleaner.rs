@@ -45,8 +45,8 @@ struct Live {
     /// How many those are.
     moved: u64,
     dirty: Vec<PageId>,
-    chunks: Vec<u64>,
-    blocks: Vec<usize>,
+    chunks: Vec<PageId>,
+    blocks: Vec<PageId>,
 }
 
 impl Pool {
@@ -137,7 +137,7 @@ impl Pool {
         if !live.blocks.is_empty() {
             let lsn = self.wal.durable();
             for &block in &live.blocks {
-                upkeep.mapping.blocks[block].dirty = lsn;
+                upkeep.mapping.blocks_mut().entry(block).dirty = lsn;
             }
             self.write_superblock(upkeep, Lsn(u64::MAX))?;
         }
@@ -212,12 +212,12 @@ impl Pool {
         let mapping = &upkeep.mapping;
         let here = |mapped: Mapped| mapped.extent().filter(|extent| extent.first == place);
         let found = if kind == Kind::Chunk as u8 {
-            let found = mapping.chunks.get(id.0 as usize).and_then(|chunk| here(chunk.image));
-            live.chunks.extend(found.map(|_| id.0));
+            let found = mapping.chunks().get(id).and_then(|chunk| here(chunk.image));
+            live.chunks.extend(found.map(|_| id));
             found
         } else if kind == Kind::Directory as u8 {
-            let found = mapping.blocks.get(id.0 as usize).and_then(|block| here(block.image));
-            live.blocks.extend(found.map(|_| id.0 as usize));
+            let found = mapping.blocks().get(id).and_then(|block| here(block.image));
+            live.blocks.extend(found.map(|_| id));
             found
         } else if let Some(entry) = self.table.entry(id)
             && let Some(extent) = here(self.durable_state(id))

@@ -8,7 +8,7 @@ use terrace_block::BlockDevice;
 use super::pool::{Mode, Pool};
 use super::records::RecordCache;
 use crate::error::{Error, Result};
-use crate::ids::Timestamp;
+use crate::ids::{SizeClass, Timestamp};
 use crate::store::space::{Geometry as SpaceGeometry, SEGMENTS_MIN};
 use crate::store::superblock::{Slots, Superblock};
 use crate::wal::{FIRST_LSN, Geometry, LogHeader, Wal};
@@ -42,6 +42,7 @@ pub(crate) struct PoolOptions {
     pub(crate) staging_bytes: usize,
     /// Bytes of the buffers that several misses at a time are read into, two pages at least.
     pub(crate) batch_bytes: usize,
+    /// Pages of the smallest class there may ever be, a multiple of sixteen; half as many of each larger one.
     pub(crate) pages_max: u64,
     pub(crate) store_bytes_max: u64,
     pub(crate) record_cache: RecordCache,
@@ -72,9 +73,9 @@ impl Pool {
             cut: FIRST_LSN,
             log_end: FIRST_LSN,
             highest_timestamp: Timestamp::NONE,
-            page_ids_end: 1,
+            page_ids_end: [1; SizeClass::COUNT],
             segments,
-            directory: Vec::new(),
+            directory: Default::default(),
         };
         Slots::create(files.pages.clone(), &superblock).map(|_| ())
     }

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::frames::HEADER_BYTES;
 use super::pool::{Mode, Pool};
-use super::table::ENTRY_BYTES;
 use crate::error::Result;
 use crate::ids::{ByClass, PageId, SizeClass};
 use crate::stats::FrameClass;
@@ -43,8 +42,8 @@ impl Pool {
         let ids = self.ids.lock();
         Footprint {
             frames: self.frames_by_class(),
-            page_table_bytes: ids.end * ENTRY_BYTES + ids.free.capacity() as u64 * 8,
-            live_pages: ids.end - 1 - ids.free.len() as u64,
+            page_table_bytes: ids.bytes(),
+            live_pages: ids.used(),
             file_bytes: self.device.len(),
             live_bytes: self.space.live_bytes(),
         }
@@ -71,11 +70,6 @@ impl Pool {
     #[cfg(test)]
     pub(crate) fn limit_to_fill(&self, fill: f64) -> Result<()> {
         self.space.limit_to_fill(fill)
-    }
-
-    /// Page ids from here on were never used.
-    pub(crate) fn page_ids_end(&self) -> u64 {
-        self.ids.lock().end
     }
 
     /// Reads the durable image of `id`, if it has one, and holds it against everything that vouches for it.

@@ -22,6 +22,7 @@ use super::census::CensusPlace;
 use super::frames::Frames;
 use super::guard::{ReadGuard, WriteGuard};
 use super::latch::Word;
+use super::page_ids::PageIds;
 use super::records::Records;
 use super::resize::FrameBudget;
 use super::stats::PoolStats;
@@ -71,11 +72,9 @@ pub(super) struct Event {
     pub(super) allocated: bool,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct PageIds {
-    pub(super) free: Vec<u64>,
-    /// Ids from here on were never used.
-    pub(super) end: u64,
+/// Places that page `id`, which exists, is granted as long as it has no image.
+pub(super) fn places_granted(id: PageId) -> u64 {
+    class_of_page(id).places()
 }
 
 /// Pages in frames over a store and a log.
@@ -107,7 +106,7 @@ pub(crate) struct Pool {
     /// Whether the upkeep thread is there to be waited for; until then, recovery included, everybody helps himself.
     pub(super) upkeep_runs: AtomicBool,
     /// Recovery: pages that are allocated but that the log alone knows, until redo puts them into a frame.
-    pub(super) unwritten: Mutex<std::collections::HashSet<u64>>,
+    pub(super) unwritten: Mutex<std::collections::HashSet<PageId>>,
     /// Told of what changes hands while a verification runs.
     pub(super) census: CensusPlace,
     /// Held by who changes the number of frames.

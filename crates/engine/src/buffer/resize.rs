@@ -106,6 +106,12 @@ impl Pool {
         Ok(())
     }
 
+    /// Recovery: makes pages possible of each class of which there were any.
+    pub(super) fn use_classes_with_ids(&self) -> Result<()> {
+        let ends = self.ids.lock().ends();
+        SizeClass::all().filter(|class| ends[class.index()] > 1).try_for_each(|class| self.use_class(class))
+    }
+
     /// Whether there may be pages of `class`.
     pub(crate) fn uses(&self, class: SizeClass) -> bool {
         self.frames.count(class) > 0

@@ -14,7 +14,7 @@ use terrace_block::AlignedBuffer;
 use super::backup::BackupHold;
 use super::cleaner::Stubborn;
 use super::mapping::Mapping;
-use super::pool::{Event, Pool, class_of_page};
+use super::pool::{Event, Pool, places_granted};
 use super::queues::{self, Queue};
 use super::stats::Cause;
 use super::table::Location;
@@ -120,11 +120,11 @@ impl Pool {
         entry.latch().release_changed();
         match old.extent() {
             Some(extent) => self.space.free(extent),
-            None => self.space.ungrant(class_of_page(event.page).places()),
+            None => self.space.ungrant(places_granted(event.page)),
         }
         upkeep.mapping.dirty(event.page, event.lsn);
         upkeep.note_image(event.page);
-        self.ids.lock().free.push(event.page.0);
+        self.ids.lock().give_back(event.page);
     }
 
     /// Inline: makes frames of `class` clean so that the sweep finds some, any of them if it is `urgent`.

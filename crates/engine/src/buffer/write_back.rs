@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::backoff::Backoff;
 use super::frames::class_of;
-use super::pool::{Pool, class_of_page};
+use super::pool::{Pool, class_of_page, places_granted};
 use super::table::{Entry, Location};
 use super::upkeep::Upkeep;
 use super::view::View;
@@ -241,7 +241,7 @@ impl Pool {
         };
         match old.extent() {
             Some(extent) => self.space.free(extent),
-            None => self.space.ungrant(class_of_page(image.id).places()),
+            None => self.space.ungrant(places_granted(image.id)),
         }
         upkeep.mapping.dirty(image.id, lsn);
         upkeep.note_image(image.id);

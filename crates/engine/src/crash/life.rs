@@ -381,7 +381,7 @@ fn change(
     let mut created = Vec::new();
     for page in &new {
         let cells = std::array::from_fn(|_| raw::quiet(|| script.model.fresh_value()));
-        let content = raw::content(page.id(), &cells, pool.page_bytes());
+        let content = raw::content(page.id(), &cells);
         raw::note_create(record, page.id(), &content);
         deeds.push(Deed::Create { page: page.id().0, cells });
         created.push(content);

@@ -57,7 +57,7 @@ impl Core {
             None => Split::versions_share(total).max(self.versions.bytes_max_least() as u64),
         };
         let file_bytes = self.pool.footprint().file_bytes;
-        let file_pages = pages_in(file_bytes, page_bytes, self.pool.page_ids_end());
+        let file_pages = pages_in(file_bytes, page_bytes, self.pool.page_ids_used());
         let new = old.resized(total, versions, self.pool.page_sizes(), file_pages)?;
         // Frames first: it is they that may not be had, or not be given back.
         self.pool.resize(new.frame_bytes)?;

@@ -34,7 +34,7 @@ use super::core::{
 use super::count::{Counts, TableCount};
 use super::overlay::{Overlay, Room as OverlayRoom};
 use super::undo::KeyUndo;
-use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered};
+use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered, id_count_below};
 use crate::config::{Builder, FRAMES_MIN, PageSizes, Split, class_of, overlay_bytes};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, TableId, Timestamp};
@@ -59,7 +59,7 @@ pub(crate) const LOG: &str = "log.terrace";
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const NEW_PAGES: &str = "pages.new";
 pub(crate) const NEW_LOG: &str = "log.new";
-/// Ids the page table has addresses for: 4 TiB of 16 KiB pages.
+/// Pages of the smallest class that the page table has addresses for, and half as many of each larger one: 1 TiB of each.
 pub(crate) const PAGES_MAX: u64 = 1 << 28;
 
 /// What keeps others out, or makes them read only, until it is dropped.
@@ -169,13 +169,14 @@ fn start(core: Core) -> Result<Db> {
 
 /// Pages for which a file of so many bytes has room as they are, or that were in use, if those have room when they are
 /// compressed.
-pub(crate) fn pages_in(file_bytes: u64, page_bytes: u64, page_ids_end: u64) -> u64 {
-    (file_bytes / page_bytes).max(page_ids_end.min(file_bytes / PLACE_BYTES as u64))
+pub(crate) fn pages_in(file_bytes: u64, page_bytes: u64, page_ids_used: u64) -> u64 {
+    (file_bytes / page_bytes).max(page_ids_used.min(file_bytes / PLACE_BYTES as u64))
 }
 
 /// The sizes of pages that a database has, as its superblock says.
 fn sizes_in_use(superblock: &Superblock) -> Result<PageSizes> {
-    Ok(PageSizes::one(class_of(superblock.page_bytes.into())?))
+    let others = superblock.page_ids_end.map(|end| end > 1);
+    Ok(PageSizes { others, ..PageSizes::one(class_of(superblock.page_bytes.into())?) })
 }
 
 /// How `dram` bytes are split for the database in `files`, and what of them is the pool's.
@@ -186,7 +187,7 @@ fn shares(
     superblock: &Superblock,
 ) -> Result<(PoolOptions, Split)> {
     let page_bytes = u64::from(superblock.page_bytes);
-    let file_pages = pages_in(files.pages.len(), page_bytes, superblock.page_ids_end);
+    let file_pages = pages_in(files.pages.len(), page_bytes, id_count_below(&superblock.page_ids_end));
     let sizes = PageSizes { most: builder.class_max()?, ..sizes_in_use(superblock)? };
     let split = Split::new(dram, builder.old_version_bytes_max, builder.record_cache, sizes, file_pages)?;
     let options = PoolOptions {

@@ -13,7 +13,8 @@ use crate::buffer::census::CensusPlace;
 use crate::buffer::create::PoolOptions;
 use crate::buffer::frame_cost;
 use crate::buffer::frames::Frames;
-use crate::buffer::pool::{Bell, PageIds, Pool};
+use crate::buffer::page_ids::{PageIds, ids_below};
+use crate::buffer::pool::{Bell, Pool, places_granted};
 use crate::buffer::records::Records;
 use crate::buffer::resize::FrameBudget;
 use crate::buffer::stats::{Cause, PoolStats};
@@ -23,7 +24,7 @@ use crate::buffer::upkeep::Upkeep;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, SizeClass};
 use crate::store::image::Packer;
-use crate::store::place::{PLACE_BYTES, places_of};
+use crate::store::place::PLACE_BYTES;
 use crate::store::space::{Geometry as SpaceGeometry, Space};
 use crate::store::superblock::{Slots, Superblock};
 use crate::threads::Padded;
@@ -37,7 +38,7 @@ impl Analysis<'_> {
         superblock: Superblock,
         wal: Wal,
         options: &PoolOptions,
-    ) -> Result<(Pool, Vec<Loser>, HashMap<u64, Lsn>)> {
+    ) -> Result<(Pool, Vec<Loser>, HashMap<PageId, Lsn>)> {
         let geometry = SpaceGeometry { segment_places: self.segment_places };
         // The file may be longer than the superblock knows; shorter it must not be.
         let held = self.files.pages.len().saturating_sub(geometry.file_bytes(0))
@@ -50,21 +51,21 @@ impl Analysis<'_> {
             ));
         }
         let space = Space::new(self.files.pages.clone(), geometry, held, options.store_bytes_max);
-        let mut free_ids = Vec::new();
-        for id in (1..self.ids_end).rev() {
-            match self.table.entry(PageId(id)).map(|entry| entry.location()) {
+        let mut ids = PageIds::used_below(self.ids_end);
+        // The lowest is to be taken first.
+        for id in ids_below(self.ids_end).rev() {
+            match self.table.entry(id).map(|entry| entry.location()) {
                 Some(Location::Store(mapped)) => {
                     space.count(mapped.extent().expect("stored pages have an image"))?
                 }
                 _ if self.unwritten.contains(&id) => {}
-                _ => free_ids.push(id),
+                _ => ids.give_back(id),
             }
         }
-        let images = self.mapping.chunks.iter().map(|chunk| chunk.image);
-        for image in images.chain(self.mapping.blocks.iter().map(|block| block.image)) {
-            image.extent().map_or(Ok(()), |extent| space.count(extent))?;
+        for (_, part) in self.mapping.chunks().iter().chain(self.mapping.blocks().iter()) {
+            part.image.extent().map_or(Ok(()), |extent| space.count(extent))?;
         }
-        space.settle(self.unwritten.len() as u64 * places_of(self.page_bytes));
+        space.settle(self.unwritten.iter().map(|&id| places_granted(id)).sum());
         let memory = |bytes: u64| move |source| Error::Memory { bytes, what: "the DRAM tier", source };
         let class = SizeClass::of_bytes(self.page_bytes as u64).expect("the superblock was checked");
         let budget = FrameBudget { bytes: options.frame_bytes, floor: options.frames_floor, taken: 0 };
@@ -92,7 +93,7 @@ impl Analysis<'_> {
             wal: Arc::new(wal),
             page_bytes: self.page_bytes,
             log_capacity: superblock.log_capacity,
-            ids: Mutex::new(PageIds { free: free_ids, end: self.ids_end }),
+            ids: Mutex::new(ids),
             events: Mutex::new(Vec::new()),
             upkeep: Mutex::new(Upkeep {
                 slots,
