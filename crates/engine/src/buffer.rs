@@ -43,6 +43,8 @@ mod batch;
 pub(crate) mod census;
 mod change;
 mod checkpoint;
+#[cfg(test)]
+mod class_tests;
 mod cleaner;
 mod compact;
 mod create;
