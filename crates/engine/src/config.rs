@@ -46,6 +46,7 @@ use crate::db::options::Compression;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, SizeClass};
 use crate::store::place::PLACE_BYTES;
+use crate::store::superblock::Superblock;
 
 /// The smallest budget: below it the fixed parts leave no room for frames.
 pub const MIN_DRAM_BYTES: u64 = 1 << 20;
@@ -308,7 +309,7 @@ pub(crate) struct NewLayout {
 }
 
 /// The class of pages of so many bytes.
-pub(crate) fn class_of(page_bytes: u64) -> Result<SizeClass> {
+fn class_of(page_bytes: u64) -> Result<SizeClass> {
     SizeClass::of_bytes(page_bytes).ok_or_else(|| {
         let [least, most] = [SizeClass::SMALLEST, SizeClass::LARGEST].map(SizeClass::page_bytes);
         Error::Config(format!("pages of {page_bytes} bytes; a power of two from {least} to {most} is possible"))
@@ -334,7 +335,13 @@ pub(crate) struct PageSizes {
 }
 
 impl PageSizes {
-    /// Of a database all of whose pages have one size.
+    /// Those of the database with this superblock.
+    pub(crate) fn of(superblock: &Superblock) -> PageSizes {
+        let own = SizeClass::of_bytes(superblock.page_bytes.into()).expect("the superblock was checked");
+        PageSizes { others: superblock.page_ids_end.map(|end| end > 1), ..PageSizes::one(own) }
+    }
+
+    /// Those of a database all of whose pages have one size.
     pub(crate) fn one(own: SizeClass) -> PageSizes {
         PageSizes { own, others: [false; SizeClass::COUNT], most: None }
     }

@@ -35,7 +35,7 @@ use super::count::{Counts, TableCount};
 use super::overlay::{Overlay, Room as OverlayRoom};
 use super::undo::KeyUndo;
 use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered, id_count_below};
-use crate::config::{Builder, FRAMES_MIN, PageSizes, Split, class_of, overlay_bytes};
+use crate::config::{Builder, FRAMES_MIN, PageSizes, Split, overlay_bytes};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, TableId, Timestamp};
 use crate::index::leaf::max_record;
@@ -173,12 +173,6 @@ pub(crate) fn pages_in(file_bytes: u64, page_bytes: u64, page_ids_used: u64) -> 
     (file_bytes / page_bytes).max(page_ids_used.min(file_bytes / PLACE_BYTES as u64))
 }
 
-/// The sizes of pages that a database has, as its superblock says.
-fn sizes_in_use(superblock: &Superblock) -> Result<PageSizes> {
-    let others = superblock.page_ids_end.map(|end| end > 1);
-    Ok(PageSizes { others, ..PageSizes::one(class_of(superblock.page_bytes.into())?) })
-}
-
 /// How `dram` bytes are split for the database in `files`, and what of them is the pool's.
 fn shares(
     builder: &Builder,
@@ -188,7 +182,7 @@ fn shares(
 ) -> Result<(PoolOptions, Split)> {
     let page_bytes = u64::from(superblock.page_bytes);
     let file_pages = pages_in(files.pages.len(), page_bytes, id_count_below(&superblock.page_ids_end));
-    let sizes = PageSizes { most: builder.class_max()?, ..sizes_in_use(superblock)? };
+    let sizes = PageSizes { most: builder.class_max()?, ..PageSizes::of(superblock) };
     let split = Split::new(dram, builder.old_version_bytes_max, builder.record_cache, sizes, file_pages)?;
     let options = PoolOptions {
         frame_bytes: split.frame_bytes,

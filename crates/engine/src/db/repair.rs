@@ -29,7 +29,7 @@ use super::open::{LOCK, LOG, PAGES, PAGES_MAX, exists, hold, open_directory, wit
 use super::undo::KeyUndo;
 use crate::buffer::salvage::{Means, Remains, Salvaged};
 use crate::buffer::{Files, Mode, PoolOptions, RecordCache};
-use crate::config::{Builder, FRAMES_MIN, PageSizes, Split, class_of};
+use crate::config::{Builder, FRAMES_MIN, PageSizes, Split};
 use crate::error::{Error, Result};
 use crate::index::{NodeRedo, check_page};
 
@@ -167,8 +167,7 @@ fn repair(
         }
         Ok(Files { pages: create(&**destination, SALVAGE_PAGES)?, log: create(&**destination, SALVAGE_LOG)? })
     };
-    let options = |page_bytes: u64, file_pages: u64| {
-        let sizes = PageSizes::one(class_of(page_bytes)?);
+    let options = |sizes: PageSizes, file_pages: u64| {
         let split = Split::new(share, None, RecordCache::Off, sizes, file_pages)?;
         Ok(PoolOptions {
             frame_bytes: split.frame_bytes,
