@@ -39,7 +39,8 @@ use std::time::Duration;
 use terrace_block::Directory;
 
 use crate::buffer::{
-    BATCH_PAGES_MAX, BATCHES_MAX, FRAMES_MAX, Mode, RECORD_BYTES_PER_FRAME, RecordCache, buffers_bytes, frame_cost,
+    BATCH_PAGES_MAX, BATCHES_MAX, FRAMES_MAX, Mode, RECORD_BYTES_PER_FRAME, RecordCache, buffers_bytes,
+    frame_cost,
 };
 use crate::db::Db;
 use crate::db::options::Compression;
@@ -312,7 +313,9 @@ pub(crate) struct NewLayout {
 fn class_of(page_bytes: u64) -> Result<SizeClass> {
     SizeClass::of_bytes(page_bytes).ok_or_else(|| {
         let [least, most] = [SizeClass::SMALLEST, SizeClass::LARGEST].map(SizeClass::page_bytes);
-        Error::Config(format!("pages of {page_bytes} bytes; a power of two from {least} to {most} is possible"))
+        Error::Config(format!(
+            "pages of {page_bytes} bytes; a power of two from {least} to {most} is possible"
+        ))
     })
 }
 
@@ -577,7 +580,10 @@ mod tests {
         for total in [1 << 20, 3 << 20, 8 << 20, 64 << 20, 1 << 30, 64 << 30] {
             for own in SizeClass::all() {
                 let Ok(split) = Split::new(total, None, RecordCache::Auto, PageSizes::one(own), 1000) else {
-                    assert!(total < 8 << 20 && own > SizeClass::SMALLEST, "{total} bytes are enough for {own:?}");
+                    assert!(
+                        total < 8 << 20 && own > SizeClass::SMALLEST,
+                        "{total} bytes are enough for {own:?}"
+                    );
                     continue;
                 };
                 let parts = split.log_buffer + split.staging + split.batches + split.versions;

@@ -104,13 +104,7 @@ impl Pool {
         self.frames.classes().for_each(|class| self.free(class).lock().queues.forget_hits(share));
     }
 
-    fn move_frames(
-        &self,
-        giver: SizeClass,
-        taker: SizeClass,
-        step: u64,
-        budget: &FrameBudget,
-    ) -> Result<()> {
+    fn move_frames(&self, giver: SizeClass, taker: SizeClass, step: u64, budget: &FrameBudget) -> Result<()> {
         let (had, has) = (self.frames.count(giver), self.frames.count(taker));
         let given = step.div_ceil(frame_cost(giver)).min(u64::from(had - budget.floor));
         self.shrink(giver, had - given as u32, PATIENCE)?;

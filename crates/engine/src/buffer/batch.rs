@@ -237,9 +237,9 @@ impl Pool {
             let (image, behind) = rest.split_at_mut(page.extent.bytes());
             rest = behind;
             let read = match read {
-                Some(read) => read
-                    .and_then(|()| self.vouch(page.id, page.mapped, image))
-                    .and_then(|()| self.unpack(page.id, page.mapped, image, &mut spare[..page.class().page_bytes()])),
+                Some(read) => read.and_then(|()| self.vouch(page.id, page.mapped, image)).and_then(|()| {
+                    self.unpack(page.id, page.mapped, image, &mut spare[..page.class().page_bytes()])
+                }),
                 None => self.read_image(page.id, page.mapped, &mut spare),
             };
             match read {

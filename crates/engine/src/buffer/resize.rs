@@ -102,7 +102,11 @@ impl Pool {
         let mut wanted = self.divided(&budget, bytes);
         wanted[class.index()] = budget.floor;
         self.change_counts(&wanted)?;
-        tracing::info!(page_bytes = class.page_bytes(), frames = budget.floor, "pages of another size are used");
+        tracing::info!(
+            page_bytes = class.page_bytes(),
+            frames = budget.floor,
+            "pages of another size are used"
+        );
         Ok(())
     }
 

@@ -110,7 +110,10 @@ fn salvage(remains: &Remains, survey: Survey, means: &Means<'_>) -> Result<Salva
     let files = (means.scratch)()?;
     let mut lost = Vec::new();
     let images = pack(remains, &survey, means.check, &files, &mut lost)?;
-    let options = (means.options)(PageSizes::of(&Pool::inspect(&files)?), files.pages.len() / survey.page_bytes as u64)?;
+    let options = (means.options)(
+        PageSizes::of(&Pool::inspect(&files)?),
+        files.pages.len() / survey.page_bytes as u64,
+    )?;
     let consistent = survey.log.is_some();
     let recovered = Pool::recover(&files, &options, means.redo)?;
     let pool = recovered.pool;

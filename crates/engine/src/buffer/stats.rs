@@ -106,9 +106,8 @@ pub(crate) struct PoolStats {
 impl PoolStats {
     /// Bytes of all frames handed out, as pages.
     pub(super) fn taken_bytes(&self) -> u64 {
-        let bytes = |class: SizeClass| {
-            self.frames_taken[class.index()].load(Relaxed) * class.page_bytes() as u64
-        };
+        let bytes =
+            |class: SizeClass| self.frames_taken[class.index()].load(Relaxed) * class.page_bytes() as u64;
         SizeClass::all().map(bytes).sum()
     }
 

@@ -43,12 +43,7 @@ pub(crate) struct FreeFrames {
 impl FreeFrames {
     /// For the pages of `class`, of which there are no frames yet. The ghost is to know `ghost_least` pages at least.
     pub(super) fn none(class: SizeClass, ghost_least: u32) -> FreeFrames {
-        FreeFrames {
-            list: Vec::new(),
-            queues: Queues::new(class, ghost_least),
-            limit: 0,
-            parked: Vec::new(),
-        }
+        FreeFrames { list: Vec::new(), queues: Queues::new(class, ghost_least), limit: 0, parked: Vec::new() }
     }
 
     /// There are these frames of `class` too from now on, behind the ones there were.

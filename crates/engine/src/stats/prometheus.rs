@@ -107,11 +107,14 @@ impl Stats {
         };
         let about = ("terrace_class_frames", "gauge", "Frames by the size of their pages.");
         text.labelled(about, "page_bytes", by_size(|class| class.frames));
-        let about = ("terrace_class_frame_bytes", "gauge", "Bytes of frames and headers by the size of their pages.");
+        let about =
+            ("terrace_class_frame_bytes", "gauge", "Bytes of frames and headers by the size of their pages.");
         text.labelled(about, "page_bytes", by_size(|class| class.bytes));
-        let about = ("terrace_class_frames_gained_total", "counter", "Frames that came from pages of another size.");
+        let about =
+            ("terrace_class_frames_gained_total", "counter", "Frames that came from pages of another size.");
         text.labelled(about, "page_bytes", by_size(|class| class.gained));
-        let about = ("terrace_class_frames_lost_total", "counter", "Frames that went to pages of another size.");
+        let about =
+            ("terrace_class_frames_lost_total", "counter", "Frames that went to pages of another size.");
         text.labelled(about, "page_bytes", by_size(|class| class.lost));
         let help = "Times that frames went from pages of one size to pages of another.";
         text.counter("terrace_frame_moves_total", help, self.frame_moves);

@@ -334,9 +334,9 @@ impl<'a> Writer<'a> {
     fn take_frames(&self, wanted: u32) -> Option<Vec<u32>> {
         let mut frames = Vec::with_capacity(wanted as usize);
         let class = self.pool.class();
-        while frames.len() < wanted as usize
-            && self.pool.try_take_frames(class, wanted as usize, &mut frames)
-        {}
+        while frames.len() < wanted as usize && self.pool.try_take_frames(class, wanted as usize, &mut frames)
+        {
+        }
         if frames.len() < wanted as usize {
             frames.into_iter().for_each(|frame| self.pool.give_frame(frame));
             return None;
