@@ -33,7 +33,9 @@ pub(crate) use meanwhile::{in_flight, play};
 
 use terrace_block::{Directory, OpenMode, SimulatedDisk};
 
-use crate::buffer::{Files, Layout, Mode, Pool, PoolOptions, RecordCache, frame_bytes};
+use crate::buffer::{
+    Files, Layout, Mode, Pool, PoolOptions, RecordCache, buffers_bytes, frame_bytes, frame_cost,
+};
 use crate::ids::SizeClass;
 use crate::store::place::PLACE_BYTES;
 
@@ -41,6 +43,8 @@ use crate::store::place::PLACE_BYTES;
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     page_bytes: usize,
+    /// Bytes of the pages of another class that there are too.
+    other_bytes: Option<usize>,
     frames: u32,
     log_capacity: u64,
     log_buffer: usize,
@@ -55,16 +59,22 @@ const FRAMES_MAX: u32 = 48;
 
 impl Sizes {
     fn segment_bytes(&self) -> u64 {
-        SEGMENT_PAGES * self.page_bytes as u64
+        SEGMENT_PAGES * self.longest_bytes() as u64
     }
 
-    fn class(&self) -> SizeClass {
-        SizeClass::of_bytes(self.page_bytes as u64).expect("one of the sizes there are")
+    fn longest_bytes(&self) -> usize {
+        self.page_bytes.max(self.other_bytes.unwrap_or(0))
     }
 
-    /// The budget of `frames` frames.
+    /// The budget of `frames` frames, and of a few more for pages of the other class.
     fn frame_bytes(&self, frames: u32) -> u64 {
-        frame_bytes(self.class(), frames)
+        let class = |bytes: usize| SizeClass::of_bytes(bytes as u64).expect("one of the sizes there are");
+        let own = frame_bytes(class(self.page_bytes), frames);
+        let more = self.other_bytes.map_or(0, |other| {
+            let frames = u64::from(FRAMES_MIN) * frame_cost(class(other));
+            frames + buffers_bytes(class(self.longest_bytes())) - buffers_bytes(class(self.page_bytes))
+        });
+        own + more
     }
 
     fn layout(&self) -> Layout {
@@ -82,8 +92,8 @@ impl Sizes {
             frame_bytes_max: self.frame_bytes(FRAMES_MAX),
             frames_floor: FRAMES_MIN / 2,
             log_buffer_bytes: self.log_buffer,
-            staging_bytes: self.staging_pages * self.page_bytes,
-            batch_bytes: 8 * self.page_bytes,
+            staging_bytes: self.staging_pages * self.longest_bytes(),
+            batch_bytes: 8 * self.longest_bytes(),
             pages_max: 1024,
             record_cache: RecordCache::Auto,
             store_bytes_max: self.store_segments * self.segment_bytes(),

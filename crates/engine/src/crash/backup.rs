@@ -81,6 +81,7 @@ fn run(plan: Plan) -> Result<Outcome, String> {
         aligned: false,
         open_max: plan.open_max,
         resizes: plan.resizes,
+        sizes: plan.sizes,
     };
     let script: Script = Rc::new(RefCell::new(state));
     let pool = recover(&disk, &plan).map_err(|error| error.to_string())?;

@@ -46,6 +46,7 @@ impl Plan {
         let mut random = Random(seed ^ 0x5eed);
         let sizes = Sizes {
             page_bytes: if seed.is_multiple_of(2) { 4096 } else { 16384 },
+            other_bytes: None,
             frames: 12 + random.below(13) as u32,
             log_capacity: [48, 64, 96, 128][random.below(4)] << 10,
             log_buffer: [16, 32][random.below(2)] << 10,
@@ -72,6 +73,13 @@ impl Plan {
         Plan { resizes: true, ..Plan::random(seed) }
     }
 
+    /// Lives with pages of another class beside the database's own, larger or smaller ones. Every third changes the budget.
+    pub(super) fn mixed(seed: u64) -> Plan {
+        let mut plan = Plan { resizes: seed.is_multiple_of(3), ..Plan::random(seed) };
+        plan.sizes.other_bytes = Some(if seed.is_multiple_of(2) { 16384 } else { 4096 });
+        plan
+    }
+
     /// Short lives whose records all have the same length.
     pub(super) fn aligned(seed: u64) -> Plan {
         let mut plan = Plan { aligned: true, steps: 30, lives: 6, ..Plan::random(seed) };
@@ -90,6 +98,8 @@ pub(super) struct Tally {
     pub(super) first_life_calls: u64,
     /// Images that were compressed, in all lives.
     pub(super) compressed: u64,
+    /// Times that frames went from pages of one size to pages of another, in all lives.
+    pub(super) frame_moves: u64,
     /// Those of them that were made before its compaction began.
     pub(super) calls_before_compaction: u64,
 }
@@ -99,6 +109,7 @@ impl std::ops::AddAssign for Tally {
         self.states += other.states;
         self.first_life_calls += other.first_life_calls;
         self.compressed += other.compressed;
+        self.frame_moves += other.frame_moves;
         self.calls_before_compaction += other.calls_before_compaction;
     }
 }
@@ -121,6 +132,7 @@ pub(super) fn live(plan: Plan) -> Result<Tally, String> {
         aligned: plan.aligned,
         open_max: plan.open_max,
         resizes: plan.resizes,
+        sizes: plan.sizes,
     };
     let script = Rc::new(RefCell::new(state));
     let mut run = Run { plan, script: script.clone(), tally: Tally::default(), closed: HashSet::new() };
@@ -167,6 +179,7 @@ impl Run {
                 Err(halt) => return Err(format!("life {life}: {halt}")),
             }
             self.tally.compressed += pool.stats.images_compressed.load(Relaxed);
+            self.tally.frame_moves += pool.stats.frame_moves.load(Relaxed);
             drop(pool);
             let place = disk.crashed();
             for _ in 0..BRANCHES {

@@ -10,9 +10,9 @@ use super::meanwhile::Script;
 use super::model::Deed;
 use super::raw::{self, CELLS};
 use super::{FRAMES_MAX, FRAMES_MIN};
-use crate::buffer::{Edit, NewPage, Pool, Stop, WriteGuard, frame_bytes};
+use crate::buffer::{Edit, NewPage, Pool, Stop, WriteGuard};
 use crate::error::Error;
-use crate::ids::{Lsn, PageId, Timestamp};
+use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::wal::{Appended, Class, RecordBuilder, Reservation, Ticket};
 
 /// Why a life ended.
@@ -90,10 +90,18 @@ impl<'p> Life<'p> {
 
     /// Works for `steps` steps.
     pub(super) fn run(&mut self, steps: u32) -> Result<(), Halt> {
+        if let Some(class) = self.other_class() {
+            self.full_is_fine(self.pool.use_class(class))?;
+        }
         for _ in 0..steps {
             self.step()?;
         }
         Ok(())
+    }
+
+    /// The class of pages that there are beside the database's own.
+    fn other_class(&self) -> Option<SizeClass> {
+        SizeClass::of_bytes(self.script.borrow().sizes.other_bytes? as u64)
     }
 
     fn below(&self, limit: usize) -> usize {
@@ -162,7 +170,8 @@ impl<'p> Life<'p> {
     /// More frames, or fewer.
     fn resize(&mut self) -> Result<(), Halt> {
         let frames = FRAMES_MIN + self.below((FRAMES_MAX - FRAMES_MIN) as usize + 1) as u32;
-        Ok(self.full_is_fine(self.pool.resize(frame_bytes(self.pool.class(), frames)))?)
+        let bytes = self.script.borrow().sizes.frame_bytes(frames);
+        Ok(self.full_is_fine(self.pool.resize(bytes))?)
     }
 
     fn full_is_fine(&self, result: Result<(), Error>) -> Result<(), Error> {
@@ -217,7 +226,8 @@ impl<'p> Life<'p> {
     fn ready(&self, pages: &[PageId], new: usize) -> Result<Option<Ready<'p>>, Halt> {
         let mut fresh = Vec::new();
         for _ in 0..new {
-            match self.pool.new_page(self.pool.class(), None) {
+            let other = self.other_class().filter(|&class| self.pool.uses(class) && self.below(2) == 0);
+            match self.pool.new_page(other.unwrap_or(self.pool.class()), None) {
                 Ok(page) => fresh.push(page),
                 Err(Error::Full { .. }) => return Ok(None),
                 Err(error) => return Err(error.into()),

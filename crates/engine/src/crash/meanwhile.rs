@@ -11,6 +11,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use super::Sizes;
 use super::life;
 use super::model::{Deed, Model};
 use super::raw::{self, CELLS};
@@ -48,6 +49,8 @@ pub(super) struct State {
     pub(super) open_max: usize,
     /// The number of frames changes now and then.
     pub(super) resizes: bool,
+    /// What the budget and the pages of other classes follow from.
+    pub(super) sizes: Sizes,
 }
 
 pub(super) type Script = Rc<RefCell<State>>;

@@ -11,6 +11,7 @@ use crate::wal::RecordBuilder;
 
 const SIZES: Sizes = Sizes {
     page_bytes: 4096,
+    other_bytes: None,
     frames: 16,
     log_capacity: 64 << 10,
     log_buffer: 16 << 10,
@@ -134,6 +135,20 @@ fn nothing_is_lost_while_the_number_of_frames_changes() {
         }
     }
     report(&tally, start);
+}
+
+#[test]
+fn nothing_is_lost_in_lives_with_pages_of_two_sizes() {
+    let start = std::time::Instant::now();
+    let mut tally = Tally::default();
+    for seed in seeds(200) {
+        match live_caught(Plan::mixed(seed)) {
+            Ok(more) => tally += more,
+            Err(what) => panic!("TERRACE_CRASH_SEED={seed} replays this: {what}"),
+        }
+    }
+    report(&tally, start);
+    assert!(tally.states < 1000 || tally.frame_moves > 20, "frames change hands: {tally:?}");
 }
 
 /// One fixed script per seed, cut off at each of its calls in turn.
