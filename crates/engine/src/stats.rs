@@ -46,7 +46,7 @@ pub struct Stats {
     pub budget_bytes: u64,
     /// Frames for pages.
     pub frames: u64,
-    /// Bytes of a page.
+    /// Bytes of a page of a table for which nothing else was said.
     pub page_bytes: u64,
     /// Bytes of the frames and their headers.
     pub frame_bytes: u64,
@@ -221,6 +221,8 @@ pub struct TableStats {
     pub entries_exact: bool,
     /// Pages of its tree, those of large values left out; none in a database too large to count them in passing.
     pub pages: Option<u64>,
+    /// Bytes of each of its pages.
+    pub page_bytes: u64,
     /// How its pages are written.
     pub compression: Compression,
 }
