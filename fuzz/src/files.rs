@@ -9,7 +9,9 @@ const PAGES: &str = "pages.terrace";
 const LOG: &str = "log.terrace";
 
 const SLOT_BYTES: usize = 16 << 10;
-const DIRECTORY_AT: usize = 144;
+const BLOCKS_AT: usize = 152;
+const CLASSES: usize = 5;
+const DIRECTORY_AT: usize = 192;
 const LOG_HEADER_BYTES: u64 = 4096;
 const PLACE_BYTES: usize = 4096;
 const PLACE_MASK: u64 = (1 << 34) - 1;
@@ -85,9 +87,9 @@ impl Files {
         for slot in [0, 1] {
             let page_bytes = u32_at(&self.pages, slot * SLOT_BYTES + 48) as usize;
             if page_bytes.is_power_of_two() && (4096..=65536).contains(&page_bytes) {
-                let blocks = (u32_at(&self.pages, slot * SLOT_BYTES + 116) as usize)
-                    .min((SLOT_BYTES - DIRECTORY_AT) / 8);
-                for block in 0..blocks {
+                let blocks = |class| u32_at(&self.pages, slot * SLOT_BYTES + BLOCKS_AT + class * 4) as usize;
+                let blocks: usize = (0..CLASSES).map(blocks).sum();
+                for block in 0..blocks.min((SLOT_BYTES - DIRECTORY_AT) / 8) {
                     self.mend_below(slot * SLOT_BYTES + DIRECTORY_AT + block * 8, 2);
                 }
             }

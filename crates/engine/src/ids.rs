@@ -81,7 +81,7 @@ impl SizeClass {
 
     /// Bytes of a page.
     #[inline]
-    pub fn page_bytes(self) -> usize {
+    pub const fn page_bytes(self) -> usize {
         PAGE_BYTES_MIN << self.0
     }
 
@@ -90,6 +90,9 @@ impl SizeClass {
         places_of(self.page_bytes())
     }
 }
+
+/// Something for each class, by its number.
+pub(crate) type ByClass<T> = [T; SizeClass::COUNT];
 
 /// Bytes of the smallest pages.
 const PAGE_BYTES_MIN: usize = 4 << 10;

@@ -27,13 +27,14 @@ mod changed;
 mod packed;
 
 use std::io;
+use std::ops::Range;
 
 use parking_lot::MutexGuard;
 use terrace_block::{AlignedBuffer, BlockDevice, Read};
 
 pub(crate) use self::archive::{Archive, Tally, Visitor};
 pub(crate) use self::changed::PageSet;
-pub(crate) use self::packed::{PackedFile, StagedImage, page_buffer};
+pub(crate) use self::packed::{PackedFile, StagedImage, copy_buffer};
 use super::create::Files;
 use super::pool::Pool;
 use super::upkeep::Upkeep;
@@ -45,8 +46,8 @@ use crate::store::place::{Extent, Mapped};
 use crate::store::superblock::Superblock;
 use crate::wal::{EpochRule, LogCopy, LogHeader, Wal, geometry_for};
 
-/// Bytes of images copied at a time.
-const BATCH_BYTES: usize = 256 << 10;
+/// Bytes of images copied at a time: several of the largest pages.
+pub(super) const BATCH_BYTES: usize = 256 << 10;
 /// The last round begins when no more pages than this are left, or one in so many of all.
 const LAST_PAGES: u64 = 64;
 const LAST_SHARE: u64 = 256;
@@ -82,7 +83,7 @@ pub(crate) struct Backup<'p> {
     pages: Option<PackedFile>,
     due: PageSet,
     /// Ids below this are not due.
-    next: u64,
+    next: PageId,
     rounds: u32,
     staging: AlignedBuffer,
     phase: Phase,
@@ -108,19 +109,19 @@ enum Phase {
 impl Pool {
     /// Begins a backup into two empty files. One at a time: the caller sees to that.
     pub(crate) fn begin_backup(&self, target: Files) -> Result<Backup<'_>> {
-        let staging = page_buffer(self.page_bytes, (BATCH_BYTES / self.page_bytes).max(1))?;
+        let staging = copy_buffer(BATCH_BYTES)?;
         let pages = PackedFile::new(target.pages.clone(), self.space.geometry(), self.page_bytes)?;
         let mut upkeep = self.upkeep.lock();
         debug_assert!(upkeep.backup.is_none(), "one backup at a time");
         upkeep.backup = Some(BackupHold { changed: PageSet::default(), floor: Lsn(u64::MAX) });
-        let due = PageSet::below(self.ids.lock().end);
+        let due = PageSet::below(self.ids.lock().ends());
         drop(upkeep);
         Ok(Backup {
             pool: self,
             target,
             pages: Some(pages),
             due,
-            next: 0,
+            next: PageId::NONE,
             rounds: 0,
             staging,
             phase: Phase::Ahead,
@@ -149,22 +150,23 @@ impl Pool {
     }
 }
 
-/// Reads the images of these pages at once; what became of each. An image is no longer than a page, and `staging` has a slot
-/// of `page_bytes` for each.
-fn read_images(
+/// Reads the images at these places at once, one behind the other into `staging`, which is long enough. Where in it each is,
+/// and what became of it.
+pub(super) fn read_images(
     device: &dyn BlockDevice,
-    pages: &[(PageId, Mapped, Extent)],
+    extents: impl Iterator<Item = Extent>,
     staging: &mut [u8],
-    page_bytes: usize,
-) -> Vec<io::Result<()>> {
-    let slots = staging.chunks_exact_mut(page_bytes);
-    let mut reads: Vec<Read<'_>> = pages
-        .iter()
-        .zip(slots)
-        .map(|(&(_, _, extent), slot)| Read::new(extent.offset(), &mut slot[..extent.bytes()]))
-        .collect();
+) -> Vec<(Range<usize>, io::Result<()>)> {
+    let (mut ranges, mut reads, mut rest) = (Vec::new(), Vec::new(), staging);
+    let mut at = 0;
+    for extent in extents {
+        let (slot, behind) = rest.split_at_mut(extent.bytes());
+        reads.push(Read::new(extent.offset(), slot));
+        ranges.push(at..at + extent.bytes());
+        (rest, at) = (behind, at + extent.bytes());
+    }
     device.read_batch(&mut reads);
-    reads.into_iter().map(|read| read.result).collect()
+    ranges.into_iter().zip(reads.into_iter().map(|read| read.result)).collect()
 }
 
 impl Drop for Backup<'_> {
@@ -203,10 +205,9 @@ impl Backup<'_> {
     fn advance(&mut self) -> Result<()> {
         match &mut self.phase {
             Phase::Ahead | Phase::Last { .. } => {
-                let most = self.staging.len() / self.pool.page_bytes;
-                let ids = self.due.take(self.next, most);
-                if let Some(last) = ids.last() {
-                    self.next = last.0;
+                let ids = self.due.take(self.next, self.staging.len());
+                if let Some(&last) = ids.last() {
+                    self.next = last;
                     return self.copy(&ids);
                 }
                 self.next_round()
@@ -243,7 +244,7 @@ impl Backup<'_> {
             return self.begin_log(from, end);
         }
         self.rounds += 1;
-        self.next = 0;
+        self.next = PageId::NONE;
         let mut upkeep = pool.upkeep.lock();
         let Some(hold) = &mut upkeep.backup else { return Ok(()) };
         self.due = std::mem::take(&mut hold.changed);
@@ -266,7 +267,7 @@ impl Backup<'_> {
 
     /// Copies the images that `ids` have now.
     fn copy(&mut self, ids: &[PageId]) -> Result<()> {
-        let (pool, page_bytes) = (self.pool, self.pool.page_bytes);
+        let pool = self.pool;
         let mut upkeep = pool.upkeep.lock();
         // Another owner may come to the files of a closed database, but not while this lock is held.
         pool.check()?;
@@ -282,21 +283,19 @@ impl Backup<'_> {
             pool.checkpoint_now(true)?;
             upkeep = pool.upkeep.lock();
         }
-        let outcomes = read_images(&*pool.device, &there, &mut self.staging, page_bytes);
+        let extents = there.iter().map(|&(_, _, extent)| extent);
+        let read = read_images(&*pool.device, extents, &mut self.staging);
         // The upkeep must not wait for as long as this thread comes again and again.
         MutexGuard::unlock_fair(upkeep);
         let file = pool.device.name();
         let mut images = Vec::with_capacity(there.len());
-        let slots = self.staging.chunks_exact(page_bytes);
-        for (number, ((&(id, mapped, extent), outcome), slot)) in
-            there.iter().zip(outcomes).zip(slots).enumerate()
-        {
-            let offset = extent.offset();
+        for (&(id, mapped, extent), (staged, outcome)) in there.iter().zip(read) {
+            let (offset, at) = (extent.offset(), staged.start);
             outcome.map_err(|source| Error::io("read", file, Some(offset), source))?;
-            let checksum = page::vouch(&slot[..extent.bytes()], id, mapped).map_err(|what| {
+            let checksum = page::vouch(&self.staging[staged], id, mapped).map_err(|what| {
                 Error::corrupt(file, Some(id.0), format!("{what} (byte {offset} of the file)"))
             })?;
-            images.push(StagedImage { id, checksum, places: extent.places, at: number * page_bytes });
+            images.push(StagedImage { id, checksum, places: extent.places, at });
         }
         let pages = self.pages.as_mut().expect("taken at the end only");
         for (id, _) in mapped.iter().filter(|(_, mapped)| !mapped.has_image()) {
@@ -336,7 +335,7 @@ impl Backup<'_> {
             cut: from,
             log_end: end,
             highest_timestamp: upkeep.superblock.highest_timestamp.max(self.pool.timestamp_now()),
-            page_ids_end: self.pool.ids.lock().end,
+            page_ids_end: self.pool.ids.lock().ends(),
             ..upkeep.superblock.clone()
         }
     }

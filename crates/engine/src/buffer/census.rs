@@ -22,9 +22,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqC
 use parking_lot::RwLock;
 
 use super::backoff::Backoff;
+use super::page_ids::ids_below;
 use super::pool::Pool;
 use crate::error::{Error, Result};
-use crate::ids::PageId;
+use crate::ids::{ByClass, PageId};
 
 const PAGES_PER_WORD: u64 = 32;
 
@@ -46,13 +47,19 @@ impl Known {
 /// What is known of all pages.
 #[derive(Debug)]
 pub(crate) struct Census {
+    classes: ByClass<ClassCensus>,
+}
+
+/// What is known of those of one class.
+#[derive(Debug)]
+struct ClassCensus {
     words: Box<[AtomicU64]>,
-    /// Ids from here on were not in use when it began.
+    /// Indexes from here on were not in use when it began.
     end: u64,
 }
 
-impl Census {
-    fn of(end: u64) -> Result<Census> {
+impl ClassCensus {
+    fn of(end: u64) -> Result<ClassCensus> {
         let count = end.div_ceil(PAGES_PER_WORD) as usize;
         let mut words = Vec::new();
         words.try_reserve_exact(count).map_err(|_| Error::Memory {
@@ -61,7 +68,14 @@ impl Census {
             source: std::io::ErrorKind::OutOfMemory.into(),
         })?;
         words.resize_with(count, AtomicU64::default);
-        Ok(Census { words: words.into_boxed_slice(), end })
+        Ok(ClassCensus { words: words.into_boxed_slice(), end })
+    }
+}
+
+impl Census {
+    fn of(ends: ByClass<u64>) -> Result<Census> {
+        let classes = ends.into_iter().map(ClassCensus::of).collect::<Result<Vec<_>>>()?;
+        Ok(Census { classes: classes.try_into().expect("one for each class") })
     }
 
     /// What is known of page `id`.
@@ -99,11 +113,15 @@ impl Census {
 
     /// The pages that were passed on.
     pub(crate) fn passed_on(&self) -> impl Iterator<Item = PageId> + '_ {
-        (1..self.end).map(PageId).filter(|&id| self.known(id) == Known::PassedOn)
+        let ends = std::array::from_fn(|class| self.classes[class].end);
+        ids_below(ends).filter(|&id| self.known(id) == Known::PassedOn)
     }
 
+    /// The word of `id`, which may be any number, and where in it.
     fn word(&self, id: PageId) -> Option<(&AtomicU64, u64)> {
-        (id.0 < self.end).then(|| (&self.words[(id.0 / PAGES_PER_WORD) as usize], id.0 % PAGES_PER_WORD * 2))
+        let class = self.classes.get(id.class_index()).filter(|class| id.index() < class.end)?;
+        let (word, at) = (id.index() / PAGES_PER_WORD, id.index() % PAGES_PER_WORD);
+        Some((&class.words[word as usize], at * 2))
     }
 }
 
@@ -137,8 +155,8 @@ impl Pool {
 
     /// Begins a census of all pages there are. One at a time; no commit is under way, and no page is being freed.
     pub(crate) fn count_pages(&self) -> Result<Counting<'_>> {
-        let end = self.ids.lock().end;
-        let census = Arc::new(Census::of(end)?);
+        let ends = self.ids.lock().ends();
+        let census = Arc::new(Census::of(ends)?);
         *self.census.census.write() = Some(Arc::clone(&census));
         self.census.is_there.store(true, SeqCst);
         Ok(Counting { pool: self, census })
@@ -165,11 +183,13 @@ impl Counting<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::SizeClass;
 
     #[test]
     fn the_last_change_counts_and_a_meeting_only_without_one() {
-        let census = Census::of(100).unwrap();
-        for id in (1..100).map(PageId) {
+        let ends = [100, 1, 40, 1, 3];
+        let census = Census::of(ends).unwrap();
+        for id in ids_below(ends) {
             assert_eq!(census.meet(id), Known::Unmet);
             assert_eq!(census.meet(id), Known::Met);
             census.renew(id);
@@ -180,6 +200,9 @@ mod tests {
             census.renew(id);
         }
         assert_eq!(census.passed_on().count(), 0);
-        assert_eq!(census.meet(PageId(100)), Known::Renewed, "there was no such page");
+        for (class, end) in SizeClass::all().zip(ends) {
+            assert_eq!(census.meet(PageId::new(class, end)), Known::Renewed, "there was no such page");
+        }
+        assert_eq!(census.meet(PageId(u64::MAX)), Known::Renewed, "there can be no such page");
     }
 }

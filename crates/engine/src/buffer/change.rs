@@ -55,7 +55,7 @@ impl Drop for NewPage<'_> {
     fn drop(&mut self) {
         if let Some(frame) = self.frame.take() {
             self.pool.give_frame(frame);
-            self.pool.ids.lock().free.push(self.id.0);
+            self.pool.ids.lock().give_back(self.id);
             self.pool.space.ungrant(self.class.places());
         }
     }
@@ -87,24 +87,17 @@ impl Pool {
             Some(grant) if grant.left >= class.places() => grant.left -= class.places(),
             _ => self.space.grant(class.places())?,
         }
-        let frame = self.take_frame(PageId::NONE).inspect_err(|_| self.space.ungrant(class.places()))?;
-        let mut ids = self.ids.lock();
-        let id = match ids.free.pop() {
-            Some(id) => id,
-            None if ids.end < self.table.pages_max() => {
-                ids.end += 1;
-                ids.end - 1
-            }
-            None => {
-                drop(ids);
-                self.give_frame(frame);
-                self.space.ungrant(class.places());
-                return Err(Error::Full {
-                    what: "every page id the page table has room for is in use".into(),
-                });
-            }
+        let frame =
+            self.take_frame(class, PageId::NONE).inspect_err(|_| self.space.ungrant(class.places()))?;
+        let Some(id) = self.ids.lock().take(class, self.table.indexes_max(class)) else {
+            self.give_frame(frame);
+            self.space.ungrant(class.places());
+            let bytes = class.page_bytes();
+            let what =
+                format!("every id of a page of {bytes} bytes that the page table has room for is in use");
+            return Err(Error::Full { what });
         };
-        Ok(NewPage { pool: self, id: PageId::new(class, id), class, frame: Some(frame) })
+        Ok(NewPage { pool: self, id, class, frame: Some(frame) })
     }
 
     /// Logs `record` and applies it: one atomic change of all pages in `edits`. The record must describe exactly

@@ -7,6 +7,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::mapping::Part;
 use super::pool::Pool;
 use super::stats::Cause;
 use super::table::Location;
@@ -69,11 +70,11 @@ impl Pool {
         }
         let mut current = self.absorb(upkeep);
         self.meanwhile();
-        let due = upkeep.mapping.chunks_before(target);
-        for batch in due.chunks(self.staging_pages(upkeep)) {
+        let due = upkeep.mapping.chunks().dirty_before(target);
+        for batch in due.chunks(self.staging_table_images(upkeep)) {
             // What the old images of chunks leave behind is scattered over many segments.
             if self.space.free_segments() < SPARE_SEGMENTS {
-                self.make_room(upkeep, batch.len() as u64 * self.page_places())?;
+                self.make_room(upkeep, batch.len() as u64 * self.table_image_places())?;
                 current = self.absorb(upkeep);
             }
             self.write_chunks(upkeep, batch, current)?;
@@ -84,7 +85,9 @@ impl Pool {
 
     /// Pages in frames that are dirty since before `target`, in the order of their ids.
     fn pages_before(&self, target: Lsn) -> Vec<PageId> {
-        let mut due: Vec<PageId> = (0..self.frames.count())
+        let mut due: Vec<PageId> = self
+            .frames
+            .all()
             .map(|frame| self.frames.header(frame))
             .filter(|header| !header.recovery().is_none() && header.recovery() < target)
             .map(|header| header.page())
@@ -95,48 +98,48 @@ impl Pool {
     }
 
     /// Writes images of chunks, current to `current`, and logs where they are.
-    pub(super) fn write_chunks(&self, upkeep: &mut Upkeep, numbers: &[u64], current: Lsn) -> Result<()> {
-        if numbers.is_empty() {
+    pub(super) fn write_chunks(&self, upkeep: &mut Upkeep, names: &[PageId], current: Lsn) -> Result<()> {
+        if names.is_empty() {
             return Ok(());
         }
-        let extents = self.places_of_table(numbers.len())?;
+        let extents = self.places_of_table(names.len())?;
         let (appended, images) =
-            self.write_chunk_images(upkeep, numbers, current, &extents).inspect_err(|_| {
+            self.write_chunk_images(upkeep, names, current, &extents).inspect_err(|_| {
                 if !planted(Bug::ChunkInPlace) {
                     extents.iter().for_each(|&extent| self.space.free(extent));
                 }
             })?;
-        for (&number, image) in numbers.iter().zip(images) {
-            let chunk = &mut upkeep.mapping.chunks[number as usize];
+        for (&name, image) in names.iter().zip(images) {
+            let chunk = upkeep.mapping.chunks_mut().entry(name);
             let old = std::mem::replace(&mut chunk.image, image);
             chunk.dirty = Lsn::NONE;
-            upkeep.mapping.dirty_block_of(number, appended.lsn);
+            upkeep.mapping.dirty_block_of(name, appended.lsn);
             if let Some(extent) = old.extent().filter(|_| old.extent() != image.extent()) {
                 self.space.free(extent);
             }
         }
-        self.stats.mapping_images.fetch_add(numbers.len() as u64, Relaxed);
+        self.stats.mapping_images.fetch_add(names.len() as u64, Relaxed);
         Ok(())
     }
 
     /// Places for so many images of the page table, which are as long as a page.
     fn places_of_table(&self, images: usize) -> Result<Vec<Extent>> {
-        self.space.allocate_or_grow(&vec![self.page_places(); images], 0, Stream::Changed)
+        self.space.allocate_or_grow(&vec![self.table_image_places(); images], 0, Stream::Changed)
     }
 
     /// Writes the images of `write_chunks` into `extents`, and logs durably where they are.
     fn write_chunk_images(
         &self,
         upkeep: &mut Upkeep,
-        numbers: &[u64],
+        names: &[PageId],
         current: Lsn,
         extents: &[Extent],
     ) -> Result<(Appended, Vec<Mapped>)> {
         let mut record = RecordBuilder::chunk();
-        let mut images = Vec::with_capacity(numbers.len());
-        for (slot, (&number, &extent)) in numbers.iter().zip(extents).enumerate() {
-            let checksum = self.stage_chunk(upkeep, slot, number, current);
-            let old = upkeep.mapping.chunks[number as usize].image;
+        let mut images = Vec::with_capacity(names.len());
+        for (slot, (&name, &extent)) in names.iter().zip(extents).enumerate() {
+            let checksum = self.stage_chunk(upkeep, slot, name, current);
+            let old = upkeep.mapping.chunks_mut().entry(name).image;
             let extent = match old.extent() {
                 Some(old) if planted(Bug::ChunkInPlace) => {
                     self.overwrite_chunk(upkeep, slot, old)?;
@@ -145,7 +148,7 @@ impl Pool {
                 }
                 _ => extent,
             };
-            record.chunk_entry(ChunkEntry { chunk: number, extent, current_lsn: current, check: checksum });
+            record.chunk_entry(ChunkEntry { chunk: name, extent, current_lsn: current, check: checksum });
             images.push(Mapped::at(extent, checksum));
         }
         self.meanwhile();
@@ -168,14 +171,15 @@ impl Pool {
         written.map_err(|source| Error::io("write", self.device.name(), Some(offset), source))
     }
 
-    /// Puts the image of chunk `number` into the staging buffer.
-    fn stage_chunk(&self, upkeep: &mut Upkeep, slot: usize, number: u64, current: Lsn) -> u32 {
+    /// Puts the image of chunk `name` into the staging buffer.
+    fn stage_chunk(&self, upkeep: &mut Upkeep, slot: usize, name: PageId, current: Lsn) -> u32 {
         let image = &mut upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
-        let first = number * upkeep.mapping.per_chunk;
-        start_image(image, Kind::Chunk, number, current);
-        let ids = first..(first + upkeep.mapping.per_chunk).min(self.table.pages_max());
-        for (id, word) in ids.zip(image[HEADER_BYTES..].chunks_exact_mut(8)) {
-            word.copy_from_slice(&self.durable_state(PageId(id)).0.to_le_bytes());
+        let first = upkeep.mapping.first_of(name).index();
+        let class = name.class().expect("chunks there are have a class");
+        start_image(image, Kind::Chunk, name, current);
+        let indexes = first..(first + upkeep.mapping.words()).min(self.table.indexes_max(class));
+        for (index, word) in indexes.zip(image[HEADER_BYTES..].chunks_exact_mut(8)) {
+            word.copy_from_slice(&self.durable_state(PageId::new(class, index)).0.to_le_bytes());
         }
         page::seal(image)
     }
@@ -186,7 +190,7 @@ impl Pool {
         let entry = self.table.entry(id).expect("ids of chunks are within the table");
         loop {
             match entry.location() {
-                Location::Nowhere if self.unwritten.lock().contains(&id.0) => return Mapped::UNWRITTEN,
+                Location::Nowhere if self.unwritten.lock().contains(&id) => return Mapped::UNWRITTEN,
                 Location::Nowhere => return Mapped::FREE,
                 Location::Store(mapped) => return mapped,
                 Location::Frame(frame) => {
@@ -203,7 +207,7 @@ impl Pool {
     /// Writes the directory blocks dirty since before `target`, and the superblock if the cut moved enough for it.
     pub(super) fn write_superblock(&self, upkeep: &mut Upkeep, target: Lsn) -> Result<()> {
         let mut freed = Vec::new();
-        if upkeep.mapping.oldest_dirty_block() < target {
+        if upkeep.mapping.blocks().oldest_dirty() < target {
             self.write_directory(upkeep, &mut freed)?;
         }
         self.meanwhile();
@@ -233,7 +237,7 @@ impl Pool {
         superblock.cut = cut;
         superblock.log_end = self.wal.durable();
         superblock.highest_timestamp = superblock.highest_timestamp.max(self.timestamp_now());
-        superblock.page_ids_end = self.ids.lock().end;
+        superblock.page_ids_end = self.ids.lock().ends();
         superblock.segments = self.space.segments();
         if planted(Bug::RecycleBeforeSuperblock) {
             self.wal.set_cut(cut);
@@ -252,11 +256,9 @@ impl Pool {
     }
 
     fn write_directory(&self, upkeep: &mut Upkeep, freed: &mut Vec<Extent>) -> Result<()> {
-        let dirty: Vec<usize> = (0..upkeep.mapping.blocks.len())
-            .filter(|&block| !upkeep.mapping.blocks[block].dirty.is_none())
-            .collect();
+        let dirty = upkeep.mapping.blocks().dirty_before(Lsn(u64::MAX));
         let mut written = Vec::with_capacity(dirty.len());
-        for batch in dirty.chunks(self.staging_pages(upkeep)) {
+        for batch in dirty.chunks(self.staging_table_images(upkeep)) {
             if let Err(error) = self.write_blocks(upkeep, batch, &mut written) {
                 // None of them counts: the superblock that is to name them must name all that is left out of the log.
                 written
@@ -267,12 +269,12 @@ impl Pool {
             }
         }
         self.stats.mapping_images.fetch_add(written.len() as u64, Relaxed);
-        for (block, image) in written {
-            let old = std::mem::replace(&mut upkeep.mapping.blocks[block].image, image);
-            upkeep.mapping.blocks[block].dirty = Lsn::NONE;
-            freed.extend(old.extent());
+        for (name, image) in written {
+            let old =
+                std::mem::replace(upkeep.mapping.blocks_mut().entry(name), Part { image, dirty: Lsn::NONE });
+            freed.extend(old.image.extent());
         }
-        upkeep.superblock.directory = upkeep.mapping.blocks.iter().map(|block| block.image).collect();
+        upkeep.superblock.directory = upkeep.mapping.directory();
         Ok(())
     }
 
@@ -280,17 +282,16 @@ impl Pool {
     fn write_blocks(
         &self,
         upkeep: &mut Upkeep,
-        blocks: &[usize],
-        written: &mut Vec<(usize, Mapped)>,
+        blocks: &[PageId],
+        written: &mut Vec<(PageId, Mapped)>,
     ) -> Result<()> {
         let extents = self.places_of_table(blocks.len())?;
         for (slot, (&block, &extent)) in blocks.iter().zip(&extents).enumerate() {
             let image = &mut upkeep.staging[slot * self.page_bytes..(slot + 1) * self.page_bytes];
-            start_image(image, Kind::Directory, block as u64, self.wal.durable());
-            let first = block * upkeep.mapping.per_chunk as usize;
-            let chunks = upkeep.mapping.chunks.get(first..).unwrap_or_default();
-            for (chunk, word) in chunks.iter().zip(image[HEADER_BYTES..].chunks_exact_mut(8)) {
-                word.copy_from_slice(&chunk.image.0.to_le_bytes());
+            start_image(image, Kind::Directory, block, self.wal.durable());
+            let chunks = upkeep.mapping.chunk_images(block);
+            for (chunk, word) in chunks.zip(image[HEADER_BYTES..].chunks_exact_mut(8)) {
+                word.copy_from_slice(&chunk.0.to_le_bytes());
             }
             written.push((block, Mapped::at(extent, page::seal(image))));
         }
@@ -303,16 +304,16 @@ impl Pool {
         let mut cut = self.wal.cut_limit();
         let events = self.events.lock().iter().map(|event| event.lsn).min();
         cut = cut.min(events.unwrap_or(cut));
-        for frame in 0..self.frames.count() {
+        for frame in self.frames.all() {
             let recovery = self.frames.header(frame).recovery();
             if !recovery.is_none() {
                 cut = cut.min(recovery);
             }
         }
         if !planted(Bug::CutPastDirtyChunk) {
-            cut = cut.min(upkeep.mapping.oldest_dirty_chunk());
+            cut = cut.min(upkeep.mapping.chunks().oldest_dirty());
         }
-        cut = cut.min(upkeep.mapping.oldest_dirty_block());
+        cut = cut.min(upkeep.mapping.blocks().oldest_dirty());
         cut = cut.min(Lsn(self.recovery_floor.load(Relaxed)));
         cut = cut.min(upkeep.backup.as_ref().map_or(cut, |backup| backup.floor));
         cut.max(self.wal.cut())
@@ -320,10 +321,10 @@ impl Pool {
 }
 
 /// Clears `image` and gives it a header.
-fn start_image(image: &mut [u8], kind: Kind, number: u64, lsn: Lsn) {
+fn start_image(image: &mut [u8], kind: Kind, name: PageId, lsn: Lsn) {
     image.fill(0);
     page::set_kind(image, kind);
-    page::set_page_id(image, PageId(number));
+    page::set_page_id(image, name);
     page::set_lsn(image, lsn);
 }
 

@@ -8,7 +8,7 @@ use terrace_block::BlockDevice;
 use super::pool::{Mode, Pool};
 use super::records::RecordCache;
 use crate::error::{Error, Result};
-use crate::ids::Timestamp;
+use crate::ids::{SizeClass, Timestamp};
 use crate::store::space::{Geometry as SpaceGeometry, SEGMENTS_MIN};
 use crate::store::superblock::{Slots, Superblock};
 use crate::wal::{FIRST_LSN, Geometry, LogHeader, Wal};
@@ -32,13 +32,17 @@ pub(crate) struct Layout {
 /// How much memory the pool may take, and how it works.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolOptions {
-    pub(crate) frames: u32,
-    /// Frames there may ever be: addresses, no memory.
-    pub(crate) frames_max: u32,
+    /// Bytes for frames, with what is beside each, and for the buffers of their pages.
+    pub(crate) frame_bytes: u64,
+    /// The most there may ever be: addresses, no memory.
+    pub(crate) frame_bytes_max: u64,
+    /// Frames that each class of pages in use has at least, if there are several.
+    pub(crate) frames_floor: u32,
     pub(crate) log_buffer_bytes: usize,
     pub(crate) staging_bytes: usize,
-    /// Pages of the buffers that several misses at a time are read into.
-    pub(crate) batch_pages: usize,
+    /// Bytes of the buffers that several misses at a time are read into, two pages at least.
+    pub(crate) batch_bytes: usize,
+    /// Pages of the smallest class there may ever be, a multiple of sixteen; half as many of each larger one.
     pub(crate) pages_max: u64,
     pub(crate) store_bytes_max: u64,
     pub(crate) record_cache: RecordCache,
@@ -69,9 +73,9 @@ impl Pool {
             cut: FIRST_LSN,
             log_end: FIRST_LSN,
             highest_timestamp: Timestamp::NONE,
-            page_ids_end: 1,
+            page_ids_end: [1; SizeClass::COUNT],
             segments,
-            directory: Vec::new(),
+            directory: Default::default(),
         };
         Slots::create(files.pages.clone(), &superblock).map(|_| ())
     }

@@ -1,40 +1,34 @@
 //! The durable page table: level two are chunks of [`Mapped`] words, level one is the directory of the chunks'
-//! places, whose blocks the superblock names.
+//! places, whose blocks the superblock names. Each class of pages has chunks and blocks of its own.
 //!
-//! A chunk's image is a page of kind Chunk: the usual header (page id = chunk number, LSN = the LSN it is current
+//! A chunk's image is a page of kind Chunk: the usual header (page id = the chunk's name, LSN = the LSN it is current
 //! to), then one word per page. It holds only what durable log records say (durability, rule 8). Recovery takes the
 //! newest image of each chunk and replays the mapping, allocation and free records from its LSN on.
 //!
+//! Chunks and blocks are named as pages are, by the class of the pages they are about and a number, which begins at 0 in
+//! each class. Their images are all as long as a page of the database's own class.
+//!
 //! A chunk is dirty from its first record on which its image lacks; the log is not cut past that.
 
-use crate::ids::{Lsn, PageId};
+use crate::ids::{ByClass, Lsn, PageId, SizeClass};
 use crate::store::page::HEADER_BYTES;
 use crate::store::place::Mapped;
 
-/// What is known of one chunk.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Chunk {
-    /// Its durable image, named by the directory or by a log record.
+/// What is known of one chunk, or of one directory block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Its image: a chunk's is named by the directory or by a log record, a block's by the durable superblock.
     pub(super) image: Mapped,
-    /// The first record that the image lacks; none when it is current.
-    pub(super) dirty: Lsn,
-}
-
-/// What is known of one directory block.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Block {
-    /// Its image, named by the durable superblock.
-    pub(super) image: Mapped,
-    /// The first chunk record that the image lacks.
+    /// The first record that the image lacks, a chunk record if this is a block; none when it is current.
     pub(super) dirty: Lsn,
 }
 
 /// Chunks and directory blocks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Mapping {
-    pub(super) per_chunk: u64,
-    pub(super) chunks: Vec<Chunk>,
-    pub(super) blocks: Vec<Block>,
+    per_chunk: u64,
+    chunks: Parts,
+    blocks: Parts,
 }
 
 /// Words that fit a chunk or a directory block.
@@ -42,63 +36,196 @@ pub(crate) fn words_per_page(page_bytes: usize) -> u64 {
     ((page_bytes - HEADER_BYTES) / 8) as u64
 }
 
+/// The name of the chunk that page `id` is in, or of the directory block that chunk `id` is in, where `words` fit one;
+/// `None` for an id that nothing can have.
+pub(crate) fn part_of(id: PageId, words: u64) -> Option<PageId> {
+    Some(PageId::new(id.class()?, id.index() / words))
+}
+
+/// The first page of chunk `part`, or the first chunk of block `part`; `None` for a name that nothing can have.
+pub(crate) fn first_of(part: PageId, words: u64) -> Option<PageId> {
+    let index = part.index().checked_mul(words).filter(|&index| PageId(index).class_index() == 0)?;
+    Some(PageId::new(part.class()?, index))
+}
+
 impl Mapping {
     pub(crate) fn new(page_bytes: usize) -> Mapping {
-        Mapping { per_chunk: words_per_page(page_bytes), ..Mapping::default() }
+        let (chunks, blocks) = (Parts::default(), Parts::default());
+        Mapping { per_chunk: words_per_page(page_bytes), chunks, blocks }
     }
 
-    /// The chunk a page is in.
-    pub(super) fn chunk_of(&self, page: PageId) -> u64 {
-        page.0 / self.per_chunk
+    /// Words of a chunk or a directory block.
+    pub(super) fn words(&self) -> u64 {
+        self.per_chunk
+    }
+
+    /// The chunk that `page`, an id that there is, is in.
+    pub(super) fn chunk_of(&self, page: PageId) -> PageId {
+        part_of(page, self.per_chunk).expect("pages in use have a class")
+    }
+
+    /// The first of what is in `part`, which is a chunk or a block there is.
+    pub(super) fn first_of(&self, part: PageId) -> PageId {
+        first_of(part, self.per_chunk).expect("parts that are known have pages")
+    }
+
+    pub(super) fn chunks(&self) -> &Parts {
+        &self.chunks
+    }
+
+    pub(super) fn chunks_mut(&mut self) -> &mut Parts {
+        &mut self.chunks
+    }
+
+    pub(super) fn blocks(&self) -> &Parts {
+        &self.blocks
+    }
+
+    pub(super) fn blocks_mut(&mut self) -> &mut Parts {
+        &mut self.blocks
     }
 
     /// A record at `lsn` changed the durable state of `page`.
     pub(super) fn dirty(&mut self, page: PageId, lsn: Lsn) {
-        let number = self.chunk_of(page) as usize;
-        self.grow_to(number);
-        mark(&mut self.chunks[number].dirty, lsn);
+        let chunk = self.chunk_of(page);
+        self.chunks.mark(chunk, lsn);
     }
 
-    /// A record at `lsn` named a new image of chunk `number`.
-    pub(super) fn dirty_block_of(&mut self, number: u64, lsn: Lsn) {
-        let block = (number / self.per_chunk) as usize;
-        if self.blocks.len() <= block {
-            self.blocks.resize(block + 1, Block::default());
-        }
-        mark(&mut self.blocks[block].dirty, lsn);
+    /// A record at `lsn` named a new image of `chunk`.
+    pub(super) fn dirty_block_of(&mut self, chunk: PageId, lsn: Lsn) {
+        let block = self.chunk_of(chunk);
+        self.blocks.mark(block, lsn);
     }
 
-    /// Makes sure there is a chunk of that number.
-    pub(super) fn grow_to(&mut self, number: usize) {
-        if self.chunks.len() <= number {
-            self.chunks.resize(number + 1, Chunk::default());
-        }
+    /// The images of the chunks of directory block `block`, in their order.
+    pub(super) fn chunk_images(&self, block: PageId) -> impl Iterator<Item = Mapped> + '_ {
+        let chunks = &self.chunks.classes[block.class_index()];
+        let first = self.first_of(block).index() as usize;
+        chunks.get(first..).unwrap_or_default().iter().take(self.per_chunk as usize).map(|chunk| chunk.image)
     }
 
-    /// The oldest record that some chunk lacks.
-    pub(super) fn oldest_dirty_chunk(&self) -> Lsn {
-        oldest(self.chunks.iter().map(|chunk| chunk.dirty))
-    }
-
-    /// The oldest chunk record that the directory lacks.
-    pub(super) fn oldest_dirty_block(&self) -> Lsn {
-        oldest(self.blocks.iter().map(|block| block.dirty))
-    }
-
-    /// Numbers of the chunks dirty since before `target`.
-    pub(super) fn chunks_before(&self, target: Lsn) -> Vec<u64> {
-        let due = |chunk: &Chunk| !chunk.dirty.is_none() && chunk.dirty < target;
-        (0..).zip(&self.chunks).filter(|(_, chunk)| due(chunk)).map(|(number, _)| number).collect()
+    /// What the superblock is to name: the images of all blocks.
+    pub(super) fn directory(&self) -> ByClass<Vec<Mapped>> {
+        let images = |parts: &Vec<Part>| parts.iter().map(|block| block.image).collect();
+        std::array::from_fn(|class| images(&self.blocks.classes[class]))
     }
 }
 
-fn mark(dirty: &mut Lsn, lsn: Lsn) {
-    if dirty.is_none() || lsn < *dirty {
-        *dirty = lsn;
+/// All chunks, or all directory blocks, by class and number.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    classes: ByClass<Vec<Part>>,
+}
+
+impl Parts {
+    /// The part of this name, which may be any number; `None` if there is none.
+    pub(super) fn get(&self, name: PageId) -> Option<&Part> {
+        self.classes.get(name.class_index())?.get(usize::try_from(name.index()).ok()?)
+    }
+
+    /// The part of this name, which there is from now on.
+    pub(super) fn entry(&mut self, name: PageId) -> &mut Part {
+        let (parts, number) = (&mut self.classes[name.class_index()], name.index() as usize);
+        if parts.len() <= number {
+            parts.resize(number + 1, Part::default());
+        }
+        &mut parts[number]
+    }
+
+    /// A record at `lsn` is news to the part of this name.
+    fn mark(&mut self, name: PageId, lsn: Lsn) {
+        let dirty = &mut self.entry(name).dirty;
+        if dirty.is_none() || lsn < *dirty {
+            *dirty = lsn;
+        }
+    }
+
+    /// All of them, in the order of their names.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (PageId, &Part)> + '_ {
+        SizeClass::all().zip(&self.classes).flat_map(|(class, parts)| {
+            (0..).zip(parts).map(move |(number, part)| (PageId::new(class, number), part))
+        })
+    }
+
+    /// How many there are of `class`.
+    pub(super) fn count(&self, class: SizeClass) -> u64 {
+        self.classes[class.index()].len() as u64
+    }
+
+    /// The oldest record that some part lacks, or the end of all logs.
+    pub(super) fn oldest_dirty(&self) -> Lsn {
+        let dirty = self.classes.iter().flatten().map(|part| part.dirty);
+        dirty.filter(|lsn| !lsn.is_none()).min().unwrap_or(Lsn(u64::MAX))
+    }
+
+    /// Those that are dirty since before `target`.
+    pub(super) fn dirty_before(&self, target: Lsn) -> Vec<PageId> {
+        let due = |part: &Part| !part.dirty.is_none() && part.dirty < target;
+        self.iter().filter(|(_, part)| due(part)).map(|(name, _)| name).collect()
     }
 }
 
-/// The lowest that is not none, or the end of all logs.
-fn oldest(lsns: impl Iterator<Item = Lsn>) -> Lsn {
-    lsns.filter(|lsn| !lsn.is_none()).min().unwrap_or(Lsn(u64::MAX))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::place::Extent;
+
+    const WORDS: u64 = 509;
+
+    fn id(class: usize, index: u64) -> PageId {
+        PageId::new(SizeClass::from_index(class).expect("one there is"), index)
+    }
+
+    #[test]
+    fn classes_have_chunks_and_blocks_of_their_own() {
+        let mut mapping = Mapping::new(4096);
+        assert_eq!(mapping.words(), WORDS);
+        mapping.dirty(id(0, 1), Lsn(50));
+        mapping.dirty(id(2, WORDS - 1), Lsn(40));
+        mapping.dirty(id(2, WORDS), Lsn(60));
+        mapping.dirty(id(2, 2 * WORDS - 1), Lsn(55));
+        mapping.dirty(id(4, 3 * WORDS), Lsn(70));
+        assert_eq!([0, 1, 2, 3, 4].map(|class| mapping.chunks().classes[class].len()), [1, 0, 2, 0, 4]);
+        assert_eq!(mapping.chunks().oldest_dirty(), Lsn(40));
+        assert_eq!(mapping.chunks().dirty_before(Lsn(60)), [id(0, 0), id(2, 0), id(2, 1)]);
+        assert_eq!(mapping.blocks().oldest_dirty(), Lsn(u64::MAX));
+        mapping.chunks_mut().entry(id(2, 1)).dirty = Lsn::NONE;
+        mapping.dirty_block_of(id(2, 1), Lsn(80));
+        mapping.dirty_block_of(id(4, WORDS * 2), Lsn(81));
+        assert_eq!(mapping.blocks().dirty_before(Lsn(u64::MAX)), [id(2, 0), id(4, 2)]);
+        assert_eq!(mapping.chunks().dirty_before(Lsn(60)), [id(0, 0), id(2, 0)]);
+    }
+
+    #[test]
+    fn the_directory_has_the_images_of_each_class() {
+        let mut mapping = Mapping::new(4096);
+        let image = |first| Mapped::at(Extent { first, places: 1 }, 9);
+        for (first, name) in [(1, id(1, 0)), (2, id(3, WORDS)), (3, id(3, WORDS + 1))] {
+            mapping.chunks_mut().entry(name).image = image(first);
+        }
+        mapping.blocks_mut().entry(id(1, 0)).image = image(4);
+        mapping.blocks_mut().entry(id(3, 1)).image = image(5);
+        let images = |block| mapping.chunk_images(block).collect::<Vec<_>>();
+        assert_eq!(images(id(1, 0)), [image(1)]);
+        assert_eq!(images(id(3, 0)), vec![Mapped::FREE; WORDS as usize]);
+        assert_eq!(images(id(3, 1)), [image(2), image(3)]);
+        assert_eq!(images(id(1, 7)), []);
+        let directory = [vec![], vec![image(4)], vec![], vec![Mapped::FREE, image(5)], vec![]];
+        assert_eq!(mapping.directory(), directory);
+    }
+
+    #[test]
+    fn names_that_nothing_can_have_name_nothing() {
+        let mut mapping = Mapping::new(4096);
+        mapping.chunks_mut().entry(id(0, 3)).dirty = Lsn(1);
+        for name in [id(0, 4), id(1, 0), id(4, (1 << 56) - 1), PageId(5 << 56), PageId(u64::MAX)] {
+            assert_eq!(mapping.chunks().get(name), None, "{name}");
+        }
+        assert!(mapping.chunks().get(id(0, 3)).is_some());
+        assert_eq!(part_of(PageId(5 << 56), WORDS), None);
+        assert_eq!(part_of(id(4, WORDS + 1), WORDS), Some(id(4, 1)));
+        assert_eq!(first_of(id(4, 2), WORDS), Some(id(4, 2 * WORDS)));
+        assert_eq!(first_of(id(4, 1 << 55), WORDS), None, "no index is so high");
+        assert_eq!(first_of(PageId(u64::MAX), WORDS), None);
+    }
 }

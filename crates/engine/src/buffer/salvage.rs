@@ -17,26 +17,25 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use terrace_block::{AlignedBuffer, BlockDevice, Read};
+use terrace_block::{AlignedBuffer, BlockDevice};
 
 use self::survey::Survey;
-use super::backup::{PackedFile, StagedImage, page_buffer};
+use super::backup::{BATCH_BYTES, PackedFile, StagedImage, copy_buffer, read_images};
 use super::create::{Files, PoolOptions};
 use super::pool::Pool;
 use super::recovery::{Redo, Undo};
+use crate::config::PageSizes;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId, Timestamp};
-use crate::store::place::{Mapped, places_of};
+use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
+use crate::store::place::{Extent, Mapped, places_of};
 use crate::store::space::Geometry as SpaceGeometry;
 use crate::store::superblock::Superblock;
 use crate::store::{image, page};
 use crate::wal::{Geometry, LogCopy, LogHeader, Wal};
 
-/// Bytes of images copied at a time.
-const BATCH_BYTES: usize = 256 << 10;
 /// Places of a segment of the copy: as many pages of the largest size as leave little at its end.
 const SEGMENT_PLACES: u64 = 256;
-/// Bytes of the copy's log where the original's is of no use.
+/// Bytes of the copy's log where the original's is of no use: 64 pages of the largest size.
 const LOG_BYTES: u64 = 4 << 20;
 
 /// The files of a damaged database, opened for reading.
@@ -56,8 +55,8 @@ pub(crate) struct Means<'a> {
     pub(crate) undo: &'a dyn Undo,
     /// Two new, empty files, in place of those given before.
     pub(crate) scratch: &'a dyn Fn() -> Result<Files>,
-    /// The memory of a pool, given the bytes of a page and how many the file has.
-    pub(crate) options: &'a dyn Fn(u64, u64) -> Result<PoolOptions>,
+    /// The memory of a pool, given the sizes of its pages and how many the file has.
+    pub(crate) options: &'a dyn Fn(PageSizes, u64) -> Result<PoolOptions>,
 }
 
 /// A page that is lost.
@@ -111,7 +110,10 @@ fn salvage(remains: &Remains, survey: Survey, means: &Means<'_>) -> Result<Salva
     let files = (means.scratch)()?;
     let mut lost = Vec::new();
     let images = pack(remains, &survey, means.check, &files, &mut lost)?;
-    let options = (means.options)(survey.page_bytes as u64, files.pages.len() / survey.page_bytes as u64)?;
+    let options = (means.options)(
+        PageSizes::of(&Pool::inspect(&files)?),
+        files.pages.len() / survey.page_bytes as u64,
+    )?;
     let consistent = survey.log.is_some();
     let recovered = Pool::recover(&files, &options, means.redo)?;
     let pool = recovered.pool;
@@ -140,22 +142,24 @@ fn pack(
     let page_bytes = survey.page_bytes;
     let geometry = SpaceGeometry { segment_places: SEGMENT_PLACES };
     let mut pages = PackedFile::new(files.pages.clone(), geometry, page_bytes)?;
-    let mut content = vec![0; page_bytes];
-    let mut staging = page_buffer(page_bytes, (BATCH_BYTES / page_bytes).max(1))?;
+    let mut content = vec![0; SizeClass::LARGEST.page_bytes()];
+    let mut staging = copy_buffer(BATCH_BYTES)?;
     let (mut images, mut newest) = (0, Lsn::NONE);
-    let mut batch = Vec::new();
+    let (mut batch, mut batch_bytes) = (Vec::new(), 0);
     let mut all = survey.images().peekable();
-    while let Some(image) = all.next() {
-        batch.push(image);
-        if batch.len() < staging.len() / page_bytes && all.peek().is_some() {
+    while let Some((class, id, mapped)) = all.next() {
+        batch.push(Wanted { id, mapped, page_bytes: class.page_bytes() });
+        batch_bytes += class.page_bytes();
+        let next_bytes = all.peek().map(|(class, ..)| class.page_bytes());
+        if next_bytes.is_some_and(|bytes| batch_bytes + bytes <= staging.len()) {
             continue;
         }
         images += batch.len() as u64;
-        read_all(&*remains.pages, &batch, page_bytes, &mut staging, |slot, outcome| {
-            let (id, mapped) = batch[slot.index];
+        read_all(&*remains.pages, &batch, &mut staging, |slot, outcome| {
+            let Wanted { id, mapped, page_bytes } = batch[slot.index];
             let sound = outcome.and_then(|()| {
                 let checksum = page::vouch(slot.bytes, id, mapped).map_err(str::to_owned)?;
-                let page = image::unpack(slot.bytes, &mut content)?;
+                let page = image::unpack(slot.bytes, &mut content[..page_bytes])?;
                 check(page).map(|()| checksum)
             });
             match sound {
@@ -171,8 +175,9 @@ fn pack(
             }
         })?;
         batch.clear();
+        batch_bytes = 0;
     }
-    let end = survey.ids_end();
+    let ends = survey.ids_ends();
     let superblock = match (&survey.log, &survey.superblock) {
         (Some(log), Some(superblock)) => {
             let header = LogHeader {
@@ -185,10 +190,10 @@ fn pack(
                 let mut copy = LogCopy::new(records, log.end, files.log.clone(), log.geometry)?;
                 while copy.step()? {}
             }
-            Superblock { log_end: log.end, page_ids_end: end, ..superblock.clone() }
+            Superblock { log_end: log.end, page_ids_end: ends, ..superblock.clone() }
         }
         _ => {
-            let geometry = Geometry::new(LOG_BYTES.max(64 * page_bytes as u64))?;
+            let geometry = Geometry::new(LOG_BYTES)?;
             Wal::create(&*files.log, &LogHeader { database: [0; 16], timeline: 1, geometry })?;
             // Above every image, and where a record may begin.
             let from = Lsn((newest.0 + 1).max(crate::wal::FIRST_LSN.0).next_multiple_of(crate::wal::BLOCK));
@@ -204,9 +209,9 @@ fn pack(
                 cut: from,
                 log_end: from,
                 highest_timestamp: Timestamp::NONE,
-                page_ids_end: end,
+                page_ids_end: ends,
                 segments: 0,
-                directory: Vec::new(),
+                directory: Default::default(),
             }
         }
     };
@@ -222,35 +227,40 @@ struct Slot<'a> {
     bytes: &'a [u8],
 }
 
-/// Reads images at the same time and hands them over one after the other, or says why one could not be read.
+/// An image to be read, of a page of so many bytes.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    id: PageId,
+    mapped: Mapped,
+    page_bytes: usize,
+}
+
+impl Wanted {
+    /// Where it is. No image is longer than its page; what says so has no places that can be read.
+    fn extent(&self) -> Option<Extent> {
+        self.mapped.extent().filter(|extent| extent.bytes() <= self.page_bytes)
+    }
+}
+
+/// Reads images at the same time and hands them over one after the other, or says why one could not be read. Their pages fit
+/// `staging` together.
 fn read_all(
     device: &dyn BlockDevice,
-    images: &[(PageId, Mapped)],
-    page_bytes: usize,
+    images: &[Wanted],
     staging: &mut AlignedBuffer,
     mut each: impl FnMut(Slot<'_>, Result<(), String>) -> Result<()>,
 ) -> Result<()> {
-    // No image is longer than a page; what says so has no places that can be read.
-    let extent = |mapped: Mapped| mapped.extent().filter(|extent| extent.bytes() <= page_bytes);
-    let slots = staging.chunks_exact_mut(page_bytes);
-    let mut reads: Vec<Read<'_>> = images
-        .iter()
-        .zip(slots)
-        .filter_map(|(&(_, mapped), slot)| {
-            extent(mapped).map(|extent| Read::new(extent.offset(), &mut slot[..extent.bytes()]))
-        })
-        .collect();
-    device.read_batch(&mut reads);
-    let outcomes: Vec<_> = reads.into_iter().map(|read| (read.offset, read.result)).collect();
-    let mut outcomes = outcomes.into_iter();
-    for (index, (&(_, mapped), slot)) in images.iter().zip(staging.chunks_exact(page_bytes)).enumerate() {
-        let Some(extent) = extent(mapped) else {
+    let read = read_images(device, images.iter().filter_map(Wanted::extent), staging);
+    let mut read = read.into_iter();
+    for (index, wanted) in images.iter().enumerate() {
+        let Some(extent) = wanted.extent() else {
             each(Slot { index, bytes: &[] }, Err("the page table names more places than a page has".into()))?;
             continue;
         };
-        let (offset, outcome) = outcomes.next().expect("each was read");
+        let (staged, outcome) = read.next().expect("each was read");
+        let offset = extent.offset();
         let outcome = outcome.map_err(|error| format!("byte {offset} of the file cannot be read: {error}"));
-        each(Slot { index, bytes: &slot[..extent.bytes()] }, outcome)?;
+        each(Slot { index, bytes: &staging[staged] }, outcome)?;
     }
     Ok(())
 }
@@ -279,13 +289,11 @@ impl Pool {
         self.wal.flush_to(self.wal.tail())?;
         let mut upkeep = self.upkeep.lock();
         self.absorb(&mut upkeep);
-        let end = self.ids.lock().end;
-        Ok((1..end).map(PageId).filter(|&id| self.exists(id)).collect())
+        Ok(self.page_ids().filter(|&id| self.exists(id)).collect())
     }
 
     /// Sees to it that none of these ids is given to a new page: something may still refer to the old one.
     fn withhold(&self, ids: impl Iterator<Item = PageId>) {
-        let withheld: HashSet<u64> = ids.map(|id| id.0).collect();
-        self.ids.lock().free.retain(|id| !withheld.contains(id));
+        self.ids.lock().withhold(&ids.collect());
     }
 }

@@ -9,7 +9,9 @@
 //!             1 << 62 | frame         DRAM frame   (1 << 61 is kept for a middle tier's frames)
 //! ```
 //!
-//! The table is one reserved range of memory, touched as ids come into use, so that a lookup is one multiplication.
+//! For each class of pages there is one reserved range of memory, touched as ids come into use, so that a lookup is a shift,
+//! an index into the five ranges, and a multiplication. A class has half as many entries as the one before, whose pages are
+//! half as long; one that is not used costs addresses only.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_block::{Region, prefetch};
 
 use super::latch::Latch;
-use crate::ids::PageId;
+use crate::ids::{ByClass, PageId, SizeClass};
 use crate::store::place::Mapped;
 
 const IN_FRAME: u64 = 1 << 62;
@@ -96,32 +98,101 @@ impl<'a> Entry<'a> {
 /// All entries.
 #[derive(Debug)]
 pub(crate) struct PageTable {
+    classes: ByClass<Entries>,
+}
+
+/// Those of one class.
+#[derive(Debug)]
+struct Entries {
     region: Region,
-    pages_max: u64,
+    indexes_max: u64,
+}
+
+/// Indexes of the pages of `class` are below this, where there may be `pages_max` of the smallest.
+pub(crate) fn indexes_max(pages_max: u64, class: SizeClass) -> u64 {
+    pages_max >> class.index()
 }
 
 impl PageTable {
-    /// Reserves addresses for ids below `pages_max`; memory is used only for entries that are touched.
+    /// Reserves addresses for as many pages as there may be, `pages_max` being those of the smallest class and at least
+    /// sixteen; memory is used only for entries that are touched.
+    ///
+    /// # Errors
+    /// Those of [`Region::reserve_writable`].
     pub(crate) fn reserve(pages_max: u64) -> io::Result<PageTable> {
-        let region = Region::reserve_writable((pages_max * ENTRY_BYTES) as usize)?;
-        Ok(PageTable { region, pages_max })
+        let entries = |class| {
+            let indexes_max = indexes_max(pages_max, class);
+            let region = Region::reserve_writable((indexes_max * ENTRY_BYTES) as usize)?;
+            Ok(Entries { region, indexes_max })
+        };
+        let classes: Vec<Entries> = SizeClass::all().map(entries).collect::<io::Result<_>>()?;
+        Ok(PageTable { classes: classes.try_into().expect("one for each class") })
     }
 
-    /// Ids must be below this.
-    pub(crate) fn pages_max(&self) -> u64 {
-        self.pages_max
+    /// Bytes of addresses that [`PageTable::reserve`] takes.
+    pub(crate) fn reserved_bytes(pages_max: u64) -> u64 {
+        SizeClass::all().map(|class| indexes_max(pages_max, class) * ENTRY_BYTES).sum()
+    }
+
+    /// Indexes of the pages of `class` must be below this.
+    pub(crate) fn indexes_max(&self, class: SizeClass) -> u64 {
+        self.classes[class.index()].indexes_max
     }
 
     /// The entry of `id`; `None` for an id that no page can have, as a racy reader may come up with.
     #[inline(always)]
     pub(crate) fn entry(&self, id: PageId) -> Option<Entry<'_>> {
-        if id.0 >= self.pages_max {
+        let entries = self.classes.get(id.class_index())?;
+        let index = id.index();
+        if index >= entries.indexes_max {
             return None;
         }
-        let at = id.0 as usize * ENTRY_BYTES as usize;
-        let [state, location] = self.region.words(at..at + ENTRY_BYTES as usize) else {
+        let at = index as usize * ENTRY_BYTES as usize;
+        let [state, location] = entries.region.words(at..at + ENTRY_BYTES as usize) else {
             unreachable!("an entry is two words");
         };
         Some(Entry { state, location })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::place::Extent;
+
+    /// Two entries that shared a word would show what was last put into the other.
+    #[test]
+    fn each_page_of_each_class_has_an_entry_of_its_own() {
+        let table = PageTable::reserve(64).unwrap();
+        let mut all = Vec::new();
+        for class in SizeClass::all() {
+            assert_eq!(table.indexes_max(class), 64 >> class.index());
+            all.extend((0..table.indexes_max(class)).map(|index| PageId::new(class, index)));
+        }
+        assert_eq!(all.len(), 64 + 32 + 16 + 8 + 4);
+        let mapped = |at: usize| Mapped::at(Extent { first: at as u64, places: 1 }, 7);
+        for (at, &id) in all.iter().enumerate() {
+            table.entry(id).unwrap().set_location(Location::Store(mapped(at)));
+            assert!(table.entry(id).unwrap().latch().try_exclusive(table.entry(id).unwrap().latch().load()));
+        }
+        for (at, &id) in all.iter().enumerate() {
+            assert_eq!(table.entry(id).unwrap().location(), Location::Store(mapped(at)), "{id}");
+        }
+    }
+
+    #[test]
+    fn ids_that_no_page_can_have_have_no_entry() {
+        let table = PageTable::reserve(64).unwrap();
+        for class in SizeClass::all() {
+            let end = table.indexes_max(class);
+            for index in [end, end + 1, 64, (1 << 56) - 1] {
+                assert!(table.entry(PageId::new(class, index)).is_none(), "{class:?} {index}");
+            }
+        }
+        for class in SizeClass::COUNT as u64..256 {
+            for index in [0, 1, (1 << 56) - 1] {
+                assert!(table.entry(PageId(class << 56 | index)).is_none(), "{class} {index}");
+            }
+        }
     }
 }

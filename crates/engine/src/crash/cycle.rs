@@ -14,7 +14,7 @@ use super::raw::{self, Raw};
 use super::{Sizes, create, open};
 use crate::buffer::{Pool, Recovered, Stop};
 use crate::error::Result;
-use crate::ids::{Lsn, PageId, Timestamp};
+use crate::ids::{Lsn, Timestamp};
 
 /// Recoveries that are crashed one after the other, at most.
 const RECOVERY_CRASHES_MAX: usize = 5;
@@ -250,9 +250,9 @@ impl Run {
 /// All pages there are.
 pub(super) fn read_all(pool: &Pool) -> Result<Pages, String> {
     let mut found = Pages::new();
-    for id in 1..pool.page_ids_end() {
-        match raw::read(pool, PageId(id)) {
-            Ok(content) => found.insert(id, raw::cells(&content)?),
+    for id in pool.page_ids() {
+        match raw::read(pool, id) {
+            Ok(content) => found.insert(id.0, raw::cells(&content)?),
             Err(Stop::Missing(_)) => continue,
             Err(stop) => return Err(format!("page {id} cannot be read: {stop:?}")),
         };

@@ -10,7 +10,7 @@ use super::meanwhile::Script;
 use super::model::Deed;
 use super::raw::{self, CELLS};
 use super::{FRAMES_MAX, FRAMES_MIN};
-use crate::buffer::{Edit, NewPage, Pool, Stop, WriteGuard};
+use crate::buffer::{Edit, NewPage, Pool, Stop, WriteGuard, frame_bytes};
 use crate::error::Error;
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::wal::{Appended, Class, RecordBuilder, Reservation, Ticket};
@@ -162,7 +162,7 @@ impl<'p> Life<'p> {
     /// More frames, or fewer.
     fn resize(&mut self) -> Result<(), Halt> {
         let frames = FRAMES_MIN + self.below((FRAMES_MAX - FRAMES_MIN) as usize + 1) as u32;
-        Ok(self.full_is_fine(self.pool.resize(frames))?)
+        Ok(self.full_is_fine(self.pool.resize(frame_bytes(self.pool.class(), frames)))?)
     }
 
     fn full_is_fine(&self, result: Result<(), Error>) -> Result<(), Error> {
@@ -381,7 +381,7 @@ fn change(
     let mut created = Vec::new();
     for page in &new {
         let cells = std::array::from_fn(|_| raw::quiet(|| script.model.fresh_value()));
-        let content = raw::content(page.id(), &cells, pool.page_bytes());
+        let content = raw::content(page.id(), &cells);
         raw::note_create(record, page.id(), &content);
         deeds.push(Deed::Create { page: page.id().0, cells });
         created.push(content);

@@ -26,6 +26,11 @@ const ATTEMPTS_MAX: u32 = 50;
 /// The values of a page's cells.
 pub(super) type Cells = [u64; CELLS];
 
+/// Bytes of page `id`, which is of a class there is.
+fn page_bytes(id: PageId) -> usize {
+    id.class().expect("pages that were given out have a class").page_bytes()
+}
+
 fn cell_at(cell: usize) -> std::ops::Range<usize> {
     let start = HEADER_BYTES + cell * STRIDE;
     start..start + CELL_BYTES
@@ -86,8 +91,8 @@ pub(super) fn cells(content: &[u8]) -> Result<Cells, String> {
 }
 
 /// The content of a new page, whose cells are quiet if it is large. Two of three pages are to be compressed.
-pub(super) fn content(id: PageId, cells: &Cells, page_bytes: usize) -> Vec<u8> {
-    let mut content = vec![0; page_bytes];
+pub(super) fn content(id: PageId, cells: &Cells) -> Vec<u8> {
+    let mut content = vec![0; page_bytes(id)];
     page::set_kind(&mut content, Kind::Raw);
     page::set_page_id(&mut content, id);
     content[page::LEVEL_AT] = if id.0.is_multiple_of(3) { 0 } else { COMPRESS };
@@ -193,7 +198,7 @@ pub(super) fn latch_all<'p>(pool: &'p Pool, ids: &[PageId]) -> Result<Vec<WriteG
 
 /// A copy of a page.
 pub(super) fn read(pool: &Pool, id: PageId) -> Result<Vec<u8>, Stop> {
-    let mut copy = vec![0; pool.page_bytes()];
+    let mut copy = vec![0; page_bytes(id)];
     loop {
         let guard = pool.read(id)?;
         crate::buffer::view::View::copy_to(&guard.view(), 0, &mut copy);

@@ -31,7 +31,7 @@ fn pages_survive_checkpoint_and_recovery() {
         for number in 0..40u64 {
             let new = pool.new_page(pool.class(), None).unwrap();
             let id = new.id();
-            let mut content = raw::content(id, &[number; CELLS], 4096);
+            let mut content = raw::content(id, &[number; CELLS]);
             let mut record = RecordBuilder::pages(Timestamp(number + 1), Lsn::NONE);
             raw::note_create(&mut record, id, &content);
             record.set_commit();

@@ -16,10 +16,10 @@ use super::commit::Work;
 use super::core::{CATALOG, Core, FIRST_TABLE, Shared, TableState};
 use super::count::{count_key, is_count_key};
 use super::garbage::{GarbageKey, Transfer, garbage_tree, put};
-use super::options::{Compression, TableOptions, size_class};
+use super::options::{Compression, TableOptions};
 use super::scan::{Row, Scan};
 use super::table::Table;
-use crate::config::Durability;
+use crate::config::{Durability, class_of};
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass, TableId, Timestamp};
 use crate::index::{Stored, Tree, Write, log_bytes};
@@ -168,13 +168,14 @@ impl Core {
 
     fn create_table(&self, name: &str, options: &TableOptions) -> Result<Place> {
         check_name(name)?;
-        let class = options.page_size.map_or(Ok(self.pool.class()), size_class)?;
+        let class = options.page_size.map_or(Ok(self.pool.class()), class_of)?;
         let compression = options.compression.unwrap_or(self.settings.compression);
         let compression = compression.check(class.page_bytes())?;
         self.alone(|| {
             if self.place_of(name)?.is_some() {
                 return Err(Error::TableExists(name.to_owned()));
             }
+            self.use_class(class)?;
             let id = self.next_table_id()?;
             let root = self.create_root(class, compression)?;
             let place = Place { id, root, compression };

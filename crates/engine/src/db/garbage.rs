@@ -297,9 +297,9 @@ impl Core {
         }
     }
 
-    /// Pages that one record may touch, so that they fit the frames together.
+    /// Pages that one record may touch, so that they fit the frames together, whatever their size.
     fn step_pages(&self, most: usize) -> usize {
-        (self.pool.frames() as usize / 32).clamp(2, most)
+        (self.pool.frames_least() as usize / 32).clamp(2, most)
     }
 
     /// Changes the garbage tree and frees `free`, for the system, in one record.

@@ -34,8 +34,8 @@ use super::core::{
 use super::count::{Counts, TableCount};
 use super::overlay::{Overlay, Room as OverlayRoom};
 use super::undo::KeyUndo;
-use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered};
-use crate::config::{Builder, Split, overlay_bytes};
+use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered, id_count_below};
+use crate::config::{Builder, FRAMES_MIN, PageSizes, Split, overlay_bytes};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, TableId, Timestamp};
 use crate::index::leaf::max_record;
@@ -59,7 +59,7 @@ pub(crate) const LOG: &str = "log.terrace";
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const NEW_PAGES: &str = "pages.new";
 pub(crate) const NEW_LOG: &str = "log.new";
-/// Ids the page table has addresses for: 4 TiB of 16 KiB pages.
+/// Pages of the smallest class that the page table has addresses for, and half as many of each larger one: 1 TiB of each.
 pub(crate) const PAGES_MAX: u64 = 1 << 28;
 
 /// What keeps others out, or makes them read only, until it is dropped.
@@ -169,8 +169,8 @@ fn start(core: Core) -> Result<Db> {
 
 /// Pages for which a file of so many bytes has room as they are, or that were in use, if those have room when they are
 /// compressed.
-pub(crate) fn pages_in(file_bytes: u64, page_bytes: u64, page_ids_end: u64) -> u64 {
-    (file_bytes / page_bytes).max(page_ids_end.min(file_bytes / PLACE_BYTES as u64))
+pub(crate) fn pages_in(file_bytes: u64, page_bytes: u64, page_ids_used: u64) -> u64 {
+    (file_bytes / page_bytes).max(page_ids_used.min(file_bytes / PLACE_BYTES as u64))
 }
 
 /// How `dram` bytes are split for the database in `files`, and what of them is the pool's.
@@ -181,15 +181,16 @@ fn shares(
     superblock: &Superblock,
 ) -> Result<(PoolOptions, Split)> {
     let page_bytes = u64::from(superblock.page_bytes);
-    let file_pages = pages_in(files.pages.len(), page_bytes, superblock.page_ids_end);
-    let split =
-        Split::new(dram, builder.old_version_bytes_max, builder.record_cache, page_bytes, file_pages)?;
+    let file_pages = pages_in(files.pages.len(), page_bytes, id_count_below(&superblock.page_ids_end));
+    let sizes = PageSizes { most: builder.class_max()?, ..PageSizes::of(superblock) };
+    let split = Split::new(dram, builder.old_version_bytes_max, builder.record_cache, sizes, file_pages)?;
     let options = PoolOptions {
-        frames: split.frames,
-        frames_max: Split::frames_max(builder.dram_bytes_max(builder.dram_bytes()?)?, page_bytes),
+        frame_bytes: split.frame_bytes,
+        frame_bytes_max: builder.dram_bytes_max(builder.dram_bytes()?)?,
+        frames_floor: FRAMES_MIN,
         log_buffer_bytes: split.log_buffer as usize,
         staging_bytes: split.staging as usize,
-        batch_pages: split.batch_pages,
+        batch_bytes: split.batches as usize,
         pages_max: PAGES_MAX,
         store_bytes_max: u64::MAX,
         record_cache: builder.record_cache,
@@ -254,7 +255,7 @@ fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lo
 /// Room for old versions: what the budget has for them, and addresses for what transactions may push beyond that
 /// before anything can be dropped, which is what the log and the clock's window let them.
 fn old_versions(pool: &Pool, settings: &Settings, split: Split) -> Room {
-    let entry_bytes_max = max_record(pool.page_bytes());
+    let entry_bytes_max = max_record(split.largest().page_bytes());
     let bytes_max = split.versions as usize;
     let in_flight = pool.wal().stats().capacity as usize + split.clock_window * entry_bytes_max;
     let bytes_later = match settings.old_version_bytes_max {

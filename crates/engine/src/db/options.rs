@@ -3,16 +3,7 @@
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::ids::SizeClass;
 use crate::store::place::PLACE_BYTES;
-
-/// The class of pages of so many bytes.
-pub(crate) fn size_class(bytes: u64) -> Result<SizeClass> {
-    SizeClass::of_bytes(bytes).ok_or_else(|| {
-        let (least, most) = (SizeClass::SMALLEST.page_bytes(), SizeClass::LARGEST.page_bytes());
-        Error::Config(format!("pages of {bytes} bytes; a power of two from {least} to {most} is possible"))
-    })
-}
 
 /// How images of pages are written to the page file. What a page is in memory, and in the log, is not changed by it.
 ///

@@ -29,7 +29,7 @@ use super::open::{LOCK, LOG, PAGES, PAGES_MAX, exists, hold, open_directory, wit
 use super::undo::KeyUndo;
 use crate::buffer::salvage::{Means, Remains, Salvaged};
 use crate::buffer::{Files, Mode, PoolOptions, RecordCache};
-use crate::config::{Builder, Split};
+use crate::config::{Builder, FRAMES_MIN, PageSizes, Split};
 use crate::error::{Error, Result};
 use crate::index::{NodeRedo, check_page};
 
@@ -167,19 +167,20 @@ fn repair(
         }
         Ok(Files { pages: create(&**destination, SALVAGE_PAGES)?, log: create(&**destination, SALVAGE_LOG)? })
     };
-    let options = |page_bytes: u64, file_pages: u64| {
-        let split = Split::new(share, None, RecordCache::Off, page_bytes, file_pages)?;
+    let options = |sizes: PageSizes, file_pages: u64| {
+        let split = Split::new(share, None, RecordCache::Off, sizes, file_pages)?;
         Ok(PoolOptions {
-            frames: split.frames,
+            frame_bytes: split.frame_bytes,
+            frame_bytes_max: share,
+            frames_floor: FRAMES_MIN,
             log_buffer_bytes: split.log_buffer as usize,
             staging_bytes: split.staging as usize,
-            batch_pages: split.batch_pages,
+            batch_bytes: split.batches as usize,
             pages_max: PAGES_MAX,
             store_bytes_max: u64::MAX,
             record_cache: RecordCache::Off,
             mode: Mode::Inline,
             in_memory: false,
-            frames_max: split.frames,
         })
     };
     let means =

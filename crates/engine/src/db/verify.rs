@@ -265,8 +265,7 @@ impl Findings<'_> {
     fn left_over(&self) -> impl Iterator<Item = PageId> + '_ {
         let (pool, census) = (&self.core.pool, &self.counting.census);
         // In this order: a page that does not exist any more was noted as renewed before.
-        let ids = (1..pool.page_ids_end()).map(PageId);
-        ids.filter(|&id| pool.exists(id) && census.known(id) == Known::Unmet)
+        pool.page_ids().filter(|&id| pool.exists(id) && census.known(id) == Known::Unmet)
     }
 
     /// Meets what was passed on, wherever it is now. What is damaged in it was found, or will be found, elsewhere.
@@ -296,12 +295,12 @@ impl Findings<'_> {
         for page in lost {
             self.damage(Some(page), "it belongs to nothing: its space is lost".to_owned());
         }
-        for page in (1..core.pool.page_ids_end()).map(PageId) {
+        for page in core.pool.page_ids() {
             if !core.pool.exists(page) {
                 continue;
             }
             core.pool.meanwhile();
-            self.pace.page(core.pool.page_bytes());
+            self.pace.page(page.class().expect("pages that exist have a class").page_bytes());
             self.report.pages_checked += 1;
             if let Err(error) = core.pool.check_image(page) {
                 self.note(error)?;

@@ -8,7 +8,6 @@ use super::pool_tests::{TestPool, test_pool};
 use super::{Stored, Tree, get_many};
 use crate::buffer::Mode;
 use crate::error::{Error, Result};
-use crate::ids::PageId;
 use crate::store::page;
 
 const PAGE_BYTES: usize = 4096;
@@ -75,9 +74,8 @@ fn a_batch_of_reads_for_each_level() {
 fn what_a_batch_brought_in_is_marked_by_the_second_look() {
     let test = cold(400);
     ask(&test, &[0, 1000, 2000]);
-    let marked = |test: &TestPool| {
-        (1..test.pool.page_ids_end()).filter(|&id| test.pool.is_marked(PageId(id)) == Some(true)).count()
-    };
+    let marked =
+        |test: &TestPool| test.pool.page_ids().filter(|&id| test.pool.is_marked(id) == Some(true)).count();
     let once = marked(&test);
     ask(&test, &[0, 1000, 2000]);
     assert!(marked(&test) >= once + 3, "{once} pages were marked by the first look");
@@ -134,7 +132,7 @@ fn damage_concerns_the_keys_of_its_page_only() {
         }
         assert!(wrong > 2 && right > 10, "{wrong} wrong, {right} right");
         assert_eq!(test.pool.audit(), Vec::<String>::new());
-        for id in (1..test.pool.page_ids_end()).map(PageId) {
+        for id in test.pool.page_ids() {
             assert!(!test.pool.is_latched(id), "page {id} is still latched");
         }
         if round == 0 {

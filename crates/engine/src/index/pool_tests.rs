@@ -11,8 +11,8 @@ use super::chain::{self, FreeStep};
 use super::overflow::Reference;
 use super::{Change, Found, LeafRows, NodeRedo, Seek, Stored, Tree, Write, leaf, log_bytes};
 use crate::MAX_KEY_BYTES;
-use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, RecordCache};
-use crate::ids::{Lsn, PageId, Timestamp};
+use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, RecordCache, frame_bytes};
+use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::wal::{ALLOCATES, RecordBuilder};
 
 /// A pool on files in memory that outlive it.
@@ -38,14 +38,16 @@ pub(super) fn test_pool_with(
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
     let files = Files { pages: open("pages.terrace"), log: open("log.terrace") };
-    let segment_places = 16 * crate::store::place::places_of(page_bytes);
+    let class = SizeClass::of_bytes(page_bytes as u64).unwrap();
+    let segment_places = 16 * class.places();
     let layout = Layout { uuid: [7; 16], page_bytes, segment_places, log_capacity: 1 << 20 };
     let options = PoolOptions {
-        frames,
-        frames_max: 2 * frames,
+        frame_bytes: frame_bytes(class, frames),
+        frame_bytes_max: frame_bytes(class, 2 * frames),
+        frames_floor: 24,
         log_buffer_bytes: 128 << 10,
         staging_bytes: 64 << 10,
-        batch_pages: 16,
+        batch_bytes: 16 * page_bytes,
         pages_max: 1 << 20,
         store_bytes_max: 256 << 20,
         record_cache,

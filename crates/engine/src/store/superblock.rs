@@ -13,21 +13,24 @@ use terrace_block::{AlignedBuffer, BlockDevice};
 use super::page::crc32c;
 use super::place::{Mapped, PLACE_BYTES, PLACES_MAX};
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, Timestamp};
+use crate::ids::{ByClass, Lsn, SizeClass, Timestamp};
 use crate::planted::{Bug, planted};
 
 /// The version of the files this build reads and writes.
-pub(crate) const FORMAT_VERSION: u32 = 2;
+pub(crate) const FORMAT_VERSION: u32 = 3;
 /// Bytes of one slot.
 pub(crate) const SLOT_BYTES: usize = 16 << 10;
 /// Bytes at the start of the page file that belong to the superblock.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 2 * SLOT_BYTES as u64;
 
 const MAGIC: [u8; 8] = *b"TERRACE\0";
-const FIXED_BYTES: usize = 144;
+const FIXED_BYTES: usize = 192;
+const PAGE_IDS_AT: usize = 112;
+const BLOCKS_AT: usize = 152;
 /// Beyond what any log will reach; it leaves room for a log to be added to.
 const LSN_MAX: u64 = 1 << 62;
-/// The most directory blocks a superblock can name; with 4 KiB pages enough for 2 TiB.
+/// The most directory blocks a superblock can name, those of all classes together; with blocks of 4 KiB enough for every
+/// page there may be.
 pub(crate) const DIRECTORY_BLOCKS_MAX: usize = (SLOT_BYTES - FIXED_BYTES) / 8;
 
 /// Everything recovery needs before it can read anything else.
@@ -50,17 +53,18 @@ pub(crate) struct Superblock {
     pub(crate) log_end: Lsn,
     /// The highest commit timestamp ever issued, as far as the log below the cut is concerned.
     pub(crate) highest_timestamp: Timestamp,
-    /// Page ids up to and without this one have been in use.
-    pub(crate) page_ids_end: u64,
+    /// Indexes of page ids up to and without this one have been in use.
+    pub(crate) page_ids_end: ByClass<u64>,
     /// Segments in the page file.
     pub(crate) segments: u64,
     /// Places of the directory blocks.
-    pub(crate) directory: Vec<Mapped>,
+    pub(crate) directory: ByClass<Vec<Mapped>>,
 }
 
 impl Superblock {
     fn encode(&self, slot: &mut [u8]) {
-        assert!(self.directory.len() <= DIRECTORY_BLOCKS_MAX, "directory larger than a superblock can name");
+        let blocks: usize = self.directory.iter().map(Vec::len).sum();
+        assert!(blocks <= DIRECTORY_BLOCKS_MAX, "directory larger than a superblock can name");
         slot.fill(0);
         let mut at = 4;
         let mut put = |bytes: &[u8]| {
@@ -79,13 +83,13 @@ impl Superblock {
         put(&self.cut.0.to_le_bytes());
         put(&self.log_end.0.to_le_bytes());
         put(&self.highest_timestamp.0.to_le_bytes());
-        put(&self.page_ids_end.to_le_bytes());
         put(&self.segments.to_le_bytes());
         put(&self.epoch.to_le_bytes());
-        put(&(self.directory.len() as u32).to_le_bytes());
-        for (index, mapped) in self.directory.iter().enumerate() {
-            let at = FIXED_BYTES + index * 8;
-            slot[at..at + 8].copy_from_slice(&mapped.0.to_le_bytes());
+        put(&[0; 4]);
+        self.page_ids_end.iter().for_each(|end| put(&end.to_le_bytes()));
+        self.directory.iter().for_each(|blocks| put(&(blocks.len() as u32).to_le_bytes()));
+        for (word, mapped) in slot[FIXED_BYTES..].chunks_exact_mut(8).zip(self.directory.iter().flatten()) {
+            word.copy_from_slice(&mapped.0.to_le_bytes());
         }
         let checksum = crc32c(&slot[4..]);
         slot[..4].copy_from_slice(&checksum.to_le_bytes());
@@ -103,7 +107,13 @@ impl Superblock {
         }
         let word = |at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().expect("eight bytes"));
         let half = |at: usize| u32::from_le_bytes(slot[at..at + 4].try_into().expect("four bytes"));
-        let blocks = half(116) as usize;
+        // How many words of the directory come before those of each class, and before the end.
+        let mut blocks = [0; SizeClass::COUNT + 1];
+        for class in 0..SizeClass::COUNT {
+            blocks[class + 1] = blocks[class] + half(BLOCKS_AT + class * 4) as usize;
+        }
+        let mapped = |index: usize| Mapped(word(FIXED_BYTES + index * 8));
+        let named = |end: usize| end.min(DIRECTORY_BLOCKS_MAX);
         let superblock = Superblock {
             uuid: slot[16..32].try_into().expect("sixteen bytes"),
             timeline: word(32),
@@ -115,15 +125,14 @@ impl Superblock {
             cut: Lsn(word(72)),
             log_end: Lsn(word(80)),
             highest_timestamp: Timestamp(word(88)),
-            page_ids_end: word(96),
-            segments: word(104),
-            epoch: half(112),
-            directory: (0..blocks.min(DIRECTORY_BLOCKS_MAX))
-                .map(|index| Mapped(word(FIXED_BYTES + index * 8)))
-                .collect(),
+            page_ids_end: std::array::from_fn(|class| word(PAGE_IDS_AT + class * 8)),
+            segments: word(96),
+            epoch: half(104),
+            directory: std::array::from_fn(|class| {
+                (named(blocks[class])..named(blocks[class + 1])).map(mapped).collect()
+            }),
         };
-        let sane = superblock.page_bytes.is_power_of_two()
-            && (4096..=65536).contains(&superblock.page_bytes)
+        let sane = SizeClass::of_bytes(superblock.page_bytes.into()).is_some()
             && (4..=1 << 20).contains(&superblock.segment_places)
             && superblock.page_bytes / PLACE_BYTES as u32 <= superblock.segment_places
             && superblock.log_capacity.is_multiple_of(4096)
@@ -134,7 +143,7 @@ impl Superblock {
             && superblock.epoch < u32::MAX
             && superblock.sequence < u64::MAX
             && superblock.segments <= PLACES_MAX / u64::from(superblock.segment_places)
-            && blocks <= DIRECTORY_BLOCKS_MAX;
+            && blocks[SizeClass::COUNT] <= DIRECTORY_BLOCKS_MAX;
         if !sane {
             return Err(Error::corrupt(
                 file,
@@ -222,6 +231,9 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffer::{indexes_max, words_per_page};
+    use crate::db::open::PAGES_MAX;
+    use crate::store::place::Extent;
     use terrace_block::{Directory, MemoryDirectory, OpenMode};
 
     fn file() -> Arc<dyn BlockDevice> {
@@ -243,21 +255,23 @@ mod tests {
             cut: Lsn(4096),
             log_end: Lsn(4096),
             highest_timestamp: Timestamp::NONE,
-            page_ids_end: 1,
+            page_ids_end: [1; SizeClass::COUNT],
             segments: 8,
-            directory: Vec::new(),
+            directory: Default::default(),
         }
     }
 
     #[test]
     fn numbers_that_leave_no_room_to_count_on_are_refused() {
         let end = Lsn(!7);
-        let hostile: [fn(&mut Superblock, Lsn); 5] = [
+        let hostile: [fn(&mut Superblock, Lsn); 7] = [
             |superblock, end| (superblock.cut, superblock.log_end) = (end, end),
             |superblock, end| superblock.epoch_start = end,
             |superblock, _| superblock.epoch = u32::MAX,
             |superblock, _| superblock.sequence = u64::MAX,
             |superblock, _| superblock.segments = u64::MAX,
+            |superblock, _| superblock.page_bytes = 12288,
+            |superblock, _| superblock.page_bytes = 128 << 10,
         ];
         for (index, change) in hostile.into_iter().enumerate() {
             let (device, mut superblock) = (file(), first());
@@ -265,6 +279,55 @@ mod tests {
             Slots::create(device.clone(), &superblock).expect("created");
             assert!(matches!(Slots::open(device), Err(Error::Corrupt { .. })), "case {index}");
         }
+    }
+
+    #[test]
+    fn what_is_known_of_each_class_is_read_back() {
+        let image = |first| Mapped::at(Extent { first, places: 1 }, 5);
+        let superblock = Superblock {
+            page_ids_end: [7, 1, u64::MAX, 9, 1],
+            directory: [vec![image(8), image(9)], vec![], vec![image(10)], vec![], vec![image(11)]],
+            ..first()
+        };
+        let device = file();
+        Slots::create(device.clone(), &superblock).expect("created");
+        assert_eq!(Slots::open(device).expect("opened").1, superblock);
+        let device = file();
+        let blocks = (0..DIRECTORY_BLOCKS_MAX as u64).map(image).collect();
+        let superblock = Superblock { directory: [vec![], vec![], vec![], blocks, vec![]], ..first() };
+        Slots::create(device.clone(), &superblock).expect("created");
+        assert_eq!(Slots::open(device).expect("opened").1, superblock);
+    }
+
+    /// Numbers of blocks as a file may have them, each by itself or only together more than there is room for.
+    #[test]
+    fn more_directory_blocks_than_there_is_room_for_are_refused() {
+        let most = DIRECTORY_BLOCKS_MAX as u32;
+        for blocks in
+            [[most + 1, 0, 0, 0, 0], [0, 0, 0, 0, u32::MAX], [u32::MAX; 5], [most / 2 + 1, 0, 0, most / 2, 0]]
+        {
+            let device = file();
+            Slots::create(device.clone(), &first()).expect("created");
+            let mut both = AlignedBuffer::zeroed(SUPERBLOCK_BYTES as usize);
+            device.read_at(0, &mut both).expect("read");
+            for slot in both.chunks_exact_mut(SLOT_BYTES) {
+                let counts = slot[BLOCKS_AT..].chunks_exact_mut(4);
+                counts.zip(blocks).for_each(|(count, blocks)| count.copy_from_slice(&blocks.to_le_bytes()));
+                let checksum = crc32c(&slot[4..]);
+                slot[..4].copy_from_slice(&checksum.to_le_bytes());
+            }
+            device.write_at(0, &both).expect("written");
+            assert!(matches!(Slots::open(device), Err(Error::Corrupt { .. })), "{blocks:?}");
+        }
+    }
+
+    /// As many blocks as the pages of all classes have, if each class has as many pages as it may.
+    #[test]
+    fn a_superblock_can_name_every_page_there_may_be() {
+        let words = words_per_page(SizeClass::SMALLEST.page_bytes());
+        let blocks = |class| indexes_max(PAGES_MAX, class).div_ceil(words).div_ceil(words);
+        let all: u64 = SizeClass::all().map(blocks).sum();
+        assert!(all <= DIRECTORY_BLOCKS_MAX as u64, "{all}");
     }
 
     /// Writes two superblocks, tears the write of the second, and gives the sequence number that is found then.

@@ -177,7 +177,7 @@ impl<'a> RecordView<'a> {
     /// The entries of a Chunk record; of any other, nothing.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkEntry> + use<'a> {
         self.entries(Kind::Chunk).map(|words| ChunkEntry {
-            chunk: words[0],
+            chunk: PageId(words[0]),
             extent: extent(words),
             current_lsn: Lsn(words[2]),
             check: words[3] as u32,

@@ -115,8 +115,8 @@ pub(crate) struct MappingEntry {
 /// An entry of a Chunk record: this chunk of the mapping has an image there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkEntry {
-    /// The chunk's number.
-    pub(crate) chunk: u64,
+    /// The chunk, by class and number.
+    pub(crate) chunk: PageId,
     /// Where in the store its image is.
     pub(crate) extent: Extent,
     /// Up to where in the log the image is current.
@@ -299,7 +299,7 @@ impl RecordBuilder {
     /// Adds an entry to a Chunk record.
     pub(crate) fn chunk_entry(&mut self, entry: ChunkEntry) -> &mut Self {
         self.assert_kind(Kind::Chunk);
-        self.entry(entry.chunk, entry.extent, entry.current_lsn, entry.check)
+        self.entry(entry.chunk.0, entry.extent, entry.current_lsn, entry.check)
     }
 
     /// How many changes or entries it has.
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn entries_come_back() {
         let mapping = MappingEntry { page: PageId(1), extent: EXTENT, image_lsn: Lsn(3), check: 4 };
-        let chunk = ChunkEntry { chunk: 5, extent: EXTENT, current_lsn: Lsn(7), check: u32::MAX };
+        let chunk = ChunkEntry { chunk: PageId(5), extent: EXTENT, current_lsn: Lsn(7), check: u32::MAX };
         let mut builder = RecordBuilder::mapping();
         builder.mapping_entry(mapping).mapping_entry(MappingEntry { page: PageId(9), ..mapping });
         assert_eq!(builder.count(), 2);

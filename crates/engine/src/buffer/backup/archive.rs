@@ -12,20 +12,18 @@ use std::ops::Range;
 
 use terrace_block::{AlignedBuffer, BlockDevice, Write};
 
-use super::packed::page_buffer;
+use super::packed::copy_buffer;
+use super::{BATCH_BYTES, read_images};
 use crate::buffer::create::Files;
-use crate::buffer::mapping::words_per_page;
+use crate::buffer::mapping::{first_of, words_per_page};
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::{Lsn, PageId, SizeClass};
 use crate::store::image;
 use crate::store::page::{self, HEADER_BYTES, Kind};
 use crate::store::place::{Extent, Mapped};
 use crate::store::space::Geometry as SpaceGeometry;
 use crate::store::superblock::{Slots, Superblock};
 use crate::wal::{EpochRule, Geometry, LogCopy, LogHeader, LogScan, Wal, read_header};
-
-/// Bytes of images read at a time.
-const BATCH_BYTES: usize = 256 << 10;
 
 /// What was found in a backup, or copied out of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -147,21 +145,20 @@ impl Archive {
             archive: self,
             target,
             visitor,
-            image: page_buffer(page_bytes, 1)?,
-            staging: page_buffer(page_bytes, (BATCH_BYTES / page_bytes).max(1))?,
-            page: vec![0; page_bytes],
+            per_page,
+            image: copy_buffer(page_bytes)?,
+            staging: copy_buffer(BATCH_BYTES)?,
+            page: vec![0; SizeClass::LARGEST.page_bytes()],
             pages: 0,
         };
-        let (mut chunks, mut ids) = (Vec::new(), Vec::new());
-        for (number, &block) in self.superblock.directory.iter().enumerate() {
-            let first = number as u64 * per_page;
-            walk.words(block, Kind::Directory, number as u64, &mut chunks)?;
-            for &(at, chunk) in &chunks {
-                let number = first + at;
-                walk.words(chunk, Kind::Chunk, number, &mut ids)?;
-                let batches = walk.staging.len() / page_bytes;
-                for batch in ids.chunks(batches) {
-                    walk.pages(number * per_page, batch)?;
+        let (mut chunks, mut pages) = (Vec::new(), Vec::new());
+        for (class, blocks) in SizeClass::all().zip(&self.superblock.directory) {
+            let batch = BATCH_BYTES / class.page_bytes();
+            for (number, &block) in (0..).zip(blocks) {
+                walk.words(block, Kind::Directory, PageId::new(class, number), &mut chunks)?;
+                for &(chunk, mapped) in &chunks {
+                    walk.words(mapped, Kind::Chunk, chunk, &mut pages)?;
+                    pages.chunks(batch).try_for_each(|batch| walk.pages(class, batch))?;
                 }
             }
         }
@@ -173,7 +170,9 @@ struct Walk<'a> {
     archive: &'a Archive,
     target: Option<&'a dyn BlockDevice>,
     visitor: &'a mut dyn Visitor,
-    /// A part of the page table.
+    /// Words of a part of the page table.
+    per_page: u64,
+    /// Such a part.
     image: AlignedBuffer,
     /// Images of pages.
     staging: AlignedBuffer,
@@ -183,35 +182,35 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Where the image at `mapped` is, if that is within the file and no longer than a page.
-    fn extent(&self, mapped: Mapped) -> Result<Extent, String> {
+    /// Where the image at `mapped` is, if that is within the file and no longer than a page of `page_bytes`.
+    fn extent(&self, mapped: Mapped, page_bytes: usize) -> Result<Extent, String> {
         let is_within = |extent: &Extent| extent.is_within(self.archive.files.pages.len());
         match mapped.extent().filter(is_within) {
-            Some(extent) if extent.bytes() <= self.image.len() => Ok(extent),
+            Some(extent) if extent.bytes() <= page_bytes => Ok(extent),
             Some(_) => Err("the page table names more places than a page has".into()),
             None => Err("its place is outside the file".into()),
         }
     }
 
-    /// The words of a part of the page table that name an image, with where they stand. None if it is damaged.
+    /// The words of a part of the page table that name an image, with what they are about. None if it is damaged.
     fn words(
         &mut self,
         mapped: Mapped,
         kind: Kind,
-        number: u64,
-        words: &mut Vec<(u64, Mapped)>,
+        name: PageId,
+        words: &mut Vec<(PageId, Mapped)>,
     ) -> Result<()> {
         words.clear();
         let file = self.archive.files.pages.name();
-        let damage = |what: String| Error::corrupt(file, None, format!("{kind:?} image {number}: {what}"));
-        let offset = match self.extent(mapped) {
+        let damage = |what: String| Error::corrupt(file, None, format!("{kind:?} image {name}: {what}"));
+        let offset = match self.extent(mapped, self.image.len()) {
             Ok(extent) if extent.bytes() == self.image.len() => extent.offset(),
             Ok(_) => return self.visitor.damage(damage("it is shorter than a page".into())),
             Err(what) => return self.visitor.damage(damage(what)),
         };
         let read = self.archive.files.pages.read_at(offset, &mut self.image);
         read.map_err(|source| Error::io("read", file, Some(offset), source))?;
-        let found = page::vouch(&self.image, PageId(number), mapped).map(|_| page::kind(&self.image));
+        let found = page::vouch(&self.image, name, mapped).map(|_| page::kind(&self.image));
         let wrong = match found {
             Err(what) => what,
             Ok(found) if found != kind as u8 => "it is no part of the page table",
@@ -223,37 +222,37 @@ impl Walk<'_> {
         self.copy(&[(offset, 0..self.image.len())], true)?;
         let all = self.image[HEADER_BYTES..].chunks_exact(8);
         let all = all.map(|word| Mapped(u64::from_le_bytes(word.try_into().expect("eight bytes"))));
-        words.extend((0..).zip(all).filter(|(_, mapped)| mapped.has_image()));
+        let first = first_of(name, self.per_page).expect("a superblock names few enough");
+        let named = (first.0..).map(PageId).zip(all);
+        words.extend(named.filter(|(_, mapped)| mapped.has_image()));
         Ok(())
     }
 
-    /// Images of pages, as many as fit the staging buffer: their ids less `first`, and where they are.
-    fn pages(&mut self, first: u64, pages: &[(u64, Mapped)]) -> Result<()> {
+    /// Images of pages of `class`, as many as fit the staging buffer, and where they are.
+    fn pages(&mut self, class: SizeClass, pages: &[(PageId, Mapped)]) -> Result<()> {
         let files = &self.archive.files;
         let file = files.pages.name();
         self.pages += pages.len() as u64;
         let damage = |id: PageId, what: String| Error::corrupt(file, Some(id.0), what);
         let mut there = Vec::with_capacity(pages.len());
-        for &(at, mapped) in pages {
-            let id = PageId(first + at);
-            match self.extent(mapped) {
+        for &(id, mapped) in pages {
+            match self.extent(mapped, class.page_bytes()) {
                 Ok(extent) => there.push((id, mapped, extent)),
                 Err(what) => self.visitor.damage(damage(id, what))?,
             }
         }
-        let page_bytes = self.image.len();
-        let outcomes = super::read_images(&*files.pages, &there, &mut self.staging, page_bytes);
+        let extents = there.iter().map(|&(_, _, extent)| extent);
+        let read = read_images(&*files.pages, extents, &mut self.staging);
         let mut runs: Vec<(u64, Range<usize>)> = Vec::new();
-        for (slot, (&(id, mapped, extent), outcome)) in there.iter().zip(outcomes).enumerate() {
+        for (&(id, mapped, extent), (bytes, outcome)) in there.iter().zip(read) {
             let offset = extent.offset();
             outcome.map_err(|source| Error::io("read", file, Some(offset), source))?;
-            let bytes = slot * page_bytes..slot * page_bytes + extent.bytes();
             let image = &self.staging[bytes.clone()];
             let sound = page::vouch(image, id, mapped).map_err(str::to_owned).and_then(|_| {
                 if page::lsn(image) >= self.archive.superblock.log_end {
                     return Err("it is newer than the end of the log".into());
                 }
-                self.visitor.image(id, image::unpack(image, &mut self.page)?)
+                self.visitor.image(id, image::unpack(image, &mut self.page[..class.page_bytes()])?)
             });
             match (sound, runs.last_mut()) {
                 (Err(what), _) => {

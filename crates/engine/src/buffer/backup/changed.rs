@@ -1,78 +1,100 @@
 //! Which pages are to be copied: one bit for each, a hundred-and-twenty-eighth of what the page table takes.
 
-use crate::ids::PageId;
+use crate::ids::{ByClass, PageId, SizeClass};
 
 /// A set of page ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PageSet {
-    words: Vec<u64>,
+    /// A bit for each index.
+    classes: ByClass<Vec<u64>>,
 }
 
 impl PageSet {
-    /// The ids from 1 up to and without `end`.
-    pub(crate) fn below(end: u64) -> PageSet {
-        let mut words = vec![u64::MAX; end.div_ceil(64) as usize];
-        if let Some(last) = words.last_mut()
-            && !end.is_multiple_of(64)
-        {
-            *last = (1 << (end % 64)) - 1;
-        }
-        if let Some(first) = words.first_mut() {
-            *first &= !1;
-        }
-        PageSet { words }
+    /// The ids of each class with an index from 1 up to and without that of `ends`.
+    pub(crate) fn below(ends: ByClass<u64>) -> PageSet {
+        PageSet { classes: ends.map(bits_below) }
     }
 
+    /// Adds the id of a page there is.
     pub(crate) fn insert(&mut self, id: PageId) {
-        let at = (id.0 / 64) as usize;
-        if self.words.len() <= at {
-            self.words.resize(at + 1, 0);
+        let words = &mut self.classes[id.class_index()];
+        let at = (id.index() / 64) as usize;
+        if words.len() <= at {
+            words.resize(at + 1, 0);
         }
-        self.words[at] |= 1 << (id.0 % 64);
+        words[at] |= 1 << (id.index() % 64);
     }
 
     /// How many there are.
     pub(crate) fn len(&self) -> u64 {
-        self.words.iter().map(|word| u64::from(word.count_ones())).sum()
+        self.classes.iter().flatten().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// Takes the lowest ids out, at most `most`, none of which is below `from`: that is where it begins to look.
-    pub(crate) fn take(&mut self, from: u64, most: usize) -> Vec<PageId> {
-        let mut taken = Vec::with_capacity(most);
-        for (at, word) in self.words.iter_mut().enumerate().skip((from / 64) as usize) {
-            while *word != 0 {
-                if taken.len() == most {
-                    return taken;
+    /// Takes the lowest ids out, as many as have pages of `bytes` bytes together, none of which is below `from`: that is where
+    /// it begins to look.
+    pub(crate) fn take(&mut self, from: PageId, mut bytes: usize) -> Vec<PageId> {
+        let mut taken = Vec::new();
+        for class in SizeClass::all().skip(from.class_index()) {
+            let skipped = if class.index() == from.class_index() { from.index() / 64 } else { 0 };
+            let words = self.classes[class.index()].iter_mut().enumerate();
+            for (at, word) in words.skip(skipped as usize) {
+                while *word != 0 {
+                    match bytes.checked_sub(class.page_bytes()) {
+                        Some(left) => bytes = left,
+                        None => return taken,
+                    }
+                    let bit = word.trailing_zeros();
+                    *word &= *word - 1;
+                    taken.push(PageId::new(class, at as u64 * 64 + u64::from(bit)));
                 }
-                let bit = word.trailing_zeros();
-                *word &= *word - 1;
-                taken.push(PageId(at as u64 * 64 + u64::from(bit)));
             }
         }
         taken
     }
 }
 
+/// Ones from 1 up to and without `end`.
+fn bits_below(end: u64) -> Vec<u64> {
+    let mut words = vec![u64::MAX; end.div_ceil(64) as usize];
+    if let Some(last) = words.last_mut()
+        && !end.is_multiple_of(64)
+    {
+        *last = (1 << (end % 64)) - 1;
+    }
+    if let Some(first) = words.first_mut() {
+        *first &= !1;
+    }
+    words
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buffer::page_ids::{id_count_below, ids_below};
 
     #[test]
     fn ids_are_taken_once_in_their_order() {
         for end in [0, 1, 2, 63, 64, 65, 130] {
-            let mut set = PageSet::below(end);
-            assert_eq!(set.len(), end.saturating_sub(1), "{end}");
-            let (mut found, mut from) = (Vec::new(), 0);
-            loop {
-                let some = set.take(from, 7);
-                let Some(last) = some.last() else { break };
-                from = last.0;
-                found.extend(some.into_iter().map(|id| id.0));
+            for ends in [[end, 1, 1, 1, 1], [1, 1, 1, 1, end], [end, 0, 70, end, 3]] {
+                let mut set = PageSet::below(ends);
+                assert_eq!(set.len(), id_count_below(&ends), "{ends:?}");
+                let (mut found, mut from) = (Vec::new(), PageId::NONE);
+                loop {
+                    let some = set.take(from, 150 << 10);
+                    assert!(some.iter().map(|id| 4096 << id.class_index()).sum::<usize>() <= 150 << 10);
+                    let Some(&last) = some.last() else { break };
+                    from = last;
+                    found.extend(some);
+                }
+                assert!(found.iter().copied().eq(ids_below(ends)), "{ends:?}: {found:?}");
+                let late = PageId::new(SizeClass::LARGEST, 700);
+                for id in [late, PageId(700), late] {
+                    set.insert(id);
+                }
+                assert_eq!((set.len(), set.take(PageId::NONE, 64 << 10)), (2, vec![PageId(700)]));
+                assert_eq!(set.take(PageId(700), 64 << 10), [late]);
+                assert_eq!(set.len(), 0);
             }
-            assert!(found.iter().copied().eq(1..end.max(1)), "{end}: {found:?}");
-            set.insert(PageId(700));
-            set.insert(PageId(700));
-            assert_eq!((set.len(), set.take(0, 2)), (1, vec![PageId(700)]));
         }
     }
 }

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use terrace_block::{AlignedBuffer, BlockDevice, Write};
 
-use crate::buffer::mapping::words_per_page;
+use crate::buffer::mapping::{part_of, words_per_page};
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::{ByClass, Lsn, PageId, SizeClass};
 use crate::store::page::{self, HEADER_BYTES, Kind};
 use crate::store::place::{Extent, Mapped, places_of};
 use crate::store::space::Geometry;
@@ -37,21 +37,22 @@ pub(crate) struct StagedImage {
 pub(crate) struct PackedFile {
     device: Arc<dyn BlockDevice>,
     geometry: Geometry,
+    /// Bytes of an image of a chunk or a directory block.
     page_bytes: usize,
     /// The next place, and how many segments the file has.
     next: u64,
     segments: u64,
     /// The image of each chunk.
-    chunks: Vec<Mapped>,
+    chunks: ByClass<Vec<Mapped>>,
     /// The chunk whose words are in `words`.
-    open: Option<u64>,
+    open: Option<PageId>,
     /// An image of a chunk.
     words: AlignedBuffer,
     images: u64,
 }
 
 impl PackedFile {
-    /// Begins a page file in `device`, which is empty.
+    /// Begins a page file in `device`, which is empty, of a database whose own pages have `page_bytes`.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -61,14 +62,14 @@ impl PackedFile {
         page_bytes: usize,
     ) -> Result<PackedFile> {
         let next = geometry.first_place(0);
-        let words = page_buffer(page_bytes, 1)?;
+        let words = copy_buffer(page_bytes)?;
         Ok(PackedFile {
             device,
             geometry,
             page_bytes,
             next,
             segments: 0,
-            chunks: Vec::new(),
+            chunks: Default::default(),
             open: None,
             words,
             images: 0,
@@ -121,48 +122,50 @@ impl PackedFile {
     /// length in bytes.
     pub(crate) fn finish(mut self, superblock: Superblock) -> Result<u64> {
         self.close_chunk()?;
-        let blocks = self.write_directory()?;
+        let directory = self.write_directory()?;
         let segment_places = self.geometry.segment_places;
         let segments = (self.next - self.geometry.first_place(0)).div_ceil(segment_places).max(1);
         let bytes = self.geometry.file_bytes(segments);
         self.set_len(bytes)?;
         self.device.sync().map_err(|source| Error::io("sync", self.device.name(), None, source))?;
-        let superblock = Superblock { sequence: 1, segments, directory: blocks, ..superblock };
+        let superblock = Superblock { sequence: 1, segments, directory, ..superblock };
         Slots::create(self.device, &superblock)?;
         Ok(bytes)
     }
 
-    fn write_directory(&mut self) -> Result<Vec<Mapped>> {
+    fn write_directory(&mut self) -> Result<ByClass<Vec<Mapped>>> {
         let per_block = words_per_page(self.page_bytes) as usize;
+        let mut directory = ByClass::<Vec<Mapped>>::default();
         let chunks = std::mem::take(&mut self.chunks);
-        let mut blocks = Vec::new();
-        for (number, words) in chunks.chunks(per_block).enumerate() {
-            start(&mut self.words, Kind::Directory, number as u64);
-            for (chunk, word) in words.iter().zip(self.words[HEADER_BYTES..].chunks_exact_mut(8)) {
-                word.copy_from_slice(&chunk.0.to_le_bytes());
+        for (class, chunks) in SizeClass::all().zip(chunks) {
+            for (number, words) in (0..).zip(chunks.chunks(per_block)) {
+                start(&mut self.words, Kind::Directory, PageId::new(class, number));
+                for (chunk, word) in words.iter().zip(self.words[HEADER_BYTES..].chunks_exact_mut(8)) {
+                    word.copy_from_slice(&chunk.0.to_le_bytes());
+                }
+                let checksum = page::seal(&mut self.words);
+                let extent = self.allocate(places_of(self.page_bytes))?;
+                self.write_words(extent)?;
+                directory[class.index()].push(Mapped::at(extent, checksum));
             }
-            let checksum = page::seal(&mut self.words);
-            let extent = self.allocate(places_of(self.page_bytes))?;
-            self.write_words(extent)?;
-            blocks.push(Mapped::at(extent, checksum));
         }
-        if blocks.len() > DIRECTORY_BLOCKS_MAX {
+        if directory.iter().map(Vec::len).sum::<usize>() > DIRECTORY_BLOCKS_MAX {
             let what = format!("{} has more pages than a superblock can name", self.device.name());
             return Err(Error::Full { what });
         }
-        Ok(blocks)
+        Ok(directory)
     }
 
     fn slot(&self, id: PageId) -> usize {
-        HEADER_BYTES + (id.0 % words_per_page(self.page_bytes)) as usize * 8
+        HEADER_BYTES + (id.index() % words_per_page(self.page_bytes)) as usize * 8
     }
 
-    /// The word of `id`; its chunk is in memory after that.
+    /// The word of `id`, which is one there is; its chunk is in memory after that.
     fn word(&mut self, id: PageId) -> Result<Mapped> {
-        let number = id.0 / words_per_page(self.page_bytes);
-        if self.open != Some(number) {
+        let chunk = part_of(id, words_per_page(self.page_bytes)).expect("pages that are copied have a class");
+        if self.open != Some(chunk) {
             self.close_chunk()?;
-            self.open_chunk(number)?;
+            self.open_chunk(chunk)?;
         }
         let at = self.slot(id);
         Ok(Mapped(u64::from_le_bytes(self.words[at..at + 8].try_into().expect("eight bytes"))))
@@ -173,12 +176,19 @@ impl PackedFile {
         self.words[at..at + 8].copy_from_slice(&mapped.0.to_le_bytes());
     }
 
-    fn open_chunk(&mut self, number: u64) -> Result<()> {
-        if self.chunks.len() as u64 <= number {
-            self.chunks.resize(number as usize + 1, Mapped::FREE);
+    /// Where the image of `chunk` is.
+    fn image_of(&mut self, chunk: PageId) -> &mut Mapped {
+        let (chunks, number) = (&mut self.chunks[chunk.class_index()], chunk.index() as usize);
+        if chunks.len() <= number {
+            chunks.resize(number + 1, Mapped::FREE);
         }
-        match self.chunks[number as usize].extent() {
-            None => start(&mut self.words, Kind::Chunk, number),
+        &mut chunks[number]
+    }
+
+    fn open_chunk(&mut self, chunk: PageId) -> Result<()> {
+        let image = *self.image_of(chunk);
+        match image.extent() {
+            None => start(&mut self.words, Kind::Chunk, chunk),
             Some(extent) => {
                 let offset = extent.offset();
                 let file = self.device.name();
@@ -186,26 +196,26 @@ impl PackedFile {
                     .read_at(offset, &mut self.words)
                     .map_err(|source| Error::io("read", file, Some(offset), source))?;
                 let (checksum, holds) = page::checksum(&self.words);
-                if !holds || !self.chunks[number as usize].vouches_for(checksum) {
-                    let what = format!("chunk {number} at byte {offset} is not what was just written there");
+                if !holds || !image.vouches_for(checksum) {
+                    let what = format!("chunk {chunk} at byte {offset} is not what was just written there");
                     return Err(Error::corrupt(file, None, what));
                 }
             }
         }
-        self.open = Some(number);
+        self.open = Some(chunk);
         Ok(())
     }
 
     fn close_chunk(&mut self) -> Result<()> {
-        let Some(number) = self.open.take() else { return Ok(()) };
-        let extent = match self.chunks[number as usize].extent() {
+        let Some(chunk) = self.open.take() else { return Ok(()) };
+        let extent = match self.image_of(chunk).extent() {
             Some(extent) => extent,
             None if self.words[HEADER_BYTES..].iter().all(|&byte| byte == 0) => return Ok(()),
             None => self.allocate(places_of(self.page_bytes))?,
         };
         let checksum = page::seal(&mut self.words);
         self.write_words(extent)?;
-        self.chunks[number as usize] = Mapped::at(extent, checksum);
+        *self.image_of(chunk) = Mapped::at(extent, checksum);
         Ok(())
     }
 
@@ -237,16 +247,15 @@ impl PackedFile {
 }
 
 /// Clears `image` and gives it a header.
-fn start(image: &mut [u8], kind: Kind, number: u64) {
+fn start(image: &mut [u8], kind: Kind, name: PageId) {
     image.fill(0);
     page::set_kind(image, kind);
-    page::set_page_id(image, PageId(number));
+    page::set_page_id(image, name);
     page::set_lsn(image, Lsn::NONE);
 }
 
-/// A buffer for `pages` pages.
-pub(crate) fn page_buffer(page_bytes: usize, pages: usize) -> Result<AlignedBuffer> {
-    let bytes = page_bytes * pages;
+/// A buffer of so many bytes.
+pub(crate) fn copy_buffer(bytes: usize) -> Result<AlignedBuffer> {
     AlignedBuffer::try_zeroed(bytes).map_err(|source| Error::Memory {
         bytes: bytes as u64,
         what: "copying pages",

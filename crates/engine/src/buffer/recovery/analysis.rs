@@ -5,17 +5,18 @@
 //! After that, and not before, the place of every page's base image is final.
 //!
 //! Whatever is read may be damaged in a way its checksum does not show: no number is believed that would make memory
-//! be taken, or a page be looked for, where none can be.
+//! be taken, or a page be looked for, where none can be. So of each id its class comes first: whether there is such a class,
+//! and whether segments have room for its pages. Nothing is indexed by a class before that.
 
 use std::collections::{HashMap, HashSet};
 
 use terrace_block::AlignedBuffer;
 
 use crate::buffer::create::{Files, PoolOptions};
-use crate::buffer::mapping::{Block, Chunk, Mapping};
-use crate::buffer::table::{ENTRY_BYTES, Location, PageTable};
+use crate::buffer::mapping::{Mapping, Part, Parts};
+use crate::buffer::table::{Location, PageTable};
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId, Timestamp};
+use crate::ids::{ByClass, Lsn, PageId, SizeClass, Timestamp};
 use crate::planted::{Bug, planted};
 use crate::store::page::{self, HEADER_BYTES, Kind as PageKind};
 use crate::store::place::Mapped;
@@ -45,18 +46,19 @@ pub(super) struct Analysis<'a> {
     pub(super) page_bytes: usize,
     pub(super) table: PageTable,
     pub(super) mapping: Mapping,
-    chunk_current: Vec<Lsn>,
-    chunk_named: HashMap<u64, (Lsn, Mapped)>,
+    /// Up to where in the log the images of the chunks are current.
+    chunk_current: HashMap<PageId, Lsn>,
+    chunk_named: HashMap<PageId, (Lsn, Mapped)>,
     pub(super) open: HashMap<u64, Loser>,
     /// Pages allocated or freed in the log, and when last.
-    pub(super) born: HashMap<u64, Lsn>,
+    pub(super) born: HashMap<PageId, Lsn>,
     pub(super) highest: Timestamp,
-    pub(super) ids_end: u64,
-    /// No id that the log allocates can be this high: ids are given out in turn, each by a record of the log.
-    ids_limit: u64,
+    pub(super) ids_end: ByClass<u64>,
+    /// No index that the log allocates can be this high: ids are given out in turn, each by a record of the log.
+    ids_limit: ByClass<u64>,
     pub(super) segments: u64,
     pub(super) segment_places: u64,
-    pub(super) unwritten: HashSet<u64>,
+    pub(super) unwritten: HashSet<PageId>,
 }
 
 impl<'a> Analysis<'a> {
@@ -88,28 +90,35 @@ impl<'a> Analysis<'a> {
     fn new(files: &'a Files, options: &PoolOptions, superblock: &Superblock) -> Result<Self> {
         let page_bytes = superblock.page_bytes as usize;
         let table = PageTable::reserve(options.pages_max).map_err(|source| Error::Memory {
-            bytes: options.pages_max * ENTRY_BYTES,
+            bytes: PageTable::reserved_bytes(options.pages_max),
             what: "the page table's addresses",
             source,
         })?;
         let mut mapping = Mapping::new(page_bytes);
-        mapping.blocks =
-            superblock.directory.iter().map(|&image| Block { image, dirty: Lsn::NONE }).collect();
+        for (class, blocks) in SizeClass::all().zip(&superblock.directory) {
+            for (number, &image) in (0..).zip(blocks) {
+                *mapping.blocks_mut().entry(PageId::new(class, number)) = Part { image, dirty: Lsn::NONE };
+            }
+        }
+        let ids_limit = |class: SizeClass| {
+            superblock.page_ids_end[class.index()]
+                .saturating_add(superblock.log_capacity / ALLOCATION_BYTES_MIN + IDS_HELD_MAX)
+                .min(table.indexes_max(class))
+        };
+        let ids_limit = SizeClass::all().map(ids_limit).collect::<Vec<_>>().try_into();
+        let ids_limit = ids_limit.expect("one for each class");
         Ok(Analysis {
             files,
             page_bytes,
             table,
             mapping,
-            chunk_current: Vec::new(),
+            chunk_current: HashMap::new(),
             chunk_named: HashMap::new(),
             open: HashMap::new(),
             born: HashMap::new(),
             highest: superblock.highest_timestamp,
             ids_end: superblock.page_ids_end,
-            ids_limit: superblock
-                .page_ids_end
-                .saturating_add(superblock.log_capacity / ALLOCATION_BYTES_MIN + IDS_HELD_MAX)
-                .min(options.pages_max),
+            ids_limit,
             segments: superblock.segments,
             segment_places: u64::from(superblock.segment_places),
             unwritten: HashSet::new(),
@@ -144,52 +153,54 @@ impl<'a> Analysis<'a> {
 
     /// Reads the directory and the newest image of every chunk into the table.
     fn load_chunks(&mut self) -> Result<()> {
-        let words = self.mapping.per_chunk as usize;
         let mut image = AlignedBuffer::zeroed(self.page_bytes);
-        for block in 0..self.mapping.blocks.len() {
-            let mapped = self.mapping.blocks[block].image;
-            self.read(mapped, PageKind::Directory, block as u64, &mut image)?;
-            for (slot, word) in image[HEADER_BYTES..].chunks_exact(8).enumerate().take(words) {
-                let mapped = Mapped(u64::from_le_bytes(word.try_into().expect("eight bytes")));
-                if mapped.has_image() {
-                    let number = block * words + slot;
-                    self.mapping.grow_to(number);
-                    self.mapping.chunks[number] = Chunk { image: mapped, dirty: Lsn::NONE };
-                }
+        for (block, mapped) in images(self.mapping.blocks()) {
+            self.read(mapped, PageKind::Directory, block, &mut image)?;
+            let first = self.mapping.first_of(block);
+            for (at, mapped) in words(&image).filter(|(_, mapped)| mapped.has_image()) {
+                let chunk = PageId::new(self.class_of(first)?, first.index() + at);
+                self.check_chunk(chunk, self.files.pages.name())?;
+                self.mapping.chunks_mut().entry(chunk).image = mapped;
             }
         }
-        for (number, (lsn, mapped)) in std::mem::take(&mut self.chunk_named) {
-            if number > self.table.pages_max() / self.mapping.per_chunk {
-                return Err(Error::corrupt(
-                    "the log",
-                    None,
-                    format!("a record names chunk {number}, which cannot be"),
-                ));
-            }
-            self.mapping.grow_to(number as usize);
-            self.mapping.chunks[number as usize].image = mapped;
-            self.mapping.dirty_block_of(number, lsn);
+        for (chunk, (lsn, mapped)) in std::mem::take(&mut self.chunk_named) {
+            self.check_chunk(chunk, "the log")?;
+            self.mapping.chunks_mut().entry(chunk).image = mapped;
+            self.mapping.dirty_block_of(chunk, lsn);
         }
-        self.chunk_current = vec![Lsn::NONE; self.mapping.chunks.len()];
-        for number in 0..self.mapping.chunks.len() {
-            let mapped = self.mapping.chunks[number].image;
+        for (chunk, mapped) in images(self.mapping.chunks()) {
             if !mapped.has_image() {
                 continue;
             }
-            self.read(mapped, PageKind::Chunk, number as u64, &mut image)?;
-            self.chunk_current[number] = page::lsn(&image);
-            for (slot, word) in image[HEADER_BYTES..].chunks_exact(8).enumerate().take(words) {
-                let mapped = Mapped(u64::from_le_bytes(word.try_into().expect("eight bytes")));
-                let id = PageId((number * words + slot) as u64);
-                if mapped.is_allocated() {
-                    self.set(id, mapped)?;
-                }
+            self.read(mapped, PageKind::Chunk, chunk, &mut image)?;
+            self.chunk_current.insert(chunk, page::lsn(&image));
+            let first = self.mapping.first_of(chunk);
+            for (at, mapped) in words(&image).filter(|(_, mapped)| mapped.is_allocated()) {
+                self.set(PageId(first.0 + at), mapped)?;
             }
         }
         Ok(())
     }
 
-    fn read(&self, mapped: Mapped, kind: PageKind, number: u64, image: &mut [u8]) -> Result<()> {
+    /// The class of `id`, if pages of the database can be of it.
+    fn class_of(&self, id: PageId) -> Result<SizeClass> {
+        let class = id.class().filter(|class| class.places() <= self.segment_places);
+        class.ok_or_else(|| {
+            Error::corrupt(self.files.pages.name(), Some(id.0), "a page is named that is of no size there is")
+        })
+    }
+
+    /// An error unless there can be a chunk of this name.
+    fn check_chunk(&self, chunk: PageId, by: &str) -> Result<()> {
+        let class = self.class_of(chunk)?;
+        if chunk.index() <= self.table.indexes_max(class) / self.mapping.words() {
+            return Ok(());
+        }
+        let what = format!("chunk {} of pages of {} bytes is named", chunk.index(), class.page_bytes());
+        Err(Error::corrupt(by, None, format!("{what}, which cannot be")))
+    }
+
+    fn read(&self, mapped: Mapped, kind: PageKind, name: PageId, image: &mut [u8]) -> Result<()> {
         let file = self.files.pages.name();
         let extent =
             mapped.extent().ok_or_else(|| Error::corrupt(file, None, "the page table has a hole"))?;
@@ -202,11 +213,11 @@ impl<'a> Analysis<'a> {
         read.map_err(|source| Error::io("read", file, Some(offset), source))?;
         let (checksum, holds) = page::checksum(image);
         let right = holds && mapped.vouches_for(checksum) && page::kind(image) == kind as u8;
-        if !right || page::page_id(image).0 != number {
+        if !right || page::page_id(image) != name {
             return Err(Error::corrupt(
                 file,
                 None,
-                format!("{kind:?} image {number} at byte {offset} is not what was written"),
+                format!("{kind:?} image {name} at byte {offset} is not what was written"),
             ));
         }
         Ok(())
@@ -214,28 +225,30 @@ impl<'a> Analysis<'a> {
 
     /// Sets the durable state of a page in the table; unwritten pages are kept aside, for they have no location.
     fn set(&mut self, id: PageId, mapped: Mapped) -> Result<()> {
-        let entry = self.table.entry(id).ok_or_else(|| {
+        let class = self.class_of(id)?;
+        let entry = self.table.entry(id).filter(|_| id.index() > 0).ok_or_else(|| {
             Error::corrupt(self.files.pages.name(), Some(id.0), "the page table names a page that cannot be")
         })?;
-        if mapped.extent().is_some_and(|extent| extent.bytes() > self.page_bytes) {
+        if mapped.extent().is_some_and(|extent| extent.bytes() > class.page_bytes()) {
             let what = "the page table names more places than a page has";
             return Err(Error::corrupt(self.files.pages.name(), Some(id.0), what));
         }
-        self.ids_end = self.ids_end.max(id.0 + 1);
-        self.unwritten.remove(&id.0);
+        let ids_end = &mut self.ids_end[class.index()];
+        *ids_end = (*ids_end).max(id.index() + 1);
+        self.unwritten.remove(&id);
         entry.set_location(match mapped.has_image() {
             true => Location::Store(mapped),
             false => Location::Nowhere,
         });
         if mapped == Mapped::UNWRITTEN {
-            self.unwritten.insert(id.0);
+            self.unwritten.insert(id);
         }
         Ok(())
     }
 
     fn is_allocated(&self, id: PageId) -> bool {
         let stored = self.table.entry(id).is_some_and(|entry| entry.location() != Location::Nowhere);
-        stored || self.unwritten.contains(&id.0)
+        stored || self.unwritten.contains(&id)
     }
 
     /// Second pass: allocations, frees and places, in log order, on top of what the chunks hold already.
@@ -248,7 +261,7 @@ impl<'a> Analysis<'a> {
                     if !allocates && change.kind != change_kind::FREE {
                         continue;
                     }
-                    self.born.insert(change.page.0, lsn);
+                    self.born.insert(change.page, lsn);
                     if self.is_news(change.page, lsn)? {
                         self.set(change.page, if allocates { Mapped::UNWRITTEN } else { Mapped::FREE })?;
                     }
@@ -269,13 +282,17 @@ impl<'a> Analysis<'a> {
 
     /// Whether the chunk's image lacks a record at `lsn`; if so the chunk is dirty since then.
     fn is_news(&mut self, id: PageId, lsn: Lsn) -> Result<bool> {
-        let number = self.mapping.chunk_of(id) as usize;
-        if self.chunk_current.get(number).is_some_and(|&current| lsn < current) {
+        let cannot_be = || {
+            let what = format!("the record at {lsn} names a page that cannot be");
+            Error::corrupt("the log", Some(id.0), what)
+        };
+        let class = self.class_of(id).map_err(|_| cannot_be())?;
+        let current = self.chunk_current.get(&self.mapping.chunk_of(id));
+        if current.is_some_and(|&current| lsn < current) {
             return Ok(false);
         }
-        if id.0 >= self.ids_limit {
-            let what = format!("the record at {lsn} names a page that cannot be");
-            return Err(Error::corrupt("the log", Some(id.0), what));
+        if id.index() >= self.ids_limit[class.index()] {
+            return Err(cannot_be());
         }
         self.mapping.dirty(id, lsn);
         Ok(true)
@@ -284,14 +301,29 @@ impl<'a> Analysis<'a> {
     /// Holds the number of page ids against what there are chunks for: ids beyond were never used, whatever a
     /// superblock says, and nothing is allocated on its word alone.
     fn finish_mapping(&mut self) -> Result<()> {
-        self.ids_end =
-            self.ids_end.clamp(1, (self.mapping.chunks.len() as u64 * self.mapping.per_chunk).max(1));
-        if self.ids_end > self.table.pages_max() {
-            return Err(Error::Config(format!(
-                "the database has {} pages, more than the page table may hold; raise the limit",
-                self.ids_end
-            )));
+        for class in SizeClass::all() {
+            let known = self.mapping.chunks().count(class) * self.mapping.words();
+            let ids_end = &mut self.ids_end[class.index()];
+            *ids_end = (*ids_end).clamp(1, known.max(1));
+            if *ids_end > self.table.indexes_max(class) {
+                return Err(Error::Config(format!(
+                    "the database has {} pages of {} bytes, more than the page table may hold; raise the limit",
+                    *ids_end - 1,
+                    class.page_bytes()
+                )));
+            }
         }
         Ok(())
     }
+}
+
+/// Names and images of all parts.
+fn images(parts: &Parts) -> Vec<(PageId, Mapped)> {
+    parts.iter().map(|(name, part)| (name, part.image)).collect()
+}
+
+/// The words of a part of the page table, with where they stand.
+fn words(image: &[u8]) -> impl Iterator<Item = (u64, Mapped)> + '_ {
+    let words = image[HEADER_BYTES..].chunks_exact(8);
+    (0..).zip(words.map(|word| Mapped(u64::from_le_bytes(word.try_into().expect("eight bytes")))))
 }

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::buffer::pool::{Pool, Stop};
+use crate::buffer::pool::{Pool, Stop, class_of_page};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
@@ -27,12 +27,12 @@ impl Pool {
     pub(super) fn redo_all(
         &self,
         mut records: LogScan,
-        born: &HashMap<u64, Lsn>,
+        born: &HashMap<PageId, Lsn>,
         losers_floor: u64,
         redo: &dyn Redo,
     ) -> Result<u64> {
         let mut redone = 0;
-        let mut scratch = vec![0; self.page_bytes];
+        let mut scratch = Vec::new();
         while let Some(record) = records.next()? {
             if record.kind() != Kind::Pages {
                 continue;
@@ -43,7 +43,7 @@ impl Pool {
                 self.checkpoint_step(&mut self.upkeep.lock())?;
             }
             for change in record.changes() {
-                let old_life = born.get(&change.page.0).is_some_and(|&lsn| record.lsn() < lsn);
+                let old_life = born.get(&change.page).is_some_and(|&lsn| record.lsn() < lsn);
                 if old_life || change.kind == change_kind::FREE || !self.exists_durably(change.page) {
                     continue;
                 }
@@ -55,7 +55,7 @@ impl Pool {
 
     fn exists_durably(&self, id: PageId) -> bool {
         // Pages that only the log knows have no location until their first image record is redone.
-        self.exists(id) || self.unwritten.lock().contains(&id.0)
+        self.exists(id) || self.unwritten.lock().contains(&id)
     }
 
     /// Redoes one change if the page lacks it.
@@ -71,13 +71,14 @@ impl Pool {
             if change.kind != change_kind::IMAGE {
                 return Err(damaged(format!("the record at {lsn} changes a page of which nothing is known")));
             }
-            scratch.fill(0);
+            let class = class_of_page(change.page);
+            scratch.resize(class.page_bytes(), 0);
             page::expand(change.payload, scratch)?;
             check_identity(scratch, change.page)?;
             page::set_lsn(scratch, lsn);
-            let frame = self.take_frame(change.page)?;
+            let frame = self.take_frame(class, change.page)?;
             self.install(change.page, frame, Mapped::UNWRITTEN, lsn, scratch);
-            self.unwritten.lock().remove(&change.page.0);
+            self.unwritten.lock().remove(&change.page);
             return Ok(true);
         }
         let mut guard = match self.latch(change.page) {

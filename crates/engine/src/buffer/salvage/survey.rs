@@ -1,25 +1,28 @@
 //! The survey: where the newest image of each page is, as far as anything still says so.
 //!
 //! Only what was read is kept, some fifty bytes a page, so that no number in a damaged file makes memory be taken.
-//! Pages of chunks that are lost are looked for in the whole file.
+//! Pages of chunks that are lost are looked for in the whole file. An image says itself whose it is, and so how long its page
+//! is.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use terrace_block::AlignedBuffer;
 
 use super::{BATCH_BYTES, CheckPage, Remains};
-use crate::buffer::backup::page_buffer;
-use crate::buffer::mapping::words_per_page;
+use crate::buffer::backup::copy_buffer;
+use crate::buffer::mapping::{first_of, part_of, words_per_page};
+use crate::buffer::table::indexes_max;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::{ByClass, Lsn, PageId, SizeClass};
 use crate::store::image;
 use crate::store::page::{self, HEADER_BYTES, Kind as PageKind};
 use crate::store::place::{Extent, Mapped, PLACE_BYTES, places_of};
 use crate::store::superblock::{SUPERBLOCK_BYTES, Slots, Superblock};
 use crate::wal::{ALLOCATES, EpochRule, Geometry, LogScan, change_kind, read_header};
 
-/// No page has an id this high: more than any page table holds.
-const IDS_MAX: u64 = 1 << 28;
+/// Pages of the smallest class that there may be: no page table holds more.
+const PAGES_MAX: u64 = 1 << 28;
 
 /// A log that is whole from its cut on.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +39,7 @@ struct Chunk {
     /// Up to where in the log its image is current; none for a chunk that is lost, or had no image.
     current: Lsn,
     lost: bool,
-    words: HashMap<u64, Mapped>,
+    words: HashMap<PageId, Mapped>,
 }
 
 /// What is known of a database's files.
@@ -47,7 +50,7 @@ pub(super) struct Survey {
     pub(super) log: Option<WholeLog>,
     pub(super) found: HashSet<PageId>,
     pub(super) notes: Vec<String>,
-    chunks: BTreeMap<u64, Chunk>,
+    chunks: BTreeMap<PageId, Chunk>,
 }
 
 impl Survey {
@@ -88,24 +91,26 @@ impl Survey {
         Ok(survey)
     }
 
-    /// The places of all images there should be, by page.
-    pub(super) fn images(&self) -> impl Iterator<Item = (PageId, Mapped)> + '_ {
+    /// The places of all images there should be, by page, with the page's class.
+    pub(super) fn images(&self) -> impl Iterator<Item = (SizeClass, PageId, Mapped)> + '_ {
         self.chunks.values().flat_map(|chunk| {
-            let mut images: Vec<_> = chunk
-                .words
-                .iter()
-                .filter(|(id, word)| (1..IDS_MAX).contains(*id) && word.has_image())
-                .map(|(&id, &word)| (PageId(id), word))
-                .collect();
-            images.sort_unstable_by_key(|(id, _)| *id);
+            let words = chunk.words.iter().filter(|(_, word)| word.has_image());
+            let mut images: Vec<_> =
+                words.filter_map(|(&id, &word)| Some((possible_class(id)?, id, word))).collect();
+            images.sort_unstable_by_key(|(_, id, _)| *id);
             images
         })
     }
 
-    /// Ids from here on are not known to have been used.
-    pub(super) fn ids_end(&self) -> u64 {
-        let highest = self.chunks.values().flat_map(|chunk| chunk.words.keys()).max();
-        highest.map_or(1, |&id| id.min(IDS_MAX - 1) + 1)
+    /// In each class indexes from here on are not known to have been used.
+    pub(super) fn ids_ends(&self) -> ByClass<u64> {
+        let mut ends = [1; SizeClass::COUNT];
+        for &id in self.chunks.values().flat_map(|chunk| chunk.words.keys()) {
+            if let Some(class) = possible_class(id) {
+                ends[class.index()] = ends[class.index()].max(id.index() + 1);
+            }
+        }
+        ends
     }
 
     /// The records of the log that count, if there are any.
@@ -122,45 +127,52 @@ impl Survey {
     fn read_page_table(&mut self, remains: &Remains) -> Result<()> {
         let per_page = words_per_page(self.page_bytes);
         let superblock = self.superblock.clone().expect("a log that counts is one that a superblock names");
-        let mut image = page_buffer(self.page_bytes, 1)?;
-        let mut places: BTreeMap<u64, Mapped> = BTreeMap::new();
-        let used = superblock.page_ids_end.div_ceil(per_page);
-        for (block, &mapped) in superblock.directory.iter().enumerate() {
-            let first = block as u64 * per_page;
-            match read_part(remains, mapped, PageKind::Directory, block as u64, &mut image) {
-                Ok(()) => places.extend((first..).zip(words(&image)).filter(|(_, word)| word.has_image())),
-                Err(what) => {
-                    self.notes.push(format!("directory block {block} of the page table is lost: {what}"));
-                    // Only chunks that a file of this length has room for.
-                    let most = remains.pages.len() / self.page_bytes as u64;
-                    for number in first..(first + per_page).min(used).min(first + most) {
-                        self.chunks.insert(number, Chunk { lost: true, ..Chunk::default() });
+        let mut image = copy_buffer(self.page_bytes)?;
+        let mut places: BTreeMap<PageId, Mapped> = BTreeMap::new();
+        for (class, blocks) in SizeClass::all().zip(&superblock.directory) {
+            for (number, &mapped) in (0..).zip(blocks) {
+                let block = PageId::new(class, number);
+                match read_part(remains, mapped, PageKind::Directory, block, &mut image) {
+                    Ok(()) => places.extend(named(block, &image).filter(|(_, word)| word.has_image())),
+                    Err(what) => {
+                        self.notes.push(format!("directory block {block} of the page table is lost: {what}"));
+                        self.lose_chunks(remains, block, superblock.page_ids_end[class.index()]);
                     }
                 }
             }
         }
         if let Some(mut records) = self.records(remains)? {
             while let Some(record) = records.next()? {
-                places.extend(
-                    record.chunks().map(|entry| (entry.chunk, Mapped::at(entry.extent, entry.check))),
-                );
+                let entries = record.chunks().filter(|entry| entry.chunk.class().is_some());
+                places.extend(entries.map(|entry| (entry.chunk, Mapped::at(entry.extent, entry.check))));
             }
         }
-        for (number, mapped) in places {
-            let chunk = match read_part(remains, mapped, PageKind::Chunk, number, &mut image) {
+        for (name, mapped) in places {
+            let chunk = match read_part(remains, mapped, PageKind::Chunk, name, &mut image) {
                 Ok(()) => {
-                    let ids = number.saturating_mul(per_page)..;
-                    let words = ids.zip(words(&image)).filter(|(_, word)| word.is_allocated()).collect();
+                    let words = named(name, &image).filter(|(_, word)| word.is_allocated()).collect();
                     Chunk { current: page::lsn(&image), lost: false, words }
                 }
                 Err(what) => {
-                    self.notes.push(format!("chunk {number} of the page table is lost: {what}"));
+                    self.notes.push(format!("chunk {name} of the page table is lost: {what}"));
                     Chunk { lost: true, ..Chunk::default() }
                 }
             };
-            self.chunks.insert(number, chunk);
+            self.chunks.insert(name, chunk);
         }
         self.apply_log(remains, per_page)
+    }
+
+    /// The chunks that a directory block names are lost with it: those of pages below `ids_end`, and only as many as a file
+    /// of this length has room for.
+    fn lose_chunks(&mut self, remains: &Remains, block: PageId, ids_end: u64) {
+        let per_page = words_per_page(self.page_bytes);
+        let Some(first) = first_of(block, per_page) else { return };
+        let used = ids_end.div_ceil(per_page).saturating_sub(first.index());
+        let most = remains.pages.len() / self.page_bytes as u64;
+        for at in 0..per_page.min(used).min(most) {
+            self.chunks.insert(PageId(first.0 + at), Chunk { lost: true, ..Chunk::default() });
+        }
     }
 
     /// Applies what the log says about allocations, frees and places.
@@ -196,13 +208,14 @@ impl Survey {
         per_page: u64,
         next: impl FnOnce(Option<Mapped>) -> Option<Mapped>,
     ) {
-        let chunk = self.chunks.entry(id.0 / per_page).or_default();
+        let Some(name) = part_of(id, per_page) else { return };
+        let chunk = self.chunks.entry(name).or_default();
         if lsn < chunk.current {
             return;
         }
         let unknown = if chunk.lost { None } else { Some(Mapped::FREE) };
-        if let Some(word) = next(chunk.words.get(&id.0).copied().or(unknown)) {
-            chunk.words.insert(id.0, word);
+        if let Some(word) = next(chunk.words.get(&id).copied().or(unknown)) {
+            chunk.words.insert(id, word);
         }
     }
 
@@ -211,26 +224,32 @@ impl Survey {
         let per_page = words_per_page(self.page_bytes);
         let below = self.log.map_or(Lsn(u64::MAX), |log| log.end);
         let everything = self.log.is_none();
-        let mut newest: HashMap<u64, (Lsn, Mapped)> = HashMap::new();
-        each_image(remains, self.page_bytes, check, |extent, image| {
+        let mut newest: HashMap<PageId, (Lsn, Mapped)> = HashMap::new();
+        each_image(remains, check, |found, extent, image| {
             let (id, lsn) = (page::page_id(image), page::lsn(image));
-            let chunk = self.chunks.get(&(id.0 / per_page));
-            let lost = chunk.is_some_and(|chunk| chunk.lost && !chunk.words.contains_key(&id.0));
-            if !(everything || lost) || lsn >= below || id.is_none() {
+            let chunk = part_of(id, per_page).and_then(|name| self.chunks.get(&name));
+            let lost = chunk.is_some_and(|chunk| chunk.lost && !chunk.words.contains_key(&id));
+            if !(everything || lost) || lsn >= below || matches!(found, Found::Part(_)) {
                 return;
             }
             let mapped = Mapped::at(extent, page::checksum(image).0);
-            let best = newest.entry(id.0).or_insert((lsn, mapped));
+            let best = newest.entry(id).or_insert((lsn, mapped));
             if best.0 < lsn {
                 *best = (lsn, mapped);
             }
         })?;
         for (id, (_, mapped)) in newest {
-            self.found.insert(PageId(id));
-            self.chunks.entry(id / per_page).or_default().words.insert(id, mapped);
+            self.found.insert(id);
+            let name = part_of(id, per_page).expect("images that are found are of a class");
+            self.chunks.entry(name).or_default().words.insert(id, mapped);
         }
         Ok(())
     }
+}
+
+/// The class of `id`, if there can be such a page.
+fn possible_class(id: PageId) -> Option<SizeClass> {
+    id.class().filter(|&class| (1..indexes_max(PAGES_MAX, class)).contains(&id.index()))
 }
 
 /// Reads a part of the page table; what is wrong with it.
@@ -238,22 +257,26 @@ fn read_part(
     remains: &Remains,
     mapped: Mapped,
     kind: PageKind,
-    number: u64,
+    name: PageId,
     image: &mut AlignedBuffer,
 ) -> Result<(), String> {
     let extent = mapped.extent().filter(|extent| extent.bytes() == image.len());
     let offset = extent.ok_or("it has no places, or not as many as it takes")?.offset();
     remains.pages.read_at(offset, image).map_err(|error| format!("byte {offset} of the file: {error}"))?;
-    page::vouch(image, PageId(number), mapped)?;
+    page::vouch(image, name, mapped)?;
     if page::kind(image) != kind as u8 {
         return Err("it is something else".into());
     }
     Ok(())
 }
 
-fn words(image: &[u8]) -> impl Iterator<Item = Mapped> + '_ {
+/// The words of the part of this name, whose image this is, with what they are about.
+fn named(name: PageId, image: &[u8]) -> impl Iterator<Item = (PageId, Mapped)> + '_ {
     let words = image[HEADER_BYTES..].chunks_exact(8);
-    words.map(|word| Mapped(u64::from_le_bytes(word.try_into().expect("eight bytes"))))
+    let words = words.map(|word| Mapped(u64::from_le_bytes(word.try_into().expect("eight bytes"))));
+    // Nothing is about a part whose number is beyond all ids.
+    let first = first_of(name, words_per_page(image.len()));
+    first.into_iter().flat_map(|first| (first.0..).map(PageId)).zip(words)
 }
 
 /// The log, if it is this database's and whole from its cut to where it was durable.
@@ -284,35 +307,60 @@ fn whole_log(remains: &Remains, superblock: &Superblock) -> Result<WholeLog> {
     Ok(log)
 }
 
-/// Without a superblock: the page size with which most of the file is pages.
+/// Without a superblock: the size of the database's own pages. Parts of the page table are as long as those. Where there are
+/// none, it is the size that most of the file is pages of.
 fn guess_page_bytes(remains: &Remains, check: CheckPage) -> Result<usize> {
-    let mut best = (0, 0);
-    for page_bytes in (12..=16).map(|bits| 1 << bits) {
-        let mut covered = 0;
-        each_image(remains, page_bytes, check, |_, _| covered += page_bytes)?;
-        if covered > best.0 {
-            best = (covered, page_bytes);
-        }
-    }
-    match best {
-        (0, _) => Err(Error::NotADatabase {
+    let (mut parts, mut covered) = (ByClass::<usize>::default(), ByClass::<usize>::default());
+    each_image(remains, check, |found, _, image| match found {
+        Found::Part(class) => parts[class.index()] += 1,
+        Found::Page(class) => covered[class.index()] += image.len(),
+    })?;
+    let most = SizeClass::all().max_by_key(|class| {
+        let class = class.index();
+        (parts[class], covered[class], Reverse(class))
+    });
+    match most {
+        Some(class) if (parts[class.index()], covered[class.index()]) > (0, 0) => Ok(class.page_bytes()),
+        _ => Err(Error::NotADatabase {
             path: remains.pages.name().to_owned(),
             what: "it has neither a superblock nor a page that is whole".into(),
         }),
-        (_, page_bytes) => Ok(page_bytes),
     }
 }
 
-/// Calls back with every image of a page of the index that is whole, and its places. What cannot be read is passed over.
-/// An image may begin at any place.
-fn each_image(
-    remains: &Remains,
-    page_bytes: usize,
-    check: CheckPage,
-    mut each: impl FnMut(Extent, &[u8]),
-) -> Result<()> {
-    let mut staging = page_buffer(page_bytes, (BATCH_BYTES / page_bytes).max(2))?;
-    let mut content = vec![0; page_bytes];
+/// Whose image it is that was found in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// That of a page of the index, of this class.
+    Page(SizeClass),
+    /// That of a part of the page table, as long as pages of this class.
+    Part(SizeClass),
+}
+
+/// The image that begins here, if it is whole: whose it is, and its bytes. `content` has room for the longest page.
+fn image_at(start: &[u8], check: CheckPage, content: &mut [u8]) -> Option<(Found, usize)> {
+    let whole = |bytes: usize| start.get(..bytes).filter(|image| page::checksum(image).1);
+    match page::kind(start) {
+        1..=4 => {
+            let class = possible_class(page::page_id(start))?;
+            let image = whole(image::claimed_bytes(start, class.page_bytes())?)?;
+            let page = image::unpack(image, &mut content[..class.page_bytes()]).ok()?;
+            check(page).ok().map(|()| (Found::Page(class), image.len()))
+        }
+        kind if kind == PageKind::Chunk as u8 || kind == PageKind::Directory as u8 => {
+            let class = SizeClass::all().find(|class| whole(class.page_bytes()).is_some())?;
+            Some((Found::Part(class), class.page_bytes()))
+        }
+        _ => None,
+    }
+}
+
+/// Calls back with every image that is whole, whose it is and its places. What cannot be read is passed over. An image may
+/// begin at any place.
+fn each_image(remains: &Remains, check: CheckPage, mut each: impl FnMut(Found, Extent, &[u8])) -> Result<()> {
+    let longest = SizeClass::LARGEST.page_bytes();
+    let mut staging = copy_buffer(BATCH_BYTES)?;
+    let mut content = vec![0; longest];
     let end = remains.pages.len() / PLACE_BYTES as u64;
     let mut place = SUPERBLOCK_BYTES / PLACE_BYTES as u64;
     while place < end {
@@ -326,22 +374,13 @@ fn each_image(
                 }
             }
         }
-        while place < read.end() {
+        // What may go on behind what was read is looked at with that.
+        while place < read.end() && (read.end() == end || read.end() - place >= places_of(longest)) {
             let start = &bytes[(place - read.first) as usize * PLACE_BYTES..];
-            let of_index = (1..=4).contains(&page::kind(start));
-            let claimed = image::claimed_bytes(start, page_bytes).filter(|_| of_index);
-            // What goes on behind what was read is looked at again from its beginning.
-            if claimed.is_some_and(|bytes| bytes > start.len()) && place > read.first && read.end() < end {
-                break;
-            }
-            let image = claimed.and_then(|bytes| start.get(..bytes)).filter(|image| page::checksum(image).1);
-            let sound = image.is_some_and(|image| {
-                image::unpack(image, &mut content).is_ok_and(|page| check(page).is_ok())
-            });
-            place += match image.filter(|_| sound) {
-                Some(image) => {
-                    let extent = Extent { first: place, places: places_of(image.len()) };
-                    each(extent, image);
+            place += match image_at(start, check, &mut content) {
+                Some((found, length)) => {
+                    let extent = Extent { first: place, places: places_of(length) };
+                    each(found, extent, &start[..length]);
                     extent.places
                 }
                 None => 1,

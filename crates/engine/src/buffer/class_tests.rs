@@ -1,0 +1,410 @@
+//! Files with pages of all size classes side by side: recovered, checkpointed, backed up, restored and salvaged, and hostile
+//! ones refused. Only what is on disk and what is known of it: no page comes into a frame.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use terrace_block::{BlockDevice, Directory, MemoryDirectory, OpenMode};
+
+use super::backup::{Archive, BATCH_BYTES, PackedFile, StagedImage, Visitor, copy_buffer};
+use super::page_ids::ids_below;
+use super::salvage::{Means, Remains, Salvaged};
+use super::{Files, Mode, Pool, PoolOptions, RecordCache, Undo};
+use crate::error::{Error, Result};
+use crate::ids::{ByClass, Lsn, PageId, SizeClass, Timestamp};
+use crate::index::NodeRedo;
+use crate::store::image::{self, Packer};
+use crate::store::page::{self, HEADER_BYTES, Kind};
+use crate::store::place::{Extent, Mapped, places_of};
+use crate::store::space::Geometry as SpaceGeometry;
+use crate::store::superblock::{SUPERBLOCK_BYTES, Superblock};
+use crate::wal::{
+    ALLOCATES, ChunkEntry, FIRST_LSN, Geometry, LogHeader, MappingEntry, RecordBuilder, Wal, change_kind,
+};
+
+const UUID: [u8; 16] = [3; 16];
+const SEGMENT_PLACES: u64 = 64;
+const LOG_BYTES: u64 = 4 << 20;
+/// More than one chunk in the first two classes, if chunks are of 4 KiB; none of class 3.
+const ENDS: ByClass<u64> = [1100, 520, 40, 1, 12];
+
+type Pages = BTreeMap<PageId, Vec<u8>>;
+
+fn files() -> Files {
+    let directory = MemoryDirectory::new();
+    let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
+    Files { pages: open("pages"), log: open("log") }
+}
+
+/// Room for pages of every class.
+fn options() -> PoolOptions {
+    PoolOptions {
+        frame_bytes: 16 << 20,
+        frame_bytes_max: 16 << 20,
+        frames_floor: 24,
+        log_buffer_bytes: 2 << 20,
+        staging_bytes: 512 << 10,
+        batch_bytes: 256 << 10,
+        pages_max: 1 << 14,
+        store_bytes_max: 256 << 20,
+        record_cache: RecordCache::Off,
+        mode: Mode::Inline,
+        in_memory: false,
+    }
+}
+
+/// A page that compresses to about a third where that is wanted, which it is of every other one.
+fn content(id: PageId) -> Vec<u8> {
+    let mut content = vec![0; id.class().unwrap().page_bytes()];
+    let noise = content.len() / 3;
+    SmallRng::seed_from_u64(id.0).fill(&mut content[HEADER_BYTES..noise]);
+    page::set_kind(&mut content, Kind::OverflowData);
+    page::set_page_id(&mut content, id);
+    page::set_lsn(&mut content, Lsn(1));
+    content
+}
+
+/// Its image, in place of what is in `out`.
+fn pack(content: &[u8], out: &mut [u8]) -> (u32, usize) {
+    let bytes = if page::page_id(content).index().is_multiple_of(2) {
+        let mut packer = Packer::default();
+        packer.page(content.len()).copy_from_slice(content);
+        packer.pack(out)
+    } else {
+        out[..content.len()].copy_from_slice(content);
+        content.len()
+    };
+    (page::seal(&mut out[..bytes]), bytes)
+}
+
+/// A database of pages of class `own`, with the pages of `ids` in it, and what they are.
+fn database(own: SizeClass, segment_places: u64, ids: impl Iterator<Item = PageId>) -> (Files, Pages) {
+    let files = files();
+    let geometry = SpaceGeometry { segment_places };
+    let mut packed = PackedFile::new(files.pages.clone(), geometry, own.page_bytes()).unwrap();
+    let mut staging = copy_buffer(BATCH_BYTES).unwrap();
+    let (mut pages, mut ends) = (Pages::new(), [1; SizeClass::COUNT]);
+    for id in ids {
+        let content = content(id);
+        let (checksum, bytes) = pack(&content, &mut staging);
+        let staged = StagedImage { id, checksum, places: places_of(bytes), at: 0 };
+        packed.put(&[staged], &staging).unwrap();
+        pages.insert(id, content);
+        ends[id.class_index()] = ends[id.class_index()].max(id.index() + 1);
+    }
+    let log = Geometry::new(LOG_BYTES).unwrap();
+    Wal::create(&*files.log, &LogHeader { database: UUID, timeline: 1, geometry: log }).unwrap();
+    let superblock = Superblock {
+        uuid: UUID,
+        timeline: 1,
+        sequence: 1,
+        page_bytes: own.page_bytes() as u32,
+        segment_places: segment_places as u32,
+        log_capacity: log.capacity(),
+        epoch: 1,
+        epoch_start: FIRST_LSN,
+        cut: FIRST_LSN,
+        log_end: FIRST_LSN,
+        highest_timestamp: Timestamp::NONE,
+        page_ids_end: ends,
+        segments: 0,
+        directory: Default::default(),
+    };
+    packed.finish(superblock).unwrap();
+    (files, pages)
+}
+
+fn try_recover(files: &Files) -> Result<Pool> {
+    let recovered = Pool::recover(files, &options(), &NodeRedo)?;
+    recovered.pool.recovery_done();
+    Ok(recovered.pool)
+}
+
+fn recover(files: &Files) -> Pool {
+    let pool = try_recover(files).unwrap();
+    assert_eq!(pool.audit(), [""; 0]);
+    pool
+}
+
+/// The page that the image at `mapped` is of.
+fn read(device: &dyn BlockDevice, id: PageId, mapped: Mapped) -> Vec<u8> {
+    let extent = mapped.extent().unwrap();
+    let mut bytes = copy_buffer(extent.bytes()).unwrap();
+    device.read_at(extent.offset(), &mut bytes).unwrap();
+    page::vouch(&bytes, id, mapped).unwrap();
+    let mut spare = vec![0; id.class().unwrap().page_bytes()];
+    without_checksum(image::unpack(&bytes, &mut spare).unwrap())
+}
+
+fn without_checksum(page: &[u8]) -> Vec<u8> {
+    let mut page = page.to_vec();
+    page[..4].fill(0);
+    page
+}
+
+/// Every page of `pool`, from its image.
+fn all_of(pool: &Pool) -> Pages {
+    let exist = pool.page_ids().filter(|&id| pool.exists(id));
+    exist.map(|id| (id, read(&*pool.device, id, pool.durable_state(id)))).collect()
+}
+
+/// Logs `record` and makes it durable.
+fn log(pool: &Pool, mut record: RecordBuilder) {
+    let appended = pool.wal().append(&mut record, None).unwrap();
+    pool.wal().flush_to(appended.end).unwrap();
+}
+
+fn system() -> RecordBuilder {
+    RecordBuilder::pages(Timestamp::NONE, Lsn::NONE)
+}
+
+fn id(class: usize, index: u64) -> PageId {
+    PageId::new(SizeClass::from_index(class).unwrap(), index)
+}
+
+/// Collects what is sound, and panics at what is not.
+#[derive(Default)]
+struct Collected(Pages);
+
+impl Visitor for Collected {
+    fn image(&mut self, id: PageId, page: &[u8]) -> Result<(), String> {
+        self.0.insert(id, without_checksum(page));
+        Ok(())
+    }
+
+    fn damage(&mut self, error: Error) -> Result<()> {
+        Err(error)
+    }
+}
+
+#[test]
+fn pages_of_all_classes_are_recovered_and_their_ids_are_used_again() {
+    for own in [SizeClass::SMALLEST, id(2, 1).class().unwrap(), SizeClass::LARGEST] {
+        let (files, mut pages) = database(own, SEGMENT_PLACES, ids_below(ENDS));
+        let pool = recover(&files);
+        assert!(all_of(&pool) == pages);
+        // Some of each class are freed, one moves, and one comes into being that only the log knows.
+        let freed = [id(0, 7), id(0, 1099), id(1, 519), id(2, 3), id(4, 11)];
+        let mut record = system();
+        for id in freed {
+            record.change(id, change_kind::FREE, 0, &[]);
+            pages.remove(&id);
+        }
+        log(&pool, record);
+        let moved = pool.space.allocate_or_grow(&[1, 16], 0, crate::store::space::Stream::Moved).unwrap();
+        let mut record = RecordBuilder::mapping();
+        for (id, extent) in [(id(0, 9), moved[0]), (id(4, 5), moved[1])] {
+            let mut image = copy_buffer(extent.bytes()).unwrap();
+            image.copy_from_slice(&pages[&id]);
+            let check = page::seal(&mut image);
+            pool.device.write_at(extent.offset(), &image).unwrap();
+            record.mapping_entry(MappingEntry { page: id, extent, image_lsn: Lsn(1), check });
+        }
+        log(&pool, record);
+        drop(pool);
+        let pool = recover(&files);
+        assert!(all_of(&pool) == pages);
+        assert_eq!(pool.durable_state(id(4, 5)).extent(), Some(moved[1]));
+        // What recovery found is written: chunks and directory of each class.
+        pool.checkpoint_now(true).unwrap();
+        assert!(pool.wal().cut() > FIRST_LSN);
+        assert_eq!(pool.audit(), [""; 0]);
+        drop(pool);
+        let pool = recover(&files);
+        assert!(all_of(&pool) == pages);
+        let ends = pool.ids.lock().ends();
+        assert_eq!(ends, ENDS);
+        let mut taken = BTreeSet::new();
+        for class in SizeClass::all() {
+            for _ in freed.iter().filter(|id| id.class() == Some(class)) {
+                taken.extend(pool.ids.lock().take(class, pool.table.indexes_max(class)));
+            }
+        }
+        assert_eq!(taken, BTreeSet::from(freed));
+    }
+}
+
+#[test]
+fn a_backup_holds_the_pages_of_all_classes() {
+    let (source, pages) = database(id(1, 0).class().unwrap(), SEGMENT_PLACES, ids_below(ENDS));
+    let pool = recover(&source);
+    let target = files();
+    let mut backup = pool.begin_backup(target.clone()).unwrap();
+    let copied = loop {
+        if let Some(copied) = backup.step().unwrap() {
+            break copied;
+        }
+    };
+    assert_eq!(copied.images, pages.len() as u64);
+    drop(backup);
+    let archive = Archive::open(target).unwrap();
+    let mut found = Collected::default();
+    let checked = archive.check(&mut found).unwrap();
+    assert!(found.0 == pages);
+    let restored = files();
+    assert_eq!(archive.restore(&restored, 5, &mut Collected::default()).unwrap(), checked);
+    assert!(all_of(&recover(&restored)) == pages);
+}
+
+struct NoUndo;
+
+impl Undo for NoUndo {
+    fn undo(&self, _: &Pool, _: Timestamp, _: Lsn, _: Lsn, _: &[u8]) -> Result<Lsn> {
+        unreachable!("there are no losers")
+    }
+}
+
+fn salvage(remains: &Remains) -> Salvaged {
+    let means = Means {
+        check: |_| Ok(()),
+        redo: &NodeRedo,
+        undo: &NoUndo,
+        scratch: &|| Ok(files()),
+        options: &|_, _| Ok(options()),
+    };
+    Salvaged::of(remains, &means).unwrap()
+}
+
+#[test]
+fn pages_of_all_classes_are_salvaged_with_and_without_superblock() {
+    for own in SizeClass::all() {
+        let (files, pages) = database(own, SEGMENT_PLACES, ids_below(ENDS));
+        drop(recover(&files));
+        let remains = Remains { pages: files.pages.clone(), log: Some(files.log.clone()) };
+        let salvaged = salvage(&remains);
+        assert!(salvaged.consistent && salvaged.lost.is_empty() && salvaged.found.is_empty(), "{own:?}");
+        assert!(all_of(&salvaged.pool) == pages);
+        // A chunk of the largest pages is lost: its images say themselves whose they are.
+        let pool = recover(&files);
+        let chunk = pool.upkeep.lock().mapping.chunks().get(id(4, 0)).unwrap().image.extent().unwrap();
+        drop(pool);
+        files.pages.write_at(chunk.offset(), &copy_buffer(chunk.bytes()).unwrap()).unwrap();
+        let salvaged = salvage(&remains);
+        assert_eq!(salvaged.found, (1..ENDS[4]).map(|index| id(4, index)).collect(), "{:?}", salvaged.notes);
+        assert!(salvaged.consistent && all_of(&salvaged.pool) == pages);
+        // And both superblocks.
+        files.pages.write_at(0, &copy_buffer(SUPERBLOCK_BYTES as usize).unwrap()).unwrap();
+        let salvaged = salvage(&remains);
+        assert_eq!(salvaged.pool.class(), own);
+        assert_eq!(salvaged.found, pages.keys().copied().collect());
+        assert!(!salvaged.consistent && all_of(&salvaged.pool) == pages);
+        assert_eq!(salvaged.pool.existing().unwrap(), pages.keys().copied().collect::<Vec<_>>());
+    }
+}
+
+/// A page is damaged that is longer than those of the database: it is lost, and its id is not given out again.
+#[test]
+fn damaged_pages_of_any_class_are_lost_alone() {
+    let (files, mut pages) = database(SizeClass::SMALLEST, SEGMENT_PLACES, ids_below(ENDS));
+    let pool = recover(&files);
+    let victims = [id(0, 500), id(2, 8), id(4, 11)];
+    for id in victims {
+        let extent = pool.durable_state(id).extent().unwrap();
+        let mut image = copy_buffer(extent.bytes()).unwrap();
+        files.pages.read_at(extent.offset(), &mut image).unwrap();
+        *image.last_mut().unwrap() ^= 1;
+        files.pages.write_at(extent.offset(), &image).unwrap();
+        pages.remove(&id);
+    }
+    drop(pool);
+    let salvaged = salvage(&Remains { pages: files.pages, log: Some(files.log) });
+    assert_eq!(salvaged.lost.iter().map(|lost| lost.page).collect::<Vec<_>>(), victims);
+    assert!(all_of(&salvaged.pool) == pages);
+    let new = salvaged.pool.ids.lock().take(SizeClass::LARGEST, 100);
+    assert_eq!(new, Some(id(4, 12)), "not that of the lost page");
+}
+
+/// Logs a record and recovers: the error that comes of it.
+fn refused(record: RecordBuilder) -> Option<Error> {
+    let (files, _) = database(SizeClass::SMALLEST, SEGMENT_PLACES, ids_below([3, 2, 1, 1, 2]));
+    log(&recover(&files), record);
+    try_recover(&files).err()
+}
+
+/// Ids of no class, and of indexes that no class has.
+fn impossible() -> Vec<PageId> {
+    let classes = [5, 6, 127, 255].map(|class| PageId(class << 56 | 1));
+    let beyond = SizeClass::all().map(|class| PageId::new(class, options().pages_max >> class.index()));
+    let highest = SizeClass::all().map(|class| PageId::new(class, (1 << 56) - 1));
+    classes.into_iter().chain(beyond).chain(highest).chain([PageId(u64::MAX)]).collect()
+}
+
+#[test]
+fn ids_that_no_page_can_have_are_refused_wherever_the_log_has_them() {
+    let extent = Extent { first: 8, places: 1 };
+    for page in impossible() {
+        let mut free = system();
+        free.change(page, change_kind::FREE, 0, &[]);
+        let mut allocation = system();
+        allocation.change(page, change_kind::IMAGE, ALLOCATES, &[24, 0, 0, 0, 0, 16, 0, 0]);
+        let mut mapping = RecordBuilder::mapping();
+        mapping.mapping_entry(MappingEntry { page, extent, image_lsn: Lsn(1), check: 0 });
+        let mut chunk = RecordBuilder::chunk();
+        chunk.chunk_entry(ChunkEntry { chunk: page, extent, current_lsn: Lsn(1), check: 0 });
+        for record in [free, allocation, mapping, chunk] {
+            let error = refused(record);
+            assert!(matches!(error, Some(Error::Corrupt { .. })), "{page:?}: {error:?}");
+        }
+    }
+    let mut free = system();
+    free.change(id(4, 1), change_kind::FREE, 0, &[]).change(id(1, 1), change_kind::FREE, 0, &[]);
+    assert!(refused(free).is_none(), "these there are");
+}
+
+/// Changes of pages that never were are no news, whatever their ids, and nothing is done to them.
+#[test]
+fn changes_of_pages_that_cannot_be_are_passed_over() {
+    for page in impossible() {
+        let mut record = system();
+        record.change_bytes(page, 100, &[1; 8]);
+        assert!(refused(record).is_none(), "{page:?}");
+    }
+}
+
+/// Whether the log or the page table has them.
+#[test]
+fn classes_that_segments_have_no_room_for_are_refused() {
+    let (whole, pages) = database(SizeClass::SMALLEST, 8, ids_below([3, 2, 1, 5, 1]));
+    assert!(all_of(&recover(&whole)) == pages);
+    let (files, _) = database(SizeClass::SMALLEST, 8, ids_below([3, 2, 1, 1, 1]));
+    let pool = recover(&files);
+    let mut record = system();
+    record.change(id(4, 1), change_kind::FREE, 0, &[]);
+    log(&pool, record);
+    drop(pool);
+    assert!(matches!(try_recover(&files), Err(Error::Corrupt { .. })));
+    let (files, _) = database(SizeClass::SMALLEST, 8, ids_below([3, 2, 1, 1, 2]));
+    assert!(matches!(try_recover(&files), Err(Error::Corrupt { .. })));
+}
+
+/// A word of the page table may name more places than pages of its class have, though the database has longer ones.
+#[test]
+fn an_image_longer_than_its_page_is_refused() {
+    let (files, _) = database(SizeClass::LARGEST, SEGMENT_PLACES, ids_below([3, 2, 1, 1, 2]));
+    let pool = recover(&files);
+    let first = pool.durable_state(id(4, 1)).extent().unwrap().first;
+    let entry = |page, places| {
+        let mut record = RecordBuilder::mapping();
+        let extent = Extent { first, places };
+        record.mapping_entry(MappingEntry { page, extent, image_lsn: Lsn(1), check: 0 });
+        record
+    };
+    log(&pool, entry(id(1, 1), 3));
+    drop(pool);
+    let error = try_recover(&files).err();
+    assert!(matches!(&error, Some(Error::Corrupt { what, .. }) if what.contains("more places")), "{error:?}");
+}
+
+#[test]
+fn footprint_and_census_count_pages_of_all_classes() {
+    let (files, pages) = database(SizeClass::SMALLEST, SEGMENT_PLACES, ids_below(ENDS));
+    let pool = recover(&files);
+    assert_eq!(pool.footprint().live_pages, pages.len() as u64);
+    assert_eq!(pool.page_ids_used(), pages.len() as u64);
+    let counting = pool.count_pages().unwrap();
+    for id in pool.page_ids() {
+        assert_eq!(counting.census.meet(id), super::census::Known::Unmet);
+    }
+    assert!(pool.page_ids().all(|id| counting.census.known(id) == super::census::Known::Met));
+}
