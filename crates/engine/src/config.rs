@@ -355,7 +355,7 @@ impl PageSizes {
     }
 
     /// The largest in use.
-    fn largest_used(&self) -> SizeClass {
+    pub(crate) fn largest_used(&self) -> SizeClass {
         self.in_use().last().expect("its own is in use")
     }
 

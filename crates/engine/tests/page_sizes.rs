@@ -146,7 +146,7 @@ fn many_keys_scans_and_ranges_go_through_pages_of_all_sizes() {
             table
                 .iter()
                 .map(Result::unwrap)
-                .eq((0..12_000).map(|key| (key.to_be_bytes().to_vec(), value(key))))
+                .eq((0..12_000u32).map(|key| (key.to_be_bytes().to_vec(), value(key))))
         );
         let (low, high) = (3000u32.to_be_bytes(), 9000u32.to_be_bytes());
         assert_eq!(table.delete_range_in_steps(low..high).unwrap(), 6000);
