@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace::{
-    Backup, Builder, Db, Error, MemoryDirectory, RecordCache, Stats, Table, TableStats, Transaction,
-    WriteBatch,
+    Backup, Builder, Db, Error, MemoryDirectory, RecordCache, Stats, Table, TableOptions, TableStats,
+    Transaction, WriteBatch,
 };
 
 use crate::failure::{Failure, Outcome};
