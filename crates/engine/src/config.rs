@@ -310,7 +310,7 @@ pub(crate) struct NewLayout {
 }
 
 /// The class of pages of so many bytes.
-fn class_of(page_bytes: u64) -> Result<SizeClass> {
+pub(crate) fn class_of(page_bytes: u64) -> Result<SizeClass> {
     SizeClass::of_bytes(page_bytes).ok_or_else(|| {
         let [least, most] = [SizeClass::SMALLEST, SizeClass::LARGEST].map(SizeClass::page_bytes);
         Error::Config(format!(
@@ -355,7 +355,7 @@ impl PageSizes {
     }
 
     /// The largest in use.
-    fn largest_used(&self) -> SizeClass {
+    pub(crate) fn largest_used(&self) -> SizeClass {
         self.in_use().last().expect("its own is in use")
     }
 
@@ -459,6 +459,12 @@ impl Split {
     ) -> Result<Split> {
         let versions = versions.min(check_dram(total)?);
         Split { total, versions, ..*self }.with_frames(sizes, file_pages)
+    }
+
+    /// The largest pages that what is fixed at open has room for.
+    pub(crate) fn largest(&self) -> SizeClass {
+        let has_room = |class: &SizeClass| self.check_class(*class, u64::MAX, u64::MAX).is_ok();
+        SizeClass::all().rev().find(has_room).unwrap_or(SizeClass::SMALLEST)
     }
 
     /// What old versions may take of a budget of `total` bytes, unless something else is said.

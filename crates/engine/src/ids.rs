@@ -120,6 +120,13 @@ impl PageId {
         SizeClass::from_index(self.class_index())
     }
 
+    /// Bytes of the page; of an id that no page can have as many as of the smallest, and who reads such a page is told that
+    /// it is missing.
+    #[inline]
+    pub(crate) fn page_bytes(self) -> usize {
+        self.class().unwrap_or(SizeClass::SMALLEST).page_bytes()
+    }
+
     /// Which of its class it is.
     #[inline]
     pub fn index(self) -> u64 {

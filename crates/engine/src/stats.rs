@@ -253,6 +253,8 @@ pub struct TableStats {
     pub entries_exact: bool,
     /// Pages of its tree, those of large values left out; none in a database too large to count them in passing.
     pub pages: Option<u64>,
+    /// Bytes of each of its pages.
+    pub page_bytes: u64,
     /// How its pages are written.
     pub compression: Compression,
 }

@@ -133,12 +133,6 @@ impl Pool {
         self.frames.classes().map(|class| self.frames.count(class)).min().unwrap_or(0)
     }
 
-    /// Frames there are, of all classes.
-    #[cfg(test)]
-    pub(crate) fn frames(&self) -> u32 {
-        self.frames.classes().map(|class| self.frames.count(class)).sum()
-    }
-
     /// Bytes of the frames there are, of all classes, with what is beside each.
     pub(super) fn bytes_of_frames(&self) -> u64 {
         self.frames.classes().map(|class| u64::from(self.frames.count(class)) * frame_cost(class)).sum()

@@ -191,7 +191,11 @@ fn repair(
 
     let renamed = Renamed::new(Arc::clone(destination), [(PAGES, REPAIRED_PAGES), (LOG, REPAIRED_LOG)]);
     let page_size = builder.page_size.unwrap_or(page_bytes);
-    let builder = builder.directory(Arc::new(renamed)).dram(share).page_size(page_size);
+    // Tables are made with pages of the size they had.
+    let largest = salvaged.pool.page_sizes().largest_used().page_bytes() as u64;
+    let largest = largest.max(page_size).max(builder.page_size_max.unwrap_or(page_size));
+    let builder =
+        builder.directory(Arc::new(renamed)).dram(share).page_size(page_size).page_size_max(largest);
     let db = builder.create(true).read_only(false).open("")?;
     let mut emitter = Emitter::new(&db, &salvaged);
     for table in harvest.tables {

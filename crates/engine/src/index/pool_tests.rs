@@ -64,7 +64,7 @@ pub(super) fn test_pool_with(
 pub(super) fn new_tree(pool: &Pool) -> Tree {
     let new = pool.new_page(pool.class(), None).unwrap();
     let tree = Tree { root: new.id() };
-    let mut content = Tree::init_root(pool.page_bytes(), new.id(), false);
+    let mut content = Tree::init_root(new.id(), false);
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
     super::apply::describe_image(&mut record, new.id(), ALLOCATES, &content);
     pool.change(&mut record, None, [Edit::Create(new, &mut content)]).unwrap();
@@ -335,7 +335,8 @@ fn freed_pages_are_used_again() {
 fn put_long(test: &TestPool, key: &[u8], value: &[u8]) -> Reference {
     let (mut from, mut head) = (value.len(), PageId::NONE);
     while from > 0 {
-        let part = chain::store_part(&test.pool, None, value, from, head, false).unwrap();
+        let part =
+            chain::store_part(&test.pool, None, value, from, head, (test.pool.class(), false)).unwrap();
         let named = part.head.0.to_le_bytes();
         let change = Change::Put { key: b"garbage", timestamp: Timestamp(1), flags: 0, value: &named };
         let mut write = Write { create: part.create, ..Write::default() };
