@@ -28,5 +28,6 @@ pub use directory::file::{FileDirectory, FileOptions};
 pub use directory::memory::MemoryDirectory;
 pub use directory::{Directory, LockError, OpenMode, Sharing};
 pub use memory::aligned::AlignedBuffer;
+pub use memory::copy::copy_words;
 pub use memory::prefetch::prefetch;
 pub use memory::region::Region;

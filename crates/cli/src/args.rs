@@ -88,7 +88,7 @@ pub struct TierArgs {
     /// Memory the engine may use, everything included, such as 64MiB
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub dram: Option<u64>,
-    /// Page size of a database created here: a power of two from 4KiB to 64KiB
+    /// Page size of a database, and of tables, created here: a power of two from 4KiB to 64KiB
     #[arg(long, value_name = "SIZE", value_parser = page_size)]
     pub page_size: Option<u64>,
     /// How pages of tables created here are written

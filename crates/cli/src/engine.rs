@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace::{
-    Backup, Builder, Db, Error, MemoryDirectory, RecordCache, Stats, Table, TableStats, Transaction,
-    WriteBatch,
+    Backup, Builder, Db, Error, MemoryDirectory, RecordCache, Stats, Table, TableOptions, TableStats,
+    Transaction, WriteBatch,
 };
 
 use crate::failure::{Failure, Outcome};
@@ -50,6 +50,7 @@ impl Opener for Engine {
             durability,
             durability_name: settings.durability.name(),
             compression: settings.compression.name(),
+            page_bytes: settings.page_bytes,
             files,
         }))
     }
@@ -61,7 +62,7 @@ pub(crate) fn with_sizes(mut builder: Builder, settings: &Settings) -> Builder {
         builder = builder.dram(bytes);
     }
     if let Some(bytes) = settings.page_bytes {
-        builder = builder.page_size(bytes);
+        builder = builder.page_size(bytes).page_size_max(bytes);
     }
     builder = builder.compression(match settings.compression {
         Compression::None => terrace::Compression::None,
@@ -115,12 +116,21 @@ struct Opened {
     durability: terrace::Durability,
     durability_name: &'static str,
     compression: &'static str,
+    /// Of tables that are made, where it was given.
+    page_bytes: Option<u64>,
     files: &'static str,
 }
 
 impl Database for Opened {
     fn table(&self, name: &str, create: bool) -> Outcome<Box<dyn Store>> {
-        let table = if create { self.db.open_or_create_table(name)? } else { self.db.open_table(name)? };
+        let table = match self.db.open_table(name) {
+            Err(Error::TableNotFound(_)) if create => {
+                let options = TableOptions::new();
+                let options = self.page_bytes.into_iter().fold(options, TableOptions::page_size);
+                self.db.create_table_with(name, &options)?
+            }
+            found => found?,
+        };
         Ok(Box::new(Open { db: self.db.clone(), table, durability: self.durability }))
     }
 
@@ -139,6 +149,7 @@ impl Database for Opened {
             entries: table.entries,
             entries_exact: table.entries_exact,
             pages: table.pages,
+            page_bytes: table.page_bytes,
             compression: table.compression.to_string(),
         };
         let tables = tables.into_iter().map(table).collect();

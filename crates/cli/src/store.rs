@@ -275,6 +275,8 @@ pub struct TableStat {
     pub entries_exact: bool,
     /// Pages of its tree, where the engine counts them by table and that does not take long.
     pub pages: Option<u64>,
+    /// Bytes of each of its pages.
+    pub page_bytes: u64,
     /// How its pages are written.
     pub compression: String,
 }

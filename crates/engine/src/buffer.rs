@@ -15,7 +15,8 @@
 //! | `records.rs`    | hot records of pages that are away                                   |
 //! | `records/`      | its parts                                                            |
 //! | `recall.rs`     | what the pool does with them                                         |
-//! | `resize.rs`     | more frames, or fewer                                                |
+//! | `resize.rs`     | more frames, or fewer, and how many of each size                     |
+//! | `balance.rs`    | which size gains most by more of them                                |
 //! | `change.rs`     | logged changes, new pages, freed pages                               |
 //! | `upkeep.rs`     | the background work and its thread                                   |
 //! | `write_back.rs` | images on their way to the store                                     |
@@ -37,6 +38,7 @@
 mod audit;
 pub(crate) mod backoff;
 pub(crate) mod backup;
+mod balance;
 mod batch;
 pub(crate) mod census;
 mod change;
@@ -72,6 +74,7 @@ mod write_back;
 pub(crate) use batch::{BATCH_PAGES_MAX, BATCHES_MAX, Purpose};
 pub(crate) use change::{Edit, Grant, NewPage};
 pub(crate) use create::{Files, Layout, PoolOptions};
+pub(crate) use frames::FRAMES_MAX;
 pub(crate) use guard::ReadGuard;
 #[cfg(test)]
 pub(crate) use guard::WriteGuard;
@@ -86,5 +89,26 @@ pub(crate) use recovery::{Recovered, Redo, Undo};
 #[cfg(test)]
 pub(crate) use table::indexes_max;
 
+use crate::ids::SizeClass;
+use crate::store::image::packer_bytes;
+
 /// Bytes beside a frame, for the budget: its header, and its share of what replacement remembers.
-pub(crate) const FRAME_HEADER_BYTES: u64 = frames::HEADER_BYTES + queues::GHOST_BYTES;
+const FRAME_HEADER_BYTES: u64 = frames::HEADER_BYTES + queues::GHOST_BYTES;
+/// Pages that readers have for images: one and the page in it, for each of eight threads.
+const READ_BUFFER_PAGES: u64 = 16;
+
+/// Bytes of a frame for a page of `class`, with what is beside it.
+pub(crate) fn frame_cost(class: SizeClass) -> u64 {
+    class.page_bytes() as u64 + FRAME_HEADER_BYTES
+}
+
+/// What a pool is given that is to have `frames` frames for pages of `class`, and none for others.
+#[cfg(test)]
+pub(crate) fn frame_bytes(class: SizeClass, frames: u32) -> u64 {
+    buffers_bytes(class) + u64::from(frames) * frame_cost(class)
+}
+
+/// Bytes of the buffers that are as long as the longest pages in use, which are those of `class`.
+pub(crate) fn buffers_bytes(class: SizeClass) -> u64 {
+    READ_BUFFER_PAGES * class.page_bytes() as u64 + packer_bytes(class.page_bytes()) as u64
+}

@@ -5,8 +5,8 @@
 //!
 //! | part              | share                                                     | with another budget     |
 //! |-------------------|-----------------------------------------------------------|-------------------------|
-//! | log buffer        | 1/32, a power of two, at least 32 pages, at most 8 MiB     | as it was               |
-//! | staging           | 1/64, at least eight pages, at most 2 MiB                  | as it was               |
+//! | log buffer        | 1/32, a power of two, at least 32 pages, else at most 8 MiB | as it was              |
+//! | staging           | 1/64, at least eight pages, else at most 2 MiB             | as it was               |
 //! | batches of reads  | 1/64, at least four pages, at most 256                     | as it was               |
 //! | old versions      | 1/16, or what `old_version_bytes_max` says                 | a new limit; see below  |
 //! | locks, clock      | 1/256 and 1/512                                            | as they were            |
@@ -15,6 +15,10 @@
 //! | compression       | two pages and a bit, where pages are larger than 4 KiB     | as it was               |
 //! | page table        | 1/48, or 18 bytes for each page the file has room for      | it grows by itself      |
 //! | frames            | the rest; 66 bytes beside each: header, replacement        | the rest                |
+//!
+//! Pages may be of several sizes. The first three parts have room for the largest of: the database's own size, those in use when
+//! it is opened, and [`Builder::page_size_max`]. Read buffers and compression are of the largest in use, and grow at the
+//! expense of frames when a larger one is used for the first time. Each size in use has at least 24 frames.
 //!
 //! The budget can be changed while the database is open ([`Db::set_dram`]), up to `dram_max`, for whose frames addresses
 //! are reserved. Memory comes and goes with the frames and with the limit of old versions; what `old_version_bytes_max`
@@ -35,23 +39,22 @@ use std::time::Duration;
 use terrace_block::Directory;
 
 use crate::buffer::{
-    BATCH_PAGES_MAX, BATCHES_MAX, FRAME_HEADER_BYTES, Mode, RECORD_BYTES_PER_FRAME, RecordCache,
+    BATCH_PAGES_MAX, BATCHES_MAX, FRAMES_MAX, Mode, RECORD_BYTES_PER_FRAME, RecordCache, buffers_bytes,
+    frame_cost,
 };
 use crate::db::Db;
 use crate::db::options::Compression;
 use crate::error::{Error, Result};
-use crate::store::image::packer_bytes;
-use crate::store::place::{PLACE_BYTES, places_of};
+use crate::ids::{ByClass, SizeClass};
+use crate::store::place::PLACE_BYTES;
+use crate::store::superblock::Superblock;
 
 /// The smallest budget: below it the fixed parts leave no room for frames.
 pub const MIN_DRAM_BYTES: u64 = 1 << 20;
 /// The smallest log.
 pub const MIN_LOG_BYTES: u64 = 256 << 10;
-const FRAMES_MIN: u64 = 24;
-/// Their numbers fit the location word of the page table.
-const FRAMES_MAX: u64 = (u32::MAX >> 2) as u64;
-const PAGE_BYTES_MIN: u64 = 4 << 10;
-const PAGE_BYTES_MAX: u64 = 64 << 10;
+/// Frames that each size of pages in use has at least.
+pub(crate) const FRAMES_MIN: u32 = 24;
 
 /// When a commit returns.
 ///
@@ -92,6 +95,7 @@ pub struct Builder {
     pub(crate) dram: Option<u64>,
     pub(crate) dram_max: Option<u64>,
     pub(crate) page_size: Option<u64>,
+    pub(crate) page_size_max: Option<u64>,
     pub(crate) compression: Compression,
     pub(crate) log_max: Option<u64>,
     pub(crate) read_only: bool,
@@ -111,6 +115,7 @@ impl Default for Builder {
             dram: None,
             dram_max: None,
             page_size: None,
+            page_size_max: None,
             compression: Compression::None,
             log_max: None,
             read_only: false,
@@ -145,6 +150,24 @@ impl Builder {
     /// best for point reads of data larger than memory. An existing database keeps its own.
     pub fn page_size(mut self, bytes: u64) -> Self {
         self.page_size = Some(bytes);
+        self
+    }
+
+    /// The largest pages that tables may have, in bytes: the parts of memory that must hold several of them are made large
+    /// enough when the database is opened, and so are the log and the segments of one that is created here. Default: those
+    /// of the database itself or of the tables there are, or larger ones for which the parts suffice as they are.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(16 << 20).page_size_max(64 << 10).open("")?;
+    /// assert_eq!(db.stats().page_bytes, 4096);
+    /// assert!(db.stats().log_buffer_bytes >= 32 * (64 << 10));
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn page_size_max(mut self, bytes: u64) -> Self {
+        self.page_size_max = Some(bytes);
         self
     }
 
@@ -249,16 +272,18 @@ impl Builder {
         }
     }
 
+    /// The class of the largest pages that tables are to have, if that was said.
+    pub(crate) fn class_max(&self) -> Result<Option<SizeClass>> {
+        self.page_size_max.map(class_of).transpose()
+    }
+
     /// Page size, segment size and log capacity of a database to be created.
     pub(crate) fn new_layout(&self) -> Result<NewLayout> {
         let dram = self.dram_bytes()?;
-        let page_bytes = self.page_size.unwrap_or(4 << 10);
-        if !page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page_bytes) {
-            return Err(Error::Config(format!(
-                "pages of {page_bytes} bytes; a power of two from {PAGE_BYTES_MIN} to {PAGE_BYTES_MAX} is possible"
-            )));
-        }
-        let log_min = MIN_LOG_BYTES.max(64 * page_bytes);
+        let class = class_of(self.page_size.unwrap_or(4 << 10))?;
+        let largest = class.max(self.class_max()?.unwrap_or(class));
+        let page_bytes = largest.page_bytes() as u64;
+        let log_min = MIN_LOG_BYTES.max(LOG_PAGES_MIN * page_bytes);
         let log_bytes = self.log_max.unwrap_or((dram / 2).clamp(4 << 20, 1 << 30));
         if log_bytes < log_min {
             return Err(Error::Config(format!(
@@ -267,9 +292,10 @@ impl Builder {
         }
         let segment_bytes = (dram / 64).clamp(64 << 10, 2 << 20);
         Ok(NewLayout {
-            page_bytes: page_bytes as usize,
+            page_bytes: class.page_bytes(),
             segment_places: (segment_bytes / PLACE_BYTES as u64)
-                .max(SEGMENT_PAGES_MIN * places_of(page_bytes as usize)),
+                .max(SEGMENT_PAGES_MIN * class.places())
+                .max(SEGMENT_LARGEST_PAGES_MIN * largest.places()),
             log_capacity: log_bytes / 4096 * 4096,
         })
     }
@@ -283,11 +309,60 @@ pub(crate) struct NewLayout {
     pub(crate) log_capacity: u64,
 }
 
+/// The class of pages of so many bytes.
+pub(crate) fn class_of(page_bytes: u64) -> Result<SizeClass> {
+    SizeClass::of_bytes(page_bytes).ok_or_else(|| {
+        let [least, most] = [SizeClass::SMALLEST, SizeClass::LARGEST].map(SizeClass::page_bytes);
+        Error::Config(format!(
+            "pages of {page_bytes} bytes; a power of two from {least} to {most} is possible"
+        ))
+    })
+}
+
 fn check_dram(bytes: u64) -> Result<u64> {
     if bytes < MIN_DRAM_BYTES {
         return Err(Error::Config(format!("dram of {bytes} bytes; the least is {MIN_DRAM_BYTES} (1 MiB)")));
     }
     Ok(bytes)
+}
+
+/// The sizes of the pages of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageSizes {
+    /// Its own: that of the catalog, and of tables for which nothing else is said.
+    pub(crate) own: SizeClass,
+    /// The others that are in use.
+    pub(crate) others: ByClass<bool>,
+    /// What [`Builder::page_size_max`] says.
+    pub(crate) most: Option<SizeClass>,
+}
+
+impl PageSizes {
+    /// Those of the database with this superblock.
+    pub(crate) fn of(superblock: &Superblock) -> PageSizes {
+        let own = SizeClass::of_bytes(superblock.page_bytes.into()).expect("the superblock was checked");
+        PageSizes { others: superblock.page_ids_end.map(|end| end > 1), ..PageSizes::one(own) }
+    }
+
+    /// Those of a database all of whose pages have one size.
+    pub(crate) fn one(own: SizeClass) -> PageSizes {
+        PageSizes { own, others: [false; SizeClass::COUNT], most: None }
+    }
+
+    /// Those in use, the smallest first.
+    fn in_use(&self) -> impl Iterator<Item = SizeClass> {
+        SizeClass::all().filter(|&class| class == self.own || self.others[class.index()])
+    }
+
+    /// The largest in use.
+    pub(crate) fn largest_used(&self) -> SizeClass {
+        self.in_use().last().expect("its own is in use")
+    }
+
+    /// The largest for which there is to be room.
+    fn largest(&self) -> SizeClass {
+        self.largest_used().max(self.most.unwrap_or(self.own))
+    }
 }
 
 /// A budget, split.
@@ -296,7 +371,7 @@ pub(crate) struct Split {
     pub(crate) total: u64,
     pub(crate) log_buffer: u64,
     pub(crate) staging: u64,
-    pub(crate) batch_pages: usize,
+    pub(crate) batches: u64,
     pub(crate) versions: u64,
     pub(crate) lock_slots: usize,
     pub(crate) clock_window: usize,
@@ -304,7 +379,8 @@ pub(crate) struct Split {
     pub(crate) overlay: u64,
     /// What the record cache keeps beside each frame.
     pub(crate) beside_frame: u64,
-    pub(crate) frames: u32,
+    /// Frames with what is beside each, and the buffers of their pages.
+    pub(crate) frame_bytes: u64,
 }
 
 /// What recovery in memory leaves to everything else, if the budget is no more than twice that.
@@ -323,26 +399,35 @@ pub(crate) fn overlay_bytes(total: u64, log_has_changes: bool) -> u64 {
 
 /// A segment has room for so many pages at the least, so that the place an image may leave empty at its end is a small part.
 const SEGMENT_PAGES_MIN: u64 = 16;
+/// And for so many of the largest that a table may have.
+const SEGMENT_LARGEST_PAGES_MIN: u64 = 4;
 /// Bytes of slots for snapshots, gate, keys in flight, shards, tickets, counters: each on lines of its own.
 const SLOT_BYTES: u64 = 192 << 10;
-const READ_BUFFER_PAGES: u64 = 16;
 /// A batch of a large value is one record, of sixteen pages.
 const LOG_BUFFER_PAGES_MIN: u64 = 32;
+/// Pages in the staging buffer, at least.
+const STAGING_PAGES_MIN: u64 = 8;
+/// Pages in the buffers of batches, at least: those of one buffer, and one more.
+const BATCHES_PAGES_MIN: u64 = 2;
+/// Pages as which the log is as long, at least.
+const LOG_PAGES_MIN: u64 = 64;
 
 impl Split {
-    /// Splits `total` bytes for a database with pages of `page_bytes` and a page file of `file_pages` of them.
+    /// Splits `total` bytes for a database with pages of these sizes and a page file of `file_pages` pages.
     pub(crate) fn new(
         total: u64,
         versions: Option<u64>,
         records: RecordCache,
-        page_bytes: u64,
+        sizes: PageSizes,
         file_pages: u64,
     ) -> Result<Split> {
+        let page_bytes = sizes.largest().page_bytes() as u64;
         let log_buffer = (total / 32).min(crate::wal::BUFFER_BYTES_MAX);
         let log_buffer = log_buffer.max(LOG_BUFFER_PAGES_MIN * page_bytes).next_power_of_two();
-        let staging = (total / 64).clamp(8 * page_bytes, (2 << 20).max(8 * page_bytes));
+        let least = STAGING_PAGES_MIN * page_bytes;
+        let staging = (total / 64).clamp(least, (2 << 20).max(least));
         let staging = staging / page_bytes * page_bytes;
-        let batch_pages = (total / 64 / page_bytes).clamp(4, (BATCH_PAGES_MAX * BATCHES_MAX) as u64) as usize;
+        let batches = (total / 64 / page_bytes).clamp(4, (BATCH_PAGES_MAX * BATCHES_MAX) as u64) * page_bytes;
         // More than everything is too much, and can still be added to.
         let versions = versions.unwrap_or(Split::versions_share(total)).min(total);
         let lock_slots =
@@ -352,15 +437,15 @@ impl Split {
             total,
             log_buffer,
             staging,
-            batch_pages,
+            batches,
             versions,
             lock_slots,
             clock_window,
             overlay: 0,
             beside_frame: if records == RecordCache::Off { 0 } else { RECORD_BYTES_PER_FRAME },
-            frames: 0,
+            frame_bytes: 0,
         };
-        split.with_frames(page_bytes, file_pages)
+        split.with_frames(sizes, file_pages)
     }
 
     /// The same for a budget of `total` bytes, while the database is open. What is fixed at open stays; old versions
@@ -369,11 +454,17 @@ impl Split {
         &self,
         total: u64,
         versions: u64,
-        page_bytes: u64,
+        sizes: PageSizes,
         file_pages: u64,
     ) -> Result<Split> {
         let versions = versions.min(check_dram(total)?);
-        Split { total, versions, ..*self }.with_frames(page_bytes, file_pages)
+        Split { total, versions, ..*self }.with_frames(sizes, file_pages)
+    }
+
+    /// The largest pages that what is fixed at open has room for.
+    pub(crate) fn largest(&self) -> SizeClass {
+        let has_room = |class: &SizeClass| self.check_class(*class, u64::MAX, u64::MAX).is_ok();
+        SizeClass::all().rev().find(has_room).unwrap_or(SizeClass::SMALLEST)
     }
 
     /// What old versions may take of a budget of `total` bytes, unless something else is said.
@@ -382,12 +473,12 @@ impl Split {
     }
 
     /// Gives the frames what the other parts leave.
-    fn with_frames(mut self, page_bytes: u64, file_pages: u64) -> Result<Split> {
+    fn with_frames(mut self, sizes: PageSizes, file_pages: u64) -> Result<Split> {
         let Split {
             total,
             log_buffer,
             staging,
-            batch_pages,
+            batches,
             versions,
             lock_slots,
             clock_window,
@@ -395,30 +486,64 @@ impl Split {
             beside_frame,
             ..
         } = self;
-        let frame_bytes = page_bytes + FRAME_HEADER_BYTES + beside_frame;
         let page_table = (total / 48).max(file_pages * 18);
         let log_memory = crate::wal::Wal::memory_bytes(log_buffer);
+        let buffers = buffers_bytes(sizes.largest_used());
         let fixed = (log_memory + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)
-            .saturating_add((READ_BUFFER_PAGES + batch_pages as u64) * page_bytes + page_table)
-            .saturating_add(packer_bytes(page_bytes as usize) as u64)
+            .saturating_add(batches + page_table + buffers)
             .saturating_add(versions)
             .saturating_add(overlay);
-        let frames = total.saturating_sub(fixed) / frame_bytes;
-        if frames < FRAMES_MIN {
-            let least = fixed.saturating_add(FRAMES_MIN * frame_bytes);
+        // What the record cache has beside frames it has beside those of the database's own size, which may be all of them.
+        let own_cost = frame_cost(sizes.own);
+        let frames = total.saturating_sub(fixed) / (own_cost + beside_frame);
+        let floors = sizes.in_use().map(|class| u64::from(FRAMES_MIN) * frame_cost(class)).sum::<u64>();
+        if frames * own_cost < floors {
+            let least = fixed.saturating_add(floors.div_ceil(own_cost) * (own_cost + beside_frame));
             let least = least.checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX);
+            let sizes: Vec<String> = sizes.in_use().map(|class| class.page_bytes().to_string()).collect();
             return Err(Error::Config(format!(
-                "dram of {total} bytes leaves room for {frames} frames of {page_bytes} bytes, {FRAMES_MIN} are \
-                 needed; give it about {least} bytes"
+                "dram of {total} bytes leaves {} bytes for frames; {FRAMES_MIN} frames of {} bytes are needed; \
+                 give it about {least} bytes",
+                frames * own_cost,
+                sizes.join(" and of ")
             )));
         }
-        self.frames = frames.min(FRAMES_MAX) as u32;
+        self.frame_bytes = buffers + frames.min(FRAMES_MAX.into()) * own_cost;
         Ok(self)
     }
 
-    /// No budget of `total` bytes has more frames.
-    pub(crate) fn frames_max(total: u64, page_bytes: u64) -> u32 {
-        (total / (page_bytes + FRAME_HEADER_BYTES)).min(FRAMES_MAX) as u32
+    /// Whether the parts suffice for tables with pages of `class`, in a database whose log and segments are so long.
+    ///
+    /// # Errors
+    /// [`Error::Config`], with what would do.
+    pub(crate) fn check_class(&self, class: SizeClass, log_capacity: u64, segment_bytes: u64) -> Result<()> {
+        let page_bytes = class.page_bytes() as u64;
+        let made = [
+            ("the log", log_capacity, LOG_PAGES_MIN, "log_max"),
+            ("a segment", segment_bytes, SEGMENT_LARGEST_PAGES_MIN, "page_size_max"),
+        ];
+        for (what, bytes, pages, setting) in made {
+            if bytes < pages * page_bytes {
+                return Err(Error::Config(format!(
+                    "pages of {page_bytes} bytes; {what} of this database has {bytes} bytes, and {pages} pages are needed: \
+                     that is decided when a database is created, by {setting}"
+                )));
+            }
+        }
+        let opened = [
+            ("log buffer", self.log_buffer, LOG_BUFFER_PAGES_MIN),
+            ("staging buffer", self.staging, STAGING_PAGES_MIN),
+            ("buffers for batches of reads", self.batches, BATCHES_PAGES_MIN),
+        ];
+        for (what, bytes, pages) in opened {
+            if bytes < pages * page_bytes {
+                return Err(Error::Config(format!(
+                    "pages of {page_bytes} bytes; the {what} of this database has {bytes} bytes, and {pages} pages are \
+                     needed: open it with page_size_max({page_bytes}), or with a larger dram"
+                )));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -439,12 +564,16 @@ fn memory_limit() -> u64 {
 mod tests {
     use super::*;
 
+    const SMALL: PageSizes =
+        PageSizes { own: SizeClass::SMALLEST, others: [false; SizeClass::COUNT], most: None };
+    const LARGE: PageSizes = PageSizes { own: SizeClass::LARGEST, ..SMALL };
+
     #[test]
     fn an_absurd_share_of_old_versions_is_refused() {
         for bytes in [64 << 20, u64::MAX - 1, u64::MAX] {
             assert!(
                 matches!(
-                    Split::new(64 << 20, Some(bytes), RecordCache::Auto, 4096, 1000),
+                    Split::new(64 << 20, Some(bytes), RecordCache::Auto, SMALL, 1000),
                     Err(Error::Config(_))
                 ),
                 "{bytes}"
@@ -455,44 +584,71 @@ mod tests {
     #[test]
     fn the_parts_do_not_exceed_the_whole() {
         for total in [1 << 20, 3 << 20, 8 << 20, 64 << 20, 1 << 30, 64 << 30] {
-            for page_bytes in [4096, 16384, 65536u64] {
-                let Ok(split) = Split::new(total, None, RecordCache::Auto, page_bytes, 1000) else {
+            for own in SizeClass::all() {
+                let Ok(split) = Split::new(total, None, RecordCache::Auto, PageSizes::one(own), 1000) else {
                     assert!(
-                        total < 8 << 20 && page_bytes > 4096,
-                        "{total} bytes are enough for {page_bytes}"
+                        total < 8 << 20 && own > SizeClass::SMALLEST,
+                        "{total} bytes are enough for {own:?}"
                     );
                     continue;
                 };
-                let frames = u64::from(split.frames) * (page_bytes + FRAME_HEADER_BYTES);
-                let batches = split.batch_pages as u64 * page_bytes;
-                assert!(frames + split.log_buffer + split.staging + batches + split.versions <= total);
-                assert!(frames > total / 2 || total < 16 << 20, "frames get most of {total}");
+                let parts = split.log_buffer + split.staging + split.batches + split.versions;
+                assert!(split.frame_bytes + parts <= total);
+                assert!(split.frame_bytes > total / 2 || total < 16 << 20, "frames get most of {total}");
+                split.check_class(own, 64 << 20, 1 << 20).unwrap();
             }
         }
     }
 
     #[test]
     fn another_budget_changes_frames_and_old_versions_only() {
-        let first = Split::new(64 << 20, None, RecordCache::Auto, 4096, 1000).unwrap();
-        assert_eq!(first.resized(64 << 20, first.versions, 4096, 1000).unwrap(), first);
-        let large = first.resized(1 << 30, 64 << 20, 4096, 1000).unwrap();
-        assert_eq!(
-            Split { total: first.total, versions: first.versions, frames: first.frames, ..large },
-            first
-        );
-        assert!(u64::from(large.frames) * (4096 + FRAME_HEADER_BYTES) > (7 << 30) / 8);
-        assert!(large.frames <= Split::frames_max(1 << 30, 4096));
-        let error = large.resized(4 << 20, 1 << 20, 4096, 1000).unwrap_err().to_string();
+        let first = Split::new(64 << 20, None, RecordCache::Auto, SMALL, 1000).unwrap();
+        assert_eq!(first.resized(64 << 20, first.versions, SMALL, 1000).unwrap(), first);
+        let large = first.resized(1 << 30, 64 << 20, SMALL, 1000).unwrap();
+        let as_before =
+            Split { total: first.total, versions: first.versions, frame_bytes: first.frame_bytes, ..large };
+        assert_eq!(as_before, first);
+        assert!(large.frame_bytes > (7 << 30) / 8 && large.frame_bytes < 1 << 30);
+        let error = large.resized(4 << 20, 1 << 20, SMALL, 1000).unwrap_err().to_string();
         assert!(error.contains("frames") && error.contains("give it about"), "{error}");
     }
 
     #[test]
+    fn parts_are_made_for_the_largest_pages_asked_for() {
+        let split = |sizes| Split::new(32 << 20, None, RecordCache::Auto, sizes, 1000);
+        let small = split(SMALL).unwrap();
+        assert!(small.check_class(SizeClass::SMALLEST, 1 << 20, 64 << 10).is_ok());
+        let large = split(PageSizes { most: Some(SizeClass::LARGEST), ..SMALL }).unwrap();
+        assert!(large.check_class(SizeClass::LARGEST, 4 << 20, 256 << 10).is_ok());
+        let refused = |split: &Split, log, segment| {
+            split.check_class(SizeClass::LARGEST, log, segment).unwrap_err().to_string()
+        };
+        for (split, log, segment, says) in [
+            (&small, 64 << 20, 1 << 20, "page_size_max(65536)"),
+            (&large, (4 << 20) - 1, 1 << 20, "log_max"),
+            (&large, 4 << 20, (256 << 10) - 1, "segment"),
+        ] {
+            let error = refused(split, log, segment);
+            assert!(error.contains(says), "{error}");
+        }
+        // A size in use has its floor, and its buffers.
+        let mut others = [false; SizeClass::COUNT];
+        others[SizeClass::LARGEST.index()] = true;
+        let used = split(PageSizes { others, ..SMALL }).unwrap();
+        assert_eq!(used.log_buffer, large.log_buffer);
+        assert!(used.frame_bytes > large.frame_bytes);
+        let most = |total| Split::new(total, None, RecordCache::Auto, PageSizes { others, ..SMALL }, 1000);
+        assert!(most(6 << 20).unwrap_err().to_string().contains("frames of 4096 and of 65536 bytes"));
+    }
+
+    #[test]
     fn a_budget_too_small_says_what_would_do() {
-        let error = Split::new(1 << 20, None, RecordCache::Auto, 65536, 0).unwrap_err().to_string();
+        let error = Split::new(1 << 20, None, RecordCache::Auto, LARGE, 0).unwrap_err().to_string();
         assert!(error.contains("frames") && error.contains("give it about"), "{error}");
-        assert!(Split::new(64 << 20, Some(u64::MAX), RecordCache::Auto, 4096, 0).is_err());
+        assert!(Split::new(64 << 20, Some(u64::MAX), RecordCache::Auto, SMALL, 0).is_err());
         assert!(Builder::default().dram(1000).dram_bytes().unwrap_err().to_string().contains("1 MiB"));
         assert!(Builder::default().page_size(5000).new_layout().is_err());
+        assert!(Builder::default().page_size_max(5000).new_layout().is_err());
         assert!(Builder::default().log_max(5000).new_layout().is_err());
     }
 }

@@ -33,7 +33,8 @@ pub(crate) use meanwhile::{in_flight, play};
 
 use terrace_block::{Directory, OpenMode, SimulatedDisk};
 
-use crate::buffer::{Files, Layout, Mode, Pool, PoolOptions, RecordCache};
+use crate::buffer::{Files, Layout, Mode, Pool, PoolOptions, RecordCache, frame_bytes};
+use crate::ids::SizeClass;
 use crate::store::place::PLACE_BYTES;
 
 /// The sizes of one run: small ones, so that everything wraps, fills and is used again.
@@ -57,6 +58,15 @@ impl Sizes {
         SEGMENT_PAGES * self.page_bytes as u64
     }
 
+    fn class(&self) -> SizeClass {
+        SizeClass::of_bytes(self.page_bytes as u64).expect("one of the sizes there are")
+    }
+
+    /// The budget of `frames` frames.
+    fn frame_bytes(&self, frames: u32) -> u64 {
+        frame_bytes(self.class(), frames)
+    }
+
     fn layout(&self) -> Layout {
         Layout {
             uuid: [7; 16],
@@ -68,11 +78,12 @@ impl Sizes {
 
     fn options(&self) -> PoolOptions {
         PoolOptions {
-            frames: self.frames,
-            frames_max: FRAMES_MAX,
+            frame_bytes: self.frame_bytes(self.frames),
+            frame_bytes_max: self.frame_bytes(FRAMES_MAX),
+            frames_floor: FRAMES_MIN / 2,
             log_buffer_bytes: self.log_buffer,
             staging_bytes: self.staging_pages * self.page_bytes,
-            batch_pages: 8,
+            batch_bytes: 8 * self.page_bytes,
             pages_max: 1024,
             record_cache: RecordCache::Auto,
             store_bytes_max: self.store_segments * self.segment_bytes(),

@@ -81,7 +81,7 @@ impl SizeClass {
 
     /// Bytes of a page.
     #[inline]
-    pub fn page_bytes(self) -> usize {
+    pub const fn page_bytes(self) -> usize {
         PAGE_BYTES_MIN << self.0
     }
 
@@ -118,6 +118,13 @@ impl PageId {
     #[inline]
     pub fn class(self) -> Option<SizeClass> {
         SizeClass::from_index(self.class_index())
+    }
+
+    /// Bytes of the page; of an id that no page can have as many as of the smallest, and who reads such a page is told that
+    /// it is missing.
+    #[inline]
+    pub(crate) fn page_bytes(self) -> usize {
+        self.class().unwrap_or(SizeClass::SMALLEST).page_bytes()
     }
 
     /// Which of its class it is.

@@ -71,8 +71,8 @@ pub use db::transaction::{Savepoint, Transaction};
 pub use error::{Error, Result};
 pub use ids::{Lsn, PageId, SizeClass, TableId, Timestamp};
 pub use stats::{
-    Bucket, Bypasses, CachedRecords, Damage, GivenUp, Latency, Retries, Stalls, Stats, Sweeps, TableStats,
-    VerifyReport, WriteBacks,
+    Bucket, Bypasses, CachedRecords, Damage, FrameClass, GivenUp, Latency, Retries, Stalls, Stats, Sweeps,
+    TableStats, VerifyReport, WriteBacks,
 };
 pub use terrace_block::{Directory, FileDirectory, MemoryDirectory, SimulatedDisk};
 

@@ -44,9 +44,13 @@ pub struct Stats {
     pub format: u32,
     /// Bytes of memory the database allows itself now.
     pub budget_bytes: u64,
-    /// Frames for pages.
+    /// Frames for pages, of all sizes.
     pub frames: u64,
-    /// Bytes of a page.
+    /// The same by the size of the pages, the smallest first; those of a size that no table has are left out.
+    pub frame_classes: Vec<FrameClass>,
+    /// Times that frames went from pages of one size to pages of another.
+    pub frame_moves: u64,
+    /// Bytes of a page of the catalog, and of tables for which nothing else is said.
     pub page_bytes: u64,
     /// Bytes of the frames and their headers.
     pub frame_bytes: u64,
@@ -197,6 +201,34 @@ pub struct CachedRecords {
     pub crowded: u64,
 }
 
+/// The frames for pages of one size.
+///
+/// ```
+/// use terrace::{Db, MemoryDirectory};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let db = Db::builder().directory(directory).dram(4 << 20).page_size(8192).open("")?;
+/// let classes = db.stats().frame_classes;
+/// assert_eq!((classes.len(), classes[0].page_bytes), (1, 8192));
+/// # Ok::<(), terrace::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct FrameClass {
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Frames there are.
+    pub frames: u64,
+    /// Bytes of them and of their headers.
+    pub bytes: u64,
+    /// Frames that were handed out, for pages that were read or made.
+    pub taken: u64,
+    /// Frames that came from pages of another size.
+    pub gained: u64,
+    /// Frames that went to pages of another size.
+    pub lost: u64,
+}
+
 /// A table, as [`crate::Db::table_stats`] tells of it.
 ///
 /// ```
@@ -221,6 +253,8 @@ pub struct TableStats {
     pub entries_exact: bool,
     /// Pages of its tree, those of large values left out; none in a database too large to count them in passing.
     pub pages: Option<u64>,
+    /// Bytes of each of its pages.
+    pub page_bytes: u64,
     /// How its pages are written.
     pub compression: Compression,
 }
@@ -318,9 +352,11 @@ impl Stats {
         Stats {
             format: crate::store::superblock::FORMAT_VERSION,
             budget_bytes: split.total,
-            frames: footprint.frames,
+            frames: footprint.frames.iter().map(|class| class.frames).sum(),
+            frame_moves: counted.frame_moves.load(Relaxed),
             page_bytes,
-            frame_bytes: footprint.frame_bytes,
+            frame_bytes: footprint.frames.iter().map(|class| class.bytes).sum(),
+            frame_classes: footprint.frames,
             page_table_bytes: footprint.page_table_bytes,
             log_buffer_bytes: split.log_buffer,
             version_bytes: core.versions.size_bytes() as u64,

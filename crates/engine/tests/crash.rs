@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace::{Compression, Db, Durability, Error, Mode, Result, SimulatedDisk, Swap, WriteBatch};
+use terrace::{
+    Compression, Db, Durability, Error, Mode, Result, SimulatedDisk, Swap, TableOptions, WriteBatch,
+};
 use terrace_block::CallKind;
 
 type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
@@ -21,8 +23,17 @@ struct Ledger {
     states: Vec<Tables>,
     /// Of single changes, which are made with the durability the database was opened with.
     singles: Durability,
-    /// Whether pages are of two places, and compressed.
-    compressed: bool,
+    pages: Pages,
+}
+
+/// What the pages of tables are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    Plain,
+    /// Of two places, and compressed.
+    Compressed,
+    /// Of one place in the first table, of two in the second, of two and compressed in the third.
+    Mixed,
 }
 
 impl Ledger {
@@ -38,11 +49,22 @@ impl Ledger {
 fn open(disk: &SimulatedDisk, ledger: &mut Ledger, random: &mut SmallRng) -> Result<Db> {
     ledger.singles = if random.random_range(0..2) == 0 { Durability::Sync } else { Durability::Buffered };
     let builder = Db::builder().directory(Arc::new(disk.clone()));
-    let builder = match ledger.compressed {
-        true => builder.dram(2 << 20).page_size(8192).log_max(512 << 10).compression(Compression::Lz4),
-        false => builder.dram(1 << 20).page_size(4096).log_max(256 << 10),
+    let builder = match ledger.pages {
+        Pages::Plain => builder.dram(1 << 20).page_size(4096).log_max(256 << 10),
+        Pages::Compressed => {
+            builder.dram(2 << 20).page_size(8192).log_max(512 << 10).compression(Compression::Lz4)
+        }
+        Pages::Mixed => builder.dram(2 << 20).page_size_max(8192).log_max(512 << 10),
     };
     builder.mode(Mode::Inline).seed(1).durability(ledger.singles).open("")
+}
+
+fn options(pages: Pages, name: &str) -> TableOptions {
+    match (pages, name) {
+        (Pages::Mixed, "table 1") => TableOptions::new().page_size(8192),
+        (Pages::Mixed, "table 2") => TableOptions::new().page_size(8192).compression(Compression::Lz4),
+        _ => TableOptions::new(),
+    }
 }
 
 fn contents(db: &Db) -> Result<Tables> {
@@ -72,7 +94,7 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
     let Some(entries) = next.get_mut(&name) else {
         next.insert(name.clone(), BTreeMap::new());
         ledger.states.push(next);
-        db.create_table(&name)?;
+        db.create_table_with(&name, &options(ledger.pages, &name))?;
         ledger.durable();
         return Ok(());
     };
@@ -257,8 +279,8 @@ fn difference(state: &Tables, found: &Tables) -> String {
 fn run(seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut disk = SimulatedDisk::new(seed);
-    let mut ledger =
-        Ledger { states: vec![Tables::new()], singles: Durability::Sync, compressed: seed.is_multiple_of(3) };
+    let pages = [Pages::Compressed, Pages::Plain, Pages::Mixed][seed as usize % 3];
+    let mut ledger = Ledger { states: vec![Tables::new()], singles: Durability::Sync, pages };
     let mut db = None;
     for _ in 0..4 {
         disk.crash_at(disk.calls() + random.random_range(1..1500));

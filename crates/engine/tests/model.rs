@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrace::{
-    Compression, Db, Durability, Error, MemoryDirectory, Mode, Savepoint, Snapshot, Swap, Table, WriteBatch,
+    Compression, Db, Durability, Error, MemoryDirectory, Mode, Savepoint, Snapshot, Swap, Table,
+    TableOptions, WriteBatch,
 };
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -96,9 +97,22 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
+/// What the table's pages are.
+#[derive(Clone, Copy, Debug)]
+enum Pages {
+    Plain,
+    /// Of four places, and compressed.
+    Compressed,
+    /// Of two places, in a database whose own have one.
+    Other,
+}
+
+fn pages() -> impl Strategy<Value = Pages> {
+    prop_oneof![2 => Just(Pages::Plain), 1 => Just(Pages::Compressed), 1 => Just(Pages::Other)]
+}
+
 struct Run {
-    /// Whether pages are of four places, and compressed.
-    compressed: bool,
+    pages: Pages,
     directory: MemoryDirectory,
     db: Option<Db>,
     table: Option<Table>,
@@ -107,21 +121,28 @@ struct Run {
 }
 
 impl Run {
-    fn open(directory: &MemoryDirectory, compressed: bool) -> (Db, Table) {
+    fn open(directory: &MemoryDirectory, pages: Pages) -> (Db, Table) {
         let builder = Db::builder().directory(Arc::new(directory.clone())).log_max(2 << 20);
-        let builder = match compressed {
-            true => builder.dram(4 << 20).page_size(16 << 10).compression(Compression::Lz4),
-            false => builder.dram(2 << 20),
+        let builder = match pages {
+            Pages::Plain => builder.dram(2 << 20),
+            Pages::Compressed => builder.dram(4 << 20).page_size(16 << 10).compression(Compression::Lz4),
+            Pages::Other => builder.dram(3 << 20).page_size_max(8 << 10),
         };
         let db = builder.old_version_bytes_max(1 << 20).mode(Mode::Inline).open("").unwrap();
-        let table = db.open_or_create_table("t").unwrap();
+        let table = match (db.open_table("t"), pages) {
+            (Err(_), Pages::Other) => {
+                db.create_table_with("t", &TableOptions::new().page_size(8 << 10)).unwrap()
+            }
+            (Err(_), _) => db.create_table("t").unwrap(),
+            (found, _) => found.unwrap(),
+        };
         (db, table)
     }
 
-    fn new(compressed: bool) -> Self {
+    fn new(pages: Pages) -> Self {
         let directory = MemoryDirectory::new();
-        let (db, table) = Self::open(&directory, compressed);
-        Run { compressed, directory, db: Some(db), table: Some(table), model: Map::new(), snapshot: None }
+        let (db, table) = Self::open(&directory, pages);
+        Run { pages, directory, db: Some(db), table: Some(table), model: Map::new(), snapshot: None }
     }
 
     fn step(&mut self, step: Step) {
@@ -267,7 +288,7 @@ impl Run {
                 (self.snapshot, self.table) = (None, None);
                 db.close().unwrap();
                 self.db = None;
-                let (db, table) = Self::open(&self.directory, self.compressed);
+                let (db, table) = Self::open(&self.directory, self.pages);
                 (self.db, self.table) = (Some(db), Some(table));
             }
         }
@@ -346,8 +367,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_sequence_of_calls_gives_what_a_map_would(steps in steps(), compressed in prop::bool::weighted(0.3)) {
-        let mut run = Run::new(compressed);
+    fn any_sequence_of_calls_gives_what_a_map_would(steps in steps(), pages in pages()) {
+        let mut run = Run::new(pages);
         for step in steps {
             run.step(step);
             // Exact after every step, however it went, and closing counts nothing anew.

@@ -29,7 +29,11 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     for table in &stat.tables {
         let name = crate::escape::bytes(table.name.as_bytes());
         let entries = show_count(table.entries);
-        let pages = table.pages.map(|pages| format!(" in {} pages", show_count(pages))).unwrap_or_default();
+        let page = show_size(table.page_bytes);
+        let pages = match table.pages {
+            Some(pages) => format!(" in {} pages of {page}", show_count(pages)),
+            None => format!(" in pages of {page}"),
+        };
         let about = if table.entries_exact { "" } else { "about " };
         let how = if table.compression == "none" { "" } else { &format!(", {}", table.compression) };
         print(output, format_args!("table {name}: {about}{entries} entries{pages}{how}\n"))?;

@@ -5,14 +5,16 @@
 
 use std::collections::HashMap;
 
-use super::pool::{Pool, places_granted};
+use super::pool::{Pool, class_of_page, places_granted};
 use super::queues::Queue;
 use super::table::Location;
+use crate::ids::SizeClass;
 use crate::store::place::Extent;
 
 impl Pool {
     /// What does not add up, in words; nothing if all is well. To be asked while nobody changes pages.
     pub(crate) fn audit(&self) -> Vec<String> {
+        let budget = self.resizing.lock();
         let upkeep = self.upkeep.lock();
         let mut faults = Vec::new();
         let mut owners: HashMap<u64, String> = HashMap::new();
@@ -24,7 +26,7 @@ impl Pool {
             }
         };
         let mut unplaced = 0;
-        let mut in_frames = 0;
+        let mut in_frames = [0; SizeClass::COUNT];
         let mut misplaced = Vec::new();
         for id in self.page_ids() {
             let state = self.durable_state(id);
@@ -32,11 +34,11 @@ impl Pool {
             let entry = self.table.entry(id).expect("ids in use are within the table");
             let in_frame = matches!(entry.location(), Location::Frame(_));
             if let Location::Frame(frame) = entry.location()
-                && frame >= self.frames.count()
+                && !self.frames.has(frame)
             {
                 misplaced.push(format!("page {id} is in frame {frame}, and there is none of that number"));
             }
-            in_frames += u64::from(in_frame);
+            in_frames[class_of_page(id).index()] += u64::from(in_frame);
             let is_granted = !state.has_image() && (in_frame || state.is_allocated());
             unplaced += if is_granted { places_granted(id) } else { 0 };
         }
@@ -63,12 +65,23 @@ impl Pool {
         if granted != unplaced {
             faults.push(format!("{granted} places are granted, to pages that have no image {unplaced}"));
         }
-        let free = self.free.lock();
-        if free.limit != self.frames.count() || !free.parked.is_empty() {
+        for class in self.frames.classes() {
+            self.audit_frames(class, in_frames[class.index()], &mut faults);
+        }
+        let (taken, given) = (self.bytes_of_frames(), budget.for_frames(self.frames.largest()));
+        if taken > given {
+            faults.push(format!("frames take {taken} bytes, and they were given {given}"));
+        }
+        faults
+    }
+
+    /// Whether each frame of `class` is free, or a record's, or one of the `in_frames` that hold a page.
+    fn audit_frames(&self, class: SizeClass, in_frames: u64, faults: &mut Vec<String>) {
+        let (count, free) = (self.frames.count(class), self.free(class).lock());
+        if free.limit != count || !free.parked.is_empty() {
             faults.push(format!("{} frames are given out, {} are kept back", free.limit, free.parked.len()));
         }
-        let beyond = |frame: &&u32| **frame >= self.frames.count();
-        if let Some(frame) = free.list.iter().find(beyond) {
+        if let Some(frame) = free.list.iter().find(|&&frame| !self.frames.has(frame)) {
             faults.push(format!("frame {frame} is free, but there is none of that number"));
         }
         let idle = free.list.len() as u64;
@@ -78,13 +91,11 @@ impl Pool {
         if u64::from(queued) != in_frames {
             faults.push(format!("{in_frames} frames are used and {queued} are in a queue"));
         }
-        let records = u64::from(self.records.held());
-        if idle + in_frames + records != u64::from(self.frames.count()) {
-            let count = self.frames.count();
+        let records = u64::from(count - self.page_frames(class));
+        if idle + in_frames + records != u64::from(count) {
             faults.push(format!(
                 "{idle} frames are free, {in_frames} are pages' and {records} are records', of {count}"
             ));
         }
-        faults
     }
 }

@@ -13,8 +13,11 @@
 //! 5. every image is held against what vouches for it, stored in its frame, and unlatched with a new version. A page
 //!    whose read failed or whose image is damaged is unlatched as it was, its frame given back; the others stay.
 //!
-//! What a batch may take is bounded by its buffer, by an eighth of the frames, and all batches together by the buffers,
-//! which are part of the budget.
+//! The pages of a batch may be of different sizes, and what is said of frames holds for the frames of each: of a batch that
+//! lacks pages of two sizes only the very first frame is waited for.
+//!
+//! What a batch may take is bounded by its buffer, by an eighth of the frames of each class, and all batches together by the
+//! buffers, which are part of the budget.
 //!
 //! A page comes into a frame here before anybody has looked at it, so the frame's header notes why
 //! ([`Purpose`]). The first look takes the note away, and does not mark the page: read once, it goes at the hand's next
@@ -26,10 +29,10 @@ use parking_lot::{Condvar, Mutex};
 use terrace_block::{AlignedBuffer, Read};
 
 use super::guard::ReadGuard;
-use super::pool::{Pool, Stop};
+use super::pool::{Pool, Stop, class_of_page};
 use super::table::{Entry, Location};
 use crate::error::{Error, Result};
-use crate::ids::PageId;
+use crate::ids::{ByClass, PageId, SizeClass};
 use crate::store::place::{Extent, Mapped};
 
 /// The most pages of one batch: what a disk serves at once, and a hundred more bring nothing.
@@ -70,8 +73,8 @@ impl Purpose {
 /// The buffers that batches read into, made when first needed.
 #[derive(Debug)]
 pub(crate) struct Batches {
-    /// Pages that one buffer holds.
-    pages: usize,
+    /// Bytes of one buffer.
+    bytes: usize,
     /// Buffers there may be.
     most: usize,
     buffers: Mutex<Buffers>,
@@ -85,15 +88,22 @@ struct Buffers {
 }
 
 impl Batches {
-    /// Buffers for batches of a pool that has `pages` pages of memory for all of them.
-    pub(super) fn new(pages: usize) -> Self {
-        let each = (pages / 2).clamp(1, BATCH_PAGES_MAX);
+    /// Buffers for batches of a pool that has `bytes` bytes of memory for all of them, and pages of `page_bytes`.
+    pub(super) fn new(bytes: usize, page_bytes: usize) -> Self {
+        // Two at the least, and more of them where one holds as many pages as a batch has, or where pages may be larger.
+        let each = (bytes / 2).min((BATCH_PAGES_MAX * page_bytes).max(bytes / BATCHES_MAX));
+        let each = (each / page_bytes).max(1) * page_bytes;
         Batches {
-            pages: each,
-            most: (pages / each).clamp(1, BATCHES_MAX),
+            bytes: each,
+            most: (bytes / each).clamp(1, BATCHES_MAX),
             buffers: Mutex::default(),
             returned: Condvar::new(),
         }
+    }
+
+    /// Bytes of one buffer.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -110,6 +120,13 @@ impl Drop for Lent<'_> {
     }
 }
 
+/// The frames that a batch is to have.
+struct Wanted {
+    /// The class of the first.
+    first: SizeClass,
+    counts: ByClass<usize>,
+}
+
 /// A page that is being brought in: its exclusive latch is held.
 struct Coming<'p> {
     /// Which of the pages asked for.
@@ -119,6 +136,12 @@ struct Coming<'p> {
     mapped: Mapped,
     extent: Extent,
     frame: u32,
+}
+
+impl Coming<'_> {
+    fn class(&self) -> SizeClass {
+        class_of_page(self.id)
+    }
 }
 
 /// Reads that are under way, counted as long as this lives.
@@ -131,9 +154,10 @@ impl Drop for InFlight<'_> {
 }
 
 impl Pool {
-    /// The most pages that one batch can bring in.
-    pub(crate) fn batch_pages(&self) -> usize {
-        self.batches.pages.min(self.page_frames() as usize / FRAMES_SHARE)
+    /// The most pages of `class` that one batch can bring in.
+    pub(crate) fn batch_pages(&self, class: SizeClass) -> usize {
+        let room = (self.batches.bytes / class.page_bytes()).min(BATCH_PAGES_MAX);
+        room.min(self.page_frames(class) as usize / FRAMES_SHARE)
     }
 
     /// Pages brought in from the store so far. Moves only when somebody misses a page.
@@ -172,7 +196,6 @@ impl Pool {
         purpose: Purpose,
         failed: &mut dyn FnMut(usize, Error),
     ) -> Result<usize> {
-        let most = self.batch_pages().max(1);
         let absent = |id: PageId| {
             let entry = self.table.entry(id)?;
             let seen = entry.latch().load();
@@ -182,35 +205,30 @@ impl Pool {
             }
         };
         // Asked again below, when the frames are there; here so that nothing is taken for pages that are in memory.
-        let wanted = ids.iter().filter(|&&id| absent(id).is_some()).count().min(most);
-        if wanted == 0 {
-            return Ok(0);
-        }
+        let wanted = self.count_wanted(ids.iter().copied().filter(|&id| absent(id).is_some()));
+        let Some(wanted) = wanted else { return Ok(0) };
         let Some(mut lent) = self.take_buffer(purpose) else { return Ok(0) };
-        let mut frames = self.take_frames(wanted, purpose)?;
-        let mut coming: Vec<Coming<'_>> = Vec::with_capacity(frames.len());
+        let mut frames = self.take_frames(&wanted, purpose)?;
+        let mut coming: Vec<Coming<'_>> = Vec::with_capacity(frames.iter().map(Vec::len).sum());
         for (index, &id) in ids.iter().enumerate() {
-            if frames.is_empty() {
+            if frames.iter().all(Vec::is_empty) {
                 break;
             }
             let Some((entry, seen, mapped)) = absent(id) else { continue };
-            if entry.latch().try_exclusive(seen) {
+            let frames = &mut frames[class_of_page(id).index()];
+            if !frames.is_empty() && entry.latch().try_exclusive(seen) {
                 // The version held since `seen`, so the location is still the one that was read.
                 let extent = mapped.extent().expect("only pages with an image are read");
                 let frame = frames.pop().expect("not empty");
                 coming.push(Coming { index, id, entry, mapped, extent, frame });
             }
         }
-        frames.into_iter().for_each(|frame| self.give_frame(frame));
+        frames.into_iter().flatten().for_each(|frame| self.give_frame(frame));
         if coming.is_empty() {
             return Ok(0);
         }
         coming.sort_unstable_by_key(|page| page.extent);
-        {
-            let mut free = self.free.lock();
-            let known = coming.iter().filter(|page| free.queues.enter(&self.frames, page.frame, page.id));
-            known.for_each(|_| self.records.page_missed(self.frames.count()));
-        }
+        self.enter_queues(&coming);
         let mut rest = &mut lent.buffer.as_mut().expect("lent until dropped")[..];
         let reads = self.read_runs(&coming, rest);
         let mut spare = self.read_buffer();
@@ -219,9 +237,9 @@ impl Pool {
             let (image, behind) = rest.split_at_mut(page.extent.bytes());
             rest = behind;
             let read = match read {
-                Some(read) => read
-                    .and_then(|()| self.vouch(page.id, page.mapped, image))
-                    .and_then(|()| self.unpack(page.id, page.mapped, image, &mut spare[..self.page_bytes])),
+                Some(read) => read.and_then(|()| self.vouch(page.id, page.mapped, image)).and_then(|()| {
+                    self.unpack(page.id, page.mapped, image, &mut spare[..page.class().page_bytes()])
+                }),
                 None => self.read_image(page.id, page.mapped, &mut spare),
             };
             match read {
@@ -245,6 +263,40 @@ impl Pool {
             self.stats.ahead_pages.fetch_add(brought as u64, Relaxed);
         }
         Ok(brought)
+    }
+
+    /// How many frames of each class a batch takes for the first of these pages, as many as it brings in, and of which class
+    /// the first is; none if there are no pages.
+    fn count_wanted(&self, mut ids: impl Iterator<Item = PageId>) -> Option<Wanted> {
+        let first = class_of_page(ids.next()?);
+        let mut wanted = Wanted { first, counts: [0; SizeClass::COUNT] };
+        wanted.counts[first.index()] = 1;
+        let (mut bytes, mut pages) = (first.page_bytes(), 1);
+        for class in ids.map(class_of_page) {
+            let count = &mut wanted.counts[class.index()];
+            if *count < self.batch_pages(class) {
+                bytes += class.page_bytes();
+                pages += 1;
+                if bytes > self.batches.bytes || pages > BATCH_PAGES_MAX {
+                    break;
+                }
+                *count += 1;
+            }
+        }
+        Some(wanted)
+    }
+
+    /// Puts the frames of `coming` into the queues that their pages belong in.
+    fn enter_queues(&self, coming: &[Coming<'_>]) {
+        for class in self.frames.classes() {
+            let of_class = || coming.iter().filter(|page| page.class() == class);
+            if of_class().next().is_none() {
+                continue;
+            }
+            let mut free = self.free(class).lock();
+            let known = of_class().filter(|page| free.queues.enter(&self.frames, page.frame, page.id));
+            known.for_each(|_| self.missed(class));
+        }
     }
 
     /// Reads the images of `pages`, which are sorted by place, one after the other into `buffer`; says of each what became
@@ -300,7 +352,7 @@ impl Pool {
                 return Some(Lent { batches, buffer: Some(buffer) });
             }
             if buffers.made < batches.most {
-                let buffer = AlignedBuffer::try_zeroed(batches.pages * self.page_bytes).ok()?;
+                let buffer = AlignedBuffer::try_zeroed(batches.bytes).ok()?;
                 buffers.made += 1;
                 return Some(Lent { batches, buffer: Some(buffer) });
             }
@@ -311,15 +363,18 @@ impl Pool {
         }
     }
 
-    /// Up to `wanted` frames that hold nothing: the first, if the pages are wanted, as a fault takes it, the others only
-    /// if the sweep finds them at once.
-    fn take_frames(&self, wanted: usize, purpose: Purpose) -> Result<Vec<u32>> {
-        let mut frames = Vec::with_capacity(wanted);
+    /// Up to as many frames of each class as are `wanted`, that hold nothing: the first of them all, if the pages are wanted,
+    /// as a fault takes it, the others only if the sweep finds them at once.
+    fn take_frames(&self, wanted: &Wanted, purpose: Purpose) -> Result<ByClass<Vec<u32>>> {
+        let mut taken: ByClass<Vec<u32>> = Default::default();
         if purpose == Purpose::Wanted {
-            frames.push(self.take_frame(PageId::NONE)?);
+            taken[wanted.first.index()].push(self.take_frame(wanted.first, PageId::NONE)?);
         }
-        while frames.len() < wanted && self.try_take_frames(wanted, &mut frames) {}
-        Ok(frames)
+        for class in SizeClass::all() {
+            let (frames, most) = (&mut taken[class.index()], wanted.counts[class.index()]);
+            while frames.len() < most && self.try_take_frames(class, most, frames) {}
+        }
+        Ok(taken)
     }
 
     /// Takes away the note that a page was read for some purpose; whether there was one.

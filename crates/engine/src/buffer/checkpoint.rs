@@ -71,10 +71,10 @@ impl Pool {
         let mut current = self.absorb(upkeep);
         self.meanwhile();
         let due = upkeep.mapping.chunks().dirty_before(target);
-        for batch in due.chunks(self.staging_pages(upkeep)) {
+        for batch in due.chunks(self.staging_table_images(upkeep)) {
             // What the old images of chunks leave behind is scattered over many segments.
             if self.space.free_segments() < SPARE_SEGMENTS {
-                self.make_room(upkeep, batch.len() as u64 * self.page_places())?;
+                self.make_room(upkeep, batch.len() as u64 * self.table_image_places())?;
                 current = self.absorb(upkeep);
             }
             self.write_chunks(upkeep, batch, current)?;
@@ -85,7 +85,9 @@ impl Pool {
 
     /// Pages in frames that are dirty since before `target`, in the order of their ids.
     fn pages_before(&self, target: Lsn) -> Vec<PageId> {
-        let mut due: Vec<PageId> = (0..self.frames.count())
+        let mut due: Vec<PageId> = self
+            .frames
+            .all()
             .map(|frame| self.frames.header(frame))
             .filter(|header| !header.recovery().is_none() && header.recovery() < target)
             .map(|header| header.page())
@@ -122,7 +124,7 @@ impl Pool {
 
     /// Places for so many images of the page table, which are as long as a page.
     fn places_of_table(&self, images: usize) -> Result<Vec<Extent>> {
-        self.space.allocate_or_grow(&vec![self.page_places(); images], 0, Stream::Changed)
+        self.space.allocate_or_grow(&vec![self.table_image_places(); images], 0, Stream::Changed)
     }
 
     /// Writes the images of `write_chunks` into `extents`, and logs durably where they are.
@@ -256,7 +258,7 @@ impl Pool {
     fn write_directory(&self, upkeep: &mut Upkeep, freed: &mut Vec<Extent>) -> Result<()> {
         let dirty = upkeep.mapping.blocks().dirty_before(Lsn(u64::MAX));
         let mut written = Vec::with_capacity(dirty.len());
-        for batch in dirty.chunks(self.staging_pages(upkeep)) {
+        for batch in dirty.chunks(self.staging_table_images(upkeep)) {
             if let Err(error) = self.write_blocks(upkeep, batch, &mut written) {
                 // None of them counts: the superblock that is to name them must name all that is left out of the log.
                 written
@@ -302,7 +304,7 @@ impl Pool {
         let mut cut = self.wal.cut_limit();
         let events = self.events.lock().iter().map(|event| event.lsn).min();
         cut = cut.min(events.unwrap_or(cut));
-        for frame in 0..self.frames.count() {
+        for frame in self.frames.all() {
             let recovery = self.frames.header(frame).recovery();
             if !recovery.is_none() {
                 cut = cut.min(recovery);

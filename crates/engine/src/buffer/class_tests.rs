@@ -40,11 +40,12 @@ fn files() -> Files {
 /// Room for pages of every class.
 fn options() -> PoolOptions {
     PoolOptions {
-        frames: 1024,
-        frames_max: 1024,
+        frame_bytes: 16 << 20,
+        frame_bytes_max: 16 << 20,
+        frames_floor: 24,
         log_buffer_bytes: 2 << 20,
         staging_bytes: 512 << 10,
-        batch_pages: 64,
+        batch_bytes: 256 << 10,
         pages_max: 1 << 14,
         store_bytes_max: 256 << 20,
         record_cache: RecordCache::Off,
@@ -66,16 +67,13 @@ fn content(id: PageId) -> Vec<u8> {
 
 /// Its image, in place of what is in `out`.
 fn pack(content: &[u8], out: &mut [u8]) -> (u32, usize) {
-    let packer = Packer::new(content.len()).filter(|_| page::page_id(content).index().is_multiple_of(2));
-    let bytes = match packer {
-        Some(mut packer) => {
-            packer.page().copy_from_slice(content);
-            packer.pack(out)
-        }
-        None => {
-            out[..content.len()].copy_from_slice(content);
-            content.len()
-        }
+    let bytes = if page::page_id(content).index().is_multiple_of(2) {
+        let mut packer = Packer::default();
+        packer.page(content.len()).copy_from_slice(content);
+        packer.pack(out)
+    } else {
+        out[..content.len()].copy_from_slice(content);
+        content.len()
     };
     (page::seal(&mut out[..bytes]), bytes)
 }

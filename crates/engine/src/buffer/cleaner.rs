@@ -6,11 +6,11 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::pool::Pool;
+use super::pool::{Pool, class_of_page};
 use super::stats::Cause;
 use super::table::Location;
 use super::upkeep::Upkeep;
-use super::write_back::{Image, lengths};
+use super::write_back::{Image, batches, lengths};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::store::page::{self, Kind};
@@ -66,7 +66,7 @@ impl Pool {
     /// Write-back found no room for images of so many places: empties segments until there is.
     pub(super) fn make_room(&self, upkeep: &mut Upkeep, places: u64) -> Result<()> {
         // The end of a segment may be too short for the next image.
-        let filled = self.space.geometry().segment_places - (self.page_places() - 1);
+        let filled = self.space.geometry().segment_places - (self.image_places_max() - 1);
         let wanted = places.div_ceil(filled) + super::write_back::SPARE_SEGMENTS + 1;
         // A checkpoint, which may have called for this, must not find that the log it is to cut has filled up.
         let log_of_a_segment = self.space.geometry().segment_places * LOG_BYTES_PER_PLACE;
@@ -131,7 +131,7 @@ impl Pool {
         live.dirty.sort_unstable();
         let written = self.write_dirty_elsewhere(upkeep, &live.dirty)?;
         let current = self.absorb(upkeep);
-        for batch in live.chunks.chunks(self.staging_pages(upkeep)) {
+        for batch in live.chunks.chunks(self.staging_table_images(upkeep)) {
             self.write_chunks(upkeep, batch, current)?;
         }
         if !live.blocks.is_empty() {
@@ -149,8 +149,7 @@ impl Pool {
     fn write_dirty_elsewhere(&self, upkeep: &mut Upkeep, dirty: &[PageId]) -> Result<u64> {
         // Write-back may have called for this, and goes on afterwards.
         let before = std::mem::replace(&mut upkeep.cause, Cause::Cleaner);
-        let written = dirty
-            .chunks(self.staging_pages(upkeep))
+        let written = batches(dirty, upkeep.staging.len())
             .try_fold(0, |written, batch| Ok(written + self.write_claimed(upkeep, batch, 0)? as u64));
         upkeep.cause = before;
         written
@@ -175,7 +174,7 @@ impl Pool {
                 let (id, kind) = (page::page_id(header), page::kind(header));
                 let found = self.sort_image(upkeep, id, kind, place, &mut live);
                 if let Found::ToCopy(extent) = found {
-                    if extent.places > self.page_places() || extent.end() > segment.end() {
+                    if extent.places > class_of_page(id).places() || extent.end() > segment.end() {
                         let mapped = self.durable_state(id);
                         return Err(self.damaged(id, mapped, "there is no room for this image at its place"));
                     }
@@ -189,7 +188,8 @@ impl Pool {
                 }
                 place += found.places();
             }
-            if upkeep.staging.len() - held < self.page_bytes || place >= segment.end() {
+            let longest = self.image_places_max() as usize * PLACE_BYTES;
+            if upkeep.staging.len() - held < longest || place >= segment.end() {
                 self.move_staged(upkeep, &staged)?;
                 live.moved += staged.len() as u64;
                 staged.clear();

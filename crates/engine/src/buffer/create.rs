@@ -32,13 +32,16 @@ pub(crate) struct Layout {
 /// How much memory the pool may take, and how it works.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolOptions {
-    pub(crate) frames: u32,
-    /// Frames there may ever be: addresses, no memory.
-    pub(crate) frames_max: u32,
+    /// Bytes for frames, with what is beside each, and for the buffers of their pages.
+    pub(crate) frame_bytes: u64,
+    /// The most there may ever be: addresses, no memory.
+    pub(crate) frame_bytes_max: u64,
+    /// Frames that each class of pages in use has at least, if there are several.
+    pub(crate) frames_floor: u32,
     pub(crate) log_buffer_bytes: usize,
     pub(crate) staging_bytes: usize,
-    /// Pages of the buffers that several misses at a time are read into.
-    pub(crate) batch_pages: usize,
+    /// Bytes of the buffers that several misses at a time are read into, two pages at least.
+    pub(crate) batch_bytes: usize,
     /// Pages of the smallest class there may ever be, a multiple of sixteen; half as many of each larger one.
     pub(crate) pages_max: u64,
     pub(crate) store_bytes_max: u64,

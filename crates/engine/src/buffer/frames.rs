@@ -1,10 +1,20 @@
 //! The frames: pre-touched page-sized pieces of DRAM, each with a header beside it.
 //!
+//! Each class of pages has frames of its own, in a range of addresses of its own, of which any one could take the whole
+//! budget. A frame's number says which class it is of:
+//!
+//! ```text
+//!   31..29   28..0
+//!   class    index among the frames of the class
+//! ```
+//!
 //! Frames are type-stable: a frame always holds bytes of some page of this database, or zeros, and its addresses are
 //! never unmapped under readers, so that an optimistic reader that comes too late reads old bytes or zeros and nothing
-//! worse. There are addresses for as many frames as there may ever be; memory is behind those that count.
+//! worse. A frame never changes its class. There are addresses for as many frames as there may ever be; memory is behind those
+//! that count.
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 use terrace_block::Region;
@@ -12,13 +22,15 @@ use terrace_block::Region;
 use super::batch::Purpose;
 use super::queues::Links;
 use super::view::Racy;
-use crate::ids::{Lsn, PageId};
+use crate::ids::{ByClass, Lsn, PageId, SizeClass};
 use crate::store::place::Mapped;
 
 /// Bytes of a header, for the budget: a cache line.
 pub(crate) const HEADER_BYTES: u64 = 64;
 /// Memory is taken and given back in pieces of this.
 const GRANULE_BYTES: usize = 4096;
+/// The binary logarithm of the bytes of the smallest pages; each class has pages twice as long as the one before.
+const PAGE_SHIFT: usize = SizeClass::SMALLEST.page_bytes().trailing_zeros() as usize;
 
 /// What the pool knows of a frame's content besides the content. Changed under the page's latch (exclusive, or
 /// shared together with the claim), except `page`, which the sweep reads to find the entry it must latch, and `purpose`,
@@ -85,80 +97,128 @@ impl Header<'_> {
     }
 }
 
+/// Where in a frame's number the class of its pages begins; below it is its index.
+const CLASS_SHIFT: u32 = 29;
+/// Indexes of frames are below this: 2 TiB of the smallest pages.
+pub(crate) const FRAMES_MAX: u32 = 1 << CLASS_SHIFT;
+
+/// The number of the frame for pages of `class` that has this index.
+pub(super) fn frame_of(class: SizeClass, index: u32) -> u32 {
+    debug_assert!(index < FRAMES_MAX);
+    (class.index() as u32) << CLASS_SHIFT | index
+}
+
+/// How large the page is that `frame` holds.
+pub(super) fn class_of(frame: u32) -> SizeClass {
+    SizeClass::from_index((frame >> CLASS_SHIFT) as usize).expect("frames are of classes there are")
+}
+
+/// Which of its class `frame` is.
+pub(super) fn index_of(frame: u32) -> u32 {
+    frame & (FRAMES_MAX - 1)
+}
+
 /// All frames of the DRAM tier.
 #[derive(Debug)]
 pub(crate) struct Frames {
+    classes: ByClass<OneClass>,
+}
+
+/// The frames for pages of one class.
+#[derive(Debug)]
+struct OneClass {
     region: Region,
     headers: Region,
-    page_bytes: usize,
-    /// Frames below this have memory and may hold pages.
+    /// Frames with indexes below this have memory and may hold pages.
     count: AtomicU32,
     count_max: u32,
 }
 
 impl Frames {
-    /// Maps and touches `count` frames of `page_bytes` each, and has addresses for `count_max`.
-    pub(crate) fn new(count: u32, count_max: u32, page_bytes: usize) -> io::Result<Frames> {
-        let count_max = count_max.max(count);
-        let region = Region::reserve(count_max as usize * page_bytes)?;
-        let headers = Region::reserve(header_bytes(count_max))?;
-        let frames = Frames { region, headers, page_bytes, count: AtomicU32::new(0), count_max };
-        frames.grow(count)?;
-        Ok(frames)
+    /// Addresses for as many frames of each class as `bytes_max` bytes have room for. There are none yet.
+    pub(crate) fn reserve(bytes_max: u64) -> io::Result<Frames> {
+        let one = |class: SizeClass| {
+            let count_max = bytes_max / (class.page_bytes() as u64 + HEADER_BYTES);
+            let count_max = count_max.clamp(1, u64::from(FRAMES_MAX)) as u32;
+            let region = Region::reserve(count_max as usize * class.page_bytes())?;
+            let headers = Region::reserve(header_bytes(count_max))?;
+            Ok(OneClass { region, headers, count: AtomicU32::new(0), count_max })
+        };
+        let classes: Vec<OneClass> = SizeClass::all().map(one).collect::<io::Result<_>>()?;
+        Ok(Frames { classes: classes.try_into().expect("one for each class") })
     }
 
-    /// Frames there are. Acquire: partner of the store in `grow`, so that what is counted has its memory.
-    pub(crate) fn count(&self) -> u32 {
-        self.count.load(Acquire)
+    /// Frames there are for pages of `class`. Acquire: partner of the store in `grow`, so that what is counted has its memory.
+    pub(crate) fn count(&self, class: SizeClass) -> u32 {
+        self.classes[class.index()].count.load(Acquire)
     }
 
-    /// Makes it `count` frames, more than there are; the new ones hold nothing. One caller at a time.
+    /// How many there may ever be of `class`.
+    pub(crate) fn count_max(&self, class: SizeClass) -> u32 {
+        self.classes[class.index()].count_max
+    }
+
+    /// The classes that have frames, the smallest first.
+    pub(crate) fn classes(&self) -> impl DoubleEndedIterator<Item = SizeClass> {
+        SizeClass::all().filter(|&class| self.count(class) > 0)
+    }
+
+    /// The largest class that has frames.
+    pub(crate) fn largest(&self) -> SizeClass {
+        self.classes().next_back().unwrap_or(SizeClass::SMALLEST)
+    }
+
+    /// All frames there are, of all classes.
+    pub(crate) fn all(&self) -> impl Iterator<Item = u32> {
+        self.classes().flat_map(|class| (0..self.count(class)).map(move |index| frame_of(class, index)))
+    }
+
+    /// Whether there is a frame of this number.
+    #[cfg(test)]
+    pub(super) fn has(&self, frame: u32) -> bool {
+        index_of(frame) < self.count(class_of(frame))
+    }
+
+    /// Makes it `count` frames of `class`, more than there are; the new ones hold nothing. One caller at a time.
     ///
     /// # Errors
     /// There is not enough memory; everything is as it was.
-    pub(crate) fn grow(&self, count: u32) -> io::Result<()> {
-        let old = self.count();
-        debug_assert!(old <= count && count <= self.count_max);
-        let committed = self
+    pub(crate) fn grow(&self, class: SizeClass, count: u32) -> io::Result<()> {
+        let one = &self.classes[class.index()];
+        let old = self.count(class);
+        debug_assert!(old <= count && count <= one.count_max);
+        let committed = one
             .headers
             .commit(0..header_bytes(count))
-            .and_then(|()| self.region.commit(self.bytes_of(old..count)));
+            .and_then(|()| one.region.commit(bytes_of(class, old..count)));
         if let Err(error) = committed {
-            self.release(old..count)?;
+            one.release(class, old..count)?;
             return Err(error);
         }
-        self.count.store(count, Release);
+        one.count.store(count, Release);
         Ok(())
     }
 
-    /// Makes it `count` frames, fewer than there are, and gives the memory of the others back. They hold nothing, and
-    /// nobody is given them meanwhile; who still looks at one reads zeros from now on, in a page whose version has
+    /// Makes it `count` frames of `class`, fewer than there are, and gives the memory of the others back. They hold nothing,
+    /// and nobody is given them meanwhile; who still looks at one reads zeros from now on, in a page whose version has
     /// moved. One caller at a time.
     ///
     /// # Errors
     /// The system's; there are as many frames as before.
-    pub(crate) fn shrink(&self, count: u32) -> io::Result<()> {
-        let old = self.count();
+    pub(crate) fn shrink(&self, class: SizeClass, count: u32) -> io::Result<()> {
+        let one = &self.classes[class.index()];
+        let old = self.count(class);
         debug_assert!(count <= old);
-        self.release(count..old)?;
-        self.count.store(count, Release);
+        one.release(class, count..old)?;
+        one.count.store(count, Release);
         Ok(())
-    }
-
-    /// Gives the memory of `frames`, the last ones, back.
-    fn release(&self, frames: std::ops::Range<u32>) -> io::Result<()> {
-        self.headers.release(header_bytes(frames.start)..header_bytes(frames.end))?;
-        self.region.release(self.bytes_of(frames))
-    }
-
-    fn bytes_of(&self, frames: std::ops::Range<u32>) -> std::ops::Range<usize> {
-        frames.start as usize * self.page_bytes..frames.end as usize * self.page_bytes
     }
 
     #[inline]
     pub(crate) fn header(&self, frame: u32) -> Header<'_> {
-        let at = frame as usize * HEADER_BYTES as usize;
-        let words = self.headers.words(at..at + HEADER_BYTES as usize);
+        let at = index_of(frame) as usize * HEADER_BYTES as usize;
+        let one = &self.classes[(frame >> CLASS_SHIFT) as usize];
+        let words = one.headers.words(at..at + HEADER_BYTES as usize);
         let [page, mapped, recovery, next_recovery, purpose, before, behind, standing] = words else {
             unreachable!("eight words were asked for");
         };
@@ -168,8 +228,10 @@ impl Frames {
 
     #[inline(always)]
     pub(crate) fn words(&self, frame: u32) -> &[AtomicU64] {
-        let start = frame as usize * self.page_bytes;
-        self.region.words(start..start + self.page_bytes)
+        let class = (frame >> CLASS_SHIFT) as usize;
+        // Shifted by the class, and not multiplied by what would have to be loaded.
+        let start = (index_of(frame) as usize) << (PAGE_SHIFT + class);
+        self.classes[class].region.words(start..start + (1 << (PAGE_SHIFT + class)))
     }
 
     /// The content, to be validated or read under a latch.
@@ -181,7 +243,7 @@ impl Frames {
     /// Replaces the content; the caller holds the exclusive latch. Only words that differ are stored, so that a
     /// small change dirties few cache lines.
     pub(crate) fn store(&self, frame: u32, content: &[u8]) {
-        debug_assert_eq!(content.len(), self.page_bytes);
+        debug_assert_eq!(content.len(), class_of(frame).page_bytes());
         for (word, bytes) in self.words(frame).iter().zip(content.chunks_exact(8)) {
             let new = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
             if word.load(Relaxed) != new {
@@ -189,9 +251,65 @@ impl Frames {
             }
         }
     }
+
+    /// Makes the content of `to` that of `from`, a frame of the same class. Nobody writes to either meanwhile.
+    pub(crate) fn copy(&self, from: u32, to: u32) {
+        debug_assert_eq!(class_of(from), class_of(to));
+        for (from, to) in self.words(from).iter().zip(self.words(to)) {
+            to.store(from.load(Relaxed), Relaxed);
+        }
+    }
+}
+
+impl OneClass {
+    /// Gives the memory of `frames`, the last ones, back.
+    fn release(&self, class: SizeClass, frames: Range<u32>) -> io::Result<()> {
+        self.headers.release(header_bytes(frames.start)..header_bytes(frames.end))?;
+        self.region.release(bytes_of(class, frames))
+    }
+}
+
+fn bytes_of(class: SizeClass, frames: Range<u32>) -> Range<usize> {
+    frames.start as usize * class.page_bytes()..frames.end as usize * class.page_bytes()
 }
 
 /// Bytes of the headers of `count` frames, in whole granules.
 fn header_bytes(count: u32) -> usize {
     (count as usize * HEADER_BYTES as usize).next_multiple_of(GRANULE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_of_each_class_are_as_long_as_its_pages_and_apart() {
+        let frames = Frames::reserve(4 << 20).unwrap();
+        assert_eq!(frames.all().count(), 0);
+        let counts: Vec<_> = SizeClass::all().map(|class| (class, 3 + class.index() as u32)).collect();
+        for &(class, count) in &counts {
+            frames.grow(class, count).unwrap();
+        }
+        let all: Vec<u32> = frames.all().collect();
+        assert_eq!(all.len(), 3 + 4 + 5 + 6 + 7);
+        for (number, &frame) in all.iter().enumerate() {
+            assert_eq!(frame_of(class_of(frame), index_of(frame)), frame);
+            assert_eq!(frames.words(frame).len() * 8, class_of(frame).page_bytes());
+            frames.words(frame).iter().for_each(|word| word.store(number as u64, Relaxed));
+            frames.header(frame).set_page(PageId(number as u64 + 100));
+        }
+        for (number, &frame) in all.iter().enumerate() {
+            assert!(frames.words(frame).iter().all(|word| word.load(Relaxed) == number as u64), "{frame:x}");
+            assert_eq!(frames.header(frame).page(), PageId(number as u64 + 100));
+        }
+        // One class comes and goes; the others do not notice.
+        let class = SizeClass::from_index(2).unwrap();
+        frames.shrink(class, 0).unwrap();
+        assert_eq!(frames.classes().count(), SizeClass::COUNT - 1);
+        assert_eq!(frames.all().filter(|frame| all.contains(frame)).count(), all.len() - 5);
+        frames.grow(class, 2).unwrap();
+        assert!(frames.words(frame_of(class, 1)).iter().all(|word| word.load(Relaxed) == 0));
+        assert!(frames.header(frame_of(class, 1)).page().is_none());
+        assert_eq!(frames.largest(), SizeClass::LARGEST);
+    }
 }

@@ -104,7 +104,8 @@ impl<'p> WriteGuard<'p> {
 
     /// Copies the whole page into `to`, to be edited there and handed to `Pool::change`.
     pub(crate) fn copy(&self, to: &mut Vec<u8>) {
-        to.resize(self.pool.page_bytes(), 0);
+        let words = self.pool.frames.words(self.frame);
+        to.resize(size_of_val(words), 0);
         self.view().copy_to(0, to);
     }
 

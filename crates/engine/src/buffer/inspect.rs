@@ -1,17 +1,19 @@
 //! Looking at a pool from outside: what it takes, which pages there are, whether their images are what was written.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::frames::HEADER_BYTES;
 use super::pool::{Mode, Pool};
 use crate::error::Result;
-use crate::ids::PageId;
+use crate::ids::{ByClass, PageId, SizeClass};
+use crate::stats::FrameClass;
+use crate::store::place::PLACE_BYTES;
 
 /// What a pool takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Footprint {
-    pub(crate) frames: u64,
-    pub(crate) frame_bytes: u64,
+    /// Frames by the size of their pages, the smallest first.
+    pub(crate) frames: Vec<FrameClass>,
     pub(crate) page_table_bytes: u64,
     pub(crate) live_pages: u64,
     pub(crate) file_bytes: u64,
@@ -30,18 +32,38 @@ impl Pool {
         self.device.name()
     }
 
+    /// Bytes of a segment of the page file.
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.space.geometry().segment_places * PLACE_BYTES as u64
+    }
+
     /// What it takes now.
     pub(crate) fn footprint(&self) -> Footprint {
-        let frames = u64::from(self.frames.count());
         let ids = self.ids.lock();
         Footprint {
-            frames,
-            frame_bytes: frames * (self.page_bytes as u64 + HEADER_BYTES),
+            frames: self.frames_by_class(),
             page_table_bytes: ids.bytes(),
             live_pages: ids.used(),
             file_bytes: self.device.len(),
             live_bytes: self.space.live_bytes(),
         }
+    }
+
+    /// The frames of each class in use.
+    fn frames_by_class(&self) -> Vec<FrameClass> {
+        let one = |class: SizeClass| {
+            let (page_bytes, frames) = (class.page_bytes() as u64, u64::from(self.frames.count(class)));
+            let count = |counts: &ByClass<AtomicU64>| counts[class.index()].load(Relaxed);
+            FrameClass {
+                page_bytes,
+                frames,
+                bytes: frames * (page_bytes + HEADER_BYTES),
+                taken: count(&self.stats.frames_taken),
+                gained: count(&self.stats.frames_gained),
+                lost: count(&self.stats.frames_lost),
+            }
+        };
+        self.frames.classes().map(one).collect()
     }
 
     /// Makes the page file as long as makes this share of it live, and keeps it from growing beyond.

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
@@ -24,12 +24,13 @@ use super::guard::{ReadGuard, WriteGuard};
 use super::latch::Word;
 use super::page_ids::PageIds;
 use super::records::Records;
+use super::resize::FrameBudget;
 use super::stats::PoolStats;
 use super::sweep::FreeFrames;
 use super::table::{Entry, Location, PageTable};
 use super::upkeep::Upkeep;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
+use crate::ids::{ByClass, Lsn, PageId, SizeClass, Timestamp};
 use crate::store::place::{Mapped, places_of};
 use crate::store::space::Space;
 use crate::store::{image, page};
@@ -73,7 +74,7 @@ pub(super) struct Event {
 
 /// Places that page `id`, which exists, is granted as long as it has no image.
 pub(super) fn places_granted(id: PageId) -> u64 {
-    id.class().expect("pages that exist have a class").places()
+    class_of_page(id).places()
 }
 
 /// Pages in frames over a store and a log.
@@ -88,7 +89,7 @@ pub(crate) struct Pool {
     pub(super) log_capacity: u64,
     /// Records of pages that are away, in frames of their own.
     pub(crate) records: Records,
-    pub(super) free: Mutex<FreeFrames>,
+    pub(super) free: ByClass<Mutex<FreeFrames>>,
     pub(super) ids: Mutex<PageIds>,
     pub(super) events: Mutex<Vec<Event>>,
     pub(super) upkeep: Mutex<Upkeep>,
@@ -109,7 +110,9 @@ pub(crate) struct Pool {
     /// Told of what changes hands while a verification runs.
     pub(super) census: CensusPlace,
     /// Held by who changes the number of frames.
-    pub(super) resizing: Mutex<()>,
+    pub(super) resizing: Mutex<FrameBudget>,
+    /// A bit for each class of pages for which somebody waits for a frame.
+    pub(super) wanting: AtomicU8,
     /// The highest commit timestamp drawn; the transaction layer keeps it, the superblock stores it.
     pub(crate) highest_timestamp: Arc<Padded<AtomicU64>>,
 }
@@ -148,9 +151,14 @@ impl Pool {
         self.page_bytes
     }
 
-    /// Places that an image of a page takes at the most, and that a page without one is granted.
-    pub(super) fn page_places(&self) -> u64 {
+    /// Places of an image of the page table, which is as long as a page of the database's own class.
+    pub(super) fn table_image_places(&self) -> u64 {
         places_of(self.page_bytes)
+    }
+
+    /// Places of the longest image there may be: that of a page of the largest class in use.
+    pub(super) fn image_places_max(&self) -> u64 {
+        self.frames.largest().places()
     }
 
     /// An error if something failed for good.
@@ -327,7 +335,7 @@ impl Pool {
     /// its latch, so the store is read once.
     fn fault(&self, id: PageId, entry: Entry<'_>, seen: Word, mapped: Mapped) -> Result<bool> {
         let begun = Instant::now();
-        let frame = self.take_frame(id)?;
+        let frame = self.take_frame(class_of_page(id), id)?;
         if !entry.latch().try_exclusive(seen) {
             self.give_frame(frame);
             self.stats.overtaken.raise();
@@ -364,8 +372,8 @@ impl Pool {
         entry.set_location(Location::Frame(frame));
     }
 
-    /// Reads the durable image of `id`, holds it against everything that vouches for it, and gives the page it is of.
-    /// `buffer` is one for an image and a page ([`Pool::read_buffer`]).
+    /// Reads the durable image of `id`, which is in the page table, holds it against everything that vouches for it, and gives
+    /// the page it is of. `buffer` is one for an image and a page ([`Pool::read_buffer`]).
     pub(super) fn read_image<'b>(
         &self,
         id: PageId,
@@ -373,7 +381,8 @@ impl Pool {
         buffer: &'b mut [u8],
     ) -> Result<&'b [u8]> {
         let extent = mapped.extent().expect("only pages with an image are read");
-        let (image, page) = buffer.split_at_mut(self.page_bytes);
+        let page_bytes = class_of_page(id).page_bytes();
+        let (image, page) = buffer[..2 * page_bytes].split_at_mut(page_bytes);
         let image = image.get_mut(..extent.bytes()).ok_or_else(|| {
             Error::corrupt(self.device.name(), Some(id.0), "the page table names more places than a page has")
         })?;
@@ -407,15 +416,20 @@ impl Pool {
         Error::corrupt(self.device.name(), Some(id.0), format!("{what} (byte {offset} of the file)"))
     }
 
-    /// An aligned buffer for this thread, of an image and of the page in it.
+    /// An aligned buffer for this thread, of an image and of the page in it, whatever its class.
     pub(super) fn read_buffer(&self) -> impl std::ops::DerefMut<Target = [u8]> + use<> {
-        PageBuffer::take(2 * self.page_bytes)
+        PageBuffer::take(2 * self.frames.largest().page_bytes())
     }
 
     /// The highest commit timestamp drawn so far.
     pub(crate) fn timestamp_now(&self) -> Timestamp {
         Timestamp(self.highest_timestamp.load(SeqCst))
     }
+}
+
+/// The class of a page that is in the page table, which has no others.
+pub(super) fn class_of_page(id: PageId) -> SizeClass {
+    id.class().expect("pages of the page table are of classes there are")
 }
 
 /// An aligned buffer, lent by the thread that uses it and given back when dropped.

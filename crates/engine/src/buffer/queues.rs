@@ -23,13 +23,17 @@
 //! A dirty page whose turn it is goes to the laundry, which the write-back empties first, so that no page is written long
 //! before its frame is needed, and none is looked at in vain again and again.
 //!
-//! Everything here changes under the lock of the free frames. The links are in the frames' headers, so that taking a
+//! Pages of each class have queues and a ghost of their own, since a frame takes pages of one size only. How often the ghost
+//! of a class knew a page says what more frames of that class would save (`balance.rs`), so it knows at least as many pages
+//! as a few frames more would hold, however few there are.
+//!
+//! Everything here changes under the lock of the class's free frames. The links are in the frames' headers, so that taking a
 //! frame out of its queue is not a search.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::frames::{Frames, Header};
-use crate::ids::PageId;
+use crate::ids::{PageId, SizeClass};
 
 /// Probation is held at one part in this many of the frames.
 const PROBATION_SHARE: u32 = 16;
@@ -42,6 +46,8 @@ const GHOST_SHARE: u32 = 2;
 /// Bytes of the ghost for each frame.
 pub(super) const GHOST_BYTES: u64 = size_of::<u32>() as u64 / GHOST_SHARE as u64;
 const BUCKET: usize = 8;
+/// A ghost that is wrong by less than one part in so many is left as it is.
+const RESIZE_SHARE: usize = 8;
 
 /// Where a frame stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,16 +112,32 @@ struct Ends {
 pub(super) struct Queues {
     ends: [Ends; 3],
     ghost: Ghost,
+    /// Pages the ghost knows at least.
+    ghost_least: u32,
+    /// Pages that came in and that the ghost knew, since [`Queues::forget_hits`].
+    hits: u64,
 }
 
 impl Queues {
-    pub(super) fn new(frames: u32) -> Queues {
-        Queues { ends: Default::default(), ghost: Ghost::new(frames) }
+    /// The queues of no frames yet, for pages of `class`, with a ghost that is to know `ghost_least` pages at least.
+    pub(super) fn new(class: SizeClass, ghost_least: u32) -> Queues {
+        Queues { ends: Default::default(), ghost: Ghost::new(class, 0), ghost_least, hits: 0 }
     }
 
-    /// There are `frames` frames now. The ghost begins anew.
+    /// There are `frames` frames now. The ghost becomes larger or smaller with them, though not at every small change, and
+    /// knows what it knew, or as much of that as it has room for.
     pub(super) fn resize(&mut self, frames: u32) {
-        self.ghost = Ghost::new(frames);
+        self.ghost.resize((frames / GHOST_SHARE).max(self.ghost_least));
+    }
+
+    /// Pages that came in and that the ghost knew, and how many it knows.
+    pub(super) fn hits(&self) -> (u64, u64) {
+        (self.hits, self.ghost.entries())
+    }
+
+    /// Remembers only one in `share` of these hits, or none.
+    pub(super) fn forget_hits(&mut self, share: Option<u64>) {
+        self.hits = share.map_or(0, |share| self.hits / share);
     }
 
     /// Frames in `queue`.
@@ -132,6 +154,7 @@ impl Queues {
     /// whatever queue it stood in before. Whether the ghost knew it.
     pub(super) fn enter(&mut self, frames: &Frames, frame: u32, id: PageId) -> bool {
         let known = self.ghost.forget(id);
+        self.hits += u64::from(known);
         let queue = if known { Queue::Main } else { Queue::Probation };
         self.remove(frames, frame);
         frames.header(frame).links.stand(None, 0);
@@ -177,6 +200,12 @@ impl Queues {
         if self.remove(frames, frame) == Some(Queue::Probation) {
             self.ghost.remember(id);
         }
+    }
+
+    /// The page `id` had to leave `frame`, which is about to go, whether or not it was the page's turn.
+    pub(super) fn driven_out(&mut self, frames: &Frames, frame: u32, id: PageId) {
+        self.remove(frames, frame);
+        self.ghost.remember(id);
     }
 
     /// Takes a frame out of its queue, if it is in one, and says which.
@@ -229,13 +258,35 @@ pub(super) fn walk(frames: &Frames, first: Option<u32>, most: u32) -> impl Itera
 /// The ids of pages that left probation lately, 0 for none.
 #[derive(Debug)]
 struct Ghost {
+    class: SizeClass,
+    /// The lower half of an index is all of it: there are not that many pages of one class.
     buckets: Vec<[u32; BUCKET]>,
 }
 
 impl Ghost {
-    fn new(frames: u32) -> Ghost {
-        let buckets = (frames / GHOST_SHARE) as usize / BUCKET + 1;
-        Ghost { buckets: vec![[0; BUCKET]; buckets] }
+    /// One that knows about `pages` pages.
+    fn new(class: SizeClass, pages: u32) -> Ghost {
+        Ghost { class, buckets: vec![[0; BUCKET]; pages as usize / BUCKET + 1] }
+    }
+
+    /// How many it knows at most.
+    fn entries(&self) -> u64 {
+        (self.buckets.len() * BUCKET) as u64
+    }
+
+    /// Makes it one that knows about `pages` pages, if it is not nearly that already.
+    fn resize(&mut self, pages: u32) {
+        let (have, want) = (self.buckets.len(), pages as usize / BUCKET + 1);
+        if have.abs_diff(want) * RESIZE_SHARE <= want {
+            return;
+        }
+        let old = std::mem::replace(self, Ghost::new(self.class, pages));
+        // Those remembered last come last. Buckets stay in their order, so this goes through both from start to end.
+        for at in (0..BUCKET).rev() {
+            for known in old.buckets.iter().map(|bucket| bucket[at]).filter(|&known| known != 0) {
+                self.remember(PageId::new(self.class, u64::from(known)));
+            }
+        }
     }
 
     fn bucket(&mut self, id: PageId) -> &mut [u32; BUCKET] {
@@ -271,10 +322,17 @@ mod tests {
         std::iter::successors(queues.first(queue), |&frame| frames.header(frame).links.behind()).collect()
     }
 
+    fn frames(count: u32) -> (Frames, Queues) {
+        let frames = Frames::reserve(1 << 20).unwrap();
+        frames.grow(SizeClass::SMALLEST, count).unwrap();
+        let mut queues = Queues::new(SizeClass::SMALLEST, 0);
+        queues.resize(count);
+        (frames, queues)
+    }
+
     #[test]
     fn frames_leave_in_the_order_they_came() {
-        let frames = Frames::new(8, 8, 4096).unwrap();
-        let mut queues = Queues::new(8);
+        let (frames, mut queues) = frames(8);
         for frame in 0..5 {
             queues.enter(&frames, frame, PageId(u64::from(frame) + 100));
         }
@@ -293,8 +351,7 @@ mod tests {
 
     #[test]
     fn a_page_stays_for_each_round_it_was_touched_in() {
-        let frames = Frames::new(4, 4, 4096).unwrap();
-        let mut queues = Queues::new(4);
+        let (frames, mut queues) = frames(4);
         queues.enter(&frames, 0, PageId(1));
         for rounds in [1, 2, 3, 7] {
             queues.touched(&frames, 0, Queue::Probation);
@@ -306,11 +363,49 @@ mod tests {
 
     #[test]
     fn the_ghost_forgets_about_as_many_as_it_was_made_for() {
-        let mut ghost = Ghost::new(2000);
+        let mut ghost = Ghost::new(SizeClass::SMALLEST, 1000);
         (1..=3000).for_each(|id| ghost.remember(PageId(id)));
         assert!((2600..=3000).filter(|&id| ghost.forget(PageId(id))).count() > 370);
         assert!((1..=1000).filter(|&id| ghost.forget(PageId(id))).count() < 50);
         assert!(!ghost.forget(PageId(2990)), "what was asked for once is forgotten");
         assert!(!ghost.forget(PageId::NONE));
+    }
+
+    #[test]
+    fn the_ghost_of_another_size_knows_what_it_knew() {
+        let class = SizeClass::LARGEST;
+        let id = |index: u64| PageId::new(class, index);
+        let known = |ghost: &mut Ghost, range: std::ops::RangeInclusive<u64>| {
+            range.filter(|&index| ghost.forget(id(index))).count()
+        };
+        for (pages, entries, least) in [(4000, 4008, 370), (1050, 1008, 370), (200, 208, 150)] {
+            let mut ghost = Ghost::new(class, 1000);
+            (1..=3000).for_each(|index| ghost.remember(id(index)));
+            ghost.resize(pages);
+            assert_eq!(ghost.entries(), entries, "{pages}");
+            let late = known(&mut ghost, 2601..=3000);
+            assert!(late >= least, "{pages}: {late}");
+            assert!(known(&mut ghost, 1..=1000) < 50, "{pages}");
+        }
+    }
+
+    #[test]
+    fn pages_that_are_driven_out_are_known_wherever_they_stood() {
+        let (frames, mut queues) = frames(4);
+        queues.resize(64);
+        for frame in 0..2 {
+            queues.enter(&frames, frame, PageId(u64::from(frame) + 1));
+        }
+        queues.touched(&frames, 1, Queue::Probation);
+        assert_eq!(queues.hits().0, 0);
+        for frame in 0..2 {
+            queues.driven_out(&frames, frame, PageId(u64::from(frame) + 1));
+            assert!(queues.enter(&frames, frame, PageId(u64::from(frame) + 1)));
+        }
+        assert_eq!((queues.hits().0, queues.len(Queue::Main)), (2, 2));
+        queues.forget_hits(Some(2));
+        assert_eq!(queues.hits().0, 1);
+        queues.forget_hits(None);
+        assert_eq!(queues.hits().0, 0);
     }
 }

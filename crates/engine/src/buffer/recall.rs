@@ -4,7 +4,7 @@ use super::guard::ReadGuard;
 use super::pool::Pool;
 use super::records::{Record, Source};
 use super::table::Location;
-use crate::ids::{PageId, Timestamp};
+use crate::ids::{PageId, SizeClass, Timestamp};
 use crate::store::place::Mapped;
 
 impl Pool {
@@ -47,8 +47,9 @@ impl Pool {
         Source { page: id, mapped, incarnation }
     }
 
-    /// Frames that hold pages, or may.
-    pub(super) fn page_frames(&self) -> u32 {
-        self.frames.count().saturating_sub(self.records.held())
+    /// Frames that hold pages of `class`, or may.
+    pub(super) fn page_frames(&self, class: SizeClass) -> u32 {
+        let records = if class == self.class() { self.records.held() } else { 0 };
+        self.frames.count(class).saturating_sub(records)
     }
 }

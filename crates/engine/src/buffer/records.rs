@@ -126,7 +126,7 @@ impl Shape {
     }
 }
 
-/// The cache. Its frames are the pool's, taken and given back as its share grows and shrinks.
+/// The cache. Its frames are the pool's, of the database's own class, taken and given back as its share grows and shrinks.
 #[derive(Debug)]
 pub(crate) struct Records {
     page_bytes: usize,

@@ -100,6 +100,7 @@ impl Pool {
         let wal = Wal::open(files.log.clone(), wal_options)?;
         let cut = superblock.cut;
         let (pool, losers, born) = analysis.into_pool(slots, superblock, wal, options)?;
+        pool.use_classes_with_ids()?;
         let losers_floor = losers.iter().map(|loser| loser.first.0).min().unwrap_or(u64::MAX);
         let redone = pool.redo_all(scan(cut)?, &born, losers_floor, redo)?;
         pool.recovery_floor.store(losers_floor, Relaxed);

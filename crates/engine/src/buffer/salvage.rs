@@ -24,6 +24,7 @@ use super::backup::{BATCH_BYTES, PackedFile, StagedImage, copy_buffer, read_imag
 use super::create::{Files, PoolOptions};
 use super::pool::Pool;
 use super::recovery::{Redo, Undo};
+use crate::config::PageSizes;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::store::place::{Extent, Mapped, places_of};
@@ -54,8 +55,8 @@ pub(crate) struct Means<'a> {
     pub(crate) undo: &'a dyn Undo,
     /// Two new, empty files, in place of those given before.
     pub(crate) scratch: &'a dyn Fn() -> Result<Files>,
-    /// The memory of a pool, given the bytes of a page and how many the file has.
-    pub(crate) options: &'a dyn Fn(u64, u64) -> Result<PoolOptions>,
+    /// The memory of a pool, given the sizes of its pages and how many the file has.
+    pub(crate) options: &'a dyn Fn(PageSizes, u64) -> Result<PoolOptions>,
 }
 
 /// A page that is lost.
@@ -109,7 +110,10 @@ fn salvage(remains: &Remains, survey: Survey, means: &Means<'_>) -> Result<Salva
     let files = (means.scratch)()?;
     let mut lost = Vec::new();
     let images = pack(remains, &survey, means.check, &files, &mut lost)?;
-    let options = (means.options)(survey.page_bytes as u64, files.pages.len() / survey.page_bytes as u64)?;
+    let options = (means.options)(
+        PageSizes::of(&Pool::inspect(&files)?),
+        files.pages.len() / survey.page_bytes as u64,
+    )?;
     let consistent = survey.log.is_some();
     let recovered = Pool::recover(&files, &options, means.redo)?;
     let pool = recovered.pool;

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use crate::ids::{ByClass, SizeClass};
 use crate::stats::histogram::Histogram;
 use crate::stats::{Bypasses, Retries, Sweeps, WriteBacks};
 use crate::threads::Tally;
@@ -34,8 +35,14 @@ pub(crate) struct PoolStats {
     pub(crate) swept_dirty: AtomicU64,
     /// Pages the sweep found latched, or lost to somebody else.
     pub(crate) swept_busy: AtomicU64,
-    /// Frames handed out, for faults and new pages.
-    pub(crate) frames_taken: AtomicU64,
+    /// Frames of each class handed out, for faults and new pages.
+    pub(crate) frames_taken: ByClass<AtomicU64>,
+    /// Frames that each class got from others.
+    pub(crate) frames_gained: ByClass<AtomicU64>,
+    /// And gave to others.
+    pub(crate) frames_lost: ByClass<AtomicU64>,
+    /// Times that frames went from one class to another.
+    pub(crate) frame_moves: AtomicU64,
     /// Times a fault found no clean frame and waited for write-back.
     pub(crate) frame_waits: AtomicU64,
     /// Times somebody waited for log space.
@@ -97,6 +104,13 @@ pub(crate) struct PoolStats {
 }
 
 impl PoolStats {
+    /// Bytes of all frames handed out, as pages.
+    pub(super) fn taken_bytes(&self) -> u64 {
+        let bytes =
+            |class: SizeClass| self.frames_taken[class.index()].load(Relaxed) * class.page_bytes() as u64;
+        SizeClass::all().map(bytes).sum()
+    }
+
     /// Counts images that were written because of `cause`.
     pub(super) fn count_written(&self, images: usize, cause: Cause) {
         self.images_written.fetch_add(images as u64, Relaxed);

@@ -1,19 +1,24 @@
-//! Finding frames: the free list, and the sweep that refills it.
+//! Finding frames: the free list, and the sweep that refills it. Each class of pages has its own, with a lock of their own, so
+//! that faults on pages of two classes do not meet; a fault takes one of them, that of its page.
 //!
 //! The sweep looks at the frames in the order of their queues (`queues.rs`). A page whose mark is set loses the mark and
 //! stays; an unmarked clean one is evicted, unless it was marked in several rounds; a dirty one is left to the
 //! write-back, which is rung for when there are many, so that a fault never waits for another page's write unless nothing else is left.
 //! Pages are loaded unmarked: a page that is read once goes the next time it is looked at.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
+use parking_lot::Mutex;
+
 use super::batch::Purpose;
+use super::frames::{class_of, frame_of, index_of};
 use super::latch::Word;
 use super::pool::Pool;
 use super::queues::{Queue, Queues, probation_goal};
 use super::table::{Entry, Location};
 use crate::error::{Error, Result};
-use crate::ids::PageId;
+use crate::ids::{PageId, SizeClass};
 use crate::planted::{Bug, planted};
 
 /// Frames evicted at a time, so that the lock is taken once for many.
@@ -23,28 +28,35 @@ const ROUNDS_MAX: u32 = 2000;
 /// Times that one sweep looks at each frame, at most: as often as a page is spared, and once more to take it.
 const LOOKS_MAX: u64 = 5;
 
-/// Frames that hold nothing, and the order in which the others are looked at.
+/// Frames of one class that hold nothing, and the order in which the others are looked at.
 #[derive(Debug)]
 pub(crate) struct FreeFrames {
     pub(super) list: Vec<u32>,
     pub(super) queues: Queues,
-    /// Frames from here on are not given out: they are about to go (`resize.rs`). As a rule, the number of frames.
+    /// Frames with indexes from here on are not given out: they are about to go (`resize.rs`). As a rule, the number of
+    /// frames.
     pub(super) limit: u32,
     /// Those of them that hold nothing any more.
     pub(super) parked: Vec<u32>,
 }
 
 impl FreeFrames {
-    /// `count` frames, all of them free.
-    pub(super) fn all(count: u32) -> FreeFrames {
-        let (list, queues) = ((0..count).rev().collect(), Queues::new(count));
-        FreeFrames { list, queues, limit: count, parked: Vec::new() }
+    /// For the pages of `class`, of which there are no frames yet. The ghost is to know `ghost_least` pages at least.
+    pub(super) fn none(class: SizeClass, ghost_least: u32) -> FreeFrames {
+        FreeFrames { list: Vec::new(), queues: Queues::new(class, ghost_least), limit: 0, parked: Vec::new() }
+    }
+
+    /// There are these frames of `class` too from now on, behind the ones there were.
+    pub(super) fn gain(&mut self, class: SizeClass, indexes: Range<u32>) {
+        self.limit = indexes.end;
+        self.queues.resize(indexes.end);
+        self.list.extend(indexes.rev().map(|index| frame_of(class, index)));
     }
 
     /// From now on only frames below `limit` are given out.
     pub(super) fn keep_back(&mut self, limit: u32) {
         self.limit = limit;
-        self.parked = self.list.extract_if(.., |frame| *frame >= limit).collect();
+        self.parked = self.list.extract_if(.., |frame| index_of(*frame) >= limit).collect();
         self.list.shrink_to_fit();
     }
 
@@ -56,42 +68,52 @@ impl FreeFrames {
     }
 
     fn give(&mut self, frame: u32) {
-        if frame < self.limit { self.list.push(frame) } else { self.parked.push(frame) }
+        if index_of(frame) < self.limit { self.list.push(frame) } else { self.parked.push(frame) }
     }
 }
 
 impl Pool {
-    /// A frame that holds nothing, for the page `id`, or for one that has no id yet. Evicts, and waits for write-back, as
-    /// need be; the caller holds no latch.
-    pub(super) fn take_frame(&self, id: PageId) -> Result<u32> {
+    /// The free frames for pages of `class`. Nobody holds those of two classes at once.
+    pub(super) fn free(&self, class: SizeClass) -> &Mutex<FreeFrames> {
+        &self.free[class.index()]
+    }
+
+    /// A frame that holds nothing, for a page of `class`: for `id`, or for one that has no id yet. Evicts, and waits for
+    /// write-back, as need be; the caller holds no latch.
+    pub(super) fn take_frame(&self, class: SizeClass, id: PageId) -> Result<u32> {
+        if self.works_inline() {
+            self.balance()?;
+        }
         for round in 0..ROUNDS_MAX {
-            // Before any page goes for it.
-            self.records.give_back(self);
+            if class == self.class() {
+                // Before any page goes for it.
+                self.records.give_back(self);
+            }
             let (found, dirty, short) = {
-                let mut free = self.free.lock();
+                let mut free = self.free(class).lock();
                 let (mut dirty, mut short) = (0, false);
                 if free.list.is_empty() {
-                    self.sweep(&mut free);
+                    self.sweep(class, &mut free);
                     dirty = free.queues.len(Queue::Laundry);
                     // With one clean frame among dirty ones, whoever needs two pages would evict each for the other
                     // for ever.
-                    short = dirty > 0 && free.list.len() < self.sweep_goal();
+                    short = dirty > 0 && free.list.len() < self.sweep_goal(class);
                     if short || dirty > BATCH as u32 {
-                        self.ring(short);
+                        self.ring_for_frames(class, short);
                     }
                 }
                 let found = free.list.pop();
                 if let Some(frame) = found
                     && free.queues.enter(&self.frames, frame, id)
                 {
-                    self.records.page_missed(self.frames.count());
+                    self.missed(class);
                 }
                 (found, dirty, short)
             };
             if let Some(frame) = found {
-                self.stats.frames_taken.fetch_add(1, Relaxed);
+                self.stats.frames_taken[class.index()].fetch_add(1, Relaxed);
                 if dirty > 0 && self.works_inline() {
-                    match self.upkeep_for_frames(short) {
+                    match self.upkeep_for_frames(class, short) {
                         Ok(()) | Err(Error::Full { .. }) => {}
                         Err(error) => {
                             self.give_frame(frame);
@@ -103,58 +125,69 @@ impl Pool {
             }
             self.stats.frame_waits.fetch_add(1, Relaxed);
             if self.works_inline() {
-                self.upkeep_for_frames(true)?;
+                self.upkeep_for_frames(class, true)?;
             } else {
+                self.note_wanting(class);
                 self.wait_for_round()?;
             }
             if round > 10 {
                 std::thread::yield_now();
             }
         }
+        let (count, bytes) = (self.frames.count(class), class.page_bytes());
         Err(Error::OutOfFrames {
-            what: format!("all {} frames of the DRAM tier are in use at once", self.frames.count()),
+            what: format!("all {count} frames of {bytes} bytes of the DRAM tier are in use at once"),
         })
     }
 
-    /// Takes frames into `taken` until there are `wanted`, if the free list or one sweep has any; whether it did. Waits for
-    /// nobody.
-    pub(super) fn try_take_frames(&self, wanted: usize, taken: &mut Vec<u32>) -> bool {
+    /// A page of `class` was missed that was evicted lately. The frames that the record cache might give back for it are of
+    /// its own class; what another class lacks, the one has to give up to it (`balance.rs`).
+    pub(super) fn missed(&self, class: SizeClass) {
+        if class == self.class() {
+            self.records.page_missed(self.frames.count(class));
+        }
+    }
+
+    /// Takes frames for pages of `class` into `taken` until there are `wanted`, if the free list or one sweep has any; whether
+    /// it did. Waits for nobody.
+    pub(super) fn try_take_frames(&self, class: SizeClass, wanted: usize, taken: &mut Vec<u32>) -> bool {
         let before = taken.len();
-        let mut free = self.free.lock();
+        let mut free = self.free(class).lock();
         let mut dirty = 0;
         if free.list.is_empty() {
-            self.sweep(&mut free);
+            self.sweep(class, &mut free);
             dirty = free.queues.len(Queue::Laundry);
         }
         let from = free.list.len().saturating_sub(wanted - before);
         taken.extend(free.list.drain(from..).rev());
         drop(free);
         if dirty > BATCH as u32 {
-            self.ring(false);
+            self.ring_for_frames(class, false);
         }
-        self.stats.frames_taken.fetch_add((taken.len() - before) as u64, Relaxed);
+        self.stats.frames_taken[class.index()].fetch_add((taken.len() - before) as u64, Relaxed);
         taken.len() > before
     }
 
     /// Frames that one sweep tries to find.
-    fn sweep_goal(&self) -> usize {
-        BATCH.min(self.page_frames() as usize / 4 + 1)
+    fn sweep_goal(&self, class: SizeClass) -> usize {
+        BATCH.min(self.page_frames(class) as usize / 4 + 1)
     }
 
     /// Gives a frame back that holds nothing.
     pub(super) fn give_frame(&self, frame: u32) {
         self.frames.header(frame).set_page(PageId::NONE);
-        let mut free = self.free.lock();
+        let mut free = self.free(class_of(frame)).lock();
         free.queues.remove(&self.frames, frame);
         free.give(frame);
     }
 
     /// Looks at frames until a batch of them is free, or each was looked at as often as it may be spared.
-    fn sweep(&self, free: &mut FreeFrames) {
+    fn sweep(&self, class: SizeClass, free: &mut FreeFrames) {
+        let records = if class == self.class() { self.records.held() } else { 0 };
         let (goal, probation_goal) =
-            (self.sweep_goal(), probation_goal(free.limit.saturating_sub(self.records.held())));
+            (self.sweep_goal(class), probation_goal(free.limit.saturating_sub(records)));
         let (mut washed, mut passed) = (true, 0);
-        for _ in 0..u64::from(self.frames.count()) * LOOKS_MAX {
+        for _ in 0..u64::from(self.frames.count(class)) * LOOKS_MAX {
             let queues = &free.queues;
             let queue = if washed && queues.len(Queue::Laundry) > 0 {
                 Queue::Laundry
@@ -225,15 +258,19 @@ impl Pool {
         }
     }
 
-    /// Takes the page out of a frame that is to go, marked or not, if it is clean and not latched. The frame is the
-    /// caller's then.
-    pub(super) fn evict_from(&self, frame: u32) -> Evicted {
+    /// Takes the page out of a frame that is to go, marked or not, and gives the frame back, if the page is clean and not
+    /// latched. The ghost knows it from then on.
+    pub(super) fn drive_out(&self, frame: u32) {
         let id = self.frames.header(frame).page();
         if id.is_none() {
-            return Evicted::No;
+            return;
         }
         let entry = self.table.entry(id).expect("pages in frames are in the table");
-        self.try_evict(id, entry, entry.latch().load(), frame)
+        if let Evicted::Yes = self.try_evict(id, entry, entry.latch().load(), frame) {
+            let mut free = self.free(class_of(frame)).lock();
+            free.queues.driven_out(&self.frames, frame, id);
+            free.give(frame);
+        }
     }
 
     /// Evicts the page `id` from `frame` if it is clean, unlatched, and at the version seen.
@@ -283,7 +320,7 @@ enum Look {
 }
 
 /// What became of an attempt to empty a frame.
-pub(super) enum Evicted {
+enum Evicted {
     /// It holds nothing now.
     Yes,
     /// Its page must be written first.

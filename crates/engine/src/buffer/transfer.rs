@@ -21,11 +21,11 @@ const PIECE_BYTES: usize = if cfg!(test) { 8 << 10 } else { 64 << 10 };
 const PIECE_BYTES_HURRIED: usize = if cfg!(test) { 12 << 10 } else { 256 << 10 };
 
 impl Pool {
-    /// How many places to read or write at once: those of a page at least.
+    /// How many places to read or write at once: those of a page, of the largest, at least.
     pub(super) fn piece_places(&self, upkeep: &Upkeep) -> u64 {
         let hurried = upkeep.hurried || self.works_inline() || self.bell.rung.lock().urgent;
         let bytes = if hurried { PIECE_BYTES_HURRIED } else { PIECE_BYTES };
-        ((bytes / PLACE_BYTES) as u64).max(self.page_places())
+        ((bytes / PLACE_BYTES) as u64).max(self.image_places_max())
     }
 
     /// Writes what is staged from byte `at` on to `places`.

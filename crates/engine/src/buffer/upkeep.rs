@@ -19,7 +19,7 @@ use super::queues::{self, Queue};
 use super::stats::Cause;
 use super::table::Location;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::{ByClass, Lsn, PageId, SizeClass};
 use crate::store::image::Packer;
 use crate::store::place::Mapped;
 use crate::store::superblock::{Slots, Superblock};
@@ -42,14 +42,14 @@ pub(crate) struct Upkeep {
     pub(super) mapping: Mapping,
     /// Images on their way to the store.
     pub(super) staging: AlignedBuffer,
-    /// What they are compressed with, if pages are large enough for that.
-    pub(super) packer: Option<Packer>,
+    /// What they are compressed with.
+    pub(super) packer: Packer,
     /// Segments that could not be emptied, because images in them are damaged or latched.
     pub(super) stubborn: HashMap<u64, Stubborn>,
     /// Every allocation and free with an LSN below this is in the durable state.
     pub(super) absorbed: Lsn,
-    /// Frames taken when the write-back last ran ahead of the sweep.
-    pub(super) frames_taken: u64,
+    /// Frames of each class taken when the write-back last ran ahead of its sweep.
+    pub(super) frames_taken: ByClass<u64>,
     /// Why dirty pages are being written just now.
     pub(super) cause: Cause,
     /// Whether somebody waits for what is being done just now (`transfer.rs`).
@@ -127,14 +127,15 @@ impl Pool {
         self.ids.lock().give_back(event.page);
     }
 
-    /// Inline: makes frames clean so that the sweep finds some, any of them if it is `urgent`.
-    pub(super) fn upkeep_for_frames(&self, urgent: bool) -> Result<()> {
+    /// Inline: makes frames of `class` clean so that the sweep finds some, any of them if it is `urgent`.
+    pub(super) fn upkeep_for_frames(&self, class: SizeClass, urgent: bool) -> Result<()> {
         let mut upkeep = self.upkeep.lock();
-        self.clean_ahead(&mut upkeep, urgent)
+        self.clean_ahead_of(&mut upkeep, class, urgent)
     }
 
     /// One round of everything. `urgent` also writes pages that were touched lately.
     pub(crate) fn round(&self, urgent: bool) -> Result<()> {
+        self.balance()?;
         let mut upkeep = self.upkeep.lock();
         self.absorb(&mut upkeep);
         upkeep.hurried = urgent;
@@ -146,19 +147,30 @@ impl Pool {
         outcome
     }
 
-    /// Writes back dirty pages that the sweep is about to look at.
-    pub(super) fn clean_ahead(&self, upkeep: &mut Upkeep, urgent: bool) -> Result<()> {
-        let taken = self.stats.frames_taken.load(Relaxed);
-        if !urgent && upkeep.frames_taken == taken {
+    /// Writes back dirty pages that the sweeps are about to look at; if it is `urgent`, any of those classes for which somebody
+    /// waits, or of all if nobody has said which.
+    fn clean_ahead(&self, upkeep: &mut Upkeep, urgent: bool) -> Result<()> {
+        let wanting = self.wanting.swap(0, Relaxed);
+        for class in self.frames.classes() {
+            let wanted = wanting == 0 || wanting & bit(class) != 0;
+            self.clean_ahead_of(upkeep, class, urgent && wanted)?;
+        }
+        Ok(())
+    }
+
+    /// Writes back dirty pages of `class` that the sweep is about to look at.
+    fn clean_ahead_of(&self, upkeep: &mut Upkeep, class: SizeClass, urgent: bool) -> Result<()> {
+        let taken = self.stats.frames_taken[class.index()].load(Relaxed);
+        if !urgent && upkeep.frames_taken[class.index()] == taken {
             // Nobody needed a frame since the last time: what is dirty waits for the checkpoint, if that.
             return Ok(());
         }
-        upkeep.frames_taken = taken;
+        upkeep.frames_taken[class.index()] = taken;
         upkeep.cause = if urgent { Cause::Frames } else { Cause::Ahead };
-        let batch = self.staging_pages(upkeep);
-        let mut pages = self.dirty_ahead(urgent, false, batch);
+        let batch = upkeep.staging.len() / class.page_bytes();
+        let mut pages = self.dirty_ahead(class, urgent, false, batch);
         if pages.is_empty() && urgent {
-            pages = self.dirty_ahead(urgent, true, batch);
+            pages = self.dirty_ahead(class, urgent, true, batch);
         }
         // What is written together is in the order of ids, which scans of tables that were loaded in order profit from.
         pages.sort_unstable();
@@ -167,12 +179,12 @@ impl Pool {
         self.write_back(upkeep, &pages).map(|_| ())
     }
 
-    /// The dirty pages of the laundry, and as many others as make whole batches with them: such as are near the ends of
-    /// the queues at which frames are taken, or anywhere if it is `urgent`. Marked ones too if they are accepted.
-    fn dirty_ahead(&self, urgent: bool, accept_marked: bool, batch: usize) -> Vec<PageId> {
-        let count = self.page_frames();
+    /// The dirty pages of the laundry of `class`, and as many others as make whole batches with them: such as are near the
+    /// ends of the queues at which frames are taken, or anywhere if it is `urgent`. Marked ones too if they are accepted.
+    fn dirty_ahead(&self, class: SizeClass, urgent: bool, accept_marked: bool, batch: usize) -> Vec<PageId> {
+        let count = self.page_frames(class);
         let (first, waiting) = {
-            let free = self.free.lock();
+            let free = self.free(class).lock();
             let first = [Queue::Laundry, Queue::Probation, Queue::Main].map(|queue| free.queues.first(queue));
             (first, free.queues.len(Queue::Laundry))
         };
@@ -196,9 +208,22 @@ impl Pool {
         pages
     }
 
-    /// Pages that fit the staging buffer, whatever the length of their images.
-    pub(super) fn staging_pages(&self, upkeep: &Upkeep) -> usize {
+    /// Images of the page table that fit the staging buffer.
+    pub(super) fn staging_table_images(&self, upkeep: &Upkeep) -> usize {
         upkeep.staging.len() / self.page_bytes
+    }
+
+    /// Notes that somebody waits for a frame for a page of `class`.
+    pub(super) fn note_wanting(&self, class: SizeClass) {
+        self.wanting.fetch_or(bit(class), Relaxed);
+    }
+
+    /// Asks the upkeep thread for a round because frames for pages of `class` are becoming few.
+    pub(super) fn ring_for_frames(&self, class: SizeClass, urgent: bool) {
+        if urgent {
+            self.note_wanting(class);
+        }
+        self.ring(urgent);
     }
 
     /// Whether whoever needs upkeep does it himself.
@@ -331,4 +356,9 @@ impl Pool {
             what: "the log cannot be cut, because changed pages find no room in the page file".into(),
         })
     }
+}
+
+/// The bit of `class` in [`Pool::wanting`].
+fn bit(class: SizeClass) -> u8 {
+    1 << class.index()
 }

@@ -11,6 +11,8 @@
 use std::cmp::Ordering;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use terrace_block::copy_words;
+
 /// Bytes of one page, little-endian, clamped: reading outside gives zeros.
 pub(crate) trait View: Copy {
     /// Length in bytes.
@@ -175,7 +177,7 @@ impl View for Racy<'_> {
     fn copy_to(&self, at: usize, to: &mut [u8]) {
         let mut at = at;
         let mut to = to;
-        // Reach a word boundary first, then copy whole words; the compiler unrolls the middle loop by eight.
+        // Reach a word boundary first, then copy whole words.
         let head = ((8 - at % 8) % 8).min(to.len());
         if head > 0 {
             let bytes = self.u64(at).to_le_bytes();
@@ -184,25 +186,11 @@ impl View for Racy<'_> {
             at += head;
         }
         let source = self.words.get(at / 8..).unwrap_or_default();
-        let mut chunks = to.chunks_exact_mut(64);
-        let mut index = 0;
-        for chunk in &mut chunks {
-            let Some(words) = source.get(index..index + 8) else {
-                for (place, slot) in chunk.chunks_exact_mut(8).enumerate() {
-                    slot.copy_from_slice(&self.word(at / 8 + index + place).to_le_bytes());
-                }
-                index += 8;
-                continue;
-            };
-            for (slot, word) in chunk.chunks_exact_mut(8).zip(words) {
-                slot.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
-            }
-            index += 8;
-        }
-        for slot in chunks.into_remainder().chunks_mut(8) {
-            let bytes = self.word(at / 8 + index).to_le_bytes();
-            slot.copy_from_slice(&bytes[..slot.len()]);
-            index += 1;
+        let whole = (to.len() / 8).min(source.len());
+        let (inside, rest) = to.split_at_mut(whole * 8);
+        copy_words(&source[..whole], inside);
+        for (slot, index) in rest.chunks_mut(8).zip(at / 8 + whole..) {
+            slot.copy_from_slice(&self.word(index).to_le_bytes()[..slot.len()]);
         }
     }
 

@@ -7,14 +7,15 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::backoff::Backoff;
-use super::pool::{Pool, places_granted};
+use super::frames::class_of;
+use super::pool::{Pool, class_of_page, places_granted};
 use super::table::{Entry, Location};
 use super::upkeep::Upkeep;
 use super::view::View;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
-use crate::store::place::{Extent, Mapped, places_of};
+use crate::store::place::{Extent, Mapped, PLACE_BYTES, places_of};
 use crate::store::space::Stream;
 use crate::store::{image, page};
 use crate::wal::{Class, MappingEntry, RecordBuilder};
@@ -38,7 +39,7 @@ impl Pool {
     /// left out. Returns how many were written.
     pub(super) fn write_back(&self, upkeep: &mut Upkeep, pages: &[PageId]) -> Result<usize> {
         let mut written = 0;
-        for batch in pages.chunks(self.staging_pages(upkeep)) {
+        for batch in batches(pages, upkeep.staging.len()) {
             written += self.write_batch(upkeep, batch)?;
         }
         Ok(written)
@@ -47,10 +48,10 @@ impl Pool {
     fn write_batch(&self, upkeep: &mut Upkeep, pages: &[PageId]) -> Result<usize> {
         // Segments are emptied through the buffer in which the images will be made, and how long those will be is not known yet.
         // Nobody else allocates while the upkeep is locked: where there is room for whole pages, there is for what they come to.
-        let (images, length) = (pages.len(), self.page_places());
-        if !self.space.has_room(images, length, SPARE_SEGMENTS, Stream::Changed) {
+        let lengths: Vec<u64> = pages.iter().map(|&id| class_of_page(id).places()).collect();
+        if !self.space.has_room(&lengths, SPARE_SEGMENTS, Stream::Changed) {
             self.stats.segment_waits.fetch_add(1, Relaxed);
-            self.make_room(upkeep, images as u64 * length)?;
+            self.make_room(upkeep, lengths.iter().sum())?;
         }
         self.write_claimed(upkeep, pages, SPARE_SEGMENTS)
     }
@@ -101,21 +102,18 @@ impl Pool {
                 header.set_next_recovery(Lsn::NONE);
                 latch.set_claimed(true);
                 let view = self.frames.view(frame);
-                let slot = &mut upkeep.staging[at..at + self.page_bytes];
-                let wanted = image::wants_compression(view.u8(page::LEVEL_AT));
-                let bytes = match upkeep.packer.as_mut().filter(|_| wanted) {
-                    Some(packer) => {
-                        view.copy_to(0, packer.page());
-                        latch.unshare();
-                        let bytes = packer.pack(slot);
-                        self.stats.count_packed(self.page_bytes, bytes);
-                        bytes
-                    }
-                    None => {
-                        view.copy_to(0, slot);
-                        latch.unshare();
-                        self.page_bytes
-                    }
+                let page_bytes = class_of(frame).page_bytes();
+                let slot = &mut upkeep.staging[at..at + page_bytes];
+                let bytes = if image::wants_compression(view.u8(page::LEVEL_AT)) && page_bytes > PLACE_BYTES {
+                    view.copy_to(0, upkeep.packer.page(page_bytes));
+                    latch.unshare();
+                    let bytes = upkeep.packer.pack(slot);
+                    self.stats.count_packed(page_bytes, bytes);
+                    bytes
+                } else {
+                    view.copy_to(0, slot);
+                    latch.unshare();
+                    page_bytes
                 };
                 let slot = &mut slot[..bytes];
                 let checksum = page::seal(slot);
@@ -175,7 +173,8 @@ impl Pool {
                 if !self.frames.header(frame).next_recovery().is_none())
         };
         let pages: Vec<PageId> = images.iter().filter(changed).map(|image| image.id).collect();
-        match self.space.has_room(pages.len(), self.page_places(), 0, Stream::Changed) {
+        let lengths: Vec<u64> = pages.iter().map(|&id| class_of_page(id).places()).collect();
+        match self.space.has_room(&lengths, 0, Stream::Changed) {
             true if !pages.is_empty() => self.write_claimed(upkeep, &pages, 0).map(|_| ()),
             _ => Ok(()),
         }
@@ -311,6 +310,25 @@ impl Pool {
     }
 }
 
+/// `pages` in turn, as many at a time as `bytes` bytes have room for, whatever the length of their images.
+pub(super) fn batches(pages: &[PageId], bytes: usize) -> impl Iterator<Item = &[PageId]> {
+    let mut rest = pages;
+    std::iter::from_fn(move || {
+        let mut left = bytes;
+        let fits = |id: &&PageId| match left.checked_sub(class_of_page(**id).page_bytes()) {
+            Some(less) => {
+                left = less;
+                true
+            }
+            None => false,
+        };
+        let count = rest.iter().take_while(fits).count();
+        let (now, later) = rest.split_at(count);
+        rest = later;
+        (!now.is_empty()).then_some(now)
+    })
+}
+
 /// How many places each of `images` takes.
 pub(super) fn lengths(images: &[Image]) -> Vec<u64> {
     images.iter().map(|image| image.places).collect()
@@ -334,7 +352,7 @@ mod tests {
         let pool = &db.shared.pool;
         pool.wal.flush_to(pool.wal.tail()).unwrap();
         let mut upkeep = pool.upkeep.lock();
-        let frames = (0..pool.frames.count()).map(|frame| pool.frames.header(frame));
+        let frames = pool.frames.all().map(|frame| pool.frames.header(frame));
         let dirty = frames.filter(|header| !header.recovery().is_none()).map(|header| header.page());
         let pages: Vec<_> = dirty.flat_map(|page| [page; 2]).collect();
         assert!(pages.len() > 40);

@@ -10,7 +10,7 @@ use super::meanwhile::Script;
 use super::model::Deed;
 use super::raw::{self, CELLS};
 use super::{FRAMES_MAX, FRAMES_MIN};
-use crate::buffer::{Edit, NewPage, Pool, Stop, WriteGuard};
+use crate::buffer::{Edit, NewPage, Pool, Stop, WriteGuard, frame_bytes};
 use crate::error::Error;
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::wal::{Appended, Class, RecordBuilder, Reservation, Ticket};
@@ -162,7 +162,7 @@ impl<'p> Life<'p> {
     /// More frames, or fewer.
     fn resize(&mut self) -> Result<(), Halt> {
         let frames = FRAMES_MIN + self.below((FRAMES_MAX - FRAMES_MIN) as usize + 1) as u32;
-        Ok(self.full_is_fine(self.pool.resize(frames))?)
+        Ok(self.full_is_fine(self.pool.resize(frame_bytes(self.pool.class(), frames)))?)
     }
 
     fn full_is_fine(&self, result: Result<(), Error>) -> Result<(), Error> {

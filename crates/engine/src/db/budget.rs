@@ -6,6 +6,7 @@ use super::core::Core;
 use super::open::pages_in;
 use crate::config::Split;
 use crate::error::{Error, Result};
+use crate::ids::SizeClass;
 
 /// The budget as it is now.
 #[derive(Debug)]
@@ -27,6 +28,19 @@ impl Budget {
 }
 
 impl Core {
+    /// Makes pages of `class` possible, for a table that is to have such pages. The caller holds no latch.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the budget or its parts do not suffice for that, with what would do; otherwise those of
+    /// [`Core::set_dram`].
+    pub(crate) fn use_class(&self, class: SizeClass) -> Result<()> {
+        if !self.pool.uses(class) {
+            let log_capacity = self.pool.wal().stats().capacity;
+            self.budget.split().check_class(class, log_capacity, self.pool.segment_bytes())?;
+        }
+        self.pool.use_class(class)
+    }
+
     /// Makes it a budget of `total` bytes, or changes nothing.
     pub(crate) fn set_dram(&self, total: u64) -> Result<()> {
         self.check()?;
@@ -44,13 +58,13 @@ impl Core {
         };
         let file_bytes = self.pool.footprint().file_bytes;
         let file_pages = pages_in(file_bytes, page_bytes, self.pool.page_ids_used());
-        let new = old.resized(total, versions, page_bytes, file_pages)?;
+        let new = old.resized(total, versions, self.pool.page_sizes(), file_pages)?;
         // Frames first: it is they that may not be had, or not be given back.
-        self.pool.resize(new.frames)?;
+        self.pool.resize(new.frame_bytes)?;
         self.versions.set_bytes_max(new.versions as usize);
         self.collect();
         *self.budget.now.lock() = new;
-        tracing::info!(from = old.total, to = new.total, frames = new.frames, "the budget was changed");
+        tracing::info!(from = old.total, to = new.total, "the budget was changed");
         Ok(())
     }
 }

@@ -15,18 +15,20 @@ use std::sync::{Arc, Weak};
 use super::commit::Work;
 use super::core::{CATALOG, Core, FIRST_TABLE, Shared, TableState};
 use super::count::{count_key, is_count_key};
-use super::garbage::{GARBAGE, GarbageKey, Transfer, put};
+use super::garbage::{GarbageKey, Transfer, garbage_tree, put};
 use super::options::{Compression, TableOptions};
 use super::scan::{Row, Scan};
 use super::table::Table;
-use crate::config::Durability;
+use crate::config::{Durability, class_of};
 use crate::error::{Error, Result};
-use crate::ids::{PageId, TableId, Timestamp};
+use crate::ids::{PageId, SizeClass, TableId, Timestamp};
 use crate::index::{Stored, Tree, Write, log_bytes};
 use crate::txn::read_set::ReadSet;
 use crate::txn::write_set::{NewValue, WriteSet};
 
 const NAME_BYTES_MAX: usize = 255;
+/// Pages that the garbage entry of a new root may cost.
+const GARBAGE_PAGES: u64 = 4;
 /// The key of the next table's id.
 const NEXT_ID: &[u8] = b"";
 /// No name is below this, and no other key above.
@@ -36,6 +38,7 @@ pub(super) const FIRST_NAME: &[u8] = &[1];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) id: TableId,
+    /// Its class is that of all its pages.
     pub(crate) root: PageId,
     /// The root page says so too, and every page under it: that is what they are written by. Large values are begun by this.
     pub(crate) compression: Compression,
@@ -54,9 +57,11 @@ impl Place {
         let (id, rest) = bytes.split_first_chunk::<8>()?;
         let (root, options) = rest.split_first_chunk::<8>()?;
         let [compression] = options else { return None };
+        let root = PageId(u64::from_le_bytes(*root));
+        root.class()?;
         Some(Place {
             id: TableId(u64::from_le_bytes(*id)),
-            root: PageId(u64::from_le_bytes(*root)),
+            root,
             compression: Compression::decode(*compression)?,
         })
     }
@@ -78,7 +83,7 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 pub(super) fn damaged() -> Error {
-    Error::corrupt("the catalog", Some(super::core::CATALOG_ROOT.0), "an entry that means nothing")
+    Error::corrupt("the catalog", None, "an entry that means nothing")
 }
 
 impl Core {
@@ -163,14 +168,16 @@ impl Core {
 
     fn create_table(&self, name: &str, options: &TableOptions) -> Result<Place> {
         check_name(name)?;
+        let class = options.page_size.map_or(Ok(self.pool.class()), class_of)?;
         let compression = options.compression.unwrap_or(self.settings.compression);
-        let compression = compression.check(self.pool.page_bytes())?;
+        let compression = compression.check(class.page_bytes())?;
         self.alone(|| {
             if self.place_of(name)?.is_some() {
                 return Err(Error::TableExists(name.to_owned()));
             }
+            self.use_class(class)?;
             let id = self.next_table_id()?;
-            let root = self.create_root(compression)?;
+            let root = self.create_root(class, compression)?;
             let place = Place { id, root, compression };
             let next = Place { id: TableId(id.0 + 1), root: PageId::NONE, compression: Compression::None };
             let claim = Transfer::Claim(GarbageKey::table(root), None);
@@ -183,21 +190,21 @@ impl Core {
     }
 
     /// An empty tree, garbage until somebody claims it.
-    fn create_root(&self, compression: Compression) -> Result<PageId> {
-        let page_bytes = self.pool.page_bytes();
-        let mut grant = self.pool.grant(8 * self.pool.class().places())?;
-        let new = self.pool.new_page(self.pool.class(), Some(&mut grant))?;
+    fn create_root(&self, class: SizeClass, compression: Compression) -> Result<PageId> {
+        let mut grant = self.pool.grant(class.places() + GARBAGE_PAGES * self.pool.class().places())?;
+        let new = self.pool.new_page(class, Some(&mut grant))?;
         let root = new.id();
         let key = GarbageKey::table(root);
         let change = put(&key, &[]);
-        let mut reservation = self.pool.reserve_log(log_bytes(&change, 0) + page_bytes as u64 + 64)?;
+        let mut reservation =
+            self.pool.reserve_log(log_bytes(&change, 0) + class.page_bytes() as u64 + 64)?;
         let mut write = Write {
             reservation: Some(&mut reservation),
             grant: Some(&mut grant),
-            create: vec![(new, Tree::init_root(page_bytes, root, compression != Compression::None))],
+            create: vec![(new, Tree::init_root(root, compression != Compression::None))],
             ..Write::default()
         };
-        GARBAGE.apply(&self.pool, &mut write, change)?;
+        garbage_tree(&self.pool).apply(&self.pool, &mut write, change)?;
         Ok(root)
     }
 
@@ -264,7 +271,8 @@ mod tests {
         }
         let place = Place { id: TableId(3), root: PageId(9), compression: Compression::Lz4 };
         assert_eq!(Place::decode(&place.encode()), Some(place));
-        for hostile in [&b"short"[..], &[0; 16], &[0; 18], &[2; 17]] {
+        let no_class = Place { root: PageId(9 << 56 | 3), ..place }.encode();
+        for hostile in [&b"short"[..], &[0; 16], &[0; 18], &[2; 17], &no_class] {
             assert_eq!(Place::decode(hostile), None);
         }
     }

@@ -24,12 +24,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::core::{Core, TableState};
-use super::garbage::{GARBAGE, GarbageKey, Transfer};
+use super::garbage::{GarbageKey, Transfer, garbage_tree};
 use super::undo::{Inverse, OldEntry};
 use crate::buffer::{Grant, Pool};
 use crate::config::Durability;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId, TableId, Timestamp};
+use crate::ids::{Lsn, PageId, SizeClass, TableId, Timestamp};
 use crate::index::node::OVERFLOW;
 use crate::index::overflow::Reference;
 use crate::index::{CROWDED_MAX, Change, Tree, Write as TreeWrite, log_bytes};
@@ -93,24 +93,27 @@ impl Old {
 struct Estimate {
     records: usize,
     log_bytes: u64,
-    /// Bytes that leaves gain, and may be split by.
-    leaf_bytes: u64,
+    /// Bytes that leaves gain, and may be split by, where any leaf is changed: by the class of the pages.
+    leaf_bytes: [Option<u64>; SizeClass::COUNT],
 }
 
 impl Estimate {
-    fn record(&mut self, change: &Change<'_>, inverse: &Inverse<'_>) {
+    fn record(&mut self, tree: Tree, change: &Change<'_>, inverse: &Inverse<'_>) {
         const ENTRY: u64 = 24;
         self.records += 1;
         self.log_bytes += log_bytes(change, inverse.encoded_bytes()) + log_bytes(&inverse.change(), 0);
+        let leaf_bytes = self.leaf_bytes[tree.class().index()].get_or_insert_default();
         if let Change::Put { key, value, .. } = change {
-            self.leaf_bytes += (key.len() + value.len()) as u64 + ENTRY;
+            *leaf_bytes += (key.len() + value.len()) as u64 + ENTRY;
         }
     }
 
-    /// Pages that splits may make: leaves that are half full afterwards, those of crowded leaves that were not split
-    /// before, and some inner nodes.
-    fn pages(&self, page_bytes: usize) -> u64 {
-        2 + CROWDED_MAX as u64 + self.leaf_bytes * 2 / page_bytes as u64
+    /// Pages that splits may make, with their class: leaves that are half full afterwards, those of crowded leaves that
+    /// were not split before, and some inner nodes.
+    fn pages(&self) -> impl Iterator<Item = (SizeClass, u64)> + '_ {
+        SizeClass::all().zip(self.leaf_bytes).filter_map(|(class, leaf_bytes)| {
+            Some((class, 2 + CROWDED_MAX as u64 + leaf_bytes? * 2 / class.page_bytes() as u64))
+        })
     }
 }
 
@@ -221,11 +224,12 @@ impl Core {
             return self.nothing_to_do(durability);
         }
         make_room(&self.pool, tables, &writes)?;
-        let pages = estimate.pages(self.pool.page_bytes());
         // Each page that a split makes is logged half full, in a record of its own.
-        let split_bytes = pages * (self.pool.page_bytes() as u64 / 2 + 256);
+        let split_bytes: u64 =
+            estimate.pages().map(|(class, pages)| pages * (class.page_bytes() as u64 / 2 + 256)).sum();
+        let places = estimate.pages().map(|(class, pages)| pages * class.places()).sum();
         let mut reservation = self.pool.reserve_log(estimate.log_bytes + 2 * 64 + split_bytes)?;
-        let mut grant = self.pool.grant(pages * self.pool.class().places())?;
+        let mut grant = self.pool.grant(places)?;
         let flight = self.flight.announce(me, Arc::clone(&writes));
         let permit = (estimate.records > 1).then(|| self.chains.take());
         let ticket = permit.is_some().then(|| self.pool.wal().enter());
@@ -340,11 +344,19 @@ impl Core {
         large: &dyn Fn(OverflowRef) -> GarbageKey,
         transfers: &[Transfer],
     ) -> Estimate {
-        let mut estimate = Estimate::default();
-        for_each_record(tables, steps, large, transfers, Timestamp::NONE, |_, change, inverse| {
-            estimate.record(&change, inverse);
-            Ok(())
-        })
+        let (garbage, mut estimate) = (garbage_tree(&self.pool), Estimate::default());
+        for_each_record(
+            garbage,
+            tables,
+            steps,
+            large,
+            transfers,
+            Timestamp::NONE,
+            |tree, change, inverse| {
+                estimate.record(tree, &change, inverse);
+                Ok(())
+            },
+        )
         .expect("counting does not fail");
         estimate
     }
@@ -375,8 +387,8 @@ impl Core {
         large: &dyn Fn(OverflowRef) -> GarbageKey,
         transfers: &[Transfer],
     ) -> Result<()> {
-        let timestamp = chain.timestamp;
-        for_each_record(tables, steps, large, transfers, timestamp, |tree, change, inverse| {
+        let (garbage, timestamp) = (garbage_tree(&self.pool), chain.timestamp);
+        for_each_record(garbage, tables, steps, large, transfers, timestamp, |tree, change, inverse| {
             chain.apply(tree, change, inverse)
         })
     }
@@ -435,6 +447,7 @@ fn make_room(pool: &Pool, tables: &[Arc<TableState>], writes: &WriteSet) -> Resu
 
 /// Calls `record` for each record of a commit: for every key its change, then what it does to the garbage tree.
 fn for_each_record<'w>(
+    garbage: Tree,
     tables: &[Arc<TableState>],
     steps: impl Iterator<Item = ((TableId, &'w Arc<[u8]>, &'w Write), &'w Option<Old>)>,
     large: &dyn Fn(OverflowRef) -> GarbageKey,
@@ -458,16 +471,18 @@ fn for_each_record<'w>(
         record(tree, change, &inverse)?;
         if let Write::Put(NewValue::Overflow(reference)) = write {
             let claimed = Reference::decode(&reference.0);
-            transfer(&Transfer::Claim(large(*reference), claimed), &mut record)?;
+            transfer(garbage, &Transfer::Claim(large(*reference), claimed), &mut record)?;
         }
         if let Some(reference) = old.as_ref().and_then(Old::reference) {
-            transfer(&Transfer::Discard(GarbageKey::value(reference.head), Some(reference)), &mut record)?;
+            let discard = Transfer::Discard(GarbageKey::value(reference.head), Some(reference));
+            transfer(garbage, &discard, &mut record)?;
         }
     }
-    transfers.iter().try_for_each(|each| transfer(each, &mut record))
+    transfers.iter().try_for_each(|each| transfer(garbage, each, &mut record))
 }
 
 fn transfer(
+    garbage: Tree,
     transfer: &Transfer,
     record: &mut impl FnMut(Tree, Change<'_>, &Inverse<'_>) -> Result<()>,
 ) -> Result<()> {
@@ -477,12 +492,12 @@ fn transfer(
     let entry = OldEntry { timestamp: Timestamp::NONE, flags: 0, value };
     match transfer {
         Transfer::Claim(..) => {
-            let inverse = Inverse { root: GARBAGE.root, key: key.bytes(), old: Some(entry) };
-            record(GARBAGE, Change::Remove { key: key.bytes() }, &inverse)
+            let inverse = Inverse { root: garbage.root, key: key.bytes(), old: Some(entry) };
+            record(garbage, Change::Remove { key: key.bytes() }, &inverse)
         }
         Transfer::Discard(..) => {
-            let inverse = Inverse { root: GARBAGE.root, key: key.bytes(), old: None };
-            record(GARBAGE, super::garbage::put(key, value), &inverse)
+            let inverse = Inverse { root: garbage.root, key: key.bytes(), old: None };
+            record(garbage, super::garbage::put(key, value), &inverse)
         }
     }
 }

@@ -28,7 +28,7 @@ use super::options::Compression;
 use crate::buffer::{Mode, Pool};
 use crate::config::Durability;
 use crate::error::{Error, Result};
-use crate::ids::{PageId, TableId, Timestamp};
+use crate::ids::{PageId, SizeClass, TableId, Timestamp};
 use crate::index::Tree;
 use crate::threads::Tally;
 use crate::txn::clock::Clock;
@@ -38,15 +38,23 @@ use crate::txn::locks::LockTable;
 use crate::txn::snapshots::Snapshots;
 use crate::txn::versions::Versions;
 
-/// The tree of table names.
-pub(crate) const CATALOG_ROOT: PageId = PageId(1);
+/// The tree of table names, in a database whose own pages are of `class`.
+pub(crate) fn catalog_root(class: SizeClass) -> PageId {
+    PageId::new(class, 1)
+}
+
 /// The tree of what is to be freed.
-pub(crate) const GARBAGE_ROOT: PageId = PageId(2);
+pub(crate) fn garbage_root(class: SizeClass) -> PageId {
+    PageId::new(class, 2)
+}
+
 /// The catalog as a table of the transactions.
 pub(crate) const CATALOG: TableId = TableId(1);
 /// Where that is. Its pages are few, and are not compressed.
-pub(crate) const CATALOG_PLACE: Place =
-    Place { id: CATALOG, root: CATALOG_ROOT, compression: Compression::None };
+pub(crate) fn catalog_place(class: SizeClass) -> Place {
+    Place { id: CATALOG, root: catalog_root(class), compression: Compression::None }
+}
+
 /// The first id of a user's table.
 pub(crate) const FIRST_TABLE: u64 = 16;
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
-use super::core::{Core, GARBAGE_ROOT};
+use super::core::{Core, garbage_root};
 use crate::buffer::{Mode, Pool};
 use crate::error::{Error, Result};
 use crate::ids::{PageId, Timestamp};
@@ -29,7 +29,9 @@ use crate::index::overflow::Reference;
 use crate::index::{Change, LeafRows, Seek, Tree, Write, log_bytes};
 use crate::txn::versions::OverflowRef;
 
-pub(crate) const GARBAGE: Tree = Tree { root: GARBAGE_ROOT };
+pub(crate) fn garbage_tree(pool: &Pool) -> Tree {
+    Tree { root: garbage_root(pool.class()) }
+}
 
 const VALUE: u8 = 1;
 const TABLE: u8 = 2;
@@ -166,7 +168,7 @@ fn named(key: &[u8], value: &[u8]) -> Option<(GarbageKey, Named)> {
 pub(crate) fn entries(pool: &Pool) -> Result<Vec<(GarbageKey, Named)>> {
     let mut found = Vec::new();
     let mut rows = LeafRows::new();
-    GARBAGE.read_leaf(pool, Seek::First, &mut rows)?;
+    garbage_tree(pool).read_leaf(pool, Seek::First, &mut rows)?;
     loop {
         for index in 0..rows.len() {
             let damaged =
@@ -174,7 +176,7 @@ pub(crate) fn entries(pool: &Pool) -> Result<Vec<(GarbageKey, Named)>> {
             found.push(named(rows.key(index), rows.value(index)).ok_or_else(damaged)?);
         }
         let Some(upper) = rows.upper.take() else { return Ok(found) };
-        GARBAGE.read_leaf(pool, Seek::At(&upper), &mut rows)?;
+        garbage_tree(pool).read_leaf(pool, Seek::At(&upper), &mut rows)?;
     }
 }
 
@@ -185,11 +187,12 @@ pub(crate) fn each_entry(
     mut visit: impl FnMut(Named) -> Result<()>,
     mut damaged: impl FnMut(PageId) -> Result<()>,
 ) -> Result<()> {
+    let garbage = garbage_tree(&core.pool);
     let (mut rows, mut value) = (LeafRows::new(), Vec::new());
     let mut next: Option<Vec<u8>> = None;
     loop {
         let seek = next.as_deref().map_or(Seek::First, Seek::At);
-        GARBAGE.read_leaf(&core.pool, seek, &mut rows)?;
+        garbage.read_leaf(&core.pool, seek, &mut rows)?;
         for index in 0..rows.len() {
             let key = rows.key(index);
             // A leaf may have taken its neighbour in, which was seen already.
@@ -197,7 +200,7 @@ pub(crate) fn each_entry(
                 continue;
             }
             let _still = core.garbage.hold();
-            if GARBAGE.get_into(&core.pool, key, &mut value)?.is_none() {
+            if garbage.get_into(&core.pool, key, &mut value)?.is_none() {
                 continue;
             }
             match named(key, &value) {
@@ -294,9 +297,9 @@ impl Core {
         }
     }
 
-    /// Pages that one record may touch, so that they fit the frames together.
+    /// Pages that one record may touch, so that they fit the frames together, whatever their size.
     fn step_pages(&self, most: usize) -> usize {
-        (self.pool.frames() as usize / 32).clamp(2, most)
+        (self.pool.frames_least() as usize / 32).clamp(2, most)
     }
 
     /// Changes the garbage tree and frees `free`, for the system, in one record.
@@ -304,7 +307,7 @@ impl Core {
         let bytes = log_bytes(&change, 0) + free.len() as u64 * FREE_BYTES;
         let mut reservation = self.pool.reserve_log(bytes)?;
         let mut write = Write { reservation: Some(&mut reservation), free, ..Write::default() };
-        GARBAGE.apply(&self.pool, &mut write, change).map(|_| ())
+        garbage_tree(&self.pool).apply(&self.pool, &mut write, change).map(|_| ())
     }
 
     /// Frees everything that can be freed now; what a test or a checkpoint asks for.

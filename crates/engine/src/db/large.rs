@@ -5,7 +5,8 @@
 //! the log buffer and a few frames, however large the value is.
 
 use super::core::Core;
-use super::garbage::{GARBAGE, GarbageKey, put};
+use super::core::TableState;
+use super::garbage::{GarbageKey, garbage_tree, put};
 use super::options::Compression;
 use crate::error::Result;
 use crate::ids::PageId;
@@ -13,8 +14,10 @@ use crate::index::chain::store_part;
 use crate::index::overflow::Reference;
 use crate::index::{Write, log_bytes};
 
-/// Pages of a part, its index page included, and those its garbage entry may cost.
-const PART_PAGES: u64 = 16 + 4;
+/// Pages of a part, its index page included.
+const PART_PAGES: u64 = 16;
+/// Pages that its garbage entry may cost.
+const GARBAGE_PAGES: u64 = 4;
 /// Log bytes of a new page beside its content.
 const IMAGE_BYTES: u64 = 64;
 
@@ -26,13 +29,13 @@ pub(crate) struct Written {
 }
 
 impl Core {
-    /// Writes `value` to pages of its own, which are compressed like those of its table. Until a commit claims them they are
-    /// garbage.
-    pub(crate) fn write_value(&self, value: &[u8], compression: Compression) -> Result<Written> {
+    /// Writes `value` to pages of its own, which are as large as those of its table, and compressed like them. Until a commit
+    /// claims them they are garbage.
+    pub(crate) fn write_value(&self, value: &[u8], table: &TableState) -> Result<Written> {
         let mut written: Option<Written> = None;
         let mut from = value.len();
         while from > 0 {
-            from = self.write_part(value, from, compression, &mut written).inspect_err(|_| {
+            from = self.write_part(value, from, table, &mut written).inspect_err(|_| {
                 if let Some(Written { key, reference }) = written {
                     self.garbage.add_value(key, reference);
                 }
@@ -46,19 +49,20 @@ impl Core {
         &self,
         value: &[u8],
         stored_from: usize,
-        compression: Compression,
+        table: &TableState,
         written: &mut Option<Written>,
     ) -> Result<usize> {
-        let page_bytes = self.pool.page_bytes() as u64;
-        let mut grant = self.pool.grant(PART_PAGES * self.pool.class().places())?;
-        let compress = compression != Compression::None;
+        let class = table.tree.class();
+        let places = PART_PAGES * class.places() + GARBAGE_PAGES * self.pool.class().places();
+        let mut grant = self.pool.grant(places)?;
+        let compress = table.compression != Compression::None;
         let next = written.map_or(PageId::NONE, |written| written.reference.head);
-        let part = store_part(&self.pool, Some(&mut grant), value, stored_from, next, compress)?;
+        let part = store_part(&self.pool, Some(&mut grant), value, stored_from, next, (class, compress))?;
         let reference = Reference { total_length: value.len() as u64, head: part.head };
         let key = written.map_or(GarbageKey::value(part.head), |written| written.key);
         let entry = reference.encode();
         let change = put(&key, &entry);
-        let images = part.create.len() as u64 * (page_bytes + IMAGE_BYTES);
+        let images = part.create.len() as u64 * (class.page_bytes() as u64 + IMAGE_BYTES);
         let mut reservation = self.pool.reserve_log(log_bytes(&change, 0) + images)?;
         let mut write = Write {
             reservation: Some(&mut reservation),
@@ -66,7 +70,7 @@ impl Core {
             create: part.create,
             ..Write::default()
         };
-        GARBAGE.apply(&self.pool, &mut write, change)?;
+        garbage_tree(&self.pool).apply(&self.pool, &mut write, change)?;
         // A verification that began while the value was being written may know the old head's pages and not the new
         // one's. Only now: one that had not begun by now finds all of them, and nobody else knows of the value yet.
         if let Some(census) = self.pool.census().filter(|_| !next.is_none()) {

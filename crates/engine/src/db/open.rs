@@ -29,15 +29,15 @@ use super::Db;
 use super::backup::Backup;
 use super::budget::Budget;
 use super::core::{
-    CATALOG_PLACE, CATALOG_ROOT, Core, Counters, FIRST_TABLE, GARBAGE_ROOT, Settings, Shared, TableState,
+    Core, Counters, FIRST_TABLE, Settings, Shared, TableState, catalog_place, catalog_root, garbage_root,
 };
 use super::count::{Counts, TableCount};
 use super::overlay::{Overlay, Room as OverlayRoom};
 use super::undo::KeyUndo;
 use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered, id_count_below};
-use crate::config::{Builder, Split, overlay_bytes};
+use crate::config::{Builder, FRAMES_MIN, PageSizes, Split, overlay_bytes};
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId, TableId, Timestamp};
+use crate::ids::{Lsn, TableId, Timestamp};
 use crate::index::leaf::max_record;
 use crate::index::{NodeRedo, Tree};
 use crate::planted::{Bug, planted};
@@ -113,7 +113,7 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     let Recovered { mut pool, losers, redone, log_end, .. } = Pool::recover(&files, &options, &NodeRedo)?;
     let counters = counters(log_end, redone, losers.len());
     pool.undo_losers(&files, losers, &KeyUndo)?;
-    if !pool.exists(CATALOG_ROOT) {
+    if !pool.exists(catalog_root(pool.class())) {
         create_roots(&pool)?;
     }
     pool.set_mode(builder.mode);
@@ -143,7 +143,7 @@ fn open_read_only(
         let counters = counters(log_end, redone, losers.len());
         pool.undo_losers(&files, losers, &KeyUndo)?;
         let recovered = counters.changes_redone.load(Relaxed) > 0 || counters.losers_undone.load(Relaxed) > 0;
-        if pool.exists(CATALOG_ROOT) && recovered {
+        if pool.exists(catalog_root(pool.class())) && recovered {
             pool.checkpoint_now(true)?;
         }
         Ok((pool, counters))
@@ -152,7 +152,7 @@ fn open_read_only(
         true => Error::NeedsRecovery { path: name.clone(), bytes_max },
         false => error,
     })?;
-    if !pool.exists(CATALOG_ROOT) {
+    if !pool.exists(catalog_root(pool.class())) {
         return Err(Error::NotADatabase { path: name, what: "it was created and never opened".to_owned() });
     }
     let split = Split { total: dram, overlay: bytes_max, ..split };
@@ -182,14 +182,15 @@ fn shares(
 ) -> Result<(PoolOptions, Split)> {
     let page_bytes = u64::from(superblock.page_bytes);
     let file_pages = pages_in(files.pages.len(), page_bytes, id_count_below(&superblock.page_ids_end));
-    let split =
-        Split::new(dram, builder.old_version_bytes_max, builder.record_cache, page_bytes, file_pages)?;
+    let sizes = PageSizes { most: builder.class_max()?, ..PageSizes::of(superblock) };
+    let split = Split::new(dram, builder.old_version_bytes_max, builder.record_cache, sizes, file_pages)?;
     let options = PoolOptions {
-        frames: split.frames,
-        frames_max: Split::frames_max(builder.dram_bytes_max(builder.dram_bytes()?)?, page_bytes),
+        frame_bytes: split.frame_bytes,
+        frame_bytes_max: builder.dram_bytes_max(builder.dram_bytes()?)?,
+        frames_floor: FRAMES_MIN,
         log_buffer_bytes: split.log_buffer as usize,
         staging_bytes: split.staging as usize,
-        batch_pages: split.batch_pages,
+        batch_bytes: split.batches as usize,
         pages_max: PAGES_MAX,
         store_bytes_max: u64::MAX,
         record_cache: builder.record_cache,
@@ -223,6 +224,7 @@ fn settings(builder: &Builder, name: String) -> Result<Settings> {
 }
 
 fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lock: Lock) -> Result<Core> {
+    let catalog = catalog_place(pool.class());
     let mut core = Core {
         clock: Clock::counting_on(Arc::clone(&pool.highest_timestamp), split.clock_window),
         gate: Gate::new(),
@@ -232,7 +234,7 @@ fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lo
         pool,
         snapshots: Snapshots::new(Arc::new(MonotonicTime::new())),
         named: Default::default(),
-        catalog: Arc::new(TableState::new(CATALOG_PLACE, "the catalog", TableCount::unknown())),
+        catalog: Arc::new(TableState::new(catalog, "the catalog", TableCount::unknown())),
         tables: Mutex::default(),
         counts: Counts::unknown(Timestamp::NONE, TableId(FIRST_TABLE)),
         garbage: Default::default(),
@@ -253,7 +255,7 @@ fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lo
 /// Room for old versions: what the budget has for them, and addresses for what transactions may push beyond that
 /// before anything can be dropped, which is what the log and the clock's window let them.
 fn old_versions(pool: &Pool, settings: &Settings, split: Split) -> Room {
-    let entry_bytes_max = max_record(pool.page_bytes());
+    let entry_bytes_max = max_record(split.largest().page_bytes());
     let bytes_max = split.versions as usize;
     let in_flight = pool.wal().stats().capacity as usize + split.clock_window * entry_bytes_max;
     let bytes_later = match settings.old_version_bytes_max {
@@ -370,15 +372,14 @@ fn open_files(directory: &dyn Directory, read_only: bool) -> Result<Files> {
 
 /// Makes the roots of catalog and garbage tree, in one record, durably.
 fn create_roots(pool: &Pool) -> Result<()> {
-    let page_bytes = pool.page_bytes();
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
     let mut pages = Vec::new();
-    for root in [CATALOG_ROOT, GARBAGE_ROOT] {
+    for root in [catalog_root(pool.class()), garbage_root(pool.class())] {
         let new = pool.new_page(pool.class(), None)?;
         if new.id() != root {
             return Err(Error::corrupt("the page file", Some(root.0), "the catalog is missing"));
         }
-        let content = Tree::init_root(page_bytes, PageId(root.0), false);
+        let content = Tree::init_root(root, false);
         record.change_with(root, change_kind::IMAGE, ALLOCATES, |out| {
             page::compact(&content, page::HEADER_BYTES..page::HEADER_BYTES, out);
         });

@@ -61,7 +61,7 @@ impl Compression {
         }
         Err(Error::Config(format!(
             "LZ4 with pages of {page_bytes} bytes saves nothing: images are written in units of {PLACE_BYTES} bytes; \
-             create the database with larger pages, of 16 KiB for instance"
+             take larger pages, of 16 KiB for instance"
         )))
     }
 }
@@ -84,14 +84,16 @@ impl std::fmt::Display for Compression {
 /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
 /// let db = Db::builder().directory(directory).dram(8 << 20).page_size(16 << 10).open("")?;
 /// db.create_table_with("logs", &TableOptions::new().compression(Compression::Lz4))?;
-/// db.create_table("photos")?;
+/// db.create_table_with("users", &TableOptions::new().page_size(4 << 10))?;
 /// let tables = db.table_stats()?;
-/// assert_eq!((tables[0].compression, tables[1].compression), (Compression::Lz4, Compression::None));
+/// assert_eq!((tables[0].compression, tables[0].page_bytes), (Compression::Lz4, 16 << 10));
+/// assert_eq!((tables[1].compression, tables[1].page_bytes), (Compression::None, 4 << 10));
 /// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableOptions {
     pub(crate) compression: Option<Compression>,
+    pub(crate) page_size: Option<u64>,
 }
 
 impl TableOptions {
@@ -103,6 +105,16 @@ impl TableOptions {
     /// How its pages, those of large values included, are written.
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = Some(compression);
+        self
+    }
+
+    /// Bytes of its pages, those of large values included: a power of two from 4 KiB to 64 KiB. Small pages are best for
+    /// reads of single entries of data larger than memory, large ones for long scans, for values of some kilobytes, and for
+    /// compression. Tables with pages of several sizes share the budget: memory goes to that size which misses it most.
+    ///
+    /// Pages larger than the database's need larger buffers; [`crate::Builder::page_size_max`] says when that matters.
+    pub fn page_size(mut self, bytes: u64) -> Self {
+        self.page_size = Some(bytes);
         self
     }
 }

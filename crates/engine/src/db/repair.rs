@@ -29,7 +29,7 @@ use super::open::{LOCK, LOG, PAGES, PAGES_MAX, exists, hold, open_directory, wit
 use super::undo::KeyUndo;
 use crate::buffer::salvage::{Means, Remains, Salvaged};
 use crate::buffer::{Files, Mode, PoolOptions, RecordCache};
-use crate::config::{Builder, Split};
+use crate::config::{Builder, FRAMES_MIN, PageSizes, Split};
 use crate::error::{Error, Result};
 use crate::index::{NodeRedo, check_page};
 
@@ -167,19 +167,20 @@ fn repair(
         }
         Ok(Files { pages: create(&**destination, SALVAGE_PAGES)?, log: create(&**destination, SALVAGE_LOG)? })
     };
-    let options = |page_bytes: u64, file_pages: u64| {
-        let split = Split::new(share, None, RecordCache::Off, page_bytes, file_pages)?;
+    let options = |sizes: PageSizes, file_pages: u64| {
+        let split = Split::new(share, None, RecordCache::Off, sizes, file_pages)?;
         Ok(PoolOptions {
-            frames: split.frames,
+            frame_bytes: split.frame_bytes,
+            frame_bytes_max: share,
+            frames_floor: FRAMES_MIN,
             log_buffer_bytes: split.log_buffer as usize,
             staging_bytes: split.staging as usize,
-            batch_pages: split.batch_pages,
+            batch_bytes: split.batches as usize,
             pages_max: PAGES_MAX,
             store_bytes_max: u64::MAX,
             record_cache: RecordCache::Off,
             mode: Mode::Inline,
             in_memory: false,
-            frames_max: split.frames,
         })
     };
     let means =
@@ -190,7 +191,11 @@ fn repair(
 
     let renamed = Renamed::new(Arc::clone(destination), [(PAGES, REPAIRED_PAGES), (LOG, REPAIRED_LOG)]);
     let page_size = builder.page_size.unwrap_or(page_bytes);
-    let builder = builder.directory(Arc::new(renamed)).dram(share).page_size(page_size);
+    // Tables are made with pages of the size they had.
+    let largest = salvaged.pool.page_sizes().largest_used().page_bytes() as u64;
+    let largest = largest.max(page_size).max(builder.page_size_max.unwrap_or(page_size));
+    let builder =
+        builder.directory(Arc::new(renamed)).dram(share).page_size(page_size).page_size_max(largest);
     let db = builder.create(true).read_only(false).open("")?;
     let mut emitter = Emitter::new(&db, &salvaged);
     for table in harvest.tables {

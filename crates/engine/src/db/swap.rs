@@ -63,7 +63,7 @@ impl Shared {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<Swap> {
-        let inline = max_inline_value(self.pool.page_bytes(), key.len());
+        let inline = max_inline_value(table.state().tree.page_bytes(), key.len());
         if key.len() <= MAX_KEY_BYTES && new.is_none_or(|new| new.len() <= inline) {
             let mut other = None;
             let single = Single { key, value: new };

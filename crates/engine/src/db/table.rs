@@ -161,7 +161,7 @@ impl Table {
     /// [`Error::TableNotFound`], [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
-        let page_bytes = self.shared.pool.page_bytes();
+        let page_bytes = self.state.tree.page_bytes();
         if key.len() <= MAX_KEY_BYTES && value.len() <= max_inline_value(page_bytes, key.len()) {
             let single = Single { key, value: Some(value) };
             let durability = self.shared.settings.durability;

@@ -203,11 +203,11 @@ impl Transaction {
         if value.len() > MAX_VALUE_BYTES {
             return Err(Error::ValueTooLarge { length: value.len(), max: MAX_VALUE_BYTES });
         }
-        self.before_write(table, key, value.len().min(self.shared.pool.page_bytes()))?;
-        let value = if value.len() <= max_inline_value(self.shared.pool.page_bytes(), key.len()) {
+        self.before_write(table, key, value.len().min(table.state().tree.page_bytes()))?;
+        let value = if value.len() <= max_inline_value(table.state().tree.page_bytes(), key.len()) {
             NewValue::inline(value)
         } else {
-            let Written { reference, key } = self.shared.write_value(value, table.state().compression)?;
+            let Written { reference, key } = self.shared.write_value(value, table.state())?;
             let reference = OverflowRef(reference.encode());
             self.large.insert(reference, key);
             NewValue::Overflow(reference)

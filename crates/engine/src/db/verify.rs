@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::catalog::Place;
 use super::core::Core;
-use super::garbage::{GARBAGE, Named, each_entry};
+use super::garbage::{Named, each_entry, garbage_tree};
 use crate::buffer::census::{Counting, Known};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
@@ -45,7 +45,7 @@ impl Core {
             pace: Pace { start: Instant::now(), bytes: 0, bytes_per_s },
         };
         findings.owned("the catalog", |found| found.tree(self.catalog.tree, true, false))?;
-        findings.owned("the garbage tree", |found| found.tree(GARBAGE, true, false))?;
+        findings.owned("the garbage tree", |found| found.tree(garbage_tree(&self.pool), true, false))?;
         findings.tables()?;
         findings.garbage()?;
         if findings.left_over().next().is_some() {

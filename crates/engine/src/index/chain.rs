@@ -14,14 +14,14 @@ use super::edit::damaged_page;
 use super::node::KIND;
 use super::overflow::{
     INDEX_COUNT, NEXT, OVERFLOW_DATA, OVERFLOW_INDEX, Reference, append_data, append_index, data_capacity,
-    expected_length, init_data, init_index, pages_of,
+    init_data, init_index, pages_of,
 };
 use super::tree::{copy, dangling, reserve_system, retry, with_scratch};
 use crate::MAX_VALUE_BYTES;
 use crate::buffer::view::{Racy, View};
 use crate::buffer::{Edit, Grant, NewPage, Pool, Purpose, ReadGuard, Stop};
 use crate::error::Result;
-use crate::ids::{Lsn, PageId, Timestamp};
+use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::wal::{Kind, change_kind};
 
 /// Data pages written in one batch.
@@ -38,25 +38,25 @@ pub(crate) struct Part<'p> {
 }
 
 /// Makes pages for the part of `value` in front of byte `stored_from`, everything behind which is under page `next`
-/// already. Begin with the value's length and [`PageId::NONE`]; the value is complete when a part begins at 0. Images of the
-/// pages are to be compressed if it says so.
+/// already. Begin with the value's length and [`PageId::NONE`]; the value is complete when a part begins at 0. The pages are of
+/// `class`, and their images are to be compressed if it says so.
 pub(crate) fn store_part<'p>(
     pool: &'p Pool,
     mut grant: Option<&mut Grant<'p>>,
     value: &[u8],
     stored_from: usize,
     next: PageId,
-    compress: bool,
+    (class, compress): (SizeClass, bool),
 ) -> Result<Part<'p>> {
-    let page_bytes = pool.page_bytes();
+    let page_bytes = class.page_bytes();
     let capacity = data_capacity(page_bytes);
     let pages_before = stored_from.div_ceil(capacity);
     let from = pages_before.saturating_sub(BATCH_PAGES) * capacity;
     let mut create = Vec::new();
     let mut ids = Vec::new();
     for bytes in value[from..stored_from].chunks(capacity) {
-        let new = pool.new_page(pool.class(), grant.as_deref_mut())?;
-        let mut page = vec![0; page_bytes];
+        let new = pool.new_page(class, grant.as_deref_mut())?;
+        let mut page = new.zeroed();
         init_data(&mut page, new.id(), compress, bytes);
         ids.push(new.id());
         create.push((new, page));
@@ -65,8 +65,8 @@ pub(crate) fn store_part<'p>(
     let head = if alone {
         ids.first().copied().unwrap_or(PageId::NONE)
     } else {
-        let new = pool.new_page(pool.class(), grant)?;
-        let mut page = vec![0; page_bytes];
+        let new = pool.new_page(class, grant)?;
+        let mut page = new.zeroed();
         init_index(&mut page, new.id(), compress, next, &ids);
         let id = new.id();
         create.push((new, page));
@@ -88,7 +88,7 @@ pub(crate) fn read_value(pool: &Pool, reference: Reference) -> Result<Vec<u8>> {
             append_data(page, &mut value)
         })?;
         match length {
-            Some(length) if length == expected_length(pool.page_bytes(), total_length, number) => Ok(()),
+            Some(length) if length == reference.expected_length(number) => Ok(()),
             _ => Err(damaged_page(id, "not the part of the value that refers to it")),
         }
     })?;
@@ -110,11 +110,7 @@ pub(super) fn verify_value(pool: &Pool, reference: Reference, visit: &mut dyn Fn
                 append_data(page, &mut part)
             })?;
             match length {
-                Some(length)
-                    if length == expected_length(pool.page_bytes(), reference.total_length, number) =>
-                {
-                    Ok(())
-                }
+                Some(length) if length == reference.expected_length(number) => Ok(()),
                 _ => Err(damaged_page(id, "not the part of the value that refers to it")),
             }
         }
@@ -125,7 +121,7 @@ pub(super) fn verify_value(pool: &Pool, reference: Reference, visit: &mut dyn Fn
 /// than the longest value can is damaged: it may well end nowhere.
 pub(crate) fn chain_pages(pool: &Pool, head: PageId, visit: &mut dyn FnMut(PageId)) -> Result<()> {
     // An index page for each data page is more than are ever made.
-    let mut left = 2 * pages_of(pool.page_bytes(), MAX_VALUE_BYTES as u64).0;
+    let mut left = 2 * pages_of(head.page_bytes(), MAX_VALUE_BYTES as u64).0;
     let mut head = Some(head);
     while let Some(id) = head {
         visit(id);
@@ -207,7 +203,7 @@ fn edit_and_free(pool: &Pool, index: PageId, at: usize, bytes: &[u8], free: &[Pa
     retry(index, || {
         let guards = read_all(pool, free)?;
         let page = pool.read(index)?;
-        let mut content = copy(pool, &page)?;
+        let mut content = copy(&page)?;
         content[at..at + bytes.len()].copy_from_slice(bytes);
         with_scratch(|scratch| {
             let record = scratch.record.restart(Kind::Pages, Timestamp::NONE, Lsn::NONE);
@@ -244,7 +240,7 @@ fn each_page(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(Page) -> R
     if reference.total_length > MAX_VALUE_BYTES as u64 {
         return Err(damaged_page(reference.head, format!("a value of {} bytes", reference.total_length)));
     }
-    let (data_pages, index_pages) = pages_of(pool.page_bytes(), reference.total_length);
+    let (data_pages, index_pages) = pages_of(reference.head.page_bytes(), reference.total_length);
     if index_pages == 0 {
         return visit(Page::Data { id: reference.head, number: 0 });
     }
@@ -257,7 +253,7 @@ fn each_page(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(Page) -> R
             return Err(damaged_page(id, "not an index page of the value that refers to it"));
         }
         visit(Page::Index(id))?;
-        let together = pool.batch_pages().max(1);
+        let together = pool.batch_pages(pool.class()).max(1);
         let mut pages = ids;
         let data = pages.len();
         pages.extend(next);

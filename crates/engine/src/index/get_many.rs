@@ -100,7 +100,7 @@ pub(crate) fn get_many(
     wanted: &[(Tree, &[u8])],
     answer: &mut dyn FnMut(usize, Result<Option<Found>>),
 ) {
-    let each = pool.batch_pages().clamp(1, BATCH_PAGES_MAX);
+    let each = pool.batch_pages(pool.class()).clamp(1, BATCH_PAGES_MAX);
     let mut open: Vec<Open> = Vec::with_capacity(each);
     for from in (0..wanted.len()).step_by(each) {
         open.extend((from..wanted.len().min(from + each)).map(|index| Open { index, missed: false }));

@@ -56,6 +56,13 @@ impl Reference {
         let head: [u8; 8] = head.try_into().ok()?;
         Some(Self { total_length: u64::from_le_bytes(*length), head: PageId(u64::from_le_bytes(head)) })
     }
+
+    /// How many bytes of the value data page number `number` must have, to compare with what it has. All pages of a value
+    /// are of its head's class.
+    pub(crate) fn expected_length(&self, number: u64) -> usize {
+        let capacity = data_capacity(self.head.page_bytes()) as u64;
+        self.total_length.saturating_sub(number.saturating_mul(capacity)).min(capacity) as usize
+    }
 }
 
 /// Bytes of a value that a data page holds.
@@ -147,10 +154,4 @@ pub(crate) fn check(page: &[u8]) -> Result<(), String> {
         return Err("overflow index page lists page 0".to_owned());
     }
     Ok(())
-}
-
-/// The part of a value that data page number `number` must have, to compare with what it has.
-pub(crate) fn expected_length(page_bytes: usize, total_length: u64, number: u64) -> usize {
-    let capacity = data_capacity(page_bytes) as u64;
-    total_length.saturating_sub(number.saturating_mul(capacity)).min(capacity) as usize
 }

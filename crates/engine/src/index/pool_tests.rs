@@ -11,8 +11,8 @@ use super::chain::{self, FreeStep};
 use super::overflow::Reference;
 use super::{Change, Found, LeafRows, NodeRedo, Seek, Stored, Tree, Write, leaf, log_bytes};
 use crate::MAX_KEY_BYTES;
-use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, RecordCache};
-use crate::ids::{Lsn, PageId, Timestamp};
+use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, RecordCache, frame_bytes};
+use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::wal::{ALLOCATES, RecordBuilder};
 
 /// A pool on files in memory that outlive it.
@@ -38,14 +38,16 @@ pub(super) fn test_pool_with(
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
     let files = Files { pages: open("pages.terrace"), log: open("log.terrace") };
-    let segment_places = 16 * crate::store::place::places_of(page_bytes);
+    let class = SizeClass::of_bytes(page_bytes as u64).unwrap();
+    let segment_places = 16 * class.places();
     let layout = Layout { uuid: [7; 16], page_bytes, segment_places, log_capacity: 1 << 20 };
     let options = PoolOptions {
-        frames,
-        frames_max: 2 * frames,
+        frame_bytes: frame_bytes(class, frames),
+        frame_bytes_max: frame_bytes(class, 2 * frames),
+        frames_floor: 24,
         log_buffer_bytes: 128 << 10,
         staging_bytes: 64 << 10,
-        batch_pages: 16,
+        batch_bytes: 16 * page_bytes,
         pages_max: 1 << 20,
         store_bytes_max: 256 << 20,
         record_cache,
@@ -62,7 +64,7 @@ pub(super) fn test_pool_with(
 pub(super) fn new_tree(pool: &Pool) -> Tree {
     let new = pool.new_page(pool.class(), None).unwrap();
     let tree = Tree { root: new.id() };
-    let mut content = Tree::init_root(pool.page_bytes(), new.id(), false);
+    let mut content = Tree::init_root(new.id(), false);
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
     super::apply::describe_image(&mut record, new.id(), ALLOCATES, &content);
     pool.change(&mut record, None, [Edit::Create(new, &mut content)]).unwrap();
@@ -333,7 +335,8 @@ fn freed_pages_are_used_again() {
 fn put_long(test: &TestPool, key: &[u8], value: &[u8]) -> Reference {
     let (mut from, mut head) = (value.len(), PageId::NONE);
     while from > 0 {
-        let part = chain::store_part(&test.pool, None, value, from, head, false).unwrap();
+        let part =
+            chain::store_part(&test.pool, None, value, from, head, (test.pool.class(), false)).unwrap();
         let named = part.head.0.to_le_bytes();
         let change = Change::Put { key: b"garbage", timestamp: Timestamp(1), flags: 0, value: &named };
         let mut write = Write { create: part.create, ..Write::default() };

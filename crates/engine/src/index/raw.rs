@@ -40,7 +40,7 @@ impl RawTree {
     /// Copies `tree`, which nobody changes meanwhile.
     pub(crate) fn of(pool: &Pool, tree: Tree) -> Result<RawTree> {
         let pages = tree.count_pages(pool)? as usize;
-        let page_bytes = pool.page_bytes();
+        let page_bytes = tree.page_bytes();
         let memory = |bytes: usize| -> io::Result<Region> {
             let bytes = bytes.next_multiple_of(GRANULE_BYTES);
             let region = Region::reserve(bytes)?;
@@ -61,7 +61,7 @@ impl RawTree {
 
     /// Copies the page `id` and what is below it; the frame it is in.
     fn add(&mut self, pool: &Pool, id: PageId) -> Result<usize> {
-        let mut page = retry(id, || copy(pool, &pool.read(id)?))?;
+        let mut page = retry(id, || copy(&pool.read(id)?))?;
         let frame = self.used;
         self.used += 1;
         let node = Node::new(&page[..]);

@@ -184,10 +184,10 @@ impl LeafRows {
     }
 
     /// Copies `leaf`, the child at `place`. The gap between slots and heap is not worth copying.
-    fn copy(&mut self, pool: &Pool, leaf: &ReadGuard<'_>, place: Option<Place>) -> Result<(), Stop> {
+    fn copy(&mut self, leaf: &ReadGuard<'_>, place: Option<Place>) -> Result<(), Stop> {
         let view = leaf.view();
         let node = Node::new(view);
-        let page_bytes = pool.page_bytes();
+        let page_bytes = leaf.id().page_bytes();
         self.page.resize(page_bytes, 0);
         let slots_end = (slots_at(node.kind()) + node.count() * SLOT).min(page_bytes);
         let heap = (usize::from(view.u16(HEAP)) * 8).clamp(slots_end, page_bytes);
@@ -212,7 +212,7 @@ impl Tree {
                     Some(Place { parent: parent.id(), version: parent.version(), index })
                 }
             };
-            rows.copy(pool, &leaf, place)
+            rows.copy(&leaf, place)
         })?;
         rows.index();
         if rows.answers(seek) {
@@ -251,7 +251,7 @@ impl Tree {
         // Leaves that lie beside each other tend to be filled alike.
         let heap = usize::from(View::u16(&&rows.page[..], HEAP)) * 8;
         let slots = slots_at(node.kind()) + rows.len() * SLOT;
-        pool.prefetch_page(node.child_at(next), [0..slots.next_multiple_of(8), heap..pool.page_bytes()]);
+        pool.prefetch_page(node.child_at(next), [0..slots.next_multiple_of(8), heap..self.page_bytes()]);
         if let Some(behind) = (Place { index: next, ..place }).beside(&node, toward) {
             pool.prefetch_entry(node.child_at(behind));
         }
@@ -275,7 +275,7 @@ fn step_beside(pool: &Pool, toward: Toward, rows: &mut LeafRows) -> Option<Resul
     });
     Some(leaf.and_then(|leaf| {
         parent.mark();
-        rows.copy(pool, &leaf, Some(Place { index, ..place }))
+        rows.copy(&leaf, Some(Place { index, ..place }))
     }))
 }
 

@@ -60,7 +60,7 @@ impl Tree {
             let below = path.drain(1..).map(|(guard, _)| guard).collect();
             let (root, page) = path.pop().expect("the root");
             let compress = wants_compression(page[LEVEL]);
-            publish(pool, root, Tree::init_root(page.len(), self.root, compress), below)?;
+            publish(pool, root, Tree::init_root(self.root, compress), below)?;
             return Ok(Step::Empty);
         };
         let is_above_leaves = at + 2 == path.len();
@@ -71,7 +71,7 @@ impl Tree {
         let mut left = node.count() - 1;
         while is_above_leaves && left > 0 && freed.len() < pages_max {
             let next = child(pool, &parent, node.child_at(left))?;
-            let next_page = copy(pool, &next)?;
+            let next_page = copy(&next)?;
             if long_value(&Node::new(&next_page[..])).is_some() {
                 break;
             }
@@ -91,7 +91,7 @@ impl Tree {
         let mut path: Vec<(ReadGuard<'p>, Vec<u8>)> = Vec::new();
         let mut guard = pool.read(self.root)?;
         loop {
-            let page = copy(pool, &guard)?;
+            let page = copy(&guard)?;
             super::check_page(&page).map_err(|what| edit::damaged(&page, what))?;
             let node = Node::new(&page[..]);
             if node.is_leaf() || path.len() >= HEIGHT_MAX {

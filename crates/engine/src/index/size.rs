@@ -21,7 +21,7 @@ fn count(pool: &Pool, id: PageId, level: Option<u8>) -> Result<u64, Stop> {
         Err(Stop::Missing(_)) if level.is_some() => return Err(Stop::Restart),
         other => other?,
     };
-    let page = copy(pool, &guard)?;
+    let page = copy(&guard)?;
     let node = Node::new(&page[..]);
     if level.is_some_and(|level| level != node.level()) {
         return Err(Stop::Restart);

@@ -26,8 +26,8 @@ const MERGE_ATTEMPTS: u32 = 4;
 
 /// Log space that any structure modification needs at most: the entries of one page, spread over up to three
 /// images, each with its header and fences, and a separator.
-fn record_bytes_max(pool: &Pool) -> u64 {
-    pool.page_bytes() as u64 + 8 * 1024
+fn record_bytes_max(tree: &Tree) -> u64 {
+    tree.page_bytes() as u64 + 8 * 1024
 }
 
 /// The entry that room is made for.
@@ -62,7 +62,7 @@ impl Tree {
     ) -> Result<()> {
         let mut spare = Vec::new();
         // Out of what the commit has set aside, as long as that lasts.
-        let bytes = record_bytes_max(pool);
+        let bytes = record_bytes_max(self);
         let mut own = match reserved {
             Some(reserved) if reserved.left() >= bytes => None,
             _ => Some(reserve_system(pool, bytes)?),
@@ -77,15 +77,15 @@ impl Tree {
             if has_room {
                 return Ok(Split::Done);
             }
-            let page = copy(pool, &node)?;
+            let page = copy(&node)?;
             while spare.len() < if parent.is_some() { 1 } else { 2 } {
-                spare.push(pool.new_page(pool.class(), grant.as_deref_mut())?);
+                spare.push(pool.new_page(self.class(), grant.as_deref_mut())?);
             }
             let room = Room { key, value_length };
             let reservation = own.as_mut().or(reserved.as_deref_mut()).expect("one of them has room");
             match parent {
                 Some(parent) => {
-                    let parent_page = copy(pool, &parent)?;
+                    let parent_page = copy(&parent)?;
                     split_node(pool, reservation, room, (parent, parent_page), (node, page), &mut spare)
                 }
                 None => grow_root(pool, reservation, room, (node, page), &mut spare),
@@ -123,16 +123,16 @@ impl Tree {
     /// Merges the node at `level` responsible for `key` with a neighbour under the same parent.
     fn try_merge(&self, pool: &Pool, level: u8, key: &[u8]) -> Result<bool, Stop> {
         let (Some(parent), node) = self.descend(pool, Seek::At(key), level)? else { return Ok(false) };
-        let page = copy(pool, &node)?;
+        let page = copy(&node)?;
         if !split::is_underfull(&page) {
             return Ok(false);
         }
-        let parent_page = copy(pool, &parent)?;
+        let parent_page = copy(&parent)?;
         let above = Node::new(&parent_page[..]);
         let index = above.child_index(key);
         if index < above.count() {
             let right = child(pool, &parent, above.child_at(index + 1))?;
-            let right_page = copy(pool, &right)?;
+            let right_page = copy(&right)?;
             let separator = above.key(index);
             if split::can_merge(&page, &right_page, &separator) {
                 let (left, right) = ((node, page), (right, right_page));
@@ -141,7 +141,7 @@ impl Tree {
         }
         if let Some(before) = index.checked_sub(1) {
             let left = child(pool, &parent, above.child_at(before))?;
-            let left_page = copy(pool, &left)?;
+            let left_page = copy(&left)?;
             let separator = above.key(before);
             if split::can_merge(&left_page, &page, &separator) {
                 let (left, right) = ((left, left_page), (node, page));
@@ -159,7 +159,7 @@ impl Tree {
         (left, mut left_page): Seen<'p>,
         (right, right_page): Seen<'p>,
     ) -> Result<bool, Stop> {
-        let Some(mut reservation) = pool.wal().reserve(record_bytes_max(pool), Class::Structure) else {
+        let Some(mut reservation) = pool.wal().reserve(record_bytes_max(self), Class::Structure) else {
             return Ok(false);
         };
         split::merge(&mut left_page, &right_page, separator)?;

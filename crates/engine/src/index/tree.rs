@@ -27,7 +27,7 @@ use crate::buffer::backoff::Backoff;
 use crate::buffer::view::View;
 use crate::buffer::{Grant, NewPage, Pool, ReadGuard, Redo, Stop};
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId, Timestamp};
+use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::store::image::COMPRESS;
 use crate::wal::{Class, RecordBuilder, Reservation};
 
@@ -137,10 +137,21 @@ impl Redo for NodeRedo {
 }
 
 impl Tree {
+    /// The class of all its pages.
+    pub(crate) fn class(&self) -> SizeClass {
+        self.root.class().unwrap_or(SizeClass::SMALLEST)
+    }
+
+    /// Bytes of its pages.
+    #[inline]
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.root.page_bytes()
+    }
+
     /// The content of a new tree's root, an empty leaf, for the page that is to be it. All pages of the tree will be
     /// compressed as it is.
-    pub(crate) fn init_root(page_bytes: usize, id: PageId, compress: bool) -> Vec<u8> {
-        let mut page = vec![0; page_bytes];
+    pub(crate) fn init_root(id: PageId, compress: bool) -> Vec<u8> {
+        let mut page = vec![0; id.page_bytes()];
         leaf::init(&mut page, id, &[], None);
         page[LEVEL] = if compress { COMPRESS } else { 0 };
         page
@@ -292,8 +303,8 @@ pub(super) fn retry<T>(head: PageId, mut attempt: impl FnMut() -> Result<T, Stop
 }
 
 /// A private copy of the whole page at the guard's version.
-pub(super) fn copy(pool: &Pool, guard: &ReadGuard<'_>) -> Result<Vec<u8>, Stop> {
-    let mut page = vec![0; pool.page_bytes()];
+pub(super) fn copy(guard: &ReadGuard<'_>) -> Result<Vec<u8>, Stop> {
+    let mut page = vec![0; guard.id().page_bytes()];
     guard.view().copy_to(0, &mut page);
     guard.validate()?;
     Ok(page)

@@ -97,7 +97,7 @@ impl Tree {
                 Some(parent) => child(pool, parent, id),
                 None => pool.read(id),
             };
-            let read = read.and_then(|guard| copy(pool, &guard).map(|page| (guard, page)));
+            let read = read.and_then(|guard| copy(&guard).map(|page| (guard, page)));
             let (guard, page) = match read {
                 Ok(read) => read,
                 Err(Stop::Fail(Error::Corrupt { what, .. })) => {

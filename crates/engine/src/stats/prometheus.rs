@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::{Latency, Stats, TableStats};
+use super::{FrameClass, Latency, Stats, TableStats};
 
 /// The text so far. Writing to a string does not fail.
 struct Text(String);
@@ -102,6 +102,22 @@ impl Stats {
         ];
         text.labelled(("terrace_memory_bytes", "gauge", "Memory taken, by what for."), "part", parts);
         text.gauge("terrace_frames", "Frames for pages.", self.frames);
+        let by_size = |count: fn(&FrameClass) -> u64| {
+            self.frame_classes.iter().map(move |class| (class.page_bytes.to_string(), count(class)))
+        };
+        let about = ("terrace_class_frames", "gauge", "Frames by the size of their pages.");
+        text.labelled(about, "page_bytes", by_size(|class| class.frames));
+        let about =
+            ("terrace_class_frame_bytes", "gauge", "Bytes of frames and headers by the size of their pages.");
+        text.labelled(about, "page_bytes", by_size(|class| class.bytes));
+        let about =
+            ("terrace_class_frames_gained_total", "counter", "Frames that came from pages of another size.");
+        text.labelled(about, "page_bytes", by_size(|class| class.gained));
+        let about =
+            ("terrace_class_frames_lost_total", "counter", "Frames that went to pages of another size.");
+        text.labelled(about, "page_bytes", by_size(|class| class.lost));
+        let help = "Times that frames went from pages of one size to pages of another.";
+        text.counter("terrace_frame_moves_total", help, self.frame_moves);
         text.gauge("terrace_page_bytes", "Bytes of a page.", self.page_bytes);
         let files = [("pages", self.file_bytes), ("log", self.log_file_bytes)];
         text.labelled(("terrace_file_bytes", "gauge", "Bytes of the files."), "file", files);

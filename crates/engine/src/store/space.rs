@@ -352,10 +352,10 @@ impl Space {
         Err(refused.expect("at least one attempt was made"))
     }
 
-    /// Whether there is room for `images` images of `length` places each, or for as many shorter ones, with `spare`
-    /// segments left free.
-    pub(crate) fn has_room(&self, images: usize, length: u64, spare: u64, stream: Stream) -> bool {
-        let lengths = std::iter::repeat_n(length, images);
+    /// Whether there is room for images of these lengths in places, or for as many shorter ones, with `spare` segments left
+    /// free.
+    pub(crate) fn has_room(&self, lengths: &[u64], spare: u64, stream: Stream) -> bool {
+        let lengths = lengths.iter().copied();
         self.segments.lock().has_room(lengths, spare, stream, self.geometry.segment_places)
     }
 

@@ -22,6 +22,7 @@ use super::ghost::Ghost;
 use super::index::{Index, ROUNDS_MAX, Slot};
 use super::words::Words;
 use super::{HEADER_WORDS, Records, Shape, Source, ghost_hash, hash};
+use crate::buffer::frames::index_of;
 use crate::buffer::pool::Pool;
 use crate::ids::{PageId, Timestamp};
 
@@ -153,21 +154,35 @@ impl Records {
     /// Gives frames back if there are more than there are to be, a few at a time; the caller holds no latch and no lock.
     /// Whoever finds the cache at work leaves it to that.
     pub(in crate::buffer) fn give_back(&self, pool: &Pool) {
-        if self.held() > self.share.target(pool.frames.count())
+        if self.held() > self.share.target(frames(pool))
             && let Some(mut log) = self.log.try_lock()
         {
             Writer { records: self, pool, log: &mut log }.give_back();
         }
     }
 
-    /// Gives all frames back if one of them is `first` or behind it, which are about to go.
-    pub(in crate::buffer) fn leave_frames(&self, pool: &Pool, first: u32) {
+    /// Exchanges those of its frames whose index is `first` or above, which are about to go, for others, or gives them back if
+    /// there are more than there are to be then; whether it has none of them any more. If not, no others could be had.
+    pub(in crate::buffer) fn leave_frames(&self, pool: &Pool, first: u32) -> bool {
+        if self.is_empty() {
+            return true;
+        }
         let mut log = self.log.lock();
         let mut writer = Writer { records: self, pool, log: &mut log };
-        if writer.frames().any(|frame| frame >= first) {
-            writer.clear();
-        }
+        writer.give_back_all(first);
+        writer.exchange(first)
     }
+
+    /// Forgets everything and gives all frames back.
+    pub(in crate::buffer) fn empty(&self, pool: &Pool) {
+        let mut log = self.log.lock();
+        Writer { records: self, pool, log: &mut log }.clear();
+    }
+}
+
+/// Frames of the class whose frames the cache has.
+fn frames(pool: &Pool) -> u32 {
+    pool.frames.count(pool.class())
 }
 
 impl<'a> Writer<'a> {
@@ -184,7 +199,7 @@ impl<'a> Writer<'a> {
     }
 
     fn insert(&mut self, source: Source, key: &[u8], timestamp: Timestamp, value: Option<&[u8]>) {
-        let (hash, count) = (hash(source.page, key), self.pool.frames.count());
+        let (hash, count) = (hash(source.page, key), frames(self.pool));
         let shape = Shape::new(source.incarnation, key.len(), value.map(<[u8]>::len));
         self.log.record_words =
             (self.log.record_words * (WORD_PARTS - 1) + shape.words() * WORD_PARTS) / WORD_PARTS;
@@ -291,7 +306,7 @@ impl<'a> Writer<'a> {
     /// A segment with frames of the pool, if the cache may have more of them and there are some.
     fn new_segment(&mut self) -> Option<u32> {
         let each = self.records.segment_frames;
-        let target = self.records.share.target(self.pool.frames.count());
+        let target = self.records.share.target(frames(self.pool));
         let segments = self.log.segments() as u64 + 1;
         let index = self.index_frames_for(segments);
         let first = if self.log.segments() == 0 { (SEGMENTS_MIN - 1) * each } else { 0 };
@@ -318,7 +333,10 @@ impl<'a> Writer<'a> {
     /// `wanted` frames that hold nothing, or none.
     fn take_frames(&self, wanted: u32) -> Option<Vec<u32>> {
         let mut frames = Vec::with_capacity(wanted as usize);
-        while frames.len() < wanted as usize && self.pool.try_take_frames(wanted as usize, &mut frames) {}
+        let class = self.pool.class();
+        while frames.len() < wanted as usize && self.pool.try_take_frames(class, wanted as usize, &mut frames)
+        {
+        }
         if frames.len() < wanted as usize {
             frames.into_iter().for_each(|frame| self.pool.give_frame(frame));
             return None;
@@ -476,23 +494,63 @@ impl<'a> Writer<'a> {
 
     /// Gives segments back while there are more frames than there are to be, a few at a time.
     fn give_back(&mut self) {
-        let each = self.records.segment_frames;
         for _ in 0..GIVE_BACK {
-            let target = self.records.share.target(self.pool.frames.count());
-            if self.records.held() <= target {
+            if !self.give_back_one(self.records.share.target(frames(self.pool)), false) {
                 return;
             }
-            if target < self.index_frames_for(u64::from(SEGMENTS_MIN)) + SEGMENTS_MIN * each {
-                return self.clear();
-            }
-            if self.log.idle.is_empty() {
-                self.empty_oldest(false);
-            }
-            if let Some(number) = self.log.idle.pop() {
-                self.drop_segment(number);
-                self.fit_index(self.log.segments() as u64);
-            }
         }
+    }
+
+    /// Gives segments back until there are no more frames than there are to be if the pool has `frames`.
+    fn give_back_all(&mut self, frames: u32) {
+        let target = self.records.share.target(frames);
+        // As in `room`: readers may spare records again and again.
+        let turns = 4 * self.log.segments() + 4;
+        (0..).take_while(|&turn| self.give_back_one(target, turn > turns)).for_each(drop);
+    }
+
+    /// Gives a segment back if there are more than `target` frames; whether there were, and some are left. Records that were
+    /// read stay, unless `all` go.
+    fn give_back_one(&mut self, target: u32, all: bool) -> bool {
+        let each = self.records.segment_frames;
+        if self.records.held() <= target {
+            return false;
+        }
+        if target < self.index_frames_for(u64::from(SEGMENTS_MIN)) + SEGMENTS_MIN * each {
+            self.clear();
+            return false;
+        }
+        if self.log.idle.is_empty() {
+            self.empty_oldest(all);
+        }
+        if let Some(number) = self.log.idle.pop() {
+            self.drop_segment(number);
+            self.fit_index(self.log.segments() as u64);
+        }
+        true
+    }
+
+    /// Moves what is in frames whose index is `first` or above to others, as long as there are others; whether all of it was.
+    fn exchange(&mut self, first: u32) -> bool {
+        let entries = self.entries();
+        let goes = |entry: &u32| self.records.map.get(*entry).is_some_and(|frame| index_of(frame) >= first);
+        let leaving: Vec<u32> = entries.into_iter().filter(goes).collect();
+        let mut others = Vec::with_capacity(leaving.len());
+        let class = self.pool.class();
+        while others.len() < leaving.len() && self.pool.try_take_frames(class, leaving.len(), &mut others) {}
+        let mut left = Vec::with_capacity(others.len());
+        for (&entry, &other) in leaving.iter().zip(&others) {
+            let frame = self.records.map.get(entry).expect("its frame was asked for under this lock");
+            // Nobody writes to what is here but who holds this lock. A reader finds the words in one frame or in the other.
+            self.pool.frames.copy(frame, other);
+            self.records.map.set(entry, Some(other));
+            left.push(frame);
+        }
+        if !left.is_empty() {
+            self.move_on();
+            left.into_iter().for_each(|frame| self.pool.give_frame(frame));
+        }
+        others.len() == leaving.len()
     }
 
     /// Gives the frames of a segment back that holds nothing.
@@ -523,16 +581,14 @@ impl<'a> Writer<'a> {
         self.drop_index_from(0, index);
     }
 
-    /// The frames it has.
-    fn frames(&self) -> impl Iterator<Item = u32> {
-        let numbers: Vec<u32> = self.log.queues.iter().flatten().map(|segment| segment.number).collect();
-        let segments = numbers.into_iter().chain(self.log.idle.clone());
-        let entries: Vec<u32> = (0..self.records.index_frames.load(Relaxed))
-            .chain(segments.flat_map(|number| {
-                let first = self.entry_of(number);
-                first..first + self.records.segment_frames
-            }))
-            .collect();
-        entries.into_iter().filter_map(|entry| self.records.map.get(entry))
+    /// The entries of the map that have frames.
+    fn entries(&self) -> Vec<u32> {
+        let numbers = self.log.queues.iter().flatten().map(|segment| segment.number);
+        let numbers: Vec<u32> = numbers.chain(self.log.idle.iter().copied()).collect();
+        let segments = numbers.into_iter().flat_map(|number| {
+            let first = self.entry_of(number);
+            first..first + self.records.segment_frames
+        });
+        (0..self.records.index_frames.load(Relaxed)).chain(segments).collect()
     }
 }

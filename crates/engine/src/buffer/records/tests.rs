@@ -10,8 +10,8 @@ use rand::{RngExt, SeedableRng};
 use terrace_block::{Directory, MemoryDirectory, OpenMode};
 
 use super::{RecordCache, Source};
-use crate::buffer::{Files, Layout, Mode, Pool, PoolOptions};
-use crate::ids::{PageId, Timestamp};
+use crate::buffer::{Files, Layout, Mode, Pool, PoolOptions, frame_bytes};
+use crate::ids::{PageId, SizeClass, Timestamp};
 use crate::index::NodeRedo;
 use crate::store::place::{Extent, Mapped};
 
@@ -28,6 +28,11 @@ pub(super) fn while_copying() {
     }
 }
 
+/// The budget of so many frames.
+fn bytes(frames: u32) -> u64 {
+    frame_bytes(SizeClass::SMALLEST, frames)
+}
+
 /// A pool without pages.
 fn pool(frames: u32, record_cache: RecordCache) -> Pool {
     let directory = MemoryDirectory::new();
@@ -35,11 +40,12 @@ fn pool(frames: u32, record_cache: RecordCache) -> Pool {
     let files = Files { pages: open("pages.terrace"), log: open("log.terrace") };
     let layout = Layout { uuid: [7; 16], page_bytes: 4096, segment_places: 16, log_capacity: 1 << 20 };
     let options = PoolOptions {
-        frames,
-        frames_max: frames,
+        frame_bytes: bytes(frames),
+        frame_bytes_max: bytes(frames),
+        frames_floor: 24,
         log_buffer_bytes: 128 << 10,
         staging_bytes: 64 << 10,
-        batch_pages: 16,
+        batch_bytes: 64 << 10,
         pages_max: 1 << 20,
         store_bytes_max: 256 << 20,
         record_cache,
@@ -109,14 +115,14 @@ fn finds_what_was_put_for_the_image_it_is_asked_for() {
                 }
             }
             if step % 1500 == 700 {
-                pool.resize([128, 256, 90, 200][step / 1500]).unwrap();
+                pool.resize(bytes([128, 256, 90, 200][step / 1500])).unwrap();
                 assert_eq!(pool.audit(), Vec::<String>::new(), "seed {seed}, step {step}");
             }
         }
         let stats = pool.records.stats();
         assert!(found * 4 > asked, "seed {seed}: {found} of {asked}, {stats:?}");
         assert!(stats.evicted > 100 && stats.replaced > 10 && stats.stale > 100, "seed {seed}: {stats:?}");
-        pool.resize(64).unwrap();
+        pool.resize(bytes(64)).unwrap();
         assert_eq!(pool.records.stats().entries + u64::from(pool.records.held()), 0, "seed {seed}");
         assert_eq!(pool.audit(), Vec::<String>::new(), "seed {seed}");
     }
@@ -181,7 +187,7 @@ fn threads_find_whole_records_while_others_come_and_go() {
                     for step in 0..20_000 {
                         put(pool, 1 + thread, random.random_range(0..300u64), random.random_range(0..3u64));
                         if thread == 0 && step % 4000 == 0 {
-                            pool.resize(if step % 8000 == 0 { 100 } else { 160 }).unwrap();
+                            pool.resize(bytes(if step % 8000 == 0 { 100 } else { 160 })).unwrap();
                         }
                     }
                 })

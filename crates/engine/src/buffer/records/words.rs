@@ -127,10 +127,12 @@ impl<'a> Words<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::SizeClass;
 
     #[test]
     fn bytes_lie_across_frames_as_if_they_were_one() {
-        let frames = Frames::new(8, 8, 4096).unwrap();
+        let frames = Frames::reserve(1 << 20).unwrap();
+        frames.grow(SizeClass::SMALLEST, 8).unwrap();
         let map = Map::new(8).unwrap();
         for (index, frame) in [6, 1, 3].into_iter().enumerate() {
             map.set(2 + index as u32, Some(frame));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 
 use parking_lot::Mutex;
 use terrace_block::AlignedBuffer;
@@ -11,16 +11,18 @@ use super::analysis::{Analysis, Loser};
 use crate::buffer::batch::Batches;
 use crate::buffer::census::CensusPlace;
 use crate::buffer::create::PoolOptions;
+use crate::buffer::frame_cost;
 use crate::buffer::frames::Frames;
 use crate::buffer::page_ids::{PageIds, ids_below};
 use crate::buffer::pool::{Bell, Pool, places_granted};
 use crate::buffer::records::Records;
+use crate::buffer::resize::FrameBudget;
 use crate::buffer::stats::{Cause, PoolStats};
 use crate::buffer::sweep::FreeFrames;
 use crate::buffer::table::Location;
 use crate::buffer::upkeep::Upkeep;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::{Lsn, PageId, SizeClass};
 use crate::store::image::Packer;
 use crate::store::place::PLACE_BYTES;
 use crate::store::space::{Geometry as SpaceGeometry, Space};
@@ -65,18 +67,25 @@ impl Analysis<'_> {
         }
         space.settle(self.unwritten.iter().map(|&id| places_granted(id)).sum());
         let memory = |bytes: u64| move |source| Error::Memory { bytes, what: "the DRAM tier", source };
-        let frame_bytes = u64::from(options.frames) * self.page_bytes as u64;
-        let frames =
-            Frames::new(options.frames, options.frames_max, self.page_bytes).map_err(memory(frame_bytes))?;
-        let records = Records::new(options.record_cache, self.page_bytes, options.frames, options.frames_max)
+        let class = SizeClass::of_bytes(self.page_bytes as u64).expect("the superblock was checked");
+        let budget = FrameBudget { bytes: options.frame_bytes, floor: options.frames_floor, taken: 0 };
+        let frames = Frames::reserve(options.frame_bytes_max.max(options.frame_bytes)).map_err(memory(0))?;
+        // All of them are the database's own class's, until another is used.
+        let count = (budget.for_frames(class) / frame_cost(class)) as u32;
+        frames.grow(class, count).map_err(memory(u64::from(count) * self.page_bytes as u64))?;
+        let records = Records::new(options.record_cache, self.page_bytes, count, frames.count_max(class))
             .map_err(memory(0))?;
+        let free = SizeClass::all().map(|class| FreeFrames::none(class, budget.ghost_least(class)));
+        let mut free: Vec<FreeFrames> = free.collect();
+        free[class.index()].gain(class, 0..count);
+        let free: Vec<Mutex<FreeFrames>> = free.into_iter().map(Mutex::new).collect();
         let staging_bytes = options.staging_bytes.next_multiple_of(self.page_bytes);
         let staging = AlignedBuffer::try_zeroed(staging_bytes).map_err(memory(staging_bytes as u64))?;
         let absorbed = wal.tail();
         let cut = superblock.cut;
         let pool = Pool {
             table: self.table,
-            free: Mutex::new(FreeFrames::all(options.frames)),
+            free: free.try_into().expect("one for each class"),
             frames,
             records,
             device: self.files.pages.clone(),
@@ -91,16 +100,16 @@ impl Analysis<'_> {
                 superblock,
                 mapping: self.mapping,
                 staging,
-                packer: Packer::new(self.page_bytes),
+                packer: Packer::default(),
                 absorbed,
                 stubborn: HashMap::new(),
-                frames_taken: 0,
+                frames_taken: [0; SizeClass::COUNT],
                 cause: Cause::Checkpoint,
                 hurried: false,
                 backup: None,
             }),
             bell: Bell::default(),
-            batches: Batches::new(options.batch_pages),
+            batches: Batches::new(options.batch_bytes, self.page_bytes),
             mode: options.mode,
             in_memory: options.in_memory,
             stats: PoolStats::default(),
@@ -109,7 +118,8 @@ impl Analysis<'_> {
             upkeep_runs: AtomicBool::new(false),
             unwritten: Mutex::new(self.unwritten),
             census: CensusPlace::default(),
-            resizing: Mutex::new(()),
+            resizing: Mutex::new(budget),
+            wanting: AtomicU8::new(0),
         };
         let mut losers: Vec<Loser> = self.open.into_values().collect();
         losers.sort_unstable_by_key(|loser| loser.first);

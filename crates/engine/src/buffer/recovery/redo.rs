@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::buffer::pool::{Pool, Stop};
+use crate::buffer::pool::{Pool, Stop, class_of_page};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
@@ -71,12 +71,12 @@ impl Pool {
             if change.kind != change_kind::IMAGE {
                 return Err(damaged(format!("the record at {lsn} changes a page of which nothing is known")));
             }
-            let class = change.page.class().expect("the analysis refuses ids that no page can have");
+            let class = class_of_page(change.page);
             scratch.resize(class.page_bytes(), 0);
             page::expand(change.payload, scratch)?;
             check_identity(scratch, change.page)?;
             page::set_lsn(scratch, lsn);
-            let frame = self.take_frame(change.page)?;
+            let frame = self.take_frame(class, change.page)?;
             self.install(change.page, frame, Mapped::UNWRITTEN, lsn, scratch);
             self.unwritten.lock().remove(&change.page);
             return Ok(true);

@@ -90,14 +90,15 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// A table's pages say how they are written, and the new one's are written in the same way, if they can be.
+    /// A table's pages say how large they are and how they are written, and the new one's are made in the same way, if
+    /// they can be.
     fn options(&self, leaves: &[(Lsn, PageId)]) -> Result<TableOptions> {
-        let page_bytes = self.db.stats().page_bytes as usize;
         let is_compressed = |page: Vec<u8>| wants_compression(page[page::LEVEL_AT]);
         for &(_, leaf) in leaves {
             if let Some(page) = read(&self.salvaged.pool, leaf)? {
                 let wanted = if is_compressed(page) { Compression::Lz4 } else { Compression::None };
-                return Ok(TableOptions::new().compression(wanted.check(page_bytes).unwrap_or_default()));
+                let wanted = wanted.check(leaf.page_bytes()).unwrap_or_default();
+                return Ok(TableOptions::new().page_size(leaf.page_bytes() as u64).compression(wanted));
             }
         }
         Ok(TableOptions::new())

@@ -11,7 +11,7 @@ use crate::buffer::salvage::Salvaged;
 use crate::buffer::view::View;
 use crate::buffer::{Pool, Stop};
 use crate::db::catalog::{FIRST_NAME, Place};
-use crate::db::core::{CATALOG_ROOT, GARBAGE_ROOT};
+use crate::db::core::{catalog_root, garbage_root};
 use crate::db::garbage::table_root;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
@@ -53,7 +53,7 @@ pub(super) fn read(pool: &Pool, id: PageId) -> Result<Option<Vec<u8>>> {
             Err(Stop::Restart) => continue,
             Err(Stop::Fail(error)) => return Err(error),
         };
-        let mut page = vec![0; pool.page_bytes()];
+        let mut page = vec![0; id.page_bytes()];
         guard.view().copy_to(0, &mut page);
         if guard.validate().is_ok() {
             return Ok(Some(page));
@@ -82,8 +82,8 @@ impl Harvest {
         let pool = &salvaged.pool;
         let mut walk = Walk { pool, strict: salvaged.consistent, visited: HashSet::new() };
         let mut harvest = Harvest::default();
-        let catalog = walk.tree(CATALOG_ROOT)?;
-        let mut garbage = walk.tree(GARBAGE_ROOT)?;
+        let catalog = walk.tree(catalog_root(pool.class()))?;
+        let mut garbage = walk.tree(garbage_root(pool.class()))?;
         for (name, place) in tables(pool, &catalog, &mut harvest.notes)? {
             let found = walk.tree(place.root)?;
             harvest.tables.push(Found { name, fallback: format!("table-{}", place.root), ..found });

@@ -224,7 +224,7 @@ fn leak(db: &Db) -> PageId {
     let pool = &db.shared.pool;
     let new = pool.new_page(pool.class(), None).unwrap();
     let id = new.id();
-    let mut content = Tree::init_root(pool.page_bytes(), id, false);
+    let mut content = Tree::init_root(id, false);
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
     record.change_with(id, change_kind::IMAGE, ALLOCATES, |out| {
         page::compact(&content, page::HEADER_BYTES..page::HEADER_BYTES, out);

@@ -95,7 +95,7 @@ fn room_for_long_images_is_room_for_shorter_ones() {
             space.allocate(&lengths, 0, stream);
         }
         let (images, spare) = (below(20) as usize, below(2));
-        if space.has_room(images, 16, spare, Stream::Changed) {
+        if space.has_room(&vec![16; images], spare, Stream::Changed) {
             let lengths: Vec<u64> = (0..images).map(|_| 1 + below(16)).collect();
             assert!(space.allocate(&lengths, spare, Stream::Changed).is_some(), "seed {seed}: {lengths:?}");
         }

@@ -1,0 +1,307 @@
+//! Tables with pages of several sizes in one database: what is read is what was written; transactions, backup, restore,
+//! repair, compaction, verification and a change of the budget know all of them; and what cannot be is refused.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use terrace::{
+    Builder, Compression, Db, Directory, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Table,
+    TableOptions, WriteBatch,
+};
+use terrace_block::{AlignedBuffer, OpenMode};
+
+type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+const SIZES: [u64; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
+
+/// A database whose own pages have `page_bytes`, and in which others may have up to 64 KiB.
+fn builder(page_bytes: u64) -> Builder {
+    // So little memory that no class can have all of its pages in it.
+    let builder = Db::builder().dram(24 << 20).page_size(page_bytes).page_size_max(64 << 10);
+    builder.log_max(4 << 20).mode(Mode::Inline).seed(1).durability(Durability::Buffered)
+}
+
+fn value(random: &mut SmallRng) -> Vec<u8> {
+    let length = match random.random_range(0..30) {
+        0 => random.random_range(30_000..400_000),
+        1..5 => random.random_range(500..15_000),
+        _ => random.random_range(0..300),
+    };
+    let noise = [0, length / 2, length][random.random_range(0..3)];
+    (0..length).map(|at| if at < noise { random.random() } else { at as u8 / 16 }).collect()
+}
+
+fn entries(table: &Table) -> Entries {
+    table.iter().map(Result::unwrap).collect()
+}
+
+fn check(db: &Db, expected: &BTreeMap<String, Entries>) {
+    assert_eq!(db.table_names().unwrap(), expected.keys().cloned().collect::<Vec<_>>());
+    for (name, expected) in expected {
+        assert!(entries(&db.open_table(name).unwrap()) == *expected, "{name}");
+    }
+    assert_eq!(db.verify().unwrap().errors, []);
+}
+
+/// A table for each size, and for each that can be compressed one that is.
+fn make_tables(db: &Db) -> BTreeMap<String, Entries> {
+    let mut expected = BTreeMap::new();
+    for bytes in SIZES {
+        let options = TableOptions::new().page_size(bytes);
+        let kinds = [Compression::None, Compression::Lz4];
+        for compression in kinds.into_iter().take(if bytes > 4 << 10 { 2 } else { 1 }) {
+            let name = format!("{bytes:05} {compression}");
+            db.create_table_with(&name, &options.clone().compression(compression)).unwrap();
+            expected.insert(name, Entries::new());
+        }
+    }
+    for table in db.table_stats().unwrap() {
+        assert_eq!(table.name[..5].parse::<u64>().unwrap(), table.page_bytes);
+    }
+    expected
+}
+
+/// Puts and deletes, one by one and in transactions over several tables, entered in `expected`.
+fn change(db: &Db, expected: &mut BTreeMap<String, Entries>, changes: usize, random: &mut SmallRng) {
+    let tables: Vec<Table> = expected.keys().map(|name| db.open_table(name).unwrap()).collect();
+    let mut left = changes;
+    while left > 0 {
+        let mut batch = WriteBatch::new();
+        for _ in 0..random.random_range(1..6).min(left) {
+            left -= 1;
+            let table = &tables[random.random_range(0..tables.len())];
+            let entries = expected.get_mut(&table.name()).unwrap();
+            let key = random.random_range(0..300u16).to_be_bytes().to_vec();
+            match random.random_range(0..8) {
+                0 => {
+                    batch.delete(table, &key);
+                    entries.remove(&key);
+                }
+                _ => {
+                    let value = value(random);
+                    batch.put(table, &key, &value);
+                    entries.insert(key, value);
+                }
+            }
+        }
+        db.write(batch, Durability::Buffered).unwrap();
+        let table = &tables[random.random_range(0..tables.len())];
+        let entries = expected.get_mut(&table.name()).unwrap();
+        let (key, value) = (random.random_range(0..300u16).to_be_bytes().to_vec(), value(random));
+        table.put(&key, &value).unwrap();
+        entries.insert(key, value);
+    }
+}
+
+#[test]
+fn tables_of_all_sizes_hold_what_maps_do() {
+    for (page_bytes, seed) in [(4 << 10, 1), (16 << 10, 2), (64 << 10, 3)] {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let directory = Arc::new(MemoryDirectory::new());
+        let open = || builder(page_bytes).directory(directory.clone()).open("").unwrap();
+        let mut expected = make_tables(&open());
+        for round in 0..4 {
+            let db = open();
+            change(&db, &mut expected, 300, &mut random);
+            check(&db, &expected);
+            // Closed, or left as it is: recovery finds pages of every size under the log.
+            if round % 2 == 0 {
+                db.checkpoint().unwrap();
+                change(&db, &mut expected, 50, &mut random);
+                drop(db);
+            } else {
+                let stats = db.stats();
+                assert!(stats.faults > 100 && stats.evictions > 100, "seed {seed}: {stats:?}");
+                db.close().unwrap();
+            }
+        }
+        check(&open(), &expected);
+    }
+}
+
+#[test]
+fn many_keys_scans_and_ranges_go_through_pages_of_all_sizes() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let db = builder(4 << 10).directory(directory).open("").unwrap();
+    for bytes in SIZES {
+        let table = db.create_table_with(&bytes.to_string(), &TableOptions::new().page_size(bytes)).unwrap();
+        let value = |key: u32| vec![key as u8; 100 + key as usize % 900];
+        let mut batch = WriteBatch::new();
+        for key in 0..12_000u32 {
+            batch.put(&table, key.to_be_bytes(), value(key));
+            if key % 100 == 99 {
+                db.write(std::mem::take(&mut batch), Durability::Buffered).unwrap();
+            }
+        }
+        let keys: Vec<_> = (0..500u32).map(|at| (at * 7919 % 13_000).to_be_bytes()).collect();
+        let found = table.get_many(&keys).unwrap();
+        for (key, found) in keys.iter().zip(found) {
+            let key = u32::from_be_bytes(*key);
+            assert_eq!(found, (key < 12_000).then(|| value(key)), "{bytes}: {key}");
+        }
+        assert!(
+            table
+                .iter()
+                .map(Result::unwrap)
+                .eq((0..12_000u32).map(|key| (key.to_be_bytes().to_vec(), value(key))))
+        );
+        let (low, high) = (3000u32.to_be_bytes(), 9000u32.to_be_bytes());
+        assert_eq!(table.delete_range_in_steps(low..high).unwrap(), 6000);
+        assert_eq!(table.len().unwrap(), 6000);
+    }
+    assert_eq!(db.verify().unwrap().errors, []);
+    for bytes in SIZES {
+        db.drop_table(&bytes.to_string()).unwrap();
+    }
+    db.checkpoint().unwrap();
+    let left = db.stats().live_pages;
+    assert!(left < 40, "{left} pages are left of nothing");
+}
+
+#[test]
+fn copies_repairs_and_compactions_know_pages_of_every_size() {
+    for (page_bytes, seed) in [(4 << 10, 10), (16 << 10, 11)] {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let disk = SimulatedDisk::new(seed);
+        let db = builder(page_bytes).directory(Arc::new(disk.clone())).open("").unwrap();
+        let mut expected = make_tables(&db);
+        change(&db, &mut expected, 600, &mut random);
+        db.checkpoint().unwrap();
+
+        // Of the state that a backup is made of, the log has a part.
+        change(&db, &mut expected, 50, &mut random);
+        let place = tempfile::tempdir().unwrap();
+        let (backup, restored) = (place.path().join("backup"), place.path().join("restored"));
+        db.backup(&backup).unwrap();
+        let backup = terrace::Backup::open(&backup).unwrap();
+        assert_eq!(backup.check().unwrap().errors, []);
+        backup.restore(&restored).unwrap();
+        let copy = builder(page_bytes).open(&restored).unwrap();
+        check(&copy, &expected);
+        copy.close().unwrap();
+
+        // Half of it goes, and what is left moves together.
+        for (name, entries) in &mut expected {
+            let table = db.open_table(name).unwrap();
+            for key in entries.keys().filter(|key| key[1] % 2 == 0) {
+                table.delete(key).unwrap();
+            }
+            entries.retain(|key, _| key[1] % 2 == 1);
+        }
+        let done = db.compact_with(|_| ControlFlow::Continue(())).unwrap();
+        assert!(done.file_bytes_after < done.file_bytes_before, "{done:?}");
+        check(&db, &expected);
+        let sizes = |db: &Db| -> Vec<_> {
+            db.table_stats().unwrap().iter().map(|table| (table.page_bytes, table.compression)).collect()
+        };
+        let sizes_before = sizes(&db);
+        db.close().unwrap();
+
+        // Sound, it is repaired to what it is, and the tables are what they were.
+        let target = Arc::new(MemoryDirectory::new());
+        let repair = |target| Db::builder().dram(64 << 20).repair_in(&disk, target).unwrap();
+        let report = repair(target.clone());
+        assert!(report.lost_pages.is_empty(), "{report:?}");
+        let repaired = builder(page_bytes).directory(target).create(false).open("").unwrap();
+        check(&repaired, &expected);
+        assert_eq!(sizes(&repaired), sizes_before);
+
+        // Without superblock and page table the images say themselves what they are.
+        let pages = disk.open("pages.terrace", OpenMode::Write).unwrap();
+        pages.write_at(0, &AlignedBuffer::zeroed(32 << 10)).unwrap();
+        let target = Arc::new(MemoryDirectory::new());
+        let report = repair(target.clone());
+        assert!(!report.notes.is_empty());
+        let repaired = Db::builder().dram(64 << 20).directory(target).create(false).open("").unwrap();
+        let entries = |name: &str| entries(&repaired.open_table(name).unwrap());
+        for (name, expected) in &expected {
+            let found = entries(name);
+            assert!(expected.iter().all(|(key, value)| found.get(key) == Some(value)), "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_budget_changes_while_pages_of_all_sizes_come_and_go() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let mut random = SmallRng::seed_from_u64(77);
+    let open = || builder(4 << 10).dram_max(96 << 20).directory(directory.clone()).open("").unwrap();
+    let db = open();
+    let mut expected = make_tables(&db);
+    for round in 0..6 {
+        db.set_dram([24 << 20, 96 << 20, 40 << 20][round % 3]).unwrap();
+        change(&db, &mut expected, 200, &mut random);
+    }
+    db.set_dram(24 << 20).unwrap();
+    check(&db, &expected);
+    let stats = db.stats();
+    assert!(stats.frame_bytes <= stats.budget_bytes, "{stats:?}");
+    drop(db);
+    check(&open(), &expected);
+}
+
+#[test]
+fn threads_work_on_tables_of_several_sizes() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let db = builder(4 << 10).mode(Mode::Background).directory(directory).open("").unwrap();
+    let tables = [4 << 10, 16 << 10, 64 << 10].map(|bytes: u64| {
+        db.create_table_with(&bytes.to_string(), &TableOptions::new().page_size(bytes)).unwrap()
+    });
+    let value = |key: u32, round: u32| {
+        let mut value = round.to_be_bytes().to_vec();
+        value.resize(1000 + key as usize % 500, (key ^ round) as u8);
+        value
+    };
+    for key in 0..9000u32 {
+        tables[key as usize % 3].put(key.to_be_bytes(), value(key, 0)).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let (tables, value) = (&tables, &value);
+            scope.spawn(move || {
+                let mut random = SmallRng::seed_from_u64(thread.into());
+                for round in 1..1500 {
+                    // Each thread changes keys of its own and reads everybody's.
+                    let key = random.random_range(0..2250) * 4 + thread;
+                    tables[key as usize % 3].put(key.to_be_bytes(), value(key, round)).unwrap();
+                    let key = random.random_range(0..9000u32);
+                    let found = tables[key as usize % 3].get(key.to_be_bytes()).unwrap().unwrap();
+                    let round = u32::from_be_bytes(found[..4].try_into().unwrap());
+                    assert!(found == value(key, round), "key {key}");
+                }
+            });
+        }
+    });
+    assert_eq!(db.verify().unwrap().errors, []);
+}
+
+#[test]
+fn a_size_that_cannot_be_is_refused_and_says_what_would_do() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let db = Db::builder().dram(2 << 20).log_max(256 << 10).directory(directory.clone()).open("").unwrap();
+    let table =
+        |db: &Db, bytes: u64| db.create_table_with("t", &TableOptions::new().page_size(bytes)).map(drop);
+    let refused = |outcome: terrace::Result<()>, words: &[&str]| match outcome {
+        Err(Error::Config(what)) => assert!(words.iter().all(|word| what.contains(word)), "{what}"),
+        other => panic!("{other:?}"),
+    };
+    for bytes in [0, 1, 4095, 5000, 128 << 10, u64::MAX] {
+        refused(table(&db, bytes), &[&bytes.to_string(), "65536"]);
+    }
+    refused(table(&db, 64 << 10), &["65536"]);
+    assert_eq!(db.table_names().unwrap(), <[String; 0]>::default());
+    db.close().unwrap();
+    let large = || Db::builder().directory(directory.clone()).page_size_max(64 << 10);
+    refused(large().dram(2 << 20).open("").map(drop), &["give it about"]);
+    for bytes in [0, 5000, 128 << 10] {
+        refused(large().page_size_max(bytes).open("").map(drop), &[&bytes.to_string()]);
+    }
+    // The log's length is given for good when the database is made.
+    let db = large().dram(64 << 20).open("").unwrap();
+    refused(table(&db, 64 << 10), &["log"]);
+    table(&db, 4 << 10).unwrap();
+    db.close().unwrap();
+}
