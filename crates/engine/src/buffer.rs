@@ -48,6 +48,8 @@ mod class_tests;
 mod cleaner;
 mod compact;
 mod create;
+#[cfg(test)]
+mod frame_tests;
 mod frames;
 mod guard;
 mod inspect;

@@ -145,6 +145,64 @@ fn records_that_are_read_outlive_those_that_are_not() {
     assert!(stats.crowded < stats.inserted / 50, "{stats:?}");
 }
 
+#[test]
+fn records_stay_when_frames_at_the_end_of_the_range_go() {
+    for seed in 0..10 {
+        let pool = pool(256, RecordCache::Percent(60));
+        let mut random = SmallRng::seed_from_u64(seed);
+        for number in 0..3000 {
+            put(&pool, 1, number, 1);
+        }
+        let (mut frames, mut there) =
+            (256, (0..3000).filter(|&number| is_there(&pool, 1, number, 1)).count());
+        assert!(there > 700, "seed {seed}: {there}");
+        let before = pool.records.stats();
+        for _ in 0..4 {
+            // Fewer records stay than there were only as far as fewer frames are theirs.
+            let held = pool.records.held();
+            frames -= random.random_range(1..16);
+            pool.resize(bytes(frames)).unwrap();
+            let now = (0..3000).filter(|&number| is_there(&pool, 1, number, 1)).count();
+            let least = there * pool.records.held() as usize / held as usize;
+            assert!(now * 10 > least * 9, "seed {seed}: {now} of {there}, of {held} frames");
+            assert!(pool.records.held() <= frames * 6 / 10, "seed {seed}");
+            assert_eq!(pool.audit(), Vec::<String>::new(), "seed {seed}");
+            there = now;
+        }
+        assert_eq!(pool.records.stats().inserted, before.inserted);
+        // What took the place of the frames that went is memory like any other: it is used again.
+        (0..3000).for_each(|number| put(&pool, 2, number, 1));
+        assert!((0..3000).filter(|&number| is_there(&pool, 2, number, 1)).count() > 20, "seed {seed}");
+    }
+}
+
+/// Its frame is exchanged for another, and its memory used again, between the look at a record's header and the copy.
+#[test]
+fn a_record_that_moves_while_it_is_read_is_whole_or_not_found() {
+    let mut found = 0;
+    for number in 0..20 {
+        let pool = Rc::new(pool(256, RecordCache::Percent(60)));
+        (0..3000).for_each(|number| put(&pool, 1, number, 1));
+        let there: Vec<u64> = (0..3000).filter(|&number| is_there(&pool, 1, number, 1)).collect();
+        let others = Rc::clone(&pool);
+        OTHERS.set(Some(Rc::new(move || {
+            others.resize(bytes(200)).unwrap();
+            others.resize(bytes(256)).unwrap();
+            others.frames.all().for_each(|frame| {
+                if let Some(page) =
+                    others.free(others.class()).lock().list.iter().find(|&&free| free == frame)
+                {
+                    others.frames.words(*page).iter().for_each(|word| word.store(u64::MAX, Relaxed));
+                }
+            });
+        })));
+        let number = there[number * there.len() / 20];
+        found += usize::from(is_there(&pool, 1, number, 1));
+        assert!(OTHERS.take().is_none(), "the record was there");
+    }
+    assert!(found > 5, "{found} of 20");
+}
+
 /// Others use the memory of a record again between the look at its header and the copy of its value.
 fn memory_changes_hands() -> bool {
     let pool = Rc::new(pool(128, RecordCache::Percent(30)));
