@@ -118,17 +118,21 @@ pub(super) fn index_of(frame: u32) -> u32 {
     frame & (FRAMES_MAX - 1)
 }
 
-/// All frames of the DRAM tier.
+/// All frames of the DRAM tier. One region for all classes, so that where it is can be loaded before it is known which frame
+/// is looked for; in it each class has a stripe of its own.
 #[derive(Debug)]
 pub(crate) struct Frames {
+    region: Region,
+    headers: Region,
+    /// Bytes of a stripe of either, as a power of two.
+    stripe_shift: u32,
+    headers_shift: u32,
     classes: ByClass<OneClass>,
 }
 
-/// The frames for pages of one class.
+/// How many frames there are for pages of one class.
 #[derive(Debug)]
 struct OneClass {
-    region: Region,
-    headers: Region,
     /// Frames with indexes below this have memory and may hold pages.
     count: AtomicU32,
     count_max: u32,
@@ -140,12 +144,23 @@ impl Frames {
         let one = |class: SizeClass| {
             let count_max = bytes_max / (class.page_bytes() as u64 + HEADER_BYTES);
             let count_max = count_max.clamp(1, u64::from(FRAMES_MAX)) as u32;
-            let region = Region::reserve(count_max as usize * class.page_bytes())?;
-            let headers = Region::reserve(header_bytes(count_max))?;
-            Ok(OneClass { region, headers, count: AtomicU32::new(0), count_max })
+            OneClass { count: AtomicU32::new(0), count_max }
         };
-        let classes: Vec<OneClass> = SizeClass::all().map(one).collect::<io::Result<_>>()?;
-        Ok(Frames { classes: classes.try_into().expect("one for each class") })
+        let classes: Vec<OneClass> = SizeClass::all().map(one).collect();
+        let most = |bytes: fn(SizeClass, u32) -> usize| {
+            let stripe = SizeClass::all().zip(&classes).map(|(class, one)| bytes(class, one.count_max)).max();
+            // Stripes begin at a huge page.
+            stripe.unwrap_or(0).next_multiple_of(2 << 20).next_power_of_two()
+        };
+        let stripe = most(|class, count| count as usize * class.page_bytes());
+        let headers = most(|_, count| header_bytes(count));
+        Ok(Frames {
+            region: Region::reserve(stripe * SizeClass::COUNT)?,
+            headers: Region::reserve(headers * SizeClass::COUNT)?,
+            stripe_shift: stripe.trailing_zeros(),
+            headers_shift: headers.trailing_zeros(),
+            classes: classes.try_into().expect("one for each class"),
+        })
     }
 
     /// Frames there are for pages of `class`. Acquire: partner of the store in `grow`, so that what is counted has its memory.
@@ -187,12 +202,12 @@ impl Frames {
         let one = &self.classes[class.index()];
         let old = self.count(class);
         debug_assert!(old <= count && count <= one.count_max);
-        let committed = one
+        let committed = self
             .headers
-            .commit(0..header_bytes(count))
-            .and_then(|()| one.region.commit(bytes_of(class, old..count)));
+            .commit(self.headers_of(class, 0..count))
+            .and_then(|()| self.region.commit(self.bytes_of(class, old..count)));
         if let Err(error) = committed {
-            one.release(class, old..count)?;
+            self.release(class, old..count)?;
             return Err(error);
         }
         one.count.store(count, Release);
@@ -209,16 +224,16 @@ impl Frames {
         let one = &self.classes[class.index()];
         let old = self.count(class);
         debug_assert!(count <= old);
-        one.release(class, count..old)?;
+        self.release(class, count..old)?;
         one.count.store(count, Release);
         Ok(())
     }
 
     #[inline]
     pub(crate) fn header(&self, frame: u32) -> Header<'_> {
-        let at = index_of(frame) as usize * HEADER_BYTES as usize;
-        let one = &self.classes[(frame >> CLASS_SHIFT) as usize];
-        let words = one.headers.words(at..at + HEADER_BYTES as usize);
+        let at = ((frame >> CLASS_SHIFT) as usize) << self.headers_shift;
+        let at = at + index_of(frame) as usize * HEADER_BYTES as usize;
+        let words = self.headers.words(at..at + HEADER_BYTES as usize);
         let [page, mapped, recovery, next_recovery, purpose, before, behind, standing] = words else {
             unreachable!("eight words were asked for");
         };
@@ -229,9 +244,9 @@ impl Frames {
     #[inline(always)]
     pub(crate) fn words(&self, frame: u32) -> &[AtomicU64] {
         let class = (frame >> CLASS_SHIFT) as usize;
-        // Shifted by the class, and not multiplied by what would have to be loaded.
-        let start = (index_of(frame) as usize) << (PAGE_SHIFT + class);
-        self.classes[class].region.words(start..start + (1 << (PAGE_SHIFT + class)))
+        // Shifted by the class, and not multiplied by what would have to be loaded for it.
+        let start = (class << self.stripe_shift) + ((index_of(frame) as usize) << (PAGE_SHIFT + class));
+        self.region.words(start..start + (1 << (PAGE_SHIFT + class)))
     }
 
     /// The content, to be validated or read under a latch.
@@ -259,18 +274,24 @@ impl Frames {
             to.store(from.load(Relaxed), Relaxed);
         }
     }
-}
 
-impl OneClass {
-    /// Gives the memory of `frames`, the last ones, back.
+    /// Gives the memory of `frames`, the last ones of `class`, back.
     fn release(&self, class: SizeClass, frames: Range<u32>) -> io::Result<()> {
-        self.headers.release(header_bytes(frames.start)..header_bytes(frames.end))?;
-        self.region.release(bytes_of(class, frames))
+        self.headers.release(self.headers_of(class, frames.clone()))?;
+        self.region.release(self.bytes_of(class, frames))
     }
-}
 
-fn bytes_of(class: SizeClass, frames: Range<u32>) -> Range<usize> {
-    frames.start as usize * class.page_bytes()..frames.end as usize * class.page_bytes()
+    /// Where frames of `class` are.
+    fn bytes_of(&self, class: SizeClass, frames: Range<u32>) -> Range<usize> {
+        let (start, page_bytes) = (class.index() << self.stripe_shift, class.page_bytes());
+        start + frames.start as usize * page_bytes..start + frames.end as usize * page_bytes
+    }
+
+    /// Where the headers of frames of `class` are, in whole granules.
+    fn headers_of(&self, class: SizeClass, frames: Range<u32>) -> Range<usize> {
+        let start = class.index() << self.headers_shift;
+        start + header_bytes(frames.start)..start + header_bytes(frames.end)
+    }
 }
 
 /// Bytes of the headers of `count` frames, in whole granules.

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_block::{Region, prefetch};
 
 use super::latch::Latch;
-use crate::ids::{ByClass, PageId, SizeClass};
+use crate::ids::{PageId, SizeClass};
 use crate::store::place::Mapped;
 
 const IN_FRAME: u64 = 1 << 62;
@@ -95,22 +95,24 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// All entries.
+/// All entries, those of the smallest class first. One region for all classes, so that where it is can be loaded before it is
+/// known which page is looked for.
 #[derive(Debug)]
 pub(crate) struct PageTable {
-    classes: ByClass<Entries>,
-}
-
-/// Those of one class.
-#[derive(Debug)]
-struct Entries {
     region: Region,
-    indexes_max: u64,
+    /// Indexes of the smallest class are below this, those of each other below half as many.
+    pages_max: u64,
 }
 
 /// Indexes of the pages of `class` are below this, where there may be `pages_max` of the smallest.
 pub(crate) fn indexes_max(pages_max: u64, class: SizeClass) -> u64 {
     pages_max >> class.index()
+}
+
+/// Entries in front of those of the class with this number: half as many of each class as of the one before.
+#[inline(always)]
+fn first_entry(pages_max: u64, class: usize) -> u64 {
+    2 * pages_max - (2 * pages_max >> class)
 }
 
 impl PageTable {
@@ -120,35 +122,29 @@ impl PageTable {
     /// # Errors
     /// Those of [`Region::reserve_writable`].
     pub(crate) fn reserve(pages_max: u64) -> io::Result<PageTable> {
-        let entries = |class| {
-            let indexes_max = indexes_max(pages_max, class);
-            let region = Region::reserve_writable((indexes_max * ENTRY_BYTES) as usize)?;
-            Ok(Entries { region, indexes_max })
-        };
-        let classes: Vec<Entries> = SizeClass::all().map(entries).collect::<io::Result<_>>()?;
-        Ok(PageTable { classes: classes.try_into().expect("one for each class") })
+        let region = Region::reserve_writable(PageTable::reserved_bytes(pages_max) as usize)?;
+        Ok(PageTable { region, pages_max })
     }
 
     /// Bytes of addresses that [`PageTable::reserve`] takes.
     pub(crate) fn reserved_bytes(pages_max: u64) -> u64 {
-        SizeClass::all().map(|class| indexes_max(pages_max, class) * ENTRY_BYTES).sum()
+        first_entry(pages_max, SizeClass::COUNT) * ENTRY_BYTES
     }
 
     /// Indexes of the pages of `class` must be below this.
     pub(crate) fn indexes_max(&self, class: SizeClass) -> u64 {
-        self.classes[class.index()].indexes_max
+        indexes_max(self.pages_max, class)
     }
 
     /// The entry of `id`; `None` for an id that no page can have, as a racy reader may come up with.
     #[inline(always)]
     pub(crate) fn entry(&self, id: PageId) -> Option<Entry<'_>> {
-        let entries = self.classes.get(id.class_index())?;
-        let index = id.index();
-        if index >= entries.indexes_max {
+        let (class, index) = (id.class_index(), id.index());
+        if class >= SizeClass::COUNT || index >= self.pages_max >> class {
             return None;
         }
-        let at = index as usize * ENTRY_BYTES as usize;
-        let [state, location] = entries.region.words(at..at + ENTRY_BYTES as usize) else {
+        let at = ((first_entry(self.pages_max, class) + index) * ENTRY_BYTES) as usize;
+        let [state, location] = self.region.words(at..at + ENTRY_BYTES as usize) else {
             unreachable!("an entry is two words");
         };
         Some(Entry { state, location })
