@@ -19,7 +19,10 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     }
     let (pages, free) = (show_count(stat.pages), show_count(stat.free_pages));
     let page = show_size(stat.page_bytes);
-    print(output, format_args!("format {}, {pages} pages in use, room for {free} more of {page}\n", stat.format))?;
+    print(
+        output,
+        format_args!("format {}, {pages} pages in use, room for {free} more of {page}\n", stat.format),
+    )?;
     let (file, log) = (show_size(stat.file_bytes), show_size(stat.log_bytes));
     let (checkpoint, budget) = (stat.last_checkpoint_lsn, show_size(stat.budget_bytes));
     print(

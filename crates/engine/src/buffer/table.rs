@@ -112,7 +112,7 @@ pub(crate) fn indexes_max(pages_max: u64, class: SizeClass) -> u64 {
 /// Entries in front of those of the class with this number: half as many of each class as of the one before.
 #[inline(always)]
 fn first_entry(pages_max: u64, class: usize) -> u64 {
-    2 * pages_max - (2 * pages_max >> class)
+    2 * pages_max - ((2 * pages_max) >> class)
 }
 
 impl PageTable {

@@ -342,6 +342,9 @@ impl<'a> Writer<'a> {
             return None;
         }
         self.records.held.fetch_add(wanted, Relaxed);
+        // As in `Latch::try_exclusive`: a reader of the page that was in one of these, who sees what is written there from
+        // now on, sees that the page's version has moved.
+        fence(Release);
         Some(frames)
     }
 
@@ -432,6 +435,8 @@ impl<'a> Writer<'a> {
         self.records.sequence.fetch_add(1, Release);
         // Pairs with the fence in `Records::find`: who sees what is written from now on sees that the sequence moved.
         fence(Release);
+        #[cfg(test)]
+        super::tests::when_moved_on();
     }
 
     /// Empties the oldest segment of the queue whose turn it is; what was read stays, unless `all` goes.
@@ -538,6 +543,8 @@ impl<'a> Writer<'a> {
         let mut others = Vec::with_capacity(leaving.len());
         let class = self.pool.class();
         while others.len() < leaving.len() && self.pool.try_take_frames(class, leaving.len(), &mut others) {}
+        // As in `take_frames`.
+        fence(Release);
         let mut left = Vec::with_capacity(others.len());
         for (&entry, &other) in leaving.iter().zip(&others) {
             let frame = self.records.map.get(entry).expect("its frame was asked for under this lock");
@@ -566,6 +573,8 @@ impl<'a> Writer<'a> {
     /// Forgets everything and gives all frames back.
     fn clear(&mut self) {
         self.index().clear();
+        // Before the sequence moves: who begins to read after that finds no index, and none of the frames it was in.
+        let index = self.records.index_frames.swap(0, Relaxed);
         self.log.entries = 0;
         self.move_on();
         let queued: Vec<u32> = self
@@ -577,7 +586,6 @@ impl<'a> Writer<'a> {
             .collect();
         let idle = std::mem::take(&mut self.log.idle);
         queued.into_iter().chain(idle).for_each(|number| self.drop_segment(number));
-        let index = self.records.index_frames.swap(0, Relaxed);
         self.drop_index_from(0, index);
     }
 

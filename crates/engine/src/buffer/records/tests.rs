@@ -19,12 +19,20 @@ type Others = Rc<dyn Fn()>;
 
 thread_local! {
     static OTHERS: RefCell<Option<Others>> = const { RefCell::new(None) };
+    static READERS: RefCell<Option<Others>> = const { RefCell::new(None) };
 }
 
 /// A record is about to be copied: what the test has others do then.
 pub(super) fn while_copying() {
     if let Some(others) = OTHERS.with_borrow_mut(Option::take) {
         others();
+    }
+}
+
+/// The sequence has moved: what the test has readers do that begin then.
+pub(super) fn when_moved_on() {
+    if let Some(readers) = READERS.with_borrow_mut(Option::take) {
+        readers();
     }
 }
 
@@ -219,6 +227,25 @@ fn memory_changes_hands() -> bool {
 #[test]
 fn a_record_whose_memory_is_used_again_is_not_found() {
     assert!(memory_changes_hands());
+}
+
+/// What gives its frames back has moved the sequence once; a reader that begins after that must not be led to them, for it
+/// would not learn that they are something else.
+#[test]
+fn who_begins_while_all_is_given_back_finds_nothing_to_look_through() {
+    let pool = Rc::new(pool(128, RecordCache::Percent(30)));
+    (0..20).for_each(|number| put(&pool, 1, number, 1));
+    let slots = |pool: &Pool| pool.records.index(&pool.frames).slots;
+    assert!(slots(&pool) > 0);
+    let seen = Rc::new(RefCell::new(None));
+    let (others, told) = (Rc::clone(&pool), Rc::clone(&seen));
+    READERS.set(Some(Rc::new(move || {
+        assert_eq!(others.records.find(&others.frames, source(1, 1), &key(3)), None);
+        *told.borrow_mut() = Some(slots(&others));
+    })));
+    pool.resize(bytes(pool.records.held() / 2)).unwrap();
+    assert_eq!(*seen.borrow(), Some(0), "slots of an index whose frames are being given back");
+    assert_eq!(pool.audit(), Vec::<String>::new());
 }
 
 #[cfg(feature = "planted-bugs")]
