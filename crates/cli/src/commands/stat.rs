@@ -18,7 +18,13 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         return print(output, format_args!("{}", stat.prometheus));
     }
     let (pages, free) = (show_count(stat.pages), show_count(stat.free_pages));
-    let page = show_size(stat.page_bytes);
+    let page = match &stat.frames[..] {
+        [] | [_] => show_size(stat.page_bytes),
+        several => {
+            let sizes: Vec<String> = several.iter().map(|class| show_size(class.page_bytes)).collect();
+            sizes.join(" or ")
+        }
+    };
     print(output, format_args!("format {}, {pages} pages of {page} in use, {free} free\n", stat.format))?;
     let (file, log) = (show_size(stat.file_bytes), show_size(stat.log_bytes));
     let (checkpoint, budget) = (stat.last_checkpoint_lsn, show_size(stat.budget_bytes));
@@ -26,6 +32,11 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         output,
         format_args!("page file {file}, log {log} (last checkpoint at {checkpoint}), memory {budget}\n"),
     )?;
+    for class in stat.frames.iter().filter(|_| stat.frames.len() > 1) {
+        let (frames, page, bytes) =
+            (show_count(class.frames), show_size(class.page_bytes), show_size(class.bytes));
+        print(output, format_args!("{frames} frames for pages of {page}, {bytes}\n"))?;
+    }
     for table in &stat.tables {
         let name = crate::escape::bytes(table.name.as_bytes());
         let entries = show_count(table.entries);
