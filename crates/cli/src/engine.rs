@@ -9,14 +9,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace::{
-    Backup, Builder, Db, Error, MemoryDirectory, RecordCache, Stats, Table, TableOptions, TableStats,
-    Transaction, WriteBatch,
+    Backup, Builder, Db, Error, FrameClass, MemoryDirectory, RecordCache, Stats, Table, TableOptions,
+    TableStats, Transaction, WriteBatch,
 };
 
 use crate::failure::{Failure, Outcome};
 use crate::store::{
-    Access, Compacted, Compression, Copied, Counters, Damage, Database, Durability, Ending, Opener, Settings,
-    Stat, Store, TableStat, Verification, Visit,
+    Access, Compacted, Compression, Copied, Counters, Damage, Database, Durability, Ending, FrameStat,
+    Opener, Settings, Stat, Store, TableStat, Verification, Visit,
 };
 use crate::units::show_size;
 
@@ -153,6 +153,13 @@ impl Database for Opened {
             compression: table.compression.to_string(),
         };
         let tables = tables.into_iter().map(table).collect();
+        let frames = |class: &FrameClass| FrameStat {
+            page_bytes: class.page_bytes,
+            frames: class.frames,
+            bytes: class.bytes,
+            gained: class.gained,
+            lost: class.lost,
+        };
         Ok(Stat {
             format: stats.format,
             tables,
@@ -163,6 +170,7 @@ impl Database for Opened {
             log_bytes: stats.log_tail.saturating_sub(stats.log_cut),
             last_checkpoint_lsn: stats.log_cut,
             budget_bytes: stats.budget_bytes,
+            frames: stats.frame_classes.iter().map(frames).collect(),
             prometheus,
         })
     }

@@ -259,9 +259,26 @@ pub struct Stat {
     pub last_checkpoint_lsn: u64,
     /// Bytes of memory the engine allows itself.
     pub budget_bytes: u64,
+    /// Its frames by the size of their pages, the smallest first.
+    pub frames: Vec<FrameStat>,
     /// All of what the engine counts, as text for Prometheus.
     #[serde(skip)]
     pub prometheus: String,
+}
+
+/// The frames for pages of one size in [`Stat`].
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct FrameStat {
+    /// Bytes of a page.
+    pub page_bytes: u64,
+    /// Frames there are.
+    pub frames: u64,
+    /// Bytes of them and of their headers.
+    pub bytes: u64,
+    /// Frames that came from pages of another size.
+    pub gained: u64,
+    /// Frames that went to pages of another size.
+    pub lost: u64,
 }
 
 /// One table in [`Stat`].

@@ -29,6 +29,11 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         output,
         format_args!("page file {file}, log {log} (last checkpoint at {checkpoint}), memory {budget}\n"),
     )?;
+    for class in stat.frames.iter().filter(|_| stat.frames.len() > 1) {
+        let (frames, page, bytes) =
+            (show_count(class.frames), show_size(class.page_bytes), show_size(class.bytes));
+        print(output, format_args!("{frames} frames for pages of {page}, {bytes}\n"))?;
+    }
     for table in &stat.tables {
         let name = crate::escape::bytes(table.name.as_bytes());
         let entries = show_count(table.entries);

@@ -84,7 +84,28 @@ impl Pool {
             }
             return Ok(());
         };
-        match self.move_frames(giver, taker, step, &budget) {
+        self.try_move_frames(giver, taker, step, &budget)
+    }
+
+    /// A step from `giver` to `taker`, whoever gains by that, if the one has so much.
+    #[cfg(test)]
+    pub(crate) fn move_step(&self, giver: SizeClass, taker: SizeClass) -> Result<()> {
+        let budget = self.resizing.lock();
+        let step = frame_cost(giver.max(taker));
+        match self.standing(giver, &budget).above >= step {
+            true => self.try_move_frames(giver, taker, step, &budget),
+            false => Ok(()),
+        }
+    }
+
+    fn try_move_frames(
+        &self,
+        giver: SizeClass,
+        taker: SizeClass,
+        step: u64,
+        budget: &FrameBudget,
+    ) -> Result<()> {
+        match self.move_frames(giver, taker, step, budget) {
             Ok(()) => self.forget_hits(None),
             // They are in use, the disk has no room for what is dirty in them, or the system has no memory for others just
             // now: another time, then. What was taken and not given is the next one's to get.

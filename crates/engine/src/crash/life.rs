@@ -116,6 +116,9 @@ impl<'p> Life<'p> {
         if self.script.borrow().resizes && self.below(12) == 0 {
             return self.resize();
         }
+        if self.other_class().is_some() && self.below(20) == 0 {
+            return self.move_frames();
+        }
         match self.below(100) {
             0..25 => self.write_open(),
             25..32 => self.commit_one(),
@@ -165,6 +168,14 @@ impl<'p> Life<'p> {
             self.free_page()?;
         }
         self.acknowledge()
+    }
+
+    /// Frames go from one class of pages to the other, as the load might have it.
+    fn move_frames(&mut self) -> Result<(), Halt> {
+        let own = self.pool.class();
+        let Some(other) = self.other_class().filter(|&class| self.pool.uses(class)) else { return Ok(()) };
+        let (giver, taker) = if self.below(2) == 0 { (own, other) } else { (other, own) };
+        Ok(self.full_is_fine(self.pool.move_step(giver, taker))?)
     }
 
     /// More frames, or fewer.

@@ -148,7 +148,7 @@ fn nothing_is_lost_in_lives_with_pages_of_two_sizes() {
         }
     }
     report(&tally, start);
-    assert!(tally.states < 1000 || tally.frame_moves > 20, "frames change hands: {tally:?}");
+    assert!(tally.states < 1000 || tally.frame_moves > 500, "frames change hands: {tally:?}");
 }
 
 /// One fixed script per seed, cut off at each of its calls in turn.
