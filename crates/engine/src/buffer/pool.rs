@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
@@ -100,6 +100,10 @@ pub(crate) struct Pool {
     pub(super) mode: Mode,
     /// See [`PoolOptions`](super::PoolOptions).
     pub(super) in_memory: bool,
+    /// Changed pages that write-back found no room for in the page file; 0 while it finds some.
+    pub(super) without_room: AtomicUsize,
+    /// Whether the page file is fuller than it should be, and could not be made longer.
+    pub(super) is_tight: AtomicBool,
     pub(crate) stats: PoolStats,
     /// What recovery still has to read of the log; the cut stays below it.
     pub(super) recovery_floor: AtomicU64,

@@ -50,9 +50,51 @@ impl Pool {
         let (images, length) = (pages.len(), self.page_places());
         if !self.space.has_room(images, length, SPARE_SEGMENTS, Stream::Changed) {
             self.stats.segment_waits.fetch_add(1, Relaxed);
-            self.make_room(upkeep, images as u64 * length)?;
+            match self.make_room(upkeep, images as u64 * length) {
+                // The cleaner found none for what it moves; what there is may do for these images.
+                Ok(()) | Err(Error::Full { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
-        self.write_claimed(upkeep, pages, SPARE_SEGMENTS)
+        let written = self.write_claimed(upkeep, pages, SPARE_SEGMENTS);
+        match &written {
+            Err(Error::Full { .. }) => self.without_room.store(images, Relaxed),
+            Ok(_) if upkeep.packer.is_some() => {
+                // What has become longer was never granted. That it is too much by now is for the next commit.
+                let _ = self.keep_up();
+            }
+            _ => {}
+        }
+        written
+    }
+
+    /// Whether there is room in the page file for what commits change; they wait while there is not.
+    ///
+    /// Pages that are compressed may come to be longer than they were, and write-back find no room for them. Then they stay
+    /// in their frames. So that these are never all there are, and reads go on: as soon as the file is fuller than it
+    /// should be, half of the frames at most may be dirty, and nothing is changed any more where nothing new would be
+    /// granted either, or write-back has found no room.
+    pub(super) fn changes_find_room(&self) -> bool {
+        let images = self.without_room.load(Relaxed);
+        if images == 0 && !self.is_tight.load(Relaxed) {
+            return true;
+        }
+        let is_dirty = |&frame: &u32| !self.frames.header(frame).recovery().is_none();
+        let dirty = (0..self.frames.count()).filter(is_dirty).count();
+        if dirty > self.page_frames() as usize / 2 || self.keep_up().is_err() {
+            return false;
+        }
+        let found = self.space.finds_room(images, self.page_places(), SPARE_SEGMENTS, Stream::Changed);
+        if found {
+            self.without_room.store(0, Relaxed);
+        }
+        found
+    }
+
+    fn keep_up(&self) -> Result<()> {
+        let kept_up = self.space.keep_up();
+        self.is_tight.store(!matches!(kept_up, Ok(true)), Relaxed);
+        kept_up.map(drop)
     }
 
     /// Writes the dirty ones among `pages`, at most a staging buffer full, leaving `spare` segments free.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use parking_lot::Mutex;
 use terrace_block::AlignedBuffer;
@@ -102,6 +102,8 @@ impl Analysis<'_> {
             batches: Batches::new(options.batch_pages),
             mode: options.mode,
             in_memory: options.in_memory,
+            without_room: AtomicUsize::new(0),
+            is_tight: AtomicBool::new(false),
             stats: PoolStats::default(),
             recovery_floor: AtomicU64::new(cut.0),
             highest_timestamp: Arc::new(Padded(AtomicU64::new(self.highest.0))),
