@@ -247,6 +247,66 @@ fn the_budget_changes_while_compressed_pages_come_and_go() {
     check(&open(), &expected);
 }
 
+/// Changes make pages longer that were short when the file could still grow. Once, all frames came to hold such pages,
+/// and reads drove each other out of the last one for minutes.
+#[test]
+fn a_full_file_that_its_pages_outgrow_is_read_and_opened_all_the_same() {
+    for (seed, (page_bytes, mode)) in
+        (1..).zip([(8 << 10, Mode::Inline), (8 << 10, Mode::Background), (64 << 10, Mode::Inline)])
+    {
+        let disk = SimulatedDisk::new(seed);
+        let open = |disk: &SimulatedDisk| {
+            let builder = builder(page_bytes).mode(mode).compression(Compression::Lz4);
+            builder.directory(Arc::new(disk.clone())).open("").unwrap()
+        };
+        let db = open(&disk);
+        let table = db.create_table("t").unwrap();
+        let mut random = SmallRng::seed_from_u64(seed);
+        let keys = page_bytes as u32 / 2;
+        let mut expected: Vec<Vec<u8>> = vec![vec![7; 800]; keys as usize];
+        for (key, value) in (0u32..).zip(&expected) {
+            table.put(key.to_be_bytes(), value).unwrap();
+        }
+        db.checkpoint().unwrap();
+        disk.set_capacity(0);
+        let mut changed = 0;
+        let error = loop {
+            let key = random.random_range(0..keys);
+            let noise: Vec<u8> = (0..800).map(|_| random.random()).collect();
+            match table.put(key.to_be_bytes(), &noise) {
+                Ok(_) => expected[key as usize] = noise,
+                Err(error) => break error,
+            }
+            changed += 1;
+            assert!(changed < 10 * keys, "{page_bytes}: the file is never full");
+        };
+        assert!(matches!(error, Error::Full { .. }), "{page_bytes} {mode:?}: {error}");
+        let check = |table: &Table| {
+            for (key, value) in (0u32..).zip(&expected) {
+                let found = table.get(key.to_be_bytes()).unwrap();
+                assert_eq!(found.as_ref(), Some(value), "{page_bytes} {mode:?}: {key}");
+            }
+        };
+        check(&table);
+        assert!(matches!(table.put("more", [1; 100]), Err(Error::Full { .. })));
+        check(&table);
+        db.flush().unwrap();
+        drop((table, db));
+
+        // The machine stops, and there is no more room after that than before.
+        let disk = disk.survivor(seed);
+        let db = open(&disk);
+        let table = db.open_table("t").unwrap();
+        check(&table);
+        disk.set_capacity(u64::MAX);
+        for (key, value) in (0u32..).zip(&expected) {
+            table.put((key + keys).to_be_bytes(), value).unwrap();
+        }
+        check(&table);
+        assert_eq!(db.verify().unwrap().errors, []);
+    }
+}
+
 #[test]
 fn threads_read_and_write_compressed_pages() {
     let directory = Arc::new(MemoryDirectory::new());

@@ -185,7 +185,12 @@ impl Frames {
 
     /// All frames there are, of all classes.
     pub(crate) fn all(&self) -> impl Iterator<Item = u32> {
-        self.classes().flat_map(|class| (0..self.count(class)).map(move |index| frame_of(class, index)))
+        self.classes().flat_map(|class| self.of(class))
+    }
+
+    /// Those for pages of `class`.
+    pub(crate) fn of(&self, class: SizeClass) -> impl Iterator<Item = u32> + use<> {
+        (0..self.count(class)).map(move |index| frame_of(class, index))
     }
 
     /// Whether there is a frame of this number.

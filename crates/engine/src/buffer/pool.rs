@@ -100,6 +100,10 @@ pub(crate) struct Pool {
     pub(super) mode: Mode,
     /// See [`PoolOptions`](super::PoolOptions).
     pub(super) in_memory: bool,
+    /// Places of the images that write-back found no room for in the page file; 0 while it finds some.
+    pub(super) without_room: AtomicU64,
+    /// Whether the page file is fuller than it should be, and could not be made longer.
+    pub(super) is_tight: AtomicBool,
     pub(crate) stats: PoolStats,
     /// What recovery still has to read of the log; the cut stays below it.
     pub(super) recovery_floor: AtomicU64,

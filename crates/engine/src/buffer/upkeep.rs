@@ -29,6 +29,8 @@ use crate::wal::{Class, Reservation};
 const PAUSE: Duration = Duration::from_millis(5);
 /// Rounds a commit waits for log space before it says that the disk is full.
 const LOG_WAITS_MAX: u32 = 4000;
+/// Rounds it waits for room in the page file, which only a longer file brings, or what is freed.
+const ROOM_WAITS_MAX: u32 = 50;
 /// How far ahead of the sweep pages are written: one part in this many of all frames.
 const AHEAD_SHARE: u32 = 8;
 /// But not less than so many.
@@ -337,8 +339,21 @@ impl Pool {
         self.wal.wait_for_writes();
     }
 
-    /// Waits for log space for `bytes` bytes of a commit. The caller holds no latch and nothing in flight.
+    /// Waits for log space for `bytes` bytes of a commit, and until what is changed by now finds room in the page file. The
+    /// caller holds no latch and nothing in flight.
     pub(crate) fn reserve_log(&self, bytes: u64) -> Result<Reservation<'_>> {
+        for _ in 0..ROOM_WAITS_MAX {
+            if self.changes_find_room() {
+                return self.reserve_log_to_free(bytes);
+            }
+            self.wait_for_log_space()?;
+        }
+        let what = "changed pages have become longer, and find no room in the page file";
+        Err(Error::Full { what: what.into() })
+    }
+
+    /// The same for what frees pages, and so may make that room.
+    pub(crate) fn reserve_log_to_free(&self, bytes: u64) -> Result<Reservation<'_>> {
         let most = self.wal.max_reservation();
         if bytes > most {
             return Err(Error::TransactionTooLarge { bytes, max: most });

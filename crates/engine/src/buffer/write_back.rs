@@ -13,7 +13,7 @@ use super::table::{Entry, Location};
 use super::upkeep::Upkeep;
 use super::view::View;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::{Lsn, PageId, SizeClass};
 use crate::planted::{Bug, planted};
 use crate::store::place::{Extent, Mapped, PLACE_BYTES, places_of};
 use crate::store::space::Stream;
@@ -51,9 +51,55 @@ impl Pool {
         let lengths: Vec<u64> = pages.iter().map(|&id| class_of_page(id).places()).collect();
         if !self.space.has_room(&lengths, SPARE_SEGMENTS, Stream::Changed) {
             self.stats.segment_waits.fetch_add(1, Relaxed);
-            self.make_room(upkeep, lengths.iter().sum())?;
+            match self.make_room(upkeep, lengths.iter().sum()) {
+                // The cleaner found none for what it moves; what there is may do for these images.
+                Ok(()) | Err(Error::Full { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
-        self.write_claimed(upkeep, pages, SPARE_SEGMENTS)
+        let written = self.write_claimed(upkeep, pages, SPARE_SEGMENTS);
+        match &written {
+            Err(Error::Full { .. }) => self.without_room.store(lengths.iter().sum(), Relaxed),
+            Ok(_) if self.image_places_max() > 1 => {
+                // What has become longer was never granted. That it is too much by now is for the next commit.
+                let _ = self.keep_up();
+            }
+            _ => {}
+        }
+        written
+    }
+
+    /// Whether there is room in the page file for what commits change; they wait while there is not.
+    ///
+    /// Pages that are compressed may come to be longer than they were, and write-back find no room for them. Then they stay
+    /// in their frames. So that these are never all there are, and reads go on: as soon as the file is fuller than it
+    /// should be, half of the frames at most may be dirty, and nothing is changed any more where nothing new would be
+    /// granted either, or write-back has found no room.
+    pub(super) fn changes_find_room(&self) -> bool {
+        let places = self.without_room.load(Relaxed);
+        if places == 0 && !self.is_tight.load(Relaxed) {
+            return true;
+        }
+        let is_dirty = |frame: &u32| !self.frames.header(*frame).recovery().is_none();
+        let is_half_dirty = |class: SizeClass| {
+            self.frames.of(class).filter(is_dirty).count() > self.page_frames(class) as usize / 2
+        };
+        if self.frames.classes().any(is_half_dirty) || self.keep_up().is_err() {
+            return false;
+        }
+        let longest = self.image_places_max();
+        let lengths = vec![longest; places.div_ceil(longest) as usize];
+        let found = self.space.finds_room(&lengths, SPARE_SEGMENTS, Stream::Changed);
+        if found {
+            self.without_room.store(0, Relaxed);
+        }
+        found
+    }
+
+    fn keep_up(&self) -> Result<()> {
+        let kept_up = self.space.keep_up();
+        self.is_tight.store(!matches!(kept_up, Ok(true)), Relaxed);
+        kept_up.map(drop)
     }
 
     /// Writes the dirty ones among `pages`, at most a staging buffer full, leaving `spare` segments free.

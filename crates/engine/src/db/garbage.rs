@@ -305,7 +305,7 @@ impl Core {
     /// Changes the garbage tree and frees `free`, for the system, in one record.
     fn garbage_record(&self, change: Change<'_>, free: Vec<PageId>) -> Result<()> {
         let bytes = log_bytes(&change, 0) + free.len() as u64 * FREE_BYTES;
-        let mut reservation = self.pool.reserve_log(bytes)?;
+        let mut reservation = self.pool.reserve_log_to_free(bytes)?;
         let mut write = Write { reservation: Some(&mut reservation), free, ..Write::default() };
         garbage_tree(&self.pool).apply(&self.pool, &mut write, change).map(|_| ())
     }

@@ -18,7 +18,8 @@
 //! Page ids are granted only while everything that is live fits below a fill limit; that is what leaves the cleaner
 //! room to work, and it is the point where "disk full" is raised (durability, rule 14): a page is granted all its places, and
 //! a change of one that exists needs no more space than it has, unless compression has made its image shorter. What that
-//! saves is not kept for it (`docs/decisions/0013-places-and-compression.md`).
+//! saves is not kept for it (`docs/decisions/0013-places-and-compression.md`): write-back has the file grow for it too, and
+//! commits wait where it cannot.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -313,6 +314,15 @@ impl Space {
         Ok(())
     }
 
+    /// Makes the file as long as what is live and promised wants it, since images may become longer than they were. Whether it
+    /// has as much room then as it is to have; `Full` if it has none left for more.
+    pub(crate) fn keep_up(&self) -> Result<bool> {
+        let mut segments = self.segments.lock();
+        self.make_room(&mut segments, 0)?;
+        let wanted = segments.live_total + segments.granted;
+        Ok(wanted as f64 <= self.usable(&segments) * GROW_FILL)
+    }
+
     /// Takes promised places back that were not used, or whose page has its own now.
     pub(crate) fn ungrant(&self, places: u64) {
         let mut segments = self.segments.lock();
@@ -357,6 +367,16 @@ impl Space {
     pub(crate) fn has_room(&self, lengths: &[u64], spare: u64, stream: Stream) -> bool {
         let lengths = lengths.iter().copied();
         self.segments.lock().has_room(lengths, spare, stream, self.geometry.segment_places)
+    }
+
+    /// As `has_room`, but makes the file larger where there is no such room, as far as it may be.
+    pub(crate) fn finds_room(&self, lengths: &[u64], spare: u64, stream: Stream) -> bool {
+        while !self.has_room(lengths, spare, stream) {
+            if self.grow(&mut self.segments.lock(), 1).is_err() {
+                return false;
+            }
+        }
+        true
     }
 
     /// Places for images of these lengths in places, one behind the other as far as segments allow, leaving `spare`

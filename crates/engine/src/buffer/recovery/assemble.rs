@@ -112,6 +112,8 @@ impl Analysis<'_> {
             batches: Batches::new(options.batch_bytes, self.page_bytes),
             mode: options.mode,
             in_memory: options.in_memory,
+            without_room: AtomicU64::new(0),
+            is_tight: AtomicBool::new(false),
             stats: PoolStats::default(),
             recovery_floor: AtomicU64::new(cut.0),
             highest_timestamp: Arc::new(Padded(AtomicU64::new(self.highest.0))),
