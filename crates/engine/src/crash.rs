@@ -33,7 +33,7 @@ pub(crate) use meanwhile::{in_flight, play};
 
 use terrace_block::{Directory, OpenMode, SimulatedDisk};
 
-use crate::buffer::{Files, Layout, Mode, Pool, PoolOptions, RecordCache, frame_bytes};
+use crate::buffer::{Files, Layout, Mode, Pool, PoolOptions, RecordCache, buffers_bytes, frame_cost};
 use crate::ids::SizeClass;
 use crate::store::place::PLACE_BYTES;
 
@@ -41,6 +41,8 @@ use crate::store::place::PLACE_BYTES;
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     page_bytes: usize,
+    /// Half of the pages have this size.
+    other_page_bytes: Option<usize>,
     frames: u32,
     log_capacity: u64,
     log_buffer: usize,
@@ -53,18 +55,29 @@ const SEGMENT_PAGES: u64 = 8;
 const FRAMES_MIN: u32 = 12;
 const FRAMES_MAX: u32 = 48;
 
+fn class(page_bytes: usize) -> SizeClass {
+    SizeClass::of_bytes(page_bytes as u64).expect("one of the sizes there are")
+}
+
 impl Sizes {
     fn segment_bytes(&self) -> u64 {
-        SEGMENT_PAGES * self.page_bytes as u64
+        SEGMENT_PAGES * self.page_bytes_max() as u64
     }
 
-    fn class(&self) -> SizeClass {
-        SizeClass::of_bytes(self.page_bytes as u64).expect("one of the sizes there are")
+    fn page_bytes_max(&self) -> usize {
+        self.page_bytes.max(self.other_page_bytes.unwrap_or(0))
     }
 
-    /// The budget of `frames` frames.
+    /// The class of half of the pages, if that is not the database's own.
+    fn other_class(&self) -> Option<SizeClass> {
+        self.other_page_bytes.map(class)
+    }
+
+    /// The budget of `frames` frames of each class.
     fn frame_bytes(&self, frames: u32) -> u64 {
-        frame_bytes(self.class(), frames)
+        let other = self.other_class().map_or(0, frame_cost);
+        let frame_bytes = u64::from(frames) * (frame_cost(class(self.page_bytes)) + other);
+        buffers_bytes(class(self.page_bytes_max())) + frame_bytes
     }
 
     fn layout(&self) -> Layout {
@@ -82,8 +95,8 @@ impl Sizes {
             frame_bytes_max: self.frame_bytes(FRAMES_MAX),
             frames_floor: FRAMES_MIN / 2,
             log_buffer_bytes: self.log_buffer,
-            staging_bytes: self.staging_pages * self.page_bytes,
-            batch_bytes: 8 * self.page_bytes,
+            staging_bytes: self.staging_pages * self.page_bytes_max(),
+            batch_bytes: 8 * self.page_bytes_max(),
             pages_max: 1024,
             record_cache: RecordCache::Auto,
             store_bytes_max: self.store_segments * self.segment_bytes(),

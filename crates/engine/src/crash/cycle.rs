@@ -46,6 +46,7 @@ impl Plan {
         let mut random = Random(seed ^ 0x5eed);
         let sizes = Sizes {
             page_bytes: if seed.is_multiple_of(2) { 4096 } else { 16384 },
+            other_page_bytes: None,
             frames: 12 + random.below(13) as u32,
             log_capacity: [48, 64, 96, 128][random.below(4)] << 10,
             log_buffer: [16, 32][random.below(2)] << 10,
@@ -70,6 +71,14 @@ impl Plan {
     /// Lives in which the number of frames goes up and down.
     pub(super) fn resizing(seed: u64) -> Plan {
         Plan { resizes: true, ..Plan::random(seed) }
+    }
+
+    /// Lives with pages of two sizes, in some of which the number of frames changes too.
+    pub(super) fn mixed(seed: u64) -> Plan {
+        let mut plan = Plan { resizes: seed.is_multiple_of(3), ..Plan::random(seed) };
+        let other = if plan.sizes.page_bytes == 4096 { 16384 } else { 4096 };
+        plan.sizes.other_page_bytes = Some([8192, other][(seed / 2 % 2) as usize]);
+        plan
     }
 
     /// Short lives whose records all have the same length.
@@ -118,6 +127,7 @@ pub(super) fn live(plan: Plan) -> Result<Tally, String> {
     let state = State {
         model: Model::default(),
         random: Random(plan.seed),
+        sizes: plan.sizes,
         aligned: plan.aligned,
         open_max: plan.open_max,
         resizes: plan.resizes,
@@ -230,6 +240,7 @@ impl Run {
         let closed: Vec<_> = losers.iter().map(|loser| loser.transaction).collect();
         recovered.pool.undo_losers(&files, losers, &Raw)?;
         self.closed.extend(closed);
+        self.plan.sizes.other_class().map_or(Ok(()), |class| recovered.pool.use_class(class))?;
         Ok(recovered)
     }
 

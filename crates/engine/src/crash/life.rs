@@ -10,9 +10,9 @@ use super::meanwhile::Script;
 use super::model::Deed;
 use super::raw::{self, CELLS};
 use super::{FRAMES_MAX, FRAMES_MIN};
-use crate::buffer::{Edit, NewPage, Pool, Stop, WriteGuard, frame_bytes};
+use crate::buffer::{Edit, NewPage, Pool, Stop, WriteGuard};
 use crate::error::Error;
-use crate::ids::{Lsn, PageId, Timestamp};
+use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::wal::{Appended, Class, RecordBuilder, Reservation, Ticket};
 
 /// Why a life ended.
@@ -162,7 +162,8 @@ impl<'p> Life<'p> {
     /// More frames, or fewer.
     fn resize(&mut self) -> Result<(), Halt> {
         let frames = FRAMES_MIN + self.below((FRAMES_MAX - FRAMES_MIN) as usize + 1) as u32;
-        Ok(self.full_is_fine(self.pool.resize(frame_bytes(self.pool.class(), frames)))?)
+        let bytes = self.script.borrow().sizes.frame_bytes(frames);
+        Ok(self.full_is_fine(self.pool.resize(bytes))?)
     }
 
     fn full_is_fine(&self, result: Result<(), Error>) -> Result<(), Error> {
@@ -213,11 +214,17 @@ impl<'p> Life<'p> {
         unreachable!("the attempts are bounded")
     }
 
+    /// The size of a new page.
+    fn some_class(&self) -> SizeClass {
+        let other = self.script.borrow().sizes.other_class();
+        other.filter(|_| self.below(2) == 0).unwrap_or(self.pool.class())
+    }
+
     /// Faults in and latches `pages`, with `new` new ones. `None` if one of them is gone or the disk is full.
     fn ready(&self, pages: &[PageId], new: usize) -> Result<Option<Ready<'p>>, Halt> {
         let mut fresh = Vec::new();
         for _ in 0..new {
-            match self.pool.new_page(self.pool.class(), None) {
+            match self.pool.new_page(self.some_class(), None) {
                 Ok(page) => fresh.push(page),
                 Err(Error::Full { .. }) => return Ok(None),
                 Err(error) => return Err(error.into()),

@@ -11,6 +11,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use super::Sizes;
 use super::life;
 use super::model::{Deed, Model};
 use super::raw::{self, CELLS};
@@ -41,6 +42,7 @@ impl Random {
 pub(super) struct State {
     pub(super) model: Model,
     pub(super) random: Random,
+    pub(super) sizes: Sizes,
     /// Records fill whole fractions of a block and nothing else is logged, so that the end of one life's log is often
     /// where a record of an earlier life begins.
     pub(super) aligned: bool,
