@@ -43,8 +43,8 @@ use crate::store::place::PLACE_BYTES;
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     page_bytes: usize,
-    /// Bytes of the pages of another class that there are too.
-    other_bytes: Option<usize>,
+    /// Half of the pages have this size.
+    other_page_bytes: Option<usize>,
     frames: u32,
     log_capacity: u64,
     log_buffer: usize,
@@ -57,22 +57,30 @@ const SEGMENT_PAGES: u64 = 8;
 const FRAMES_MIN: u32 = 12;
 const FRAMES_MAX: u32 = 48;
 
+fn class(page_bytes: usize) -> SizeClass {
+    SizeClass::of_bytes(page_bytes as u64).expect("one of the sizes there are")
+}
+
 impl Sizes {
     fn segment_bytes(&self) -> u64 {
-        SEGMENT_PAGES * self.longest_bytes() as u64
+        SEGMENT_PAGES * self.page_bytes_max() as u64
     }
 
-    fn longest_bytes(&self) -> usize {
-        self.page_bytes.max(self.other_bytes.unwrap_or(0))
+    fn page_bytes_max(&self) -> usize {
+        self.page_bytes.max(self.other_page_bytes.unwrap_or(0))
+    }
+
+    /// The class of half of the pages, if that is not the database's own.
+    fn other_class(&self) -> Option<SizeClass> {
+        self.other_page_bytes.map(class)
     }
 
     /// The budget of `frames` frames, and of a few more for pages of the other class.
     fn frame_bytes(&self, frames: u32) -> u64 {
-        let class = |bytes: usize| SizeClass::of_bytes(bytes as u64).expect("one of the sizes there are");
         let own = frame_bytes(class(self.page_bytes), frames);
-        let more = self.other_bytes.map_or(0, |other| {
-            let frames = u64::from(FRAMES_MIN) * frame_cost(class(other));
-            frames + buffers_bytes(class(self.longest_bytes())) - buffers_bytes(class(self.page_bytes))
+        let more = self.other_class().map_or(0, |other| {
+            let frames = u64::from(FRAMES_MIN) * frame_cost(other);
+            frames + buffers_bytes(class(self.page_bytes_max())) - buffers_bytes(class(self.page_bytes))
         });
         own + more
     }
@@ -92,8 +100,8 @@ impl Sizes {
             frame_bytes_max: self.frame_bytes(FRAMES_MAX),
             frames_floor: FRAMES_MIN / 2,
             log_buffer_bytes: self.log_buffer,
-            staging_bytes: self.staging_pages * self.longest_bytes(),
-            batch_bytes: 8 * self.longest_bytes(),
+            staging_bytes: self.staging_pages * self.page_bytes_max(),
+            batch_bytes: 8 * self.page_bytes_max(),
             pages_max: 1024,
             record_cache: RecordCache::Auto,
             store_bytes_max: self.store_segments * self.segment_bytes(),

@@ -153,7 +153,7 @@ fn long(length: usize) -> Vec<u8> {
 }
 
 /// What the fixtures hold, written by this build as if its process had been killed: leaves, inner nodes and long
-/// values of one, several and many pages, compressed and not; tables renamed and dropped; changes before and after a checkpoint, and values
+/// values of one, several and many pages, compressed and not; pages of two sizes; tables renamed and dropped; changes before and after a checkpoint, and values
 /// that nobody refers to any more. All of it fits into frames, so only the checkpoints write pages.
 ///
 /// On a thread of its own: when a commit collects what others have left depends on how many its thread has made.
@@ -173,6 +173,8 @@ fn write() -> (SimulatedDisk, Tables) {
         db.create_table_with(name, &TableOptions::new().compression(compression)).unwrap();
         tables.insert(name.to_owned(), BTreeMap::new());
     }
+    db.create_table_with("small pages", &TableOptions::new().page_size(4096)).unwrap();
+    tables.insert("small pages".to_owned(), BTreeMap::new());
     let value = |number: u32, round: u32| vec![(number * 3 + round) as u8; (number * 7 % 90) as usize];
     for number in 0..300u32 {
         put(&db, &mut tables, "numbers", &(number * 37 % 300).to_be_bytes(), value(number, 0));
@@ -183,6 +185,10 @@ fn write() -> (SimulatedDisk, Tables) {
     for length in [1000, 2000, 4000, 9000, 80_000] {
         put(&db, &mut tables, "long values", format!("{length} bytes").as_bytes(), long(length));
     }
+    for number in 0..100u32 {
+        put(&db, &mut tables, "small pages", &number.to_be_bytes(), value(number, 2));
+    }
+    put(&db, &mut tables, "small pages", b"9000 bytes", long(9000));
     put(&db, &mut tables, "dropped", b"k", b"v".to_vec());
     put(&db, &mut tables, "before", b"k", b"v".to_vec());
     db.checkpoint().unwrap();

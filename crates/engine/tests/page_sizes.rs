@@ -244,6 +244,19 @@ fn the_budget_changes_while_pages_of_all_sizes_come_and_go() {
 }
 
 #[test]
+fn a_killed_database_opens_without_being_told_of_the_sizes_it_has() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let new = || Db::builder().directory(directory.clone()).dram(24 << 20).mode(Mode::Inline);
+    let db = new().page_size_max(64 << 10).open("").unwrap();
+    let table = db.create_table_with("t", &TableOptions::new().page_size(64 << 10)).unwrap();
+    (0..100u32).for_each(|key| table.put(key.to_be_bytes(), vec![7; 3000]).unwrap());
+    drop((table, db));
+    let db = new().open("").unwrap();
+    assert_eq!(db.open_table("t").unwrap().len().unwrap(), 100);
+    assert_eq!(db.verify().unwrap().errors, []);
+}
+
+#[test]
 fn threads_work_on_tables_of_several_sizes() {
     let directory = Arc::new(MemoryDirectory::new());
     let db = builder(4 << 10).mode(Mode::Background).directory(directory).open("").unwrap();

@@ -299,6 +299,11 @@ impl Pool {
                     pages.push(id);
                 }
             }
+            // Recovery comes here before all classes are in use: then there are no pages, and the cleaner, which a checkpoint may
+            // call for, does not know yet how long images are.
+            if pages.is_empty() {
+                continue;
+            }
             self.write_back(&mut upkeep, &pages)?;
             // Each batch logs where its images are, and inline nobody else cuts the log.
             self.checkpoint_step(&mut upkeep)?;

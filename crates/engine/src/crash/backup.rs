@@ -50,6 +50,7 @@ fn recover(disk: &SimulatedDisk, plan: &Plan) -> Result<Pool> {
     let files = open(disk).map_err(|source| Error::io("open", "the disk", None, source))?;
     let mut recovered = Pool::recover(&files, &plan.sizes.options(), &Raw)?;
     recovered.pool.undo_losers(&files, std::mem::take(&mut recovered.losers), &Raw)?;
+    plan.sizes.other_class().map_or(Ok(()), |class| recovered.pool.use_class(class))?;
     Ok(recovered.pool)
 }
 
@@ -78,10 +79,10 @@ fn run(plan: Plan) -> Result<Outcome, String> {
     let state = State {
         model: Model::default(),
         random: Random(plan.seed),
+        sizes: plan.sizes,
         aligned: false,
         open_max: plan.open_max,
         resizes: plan.resizes,
-        sizes: plan.sizes,
     };
     let script: Script = Rc::new(RefCell::new(state));
     let pool = recover(&disk, &plan).map_err(|error| error.to_string())?;
@@ -181,14 +182,24 @@ pub(super) fn run_caught(seed: u64) -> Result<(), String> {
 
 #[test]
 fn what_is_restored_is_the_state_after_a_commit() {
+    restore_all(Plan::random, 160);
+}
+
+#[test]
+fn what_is_restored_of_pages_of_two_sizes_is_the_state_after_a_commit() {
+    restore_all(Plan::mixed, 120);
+}
+
+/// Runs the plans of `cycles` seeds, or of those asked for.
+fn restore_all(plan: fn(u64) -> Plan, cycles: u64) {
     let number = |variable: &str| std::env::var(variable).ok().map(|value| value.parse().expect("a number"));
     let seeds = match number("TERRACE_CRASH_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("TERRACE_CRASH_CYCLES").unwrap_or(160),
+        None => 0..number("TERRACE_CRASH_CYCLES").unwrap_or(cycles),
     };
     let mut outcomes = Vec::new();
     for seed in seeds.clone() {
-        match run(Plan::random(seed)) {
+        match run(plan(seed)) {
             Ok(outcome) => outcomes.push(outcome),
             Err(what) => panic!("TERRACE_CRASH_SEED={seed} replays this: {what}"),
         }

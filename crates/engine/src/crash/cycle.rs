@@ -46,7 +46,7 @@ impl Plan {
         let mut random = Random(seed ^ 0x5eed);
         let sizes = Sizes {
             page_bytes: if seed.is_multiple_of(2) { 4096 } else { 16384 },
-            other_bytes: None,
+            other_page_bytes: None,
             frames: 12 + random.below(13) as u32,
             log_capacity: [48, 64, 96, 128][random.below(4)] << 10,
             log_buffer: [16, 32][random.below(2)] << 10,
@@ -73,10 +73,11 @@ impl Plan {
         Plan { resizes: true, ..Plan::random(seed) }
     }
 
-    /// Lives with pages of another class beside the database's own, larger or smaller ones. Every third changes the budget.
+    /// Lives with pages of two sizes, in some of which the number of frames changes too.
     pub(super) fn mixed(seed: u64) -> Plan {
         let mut plan = Plan { resizes: seed.is_multiple_of(3), ..Plan::random(seed) };
-        plan.sizes.other_bytes = Some(if seed.is_multiple_of(2) { 16384 } else { 4096 });
+        let other = if plan.sizes.page_bytes == 4096 { 16384 } else { 4096 };
+        plan.sizes.other_page_bytes = Some([8192, other][(seed / 2 % 2) as usize]);
         plan
     }
 
@@ -129,10 +130,10 @@ pub(super) fn live(plan: Plan) -> Result<Tally, String> {
     let state = State {
         model: Model::default(),
         random: Random(plan.seed),
+        sizes: plan.sizes,
         aligned: plan.aligned,
         open_max: plan.open_max,
         resizes: plan.resizes,
-        sizes: plan.sizes,
     };
     let script = Rc::new(RefCell::new(state));
     let mut run = Run { plan, script: script.clone(), tally: Tally::default(), closed: HashSet::new() };

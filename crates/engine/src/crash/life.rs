@@ -101,7 +101,7 @@ impl<'p> Life<'p> {
 
     /// The class of pages that there are beside the database's own.
     fn other_class(&self) -> Option<SizeClass> {
-        SizeClass::of_bytes(self.script.borrow().sizes.other_bytes? as u64)
+        self.script.borrow().sizes.other_class()
     }
 
     fn below(&self, limit: usize) -> usize {
@@ -233,12 +233,17 @@ impl<'p> Life<'p> {
         unreachable!("the attempts are bounded")
     }
 
+    /// The size of a new page.
+    fn some_class(&self) -> SizeClass {
+        let other = self.other_class().filter(|&class| self.pool.uses(class) && self.below(2) == 0);
+        other.unwrap_or(self.pool.class())
+    }
+
     /// Faults in and latches `pages`, with `new` new ones. `None` if one of them is gone or the disk is full.
     fn ready(&self, pages: &[PageId], new: usize) -> Result<Option<Ready<'p>>, Halt> {
         let mut fresh = Vec::new();
         for _ in 0..new {
-            let other = self.other_class().filter(|&class| self.pool.uses(class) && self.below(2) == 0);
-            match self.pool.new_page(other.unwrap_or(self.pool.class()), None) {
+            match self.pool.new_page(self.some_class(), None) {
                 Ok(page) => fresh.push(page),
                 Err(Error::Full { .. }) => return Ok(None),
                 Err(error) => return Err(error.into()),

@@ -42,6 +42,7 @@ impl Random {
 pub(super) struct State {
     pub(super) model: Model,
     pub(super) random: Random,
+    pub(super) sizes: Sizes,
     /// Records fill whole fractions of a block and nothing else is logged, so that the end of one life's log is often
     /// where a record of an earlier life begins.
     pub(super) aligned: bool,
@@ -49,8 +50,6 @@ pub(super) struct State {
     pub(super) open_max: usize,
     /// The number of frames changes now and then.
     pub(super) resizes: bool,
-    /// What the budget and the pages of other classes follow from.
-    pub(super) sizes: Sizes,
 }
 
 pub(super) type Script = Rc<RefCell<State>>;
