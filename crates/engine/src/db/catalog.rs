@@ -265,7 +265,10 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use terrace_block::{Directory, OpenMode};
+
     use super::*;
+    use crate::store::superblock::Slots;
 
     #[test]
     fn names_are_plain_text() {
@@ -279,5 +282,18 @@ mod tests {
         for hostile in [&b"short"[..], &[0; 16], &[0; 18], &[2; 17], &no_class] {
             assert_eq!(Place::decode(hostile), None);
         }
+    }
+
+    #[test]
+    fn the_superblock_says_at_once_that_there_are_pages_of_another_size() {
+        let directory = Arc::new(crate::MemoryDirectory::new());
+        let db = crate::Db::builder().directory(directory.clone()).dram(24 << 20).page_size_max(32 << 10);
+        let db = db.mode(crate::Mode::Inline).open("").unwrap();
+        let class = class_of(32 << 10).unwrap();
+        let pages = directory.open("pages.terrace", OpenMode::Read).unwrap();
+        let ids_end = || Slots::open(pages.clone()).unwrap().1.page_ids_end[class.index()];
+        assert_eq!(ids_end(), 1);
+        db.create_table_with("t", &TableOptions::new().page_size(32 << 10)).unwrap();
+        assert!(ids_end() > 1);
     }
 }
