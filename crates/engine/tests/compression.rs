@@ -1,19 +1,18 @@
 //! Compressed pages: what is read is what was written, whatever the settings are now; files become shorter; and backup,
 //! restore, repair, compaction, verification and a change of the budget know images of every length.
 
+#[path = "common/copies.rs"]
+mod copies;
+
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use copies::{Entries, check, entries};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{
-    Builder, Compression, Db, Directory, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Table,
-    TableOptions,
+    Builder, Compression, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Table, TableOptions,
 };
-use terrace_block::{AlignedBuffer, OpenMode};
-
-type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const PAGE_SIZES: [u64; 4] = [8 << 10, 16 << 10, 32 << 10, 64 << 10];
 
@@ -32,18 +31,6 @@ fn value(random: &mut SmallRng) -> Vec<u8> {
     };
     let noise = [0, length / 2, length][random.random_range(0..3)];
     (0..length).map(|at| if at < noise { random.random() } else { at as u8 / 16 }).collect()
-}
-
-fn entries(table: &Table) -> Entries {
-    table.iter().map(Result::unwrap).collect()
-}
-
-fn check(db: &Db, expected: &BTreeMap<String, Entries>) {
-    assert_eq!(db.table_names().unwrap(), expected.keys().cloned().collect::<Vec<_>>());
-    for (name, expected) in expected {
-        assert!(entries(&db.open_table(name).unwrap()) == *expected, "{name}");
-    }
-    assert_eq!(db.verify().unwrap().errors, []);
 }
 
 /// Puts and deletes in all tables, entered in `expected`.
@@ -180,50 +167,7 @@ fn copies_repairs_and_compactions_know_images_of_every_length() {
 
         // Of the state that a backup is made of, the log has a part.
         change(&db, &mut expected, 50, &mut random);
-        let place = tempfile::tempdir().unwrap();
-        let (backup, restored) = (place.path().join("backup"), place.path().join("restored"));
-        db.backup(&backup).unwrap();
-        let backup = terrace::Backup::open(&backup).unwrap();
-        assert_eq!(backup.check().unwrap().errors, []);
-        backup.restore(&restored).unwrap();
-        let copy = builder(page_bytes).open(&restored).unwrap();
-        check(&copy, &expected);
-        copy.close().unwrap();
-
-        // Half of it goes, and what is left moves together.
-        for (name, entries) in &mut expected {
-            let table = db.open_table(name).unwrap();
-            for key in entries.keys().filter(|key| key[1] % 2 == 0) {
-                table.delete(key).unwrap();
-            }
-            entries.retain(|key, _| key[1] % 2 == 1);
-        }
-        let done = db.compact_with(|_| ControlFlow::Continue(())).unwrap();
-        assert!(done.file_bytes_after <= done.file_bytes_before);
-        check(&db, &expected);
-        db.close().unwrap();
-
-        // Sound, it is repaired to what it is, and the tables are what they were.
-        let target = Arc::new(MemoryDirectory::new());
-        let report = Db::builder().dram(16 << 20).repair_in(&disk, target.clone()).unwrap();
-        assert!(report.lost_pages.is_empty(), "{report:?}");
-        let repaired = builder(page_bytes).directory(target).create(false).open("").unwrap();
-        check(&repaired, &expected);
-        let kinds: Vec<_> = repaired.table_stats().unwrap().iter().map(|table| table.compression).collect();
-        assert_eq!(kinds, [Compression::Lz4, Compression::None]);
-
-        // Without superblock and page table the images say themselves what they are.
-        let pages = disk.open("pages.terrace", OpenMode::Write).unwrap();
-        pages.write_at(0, &AlignedBuffer::zeroed(32 << 10)).unwrap();
-        let target = Arc::new(MemoryDirectory::new());
-        let report = Db::builder().dram(16 << 20).repair_in(&disk, target.clone()).unwrap();
-        assert!(!report.notes.is_empty());
-        let repaired = builder(page_bytes).directory(target).create(false).open("").unwrap();
-        let entries = |name: &str| entries(&repaired.open_table(name).unwrap());
-        for (name, expected) in &expected {
-            let found = entries(name);
-            assert!(expected.iter().all(|(key, value)| found.get(key) == Some(value)), "{name}");
-        }
+        copies::survives(db, &disk, expected, &|| builder(page_bytes), 16 << 20);
     }
 }
 

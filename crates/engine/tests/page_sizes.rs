@@ -1,19 +1,19 @@
 //! Tables with pages of several sizes in one database: what is read is what was written; transactions, backup, restore,
 //! repair, compaction, verification and a change of the budget know all of them; and what cannot be is refused.
 
+#[path = "common/copies.rs"]
+mod copies;
+
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use copies::{Entries, check};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{
-    Builder, Compression, Db, Directory, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Table,
-    TableOptions, WriteBatch,
+    Builder, Compression, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Table, TableOptions,
+    WriteBatch,
 };
-use terrace_block::{AlignedBuffer, OpenMode};
-
-type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const SIZES: [u64; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 
@@ -32,18 +32,6 @@ fn value(random: &mut SmallRng) -> Vec<u8> {
     };
     let noise = [0, length / 2, length][random.random_range(0..3)];
     (0..length).map(|at| if at < noise { random.random() } else { at as u8 / 16 }).collect()
-}
-
-fn entries(table: &Table) -> Entries {
-    table.iter().map(Result::unwrap).collect()
-}
-
-fn check(db: &Db, expected: &BTreeMap<String, Entries>) {
-    assert_eq!(db.table_names().unwrap(), expected.keys().cloned().collect::<Vec<_>>());
-    for (name, expected) in expected {
-        assert!(entries(&db.open_table(name).unwrap()) == *expected, "{name}");
-    }
-    assert_eq!(db.verify().unwrap().errors, []);
 }
 
 /// A table for each size, and for each that can be compressed one that is.
@@ -173,54 +161,7 @@ fn copies_repairs_and_compactions_know_pages_of_every_size() {
 
         // Of the state that a backup is made of, the log has a part.
         change(&db, &mut expected, 50, &mut random);
-        let place = tempfile::tempdir().unwrap();
-        let (backup, restored) = (place.path().join("backup"), place.path().join("restored"));
-        db.backup(&backup).unwrap();
-        let backup = terrace::Backup::open(&backup).unwrap();
-        assert_eq!(backup.check().unwrap().errors, []);
-        backup.restore(&restored).unwrap();
-        let copy = builder(page_bytes).open(&restored).unwrap();
-        check(&copy, &expected);
-        copy.close().unwrap();
-
-        // Half of it goes, and what is left moves together.
-        for (name, entries) in &mut expected {
-            let table = db.open_table(name).unwrap();
-            for key in entries.keys().filter(|key| key[1] % 2 == 0) {
-                table.delete(key).unwrap();
-            }
-            entries.retain(|key, _| key[1] % 2 == 1);
-        }
-        let done = db.compact_with(|_| ControlFlow::Continue(())).unwrap();
-        assert!(done.file_bytes_after < done.file_bytes_before, "{done:?}");
-        check(&db, &expected);
-        let sizes = |db: &Db| -> Vec<_> {
-            db.table_stats().unwrap().iter().map(|table| (table.page_bytes, table.compression)).collect()
-        };
-        let sizes_before = sizes(&db);
-        db.close().unwrap();
-
-        // Sound, it is repaired to what it is, and the tables are what they were.
-        let target = Arc::new(MemoryDirectory::new());
-        let repair = |target| Db::builder().dram(64 << 20).repair_in(&disk, target).unwrap();
-        let report = repair(target.clone());
-        assert!(report.lost_pages.is_empty(), "{report:?}");
-        let repaired = builder(page_bytes).directory(target).create(false).open("").unwrap();
-        check(&repaired, &expected);
-        assert_eq!(sizes(&repaired), sizes_before);
-
-        // Without superblock and page table the images say themselves what they are.
-        let pages = disk.open("pages.terrace", OpenMode::Write).unwrap();
-        pages.write_at(0, &AlignedBuffer::zeroed(32 << 10)).unwrap();
-        let target = Arc::new(MemoryDirectory::new());
-        let report = repair(target.clone());
-        assert!(!report.notes.is_empty());
-        let repaired = Db::builder().dram(64 << 20).directory(target).create(false).open("").unwrap();
-        let entries = |name: &str| entries(&repaired.open_table(name).unwrap());
-        for (name, expected) in &expected {
-            let found = entries(name);
-            assert!(expected.iter().all(|(key, value)| found.get(key) == Some(value)), "{name}");
-        }
+        copies::survives(db, &disk, expected, &|| builder(page_bytes), 64 << 20);
     }
 }
 

@@ -1,0 +1,84 @@
+//! A database is copied, repaired and compacted, and holds what it held.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use terrace::{Builder, Db, Directory, MemoryDirectory, SimulatedDisk, Table};
+use terrace_block::{AlignedBuffer, OpenMode};
+
+/// What a table holds.
+pub type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+pub fn entries(table: &Table) -> Entries {
+    table.iter().map(Result::unwrap).collect()
+}
+
+/// Holds all tables of `db` against `expected`, and verifies it.
+pub fn check(db: &Db, expected: &BTreeMap<String, Entries>) {
+    assert_eq!(db.table_names().unwrap(), expected.keys().cloned().collect::<Vec<_>>());
+    for (name, expected) in expected {
+        assert!(entries(&db.open_table(name).unwrap()) == *expected, "{name}");
+    }
+    assert_eq!(db.verify().unwrap().errors, []);
+}
+
+/// Backs `db` up, which holds `expected` and is on `disk`, and restores it; removes half of all entries and compacts it; closes
+/// it and repairs it, at last without superblock. `builder` makes what such a database is opened with, and a repair has
+/// `repair_dram` bytes.
+pub fn survives(
+    db: Db,
+    disk: &SimulatedDisk,
+    mut expected: BTreeMap<String, Entries>,
+    builder: &dyn Fn() -> Builder,
+    repair_dram: u64,
+) {
+    let place = tempfile::tempdir().unwrap();
+    let (backup, restored) = (place.path().join("backup"), place.path().join("restored"));
+    db.backup(&backup).unwrap();
+    let backup = terrace::Backup::open(&backup).unwrap();
+    assert_eq!(backup.check().unwrap().errors, []);
+    backup.restore(&restored).unwrap();
+    let copy = builder().open(&restored).unwrap();
+    check(&copy, &expected);
+    copy.close().unwrap();
+
+    // Half of it goes, and what is left moves together.
+    for (name, entries) in &mut expected {
+        let table = db.open_table(name).unwrap();
+        for key in entries.keys().filter(|key| key[1] % 2 == 0) {
+            table.delete(key).unwrap();
+        }
+        entries.retain(|key, _| key[1] % 2 == 1);
+    }
+    let done = db.compact_with(|_| ControlFlow::Continue(())).unwrap();
+    assert!(done.file_bytes_after <= done.file_bytes_before, "{done:?}");
+    check(&db, &expected);
+    let kinds = |db: &Db| -> Vec<_> {
+        db.table_stats().unwrap().iter().map(|table| (table.page_bytes, table.compression)).collect()
+    };
+    let kinds_before = kinds(&db);
+    db.close().unwrap();
+
+    // Sound, it is repaired to what it is, and the tables are what they were.
+    let repair = |target| Db::builder().dram(repair_dram).repair_in(disk, target).unwrap();
+    let target = Arc::new(MemoryDirectory::new());
+    let report = repair(target.clone());
+    assert!(report.lost_pages.is_empty(), "{report:?}");
+    let repaired = builder().directory(target).create(false).open("").unwrap();
+    check(&repaired, &expected);
+    assert_eq!(kinds(&repaired), kinds_before);
+
+    // Without superblock and page table the images say themselves what they are.
+    let pages = disk.open("pages.terrace", OpenMode::Write).unwrap();
+    pages.write_at(0, &AlignedBuffer::zeroed(32 << 10)).unwrap();
+    let target = Arc::new(MemoryDirectory::new());
+    let report = repair(target.clone());
+    assert!(!report.notes.is_empty());
+    let repaired = builder().dram(repair_dram).directory(target).create(false).open("").unwrap();
+    let entries = |name: &str| entries(&repaired.open_table(name).unwrap());
+    for (name, expected) in &expected {
+        let found = entries(name);
+        assert!(expected.iter().all(|(key, value)| found.get(key) == Some(value)), "{name}");
+    }
+}
