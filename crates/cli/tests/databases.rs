@@ -76,7 +76,7 @@ fn a_compressed_table_takes_less_room_and_stays_what_it_is() {
         // Whatever the flags of later commands are.
         assert_eq!(text(&succeed(&["get", &db, "--table", "t", "07777"])).lines().count(), 1);
         let stat = json(&succeed(&["stat", &db, "--json"]));
-        assert_eq!((&stat["tables"][0]["compression"], &stat["format"]), (&compression.into(), &2.into()));
+        assert_eq!((&stat["tables"][0]["compression"], &stat["format"]), (&compression.into(), &3.into()));
         assert_eq!(json(&succeed(&["verify", &db, "--json"]))["errors"].as_array().map(Vec::len), Some(0));
         let number = |key: &str| stat[key].as_u64().expect("a number");
         number("file_bytes") - number("free_pages") * 16384
@@ -88,6 +88,30 @@ fn a_compressed_table_takes_less_room_and_stays_what_it_is() {
     let refused = terrace(&["put", &db, "--table", "t", "--compression", "lz4", "a", "1"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("16 KiB"), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn tables_of_one_database_have_pages_of_several_sizes() {
+    let rows: String = (0..3000).map(|row| format!("{row:05},what row {row} says\n")).collect();
+    let (_directory, db) = place();
+    for (table, size) in [("large", Some("32KiB")), ("small", None)] {
+        let load = ["load", &db, "--table", table, "--format", "csv", "-"];
+        let flags = size.map_or(Vec::new(), |size| vec!["--page-size", size]);
+        // The first one makes the database, of pages of the size that is given.
+        let made = feed(&["put", &db, "--table", "first", "k", "-"], b"v");
+        assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
+        let loaded = feed(&[&load[..], &flags].concat(), format!("id,what\n{rows}").as_bytes());
+        assert_eq!(loaded.status.code(), Some(0), "{}", text(&loaded.stderr));
+        assert_eq!(text(&succeed(&["get", &db, "--table", table, "02777"])).lines().count(), 1);
+    }
+    let stat = json(&succeed(&["stat", &db, "--json"]));
+    let tables = stat["tables"].as_array().expect("a list").iter();
+    let sizes: Vec<_> = tables.map(|table| table["page_bytes"].as_u64().expect("a number")).collect();
+    assert_eq!(sizes, [4096, 32768, 4096], "{stat}");
+    assert!(text(&succeed(&["stat", &db])).contains("pages of 32"), "{stat}");
+    assert_eq!(json(&succeed(&["verify", &db, "--json"]))["errors"].as_array().map(Vec::len), Some(0));
+    let refused = terrace(&["put", &db, "--table", "t", "--page-size", "5KiB", "a", "1"]);
+    assert_eq!(refused.status.code(), Some(2));
 }
 
 #[test]
