@@ -350,7 +350,7 @@ impl PageSizes {
     }
 
     /// Those in use, the smallest first.
-    fn in_use(&self) -> impl Iterator<Item = SizeClass> {
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = SizeClass> {
         SizeClass::all().filter(|&class| class == self.own || self.others[class.index()])
     }
 

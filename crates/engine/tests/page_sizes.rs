@@ -237,6 +237,102 @@ fn threads_work_on_tables_of_several_sizes() {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
+/// Whoever opens it next makes his parts of memory large enough, though nothing but the log has pages of that size.
+#[test]
+fn a_size_used_just_before_a_crash_is_known_afterwards() {
+    for seed in 0..8 {
+        let disk = SimulatedDisk::new(seed);
+        let open = |disk: &SimulatedDisk, builder: Builder| {
+            builder
+                .dram(16 << 20)
+                .mode(Mode::Inline)
+                .seed(1)
+                .directory(Arc::new(disk.clone()))
+                .open("")
+                .unwrap()
+        };
+        let db = open(&disk, Db::builder().page_size_max(64 << 10).log_max(8 << 20));
+        let table = db.create_table_with("t", &TableOptions::new().page_size(64 << 10)).unwrap();
+        table.put(b"inline", vec![1; 30_000]).unwrap();
+        let survivor = disk.survivor(seed);
+        drop((table, db));
+        let db = open(&survivor, Db::builder());
+        assert!(db.stats().log_buffer_bytes >= 32 * (64 << 10), "seed {seed}");
+        let table = db.open_table("t").unwrap();
+        let large: Vec<u8> = (0..3_000_000u32).map(|at| at as u8).collect();
+        table.put(b"large", &large).unwrap();
+        // The second one keeps the first as an old version.
+        for byte in [2, 3] {
+            table.put(b"inline", vec![byte; 31_000]).unwrap();
+        }
+        assert!(table.get(b"large").unwrap().unwrap() == large, "seed {seed}");
+        assert!(table.get(b"inline").unwrap().unwrap() == [3; 31_000], "seed {seed}");
+        assert_eq!(db.verify().unwrap().errors, []);
+    }
+}
+
+/// More than the frames that a size has from the beginning.
+#[test]
+fn threads_put_large_values_at_once_into_a_table_of_a_new_size() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let builder = Db::builder().dram(96 << 20).durability(Durability::Buffered).directory(directory);
+    let db = builder.open("").unwrap();
+    let table = db.create_table_with("t", &TableOptions::new().page_size(64 << 10)).unwrap();
+    let value = |thread: u32, at: u32| vec![(thread * 16 + at) as u8; 1_000_000];
+    std::thread::scope(|scope| {
+        for thread in 0..8u32 {
+            let table = &table;
+            scope.spawn(move || {
+                for at in 0..4u32 {
+                    table.put((thread << 8 | at).to_be_bytes(), value(thread, at)).unwrap();
+                }
+            });
+        }
+    });
+    for (thread, at) in (0..8u32).flat_map(|thread| (0..4u32).map(move |at| (thread, at))) {
+        assert!(table.get((thread << 8 | at).to_be_bytes()).unwrap().unwrap() == value(thread, at));
+    }
+    assert_eq!(db.verify().unwrap().errors, []);
+}
+
+/// Segments have room for four of the largest pages here, and images of both sizes never fill one. Once, nothing could be
+/// changed any more when the disk was full, and nothing deleted either.
+#[test]
+fn a_full_file_with_pages_of_two_sizes_takes_changes_and_is_emptied() {
+    for seed in 1..5 {
+        let disk = SimulatedDisk::new(seed);
+        let builder = builder(4 << 10).dram(16 << 20).directory(Arc::new(disk.clone()));
+        let db = builder.open("").unwrap();
+        let tables = [4 << 10, 64 << 10].map(|bytes: u64| {
+            db.create_table_with(&bytes.to_string(), &TableOptions::new().page_size(bytes)).unwrap()
+        });
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut counts = [0u32; 2];
+        let error = loop {
+            if counts.iter().sum::<u32>() == 40_000 {
+                disk.set_capacity(db.stats().file_bytes + (6 << 20));
+            }
+            let table = random.random_range(0..2);
+            match tables[table].put(counts[table].to_be_bytes(), [7; 900]) {
+                Ok(_) => counts[table] += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, Error::Full { .. }), "seed {seed}: {error}");
+        for _ in 0..1_000 {
+            let table = random.random_range(0..2);
+            let key = random.random_range(0..counts[table]);
+            let changed = tables[table].put(key.to_be_bytes(), [random.random(); 900]);
+            assert!(changed.is_ok(), "seed {seed}: {changed:?}");
+        }
+        for key in 0..counts[0] {
+            tables[0].delete(key.to_be_bytes()).unwrap();
+        }
+        tables[1].put(b"there is room again", [1; 900]).unwrap();
+        assert_eq!(db.verify().unwrap().errors, []);
+    }
+}
+
 #[test]
 fn a_size_that_cannot_be_is_refused_and_says_what_would_do() {
     let directory = Arc::new(MemoryDirectory::new());

@@ -335,7 +335,7 @@ impl Backup<'_> {
             cut: from,
             log_end: end,
             highest_timestamp: upkeep.superblock.highest_timestamp.max(self.pool.timestamp_now()),
-            page_ids_end: self.pool.ids.lock().ends(),
+            page_ids_end: self.pool.ids_ends_to_name(),
             ..upkeep.superblock.clone()
         }
     }

@@ -14,6 +14,10 @@
 //! something, and a step is taken no sooner than as many bytes were brought in as it moves. Where all gain alike, all keep
 //! what they have. A class keeps its floor in any case.
 //!
+//! One class gets a step whatever it is worth: that for which somebody has waited in vain, because all its frames are in the
+//! hands of others who wait for more of them, as when several threads write large values to a table whose pages had only the
+//! floor so far. It is given by who has most.
+//!
 //! A step is the upkeep thread's, or, without one, of who needs a frame, before he looks for one. Who holds frames himself
 //! cannot empty them, so it does not wait for any: a step that finds frames in use is left for later.
 
@@ -61,6 +65,12 @@ fn decide(standings: &[Standing], step: u64) -> Option<(SizeClass, SizeClass)> {
     (gains && taker.hits >= HITS_MIN).then_some((giver.class, taker.class))
 }
 
+/// Who has most above its floor, and a step at least, to give to `taker`.
+fn richest(standings: &[Standing], taker: SizeClass, step: u64) -> Option<SizeClass> {
+    let may_give = |one: &&Standing| one.class != taker && one.above >= step;
+    standings.iter().filter(may_give).max_by_key(|one| one.above).map(|one| one.class)
+}
+
 impl Pool {
     /// Moves frames from one class to another, if it is time to and one gains more by that than the other loses.
     pub(super) fn balance(&self) -> Result<()> {
@@ -72,12 +82,20 @@ impl Pool {
         let largest = self.frames.largest();
         let step = (budget.bytes / STEP_SHARE).min(STEP_BYTES_MAX).max(frame_cost(largest));
         let taken = self.stats.taken_bytes();
-        if taken - budget.taken < step {
+        let starving = self.take_starving();
+        if taken - budget.taken < step && starving.is_none() {
             return Ok(());
         }
         budget.taken = taken;
         let standings: Vec<Standing> =
             self.frames.classes().map(|class| self.standing(class, &budget)).collect();
+        // Where the disk has no room for what is dirty, more frames would only be more dirty ones.
+        if let Some(taker) = starving.filter(|_| self.without_room.load(Relaxed) == 0) {
+            return match richest(&standings, taker, step) {
+                Some(giver) => self.try_move_frames(giver, taker, step, &budget),
+                None => Ok(()),
+            };
+        }
         let Some((giver, taker)) = decide(&standings, step) else {
             if standings.iter().map(|one| one.hits).sum::<u64>() >= HITS_MAX {
                 self.forget_hits(Some(2));

@@ -245,7 +245,7 @@ impl Pool {
         superblock.cut = cut;
         superblock.log_end = self.wal.durable();
         superblock.highest_timestamp = superblock.highest_timestamp.max(self.timestamp_now());
-        superblock.page_ids_end = self.ids.lock().ends();
+        superblock.page_ids_end = self.ids_ends_to_name();
         superblock.segments = self.space.segments();
         if planted(Bug::RecycleBeforeSuperblock) {
             self.wal.set_cut(cut);

@@ -321,6 +321,32 @@ fn another_budget_is_divided_in_proportion_and_no_class_is_left_without() {
     assert_eq!(pool.audit(), [""; 0]);
 }
 
+/// As threads hold them that each have some, and wait for more: what the class has alone would be enough for none.
+#[test]
+fn a_class_whose_frames_are_all_in_hands_is_given_others() {
+    let (_files, pool) = pool();
+    pool.use_class(large()).unwrap();
+    assert_eq!(pool.frames.count(large()), FLOOR);
+    let held: Vec<_> = (0..3 * FLOOR).map(|_| pool.new_page(large(), None).unwrap()).collect();
+    assert_within_budget(&pool);
+    drop(held);
+    assert_eq!(pool.audit(), [""; 0]);
+    // As long as others have more than their floor.
+    let mut held = Vec::new();
+    let refused = loop {
+        match pool.new_page(large(), None) {
+            Ok(new) => held.push(new),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::OutOfFrames { .. }), "{refused}");
+    assert_eq!(held.len() as u32, pool.frames.count(large()));
+    assert!(pool.frames.count(small()) <= FLOOR + 4, "{}", pool.frames.count(small()));
+    drop(held);
+    assert_within_budget(&pool);
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
 #[test]
 fn a_class_for_which_there_is_no_room_is_refused() {
     let (_files, pool) = pool();

@@ -86,6 +86,14 @@ impl Pool {
         ids_below(self.ids.lock().ends())
     }
 
+    /// What a superblock says about where the ids of each class end. Of a class in use it says so before there is any page of
+    /// it: who opens the database makes the parts of its memory large enough by that, before it looks at the log.
+    pub(super) fn ids_ends_to_name(&self) -> ByClass<u64> {
+        let mut ends = self.ids.lock().ends();
+        self.frames.classes().for_each(|class| ends[class.index()] = ends[class.index()].max(2));
+        ends
+    }
+
     /// How many those are.
     pub(crate) fn page_ids_used(&self) -> u64 {
         id_count_below(&self.ids.lock().ends())

@@ -117,6 +117,8 @@ pub(crate) struct Pool {
     pub(super) resizing: Mutex<FrameBudget>,
     /// A bit for each class of pages for which somebody waits for a frame.
     pub(super) wanting: AtomicU8,
+    /// And for which somebody has waited in vain: its frames are in the hands of others who wait.
+    pub(super) starving: AtomicU8,
     /// The highest commit timestamp drawn; the transaction layer keeps it, the superblock stores it.
     pub(crate) highest_timestamp: Arc<Padded<AtomicU64>>,
 }

@@ -81,7 +81,8 @@ impl Pool {
     /// The caller holds no latch.
     ///
     /// # Errors
-    /// [`Error::Config`] if the budget or the buffers do not suffice for it; otherwise as [`Pool::resize`].
+    /// [`Error::Config`] if the budget or the buffers do not suffice for it; [`Error::Full`] if the page file cannot be as long
+    /// as images of several sizes want it; otherwise as [`Pool::resize`].
     pub(crate) fn use_class(&self, class: SizeClass) -> Result<()> {
         if self.frames.count(class) > 0 {
             return Ok(());
@@ -97,17 +98,39 @@ impl Pool {
         if floors > bytes {
             return Err(too_little(&budget, floors + buffers_bytes(largest)));
         }
+        self.mix_images(largest)?;
         // What the others keep, so that the floor of this one is free.
         let bytes = bytes - u64::from(budget.floor) * frame_cost(class);
         let mut wanted = self.divided(&budget, bytes);
         wanted[class.index()] = budget.floor;
         self.change_counts(&wanted)?;
+        self.announce(class)?;
         tracing::info!(
             page_bytes = class.page_bytes(),
             frames = budget.floor,
             "pages of another size are used"
         );
         Ok(())
+    }
+
+    /// The page file has images of several sizes from now on, the longest those of `largest`.
+    fn mix_images(&self, largest: SizeClass) -> Result<()> {
+        match self.space.mix(largest.places(), self.is_recovering()) {
+            // They are there. For what the file has no room commits wait, and reads go on.
+            Err(Error::Full { .. }) if self.is_recovering() => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Names `class` in the superblock, durably, unless it was named before: its pages may be in the log alone for long, and the
+    /// next owner must know of them before it reads that.
+    fn announce(&self, class: SizeClass) -> Result<()> {
+        let mut upkeep = self.upkeep.lock();
+        if upkeep.superblock.page_ids_end[class.index()] > 1 {
+            return Ok(());
+        }
+        let cut = self.wal.cut();
+        self.put_superblock(&mut upkeep, cut)
     }
 
     /// Recovery: makes pages possible of each class of which there were any.
@@ -128,9 +151,10 @@ impl Pool {
         sizes
     }
 
-    /// Frames of the class in use that has the fewest.
-    pub(crate) fn frames_least(&self) -> u32 {
-        self.frames.classes().map(|class| self.frames.count(class)).min().unwrap_or(0)
+    /// Frames for pages of the size of `id`, or for the database's own if those are fewer.
+    pub(crate) fn frames_least(&self, id: PageId) -> u32 {
+        let classes = id.class().into_iter().chain([self.class()]);
+        classes.map(|class| self.frames.count(class)).min().unwrap_or(0)
     }
 
     /// Bytes of the frames there are, of all classes, with what is beside each.

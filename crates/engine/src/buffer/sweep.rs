@@ -25,6 +25,9 @@ use crate::planted::{Bug, planted};
 const BATCH: usize = 32;
 /// Rounds of upkeep a fault waits for before it gives up.
 const ROUNDS_MAX: u32 = 2000;
+/// Rounds after which frames are not only dirty, but in the hands of others who wait for more of them: then other classes
+/// give some up.
+const STARVED_ROUNDS: u32 = 4;
 /// Times that one sweep looks at each frame, at most: as often as a page is spared, and once more to take it.
 const LOOKS_MAX: u64 = 5;
 
@@ -124,8 +127,12 @@ impl Pool {
                 return Ok(frame);
             }
             self.stats.frame_waits.fetch_add(1, Relaxed);
+            if round >= STARVED_ROUNDS {
+                self.note_starving(class);
+            }
             if self.works_inline() {
                 self.upkeep_for_frames(class, true)?;
+                self.balance()?;
             } else {
                 self.note_wanting(class);
                 self.wait_for_round()?;

@@ -220,6 +220,19 @@ impl Pool {
         self.wanting.fetch_or(bit(class), Relaxed);
     }
 
+    /// Notes that somebody has waited for a frame for a page of `class` in vain.
+    pub(super) fn note_starving(&self, class: SizeClass) {
+        self.starving.fetch_or(bit(class), Relaxed);
+    }
+
+    /// A class for which somebody has waited in vain, which is forgotten.
+    pub(super) fn take_starving(&self) -> Option<SizeClass> {
+        let starving = self.starving.load(Relaxed);
+        let class = SizeClass::all().find(|&class| starving & bit(class) != 0)?;
+        self.starving.fetch_and(!bit(class), Relaxed);
+        Some(class)
+    }
+
     /// Asks the upkeep thread for a round because frames for pages of `class` are becoming few.
     pub(super) fn ring_for_frames(&self, class: SizeClass, urgent: bool) {
         if urgent {

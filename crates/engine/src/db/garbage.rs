@@ -277,7 +277,7 @@ impl Core {
                 Ok(Freed::Later)
             }
             Item::Table { root, .. } => {
-                if !(Tree { root }).release_step(&self.pool, self.step_pages(TABLE_STEP_PAGES))? {
+                if !(Tree { root }).release_step(&self.pool, self.step_pages(root, TABLE_STEP_PAGES))? {
                     return Ok(Freed::Some(Some(item)));
                 }
                 let key = GarbageKey::table(root);
@@ -285,7 +285,7 @@ impl Core {
                 Ok(Freed::Some(None))
             }
             Item::Value(key, reference) => {
-                let pages = self.step_pages(VALUE_STEP_PAGES);
+                let pages = self.step_pages(reference.head, VALUE_STEP_PAGES);
                 match free_step(&self.pool, reference.head, pages)? {
                     FreeStep::Again => Ok(Freed::Some(Some(item))),
                     FreeStep::Last(free) => {
@@ -297,9 +297,9 @@ impl Core {
         }
     }
 
-    /// Pages that one record may touch, so that they fit the frames together, whatever their size.
-    fn step_pages(&self, most: usize) -> usize {
-        (self.pool.frames_least() as usize / 32).clamp(2, most)
+    /// Pages that one record may touch, those under `head` and in the garbage tree, so that they fit the frames together.
+    fn step_pages(&self, head: PageId, most: usize) -> usize {
+        (self.pool.frames_least(head) as usize / 32).clamp(2, most)
     }
 
     /// Changes the garbage tree and frees `free`, for the system, in one record.

@@ -224,6 +224,7 @@ fn settings(builder: &Builder, name: String) -> Result<Settings> {
 }
 
 fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lock: Lock) -> Result<Core> {
+    check_sizes(&pool, split)?;
     let catalog = catalog_place(pool.class());
     let mut core = Core {
         clock: Clock::counting_on(Arc::clone(&pool.highest_timestamp), split.clock_window),
@@ -250,6 +251,15 @@ fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lo
     };
     core.load_counts()?;
     Ok(core)
+}
+
+/// Holds the parts of memory against the sizes of pages that recovery found: a superblock names each size before there are
+/// pages of it, but the newest one may have been lost.
+fn check_sizes(pool: &Pool, split: Split) -> Result<()> {
+    let (own, sizes) = (pool.class(), pool.page_sizes());
+    let others = sizes.in_use().filter(|&class| class != own);
+    let log_capacity = pool.wal().stats().capacity;
+    others.into_iter().try_for_each(|class| split.check_class(class, log_capacity, pool.segment_bytes()))
 }
 
 /// Room for old versions: what the budget has for them, and addresses for what transactions may push beyond that

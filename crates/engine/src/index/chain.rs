@@ -253,7 +253,7 @@ fn each_page(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(Page) -> R
             return Err(damaged_page(id, "not an index page of the value that refers to it"));
         }
         visit(Page::Index(id))?;
-        let together = pool.batch_pages(pool.class()).max(1);
+        let together = pool.batch_pages(reference.head.class().unwrap_or(pool.class())).max(1);
         let mut pages = ids;
         let data = pages.len();
         pages.extend(next);

@@ -8,10 +8,12 @@ use proptest::prelude::*;
 use terrace_block::{Directory, MemoryDirectory, OpenMode};
 
 use super::chain::{self, FreeStep};
+use super::node::LEFTMOST;
 use super::overflow::Reference;
 use super::{Change, Found, LeafRows, NodeRedo, Seek, Stored, Tree, Write, leaf, log_bytes};
 use crate::MAX_KEY_BYTES;
 use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, RecordCache, frame_bytes};
+use crate::error::Error;
 use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::wal::{ALLOCATES, RecordBuilder};
 
@@ -62,7 +64,12 @@ pub(super) fn test_pool_with(
 
 /// Another tree in `pool`.
 pub(super) fn new_tree(pool: &Pool) -> Tree {
-    let new = pool.new_page(pool.class(), None).unwrap();
+    new_tree_of(pool, pool.class())
+}
+
+/// One with pages of `class`.
+fn new_tree_of(pool: &Pool, class: SizeClass) -> Tree {
+    let new = pool.new_page(class, None).unwrap();
     let tree = Tree { root: new.id() };
     let mut content = Tree::init_root(new.id(), false);
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
@@ -119,6 +126,10 @@ pub(super) fn remove(pool: &Pool, tree: Tree, key: &[u8], timestamp: u64) {
 }
 
 fn commit(pool: &Pool, tree: Tree, transaction: Timestamp, change: Change<'_>) {
+    try_commit(pool, tree, transaction, change).unwrap();
+}
+
+fn try_commit(pool: &Pool, tree: Tree, transaction: Timestamp, change: Change<'_>) -> Result<(), Error> {
     let mut reservation = pool.reserve_log(log_bytes(&change, 4)).unwrap();
     let mut write = Write {
         transaction,
@@ -127,7 +138,7 @@ fn commit(pool: &Pool, tree: Tree, transaction: Timestamp, change: Change<'_>) {
         reservation: Some(&mut reservation),
         ..Write::default()
     };
-    tree.apply(pool, &mut write, change).unwrap();
+    tree.apply(pool, &mut write, change).map(drop)
 }
 
 type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
@@ -439,6 +450,31 @@ fn overwrite(pool: &Pool, id: PageId, at: usize, bytes: &[u8]) {
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
     record.change_bytes(id, at as u32, bytes);
     pool.change(&mut record, None, [Edit::Update(&mut guard, &mut content)]).unwrap();
+}
+
+/// As a hostile file may have it: nothing is written that would not fit the pages it goes to.
+#[test]
+fn a_node_of_another_size_than_its_tree_is_damage() {
+    let test = test_pool(4096, 200, Mode::Inline);
+    for number in 100..300u64 {
+        test.put(&number.to_be_bytes(), 1, &[1; 100]);
+    }
+    let class = SizeClass::of_bytes(8192).unwrap();
+    test.pool.use_class(class).unwrap();
+    let other = new_tree_of(&test.pool, class);
+    overwrite(&test.pool, test.tree.root, LEFTMOST, &other.root.0.to_le_bytes());
+    let put = |number: u64| {
+        let (key, timestamp) = (number.to_be_bytes(), Timestamp(2));
+        let change = Change::Put { key: &key, timestamp, flags: 0, value: &[2; 100] };
+        try_commit(&test.pool, test.tree, timestamp, change)
+    };
+    let refused = (0..100).find_map(|number| put(number).err());
+    assert!(
+        matches!(&refused, Some(Error::Corrupt { what, .. }) if what.contains("another size")),
+        "{refused:?}"
+    );
+    let problems = test.tree.verify(&test.pool, &mut |_| {}).unwrap();
+    assert_eq!(problems.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [other.root], "{problems:?}");
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Ahead {
         if self.leaves == 1 || MISSES_SEEN.replace(misses) == misses {
             return;
         }
-        let most = pool.batch_pages(pool.class());
+        let most = pool.batch_pages(tree.class());
         let wanted = match self.expected {
             Some(entries) => entries.div_ceil(rows_before.max(1)),
             None => self.window * 2,

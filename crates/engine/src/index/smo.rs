@@ -11,6 +11,7 @@
 //! record of its own, and the caller looks again; so no record ever touches more than three pages.
 
 use super::apply::{describe_image, describe_op};
+use super::edit::damaged_page;
 use super::node::Node;
 use super::op::NodeOp;
 use super::tree::{Seek, Tree, child, copy, reserve_system, retry, with_scratch};
@@ -23,6 +24,9 @@ use crate::wal::{ALLOCATES, Class, Kind, Reservation, change_kind};
 
 /// Attempts at a merge, which nobody needs, before it is left to the next removal.
 const MERGE_ATTEMPTS: u32 = 4;
+
+/// What is wrong with a node whose id is of another class than the root's.
+pub(super) const OTHER_SIZE: &str = "a node of another size than its tree's root";
 
 /// Log space that any structure modification needs at most: the entries of one page, spread over up to three
 /// images, each with its header and fences, and a separator.
@@ -77,7 +81,7 @@ impl Tree {
             if has_room {
                 return Ok(Split::Done);
             }
-            let page = copy(&node)?;
+            let page = self.copy_node(&node)?;
             while spare.len() < if parent.is_some() { 1 } else { 2 } {
                 spare.push(pool.new_page(self.class(), grant.as_deref_mut())?);
             }
@@ -85,7 +89,7 @@ impl Tree {
             let reservation = own.as_mut().or(reserved.as_deref_mut()).expect("one of them has room");
             match parent {
                 Some(parent) => {
-                    let parent_page = copy(&parent)?;
+                    let parent_page = self.copy_node(&parent)?;
                     split_node(pool, reservation, room, (parent, parent_page), (node, page), &mut spare)
                 }
                 None => grow_root(pool, reservation, room, (node, page), &mut spare),
@@ -96,6 +100,16 @@ impl Tree {
         match split {
             Split::Done => Ok(()),
             Split::ParentFull(separator) => self.make_room(pool, grant, reserved, level + 1, &separator, 0),
+        }
+    }
+
+    /// A copy of a node that is to be split or merged. All are as long as the root: what one of another size holds would not be
+    /// what fits the pages it is to go to.
+    fn copy_node(&self, node: &ReadGuard<'_>) -> Result<Vec<u8>, Stop> {
+        let page = copy(node)?;
+        match page.len() == self.page_bytes() {
+            true => Ok(page),
+            false => Err(damaged_page(node.id(), OTHER_SIZE).into()),
         }
     }
 
@@ -123,16 +137,16 @@ impl Tree {
     /// Merges the node at `level` responsible for `key` with a neighbour under the same parent.
     fn try_merge(&self, pool: &Pool, level: u8, key: &[u8]) -> Result<bool, Stop> {
         let (Some(parent), node) = self.descend(pool, Seek::At(key), level)? else { return Ok(false) };
-        let page = copy(&node)?;
+        let page = self.copy_node(&node)?;
         if !split::is_underfull(&page) {
             return Ok(false);
         }
-        let parent_page = copy(&parent)?;
+        let parent_page = self.copy_node(&parent)?;
         let above = Node::new(&parent_page[..]);
         let index = above.child_index(key);
         if index < above.count() {
             let right = child(pool, &parent, above.child_at(index + 1))?;
-            let right_page = copy(&right)?;
+            let right_page = self.copy_node(&right)?;
             let separator = above.key(index);
             if split::can_merge(&page, &right_page, &separator) {
                 let (left, right) = ((node, page), (right, right_page));
@@ -141,7 +155,7 @@ impl Tree {
         }
         if let Some(before) = index.checked_sub(1) {
             let left = child(pool, &parent, above.child_at(before))?;
-            let left_page = copy(&left)?;
+            let left_page = self.copy_node(&left)?;
             let separator = above.key(before);
             if split::can_merge(&left_page, &page, &separator) {
                 let (left, right) = ((left, left_page), (node, page));

@@ -14,6 +14,7 @@ use super::chain::{chain_pages, verify_value};
 use super::check;
 use super::node::{INNER, LEAF, Node, fence_limit};
 use super::overflow::Reference;
+use super::smo::OTHER_SIZE;
 use super::tree::{Seek, Tree, child, copy, retry};
 use crate::buffer::{Pool, Stop};
 use crate::error::{Error, Result};
@@ -106,7 +107,10 @@ impl Tree {
                 }
                 Err(stop) => return Err(stop),
             };
-            if let Err(problem) = check::check(&page).and_then(|()| expected.verify(id, &page, strict)) {
+            let is_long =
+                || if page.len() == self.page_bytes() { Ok(()) } else { Err(OTHER_SIZE.to_owned()) };
+            let checked = check::check(&page).and_then(|()| is_long());
+            if let Err(problem) = checked.and_then(|()| expected.verify(id, &page, strict)) {
                 nodes.push(Visited { id, is_new, problem: Some(problem), leaf: None });
                 return Ok(Path { nodes, next: expected.upper });
             }

@@ -19,7 +19,9 @@
 //! room to work, and it is the point where "disk full" is raised (durability, rule 14): a page is granted all its places, and
 //! a change of one that exists needs no more space than it has, unless compression has made its image shorter. What that
 //! saves is not kept for it (`docs/decisions/0013-places-and-compression.md`): write-back has the file grow for it too, and
-//! commits wait where it cannot.
+//! commits wait where it cannot. Where pages have several sizes, the places at the end of each segment that the longest image
+//! may find too few are not counted on for that limit: images of one size fill a segment, a mixture need not, and the
+//! cleaner, which moves them in whatever order it finds them, would find no room for them again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -118,6 +120,8 @@ struct Segments {
     live_total: u64,
     /// Places granted to pages that are not yet written anywhere, with those promised to commits under way.
     granted: u64,
+    /// Places of each segment that may have to stay empty, because images of several sizes are mixed.
+    lost: u64,
     /// Whether the last grant was refused.
     refused: bool,
     /// The file is not grown beyond this.
@@ -331,8 +335,27 @@ impl Space {
     }
 
     fn usable(&self, segments: &Segments) -> f64 {
-        (segments.live.len() as u64).saturating_sub(RESERVED_SEGMENTS) as f64
-            * self.geometry.segment_places as f64
+        (segments.live.len() as u64).saturating_sub(RESERVED_SEGMENTS) as f64 * self.fillable(segments)
+    }
+
+    /// Places of a segment that can be filled, whatever the order of images.
+    fn fillable(&self, segments: &Segments) -> f64 {
+        self.geometry.segment_places.saturating_sub(segments.lost).max(1) as f64
+    }
+
+    /// Images of several sizes are mixed from now on, the longest of `longest` places. Makes the file as long as that wants it.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if it cannot be: then nothing has changed, or if they are there already, nothing but the file's limit.
+    pub(crate) fn mix(&self, longest: u64, are_there: bool) -> Result<()> {
+        let mut segments = self.segments.lock();
+        let before = segments.lost;
+        segments.lost = before.max(longest - 1);
+        let made = self.make_room(&mut segments, 0);
+        if made.is_err() && !are_there {
+            segments.lost = before;
+        }
+        made
     }
 
     /// Makes the file larger by `step` segments, or by one where that is refused.
@@ -467,7 +490,7 @@ impl Space {
     /// The least number of segments in which what is live and granted leaves the cleaner room to work.
     fn least(&self, segments: &Segments) -> u64 {
         let places = (segments.live_total + segments.granted) as f64;
-        let full = (places / (self.geometry.segment_places as f64 * FULL_FILL)).ceil() as u64;
+        let full = (places / (self.fillable(segments) * FULL_FILL)).ceil() as u64;
         (full + RESERVED_SEGMENTS).max(SEGMENTS_MIN)
     }
 

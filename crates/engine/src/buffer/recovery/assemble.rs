@@ -122,6 +122,7 @@ impl Analysis<'_> {
             census: CensusPlace::default(),
             resizing: Mutex::new(budget),
             wanting: AtomicU8::new(0),
+            starving: AtomicU8::new(0),
         };
         let mut losers: Vec<Loser> = self.open.into_values().collect();
         losers.sort_unstable_by_key(|loser| loser.first);

@@ -64,6 +64,28 @@ fn segments_that_were_given_up_come_back_empty() {
     }
 }
 
+/// In the order that leaves most of each segment empty, too, with the segments left over that write-back leaves to others.
+#[test]
+fn images_of_several_sizes_that_are_granted_find_room_in_any_order() {
+    let new = || space_of(Geometry { segment_places: 64 }, 100, 100);
+    let images = [16, 16, 16, 1];
+    let fill = |space: &Space| (0..).take_while(|_| space.grant(images.iter().sum()).is_ok()).count();
+    let space = new();
+    space.mix(16, false).unwrap();
+    let groups = fill(&space);
+    assert!(groups > 75, "{groups}");
+    assert!(space.allocate(&images.repeat(groups), 3, Stream::Changed).is_some());
+
+    // What images of one size have filled is too full for a mixture: refused, and then as before, or only noted.
+    let space = new();
+    let groups = fill(&space);
+    assert!(space.allocate(&images.repeat(groups), 0, Stream::Changed).is_none(), "{groups}");
+    assert!(matches!(space.mix(16, false), Err(Error::Full { .. })));
+    assert!(space.keep_up().is_ok());
+    assert!(matches!(space.mix(16, true), Err(Error::Full { .. })));
+    assert!(matches!(space.keep_up(), Err(Error::Full { .. })));
+}
+
 #[test]
 fn no_image_crosses_the_end_of_a_segment_and_none_overlaps_another() {
     let space = wide_space(8);
