@@ -229,14 +229,6 @@ impl Pool {
         Ok(())
     }
 
-    /// Has the superblock say of which classes there are pages, so that the next opening knows for which it has to provide
-    /// before it has read the log.
-    pub(crate) fn publish_classes(&self) -> Result<()> {
-        let mut upkeep = self.upkeep.lock();
-        let cut = self.wal.cut();
-        self.put_superblock(&mut upkeep, cut)
-    }
-
     /// Writes the superblock with a new cut, then lets the log use the space below it again.
     pub(super) fn put_superblock(&self, upkeep: &mut Upkeep, cut: Lsn) -> Result<()> {
         self.check()?;

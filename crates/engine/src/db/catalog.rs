@@ -175,7 +175,6 @@ impl Core {
             if self.place_of(name)?.is_some() {
                 return Err(Error::TableExists(name.to_owned()));
             }
-            let is_first = !self.pool.uses(class);
             self.use_class(class)?;
             let id = self.next_table_id()?;
             let root = self.create_root(class, compression)?;
@@ -186,9 +185,6 @@ impl Core {
             let changes = vec![(name.as_bytes(), value(place)), (NEXT_ID, value(next))];
             self.change_catalog(changes, vec![claim], Durability::Sync)
                 .inspect_err(|_| self.garbage.add_table(root, Timestamp::NONE))?;
-            if is_first {
-                self.pool.publish_classes()?;
-            }
             Ok(place)
         })
     }
