@@ -28,6 +28,6 @@ fn transactions_of_half_the_log_follow_each_other() {
                 .unwrap_or_else(|error| panic!("{mode:?}, {round}: {error}"));
         }
         assert_eq!(table.len().unwrap(), 30 * 250);
-        assert!(began.elapsed() < Duration::from_secs(20), "{mode:?}: {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(60), "{mode:?}: {:?}", began.elapsed());
     }
 }
