@@ -109,6 +109,17 @@ impl Region {
         Ok(region)
     }
 
+    /// Reserves `bytes` addresses for pages that come and go each by itself ([`Region::populate`], [`Region::discard`]).
+    /// Readable and writable at once, without memory, and without huge pages, of which one page could not be given back alone.
+    ///
+    /// # Errors
+    /// As [`Region::reserve`].
+    pub fn reserve_sparse(bytes: usize) -> io::Result<Self> {
+        let region = Self::reserve_writable(bytes)?;
+        region.advise_against_huge_pages(0..region.length);
+        Ok(region)
+    }
+
     fn map(bytes: usize, protection: ProtFlags) -> io::Result<Self> {
         let length = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         if length == 0 {
@@ -180,6 +191,12 @@ impl Region {
         {
             tracing::info!(%error, "no huge pages for this memory");
         }
+        self.touch(range)
+    }
+
+    /// Touches all of `range`, so that memory is behind it.
+    pub(super) fn touch(&self, range: Range<usize>) -> io::Result<()> {
+        self.check_pages(&range)?;
         match self.advise(&range, Advice::LinuxPopulateWrite) {
             // Kernels before 5.14 do not know this advice.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
