@@ -6,6 +6,8 @@
 //! | `latch.rs`      | the state word: latch, mark, dirty, claim, version                   |
 //! | `table.rs`      | the page table                                                       |
 //! | `frames.rs`     | the frames and their headers                                         |
+//! | `residency.rs`  | where the bytes of pages are: at addresses of frames, or of ids       |
+//! | `residency/`    | one of these each                                                    |
 //! | `page_ids.rs`   | which page ids are free                                              |
 //! | `pool.rs`       | faults, and who may wait for what                                    |
 //! | `batch.rs`      | several misses of one thread, read together                          |
@@ -63,6 +65,7 @@ pub(crate) mod records;
 mod recovery;
 #[cfg(test)]
 pub(crate) mod replacement_tests;
+mod residency;
 mod resize;
 pub(crate) mod salvage;
 mod stats;

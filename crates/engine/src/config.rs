@@ -38,6 +38,7 @@ use std::time::Duration;
 
 use terrace_block::Directory;
 
+use crate::backend::Backend;
 use crate::buffer::{
     BATCH_PAGES_MAX, BATCHES_MAX, FRAMES_MAX, Mode, RECORD_BYTES_PER_FRAME, RecordCache, buffers_bytes,
     frame_cost,
@@ -104,6 +105,7 @@ pub struct Builder {
     pub(crate) snapshot_age_max: Duration,
     pub(crate) old_version_bytes_max: Option<u64>,
     pub(crate) record_cache: RecordCache,
+    pub(crate) backend: Option<Backend>,
     pub(crate) mode: Mode,
     pub(crate) seed: u64,
     pub(crate) directory: Option<Arc<dyn Directory>>,
@@ -124,6 +126,7 @@ impl Default for Builder {
             snapshot_age_max: Duration::from_secs(3600),
             old_version_bytes_max: None,
             record_cache: RecordCache::Auto,
+            backend: None,
             mode: Mode::Background,
             seed: 0,
             directory: None,
@@ -225,6 +228,12 @@ impl Builder {
         self
     }
 
+    /// Where the bytes of pages are. Default: what the environment variable `TERRACE_BACKEND` says, or else [`Backend::Frames`].
+    pub fn backend(mut self, backend: Backend) -> Self {
+        self.backend = Some(backend);
+        self
+    }
+
     /// Who does the background work. Default: threads of the database's own.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
@@ -270,6 +279,11 @@ impl Builder {
             }
             most => Ok(most.unwrap_or(dram)),
         }
+    }
+
+    /// The back end.
+    pub(crate) fn backend_or_default(&self) -> Result<Backend> {
+        self.backend.map_or_else(Backend::of_environment, Ok)
     }
 
     /// The class of the largest pages that tables are to have, if that was said.

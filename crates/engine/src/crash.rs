@@ -105,6 +105,7 @@ impl Sizes {
             pages_max: 1024,
             record_cache: RecordCache::Auto,
             store_bytes_max: self.store_segments * self.segment_bytes(),
+            backend: crate::Backend::of_environment().unwrap(),
             mode: Mode::Inline,
             in_memory: false,
         }

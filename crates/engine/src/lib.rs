@@ -34,6 +34,7 @@
 #[doc = include_str!("../../../README.md")]
 struct ReadMe;
 
+mod backend;
 mod buffer;
 mod config;
 #[cfg(test)]
@@ -51,6 +52,7 @@ mod threads;
 mod txn;
 mod wal;
 
+pub use backend::Backend;
 pub use buffer::{Mode, RecordCache};
 pub use config::{Builder, Durability, MIN_DRAM_BYTES, MIN_LOG_BYTES};
 pub use db::Db;

@@ -20,6 +20,7 @@ use serde::Serialize;
 
 pub use self::histogram::{Bucket, Latency};
 pub use self::reasons::{Bypasses, GivenUp, Retries, Stalls, Sweeps, WriteBacks};
+use crate::backend::Backend;
 use crate::db::core::Core;
 use crate::db::options::Compression;
 
@@ -50,6 +51,10 @@ pub struct Stats {
     pub frame_classes: Vec<FrameClass>,
     /// Times that frames went from pages of one size to pages of another.
     pub frame_moves: u64,
+    /// Where the bytes of pages are.
+    pub backend: Backend,
+    /// Pages whose memory the system refused to take back when they left it: as much is taken beyond the budget.
+    pub not_discarded: u64,
     /// Bytes of a page of the catalog, and of tables for which nothing else is said.
     pub page_bytes: u64,
     /// Bytes of the frames and their headers.
@@ -221,6 +226,9 @@ pub struct FrameClass {
     pub frames: u64,
     /// Bytes of them and of their headers.
     pub bytes: u64,
+    /// Bytes of memory behind pages or other content of them now: all of it in frames, and of mapped pages those that are in
+    /// memory.
+    pub resident_bytes: u64,
     /// Frames that were handed out, for pages that were read or made.
     pub taken: u64,
     /// Frames that came from pages of another size.
@@ -354,6 +362,8 @@ impl Stats {
             budget_bytes: split.total,
             frames: footprint.frames.iter().map(|class| class.frames).sum(),
             frame_moves: counted.frame_moves.load(Relaxed),
+            backend: pool.backend(),
+            not_discarded: counted.not_discarded.load(Relaxed),
             page_bytes,
             frame_bytes: footprint.frames.iter().map(|class| class.bytes).sum(),
             frame_classes: footprint.frames,

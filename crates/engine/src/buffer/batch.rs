@@ -228,6 +228,14 @@ impl Pool {
             return Ok(0);
         }
         coming.sort_unstable_by_key(|page| page.extent);
+        let housed: Vec<_> = coming.iter().map(|page| (page.id, page.frame)).collect();
+        if let Err(error) = self.house(&housed) {
+            for page in coming {
+                page.entry.latch().release_unchanged();
+                self.give_frame(page.frame);
+            }
+            return Err(error);
+        }
         self.enter_queues(&coming);
         let mut rest = &mut lent.buffer.as_mut().expect("lent until dropped")[..];
         let reads = self.read_runs(&coming, rest);
@@ -244,7 +252,7 @@ impl Pool {
             };
             match read {
                 Ok(content) => {
-                    self.frames.store(page.frame, content);
+                    self.frames.store(page.id, page.frame, content);
                     self.settle_in_frame(page.id, page.entry, page.frame, page.mapped);
                     self.frames.header(page.frame).set_purpose(Some(purpose));
                     page.entry.latch().unmark();
@@ -252,6 +260,7 @@ impl Pool {
                     brought += 1;
                 }
                 Err(error) => {
+                    self.evacuate(&[(page.id, page.frame)]);
                     page.entry.latch().release_unchanged();
                     self.give_frame(page.frame);
                     failed(page.index, error);

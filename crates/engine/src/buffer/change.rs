@@ -54,6 +54,7 @@ impl NewPage<'_> {
 impl Drop for NewPage<'_> {
     fn drop(&mut self) {
         if let Some(frame) = self.frame.take() {
+            self.pool.evacuate(&[(self.id, frame)]);
             self.pool.give_frame(frame);
             self.pool.ids.lock().give_back(self.id);
             self.pool.space.ungrant(self.class.places());
@@ -97,6 +98,12 @@ impl Pool {
                 format!("every id of a page of {bytes} bytes that the page table has room for is in use");
             return Err(Error::Full { what });
         };
+        if let Err(error) = self.house(&[(id, frame)]) {
+            self.give_frame(frame);
+            self.ids.lock().give_back(id);
+            self.space.ungrant(class.places());
+            return Err(error);
+        }
         Ok(NewPage { pool: self, id, class, frame: Some(frame) })
     }
 
@@ -195,7 +202,7 @@ impl Pool {
         self.events.lock().push(Event { lsn, page: new.id, allocated: true });
     }
 
-    /// Puts a page that has no image into `frame`, dirty since `lsn`.
+    /// Puts a page that has no image into `frame`, where it is housed already, dirty since `lsn`.
     pub(super) fn install(&self, id: PageId, frame: u32, mapped: Mapped, lsn: Lsn, content: &[u8]) {
         let entry = self.table.entry(id).expect("ids given out are within the table");
         let latch = entry.latch();
@@ -203,7 +210,7 @@ impl Pool {
         debug_assert_eq!(entry.location(), Location::Nowhere);
         let latched = latch.try_exclusive(seen);
         assert!(latched, "nobody latches a page that does not exist");
-        self.frames.store(frame, content);
+        self.frames.store(id, frame, content);
         self.settle_in_frame(id, entry, frame, mapped);
         self.frames.header(frame).set_recovery(lsn);
         latch.set_dirty(true);

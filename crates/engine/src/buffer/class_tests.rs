@@ -49,6 +49,7 @@ fn options() -> PoolOptions {
         pages_max: 1 << 14,
         store_bytes_max: 256 << 20,
         record_cache: RecordCache::Off,
+        backend: crate::Backend::of_environment().unwrap(),
         mode: Mode::Inline,
         in_memory: false,
     }

@@ -7,6 +7,7 @@ use terrace_block::BlockDevice;
 
 use super::pool::{Mode, Pool};
 use super::records::RecordCache;
+use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::ids::{SizeClass, Timestamp};
 use crate::store::space::{Geometry as SpaceGeometry, SEGMENTS_MIN};
@@ -46,6 +47,7 @@ pub(crate) struct PoolOptions {
     pub(crate) pages_max: u64,
     pub(crate) store_bytes_max: u64,
     pub(crate) record_cache: RecordCache,
+    pub(crate) backend: Backend,
     pub(crate) mode: Mode,
     /// Whether the files are written in memory only, where emptying segments gains nothing.
     pub(crate) in_memory: bool,

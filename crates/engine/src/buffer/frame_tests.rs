@@ -48,6 +48,7 @@ fn options(bytes: u64) -> PoolOptions {
         pages_max: 1 << 16,
         store_bytes_max: 256 << 20,
         record_cache: RecordCache::Off,
+        backend: crate::Backend::of_environment().unwrap(),
         mode: Mode::Inline,
         in_memory: false,
     }

@@ -1,17 +1,17 @@
-//! The frames: pre-touched page-sized pieces of DRAM, each with a header beside it.
+//! The frames: room for a page in DRAM, each with a header. Where the bytes of the page in one are, at an address of the
+//! frame's or of the page's, is the back end's to say (`residency.rs`).
 //!
-//! Each class of pages has frames of its own, in a range of addresses of its own, of which any one could take the whole
-//! budget. A frame's number says which class it is of:
+//! Each class of pages has frames of its own, of which there could be as many as take the whole budget. A frame's number says
+//! which class it is of:
 //!
 //! ```text
 //!   31..29   28..0
 //!   class    index among the frames of the class
 //! ```
 //!
-//! Frames are type-stable: a frame always holds bytes of some page of this database, or zeros, and its addresses are
-//! never unmapped under readers, so that an optimistic reader that comes too late reads old bytes or zeros and nothing
-//! worse. A frame never changes its class. There are addresses for as many frames as there may ever be; memory is behind those
-//! that count.
+//! Addresses are type-stable: where a page was there are always bytes of some page of this database and of that size, or zeros,
+//! and they are never unmapped under readers, so that an optimistic reader that comes too late reads old bytes or zeros
+//! and nothing worse. A frame never changes its class. There are addresses for as many frames as there may ever be.
 
 use std::io;
 use std::ops::Range;
@@ -21,7 +21,9 @@ use terrace_block::Region;
 
 use super::batch::Purpose;
 use super::queues::Links;
+use super::residency::{Housed, Residency};
 use super::view::Racy;
+use crate::backend::Backend;
 use crate::ids::{ByClass, Lsn, PageId, SizeClass};
 use crate::store::place::Mapped;
 
@@ -29,8 +31,6 @@ use crate::store::place::Mapped;
 pub(crate) const HEADER_BYTES: u64 = 64;
 /// Memory is taken and given back in pieces of this.
 const GRANULE_BYTES: usize = 4096;
-/// The binary logarithm of the bytes of the smallest pages; each class has pages twice as long as the one before.
-const PAGE_SHIFT: usize = SizeClass::SMALLEST.page_bytes().trailing_zeros() as usize;
 
 /// What the pool knows of a frame's content besides the content. Changed under the page's latch (exclusive, or
 /// shared together with the claim), except `page`, which the sweep reads to find the entry it must latch, and `purpose`,
@@ -110,7 +110,13 @@ pub(super) fn frame_of(class: SizeClass, index: u32) -> u32 {
 
 /// How large the page is that `frame` holds.
 pub(super) fn class_of(frame: u32) -> SizeClass {
-    SizeClass::from_index((frame >> CLASS_SHIFT) as usize).expect("frames are of classes there are")
+    SizeClass::from_index(class_index_of(frame)).expect("frames are of classes there are")
+}
+
+/// The number of that class.
+#[inline(always)]
+pub(super) fn class_index_of(frame: u32) -> usize {
+    (frame >> CLASS_SHIFT) as usize
 }
 
 /// Which of its class `frame` is.
@@ -118,14 +124,13 @@ pub(super) fn index_of(frame: u32) -> u32 {
     frame & (FRAMES_MAX - 1)
 }
 
-/// All frames of the DRAM tier. One region for all classes, so that where it is can be loaded before it is known which frame
-/// is looked for; in it each class has a stripe of its own.
+/// All frames of the DRAM tier.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    region: Region,
+    bytes: Residency,
+    /// In which each class has a stripe of its own.
     headers: Region,
-    /// Bytes of a stripe of either, as a power of two.
-    stripe_shift: u32,
+    /// Bytes of a stripe, as a power of two.
     headers_shift: u32,
     classes: ByClass<OneClass>,
 }
@@ -133,34 +138,35 @@ pub(crate) struct Frames {
 /// How many frames there are for pages of one class.
 #[derive(Debug)]
 struct OneClass {
-    /// Frames with indexes below this have memory and may hold pages.
+    /// Frames with indexes below this may hold pages.
     count: AtomicU32,
     count_max: u32,
 }
 
 impl Frames {
-    /// Addresses for as many frames of each class as `bytes_max` bytes have room for. There are none yet.
-    pub(crate) fn reserve(bytes_max: u64) -> io::Result<Frames> {
-        let one = |class: SizeClass| {
+    /// Addresses for as many frames of each class as `bytes_max` bytes have room for, for a page table of `pages_max` pages of
+    /// the smallest class. There are none yet.
+    pub(crate) fn reserve(bytes_max: u64, backend: Backend, pages_max: u64) -> io::Result<Frames> {
+        let count_max = |class: SizeClass| {
             let count_max = bytes_max / (class.page_bytes() as u64 + HEADER_BYTES);
-            let count_max = count_max.clamp(1, u64::from(FRAMES_MAX)) as u32;
-            OneClass { count: AtomicU32::new(0), count_max }
+            count_max.clamp(1, u64::from(FRAMES_MAX)) as u32
         };
-        let classes: Vec<OneClass> = SizeClass::all().map(one).collect();
-        let most = |bytes: fn(SizeClass, u32) -> usize| {
-            let stripe = SizeClass::all().zip(&classes).map(|(class, one)| bytes(class, one.count_max)).max();
-            // Stripes begin at a huge page.
-            stripe.unwrap_or(0).next_multiple_of(2 << 20).next_power_of_two()
-        };
-        let stripe = most(|class, count| count as usize * class.page_bytes());
-        let headers = most(|_, count| header_bytes(count));
+        let counts: Vec<u32> = SizeClass::all().map(count_max).collect();
+        let most = counts.iter().map(|&count| header_bytes(count)).max().unwrap_or(0);
+        let headers = most.next_power_of_two();
+        let one = |&count_max: &u32| OneClass { count: AtomicU32::new(0), count_max };
+        let classes: Vec<OneClass> = counts.iter().map(one).collect();
         Ok(Frames {
-            region: Region::reserve(stripe * SizeClass::COUNT)?,
+            bytes: Residency::reserve(backend, &counts, pages_max)?,
             headers: Region::reserve(headers * SizeClass::COUNT)?,
-            stripe_shift: stripe.trailing_zeros(),
             headers_shift: headers.trailing_zeros(),
             classes: classes.try_into().expect("one for each class"),
         })
+    }
+
+    /// Where the bytes of pages are.
+    pub(crate) fn backend(&self) -> Backend {
+        self.bytes.backend()
     }
 
     /// Frames there are for pages of `class`. Acquire: partner of the store in `grow`, so that what is counted has its memory.
@@ -210,7 +216,7 @@ impl Frames {
         let committed = self
             .headers
             .commit(self.headers_of(class, 0..count))
-            .and_then(|()| self.region.commit(self.bytes_of(class, old..count)));
+            .and_then(|()| self.bytes.grow(class, old, count));
         if let Err(error) = committed {
             self.release(class, old..count)?;
             return Err(error);
@@ -246,25 +252,23 @@ impl Frames {
         Header { page, mapped, recovery, next_recovery, purpose, links }
     }
 
+    /// The words of the page `id`, which is in `frame`.
     #[inline(always)]
-    pub(crate) fn words(&self, frame: u32) -> &[AtomicU64] {
-        let class = (frame >> CLASS_SHIFT) as usize;
-        // Shifted by the class, and not multiplied by what would have to be loaded for it.
-        let start = (class << self.stripe_shift) + ((index_of(frame) as usize) << (PAGE_SHIFT + class));
-        self.region.words(start..start + (1 << (PAGE_SHIFT + class)))
+    pub(crate) fn words(&self, id: PageId, frame: u32) -> &[AtomicU64] {
+        self.bytes.words(id, frame)
     }
 
-    /// The content, to be validated or read under a latch.
+    /// The content of the page `id`, which is in `frame`, to be validated or read under a latch.
     #[inline(always)]
-    pub(crate) fn view(&self, frame: u32) -> Racy<'_> {
-        Racy::new(self.words(frame))
+    pub(crate) fn view(&self, id: PageId, frame: u32) -> Racy<'_> {
+        Racy::new(self.words(id, frame))
     }
 
-    /// Replaces the content; the caller holds the exclusive latch. Only words that differ are stored, so that a
-    /// small change dirties few cache lines.
-    pub(crate) fn store(&self, frame: u32, content: &[u8]) {
+    /// Replaces the content of the page `id`, which is in `frame` or about to be; the caller holds the exclusive latch. Only
+    /// words that differ are stored, so that a small change dirties few cache lines.
+    pub(crate) fn store(&self, id: PageId, frame: u32, content: &[u8]) {
         debug_assert_eq!(content.len(), class_of(frame).page_bytes());
-        for (word, bytes) in self.words(frame).iter().zip(content.chunks_exact(8)) {
+        for (word, bytes) in self.words(id, frame).iter().zip(content.chunks_exact(8)) {
             let new = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
             if word.load(Relaxed) != new {
                 word.store(new, Relaxed);
@@ -272,10 +276,58 @@ impl Frames {
         }
     }
 
-    /// Makes the content of `to` that of `from`, a frame of the same class. Nobody writes to either meanwhile.
-    pub(crate) fn copy(&self, from: u32, to: u32) {
+    /// Bytes of memory behind what is in the frames of `class` now.
+    pub(super) fn resident_bytes(&self, class: SizeClass) -> u64 {
+        match self.bytes.resident_bytes(class) {
+            Some(bytes) => bytes,
+            None => u64::from(self.count(class)) * class.page_bytes() as u64,
+        }
+    }
+
+    /// Bytes that the system takes for tables of the addresses of pages whose indexes are below these.
+    pub(super) fn tables_bytes(&self, ends: &ByClass<u64>) -> u64 {
+        let pages = SizeClass::all().map(|class| ends[class.index()] * class.page_bytes() as u64);
+        self.bytes.tables_bytes(pages.sum())
+    }
+
+    /// Puts memory behind pages, before their content is stored. As [`Residency::populate`].
+    pub(super) fn populate(&self, pages: &[Housed]) -> io::Result<()> {
+        self.bytes.populate(pages)
+    }
+
+    /// Takes it away again. As [`Residency::discard`].
+    pub(super) fn discard(&self, pages: &[Housed]) -> io::Result<()> {
+        self.bytes.discard(pages)
+    }
+
+    /// The words of a frame that holds something else than a page, between [`Frames::populate_own`] and
+    /// [`Frames::discard_own`].
+    #[inline(always)]
+    pub(super) fn own_words(&self, frame: u32) -> &[AtomicU64] {
+        self.bytes.own_words(frame)
+    }
+
+    /// The same as bytes.
+    #[inline(always)]
+    pub(super) fn own_view(&self, frame: u32) -> Racy<'_> {
+        Racy::new(self.own_words(frame))
+    }
+
+    /// Puts memory behind frames that are to hold something else than pages; what it is filled with is not said.
+    pub(super) fn populate_own(&self, frames: &[u32]) -> io::Result<()> {
+        self.bytes.populate_own(frames)
+    }
+
+    /// Takes it away again, before they are given back.
+    pub(super) fn discard_own(&self, frames: &[u32]) -> io::Result<()> {
+        self.bytes.discard_own(frames)
+    }
+
+    /// Makes what is in `to` what is in `from`, a frame of the same class; neither holds a page. Nobody writes to either
+    /// meanwhile.
+    pub(super) fn copy_own(&self, from: u32, to: u32) {
         debug_assert_eq!(class_of(from), class_of(to));
-        for (from, to) in self.words(from).iter().zip(self.words(to)) {
+        for (from, to) in self.own_words(from).iter().zip(self.own_words(to)) {
             to.store(from.load(Relaxed), Relaxed);
         }
     }
@@ -283,13 +335,7 @@ impl Frames {
     /// Gives the memory of `frames`, the last ones of `class`, back.
     fn release(&self, class: SizeClass, frames: Range<u32>) -> io::Result<()> {
         self.headers.release(self.headers_of(class, frames.clone()))?;
-        self.region.release(self.bytes_of(class, frames))
-    }
-
-    /// Where frames of `class` are.
-    fn bytes_of(&self, class: SizeClass, frames: Range<u32>) -> Range<usize> {
-        let (start, page_bytes) = (class.index() << self.stripe_shift, class.page_bytes());
-        start + frames.start as usize * page_bytes..start + frames.end as usize * page_bytes
+        self.bytes.shrink(class, frames.start, frames.end)
     }
 
     /// Where the headers of frames of `class` are, in whole granules.
@@ -310,32 +356,42 @@ mod tests {
 
     #[test]
     fn frames_of_each_class_are_as_long_as_its_pages_and_apart() {
-        let frames = Frames::reserve(4 << 20).unwrap();
-        assert_eq!(frames.all().count(), 0);
-        let counts: Vec<_> = SizeClass::all().map(|class| (class, 3 + class.index() as u32)).collect();
-        for &(class, count) in &counts {
-            frames.grow(class, count).unwrap();
+        for backend in Backend::ALL {
+            let frames = Frames::reserve(4 << 20, backend, 1 << 10).unwrap();
+            assert_eq!((frames.all().count(), frames.backend()), (0, backend));
+            let counts: Vec<_> = SizeClass::all().map(|class| (class, 3 + class.index() as u32)).collect();
+            for &(class, count) in &counts {
+                frames.grow(class, count).unwrap();
+            }
+            let all: Vec<u32> = frames.all().collect();
+            assert_eq!(all.len() as u32, counts.iter().map(|(_, count)| count).sum::<u32>());
+            let page = |frame| PageId::new(class_of(frame), u64::from(index_of(frame)) + 5);
+            let pages: Vec<Housed> = all.iter().map(|&frame| (page(frame), frame)).collect();
+            frames.populate(&pages).unwrap();
+            for (number, &(id, frame)) in pages.iter().enumerate() {
+                assert_eq!(frame_of(class_of(frame), index_of(frame)), frame);
+                assert_eq!(frames.words(id, frame).len() * 8, class_of(frame).page_bytes());
+                frames.words(id, frame).iter().for_each(|word| word.store(number as u64, Relaxed));
+                frames.header(frame).set_page(PageId(number as u64 + 100));
+            }
+            for (number, &(id, frame)) in pages.iter().enumerate() {
+                let holds = |word: &AtomicU64| word.load(Relaxed) == number as u64;
+                assert!(frames.words(id, frame).iter().all(holds), "{frame:x}");
+                assert_eq!(frames.header(frame).page(), PageId(number as u64 + 100));
+            }
+            // One class comes and goes; the others do not notice.
+            let class = SizeClass::from_index(2).unwrap();
+            let of_class: Vec<Housed> =
+                pages.iter().copied().filter(|(id, _)| id.class() == Some(class)).collect();
+            frames.discard(&of_class).unwrap();
+            frames.shrink(class, 0).unwrap();
+            assert_eq!(frames.classes().count(), SizeClass::COUNT - 1);
+            assert_eq!(frames.all().filter(|frame| all.contains(frame)).count(), all.len() - 5);
+            frames.grow(class, 2).unwrap();
+            let (id, frame) = of_class[1];
+            assert!(frames.words(id, frame).iter().all(|word| word.load(Relaxed) == 0));
+            assert!(frames.header(frame).page().is_none());
+            assert_eq!(frames.largest(), SizeClass::LARGEST);
         }
-        let all: Vec<u32> = frames.all().collect();
-        assert_eq!(all.len(), 3 + 4 + 5 + 6 + 7);
-        for (number, &frame) in all.iter().enumerate() {
-            assert_eq!(frame_of(class_of(frame), index_of(frame)), frame);
-            assert_eq!(frames.words(frame).len() * 8, class_of(frame).page_bytes());
-            frames.words(frame).iter().for_each(|word| word.store(number as u64, Relaxed));
-            frames.header(frame).set_page(PageId(number as u64 + 100));
-        }
-        for (number, &frame) in all.iter().enumerate() {
-            assert!(frames.words(frame).iter().all(|word| word.load(Relaxed) == number as u64), "{frame:x}");
-            assert_eq!(frames.header(frame).page(), PageId(number as u64 + 100));
-        }
-        // One class comes and goes; the others do not notice.
-        let class = SizeClass::from_index(2).unwrap();
-        frames.shrink(class, 0).unwrap();
-        assert_eq!(frames.classes().count(), SizeClass::COUNT - 1);
-        assert_eq!(frames.all().filter(|frame| all.contains(frame)).count(), all.len() - 5);
-        frames.grow(class, 2).unwrap();
-        assert!(frames.words(frame_of(class, 1)).iter().all(|word| word.load(Relaxed) == 0));
-        assert!(frames.header(frame_of(class, 1)).page().is_none());
-        assert_eq!(frames.largest(), SizeClass::LARGEST);
     }
 }

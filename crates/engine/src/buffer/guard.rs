@@ -36,7 +36,7 @@ impl<'p> ReadGuard<'p> {
     /// The page's bytes, which may be changing.
     #[inline(always)]
     pub(crate) fn view(&self) -> Racy<'p> {
-        self.pool.frames.view(self.frame)
+        self.pool.frames.view(self.id, self.frame)
     }
 
     /// Tells the sweep that the page is in use. Written only when the mark is clear: a hit on a hot page writes nothing.
@@ -99,12 +99,12 @@ impl<'p> WriteGuard<'p> {
 
     /// The page's bytes; nobody else changes them.
     pub(crate) fn view(&self) -> Racy<'p> {
-        self.pool.frames.view(self.frame)
+        self.pool.frames.view(self.id, self.frame)
     }
 
     /// Copies the whole page into `to`, to be edited there and handed to `Pool::change`.
     pub(crate) fn copy(&self, to: &mut Vec<u8>) {
-        let words = self.pool.frames.words(self.frame);
+        let words = self.pool.frames.words(self.id, self.frame);
         to.resize(size_of_val(words), 0);
         self.view().copy_to(0, to);
     }
@@ -120,7 +120,7 @@ impl<'p> WriteGuard<'p> {
     /// Publishes new content; `Pool::change` and redo are the callers.
     pub(super) fn store(&mut self, content: &[u8]) {
         self.changed = true;
-        self.pool.frames.store(self.frame, content);
+        self.pool.frames.store(self.id, self.frame, content);
     }
 }
 

@@ -42,7 +42,7 @@ impl Pool {
         let ids = self.ids.lock();
         Footprint {
             frames: self.frames_by_class(),
-            page_table_bytes: ids.bytes(),
+            page_table_bytes: ids.bytes() + self.frames.tables_bytes(&ids.ends()),
             live_pages: ids.used(),
             file_bytes: self.device.len(),
             live_bytes: self.space.live_bytes(),
@@ -58,6 +58,7 @@ impl Pool {
                 page_bytes,
                 frames,
                 bytes: frames * (page_bytes + HEADER_BYTES),
+                resident_bytes: self.frames.resident_bytes(class),
                 taken: count(&self.stats.frames_taken),
                 gained: count(&self.stats.frames_gained),
                 lost: count(&self.stats.frames_lost),

@@ -24,11 +24,13 @@ use super::guard::{ReadGuard, WriteGuard};
 use super::latch::Word;
 use super::page_ids::PageIds;
 use super::records::Records;
+use super::residency::Housed;
 use super::resize::FrameBudget;
 use super::stats::PoolStats;
 use super::sweep::FreeFrames;
 use super::table::{Entry, Location, PageTable};
 use super::upkeep::Upkeep;
+use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, Lsn, PageId, SizeClass, Timestamp};
 use crate::store::place::{Mapped, places_of};
@@ -196,6 +198,11 @@ impl Pool {
         crate::crash::in_flight(self);
     }
 
+    /// Where the bytes of pages are.
+    pub(crate) fn backend(&self) -> Backend {
+        self.frames.backend()
+    }
+
     /// Who does the background work.
     pub(crate) fn mode(&self) -> Mode {
         self.mode
@@ -244,7 +251,7 @@ impl Pool {
     pub(crate) fn prefetch_page(&self, id: PageId, parts: [Range<usize>; 2]) {
         let Some(entry) = self.table.entry(id) else { return };
         let Location::Frame(frame) = entry.location() else { return };
-        let words = self.frames.words(frame);
+        let words = self.frames.words(id, frame);
         for part in parts {
             prefetch(words.get(part.start / 8..part.end / 8).unwrap_or_default());
         }
@@ -349,9 +356,10 @@ impl Pool {
         }
         // The version held since `seen`, so the location is still the one that was read.
         let mut buffer = self.read_buffer();
-        match self.read_image(id, mapped, &mut buffer) {
+        let content = self.read_image(id, mapped, &mut buffer);
+        match content.and_then(|content| self.house(&[(id, frame)]).map(|()| content)) {
             Ok(content) => {
-                self.frames.store(frame, content);
+                self.frames.store(id, frame, content);
                 self.settle_in_frame(id, entry, frame, mapped);
                 entry.latch().unmark();
                 entry.latch().release_changed();
@@ -364,6 +372,35 @@ impl Pool {
                 self.give_frame(frame);
                 Err(error)
             }
+        }
+    }
+
+    /// Puts memory behind pages that have frames and are about to get their content, under their exclusive latches.
+    ///
+    /// # Errors
+    /// [`Error::Memory`]; none of them has any then.
+    pub(super) fn house(&self, pages: &[Housed]) -> Result<()> {
+        self.frames.populate(pages).map_err(|source| {
+            self.evacuate(pages);
+            let bytes = pages.iter().map(|(id, _)| id.page_bytes() as u64).sum();
+            Error::Memory { bytes, what: "pages that are brought in", source }
+        })
+    }
+
+    /// Takes the memory away from behind pages that lose their frames, under their exclusive latches.
+    pub(super) fn evacuate(&self, pages: &[Housed]) {
+        if let Err(error) = self.frames.discard(pages) {
+            // What a page is made of when it comes in again does not depend on it; the budget does.
+            self.stats.not_discarded.fetch_add(pages.len() as u64, Relaxed);
+            tracing::warn!(%error, pages = pages.len(), "the memory of pages that left could not be given back");
+        }
+    }
+
+    /// The same for frames that held something else than a page, before they are given back.
+    pub(super) fn evacuate_own(&self, frames: &[u32]) {
+        if let Err(error) = self.frames.discard_own(frames) {
+            self.stats.not_discarded.fetch_add(frames.len() as u64, Relaxed);
+            tracing::warn!(%error, frames = frames.len(), "the memory of frames could not be given back");
         }
     }
 

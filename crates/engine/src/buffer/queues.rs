@@ -317,13 +317,14 @@ impl Ghost {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Backend;
 
     fn order(queues: &Queues, frames: &Frames, queue: Queue) -> Vec<u32> {
         std::iter::successors(queues.first(queue), |&frame| frames.header(frame).links.behind()).collect()
     }
 
     fn frames(count: u32) -> (Frames, Queues) {
-        let frames = Frames::reserve(1 << 20).unwrap();
+        let frames = Frames::reserve(1 << 20, Backend::default(), 1 << 10).unwrap();
         frames.grow(SizeClass::SMALLEST, count).unwrap();
         let mut queues = Queues::new(SizeClass::SMALLEST, 0);
         queues.resize(count);

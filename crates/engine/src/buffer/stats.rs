@@ -43,6 +43,8 @@ pub(crate) struct PoolStats {
     pub(crate) frames_lost: ByClass<AtomicU64>,
     /// Times that frames went from one class to another.
     pub(crate) frame_moves: AtomicU64,
+    /// Pages and frames whose memory could not be given back.
+    pub(crate) not_discarded: AtomicU64,
     /// Times a fault found no clean frame and waited for write-back.
     pub(crate) frame_waits: AtomicU64,
     /// Times somebody waited for log space.

@@ -9,14 +9,16 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::batch::Purpose;
 use super::frames::{class_of, frame_of, index_of};
 use super::latch::Word;
 use super::pool::Pool;
+use super::residency::Housed;
 use super::queues::{Queue, Queues, probation_goal};
 use super::table::{Entry, Location};
+use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass};
 use crate::planted::{Bug, planted};
@@ -96,7 +98,7 @@ impl Pool {
                 let mut free = self.free(class).lock();
                 let (mut dirty, mut short) = (0, false);
                 if free.list.is_empty() {
-                    self.sweep(class, &mut free);
+                    self.refill(class, &mut free);
                     dirty = free.queues.len(Queue::Laundry);
                     // With one clean frame among dirty ones, whoever needs two pages would evict each for the other
                     // for ever.
@@ -162,7 +164,7 @@ impl Pool {
         let mut free = self.free(class).lock();
         let mut dirty = 0;
         if free.list.is_empty() {
-            self.sweep(class, &mut free);
+            self.refill(class, &mut free);
             dirty = free.queues.len(Queue::Laundry);
         }
         let from = free.list.len().saturating_sub(wanted - before);
@@ -188,8 +190,28 @@ impl Pool {
         free.give(frame);
     }
 
-    /// Looks at frames until a batch of them is free, or each was looked at as often as it may be spared.
-    fn sweep(&self, class: SizeClass, free: &mut FreeFrames) {
+    /// Evicts a batch of pages of `class`, if there are some to evict.
+    fn refill(&self, class: SizeClass, free: &mut MutexGuard<'_, FreeFrames>) {
+        let mut leaving = Vec::new();
+        self.sweep(class, free, &mut leaving);
+        if self.frames.backend() == Backend::Mapped && !leaving.is_empty() {
+            // Pages that leave are latched and in no queue, so others may look for frames meanwhile.
+            MutexGuard::unlocked(free, || self.leave(&leaving));
+        } else {
+            self.leave(&leaving);
+        }
+        leaving.iter().for_each(|page| free.give(page.frame));
+    }
+
+    /// Takes the memory of evicted pages away, and unlatches them.
+    fn leave(&self, leaving: &[Leaving<'_>]) {
+        let pages: Vec<Housed> = leaving.iter().map(|page| (page.id, page.frame)).collect();
+        self.evacuate(&pages);
+        leaving.iter().for_each(|page| page.entry.latch().release_changed());
+    }
+
+    /// Looks at frames until a batch of them is `leaving`, or each was looked at as often as it may be spared.
+    fn sweep<'p>(&'p self, class: SizeClass, free: &mut FreeFrames, leaving: &mut Vec<Leaving<'p>>) {
         let records = if class == self.class() { self.records.held() } else { 0 };
         let (goal, probation_goal) =
             (self.sweep_goal(class), probation_goal(free.limit.saturating_sub(records)));
@@ -207,9 +229,9 @@ impl Pool {
             };
             let Some(frame) = queues.first(queue) else { break };
             match self.look_at(&mut free.queues, frame, queue) {
-                Look::Evicted => {
-                    free.give(frame);
-                    if free.list.len() >= goal {
+                Look::Evicted(page) => {
+                    leaving.push(page);
+                    if leaving.len() >= goal {
                         return;
                     }
                 }
@@ -221,15 +243,15 @@ impl Pool {
         // The main queue gives nothing; whoever is on probation must go.
         for _ in 0..free.queues.len(Queue::Probation) {
             let first = free.queues.first(Queue::Probation);
-            let Some(frame) = first.filter(|_| free.list.is_empty()) else { break };
-            if let Look::Evicted = self.look_at(&mut free.queues, frame, Queue::Probation) {
-                free.give(frame);
+            let Some(frame) = first.filter(|_| leaving.is_empty()) else { break };
+            if let Look::Evicted(page) = self.look_at(&mut free.queues, frame, Queue::Probation) {
+                leaving.push(page);
             }
         }
     }
 
     /// Evicts the page in `frame`, the first of `queue`, or puts it where it belongs now.
-    fn look_at(&self, queues: &mut Queues, frame: u32, queue: Queue) -> Look {
+    fn look_at<'p>(&'p self, queues: &mut Queues, frame: u32, queue: Queue) -> Look<'p> {
         let id = self.frames.header(frame).page();
         if id.is_none() {
             // Taken for a page that is being read.
@@ -251,7 +273,7 @@ impl Pool {
         match self.try_evict(id, entry, seen, frame) {
             Evicted::Yes => {
                 queues.evicted(&self.frames, frame, id);
-                Look::Evicted
+                Look::Evicted(Leaving { id, entry, frame })
             }
             Evicted::Dirty if queue == Queue::Laundry => Look::Passed,
             Evicted::Dirty => {
@@ -274,13 +296,15 @@ impl Pool {
         }
         let entry = self.table.entry(id).expect("pages in frames are in the table");
         if let Evicted::Yes = self.try_evict(id, entry, entry.latch().load(), frame) {
+            self.leave(&[Leaving { id, entry, frame }]);
             let mut free = self.free(class_of(frame)).lock();
             free.queues.driven_out(&self.frames, frame, id);
             free.give(frame);
         }
     }
 
-    /// Evicts the page `id` from `frame` if it is clean, unlatched, and at the version seen.
+    /// Evicts the page `id` from `frame` if it is clean, unlatched, and at the version seen. It stays latched: [`Pool::leave`]
+    /// is next.
     fn try_evict(&self, id: PageId, entry: Entry<'_>, seen: Word, frame: u32) -> Evicted {
         let (header, latch) = (self.frames.header(frame), entry.latch());
         if seen.is_latched() {
@@ -310,25 +334,31 @@ impl Pool {
         if header.take_purpose() == Some(Purpose::Ahead) {
             self.stats.ahead_unused.fetch_add(1, Relaxed);
         }
-        latch.release_changed();
         self.stats.evictions.fetch_add(1, Relaxed);
         Evicted::Yes
     }
 }
 
 /// What became of a frame that was looked at.
-enum Look {
-    /// It is free.
-    Evicted,
+enum Look<'p> {
+    /// It is free as soon as its page has left.
+    Evicted(Leaving<'p>),
     /// Its page was touched, or is dirty: it stands elsewhere now.
     Moved,
     /// Its page cannot go now.
     Passed,
 }
 
+/// A page that is evicted, still latched, and the frame it was in.
+struct Leaving<'p> {
+    id: PageId,
+    entry: Entry<'p>,
+    frame: u32,
+}
+
 /// What became of an attempt to empty a frame.
 enum Evicted {
-    /// It holds nothing now.
+    /// It holds nothing now, and its page is latched.
     Yes,
     /// Its page must be written first.
     Dirty,

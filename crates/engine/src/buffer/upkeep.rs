@@ -112,6 +112,7 @@ impl Pool {
                 let old = self.frames.header(frame).mapped();
                 self.frames.header(frame).set_recovery(Lsn::NONE);
                 entry.latch().set_dirty(false);
+                self.evacuate(&[(event.page, frame)]);
                 self.give_frame(frame);
                 old
             }

@@ -147,7 +147,7 @@ impl Pool {
                 let header = self.frames.header(frame);
                 header.set_next_recovery(Lsn::NONE);
                 latch.set_claimed(true);
-                let view = self.frames.view(frame);
+                let view = self.frames.view(id, frame);
                 let page_bytes = class_of(frame).page_bytes();
                 let slot = &mut upkeep.staging[at..at + page_bytes];
                 let bytes = if image::wants_compression(view.u8(page::LEVEL_AT)) && page_bytes > PLACE_BYTES {

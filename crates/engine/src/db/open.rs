@@ -194,6 +194,7 @@ fn shares(
         pages_max: PAGES_MAX,
         store_bytes_max: u64::MAX,
         record_cache: builder.record_cache,
+        backend: builder.backend_or_default()?,
         mode: Mode::Inline,
         in_memory: builder.read_only,
     };

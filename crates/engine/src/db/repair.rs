@@ -30,6 +30,7 @@ use super::undo::KeyUndo;
 use crate::buffer::salvage::{Means, Remains, Salvaged};
 use crate::buffer::{Files, Mode, PoolOptions, RecordCache};
 use crate::config::{Builder, FRAMES_MIN, PageSizes, Split};
+use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::index::{NodeRedo, check_page};
 
@@ -179,6 +180,7 @@ fn repair(
             pages_max: PAGES_MAX,
             store_bytes_max: u64::MAX,
             record_cache: RecordCache::Off,
+            backend: Backend::of_environment()?,
             mode: Mode::Inline,
             in_memory: false,
         })

@@ -53,6 +53,7 @@ pub(super) fn test_pool_with(
         pages_max: 1 << 20,
         store_bytes_max: 256 << 20,
         record_cache,
+        backend: crate::Backend::of_environment().unwrap(),
         mode,
         in_memory: false,
     };

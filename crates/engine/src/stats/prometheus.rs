@@ -111,6 +111,13 @@ impl Stats {
             ("terrace_class_frame_bytes", "gauge", "Bytes of frames and headers by the size of their pages.");
         text.labelled(about, "page_bytes", by_size(|class| class.bytes));
         let about =
+            ("terrace_class_resident_bytes", "gauge", "Bytes of memory behind pages by their size.");
+        text.labelled(about, "page_bytes", by_size(|class| class.resident_bytes));
+        let about = ("terrace_backend", "gauge", "Where the bytes of pages are.");
+        text.labelled(about, "backend", [(self.backend.name(), 1)]);
+        let help = "Pages whose memory the system refused to take back.";
+        text.counter("terrace_not_discarded_total", help, self.not_discarded);
+        let about =
             ("terrace_class_frames_gained_total", "counter", "Frames that came from pages of another size.");
         text.labelled(about, "page_bytes", by_size(|class| class.gained));
         let about =

@@ -341,6 +341,11 @@ impl<'a> Writer<'a> {
             frames.into_iter().for_each(|frame| self.pool.give_frame(frame));
             return None;
         }
+        if let Err(error) = self.pool.frames.populate_own(&frames) {
+            tracing::warn!(%error, "no memory for more records");
+            self.give_back_unused(frames);
+            return None;
+        }
         self.records.held.fetch_add(wanted, Relaxed);
         // As in `Latch::try_exclusive`: a reader of the page that was in one of these, who sees what is written there from
         // now on, sees that the page's version has moved.
@@ -349,11 +354,15 @@ impl<'a> Writer<'a> {
     }
 
     /// Gives frames to the pool that nothing leads to any more.
-    fn give_frames(&self, frames: impl Iterator<Item = u32>) {
-        for frame in frames {
-            self.pool.give_frame(frame);
-            self.records.held.fetch_sub(1, Relaxed);
-        }
+    fn give_frames(&self, frames: Vec<u32>) {
+        self.records.held.fetch_sub(frames.len() as u32, Relaxed);
+        self.give_back_unused(frames);
+    }
+
+    /// Gives frames to the pool with which nothing was done yet, or nothing is any more.
+    fn give_back_unused(&self, frames: Vec<u32>) {
+        self.pool.evacuate_own(&frames);
+        frames.into_iter().for_each(|frame| self.pool.give_frame(frame));
     }
 
     /// Frames that an index for `segments` segments should have.
@@ -390,7 +399,7 @@ impl<'a> Writer<'a> {
     fn drop_index_from(&self, from: u32, to: u32) {
         let frames: Vec<u32> = (from..to).filter_map(|entry| self.records.map.get(entry)).collect();
         (from..to).for_each(|entry| self.records.map.set(entry, None));
-        self.give_frames(frames.into_iter());
+        self.give_frames(frames);
     }
 
     /// Makes an index of `frames` frames, which the map has, of all records in the segments. Of two with one key the later
@@ -543,19 +552,23 @@ impl<'a> Writer<'a> {
         let mut others = Vec::with_capacity(leaving.len());
         let class = self.pool.class();
         while others.len() < leaving.len() && self.pool.try_take_frames(class, leaving.len(), &mut others) {}
+        if self.pool.frames.populate_own(&others).is_err() {
+            self.give_back_unused(others);
+            return false;
+        }
         // As in `take_frames`.
         fence(Release);
         let mut left = Vec::with_capacity(others.len());
         for (&entry, &other) in leaving.iter().zip(&others) {
             let frame = self.records.map.get(entry).expect("its frame was asked for under this lock");
             // Nobody writes to what is here but who holds this lock. A reader finds the words in one frame or in the other.
-            self.pool.frames.copy(frame, other);
+            self.pool.frames.copy_own(frame, other);
             self.records.map.set(entry, Some(other));
             left.push(frame);
         }
         if !left.is_empty() {
             self.move_on();
-            left.into_iter().for_each(|frame| self.pool.give_frame(frame));
+            self.give_back_unused(left);
         }
         others.len() == leaving.len()
     }
@@ -566,7 +579,7 @@ impl<'a> Writer<'a> {
         let entries = first..first + self.records.segment_frames;
         let frames: Vec<u32> = entries.clone().filter_map(|entry| self.records.map.get(entry)).collect();
         entries.for_each(|entry| self.records.map.set(entry, None));
-        self.give_frames(frames.into_iter());
+        self.give_frames(frames);
         self.log.absent.push(number);
     }
 

@@ -57,6 +57,7 @@ fn pool(frames: u32, record_cache: RecordCache) -> Pool {
         pages_max: 1 << 20,
         store_bytes_max: 256 << 20,
         record_cache,
+        backend: crate::Backend::of_environment().unwrap(),
         mode: Mode::Inline,
         in_memory: false,
     };
@@ -200,7 +201,7 @@ fn a_record_that_moves_while_it_is_read_is_whole_or_not_found() {
                 if let Some(page) =
                     others.free(others.class()).lock().list.iter().find(|&&free| free == frame)
                 {
-                    others.frames.words(*page).iter().for_each(|word| word.store(u64::MAX, Relaxed));
+                    others.frames.own_words(*page).iter().for_each(|word| word.store(u64::MAX, Relaxed));
                 }
             });
         })));

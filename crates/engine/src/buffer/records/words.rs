@@ -68,7 +68,7 @@ impl<'a> Words<'a> {
             let index = u32::try_from(at / self.page_bytes as u64).ok();
             let frame = index.and_then(|index| self.map.get(self.first.checked_add(index)?));
             (at, left) = (at + length as u64, left - length);
-            Some(frame.map(|frame| (self.frames.view(frame), inside, length)))
+            Some(frame.map(|frame| (self.frames.own_view(frame), inside, length)))
         })
     }
 
@@ -77,7 +77,7 @@ impl<'a> Words<'a> {
         let page_words = self.page_bytes as u64 / 8;
         let index = u32::try_from(address / page_words).ok()?;
         let frame = self.map.get(self.first.checked_add(index)?)?;
-        self.frames.words(frame).get((address % page_words) as usize)
+        self.frames.own_words(frame).get((address % page_words) as usize)
     }
 
     /// The word at `address`; zero where there is none.
@@ -127,12 +127,14 @@ impl<'a> Words<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Backend;
     use crate::ids::SizeClass;
 
     #[test]
     fn bytes_lie_across_frames_as_if_they_were_one() {
-        let frames = Frames::reserve(1 << 20).unwrap();
+        let frames = Frames::reserve(1 << 20, Backend::default(), 1 << 10).unwrap();
         frames.grow(SizeClass::SMALLEST, 8).unwrap();
+        frames.populate_own(&[6, 1, 3]).unwrap();
         let map = Map::new(8).unwrap();
         for (index, frame) in [6, 1, 3].into_iter().enumerate() {
             map.set(2 + index as u32, Some(frame));
@@ -143,8 +145,8 @@ mod tests {
         let mut read = vec![0; bytes.len()];
         assert!(words.copy_to(500, &mut read) && read == bytes);
         assert!(words.are(500, &bytes) && !words.are(501, &bytes));
-        assert_eq!(frames.view(6).u8(4000), bytes[0]);
-        assert_eq!(frames.view(1).u8(0), bytes[96]);
+        assert_eq!(frames.own_view(6).u8(4000), bytes[0]);
+        assert_eq!(frames.own_view(1).u8(0), bytes[96]);
         assert_eq!(words.word(500), u64::from_le_bytes(bytes[..8].try_into().unwrap()));
         assert!(!words.copy_to(1500, &mut read), "there is no fourth frame");
         assert_eq!((words.word(1536), words.word(u64::MAX)), (0, 0));

@@ -69,7 +69,12 @@ impl Analysis<'_> {
         let memory = |bytes: u64| move |source| Error::Memory { bytes, what: "the DRAM tier", source };
         let class = SizeClass::of_bytes(self.page_bytes as u64).expect("the superblock was checked");
         let budget = FrameBudget { bytes: options.frame_bytes, floor: options.frames_floor, taken: 0 };
-        let frames = Frames::reserve(options.frame_bytes_max.max(options.frame_bytes)).map_err(memory(0))?;
+        let frames = Frames::reserve(
+            options.frame_bytes_max.max(options.frame_bytes),
+            options.backend,
+            options.pages_max,
+        )
+        .map_err(memory(0))?;
         // All of them are the database's own class's, until another is used.
         let count = (budget.for_frames(class) / frame_cost(class)) as u32;
         frames.grow(class, count).map_err(memory(u64::from(count) * self.page_bytes as u64))?;

@@ -77,6 +77,7 @@ impl Pool {
             check_identity(scratch, change.page)?;
             page::set_lsn(scratch, lsn);
             let frame = self.take_frame(class, change.page)?;
+            self.house(&[(change.page, frame)]).inspect_err(|_| self.give_frame(frame))?;
             self.install(change.page, frame, Mapped::UNWRITTEN, lsn, scratch);
             self.unwritten.lock().remove(&change.page);
             return Ok(true);

@@ -1,0 +1,149 @@
+//! Where the bytes of pages live: all that the two back ends differ in.
+//!
+//! Both have the same frames, and a page that is in memory has one: with it come a header, a place in the queues of
+//! replacement, and a share of the budget. What differs is where its bytes are:
+//!
+//! | back end | the bytes of a page are at              | memory comes and goes          | file                  |
+//! |----------|-----------------------------------------|--------------------------------|-----------------------|
+//! | frames   | the address of its frame                | with the frames                | `residency/fixed.rs`  |
+//! | mapped   | the address that its id is, arithmetically | with the page in the frame  | `residency/mapped.rs` |
+//!
+//! The second is the translation of vmcache (Leis et al., SIGMOD 2023) and of the CXL buffer manager (section III-B): who reads
+//! a page knows where its bytes are from its id alone, so that the processor can load them while it loads the entry of the page
+//! table that says whether they are there. Memory is put behind a page before its content is stored, and taken away while
+//! the page's exclusive latch is held that evicts or frees it; so a page has memory only while it has a frame, or is on
+//! its way there or back, and no more pages than there are frames have any. Who reads without a latch what is gone reads
+//! zeros, which takes no memory, in a page whose version has moved.
+
+mod fixed;
+mod mapped;
+
+use std::io;
+use std::sync::atomic::AtomicU64;
+
+use terrace_block::Region;
+
+use self::fixed::Fixed;
+use self::mapped::Mapped;
+use crate::backend::Backend;
+use crate::ids::{PageId, SizeClass};
+
+/// The binary logarithm of the bytes of the smallest pages; each class has pages twice as long as the one before.
+const PAGE_SHIFT: usize = SizeClass::SMALLEST.page_bytes().trailing_zeros() as usize;
+
+/// Bytes of a page of the system's, and of its entry in the system's page table.
+const SYSTEM_PAGE_BYTES: u64 = 4096;
+const SYSTEM_ENTRY_BYTES: u64 = 8;
+
+/// A page and the frame that it has, or is about to have, or has just lost.
+pub(in crate::buffer) type Housed = (PageId, u32);
+
+/// One of the back ends.
+#[derive(Debug)]
+pub(super) enum Residency {
+    Frames(Fixed),
+    Mapped(Mapped),
+}
+
+impl Residency {
+    /// Addresses for `counts_max` frames of each class, and for `pages_max` pages of the smallest; no memory yet.
+    pub(super) fn reserve(backend: Backend, counts_max: &[u32], pages_max: u64) -> io::Result<Residency> {
+        Ok(match backend {
+            Backend::Frames => Residency::Frames(Fixed::reserve(counts_max, Region::reserve)?),
+            Backend::Mapped => {
+                Residency::Mapped(Mapped::over(Fixed::reserve(counts_max, Region::reserve_sparse)?, pages_max))
+            }
+        })
+    }
+
+    pub(super) fn backend(&self) -> Backend {
+        match self {
+            Residency::Frames(_) => Backend::Frames,
+            Residency::Mapped(_) => Backend::Mapped,
+        }
+    }
+
+    /// The words of the page `id`, which is within the page table, or of whatever else is in `frame`.
+    #[inline(always)]
+    pub(super) fn words(&self, id: PageId, frame: u32) -> &[AtomicU64] {
+        match self {
+            Residency::Frames(frames) => frames.words(frame),
+            Residency::Mapped(pages) => pages.words(id),
+        }
+    }
+
+    /// There are frames of `class` from `old` to `count` too from now on.
+    pub(super) fn grow(&self, class: SizeClass, old: u32, count: u32) -> io::Result<()> {
+        match self {
+            Residency::Frames(frames) => frames.commit(class, old..count),
+            Residency::Mapped(pages) => pages.use_class(class),
+        }
+    }
+
+    /// The frames of `class` from `count` to `old` are no more. They hold nothing.
+    pub(super) fn shrink(&self, class: SizeClass, count: u32, old: u32) -> io::Result<()> {
+        match self {
+            Residency::Frames(frames) => frames.release(class, count..old),
+            Residency::Mapped(_) => Ok(()),
+        }
+    }
+
+    /// Bytes of memory behind pages of `class`, and behind frames of it that hold none; none if all frames have theirs.
+    pub(super) fn resident_bytes(&self, class: SizeClass) -> Option<u64> {
+        match self {
+            Residency::Frames(_) => None,
+            Residency::Mapped(mapped) => Some(mapped.resident_bytes(class)),
+        }
+    }
+
+    /// Bytes of the system's page tables for `addresses` bytes of addresses of pages that were in memory once.
+    pub(super) fn tables_bytes(&self, addresses: u64) -> u64 {
+        match self {
+            Residency::Frames(_) => 0,
+            Residency::Mapped(_) => addresses / SYSTEM_PAGE_BYTES * SYSTEM_ENTRY_BYTES,
+        }
+    }
+
+    /// Puts memory behind pages whose content is about to be stored; their exclusive latches are the caller's, or nobody
+    /// else knows them. Refused, they are to be discarded.
+    pub(super) fn populate(&self, pages: &[Housed]) -> io::Result<()> {
+        match self {
+            Residency::Frames(_) => Ok(()),
+            Residency::Mapped(mapped) => mapped.populate(pages),
+        }
+    }
+
+    /// Takes the memory away from behind pages that leave; their exclusive latches are the caller's, or nobody else knows
+    /// them.
+    pub(super) fn discard(&self, pages: &[Housed]) -> io::Result<()> {
+        match self {
+            Residency::Frames(_) => Ok(()),
+            Residency::Mapped(mapped) => mapped.discard(pages),
+        }
+    }
+
+    /// The words of a frame that holds no page (`records.rs`).
+    #[inline(always)]
+    pub(super) fn own_words(&self, frame: u32) -> &[AtomicU64] {
+        match self {
+            Residency::Frames(frames) => frames.words(frame),
+            Residency::Mapped(pages) => pages.own_words(frame),
+        }
+    }
+
+    /// Frames are about to hold something that is no page. Refused, they are to be discarded.
+    pub(super) fn populate_own(&self, frames: &[u32]) -> io::Result<()> {
+        match self {
+            Residency::Frames(_) => Ok(()),
+            Residency::Mapped(mapped) => mapped.populate_own(frames),
+        }
+    }
+
+    /// They do not any more.
+    pub(super) fn discard_own(&self, frames: &[u32]) -> io::Result<()> {
+        match self {
+            Residency::Frames(_) => Ok(()),
+            Residency::Mapped(mapped) => mapped.discard_own(frames),
+        }
+    }
+}

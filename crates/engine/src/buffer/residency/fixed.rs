@@ -1,0 +1,65 @@
+//! Bytes at the addresses of frames: each class has a range of them, a *stripe*, which any one could fill with the whole
+//! budget.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+
+use terrace_block::Region;
+
+use super::PAGE_SHIFT;
+use crate::buffer::frames::{class_index_of, index_of};
+use crate::ids::SizeClass;
+
+/// One region for all classes, so that where it is can be loaded before it is known which frame is looked for.
+#[derive(Debug)]
+pub(in crate::buffer) struct Fixed {
+    region: Region,
+    /// Bytes of a stripe, as a power of two.
+    stripe_shift: u32,
+}
+
+impl Fixed {
+    /// Addresses for as many frames of each class, out of a region that `reserve` makes.
+    pub(super) fn reserve(counts_max: &[u32], reserve: fn(usize) -> io::Result<Region>) -> io::Result<Fixed> {
+        let bytes = SizeClass::all().zip(counts_max).map(|(class, &count)| count as usize * class.page_bytes());
+        // Stripes begin at a huge page.
+        let stripe = bytes.max().unwrap_or(0).next_multiple_of(2 << 20).next_power_of_two();
+        let region = reserve(stripe * SizeClass::COUNT)?;
+        Ok(Fixed { region, stripe_shift: stripe.trailing_zeros() })
+    }
+
+    #[inline(always)]
+    pub(super) fn words(&self, frame: u32) -> &[AtomicU64] {
+        self.region.words(self.bytes(frame))
+    }
+
+    /// Where `frame` is.
+    #[inline(always)]
+    pub(super) fn bytes(&self, frame: u32) -> Range<usize> {
+        let class = class_index_of(frame);
+        // Shifted by the class, and not multiplied by what would have to be loaded for it.
+        let start = (class << self.stripe_shift) + ((index_of(frame) as usize) << (PAGE_SHIFT + class));
+        start..start + (1 << (PAGE_SHIFT + class))
+    }
+
+    /// Puts memory behind these frames of `class`.
+    pub(super) fn commit(&self, class: SizeClass, frames: Range<u32>) -> io::Result<()> {
+        self.region.commit(self.stripe(class, frames))
+    }
+
+    /// Gives the memory of these frames of `class` back.
+    pub(super) fn release(&self, class: SizeClass, frames: Range<u32>) -> io::Result<()> {
+        self.region.release(self.stripe(class, frames))
+    }
+
+    fn stripe(&self, class: SizeClass, frames: Range<u32>) -> Range<usize> {
+        let (start, page_bytes) = (class.index() << self.stripe_shift, class.page_bytes());
+        start + frames.start as usize * page_bytes..start + frames.end as usize * page_bytes
+    }
+
+    /// The region, for who has frames come and go one by one.
+    pub(super) fn region(&self) -> &Region {
+        &self.region
+    }
+}
