@@ -64,6 +64,9 @@ pub(crate) fn with_sizes(mut builder: Builder, settings: &Settings) -> Builder {
     if let Some(bytes) = settings.page_bytes {
         builder = builder.page_size(bytes).page_size_max(bytes);
     }
+    if let Some(backend) = settings.backend {
+        builder = builder.backend(backend);
+    }
     builder = builder.compression(match settings.compression {
         Compression::None => terrace::Compression::None,
         Compression::Lz4 => terrace::Compression::Lz4,
@@ -157,6 +160,7 @@ impl Database for Opened {
             page_bytes: class.page_bytes,
             frames: class.frames,
             bytes: class.bytes,
+            resident_bytes: class.resident_bytes,
             gained: class.gained,
             lost: class.lost,
         };
@@ -201,6 +205,7 @@ impl Database for Opened {
         BTreeMap::from([
             ("version", format!("terrace {}", env!("CARGO_PKG_VERSION"))),
             ("dram", show_size(stats.budget_bytes)),
+            ("backend", stats.backend.to_string()),
             ("page_size", show_size(stats.page_bytes)),
             ("compression", self.compression.to_owned()),
             ("durability", self.durability_name.to_owned()),

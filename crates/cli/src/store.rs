@@ -10,6 +10,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use serde::Serialize;
+use terrace::Backend;
 
 use crate::failure::{Failure, Outcome};
 
@@ -117,6 +118,8 @@ pub struct Settings {
     pub log_bytes_max: Option<u64>,
     /// Frames in a hundred for records without their pages; none leaves it to the engine.
     pub record_cache_percent: Option<u8>,
+    /// Where the bytes of pages are; by default as the engine has it.
+    pub backend: Option<Backend>,
     /// Whether commits wait for the disk.
     pub durability: Durability,
     /// Seed of every random choice.
@@ -275,6 +278,8 @@ pub struct FrameStat {
     pub frames: u64,
     /// Bytes of them and of their headers.
     pub bytes: u64,
+    /// Bytes of memory behind their content.
+    pub resident_bytes: u64,
     /// Frames that came from pages of another size.
     pub gained: u64,
     /// Frames that went to pages of another size.

@@ -18,6 +18,7 @@ fn settings(store: Option<&Path>) -> Settings {
         compression: Default::default(),
         log_bytes_max: None,
         record_cache_percent: None,
+        backend: None,
         durability: Durability::Buffered,
         seed: 1,
         create: true,
