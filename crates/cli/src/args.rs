@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use terrace::{Backend, RecordCache};
+use terrace::{Backend, RecordCache, Replacement};
 
 use crate::peers;
 use crate::store::{Compression, Durability, Settings};
@@ -91,6 +91,9 @@ pub struct TierArgs {
     /// Where the bytes of pages are: frames or mapped; frames unless the variable TERRACE_BACKEND says otherwise
     #[arg(long, value_name = "NAME")]
     pub backend: Option<Backend>,
+    /// Which pages leave memory first: mark, or fifo-paper to compare with
+    #[arg(long, value_name = "NAME")]
+    pub replacement: Option<Replacement>,
     /// Page size of a database, and of tables, created here: a power of two from 4KiB to 64KiB
     #[arg(long, value_name = "SIZE", value_parser = page_size)]
     pub page_size: Option<u64>,
@@ -118,6 +121,7 @@ impl TierArgs {
             store,
             dram_bytes: self.dram,
             backend: self.backend,
+            replacement: self.replacement,
             page_bytes: self.page_size,
             compression: self.compression,
             log_bytes_max: self.log_max,
@@ -482,7 +486,7 @@ mod tests {
     fn bench_flags_of_the_interface() {
         let args = ycsb(
             "--workload rw:80 --records 5 --value-size 100 --distribution zipfian:0.3 --threads 2 --seconds 1500ms \
-             --warmup 1 --seed 9 --dram 64MiB --store /x --backend mapped --page-size 16KiB --compression lz4 --log-max 1GiB \
+             --warmup 1 --seed 9 --dram 64MiB --store /x --backend mapped --replacement fifo-paper --page-size 16KiB --compression lz4 --log-max 1GiB \
              --record-cache 40 --durability buffered --json",
         )
         .unwrap();
@@ -492,6 +496,7 @@ mod tests {
         let settings = args.tiers.settings(args.store.clone());
         assert_eq!(settings.dram_bytes, Some(64 << 20));
         assert_eq!(settings.backend, Some(Backend::Mapped));
+        assert_eq!(settings.replacement, Some(Replacement::FifoPaper));
         assert_eq!((settings.page_bytes, settings.compression), (Some(16384), Compression::Lz4));
         assert_eq!((settings.log_bytes_max, settings.record_cache_percent), (Some(1 << 30), Some(40)));
         assert_eq!((settings.durability, settings.seed), (Durability::Buffered, 9));
@@ -513,6 +518,7 @@ mod tests {
             ("--dram 64MB", "--dram"),
             ("--record-cache 81", "--record-cache"),
             ("--backend mmap", "--backend"),
+            ("--replacement lru", "--replacement"),
             ("--page-size 5KiB", "--page-size"),
             ("--compression zip", "--compression"),
             ("--workload z", "--workload"),

@@ -67,6 +67,9 @@ pub(crate) fn with_sizes(mut builder: Builder, settings: &Settings) -> Builder {
     if let Some(backend) = settings.backend {
         builder = builder.backend(backend);
     }
+    if let Some(replacement) = settings.replacement {
+        builder = builder.replacement(replacement);
+    }
     builder = builder.compression(match settings.compression {
         Compression::None => terrace::Compression::None,
         Compression::Lz4 => terrace::Compression::Lz4,

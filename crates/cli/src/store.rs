@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use serde::Serialize;
-use terrace::Backend;
+use terrace::{Backend, Replacement};
 
 use crate::failure::{Failure, Outcome};
 
@@ -120,6 +120,8 @@ pub struct Settings {
     pub record_cache_percent: Option<u8>,
     /// Where the bytes of pages are; by default as the engine has it.
     pub backend: Option<Backend>,
+    /// Which pages leave memory first; by default as the engine has it.
+    pub replacement: Option<Replacement>,
     /// Whether commits wait for the disk.
     pub durability: Durability,
     /// Seed of every random choice.

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 /// assert_eq!(db.stats().backend, Backend::Mapped);
 /// db.close()?;
 /// let db = Db::builder().directory(directory).dram(4 << 20).backend(Backend::Frames).open("")?;
-/// assert_eq!(db.table("t")?.get("k")?.as_deref(), Some(&b"v"[..]));
+/// assert_eq!(db.open_table("t")?.get("k")?.as_deref(), Some(&b"v"[..]));
 /// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]

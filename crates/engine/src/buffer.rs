@@ -14,6 +14,7 @@
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
 //! | `sweep.rs`      | replacement: finding frames                                          |
 //! | `queues.rs`     | replacement: which pages go first                                    |
+//! | `fifo.rs`       | replacement as in the CXL paper, to compare with                     |
 //! | `records.rs`    | hot records of pages that are away                                   |
 //! | `records/`      | its parts                                                            |
 //! | `recall.rs`     | what the pool does with them                                         |
@@ -50,6 +51,7 @@ mod class_tests;
 mod cleaner;
 mod compact;
 mod create;
+mod fifo;
 #[cfg(test)]
 mod frame_tests;
 mod frames;

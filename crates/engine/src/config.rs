@@ -47,6 +47,7 @@ use crate::db::Db;
 use crate::db::options::Compression;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, SizeClass};
+use crate::replacement::Replacement;
 use crate::store::place::PLACE_BYTES;
 use crate::store::superblock::Superblock;
 
@@ -106,6 +107,7 @@ pub struct Builder {
     pub(crate) old_version_bytes_max: Option<u64>,
     pub(crate) record_cache: RecordCache,
     pub(crate) backend: Option<Backend>,
+    pub(crate) replacement: Replacement,
     pub(crate) mode: Mode,
     pub(crate) seed: u64,
     pub(crate) directory: Option<Arc<dyn Directory>>,
@@ -127,6 +129,7 @@ impl Default for Builder {
             old_version_bytes_max: None,
             record_cache: RecordCache::Auto,
             backend: None,
+            replacement: Replacement::default(),
             mode: Mode::Background,
             seed: 0,
             directory: None,
@@ -231,6 +234,12 @@ impl Builder {
     /// Where the bytes of pages are. Default: what the environment variable `TERRACE_BACKEND` says, or else [`Backend::Frames`].
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = Some(backend);
+        self
+    }
+
+    /// Which pages leave memory first. Default: [`Replacement::Mark`].
+    pub fn replacement(mut self, replacement: Replacement) -> Self {
+        self.replacement = replacement;
         self
     }
 

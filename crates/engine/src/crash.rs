@@ -106,6 +106,7 @@ impl Sizes {
             record_cache: RecordCache::Auto,
             store_bytes_max: self.store_segments * self.segment_bytes(),
             backend: crate::Backend::of_environment().unwrap(),
+            replacement: Default::default(),
             mode: Mode::Inline,
             in_memory: false,
         }

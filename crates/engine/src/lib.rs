@@ -46,6 +46,7 @@ mod guide;
 mod ids;
 mod index;
 pub mod planted;
+mod replacement;
 mod stats;
 mod store;
 mod threads;
@@ -72,6 +73,7 @@ pub use db::table::Table;
 pub use db::transaction::{Savepoint, Transaction};
 pub use error::{Error, Result};
 pub use ids::{Lsn, PageId, SizeClass, TableId, Timestamp};
+pub use replacement::Replacement;
 pub use stats::{
     Bucket, Bypasses, CachedRecords, Damage, FrameClass, GivenUp, Latency, Retries, Stalls, Stats, Sweeps,
     TableStats, VerifyReport, WriteBacks,

@@ -79,11 +79,13 @@ pub enum Bug {
     RecordOfReusedMemory,
     /// A cached record counts though its page was another tree's by the time it was looked up.
     RecordOfLeftPage,
+    /// The memory of an evicted page is taken away when others may have loaded the page again.
+    DiscardAfterUnlatching,
 }
 
 impl Bug {
     /// Every planted bug, in the order of the list in docs/testing.md.
-    pub const ALL: [Bug; 36] = [
+    pub const ALL: [Bug; 37] = [
         Bug::SkipLogSync,
         Bug::SkipStoreSync,
         Bug::AcknowledgeBeforeFlush,
@@ -120,6 +122,7 @@ impl Bug {
         Bug::RecordOfOtherImage,
         Bug::RecordOfReusedMemory,
         Bug::RecordOfLeftPage,
+        Bug::DiscardAfterUnlatching,
     ];
 }
 

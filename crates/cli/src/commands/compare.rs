@@ -162,6 +162,7 @@ impl<'a> Setting<'a> {
         flags.extend(self.args.operations.map(|count| format!("--operations={count}")));
         flags.extend(tiers.page_size.map(|bytes| format!("--page-size={bytes}")));
         flags.extend(tiers.backend.map(|backend| format!("--backend={backend}")));
+        flags.extend(tiers.replacement.map(|name| format!("--replacement={name}")));
         flags.extend(tiers.record_cache.map(|percent| format!("--record-cache={percent}")));
         flags.extend(tiers.log_max.map(|bytes| format!("--log-max={bytes}")));
         flags

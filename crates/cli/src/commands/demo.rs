@@ -248,6 +248,7 @@ impl<'a> Demo<'a> {
             command.args(bytes.map(|bytes| format!("{flag}={bytes}")));
         }
         command.args(self.settings.backend.map(|backend| format!("--backend={backend}")));
+        command.args(self.settings.replacement.map(|name| format!("--replacement={name}")));
         command.arg(format!("--compression={}", self.settings.compression.name()));
         command.arg(format!("--threads={}", args.threads)).arg(format!("--seed={}", self.settings.seed));
         command.env(ROUND, round.to_string()).stdin(Stdio::null()).stdout(Stdio::piped());

@@ -19,6 +19,7 @@ fn settings(store: Option<&Path>) -> Settings {
         log_bytes_max: None,
         record_cache_percent: None,
         backend: None,
+        replacement: None,
         durability: Durability::Buffered,
         seed: 1,
         create: true,

@@ -216,5 +216,6 @@ impl Pool {
         latch.set_dirty(true);
         latch.set_claimed(false);
         latch.release_changed();
+        self.unlocked(entry, frame);
     }
 }

@@ -10,6 +10,7 @@ use super::records::RecordCache;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::ids::{SizeClass, Timestamp};
+use crate::replacement::Replacement;
 use crate::store::space::{Geometry as SpaceGeometry, SEGMENTS_MIN};
 use crate::store::superblock::{Slots, Superblock};
 use crate::wal::{FIRST_LSN, Geometry, LogHeader, Wal};
@@ -48,6 +49,7 @@ pub(crate) struct PoolOptions {
     pub(crate) store_bytes_max: u64,
     pub(crate) record_cache: RecordCache,
     pub(crate) backend: Backend,
+    pub(crate) replacement: Replacement,
     pub(crate) mode: Mode,
     /// Whether the files are written in memory only, where emptying segments gains nothing.
     pub(crate) in_memory: bool,

@@ -49,6 +49,7 @@ fn options(bytes: u64) -> PoolOptions {
         store_bytes_max: 256 << 20,
         record_cache: RecordCache::Off,
         backend: crate::Backend::of_environment().unwrap(),
+        replacement: Default::default(),
         mode: Mode::Inline,
         in_memory: false,
     }

@@ -33,6 +33,7 @@ use super::upkeep::Upkeep;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, Lsn, PageId, SizeClass, Timestamp};
+use crate::replacement::Replacement;
 use crate::store::place::{Mapped, places_of};
 use crate::store::space::Space;
 use crate::store::{image, page};
@@ -99,6 +100,7 @@ pub(crate) struct Pool {
     pub(super) bell: Bell,
     /// What reads of several pages at a time go through.
     pub(super) batches: Batches,
+    pub(super) replacement: Replacement,
     pub(super) mode: Mode,
     /// See [`PoolOptions`](super::PoolOptions).
     pub(super) in_memory: bool,
@@ -363,6 +365,7 @@ impl Pool {
                 self.settle_in_frame(id, entry, frame, mapped);
                 entry.latch().unmark();
                 entry.latch().release_changed();
+                self.unlocked(entry, frame);
                 self.stats.faults.fetch_add(1, Relaxed);
                 self.stats.fault.record(begun.elapsed());
                 Ok(true)

@@ -32,8 +32,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::fifo::Fifo;
 use super::frames::{Frames, Header};
 use crate::ids::{PageId, SizeClass};
+use crate::replacement::Replacement;
 
 /// Probation is held at one part in this many of the frames.
 const PROBATION_SHARE: u32 = 16;
@@ -116,12 +118,15 @@ pub(super) struct Queues {
     ghost_least: u32,
     /// Pages that came in and that the ghost knew, since [`Queues::forget_hits`].
     hits: u64,
+    /// Where this is what says which pages go: then they all stand in the main queue, but for dirty ones.
+    pub(super) fifo: Option<Fifo>,
 }
 
 impl Queues {
     /// The queues of no frames yet, for pages of `class`, with a ghost that is to know `ghost_least` pages at least.
-    pub(super) fn new(class: SizeClass, ghost_least: u32) -> Queues {
-        Queues { ends: Default::default(), ghost: Ghost::new(class, 0), ghost_least, hits: 0 }
+    pub(super) fn new(class: SizeClass, ghost_least: u32, replacement: Replacement) -> Queues {
+        let fifo = (replacement == Replacement::FifoPaper).then(Fifo::default);
+        Queues { ends: Default::default(), ghost: Ghost::new(class, 0), ghost_least, hits: 0, fifo }
     }
 
     /// There are `frames` frames now. The ghost becomes larger or smaller with them, though not at every small change, and
@@ -155,7 +160,7 @@ impl Queues {
     pub(super) fn enter(&mut self, frames: &Frames, frame: u32, id: PageId) -> bool {
         let known = self.ghost.forget(id);
         self.hits += u64::from(known);
-        let queue = if known { Queue::Main } else { Queue::Probation };
+        let queue = if known || self.fifo.is_some() { Queue::Main } else { Queue::Probation };
         self.remove(frames, frame);
         frames.header(frame).links.stand(None, 0);
         self.push(frames, frame, queue);
@@ -180,6 +185,11 @@ impl Queues {
             self.requeue(frames, frame);
         }
         count > 0
+    }
+
+    /// Whether the page in `frame` is to be written.
+    pub(super) fn is_laundry(&self, frames: &Frames, frame: u32) -> bool {
+        frames.header(frame).links.queue() == Some(Queue::Laundry)
     }
 
     /// The page in `frame` is to be written.
@@ -326,7 +336,7 @@ mod tests {
     fn frames(count: u32) -> (Frames, Queues) {
         let frames = Frames::reserve(1 << 20, Backend::default(), 1 << 10).unwrap();
         frames.grow(SizeClass::SMALLEST, count).unwrap();
-        let mut queues = Queues::new(SizeClass::SMALLEST, 0);
+        let mut queues = Queues::new(SizeClass::SMALLEST, 0, Replacement::Mark);
         queues.resize(count);
         (frames, queues)
     }

@@ -17,6 +17,8 @@
 
 mod fixed;
 mod mapped;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -50,9 +52,10 @@ impl Residency {
     pub(super) fn reserve(backend: Backend, counts_max: &[u32], pages_max: u64) -> io::Result<Residency> {
         Ok(match backend {
             Backend::Frames => Residency::Frames(Fixed::reserve(counts_max, Region::reserve)?),
-            Backend::Mapped => {
-                Residency::Mapped(Mapped::over(Fixed::reserve(counts_max, Region::reserve_sparse)?, pages_max))
-            }
+            Backend::Mapped => Residency::Mapped(Mapped::over(
+                Fixed::reserve(counts_max, Region::reserve_sparse)?,
+                pages_max,
+            )),
         })
     }
 

@@ -12,16 +12,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::batch::Purpose;
+use super::fifo::{Entry as InLine, Fifo};
 use super::frames::{class_of, frame_of, index_of};
 use super::latch::Word;
 use super::pool::Pool;
-use super::residency::Housed;
 use super::queues::{Queue, Queues, probation_goal};
+use super::residency::Housed;
 use super::table::{Entry, Location};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass};
 use crate::planted::{Bug, planted};
+use crate::replacement::Replacement;
 
 /// Frames evicted at a time, so that the lock is taken once for many.
 const BATCH: usize = 32;
@@ -47,8 +49,9 @@ pub(crate) struct FreeFrames {
 
 impl FreeFrames {
     /// For the pages of `class`, of which there are no frames yet. The ghost is to know `ghost_least` pages at least.
-    pub(super) fn none(class: SizeClass, ghost_least: u32) -> FreeFrames {
-        FreeFrames { list: Vec::new(), queues: Queues::new(class, ghost_least), limit: 0, parked: Vec::new() }
+    pub(super) fn none(class: SizeClass, ghost_least: u32, replacement: Replacement) -> FreeFrames {
+        let queues = Queues::new(class, ghost_least, replacement);
+        FreeFrames { list: Vec::new(), queues, limit: 0, parked: Vec::new() }
     }
 
     /// There are these frames of `class` too from now on, behind the ones there were.
@@ -206,8 +209,58 @@ impl Pool {
     /// Takes the memory of evicted pages away, and unlatches them.
     fn leave(&self, leaving: &[Leaving<'_>]) {
         let pages: Vec<Housed> = leaving.iter().map(|page| (page.id, page.frame)).collect();
+        let unlatch = || leaving.iter().for_each(|page| page.entry.latch().release_changed());
+        if planted(Bug::DiscardAfterUnlatching) {
+            unlatch();
+            self.meanwhile();
+            return self.evacuate(&pages);
+        }
         self.evacuate(&pages);
-        leaving.iter().for_each(|page| page.entry.latch().release_changed());
+        unlatch();
+    }
+
+    /// The page in `frame` was loaded or changed, and its latch given back.
+    #[inline]
+    pub(super) fn unlocked(&self, entry: Entry<'_>, frame: u32) {
+        if self.replacement == Replacement::FifoPaper {
+            self.put_in_line(entry, frame);
+        }
+    }
+
+    #[cold]
+    fn put_in_line(&self, entry: Entry<'_>, frame: u32) {
+        entry.latch().mark();
+        let version = entry.latch().load().version();
+        self.line_up(&mut self.free(class_of(frame)).lock().queues, frame, version);
+    }
+
+    fn line_up(&self, queues: &mut Queues, frame: u32, version: u64) {
+        let fifo = queues.fifo.as_mut().expect("pages stand in line where it says which go");
+        let frames = self.frames.count(class_of(frame));
+        fifo.push(InLine::new(frame, version), frames, |other| self.stands(other));
+    }
+
+    /// Whether the page that stood in line is at the version at which it did.
+    fn stands(&self, in_line: InLine) -> bool {
+        let id = self.frames.header(in_line.frame).page();
+        let entry = self.table.entry(id).filter(|_| !id.is_none());
+        entry.is_some_and(|entry| in_line.is_at(entry.latch().load().version()))
+    }
+
+    /// The frame of the page that has stood in line the longest.
+    fn first_in_line(&self, fifo: &mut Fifo) -> Option<u32> {
+        let first = std::iter::from_fn(|| fifo.pop()).find(|&in_line| self.stands(in_line));
+        first.map(|in_line| in_line.frame)
+    }
+
+    /// The page in `frame` stays: it stands in line again, unless it must be written first.
+    fn back_into_line(&self, queues: &mut Queues, frame: u32) {
+        let id = self.frames.header(frame).page();
+        if let Some(entry) = self.table.entry(id).filter(|_| !id.is_none())
+            && !queues.is_laundry(&self.frames, frame)
+        {
+            self.line_up(queues, frame, entry.latch().load().version());
+        }
     }
 
     /// Looks at frames until a batch of them is `leaving`, or each was looked at as often as it may be spared.
@@ -227,8 +280,16 @@ impl Pool {
             } else {
                 Queue::Main
             };
-            let Some(frame) = queues.first(queue) else { break };
-            match self.look_at(&mut free.queues, frame, queue) {
+            let next = match free.queues.fifo.as_mut().filter(|_| queue != Queue::Laundry) {
+                Some(fifo) => self.first_in_line(fifo),
+                None => free.queues.first(queue),
+            };
+            let Some(frame) = next else { break };
+            let look = self.look_at(&mut free.queues, frame, queue);
+            if free.queues.fifo.is_some() && !matches!(look, Look::Evicted(_)) {
+                self.back_into_line(&mut free.queues, frame);
+            }
+            match look {
                 Look::Evicted(page) => {
                     leaving.push(page);
                     if leaving.len() >= goal {
@@ -266,7 +327,7 @@ impl Pool {
             queues.touched(&self.frames, frame, queue);
             return Look::Moved;
         }
-        if queue == Queue::Main && queues.spare(&self.frames, frame) {
+        if queue == Queue::Main && queues.fifo.is_none() && queues.spare(&self.frames, frame) {
             self.stats.swept_used.fetch_add(1, Relaxed);
             return Look::Moved;
         }

@@ -195,6 +195,7 @@ fn shares(
         store_bytes_max: u64::MAX,
         record_cache: builder.record_cache,
         backend: builder.backend_or_default()?,
+        replacement: builder.replacement,
         mode: Mode::Inline,
         in_memory: builder.read_only,
     };

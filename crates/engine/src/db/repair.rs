@@ -27,12 +27,13 @@ use self::walk::Harvest;
 use super::backup::{create, new_directory, publish, refuse_used};
 use super::open::{LOCK, LOG, PAGES, PAGES_MAX, exists, hold, open_directory, within};
 use super::undo::KeyUndo;
+use crate::backend::Backend;
 use crate::buffer::salvage::{Means, Remains, Salvaged};
 use crate::buffer::{Files, Mode, PoolOptions, RecordCache};
 use crate::config::{Builder, FRAMES_MIN, PageSizes, Split};
-use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::index::{NodeRedo, check_page};
+use crate::replacement::Replacement;
 
 const SALVAGE_PAGES: &str = "pages.salvage";
 const SALVAGE_LOG: &str = "log.salvage";
@@ -181,6 +182,7 @@ fn repair(
             store_bytes_max: u64::MAX,
             record_cache: RecordCache::Off,
             backend: Backend::of_environment()?,
+            replacement: Replacement::default(),
             mode: Mode::Inline,
             in_memory: false,
         })

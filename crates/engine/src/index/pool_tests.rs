@@ -54,6 +54,7 @@ pub(super) fn test_pool_with(
         store_bytes_max: 256 << 20,
         record_cache,
         backend: crate::Backend::of_environment().unwrap(),
+        replacement: Default::default(),
         mode,
         in_memory: false,
     };

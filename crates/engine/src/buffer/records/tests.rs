@@ -58,6 +58,7 @@ fn pool(frames: u32, record_cache: RecordCache) -> Pool {
         store_bytes_max: 256 << 20,
         record_cache,
         backend: crate::Backend::of_environment().unwrap(),
+        replacement: Default::default(),
         mode: Mode::Inline,
         in_memory: false,
     };

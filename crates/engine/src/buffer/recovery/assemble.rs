@@ -80,7 +80,8 @@ impl Analysis<'_> {
         frames.grow(class, count).map_err(memory(u64::from(count) * self.page_bytes as u64))?;
         let records = Records::new(options.record_cache, self.page_bytes, count, frames.count_max(class))
             .map_err(memory(0))?;
-        let free = SizeClass::all().map(|class| FreeFrames::none(class, budget.ghost_least(class)));
+        let free = SizeClass::all()
+            .map(|class| FreeFrames::none(class, budget.ghost_least(class), options.replacement));
         let mut free: Vec<FreeFrames> = free.collect();
         free[class.index()].gain(class, 0..count);
         let free: Vec<Mutex<FreeFrames>> = free.into_iter().map(Mutex::new).collect();
@@ -115,6 +116,7 @@ impl Analysis<'_> {
             }),
             bell: Bell::default(),
             batches: Batches::new(options.batch_bytes, self.page_bytes),
+            replacement: options.replacement,
             mode: options.mode,
             in_memory: options.in_memory,
             without_room: AtomicU64::new(0),

@@ -1,0 +1,87 @@
+//! The CXL buffer manager's replacement, to compare with: a queue with a second chance, of versions of pages.
+//!
+//! After section III-E of "Three-tier buffer management" (the CXL paper): a page that is unlocked is put at the end of the
+//! queue with its version. Who needs a frame takes entries from the front. An entry whose page has another version by
+//! now is dropped, since the page stands further back too. A page that was not looked at so far is put at the end again and
+//! marked for eviction; one that still is so when it comes to the front is evicted.
+//!
+//! What the paper calls marked is here a clear mark of the state word: a hit sets the mark, which takes the second chance
+//! back, and writes nothing else. Three things differ, because the rest of the pool does:
+//!
+//! - Reads take no latch, so nothing is unlocked after them, and only what loads or changes a page puts it in line.
+//! - A page that is latched keeps its place at the end, since latches here are also given back with the version as it was.
+//! - Pages of each size have a queue of their own, and dirty ones are left to the write-back instead of being written by
+//!   who meets them.
+//!
+//! Entries of old versions are dropped when they come to the front, or all at once when there are more than two to a frame.
+
+use std::collections::VecDeque;
+
+/// A page in a frame at a version; the lower half of that, since none stays in line for as long as it takes to wrap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) frame: u32,
+    pub(super) version: u32,
+}
+
+impl Entry {
+    pub(super) fn new(frame: u32, version: u64) -> Entry {
+        Entry { frame, version: version as u32 }
+    }
+
+    /// Whether a page at `version` is what stood in line.
+    pub(super) fn is_at(self, version: u64) -> bool {
+        self.version == version as u32
+    }
+}
+
+/// The queue.
+#[derive(Debug, Default)]
+pub(super) struct Fifo {
+    entries: VecDeque<Entry>,
+}
+
+/// Entries for each frame, and how many more, before old versions are looked for.
+const ENTRIES_PER_FRAME: usize = 2;
+const ENTRIES_MORE: usize = 64;
+
+impl Fifo {
+    /// Puts a page at the end. There are `frames` frames; `stands` says whether an entry is of its page's present version.
+    pub(super) fn push(&mut self, entry: Entry, frames: u32, stands: impl Fn(Entry) -> bool) {
+        if self.entries.len() >= frames as usize * ENTRIES_PER_FRAME + ENTRIES_MORE {
+            self.entries.retain(|&entry| stands(entry));
+        }
+        self.entries.push_back(entry);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Entry> {
+        self.entries.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_versions_go_when_there_are_too_many_and_the_order_stays() {
+        let mut fifo = Fifo::default();
+        let version = |frame: u32| 100 + frame;
+        for old in 0..100 {
+            for frame in 0..4 {
+                fifo.push(Entry { frame, version: old }, 4, |entry| entry.version == version(entry.frame));
+            }
+        }
+        (0..4).for_each(|frame| fifo.push(Entry { frame, version: version(frame) }, 4, |_| true));
+        let rest: Vec<Entry> = std::iter::from_fn(|| fifo.pop()).collect();
+        assert!(rest.len() <= 4 * ENTRIES_PER_FRAME + ENTRIES_MORE + 4, "{}", rest.len());
+        let last: Vec<u32> = rest[rest.len() - 4..].iter().map(|entry| entry.frame).collect();
+        assert_eq!(last, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn versions_are_told_apart_by_their_lower_half() {
+        let entry = Entry::new(7, (1 << 40) + 5);
+        assert!(entry.is_at((1 << 40) + 5) && !entry.is_at((1 << 40) + 6));
+    }
+}
