@@ -4,7 +4,7 @@
 //! budget. A frame's number says which class it is of:
 //!
 //! ```text
-//!   31..29   28..0
+//!   31..28   27..0
 //!   class    index among the frames of the class
 //! ```
 //!
@@ -98,8 +98,8 @@ impl Header<'_> {
 }
 
 /// Where in a frame's number the class of its pages begins; below it is its index.
-const CLASS_SHIFT: u32 = 29;
-/// Indexes of frames are below this: 2 TiB of the smallest pages.
+const CLASS_SHIFT: u32 = 28;
+/// Indexes of frames are below this: 1 TiB of the smallest pages.
 pub(crate) const FRAMES_MAX: u32 = 1 << CLASS_SHIFT;
 
 /// The number of the frame for pages of `class` that has this index.
@@ -310,14 +310,15 @@ mod tests {
 
     #[test]
     fn frames_of_each_class_are_as_long_as_its_pages_and_apart() {
-        let frames = Frames::reserve(4 << 20).unwrap();
+        let frames = Frames::reserve(24 << 20).unwrap();
         assert_eq!(frames.all().count(), 0);
-        let counts: Vec<_> = SizeClass::all().map(|class| (class, 3 + class.index() as u32)).collect();
+        let more = |class: SizeClass| if class.is_for_values() { 0 } else { class.index() as u32 };
+        let counts: Vec<_> = SizeClass::all().map(|class| (class, 3 + more(class))).collect();
         for &(class, count) in &counts {
             frames.grow(class, count).unwrap();
         }
         let all: Vec<u32> = frames.all().collect();
-        assert_eq!(all.len(), 3 + 4 + 5 + 6 + 7);
+        assert_eq!(all.len(), 3 + 4 + 5 + 6 + 7 + 5 * 3);
         for (number, &frame) in all.iter().enumerate() {
             assert_eq!(frame_of(class_of(frame), index_of(frame)), frame);
             assert_eq!(frames.words(frame).len() * 8, class_of(frame).page_bytes());
