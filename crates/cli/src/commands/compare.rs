@@ -161,6 +161,7 @@ impl<'a> Setting<'a> {
         flags.extend(self.args.rate.map(|rate| format!("--rate={rate}")));
         flags.extend(self.args.operations.map(|count| format!("--operations={count}")));
         flags.extend(tiers.page_size.map(|bytes| format!("--page-size={bytes}")));
+        flags.extend(tiers.value_page_size.map(|bytes| format!("--value-page-size={bytes}")));
         flags.extend(tiers.record_cache.map(|percent| format!("--record-cache={percent}")));
         flags.extend(tiers.log_max.map(|bytes| format!("--log-max={bytes}")));
         flags
