@@ -9,13 +9,15 @@ const PAGES: &str = "pages.terrace";
 const LOG: &str = "log.terrace";
 
 const SLOT_BYTES: usize = 16 << 10;
-const BLOCKS_AT: usize = 152;
-const CLASSES: usize = 5;
-const DIRECTORY_AT: usize = 192;
+const BLOCKS_AT: usize = 192;
+const CLASSES: usize = 10;
+const DIRECTORY_AT: usize = 256;
 const LOG_HEADER_BYTES: u64 = 4096;
 const PLACE_BYTES: usize = 4096;
 const PLACE_MASK: u64 = (1 << 34) - 1;
 const LENGTH_SHIFT: u32 = 34;
+const LONG: u64 = 1 << 62;
+const LONG_PLACES: usize = 32;
 const CHECK_SHIFT: u32 = 38;
 const CHECK_MASK: u64 = (1 << 24) - 1;
 const PAGE_HEADER_BYTES: usize = 24;
@@ -101,8 +103,9 @@ impl Files {
     fn mend_below(&mut self, at: usize, levels: u32) {
         let word = u64_at(&self.pages, at);
         let Some(place) = (word & PLACE_MASK).checked_sub(1) else { return };
+        let unit = if word & LONG == 0 { PLACE_BYTES } else { LONG_PLACES * PLACE_BYTES };
         let (start, length) =
-            (place as usize * PLACE_BYTES, ((word >> LENGTH_SHIFT) as usize % 16 + 1) * PLACE_BYTES);
+            (place as usize * PLACE_BYTES, ((word >> LENGTH_SHIFT) as usize % 16 + 1) * unit);
         let inside = start >= 2 * SLOT_BYTES && start + length <= self.pages.len();
         if !inside {
             return;

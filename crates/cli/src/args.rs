@@ -97,6 +97,9 @@ pub struct TierArgs {
     /// Page size of a database, and of tables, created here: a power of two from 4KiB to 64KiB
     #[arg(long, value_name = "SIZE", value_parser = page_size)]
     pub page_size: Option<u64>,
+    /// Largest page that a long value of tables created here may have: a power of two from the page size to 2MiB
+    #[arg(long, value_name = "SIZE", value_parser = value_page_size)]
+    pub value_page_size: Option<u64>,
     /// How pages of tables created here are written
     #[arg(long, value_enum, default_value_t)]
     pub compression: Compression,
@@ -123,6 +126,7 @@ impl TierArgs {
             backend: self.backend,
             replacement: self.replacement,
             page_bytes: self.page_size,
+            value_page_bytes_max: self.value_page_size,
             compression: self.compression,
             log_bytes_max: self.log_max,
             record_cache_percent: self.record_cache,
@@ -455,6 +459,15 @@ fn page_size(text: &str) -> Result<u64, String> {
     }
 }
 
+fn value_page_size(text: &str) -> Result<u64, String> {
+    match units::size(text)? {
+        bytes if bytes.is_power_of_two() && (4096..=2 << 20).contains(&bytes) => Ok(bytes),
+        bytes => {
+            Err(format!("{bytes} bytes is no page size for values; use a power of two from 4KiB to 2MiB"))
+        }
+    }
+}
+
 fn value_size(text: &str) -> Result<usize, String> {
     let bytes = units::size(text)?;
     match usize::try_from(bytes) {
@@ -486,7 +499,8 @@ mod tests {
     fn bench_flags_of_the_interface() {
         let args = ycsb(
             "--workload rw:80 --records 5 --value-size 100 --distribution zipfian:0.3 --threads 2 --seconds 1500ms \
-             --warmup 1 --seed 9 --dram 64MiB --store /x --backend mapped --replacement fifo-paper --page-size 16KiB --compression lz4 --log-max 1GiB \
+             --warmup 1 --seed 9 --dram 64MiB --store /x --backend mapped --replacement fifo-paper \
+             --page-size 16KiB --value-page-size 1MiB --compression lz4 --log-max 1GiB \
              --record-cache 40 --durability buffered --json",
         )
         .unwrap();
@@ -498,6 +512,7 @@ mod tests {
         assert_eq!(settings.backend, Some(Backend::Mapped));
         assert_eq!(settings.replacement, Some(Replacement::FifoPaper));
         assert_eq!((settings.page_bytes, settings.compression), (Some(16384), Compression::Lz4));
+        assert_eq!(settings.value_page_bytes_max, Some(1 << 20));
         assert_eq!((settings.log_bytes_max, settings.record_cache_percent), (Some(1 << 30), Some(40)));
         assert_eq!((settings.durability, settings.seed), (Durability::Buffered, 9));
         assert!(args.output.json);
@@ -520,6 +535,8 @@ mod tests {
             ("--backend mmap", "--backend"),
             ("--replacement lru", "--replacement"),
             ("--page-size 5KiB", "--page-size"),
+            ("--page-size 128KiB", "--page-size"),
+            ("--value-page-size 4MiB", "--value-page-size"),
             ("--compression zip", "--compression"),
             ("--workload z", "--workload"),
             ("--distribution zipfian:2", "--distribution"),

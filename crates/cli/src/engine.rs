@@ -51,6 +51,7 @@ impl Opener for Engine {
             durability_name: settings.durability.name(),
             compression: settings.compression.name(),
             page_bytes: settings.page_bytes,
+            value_page_bytes_max: settings.value_page_bytes_max,
             files,
         }))
     }
@@ -69,6 +70,9 @@ pub(crate) fn with_sizes(mut builder: Builder, settings: &Settings) -> Builder {
     }
     if let Some(replacement) = settings.replacement {
         builder = builder.replacement(replacement);
+    }
+    if let Some(bytes) = settings.value_page_bytes_max {
+        builder = builder.value_page_size_max(bytes);
     }
     builder = builder.compression(match settings.compression {
         Compression::None => terrace::Compression::None,
@@ -124,6 +128,7 @@ struct Opened {
     compression: &'static str,
     /// Of tables that are made, where it was given.
     page_bytes: Option<u64>,
+    value_page_bytes_max: Option<u64>,
     files: &'static str,
 }
 
@@ -133,6 +138,8 @@ impl Database for Opened {
             Err(Error::TableNotFound(_)) if create => {
                 let options = TableOptions::new();
                 let options = self.page_bytes.into_iter().fold(options, TableOptions::page_size);
+                let values = self.value_page_bytes_max.into_iter();
+                let options = values.fold(options, TableOptions::value_page_size_max);
                 self.db.create_table_with(name, &options)?
             }
             found => found?,
@@ -156,6 +163,7 @@ impl Database for Opened {
             entries_exact: table.entries_exact,
             pages: table.pages,
             page_bytes: table.page_bytes,
+            value_page_bytes_max: table.value_page_bytes_max,
             compression: table.compression.to_string(),
         };
         let tables = tables.into_iter().map(table).collect();

@@ -112,6 +112,8 @@ pub struct Settings {
     pub dram_bytes: Option<u64>,
     /// Page size of a database that is created here.
     pub page_bytes: Option<u64>,
+    /// The largest pages of long values of tables that are created here.
+    pub value_page_bytes_max: Option<u64>,
     /// How pages of tables that are created here are written.
     pub compression: Compression,
     /// How long the log may grow.
@@ -299,8 +301,10 @@ pub struct TableStat {
     pub entries_exact: bool,
     /// Pages of its tree, where the engine counts them by table and that does not take long.
     pub pages: Option<u64>,
-    /// Bytes of each of its pages.
+    /// Bytes of each of its pages, but for those of long values.
     pub page_bytes: u64,
+    /// Bytes of the largest pages that its long values may have.
+    pub value_page_bytes_max: u64,
     /// How its pages are written.
     pub compression: String,
 }

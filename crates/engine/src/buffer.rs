@@ -93,6 +93,7 @@ pub(crate) use pool::{Pool, Stop};
 pub(crate) use records::BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME;
 pub use records::RecordCache;
 pub(crate) use recovery::{Recovered, Redo, Undo};
+pub(crate) use table::PAGES_MAX;
 #[cfg(test)]
 pub(crate) use table::indexes_max;
 
@@ -101,8 +102,12 @@ use crate::store::image::packer_bytes;
 
 /// Bytes beside a frame, for the budget: its header, and its share of what replacement remembers.
 const FRAME_HEADER_BYTES: u64 = frames::HEADER_BYTES + queues::GHOST_BYTES;
-/// Pages that readers have for images: one and the page in it, for each of eight threads.
+/// Pages that readers have for images: one and the page in it, for each of eight threads. Pages above 64 KiB are read through the
+/// buffers of batches.
 const READ_BUFFER_PAGES: u64 = 16;
+/// Frames that a class for values alone has at least, if it is in use: a thread has one of them in hands at a time, and who waits
+/// for one holds none.
+pub(crate) const VALUE_FRAMES_MIN: u32 = 4;
 
 /// Bytes of a frame for a page of `class`, with what is beside it.
 pub(crate) fn frame_cost(class: SizeClass) -> u64 {
@@ -117,5 +122,6 @@ pub(crate) fn frame_bytes(class: SizeClass, frames: u32) -> u64 {
 
 /// Bytes of the buffers that are as long as the longest pages in use, which are those of `class`.
 pub(crate) fn buffers_bytes(class: SizeClass) -> u64 {
-    READ_BUFFER_PAGES * class.page_bytes() as u64 + packer_bytes(class.page_bytes()) as u64
+    let read = class.min(SizeClass::LARGEST_NODE);
+    READ_BUFFER_PAGES * read.page_bytes() as u64 + packer_bytes(class.page_bytes()) as u64
 }

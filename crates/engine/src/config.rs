@@ -17,8 +17,13 @@
 //! | frames            | the rest; 66 bytes beside each: header, replacement        | the rest                |
 //!
 //! Pages may be of several sizes. The first three parts have room for the largest of: the database's own size, those in use when
-//! it is opened, and [`Builder::page_size_max`]. Read buffers and compression are of the largest in use, and grow at the
-//! expense of frames when a larger one is used for the first time. Each size in use has at least 24 frames.
+//! it is opened, [`Builder::page_size_max`] and [`Builder::value_page_size_max`]. Read buffers and compression are of the largest
+//! in use, and grow at the expense of frames when a larger one is used for the first time. Each size in use has at least 24
+//! frames.
+//!
+//! Sizes above 64 KiB are for long values alone, one page of which is in a record, and in the hands of a thread. So of these
+//! the parts need less than the table says: two pages of log buffer, two of staging, four for reads, which read them in place of
+//! the read buffers, and four frames.
 //!
 //! The budget can be changed while the database is open ([`Db::set_dram`]), up to `dram_max`, for whose frames addresses
 //! are reserved. Memory comes and goes with the frames and with the limit of old versions; what `old_version_bytes_max`
@@ -40,8 +45,8 @@ use terrace_block::Directory;
 
 use crate::backend::Backend;
 use crate::buffer::{
-    BATCH_PAGES_MAX, BATCHES_MAX, FRAMES_MAX, Mode, RECORD_BYTES_PER_FRAME, RecordCache, buffers_bytes,
-    frame_cost,
+    BATCH_PAGES_MAX, BATCHES_MAX, FRAMES_MAX, Mode, RECORD_BYTES_PER_FRAME, RecordCache, VALUE_FRAMES_MIN,
+    buffers_bytes, frame_cost,
 };
 use crate::db::Db;
 use crate::db::options::Compression;
@@ -55,7 +60,7 @@ use crate::store::superblock::Superblock;
 pub const MIN_DRAM_BYTES: u64 = 1 << 20;
 /// The smallest log.
 pub const MIN_LOG_BYTES: u64 = 256 << 10;
-/// Frames that each size of pages in use has at least.
+/// Frames that each size of pages in use has at least, if nodes can have it.
 pub(crate) const FRAMES_MIN: u32 = 24;
 
 /// When a commit returns.
@@ -98,6 +103,7 @@ pub struct Builder {
     pub(crate) dram_max: Option<u64>,
     pub(crate) page_size: Option<u64>,
     pub(crate) page_size_max: Option<u64>,
+    pub(crate) value_page_size_max: Option<u64>,
     pub(crate) compression: Compression,
     pub(crate) log_max: Option<u64>,
     pub(crate) read_only: bool,
@@ -120,6 +126,7 @@ impl Default for Builder {
             dram_max: None,
             page_size: None,
             page_size_max: None,
+            value_page_size_max: None,
             compression: Compression::None,
             log_max: None,
             read_only: false,
@@ -174,6 +181,24 @@ impl Builder {
     /// ```
     pub fn page_size_max(mut self, bytes: u64) -> Self {
         self.page_size_max = Some(bytes);
+        self
+    }
+
+    /// The largest pages that long values of tables may have, in bytes, up to 2 MiB: as [`Builder::page_size_max`] for the pages
+    /// of [`crate::TableOptions::value_page_size_max`]. Above 64 KiB a database that is created here gets segments of four such
+    /// pages, and a log of eight at least. Default: those that are in use, or larger ones for which the parts suffice as they are.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(64 << 20).value_page_size_max(2 << 20).open("")?;
+    /// assert_eq!(db.stats().page_bytes, 4096);
+    /// assert!(db.stats().log_buffer_bytes >= 2 * (2 << 20));
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn value_page_size_max(mut self, bytes: u64) -> Self {
+        self.value_page_size_max = Some(bytes);
         self
     }
 
@@ -300,17 +325,35 @@ impl Builder {
         self.page_size_max.map(class_of).transpose()
     }
 
+    /// The class of the largest pages that long values are to have, if that was said.
+    pub(crate) fn value_class_max(&self) -> Result<Option<SizeClass>> {
+        self.value_page_size_max.map(|bytes| value_class_of(bytes, SizeClass::SMALLEST)).transpose()
+    }
+
     /// Page size, segment size and log capacity of a database to be created.
     pub(crate) fn new_layout(&self) -> Result<NewLayout> {
         let dram = self.dram_bytes()?;
         let class = class_of(self.page_size.unwrap_or(4 << 10))?;
-        let largest = class.max(self.class_max()?.unwrap_or(class));
-        let page_bytes = largest.page_bytes() as u64;
-        let log_min = MIN_LOG_BYTES.max(LOG_PAGES_MIN * page_bytes);
-        let log_bytes = self.log_max.unwrap_or((dram / 2).clamp(4 << 20, 1 << 30));
+        let sizes = PageSizes {
+            most: self.class_max()?,
+            most_values: self.value_class_max()?,
+            ..PageSizes::one(class)
+        };
+        let largest = [Some(sizes.largest_node()), sizes.largest_for_values()];
+        let least = |pages: fn(&Needs) -> u64| {
+            let bytes = largest
+                .iter()
+                .flatten()
+                .map(|class| (pages(needs(*class)) * class.page_bytes() as u64, class));
+            bytes.max().expect("nodes have a size")
+        };
+        let (log_min, by) = least(|needs| needs.log);
+        let log_min = log_min.max(MIN_LOG_BYTES);
+        let log_bytes = self.log_max.unwrap_or((dram / 2).clamp(4 << 20, 1 << 30).max(log_min));
         if log_bytes < log_min {
             return Err(Error::Config(format!(
-                "log_max of {log_bytes} bytes; with pages of {page_bytes} bytes the least is {log_min}"
+                "log_max of {log_bytes} bytes; with pages of {} bytes the least is {log_min}",
+                by.page_bytes()
             )));
         }
         let segment_bytes = (dram / 64).clamp(64 << 10, 2 << 20);
@@ -318,7 +361,7 @@ impl Builder {
             page_bytes: class.page_bytes(),
             segment_places: (segment_bytes / PLACE_BYTES as u64)
                 .max(SEGMENT_PAGES_MIN * class.places())
-                .max(SEGMENT_LARGEST_PAGES_MIN * largest.places()),
+                .max(least(|needs| needs.segment).0 / PLACE_BYTES as u64),
             log_capacity: log_bytes / 4096 * 4096,
         })
     }
@@ -332,12 +375,22 @@ pub(crate) struct NewLayout {
     pub(crate) log_capacity: u64,
 }
 
-/// The class of pages of so many bytes.
+/// The class of pages of so many bytes, which a tree can have.
 pub(crate) fn class_of(page_bytes: u64) -> Result<SizeClass> {
-    SizeClass::of_bytes(page_bytes).ok_or_else(|| {
-        let [least, most] = [SizeClass::SMALLEST, SizeClass::LARGEST].map(SizeClass::page_bytes);
+    class_between(page_bytes, SizeClass::SMALLEST, SizeClass::LARGEST_NODE, "pages")
+}
+
+/// The class of pages of so many bytes for long values of a table whose own are of class `own`.
+pub(crate) fn value_class_of(page_bytes: u64, own: SizeClass) -> Result<SizeClass> {
+    class_between(page_bytes, own, SizeClass::LARGEST, "pages for values")
+}
+
+fn class_between(page_bytes: u64, least: SizeClass, most: SizeClass, what: &str) -> Result<SizeClass> {
+    let class = SizeClass::of_bytes(page_bytes).filter(|class| (least..=most).contains(class));
+    class.ok_or_else(|| {
+        let [least, most] = [least, most].map(SizeClass::page_bytes);
         Error::Config(format!(
-            "pages of {page_bytes} bytes; a power of two from {least} to {most} is possible"
+            "{what} of {page_bytes} bytes; a power of two from {least} to {most} is possible"
         ))
     })
 }
@@ -358,6 +411,8 @@ pub(crate) struct PageSizes {
     pub(crate) others: ByClass<bool>,
     /// What [`Builder::page_size_max`] says.
     pub(crate) most: Option<SizeClass>,
+    /// What [`Builder::value_page_size_max`] says.
+    pub(crate) most_values: Option<SizeClass>,
 }
 
 impl PageSizes {
@@ -369,7 +424,7 @@ impl PageSizes {
 
     /// Those of a database all of whose pages have one size.
     pub(crate) fn one(own: SizeClass) -> PageSizes {
-        PageSizes { own, others: [false; SizeClass::COUNT], most: None }
+        PageSizes { own, others: [false; SizeClass::COUNT], most: None, most_values: None }
     }
 
     /// Those in use, the smallest first.
@@ -382,9 +437,23 @@ impl PageSizes {
         self.in_use().last().expect("its own is in use")
     }
 
-    /// The largest for which there is to be room.
-    fn largest(&self) -> SizeClass {
-        self.largest_used().max(self.most.unwrap_or(self.own))
+    /// The largest of nodes for which there is to be room. Values that may have larger pages may have those too.
+    fn largest_node(&self) -> SizeClass {
+        let wanted = self.in_use().chain(self.most).chain(self.most_values);
+        wanted.map(|class| class.min(SizeClass::LARGEST_NODE)).max().expect("its own is in use")
+    }
+
+    /// The largest above those, if there is to be room for any.
+    fn largest_for_values(&self) -> Option<SizeClass> {
+        self.in_use().chain(self.most_values).filter(|class| class.is_for_values()).max()
+    }
+
+    /// The same with all classes from `own` to `most` in use.
+    pub(crate) fn with_values(mut self, own: SizeClass, most: SizeClass) -> PageSizes {
+        SizeClass::all()
+            .filter(|class| (own..=most).contains(class))
+            .for_each(|class| self.others[class.index()] = true);
+        self
     }
 }
 
@@ -395,6 +464,8 @@ pub(crate) struct Split {
     pub(crate) log_buffer: u64,
     pub(crate) staging: u64,
     pub(crate) batches: u64,
+    /// Bytes that one of the buffers of batches has at least, where pages are read in them that no read buffer has room for.
+    pub(crate) batch_least: u64,
     pub(crate) versions: u64,
     pub(crate) lock_slots: usize,
     pub(crate) clock_window: usize,
@@ -422,18 +493,34 @@ pub(crate) fn overlay_bytes(total: u64, log_has_changes: bool) -> u64 {
 
 /// A segment has room for so many pages at the least, so that the place an image may leave empty at its end is a small part.
 const SEGMENT_PAGES_MIN: u64 = 16;
-/// And for so many of the largest that a table may have.
-const SEGMENT_LARGEST_PAGES_MIN: u64 = 4;
 /// Bytes of slots for snapshots, gate, keys in flight, shards, tickets, counters: each on lines of its own.
 const SLOT_BYTES: u64 = 192 << 10;
-/// A batch of a large value is one record, of sixteen pages.
-const LOG_BUFFER_PAGES_MIN: u64 = 32;
-/// Pages in the staging buffer, at least.
-const STAGING_PAGES_MIN: u64 = 8;
-/// Pages in the buffers of batches, at least: those of one buffer, and one more.
-const BATCHES_PAGES_MIN: u64 = 2;
-/// Pages as which the log is as long, at least.
-const LOG_PAGES_MIN: u64 = 64;
+
+/// Pages of a size for which the parts must have room at least.
+struct Needs {
+    log_buffer: u64,
+    staging: u64,
+    /// In the buffers of batches: those of one buffer, and one more.
+    batches: u64,
+    log: u64,
+    segment: u64,
+}
+
+/// Of a size that nodes can have. A batch of a large value is one record, of sixteen pages.
+const NODE_NEEDS: Needs = Needs { log_buffer: 32, staging: 8, batches: 2, log: 64, segment: 4 };
+/// Of a size for values alone, of which a record has one page. Two buffers have room for an image and the page in it.
+const VALUE_NEEDS: Needs = Needs { log_buffer: 2, staging: 2, batches: 4, log: 8, segment: 4 };
+/// Pages in the buffers of batches, if nodes can have their size: as many as there may be buffers.
+const BATCHES_PAGES_MIN: u64 = 4;
+
+fn needs(class: SizeClass) -> &'static Needs {
+    if class.is_for_values() { &VALUE_NEEDS } else { &NODE_NEEDS }
+}
+
+/// Frames that pages of `class` have at least if it is in use.
+fn frames_min(class: SizeClass) -> u32 {
+    if class.is_for_values() { VALUE_FRAMES_MIN } else { FRAMES_MIN }
+}
 
 impl Split {
     /// Splits `total` bytes for a database with pages of these sizes and a page file of `file_pages` pages.
@@ -444,13 +531,20 @@ impl Split {
         sizes: PageSizes,
         file_pages: u64,
     ) -> Result<Split> {
-        let page_bytes = sizes.largest().page_bytes() as u64;
+        let page_bytes = sizes.largest_node().page_bytes() as u64;
+        let value_bytes = sizes.largest_for_values().map_or(0, |class| class.page_bytes() as u64);
         let log_buffer = (total / 32).min(crate::wal::BUFFER_BYTES_MAX);
-        let log_buffer = log_buffer.max(LOG_BUFFER_PAGES_MIN * page_bytes).next_power_of_two();
-        let least = STAGING_PAGES_MIN * page_bytes;
+        let log_buffer = log_buffer
+            .max(NODE_NEEDS.log_buffer * page_bytes)
+            .max(VALUE_NEEDS.log_buffer * value_bytes)
+            .next_power_of_two();
+        let least = NODE_NEEDS.staging * page_bytes;
         let staging = (total / 64).clamp(least, (2 << 20).max(least));
-        let staging = staging / page_bytes * page_bytes;
-        let batches = (total / 64 / page_bytes).clamp(4, (BATCH_PAGES_MAX * BATCHES_MAX) as u64) * page_bytes;
+        let staging = (staging / page_bytes * page_bytes).max(VALUE_NEEDS.staging * value_bytes);
+        let batches = (total / 64 / page_bytes)
+            .clamp(BATCHES_PAGES_MIN, (BATCH_PAGES_MAX * BATCHES_MAX) as u64)
+            * page_bytes;
+        let batches = batches.max(VALUE_NEEDS.batches * value_bytes);
         // More than everything is too much, and can still be added to.
         let versions = versions.unwrap_or(Split::versions_share(total)).min(total);
         let lock_slots =
@@ -461,6 +555,7 @@ impl Split {
             log_buffer,
             staging,
             batches,
+            batch_least: VALUE_NEEDS.batches / 2 * value_bytes,
             versions,
             lock_slots,
             clock_window,
@@ -484,9 +579,11 @@ impl Split {
         Split { total, versions, ..*self }.with_frames(sizes, file_pages)
     }
 
-    /// The largest pages that what is fixed at open has room for.
-    pub(crate) fn largest(&self) -> SizeClass {
-        let has_room = |class: &SizeClass| self.check_class(*class, u64::MAX, u64::MAX).is_ok();
+    /// The largest pages of nodes that what is fixed at open has room for.
+    pub(crate) fn largest_node(&self) -> SizeClass {
+        let has_room = |class: &SizeClass| {
+            !class.is_for_values() && self.check_class(*class, u64::MAX, u64::MAX).is_ok()
+        };
         SizeClass::all().rev().find(has_room).unwrap_or(SizeClass::SMALLEST)
     }
 
@@ -519,16 +616,25 @@ impl Split {
         // What the record cache has beside frames it has beside those of the database's own size, which may be all of them.
         let own_cost = frame_cost(sizes.own);
         let frames = total.saturating_sub(fixed) / (own_cost + beside_frame);
-        let floors = sizes.in_use().map(|class| u64::from(FRAMES_MIN) * frame_cost(class)).sum::<u64>();
+        let floors =
+            sizes.in_use().map(|class| u64::from(frames_min(class)) * frame_cost(class)).sum::<u64>();
         if frames * own_cost < floors {
             let least = fixed.saturating_add(floors.div_ceil(own_cost) * (own_cost + beside_frame));
             let least = least.checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX);
-            let sizes: Vec<String> = sizes.in_use().map(|class| class.page_bytes().to_string()).collect();
+            let (values, nodes): (Vec<_>, Vec<_>) = sizes.in_use().partition(|class| class.is_for_values());
+            let named = |classes: Vec<SizeClass>| {
+                let bytes: Vec<String> = classes.iter().map(|class| class.page_bytes().to_string()).collect();
+                bytes.join(" and of ")
+            };
+            let values = match values.is_empty() {
+                true => String::new(),
+                false => format!(", and {VALUE_FRAMES_MIN} of {} bytes", named(values)),
+            };
             return Err(Error::Config(format!(
-                "dram of {total} bytes leaves {} bytes for frames; {FRAMES_MIN} frames of {} bytes are needed; \
+                "dram of {total} bytes leaves {} bytes for frames; {FRAMES_MIN} frames of {} bytes{values} are needed; \
                  give it about {least} bytes",
                 frames * own_cost,
-                sizes.join(" and of ")
+                named(nodes)
             )));
         }
         self.frame_bytes = buffers + frames.min(FRAMES_MAX.into()) * own_cost;
@@ -540,10 +646,11 @@ impl Split {
     /// # Errors
     /// [`Error::Config`], with what would do.
     pub(crate) fn check_class(&self, class: SizeClass, log_capacity: u64, segment_bytes: u64) -> Result<()> {
-        let page_bytes = class.page_bytes() as u64;
+        let (page_bytes, needs) = (class.page_bytes() as u64, needs(class));
+        let setting = if class.is_for_values() { "value_page_size_max" } else { "page_size_max" };
         let made = [
-            ("the log", log_capacity, LOG_PAGES_MIN, "log_max"),
-            ("a segment", segment_bytes, SEGMENT_LARGEST_PAGES_MIN, "page_size_max"),
+            ("the log", log_capacity, needs.log, "log_max"),
+            ("a segment", segment_bytes, needs.segment, setting),
         ];
         for (what, bytes, pages, setting) in made {
             if bytes < pages * page_bytes {
@@ -554,15 +661,15 @@ impl Split {
             }
         }
         let opened = [
-            ("log buffer", self.log_buffer, LOG_BUFFER_PAGES_MIN),
-            ("staging buffer", self.staging, STAGING_PAGES_MIN),
-            ("buffers for batches of reads", self.batches, BATCHES_PAGES_MIN),
+            ("log buffer", self.log_buffer, needs.log_buffer),
+            ("staging buffer", self.staging, needs.staging),
+            ("buffers for batches of reads", self.batches, needs.batches),
         ];
         for (what, bytes, pages) in opened {
             if bytes < pages * page_bytes {
                 return Err(Error::Config(format!(
                     "pages of {page_bytes} bytes; the {what} of this database has {bytes} bytes, and {pages} pages are \
-                     needed: open it with page_size_max({page_bytes}), or with a larger dram"
+                     needed: open it with {setting}({page_bytes}), or with a larger dram"
                 )));
             }
         }
@@ -587,9 +694,13 @@ fn memory_limit() -> u64 {
 mod tests {
     use super::*;
 
-    const SMALL: PageSizes =
-        PageSizes { own: SizeClass::SMALLEST, others: [false; SizeClass::COUNT], most: None };
-    const LARGE: PageSizes = PageSizes { own: SizeClass::LARGEST, ..SMALL };
+    const SMALL: PageSizes = PageSizes {
+        own: SizeClass::SMALLEST,
+        others: [false; SizeClass::COUNT],
+        most: None,
+        most_values: None,
+    };
+    const LARGE: PageSizes = PageSizes { own: SizeClass::LARGEST_NODE, ..SMALL };
 
     #[test]
     fn an_absurd_share_of_old_versions_is_refused() {
@@ -607,7 +718,7 @@ mod tests {
     #[test]
     fn the_parts_do_not_exceed_the_whole() {
         for total in [1 << 20, 3 << 20, 8 << 20, 64 << 20, 1 << 30, 64 << 30] {
-            for own in SizeClass::all() {
+            for own in SizeClass::all().filter(|class| !class.is_for_values()) {
                 let Ok(split) = Split::new(total, None, RecordCache::Auto, PageSizes::one(own), 1000) else {
                     assert!(
                         total < 8 << 20 && own > SizeClass::SMALLEST,
@@ -641,10 +752,10 @@ mod tests {
         let split = |sizes| Split::new(32 << 20, None, RecordCache::Auto, sizes, 1000);
         let small = split(SMALL).unwrap();
         assert!(small.check_class(SizeClass::SMALLEST, 1 << 20, 64 << 10).is_ok());
-        let large = split(PageSizes { most: Some(SizeClass::LARGEST), ..SMALL }).unwrap();
-        assert!(large.check_class(SizeClass::LARGEST, 4 << 20, 256 << 10).is_ok());
+        let large = split(PageSizes { most: Some(SizeClass::LARGEST_NODE), ..SMALL }).unwrap();
+        assert!(large.check_class(SizeClass::LARGEST_NODE, 4 << 20, 256 << 10).is_ok());
         let refused = |split: &Split, log, segment| {
-            split.check_class(SizeClass::LARGEST, log, segment).unwrap_err().to_string()
+            split.check_class(SizeClass::LARGEST_NODE, log, segment).unwrap_err().to_string()
         };
         for (split, log, segment, says) in [
             (&small, 64 << 20, 1 << 20, "page_size_max(65536)"),
@@ -656,7 +767,7 @@ mod tests {
         }
         // A size in use has its floor, and its buffers.
         let mut others = [false; SizeClass::COUNT];
-        others[SizeClass::LARGEST.index()] = true;
+        others[SizeClass::LARGEST_NODE.index()] = true;
         let used = split(PageSizes { others, ..SMALL }).unwrap();
         assert_eq!(used.log_buffer, large.log_buffer);
         assert!(used.frame_bytes > large.frame_bytes);

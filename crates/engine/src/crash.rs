@@ -102,6 +102,7 @@ impl Sizes {
             log_buffer_bytes: self.log_buffer,
             staging_bytes: self.staging_pages * self.page_bytes_max(),
             batch_bytes: 8 * self.page_bytes_max(),
+            batch_least: 2 * self.page_bytes_max(),
             pages_max: 1024,
             record_cache: RecordCache::Auto,
             store_bytes_max: self.store_segments * self.segment_bytes(),

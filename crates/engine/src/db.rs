@@ -371,9 +371,16 @@ impl Db {
             let known = table.len_if_known()?;
             let entries = known.map_or_else(|| table.approximate_len(), Ok)?;
             let pages = is_small.then(|| table.pages()).transpose()?;
-            let (tree, compression) = (table.state().tree, table.state().compression);
-            let (page_bytes, entries_exact) = (tree.page_bytes() as u64, known.is_some());
-            Ok(Some(TableStats { name, entries, entries_exact, pages, page_bytes, compression }))
+            let state = table.state();
+            Ok(Some(TableStats {
+                name,
+                entries,
+                entries_exact: known.is_some(),
+                pages,
+                page_bytes: state.tree.page_bytes() as u64,
+                value_page_bytes_max: state.values.page_bytes() as u64,
+                compression: state.compression,
+            }))
         };
         let of = |name: String| match self.open_table(&name) {
             Ok(table) => table_stats(table, name),

@@ -46,16 +46,19 @@ id! {
     TableId
 }
 
-/// How large a page is: one of the powers of two from 4 KiB to 64 KiB.
+/// How large a page is: one of the powers of two from 4 KiB to 2 MiB. Nodes of trees, and whatever else is no part of a long
+/// value, are on pages of 64 KiB at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SizeClass(u8);
 
 impl SizeClass {
     /// Classes there are.
-    pub const COUNT: usize = 5;
+    pub const COUNT: usize = 10;
     /// Pages of 4 KiB.
     pub const SMALLEST: SizeClass = SizeClass(0);
-    /// Pages of 64 KiB.
+    /// Pages of 64 KiB, the largest that a tree can have.
+    pub const LARGEST_NODE: SizeClass = SizeClass(4);
+    /// Pages of 2 MiB.
     pub const LARGEST: SizeClass = SizeClass(Self::COUNT as u8 - 1);
 
     /// The class whose pages have so many bytes, if there is one.
@@ -66,6 +69,17 @@ impl SizeClass {
     /// The class with this number.
     pub fn from_index(index: usize) -> Option<SizeClass> {
         (index < Self::COUNT).then_some(SizeClass(index as u8))
+    }
+
+    /// The smallest class whose pages have at least so many bytes, if there is one.
+    pub fn holding(bytes: u64) -> Option<SizeClass> {
+        Self::all().find(|class| class.page_bytes() as u64 >= bytes)
+    }
+
+    /// Whether its pages are larger than those of any tree, and hold nothing but long values.
+    #[inline]
+    pub fn is_for_values(self) -> bool {
+        self > Self::LARGEST_NODE
     }
 
     /// All of them, the smallest first.
@@ -131,5 +145,30 @@ impl PageId {
     #[inline]
     pub fn index(self) -> u64 {
         self.0 & ((1 << CLASS_SHIFT) - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_the_powers_of_two_from_4_kib_to_2_mib() {
+        let bytes: Vec<usize> = SizeClass::all().map(SizeClass::page_bytes).collect();
+        assert_eq!(bytes, (12..=21).map(|bits| 1 << bits).collect::<Vec<usize>>());
+        assert_eq!(SizeClass::LARGEST_NODE.page_bytes(), 64 << 10);
+        assert_eq!(SizeClass::LARGEST.places(), 512);
+        for class in SizeClass::all() {
+            let bytes = class.page_bytes() as u64;
+            assert_eq!(SizeClass::of_bytes(bytes), Some(class));
+            assert_eq!((SizeClass::of_bytes(bytes - 1), SizeClass::of_bytes(bytes + 1)), (None, None));
+            assert_eq!(SizeClass::holding(bytes), Some(class));
+            assert_eq!(SizeClass::holding(bytes / 2 + 1), Some(class));
+            assert_eq!(class.is_for_values(), bytes > 64 << 10);
+            let id = PageId::new(class, 7);
+            assert_eq!((id.class(), id.index(), id.page_bytes()), (Some(class), 7, bytes as usize));
+        }
+        assert_eq!(SizeClass::holding((2 << 20) + 1), None);
+        assert_eq!(PageId(10 << 56 | 7).class(), None);
     }
 }

@@ -261,8 +261,10 @@ pub struct TableStats {
     pub entries_exact: bool,
     /// Pages of its tree, those of large values left out; none in a database too large to count them in passing.
     pub pages: Option<u64>,
-    /// Bytes of each of its pages.
+    /// Bytes of each of its pages, but for those of long values.
     pub page_bytes: u64,
+    /// Bytes of the largest pages that its long values may have.
+    pub value_page_bytes_max: u64,
     /// How its pages are written.
     pub compression: Compression,
 }

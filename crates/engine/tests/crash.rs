@@ -34,6 +34,8 @@ enum Pages {
     Compressed,
     /// Of one place in the first table, of two in the second, of two and compressed in the third.
     Mixed,
+    /// Of one place, with long values on pages of up to 128 KiB, or compressed ones of up to 256 KiB.
+    Values,
 }
 
 impl Ledger {
@@ -55,6 +57,7 @@ fn open(disk: &SimulatedDisk, ledger: &mut Ledger, random: &mut SmallRng) -> Res
             builder.dram(2 << 20).page_size(8192).log_max(512 << 10).compression(Compression::Lz4)
         }
         Pages::Mixed => builder.dram(2 << 20).page_size_max(8192).log_max(512 << 10),
+        Pages::Values => builder.dram(24 << 20).value_page_size_max(256 << 10).log_max(4 << 20),
     };
     builder.mode(Mode::Inline).seed(1).durability(ledger.singles).open("")
 }
@@ -63,6 +66,10 @@ fn options(pages: Pages, name: &str) -> TableOptions {
     match (pages, name) {
         (Pages::Mixed, "table 1") => TableOptions::new().page_size(8192),
         (Pages::Mixed, "table 2") => TableOptions::new().page_size(8192).compression(Compression::Lz4),
+        (Pages::Values, "table 1") => TableOptions::new().value_page_size_max(128 << 10),
+        (Pages::Values, "table 2") => {
+            TableOptions::new().value_page_size_max(256 << 10).compression(Compression::Lz4)
+        }
         _ => TableOptions::new(),
     }
 }
@@ -76,8 +83,9 @@ fn contents(db: &Db) -> Result<Tables> {
     Ok(tables)
 }
 
-fn value(random: &mut SmallRng) -> Vec<u8> {
+fn value(random: &mut SmallRng, pages: Pages) -> Vec<u8> {
     let length = match random.random_range(0..20) {
+        0 if pages == Pages::Values => random.random_range(4000..300_000),
         0 => random.random_range(4000..60_000),
         1..4 => random.random_range(500..3000),
         // Often one of the same size, which goes over the old one in its leaf.
@@ -147,7 +155,7 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
             let key = random.random_range(0..500u16).to_be_bytes().to_vec();
             let now = entries.get(&key).cloned();
             let expected = if random.random_range(0..4) == 0 { None } else { now.clone() };
-            let new = (random.random_range(0..4) > 0).then(|| value(random));
+            let new = (random.random_range(0..4) > 0).then(|| value(random, ledger.pages));
             let right = expected == now;
             if right {
                 match &new {
@@ -170,7 +178,7 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
                 ledger.states.push(next);
                 assert_eq!(table.delete(&key)?, existed);
             } else {
-                let value = value(random);
+                let value = value(random, ledger.pages);
                 entries.insert(key.clone(), value.clone());
                 ledger.states.push(next);
                 table.put(&key, &value)?;
@@ -189,7 +197,7 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
                     batch.delete(&table, &key);
                     entries.remove(&key);
                 } else {
-                    let value = value(random);
+                    let value = value(random, ledger.pages);
                     batch.put(&table, &key, &value);
                     entries.insert(key, value);
                 }
@@ -208,7 +216,7 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
 /// What a read-only opening finds on a disk like `disk`; no tables where there is no database yet.
 fn read_only(disk: &SimulatedDisk) -> Tables {
     let disk = disk.killed();
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).read_only(true);
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(48 << 20).read_only(true);
     let found = match builder.open("") {
         Ok(db) => {
             assert_eq!(db.verify().unwrap().errors, []);
@@ -279,7 +287,7 @@ fn difference(state: &Tables, found: &Tables) -> String {
 fn run(seed: u64) {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut disk = SimulatedDisk::new(seed);
-    let pages = [Pages::Compressed, Pages::Plain, Pages::Mixed][seed as usize % 3];
+    let pages = [Pages::Compressed, Pages::Plain, Pages::Mixed, Pages::Values][seed as usize % 4];
     let mut ledger = Ledger { states: vec![Tables::new()], singles: Durability::Sync, pages };
     let mut db = None;
     for _ in 0..4 {

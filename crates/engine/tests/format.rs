@@ -153,7 +153,7 @@ fn long(length: usize) -> Vec<u8> {
 }
 
 /// What the fixtures hold, written by this build as if its process had been killed: leaves, inner nodes and long
-/// values of one, several and many pages, compressed and not; pages of two sizes; tables renamed and dropped; changes before and after a checkpoint, and values
+/// values of one, several and many pages, compressed and not; pages of several sizes; tables renamed and dropped; changes before and after a checkpoint, and values
 /// that nobody refers to any more. All of it fits into frames, so only the checkpoints write pages.
 ///
 /// On a thread of its own: when a commit collects what others have left depends on how many its thread has made.
@@ -163,8 +163,9 @@ fn written() -> (SimulatedDisk, Tables) {
 
 fn write() -> (SimulatedDisk, Tables) {
     let disk = SimulatedDisk::new(1);
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(8192);
-    let builder = builder.log_max(512 << 10).mode(Mode::Inline).seed(1).durability(Durability::Buffered);
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(FIXTURE_DRAM).page_size(8192);
+    let builder = builder.value_page_size_max(128 << 10);
+    let builder = builder.log_max(4 << 20).mode(Mode::Inline).seed(1).durability(Durability::Buffered);
     let db = builder.open("").unwrap();
     let mut tables = Tables::new();
     for name in ["numbers", "odd keys", "long values", "dropped", "before"] {
@@ -175,6 +176,9 @@ fn write() -> (SimulatedDisk, Tables) {
     }
     db.create_table_with("small pages", &TableOptions::new().page_size(4096)).unwrap();
     tables.insert("small pages".to_owned(), BTreeMap::new());
+    let options = TableOptions::new().value_page_size_max(128 << 10);
+    db.create_table_with("values on long pages", &options).unwrap();
+    tables.insert("values on long pages".to_owned(), BTreeMap::new());
     let value = |number: u32, round: u32| vec![(number * 3 + round) as u8; (number * 7 % 90) as usize];
     for number in 0..300u32 {
         put(&db, &mut tables, "numbers", &(number * 37 % 300).to_be_bytes(), value(number, 0));
@@ -189,6 +193,9 @@ fn write() -> (SimulatedDisk, Tables) {
         put(&db, &mut tables, "small pages", &number.to_be_bytes(), value(number, 2));
     }
     put(&db, &mut tables, "small pages", b"9000 bytes", long(9000));
+    for length in [9000, 60_000, 100_000, 150_000] {
+        put(&db, &mut tables, "values on long pages", format!("{length} bytes").as_bytes(), long(length));
+    }
     put(&db, &mut tables, "dropped", b"k", b"v".to_vec());
     put(&db, &mut tables, "before", b"k", b"v".to_vec());
     db.checkpoint().unwrap();
@@ -228,6 +235,8 @@ fn contents(db: &Db) -> Tables {
 }
 
 const SECTOR: usize = 512;
+/// For pages of 128 KiB.
+const FIXTURE_DRAM: u64 = 24 << 20;
 
 /// A file without its sectors of zeros: its length, then number and bytes of each other sector.
 fn sparse(directory: &dyn Directory, file: &str) -> Vec<u8> {
@@ -289,7 +298,8 @@ fn fixture_of_this_version_opens_with_every_entry() {
     let (_, expected) = written();
     let directory = expanded(&present());
     for read_only in [true, false, true] {
-        let builder = Db::builder().directory(Arc::new(directory.clone())).dram(4 << 20).read_only(read_only);
+        let builder = Db::builder().directory(Arc::new(directory.clone()));
+        let builder = builder.dram(2 * FIXTURE_DRAM).read_only(read_only);
         let db = builder.create(false).open("").unwrap();
         let found = contents(&db);
         assert_eq!(found.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
@@ -313,7 +323,7 @@ fn fixtures_of_other_versions_are_refused_by_name() {
         let name = path.file_name().unwrap().to_str().unwrap();
         let version: u32 = name.strip_prefix("format-").unwrap().parse().unwrap();
         versions += 1;
-        let opened = Db::builder().directory(Arc::new(expanded(&path))).dram(4 << 20).open("");
+        let opened = Db::builder().directory(Arc::new(expanded(&path))).dram(FIXTURE_DRAM).open("");
         match opened {
             Ok(_) => assert_eq!(version, FORMAT_VERSION),
             Err(Error::Version { found, .. }) => assert!(found == version && version != FORMAT_VERSION),

@@ -105,10 +105,12 @@ enum Pages {
     Compressed,
     /// Of two places, in a database whose own have one.
     Other,
+    /// Of one place, with long values on pages of up to 128 KiB.
+    Values,
 }
 
 fn pages() -> impl Strategy<Value = Pages> {
-    prop_oneof![2 => Just(Pages::Plain), 1 => Just(Pages::Compressed), 1 => Just(Pages::Other)]
+    prop_oneof![2 => Just(Pages::Plain), 1 => Just(Pages::Compressed), 1 => Just(Pages::Other), 1 => Just(Pages::Values)]
 }
 
 struct Run {
@@ -127,11 +129,15 @@ impl Run {
             Pages::Plain => builder.dram(2 << 20),
             Pages::Compressed => builder.dram(4 << 20).page_size(16 << 10).compression(Compression::Lz4),
             Pages::Other => builder.dram(3 << 20).page_size_max(8 << 10),
+            Pages::Values => builder.dram(24 << 20).value_page_size_max(128 << 10).log_max(4 << 20),
         };
         let db = builder.old_version_bytes_max(1 << 20).mode(Mode::Inline).open("").unwrap();
         let table = match (db.open_table("t"), pages) {
             (Err(_), Pages::Other) => {
                 db.create_table_with("t", &TableOptions::new().page_size(8 << 10)).unwrap()
+            }
+            (Err(_), Pages::Values) => {
+                db.create_table_with("t", &TableOptions::new().value_page_size_max(128 << 10)).unwrap()
             }
             (Err(_), _) => db.create_table("t").unwrap(),
             (found, _) => found.unwrap(),

@@ -163,6 +163,7 @@ impl<'a> Setting<'a> {
         flags.extend(tiers.page_size.map(|bytes| format!("--page-size={bytes}")));
         flags.extend(tiers.backend.map(|backend| format!("--backend={backend}")));
         flags.extend(tiers.replacement.map(|name| format!("--replacement={name}")));
+        flags.extend(tiers.value_page_size.map(|bytes| format!("--value-page-size={bytes}")));
         flags.extend(tiers.record_cache.map(|percent| format!("--record-cache={percent}")));
         flags.extend(tiers.log_max.map(|bytes| format!("--log-max={bytes}")));
         flags

@@ -242,6 +242,7 @@ impl<'a> Demo<'a> {
         for (flag, bytes) in [
             ("--dram", self.settings.dram_bytes),
             ("--page-size", self.settings.page_bytes),
+            ("--value-page-size", self.settings.value_page_bytes_max),
             ("--record-cache", self.settings.record_cache_percent.map(u64::from)),
             ("--log-max", self.settings.log_bytes_max),
         ] {

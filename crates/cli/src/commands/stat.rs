@@ -42,9 +42,13 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
             Some(pages) => format!(" in {} pages of {page}", show_count(pages)),
             None => format!(" in pages of {page}"),
         };
+        let values = match table.value_page_bytes_max {
+            most if most > table.page_bytes => format!(", values in pages up to {}", show_size(most)),
+            _ => String::new(),
+        };
         let about = if table.entries_exact { "" } else { "about " };
         let how = if table.compression == "none" { "" } else { &format!(", {}", table.compression) };
-        print(output, format_args!("table {name}: {about}{entries} entries{pages}{how}\n"))?;
+        print(output, format_args!("table {name}: {about}{entries} entries{pages}{values}{how}\n"))?;
     }
     Ok(())
 }

@@ -128,6 +128,7 @@ mod tests {
             store: None,
             dram_bytes: Some(32 << 20),
             page_bytes: None,
+            value_page_bytes_max: None,
             log_bytes_max: None,
             durability: store::Durability::Buffered,
             seed: 1,

@@ -15,6 +15,7 @@ fn settings(store: Option<&Path>) -> Settings {
         store: store.map(Path::to_owned),
         dram_bytes: Some(32 << 20),
         page_bytes: None,
+        value_page_bytes_max: None,
         compression: Default::default(),
         log_bytes_max: None,
         record_cache_percent: None,

@@ -46,7 +46,7 @@ use crate::store::place::{Extent, Mapped};
 use crate::store::superblock::Superblock;
 use crate::wal::{EpochRule, LogCopy, LogHeader, Wal, geometry_for};
 
-/// Bytes of images copied at a time: several of the largest pages.
+/// Bytes of images copied at a time: several of the largest nodes, or one page that is larger.
 pub(super) const BATCH_BYTES: usize = 256 << 10;
 /// The last round begins when no more pages than this are left, or one in so many of all.
 const LAST_PAGES: u64 = 64;
@@ -205,6 +205,11 @@ impl Backup<'_> {
     fn advance(&mut self) -> Result<()> {
         match &mut self.phase {
             Phase::Ahead | Phase::Last { .. } => {
+                // Larger pages may have come into use meanwhile.
+                let longest = self.pool.frames.largest().page_bytes();
+                if self.staging.len() < longest {
+                    self.staging = copy_buffer(longest)?;
+                }
                 let ids = self.due.take(self.next, self.staging.len());
                 if let Some(&last) = ids.last() {
                     self.next = last;

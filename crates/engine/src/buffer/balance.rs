@@ -135,7 +135,8 @@ impl Pool {
 
     fn standing(&self, class: SizeClass, budget: &FrameBudget) -> Standing {
         let (hits, known) = self.free(class).lock().queues.hits();
-        let above = u64::from(self.frames.count(class).saturating_sub(budget.floor)) * frame_cost(class);
+        let above =
+            u64::from(self.frames.count(class).saturating_sub(budget.floor(class))) * frame_cost(class);
         Standing { class, hits, known, above }
     }
 
@@ -145,7 +146,7 @@ impl Pool {
 
     fn move_frames(&self, giver: SizeClass, taker: SizeClass, step: u64, budget: &FrameBudget) -> Result<()> {
         let (had, has) = (self.frames.count(giver), self.frames.count(taker));
-        let given = step.div_ceil(frame_cost(giver)).min(u64::from(had - budget.floor));
+        let given = step.div_ceil(frame_cost(giver)).min(u64::from(had - budget.floor(giver)));
         self.shrink(giver, had - given as u32, PATIENCE)?;
         let room = budget.for_frames(self.frames.largest()).saturating_sub(self.bytes_of_frames());
         let gets = (room / frame_cost(taker)).min(u64::from(self.frames.count_max(taker) - has));

@@ -23,6 +23,7 @@
 //! ([`Purpose`]). The first look takes the note away, and does not mark the page: read once, it goes at the hand's next
 //! visit like any other. What still has its note when it is evicted was read ahead in vain.
 
+use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::{Condvar, Mutex};
@@ -88,10 +89,11 @@ struct Buffers {
 }
 
 impl Batches {
-    /// Buffers for batches of a pool that has `bytes` bytes of memory for all of them, and pages of `page_bytes`.
-    pub(super) fn new(bytes: usize, page_bytes: usize) -> Self {
+    /// Buffers for batches of a pool that has `bytes` bytes of memory for all of them, and pages of `page_bytes`; none shorter than
+    /// `least`.
+    pub(super) fn new(bytes: usize, page_bytes: usize, least: usize) -> Self {
         // Two at the least, and more of them where one holds as many pages as a batch has, or where pages may be larger.
-        let each = (bytes / 2).min((BATCH_PAGES_MAX * page_bytes).max(bytes / BATCHES_MAX));
+        let each = (bytes / 2).min((BATCH_PAGES_MAX * page_bytes).max(bytes / BATCHES_MAX)).max(least);
         let each = (each / page_bytes).max(1) * page_bytes;
         Batches {
             bytes: each,
@@ -108,9 +110,23 @@ impl Batches {
 }
 
 /// A buffer lent to a batch.
-struct Lent<'p> {
+pub(super) struct Lent<'p> {
     batches: &'p Batches,
     buffer: Option<AlignedBuffer>,
+}
+
+impl std::ops::Deref for Lent<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.buffer.as_ref().expect("lent until dropped")
+    }
+}
+
+impl std::ops::DerefMut for Lent<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.buffer.as_mut().expect("lent until dropped")
+    }
 }
 
 impl Drop for Lent<'_> {
@@ -125,6 +141,17 @@ struct Wanted {
     /// The class of the first.
     first: SizeClass,
     counts: ByClass<usize>,
+    /// Bytes of the batch's buffer to be left for the largest page that read buffers have no room for, to be decompressed in.
+    reserve: usize,
+}
+
+impl Wanted {
+    fn count(&mut self, class: SizeClass) {
+        self.counts[class.index()] += 1;
+        if class.is_for_values() {
+            self.reserve = self.reserve.max(class.page_bytes());
+        }
+    }
 }
 
 /// A page that is being brought in: its exclusive latch is held.
@@ -207,7 +234,8 @@ impl Pool {
         // Asked again below, when the frames are there; here so that nothing is taken for pages that are in memory.
         let wanted = self.count_wanted(ids.iter().copied().filter(|&id| absent(id).is_some()));
         let Some(wanted) = wanted else { return Ok(0) };
-        let Some(mut lent) = self.take_buffer(purpose) else { return Ok(0) };
+        // Pages that there is no memory to read together are read one by one.
+        let Some(mut lent) = self.take_buffer(purpose).unwrap_or_default() else { return Ok(0) };
         let mut frames = self.take_frames(&wanted, purpose)?;
         let mut coming: Vec<Coming<'_>> = Vec::with_capacity(frames.iter().map(Vec::len).sum());
         for (index, &id) in ids.iter().enumerate() {
@@ -237,20 +265,21 @@ impl Pool {
             return Err(error);
         }
         self.enter_queues(&coming);
-        let mut rest = &mut lent.buffer.as_mut().expect("lent until dropped")[..];
+        let room = lent.len() - wanted.reserve;
+        let (mut rest, long_spare) = lent.split_at_mut(room);
         let reads = self.read_runs(&coming, rest);
         let mut spare = self.read_buffer();
         let mut brought = 0;
         for (page, read) in coming.into_iter().zip(reads) {
             let (image, behind) = rest.split_at_mut(page.extent.bytes());
             rest = behind;
-            let read = match read {
-                Some(read) => read.and_then(|()| self.vouch(page.id, page.mapped, image)).and_then(|()| {
-                    self.unpack(page.id, page.mapped, image, &mut spare[..page.class().page_bytes()])
-                }),
-                None => self.read_image(page.id, page.mapped, &mut spare),
-            };
-            match read {
+            let read = read.unwrap_or_else(|| self.read_places(page.extent, image));
+            let spare = if page.class().is_for_values() { &mut *long_spare } else { &mut *spare };
+            let spare = &mut spare[..page.class().page_bytes()];
+            let content = read
+                .and_then(|()| self.vouch(page.id, page.mapped, image))
+                .and_then(|()| self.unpack(page.id, page.mapped, image, spare));
+            match content {
                 Ok(content) => {
                     self.frames.store(page.id, page.frame, content);
                     self.settle_in_frame(page.id, page.entry, page.frame, page.mapped);
@@ -279,18 +308,18 @@ impl Pool {
     /// the first is; none if there are no pages.
     fn count_wanted(&self, mut ids: impl Iterator<Item = PageId>) -> Option<Wanted> {
         let first = class_of_page(ids.next()?);
-        let mut wanted = Wanted { first, counts: [0; SizeClass::COUNT] };
-        wanted.counts[first.index()] = 1;
+        let mut wanted = Wanted { first, counts: [0; SizeClass::COUNT], reserve: 0 };
+        wanted.count(first);
         let (mut bytes, mut pages) = (first.page_bytes(), 1);
         for class in ids.map(class_of_page) {
-            let count = &mut wanted.counts[class.index()];
-            if *count < self.batch_pages(class) {
+            if wanted.counts[class.index()] < self.batch_pages(class) {
+                let reserve = if class.is_for_values() { class.page_bytes() } else { 0 };
                 bytes += class.page_bytes();
                 pages += 1;
-                if bytes > self.batches.bytes || pages > BATCH_PAGES_MAX {
+                if bytes + wanted.reserve.max(reserve) > self.batches.bytes || pages > BATCH_PAGES_MAX {
                     break;
                 }
-                *count += 1;
+                wanted.count(class);
             }
         }
         Some(wanted)
@@ -353,24 +382,36 @@ impl Pool {
         InFlight(self, pages as u64)
     }
 
-    /// A buffer for a batch. Reading ahead does not wait for one; nobody gets one that there is no memory for.
-    fn take_buffer(&self, purpose: Purpose) -> Option<Lent<'_>> {
+    /// A buffer for a batch. Reading ahead does not wait for one.
+    fn take_buffer(&self, purpose: Purpose) -> io::Result<Option<Lent<'_>>> {
         let batches = &self.batches;
         let mut buffers = batches.buffers.lock();
         loop {
             if let Some(buffer) = buffers.idle.pop() {
-                return Some(Lent { batches, buffer: Some(buffer) });
+                return Ok(Some(Lent { batches, buffer: Some(buffer) }));
             }
             if buffers.made < batches.most {
-                let buffer = AlignedBuffer::try_zeroed(batches.bytes).ok()?;
+                let buffer = AlignedBuffer::try_zeroed(batches.bytes)?;
                 buffers.made += 1;
-                return Some(Lent { batches, buffer: Some(buffer) });
+                return Ok(Some(Lent { batches, buffer: Some(buffer) }));
             }
             if purpose == Purpose::Ahead {
-                return None;
+                return Ok(None);
             }
             batches.returned.wait(&mut buffers);
         }
+    }
+
+    /// One of the buffers of batches, for one large image. The caller holds no latch, no frame and no other of them: who has one
+    /// may wait for a frame.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub(super) fn batch_buffer(&self) -> Result<Lent<'_>> {
+        let bytes = self.batches.bytes as u64;
+        let taken = self.take_buffer(Purpose::Wanted);
+        let taken = taken.map_err(|source| Error::Memory { bytes, what: "reading a large page", source })?;
+        Ok(taken.expect("who wants a buffer waits for it"))
     }
 
     /// Up to as many frames of each class as are `wanted`, that hold nothing: the first of them all, if the pages are wanted,

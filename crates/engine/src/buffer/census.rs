@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn the_last_change_counts_and_a_meeting_only_without_one() {
-        let ends = [100, 1, 40, 1, 3];
+        let ends = [100, 1, 40, 1, 3, 1, 5, 1, 1, 2];
         let census = Census::of(ends).unwrap();
         for id in ids_below(ends) {
             assert_eq!(census.meet(id), Known::Unmet);

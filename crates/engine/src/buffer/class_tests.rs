@@ -7,7 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace_block::{BlockDevice, Directory, MemoryDirectory, OpenMode};
 
-use super::backup::{Archive, BATCH_BYTES, PackedFile, StagedImage, Visitor, copy_buffer};
+use super::backup::{Archive, PackedFile, StagedImage, Visitor, copy_buffer};
 use super::page_ids::ids_below;
 use super::salvage::{Means, Remains, Salvaged};
 use super::{Files, Mode, Pool, PoolOptions, RecordCache, Undo};
@@ -24,10 +24,15 @@ use crate::wal::{
 };
 
 const UUID: [u8; 16] = [3; 16];
-const SEGMENT_PLACES: u64 = 64;
+/// As many as two of the longest images take.
+const SEGMENT_PLACES: u64 = 1024;
+/// Where there are pages of nodes only.
+const SHORT_SEGMENT_PLACES: u64 = 64;
 const LOG_BYTES: u64 = 4 << 20;
 /// More than one chunk in the first two classes, if chunks are of 4 KiB; none of class 3.
-const ENDS: ByClass<u64> = [1100, 520, 40, 1, 12];
+const ENDS: ByClass<u64> = [1100, 520, 40, 1, 12, 4, 1, 3, 1, 3];
+/// A few pages that nodes can have.
+const FEW: ByClass<u64> = [3, 2, 1, 1, 2, 1, 1, 1, 1, 1];
 
 type Pages = BTreeMap<PageId, Vec<u8>>;
 
@@ -40,12 +45,13 @@ fn files() -> Files {
 /// Room for pages of every class.
 fn options() -> PoolOptions {
     PoolOptions {
-        frame_bytes: 16 << 20,
-        frame_bytes_max: 16 << 20,
+        frame_bytes: 32 << 20,
+        frame_bytes_max: 32 << 20,
         frames_floor: 24,
         log_buffer_bytes: 2 << 20,
-        staging_bytes: 512 << 10,
-        batch_bytes: 256 << 10,
+        staging_bytes: 4 << 20,
+        batch_bytes: 8 << 20,
+        batch_least: 4 << 20,
         pages_max: 1 << 14,
         store_bytes_max: 256 << 20,
         record_cache: RecordCache::Off,
@@ -85,7 +91,7 @@ fn database(own: SizeClass, segment_places: u64, ids: impl Iterator<Item = PageI
     let files = files();
     let geometry = SpaceGeometry { segment_places };
     let mut packed = PackedFile::new(files.pages.clone(), geometry, own.page_bytes()).unwrap();
-    let mut staging = copy_buffer(BATCH_BYTES).unwrap();
+    let mut staging = copy_buffer(SizeClass::LARGEST.page_bytes()).unwrap();
     let (mut pages, mut ends) = (Pages::new(), [1; SizeClass::COUNT]);
     for id in ids {
         let content = content(id);
@@ -182,21 +188,22 @@ impl Visitor for Collected {
 
 #[test]
 fn pages_of_all_classes_are_recovered_and_their_ids_are_used_again() {
-    for own in [SizeClass::SMALLEST, id(2, 1).class().unwrap(), SizeClass::LARGEST] {
+    for own in [SizeClass::SMALLEST, id(2, 1).class().unwrap(), SizeClass::LARGEST_NODE] {
         let (files, mut pages) = database(own, SEGMENT_PLACES, ids_below(ENDS));
         let pool = recover(&files);
         assert!(all_of(&pool) == pages);
         // Some of each class are freed, one moves, and one comes into being that only the log knows.
-        let freed = [id(0, 7), id(0, 1099), id(1, 519), id(2, 3), id(4, 11)];
+        let freed = [id(0, 7), id(0, 1099), id(1, 519), id(2, 3), id(4, 11), id(5, 3), id(9, 2)];
         let mut record = system();
         for id in freed {
             record.change(id, change_kind::FREE, 0, &[]);
             pages.remove(&id);
         }
         log(&pool, record);
-        let moved = pool.space.allocate_or_grow(&[1, 16], 0, crate::store::space::Stream::Moved).unwrap();
+        let moved =
+            pool.space.allocate_or_grow(&[1, 16, 128], 0, crate::store::space::Stream::Moved).unwrap();
         let mut record = RecordBuilder::mapping();
-        for (id, extent) in [(id(0, 9), moved[0]), (id(4, 5), moved[1])] {
+        for (id, extent) in [(id(0, 9), moved[0]), (id(4, 5), moved[1]), (id(7, 2), moved[2])] {
             let mut image = copy_buffer(extent.bytes()).unwrap();
             image.copy_from_slice(&pages[&id]);
             let check = page::seal(&mut image);
@@ -208,6 +215,7 @@ fn pages_of_all_classes_are_recovered_and_their_ids_are_used_again() {
         let pool = recover(&files);
         assert!(all_of(&pool) == pages);
         assert_eq!(pool.durable_state(id(4, 5)).extent(), Some(moved[1]));
+        assert_eq!(pool.durable_state(id(7, 2)).extent(), Some(moved[2]));
         // What recovery found is written: chunks and directory of each class.
         pool.checkpoint_now(true).unwrap();
         assert!(pool.wal().cut() > FIRST_LSN);
@@ -270,20 +278,26 @@ fn salvage(remains: &Remains) -> Salvaged {
 
 #[test]
 fn pages_of_all_classes_are_salvaged_with_and_without_superblock() {
-    for own in SizeClass::all() {
+    for own in SizeClass::all().filter(|class| !class.is_for_values()) {
         let (files, pages) = database(own, SEGMENT_PLACES, ids_below(ENDS));
         drop(recover(&files));
         let remains = Remains { pages: files.pages.clone(), log: Some(files.log.clone()) };
         let salvaged = salvage(&remains);
         assert!(salvaged.consistent && salvaged.lost.is_empty() && salvaged.found.is_empty(), "{own:?}");
         assert!(all_of(&salvaged.pool) == pages);
-        // A chunk of the largest pages is lost: its images say themselves whose they are.
+        // The chunks of two classes of large pages are lost: their images say themselves whose they are.
         let pool = recover(&files);
-        let chunk = pool.upkeep.lock().mapping.chunks().get(id(4, 0)).unwrap().image.extent().unwrap();
+        let lost = [4, 9];
+        let chunk_of =
+            |class| pool.upkeep.lock().mapping.chunks().get(id(class, 0)).unwrap().image.extent().unwrap();
+        let chunks = lost.map(chunk_of);
         drop(pool);
-        files.pages.write_at(chunk.offset(), &copy_buffer(chunk.bytes()).unwrap()).unwrap();
+        for chunk in chunks {
+            files.pages.write_at(chunk.offset(), &copy_buffer(chunk.bytes()).unwrap()).unwrap();
+        }
         let salvaged = salvage(&remains);
-        assert_eq!(salvaged.found, (1..ENDS[4]).map(|index| id(4, index)).collect(), "{:?}", salvaged.notes);
+        let found = lost.into_iter().flat_map(|class| (1..ENDS[class]).map(move |index| id(class, index)));
+        assert_eq!(salvaged.found, found.collect(), "{:?}", salvaged.notes);
         assert!(salvaged.consistent && all_of(&salvaged.pool) == pages);
         // And both superblocks.
         files.pages.write_at(0, &copy_buffer(SUPERBLOCK_BYTES as usize).unwrap()).unwrap();
@@ -300,7 +314,7 @@ fn pages_of_all_classes_are_salvaged_with_and_without_superblock() {
 fn damaged_pages_of_any_class_are_lost_alone() {
     let (files, mut pages) = database(SizeClass::SMALLEST, SEGMENT_PLACES, ids_below(ENDS));
     let pool = recover(&files);
-    let victims = [id(0, 500), id(2, 8), id(4, 11)];
+    let victims = [id(0, 500), id(2, 8), id(4, 11), id(9, 2)];
     for id in victims {
         let extent = pool.durable_state(id).extent().unwrap();
         let mut image = copy_buffer(extent.bytes()).unwrap();
@@ -313,20 +327,22 @@ fn damaged_pages_of_any_class_are_lost_alone() {
     let salvaged = salvage(&Remains { pages: files.pages, log: Some(files.log) });
     assert_eq!(salvaged.lost.iter().map(|lost| lost.page).collect::<Vec<_>>(), victims);
     assert!(all_of(&salvaged.pool) == pages);
-    let new = salvaged.pool.ids.lock().take(SizeClass::LARGEST, 100);
-    assert_eq!(new, Some(id(4, 12)), "not that of the lost page");
+    for (class, next) in [(4, 12), (9, 3)] {
+        let new = salvaged.pool.ids.lock().take(SizeClass::from_index(class).unwrap(), 100);
+        assert_eq!(new, Some(id(class, next)), "not that of the lost page");
+    }
 }
 
 /// Logs a record and recovers: the error that comes of it.
 fn refused(record: RecordBuilder) -> Option<Error> {
-    let (files, _) = database(SizeClass::SMALLEST, SEGMENT_PLACES, ids_below([3, 2, 1, 1, 2]));
+    let (files, _) = database(SizeClass::SMALLEST, SHORT_SEGMENT_PLACES, ids_below(FEW));
     log(&recover(&files), record);
     try_recover(&files).err()
 }
 
 /// Ids of no class, and of indexes that no class has.
 fn impossible() -> Vec<PageId> {
-    let classes = [5, 6, 127, 255].map(|class| PageId(class << 56 | 1));
+    let classes = [10, 11, 127, 255].map(|class| PageId(class << 56 | 1));
     let beyond = SizeClass::all().map(|class| PageId::new(class, options().pages_max >> class.index()));
     let highest = SizeClass::all().map(|class| PageId::new(class, (1 << 56) - 1));
     classes.into_iter().chain(beyond).chain(highest).chain([PageId(u64::MAX)]).collect()
@@ -367,35 +383,43 @@ fn changes_of_pages_that_cannot_be_are_passed_over() {
 /// Whether the log or the page table has them.
 #[test]
 fn classes_that_segments_have_no_room_for_are_refused() {
-    let (whole, pages) = database(SizeClass::SMALLEST, 8, ids_below([3, 2, 1, 5, 1]));
+    let (whole, pages) = database(SizeClass::SMALLEST, 8, ids_below([3, 2, 1, 5, 1, 1, 1, 1, 1, 1]));
     assert!(all_of(&recover(&whole)) == pages);
-    let (files, _) = database(SizeClass::SMALLEST, 8, ids_below([3, 2, 1, 1, 1]));
+    let (files, _) = database(SizeClass::SMALLEST, 8, ids_below([3, 2, 1, 1, 1, 1, 1, 1, 1, 1]));
     let pool = recover(&files);
     let mut record = system();
     record.change(id(4, 1), change_kind::FREE, 0, &[]);
     log(&pool, record);
     drop(pool);
     assert!(matches!(try_recover(&files), Err(Error::Corrupt { .. })));
-    let (files, _) = database(SizeClass::SMALLEST, 8, ids_below([3, 2, 1, 1, 2]));
+    let (files, _) = database(SizeClass::SMALLEST, 8, ids_below(FEW));
     assert!(matches!(try_recover(&files), Err(Error::Corrupt { .. })));
 }
 
 /// A word of the page table may name more places than pages of its class have, though the database has longer ones.
 #[test]
 fn an_image_longer_than_its_page_is_refused() {
-    let (files, _) = database(SizeClass::LARGEST, SEGMENT_PLACES, ids_below([3, 2, 1, 1, 2]));
+    let (files, _) = database(SizeClass::LARGEST_NODE, SEGMENT_PLACES, ids_below(ENDS));
     let pool = recover(&files);
-    let first = pool.durable_state(id(4, 1)).extent().unwrap().first;
+    let first = pool.durable_state(id(9, 1)).extent().unwrap().first;
+    drop(pool);
     let entry = |page, places| {
         let mut record = RecordBuilder::mapping();
         let extent = Extent { first, places };
         record.mapping_entry(MappingEntry { page, extent, image_lsn: Lsn(1), check: 0 });
         record
     };
-    log(&pool, entry(id(1, 1), 3));
-    drop(pool);
-    let error = try_recover(&files).err();
-    assert!(matches!(&error, Some(Error::Corrupt { what, .. }) if what.contains("more places")), "{error:?}");
+    // Longer than the page, or no multiple of what images of such pages come in.
+    for (id, places) in [(id(1, 1), 3), (id(4, 1), 32), (id(5, 1), 64), (id(5, 1), 16), (id(9, 1), 1)] {
+        let (files, _) = database(SizeClass::LARGEST_NODE, SEGMENT_PLACES, ids_below(ENDS));
+        log(&recover(&files), entry(id, places));
+        let error = try_recover(&files).err();
+        let says = |what: &str| what.contains("places that no image");
+        assert!(
+            matches!(&error, Some(Error::Corrupt { what, .. }) if says(what)),
+            "{id} {places}: {error:?}"
+        );
+    }
 }
 
 #[test]

@@ -174,7 +174,7 @@ impl Pool {
                 let (id, kind) = (page::page_id(header), page::kind(header));
                 let found = self.sort_image(upkeep, id, kind, place, &mut live);
                 if let Found::ToCopy(extent) = found {
-                    if extent.places > class_of_page(id).places() || extent.end() > segment.end() {
+                    if !extent.suits(class_of_page(id).page_bytes()) || extent.end() > segment.end() {
                         let mapped = self.durable_state(id);
                         return Err(self.damaged(id, mapped, "there is no room for this image at its place"));
                     }
@@ -200,8 +200,7 @@ impl Pool {
     }
 
     fn read_piece(&self, upkeep: &mut Upkeep, at: usize, piece: Extent) -> Result<()> {
-        let bytes = &mut upkeep.staging[at..at + piece.bytes()];
-        let read = self.device.read_at(piece.offset(), bytes);
+        let read = self.read_pieces(upkeep, at, piece);
         read.map_err(|source| Error::io("read", self.device.name(), Some(piece.offset()), source))?;
         self.stats.count_read(0, piece.bytes());
         Ok(())

@@ -44,7 +44,9 @@ pub(crate) struct PoolOptions {
     pub(crate) staging_bytes: usize,
     /// Bytes of the buffers that several misses at a time are read into, two pages at least.
     pub(crate) batch_bytes: usize,
-    /// Pages of the smallest class there may ever be, a multiple of sixteen; half as many of each larger one.
+    /// One of those buffers has so many at least: where there may be pages above 64 KiB, two of the largest.
+    pub(crate) batch_least: usize,
+    /// Pages of the smallest class there may ever be, a multiple of 512; half as many of each larger one.
     pub(crate) pages_max: u64,
     pub(crate) store_bytes_max: u64,
     pub(crate) record_cache: RecordCache,

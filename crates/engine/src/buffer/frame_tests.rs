@@ -45,6 +45,7 @@ fn options(bytes: u64) -> PoolOptions {
         log_buffer_bytes: 256 << 10,
         staging_bytes: 96 << 10,
         batch_bytes: 128 << 10,
+        batch_least: 0,
         pages_max: 1 << 16,
         store_bytes_max: 256 << 20,
         record_cache: RecordCache::Off,

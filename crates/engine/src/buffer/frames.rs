@@ -5,7 +5,7 @@
 //! which class it is of:
 //!
 //! ```text
-//!   31..29   28..0
+//!   31..28   27..0
 //!   class    index among the frames of the class
 //! ```
 //!
@@ -98,8 +98,8 @@ impl Header<'_> {
 }
 
 /// Where in a frame's number the class of its pages begins; below it is its index.
-const CLASS_SHIFT: u32 = 29;
-/// Indexes of frames are below this: 2 TiB of the smallest pages.
+const CLASS_SHIFT: u32 = 28;
+/// Indexes of frames are below this: 1 TiB of the smallest pages.
 pub(crate) const FRAMES_MAX: u32 = 1 << CLASS_SHIFT;
 
 /// The number of the frame for pages of `class` that has this index.
@@ -357,9 +357,10 @@ mod tests {
     #[test]
     fn frames_of_each_class_are_as_long_as_its_pages_and_apart() {
         for backend in Backend::ALL {
-            let frames = Frames::reserve(4 << 20, backend, 1 << 10).unwrap();
+            let frames = Frames::reserve(24 << 20, backend, 1 << 13).unwrap();
             assert_eq!((frames.all().count(), frames.backend()), (0, backend));
-            let counts: Vec<_> = SizeClass::all().map(|class| (class, 3 + class.index() as u32)).collect();
+            let more = |class: SizeClass| if class.is_for_values() { 0 } else { class.index() as u32 };
+            let counts: Vec<_> = SizeClass::all().map(|class| (class, 3 + more(class))).collect();
             for &(class, count) in &counts {
                 frames.grow(class, count).unwrap();
             }

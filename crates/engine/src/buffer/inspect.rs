@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::frames::HEADER_BYTES;
-use super::pool::{Mode, Pool};
+use super::pool::{Mode, Pool, class_of_page};
 use crate::error::Result;
 use crate::ids::{ByClass, PageId, SizeClass};
 use crate::stats::FrameClass;
@@ -75,17 +75,18 @@ impl Pool {
 
     /// Reads the durable image of `id`, if it has one, and holds it against everything that vouches for it.
     pub(crate) fn check_image(&self, id: PageId) -> Result<()> {
-        match self.read_durable(id) {
+        let mut buffer = self.image_buffer(class_of_page(id))?;
+        match self.read_durable(id, &mut buffer) {
             Ok(()) => Ok(()),
             // Or the place was used again meanwhile: that happens under this lock only.
             Err(_) => {
                 let _upkeep = self.upkeep.lock();
-                self.read_durable(id)
+                self.read_durable(id, &mut buffer)
             }
         }
     }
 
-    fn read_durable(&self, id: PageId) -> Result<()> {
+    fn read_durable(&self, id: PageId, buffer: &mut [u8]) -> Result<()> {
         if !self.exists(id) {
             return Ok(());
         }
@@ -94,6 +95,6 @@ impl Pool {
             return Ok(());
         }
         self.stats.verified.fetch_add(1, Relaxed);
-        self.read_image(id, mapped, &mut self.read_buffer()).map(drop)
+        self.read_image(id, mapped, buffer).map(drop)
     }
 }

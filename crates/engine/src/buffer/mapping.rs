@@ -210,7 +210,9 @@ mod tests {
         assert_eq!(images(id(3, 0)), vec![Mapped::FREE; WORDS as usize]);
         assert_eq!(images(id(3, 1)), [image(2), image(3)]);
         assert_eq!(images(id(1, 7)), []);
-        let directory = [vec![], vec![image(4)], vec![], vec![Mapped::FREE, image(5)], vec![]];
+        let mut directory = ByClass::<Vec<Mapped>>::default();
+        directory[1] = vec![image(4)];
+        directory[3] = vec![Mapped::FREE, image(5)];
         assert_eq!(mapping.directory(), directory);
     }
 
@@ -218,11 +220,12 @@ mod tests {
     fn names_that_nothing_can_have_name_nothing() {
         let mut mapping = Mapping::new(4096);
         mapping.chunks_mut().entry(id(0, 3)).dirty = Lsn(1);
-        for name in [id(0, 4), id(1, 0), id(4, (1 << 56) - 1), PageId(5 << 56), PageId(u64::MAX)] {
+        for name in [id(0, 4), id(1, 0), id(4, (1 << 56) - 1), id(9, 0), PageId(10 << 56), PageId(u64::MAX)] {
             assert_eq!(mapping.chunks().get(name), None, "{name}");
         }
         assert!(mapping.chunks().get(id(0, 3)).is_some());
-        assert_eq!(part_of(PageId(5 << 56), WORDS), None);
+        assert_eq!(part_of(PageId(10 << 56), WORDS), None);
+        assert_eq!(part_of(id(9, WORDS), WORDS), Some(id(9, 1)));
         assert_eq!(part_of(id(4, WORDS + 1), WORDS), Some(id(4, 1)));
         assert_eq!(first_of(id(4, 2), WORDS), Some(id(4, 2 * WORDS)));
         assert_eq!(first_of(id(4, 1 << 55), WORDS), None, "no index is so high");

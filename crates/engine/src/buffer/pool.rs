@@ -10,14 +10,14 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use terrace_block::{AlignedBuffer, BlockDevice, prefetch};
 
 use super::backoff::Backoff;
-use super::batch::Batches;
+use super::batch::{Batches, Lent};
 use super::census::CensusPlace;
 use super::frames::Frames;
 use super::guard::{ReadGuard, WriteGuard};
@@ -34,7 +34,7 @@ use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, Lsn, PageId, SizeClass, Timestamp};
 use crate::replacement::Replacement;
-use crate::store::place::{Mapped, places_of};
+use crate::store::place::{Extent, Mapped, places_of};
 use crate::store::space::Space;
 use crate::store::{image, page};
 use crate::threads::Padded;
@@ -120,9 +120,9 @@ pub(crate) struct Pool {
     /// Held by who changes the number of frames.
     pub(super) resizing: Mutex<FrameBudget>,
     /// A bit for each class of pages for which somebody waits for a frame.
-    pub(super) wanting: AtomicU8,
+    pub(super) wanting: AtomicU16,
     /// And for which somebody has waited in vain: its frames are in the hands of others who wait.
-    pub(super) starving: AtomicU8,
+    pub(super) starving: AtomicU16,
     /// The highest commit timestamp drawn; the transaction layer keeps it, the superblock stores it.
     pub(crate) highest_timestamp: Arc<Padded<AtomicU64>>,
 }
@@ -350,14 +350,16 @@ impl Pool {
     /// its latch, so the store is read once.
     fn fault(&self, id: PageId, entry: Entry<'_>, seen: Word, mapped: Mapped) -> Result<bool> {
         let begun = Instant::now();
-        let frame = self.take_frame(class_of_page(id), id)?;
+        let class = class_of_page(id);
+        // Before the frame and the latch: whoever has such a buffer may wait for a frame, and for the upkeep.
+        let mut buffer = self.image_buffer(class)?;
+        let frame = self.take_frame(class, id)?;
         if !entry.latch().try_exclusive(seen) {
             self.give_frame(frame);
             self.stats.overtaken.raise();
             return Ok(false);
         }
         // The version held since `seen`, so the location is still the one that was read.
-        let mut buffer = self.read_buffer();
         let content = self.read_image(id, mapped, &mut buffer);
         match content.and_then(|content| self.house(&[(id, frame)]).map(|()| content)) {
             Ok(content) => {
@@ -419,7 +421,7 @@ impl Pool {
     }
 
     /// Reads the durable image of `id`, which is in the page table, holds it against everything that vouches for it, and gives
-    /// the page it is of. `buffer` is one for an image and a page ([`Pool::read_buffer`]).
+    /// the page it is of. `buffer` is one for an image and a page ([`Pool::image_buffer`]).
     pub(super) fn read_image<'b>(
         &self,
         id: PageId,
@@ -432,13 +434,19 @@ impl Pool {
         let image = image.get_mut(..extent.bytes()).ok_or_else(|| {
             Error::corrupt(self.device.name(), Some(id.0), "the page table names more places than a page has")
         })?;
+        self.read_places(extent, image)?;
+        self.vouch(id, mapped, image)?;
+        self.unpack(id, mapped, image, page)
+    }
+
+    /// Reads the image at `extent`, which is as long as `image`.
+    pub(super) fn read_places(&self, extent: Extent, image: &mut [u8]) -> Result<()> {
         let in_flight = self.reads_in_flight(1);
         let read = self.device.read_at(extent.offset(), image);
         drop(in_flight);
         read.map_err(|source| Error::io("read", self.device.name(), Some(extent.offset()), source))?;
         self.stats.count_read(1, image.len());
-        self.vouch(id, mapped, image)?;
-        self.unpack(id, mapped, image, page)
+        Ok(())
     }
 
     /// Holds an image that was read against everything that vouches for it.
@@ -462,9 +470,21 @@ impl Pool {
         Error::corrupt(self.device.name(), Some(id.0), format!("{what} (byte {offset} of the file)"))
     }
 
-    /// An aligned buffer for this thread, of an image and of the page in it, whatever its class.
-    pub(super) fn read_buffer(&self) -> impl std::ops::DerefMut<Target = [u8]> + use<> {
-        PageBuffer::take(2 * self.frames.largest().page_bytes())
+    /// An aligned buffer for this thread, of an image and of the page in it, of any class that nodes can have.
+    pub(super) fn read_buffer(&self) -> PageBuffer {
+        PageBuffer::take(2 * self.frames.largest().min(SizeClass::LARGEST_NODE).page_bytes())
+    }
+
+    /// A buffer for an image and a page of `class`: this thread's, or for a page that it has no room for one of those of
+    /// batches, which may be waited for. The caller holds no latch, no frame, and no such buffer.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub(super) fn image_buffer(&self, class: SizeClass) -> Result<ImageBuffer<'_>> {
+        match class.is_for_values() {
+            false => Ok(ImageBuffer::Own(self.read_buffer())),
+            true => self.batch_buffer().map(ImageBuffer::Lent),
+        }
     }
 
     /// The highest commit timestamp drawn so far.
@@ -479,7 +499,33 @@ pub(super) fn class_of_page(id: PageId) -> SizeClass {
 }
 
 /// An aligned buffer, lent by the thread that uses it and given back when dropped.
-struct PageBuffer(Option<AlignedBuffer>);
+pub(super) struct PageBuffer(Option<AlignedBuffer>);
+
+/// What an image is read into, and the page in it decompressed.
+pub(super) enum ImageBuffer<'p> {
+    Own(PageBuffer),
+    Lent(Lent<'p>),
+}
+
+impl std::ops::Deref for ImageBuffer<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            ImageBuffer::Own(buffer) => buffer,
+            ImageBuffer::Lent(buffer) => buffer,
+        }
+    }
+}
+
+impl std::ops::DerefMut for ImageBuffer<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            ImageBuffer::Own(buffer) => buffer,
+            ImageBuffer::Lent(buffer) => buffer,
+        }
+    }
+}
 
 thread_local! {
     static SPARE: std::cell::Cell<Option<AlignedBuffer>> = const { std::cell::Cell::new(None) };

@@ -42,7 +42,10 @@ pub(in crate::buffer) type Housed = (PageId, u32);
 
 /// One of the back ends.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "a pool has one, and a box would be a load more for each look at a page")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a pool has one, and a box would be a load more for each look at a page"
+)]
 pub(super) enum Residency {
     Frames(Fixed),
     Mapped(Mapped),

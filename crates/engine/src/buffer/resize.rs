@@ -27,7 +27,7 @@ use std::time::Duration;
 use super::balance::STEP_SHARE;
 use super::frames::frame_of;
 use super::pool::Pool;
-use super::{buffers_bytes, frame_cost};
+use super::{VALUE_FRAMES_MIN, buffers_bytes, frame_cost};
 use crate::config::PageSizes;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, PageId, SizeClass};
@@ -43,7 +43,7 @@ const RECORDS_ROUNDS_MAX: u32 = 8;
 pub(super) struct FrameBudget {
     /// Bytes of the frames of all classes with what is beside each, and of the buffers that are as long as the longest pages.
     pub(super) bytes: u64,
-    /// Frames that a class in use has at least.
+    /// Frames that a class in use has at least, if nodes can have it.
     pub(super) floor: u32,
     /// Bytes of the frames taken when frames were last moved between classes, or it was decided not to.
     pub(super) taken: u64,
@@ -53,6 +53,11 @@ impl FrameBudget {
     /// Pages of `class` that its ghost knows, however few frames it has: as many as it would have more frames after one step.
     pub(super) fn ghost_least(&self, class: SizeClass) -> u32 {
         (self.bytes / STEP_SHARE / frame_cost(class)) as u32
+    }
+
+    /// Frames that `class` has at least if it is in use.
+    pub(super) fn floor(&self, class: SizeClass) -> u32 {
+        if class.is_for_values() { VALUE_FRAMES_MIN } else { self.floor }
     }
 
     /// Bytes for frames alone, if pages of `largest` are in use.
@@ -100,14 +105,14 @@ impl Pool {
         }
         self.mix_images(largest)?;
         // What the others keep, so that the floor of this one is free.
-        let bytes = bytes - u64::from(budget.floor) * frame_cost(class);
+        let bytes = bytes - u64::from(budget.floor(class)) * frame_cost(class);
         let mut wanted = self.divided(&budget, bytes);
-        wanted[class.index()] = budget.floor;
+        wanted[class.index()] = budget.floor(class);
         self.change_counts(&wanted)?;
         self.announce(class)?;
         tracing::info!(
             page_bytes = class.page_bytes(),
-            frames = budget.floor,
+            frames = budget.floor(class),
             "pages of another size are used"
         );
         Ok(())
@@ -168,7 +173,9 @@ impl Pool {
         let staging = self.upkeep.lock().staging.len();
         let batch = self.batches.bytes();
         let segment = self.space.geometry().segment_places;
-        if bytes <= staging && bytes <= batch && class.places() <= segment {
+        // What read buffers have no room for is read into a batch's, and decompressed there.
+        let read = if class.is_for_values() { 2 * bytes } else { bytes };
+        if bytes <= staging && read <= batch && class.places() <= segment {
             return Ok(());
         }
         Err(Error::Config(format!(
@@ -179,7 +186,11 @@ impl Pool {
 
     /// Bytes of the floors of the classes in use, and of `more`.
     fn floors(&self, budget: &FrameBudget, more: Option<SizeClass>) -> u64 {
-        self.frames.classes().chain(more).map(|class| u64::from(budget.floor) * frame_cost(class)).sum()
+        self.frames
+            .classes()
+            .chain(more)
+            .map(|class| u64::from(budget.floor(class)) * frame_cost(class))
+            .sum()
     }
 
     /// How many frames each class in use gets of `budget`.
@@ -197,14 +208,14 @@ impl Pool {
     /// there now, and what is left over to the database's own.
     fn divided(&self, budget: &FrameBudget, bytes: u64) -> ByClass<u32> {
         let above = |class: SizeClass| {
-            u64::from(self.frames.count(class).saturating_sub(budget.floor)) * frame_cost(class)
+            u64::from(self.frames.count(class).saturating_sub(budget.floor(class))) * frame_cost(class)
         };
         let all: u64 = self.frames.classes().map(above).sum();
         let spare = bytes.saturating_sub(self.floors(budget, None));
         let (mut wanted, mut given, own) = ([0; SizeClass::COUNT], 0, self.class());
         for class in self.frames.classes().filter(|&class| class != own) {
             let more = u128::from(spare) * u128::from(above(class)) / u128::from(all.max(1));
-            let count = u64::from(budget.floor) + more as u64 / frame_cost(class);
+            let count = u64::from(budget.floor(class)) + more as u64 / frame_cost(class);
             wanted[class.index()] = count.min(self.frames.count_max(class).into()) as u32;
             given += u64::from(wanted[class.index()]) * frame_cost(class);
         }
@@ -340,8 +351,8 @@ impl Pool {
 fn too_little(budget: &FrameBudget, needed: u64) -> Error {
     let (bytes, floor) = (budget.bytes, budget.floor);
     Error::Config(format!(
-        "{bytes} bytes of the budget are left for frames; {floor} for each size of pages that is used, and the buffers for \
-         the largest of them, take {needed} bytes; give it about {} bytes more",
+        "{bytes} bytes of the budget are left for frames; {floor} for each size of pages that is used, {VALUE_FRAMES_MIN} for \
+         each above 64 KiB, and the buffers for the largest of them, take {needed} bytes; give it about {} bytes more",
         (needed - bytes.min(needed)).next_multiple_of(1 << 20)
     ))
 }

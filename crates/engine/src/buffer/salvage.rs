@@ -33,9 +33,10 @@ use crate::store::superblock::Superblock;
 use crate::store::{image, page};
 use crate::wal::{Geometry, LogCopy, LogHeader, Wal};
 
-/// Places of a segment of the copy: as many pages of the largest size as leave little at its end.
+/// Places of a segment of the copy, and how many of the largest pages it has room for at least.
 const SEGMENT_PLACES: u64 = 256;
-/// Bytes of the copy's log where the original's is of no use: 64 pages of the largest size.
+const SEGMENT_PAGES_MIN: u64 = 4;
+/// Bytes of the copy's log where the original's is of no use: 64 of the largest nodes.
 const LOG_BYTES: u64 = 4 << 20;
 
 /// The files of a damaged database, opened for reading.
@@ -140,10 +141,12 @@ fn pack(
     lost: &mut Vec<Lost>,
 ) -> Result<u64> {
     let page_bytes = survey.page_bytes;
-    let geometry = SpaceGeometry { segment_places: SEGMENT_PLACES };
+    let longest = survey.images().map(|(class, ..)| class).max().unwrap_or(SizeClass::SMALLEST);
+    let segment_places = SEGMENT_PLACES.max(SEGMENT_PAGES_MIN * survey.largest_named().max(longest).places());
+    let geometry = SpaceGeometry { segment_places };
     let mut pages = PackedFile::new(files.pages.clone(), geometry, page_bytes)?;
-    let mut content = vec![0; SizeClass::LARGEST.page_bytes()];
-    let mut staging = copy_buffer(BATCH_BYTES)?;
+    let mut content = vec![0; longest.page_bytes()];
+    let mut staging = copy_buffer(BATCH_BYTES.max(longest.page_bytes()))?;
     let (mut images, mut newest) = (0, Lsn::NONE);
     let (mut batch, mut batch_bytes) = (Vec::new(), 0);
     let mut all = survey.images().peekable();
@@ -202,7 +205,7 @@ fn pack(
                 timeline: 1,
                 sequence: 1,
                 page_bytes: page_bytes as u32,
-                segment_places: SEGMENT_PLACES as u32,
+                segment_places: segment_places as u32,
                 log_capacity: geometry.capacity(),
                 epoch: 1,
                 epoch_start: from,
@@ -215,7 +218,7 @@ fn pack(
             }
         }
     };
-    let superblock = Superblock { segment_places: SEGMENT_PLACES as u32, ..superblock };
+    let superblock = Superblock { segment_places: segment_places as u32, ..superblock };
     files.log.sync().map_err(|source| Error::io("sync", files.log.name(), None, source))?;
     pages.finish(superblock)?;
     Ok(images)
@@ -238,7 +241,7 @@ struct Wanted {
 impl Wanted {
     /// Where it is. No image is longer than its page; what says so has no places that can be read.
     fn extent(&self) -> Option<Extent> {
-        self.mapped.extent().filter(|extent| extent.bytes() <= self.page_bytes)
+        self.mapped.extent().filter(|extent| extent.suits(self.page_bytes))
     }
 }
 
@@ -254,7 +257,10 @@ fn read_all(
     let mut read = read.into_iter();
     for (index, wanted) in images.iter().enumerate() {
         let Some(extent) = wanted.extent() else {
-            each(Slot { index, bytes: &[] }, Err("the page table names more places than a page has".into()))?;
+            each(
+                Slot { index, bytes: &[] },
+                Err("the page table names places that no image of such a page can have".into()),
+            )?;
             continue;
         };
         let (staged, outcome) = read.next().expect("each was read");

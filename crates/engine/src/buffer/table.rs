@@ -10,7 +10,7 @@
 //! ```
 //!
 //! For each class of pages there is one reserved range of memory, touched as ids come into use, so that a lookup is a shift,
-//! an index into the five ranges, and a multiplication. A class has half as many entries as the one before, whose pages are
+//! an index into the ranges of all classes, and a multiplication. A class has half as many entries as the one before, whose pages are
 //! half as long; one that is not used costs addresses only.
 
 use std::io;
@@ -104,6 +104,10 @@ pub(crate) struct PageTable {
     pages_max: u64,
 }
 
+/// Pages of the smallest class that the page table has addresses for, and half as many of each larger one: 960 GiB of each. A
+/// superblock can name the page table of that many.
+pub(crate) const PAGES_MAX: u64 = 15 << 24;
+
 /// Indexes of the pages of `class` are below this, where there may be `pages_max` of the smallest.
 pub(crate) fn indexes_max(pages_max: u64, class: SizeClass) -> u64 {
     pages_max >> class.index()
@@ -116,8 +120,8 @@ fn first_entry(pages_max: u64, class: usize) -> u64 {
 }
 
 impl PageTable {
-    /// Reserves addresses for as many pages as there may be, `pages_max` being those of the smallest class and at least
-    /// sixteen; memory is used only for entries that are touched.
+    /// Reserves addresses for as many pages as there may be, `pages_max` being those of the smallest class and a
+    /// multiple of 512; memory is used only for entries that are touched.
     ///
     /// # Errors
     /// Those of [`Region::reserve_writable`].
@@ -159,13 +163,13 @@ mod tests {
     /// Two entries that shared a word would show what was last put into the other.
     #[test]
     fn each_page_of_each_class_has_an_entry_of_its_own() {
-        let table = PageTable::reserve(64).unwrap();
+        let table = PageTable::reserve(1024).unwrap();
         let mut all = Vec::new();
         for class in SizeClass::all() {
-            assert_eq!(table.indexes_max(class), 64 >> class.index());
+            assert_eq!(table.indexes_max(class), 1024 >> class.index());
             all.extend((0..table.indexes_max(class)).map(|index| PageId::new(class, index)));
         }
-        assert_eq!(all.len(), 64 + 32 + 16 + 8 + 4);
+        assert_eq!(all.len(), 2 * 1024 - 2);
         let mapped = |at: usize| Mapped::at(Extent { first: at as u64, places: 1 }, 7);
         for (at, &id) in all.iter().enumerate() {
             table.entry(id).unwrap().set_location(Location::Store(mapped(at)));
@@ -178,10 +182,10 @@ mod tests {
 
     #[test]
     fn ids_that_no_page_can_have_have_no_entry() {
-        let table = PageTable::reserve(64).unwrap();
+        let table = PageTable::reserve(1024).unwrap();
         for class in SizeClass::all() {
             let end = table.indexes_max(class);
-            for index in [end, end + 1, 64, (1 << 56) - 1] {
+            for index in [end, end + 1, 1024, (1 << 56) - 1] {
                 assert!(table.entry(PageId::new(class, index)).is_none(), "{class:?} {index}");
             }
         }

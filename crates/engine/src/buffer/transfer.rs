@@ -13,6 +13,7 @@ use std::io;
 
 use super::pool::Pool;
 use super::upkeep::Upkeep;
+use crate::ids::SizeClass;
 use crate::store::place::{Extent, PLACE_BYTES};
 
 /// The longest transfer of the upkeep while nobody waits for it. Segments of tests are short, and are to take several too.
@@ -21,19 +22,35 @@ const PIECE_BYTES: usize = if cfg!(test) { 8 << 10 } else { 64 << 10 };
 const PIECE_BYTES_HURRIED: usize = if cfg!(test) { 12 << 10 } else { 256 << 10 };
 
 impl Pool {
-    /// How many places to read or write at once: those of a page, of the largest, at least.
+    /// How many places to look at at once: those of a page, of the largest, at least.
     pub(super) fn piece_places(&self, upkeep: &Upkeep) -> u64 {
+        self.transfer_places(upkeep).max(self.image_places_max())
+    }
+
+    /// How many places to read or write at once.
+    fn transfer_places(&self, upkeep: &Upkeep) -> u64 {
         let hurried = upkeep.hurried || self.works_inline() || self.bell.rung.lock().urgent;
         let bytes = if hurried { PIECE_BYTES_HURRIED } else { PIECE_BYTES };
-        ((bytes / PLACE_BYTES) as u64).max(self.image_places_max())
+        ((bytes / PLACE_BYTES) as u64).max(self.image_places_max().min(SizeClass::LARGEST_NODE.places()))
     }
 
     /// Writes what is staged from byte `at` on to `places`.
     pub(super) fn write_pieces(&self, upkeep: &Upkeep, mut at: usize, places: Extent) -> io::Result<()> {
         let mut first = places.first;
         while first < places.end() {
-            let piece = Extent { first, places: self.piece_places(upkeep).min(places.end() - first) };
+            let piece = Extent { first, places: self.transfer_places(upkeep).min(places.end() - first) };
             self.device.write_at(piece.offset(), &upkeep.staging[at..at + piece.bytes()])?;
+            (at, first) = (at + piece.bytes(), piece.end());
+        }
+        Ok(())
+    }
+
+    /// Reads `places` into the staging buffer, from byte `at` on.
+    pub(super) fn read_pieces(&self, upkeep: &mut Upkeep, mut at: usize, places: Extent) -> io::Result<()> {
+        let mut first = places.first;
+        while first < places.end() {
+            let piece = Extent { first, places: self.transfer_places(upkeep).min(places.end() - first) };
+            self.device.read_at(piece.offset(), &mut upkeep.staging[at..at + piece.bytes()])?;
             (at, first) = (at + piece.bytes(), piece.end());
         }
         Ok(())

@@ -388,6 +388,6 @@ impl Pool {
 }
 
 /// The bit of `class` in [`Pool::wanting`].
-fn bit(class: SizeClass) -> u8 {
+fn bit(class: SizeClass) -> u16 {
     1 << class.index()
 }

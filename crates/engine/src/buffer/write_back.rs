@@ -15,7 +15,7 @@ use super::view::View;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, SizeClass};
 use crate::planted::{Bug, planted};
-use crate::store::place::{Extent, Mapped, PLACE_BYTES, places_of};
+use crate::store::place::{Extent, Mapped, places_of};
 use crate::store::space::Stream;
 use crate::store::{image, page};
 use crate::wal::{Class, MappingEntry, RecordBuilder};
@@ -150,17 +150,18 @@ impl Pool {
                 let view = self.frames.view(id, frame);
                 let page_bytes = class_of(frame).page_bytes();
                 let slot = &mut upkeep.staging[at..at + page_bytes];
-                let bytes = if image::wants_compression(view.u8(page::LEVEL_AT)) && page_bytes > PLACE_BYTES {
-                    view.copy_to(0, upkeep.packer.page(page_bytes));
-                    latch.unshare();
-                    let bytes = upkeep.packer.pack(slot);
-                    self.stats.count_packed(page_bytes, bytes);
-                    bytes
-                } else {
-                    view.copy_to(0, slot);
-                    latch.unshare();
-                    page_bytes
-                };
+                let bytes =
+                    if image::wants_compression(view.u8(page::LEVEL_AT)) && image::can_shrink(page_bytes) {
+                        view.copy_to(0, upkeep.packer.page(page_bytes));
+                        latch.unshare();
+                        let bytes = upkeep.packer.pack(slot);
+                        self.stats.count_packed(page_bytes, bytes);
+                        bytes
+                    } else {
+                        view.copy_to(0, slot);
+                        latch.unshare();
+                        page_bytes
+                    };
                 let slot = &mut slot[..bytes];
                 let checksum = page::seal(slot);
                 images.push(Image { id, lsn: page::lsn(slot), checksum, places: places_of(bytes) });

@@ -190,6 +190,11 @@ fn what_is_restored_of_pages_of_two_sizes_is_the_state_after_a_commit() {
     restore_all(Plan::mixed, 120);
 }
 
+#[test]
+fn what_is_restored_of_pages_for_values_is_the_state_after_a_commit() {
+    restore_all(Plan::values, 16);
+}
+
 /// Runs the plans of `cycles` seeds, or of those asked for.
 fn restore_all(plan: fn(u64) -> Plan, cycles: u64) {
     let number = |variable: &str| std::env::var(variable).ok().map(|value| value.parse().expect("a number"));

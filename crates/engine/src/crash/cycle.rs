@@ -81,6 +81,14 @@ impl Plan {
         plan
     }
 
+    /// Lives with pages that are too large for nodes beside those of the database's own size.
+    pub(super) fn values(seed: u64) -> Plan {
+        let mut plan = Plan { resizes: seed.is_multiple_of(3), lives: 2, ..Plan::random(seed) };
+        plan.steps = plan.steps.min(150);
+        plan.sizes.other_page_bytes = Some([128 << 10, 256 << 10][(seed / 2 % 2) as usize]);
+        plan
+    }
+
     /// Short lives whose records all have the same length.
     pub(super) fn aligned(seed: u64) -> Plan {
         let mut plan = Plan { aligned: true, steps: 30, lives: 6, ..Plan::random(seed) };

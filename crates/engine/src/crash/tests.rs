@@ -157,6 +157,19 @@ fn nothing_is_lost_with_pages_of_two_sizes() {
     assert!(tally.states < 1000 || tally.frame_moves > 500, "frames change hands: {tally:?}");
 }
 
+#[test]
+fn nothing_is_lost_with_pages_for_values() {
+    let start = std::time::Instant::now();
+    let mut tally = Tally::default();
+    for seed in seeds(24) {
+        match live_caught(Plan::values(seed)) {
+            Ok(more) => tally += more,
+            Err(what) => panic!("TERRACE_CRASH_SEED={seed} replays this: {what}"),
+        }
+    }
+    report(&tally, start);
+}
+
 /// One fixed script per seed, cut off at each of its calls in turn.
 #[test]
 fn nothing_is_lost_at_any_call_of_a_script() {

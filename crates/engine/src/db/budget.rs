@@ -41,6 +41,26 @@ impl Core {
         self.pool.use_class(class)
     }
 
+    /// Whether long values of a table with pages of class `own` can have pages up to class `most`. They come into use with the
+    /// first value that needs them.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the budget or its parts do not suffice for that, with what would do.
+    pub(crate) fn check_value_pages(&self, own: SizeClass, most: SizeClass) -> Result<()> {
+        let (split, log_capacity) = (self.budget.split(), self.pool.wal().stats().capacity);
+        for class in SizeClass::all().filter(|&class| own < class && class <= most) {
+            split.check_class(class, log_capacity, self.pool.segment_bytes())?;
+        }
+        let sizes = self.pool.page_sizes().with_values(own, most);
+        split.resized(split.total, split.versions, sizes, self.file_pages()).map(drop)
+    }
+
+    /// Pages that the page file has room for, for the budget.
+    fn file_pages(&self) -> u64 {
+        let (file_bytes, page_bytes) = (self.pool.footprint().file_bytes, self.pool.page_bytes() as u64);
+        pages_in(file_bytes, page_bytes, self.pool.page_ids_used())
+    }
+
     /// Makes it a budget of `total` bytes, or changes nothing.
     pub(crate) fn set_dram(&self, total: u64) -> Result<()> {
         self.check()?;
@@ -51,14 +71,12 @@ impl Core {
                 "dram of {total} bytes; the database was opened with a dram_max of {most}"
             )));
         }
-        let (old, page_bytes) = (self.budget.split(), self.pool.page_bytes() as u64);
+        let old = self.budget.split();
         let versions = match self.settings.old_version_bytes_max {
             Some(bytes) => bytes,
             None => Split::versions_share(total).max(self.versions.bytes_max_least() as u64),
         };
-        let file_bytes = self.pool.footprint().file_bytes;
-        let file_pages = pages_in(file_bytes, page_bytes, self.pool.page_ids_used());
-        let new = old.resized(total, versions, self.pool.page_sizes(), file_pages)?;
+        let new = old.resized(total, versions, self.pool.page_sizes(), self.file_pages())?;
         // Frames first: it is they that may not be had, or not be given back.
         self.pool.resize(new.frame_bytes)?;
         self.versions.set_bytes_max(new.versions as usize);

@@ -19,7 +19,7 @@ use super::garbage::{GarbageKey, Transfer, garbage_tree, put};
 use super::options::{Compression, TableOptions};
 use super::scan::{Row, Scan};
 use super::table::Table;
-use crate::config::{Durability, class_of};
+use crate::config::{Durability, class_of, value_class_of};
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass, TableId, Timestamp};
 use crate::index::{Stored, Tree, Write, log_bytes};
@@ -42,27 +42,31 @@ pub(crate) struct Place {
     pub(crate) root: PageId,
     /// The root page says so too, and every page under it: that is what they are written by. Large values are begun by this.
     pub(crate) compression: Compression,
+    /// The class of the largest pages of large values.
+    pub(crate) values: SizeClass,
 }
 
 impl Place {
-    fn encode(self) -> [u8; 17] {
-        let mut bytes = [0; 17];
+    fn encode(self) -> [u8; 18] {
+        let mut bytes = [0; 18];
         bytes[..8].copy_from_slice(&self.id.0.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.root.0.to_le_bytes());
         bytes[16] = self.compression.encode();
+        bytes[17] = self.values.index() as u8;
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (id, rest) = bytes.split_first_chunk::<8>()?;
         let (root, options) = rest.split_first_chunk::<8>()?;
-        let [compression] = options else { return None };
+        let &[compression, values] = options else { return None };
         let root = PageId(u64::from_le_bytes(*root));
-        root.class()?;
-        Some(Place {
+        let (own, values) = (root.class()?, SizeClass::from_index(values.into())?);
+        (!own.is_for_values() && own <= values).then_some(Place {
             id: TableId(u64::from_le_bytes(*id)),
             root,
-            compression: Compression::decode(*compression)?,
+            compression: Compression::decode(compression)?,
+            values,
         })
     }
 }
@@ -170,16 +174,23 @@ impl Core {
         check_name(name)?;
         let class = options.page_size.map_or(Ok(self.pool.class()), class_of)?;
         let compression = options.compression.unwrap_or(self.settings.compression);
-        let compression = compression.check(class.page_bytes())?;
+        let values = options.value_page_size_max.map_or(Ok(class), |bytes| value_class_of(bytes, class))?;
+        let compression = compression.check(class.max(values).page_bytes())?;
         self.alone(|| {
             if self.place_of(name)?.is_some() {
                 return Err(Error::TableExists(name.to_owned()));
             }
             self.use_class(class)?;
+            self.check_value_pages(class, values)?;
             let id = self.next_table_id()?;
             let root = self.create_root(class, compression)?;
-            let place = Place { id, root, compression };
-            let next = Place { id: TableId(id.0 + 1), root: PageId::NONE, compression: Compression::None };
+            let place = Place { id, root, compression, values };
+            let next = Place {
+                id: TableId(id.0 + 1),
+                root: PageId::NONE,
+                compression: Compression::None,
+                values: SizeClass::SMALLEST,
+            };
             let claim = Transfer::Claim(GarbageKey::table(root), None);
             let value = |place: Place| Some(place.encode().to_vec());
             let changes = vec![(name.as_bytes(), value(place)), (NEXT_ID, value(next))];
@@ -272,10 +283,33 @@ mod tests {
         for name in ["", "a\nb", "\u{1b}[31m", &"x".repeat(256)] {
             assert!(matches!(check_name(name), Err(Error::InvalidName { .. })), "{name:?}");
         }
-        let place = Place { id: TableId(3), root: PageId(9), compression: Compression::Lz4 };
-        assert_eq!(Place::decode(&place.encode()), Some(place));
-        let no_class = Place { root: PageId(9 << 56 | 3), ..place }.encode();
-        for hostile in [&b"short"[..], &[0; 16], &[0; 18], &[2; 17], &no_class] {
+        let place = Place {
+            id: TableId(3),
+            root: PageId(1 << 56 | 9),
+            compression: Compression::Lz4,
+            values: SizeClass::LARGEST,
+        };
+        for values in SizeClass::all().skip(1) {
+            let place = Place { values, ..place };
+            assert_eq!(Place::decode(&place.encode()), Some(place));
+        }
+        let smaller = Place { values: SizeClass::SMALLEST, ..place }.encode();
+        let no_class = Place { root: PageId(10 << 56 | 3), ..place }.encode();
+        let no_node = Place { root: PageId(5 << 56 | 3), ..place }.encode();
+        let mut no_values = place.encode();
+        no_values[17] = 10;
+        let hostile = [
+            &b"short"[..],
+            &[0; 16],
+            &[0; 17],
+            &[0; 19],
+            &[2; 18],
+            &smaller,
+            &no_class,
+            &no_node,
+            &no_values,
+        ];
+        for hostile in hostile {
             assert_eq!(Place::decode(hostile), None);
         }
     }

@@ -30,6 +30,7 @@ use crate::config::Durability;
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass, TableId, Timestamp};
 use crate::index::Tree;
+use crate::index::overflow::ValuePages;
 use crate::threads::Tally;
 use crate::txn::clock::Clock;
 use crate::txn::flight::InFlight;
@@ -52,7 +53,7 @@ pub(crate) fn garbage_root(class: SizeClass) -> PageId {
 pub(crate) const CATALOG: TableId = TableId(1);
 /// Where that is. Its pages are few, and are not compressed.
 pub(crate) fn catalog_place(class: SizeClass) -> Place {
-    Place { id: CATALOG, root: catalog_root(class), compression: Compression::None }
+    Place { id: CATALOG, root: catalog_root(class), compression: Compression::None, values: class }
 }
 
 /// The first id of a user's table.
@@ -75,6 +76,8 @@ pub(crate) struct TableState {
     pub(crate) id: TableId,
     pub(crate) tree: Tree,
     pub(crate) compression: Compression,
+    /// The class of the largest pages of its long values.
+    pub(crate) values: SizeClass,
     pub(crate) name: RwLock<Arc<str>>,
     pub(crate) count: Arc<TableCount>,
     /// The commit that dropped it; 0 = it exists.
@@ -83,8 +86,21 @@ pub(crate) struct TableState {
 
 impl TableState {
     pub(crate) fn new(place: Place, name: &str, count: Arc<TableCount>) -> Self {
-        let (Place { id, root, compression }, name) = (place, RwLock::new(name.into()));
-        TableState { id, tree: Tree { root }, compression, name, count, dropped_at: AtomicU64::new(0) }
+        let (Place { id, root, compression, values }, name) = (place, RwLock::new(name.into()));
+        TableState {
+            id,
+            tree: Tree { root },
+            compression,
+            values,
+            name,
+            count,
+            dropped_at: AtomicU64::new(0),
+        }
+    }
+
+    /// How large the pages of its long values are.
+    pub(crate) fn value_pages(&self) -> ValuePages {
+        ValuePages { own: self.tree.class(), most: self.values }
     }
 
     /// Notes the commit that dropped it.

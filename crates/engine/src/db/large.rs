@@ -11,11 +11,9 @@ use super::options::Compression;
 use crate::error::Result;
 use crate::ids::PageId;
 use crate::index::chain::store_part;
-use crate::index::overflow::Reference;
+use crate::index::overflow::{Reference, ValuePages};
 use crate::index::{Write, log_bytes};
 
-/// Pages of a part, its index page included.
-const PART_PAGES: u64 = 16;
 /// Pages that its garbage entry may cost.
 const GARBAGE_PAGES: u64 = 4;
 /// Log bytes of a new page beside its content.
@@ -29,9 +27,15 @@ pub(crate) struct Written {
 }
 
 impl Core {
-    /// Writes `value` to pages of its own, which are as large as those of its table, and compressed like them. Until a commit
-    /// claims them they are garbage.
+    /// Writes `value` to pages of its own, which are as large as its table wants them, and compressed like that's. Until a
+    /// commit claims them they are garbage. The caller holds no latch.
+    ///
+    /// # Errors
+    /// [`Error::Config`](crate::Error::Config) if pages of a size that was not used before cannot be had; others of a write.
     pub(crate) fn write_value(&self, value: &[u8], table: &TableState) -> Result<Written> {
+        for class in table.value_pages().classes(value.len()) {
+            self.use_class(class)?;
+        }
         let mut written: Option<Written> = None;
         let mut from = value.len();
         while from > 0 {
@@ -52,17 +56,17 @@ impl Core {
         table: &TableState,
         written: &mut Option<Written>,
     ) -> Result<usize> {
-        let class = table.tree.class();
-        let places = PART_PAGES * class.places() + GARBAGE_PAGES * self.pool.class().places();
+        let sizes = table.value_pages();
+        let places = part_places(sizes, value.len()) + GARBAGE_PAGES * self.pool.class().places();
         let mut grant = self.pool.grant(places)?;
         let compress = table.compression != Compression::None;
         let next = written.map_or(PageId::NONE, |written| written.reference.head);
-        let part = store_part(&self.pool, Some(&mut grant), value, stored_from, next, (class, compress))?;
+        let part = store_part(&self.pool, Some(&mut grant), value, stored_from, next, (sizes, compress))?;
         let reference = Reference { total_length: value.len() as u64, head: part.head };
         let key = written.map_or(GarbageKey::value(part.head), |written| written.key);
         let entry = reference.encode();
         let change = put(&key, &entry);
-        let images = part.create.len() as u64 * (class.page_bytes() as u64 + IMAGE_BYTES);
+        let images: u64 = part.create.iter().map(|(_, page)| page.len() as u64 + IMAGE_BYTES).sum();
         let mut reservation = self.pool.reserve_log(log_bytes(&change, 0) + images)?;
         let mut write = Write {
             reservation: Some(&mut reservation),
@@ -79,4 +83,12 @@ impl Core {
         *written = Some(Written { reference, key });
         Ok(part.from)
     }
+}
+
+/// Places that the pages of one part of a value of this length take at most.
+fn part_places(sizes: ValuePages, length: usize) -> u64 {
+    if length <= sizes.capacity() {
+        return sizes.class_for(length).places();
+    }
+    sizes.batch() as u64 * sizes.most.places() + sizes.own.places()
 }

@@ -34,7 +34,7 @@ use super::core::{
 use super::count::{Counts, TableCount};
 use super::overlay::{Overlay, Room as OverlayRoom};
 use super::undo::KeyUndo;
-use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, Recovered, id_count_below};
+use crate::buffer::{Edit, Files, Layout, Mode, PAGES_MAX, Pool, PoolOptions, Recovered, id_count_below};
 use crate::config::{Builder, FRAMES_MIN, PageSizes, Split, overlay_bytes};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, TableId, Timestamp};
@@ -59,8 +59,6 @@ pub(crate) const LOG: &str = "log.terrace";
 pub(crate) const LOCK: &str = "lock";
 pub(crate) const NEW_PAGES: &str = "pages.new";
 pub(crate) const NEW_LOG: &str = "log.new";
-/// Pages of the smallest class that the page table has addresses for, and half as many of each larger one: 1 TiB of each.
-pub(crate) const PAGES_MAX: u64 = 1 << 28;
 
 /// What keeps others out, or makes them read only, until it is dropped.
 pub(crate) type Lock = Box<dyn Send + Sync>;
@@ -182,7 +180,11 @@ fn shares(
 ) -> Result<(PoolOptions, Split)> {
     let page_bytes = u64::from(superblock.page_bytes);
     let file_pages = pages_in(files.pages.len(), page_bytes, id_count_below(&superblock.page_ids_end));
-    let sizes = PageSizes { most: builder.class_max()?, ..PageSizes::of(superblock) };
+    let sizes = PageSizes {
+        most: builder.class_max()?,
+        most_values: builder.value_class_max()?,
+        ..PageSizes::of(superblock)
+    };
     let split = Split::new(dram, builder.old_version_bytes_max, builder.record_cache, sizes, file_pages)?;
     let options = PoolOptions {
         frame_bytes: split.frame_bytes,
@@ -191,6 +193,7 @@ fn shares(
         log_buffer_bytes: split.log_buffer as usize,
         staging_bytes: split.staging as usize,
         batch_bytes: split.batches as usize,
+        batch_least: split.batch_least as usize,
         pages_max: PAGES_MAX,
         store_bytes_max: u64::MAX,
         record_cache: builder.record_cache,
@@ -267,7 +270,7 @@ fn check_sizes(pool: &Pool, split: Split) -> Result<()> {
 /// Room for old versions: what the budget has for them, and addresses for what transactions may push beyond that
 /// before anything can be dropped, which is what the log and the clock's window let them.
 fn old_versions(pool: &Pool, settings: &Settings, split: Split) -> Room {
-    let entry_bytes_max = max_record(split.largest().page_bytes());
+    let entry_bytes_max = max_record(split.largest_node().page_bytes());
     let bytes_max = split.versions as usize;
     let in_flight = pool.wal().stats().capacity as usize + split.clock_window * entry_bytes_max;
     let bytes_later = match settings.old_version_bytes_max {

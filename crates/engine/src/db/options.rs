@@ -94,6 +94,7 @@ impl std::fmt::Display for Compression {
 pub struct TableOptions {
     pub(crate) compression: Option<Compression>,
     pub(crate) page_size: Option<u64>,
+    pub(crate) value_page_size_max: Option<u64>,
 }
 
 impl TableOptions {
@@ -108,13 +109,38 @@ impl TableOptions {
         self
     }
 
-    /// Bytes of its pages, those of large values included: a power of two from 4 KiB to 64 KiB. Small pages are best for
+    /// Bytes of its pages, a power of two from 4 KiB to 64 KiB. Small pages are best for
     /// reads of single entries of data larger than memory, large ones for long scans, for values of some kilobytes, and for
     /// compression. Tables with pages of several sizes share the budget: memory goes to that size which misses it most.
     ///
     /// Pages larger than the database's need larger buffers; [`crate::Builder::page_size_max`] says when that matters.
     pub fn page_size(mut self, bytes: u64) -> Self {
         self.page_size = Some(bytes);
+        self
+    }
+
+    /// Bytes of the largest pages that its long values may have: a power of two from the size of its pages to 2 MiB. A value
+    /// too long for the page of its key lies on one page of the smallest size that holds it and 32 bytes more, if that is no
+    /// larger than this; of a longer one as much as possible is on pages of this size. So it is read and written as one piece.
+    /// Default: the size of the table's pages.
+    ///
+    /// Memory is given to a size when the first value has such a page. Pages above 64 KiB need larger buffers, segments and a
+    /// longer log than a database has by itself; [`crate::Builder::value_page_size_max`] makes them.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory, TableOptions};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(32 << 20).value_page_size_max(1 << 20).open("")?;
+    /// let options = TableOptions::new().value_page_size_max(1 << 20);
+    /// let table = db.create_table_with("pictures", &options)?;
+    /// table.put("cat", vec![7; 1_000_000])?;
+    /// assert_eq!(table.get("cat")?, Some(vec![7; 1_000_000]));
+    /// assert_eq!(db.table_stats()?[0].value_page_bytes_max, 1 << 20);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn value_page_size_max(mut self, bytes: u64) -> Self {
+        self.value_page_size_max = Some(bytes);
         self
     }
 }

@@ -25,13 +25,14 @@ use self::emit::Emitter;
 use self::names::Renamed;
 use self::walk::Harvest;
 use super::backup::{create, new_directory, publish, refuse_used};
-use super::open::{LOCK, LOG, PAGES, PAGES_MAX, exists, hold, open_directory, within};
+use super::open::{LOCK, LOG, PAGES, exists, hold, open_directory, within};
 use super::undo::KeyUndo;
 use crate::backend::Backend;
 use crate::buffer::salvage::{Means, Remains, Salvaged};
-use crate::buffer::{Files, Mode, PoolOptions, RecordCache};
+use crate::buffer::{Files, Mode, PAGES_MAX, PoolOptions, RecordCache};
 use crate::config::{Builder, FRAMES_MIN, PageSizes, Split};
 use crate::error::{Error, Result};
+use crate::ids::SizeClass;
 use crate::index::{NodeRedo, check_page};
 use crate::replacement::Replacement;
 
@@ -178,6 +179,7 @@ fn repair(
             log_buffer_bytes: split.log_buffer as usize,
             staging_bytes: split.staging as usize,
             batch_bytes: split.batches as usize,
+            batch_least: split.batch_least as usize,
             pages_max: PAGES_MAX,
             store_bytes_max: u64::MAX,
             record_cache: RecordCache::Off,
@@ -196,10 +198,15 @@ fn repair(
     let renamed = Renamed::new(Arc::clone(destination), [(PAGES, REPAIRED_PAGES), (LOG, REPAIRED_LOG)]);
     let page_size = builder.page_size.unwrap_or(page_bytes);
     // Tables are made with pages of the size they had.
-    let largest = salvaged.pool.page_sizes().largest_used().page_bytes() as u64;
+    let largest = salvaged.pool.page_sizes().largest_used().min(SizeClass::LARGEST_NODE).page_bytes() as u64;
     let largest = largest.max(page_size).max(builder.page_size_max.unwrap_or(page_size));
+    // And so are their long values.
+    let values = harvest.tables.iter().filter_map(|table| table.values).max();
+    let values =
+        values.map_or(0, |class| class.page_bytes() as u64).max(builder.value_page_size_max.unwrap_or(0));
     let builder =
         builder.directory(Arc::new(renamed)).dram(share).page_size(page_size).page_size_max(largest);
+    let builder = if values > largest { builder.value_page_size_max(values) } else { builder };
     let db = builder.create(true).read_only(false).open("")?;
     let mut emitter = Emitter::new(&db, &salvaged);
     for table in harvest.tables {

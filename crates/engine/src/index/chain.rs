@@ -2,7 +2,8 @@
 //!
 //! A value is written from its end to its beginning, some pages at a time, each batch with an index page that names
 //! the next, so that after every batch one head page stands for all that was written: the caller has it in its
-//! garbage tree, in the record that creates the batch, until the value's transaction commits.
+//! garbage tree, in the record that creates the batch, until the value's transaction commits. Of pages above 64 KiB a record
+//! creates one, and frees one.
 //!
 //! It is freed from its beginning to its end, but for the head page, which stands for what is left until the last
 //! record frees it: the record that frees other pages shortens the index page that lists them, or makes the head name
@@ -13,7 +14,7 @@ use super::apply::read_all;
 use super::edit::damaged_page;
 use super::node::KIND;
 use super::overflow::{
-    INDEX_COUNT, NEXT, OVERFLOW_DATA, OVERFLOW_INDEX, Reference, append_data, append_index, data_capacity,
+    INDEX_COUNT, NEXT, OVERFLOW_DATA, OVERFLOW_INDEX, Reference, ValuePages, append_data, append_index,
     init_data, init_index, pages_of,
 };
 use super::tree::{copy, dangling, reserve_system, retry, with_scratch};
@@ -23,9 +24,6 @@ use crate::buffer::{Edit, Grant, NewPage, Pool, Purpose, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::wal::{Kind, change_kind};
-
-/// Data pages written in one batch.
-const BATCH_PAGES: usize = 15;
 
 /// Pages that hold a part of a value, to be created in one record.
 pub(crate) struct Part<'p> {
@@ -38,34 +36,32 @@ pub(crate) struct Part<'p> {
 }
 
 /// Makes pages for the part of `value` in front of byte `stored_from`, everything behind which is under page `next`
-/// already. Begin with the value's length and [`PageId::NONE`]; the value is complete when a part begins at 0. The pages are of
-/// `class`, and their images are to be compressed if it says so.
+/// already. Begin with the value's length and [`PageId::NONE`]; the value is complete when a part begins at 0. The pages are as
+/// large as `sizes` says, and their images are to be compressed if it says so.
 pub(crate) fn store_part<'p>(
     pool: &'p Pool,
     mut grant: Option<&mut Grant<'p>>,
     value: &[u8],
     stored_from: usize,
     next: PageId,
-    (class, compress): (SizeClass, bool),
+    (sizes, compress): (ValuePages, bool),
 ) -> Result<Part<'p>> {
-    let page_bytes = class.page_bytes();
-    let capacity = data_capacity(page_bytes);
+    let capacity = sizes.capacity();
     let pages_before = stored_from.div_ceil(capacity);
-    let from = pages_before.saturating_sub(BATCH_PAGES) * capacity;
+    let from = pages_before.saturating_sub(sizes.batch()) * capacity;
     let mut create = Vec::new();
     let mut ids = Vec::new();
     for bytes in value[from..stored_from].chunks(capacity) {
-        let new = pool.new_page(class, grant.as_deref_mut())?;
+        let new = pool.new_page(sizes.class_for(bytes.len()), grant.as_deref_mut())?;
         let mut page = new.zeroed();
         init_data(&mut page, new.id(), compress, bytes);
         ids.push(new.id());
         create.push((new, page));
     }
-    let alone = pages_of(page_bytes, value.len() as u64).1 == 0;
-    let head = if alone {
+    let head = if value.len() <= capacity {
         ids.first().copied().unwrap_or(PageId::NONE)
     } else {
-        let new = pool.new_page(class, grant)?;
+        let new = pool.new_page(sizes.own, grant)?;
         let mut page = new.zeroed();
         init_index(&mut page, new.id(), compress, next, &ids);
         let id = new.id();
@@ -81,14 +77,14 @@ pub(crate) fn read_value(pool: &Pool, reference: Reference) -> Result<Vec<u8>> {
     // A length that nobody has checked yet allocates no more than the page file could hold.
     let mut value = Vec::with_capacity(total_length.min(pool.footprint().file_bytes) as usize);
     each_page(pool, reference, &mut |part| {
-        let Page::Data { id, number } = part else { return Ok(()) };
+        let Page::Data { id, expected } = part else { return Ok(()) };
         let start = value.len();
         let length = look(pool, id, |page| {
             value.truncate(start);
             append_data(page, &mut value)
         })?;
         match length {
-            Some(length) if length == reference.expected_length(number) => Ok(()),
+            Some(length) if length == expected => Ok(()),
             _ => Err(damaged_page(id, "not the part of the value that refers to it")),
         }
     })?;
@@ -103,14 +99,14 @@ pub(super) fn verify_value(pool: &Pool, reference: Reference, visit: &mut dyn Fn
             visit(id);
             Ok(())
         }
-        Page::Data { id, number } => {
+        Page::Data { id, expected } => {
             visit(id);
             let length = look(pool, id, |page| {
                 part.clear();
                 append_data(page, &mut part)
             })?;
             match length {
-                Some(length) if length == reference.expected_length(number) => Ok(()),
+                Some(length) if length == expected => Ok(()),
                 _ => Err(damaged_page(id, "not the part of the value that refers to it")),
             }
         }
@@ -156,12 +152,18 @@ pub(crate) enum FreeStep {
 }
 
 /// A step towards freeing the pages under `head`, of which nobody reads any more and which only the caller frees; its
-/// record is about `pages_max` pages at most, at least two.
+/// record is about `pages_max` pages at most, at least two, and no more than one that is above 64 KiB: all of them are in frames at
+/// once.
 pub(crate) fn free_step(pool: &Pool, head: PageId, pages_max: usize) -> Result<FreeStep> {
-    let pages_max = pages_max.max(2);
+    let most = pages_max.max(2);
+    let most_with = |ids: &[PageId]| {
+        let is_for_values = |id: &PageId| id.class().is_some_and(SizeClass::is_for_values);
+        if ids.iter().any(is_for_values) { 2 } else { most }
+    };
     let Head::Index { ids: mut free, next } = look_at_head(pool, head)? else {
         return Ok(FreeStep::Last(vec![head]));
     };
+    let pages_max = most_with(&free);
     let Some(second) = next else {
         if free.len() >= pages_max {
             return shorten(pool, head, free, pages_max);
@@ -175,6 +177,7 @@ pub(crate) fn free_step(pool: &Pool, head: PageId, pages_max: usize) -> Result<F
     let Head::Index { ids: mut free, next } = look_at_head(pool, second)? else {
         return Err(damaged_page(second, "a long value refers to it as an index page"));
     };
+    let pages_max = most_with(&free);
     if free.len() + 2 > pages_max {
         return shorten(pool, second, free, pages_max);
     }
@@ -232,7 +235,11 @@ fn distinct(index: PageId, pages: &[PageId]) -> Result<()> {
 
 enum Page {
     Index(PageId),
-    Data { id: PageId, number: u64 },
+    /// With how many bytes of the value it must have.
+    Data {
+        id: PageId,
+        expected: usize,
+    },
 }
 
 /// Calls back with the pages of a value in order. Ends with an error if there are more or fewer than its length needs.
@@ -240,20 +247,23 @@ fn each_page(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(Page) -> R
     if reference.total_length > MAX_VALUE_BYTES as u64 {
         return Err(damaged_page(reference.head, format!("a value of {} bytes", reference.total_length)));
     }
-    let (data_pages, index_pages) = pages_of(reference.head.page_bytes(), reference.total_length);
-    if index_pages == 0 {
-        return visit(Page::Data { id: reference.head, number: 0 });
+    let total_length = reference.total_length;
+    if reference.is_one_page() {
+        return visit(Page::Data { id: reference.head, expected: total_length as usize });
     }
-    let (mut head, mut number) = (Some(reference.head), 0);
+    let (mut head, mut number, mut known) = (Some(reference.head), 0, None);
     while let Some(id) = head {
         let Head::Index { ids, next } = look_at_head(pool, id)? else {
             return Err(damaged_page(id, "a long value refers to it as an index page"));
         };
-        if ids.is_empty() || ids.len() as u64 > data_pages - number {
+        // The first data page says how large all but the last are.
+        known = known.or_else(|| reference.pages(*ids.first()?));
+        let sizes = known.ok_or_else(|| damaged_page(id, "an index page of no value there can be"))?;
+        if ids.is_empty() || ids.len() as u64 > sizes.data_pages(total_length) - number {
             return Err(damaged_page(id, "not an index page of the value that refers to it"));
         }
         visit(Page::Index(id))?;
-        let together = pool.batch_pages(reference.head.class().unwrap_or(pool.class())).max(1);
+        let together = pool.batch_pages(sizes.most).max(1);
         let mut pages = ids;
         let data = pages.len();
         pages.extend(next);
@@ -262,15 +272,20 @@ fn each_page(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(Page) -> R
                 // What goes wrong is met again by whoever looks at the page.
                 let _ = pool.fault_many(&pages[at..], Purpose::Wanted, &mut |_, _| {});
             }
-            visit(Page::Data { id, number })?;
+            let expected = sizes.length_of(number, total_length);
+            if id.class() != Some(sizes.class_for(expected)) {
+                return Err(damaged_page(id, "of another size than the part of the value that refers to it"));
+            }
+            visit(Page::Data { id, expected })?;
             number += 1;
         }
         head = next;
     }
-    if number == data_pages {
-        Ok(())
-    } else {
-        Err(damaged_page(reference.head, format!("{number} data pages under it, not {data_pages}")))
+    match known.map_or(0, |sizes| sizes.data_pages(total_length)) {
+        data_pages if data_pages == number => Ok(()),
+        data_pages => {
+            Err(damaged_page(reference.head, format!("{number} data pages under it, not {data_pages}")))
+        }
     }
 }
 

@@ -4,6 +4,10 @@
 //! their head; longer ones an index page, which lists data pages in order and names the next index page, so that
 //! all pages of a value can be fetched in large batches instead of one after the other.
 //!
+//! How large the pages are says the table ([`ValuePages`]): index pages are as large as its nodes; a value has one data page of
+//! the smallest size that holds it, from that size on up to the largest the table allows, or several of that largest size and
+//! a last one of the smallest that holds the rest. Every page's id says its size, so that readers know it from the pages alone.
+//!
 //! ```text
 //!   index page   24  next index page u64 | 32  count u32 | 36  zero u32 | 40  data pages u64 each
 //!   data page    24  length u32 | 28  zero u32 | 32  bytes
@@ -15,7 +19,7 @@ use super::edit::{put_u16, put_u64};
 use super::node::{BODY, KIND, LEVEL, PAGE_ID, SHARED};
 use crate::buffer::view::View;
 use crate::error::Result;
-use crate::ids::PageId;
+use crate::ids::{PageId, SizeClass};
 use crate::store::image::COMPRESS;
 use crate::store::page;
 
@@ -28,6 +32,9 @@ pub(super) const INDEX_COUNT: usize = 32;
 const IDS: usize = 40;
 const DATA_LENGTH: usize = 24;
 const DATA: usize = 32;
+
+/// Data pages of 64 KiB or less written in one batch.
+const BATCH_PAGES: usize = 15;
 
 /// What a leaf stores in place of a long value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +64,61 @@ impl Reference {
         Some(Self { total_length: u64::from_le_bytes(*length), head: PageId(u64::from_le_bytes(head)) })
     }
 
-    /// How many bytes of the value data page number `number` must have, to compare with what it has. All pages of a value
-    /// are of its head's class.
-    pub(crate) fn expected_length(&self, number: u64) -> usize {
-        let capacity = data_capacity(self.head.page_bytes()) as u64;
-        self.total_length.saturating_sub(number.saturating_mul(capacity)).min(capacity) as usize
+    /// Whether the value is on one page, the head.
+    pub(crate) fn is_one_page(&self) -> bool {
+        self.total_length <= data_capacity(self.head.page_bytes()) as u64
+    }
+
+    /// The sizes of the pages of a value of several, of which `first` is the first data page; `None` if there is no such value.
+    pub(crate) fn pages(&self, first: PageId) -> Option<ValuePages> {
+        let (index, data) = (self.head.class()?, first.class()?);
+        let is_one = self.total_length <= data_capacity(data.page_bytes()) as u64;
+        (index <= data && !index.is_for_values() && !is_one).then_some(ValuePages { own: index, most: data })
+    }
+}
+
+/// How large the pages of a table's long values are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ValuePages {
+    /// The class of the table's nodes, of index pages, and of the smallest data pages.
+    pub(crate) own: SizeClass,
+    /// The class of the largest data pages.
+    pub(crate) most: SizeClass,
+}
+
+impl ValuePages {
+    /// Bytes of a value that one of its largest pages holds.
+    pub(crate) fn capacity(&self) -> usize {
+        data_capacity(self.most.page_bytes())
+    }
+
+    /// The class of a page that holds `bytes` bytes of a value, or as many of them as one page holds.
+    pub(crate) fn class_for(&self, bytes: usize) -> SizeClass {
+        SizeClass::holding((bytes + DATA) as u64).map_or(self.most, |class| class.clamp(self.own, self.most))
+    }
+
+    /// Data pages of a value of this length.
+    pub(crate) fn data_pages(&self, total_length: u64) -> u64 {
+        total_length.div_ceil(self.capacity() as u64)
+    }
+
+    /// How many bytes of a value of this length its data page number `number` has.
+    pub(crate) fn length_of(&self, number: u64, total_length: u64) -> usize {
+        let capacity = self.capacity() as u64;
+        total_length.saturating_sub(number.saturating_mul(capacity)).min(capacity) as usize
+    }
+
+    /// Data pages that one record creates, at most. Of those above 64 KiB it is one: frames, log and its buffer have room
+    /// for few.
+    pub(crate) fn batch(&self) -> usize {
+        if self.most.is_for_values() { 1 } else { BATCH_PAGES }
+    }
+
+    /// The classes of the data pages of a value of this length.
+    pub(crate) fn classes(&self, total_length: usize) -> impl Iterator<Item = SizeClass> + use<> {
+        let rest = total_length % self.capacity();
+        let several = (total_length >= self.capacity()).then_some(self.most);
+        several.into_iter().chain((rest > 0).then(|| self.class_for(rest)))
     }
 }
 
@@ -75,7 +132,7 @@ pub(crate) const fn index_capacity(page_bytes: usize) -> usize {
     (page_bytes - IDS) / 8
 }
 
-/// How many data pages and index pages a value of this length takes.
+/// How many data pages and index pages a value of this length takes if all of them have one size and index pages are full.
 pub(crate) const fn pages_of(page_bytes: usize, total_length: u64) -> (u64, u64) {
     let data = total_length.div_ceil(data_capacity(page_bytes) as u64);
     let index = if data <= 1 { 0 } else { data.div_ceil(index_capacity(page_bytes) as u64) };
@@ -145,6 +202,9 @@ pub(crate) fn check(page: &[u8]) -> Result<(), String> {
         OVERFLOW_INDEX => (View::u32(&page, INDEX_COUNT), page.len().saturating_sub(IDS) / 8),
         kind => return Err(format!("kind {kind} is not an overflow page")),
     };
+    if View::u8(&page, KIND) == OVERFLOW_INDEX && page.len() > SizeClass::LARGEST_NODE.page_bytes() {
+        return Err(format!("an overflow index page of {} bytes", page.len()));
+    }
     if number as usize > room {
         return Err(format!("overflow page holds {number}, at most {room} are possible"));
     }

@@ -9,7 +9,7 @@ use terrace_block::{Directory, MemoryDirectory, OpenMode};
 
 use super::chain::{self, FreeStep};
 use super::node::LEFTMOST;
-use super::overflow::Reference;
+use super::overflow::{Reference, ValuePages};
 use super::{Change, Found, LeafRows, NodeRedo, Seek, Stored, Tree, Write, leaf, log_bytes};
 use crate::MAX_KEY_BYTES;
 use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, RecordCache, frame_bytes};
@@ -50,6 +50,7 @@ pub(super) fn test_pool_with(
         log_buffer_bytes: 128 << 10,
         staging_bytes: 64 << 10,
         batch_bytes: 16 * page_bytes,
+        batch_least: 0,
         pages_max: 1 << 20,
         store_bytes_max: 256 << 20,
         record_cache,
@@ -346,10 +347,10 @@ fn freed_pages_are_used_again() {
 
 /// Stores a long value as the layers above do, with the part written so far named by the key "garbage".
 fn put_long(test: &TestPool, key: &[u8], value: &[u8]) -> Reference {
+    let sizes = ValuePages { own: test.pool.class(), most: test.pool.class() };
     let (mut from, mut head) = (value.len(), PageId::NONE);
     while from > 0 {
-        let part =
-            chain::store_part(&test.pool, None, value, from, head, (test.pool.class(), false)).unwrap();
+        let part = chain::store_part(&test.pool, None, value, from, head, (sizes, false)).unwrap();
         let named = part.head.0.to_le_bytes();
         let change = Change::Put { key: b"garbage", timestamp: Timestamp(1), flags: 0, value: &named };
         let mut write = Write { create: part.create, ..Write::default() };

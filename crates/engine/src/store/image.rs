@@ -8,7 +8,7 @@
 //! Which of the two it is says a bit of the kind in the image's header; that a page should be compressed if it can
 //! says a bit of its level, which every page of a table has, so that a new page has it from the one it was split from
 //! and images of both kinds are read back whatever the settings are now. An image is compressed only if that saves a
-//! place. The checksum is over the image as it stands in the file, the zeros included.
+//! place, or of a page above 64 KiB the 32 places that its images come in multiples of. The checksum is over the image as it stands in the file, the zeros included.
 //!
 //! What is decompressed is believed no more than any other bytes: the decoder checks every length, writes into a buffer
 //! of the page's size, and must fill it exactly.
@@ -16,15 +16,17 @@
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
 use super::page::{self, HEADER_BYTES};
-use super::place::{IMAGE_PLACES_MAX, PLACE_BYTES, places_of};
+use super::place::{PLACE_BYTES, can_have, image_unit, places_of};
 
 /// Bit of a page's level: its images are to be compressed.
 pub(crate) const COMPRESS: u8 = 0x80;
 const LENGTH_AT: usize = HEADER_BYTES;
 const PAGE_BYTES_AT: usize = LENGTH_AT + 4;
 const BLOCK_AT: usize = PAGE_BYTES_AT + 4;
-/// Bytes of the table that the compressor finds repetitions with: four thousand numbers of sixteen bits.
+/// Bytes of the tables that the compressor finds repetitions with: four thousand numbers of sixteen bits for pages up to 64 KiB,
+/// and as many of thirty-two for longer ones.
 const TABLE_BYTES: usize = 8 << 10;
+const LONG_TABLE_BYTES: usize = 16 << 10;
 
 /// Whether images of a page with this level are to be compressed, if they can be.
 pub(crate) fn wants_compression(level: u8) -> bool {
@@ -33,7 +35,21 @@ pub(crate) fn wants_compression(level: u8) -> bool {
 
 /// Bytes that a [`Packer`] for pages of this size takes.
 pub(crate) fn packer_bytes(page_bytes: usize) -> usize {
-    if page_bytes <= PLACE_BYTES { 0 } else { page_bytes + get_maximum_output_size(page_bytes) + TABLE_BYTES }
+    if page_bytes <= PLACE_BYTES {
+        return 0;
+    }
+    let long = if is_long(page_bytes) { LONG_TABLE_BYTES } else { 0 };
+    page_bytes + get_maximum_output_size(page_bytes) + TABLE_BYTES + long
+}
+
+/// Whether images of pages of this size come in larger units than places.
+fn is_long(page_bytes: usize) -> bool {
+    image_unit(page_bytes) > PLACE_BYTES
+}
+
+/// Whether an image of a page of this size can be shorter than the page.
+pub(crate) fn can_shrink(page_bytes: usize) -> bool {
+    page_bytes > image_unit(page_bytes)
 }
 
 /// What images are compressed with, and in. It takes memory from the first page on that it is given.
@@ -43,6 +59,7 @@ pub(crate) struct Packer {
     page: Vec<u8>,
     block: Vec<u8>,
     table: Option<CompressTable>,
+    long_table: Option<CompressTable>,
 }
 
 impl std::fmt::Debug for Packer {
@@ -64,15 +81,18 @@ impl Packer {
 
     /// Makes an image of the page in `out`, which has room for all of it; its bytes, which are whole places.
     pub(crate) fn pack(&mut self, out: &mut [u8]) -> usize {
-        let Packer { page, block, table } = self;
-        let table = table.get_or_insert_with(CompressTable::small);
+        let Packer { page, block, table, long_table } = self;
+        let table = match is_long(page.len()) {
+            false => table.get_or_insert_with(CompressTable::small),
+            true => long_table.get_or_insert_with(CompressTable::large),
+        };
         // The block has room for whatever it comes to.
         let compressed = compress_into_with_table(&page[HEADER_BYTES..], block, table).ok();
-        let Some(length) = compressed.filter(|&length| image_bytes(length) < page.len()) else {
+        let Some(length) = compressed.filter(|&length| image_bytes(length, page.len()) < page.len()) else {
             out[..page.len()].copy_from_slice(page);
             return page.len();
         };
-        let image = image_bytes(length);
+        let image = image_bytes(length, page.len());
         let out = &mut out[..image];
         out[..HEADER_BYTES].copy_from_slice(&page[..HEADER_BYTES]);
         page::set_compressed(out, true);
@@ -84,9 +104,9 @@ impl Packer {
     }
 }
 
-/// Bytes of the image of a block, in whole places.
-fn image_bytes(block: usize) -> usize {
-    (BLOCK_AT + block).next_multiple_of(PLACE_BYTES)
+/// Bytes of the image of a block of a page of `page_bytes`, in whole places, or as many of them as its images come in.
+fn image_bytes(block: usize, page_bytes: usize) -> usize {
+    (BLOCK_AT + block).next_multiple_of(image_unit(page_bytes))
 }
 
 /// Bytes of the image that begins here, of a page of `page_bytes`, by its header; `None` if no image can begin so.
@@ -95,14 +115,14 @@ pub(crate) fn claimed_bytes(start: &[u8], page_bytes: usize) -> Option<usize> {
         return Some(page_bytes);
     }
     let (length, of_page) = (word(start, LENGTH_AT)?, word(start, PAGE_BYTES_AT)?);
-    let fits = of_page == page_bytes && length < page_bytes && image_bytes(length) < page_bytes;
-    fits.then(|| image_bytes(length))
+    let fits = of_page == page_bytes && length < page_bytes && image_bytes(length, page_bytes) < page_bytes;
+    fits.then(|| image_bytes(length, page_bytes))
 }
 
 /// The page of `page_bytes` that `image` is of: the image itself, or decompressed into `spare`, which is as long as the page.
 /// The image has been vouched for.
 pub(crate) fn unpack<'a>(image: &'a [u8], spare: &'a mut [u8]) -> Result<&'a [u8], &'static str> {
-    if image.len() < PLACE_BYTES || places_of(image.len()) > IMAGE_PLACES_MAX {
+    if !image.len().is_multiple_of(PLACE_BYTES) || !can_have(places_of(image.len())) {
         return Err("its image has an impossible length");
     }
     if claimed_bytes(image, spare.len()) != Some(image.len()) {

@@ -11,7 +11,7 @@
 
 use super::place::Mapped;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::{Lsn, PageId, SizeClass};
 
 /// Bytes before the body.
 pub(crate) const HEADER_BYTES: usize = 24;
@@ -114,7 +114,18 @@ pub(crate) fn vouch(image: &[u8], id: PageId, mapped: Mapped) -> Result<u32, &'s
     if !mapped.vouches_for(checksum) {
         return Err("an older image is in its place, a write was lost");
     }
+    check_kind(image, id)?;
     Ok(checksum)
+}
+
+/// Refuses the content of page `id` if it is a node, or lists pages, on a page that is too large for either. So no such page
+/// is ever taken for a node, whatever refers to it. A chunk has the class that it is about in its name, and is no page.
+pub(crate) fn check_kind(content: &[u8], id: PageId) -> Result<(), &'static str> {
+    let small_only = [Kind::Leaf, Kind::Inner, Kind::OverflowIndex].map(|kind| kind as u8);
+    if id.class_index() > SizeClass::LARGEST_NODE.index() && small_only.contains(&kind(content)) {
+        return Err("a page of this size can hold nothing but a part of a value");
+    }
+    Ok(())
 }
 
 /// Appends the compact form of `page` to `out`: everything from byte 4 on, without the unused bytes in `gap`.

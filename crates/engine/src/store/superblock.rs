@@ -17,16 +17,16 @@ use crate::ids::{ByClass, Lsn, SizeClass, Timestamp};
 use crate::planted::{Bug, planted};
 
 /// The version of the files this build reads and writes.
-pub(crate) const FORMAT_VERSION: u32 = 3;
+pub(crate) const FORMAT_VERSION: u32 = 4;
 /// Bytes of one slot.
 pub(crate) const SLOT_BYTES: usize = 16 << 10;
 /// Bytes at the start of the page file that belong to the superblock.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 2 * SLOT_BYTES as u64;
 
 const MAGIC: [u8; 8] = *b"TERRACE\0";
-const FIXED_BYTES: usize = 192;
+const FIXED_BYTES: usize = 256;
 const PAGE_IDS_AT: usize = 112;
-const BLOCKS_AT: usize = 152;
+const BLOCKS_AT: usize = PAGE_IDS_AT + 8 * SizeClass::COUNT;
 /// Beyond what any log will reach; it leaves room for a log to be added to.
 const LSN_MAX: u64 = 1 << 62;
 /// The most directory blocks a superblock can name, those of all classes together; with blocks of 4 KiB enough for every
@@ -132,7 +132,8 @@ impl Superblock {
                 (named(blocks[class])..named(blocks[class + 1])).map(mapped).collect()
             }),
         };
-        let sane = SizeClass::of_bytes(superblock.page_bytes.into()).is_some()
+        let own = SizeClass::of_bytes(superblock.page_bytes.into());
+        let sane = own.is_some_and(|class| !class.is_for_values())
             && (4..=1 << 20).contains(&superblock.segment_places)
             && superblock.page_bytes / PLACE_BYTES as u32 <= superblock.segment_places
             && superblock.log_capacity.is_multiple_of(4096)
@@ -231,8 +232,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::{indexes_max, words_per_page};
-    use crate::db::open::PAGES_MAX;
+    use crate::buffer::{PAGES_MAX, indexes_max, words_per_page};
     use crate::store::place::Extent;
     use terrace_block::{Directory, MemoryDirectory, OpenMode};
 
@@ -285,8 +285,20 @@ mod tests {
     fn what_is_known_of_each_class_is_read_back() {
         let image = |first| Mapped::at(Extent { first, places: 1 }, 5);
         let superblock = Superblock {
-            page_ids_end: [7, 1, u64::MAX, 9, 1],
-            directory: [vec![image(8), image(9)], vec![], vec![image(10)], vec![], vec![image(11)]],
+            page_ids_end: [7, 1, u64::MAX, 9, 1, 1, 2, 1, 1, 12],
+            directory: [
+                vec![8, 9],
+                vec![],
+                vec![10],
+                vec![],
+                vec![],
+                vec![11],
+                vec![],
+                vec![],
+                vec![],
+                vec![12],
+            ]
+            .map(|firsts| firsts.into_iter().map(image).collect()),
             ..first()
         };
         let device = file();
@@ -294,7 +306,9 @@ mod tests {
         assert_eq!(Slots::open(device).expect("opened").1, superblock);
         let device = file();
         let blocks = (0..DIRECTORY_BLOCKS_MAX as u64).map(image).collect();
-        let superblock = Superblock { directory: [vec![], vec![], vec![], blocks, vec![]], ..first() };
+        let mut directory = ByClass::default();
+        directory[SizeClass::LARGEST.index()] = blocks;
+        let superblock = Superblock { directory, ..first() };
         Slots::create(device.clone(), &superblock).expect("created");
         assert_eq!(Slots::open(device).expect("opened").1, superblock);
     }
@@ -303,9 +317,17 @@ mod tests {
     #[test]
     fn more_directory_blocks_than_there_is_room_for_are_refused() {
         let most = DIRECTORY_BLOCKS_MAX as u32;
-        for blocks in
-            [[most + 1, 0, 0, 0, 0], [0, 0, 0, 0, u32::MAX], [u32::MAX; 5], [most / 2 + 1, 0, 0, most / 2, 0]]
-        {
+        let of = |counts: &[(usize, u32)]| {
+            let mut blocks = [0; SizeClass::COUNT];
+            counts.iter().for_each(|&(class, count)| blocks[class] = count);
+            blocks
+        };
+        for blocks in [
+            of(&[(0, most + 1)]),
+            of(&[(9, u32::MAX)]),
+            [u32::MAX; SizeClass::COUNT],
+            of(&[(0, most / 2 + 1), (7, most / 2)]),
+        ] {
             let device = file();
             Slots::create(device.clone(), &first()).expect("created");
             let mut both = AlignedBuffer::zeroed(SUPERBLOCK_BYTES as usize);

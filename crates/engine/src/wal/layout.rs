@@ -16,7 +16,7 @@ use super::BLOCK;
 use crate::error::{Error, Result};
 
 /// The version of the log's format that this build writes and reads.
-pub(crate) const LOG_VERSION: u32 = 3;
+pub(crate) const LOG_VERSION: u32 = 4;
 /// The smallest ring that can be useful: a block to write and one to keep.
 pub(crate) const CAPACITY_MIN: u64 = 2 * BLOCK;
 

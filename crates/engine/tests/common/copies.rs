@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use terrace::{Builder, Db, Directory, MemoryDirectory, SimulatedDisk, Table};
+use terrace::{Builder, Db, Directory, MemoryDirectory, SimulatedDisk, Table, TableStats};
 use terrace_block::{AlignedBuffer, OpenMode};
 
 /// What a table holds.
@@ -55,7 +55,9 @@ pub fn survives(
     assert!(done.file_bytes_after <= done.file_bytes_before, "{done:?}");
     check(&db, &expected);
     let kinds = |db: &Db| -> Vec<_> {
-        db.table_stats().unwrap().iter().map(|table| (table.page_bytes, table.compression)).collect()
+        let stats = db.table_stats().unwrap();
+        let kind = |table: &TableStats| (table.page_bytes, table.value_page_bytes_max, table.compression);
+        stats.iter().map(kind).collect()
     };
     let kinds_before = kinds(&db);
     db.close().unwrap();

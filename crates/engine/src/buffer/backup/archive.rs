@@ -79,6 +79,12 @@ impl Archive {
         SpaceGeometry { segment_places: u64::from(self.superblock.segment_places) }
     }
 
+    /// Bytes of the largest pages there may be in it.
+    fn longest_page(&self) -> usize {
+        let named = SizeClass::all().zip(&self.superblock.directory).filter(|(_, blocks)| !blocks.is_empty());
+        named.map(|(class, _)| class).max().unwrap_or(SizeClass::SMALLEST).page_bytes()
+    }
+
     fn records(&self) -> Result<LogScan> {
         let rule = EpochRule { epoch: self.superblock.epoch, first_lsn: self.superblock.epoch_start };
         LogScan::new(self.files.log.clone(), self.log, self.superblock.cut, rule)
@@ -147,13 +153,13 @@ impl Archive {
             visitor,
             per_page,
             image: copy_buffer(page_bytes)?,
-            staging: copy_buffer(BATCH_BYTES)?,
-            page: vec![0; SizeClass::LARGEST.page_bytes()],
+            staging: copy_buffer(BATCH_BYTES.max(self.longest_page()))?,
+            page: vec![0; self.longest_page()],
             pages: 0,
         };
         let (mut chunks, mut pages) = (Vec::new(), Vec::new());
         for (class, blocks) in SizeClass::all().zip(&self.superblock.directory) {
-            let batch = BATCH_BYTES / class.page_bytes();
+            let batch = (BATCH_BYTES / class.page_bytes()).max(1);
             for (number, &block) in (0..).zip(blocks) {
                 walk.words(block, Kind::Directory, PageId::new(class, number), &mut chunks)?;
                 for &(chunk, mapped) in &chunks {
@@ -186,8 +192,8 @@ impl Walk<'_> {
     fn extent(&self, mapped: Mapped, page_bytes: usize) -> Result<Extent, String> {
         let is_within = |extent: &Extent| extent.is_within(self.archive.files.pages.len());
         match mapped.extent().filter(is_within) {
-            Some(extent) if extent.bytes() <= page_bytes => Ok(extent),
-            Some(_) => Err("the page table names more places than a page has".into()),
+            Some(extent) if extent.suits(page_bytes) => Ok(extent),
+            Some(_) => Err("the page table names places that no image of such a page can have".into()),
             None => Err("its place is outside the file".into()),
         }
     }

@@ -75,19 +75,24 @@ mod tests {
     #[test]
     fn ids_are_taken_once_in_their_order() {
         for end in [0, 1, 2, 63, 64, 65, 130] {
-            for ends in [[end, 1, 1, 1, 1], [1, 1, 1, 1, end], [end, 0, 70, end, 3]] {
+            for ends in [
+                [end, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+                [1, 1, 1, 1, end, 1, 1, 1, 1, 1],
+                [1, 1, 1, 1, 1, 1, 1, 1, 1, end],
+                [end, 0, 70, end, 3, 1, 1, end, 1, 2],
+            ] {
                 let mut set = PageSet::below(ends);
                 assert_eq!(set.len(), id_count_below(&ends), "{ends:?}");
                 let (mut found, mut from) = (Vec::new(), PageId::NONE);
                 loop {
-                    let some = set.take(from, 150 << 10);
-                    assert!(some.iter().map(|id| 4096 << id.class_index()).sum::<usize>() <= 150 << 10);
+                    let some = set.take(from, 2200 << 10);
+                    assert!(some.iter().map(|id| 4096 << id.class_index()).sum::<usize>() <= 2200 << 10);
                     let Some(&last) = some.last() else { break };
                     from = last;
                     found.extend(some);
                 }
                 assert!(found.iter().copied().eq(ids_below(ends)), "{ends:?}: {found:?}");
-                let late = PageId::new(SizeClass::LARGEST, 700);
+                let late = PageId::new(SizeClass::LARGEST_NODE, 700);
                 for id in [late, PageId(700), late] {
                     set.insert(id);
                 }

@@ -54,6 +54,7 @@ fn pool(frames: u32, record_cache: RecordCache) -> Pool {
         log_buffer_bytes: 128 << 10,
         staging_bytes: 64 << 10,
         batch_bytes: 64 << 10,
+        batch_least: 0,
         pages_max: 1 << 20,
         store_bytes_max: 256 << 20,
         record_cache,

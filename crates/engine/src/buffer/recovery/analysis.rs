@@ -229,8 +229,12 @@ impl<'a> Analysis<'a> {
         let entry = self.table.entry(id).filter(|_| id.index() > 0).ok_or_else(|| {
             Error::corrupt(self.files.pages.name(), Some(id.0), "the page table names a page that cannot be")
         })?;
-        if mapped.extent().is_some_and(|extent| extent.bytes() > class.page_bytes()) {
-            let what = "the page table names more places than a page has";
+        if mapped.extent().is_some_and(|extent| !extent.suits(class.page_bytes())) {
+            let what = "the page table names places that no image of such a page can have";
+            return Err(Error::corrupt(self.files.pages.name(), Some(id.0), what));
+        }
+        if !mapped.has_image() && mapped != Mapped::UNWRITTEN && mapped != Mapped::FREE {
+            let what = "the page table says of a page that it has no image, and how long that is";
             return Err(Error::corrupt(self.files.pages.name(), Some(id.0), what));
         }
         let ids_end = &mut self.ids_end[class.index()];

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
 
 use parking_lot::Mutex;
 use terrace_block::AlignedBuffer;
@@ -115,7 +115,7 @@ impl Analysis<'_> {
                 backup: None,
             }),
             bell: Bell::default(),
-            batches: Batches::new(options.batch_bytes, self.page_bytes),
+            batches: Batches::new(options.batch_bytes, self.page_bytes, options.batch_least),
             replacement: options.replacement,
             mode: options.mode,
             in_memory: options.in_memory,
@@ -128,8 +128,8 @@ impl Analysis<'_> {
             unwritten: Mutex::new(self.unwritten),
             census: CensusPlace::default(),
             resizing: Mutex::new(budget),
-            wanting: AtomicU8::new(0),
-            starving: AtomicU8::new(0),
+            wanting: AtomicU16::new(0),
+            starving: AtomicU16::new(0),
         };
         let mut losers: Vec<Loser> = self.open.into_values().collect();
         losers.sort_unstable_by_key(|loser| loser.first);

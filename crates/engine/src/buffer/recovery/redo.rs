@@ -112,8 +112,8 @@ impl Pool {
 }
 
 fn check_identity(content: &[u8], id: PageId) -> Result<()> {
-    if page::page_id(content) == id {
-        return Ok(());
+    if page::page_id(content) != id {
+        return Err(Error::corrupt("the log", Some(id.0), "a record gives the page another page's content"));
     }
-    Err(Error::corrupt("the log", Some(id.0), "a record gives the page another page's content"))
+    page::check_kind(content, id).map_err(|what| Error::corrupt("the log", Some(id.0), what))
 }

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use terrace_block::AlignedBuffer;
 
-use super::{BATCH_BYTES, CheckPage, Remains};
+use super::{CheckPage, Remains};
 use crate::buffer::backup::copy_buffer;
 use crate::buffer::mapping::{first_of, part_of, words_per_page};
-use crate::buffer::table::indexes_max;
+use crate::buffer::table::{PAGES_MAX, indexes_max};
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, Lsn, PageId, SizeClass};
 use crate::store::image;
@@ -20,9 +20,6 @@ use crate::store::page::{self, HEADER_BYTES, Kind as PageKind};
 use crate::store::place::{Extent, Mapped, PLACE_BYTES, places_of};
 use crate::store::superblock::{SUPERBLOCK_BYTES, Slots, Superblock};
 use crate::wal::{ALLOCATES, EpochRule, Geometry, LogScan, change_kind, read_header};
-
-/// Pages of the smallest class that there may be: no page table holds more.
-const PAGES_MAX: u64 = 1 << 28;
 
 /// A log that is whole from its cut on.
 #[derive(Clone, Copy, Debug)]
@@ -100,6 +97,14 @@ impl Survey {
             images.sort_unstable_by_key(|(_, id, _)| *id);
             images
         })
+    }
+
+    /// The largest class of which the superblock says that there are pages: the log may have more of them.
+    pub(super) fn largest_named(&self) -> SizeClass {
+        let ends =
+            self.superblock.iter().flat_map(|superblock| SizeClass::all().zip(superblock.page_ids_end));
+        let named = ends.filter(|(_, end)| *end > 1).map(|(class, _)| class);
+        named.max().unwrap_or(SizeClass::SMALLEST)
     }
 
     /// In each class indexes from here on are not known to have been used.
@@ -343,12 +348,14 @@ fn image_at(start: &[u8], check: CheckPage, content: &mut [u8]) -> Option<(Found
     match page::kind(start) {
         1..=4 => {
             let class = possible_class(page::page_id(start))?;
+            page::check_kind(start, page::page_id(start)).ok()?;
             let image = whole(image::claimed_bytes(start, class.page_bytes())?)?;
             let page = image::unpack(image, &mut content[..class.page_bytes()]).ok()?;
             check(page).ok().map(|()| (Found::Page(class), image.len()))
         }
         kind if kind == PageKind::Chunk as u8 || kind == PageKind::Directory as u8 => {
-            let class = SizeClass::all().find(|class| whole(class.page_bytes()).is_some())?;
+            let nodes = SizeClass::all().filter(|class| !class.is_for_values());
+            let class = nodes.into_iter().find(|class| whole(class.page_bytes()).is_some())?;
             Some((Found::Part(class), class.page_bytes()))
         }
         _ => None,
@@ -359,7 +366,8 @@ fn image_at(start: &[u8], check: CheckPage, content: &mut [u8]) -> Option<(Found
 /// begin at any place.
 fn each_image(remains: &Remains, check: CheckPage, mut each: impl FnMut(Found, Extent, &[u8])) -> Result<()> {
     let longest = SizeClass::LARGEST.page_bytes();
-    let mut staging = copy_buffer(BATCH_BYTES)?;
+    // What is looked at next may be the beginning of the longest image; so much and as much again is read at once.
+    let mut staging = copy_buffer(2 * longest)?;
     let mut content = vec![0; longest];
     let end = remains.pages.len() / PLACE_BYTES as u64;
     let mut place = SUPERBLOCK_BYTES / PLACE_BYTES as u64;

@@ -12,7 +12,7 @@ use crate::db::options::{Compression, TableOptions};
 use crate::db::table::Table;
 use crate::db::undo::Inverse;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::{Lsn, PageId, SizeClass};
 use crate::index::chain::{chain_pages, read_value};
 use crate::index::node::Node;
 use crate::index::overflow::Reference;
@@ -43,8 +43,8 @@ impl<'a> Emitter<'a> {
 
     /// Makes a table of what was found of one.
     pub(super) fn table(&mut self, found: Found) -> Result<()> {
-        let Found { name, root, fallback, mut leaves, mut gaps } = found;
-        let options = self.options(&leaves)?;
+        let Found { name, root, fallback, mut leaves, mut gaps, values } = found;
+        let options = self.options(&leaves, values)?;
         let (name, table) = self.create(name, fallback, &options)?;
         // Where leaves overlap because some are old, the newer one has the last word.
         leaves.sort_unstable();
@@ -92,13 +92,16 @@ impl<'a> Emitter<'a> {
 
     /// A table's pages say how large they are and how they are written, and the new one's are made in the same way, if
     /// they can be.
-    fn options(&self, leaves: &[(Lsn, PageId)]) -> Result<TableOptions> {
+    fn options(&self, leaves: &[(Lsn, PageId)], values: Option<SizeClass>) -> Result<TableOptions> {
         let is_compressed = |page: Vec<u8>| wants_compression(page[page::LEVEL_AT]);
         for &(_, leaf) in leaves {
             if let Some(page) = read(&self.salvaged.pool, leaf)? {
                 let wanted = if is_compressed(page) { Compression::Lz4 } else { Compression::None };
-                let wanted = wanted.check(leaf.page_bytes()).unwrap_or_default();
-                return Ok(TableOptions::new().page_size(leaf.page_bytes() as u64).compression(wanted));
+                let page_bytes = leaf.page_bytes();
+                let value_bytes = values.map_or(0, SizeClass::page_bytes).max(page_bytes);
+                let wanted = wanted.check(value_bytes).unwrap_or_default();
+                let options = TableOptions::new().page_size(page_bytes as u64).compression(wanted);
+                return Ok(options.value_page_size_max(value_bytes as u64));
             }
         }
         Ok(TableOptions::new())

@@ -14,7 +14,7 @@ use crate::db::catalog::{FIRST_NAME, Place};
 use crate::db::core::{catalog_root, garbage_root};
 use crate::db::garbage::table_root;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::{Lsn, PageId, SizeClass};
 use crate::index::node::{INNER, LEAF, Node, fence_limit};
 use crate::store::page;
 
@@ -35,6 +35,8 @@ pub(super) struct Found {
     /// Its leaves, with the LSN of each.
     pub(super) leaves: Vec<(Lsn, PageId)>,
     pub(super) gaps: Vec<Range>,
+    /// The class of the largest pages of its long values, if the catalog still says so.
+    pub(super) values: Option<SizeClass>,
 }
 
 /// What is left of all tables.
@@ -86,7 +88,8 @@ impl Harvest {
         let mut garbage = walk.tree(garbage_root(pool.class()))?;
         for (name, place) in tables(pool, &catalog, &mut harvest.notes)? {
             let found = walk.tree(place.root)?;
-            harvest.tables.push(Found { name, fallback: format!("table-{}", place.root), ..found });
+            let (fallback, values) = (format!("table-{}", place.root), Some(place.values));
+            harvest.tables.push(Found { name, fallback, values, ..found });
         }
         // Trees that are being made or freed are nobody's tables, but pages belong to them.
         for root in released(pool, &garbage)? {
