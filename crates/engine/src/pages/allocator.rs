@@ -14,7 +14,7 @@ use super::words::{PageWords, WORD_BYTES, next_number};
 use crate::buffer::{Mode, Pin, Pool, Purpose, Stop};
 use crate::config::class_of;
 use crate::error::{Error, Result};
-use crate::ids::PageId;
+use crate::ids::{PageId, SizeClass};
 use crate::stats::FrameClass;
 use crate::store::page;
 
@@ -259,21 +259,17 @@ impl PageAllocator {
         let ids: Vec<PageId> = there.map(|page| page.id).collect();
         let mut brought = 0;
         for same in ids.chunk_by(|one, next| one.class_index() == next.class_index()) {
-            for batch in same.chunks(self.batch_pages(same[0]).max(1)) {
+            let most = self.prefetch_pages_max(same[0].page_bytes() as u64);
+            for batch in same.chunks(most) {
                 brought += pool.fault_many(batch, Purpose::Wanted, &mut |_, _| ())?;
             }
         }
         Ok(brought)
     }
 
-    /// The most pages of the size of `id` that are read at a time.
-    fn batch_pages(&self, id: PageId) -> usize {
-        id.class().map_or(0, |class| self.shared.pool.batch_pages(class))
-    }
-
-    /// How many pages of the size of `page` one call of [`PageAllocator::prefetch`] reads from the disk together.
-    pub fn prefetch_pages_max(&self, page: PageRef) -> usize {
-        self.batch_pages(page.id).max(1)
+    /// How many pages of `page_bytes` bytes one call of [`PageAllocator::prefetch`] has the disk read together: at least 1.
+    pub fn prefetch_pages_max(&self, page_bytes: u64) -> usize {
+        SizeClass::of_bytes(page_bytes).map_or(1, |class| self.shared.pool.batch_pages(class).max(1))
     }
 
     /// The sizes that pages may have, in bytes, the smallest first.

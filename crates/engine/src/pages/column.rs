@@ -231,7 +231,7 @@ impl<T: Value> Column<T> {
         let pages = self.pages.read();
         let first = (range.start / self.values_per_page()) as usize;
         let end = range.end.div_ceil(self.values_per_page()) as usize;
-        let most = self.allocator.prefetch_pages_max(pages[first]);
+        let most = self.allocator.prefetch_pages_max(self.page_bytes);
         let end = end.min(first + most);
         let values = range.start..range.end.min(end as u64 * self.values_per_page());
         Window { pages: pages[first..end].to_vec(), values }
