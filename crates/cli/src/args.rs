@@ -69,6 +69,10 @@ pub enum BenchCommand {
     Ycsb(Box<YcsbArgs>),
     /// One thread's reads of keys that are not in memory: one by one, many at a time, and what the disk gains by that
     GetMany(GetManyArgs),
+    /// Reads of random pages under guards, beside raw reads of the disk
+    Pages(PagesArgs),
+    /// The sum of a paged column, beside a plain array or sequential reads of the disk
+    Column(StructureArgs),
 }
 
 /// Output flags, the same for every command.
@@ -299,6 +303,47 @@ pub struct GetManyArgs {
     pub tiers: TierArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `terrace bench column`, and what `terrace bench pages` shares with it
+#[derive(Args, Clone, Debug)]
+pub struct StructureArgs {
+    /// Bytes of all pages together
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = units::size)]
+    pub data: u64,
+    /// Memory for the pages, everything included, such as 64MiB
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub dram: Option<u64>,
+    /// Page size: a power of two from 4KiB to 64KiB [default: pages 4KiB, column 64KiB]
+    #[arg(long, value_name = "SIZE", value_parser = page_size)]
+    pub page_size: Option<u64>,
+    /// Threads that read
+    #[arg(long, default_value_t = 2, value_parser = threads())]
+    pub threads: u16,
+    /// Times each thing is measured; every other round in reverse order
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub rounds: u16,
+    /// The directory where the file of the pages is made, and removed afterwards
+    #[arg(long, value_name = "PATH")]
+    pub store: PathBuf,
+    /// Seed of every random choice
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `terrace bench pages`
+#[derive(Args, Clone, Debug)]
+pub struct PagesArgs {
+    #[command(flatten)]
+    pub of: StructureArgs,
+    /// How long to measure, all rounds together, such as 10 or 500ms
+    #[arg(long, default_value = "10", value_parser = units::duration)]
+    pub seconds: Duration,
+    /// Share of the cache lines of a page that are looked at, in a hundred
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub touch: u8,
 }
 
 /// A table of a database.

@@ -2,6 +2,7 @@
 
 mod backup;
 mod bench;
+mod column;
 mod compact;
 mod compare;
 mod demo;
@@ -10,6 +11,7 @@ mod dump;
 mod entries;
 mod get_many;
 mod load;
+mod pages;
 mod repair;
 mod restore;
 mod stat;
@@ -39,6 +41,8 @@ fn dispatch(command: Command, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         Command::Demo(args) => demo::run(&args, opener, output),
         Command::Bench(BenchCommand::Ycsb(args)) => bench::run(&args, opener, output),
         Command::Bench(BenchCommand::GetMany(args)) => get_many::run(&args, opener, output),
+        Command::Bench(BenchCommand::Pages(args)) => pages::run(&args, output),
+        Command::Bench(BenchCommand::Column(args)) => column::run(&args, output),
         Command::Load(args) => load::run(&args, opener, output),
         Command::Dump(args) => dump::run(&args, opener, output),
         Command::Get(args) => entries::get(&args, opener, output),

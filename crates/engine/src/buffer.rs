@@ -12,6 +12,7 @@
 //! | `pool.rs`       | faults, and who may wait for what                                    |
 //! | `batch.rs`      | several misses of one thread, read together                          |
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
+//! | `pin.rs`        | pages that are held for long, and changed without a log              |
 //! | `sweep.rs`      | replacement: finding frames                                          |
 //! | `queues.rs`     | replacement: which pages go first                                    |
 //! | `fifo.rs`       | replacement as in the CXL paper, to compare with                     |
@@ -60,6 +61,7 @@ mod inspect;
 pub(crate) mod latch;
 mod mapping;
 mod page_ids;
+mod pin;
 mod pool;
 mod queues;
 mod recall;
@@ -88,13 +90,13 @@ pub(crate) use guard::WriteGuard;
 #[cfg(test)]
 pub(crate) use mapping::words_per_page;
 pub(crate) use page_ids::id_count_below;
+pub(crate) use pin::{PINS_MAX, Pin};
 pub use pool::Mode;
 pub(crate) use pool::{Pool, Stop};
 pub(crate) use records::BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME;
 pub use records::RecordCache;
 pub(crate) use recovery::{Recovered, Redo, Undo};
 pub(crate) use table::PAGES_MAX;
-#[cfg(test)]
 pub(crate) use table::indexes_max;
 
 use crate::ids::SizeClass;

@@ -380,6 +380,11 @@ pub(crate) fn class_of(page_bytes: u64) -> Result<SizeClass> {
     class_between(page_bytes, SizeClass::SMALLEST, SizeClass::LARGEST_NODE, "pages")
 }
 
+/// The class of pages of so many bytes, whatever is in them.
+pub(crate) fn any_class_of(page_bytes: u64) -> Result<SizeClass> {
+    class_between(page_bytes, SizeClass::SMALLEST, SizeClass::LARGEST, "pages")
+}
+
 /// The class of pages of so many bytes for long values of a table whose own are of class `own`.
 pub(crate) fn value_class_of(page_bytes: u64, own: SizeClass) -> Result<SizeClass> {
     class_between(page_bytes, own, SizeClass::LARGEST, "pages for values")
@@ -518,7 +523,7 @@ fn needs(class: SizeClass) -> &'static Needs {
 }
 
 /// Frames that pages of `class` have at least if it is in use.
-fn frames_min(class: SizeClass) -> u32 {
+pub(crate) fn frames_min(class: SizeClass) -> u32 {
     if class.is_for_values() { VALUE_FRAMES_MIN } else { FRAMES_MIN }
 }
 

@@ -143,6 +143,12 @@ pub enum Error {
     /// A savepoint is of another transaction, or the transaction has gone back to an earlier one since.
     #[error("the savepoint does not exist any more; take a new one")]
     SavepointGone,
+    /// A page of [`crate::pages`] was freed, or is another allocator's.
+    #[error("page {page} was freed, or is of another allocator; the structure that names it is wrong")]
+    PageNotFound {
+        /// Its id.
+        page: u64,
+    },
     /// The database was opened read-only.
     #[error("the database is open read-only; open it for writing to change it")]
     ReadOnly,

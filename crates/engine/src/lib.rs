@@ -22,6 +22,7 @@
 //! | module   | what is in it                                                              |
 //! |----------|----------------------------------------------------------------------------|
 //! | `db`     | the public interface: databases, tables, transactions, snapshots, cursors   |
+//! | [`pages`] | the public interface for other structures: pages, guards, a column          |
 //! | `txn`    | the parts of a commit: locks, clock, old versions, read and write sets      |
 //! | `index`  | the B+-tree                                                                 |
 //! | `buffer` | the buffer pool: pages in frames, replacement, checkpoint, recovery         |
@@ -45,6 +46,7 @@ mod error;
 mod guide;
 mod ids;
 mod index;
+pub mod pages;
 pub mod planted;
 mod replacement;
 mod stats;

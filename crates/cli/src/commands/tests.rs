@@ -208,3 +208,26 @@ fn many_keys_are_read_and_verified() {
     outcome.unwrap();
     assert_eq!(json(&output)["records"], 500);
 }
+
+#[test]
+fn pages_and_columns_are_measured_and_verified() {
+    let (database, place) = (MemoryDatabase::default(), tempfile::tempdir().unwrap());
+    let run = |line: &str| {
+        let store = place.path().join("bench");
+        let line: Vec<&str> = line.split_whitespace().chain(["--store", store.to_str().unwrap()]).collect();
+        let (output, outcome) = terrace(&database, &line);
+        outcome.unwrap();
+        assert_eq!(std::fs::read_dir(&store).unwrap().count(), 0, "the file is gone");
+        output
+    };
+    let pages = "bench pages --data 8MiB --dram 2MiB --rounds 2 --seconds 300ms --touch 50";
+    let report = json(&run(&format!("{pages} --json")));
+    assert!(report["verified"].as_u64().unwrap() > 0 && report["faults_per_second"].as_f64().unwrap() > 0.0);
+    assert!(run(pages).contains("pages read are"));
+    let column = "bench column --data 8MiB --rounds 1 --page-size 16KiB";
+    for (dram, beside) in [("4MiB", "disk"), ("32MiB", "memory")] {
+        let report = json(&run(&format!("{column} --dram {dram} --json")));
+        assert_eq!((&report["beside"], &report["verified"]), (&beside.into(), &3.into()));
+    }
+    assert!(run(&format!("{column} --dram 32MiB")).contains("plain array"));
+}

@@ -202,6 +202,13 @@ impl Pool {
         self.events.lock().push(Event { lsn, page: new.id, allocated: true });
     }
 
+    /// Brings a page into being of which the log knows nothing, in a pool that nobody recovers.
+    pub(super) fn create_unlogged(&self, mut new: NewPage<'_>, content: &[u8]) -> PageId {
+        let frame = new.frame.take().expect("a new page has its frame until it is used");
+        self.install(new.id, frame, Mapped::FREE, Lsn::NONE, content);
+        new.id
+    }
+
     /// Puts a page that has no image into `frame`, where it is housed already, dirty since `lsn`.
     pub(super) fn install(&self, id: PageId, frame: u32, mapped: Mapped, lsn: Lsn, content: &[u8]) {
         let entry = self.table.entry(id).expect("ids given out are within the table");

@@ -140,6 +140,24 @@ impl Latch<'_> {
         }
     }
 
+    /// Makes the caller's shared latch, if there is no other, the exclusive one.
+    #[inline]
+    pub(crate) fn try_promote(self) -> bool {
+        let mut now = self.0.load(Ordering::Relaxed);
+        while now & SHARED == SHARED_ONE {
+            let promoted = (now - SHARED_ONE) | EXCLUSIVE;
+            match self.0.compare_exchange_weak(now, promoted, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => {
+                    // As in `try_exclusive`.
+                    fence(Ordering::Release);
+                    return true;
+                }
+                Err(other) => now = other,
+            }
+        }
+        false
+    }
+
     /// Gives a shared latch back.
     #[inline]
     pub(crate) fn unshare(self) {
@@ -207,6 +225,21 @@ mod tests {
         let now = latch.load();
         assert!(now.is_marked() && now.is_dirty() && now.is_claimed() && !now.is_latched());
         assert_eq!(now.version(), seen.version() + 1);
+    }
+
+    #[test]
+    fn only_the_last_shared_latch_becomes_exclusive() {
+        let word = AtomicU64::new(0);
+        let latch = Latch(&word);
+        let seen = latch.load();
+        assert!(!latch.try_promote(), "there is none");
+        assert!(latch.try_share() && latch.try_share());
+        assert!(!latch.try_promote(), "another shares");
+        latch.unshare();
+        assert!(latch.try_promote());
+        assert!(!latch.try_share() && !latch.validate(seen));
+        latch.release_changed();
+        assert!(!latch.load().is_latched() && latch.load().version() == seen.version() + 1);
     }
 
     #[test]

@@ -118,6 +118,20 @@ impl Pool {
         Ok(())
     }
 
+    /// Gives `class` all that is above the floors of the others. The caller holds no latch.
+    ///
+    /// # Errors
+    /// As [`Pool::resize`].
+    pub(crate) fn give_to(&self, class: SizeClass) -> Result<()> {
+        let budget = self.resizing.lock();
+        let spare = budget.for_frames(self.frames.largest()).saturating_sub(self.floors(&budget, None));
+        let mut wanted = [0; SizeClass::COUNT];
+        self.frames.classes().for_each(|used| wanted[used.index()] = budget.floor(used));
+        let count = u64::from(budget.floor(class)) + spare / frame_cost(class);
+        wanted[class.index()] = count.min(self.frames.count_max(class).into()) as u32;
+        self.change_counts(&wanted)
+    }
+
     /// The page file has images of several sizes from now on, the longest those of `largest`.
     fn mix_images(&self, largest: SizeClass) -> Result<()> {
         match self.space.mix(largest.places(), self.is_recovering()) {

@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     Inner = 2,
     OverflowIndex = 3,
     OverflowData = 4,
+    /// Words of a structure that is not the engine's (`crate::pages`).
+    Words = 6,
     /// A page of the crash harness.
     #[cfg(test)]
     Raw = 5,

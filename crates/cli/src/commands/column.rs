@@ -1,0 +1,245 @@
+//! `terrace bench column`: the sum of a column, beside what memory or the disk gives.
+//!
+//! A column that fits into `--dram` is summed in turn with a plain array of the same numbers; one that does not in turn
+//! with sequential reads of its file past the page cache, as many bytes at a time as the column has read together. Threads
+//! divide each among them into parts that follow each other. Of a column larger than memory some pages may still be there from the
+//! time before; the share of the disk counts the bytes that were read alone. Figures are medians over the rounds, ratios
+//! medians of the rounds' ratios.
+
+use std::io::Write;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde::Serialize;
+use terrace::pages::{Column, PageAllocator};
+use terrace_block::{AlignedBuffer, BlockDevice};
+
+use super::pages::{FILE, FIRST_PAGE_AT, in_threads, median, open, open_raw};
+use super::{print, print_json};
+use crate::args::StructureArgs;
+use crate::failure::{Failure, Outcome};
+use crate::memory;
+use crate::units::{show_count, show_size};
+
+/// Numbers appended at a time.
+const APPENDED: u64 = 1 << 16;
+/// Bytes of a page unless the command line says otherwise.
+const PAGE_BYTES: u64 = 64 << 10;
+
+/// What was measured.
+#[derive(Debug, Default, Serialize)]
+pub struct ColumnReport {
+    page_bytes: u64,
+    values: u64,
+    data_bytes: u64,
+    budget_bytes: u64,
+    rss_bytes: u64,
+    threads: u16,
+    rounds: u16,
+    /// Bytes of memory that the column has beside its pages.
+    list_bytes: u64,
+    /// "memory" or "disk": what the column is measured beside.
+    beside: &'static str,
+    /// Bytes of numbers summed in a second.
+    sum_bytes_per_second: f64,
+    /// Bytes of them read from the file in a second.
+    read_bytes_per_second: f64,
+    /// What the array, or the disk, gives.
+    beside_bytes_per_second: f64,
+    /// Of memory: `sum_bytes_per_second`, of the disk: `read_bytes_per_second`, divided by `beside_bytes_per_second`.
+    share: f64,
+    /// Sums compared with what they must be.
+    verified: u64,
+}
+
+/// What a column is measured beside.
+enum Beside {
+    Array(Vec<u64>),
+    Disk { file: Arc<dyn BlockDevice>, transfer_bytes: usize, bytes: u64 },
+}
+
+/// Rates of one round, bytes a second.
+#[derive(Clone, Copy, Default)]
+struct Round {
+    sum: f64,
+    read: f64,
+    beside: f64,
+}
+
+/// Measures.
+pub fn run(args: &StructureArgs, output: &mut dyn Write) -> Outcome {
+    let report = measure(args)?;
+    match args.output.json {
+        true => print_json(output, &report),
+        false => show(&report, output),
+    }
+}
+
+/// The number at `index`: of those of one column no two are alike, and the sum tells if one is missing.
+fn number(index: u64) -> u64 {
+    index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8
+}
+
+/// The part of `count` things that is thread `thread`'s.
+fn part(count: u64, thread: u16, threads: u16) -> Range<u64> {
+    let at = |thread: u16| (u128::from(count) * u128::from(thread) / u128::from(threads)) as u64;
+    at(thread)..at(thread + 1)
+}
+
+fn measure(args: &StructureArgs) -> Outcome<ColumnReport> {
+    let page_bytes = args.page_size.unwrap_or(PAGE_BYTES);
+    let pages = open(&args.store, args.dram, page_bytes)?;
+    let column: Column<u64> = Column::new(&pages);
+    let values = (args.data / 8).max(1);
+    let mut expected = 0;
+    for start in (0..values).step_by(APPENDED as usize) {
+        let block: Vec<u64> = (start..values.min(start + APPENDED)).map(number).collect();
+        expected += block.iter().map(|&value| u128::from(value)).sum::<u128>();
+        column.append(&block)?;
+    }
+    let mut rounds = Vec::new();
+    let mut beside = None;
+    // One round before those that count: with it what is still dirty is written.
+    for round in 0..=args.rounds {
+        let beside = match &beside {
+            Some(beside) => beside,
+            None => {
+                sum(args, &column, expected)?;
+                beside.insert(Beside::of(args, &pages, &column)?)
+            }
+        };
+        let mut measured = Round::default();
+        for step in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
+            let read = pages.stats().read_bytes;
+            let began = Instant::now();
+            let rate = |bytes: u64| bytes as f64 / began.elapsed().as_secs_f64();
+            if step == 0 {
+                sum(args, &column, expected)?;
+                (measured.sum, measured.read) = (rate(values * 8), rate(pages.stats().read_bytes - read));
+            } else {
+                measured.beside = rate(beside.pass(args, expected)?);
+            }
+        }
+        if round > 0 {
+            rounds.push(measured);
+        }
+    }
+    let stats = pages.stats();
+    let (name, share): (_, fn(&Round) -> f64) = match &beside {
+        Some(Beside::Disk { .. }) => ("disk", |round| round.read / round.beside),
+        _ => ("memory", |round| round.sum / round.beside),
+    };
+    Ok(ColumnReport {
+        page_bytes,
+        values,
+        data_bytes: values * 8,
+        budget_bytes: stats.budget_bytes,
+        rss_bytes: memory::peak_resident_bytes(),
+        threads: args.threads,
+        rounds: args.rounds,
+        list_bytes: column.memory_bytes(),
+        beside: name,
+        sum_bytes_per_second: median(&rounds, |round| round.sum),
+        read_bytes_per_second: median(&rounds, |round| round.read),
+        beside_bytes_per_second: median(&rounds, |round| round.beside),
+        share: median(&rounds, share),
+        verified: u64::from(args.rounds) + 2,
+    })
+}
+
+/// Sums the column, which must come to `expected`.
+fn sum(args: &StructureArgs, column: &Column<u64>, expected: u128) -> Outcome {
+    let in_page = column.values_per_page();
+    let pages = column.len().div_ceil(in_page);
+    let sums = in_threads(args.threads, |thread| {
+        let part = part(pages, thread, args.threads);
+        Ok(column.sum(part.start * in_page..part.end * in_page)?)
+    })?;
+    match sums.into_iter().sum::<u128>() == expected {
+        true => Ok(()),
+        false => Err(Failure::Damaged("the sum of the column is wrong".to_owned())),
+    }
+}
+
+impl Beside {
+    /// The array if the column is in memory, else the disk.
+    fn of(args: &StructureArgs, pages: &PageAllocator, column: &Column<u64>) -> Outcome<Beside> {
+        let stats = pages.stats();
+        if stats.evictions == 0 {
+            return Ok(Beside::Array((0..column.len()).map(number).collect()));
+        }
+        let page_bytes = args.page_size.unwrap_or(PAGE_BYTES);
+        let transfer_bytes = pages.prefetch_pages_max(page_bytes) * page_bytes as usize;
+        // Pages go to the file from its start on; what is behind them was never written, and no disk is asked for it.
+        Ok(Beside::Disk { file: open_raw(&args.store)?, transfer_bytes, bytes: stats.live_bytes })
+    }
+
+    /// Goes over all of it once; how many bytes that is.
+    fn pass(&self, args: &StructureArgs, expected: u128) -> Outcome<u64> {
+        match self {
+            Beside::Array(array) => {
+                let sums = in_threads(args.threads, |thread| {
+                    let part = part(array.len() as u64, thread, args.threads);
+                    let numbers = &array[part.start as usize..part.end as usize];
+                    Ok(numbers.iter().fold(0u64, |sum, &value| sum.wrapping_add(value)))
+                })?;
+                let sum = sums.into_iter().fold(0u64, u64::wrapping_add);
+                match sum == expected as u64 {
+                    true => Ok(array.len() as u64 * 8),
+                    false => Err(Failure::Damaged("the sum of the array is wrong".to_owned())),
+                }
+            }
+            Beside::Disk { file, transfer_bytes, bytes } => {
+                let transfers = bytes / *transfer_bytes as u64;
+                let failed = |error| Failure::file("reading", &args.store.join(FILE), error);
+                in_threads(args.threads, |thread| {
+                    let mut buffer = AlignedBuffer::zeroed(*transfer_bytes);
+                    for transfer in part(transfers, thread, args.threads) {
+                        let at = FIRST_PAGE_AT + transfer * *transfer_bytes as u64;
+                        file.read_at(at, &mut buffer).map_err(failed)?;
+                    }
+                    Ok(())
+                })?;
+                Ok(transfers * *transfer_bytes as u64)
+            }
+        }
+    }
+}
+
+fn show(report: &ColumnReport, output: &mut dyn Write) -> Outcome {
+    let rate = |rate: f64| show_size(rate as u64);
+    print(
+        output,
+        format_args!(
+            "{} numbers in pages of {}, budget {}, memory {} of process, {} threads, medians of {} rounds\n\
+             summed: {}/s, of which {}/s were read from the file\n\
+             {}: {}/s; the column has {:.0} % of that\n",
+            show_count(report.values),
+            show_size(report.page_bytes),
+            show_size(report.budget_bytes),
+            show_size(report.rss_bytes),
+            report.threads,
+            report.rounds,
+            rate(report.sum_bytes_per_second),
+            rate(report.read_bytes_per_second),
+            if report.beside == "disk" { "the disk" } else { "a plain array in memory" },
+            rate(report.beside_bytes_per_second),
+            report.share * 100.0,
+        ),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_all_threads_are_everything_once() {
+        for (count, threads) in [(0, 1), (1, 2), (100, 3), (u64::MAX, 7)] {
+            let parts: Vec<_> = (0..threads).map(|thread| part(count, thread, threads)).collect();
+            assert!(parts[0].start == 0 && parts[parts.len() - 1].end == count);
+            assert!(parts.windows(2).all(|two| two[0].end == two[1].start));
+        }
+    }
+}

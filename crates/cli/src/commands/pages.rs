@@ -1,0 +1,288 @@
+//! `terrace bench pages`: reads of random pages under guards, beside raw reads of the disk.
+//!
+//! The pages of an allocator hold `--data` bytes, several times `--dram`. Threads take a shared guard of one after
+//! the other, at random, and check a word of each cache line that they touch. In turn with that, as many threads read as many bytes
+//! at random places of the same file, past the page cache: what the disk gives. A second raw figure adds what pages in mapped memory
+//! cost beside the read (vmcache, section 3): memory is put behind each and, sixty-four at a time, taken away again. That the
+//! kernel gets or loses memory is measured beside the read, which goes into a buffer.
+//!
+//! Some pages are found in memory; the ratios count those that had to be read alone. Figures are medians over the rounds,
+//! ratios medians of the rounds' ratios.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use serde::Serialize;
+use terrace::pages::{PageAllocator, PageRef};
+use terrace_block::{AlignedBuffer, BlockDevice, Directory, FileDirectory, OpenMode, Region};
+
+use super::{print, print_json};
+use crate::args::PagesArgs;
+use crate::failure::{Failure, Outcome};
+use crate::memory;
+use crate::units::{show_count, show_size};
+
+/// The file of the pages, below `--store`.
+pub(super) const FILE: &str = "bench.pages";
+/// Where the first page is in it.
+pub(super) const FIRST_PAGE_AT: u64 = 32 << 10;
+/// Words of a cache line.
+const LINE: usize = 8;
+/// Pages whose memory is given and taken together.
+const RELEASED_TOGETHER: usize = 64;
+
+/// What was measured.
+#[derive(Debug, Default, Serialize)]
+pub struct PagesReport {
+    page_bytes: u64,
+    pages: u64,
+    data_bytes: u64,
+    budget_bytes: u64,
+    rss_bytes: u64,
+    threads: u16,
+    rounds: u16,
+    touch_percent: u8,
+    /// Pages a second under guards, in memory or not.
+    guards_per_second: f64,
+    /// Those of them that were read from the file.
+    faults_per_second: f64,
+    /// Raw reads a second.
+    raw_reads_per_second: f64,
+    /// The same with memory for each page, given and taken.
+    raw_with_release_per_second: f64,
+    /// `faults_per_second` divided by `raw_reads_per_second`.
+    share_of_raw_reads: f64,
+    /// `faults_per_second` divided by `raw_with_release_per_second`.
+    share_of_raw_with_release: f64,
+    /// Words read back and found right.
+    verified: u64,
+}
+
+/// Measures.
+pub fn run(args: &PagesArgs, output: &mut dyn Write) -> Outcome {
+    let report = measure(args)?;
+    match args.of.output.json {
+        true => print_json(output, &report),
+        false => show(&report, output),
+    }
+}
+
+/// Opens an allocator in `store`, which is made if need be.
+pub(super) fn open(store: &Path, dram: Option<u64>, page_bytes: u64) -> Outcome<PageAllocator> {
+    FileDirectory::create(store).map_err(|error| Failure::file("creating", store, error))?;
+    let builder = PageAllocator::builder().page_sizes(&[page_bytes]);
+    let builder = match dram {
+        Some(bytes) => builder.dram(bytes),
+        None => builder,
+    };
+    Ok(builder.open(store.join(FILE))?)
+}
+
+/// The file of the pages in `store`, opened beside the allocator that has it open too; it is only read.
+pub(super) fn open_raw(store: &Path) -> Outcome<Arc<dyn BlockDevice>> {
+    let opened = FileDirectory::open(store).and_then(|directory| directory.open(FILE, OpenMode::Read));
+    opened.map_err(|error| Failure::file("opening", &store.join(FILE), error))
+}
+
+/// The middle one of the values that `of` takes from `rounds`.
+pub(super) fn median<T>(rounds: &[T], of: impl Fn(&T) -> f64) -> f64 {
+    let mut values: Vec<f64> = rounds.iter().map(of).collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Runs `work` in `threads` threads, each with its number, and returns what they all return.
+pub(super) fn in_threads<T: Send>(threads: u16, work: impl Fn(u16) -> Outcome<T> + Sync) -> Outcome<Vec<T>> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let started: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        started
+            .into_iter()
+            .map(|thread| thread.join().expect("a thread that measures does not panic"))
+            .collect()
+    })
+}
+
+/// Rates of one round, pages a second.
+#[derive(Clone, Copy, Default)]
+struct Round {
+    guards: f64,
+    faults: f64,
+    raw: f64,
+    released: f64,
+}
+
+struct Bench<'a> {
+    args: &'a PagesArgs,
+    page_bytes: u64,
+    pages: PageAllocator,
+    names: Vec<PageRef>,
+    file: Arc<dyn BlockDevice>,
+    /// Pages in the part of the file that was written.
+    raw_pages: u64,
+    time: Duration,
+    verified: AtomicU64,
+}
+
+fn measure(args: &PagesArgs) -> Outcome<PagesReport> {
+    let page_bytes = args.of.page_size.unwrap_or(4096);
+    let pages = open(&args.of.store, args.of.dram, page_bytes)?;
+    let count = (args.of.data / page_bytes).max(1);
+    let mut names = Vec::with_capacity(count as usize);
+    for number in 0..count {
+        let mut new = pages.allocate(page_bytes)?;
+        new.words_mut().iter().step_by(LINE).for_each(|word| word.store(number, Relaxed));
+        names.push(new.keep());
+    }
+    let file = open_raw(&args.of.store)?;
+    // Each round measures three things.
+    let time = args.seconds / u32::from(args.of.rounds) / 3;
+    let mut bench =
+        Bench { args, page_bytes, pages, names, file, raw_pages: 1, time, verified: AtomicU64::new(0) };
+    let mut rounds = Vec::new();
+    // One round before those that count: with it what is still dirty is written.
+    for number in 0..=args.of.rounds {
+        let round = bench.round(number)?;
+        if number > 0 {
+            rounds.push(round);
+        }
+    }
+    let stats = bench.pages.stats();
+    Ok(PagesReport {
+        page_bytes,
+        pages: stats.pages,
+        data_bytes: stats.pages * page_bytes,
+        budget_bytes: stats.budget_bytes,
+        rss_bytes: memory::peak_resident_bytes(),
+        threads: args.of.threads,
+        rounds: args.of.rounds,
+        touch_percent: args.touch,
+        guards_per_second: median(&rounds, |round| round.guards),
+        faults_per_second: median(&rounds, |round| round.faults),
+        raw_reads_per_second: median(&rounds, |round| round.raw),
+        raw_with_release_per_second: median(&rounds, |round| round.released),
+        share_of_raw_reads: median(&rounds, |round| round.faults / round.raw),
+        share_of_raw_with_release: median(&rounds, |round| round.faults / round.released),
+        verified: bench.verified.into_inner(),
+    })
+}
+
+impl Bench<'_> {
+    fn round(&mut self, number: u16) -> Outcome<Round> {
+        // Pages go to the file from its start on; what is behind them was never written, and no disk is asked for it.
+        self.raw_pages = (self.pages.stats().live_bytes / self.page_bytes).max(1);
+        let mut round = Round::default();
+        let mut steps = [0, 1, 2];
+        if number % 2 == 1 {
+            steps.reverse();
+        }
+        for step in steps {
+            let seed = self.args.of.seed + u64::from(number) * 1000;
+            let faults = self.pages.stats().faults;
+            let began = Instant::now();
+            let done = in_threads(self.args.of.threads, |thread| {
+                let random = SmallRng::seed_from_u64(seed + u64::from(thread));
+                match step {
+                    0 => self.guards(random),
+                    step => self.raw(random, step == 2),
+                }
+            })?;
+            let rate = |count: u64| count as f64 / began.elapsed().as_secs_f64();
+            let done = rate(done.into_iter().sum());
+            match step {
+                0 => {
+                    round.faults = rate(self.pages.stats().faults - faults);
+                    round.guards = done;
+                }
+                1 => round.raw = done,
+                _ => round.released = done,
+            }
+        }
+        Ok(round)
+    }
+
+    /// Takes guards of random pages; how many.
+    fn guards(&self, mut random: SmallRng) -> Outcome<u64> {
+        let end = Instant::now() + self.time;
+        let (mut done, mut verified) = (0, 0);
+        while Instant::now() < end {
+            let number = random.random_range(0..self.names.len());
+            let guard = self.pages.read(self.names[number])?;
+            let words = guard.words();
+            let lines = words.len() / LINE * usize::from(self.args.touch) / 100;
+            let right =
+                words.iter().step_by(LINE).take(lines).all(|word| word.load(Relaxed) == number as u64);
+            if !right {
+                return Err(Failure::Damaged(format!("page {number} does not hold what was written to it")));
+            }
+            verified += lines as u64;
+            done += 1;
+        }
+        self.verified.fetch_add(verified, Relaxed);
+        Ok(done)
+    }
+
+    /// Reads random places of the file, with memory for each given and taken if it is asked for; how many.
+    fn raw(&self, mut random: SmallRng, release: bool) -> Outcome<u64> {
+        let page_bytes = self.page_bytes as usize;
+        let failed = |error| Failure::file("reading", &self.args.of.store.join(FILE), error);
+        let memory = Region::reserve_sparse(self.raw_pages as usize * page_bytes).map_err(failed)?;
+        let mut buffer = AlignedBuffer::zeroed(page_bytes);
+        let end = Instant::now() + self.time;
+        let mut done = 0;
+        while Instant::now() < end {
+            let places: Vec<u64> =
+                (0..RELEASED_TOGETHER).map(|_| random.random_range(0..self.raw_pages)).collect();
+            for &place in &places {
+                let at = place as usize * page_bytes;
+                if release {
+                    memory.populate(&mut [at..at + page_bytes]).map_err(failed)?;
+                }
+                self.file.read_at(FIRST_PAGE_AT + at as u64, &mut buffer).map_err(failed)?;
+                std::hint::black_box(
+                    buffer.iter().step_by(LINE * 8).fold(0u64, |sum, &byte| sum + u64::from(byte)),
+                );
+                done += 1;
+                if Instant::now() >= end {
+                    break;
+                }
+            }
+            if release {
+                let page = |&place: &u64| place as usize * page_bytes..(place as usize + 1) * page_bytes;
+                let mut pages: Vec<_> = places.iter().map(page).collect();
+                memory.discard(&mut pages).map_err(failed)?;
+            }
+        }
+        Ok(done)
+    }
+}
+
+fn show(report: &PagesReport, output: &mut dyn Write) -> Outcome {
+    let rate = |rate: f64| show_count(rate as u64);
+    print(
+        output,
+        format_args!(
+            "{} pages of {}, budget {}, memory {} of process, {} threads, medians of {} rounds\n\
+             under guards: {}/s, of which {}/s were read from the file\n\
+             the disk: {}/s; with memory for each page, given and taken: {}/s\n\
+             pages read are {:.0} % of the one and {:.0} % of the other\n",
+            show_count(report.pages),
+            show_size(report.page_bytes),
+            show_size(report.budget_bytes),
+            show_size(report.rss_bytes),
+            report.threads,
+            report.rounds,
+            rate(report.guards_per_second),
+            rate(report.faults_per_second),
+            rate(report.raw_reads_per_second),
+            rate(report.raw_with_release_per_second),
+            report.share_of_raw_reads * 100.0,
+            report.share_of_raw_with_release * 100.0,
+        ),
+    )
+}

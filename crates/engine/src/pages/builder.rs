@@ -1,0 +1,252 @@
+//! Settings of an allocator, and how its budget is divided.
+//!
+//! | part            | share                                                              |
+//! |-----------------|--------------------------------------------------------------------|
+//! | log, in memory  | 1/32, from 256 KiB to 4 MiB, and a buffer of 64 KiB                 |
+//! | staging         | 1/64, at most 2 MiB, at least four of the largest pages             |
+//! | batches of reads | 1/16, at most 16 MiB, at least four of the largest pages            |
+//! | read buffers    | two of the largest pages for each of eight threads                  |
+//! | page table      | 24 bytes for each page of five times the budget, all of the smallest size |
+//! | frames          | the rest, 66 bytes beside each                                     |
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrace_block::{Directory, MemoryDevice};
+
+use super::allocator::{PageAllocator, Shared};
+use super::file::{MARK, PageFile};
+use super::words::{PageWords, WORD_BYTES};
+use crate::backend::Backend;
+use crate::buffer::{
+    FRAMES_MAX, Files, Layout, Mode, Pool, PoolOptions, RecordCache, Recovered, Redo, VALUE_FRAMES_MIN,
+    buffers_bytes, frame_cost, indexes_max,
+};
+use crate::config::{FRAMES_MIN, any_class_of, frames_min};
+use crate::error::{Error, Result};
+use crate::ids::SizeClass;
+use crate::replacement::Replacement;
+use crate::store::place::PLACE_BYTES;
+use crate::wal::Wal;
+
+/// Pages of the smallest class that there are addresses for, and half as many of each larger one: 1 TiB of each.
+const PAGES_MAX: u64 = 1 << 28;
+/// The log's buffer. Its longest records name the images of one staging buffer.
+const LOG_BUFFER_BYTES: u64 = 64 << 10;
+/// Slots of the log for what is in flight, counters, and the like.
+const SLOT_BYTES: u64 = 64 << 10;
+/// Bytes of page table for each page.
+const TABLE_BYTES_PER_PAGE: u64 = 16 + WORD_BYTES;
+/// As many times the budget the page table is made for.
+const TIMES_BUDGET: u64 = 5;
+
+/// How to open a [`PageAllocator`].
+///
+/// ```
+/// use terrace::pages::PageAllocator;
+///
+/// let place = tempfile::tempdir().unwrap();
+/// let pages = PageAllocator::builder().dram(8 << 20).page_sizes(&[16 << 10]).open(place.path().join("pages"))?;
+/// assert_eq!(pages.stats().budget_bytes, 8 << 20);
+/// # Ok::<(), terrace::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a builder opens nothing until `open` is called"]
+pub struct PagesBuilder {
+    dram: crate::Builder,
+    page_sizes: Vec<u64>,
+    backend: Option<Backend>,
+    mode: Mode,
+    directory: Option<Arc<dyn Directory>>,
+}
+
+impl Default for PagesBuilder {
+    fn default() -> Self {
+        PagesBuilder {
+            dram: crate::Builder::default(),
+            page_sizes: vec![SizeClass::LARGEST_NODE.page_bytes() as u64],
+            backend: None,
+            mode: Mode::Background,
+            directory: None,
+        }
+    }
+}
+
+/// How the budget is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Parts {
+    log: u64,
+    staging: u64,
+    batches: u64,
+    frames: u64,
+}
+
+impl PagesBuilder {
+    /// Bytes of memory for everything, at least 1 MiB. Default: as [`crate::Builder::dram`].
+    pub fn dram(mut self, bytes: u64) -> Self {
+        self.dram = self.dram.dram(bytes);
+        self
+    }
+
+    /// The sizes that pages may have, in bytes: powers of two, as [`SizeClass`] has them. Each has at least 24 frames, or 4 if it is above 64 KiB; beyond
+    /// that memory goes to the size that is missed most. Default: 64 KiB only.
+    pub fn page_sizes(mut self, bytes: &[u64]) -> Self {
+        self.page_sizes = bytes.to_vec();
+        self
+    }
+
+    /// Where the bytes of pages are. Default: as [`crate::Builder::backend`].
+    pub fn backend(mut self, backend: Backend) -> Self {
+        self.backend = Some(backend);
+        self
+    }
+
+    /// Who writes what has to leave memory. Default: a thread of the allocator's own.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Where the file is, instead of a directory of the file system; the path given to [`PagesBuilder::open`] then
+    /// only names it.
+    pub fn directory(mut self, directory: Arc<dyn Directory>) -> Self {
+        self.directory = Some(directory);
+        self
+    }
+
+    /// Makes the file `path`, in a directory that exists, for its owner alone (mode 0600), and an allocator for pages in it.
+    /// The file is removed when the last handle of the allocator is dropped. One that a killed process left there is
+    /// replaced.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if another allocator has the file, [`Error::Config`] for another file of that name and for settings that
+    /// cannot be, [`Error::Memory`], [`Error::Full`], [`Error::Io`].
+    pub fn open(self, path: impl AsRef<Path>) -> Result<PageAllocator> {
+        let dram = self.dram.dram_bytes()?;
+        let mut classes =
+            self.page_sizes.iter().map(|&bytes| any_class_of(bytes)).collect::<Result<Vec<_>>>()?;
+        classes.sort_unstable();
+        classes.dedup();
+        let parts = divide(dram, &classes)?;
+        // That of the tables of pages too, which are no longer than a tree's.
+        let own = if classes[0].is_for_values() { SizeClass::SMALLEST } else { classes[0] };
+        let largest = classes[classes.len() - 1];
+        let file = PageFile::create(path.as_ref(), self.directory)?;
+        let log = MemoryDevice::new("log of pages", 0);
+        let files = Files { pages: file.device(), log: Arc::new(log) };
+        let segment_bytes = (dram / 64).clamp(64 << 10, 2 << 20);
+        let layout = Layout {
+            uuid: MARK,
+            page_bytes: own.page_bytes(),
+            segment_places: (segment_bytes / PLACE_BYTES as u64)
+                .max(16 * own.places())
+                .max(4 * largest.places()),
+            log_capacity: parts.log,
+        };
+        let options = PoolOptions {
+            frame_bytes: parts.frames,
+            frame_bytes_max: dram,
+            frames_floor: FRAMES_MIN,
+            log_buffer_bytes: LOG_BUFFER_BYTES as usize,
+            staging_bytes: parts.staging as usize,
+            batch_bytes: parts.batches as usize,
+            batch_least: parts.batches as usize,
+            pages_max: PAGES_MAX,
+            store_bytes_max: u64::MAX,
+            record_cache: RecordCache::Off,
+            backend: self.backend.map_or_else(Backend::of_environment, Ok)?,
+            replacement: Replacement::default(),
+            mode: Mode::Inline,
+            in_memory: false,
+        };
+        Pool::create(&files, &layout)?;
+        file.make_known()?;
+        let Recovered { mut pool, .. } = Pool::recover(&files, &options, &NothingToRedo)?;
+        pool.recovery_done();
+        classes.iter().try_for_each(|&class| pool.use_class(class))?;
+        if own != classes[0] {
+            pool.give_to(classes[0])?;
+        }
+        pool.set_mode(self.mode);
+        let words = PageWords::reserve(|class| indexes_max(PAGES_MAX, class)).map_err(|source| {
+            Error::Memory { bytes: WORD_BYTES * PAGES_MAX, what: "addresses for pages", source }
+        })?;
+        Shared::start(pool, words, file, dram, parts.log, self.mode)
+    }
+}
+
+/// Divides `total` bytes for pages of `classes`, the smallest first.
+fn divide(total: u64, classes: &[SizeClass]) -> Result<Parts> {
+    let [smallest, .., largest] = classes else {
+        let [only] = classes else { return Err(Error::Config("no sizes of pages were given".to_owned())) };
+        return divide(total, &[*only, *only]);
+    };
+    let (smallest, page_bytes) = (smallest.page_bytes() as u64, largest.page_bytes() as u64);
+    let share = |part: u64, most: u64| (total / part).min(most).max(4 * page_bytes) / page_bytes * page_bytes;
+    let log = (total / 32).clamp(256 << 10, 4 << 20) / 4096 * 4096;
+    let (staging, batches) = (share(64, 2 << 20), share(16, 16 << 20));
+    let table = total / smallest * TIMES_BUDGET * TABLE_BYTES_PER_PAGE;
+    let fixed = log + Wal::memory_bytes(LOG_BUFFER_BYTES) + staging + batches + table + SLOT_BYTES;
+    let frames = total.saturating_sub(fixed);
+    let mut distinct = classes.to_vec();
+    distinct.dedup();
+    let own = u64::from(FRAMES_MIN) * frame_cost(SizeClass::SMALLEST);
+    let floors: u64 =
+        distinct.iter().map(|&class| u64::from(frames_min(class)) * frame_cost(class)).sum::<u64>() + own;
+    let needed = floors + buffers_bytes(*largest);
+    if frames < needed {
+        let least = (fixed + needed).next_multiple_of(1 << 20);
+        return Err(Error::Config(format!(
+            "dram of {total} bytes leaves {frames} bytes for frames; the fewest of each size of pages and the buffers of the \
+             largest take {needed} bytes; give it about {least} bytes"
+        )));
+    }
+    Ok(Parts { log, staging, batches, frames: frames.min(u64::from(FRAMES_MAX) * frame_cost(*largest)) })
+}
+
+/// The log of pages is new each time: there is nothing to redo.
+struct NothingToRedo;
+
+impl Redo for NothingToRedo {
+    fn redo(&self, kind: u8, _: &[u8], _: &mut [u8]) -> Result<()> {
+        Err(Error::corrupt("log of pages", None, format!("a new log has a change of kind {kind}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_do_not_exceed_the_whole() {
+        for total in [1 << 20, 4 << 20, 16 << 20, 64 << 20, 1 << 30, 64 << 30] {
+            for largest in SizeClass::all() {
+                for classes in [vec![largest], vec![SizeClass::SMALLEST, largest]] {
+                    match divide(total, &classes) {
+                        Ok(parts) => {
+                            assert!(parts.log + parts.staging + parts.batches + parts.frames <= total);
+                            let mostly = parts.frames > total / 2 || total < 16 << 20;
+                            assert!(
+                                mostly || largest.page_bytes() > 64 << 10,
+                                "{total} {classes:?} {parts:?}"
+                            );
+                        }
+                        Err(error) => assert!(error.to_string().contains("give it about"), "{error}"),
+                    }
+                }
+            }
+        }
+        assert!(divide(64 << 20, &[]).unwrap_err().to_string().contains("no sizes"));
+    }
+
+    #[test]
+    fn the_budget_that_is_said_to_do_does() {
+        for class in SizeClass::all() {
+            let error = divide(1 << 20, &[class]);
+            let Err(error) = error.map_err(|error| error.to_string()) else { continue };
+            let least = error.rsplit(' ').nth(1).unwrap().parse::<u64>().unwrap();
+            // What grows with the budget may ask for a little more.
+            assert!(divide(least + least / 4, &[class]).is_ok(), "{error}");
+        }
+    }
+}

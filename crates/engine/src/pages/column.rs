@@ -1,0 +1,266 @@
+//! A column: an array of numbers in pages, which grows beyond memory.
+//!
+//! An array in memory grows by segments, and a list says where each is. Here a segment is a page, and the list has the names of
+//! pages in place of addresses; that is all of the difference. What looks at a segment takes a guard of it, and who looks
+//! at many in a row has them read together before.
+//!
+//! **What is in memory.** The list, sixteen bytes for each page; the pages that were looked at lately, as the allocator
+//! decides.
+//!
+//! **Several threads.** One appends at a time, others wait for it; everybody else reads what is there meanwhile. The length is published
+//! when the values are in their pages (Release, with the Acquire in [`Column::len`]), so who sees the length sees the
+//! values. The list's lock is held for looking up some names, never for reading a page.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+
+use parking_lot::{Mutex, RwLock};
+
+use super::allocator::{PageAllocator, PageRef};
+use super::value::{Aggregate, Value};
+use crate::error::Result;
+
+/// The size of pages that is used unless another is asked for, bytes.
+const PAGE_BYTES_DEFAULT: u64 = 64 << 10;
+
+/// An array of numbers in pages of a [`PageAllocator`], in memory as far as there is room.
+///
+/// ```
+/// use terrace::pages::{Column, PageAllocator};
+///
+/// let place = tempfile::tempdir().unwrap();
+/// let pages = PageAllocator::builder().dram(8 << 20).open(place.path().join("pages"))?;
+/// let column = Column::new(&pages);
+/// for block in 0..30 {
+///     let values: Vec<u64> = (block * 100_000..(block + 1) * 100_000).collect();
+///     column.append(&values)?;
+/// }
+/// assert_eq!(column.len(), 3_000_000); // 24 MB
+/// assert_eq!(column.get(1_234_567)?, Some(1_234_567));
+/// let aggregate = column.aggregate(10..20)?;
+/// assert_eq!((aggregate.sum, aggregate.min, aggregate.max), (145, Some(10), Some(19)));
+/// let mut even = 0;
+/// column.scan(.., |values| even += values.iter().filter(|&&value| value % 2 == 0).count())?;
+/// assert_eq!(even, 1_500_000);
+/// # Ok::<(), terrace::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Column<T: Value> {
+    allocator: PageAllocator,
+    page_bytes: u64,
+    pages: RwLock<Vec<PageRef>>,
+    len: AtomicU64,
+    /// Held by who appends.
+    appending: Mutex<()>,
+    values: PhantomData<fn() -> T>,
+}
+
+/// The pages of a range that are looked at together, and where in them it begins and ends.
+struct Window {
+    pages: Vec<PageRef>,
+    values: Range<u64>,
+}
+
+impl<T: Value> Column<T> {
+    /// An empty column in pages of 64 KiB, or of the largest size that `allocator` has if it does not have these.
+    pub fn new(allocator: &PageAllocator) -> Column<T> {
+        let sizes = allocator.page_sizes();
+        let is_default = sizes.contains(&PAGE_BYTES_DEFAULT);
+        let largest = sizes.last().copied().unwrap_or(PAGE_BYTES_DEFAULT);
+        Column::with_page_bytes(allocator, if is_default { PAGE_BYTES_DEFAULT } else { largest })
+    }
+
+    /// An empty column in pages of `page_bytes` bytes, one of the sizes of `allocator`: the first [`Column::append`] fails if
+    /// it is none.
+    pub fn with_page_bytes(allocator: &PageAllocator, page_bytes: u64) -> Column<T> {
+        Column {
+            allocator: allocator.clone(),
+            page_bytes,
+            pages: RwLock::default(),
+            len: AtomicU64::new(0),
+            appending: Mutex::new(()),
+            values: PhantomData,
+        }
+    }
+
+    /// Values there are.
+    pub fn len(&self) -> u64 {
+        self.len.load(Acquire)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of memory of the column's own: the list of its pages. They are beside the allocator's budget.
+    pub fn memory_bytes(&self) -> u64 {
+        (self.pages.read().capacity() * size_of::<PageRef>()) as u64
+    }
+
+    /// Bytes of its pages, in memory or not.
+    pub fn page_bytes_total(&self) -> u64 {
+        self.pages.read().len() as u64 * self.page_bytes
+    }
+
+    /// Values of a page. Threads that divide a scan among them do well to do so at multiples of it.
+    pub fn values_per_page(&self) -> u64 {
+        (self.page_bytes - crate::store::page::HEADER_BYTES as u64) / 8
+    }
+
+    /// Appends `values`: all of them, or none if it fails.
+    ///
+    /// # Errors
+    /// Those of [`PageAllocator::allocate`] and [`PageAllocator::write`].
+    pub fn append(&self, values: &[T]) -> Result<()> {
+        let _appending = self.appending.lock();
+        let mut len = self.len.load(Relaxed);
+        let mut rest = values;
+        while !rest.is_empty() {
+            let (page, at) =
+                ((len / self.values_per_page()) as usize, (len % self.values_per_page()) as usize);
+            let count = rest.len().min(self.values_per_page() as usize - at);
+            let (now, later) = rest.split_at(count);
+            let there = self.pages.read().get(page).copied();
+            match there {
+                Some(page) => store(self.allocator.write(page)?.words_mut(), at, now),
+                None => {
+                    let mut new = self.allocator.allocate(self.page_bytes)?;
+                    store(new.words_mut(), at, now);
+                    // If the next page fails, this one waits for the next attempt.
+                    self.pages.write().push(new.keep());
+                }
+            }
+            (len, rest) = (len + count as u64, later);
+        }
+        self.len.store(len, Release);
+        Ok(())
+    }
+
+    /// The value at `index`; none if there are not so many.
+    ///
+    /// # Errors
+    /// Those of [`PageAllocator::read`].
+    pub fn get(&self, index: u64) -> Result<Option<T>> {
+        if index >= self.len() {
+            return Ok(None);
+        }
+        let page = self.pages.read()[(index / self.values_per_page()) as usize];
+        let guard = self.allocator.read(page)?;
+        let word = &guard.words()[(index % self.values_per_page()) as usize];
+        Ok(Some(T::from_word(word.load(Relaxed))))
+    }
+
+    /// Shows the values of `range` in their order, those of a page at a time. They are copied first, so that `show` may
+    /// take its time and do anything: no page is held meanwhile. What of `range` is not there is left out.
+    ///
+    /// # Errors
+    /// Those of [`PageAllocator::read`]; what was shown before was.
+    pub fn scan(&self, range: impl std::ops::RangeBounds<u64>, mut show: impl FnMut(&[T])) -> Result<()> {
+        let mut copied = Vec::with_capacity(self.values_per_page() as usize);
+        self.visit(self.clamped(range), |words| {
+            copied.clear();
+            copied.extend(words.words().iter().map(|word| T::from_word(word.load(Relaxed))));
+            drop(words);
+            show(&copied);
+        })
+    }
+
+    /// The sum of the values of `range`: exact for whole numbers; of floating-point numbers in an order of its own, the same
+    /// each time.
+    ///
+    /// # Errors
+    /// Those of [`PageAllocator::read`].
+    pub fn sum(&self, range: impl std::ops::RangeBounds<u64>) -> Result<T::Sum> {
+        let mut sum = T::Sum::default();
+        self.visit(self.clamped(range), |words| sum = sum + T::sum(words.words()))?;
+        Ok(sum)
+    }
+
+    /// Count, sum, least and greatest of the values of `range`.
+    ///
+    /// # Errors
+    /// Those of [`PageAllocator::read`].
+    pub fn aggregate(&self, range: impl std::ops::RangeBounds<u64>) -> Result<Aggregate<T>> {
+        let mut aggregate = Aggregate::default();
+        self.visit(self.clamped(range), |words| aggregate = aggregate.and(Aggregate::of(words.words())))?;
+        Ok(aggregate)
+    }
+
+    fn clamped(&self, range: impl std::ops::RangeBounds<u64>) -> Range<u64> {
+        use std::ops::Bound::{Excluded, Included, Unbounded};
+        let start = match range.start_bound() {
+            Included(&start) => start,
+            Excluded(&before) => before.saturating_add(1),
+            Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Included(&last) => last.saturating_add(1),
+            Excluded(&end) => end,
+            Unbounded => u64::MAX,
+        };
+        let end = end.min(self.len());
+        start.min(end)..end
+    }
+
+    /// Shows the words of `range`, which are there, page by page.
+    fn visit(&self, range: Range<u64>, mut show: impl FnMut(Words<'_>)) -> Result<()> {
+        let mut start = range.start;
+        while start < range.end {
+            let window = self.window(start..range.end);
+            if window.pages.len() > 1 {
+                self.allocator.prefetch(&window.pages)?;
+            }
+            for &page in &window.pages {
+                let at = start % self.values_per_page();
+                let end = (start - at + self.values_per_page()).min(window.values.end);
+                let guard = self.allocator.read(page)?;
+                show(Words { guard, range: at as usize..(at + end - start) as usize });
+                start = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// The first pages of `range`, as many as are read together.
+    fn window(&self, range: Range<u64>) -> Window {
+        let pages = self.pages.read();
+        let first = (range.start / self.values_per_page()) as usize;
+        let end = range.end.div_ceil(self.values_per_page()) as usize;
+        let most = self.allocator.prefetch_pages_max(self.page_bytes);
+        let end = end.min(first + most);
+        let values = range.start..range.end.min(end as u64 * self.values_per_page());
+        Window { pages: pages[first..end].to_vec(), values }
+    }
+}
+
+/// Some words of a page, under its guard.
+struct Words<'a> {
+    guard: super::SharedGuard<'a>,
+    range: Range<usize>,
+}
+
+impl Words<'_> {
+    fn words(&self) -> &[AtomicU64] {
+        &self.guard.words()[self.range.clone()]
+    }
+}
+
+fn store<T: Value>(words: &[AtomicU64], at: usize, values: &[T]) {
+    for (word, value) in words[at..].iter().zip(values) {
+        word.store(value.to_word(), Relaxed);
+    }
+}
+
+impl<T: Value> Drop for Column<T> {
+    fn drop(&mut self) {
+        for page in self.pages.get_mut().drain(..) {
+            let freed = self.allocator.free(page);
+            debug_assert!(freed.is_ok(), "the pages of a column are its own");
+        }
+    }
+}

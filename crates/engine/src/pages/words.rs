@@ -1,0 +1,165 @@
+//! One word for each page: whether the page exists, and who holds guards of it.
+//!
+//! ```text
+//!   63..16                               15         14..0
+//!   number, 0: there is no such page     exclusive  shared guards
+//! ```
+//!
+//! The number is drawn when the page is allocated, from a count of the whole process, and stands in every handle. So one
+//! comparison tells a handle whose page was freed, even if its id is another page's by now, and a handle of another allocator.
+//! Waiting is done here, by who wants a guard; the latches of the pool below are never held for long (`buffer/pin.rs`).
+
+use std::io;
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
+};
+
+use terrace_block::Region;
+
+use crate::buffer::PINS_MAX;
+use crate::buffer::backoff::Backoff;
+use crate::ids::{PageId, SizeClass};
+
+const NUMBER_SHIFT: u32 = 16;
+const EXCLUSIVE: u64 = 1 << 15;
+const SHARED: u64 = EXCLUSIVE - 1;
+/// Bytes of a word, for the budget.
+pub(super) const WORD_BYTES: u64 = 8;
+
+/// The words of all pages, by class and index. Addresses for as many as there may be, memory for those in use.
+#[derive(Debug)]
+pub(super) struct PageWords(Vec<Region>);
+
+/// A guard's hold on the word of its page.
+#[derive(Debug)]
+pub(super) struct Hold<'a> {
+    word: &'a AtomicU64,
+    exclusive: bool,
+}
+
+/// A number that no page of this process has had: at a million pages a second there are enough for nine years.
+pub(super) fn next_number() -> u64 {
+    static NUMBERS: AtomicU64 = AtomicU64::new(1);
+    // Relaxed: only that it is unique counts.
+    NUMBERS.fetch_add(1, Relaxed)
+}
+
+impl PageWords {
+    /// For as many pages of each class as `indexes_max` says.
+    ///
+    /// # Errors
+    /// Those of [`Region::reserve_writable`].
+    pub(super) fn reserve(indexes_max: impl Fn(SizeClass) -> u64) -> io::Result<PageWords> {
+        let one = |class| Region::reserve_writable((indexes_max(class) * WORD_BYTES) as usize);
+        Ok(PageWords(SizeClass::all().map(one).collect::<io::Result<_>>()?))
+    }
+
+    fn word(&self, id: PageId) -> Option<&AtomicU64> {
+        let region = self.0.get(id.class_index())?;
+        let at = usize::try_from(id.index().checked_mul(WORD_BYTES)?).ok()?;
+        if at >= region.len() {
+            return None;
+        }
+        region.words(at..at + WORD_BYTES as usize).first()
+    }
+
+    /// The page `id` exists from now on and has this number; its allocator holds it.
+    pub(super) fn begin(&self, id: PageId, number: u64) -> Hold<'_> {
+        let word = self.word(id).expect("ids given out are within the words");
+        debug_assert_eq!(word.load(Relaxed), 0);
+        word.store(number << NUMBER_SHIFT | EXCLUSIVE, Release);
+        Hold { word, exclusive: true }
+    }
+
+    /// Whether `id` is the page with this number.
+    pub(super) fn is(&self, id: PageId, number: u64) -> bool {
+        self.word(id).is_some_and(|word| word.load(Acquire) >> NUMBER_SHIFT == number)
+    }
+
+    /// A hold on page `id` together with others; waits for who has it alone. None if it is not the page with this number.
+    pub(super) fn share(&self, id: PageId, number: u64) -> Option<Hold<'_>> {
+        let room = |word| word & EXCLUSIVE == 0 && word & SHARED < PINS_MAX;
+        let word = self.acquire(id, number, |word| room(word).then_some(word + 1))?;
+        Some(Hold { word, exclusive: false })
+    }
+
+    /// A hold on page `id` alone; waits for all others.
+    pub(super) fn exclude(&self, id: PageId, number: u64) -> Option<Hold<'_>> {
+        let room = |word| word & (EXCLUSIVE | SHARED) == 0;
+        let word = self.acquire(id, number, |word| room(word).then_some(word | EXCLUSIVE))?;
+        Some(Hold { word, exclusive: true })
+    }
+
+    /// Acquire: partner of the Release with which the guard before was given back, so that what it wrote is seen.
+    fn acquire(&self, id: PageId, number: u64, next: impl Fn(u64) -> Option<u64>) -> Option<&AtomicU64> {
+        let word = self.word(id)?;
+        let mut backoff = Backoff::new();
+        let mut now = word.load(Relaxed);
+        loop {
+            if now >> NUMBER_SHIFT != number {
+                return None;
+            }
+            match next(now) {
+                Some(next) => match word.compare_exchange_weak(now, next, AcqRel, Relaxed) {
+                    Ok(_) => return Some(word),
+                    Err(other) => now = other,
+                },
+                None => {
+                    backoff.wait();
+                    now = word.load(Relaxed);
+                }
+            }
+        }
+    }
+}
+
+impl Hold<'_> {
+    /// The page exists no more. Who waits for it learns that.
+    pub(super) fn end(self) {
+        debug_assert!(self.exclusive);
+        self.word.store(0, Release);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        if self.exclusive {
+            self.word.fetch_and(!EXCLUSIVE, Release);
+        } else {
+            self.word.fetch_sub(1, Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_knows_its_page_and_who_holds_it() {
+        let words = PageWords::reserve(|_| 1024).unwrap();
+        let id = PageId::new(SizeClass::SMALLEST, 7);
+        assert!(!words.is(id, 3) && words.share(id, 3).is_none());
+        let begun = words.begin(id, 3);
+        assert!(words.is(id, 3) && !words.is(id, 4));
+        drop(begun);
+        let shared = [words.share(id, 3).unwrap(), words.share(id, 3).unwrap()];
+        assert_eq!(words.word(id).unwrap().load(Relaxed), 3 << NUMBER_SHIFT | 2);
+        drop(shared);
+        words.exclude(id, 3).unwrap().end();
+        assert!(words.share(id, 3).is_none() && words.exclude(id, 3).is_none());
+        words.begin(id, 4);
+        assert!(words.share(id, 3).is_none(), "the id is another page's");
+    }
+
+    #[test]
+    fn ids_that_no_page_can_have_have_no_word() {
+        let words = PageWords::reserve(|_| 1024).unwrap();
+        for index in [1024, 1 << 40, (1 << 56) - 1] {
+            assert!(words.share(PageId::new(SizeClass::LARGEST, index), 1).is_none());
+        }
+        assert!(words.share(PageId(u64::MAX), 1).is_none());
+    }
+}

@@ -1,0 +1,237 @@
+//! The column against an array, over memory that is many times too small.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use terrace::pages::{Aggregate, Column, PageAllocator, Value};
+use terrace::{Error, MemoryDirectory, Mode, SimulatedDisk};
+use terrace_block::{CallKind, FaultPlan};
+
+mod common;
+
+fn open(mode: Mode, page_bytes: u64) -> PageAllocator {
+    let directory = Arc::new(MemoryDirectory::new());
+    let builder = PageAllocator::builder().dram(2 << 20).page_sizes(&[page_bytes]).mode(mode);
+    builder.directory(directory).open("pages").unwrap()
+}
+
+/// What one look at each of `values` tells.
+fn expected<T: Value>(values: &[T], sum: T::Sum) -> Aggregate<T> {
+    let choose = |choose: fn(T, T) -> T| values.iter().copied().reduce(choose);
+    Aggregate { count: values.len() as u64, sum, min: choose(T::lesser), max: choose(T::greater) }
+}
+
+/// Some range of an array of `len` values, sometimes beyond its end.
+fn any_range(random: &mut SmallRng, len: usize) -> std::ops::Range<u64> {
+    let start = random.random_range(0..=len as u64 + 10);
+    start..start + random.random_range(0..=len as u64 / 4 + 1)
+}
+
+fn behaves_as_an_array<T: Value>(seed: u64, draw: fn(&mut SmallRng) -> T, sum: fn(&[T]) -> T::Sum) {
+    println!("seed {seed}");
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mode = if seed.is_multiple_of(2) { Mode::Inline } else { Mode::Background };
+    let page_bytes = 4096 << (seed % 3);
+    let pages = open(mode, page_bytes);
+    let column: Column<T> = Column::new(&pages);
+    let mut array: Vec<T> = Vec::new();
+    for _ in 0..300 {
+        match random.random_range(0..10) {
+            0..5 => {
+                let values: Vec<T> = (0..random.random_range(0..9000)).map(|_| draw(&mut random)).collect();
+                column.append(&values).unwrap();
+                array.extend(values);
+            }
+            5..7 => {
+                for _ in 0..20 {
+                    let index = random.random_range(0..array.len() as u64 + 2);
+                    assert_eq!(column.get(index).unwrap(), array.get(index as usize).copied());
+                }
+            }
+            kind => {
+                let range = any_range(&mut random, array.len());
+                let here = |at: u64| (at as usize).min(array.len());
+                let values = &array[here(range.start)..here(range.end)];
+                match kind {
+                    7 => {
+                        let mut scanned = Vec::new();
+                        column.scan(range, |block| scanned.extend_from_slice(block)).unwrap();
+                        assert_eq!(scanned, values);
+                    }
+                    8 => assert_eq!(column.sum(range).unwrap(), sum(values)),
+                    _ => assert_eq!(column.aggregate(range).unwrap(), expected(values, sum(values))),
+                }
+            }
+        }
+        assert_eq!(column.len(), array.len() as u64);
+    }
+    assert_eq!(column.sum(..).unwrap(), sum(&array));
+    assert!(array.len() * 8 > 2 * (2 << 20), "{} values fit", array.len());
+    let stats = pages.stats();
+    assert!(stats.faults > 100, "{stats:?}");
+    assert_eq!(stats.pages * page_bytes, column.page_bytes_total());
+    assert!(column.memory_bytes() >= stats.pages * 16);
+    drop(column);
+    assert_eq!(pages.stats().pages, 0);
+}
+
+#[test]
+fn a_column_behaves_as_an_array() {
+    for seed in 0..2 {
+        behaves_as_an_array::<u64>(
+            seed * 3,
+            |random| random.random(),
+            |all| all.iter().map(|&one| u128::from(one)).sum(),
+        );
+        behaves_as_an_array::<i64>(
+            seed * 3 + 1,
+            |random| random.random(),
+            |all| all.iter().map(|&one| i128::from(one)).sum(),
+        );
+        // Halves of small numbers, whose sums are exact in whatever order.
+        behaves_as_an_array::<f64>(
+            seed * 3 + 2,
+            |random| f64::from(random.random::<i16>()) / 2.0,
+            |all| all.iter().sum(),
+        );
+    }
+}
+
+/// Whether `block` counts on from `next`.
+fn is_counting(block: &[u64], next: &mut u64) {
+    for &value in block {
+        assert_eq!(value, *next);
+        *next += 1;
+    }
+}
+
+#[test]
+fn whoever_sees_the_length_sees_the_values() {
+    let pages = open(Mode::Background, 4096);
+    let column: Column<u64> = Column::new(&pages);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (column, done) = (&column, &done);
+            scope.spawn(move || {
+                let mut random = SmallRng::seed_from_u64(thread);
+                while !done.load(Relaxed) {
+                    let len = column.len();
+                    if len == 0 {
+                        continue;
+                    }
+                    let index = random.random_range(0..len);
+                    assert_eq!(column.get(index).unwrap(), Some(index));
+                    let start = len.saturating_sub(2000);
+                    assert_eq!(column.sum(start..len).unwrap(), (start..len).map(u128::from).sum());
+                    let mut next = start;
+                    column.scan(start..len, |block| is_counting(block, &mut next)).unwrap();
+                    assert_eq!(next, len);
+                }
+            });
+        }
+        let _stop = common::Stop(&done);
+        let mut next = 0;
+        while next < 1_000_000 {
+            let values: Vec<u64> = (next..next + 1777).collect();
+            column.append(&values).unwrap();
+            next += 1777;
+        }
+    });
+}
+
+#[test]
+fn an_append_that_fails_appends_nothing() {
+    let disk = SimulatedDisk::new(1);
+    let builder = PageAllocator::builder().dram(2 << 20).page_sizes(&[4096]).mode(Mode::Inline);
+    let pages = builder.directory(Arc::new(disk.clone())).open("pages").unwrap();
+    let column: Column<u64> = Column::new(&pages);
+    disk.set_capacity(6 << 20);
+    let mut len = 0;
+    let error = loop {
+        match column.append(&(len..len + 100_000).collect::<Vec<u64>>()) {
+            Ok(()) => len += 100_000,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::Full { .. }), "{error}");
+    assert_eq!(column.len(), len);
+    disk.set_capacity(64 << 20);
+    for _ in 0..3 {
+        column.append(&(len..len + 100_000).collect::<Vec<u64>>()).unwrap();
+        len += 100_000;
+    }
+    let mut next = 0;
+    column.scan(.., |block| is_counting(block, &mut next)).unwrap();
+    assert_eq!(next, len);
+    // And one whose last page cannot be read.
+    disk.fail(FaultPlan::from_then_on(CallKind::Read, 1, libc::EIO));
+    assert!(column.sum(..).is_err());
+    disk.mend();
+    assert_eq!(column.sum(..).unwrap(), (0..u128::from(len)).sum());
+    let other: Column<i64> = Column::with_page_bytes(&pages, 64 << 10);
+    assert!(matches!(other.append(&[1]), Err(Error::Config(_))));
+    assert_eq!((other.len(), other.sum(..).unwrap()), (0, 0));
+}
+
+const BUDGET_BYTES: u64 = 16 << 20;
+/// What the program and its stacks take.
+const BESIDE_BYTES: u64 = 16 << 20;
+const PLACE: &str = "TERRACE_COLUMN_PLACE";
+
+/// Fills a column eight times as large as the budget, reads it, and says how much memory that took; run among the other tests
+/// it does nothing.
+#[test]
+fn filler() {
+    let Some(place) = std::env::var_os(PLACE) else { return };
+    let pages = PageAllocator::builder().dram(BUDGET_BYTES).open(Path::new(&place).join("pages")).unwrap();
+    let column: Column<u64> = Column::new(&pages);
+    let values = 8 * BUDGET_BYTES / 8;
+    for start in (0..values).step_by(10_000) {
+        column.append(&(start..values.min(start + 10_000)).collect::<Vec<u64>>()).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let column = &column;
+            scope.spawn(move || {
+                assert_eq!(column.sum(..).unwrap(), (0..u128::from(values)).sum());
+                let mut random = SmallRng::seed_from_u64(thread);
+                for _ in 0..2000 {
+                    let index = random.random_range(0..values);
+                    assert_eq!(column.get(index).unwrap(), Some(index));
+                }
+            });
+        }
+    });
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    println!("\npeak {}", peak.trim());
+}
+
+#[test]
+fn a_column_larger_than_memory_keeps_to_the_budget() {
+    if std::fs::read_to_string("/proc/self/status").is_err() {
+        println!("left out: the system does not say how much memory a process has");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["filler", "--exact", "--nocapture", "--test-threads=1"]).env(PLACE, place.path());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let lines: Vec<String> = lines.map(Result::unwrap).collect();
+    let peak = lines.iter().find_map(|line| line.strip_prefix("peak "));
+    assert!(child.wait().unwrap().success());
+    let peak: u64 = peak.unwrap().strip_suffix(" kB").unwrap().parse().unwrap();
+    println!("{peak} kB");
+    assert!(
+        peak * 1024 <= BUDGET_BYTES + BESIDE_BYTES,
+        "{peak} kB of memory with a budget of {BUDGET_BYTES}"
+    );
+    assert!(std::fs::read_dir(place.path()).unwrap().next().is_none(), "the file is gone");
+}
