@@ -96,6 +96,7 @@ pub(crate) use pool::{Pool, Stop};
 pub(crate) use records::BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME;
 pub use records::RecordCache;
 pub(crate) use recovery::{Recovered, Redo, Undo};
+pub(crate) use residency::table_bytes_per_page;
 pub(crate) use table::PAGES_MAX;
 pub(crate) use table::indexes_max;
 

@@ -13,7 +13,7 @@
 //! | snapshots, gate, statistics | about 160 KiB of slots, one line each             | as they were            |
 //! | read buffers      | two pages for each of eight threads                        | an estimate, as it was  |
 //! | compression       | two pages and a bit, where pages are larger than 4 KiB     | as it was               |
-//! | page table        | 1/48, or 18 bytes for each page the file has room for      | it grows by itself      |
+//! | page table        | 1/48, or 18 bytes for each page the file has room for, and with mapped pages 8 for each 4 KiB of it | it grows by itself |
 //! | frames            | the rest; 66 bytes beside each: header, replacement        | the rest                |
 //!
 //! Pages may be of several sizes. The first three parts have room for the largest of: the database's own size, those in use when
@@ -46,7 +46,7 @@ use terrace_block::Directory;
 use crate::backend::Backend;
 use crate::buffer::{
     BATCH_PAGES_MAX, BATCHES_MAX, FRAMES_MAX, Mode, RECORD_BYTES_PER_FRAME, RecordCache, VALUE_FRAMES_MIN,
-    buffers_bytes, frame_cost,
+    buffers_bytes, frame_cost, table_bytes_per_page,
 };
 use crate::db::Db;
 use crate::db::options::Compression;
@@ -478,6 +478,8 @@ pub(crate) struct Split {
     pub(crate) overlay: u64,
     /// What the record cache keeps beside each frame.
     pub(crate) beside_frame: u64,
+    /// What is known of each page of the file, whether or not it is in memory.
+    pub(crate) table_bytes_per_page: u64,
     /// Frames with what is beside each, and the buffers of their pages.
     pub(crate) frame_bytes: u64,
 }
@@ -521,6 +523,9 @@ const BATCHES_PAGES_MIN: u64 = 4;
 fn needs(class: SizeClass) -> &'static Needs {
     if class.is_for_values() { &VALUE_NEEDS } else { &NODE_NEEDS }
 }
+
+/// Bytes of the page table for each page of the file: its entry, and what is known of ids that are free.
+const TABLE_BYTES_PER_PAGE: u64 = 18;
 
 /// Frames that pages of `class` have at least if it is in use.
 pub(crate) fn frames_min(class: SizeClass) -> u32 {
@@ -566,9 +571,16 @@ impl Split {
             clock_window,
             overlay: 0,
             beside_frame: if records == RecordCache::Off { 0 } else { RECORD_BYTES_PER_FRAME },
+            table_bytes_per_page: TABLE_BYTES_PER_PAGE,
             frame_bytes: 0,
         };
         split.with_frames(sizes, file_pages)
+    }
+
+    /// The same where pages are housed by `backend`.
+    pub(crate) fn housed(self, backend: Backend, sizes: PageSizes, file_pages: u64) -> Result<Split> {
+        let more = table_bytes_per_page(backend, sizes.own);
+        Split { table_bytes_per_page: TABLE_BYTES_PER_PAGE + more, ..self }.with_frames(sizes, file_pages)
     }
 
     /// The same for a budget of `total` bytes, while the database is open. What is fixed at open stays; old versions
@@ -611,7 +623,7 @@ impl Split {
             beside_frame,
             ..
         } = self;
-        let page_table = (total / 48).max(file_pages * 18);
+        let page_table = (total / 48).max(file_pages * self.table_bytes_per_page);
         let log_memory = crate::wal::Wal::memory_bytes(log_buffer);
         let buffers = buffers_bytes(sizes.largest_used());
         let fixed = (log_memory + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)

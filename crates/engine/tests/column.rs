@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::pages::{Aggregate, Column, PageAllocator, Value};
-use terrace::{Error, MemoryDirectory, Mode, SimulatedDisk};
+use terrace::{Backend, Error, MemoryDirectory, Mode, SimulatedDisk};
 use terrace_block::{CallKind, FaultPlan};
 
 mod common;
@@ -234,4 +234,31 @@ fn a_column_larger_than_memory_keeps_to_the_budget() {
         "{peak} kB of memory with a budget of {BUDGET_BYTES}"
     );
     assert!(std::fs::read_dir(place.path()).unwrap().next().is_none(), "the file is gone");
+}
+
+/// Pages as large as can be, and twice as many of them as fit, with either back end.
+#[test]
+fn large_pages_hold_a_column() {
+    for (backend, page_bytes) in
+        [(Backend::Frames, 2 << 20), (Backend::Mapped, 2 << 20), (Backend::Mapped, 256 << 10)]
+    {
+        let builder = PageAllocator::builder().dram(48 << 20).page_sizes(&[page_bytes]).backend(backend);
+        let pages = builder.directory(Arc::new(MemoryDirectory::new())).open("pages").unwrap();
+        let column: Column<u64> = Column::with_page_bytes(&pages, page_bytes);
+        let len = (64 << 20) / 8;
+        for start in (0..len).step_by(1 << 16) {
+            column.append(&(start..start + (1 << 16)).collect::<Vec<u64>>()).unwrap();
+        }
+        let aggregate = column.aggregate(..).unwrap();
+        assert_eq!((aggregate.count, aggregate.min, aggregate.max), (len, Some(0), Some(len - 1)));
+        assert_eq!(aggregate.sum, u128::from(len) * u128::from(len - 1) / 2);
+        for index in (0..len).step_by(99_991) {
+            assert_eq!(column.get(index).unwrap(), Some(index), "{backend}");
+        }
+        let stats = pages.stats();
+        assert!(stats.evictions > 0, "{stats:?}");
+        for class in &stats.frame_classes {
+            assert!(class.resident_bytes <= class.frames * class.page_bytes, "{class:?}");
+        }
+    }
 }

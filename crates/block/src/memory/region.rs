@@ -165,6 +165,11 @@ impl Region {
         self.start.as_ptr()
     }
 
+    /// How many bytes from the start `address` is, if it is inside.
+    pub fn offset_of(&self, address: usize) -> Option<usize> {
+        address.checked_sub(self.start.as_ptr().addr()).filter(|&offset| offset < self.length)
+    }
+
     /// Whether the kernel has taken every advice to use huge pages so far.
     pub fn huge_pages(&self) -> bool {
         !self.huge_pages_refused.load(Ordering::Relaxed)
@@ -324,7 +329,13 @@ mod tests {
     #[test]
     fn committed_memory_is_zero_and_keeps_its_content_when_committed_again() {
         let region = Region::reserve(64 << 20).unwrap();
-        assert_eq!(region.as_ptr().addr() % GRANULE_BYTES, 0);
+        let start = region.as_ptr().addr();
+        assert_eq!(start % GRANULE_BYTES, 0);
+        assert_eq!(
+            [start, start + 77, start + region.len()].map(|at| region.offset_of(at)),
+            [Some(0), Some(77), None]
+        );
+        assert_eq!(region.offset_of(start - 1), None);
         region.commit(4096..3 << 20).unwrap();
         assert!(region.words(4096..3 << 20).iter().all(|word| word.load(Ordering::Relaxed) == 0));
         region.words(8192..8200)[0].store(9, Ordering::Relaxed);

@@ -290,6 +290,15 @@ impl Frames {
         self.bytes.tables_bytes(pages.sum())
     }
 
+    /// The page whose bytes include those at `address`, for who holds it there.
+    pub(super) fn page_at(&self, address: usize) -> Option<PageId> {
+        let page_in = |frame: u32| match index_of(frame) < self.count(class_of(frame)) {
+            true => self.header(frame).page(),
+            false => PageId::NONE,
+        };
+        self.bytes.page_at(address, page_in).filter(|id| !id.is_none())
+    }
+
     /// Puts memory behind pages, before their content is stored. As [`Residency::populate`].
     pub(super) fn populate(&self, pages: &[Housed]) -> io::Result<()> {
         self.bytes.populate(pages)

@@ -71,6 +71,11 @@ impl Pool {
         }
     }
 
+    /// The page whose bytes include `word`, which somebody has pinned.
+    pub(crate) fn page_at(&self, word: &AtomicU64) -> Option<PageId> {
+        self.frames.page_at(std::ptr::from_ref(word).addr())
+    }
+
     /// Brings a page of `class` into being, zeros behind its header, and pins it. May wait for a frame.
     pub(crate) fn create_pinned(&self, class: SizeClass) -> Result<(PageId, Pin<'_>), Stop> {
         let new = self.new_page(class, None)?;

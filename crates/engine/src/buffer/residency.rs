@@ -37,6 +37,14 @@ const PAGE_SHIFT: usize = SizeClass::SMALLEST.page_bytes().trailing_zeros() as u
 const SYSTEM_PAGE_BYTES: u64 = 4096;
 const SYSTEM_ENTRY_BYTES: u64 = 8;
 
+/// Bytes of the system's page table for each page of `class`, where pages are housed by `backend`.
+pub(crate) fn table_bytes_per_page(backend: Backend, class: SizeClass) -> u64 {
+    match backend {
+        Backend::Frames => 0,
+        Backend::Mapped => class.page_bytes() as u64 / SYSTEM_PAGE_BYTES * SYSTEM_ENTRY_BYTES,
+    }
+}
+
 /// A page and the frame that it has, or is about to have, or has just lost.
 pub(in crate::buffer) type Housed = (PageId, u32);
 
@@ -108,6 +116,14 @@ impl Residency {
         match self {
             Residency::Frames(_) => 0,
             Residency::Mapped(_) => addresses / SYSTEM_PAGE_BYTES * SYSTEM_ENTRY_BYTES,
+        }
+    }
+
+    /// The page whose bytes include those at `address`, if they are of a page that has a frame, as `page_in` says.
+    pub(super) fn page_at(&self, address: usize, page_in: impl Fn(u32) -> PageId) -> Option<PageId> {
+        match self {
+            Residency::Frames(frames) => frames.frame_at(address).map(page_in),
+            Residency::Mapped(pages) => pages.page_at(address),
         }
     }
 

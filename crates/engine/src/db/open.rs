@@ -186,6 +186,8 @@ fn shares(
         ..PageSizes::of(superblock)
     };
     let split = Split::new(dram, builder.old_version_bytes_max, builder.record_cache, sizes, file_pages)?;
+    let backend = builder.backend_or_default()?;
+    let split = split.housed(backend, sizes, file_pages)?;
     let options = PoolOptions {
         frame_bytes: split.frame_bytes,
         frame_bytes_max: builder.dram_bytes_max(builder.dram_bytes()?)?,
@@ -197,7 +199,7 @@ fn shares(
         pages_max: PAGES_MAX,
         store_bytes_max: u64::MAX,
         record_cache: builder.record_cache,
-        backend: builder.backend_or_default()?,
+        backend,
         replacement: builder.replacement,
         mode: Mode::Inline,
         in_memory: builder.read_only,

@@ -171,7 +171,9 @@ fn repair(
         Ok(Files { pages: create(&**destination, SALVAGE_PAGES)?, log: create(&**destination, SALVAGE_LOG)? })
     };
     let options = |sizes: PageSizes, file_pages: u64| {
+        let backend = Backend::of_environment()?;
         let split = Split::new(share, None, RecordCache::Off, sizes, file_pages)?;
+        let split = split.housed(backend, sizes, file_pages)?;
         Ok(PoolOptions {
             frame_bytes: split.frame_bytes,
             frame_bytes_max: share,
@@ -183,7 +185,7 @@ fn repair(
             pages_max: PAGES_MAX,
             store_bytes_max: u64::MAX,
             record_cache: RecordCache::Off,
-            backend: Backend::of_environment()?,
+            backend,
             replacement: Replacement::default(),
             mode: Mode::Inline,
             in_memory: false,

@@ -236,6 +236,24 @@ impl PageAllocator {
         self.shared.pool.pin(page.id).map_err(|stop| page.stopped(stop))
     }
 
+    /// The page that `word` is in, which came from a guard that is still held: for structures that know where their bytes are,
+    /// and not in which page. With mapped pages that is arithmetic.
+    ///
+    /// ```
+    /// use terrace::pages::PageAllocator;
+    ///
+    /// let place = tempfile::tempdir().unwrap();
+    /// let pages = PageAllocator::builder().dram(8 << 20).page_sizes(&[4096]).open(place.path().join("pages"))?;
+    /// let page = pages.allocate(4096)?;
+    /// assert_eq!(pages.page_of(&page.words()[100]), Some(page.page()));
+    /// assert_eq!(pages.page_of(&std::sync::atomic::AtomicU64::new(0)), None);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn page_of(&self, word: &AtomicU64) -> Option<PageRef> {
+        let id = self.shared.pool.page_at(word)?;
+        Some(PageRef { id, number: self.shared.words.number(id)? })
+    }
+
     /// Ends `page`; waits for its guards. It is not read for that.
     ///
     /// # Errors

@@ -19,8 +19,8 @@ use super::file::{MARK, PageFile};
 use super::words::{PageWords, WORD_BYTES};
 use crate::backend::Backend;
 use crate::buffer::{
-    FRAMES_MAX, Files, Layout, Mode, Pool, PoolOptions, RecordCache, Recovered, Redo, VALUE_FRAMES_MIN,
-    buffers_bytes, frame_cost, indexes_max,
+    FRAMES_MAX, Files, Layout, Mode, Pool, PoolOptions, RecordCache, Recovered, Redo, buffers_bytes,
+    frame_cost, indexes_max,
 };
 use crate::config::{FRAMES_MIN, any_class_of, frames_min};
 use crate::error::{Error, Result};

@@ -72,6 +72,11 @@ impl PageWords {
         Hold { word, exclusive: true }
     }
 
+    /// The number of `id`, if there is such a page.
+    pub(super) fn number(&self, id: PageId) -> Option<u64> {
+        Some(self.word(id)?.load(Acquire) >> NUMBER_SHIFT).filter(|&number| number > 0)
+    }
+
     /// Whether `id` is the page with this number.
     pub(super) fn is(&self, id: PageId, number: u64) -> bool {
         self.word(id).is_some_and(|word| word.load(Acquire) >> NUMBER_SHIFT == number)

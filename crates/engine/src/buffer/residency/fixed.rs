@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use terrace_block::Region;
 
 use super::PAGE_SHIFT;
-use crate::buffer::frames::{class_index_of, index_of};
+use crate::buffer::frames::{class_index_of, frame_of, index_of};
 use crate::ids::SizeClass;
 
 /// One region for all classes, so that where it is can be loaded before it is known which frame is looked for.
@@ -42,6 +42,14 @@ impl Fixed {
         // Shifted by the class, and not multiplied by what would have to be loaded for it.
         let start = (class << self.stripe_shift) + ((index_of(frame) as usize) << (PAGE_SHIFT + class));
         start..start + (1 << (PAGE_SHIFT + class))
+    }
+
+    /// The frame at `address`, if there are frames there.
+    pub(super) fn frame_at(&self, address: usize) -> Option<u32> {
+        let offset = self.region.offset_of(address)?;
+        let class = SizeClass::from_index(offset >> self.stripe_shift)?;
+        let index = (offset & ((1 << self.stripe_shift) - 1)) >> (PAGE_SHIFT + class.index());
+        Some(frame_of(class, index as u32))
     }
 
     /// Puts memory behind these frames of `class`.

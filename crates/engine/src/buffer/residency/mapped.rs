@@ -54,6 +54,14 @@ impl Mapped {
         self.classes[id.class_index()].get().expect("pages in frames are of classes in use")
     }
 
+    pub(super) fn page_at(&self, address: usize) -> Option<PageId> {
+        let (mut regions, classes) = (self.classes.iter(), SizeClass::all());
+        classes.zip(&mut regions).find_map(|(class, region)| {
+            let offset = region.get()?.offset_of(address)?;
+            Some(PageId::new(class, (offset >> (PAGE_SHIFT + class.index())) as u64))
+        })
+    }
+
     pub(super) fn resident_bytes(&self, class: SizeClass) -> u64 {
         self.resident[class.index()].load(Relaxed) * class.page_bytes() as u64
     }
