@@ -51,7 +51,9 @@ impl Residency {
         Ok(match backend {
             Backend::Frames => Residency::Frames(Fixed::reserve(counts_max, Region::reserve)?),
             Backend::Mapped => {
-                Residency::Mapped(Mapped::over(Fixed::reserve(counts_max, Region::reserve_sparse)?, pages_max))
+                // Only pages of the database's own size have such frames, and it may be the smallest.
+                let sparse = |bytes| Region::reserve_sparse(bytes, SizeClass::SMALLEST.page_bytes());
+                Residency::Mapped(Mapped::over(Fixed::reserve(counts_max, sparse)?, pages_max))
             }
         })
     }

@@ -27,10 +27,10 @@ use self::walk::Harvest;
 use super::backup::{create, new_directory, publish, refuse_used};
 use super::open::{LOCK, LOG, PAGES, PAGES_MAX, exists, hold, open_directory, within};
 use super::undo::KeyUndo;
+use crate::backend::Backend;
 use crate::buffer::salvage::{Means, Remains, Salvaged};
 use crate::buffer::{Files, Mode, PoolOptions, RecordCache};
 use crate::config::{Builder, FRAMES_MIN, PageSizes, Split};
-use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::index::{NodeRedo, check_page};
 

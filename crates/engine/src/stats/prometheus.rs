@@ -110,8 +110,7 @@ impl Stats {
         let about =
             ("terrace_class_frame_bytes", "gauge", "Bytes of frames and headers by the size of their pages.");
         text.labelled(about, "page_bytes", by_size(|class| class.bytes));
-        let about =
-            ("terrace_class_resident_bytes", "gauge", "Bytes of memory behind pages by their size.");
+        let about = ("terrace_class_resident_bytes", "gauge", "Bytes of memory behind pages by their size.");
         text.labelled(about, "page_bytes", by_size(|class| class.resident_bytes));
         let about = ("terrace_backend", "gauge", "Where the bytes of pages are.");
         text.labelled(about, "backend", [(self.backend.name(), 1)]);

@@ -22,7 +22,8 @@ pub(in crate::buffer) struct Fixed {
 impl Fixed {
     /// Addresses for as many frames of each class, out of a region that `reserve` makes.
     pub(super) fn reserve(counts_max: &[u32], reserve: fn(usize) -> io::Result<Region>) -> io::Result<Fixed> {
-        let bytes = SizeClass::all().zip(counts_max).map(|(class, &count)| count as usize * class.page_bytes());
+        let bytes =
+            SizeClass::all().zip(counts_max).map(|(class, &count)| count as usize * class.page_bytes());
         // Stripes begin at a huge page.
         let stripe = bytes.max().unwrap_or(0).next_multiple_of(2 << 20).next_power_of_two();
         let region = reserve(stripe * SizeClass::COUNT)?;

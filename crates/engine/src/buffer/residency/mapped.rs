@@ -35,7 +35,7 @@ impl Mapped {
         let place = &self.classes[class.index()];
         if place.get().is_none() {
             let bytes = (indexes_max(self.pages_max, class) as usize) << (PAGE_SHIFT + class.index());
-            let pages = Region::reserve_sparse(bytes).map_err(|error| {
+            let pages = Region::reserve_sparse(bytes, class.page_bytes()).map_err(|error| {
                 let what = format!("{bytes} bytes of addresses for pages of {} bytes", class.page_bytes());
                 io::Error::new(error.kind(), format!("{what}: {error}"))
             })?;
