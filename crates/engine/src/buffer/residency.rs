@@ -98,6 +98,14 @@ impl Residency {
         }
     }
 
+    /// Whether the system has taken the advice to put huge pages behind pages of `class`.
+    pub(super) fn huge_pages(&self, class: SizeClass) -> bool {
+        match self {
+            Residency::Frames(frames) => frames.huge_pages(),
+            Residency::Mapped(mapped) => mapped.huge_pages(class),
+        }
+    }
+
     /// Bytes of the system's page tables for `addresses` bytes of addresses of pages that were in memory once.
     pub(super) fn tables_bytes(&self, addresses: u64) -> u64 {
         match self {
