@@ -172,6 +172,7 @@ impl Database for Opened {
             frames: class.frames,
             bytes: class.bytes,
             resident_bytes: class.resident_bytes,
+            huge_pages: class.huge_pages,
             gained: class.gained,
             lost: class.lost,
         };

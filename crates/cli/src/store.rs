@@ -284,6 +284,8 @@ pub struct FrameStat {
     pub bytes: u64,
     /// Bytes of memory behind their content.
     pub resident_bytes: u64,
+    /// Whether huge pages of the system were asked for.
+    pub huge_pages: bool,
     /// Frames that came from pages of another size.
     pub gained: u64,
     /// Frames that went to pages of another size.

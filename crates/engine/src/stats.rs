@@ -229,6 +229,9 @@ pub struct FrameClass {
     /// Bytes of memory behind pages or other content of them now: all of it in frames, and of mapped pages those that are in
     /// memory.
     pub resident_bytes: u64,
+    /// Whether huge pages were asked for behind them, and the system knows them; how many it has just now it does not say. Mapped
+    /// pages have them if they are as long, two megabytes.
+    pub huge_pages: bool,
     /// Frames that were handed out, for pages that were read or made.
     pub taken: u64,
     /// Frames that came from pages of another size.

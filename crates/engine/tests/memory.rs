@@ -12,8 +12,9 @@ use std::process::{Command, Stdio};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use terrace::{Compression, Db, Durability, Error, Table, WriteBatch};
+use rustix::mm::{MlockAllFlags, mlockall, munlockall};
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use terrace::{Backend, Compression, Db, Durability, Error, Table, WriteBatch};
 
 const BUDGET_BYTES: u64 = 8 << 20;
 /// What the budget is raised to: nearly all data fit.
@@ -135,14 +136,24 @@ fn resizer() {
     let Some(path) = std::env::var_os(DATABASE) else { return };
     let builder = Db::builder().dram(BUDGET_BYTES).dram_max(LARGE_BUDGET_BYTES).log_max(LOG_BYTES);
     let db = builder.durability(Durability::Buffered).open(Path::new(&path)).unwrap();
-    // Memory that the system refuses: the budget stays.
     let limits = getrlimit(Resource::Data);
     let little = status_bytes("VmData:").unwrap() + (16 << 20);
     setrlimit(Resource::Data, Rlimit { current: Some(little), ..limits }).unwrap();
-    let refused = db.set_dram(LARGE_BUDGET_BYTES).unwrap_err();
-    assert!(matches!(refused, Error::Memory { .. }), "{refused}");
+    let raised = db.set_dram(LARGE_BUDGET_BYTES);
+    match db.stats().backend {
+        // Memory that the system refuses: the budget stays.
+        Backend::Frames => {
+            let refused = raised.unwrap_err();
+            assert!(matches!(refused, Error::Memory { .. }), "{refused}");
+            assert_eq!(db.stats().budget_bytes, BUDGET_BYTES);
+        }
+        // The limit counts addresses that may be written, and those of all pages were counted when it was opened.
+        Backend::Mapped => {
+            raised.unwrap();
+            assert_eq!(db.stats().budget_bytes, LARGE_BUDGET_BYTES);
+        }
+    }
     setrlimit(Resource::Data, limits).unwrap();
-    assert_eq!(db.stats().budget_bytes, BUDGET_BYTES);
 
     db.set_dram(LARGE_BUDGET_BYTES).unwrap();
     let table = load(&db);
@@ -170,6 +181,40 @@ fn resizer() {
         }
     }
     println!("resized");
+    wait_to_be_killed();
+}
+
+/// Opens with few addresses, then where memory is locked; run among the other tests it does nothing.
+#[test]
+fn confined() {
+    let Some(path) = std::env::var_os(DATABASE) else { return };
+    let open = |backend| {
+        let builder = Db::builder().dram(BUDGET_BYTES).log_max(LOG_BYTES).backend(backend);
+        builder.open(Path::new(&path)).and_then(Db::close)
+    };
+    let refused = || {
+        let refused = open(Backend::Mapped).unwrap_err();
+        println!("refused: {refused}");
+        assert!(matches!(refused, Error::Memory { .. }), "{refused}");
+        refused.to_string()
+    };
+    // Enough for the page table, and not for an address for each page.
+    let limits = getrlimit(Resource::As);
+    let little = status_bytes("VmSize:").unwrap() + (64 << 30);
+    setrlimit(Resource::As, Rlimit { current: Some(little), ..limits }).unwrap();
+    assert!(refused().contains("bytes of addresses for pages of 4096 bytes"));
+    open(Backend::Frames).unwrap();
+    setrlimit(Resource::As, limits).unwrap();
+    open(Backend::Mapped).unwrap();
+    // Only who may lock any amount gets as far as pages.
+    if !geteuid().is_root() || mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).is_err() {
+        println!("left out: this process may not lock its memory");
+    } else {
+        assert!(refused().contains("mlockall"));
+        munlockall().unwrap();
+        open(Backend::Mapped).unwrap();
+    }
+    println!("confined");
     wait_to_be_killed();
 }
 
@@ -233,4 +278,14 @@ fn memory_comes_and_goes_with_the_budget() {
     }
     let place = tempfile::tempdir().unwrap();
     peaks_hold("resizer", &place.path().join("db"), false, "resized");
+}
+
+#[test]
+fn mapped_pages_that_the_system_has_no_addresses_for_or_locks_are_refused_at_open() {
+    if peak_bytes().is_none() {
+        println!("left out: the system does not say how much memory a process has");
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    peaks_hold("confined", &place.path().join("db"), false, "confined");
 }

@@ -38,6 +38,9 @@ const PAGE_BYTES: usize = 4096;
 /// Granularity of access, bytes: a huge page, so that opening access never splits one.
 const GRANULE_BYTES: usize = 2 << 20;
 
+/// The calling thread, in place of a file that stands for a process (linux/pidfd.h, Linux 6.15).
+const PIDFD_SELF_THREAD: libc::c_int = -10000;
+
 /// A reserved range of addresses, aligned to 2 MiB.
 ///
 /// ```
@@ -60,11 +63,13 @@ pub struct Region {
     /// The first aligned address of the mapping.
     start: NonNull<u8>,
     length: usize,
-    /// A bit per granule: readable and writable. Bits are only ever set, after the system call that makes them true.
-    accessible: Box<[AtomicU64]>,
-    huge_pages_refused: AtomicBool,
     /// Whether memory is there only where it was committed, and not wherever somebody writes.
     commits: bool,
+    /// A bit per granule, if so: readable and writable. Bits are only ever set, after the system call that makes them true.
+    accessible: Box<[AtomicU64]>,
+    huge_pages_refused: AtomicBool,
+    /// Whether the kernel does not take advice for several ranges at once.
+    pub(super) vectors_refused: AtomicBool,
 }
 
 // SAFETY: the region owns its mapping; the bytes are only reachable as atomics or through `as_ptr`, whose users answer
@@ -104,19 +109,33 @@ impl Region {
     /// # Errors
     /// As [`Region::reserve`].
     pub fn reserve_writable(bytes: usize) -> io::Result<Self> {
-        let region = Self::map(bytes, ProtFlags::READ | ProtFlags::WRITE)?;
-        region.open(0..region.length);
-        Ok(region)
+        Self::map(bytes, ProtFlags::READ | ProtFlags::WRITE)
     }
 
-    /// Reserves `bytes` addresses for pages that come and go each by itself ([`Region::populate`], [`Region::discard`]).
-    /// Readable and writable at once, without memory, and without huge pages, of which one page could not be given back alone.
+    /// Reserves `bytes` addresses for pages of `page_bytes` that come and go each by itself ([`Region::populate`],
+    /// [`Region::discard`]). Readable and writable at once, without memory.
+    ///
+    /// Huge pages are asked for only if pages are as long, so that one can be given back alone, and if the kernel lets who reads
+    /// what is not there see a page of zeros that all share: with `use_zero_page` off he would be given two megabytes.
     ///
     /// # Errors
-    /// As [`Region::reserve`].
-    pub fn reserve_sparse(bytes: usize) -> io::Result<Self> {
-        let region = Self::reserve_writable(bytes)?;
-        region.advise_against_huge_pages(0..region.length);
+    /// As [`Region::reserve`]; `Unsupported` where memory could not be given back, because this process locks all of its own.
+    pub fn reserve_sparse(bytes: usize, page_bytes: usize) -> io::Result<Self> {
+        let mut region = Self::map(bytes, ProtFlags::empty())?;
+        let all = 0..region.length;
+        // Before anything is accessible: making locked addresses accessible is enough to put memory behind all of them.
+        region.advise(&all, Advice::LinuxDontNeed).map_err(|error| {
+            let why = "memory of single pages cannot be given back here; is all memory of the process locked (mlockall)?";
+            io::Error::new(io::ErrorKind::Unsupported, format!("{why} {error}"))
+        })?;
+        if page_bytes.is_multiple_of(GRANULE_BYTES) && zeros_are_shared() {
+            region.advise_huge_pages(&all);
+        } else {
+            region.advise_against_huge_pages(all.clone());
+            region.huge_pages_refused = AtomicBool::new(true);
+        }
+        region.allow_access(&all)?;
+        region.commits = false;
         Ok(region)
     }
 
@@ -144,10 +163,18 @@ impl Region {
         let slack = mapping.as_ptr().addr().next_multiple_of(GRANULE_BYTES) - mapping.as_ptr().addr();
         // SAFETY: `slack` is below one granule, and the mapping is one granule longer than the region.
         let start = unsafe { mapping.cast::<u8>().add(slack) };
-        let accessible = (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        let huge_pages_refused = AtomicBool::new(false);
         let commits = protection.is_empty();
-        Ok(Self { mapping, mapping_bytes, start, length, accessible, huge_pages_refused, commits })
+        let words = if commits { granules.div_ceil(64) } else { 0 };
+        Ok(Self {
+            mapping,
+            mapping_bytes,
+            start,
+            length,
+            commits,
+            accessible: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            huge_pages_refused: AtomicBool::new(false),
+            vectors_refused: AtomicBool::new(false),
+        })
     }
 
     /// Length in bytes, a multiple of 4096.
@@ -170,7 +197,7 @@ impl Region {
         address.checked_sub(self.start.as_ptr().addr()).filter(|&offset| offset < self.length)
     }
 
-    /// Whether the kernel has taken every advice to use huge pages so far.
+    /// Whether huge pages are asked for, and the kernel has taken every advice to use them so far.
     pub fn huge_pages(&self) -> bool {
         !self.huge_pages_refused.load(Ordering::Relaxed)
     }
@@ -185,32 +212,39 @@ impl Region {
         if range.is_empty() {
             return Ok(());
         }
+        if self.commits {
+            self.allow_access(&range)?;
+            self.open(range.clone());
+        }
+        self.advise_huge_pages(&range);
+        self.touch(range)
+    }
+
+    /// Makes the granules that `range` is in readable and writable.
+    fn allow_access(&self, range: &Range<usize>) -> io::Result<()> {
         let granules = range.start / GRANULE_BYTES * GRANULE_BYTES..range.end.next_multiple_of(GRANULE_BYTES);
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the granules lie inside the mapping (`check_pages`, and `map` rounds up), which is ours, and access
         // is only widened, so no reference handed out before loses its bytes.
-        unsafe { rustix::mm::mprotect(self.address(granules.start), granules.len(), access)? };
-        self.open(range.clone());
-        if let Err(error) = self.advise(&range, Advice::LinuxHugepage)
-            && !self.huge_pages_refused.swap(true, Ordering::Relaxed)
-        {
-            tracing::info!(%error, "no huge pages for this memory");
-        }
-        self.touch(range)
+        Ok(unsafe { rustix::mm::mprotect(self.address(granules.start), granules.len(), access)? })
     }
 
     /// Touches all of `range`, so that memory is behind it.
-    pub(super) fn touch(&self, range: Range<usize>) -> io::Result<()> {
+    fn touch(&self, range: Range<usize>) -> io::Result<()> {
         self.check_pages(&range)?;
         match self.advise(&range, Advice::LinuxPopulateWrite) {
             // Kernels before 5.14 do not know this advice.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                for page in range.step_by(PAGE_BYTES) {
-                    self.words(page..page + 8)[0].fetch_or(0, Ordering::Relaxed);
-                }
+                self.touch_words(&range);
                 Ok(())
             }
             outcome => outcome,
+        }
+    }
+
+    pub(super) fn touch_words(&self, range: &Range<usize>) {
+        for page in range.clone().step_by(PAGE_BYTES) {
+            self.words(page..page + 8)[0].fetch_or(0, Ordering::Relaxed);
         }
     }
 
@@ -238,7 +272,8 @@ impl Region {
     #[inline(always)]
     pub fn words(&self, range: Range<usize>) -> &[AtomicU64] {
         let whole = (range.start | range.end).is_multiple_of(8);
-        if !(whole && range.start <= range.end && range.end <= self.length && self.is_accessible(&range)) {
+        let inside = range.start <= range.end && range.end <= self.length;
+        if !(whole && inside && (!self.commits || self.is_accessible(&range))) {
             self.refuse(&range);
         }
         // SAFETY: the words are inside the mapping, aligned (the start is, and the range was checked), readable and
@@ -282,7 +317,7 @@ impl Region {
         }
     }
 
-    fn check_pages(&self, range: &Range<usize>) -> io::Result<()> {
+    pub(super) fn check_pages(&self, range: &Range<usize>) -> io::Result<()> {
         let inside = range.start <= range.end && range.end <= self.length;
         if inside && range.start.is_multiple_of(PAGE_BYTES) && range.end.is_multiple_of(PAGE_BYTES) {
             return Ok(());
@@ -295,6 +330,14 @@ impl Region {
 
     fn address(&self, offset: usize) -> *mut c_void {
         self.start.as_ptr().wrapping_add(offset).cast()
+    }
+
+    fn advise_huge_pages(&self, range: &Range<usize>) {
+        if let Err(error) = self.advise(range, Advice::LinuxHugepage)
+            && !self.huge_pages_refused.swap(true, Ordering::Relaxed)
+        {
+            tracing::info!(%error, "no huge pages for this memory");
+        }
     }
 
     /// A kernel that does not know the advice has no huge pages to keep away.
@@ -312,6 +355,48 @@ impl Region {
             }
         }
     }
+
+    /// The same for several ranges, which are inside, by one system call where the kernel has it: other processors are told of
+    /// what is gone once, and not once for each range.
+    pub(super) fn advise_all(&self, ranges: &[Range<usize>], advice: Advice) -> io::Result<()> {
+        let each = || ranges.iter().try_for_each(|range| self.advise(range, advice));
+        if ranges.len() == 1 || self.vectors_refused.load(Ordering::Relaxed) {
+            return each();
+        }
+        let vectors: Vec<libc::iovec> = ranges
+            .iter()
+            .map(|range| libc::iovec { iov_base: self.address(range.start), iov_len: range.len() })
+            .collect();
+        // SAFETY: as in `advise`, for ranges that the vectors name as long as the call takes. The caller itself is meant, also
+        // in a process that was forked from the one that made the region.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_process_madvise,
+                PIDFD_SELF_THREAD,
+                vectors.as_ptr(),
+                vectors.len(),
+                advice as libc::c_int,
+                0,
+            )
+        };
+        if usize::try_from(done) == Ok(ranges.iter().map(Range::len).sum()) {
+            return Ok(());
+        }
+        // It stopped somewhere, or began nowhere; what is done twice is done.
+        each()?;
+        if done < 0 && !self.vectors_refused.swap(true, Ordering::Relaxed) {
+            tracing::info!(
+                "memory changes by one system call for each range: the kernel takes no vectors of them"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Whether reading where there is no memory takes none where huge pages are used.
+fn zeros_are_shared() -> bool {
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/use_zero_page");
+    setting.is_ok_and(|setting| setting.trim() == "1")
 }
 
 impl Drop for Region {
@@ -323,7 +408,7 @@ impl Drop for Region {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     #[test]
@@ -354,22 +439,34 @@ mod tests {
         assert_eq!(region.words(4096..4104)[0].load(Ordering::Relaxed), 2);
     }
 
-    /// Bytes of memory behind `region`, as the system counts them.
-    fn resident_bytes(region: &Region) -> usize {
+    /// What the system says of each mapping inside `region`, a line each, the first of each mapping its addresses.
+    fn lines(region: &Region) -> impl Iterator<Item = String> {
         let addresses = region.as_ptr().addr()..region.as_ptr().addr() + region.len();
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let (mut inside, mut bytes) = (false, 0);
-        for line in maps.lines() {
-            let word = line.split(' ').next().unwrap_or_default();
-            if let Some((start, _)) = word.split_once('-')
-                && let Ok(start) = usize::from_str_radix(start, 16)
-            {
+        let mut inside = false;
+        let lines = maps.lines().map(str::to_owned).collect::<Vec<_>>();
+        lines.into_iter().filter(move |line| {
+            if let Some(start) = start_of_mapping(line) {
                 inside = addresses.contains(&start);
-            } else if inside && word == "Rss:" {
-                bytes += line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10;
             }
-        }
-        bytes
+            inside
+        })
+    }
+
+    fn start_of_mapping(line: &str) -> Option<usize> {
+        let (start, _) = line.split(' ').next()?.split_once('-')?;
+        usize::from_str_radix(start, 16).ok()
+    }
+
+    /// How many mappings the system made of it.
+    pub(in crate::memory) fn mappings(region: &Region) -> usize {
+        lines(region).filter(|line| start_of_mapping(line).is_some()).count()
+    }
+
+    /// Bytes of memory behind `region`, as the system counts them.
+    pub(in crate::memory) fn resident_bytes(region: &Region) -> usize {
+        let sizes = lines(region).filter(|line| line.starts_with("Rss:"));
+        sizes.map(|line| line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10).sum()
     }
 
     #[test]

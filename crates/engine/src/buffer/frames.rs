@@ -284,6 +284,11 @@ impl Frames {
         }
     }
 
+    /// Whether the system has taken the advice to use huge pages for what is in the frames of `class`.
+    pub(super) fn huge_pages(&self, class: SizeClass) -> bool {
+        self.bytes.huge_pages(class)
+    }
+
     /// Bytes that the system takes for tables of the addresses of pages whose indexes are below these.
     pub(super) fn tables_bytes(&self, ends: &ByClass<u64>) -> u64 {
         let pages = SizeClass::all().map(|class| ends[class.index()] * class.page_bytes() as u64);

@@ -64,10 +64,11 @@ impl Residency {
     pub(super) fn reserve(backend: Backend, counts_max: &[u32], pages_max: u64) -> io::Result<Residency> {
         Ok(match backend {
             Backend::Frames => Residency::Frames(Fixed::reserve(counts_max, Region::reserve)?),
-            Backend::Mapped => Residency::Mapped(Mapped::over(
-                Fixed::reserve(counts_max, Region::reserve_sparse)?,
-                pages_max,
-            )),
+            Backend::Mapped => {
+                // Only pages of the database's own size have such frames, and it may be the smallest.
+                let sparse = |bytes| Region::reserve_sparse(bytes, SizeClass::SMALLEST.page_bytes());
+                Residency::Mapped(Mapped::over(Fixed::reserve(counts_max, sparse)?, pages_max))
+            }
         })
     }
 
@@ -108,6 +109,14 @@ impl Residency {
         match self {
             Residency::Frames(_) => None,
             Residency::Mapped(mapped) => Some(mapped.resident_bytes(class)),
+        }
+    }
+
+    /// Whether the system has taken the advice to put huge pages behind pages of `class`.
+    pub(super) fn huge_pages(&self, class: SizeClass) -> bool {
+        match self {
+            Residency::Frames(frames) => frames.huge_pages(),
+            Residency::Mapped(mapped) => mapped.huge_pages(class),
         }
     }
 

@@ -313,9 +313,7 @@ impl Pool {
             }
             self.write_dirty_from(class, first)?;
             self.meanwhile();
-            for index in first..self.frames.count(class) {
-                self.drive_out(frame_of(class, index));
-            }
+            self.drive_out(class, first..self.frames.count(class));
             let now = self.free(class).lock().parked.len();
             if now == gone {
                 return Ok(());

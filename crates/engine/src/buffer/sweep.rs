@@ -348,19 +348,39 @@ impl Pool {
         }
     }
 
-    /// Takes the page out of a frame that is to go, marked or not, and gives the frame back, if the page is clean and not
-    /// latched. The ghost knows it from then on.
-    pub(super) fn drive_out(&self, frame: u32) {
+    /// Takes the pages out of the frames of `class` with these indexes, which are to go, marked or not, and gives the frames
+    /// back whose pages are clean and not latched. The ghost knows the pages from then on.
+    pub(super) fn drive_out(&self, class: SizeClass, indexes: Range<u32>) {
+        let mut leaving = Vec::with_capacity(BATCH);
+        for index in indexes {
+            leaving.extend(self.expel(frame_of(class, index)));
+            if leaving.len() == BATCH {
+                self.part_with(class, &mut leaving);
+            }
+        }
+        self.part_with(class, &mut leaving);
+    }
+
+    /// Evicts the page in `frame`, if there is one that can go now.
+    fn expel(&self, frame: u32) -> Option<Leaving<'_>> {
         let id = self.frames.header(frame).page();
-        if id.is_none() {
+        let entry = self.table.entry(id).filter(|_| !id.is_none())?;
+        match self.try_evict(id, entry, entry.latch().load(), frame) {
+            Evicted::Yes => Some(Leaving { id, entry, frame }),
+            Evicted::Dirty | Evicted::No => None,
+        }
+    }
+
+    /// Gives the frames of driven out pages of `class` back.
+    fn part_with(&self, class: SizeClass, leaving: &mut Vec<Leaving<'_>>) {
+        if leaving.is_empty() {
             return;
         }
-        let entry = self.table.entry(id).expect("pages in frames are in the table");
-        if let Evicted::Yes = self.try_evict(id, entry, entry.latch().load(), frame) {
-            self.leave(&[Leaving { id, entry, frame }]);
-            let mut free = self.free(class_of(frame)).lock();
-            free.queues.driven_out(&self.frames, frame, id);
-            free.give(frame);
+        self.leave(leaving);
+        let mut free = self.free(class).lock();
+        for page in leaving.drain(..) {
+            free.queues.driven_out(&self.frames, page.frame, page.id);
+            free.give(page.frame);
         }
     }
 

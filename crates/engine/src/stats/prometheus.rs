@@ -112,6 +112,9 @@ impl Stats {
         text.labelled(about, "page_bytes", by_size(|class| class.bytes));
         let about = ("terrace_class_resident_bytes", "gauge", "Bytes of memory behind pages by their size.");
         text.labelled(about, "page_bytes", by_size(|class| class.resident_bytes));
+        let about =
+            ("terrace_class_huge_pages", "gauge", "Whether pages of a size are in huge pages of the system.");
+        text.labelled(about, "page_bytes", by_size(|class| class.huge_pages.into()));
         let about = ("terrace_backend", "gauge", "Where the bytes of pages are.");
         text.labelled(about, "backend", [(self.backend.name(), 1)]);
         let help = "Pages whose memory the system refused to take back.";

@@ -67,6 +67,10 @@ impl Fixed {
         start + frames.start as usize * page_bytes..start + frames.end as usize * page_bytes
     }
 
+    pub(super) fn huge_pages(&self) -> bool {
+        self.region.huge_pages()
+    }
+
     /// The region, for who has frames come and go one by one.
     pub(super) fn region(&self) -> &Region {
         &self.region

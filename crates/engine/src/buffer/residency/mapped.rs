@@ -35,7 +35,7 @@ impl Mapped {
         let place = &self.classes[class.index()];
         if place.get().is_none() {
             let bytes = (indexes_max(self.pages_max, class) as usize) << (PAGE_SHIFT + class.index());
-            let pages = Region::reserve_sparse(bytes).map_err(|error| {
+            let pages = Region::reserve_sparse(bytes, class.page_bytes()).map_err(|error| {
                 let what = format!("{bytes} bytes of addresses for pages of {} bytes", class.page_bytes());
                 io::Error::new(error.kind(), format!("{what}: {error}"))
             })?;
@@ -64,6 +64,10 @@ impl Mapped {
 
     pub(super) fn resident_bytes(&self, class: SizeClass) -> u64 {
         self.resident[class.index()].load(Relaxed) * class.page_bytes() as u64
+    }
+
+    pub(super) fn huge_pages(&self, class: SizeClass) -> bool {
+        self.classes[class.index()].get().is_some_and(Region::huge_pages)
     }
 
     pub(super) fn populate(&self, pages: &[Housed]) -> io::Result<()> {
@@ -124,4 +128,78 @@ fn bytes(id: PageId) -> Range<usize> {
     let shift = PAGE_SHIFT + id.class_index();
     let start = (id.index() as usize) << shift;
     start..start + (1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+    use terrace_block::Region;
+
+    use super::*;
+
+    /// What the system says of the mapping that `words` is in: bytes of memory behind it.
+    fn system_bytes(words: &[AtomicU64]) -> u64 {
+        let address = words.as_ptr().addr();
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut lines = maps.lines();
+        let holds = |line: &str| {
+            let bounds = line.split(' ').next().and_then(|bounds| bounds.split_once('-'));
+            let number = |text: &str| usize::from_str_radix(text, 16);
+            bounds.is_some_and(|(start, end)| match (number(start), number(end)) {
+                (Ok(start), Ok(end)) => (start..end).contains(&address),
+                _ => false,
+            })
+        };
+        lines.by_ref().find(|line| holds(line)).expect("the words are mapped");
+        let line = lines.find(|line| line.starts_with("Rss:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    fn mappings() -> usize {
+        std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
+    }
+
+    #[test]
+    fn only_pages_that_are_there_have_memory_whoever_looks_at_others() {
+        const PAGES_MAX: u64 = 1 << 16;
+        let own =
+            Fixed::reserve(&[4; SizeClass::COUNT], |bytes| Region::reserve_sparse(bytes, 4096)).unwrap();
+        let mapped = Mapped::over(own, PAGES_MAX);
+        SizeClass::all().for_each(|class| mapped.use_class(class).unwrap());
+        let before = mappings();
+        let seed = 7;
+        let mut random = SmallRng::seed_from_u64(seed);
+        let mut there: Vec<Housed> = Vec::new();
+        for round in 0..50 {
+            let mut come = Vec::new();
+            for _ in 0..random.random_range(1..100) {
+                let class = SizeClass::from_index(random.random_range(0..SizeClass::COUNT)).unwrap();
+                let id = PageId::new(class, random.random_range(0..indexes_max(PAGES_MAX, class)));
+                if there.iter().chain(&come).all(|&(other, _)| other != id) {
+                    come.push((id, 0));
+                }
+            }
+            mapped.populate(&come).unwrap();
+            come.iter().for_each(|&(id, _)| mapped.words(id)[1].store(id.0 + 1, Relaxed));
+            there.extend(come);
+            let go = there.split_off(random.random_range(there.len() / 2..there.len()));
+            mapped.discard(&go).unwrap();
+            for &(id, _) in &go {
+                assert!(mapped.words(id).iter().all(|word| word.load(Relaxed) == 0), "{id}, seed {seed}");
+            }
+            for &(id, _) in &there {
+                assert_eq!(mapped.words(id)[1].load(Relaxed), id.0 + 1, "round {round}, seed {seed}");
+            }
+            for class in SizeClass::all() {
+                let bytes = mapped.resident_bytes(class);
+                let of_class = there.iter().filter(|(id, _)| id.class() == Some(class)).count();
+                assert_eq!(bytes, (of_class * class.page_bytes()) as u64);
+                let first = mapped.words(PageId::new(class, 0));
+                assert_eq!(system_bytes(first), bytes, "{class:?} in round {round}, seed {seed}");
+            }
+        }
+        // Other tests of this process map memory too, but none as often as pages came and went here.
+        assert!(mappings() < before + 1000, "{} mappings, {before} before", mappings());
+    }
 }
