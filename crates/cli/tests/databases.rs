@@ -115,6 +115,26 @@ fn tables_of_one_database_have_pages_of_several_sizes() {
 }
 
 #[test]
+fn long_values_have_pages_of_the_size_that_is_given() {
+    let (_directory, db) = place();
+    let flags = ["--dram", "64MiB", "--value-page-size", "256KiB"];
+    let value = vec![b'v'; 200_000];
+    let put = ["put", &db, "--table", "t", "k", "-"];
+    let made = feed(&[&put[..], &flags].concat(), &value);
+    assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
+    assert_eq!(succeed(&["get", &db, "--table", "t", "k", "--dram", "64MiB"]).trim_ascii_end(), value);
+    let stat = json(&succeed(&["stat", &db, "--dram", "64MiB", "--json"]));
+    let table = &stat["tables"][0];
+    assert_eq!((&table["page_bytes"], &table["value_page_bytes_max"]), (&4096.into(), &(256 << 10).into()));
+    assert!(
+        text(&succeed(&["stat", &db, "--dram", "64MiB"])).contains("values in pages up to 256"),
+        "{stat}"
+    );
+    let refused = terrace(&["put", &db, "--table", "t", "--value-page-size", "4MiB", "a", "1"]);
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
 fn a_dump_loads_again_to_the_same() {
     let (directory, db) = place();
     let csv = directory.path().join("in.csv");

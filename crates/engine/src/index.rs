@@ -86,3 +86,5 @@ mod record_tests;
 mod tests;
 #[cfg(test)]
 mod tree_tests;
+#[cfg(test)]
+mod value_tests;

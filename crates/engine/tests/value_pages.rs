@@ -21,8 +21,13 @@ const HEADER: u64 = 32;
 
 /// A database with pages of 4 KiB, in which values may have pages of `most` bytes.
 fn builder(most: u64) -> Builder {
-    let builder = Db::builder().value_page_size_max(most).mode(Mode::Inline).seed(1);
-    builder.dram(if most > 512 << 10 { 64 << 20 } else { 32 << 20 }).durability(Durability::Buffered)
+    untold(most).value_page_size_max(most)
+}
+
+/// The same where the buffers are not said to be for such pages.
+fn untold(most: u64) -> Builder {
+    let builder = Db::builder().mode(Mode::Inline).seed(1).durability(Durability::Buffered);
+    builder.dram(if most > 512 << 10 { 64 << 20 } else { 32 << 20 })
 }
 
 fn table(db: &Db, name: &str, most: u64) -> Table {
@@ -70,10 +75,14 @@ fn a_value_is_on_the_smallest_page_that_holds_it() {
             assert_eq!(db.stats().live_pages, live + there, "{length} bytes on {most}");
         }
         assert_eq!(db.verify().unwrap().errors, []);
-        // From the log, and from the images.
+        // From the log, and from the images. Who opens it makes room for the sizes there are.
         let all = BTreeMap::from([("t".to_owned(), expected)]);
         db.flush().unwrap();
-        check(&builder(most).directory(Arc::new(disk.killed())).open("").unwrap(), &all);
+        let killed = untold(most).directory(Arc::new(disk.killed())).open("").unwrap();
+        check(&killed, &all);
+        let (killed, value) = (killed.open_table("t").unwrap(), bytes(77, most - HEADER));
+        killed.put("another", &value).unwrap();
+        assert!(killed.get("another").unwrap() == Some(value));
         drop(table);
         db.close().unwrap();
         let db = builder(most).directory(Arc::new(disk)).open("").unwrap();
@@ -203,16 +212,17 @@ fn threads_put_and_get_values_on_large_pages_at_once() {
 /// Segments have room for four of the largest pages, and what a change needs must be found in the last ones.
 #[test]
 fn a_full_file_takes_changes_and_is_emptied() {
-    for seed in 1..4 {
+    for (seed, most, room) in [(1, 256 << 10, 6 << 20), (2, 256 << 10, 5 << 20), (3, 2 << 20, 40 << 20)] {
         let disk = SimulatedDisk::new(seed);
-        let db = builder(256 << 10).directory(Arc::new(disk.clone())).open("").unwrap();
-        let tables = [4 << 10, 256 << 10].map(|most| table(&db, &most.to_string(), most));
+        let db = builder(most).directory(Arc::new(disk.clone())).open("").unwrap();
+        let tables = [4 << 10, most].map(|most| table(&db, &most.to_string(), most));
         let mut random = SmallRng::seed_from_u64(seed);
-        let value = |random: &mut SmallRng| vec![random.random(); random.random_range(3_000..260_000)];
+        let value = |random: &mut SmallRng| vec![random.random(); random.random_range(3_000..most as usize)];
         let mut counts = [0u32; 2];
+        tables[1].put("short", [0; 500]).unwrap();
         let error = loop {
             if counts.iter().sum::<u32>() == 60 {
-                disk.set_capacity(db.stats().file_bytes + (6 << 20));
+                disk.set_capacity(db.stats().file_bytes + room);
             }
             let table = random.random_range(0..2);
             match tables[table].put(counts[table].to_be_bytes(), value(&mut random)) {
@@ -222,11 +232,7 @@ fn a_full_file_takes_changes_and_is_emptied() {
         };
         assert!(matches!(error, Error::Full { .. }), "seed {seed}: {error}");
         for key in 0..counts[1] {
-            let changed = tables[1].put(format!("short {key}"), [1; 500]);
-            assert!(
-                changed.is_ok() || matches!(changed, Err(Error::Full { .. })),
-                "seed {seed}: {changed:?}"
-            );
+            tables[1].put("short", [key as u8; 500]).unwrap();
             tables[1].delete(key.to_be_bytes()).unwrap();
         }
         // What was freed is room when the log says so durably.
@@ -236,6 +242,27 @@ fn a_full_file_takes_changes_and_is_emptied() {
         }
         assert_eq!(db.verify().unwrap().errors, []);
     }
+}
+
+#[test]
+fn the_budget_changes_while_values_come_and_go() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let mut random = SmallRng::seed_from_u64(7);
+    let open = || builder(1 << 20).dram_max(128 << 20).directory(directory.clone()).open("").unwrap();
+    let db = open();
+    let mut expected = tables(&db, &[64 << 10, 1 << 20]);
+    for round in 0..6 {
+        db.set_dram([64 << 20, 128 << 20, 80 << 20][round % 3]).unwrap();
+        change(&db, &mut expected, 15, &mut random);
+        let stats = db.stats();
+        assert!(stats.frame_bytes <= stats.budget_bytes, "{stats:?}");
+    }
+    check(&db, &expected);
+    // No less than the floors of what is used.
+    let error = db.set_dram(16 << 20).unwrap_err().to_string();
+    assert!(error.contains("give it about") && error.contains("1048576 bytes"), "{error}");
+    drop(db);
+    check(&open(), &expected);
 }
 
 #[test]

@@ -370,6 +370,36 @@ fn ids_that_no_page_can_have_are_refused_wherever_the_log_has_them() {
     assert!(refused(free).is_none(), "these there are");
 }
 
+/// A page above 64 KiB is a part of a value or it is damage, in the log and in the page file.
+#[test]
+fn no_page_that_is_too_large_for_it_is_a_node() {
+    let kinds = [Kind::Leaf, Kind::Inner, Kind::OverflowIndex, Kind::OverflowData];
+    for (kind, class) in kinds.into_iter().flat_map(|kind| [4, 5, 9].map(|class| (kind, class))) {
+        let page = id(class, 1);
+        let mut content = content(page);
+        page::set_kind(&mut content, kind);
+        let checksum = page::seal(&mut content);
+        let extent = Extent { first: 8, places: places_of(content.len()) };
+        let found = page::vouch(&content, page, Mapped::at(extent, checksum));
+        let may_be = class == 4 || kind == Kind::OverflowData;
+        assert_eq!(found.is_ok(), may_be, "{kind:?} of class {class}: {found:?}");
+        if class == 9 {
+            // Longer than the log's buffer.
+            continue;
+        }
+        let mut record = system();
+        record.change_with(page, change_kind::IMAGE, ALLOCATES, |out| {
+            page::compact(&content, HEADER_BYTES..content.len(), out);
+        });
+        let (files, _) =
+            database(SizeClass::SMALLEST, SEGMENT_PLACES, ids_below(FEW).filter(|&there| there != page));
+        log(&recover(&files), record);
+        let error = try_recover(&files).err();
+        assert_eq!(error.is_none(), may_be, "{kind:?} of class {class}: {error:?}");
+        assert!(error.is_none_or(|error| matches!(error, Error::Corrupt { .. })));
+    }
+}
+
 /// Changes of pages that never were are no news, whatever their ids, and nothing is done to them.
 #[test]
 fn changes_of_pages_that_cannot_be_are_passed_over() {

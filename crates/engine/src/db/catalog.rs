@@ -180,8 +180,10 @@ impl Core {
             if self.place_of(name)?.is_some() {
                 return Err(Error::TableExists(name.to_owned()));
             }
+            if values > class {
+                self.check_value_pages(class, values)?;
+            }
             self.use_class(class)?;
-            self.check_value_pages(class, values)?;
             let id = self.next_table_id()?;
             let root = self.create_root(class, compression)?;
             let place = Place { id, root, compression, values };

@@ -59,7 +59,38 @@ pub(super) fn test_pool_with(
         mode,
         in_memory: false,
     };
-    Pool::create(&files, &layout).unwrap();
+    new_pool(files, &layout, options)
+}
+
+/// One with pages of 4 KiB and room for long values on pages of up to 256 KiB, of which there are as few frames as may be.
+pub(super) fn value_pool() -> TestPool {
+    let directory = MemoryDirectory::new();
+    let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
+    let files = Files { pages: open("pages.terrace"), log: open("log.terrace") };
+    let layout = Layout { uuid: [7; 16], page_bytes: 4096, segment_places: 256, log_capacity: 4 << 20 };
+    let options = PoolOptions {
+        frame_bytes: 8 << 20,
+        frame_bytes_max: 8 << 20,
+        frames_floor: 24,
+        log_buffer_bytes: 512 << 10,
+        staging_bytes: 512 << 10,
+        batch_bytes: 1 << 20,
+        batch_least: 512 << 10,
+        pages_max: 1 << 20,
+        store_bytes_max: 256 << 20,
+        record_cache: RecordCache::Off,
+        mode: Mode::Inline,
+        in_memory: false,
+    };
+    let test = new_pool(files, &layout, options);
+    for bytes in [128 << 10, 256 << 10] {
+        test.pool.use_class(SizeClass::of_bytes(bytes).unwrap()).unwrap();
+    }
+    test
+}
+
+fn new_pool(files: Files, layout: &Layout, options: PoolOptions) -> TestPool {
+    Pool::create(&files, layout).unwrap();
     let pool = recover(&files, &options);
     let tree = new_tree(&pool);
     TestPool { files, options, pool: Arc::new(pool), tree }
@@ -347,7 +378,12 @@ fn freed_pages_are_used_again() {
 
 /// Stores a long value as the layers above do, with the part written so far named by the key "garbage".
 fn put_long(test: &TestPool, key: &[u8], value: &[u8]) -> Reference {
-    let sizes = ValuePages { own: test.pool.class(), most: test.pool.class() };
+    put_long_on(test, test.pool.class(), key, value)
+}
+
+/// The same on pages of up to class `most`.
+pub(super) fn put_long_on(test: &TestPool, most: SizeClass, key: &[u8], value: &[u8]) -> Reference {
+    let sizes = ValuePages { own: test.pool.class(), most };
     let (mut from, mut head) = (value.len(), PageId::NONE);
     while from > 0 {
         let part = chain::store_part(&test.pool, None, value, from, head, (sizes, false)).unwrap();
@@ -445,7 +481,7 @@ fn long_values_come_back_and_leave_nothing() {
 }
 
 /// Overwrites bytes of a page, as a hostile file might hold them.
-fn overwrite(pool: &Pool, id: PageId, at: usize, bytes: &[u8]) {
+pub(super) fn overwrite(pool: &Pool, id: PageId, at: usize, bytes: &[u8]) {
     let mut guard = pool.latch(id).unwrap();
     let mut content = Vec::new();
     guard.copy(&mut content);

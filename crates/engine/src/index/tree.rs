@@ -346,10 +346,15 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
+/// Bytes that a thread keeps for records: what a batch of a long value on pages of 64 KiB makes of them. Longer records have one
+/// page that is larger, and come seldom.
+const RECORD_BYTES_KEPT: usize = 2 << 20;
+
 /// Lends the thread's scratch memory.
 pub(super) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     let mut scratch = SCRATCH.take().unwrap_or_default();
     let result = work(&mut scratch);
+    scratch.record.forget_above(RECORD_BYTES_KEPT);
     SCRATCH.set(Some(scratch));
     result
 }

@@ -81,7 +81,7 @@ pub(crate) fn places_of(bytes: usize) -> u64 {
 pub(crate) fn can_have(places: u64) -> bool {
     match places {
         0 => false,
-        ..=SHORT_PLACES_MAX => true,
+        1..=SHORT_PLACES_MAX => true,
         _ => places.is_multiple_of(LONG_PLACES) && places <= IMAGE_PLACES_MAX,
     }
 }

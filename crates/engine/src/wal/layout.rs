@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn foreign_newer_damaged_and_short_files_are_told_apart() {
         assert!(matches!(patched(0, 1), Error::NotADatabase { .. }));
-        assert!(matches!(patched(8, 1), Error::Version { found: 2, supported: LOG_VERSION, .. }));
+        assert!(matches!(patched(8, 1), Error::Version { found: 5, supported: LOG_VERSION, .. }));
         for at in [20, 35, 41, 50] {
             assert!(matches!(patched(at, 1), Error::Corrupt { .. }), "byte {at}");
         }

@@ -189,6 +189,13 @@ impl RecordBuilder {
         Self::started(Kind::Chunk, Timestamp::NONE, Lsn::NONE)
     }
 
+    /// Forgets the record and gives its memory back if that is more than `bytes` bytes.
+    pub(crate) fn forget_above(&mut self, bytes: usize) {
+        if self.bytes.capacity() > bytes {
+            *self = Self::new();
+        }
+    }
+
     /// Begins another record in the same memory, which keeps its size.
     pub(crate) fn restart(&mut self, kind: Kind, transaction: Timestamp, previous: Lsn) -> &mut Self {
         self.bytes.clear();
