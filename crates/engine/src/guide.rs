@@ -29,3 +29,6 @@ struct Operation;
 
 #[doc = include_str!("../../../docs/guide/backup.md")]
 struct Backup;
+
+#[doc = include_str!("../../../docs/guide/pages.md")]
+struct Pages;

@@ -17,10 +17,10 @@
 //! ```
 //!
 //! [`PageAllocator`] hands out pages of a few sizes, all of which share one budget, and each of which is in memory or in
-//! a file beside. What is in a page is read and written under guards, in the manner of the guards of vmcache (Leis et al.,
-//! SIGMOD 2023, section 3) and of the structures built on it: [`SharedGuard`], of which a page may have several,
-//! [`ExclusiveGuard`], which is alone, and [`AllocationGuard`], which is the exclusive guard of a new page and gives it back unless
-//! it is kept. While there is a guard of a page, the page stays in memory, at the same place. A guard borrows the
+//! a file beside. A structure uses the buffer manager as its allocator, and reads and writes pages under guards, as Riekenbrauck
+//! et al. have it for Hyrise over vmcache ("A Three-Tier Buffer Manager Integrating CXL Device Memory for Database
+//! Systems", section III): [`SharedGuard`], of which a page may have several, [`ExclusiveGuard`], which is alone, and
+//! [`AllocationGuard`], which is the exclusive guard of a new page and gives it back unless it is kept. While there is a guard of a page, the page stays in memory, at the same place. A guard borrows the
 //! allocator, so none outlives it.
 //!
 //! [`Column`] is an array of numbers in such pages, and an example of how a structure in memory takes its segments to

@@ -174,9 +174,12 @@ fn an_append_that_fails_appends_nothing() {
     assert!(column.sum(..).is_err());
     disk.mend();
     assert_eq!(column.sum(..).unwrap(), (0..u128::from(len)).sum());
-    let other: Column<i64> = Column::with_page_bytes(&pages, 64 << 10);
-    assert!(matches!(other.append(&[1]), Err(Error::Config(_))));
-    assert_eq!((other.len(), other.sum(..).unwrap()), (0, 0));
+    for page_bytes in [0, 8, 5000, 64 << 10] {
+        let other = Column::<i64>::with_page_bytes(&pages, page_bytes);
+        assert!(matches!(other, Err(Error::Config(_))), "{page_bytes}");
+    }
+    let empty = Column::<i64>::with_page_bytes(&pages, 4096).unwrap();
+    assert_eq!((empty.len(), empty.sum(..).unwrap(), empty.get(0).unwrap()), (0, 0, None));
 }
 
 const BUDGET_BYTES: u64 = 16 << 20;

@@ -51,14 +51,14 @@ pub struct PagesReport {
     guards_per_second: f64,
     /// Those of them that were read from the file.
     faults_per_second: f64,
-    /// Raw reads a second.
-    raw_reads_per_second: f64,
+    /// Raw reads a second; null where everything is in memory and nothing in the file.
+    raw_reads_per_second: Option<f64>,
     /// The same with memory for each page, given and taken.
-    raw_with_release_per_second: f64,
+    raw_with_release_per_second: Option<f64>,
     /// `faults_per_second` divided by `raw_reads_per_second`.
-    share_of_raw_reads: f64,
+    share_of_raw_reads: Option<f64>,
     /// `faults_per_second` divided by `raw_with_release_per_second`.
-    share_of_raw_with_release: f64,
+    share_of_raw_with_release: Option<f64>,
     /// Words read back and found right.
     verified: u64,
 }
@@ -143,7 +143,7 @@ fn measure(args: &PagesArgs) -> Outcome<PagesReport> {
     // Each round measures three things.
     let time = args.seconds / u32::from(args.of.rounds) / 3;
     let mut bench =
-        Bench { args, page_bytes, pages, names, file, raw_pages: 1, time, verified: AtomicU64::new(0) };
+        Bench { args, page_bytes, pages, names, file, raw_pages: 0, time, verified: AtomicU64::new(0) };
     let mut rounds = Vec::new();
     // One round before those that count: with it what is still dirty is written.
     for number in 0..=args.of.rounds {
@@ -153,6 +153,7 @@ fn measure(args: &PagesArgs) -> Outcome<PagesReport> {
         }
     }
     let stats = bench.pages.stats();
+    let of_disk = |of: fn(&Round) -> f64| (bench.raw_pages > 0).then(|| median(&rounds, of));
     Ok(PagesReport {
         page_bytes,
         pages: stats.pages,
@@ -164,10 +165,10 @@ fn measure(args: &PagesArgs) -> Outcome<PagesReport> {
         touch_percent: args.touch,
         guards_per_second: median(&rounds, |round| round.guards),
         faults_per_second: median(&rounds, |round| round.faults),
-        raw_reads_per_second: median(&rounds, |round| round.raw),
-        raw_with_release_per_second: median(&rounds, |round| round.released),
-        share_of_raw_reads: median(&rounds, |round| round.faults / round.raw),
-        share_of_raw_with_release: median(&rounds, |round| round.faults / round.released),
+        raw_reads_per_second: of_disk(|round| round.raw),
+        raw_with_release_per_second: of_disk(|round| round.released),
+        share_of_raw_reads: of_disk(|round| round.faults / round.raw),
+        share_of_raw_with_release: of_disk(|round| round.faults / round.released),
         verified: bench.verified.into_inner(),
     })
 }
@@ -175,13 +176,13 @@ fn measure(args: &PagesArgs) -> Outcome<PagesReport> {
 impl Bench<'_> {
     fn round(&mut self, number: u16) -> Outcome<Round> {
         // Pages go to the file from its start on; what is behind them was never written, and no disk is asked for it.
-        self.raw_pages = (self.pages.stats().live_bytes / self.page_bytes).max(1);
+        self.raw_pages = self.pages.stats().live_bytes / self.page_bytes;
         let mut round = Round::default();
         let mut steps = [0, 1, 2];
         if number % 2 == 1 {
             steps.reverse();
         }
-        for step in steps {
+        for step in steps.into_iter().filter(|&step| step == 0 || self.raw_pages > 0) {
             let seed = self.args.of.seed + u64::from(number) * 1000;
             let faults = self.pages.stats().faults;
             let began = Instant::now();
@@ -268,9 +269,7 @@ fn show(report: &PagesReport, output: &mut dyn Write) -> Outcome {
         output,
         format_args!(
             "{} pages of {}, budget {}, memory {} of process, {} threads, medians of {} rounds\n\
-             under guards: {}/s, of which {}/s were read from the file\n\
-             the disk: {}/s; with memory for each page, given and taken: {}/s\n\
-             pages read are {:.0} % of the one and {:.0} % of the other\n",
+             under guards: {}/s, of which {}/s were read from the file\n",
             show_count(report.pages),
             show_size(report.page_bytes),
             show_size(report.budget_bytes),
@@ -279,10 +278,25 @@ fn show(report: &PagesReport, output: &mut dyn Write) -> Outcome {
             report.rounds,
             rate(report.guards_per_second),
             rate(report.faults_per_second),
-            rate(report.raw_reads_per_second),
-            rate(report.raw_with_release_per_second),
-            report.share_of_raw_reads * 100.0,
-            report.share_of_raw_with_release * 100.0,
         ),
-    )
+    )?;
+    if let (Some(raw), Some(released), Some(of_raw), Some(of_released)) = (
+        report.raw_reads_per_second,
+        report.raw_with_release_per_second,
+        report.share_of_raw_reads,
+        report.share_of_raw_with_release,
+    ) {
+        print(
+            output,
+            format_args!(
+                "the disk: {}/s; with memory for each page, given and taken: {}/s\n\
+                 pages read are {:.0} % of the one and {:.0} % of the other\n",
+                rate(raw),
+                rate(released),
+                of_raw * 100.0,
+                of_released * 100.0,
+            ),
+        )?;
+    }
+    Ok(())
 }

@@ -224,6 +224,8 @@ fn pages_and_columns_are_measured_and_verified() {
     let report = json(&run(&format!("{pages} --json")));
     assert!(report["verified"].as_u64().unwrap() > 0 && report["faults_per_second"].as_f64().unwrap() > 0.0);
     assert!(run(pages).contains("pages read are"));
+    let report = json(&run("bench pages --data 1MiB --dram 16MiB --rounds 1 --seconds 100ms --json"));
+    assert!(report["verified"].as_u64().unwrap() > 0 && report["raw_reads_per_second"].is_null());
     let column = "bench column --data 8MiB --rounds 1 --page-size 16KiB";
     for (dram, beside) in [("4MiB", "disk"), ("32MiB", "memory")] {
         let report = json(&run(&format!("{column} --dram {dram} --json")));

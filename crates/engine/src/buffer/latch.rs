@@ -7,7 +7,8 @@
 //!
 //! - **exclusive**: one thread may change content or location. Also held by the thread that loads the page, so that
 //!   several threads that fault one page wait for one read.
-//! - **shared**: changes are kept away, readers are not disturbed. Used to copy an image for write-back.
+//! - **shared**: changes are kept away, readers are not disturbed. Used to copy an image for write-back, and to pin a page
+//!   (`pin.rs`).
 //! - **mark**: touched since the sweep last came by. Set by a reader only when clear, so a hot page costs no write.
 //! - **dirty**: the content differs from the image in the store; the frame's recovery LSN says since when.
 //! - **claimed**: an image of this page is in flight to the store; the page may change, but is not evicted.

@@ -83,7 +83,14 @@ impl Pool {
         page::set_kind(&mut content, page::Kind::Words);
         page::set_page_id(&mut content, new.id());
         let id = self.create_unlogged(new, &content);
-        Ok((id, self.pin(id)?))
+        // It may have been written and evicted by now, and be hard to read again.
+        match self.pin(id) {
+            Ok(pin) => Ok((id, pin)),
+            Err(stop) => {
+                self.free_unlogged(id);
+                Err(stop)
+            }
+        }
     }
 
     /// Ends a page that was made by [`Pool::create_pinned`], that nobody has pinned and nobody will. Its id, its frame and its

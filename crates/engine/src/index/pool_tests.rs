@@ -79,6 +79,8 @@ pub(super) fn value_pool() -> TestPool {
         pages_max: 1 << 20,
         store_bytes_max: 256 << 20,
         record_cache: RecordCache::Off,
+        backend: crate::Backend::of_environment().unwrap(),
+        replacement: Default::default(),
         mode: Mode::Inline,
         in_memory: false,
     };

@@ -187,12 +187,7 @@ impl PageAllocator {
     /// all pages in memory are under guards, [`Error::Poisoned`] after a failed write, [`Error::Io`].
     pub fn allocate(&self, page_bytes: u64) -> Result<AllocationGuard<'_>> {
         let Shared { pool, words, pages, .. } = &*self.shared;
-        let class = any_class_of(page_bytes)?;
-        if !pool.uses(class) {
-            return Err(Error::Config(format!(
-                "pages of {page_bytes} bytes; the allocator was opened without: see page_sizes"
-            )));
-        }
+        let class = self.check_size(page_bytes)?;
         pool.check()?;
         let created = match pool.create_pinned(class) {
             // What was freed lately may be room enough.
@@ -208,6 +203,16 @@ impl PageAllocator {
         pages.fetch_add(1, Relaxed);
         let guard = ExclusiveGuard::new(&self.shared, page, pin, words.begin(id, number));
         Ok(AllocationGuard::new(guard))
+    }
+
+    /// The class of pages of `page_bytes` bytes, if there may be any.
+    pub(super) fn check_size(&self, page_bytes: u64) -> Result<SizeClass> {
+        let class = any_class_of(page_bytes)?;
+        if self.shared.pool.uses(class) {
+            return Ok(class);
+        }
+        let what = format!("pages of {page_bytes} bytes; the allocator was opened without: see page_sizes");
+        Err(Error::Config(what))
     }
 
     /// A guard for reading `page`, of which there may be several; waits for one that writes. Reads the page from the file

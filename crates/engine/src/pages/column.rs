@@ -69,14 +69,8 @@ impl<T: Value> Column<T> {
     /// An empty column in pages of 64 KiB, or of the largest size that `allocator` has if it does not have these.
     pub fn new(allocator: &PageAllocator) -> Column<T> {
         let sizes = allocator.page_sizes();
-        let is_default = sizes.contains(&PAGE_BYTES_DEFAULT);
-        let largest = sizes.last().copied().unwrap_or(PAGE_BYTES_DEFAULT);
-        Column::with_page_bytes(allocator, if is_default { PAGE_BYTES_DEFAULT } else { largest })
-    }
-
-    /// An empty column in pages of `page_bytes` bytes, one of the sizes of `allocator`: the first [`Column::append`] fails if
-    /// it is none.
-    pub fn with_page_bytes(allocator: &PageAllocator, page_bytes: u64) -> Column<T> {
+        let largest = sizes.last().copied().expect("an allocator has pages of some size");
+        let page_bytes = if sizes.contains(&PAGE_BYTES_DEFAULT) { PAGE_BYTES_DEFAULT } else { largest };
         Column {
             allocator: allocator.clone(),
             page_bytes,
@@ -85,6 +79,17 @@ impl<T: Value> Column<T> {
             appending: Mutex::new(()),
             values: PhantomData,
         }
+    }
+
+    /// An empty column in pages of `page_bytes` bytes.
+    ///
+    /// # Errors
+    /// [`crate::Error::Config`] if `allocator` has none of that size.
+    pub fn with_page_bytes(allocator: &PageAllocator, page_bytes: u64) -> Result<Column<T>> {
+        allocator.check_size(page_bytes)?;
+        let mut column = Column::new(allocator);
+        column.page_bytes = page_bytes;
+        Ok(column)
     }
 
     /// Values there are.

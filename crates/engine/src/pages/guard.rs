@@ -119,7 +119,7 @@ impl<'a> ExclusiveGuard<'a> {
         let (head, rest) = bytes.split_at(head);
         let (whole, tail) = rest.as_chunks::<8>();
         write_part(words, at, head);
-        let first = at.next_multiple_of(8) / 8;
+        let first = at.div_ceil(8);
         for (word, bytes) in words[first..].iter().zip(whole) {
             word.store(u64::from_ne_bytes(*bytes), Relaxed);
         }
