@@ -111,12 +111,15 @@ impl Region {
 
     /// Reserves `bytes` addresses for pages that come and go each by itself ([`Region::populate`], [`Region::discard`]).
     /// Readable and writable at once, without memory, and without huge pages, of which one page could not be given back alone.
+    /// Left out of core dumps, which would have to go through all the addresses, and be as long.
     ///
     /// # Errors
     /// As [`Region::reserve`].
     pub fn reserve_sparse(bytes: usize) -> io::Result<Self> {
         let region = Self::reserve_writable(bytes)?;
-        region.advise_against_huge_pages(0..region.length);
+        let all = 0..region.length;
+        region.advise_against_huge_pages(all.clone());
+        region.advise(&all, Advice::LinuxDontDump)?;
         Ok(region)
     }
 
@@ -373,6 +376,44 @@ mod tests {
         assert_eq!(resident_bytes(&region), 3 << 20, "read, and still not there");
         region.commit(3 << 20..8 << 20).unwrap();
         assert_eq!(resident_bytes(&region), 8 << 20);
+    }
+
+    #[test]
+    fn pages_whose_memory_is_refused_do_not_keep_the_others_from_losing_theirs() {
+        let region = Region::reserve_sparse(1 << 20).unwrap();
+        region.populate(&mut [0..4096, 8192..12288, 16384..20480]).unwrap();
+        let has = |page: usize| region.words(page..page + 8)[0].load(Ordering::Relaxed) == 7;
+        [0, 8192, 16384].into_iter().for_each(|page| region.words(page..page + 8)[0].store(7, Ordering::Relaxed));
+        // SAFETY: locks and unlocks a page of the region, whose bytes it does not change.
+        unsafe { rustix::mm::mlock(region.address(0), 4096).unwrap() };
+        let refused = region.discard(&mut [0..4096, 8192..12288, 16384..20480]);
+        // SAFETY: as above.
+        unsafe { rustix::mm::munlock(region.address(0), 4096).unwrap() };
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!([0, 8192, 16384].map(has), [true, false, false]);
+    }
+
+    /// What the system notes of the mapping that `region` begins in.
+    fn flags(region: &Region) -> String {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let (mut inside, start) = (false, region.as_ptr().addr());
+        for line in maps.lines() {
+            let word = line.split(' ').next().unwrap_or_default();
+            if let Some((from, to)) = word.split_once('-')
+                && let (Ok(from), Ok(to)) = (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
+            {
+                inside = (from..to).contains(&start);
+            } else if inside && let Some(flags) = line.strip_prefix("VmFlags:") {
+                return flags.to_owned();
+            }
+        }
+        String::new()
+    }
+
+    #[test]
+    fn a_dump_of_the_process_leaves_sparse_regions_out() {
+        let region = Region::reserve_sparse(1 << 36).unwrap();
+        assert!(flags(&region).contains(" dd"), "{}", flags(&region));
     }
 
     #[test]

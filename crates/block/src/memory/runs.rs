@@ -36,10 +36,10 @@ impl Region {
     /// takes no memory.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not aligned to 4096 or not inside, or what the system reports; some of the ranges
-    /// may have lost theirs.
+    /// `InvalidInput` for a range that is not aligned to 4096 or not inside, or what the system reports, for the first that
+    /// was refused; ranges that do not adjoin such a one have lost theirs.
     pub fn discard(&self, ranges: &mut [Range<usize>]) -> io::Result<()> {
-        runs(ranges).try_for_each(|run| self.release(run))
+        runs(ranges).map(|run| self.release(run)).fold(Ok(()), io::Result::and)
     }
 }
 
