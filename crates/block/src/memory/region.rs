@@ -383,7 +383,9 @@ mod tests {
         let region = Region::reserve_sparse(1 << 20).unwrap();
         region.populate(&mut [0..4096, 8192..12288, 16384..20480]).unwrap();
         let has = |page: usize| region.words(page..page + 8)[0].load(Ordering::Relaxed) == 7;
-        [0, 8192, 16384].into_iter().for_each(|page| region.words(page..page + 8)[0].store(7, Ordering::Relaxed));
+        [0, 8192, 16384]
+            .into_iter()
+            .for_each(|page| region.words(page..page + 8)[0].store(7, Ordering::Relaxed));
         // SAFETY: locks and unlocks a page of the region, whose bytes it does not change.
         unsafe { rustix::mm::mlock(region.address(0), 4096).unwrap() };
         let refused = region.discard(&mut [0..4096, 8192..12288, 16384..20480]);

@@ -27,13 +27,11 @@ use self::walk::Harvest;
 use super::backup::{create, new_directory, publish, refuse_used};
 use super::open::{LOCK, LOG, PAGES, PAGES_MAX, exists, hold, open_directory, within};
 use super::undo::KeyUndo;
-use crate::backend::Backend;
 use crate::buffer::salvage::{Means, Remains, Salvaged};
 use crate::buffer::{Files, Mode, PoolOptions, RecordCache};
 use crate::config::{Builder, FRAMES_MIN, PageSizes, Split};
 use crate::error::{Error, Result};
 use crate::index::{NodeRedo, check_page};
-use crate::replacement::Replacement;
 
 const SALVAGE_PAGES: &str = "pages.salvage";
 const SALVAGE_LOG: &str = "log.salvage";
@@ -181,8 +179,8 @@ fn repair(
             pages_max: PAGES_MAX,
             store_bytes_max: u64::MAX,
             record_cache: RecordCache::Off,
-            backend: Backend::of_environment()?,
-            replacement: Replacement::default(),
+            backend: builder.backend_or_default()?,
+            replacement: builder.replacement,
             mode: Mode::Inline,
             in_memory: false,
         })
