@@ -247,7 +247,7 @@ fn large_pages_hold_a_column() {
     {
         let builder = PageAllocator::builder().dram(48 << 20).page_sizes(&[page_bytes]).backend(backend);
         let pages = builder.directory(Arc::new(MemoryDirectory::new())).open("pages").unwrap();
-        let column: Column<u64> = Column::with_page_bytes(&pages, page_bytes);
+        let column: Column<u64> = Column::with_page_bytes(&pages, page_bytes).unwrap();
         let len = (64 << 20) / 8;
         for start in (0..len).step_by(1 << 16) {
             column.append(&(start..start + (1 << 16)).collect::<Vec<u64>>()).unwrap();

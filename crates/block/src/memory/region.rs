@@ -113,7 +113,8 @@ impl Region {
     }
 
     /// Reserves `bytes` addresses for pages of `page_bytes` that come and go each by itself ([`Region::populate`],
-    /// [`Region::discard`]). Readable and writable at once, without memory.
+    /// [`Region::discard`]). Readable and writable at once, without memory. Left out of core dumps, which would have to go through
+    /// all the addresses, and be as long.
     ///
     /// Huge pages are asked for only if pages are as long, so that one can be given back alone, and if the kernel lets who reads
     /// what is not there see a page of zeros that all share: with `use_zero_page` off he would be given two megabytes.
@@ -134,6 +135,7 @@ impl Region {
             region.advise_against_huge_pages(all.clone());
             region.huge_pages_refused = AtomicBool::new(true);
         }
+        region.advise(&all, Advice::LinuxDontDump)?;
         region.allow_access(&all)?;
         region.commits = false;
         Ok(region)
@@ -359,7 +361,14 @@ impl Region {
     /// The same for several ranges, which are inside, by one system call where the kernel has it: other processors are told of
     /// what is gone once, and not once for each range.
     pub(super) fn advise_all(&self, ranges: &[Range<usize>], advice: Advice) -> io::Result<()> {
-        let each = || ranges.iter().try_for_each(|range| self.advise(range, advice));
+        let each = || {
+            let mut each = ranges.iter().map(|range| self.advise(range, advice));
+            match advice {
+                // Others are not to keep their memory because one does.
+                Advice::LinuxDontNeed => each.fold(Ok(()), io::Result::and),
+                _ => each.try_for_each(|done| done),
+            }
+        };
         if ranges.len() == 1 || self.vectors_refused.load(Ordering::Relaxed) {
             return each();
         }
@@ -481,6 +490,46 @@ pub(super) mod tests {
         assert_eq!(resident_bytes(&region), 3 << 20, "read, and still not there");
         region.commit(3 << 20..8 << 20).unwrap();
         assert_eq!(resident_bytes(&region), 8 << 20);
+    }
+
+    #[test]
+    fn pages_whose_memory_is_refused_do_not_keep_the_others_from_losing_theirs() {
+        let region = Region::reserve_sparse(1 << 20, 4096).unwrap();
+        region.populate(&mut [0..4096, 8192..12288, 16384..20480]).unwrap();
+        let has = |page: usize| region.words(page..page + 8)[0].load(Ordering::Relaxed) == 7;
+        [0, 8192, 16384]
+            .into_iter()
+            .for_each(|page| region.words(page..page + 8)[0].store(7, Ordering::Relaxed));
+        // SAFETY: locks and unlocks a page of the region, whose bytes it does not change.
+        unsafe { rustix::mm::mlock(region.address(0), 4096).unwrap() };
+        let refused = region.discard(&mut [0..4096, 8192..12288, 16384..20480]);
+        // SAFETY: as above.
+        unsafe { rustix::mm::munlock(region.address(0), 4096).unwrap() };
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!([0, 8192, 16384].map(has), [true, false, false]);
+    }
+
+    /// What the system notes of the mapping that `region` begins in.
+    fn flags(region: &Region) -> String {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let (mut inside, start) = (false, region.as_ptr().addr());
+        for line in maps.lines() {
+            let word = line.split(' ').next().unwrap_or_default();
+            if let Some((from, to)) = word.split_once('-')
+                && let (Ok(from), Ok(to)) = (usize::from_str_radix(from, 16), usize::from_str_radix(to, 16))
+            {
+                inside = (from..to).contains(&start);
+            } else if inside && let Some(flags) = line.strip_prefix("VmFlags:") {
+                return flags.to_owned();
+            }
+        }
+        String::new()
+    }
+
+    #[test]
+    fn a_dump_of_the_process_leaves_sparse_regions_out() {
+        let region = Region::reserve_sparse(1 << 36, 4096).unwrap();
+        assert!(flags(&region).contains(" dd"), "{}", flags(&region));
     }
 
     #[test]

@@ -52,11 +52,11 @@ impl Region {
     /// takes no memory.
     ///
     /// # Errors
-    /// `InvalidInput` for a range that is not aligned to 4096 or not inside, or what the system reports; some of the ranges
-    /// may have lost theirs.
+    /// `InvalidInput` for a range that is not aligned to 4096 or not inside, or what the system reports, for the first that
+    /// was refused; ranges that do not adjoin such a one have lost theirs.
     pub fn discard(&self, ranges: &mut [Range<usize>]) -> io::Result<()> {
-        let mut runs = self.checked_runs(ranges)?.chunks(RANGES_MAX);
-        runs.try_for_each(|ranges| self.advise_all(ranges, Advice::LinuxDontNeed))
+        let runs = self.checked_runs(ranges)?.chunks(RANGES_MAX);
+        runs.map(|ranges| self.advise_all(ranges, Advice::LinuxDontNeed)).fold(Ok(()), io::Result::and)
     }
 
     fn checked_runs<'r>(&self, ranges: &'r mut [Range<usize>]) -> io::Result<&'r [Range<usize>]> {

@@ -5,9 +5,11 @@
 
 use std::collections::HashMap;
 
+use super::fifo::Entry as InLine;
 use super::pool::{Pool, class_of_page, places_granted};
 use super::queues::Queue;
 use super::table::Location;
+use crate::backend::Backend;
 use crate::ids::SizeClass;
 use crate::store::place::Extent;
 
@@ -84,6 +86,17 @@ impl Pool {
         if let Some(frame) = free.list.iter().find(|&&frame| !self.frames.has(frame)) {
             faults.push(format!("frame {frame} is free, but there is none of that number"));
         }
+        if let Some(fifo) = &free.queues.fifo {
+            let places = |frame: u32| {
+                let id = self.frames.header(frame).page();
+                let entry = self.table.entry(id).filter(|_| !id.is_none())?;
+                let in_line = fifo.count(InLine::new(frame, entry.latch().load().version()));
+                Some(in_line + usize::from(free.queues.is_laundry(&self.frames, frame)))
+            };
+            let odd = self.frames.of(class).filter_map(|frame| Some((frame, places(frame)?)));
+            let odd = odd.filter(|&(_, places)| places != 1);
+            faults.extend(odd.map(|(frame, places)| format!("frame {frame} is {places} times in line")));
+        }
         let idle = free.list.len() as u64;
         let queues = [Queue::Probation, Queue::Main, Queue::Laundry];
         let queued: u32 = queues.into_iter().map(|queue| free.queues.len(queue)).sum();
@@ -95,6 +108,13 @@ impl Pool {
         if idle + in_frames + records != u64::from(count) {
             faults.push(format!(
                 "{idle} frames are free, {in_frames} are pages' and {records} are records', of {count}"
+            ));
+        }
+        let resident = self.frames.resident_bytes(class);
+        if self.backend() == Backend::Mapped && resident != (in_frames + records) * class.page_bytes() as u64
+        {
+            faults.push(format!(
+                "{resident} bytes are resident, of {in_frames} pages and {records} frames of records"
             ));
         }
     }

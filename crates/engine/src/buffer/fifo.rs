@@ -11,7 +11,7 @@
 //! - Reads take no latch, so nothing is unlocked after them, and only what loads or changes a page puts it in line.
 //! - A page that is latched keeps its place at the end, since latches here are also given back with the version as it was.
 //! - Pages of each size have a queue of their own, and dirty ones are left to the write-back instead of being written by
-//!   who meets them.
+//!   who meets them: they stand in the laundry (`queues.rs`) and not in line, until they are clean or changed once more.
 //!
 //! Entries of old versions are dropped when they come to the front, or all at once when there are more than two to a frame.
 
@@ -56,6 +56,12 @@ impl Fifo {
 
     pub(super) fn pop(&mut self) -> Option<Entry> {
         self.entries.pop_front()
+    }
+
+    /// How often `entry` stands in line.
+    #[cfg(test)]
+    pub(super) fn count(&self, entry: Entry) -> usize {
+        self.entries.iter().filter(|&&other| other == entry).count()
     }
 }
 

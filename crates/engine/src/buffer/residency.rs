@@ -18,7 +18,7 @@
 mod fixed;
 mod mapped;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 use std::io;
 use std::sync::atomic::AtomicU64;

@@ -45,13 +45,15 @@ pub(crate) struct FreeFrames {
     pub(super) limit: u32,
     /// Those of them that hold nothing any more.
     pub(super) parked: Vec<u32>,
+    /// Frames in neither list whose pages are leaving them, without the lock.
+    leaving: usize,
 }
 
 impl FreeFrames {
     /// For the pages of `class`, of which there are no frames yet. The ghost is to know `ghost_least` pages at least.
     pub(super) fn none(class: SizeClass, ghost_least: u32, replacement: Replacement) -> FreeFrames {
         let queues = Queues::new(class, ghost_least, replacement);
-        FreeFrames { list: Vec::new(), queues, limit: 0, parked: Vec::new() }
+        FreeFrames { list: Vec::new(), queues, limit: 0, parked: Vec::new(), leaving: 0 }
     }
 
     /// There are these frames of `class` too from now on, behind the ones there were.
@@ -199,7 +201,13 @@ impl Pool {
         self.sweep(class, free, &mut leaving);
         if self.frames.backend() == Backend::Mapped && !leaving.is_empty() {
             // Pages that leave are latched and in no queue, so others may look for frames meanwhile.
-            MutexGuard::unlocked(free, || self.leave(&leaving));
+            free.leaving += leaving.len();
+            MutexGuard::unlocked(free, || {
+                #[cfg(test)]
+                super::residency::tests::while_leaving(self);
+                self.leave(&leaving);
+            });
+            free.leaving -= leaving.len();
         } else {
             self.leave(&leaving);
         }
@@ -231,7 +239,11 @@ impl Pool {
     fn put_in_line(&self, entry: Entry<'_>, frame: u32) {
         entry.latch().mark();
         let version = entry.latch().load().version();
-        self.line_up(&mut self.free(class_of(frame)).lock().queues, frame, version);
+        let mut free = self.free(class_of(frame)).lock();
+        // From the laundry it comes back into line, marked as it is; in both it would be looked at twice a round.
+        if !free.queues.is_laundry(&self.frames, frame) {
+            self.line_up(&mut free.queues, frame, version);
+        }
     }
 
     fn line_up(&self, queues: &mut Queues, frame: u32, version: u64) {
@@ -266,8 +278,10 @@ impl Pool {
     /// Looks at frames until a batch of them is `leaving`, or each was looked at as often as it may be spared.
     fn sweep<'p>(&'p self, class: SizeClass, free: &mut FreeFrames, leaving: &mut Vec<Leaving<'p>>) {
         let records = if class == self.class() { self.records.held() } else { 0 };
-        let (goal, probation_goal) =
-            (self.sweep_goal(class), probation_goal(free.limit.saturating_sub(records)));
+        // What is on its way out will do for others too: several threads that evicted a whole batch each would, where there
+        // are few frames, evict all there is.
+        let goal = self.sweep_goal(class).saturating_sub(free.leaving).max(1);
+        let probation_goal = probation_goal(free.limit.saturating_sub(records));
         let (mut washed, mut passed) = (true, 0);
         for _ in 0..u64::from(self.frames.count(class)) * LOOKS_MAX {
             let queues = &free.queues;

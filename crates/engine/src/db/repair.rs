@@ -27,14 +27,12 @@ use self::walk::Harvest;
 use super::backup::{create, new_directory, publish, refuse_used};
 use super::open::{LOCK, LOG, PAGES, exists, hold, open_directory, within};
 use super::undo::KeyUndo;
-use crate::backend::Backend;
 use crate::buffer::salvage::{Means, Remains, Salvaged};
 use crate::buffer::{Files, Mode, PAGES_MAX, PoolOptions, RecordCache};
 use crate::config::{Builder, FRAMES_MIN, PageSizes, Split};
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
 use crate::index::{NodeRedo, check_page};
-use crate::replacement::Replacement;
 
 const SALVAGE_PAGES: &str = "pages.salvage";
 const SALVAGE_LOG: &str = "log.salvage";
@@ -171,7 +169,7 @@ fn repair(
         Ok(Files { pages: create(&**destination, SALVAGE_PAGES)?, log: create(&**destination, SALVAGE_LOG)? })
     };
     let options = |sizes: PageSizes, file_pages: u64| {
-        let backend = Backend::of_environment()?;
+        let backend = builder.backend_or_default()?;
         let split = Split::new(share, None, RecordCache::Off, sizes, file_pages)?;
         let split = split.housed(backend, sizes, file_pages)?;
         Ok(PoolOptions {
@@ -186,7 +184,7 @@ fn repair(
             store_bytes_max: u64::MAX,
             record_cache: RecordCache::Off,
             backend,
-            replacement: Replacement::default(),
+            replacement: builder.replacement,
             mode: Mode::Inline,
             in_memory: false,
         })

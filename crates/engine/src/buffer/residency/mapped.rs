@@ -73,7 +73,10 @@ impl Mapped {
     pub(super) fn populate(&self, pages: &[Housed]) -> io::Result<()> {
         // Before it is known how that ends: whoever is refused has them discarded.
         pages.iter().for_each(|(id, _)| _ = self.resident[id.class_index()].fetch_add(1, Relaxed));
-        self.each_class(pages, Region::populate)
+        self.each_class(pages, Region::populate)?;
+        #[cfg(test)]
+        super::tests::refuse()?;
+        Ok(())
     }
 
     pub(super) fn discard(&self, pages: &[Housed]) -> io::Result<()> {
@@ -81,7 +84,7 @@ impl Mapped {
         self.each_class(pages, Region::discard)
     }
 
-    /// Has `change` done with the ranges of `pages`, those of each class together.
+    /// Has `change` done with the ranges of `pages`, those of each class together, and of all even if it is refused for some.
     fn each_class(
         &self,
         pages: &[Housed],
@@ -91,15 +94,16 @@ impl Mapped {
             return change(self.region(id), &mut [bytes(id)]);
         }
         let mut ranges = Vec::with_capacity(pages.len());
+        let mut outcome = Ok(());
         for (class, region) in self.classes.iter().enumerate() {
             let of_class = pages.iter().filter(|(id, _)| id.class_index() == class);
             ranges.clear();
             ranges.extend(of_class.map(|&(id, _)| bytes(id)));
             if let (Some(region), false) = (region.get(), ranges.is_empty()) {
-                change(region, &mut ranges)?;
+                outcome = outcome.and(change(region, &mut ranges));
             }
         }
-        Ok(())
+        outcome
     }
 
     #[inline(always)]
@@ -109,7 +113,10 @@ impl Mapped {
 
     pub(super) fn populate_own(&self, frames: &[u32]) -> io::Result<()> {
         frames.iter().for_each(|&frame| _ = self.resident[class_index_of(frame)].fetch_add(1, Relaxed));
-        self.own.region().populate(&mut self.own_ranges(frames))
+        self.own.region().populate(&mut self.own_ranges(frames))?;
+        #[cfg(test)]
+        super::tests::refuse()?;
+        Ok(())
     }
 
     pub(super) fn discard_own(&self, frames: &[u32]) -> io::Result<()> {

@@ -1,14 +1,45 @@
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
 use terrace_block::MemoryDirectory;
 
 use crate::buffer::table::Location;
 use crate::buffer::{Mode, Pool};
-use crate::{Backend, Db, RecordCache};
+use crate::ids::{PageId, SizeClass};
+use crate::{Backend, Builder, Db, Error, RecordCache};
 
 const ROWS: u32 = 4000;
+
+type Others = Rc<dyn Fn(&Pool)>;
+
+thread_local! {
+    static LEAVING: RefCell<Option<Others>> = const { RefCell::new(None) };
+    static REFUSED_ONE_IN: Cell<u32> = const { Cell::new(0) };
+    static ASKED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Pages leave, latched, and nobody holds the lock of the free frames: what the test has others do then.
+pub(in crate::buffer) fn while_leaving(pool: &Pool) {
+    if let Some(others) = LEAVING.with_borrow(Option::clone) {
+        others(pool);
+    }
+}
+
+/// Memory was put behind pages, or some of it: whether the system refuses the rest.
+pub(super) fn refuse() -> io::Result<()> {
+    let asked = ASKED.get() + 1;
+    ASKED.set(asked);
+    match REFUSED_ONE_IN.get() {
+        one_in if one_in > 0 && asked.is_multiple_of(one_in) => Err(io::ErrorKind::OutOfMemory.into()),
+        _ => Ok(()),
+    }
+}
 
 fn value(key: u32) -> Vec<u8> {
     vec![key as u8 | 1; 700]
@@ -31,11 +62,14 @@ fn all_is_read(backend: Backend, others: impl Fn(&Pool) + 'static) -> bool {
     // From here on nothing is dirty, so that nothing is written.
     let db = open();
     let table = db.open_table("t").unwrap();
-    crate::crash::play(Some(Rc::new(others)));
+    let others: Others = Rc::new(others);
+    crate::crash::play(Some(Rc::clone(&others)));
+    LEAVING.set(Some(others));
     let is_there =
         |key: u32| matches!(table.get(key.to_be_bytes()), Ok(Some(found)) if found[..] == value(key)[..]);
     let all = (0..ROWS).map(|key| key * 1009 % ROWS).all(is_there);
     crate::crash::play(None);
+    LEAVING.set(None);
     assert!(db.stats().evictions > 100, "{:?}", db.stats());
     all
 }
@@ -50,7 +84,9 @@ fn pages_come_back_while_others_leave(backend: Backend) -> bool {
         turn.set(turn.get() + 7);
         let away = |id: &_| {
             let entry = pool.table.entry(*id);
-            entry.is_some_and(|entry| matches!(entry.location(), Location::Store(_)))
+            entry.is_some_and(|entry| {
+                matches!(entry.location(), Location::Store(_)) && !entry.latch().load().is_latched()
+            })
         };
         let ids: Vec<_> = pool.page_ids().filter(away).collect();
         for at in 0..8 {
@@ -76,5 +112,150 @@ fn catches_discard_after_unlatching() {
     let outcome = std::panic::catch_unwind(|| pages_come_back_while_others_leave(Backend::Mapped));
     plant(None);
     crate::crash::play(None);
+    LEAVING.set(None);
     assert!(!matches!(outcome, Ok(true)), "was not noticed");
+}
+
+fn builder(directory: &Arc<MemoryDirectory>, backend: Backend) -> Builder {
+    let builder = Db::builder().directory(directory.clone()).dram(1 << 20).page_size(4096);
+    builder.mode(Mode::Inline).record_cache(RecordCache::Off).backend(backend).seed(1)
+}
+
+/// A database several times as large as memory.
+fn large(backend: Backend) -> (Arc<MemoryDirectory>, Db) {
+    let directory = Arc::new(MemoryDirectory::new());
+    let db = builder(&directory, backend).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    (0..ROWS).for_each(|key| table.put(key.to_be_bytes(), value(key)).unwrap());
+    drop(table);
+    db.close().unwrap();
+    let db = builder(&directory, backend).open("").unwrap();
+    (directory, db)
+}
+
+#[test]
+fn who_needs_frames_while_pages_leave_evicts_no_second_batch() {
+    let (_directory, db) = large(Backend::Mapped);
+    let table = db.open_table("t").unwrap();
+    let pool = &db.shared.pool;
+    let goal = u64::from(pool.frames.count(pool.class()) / 4 + 1).min(32);
+    let (evictions, most, busy) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)), Cell::new(false));
+    let others = {
+        let most = Rc::clone(&most);
+        move |pool: &Pool| {
+            if busy.replace(true) {
+                return;
+            }
+            let away = |id: &PageId| {
+                let entry = pool.table.entry(*id).unwrap();
+                matches!(entry.location(), Location::Store(_)) && !entry.latch().load().is_latched()
+            };
+            pool.page_ids().filter(away).take(2).for_each(|id| drop(pool.read(id).unwrap()));
+            most.set(most.get().max(pool.free(pool.class()).lock().list.len() as u64));
+            busy.set(false);
+        }
+    };
+    LEAVING.set(Some(Rc::new(others)));
+    for key in (0..ROWS).step_by(3) {
+        let before = db.stats().evictions;
+        assert!(table.get(key.to_be_bytes()).unwrap().is_some());
+        evictions.set(evictions.get().max(db.stats().evictions - before));
+    }
+    LEAVING.set(None);
+    assert!(evictions.get() > 2, "nobody asked meanwhile");
+    assert!(most.get() <= 1, "{} frames were free beside {goal} that were leaving", most.get());
+}
+
+/// Whether the system has memory behind the page `id`.
+fn has_memory(pool: &Pool, id: PageId) -> bool {
+    let address = pool.frames.words(id, 0).as_ptr().addr() as u64;
+    let mut entry = [0; 8];
+    let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
+    pages.read_exact_at(&mut entry, address / 4096 * 8).unwrap();
+    // In memory, or swapped out.
+    u64::from_ne_bytes(entry) >> 62 != 0
+}
+
+/// Pages in frames have memory, and no others.
+fn assert_memory_is_where_pages_are(db: &Db, what: &str) {
+    let pool = &db.shared.pool;
+    assert_eq!(pool.audit(), [""; 0], "{what}");
+    let end = pool.ids.lock().ends()[0];
+    let mut found = 0;
+    for id in (1..end).map(|index| PageId::new(SizeClass::SMALLEST, index)) {
+        let is_in_frame = matches!(pool.table.entry(id).unwrap().location(), Location::Frame(_));
+        assert_eq!(has_memory(pool, id), is_in_frame, "{what}: page {id}");
+        found += u64::from(is_in_frame);
+    }
+    assert!(found > 0 && found <= db.stats().frames, "{what}: {found}");
+    assert_eq!(db.stats().frame_classes[0].resident_bytes, found * 4096, "{what}");
+}
+
+#[test]
+fn memory_that_is_refused_is_an_error_and_none_of_it_stays() {
+    let (directory, db) = large(Backend::Mapped);
+    let mut model: HashMap<u32, Vec<u8>> = (0..ROWS).map(|key| (key, value(key))).collect();
+    let table = db.open_table("t").unwrap();
+    let (mut random, mut refused) = (SmallRng::seed_from_u64(3), 0);
+    for step in 0..3000 {
+        let what = format!("step {step}");
+        let key = random.random_range(0..ROWS);
+        REFUSED_ONE_IN.set(7);
+        match random.random_range(0..10) {
+            0..5 => match table.get(key.to_be_bytes()) {
+                Ok(found) => assert_eq!(found.as_ref(), model.get(&key), "{what}"),
+                Err(error) => {
+                    assert!(matches!(error, Error::Memory { .. }), "{what}: {error}");
+                    refused += 1;
+                }
+            },
+            5 => {
+                let keys: Vec<_> = (0..30).map(|_| random.random_range(0..ROWS)).collect();
+                match table.get_many(keys.iter().map(|key| key.to_be_bytes()).collect::<Vec<_>>()) {
+                    Ok(found) => {
+                        assert!(keys.iter().zip(&found).all(|(key, found)| found.as_ref() == model.get(key)));
+                    }
+                    Err(error) => {
+                        assert!(matches!(error, Error::Memory { .. }), "{what}: {error}");
+                        refused += 1;
+                    }
+                }
+            }
+            6 => match db.shared.pool.new_page(SizeClass::SMALLEST, None) {
+                Ok(new) => drop(new),
+                Err(error) => {
+                    assert!(matches!(error, Error::Memory { .. }), "{what}: {error}");
+                    refused += 1;
+                }
+            },
+            7 => {
+                REFUSED_ONE_IN.set(0);
+                table.delete(key.to_be_bytes()).unwrap();
+                model.remove(&key);
+            }
+            _ => {
+                REFUSED_ONE_IN.set(0);
+                let value = vec![step as u8; random.random_range(1..900)];
+                table.put(key.to_be_bytes(), &value).unwrap();
+                model.insert(key, value);
+            }
+        }
+        REFUSED_ONE_IN.set(0);
+        if step % 300 == 299 {
+            assert_memory_is_where_pages_are(&db, &what);
+        }
+    }
+    assert!(refused > 50, "{refused}");
+    // The next owner may meet the same.
+    drop((table, db));
+    REFUSED_ONE_IN.set(1);
+    let error = builder(&directory, Backend::Mapped).open("").unwrap_err();
+    REFUSED_ONE_IN.set(0);
+    assert!(matches!(error, Error::Memory { .. }), "{error}");
+    let db = builder(&directory, Backend::Mapped).open("").unwrap();
+    let table = db.open_table("t").unwrap();
+    for key in 0..ROWS {
+        assert_eq!(table.get(key.to_be_bytes()).unwrap().as_ref(), model.get(&key), "{key}");
+    }
+    assert_memory_is_where_pages_are(&db, "opened again");
 }

@@ -1,0 +1,46 @@
+//! What is said of the back end holds, and what the environment says only where nothing else is said.
+
+use std::process::Command;
+
+use terrace::{Backend, Builder, Db, Error};
+
+/// Set in the process that does [`child`].
+const CHILD: &str = "TERRACE_BACKEND_CHILD";
+
+fn builder() -> Builder {
+    Db::builder().dram(4 << 20)
+}
+
+/// Opens and repairs where the environment names a back end that there is not; run among the other tests it does nothing.
+#[test]
+fn child() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("db");
+    let refused = builder().open(&path).unwrap_err();
+    assert!(matches!(&refused, Error::Config(what) if what.contains("TERRACE_BACKEND")), "{refused}");
+    for (number, backend) in Backend::ALL.into_iter().enumerate() {
+        let db = builder().backend(backend).open(&path).unwrap();
+        assert_eq!(db.stats().backend, backend);
+        let table = if number == 0 { db.create_table("t") } else { db.open_table("t") }.unwrap();
+        assert_eq!(table.len().unwrap(), number as u64);
+        table.put([number as u8], "it").unwrap();
+        drop((table, db));
+        let read_only = builder().backend(backend).read_only(true).open(&path).unwrap();
+        assert_eq!(read_only.stats().backend, backend);
+        drop(read_only);
+        let report = builder().backend(backend).repair(&path, place.path().join(backend.name())).unwrap();
+        assert_eq!(report.tables.len(), 1, "{report:?}");
+    }
+}
+
+#[test]
+fn what_the_environment_says_counts_only_where_nothing_else_is_said() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["child", "--exact", "--test-threads=1"]).env(CHILD, "1").env("TERRACE_BACKEND", "neither");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
