@@ -242,7 +242,7 @@ impl Bench<'_> {
             for &place in &places {
                 let at = place as usize * page_bytes;
                 if release {
-                    memory.populate(&mut [at..at + page_bytes]).map_err(failed)?;
+                    memory.populate(std::slice::from_mut(&mut (at..at + page_bytes))).map_err(failed)?;
                 }
                 self.file.read_at(FIRST_PAGE_AT + at as u64, &mut buffer).map_err(failed)?;
                 std::hint::black_box(
