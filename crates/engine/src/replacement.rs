@@ -18,7 +18,7 @@ pub enum Replacement {
     #[default]
     Mark,
     /// One queue with a second chance, of pages with the version at which they stood in line, as in the CXL buffer manager
-    /// (section III-E): whoever changes a page puts it at the end. To compare with; up to 32 bytes a frame are taken beside
+    /// (section III-E): whoever changes a page puts it at the end. To compare with; up to 64 bytes a frame are taken beside
     /// the budget.
     FifoPaper,
 }

@@ -90,7 +90,7 @@ impl Pool {
             let places = |frame: u32| {
                 let id = self.frames.header(frame).page();
                 let entry = self.table.entry(id).filter(|_| !id.is_none())?;
-                let in_line = fifo.count(InLine::new(frame, entry.latch().load().version()));
+                let in_line = fifo.count(InLine { page: id, version: entry.latch().load().version() });
                 Some(in_line + usize::from(free.queues.is_laundry(&self.frames, frame)))
             };
             let odd = self.frames.of(class).filter_map(|frame| Some((frame, places(frame)?)));

@@ -286,7 +286,7 @@ impl Pool {
                     self.frames.header(page.frame).set_purpose(Some(purpose));
                     page.entry.latch().unmark();
                     page.entry.latch().release_changed();
-                    self.unlocked(page.entry, page.frame);
+                    self.unlocked(page.id, page.entry, page.frame);
                     brought += 1;
                 }
                 Err(error) => {

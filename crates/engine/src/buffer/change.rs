@@ -223,6 +223,6 @@ impl Pool {
         latch.set_dirty(true);
         latch.set_claimed(false);
         latch.release_changed();
-        self.unlocked(entry, frame);
+        self.unlocked(id, entry, frame);
     }
 }

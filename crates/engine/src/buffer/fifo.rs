@@ -17,22 +17,13 @@
 
 use std::collections::VecDeque;
 
-/// A page in a frame at a version; the lower half of that, since none stays in line for as long as it takes to wrap.
+use crate::ids::PageId;
+
+/// A page at a version. Not its frame: what stood there before may have been at the same version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    pub(super) frame: u32,
-    pub(super) version: u32,
-}
-
-impl Entry {
-    pub(super) fn new(frame: u32, version: u64) -> Entry {
-        Entry { frame, version: version as u32 }
-    }
-
-    /// Whether a page at `version` is what stood in line.
-    pub(super) fn is_at(self, version: u64) -> bool {
-        self.version == version as u32
-    }
+    pub(super) page: PageId,
+    pub(super) version: u64,
 }
 
 /// The queue.
@@ -72,22 +63,16 @@ mod tests {
     #[test]
     fn old_versions_go_when_there_are_too_many_and_the_order_stays() {
         let mut fifo = Fifo::default();
-        let version = |frame: u32| 100 + frame;
-        for old in 0..100 {
-            for frame in 0..4 {
-                fifo.push(Entry { frame, version: old }, 4, |entry| entry.version == version(entry.frame));
+        let last = |page: u64| Entry { page: PageId(page), version: 100 + page };
+        for version in 0..100 {
+            for page in 0..4 {
+                let entry = Entry { page: PageId(page), version };
+                fifo.push(entry, 4, |entry| entry == last(entry.page.0));
             }
         }
-        (0..4).for_each(|frame| fifo.push(Entry { frame, version: version(frame) }, 4, |_| true));
+        (0..4).for_each(|page| fifo.push(last(page), 4, |_| true));
         let rest: Vec<Entry> = std::iter::from_fn(|| fifo.pop()).collect();
         assert!(rest.len() <= 4 * ENTRIES_PER_FRAME + ENTRIES_MORE + 4, "{}", rest.len());
-        let last: Vec<u32> = rest[rest.len() - 4..].iter().map(|entry| entry.frame).collect();
-        assert_eq!(last, [0, 1, 2, 3]);
-    }
-
-    #[test]
-    fn versions_are_told_apart_by_their_lower_half() {
-        let entry = Entry::new(7, (1 << 40) + 5);
-        assert!(entry.is_at((1 << 40) + 5) && !entry.is_at((1 << 40) + 6));
+        assert_eq!(rest[rest.len() - 4..], [0, 1, 2, 3].map(last));
     }
 }

@@ -143,7 +143,7 @@ impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         if self.changed {
             self.entry.latch().release_changed();
-            self.pool.unlocked(self.entry, self.frame);
+            self.pool.unlocked(self.id, self.entry, self.frame);
         } else {
             self.entry.latch().release_unchanged();
         }

@@ -367,7 +367,7 @@ impl Pool {
                 self.settle_in_frame(id, entry, frame, mapped);
                 entry.latch().unmark();
                 entry.latch().release_changed();
-                self.unlocked(entry, frame);
+                self.unlocked(id, entry, frame);
                 self.stats.faults.fetch_add(1, Relaxed);
                 self.stats.fault.record(begun.elapsed());
                 Ok(true)

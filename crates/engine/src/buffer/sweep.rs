@@ -15,7 +15,7 @@ use super::batch::Purpose;
 use super::fifo::{Entry as InLine, Fifo};
 use super::frames::{class_of, frame_of, index_of};
 use super::latch::Word;
-use super::pool::Pool;
+use super::pool::{Pool, class_of_page};
 use super::queues::{Queue, Queues, probation_goal};
 use super::residency::Housed;
 use super::table::{Entry, Location};
@@ -227,42 +227,43 @@ impl Pool {
         unlatch();
     }
 
-    /// The page in `frame` was loaded or changed, and its latch given back.
+    /// The page `id` in `frame` was loaded or changed, and its latch given back.
     #[inline]
-    pub(super) fn unlocked(&self, entry: Entry<'_>, frame: u32) {
+    pub(super) fn unlocked(&self, id: PageId, entry: Entry<'_>, frame: u32) {
         if self.replacement == Replacement::FifoPaper {
-            self.put_in_line(entry, frame);
+            self.put_in_line(id, entry, frame);
         }
     }
 
     #[cold]
-    fn put_in_line(&self, entry: Entry<'_>, frame: u32) {
+    fn put_in_line(&self, id: PageId, entry: Entry<'_>, frame: u32) {
         entry.latch().mark();
         let version = entry.latch().load().version();
         let mut free = self.free(class_of(frame)).lock();
         // From the laundry it comes back into line, marked as it is; in both it would be looked at twice a round.
         if !free.queues.is_laundry(&self.frames, frame) {
-            self.line_up(&mut free.queues, frame, version);
+            self.line_up(&mut free.queues, id, version);
         }
     }
 
-    fn line_up(&self, queues: &mut Queues, frame: u32, version: u64) {
+    fn line_up(&self, queues: &mut Queues, page: PageId, version: u64) {
         let fifo = queues.fifo.as_mut().expect("pages stand in line where it says which go");
-        let frames = self.frames.count(class_of(frame));
-        fifo.push(InLine::new(frame, version), frames, |other| self.stands(other));
+        let frames = self.frames.count(class_of_page(page));
+        fifo.push(InLine { page, version }, frames, |other| self.stands(other).is_some());
     }
 
-    /// Whether the page that stood in line is at the version at which it did.
-    fn stands(&self, in_line: InLine) -> bool {
-        let id = self.frames.header(in_line.frame).page();
-        let entry = self.table.entry(id).filter(|_| !id.is_none());
-        entry.is_some_and(|entry| in_line.is_at(entry.latch().load().version()))
+    /// The frame of the page that stood in line, if it is at the version at which it did.
+    fn stands(&self, in_line: InLine) -> Option<u32> {
+        let entry = self.table.entry(in_line.page).expect("pages in line are in the table");
+        match entry.location() {
+            Location::Frame(frame) if entry.latch().load().version() == in_line.version => Some(frame),
+            _ => None,
+        }
     }
 
     /// The frame of the page that has stood in line the longest.
     fn first_in_line(&self, fifo: &mut Fifo) -> Option<u32> {
-        let first = std::iter::from_fn(|| fifo.pop()).find(|&in_line| self.stands(in_line));
-        first.map(|in_line| in_line.frame)
+        std::iter::from_fn(|| fifo.pop()).find_map(|in_line| self.stands(in_line))
     }
 
     /// The page in `frame` stays: it stands in line again, unless it must be written first.
@@ -271,7 +272,7 @@ impl Pool {
         if let Some(entry) = self.table.entry(id).filter(|_| !id.is_none())
             && !queues.is_laundry(&self.frames, frame)
         {
-            self.line_up(queues, frame, entry.latch().load().version());
+            self.line_up(queues, id, entry.latch().load().version());
         }
     }
 
