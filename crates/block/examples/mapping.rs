@@ -6,7 +6,7 @@
 //!
 //! For each size of pages, for batches of 1 to 128 scattered pages and of adjacent ones, by one thread and by two at a time:
 //! nanoseconds a page, the median of the rounds, in which the ways take turns. What fills a page includes storing its
-//! content, so that who touches while he stores, and who has the system copy, are comparable with who asks for memory
+//! content, so that who touches while he stores, and who has the system copy or move, are comparable with who asks for memory
 //! first. The choice that was made of it is in docs/decisions/0015-mapped-pages.md.
 #![allow(unsafe_code, reason = "the ways that were not chosen are nowhere else")]
 
@@ -35,12 +35,13 @@ enum Way {
     Populate,
     PopulateVector,
     Copy,
+    Move,
     DontNeed,
     DontNeedVector,
     Free,
 }
 
-const FILLS: [Way; 4] = [Way::Touch, Way::Populate, Way::PopulateVector, Way::Copy];
+const FILLS: [Way; 5] = [Way::Touch, Way::Populate, Way::PopulateVector, Way::Copy, Way::Move];
 const RELEASES: [Way; 3] = [Way::DontNeed, Way::DontNeedVector, Way::Free];
 
 impl Way {
@@ -50,6 +51,7 @@ impl Way {
             Way::Populate => "populate",
             Way::PopulateVector => "p. vector",
             Way::Copy => "uffd copy",
+            Way::Move => "uffd move",
             Way::DontNeed => "dontneed",
             Way::DontNeedVector => "d. vector",
             Way::Free => "free",
@@ -65,7 +67,7 @@ struct Place {
 
 impl Place {
     fn new(huge: bool) -> io::Result<Place> {
-        let region = Region::reserve_sparse(SPREAD_BYTES * THREADS_MAX, 4096)?;
+        let region = Region::reserve_sparse(2 * SPREAD_BYTES * THREADS_MAX, 4096)?;
         let faults = match huge {
             true => None,
             false => faults_of(&region).inspect_err(|error| eprintln!("no userfaultfd: {error}")).ok(),
@@ -79,7 +81,8 @@ impl Place {
 
     fn advise(&self, range: &Range<usize>, advice: Advice) -> io::Result<()> {
         // SAFETY: the range is in the region, whose bytes are only seen as atomics.
-        Ok(unsafe { madvise(self.region.as_ptr().add(range.start).cast(), range.len(), advice)? })
+        unsafe { madvise(self.region.as_ptr().add(range.start).cast(), range.len(), advice)? };
+        Ok(())
     }
 
     fn advise_all(&self, ranges: &[Range<usize>], advice: Advice) -> io::Result<()> {
@@ -116,7 +119,15 @@ impl Place {
             Way::PopulateVector => self.advise_all(ranges, Advice::LinuxPopulateWrite)?,
             Way::Copy => {
                 let faults = self.faults.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-                return ranges.iter().try_for_each(|range| copy_in(faults, &self.region, range, content));
+                let from = content.as_ptr().addr();
+                return ranges.iter().try_for_each(|range| self.transfer(faults, UFFDIO_COPY, from, range));
+            }
+            Way::Move => {
+                let faults = self.faults.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+                for range in ranges {
+                    let from = self.region.as_ptr().addr() + spare(range).start;
+                    self.transfer(faults, UFFDIO_MOVE, from, range)?;
+                }
             }
             _ => {}
         }
@@ -125,6 +136,19 @@ impl Place {
             words.iter().zip(content).for_each(|(word, &new)| word.store(new, Relaxed));
         }
         Ok(())
+    }
+
+    /// Has the system copy what is at the address `from` to `range`, or move its memory there.
+    fn transfer(&self, faults: &OwnedFd, request: u64, from: usize, range: &Range<usize>) -> io::Result<()> {
+        let to = self.region.as_ptr().addr() + range.start;
+        let mut transfer =
+            Transfer { to: to as u64, from: from as u64, length: range.len() as u64, mode: 0, done: 0 };
+        // SAFETY: the argument is of the request's type; the range has no memory, and all bytes of the region are seen as atomics
+        // only.
+        match unsafe { libc::ioctl(faults.as_raw_fd(), request as libc::Ioctl, &raw mut transfer) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 
     fn release(&self, way: Way, ranges: &[Range<usize>]) -> io::Result<()> {
@@ -141,7 +165,7 @@ fn runs(ranges: &[Range<usize>]) -> impl Iterator<Item = Range<usize>> {
     ranges.chunk_by(|one, next| one.end == next.start).map(|run| run[0].start..run[run.len() - 1].end)
 }
 
-/// `struct uffdio_api`, `uffdio_register` and `uffdio_copy` of linux/userfaultfd.h.
+/// `struct uffdio_api`, `uffdio_register`, and `uffdio_copy`, which `uffdio_move` is like, of linux/userfaultfd.h.
 #[repr(C)]
 struct Api {
     api: u64,
@@ -158,17 +182,18 @@ struct Register {
 }
 
 #[repr(C)]
-struct Copy {
+struct Transfer {
     to: u64,
     from: u64,
     length: u64,
     mode: u64,
-    copied: i64,
+    done: i64,
 }
 
 const UFFDIO_API: u64 = 0xc018_aa3f;
 const UFFDIO_REGISTER: u64 = 0xc020_aa00;
 const UFFDIO_COPY: u64 = 0xc028_aa03;
+const UFFDIO_MOVE: u64 = 0xc028_aa05;
 /// The caller, in linux/pidfd.h.
 const PIDFD_SELF_THREAD: libc::c_int = -10000;
 /// Which any user may ask for.
@@ -196,22 +221,6 @@ fn faults_of(region: &Region) -> io::Result<OwnedFd> {
         }
     }
     Ok(faults)
-}
-
-fn copy_in(faults: &OwnedFd, region: &Region, range: &Range<usize>, content: &[u64]) -> io::Result<()> {
-    let to = region.as_ptr().addr() + range.start;
-    let mut copy = Copy {
-        to: to as u64,
-        from: content.as_ptr().addr() as u64,
-        length: range.len() as u64,
-        mode: 0,
-        copied: 0,
-    };
-    // SAFETY: the argument is of the request's type; the page has no memory, and is seen as atomics only.
-    match unsafe { libc::ioctl(faults.as_raw_fd(), UFFDIO_COPY as libc::Ioctl, &raw mut copy) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// What is measured at a time.
@@ -246,6 +255,12 @@ fn pages(case: Case, thread: usize, random: &mut u64) -> Vec<Range<usize>> {
     pages.into_iter().map(bytes).collect()
 }
 
+/// Where the memory for `range` is moved from.
+fn spare(range: &Range<usize>) -> Range<usize> {
+    let beside = SPREAD_BYTES * THREADS_MAX;
+    range.start + beside..range.end + beside
+}
+
 /// Nanoseconds a page of filling in one way and of releasing in another, as each of the threads sees them.
 fn measure(place: &Place, case: Case, fill: Way, release: Way, seed: u64) -> io::Result<(f64, f64)> {
     let batches = (ROUND_BYTES / (case.page_bytes * case.batch)).max(1);
@@ -257,6 +272,11 @@ fn measure(place: &Place, case: Case, fill: Way, release: Way, seed: u64) -> io:
         barrier.wait();
         for _ in 0..batches {
             let ranges = pages(case, thread, &mut random);
+            if fill == Way::Move {
+                // Pages that leave.
+                let spares: Vec<Range<usize>> = ranges.iter().map(spare).collect();
+                place.advise_all(&spares, Advice::LinuxPopulateWrite)?;
+            }
             let begun = Instant::now();
             let filled = place.fill(fill, &ranges, &content);
             let between = Instant::now();

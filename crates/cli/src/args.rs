@@ -314,8 +314,11 @@ pub struct StructureArgs {
     /// Memory for the pages, everything included, such as 64MiB
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub dram: Option<u64>,
-    /// Page size: a power of two from 4KiB to 64KiB [default: pages 4KiB, column 64KiB]
-    #[arg(long, value_name = "SIZE", value_parser = page_size)]
+    /// Where the bytes of pages are: frames or mapped; frames unless the variable TERRACE_BACKEND says otherwise
+    #[arg(long, value_name = "NAME")]
+    pub backend: Option<Backend>,
+    /// Page size: a power of two from 4KiB to 2MiB [default: pages 4KiB, column 64KiB]
+    #[arg(long, value_name = "SIZE", value_parser = value_page_size)]
     pub page_size: Option<u64>,
     /// Threads that read
     #[arg(long, default_value_t = 2, value_parser = threads())]

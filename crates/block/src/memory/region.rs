@@ -228,7 +228,8 @@ impl Region {
         let access = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the granules lie inside the mapping (`check_pages`, and `map` rounds up), which is ours, and access
         // is only widened, so no reference handed out before loses its bytes.
-        Ok(unsafe { rustix::mm::mprotect(self.address(granules.start), granules.len(), access)? })
+        unsafe { rustix::mm::mprotect(self.address(granules.start), granules.len(), access)? };
+        Ok(())
     }
 
     /// Touches all of `range`, so that memory is behind it.

@@ -83,6 +83,7 @@ fn runs(ranges: &mut [Range<usize>]) -> &[Range<usize>] {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "ranges come in slices, of one, too")]
 mod tests {
     use std::collections::BTreeMap;
     use std::sync::atomic::Ordering::Relaxed;

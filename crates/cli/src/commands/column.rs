@@ -89,8 +89,8 @@ fn part(count: u64, thread: u16, threads: u16) -> Range<u64> {
 
 fn measure(args: &StructureArgs) -> Outcome<ColumnReport> {
     let page_bytes = args.page_size.unwrap_or(PAGE_BYTES);
-    let pages = open(&args.store, args.dram, page_bytes)?;
-    let column: Column<u64> = Column::new(&pages);
+    let pages = open(args, page_bytes)?;
+    let column: Column<u64> = Column::with_page_bytes(&pages, page_bytes)?;
     let values = (args.data / 8).max(1);
     let mut expected = 0;
     for start in (0..values).step_by(APPENDED as usize) {

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
-use terrace::pages::{PageAllocator, PageRef};
+use terrace::pages::{PageAllocator, PageRef, PagesBuilder};
 use terrace_block::{AlignedBuffer, BlockDevice, Directory, FileDirectory, OpenMode, Region};
 
 use super::{print, print_json};
-use crate::args::PagesArgs;
+use crate::args::{PagesArgs, StructureArgs};
 use crate::failure::{Failure, Outcome};
 use crate::memory;
 use crate::units::{show_count, show_size};
@@ -73,13 +73,12 @@ pub fn run(args: &PagesArgs, output: &mut dyn Write) -> Outcome {
 }
 
 /// Opens an allocator in `store`, which is made if need be.
-pub(super) fn open(store: &Path, dram: Option<u64>, page_bytes: u64) -> Outcome<PageAllocator> {
+pub(super) fn open(args: &StructureArgs, page_bytes: u64) -> Outcome<PageAllocator> {
+    let store = &args.store;
     FileDirectory::create(store).map_err(|error| Failure::file("creating", store, error))?;
     let builder = PageAllocator::builder().page_sizes(&[page_bytes]);
-    let builder = match dram {
-        Some(bytes) => builder.dram(bytes),
-        None => builder,
-    };
+    let builder = args.dram.into_iter().fold(builder, PagesBuilder::dram);
+    let builder = args.backend.into_iter().fold(builder, PagesBuilder::backend);
     Ok(builder.open(store.join(FILE))?)
 }
 
@@ -131,7 +130,7 @@ struct Bench<'a> {
 
 fn measure(args: &PagesArgs) -> Outcome<PagesReport> {
     let page_bytes = args.of.page_size.unwrap_or(4096);
-    let pages = open(&args.of.store, args.of.dram, page_bytes)?;
+    let pages = open(&args.of, page_bytes)?;
     let count = (args.of.data / page_bytes).max(1);
     let mut names = Vec::with_capacity(count as usize);
     for number in 0..count {
@@ -232,7 +231,8 @@ impl Bench<'_> {
     fn raw(&self, mut random: SmallRng, release: bool) -> Outcome<u64> {
         let page_bytes = self.page_bytes as usize;
         let failed = |error| Failure::file("reading", &self.args.of.store.join(FILE), error);
-        let memory = Region::reserve_sparse(self.raw_pages as usize * page_bytes).map_err(failed)?;
+        let memory =
+            Region::reserve_sparse(self.raw_pages as usize * page_bytes, page_bytes).map_err(failed)?;
         let mut buffer = AlignedBuffer::zeroed(page_bytes);
         let end = Instant::now() + self.time;
         let mut done = 0;

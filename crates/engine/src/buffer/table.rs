@@ -11,7 +11,8 @@
 //!
 //! For each class of pages there is one reserved range of memory, touched as ids come into use, so that a lookup is a shift,
 //! an index into the ranges of all classes, and a multiplication. A class has half as many entries as the one before, whose pages are
-//! half as long; one that is not used costs addresses only.
+//! half as long; one that is not used costs addresses only. Four entries share a line of the cache; neighbours on lines apart were
+//! tried, and nothing became faster (docs/decisions/0015-mapped-pages.md).
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
