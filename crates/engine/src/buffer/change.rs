@@ -217,7 +217,7 @@ impl Pool {
         debug_assert_eq!(entry.location(), Location::Nowhere);
         let latched = latch.try_exclusive(seen);
         assert!(latched, "nobody latches a page that does not exist");
-        self.frames.store(id, frame, content);
+        self.frames.fill(id, frame, content);
         self.settle_in_frame(id, entry, frame, mapped);
         self.frames.header(frame).set_recovery(lsn);
         latch.set_dirty(true);

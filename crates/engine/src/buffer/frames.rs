@@ -264,7 +264,14 @@ impl Frames {
         Racy::new(self.words(id, frame))
     }
 
-    /// Replaces the content of the page `id`, which is in `frame` or about to be; the caller holds the exclusive latch. Only
+    /// Stores the content of the page `id`, which comes into `frame`; the caller holds the exclusive latch. What was there was
+    /// another page's, so there is no looking at it first.
+    pub(crate) fn fill(&self, id: PageId, frame: u32, content: &[u8]) {
+        debug_assert_eq!(content.len(), class_of(frame).page_bytes());
+        self.view(id, frame).set_bytes(0, content);
+    }
+
+    /// Replaces the content of the page `id`, which is in `frame`; the caller holds the exclusive latch. Only
     /// words that differ are stored, so that a small change dirties few cache lines.
     pub(crate) fn store(&self, id: PageId, frame: u32, content: &[u8]) {
         debug_assert_eq!(content.len(), class_of(frame).page_bytes());

@@ -145,6 +145,6 @@ impl Drop for Pin<'_> {
         }
         latch.set_dirty(true);
         latch.release_changed();
-        self.pool.unlocked(self.entry, self.frame);
+        self.pool.unlocked(self.id, self.entry, self.frame);
     }
 }
