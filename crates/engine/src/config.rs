@@ -56,6 +56,9 @@ use crate::replacement::Replacement;
 use crate::store::place::PLACE_BYTES;
 use crate::store::superblock::Superblock;
 
+#[cfg(test)]
+mod tests;
+
 /// The smallest budget: below it the fixed parts leave no room for frames.
 pub const MIN_DRAM_BYTES: u64 = 1 << 20;
 /// The smallest log.
@@ -705,101 +708,4 @@ fn memory_limit() -> u64 {
         line.split_whitespace().nth(1)?.parse::<u64>().ok()
     });
     group.min(available.map_or(1 << 30, |kib| kib * 1024))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SMALL: PageSizes = PageSizes {
-        own: SizeClass::SMALLEST,
-        others: [false; SizeClass::COUNT],
-        most: None,
-        most_values: None,
-    };
-    const LARGE: PageSizes = PageSizes { own: SizeClass::LARGEST_NODE, ..SMALL };
-
-    #[test]
-    fn an_absurd_share_of_old_versions_is_refused() {
-        for bytes in [64 << 20, u64::MAX - 1, u64::MAX] {
-            assert!(
-                matches!(
-                    Split::new(64 << 20, Some(bytes), RecordCache::Auto, SMALL, 1000),
-                    Err(Error::Config(_))
-                ),
-                "{bytes}"
-            );
-        }
-    }
-
-    #[test]
-    fn the_parts_do_not_exceed_the_whole() {
-        for total in [1 << 20, 3 << 20, 8 << 20, 64 << 20, 1 << 30, 64 << 30] {
-            for own in SizeClass::all().filter(|class| !class.is_for_values()) {
-                let Ok(split) = Split::new(total, None, RecordCache::Auto, PageSizes::one(own), 1000) else {
-                    assert!(
-                        total < 8 << 20 && own > SizeClass::SMALLEST,
-                        "{total} bytes are enough for {own:?}"
-                    );
-                    continue;
-                };
-                let parts = split.log_buffer + split.staging + split.batches + split.versions;
-                assert!(split.frame_bytes + parts <= total);
-                assert!(split.frame_bytes > total / 2 || total < 16 << 20, "frames get most of {total}");
-                split.check_class(own, 64 << 20, 1 << 20).unwrap();
-            }
-        }
-    }
-
-    #[test]
-    fn another_budget_changes_frames_and_old_versions_only() {
-        let first = Split::new(64 << 20, None, RecordCache::Auto, SMALL, 1000).unwrap();
-        assert_eq!(first.resized(64 << 20, first.versions, SMALL, 1000).unwrap(), first);
-        let large = first.resized(1 << 30, 64 << 20, SMALL, 1000).unwrap();
-        let as_before =
-            Split { total: first.total, versions: first.versions, frame_bytes: first.frame_bytes, ..large };
-        assert_eq!(as_before, first);
-        assert!(large.frame_bytes > (7 << 30) / 8 && large.frame_bytes < 1 << 30);
-        let error = large.resized(4 << 20, 1 << 20, SMALL, 1000).unwrap_err().to_string();
-        assert!(error.contains("frames") && error.contains("give it about"), "{error}");
-    }
-
-    #[test]
-    fn parts_are_made_for_the_largest_pages_asked_for() {
-        let split = |sizes| Split::new(32 << 20, None, RecordCache::Auto, sizes, 1000);
-        let small = split(SMALL).unwrap();
-        assert!(small.check_class(SizeClass::SMALLEST, 1 << 20, 64 << 10).is_ok());
-        let large = split(PageSizes { most: Some(SizeClass::LARGEST_NODE), ..SMALL }).unwrap();
-        assert!(large.check_class(SizeClass::LARGEST_NODE, 4 << 20, 256 << 10).is_ok());
-        let refused = |split: &Split, log, segment| {
-            split.check_class(SizeClass::LARGEST_NODE, log, segment).unwrap_err().to_string()
-        };
-        for (split, log, segment, says) in [
-            (&small, 64 << 20, 1 << 20, "page_size_max(65536)"),
-            (&large, (4 << 20) - 1, 1 << 20, "log_max"),
-            (&large, 4 << 20, (256 << 10) - 1, "segment"),
-        ] {
-            let error = refused(split, log, segment);
-            assert!(error.contains(says), "{error}");
-        }
-        // A size in use has its floor, and its buffers.
-        let mut others = [false; SizeClass::COUNT];
-        others[SizeClass::LARGEST_NODE.index()] = true;
-        let used = split(PageSizes { others, ..SMALL }).unwrap();
-        assert_eq!(used.log_buffer, large.log_buffer);
-        assert!(used.frame_bytes > large.frame_bytes);
-        let most = |total| Split::new(total, None, RecordCache::Auto, PageSizes { others, ..SMALL }, 1000);
-        assert!(most(6 << 20).unwrap_err().to_string().contains("frames of 4096 and of 65536 bytes"));
-    }
-
-    #[test]
-    fn a_budget_too_small_says_what_would_do() {
-        let error = Split::new(1 << 20, None, RecordCache::Auto, LARGE, 0).unwrap_err().to_string();
-        assert!(error.contains("frames") && error.contains("give it about"), "{error}");
-        assert!(Split::new(64 << 20, Some(u64::MAX), RecordCache::Auto, SMALL, 0).is_err());
-        assert!(Builder::default().dram(1000).dram_bytes().unwrap_err().to_string().contains("1 MiB"));
-        assert!(Builder::default().page_size(5000).new_layout().is_err());
-        assert!(Builder::default().page_size_max(5000).new_layout().is_err());
-        assert!(Builder::default().log_max(5000).new_layout().is_err());
-    }
 }

@@ -1,3 +1,5 @@
+//! Pages that come and go, seen from the threads that read them and from the system that counts their memory.
+
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
@@ -150,7 +152,7 @@ fn who_needs_frames_while_pages_leave_evicts_no_second_batch() {
                 let entry = pool.table.entry(*id).unwrap();
                 matches!(entry.location(), Location::Store(_)) && !entry.latch().load().is_latched()
             };
-            pool.page_ids().filter(away).take(2).for_each(|id| drop(pool.read(id).unwrap()));
+            pool.page_ids().filter(away).take(2).for_each(|id| _ = pool.read(id).unwrap());
             most.set(most.get().max(pool.free(pool.class()).lock().list.len() as u64));
             busy.set(false);
         }
