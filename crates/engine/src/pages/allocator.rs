@@ -295,6 +295,11 @@ impl PageAllocator {
         SizeClass::of_bytes(page_bytes).map_or(1, |class| self.shared.pool.batch_pages(class).max(1))
     }
 
+    /// Whether there are threads of the allocator's own.
+    pub(super) fn has_threads(&self) -> bool {
+        self.shared.upkeep.is_some()
+    }
+
     /// The sizes that pages may have, in bytes, the smallest first.
     pub fn page_sizes(&self) -> Vec<u64> {
         self.shared.pool.page_sizes().in_use().map(|class| class.page_bytes() as u64).collect()

@@ -212,27 +212,56 @@ impl<T: Value> Column<T> {
         start.min(end)..end
     }
 
-    /// Shows the words of `range`, which are there, page by page.
+    /// Shows the words of `range`, which are there, page by page. While pages have to be read, the next ones are read meanwhile.
     fn visit(&self, range: Range<u64>, mut show: impl FnMut(Words<'_>)) -> Result<()> {
-        let mut start = range.start;
-        while start < range.end {
-            let window = self.window(start..range.end);
-            if window.pages.len() > 1 {
-                self.allocator.prefetch(&window.pages)?;
+        let mut window = self.window(range.clone());
+        let mut brought = self.bring(&window)?;
+        while !window.values.is_empty() {
+            let next = self.window(window.values.end..range.end);
+            if brought > 0 && !next.pages.is_empty() && self.allocator.has_threads() {
+                let shown = std::thread::scope(|scope| {
+                    let reader = std::thread::Builder::new().name("terrace-column".to_owned());
+                    let ahead = reader.spawn_scoped(scope, || self.bring(&next)).ok();
+                    self.show(&window, &mut show)?;
+                    Ok(ahead
+                        .map(|ahead| ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
+                })?;
+                // Without a thread there is nobody but this one.
+                brought = shown.unwrap_or_else(|| self.bring(&next))?;
+            } else {
+                self.show(&window, &mut show)?;
+                brought = self.bring(&next)?;
             }
-            for &page in &window.pages {
-                let at = start % self.values_per_page();
-                let end = (start - at + self.values_per_page()).min(window.values.end);
-                let guard = self.allocator.read(page)?;
-                show(Words { guard, range: at as usize..(at + end - start) as usize });
-                start = end;
-            }
+            window = next;
         }
         Ok(())
     }
 
-    /// The first pages of `range`, as many as are read together.
+    /// Has the pages of `window` that are not in memory read together; how many there were. One alone is read by who looks at it.
+    fn bring(&self, window: &Window) -> Result<usize> {
+        match window.pages.len() {
+            0 | 1 => Ok(0),
+            _ => self.allocator.prefetch(&window.pages),
+        }
+    }
+
+    fn show(&self, window: &Window, show: &mut impl FnMut(Words<'_>)) -> Result<()> {
+        let mut start = window.values.start;
+        for &page in &window.pages {
+            let at = start % self.values_per_page();
+            let end = (start - at + self.values_per_page()).min(window.values.end);
+            let guard = self.allocator.read(page)?;
+            show(Words { guard, range: at as usize..(at + end - start) as usize });
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// The first pages of `range`, as many as are read together: two such windows are in memory at a time.
     fn window(&self, range: Range<u64>) -> Window {
+        if range.is_empty() {
+            return Window { pages: Vec::new(), values: range };
+        }
         let pages = self.pages.read();
         let first = (range.start / self.values_per_page()) as usize;
         let end = range.end.div_ceil(self.values_per_page()) as usize;
