@@ -207,6 +207,14 @@ impl Error {
     pub(crate) fn corrupt(file: &str, page: Option<u64>, what: impl Into<String>) -> Self {
         Error::Corrupt { file: file.to_owned(), page, what: what.into() }
     }
+
+    /// The same where what settings do not suffice for has a part of the budget only, which `part` says.
+    pub(crate) fn of_part(self, part: impl std::fmt::Display) -> Self {
+        match self {
+            Error::Config(what) => Error::Config(format!("{part}: {what}")),
+            other => other,
+        }
+    }
 }
 
 /// The result of every fallible call of the engine.

@@ -302,3 +302,29 @@ fn what_cannot_be_is_refused_and_says_what_would_do() {
     let db = Db::builder().dram(64 << 20).value_page_size_max(1 << 20).directory(directory).open("").unwrap();
     refused(create(&db, 4 << 10, 1 << 20), &["segment", "value_page_size_max"]);
 }
+
+/// Who reads only, or repairs, has a part of the budget: the error says so, and does not ask for less than was given.
+#[test]
+fn an_error_of_a_part_of_the_budget_says_whose_part_it_is() {
+    let disk = SimulatedDisk::new(3);
+    let db = builder(2 << 20).directory(Arc::new(disk.clone())).open("").unwrap();
+    table(&db, "t", 2 << 20).put("key", bytes(1, 2_000_000)).unwrap();
+    db.flush().unwrap();
+    let killed = || Arc::new(disk.killed());
+    let open = |dram: u64| untold(2 << 20).dram(dram).read_only(true).directory(killed()).open("");
+    let told = |outcome: terrace::Result<()>| match outcome {
+        Err(Error::Config(what)) => {
+            assert!(what.starts_with("of 50331648 bytes of dram"), "{what}");
+            assert!(what.contains("give it about"), "{what}");
+        }
+        other => panic!("{other:?}"),
+    };
+    told(open(48 << 20).map(drop));
+    let db = open(96 << 20).unwrap();
+    assert!(db.open_table("t").unwrap().get("key").unwrap() == Some(bytes(1, 2_000_000)));
+    let repair = |dram: u64| {
+        untold(2 << 20).dram(dram).repair_in(&*killed(), Arc::new(MemoryDirectory::new())).map(drop)
+    };
+    told(repair(48 << 20));
+    repair(96 << 20).unwrap();
+}

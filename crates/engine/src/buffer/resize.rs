@@ -192,9 +192,10 @@ impl Pool {
         if bytes <= staging && read <= batch && class.places() <= segment {
             return Ok(());
         }
+        let setting = if class.is_for_values() { "value_page_size_max" } else { "page_size_max" };
         Err(Error::Config(format!(
             "pages of {bytes} bytes in a database opened with {staging} bytes of staging and {batch} bytes for a batch of \
-             reads, whose segments have {segment} places; open it with a page_size_max of {bytes}, and with a larger budget"
+             reads, whose segments have {segment} places; open it with a {setting} of {bytes}, and with a larger budget"
         )))
     }
 

@@ -135,7 +135,12 @@ fn open_read_only(
     let bytes_max = overlay_bytes(dram, Pool::log_has_changes(&files)?);
     let room = OverlayRoom::new(bytes_max);
     let files = Files { pages: Overlay::over(files.pages, &room), log: Overlay::over(files.log, &room) };
-    let (options, split) = shares(&builder, dram - bytes_max, &files, superblock)?;
+    let shares = shares(&builder, dram - bytes_max, &files, superblock);
+    let (options, split) = shares.map_err(|error| {
+        error.of_part(format_args!(
+            "of {dram} bytes of dram, {bytes_max} are for what the log comes to, and of the rest"
+        ))
+    })?;
     let recover = || {
         let Recovered { pool, losers, redone, log_end, .. } = Pool::recover(&files, &options, &NodeRedo)?;
         let counters = counters(log_end, redone, losers.len());

@@ -136,7 +136,12 @@ impl Builder {
         refuse_used(&*destination)?;
         // With others that read; who writes is kept out, and keeps out.
         let _readers = hold(source, Sharing::Shared)?;
-        let repaired = repair(self, source, &destination);
+        let dram = self.dram_bytes()?;
+        let repaired = repair(self, source, &destination).map_err(|error| {
+            error.of_part(format_args!(
+                "of {dram} bytes of dram, a repair has half for each of the two databases"
+            ))
+        });
         // The page file's name goes last: it is what says that the log is a remainder.
         let remains = [SALVAGE_LOG, SALVAGE_PAGES, REPAIRED_LOG, REPAIRED_PAGES];
         for file in remains.iter().take(if repaired.is_ok() { 2 } else { 4 }) {
