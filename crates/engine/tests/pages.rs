@@ -446,3 +446,37 @@ fn settings_that_cannot_be_say_what_can() {
     }
     assert!(open(1 << 20, &[4096]).is_ok());
 }
+
+/// Nothing is committed, so nobody waits for room in the log: who needs frames sees to it that there is some.
+#[test]
+fn the_log_has_room_for_all_that_leaves_memory() {
+    for mode in [Mode::Inline, Mode::Background] {
+        let pages = open(mode);
+        let mut names = Vec::new();
+        for number in 0..30_000 {
+            let mut new = pages.allocate(4096).unwrap();
+            fill(new.words_mut(), number);
+            names.push(new.keep());
+        }
+        for (number, &name) in names.iter().enumerate().step_by(7) {
+            assert!(is_filled(pages.read(name).unwrap().words(), number as u64), "{mode:?} {number}");
+        }
+        for round in 0..2 {
+            for (number, &name) in names.iter().enumerate().skip(round).step_by(3) {
+                fill(pages.write(name).unwrap().words_mut(), number as u64 + 1);
+            }
+        }
+        let places = |bytes: u64| bytes / 4096 * 28;
+        assert!(places(pages.stats().written_bytes) > 4 * pages.stats().log_bytes, "the log went round");
+    }
+}
+
+#[test]
+fn there_are_no_pages_of_sizes_that_were_not_asked_for() {
+    let builder = PageAllocator::builder().dram(32 << 20).page_sizes(&[128 << 10, 1 << 20]);
+    let pages = builder.directory(Arc::new(MemoryDirectory::new())).open("pages").unwrap();
+    assert_eq!(pages.page_sizes(), [128 << 10, 1 << 20]);
+    // The smallest are the page table's.
+    assert!(matches!(pages.allocate(4096), Err(Error::Config(_))));
+    assert!(pages.allocate(128 << 10).is_ok() && pages.allocate(1 << 20).is_ok());
+}

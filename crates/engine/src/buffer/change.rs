@@ -213,10 +213,9 @@ impl Pool {
     pub(super) fn install(&self, id: PageId, frame: u32, mapped: Mapped, lsn: Lsn, content: &[u8]) {
         let entry = self.table.entry(id).expect("ids given out are within the table");
         let latch = entry.latch();
-        let seen = latch.load();
+        // Whoever heard of the page that had this id before may have it latched while he learns that it is gone.
+        self.lock_entry(entry);
         debug_assert_eq!(entry.location(), Location::Nowhere);
-        let latched = latch.try_exclusive(seen);
-        assert!(latched, "nobody latches a page that does not exist");
         self.frames.fill(id, frame, content);
         self.settle_in_frame(id, entry, frame, mapped);
         self.frames.header(frame).set_recovery(lsn);

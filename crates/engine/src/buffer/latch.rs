@@ -287,6 +287,40 @@ mod loom_tests {
         });
     }
 
+    /// What was stored under a shared latch, and that the page is dirty, is seen by who copies the page once the latch was made
+    /// exclusive and given back; an optimistic reader that sees what was stored in between sees the version too.
+    #[test]
+    fn a_promoted_latch_is_exclusive() {
+        loom::model(|| {
+            let page = Arc::new((AtomicU64::new(SHARED_ONE), AtomicU64::new(0), AtomicU64::new(0)));
+            let other = page.clone();
+            let thread = loom::thread::spawn(move || {
+                let latch = Latch(&other.0);
+                if latch.try_share() {
+                    let dirty = latch.load().is_dirty();
+                    let copied = (other.1.load(Ordering::Relaxed), other.2.load(Ordering::Relaxed));
+                    assert!(!dirty || copied == (1, 1), "the copy of a dirty page is whole");
+                    assert!(copied.1 == 0 || dirty, "exclusive means alone");
+                    latch.unshare();
+                }
+                let seen = latch.load();
+                let second = other.2.load(Ordering::Relaxed);
+                if !seen.is_exclusive() && latch.validate(seen) {
+                    assert_eq!(second, seen.version());
+                }
+            });
+            let latch = Latch(&page.0);
+            page.1.store(1, Ordering::Relaxed);
+            while !latch.try_promote() {
+                loom::thread::yield_now();
+            }
+            page.2.store(1, Ordering::Relaxed);
+            latch.set_dirty(true);
+            latch.release_changed();
+            thread.join().expect("copier");
+        });
+    }
+
     /// Of two writers that saw one version, one goes first and the other is sent back.
     #[test]
     fn one_upgrade_per_version() {

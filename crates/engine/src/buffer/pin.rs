@@ -148,3 +148,33 @@ impl Drop for Pin<'_> {
         self.pool.unlocked(self.id, self.entry, self.frame);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    use terrace_block::MemoryDirectory;
+
+    use crate::{Db, Mode};
+
+    /// Write-back and whoever empties frames go by what they have read of a page before it was freed.
+    #[test]
+    fn an_id_may_be_latched_for_a_moment_when_it_is_used_again() {
+        let directory = Arc::new(MemoryDirectory::new());
+        let db = Db::builder().directory(directory).dram(4 << 20).mode(Mode::Inline).open("").unwrap();
+        let pool = &db.shared.pool;
+        let (id, pin) = pool.create_pinned(pool.class()).unwrap();
+        drop(pin);
+        pool.free_unlogged(id);
+        let latch = pool.table.entry(id).unwrap().latch();
+        assert!(latch.try_share());
+        let (created, other) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(move || created.send(pool.create_pinned(pool.class()).unwrap().0).unwrap());
+            assert!(other.recv_timeout(std::time::Duration::from_millis(20)).is_err());
+            latch.unshare();
+        });
+        assert_eq!(other.recv().unwrap(), id);
+    }
+}

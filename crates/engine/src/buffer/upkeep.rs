@@ -18,6 +18,7 @@ use super::pool::{Event, Pool, places_granted};
 use super::queues::{self, Queue};
 use super::stats::Cause;
 use super::table::Location;
+use super::write_back::batches;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, Lsn, PageId, SizeClass};
 use crate::store::image::Packer;
@@ -169,7 +170,6 @@ impl Pool {
             return Ok(());
         }
         upkeep.frames_taken[class.index()] = taken;
-        upkeep.cause = if urgent { Cause::Frames } else { Cause::Ahead };
         let batch = upkeep.staging.len() / class.page_bytes();
         let mut pages = self.dirty_ahead(class, urgent, false, batch);
         if pages.is_empty() && urgent {
@@ -179,7 +179,16 @@ impl Pool {
         pages.sort_unstable();
         // A frame that a sweep moved on meanwhile was met in two queues.
         pages.dedup();
-        self.write_back(upkeep, &pages).map(|_| ())
+        for batch in batches(&pages, upkeep.staging.len()) {
+            upkeep.cause = if urgent { Cause::Frames } else { Cause::Ahead };
+            self.write_back(upkeep, batch)?;
+            // Each batch logs where its images are. What is dirty may be all there is, and inline, where nothing but frames is
+            // asked for, nobody else cuts the log.
+            if self.wal.tail().0 - self.wal.cut().0 > self.log_capacity / 8 * 5 {
+                self.checkpoint_step(upkeep)?;
+            }
+        }
+        Ok(())
     }
 
     /// The dirty pages of the laundry of `class`, and as many others as make whole batches with them: such as are near the

@@ -119,6 +119,8 @@ pub struct PageAllocator {
 pub(super) struct Shared {
     pool: Arc<Pool>,
     words: PageWords,
+    /// Of which there may be pages. The pool may have one more, for its tables.
+    classes: Vec<SizeClass>,
     pages: AtomicU64,
     dram: u64,
     log_bytes: u64,
@@ -132,6 +134,7 @@ impl Shared {
     pub(super) fn start(
         pool: Pool,
         words: PageWords,
+        classes: Vec<SizeClass>,
         file: PageFile,
         dram: u64,
         log_bytes: u64,
@@ -148,8 +151,8 @@ impl Shared {
             }
         };
         let process = std::process::id();
-        let shared =
-            Shared { pool, words, pages: AtomicU64::new(0), dram, log_bytes, upkeep, process, _file: file };
+        let pages = AtomicU64::new(0);
+        let shared = Shared { pool, words, classes, pages, dram, log_bytes, upkeep, process, _file: file };
         Ok(PageAllocator { shared: Arc::new(shared) })
     }
 
@@ -208,7 +211,7 @@ impl PageAllocator {
     /// The class of pages of `page_bytes` bytes, if there may be any.
     pub(super) fn check_size(&self, page_bytes: u64) -> Result<SizeClass> {
         let class = any_class_of(page_bytes)?;
-        if self.shared.pool.uses(class) {
+        if self.shared.classes.contains(&class) {
             return Ok(class);
         }
         let what = format!("pages of {page_bytes} bytes; the allocator was opened without: see page_sizes");
@@ -220,7 +223,7 @@ impl PageAllocator {
     ///
     /// # Errors
     /// [`Error::PageNotFound`] if it was freed or is another allocator's, [`Error::OutOfFrames`] if all pages in memory are under
-    /// guards, [`Error::Corrupt`], [`Error::Io`].
+    /// guards, [`Error::Poisoned`] after a failed write if a page must leave memory for it, [`Error::Corrupt`], [`Error::Io`].
     pub fn read(&self, page: PageRef) -> Result<SharedGuard<'_>> {
         let hold = self.shared.words.share(page.id, page.number).ok_or_else(|| page.missing())?;
         Ok(SharedGuard::new(self.pin(page)?, hold))
@@ -230,7 +233,7 @@ impl PageAllocator {
     /// memory.
     ///
     /// # Errors
-    /// As [`PageAllocator::read`], and [`Error::Poisoned`] after a failed write.
+    /// As [`PageAllocator::read`], and [`Error::Poisoned`] after any failed write.
     pub fn write(&self, page: PageRef) -> Result<ExclusiveGuard<'_>> {
         self.shared.pool.check()?;
         let hold = self.shared.words.exclude(page.id, page.number).ok_or_else(|| page.missing())?;
@@ -302,7 +305,7 @@ impl PageAllocator {
 
     /// The sizes that pages may have, in bytes, the smallest first.
     pub fn page_sizes(&self) -> Vec<u64> {
-        self.shared.pool.page_sizes().in_use().map(|class| class.page_bytes() as u64).collect()
+        self.shared.classes.iter().map(|class| class.page_bytes() as u64).collect()
     }
 
     /// What it has done and what it takes.

@@ -171,7 +171,7 @@ impl PagesBuilder {
         let words = PageWords::reserve(|class| indexes_max(PAGES_MAX, class)).map_err(|source| {
             Error::Memory { bytes: WORD_BYTES * PAGES_MAX, what: "addresses for pages", source }
         })?;
-        Shared::start(pool, words, file, dram, parts.log, self.mode)
+        Shared::start(pool, words, classes, file, dram, parts.log, self.mode)
     }
 }
 
