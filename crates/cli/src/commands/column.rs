@@ -34,6 +34,7 @@ pub struct ColumnReport {
     values: u64,
     data_bytes: u64,
     budget_bytes: u64,
+    /// Peak of the process before there is anything beside the column.
     rss_bytes: u64,
     threads: u16,
     rounds: u16,
@@ -99,13 +100,14 @@ fn measure(args: &StructureArgs) -> Outcome<ColumnReport> {
         column.append(&block)?;
     }
     let mut rounds = Vec::new();
-    let mut beside = None;
+    let (mut beside, mut rss_bytes) = (None, 0);
     // One round before those that count: with it what is still dirty is written.
     for round in 0..=args.rounds {
         let beside = match &beside {
             Some(beside) => beside,
             None => {
                 sum(args, &column, expected)?;
+                rss_bytes = memory::peak_resident_bytes();
                 beside.insert(Beside::of(args, &pages, &column)?)
             }
         };
@@ -135,7 +137,7 @@ fn measure(args: &StructureArgs) -> Outcome<ColumnReport> {
         values,
         data_bytes: values * 8,
         budget_bytes: stats.budget_bytes,
-        rss_bytes: memory::peak_resident_bytes(),
+        rss_bytes,
         threads: args.threads,
         rounds: args.rounds,
         list_bytes: column.memory_bytes(),

@@ -3,7 +3,7 @@
 //! The pages of an allocator hold `--data` bytes, several times `--dram`. Threads take a shared guard of one after
 //! the other, at random, and check a word of each cache line that they touch. In turn with that, as many threads read as many bytes
 //! at random places of the same file, past the page cache: what the disk gives. A second raw figure adds what pages in mapped memory
-//! cost beside the read (vmcache, section 3): memory is put behind each and, sixty-four at a time, taken away again. That the
+//! cost beside the read (vmcache, section 3): memory is put behind each and, sixty-four or 4 MiB at a time, taken away again. That the
 //! kernel gets or loses memory is measured beside the read, which goes into a buffer.
 //!
 //! Some pages are found in memory; the ratios count those that had to be read alone. Figures are medians over the rounds,
@@ -33,8 +33,10 @@ pub(super) const FILE: &str = "bench.pages";
 pub(super) const FIRST_PAGE_AT: u64 = 32 << 10;
 /// Words of a cache line.
 const LINE: usize = 8;
-/// Pages whose memory is given and taken together.
-const RELEASED_TOGETHER: usize = 64;
+/// Pages whose memory is given and taken together, at most,
+const RELEASED_TOGETHER: u64 = 64;
+/// and bytes of them, for each thread.
+const RELEASED_BYTES: u64 = 4 << 20;
 
 /// What was measured.
 #[derive(Debug, Default, Serialize)]
@@ -43,6 +45,7 @@ pub struct PagesReport {
     pages: u64,
     data_bytes: u64,
     budget_bytes: u64,
+    /// Peak of the process until the first raw read, whose memory is not the allocator's.
     rss_bytes: u64,
     threads: u16,
     rounds: u16,
@@ -124,6 +127,7 @@ struct Bench<'a> {
     file: Arc<dyn BlockDevice>,
     /// Pages in the part of the file that was written.
     raw_pages: u64,
+    rss_bytes: Option<u64>,
     time: Duration,
     verified: AtomicU64,
 }
@@ -141,8 +145,8 @@ fn measure(args: &PagesArgs) -> Outcome<PagesReport> {
     let file = open_raw(&args.of.store)?;
     // Each round measures three things.
     let time = args.seconds / u32::from(args.of.rounds) / 3;
-    let mut bench =
-        Bench { args, page_bytes, pages, names, file, raw_pages: 0, time, verified: AtomicU64::new(0) };
+    let (raw_pages, rss_bytes, verified) = (0, None, AtomicU64::new(0));
+    let mut bench = Bench { args, page_bytes, pages, names, file, raw_pages, rss_bytes, time, verified };
     let mut rounds = Vec::new();
     // One round before those that count: with it what is still dirty is written.
     for number in 0..=args.of.rounds {
@@ -158,7 +162,7 @@ fn measure(args: &PagesArgs) -> Outcome<PagesReport> {
         pages: stats.pages,
         data_bytes: stats.pages * page_bytes,
         budget_bytes: stats.budget_bytes,
-        rss_bytes: memory::peak_resident_bytes(),
+        rss_bytes: bench.rss_bytes.unwrap_or_default(),
         threads: args.of.threads,
         rounds: args.of.rounds,
         touch_percent: args.touch,
@@ -198,6 +202,7 @@ impl Bench<'_> {
                 0 => {
                     round.faults = rate(self.pages.stats().faults - faults);
                     round.guards = done;
+                    self.rss_bytes.get_or_insert_with(memory::peak_resident_bytes);
                 }
                 1 => round.raw = done,
                 _ => round.released = done,
@@ -235,10 +240,10 @@ impl Bench<'_> {
             Region::reserve_sparse(self.raw_pages as usize * page_bytes, page_bytes).map_err(failed)?;
         let mut buffer = AlignedBuffer::zeroed(page_bytes);
         let end = Instant::now() + self.time;
+        let together = (RELEASED_BYTES / self.page_bytes).clamp(1, RELEASED_TOGETHER);
         let mut done = 0;
         while Instant::now() < end {
-            let places: Vec<u64> =
-                (0..RELEASED_TOGETHER).map(|_| random.random_range(0..self.raw_pages)).collect();
+            let places: Vec<u64> = (0..together).map(|_| random.random_range(0..self.raw_pages)).collect();
             for &place in &places {
                 let at = place as usize * page_bytes;
                 if release {
