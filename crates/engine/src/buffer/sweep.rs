@@ -103,7 +103,7 @@ impl Pool {
                 let mut free = self.free(class).lock();
                 let (mut dirty, mut short) = (0, false);
                 if free.list.is_empty() {
-                    self.refill(class, &mut free);
+                    self.refill(class, &mut free, 1);
                     dirty = free.queues.len(Queue::Laundry);
                     // With one clean frame among dirty ones, whoever needs two pages would evict each for the other
                     // for ever.
@@ -169,7 +169,7 @@ impl Pool {
         let mut free = self.free(class).lock();
         let mut dirty = 0;
         if free.list.is_empty() {
-            self.refill(class, &mut free);
+            self.refill(class, &mut free, wanted - before);
             dirty = free.queues.len(Queue::Laundry);
         }
         let from = free.list.len().saturating_sub(wanted - before);
@@ -195,10 +195,15 @@ impl Pool {
         free.give(frame);
     }
 
-    /// Evicts a batch of pages of `class`, if there are some to evict.
-    fn refill(&self, class: SizeClass, free: &mut MutexGuard<'_, FreeFrames>) {
-        let mut leaving = Vec::new();
-        self.sweep(class, free, &mut leaving);
+    /// Evicts a batch of pages of `class`, if there are some to evict: as many as make one with those that others are evicting,
+    /// or as are `needed`, so that who needs many does not have them leave one by one.
+    fn refill(&self, class: SizeClass, free: &mut MutexGuard<'_, FreeFrames>, needed: usize) {
+        let most = self.sweep_goal(class);
+        // What is on its way out will do for others too: several threads that evicted a whole batch each would, where there
+        // are few frames, evict all there is.
+        let goal = most.saturating_sub(free.leaving).max(needed.min(most));
+        let mut leaving = Vec::with_capacity(goal);
+        self.sweep(class, free, goal, &mut leaving);
         if self.frames.backend() == Backend::Mapped && !leaving.is_empty() {
             // Pages that leave are latched and in no queue, so others may look for frames meanwhile.
             free.leaving += leaving.len();
@@ -276,12 +281,15 @@ impl Pool {
         }
     }
 
-    /// Looks at frames until a batch of them is `leaving`, or each was looked at as often as it may be spared.
-    fn sweep<'p>(&'p self, class: SizeClass, free: &mut FreeFrames, leaving: &mut Vec<Leaving<'p>>) {
+    /// Looks at frames until `goal` of them are `leaving`, or each was looked at as often as it may be spared.
+    fn sweep<'p>(
+        &'p self,
+        class: SizeClass,
+        free: &mut FreeFrames,
+        goal: usize,
+        leaving: &mut Vec<Leaving<'p>>,
+    ) {
         let records = if class == self.class() { self.records.held() } else { 0 };
-        // What is on its way out will do for others too: several threads that evicted a whole batch each would, where there
-        // are few frames, evict all there is.
-        let goal = self.sweep_goal(class).saturating_sub(free.leaving).max(1);
         let probation_goal = probation_goal(free.limit.saturating_sub(records));
         let (mut washed, mut passed) = (true, 0);
         for _ in 0..u64::from(self.frames.count(class)) * LOOKS_MAX {
