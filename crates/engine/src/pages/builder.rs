@@ -19,8 +19,8 @@ use super::file::{MARK, PageFile};
 use super::words::{PageWords, WORD_BYTES};
 use crate::backend::Backend;
 use crate::buffer::{
-    FRAMES_MAX, Files, Layout, Mode, Pool, PoolOptions, RecordCache, Recovered, Redo, buffers_bytes,
-    frame_cost, indexes_max,
+    FRAMES_MAX, Files, Layout, Mode, PAGES_MAX, Pool, PoolOptions, RecordCache, Recovered, Redo,
+    buffers_bytes, frame_cost, indexes_max,
 };
 use crate::config::{FRAMES_MIN, any_class_of, frames_min};
 use crate::error::{Error, Result};
@@ -29,8 +29,6 @@ use crate::replacement::Replacement;
 use crate::store::place::PLACE_BYTES;
 use crate::wal::Wal;
 
-/// Pages of the smallest class that there are addresses for, and half as many of each larger one: 1 TiB of each.
-const PAGES_MAX: u64 = 1 << 28;
 /// The log's buffer. Its longest records name the images of one staging buffer.
 const LOG_BUFFER_BYTES: u64 = 64 << 10;
 /// Slots of the log for what is in flight, counters, and the like.
