@@ -541,6 +541,7 @@ impl Split {
         total: u64,
         versions: Option<u64>,
         records: RecordCache,
+        backend: Backend,
         sizes: PageSizes,
         file_pages: u64,
     ) -> Result<Split> {
@@ -574,16 +575,10 @@ impl Split {
             clock_window,
             overlay: 0,
             beside_frame: if records == RecordCache::Off { 0 } else { RECORD_BYTES_PER_FRAME },
-            table_bytes_per_page: TABLE_BYTES_PER_PAGE,
+            table_bytes_per_page: TABLE_BYTES_PER_PAGE + table_bytes_per_page(backend, sizes.own),
             frame_bytes: 0,
         };
         split.with_frames(sizes, file_pages)
-    }
-
-    /// The same where pages are housed by `backend`.
-    pub(crate) fn housed(self, backend: Backend, sizes: PageSizes, file_pages: u64) -> Result<Split> {
-        let more = table_bytes_per_page(backend, sizes.own);
-        Split { table_bytes_per_page: TABLE_BYTES_PER_PAGE + more, ..self }.with_frames(sizes, file_pages)
     }
 
     /// The same for a budget of `total` bytes, while the database is open. What is fixed at open stays; old versions

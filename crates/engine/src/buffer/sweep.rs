@@ -19,7 +19,6 @@ use super::pool::{Pool, class_of_page};
 use super::queues::{Queue, Queues, probation_goal};
 use super::residency::Housed;
 use super::table::{Entry, Location};
-use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass};
 use crate::planted::{Bug, planted};
@@ -204,18 +203,17 @@ impl Pool {
         let goal = most.saturating_sub(free.leaving).max(needed.min(most));
         let mut leaving = Vec::with_capacity(goal);
         self.sweep(class, free, goal, &mut leaving);
-        if self.frames.backend() == Backend::Mapped && !leaving.is_empty() {
-            // Pages that leave are latched and in no queue, so others may look for frames meanwhile.
-            free.leaving += leaving.len();
-            MutexGuard::unlocked(free, || {
-                #[cfg(test)]
-                super::residency::tests::while_leaving(self);
-                self.leave(&leaving);
-            });
-            free.leaving -= leaving.len();
-        } else {
-            self.leave(&leaving);
+        if leaving.is_empty() {
+            return;
         }
+        // Pages that leave are latched and in no queue, so others may look for frames meanwhile.
+        free.leaving += leaving.len();
+        MutexGuard::unlocked(free, || {
+            #[cfg(test)]
+            super::residency::tests::while_leaving(self);
+            self.leave(&leaving);
+        });
+        free.leaving -= leaving.len();
         leaving.iter().for_each(|page| free.give(page.frame));
     }
 

@@ -11,7 +11,7 @@ fn an_absurd_share_of_old_versions_is_refused() {
     for bytes in [64 << 20, u64::MAX - 1, u64::MAX] {
         assert!(
             matches!(
-                Split::new(64 << 20, Some(bytes), RecordCache::Auto, SMALL, 1000),
+                Split::new(64 << 20, Some(bytes), RecordCache::Auto, Backend::Frames, SMALL, 1000),
                 Err(Error::Config(_))
             ),
             "{bytes}"
@@ -23,7 +23,9 @@ fn an_absurd_share_of_old_versions_is_refused() {
 fn the_parts_do_not_exceed_the_whole() {
     for total in [1 << 20, 3 << 20, 8 << 20, 64 << 20, 1 << 30, 64 << 30] {
         for own in SizeClass::all().filter(|class| !class.is_for_values()) {
-            let Ok(split) = Split::new(total, None, RecordCache::Auto, PageSizes::one(own), 1000) else {
+            let Ok(split) =
+                Split::new(total, None, RecordCache::Auto, Backend::Frames, PageSizes::one(own), 1000)
+            else {
                 assert!(total < 8 << 20 && own > SizeClass::SMALLEST, "{total} bytes are enough for {own:?}");
                 continue;
             };
@@ -36,8 +38,20 @@ fn the_parts_do_not_exceed_the_whole() {
 }
 
 #[test]
+fn the_systems_tables_of_mapped_pages_come_off_the_frames() {
+    let split =
+        |backend, sizes| Split::new(64 << 20, None, RecordCache::Off, backend, sizes, 100_000).unwrap();
+    for (sizes, bytes_per_page) in [(SMALL, 8), (LARGE, 128)] {
+        let [frames, mapped] = Backend::ALL.map(|backend| split(backend, sizes).frame_bytes);
+        let more = frames - mapped;
+        // To whole frames.
+        assert!(more.abs_diff(100_000 * bytes_per_page) <= frame_cost(sizes.own), "{more} bytes");
+    }
+}
+
+#[test]
 fn another_budget_changes_frames_and_old_versions_only() {
-    let first = Split::new(64 << 20, None, RecordCache::Auto, SMALL, 1000).unwrap();
+    let first = Split::new(64 << 20, None, RecordCache::Auto, Backend::Frames, SMALL, 1000).unwrap();
     assert_eq!(first.resized(64 << 20, first.versions, SMALL, 1000).unwrap(), first);
     let large = first.resized(1 << 30, 64 << 20, SMALL, 1000).unwrap();
     let as_before =
@@ -50,7 +64,7 @@ fn another_budget_changes_frames_and_old_versions_only() {
 
 #[test]
 fn parts_are_made_for_the_largest_pages_asked_for() {
-    let split = |sizes| Split::new(32 << 20, None, RecordCache::Auto, sizes, 1000);
+    let split = |sizes| Split::new(32 << 20, None, RecordCache::Auto, Backend::Frames, sizes, 1000);
     let small = split(SMALL).unwrap();
     assert!(small.check_class(SizeClass::SMALLEST, 1 << 20, 64 << 10).is_ok());
     let large = split(PageSizes { most: Some(SizeClass::LARGEST_NODE), ..SMALL }).unwrap();
@@ -72,15 +86,18 @@ fn parts_are_made_for_the_largest_pages_asked_for() {
     let used = split(PageSizes { others, ..SMALL }).unwrap();
     assert_eq!(used.log_buffer, large.log_buffer);
     assert!(used.frame_bytes > large.frame_bytes);
-    let most = |total| Split::new(total, None, RecordCache::Auto, PageSizes { others, ..SMALL }, 1000);
+    let most = |total| {
+        Split::new(total, None, RecordCache::Auto, Backend::Frames, PageSizes { others, ..SMALL }, 1000)
+    };
     assert!(most(6 << 20).unwrap_err().to_string().contains("frames of 4096 and of 65536 bytes"));
 }
 
 #[test]
 fn a_budget_too_small_says_what_would_do() {
-    let error = Split::new(1 << 20, None, RecordCache::Auto, LARGE, 0).unwrap_err().to_string();
+    let error =
+        Split::new(1 << 20, None, RecordCache::Auto, Backend::Frames, LARGE, 0).unwrap_err().to_string();
     assert!(error.contains("frames") && error.contains("give it about"), "{error}");
-    assert!(Split::new(64 << 20, Some(u64::MAX), RecordCache::Auto, SMALL, 0).is_err());
+    assert!(Split::new(64 << 20, Some(u64::MAX), RecordCache::Auto, Backend::Frames, SMALL, 0).is_err());
     assert!(Builder::default().dram(1000).dram_bytes().unwrap_err().to_string().contains("1 MiB"));
     assert!(Builder::default().page_size(5000).new_layout().is_err());
     assert!(Builder::default().page_size_max(5000).new_layout().is_err());

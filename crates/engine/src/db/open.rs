@@ -190,9 +190,9 @@ fn shares(
         most_values: builder.value_class_max()?,
         ..PageSizes::of(superblock)
     };
-    let split = Split::new(dram, builder.old_version_bytes_max, builder.record_cache, sizes, file_pages)?;
+    let (versions, records) = (builder.old_version_bytes_max, builder.record_cache);
     let backend = builder.backend_or_default()?;
-    let split = split.housed(backend, sizes, file_pages)?;
+    let split = Split::new(dram, versions, records, backend, sizes, file_pages)?;
     let options = PoolOptions {
         frame_bytes: split.frame_bytes,
         frame_bytes_max: builder.dram_bytes_max(builder.dram_bytes()?)?,

@@ -175,8 +175,7 @@ fn repair(
     };
     let options = |sizes: PageSizes, file_pages: u64| {
         let backend = builder.backend_or_default()?;
-        let split = Split::new(share, None, RecordCache::Off, sizes, file_pages)?;
-        let split = split.housed(backend, sizes, file_pages)?;
+        let split = Split::new(share, None, RecordCache::Off, backend, sizes, file_pages)?;
         Ok(PoolOptions {
             frame_bytes: split.frame_bytes,
             frame_bytes_max: share,

@@ -6,7 +6,7 @@
 //! | staging         | 1/64, at most 2 MiB, at least four of the largest pages             |
 //! | batches of reads | 1/16, at most 16 MiB, at least four of the largest pages            |
 //! | read buffers    | two of the largest pages for each of eight threads                  |
-//! | page table      | 24 bytes for each page of five times the budget, all of the smallest size |
+//! | page table      | 24 bytes for each page of five times the budget, all of the smallest size; mapped, 8 more for each 4 KiB |
 //! | frames          | the rest, 66 bytes beside each                                     |
 
 use std::path::Path;
@@ -20,7 +20,7 @@ use super::words::{PageWords, WORD_BYTES};
 use crate::backend::Backend;
 use crate::buffer::{
     FRAMES_MAX, Files, Layout, Mode, PAGES_MAX, Pool, PoolOptions, RecordCache, Recovered, Redo,
-    buffers_bytes, frame_cost, indexes_max,
+    buffers_bytes, frame_cost, indexes_max, table_bytes_per_page,
 };
 use crate::config::{FRAMES_MIN, any_class_of, frames_min};
 use crate::error::{Error, Result};
@@ -125,7 +125,8 @@ impl PagesBuilder {
             self.page_sizes.iter().map(|&bytes| any_class_of(bytes)).collect::<Result<Vec<_>>>()?;
         classes.sort_unstable();
         classes.dedup();
-        let parts = divide(dram, &classes)?;
+        let backend = self.backend.map_or_else(Backend::of_environment, Ok)?;
+        let parts = divide(dram, &classes, backend)?;
         // That of the tables of pages too, which are no longer than a tree's.
         let own = if classes[0].is_for_values() { SizeClass::SMALLEST } else { classes[0] };
         let largest = classes[classes.len() - 1];
@@ -152,7 +153,7 @@ impl PagesBuilder {
             pages_max: PAGES_MAX,
             store_bytes_max: u64::MAX,
             record_cache: RecordCache::Off,
-            backend: self.backend.map_or_else(Backend::of_environment, Ok)?,
+            backend,
             replacement: Replacement::default(),
             mode: Mode::Inline,
             in_memory: false,
@@ -174,16 +175,17 @@ impl PagesBuilder {
 }
 
 /// Divides `total` bytes for pages of `classes`, the smallest first.
-fn divide(total: u64, classes: &[SizeClass]) -> Result<Parts> {
+fn divide(total: u64, classes: &[SizeClass], backend: Backend) -> Result<Parts> {
     let [smallest, .., largest] = classes else {
         let [only] = classes else { return Err(Error::Config("no sizes of pages were given".to_owned())) };
-        return divide(total, &[*only, *only]);
+        return divide(total, &[*only, *only], backend);
     };
     let (smallest, page_bytes) = (smallest.page_bytes() as u64, largest.page_bytes() as u64);
     let share = |part: u64, most: u64| (total / part).min(most).max(4 * page_bytes) / page_bytes * page_bytes;
     let log = (total / 32).clamp(256 << 10, 4 << 20) / 4096 * 4096;
     let (staging, batches) = (share(64, 2 << 20), share(16, 16 << 20));
-    let table = total / smallest * TIMES_BUDGET * TABLE_BYTES_PER_PAGE;
+    let per_page = TABLE_BYTES_PER_PAGE + table_bytes_per_page(backend, classes[0]);
+    let table = total / smallest * TIMES_BUDGET * per_page;
     let fixed = log + Wal::memory_bytes(LOG_BUFFER_BYTES) + staging + batches + table + SLOT_BYTES;
     let frames = total.saturating_sub(fixed);
     let mut distinct = classes.to_vec();
@@ -220,7 +222,7 @@ mod tests {
         for total in [1 << 20, 4 << 20, 16 << 20, 64 << 20, 1 << 30, 64 << 30] {
             for largest in SizeClass::all() {
                 for classes in [vec![largest], vec![SizeClass::SMALLEST, largest]] {
-                    match divide(total, &classes) {
+                    match divide(total, &classes, Backend::Mapped) {
                         Ok(parts) => {
                             assert!(parts.log + parts.staging + parts.batches + parts.frames <= total);
                             let mostly = parts.frames > total / 2 || total < 16 << 20;
@@ -234,17 +236,17 @@ mod tests {
                 }
             }
         }
-        assert!(divide(64 << 20, &[]).unwrap_err().to_string().contains("no sizes"));
+        assert!(divide(64 << 20, &[], Backend::Frames).unwrap_err().to_string().contains("no sizes"));
     }
 
     #[test]
     fn the_budget_that_is_said_to_do_does() {
         for class in SizeClass::all() {
-            let error = divide(1 << 20, &[class]);
+            let error = divide(1 << 20, &[class], Backend::Frames);
             let Err(error) = error.map_err(|error| error.to_string()) else { continue };
             let least = error.rsplit(' ').nth(1).unwrap().parse::<u64>().unwrap();
             // What grows with the budget may ask for a little more.
-            assert!(divide(least + least / 4, &[class]).is_ok(), "{error}");
+            assert!(divide(least + least / 4, &[class], Backend::Frames).is_ok(), "{error}");
         }
     }
 }
