@@ -215,15 +215,15 @@ pub struct DemoArgs {
 /// `terrace bench ycsb`
 #[derive(Args, Clone, Debug)]
 pub struct YcsbArgs {
-    /// a b c d e f ro ba wh scan, or rw:PCT with PCT percent of reads
+    /// a b c d e f ro ba wh scan, cxl-update cxl-read cxl-scan, or rw:PCT with PCT percent of reads
     #[arg(long, default_value = "a", value_parser = str::parse::<Mix>)]
     pub workload: Mix,
     /// Records loaded before the measurement
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub records: u64,
-    /// Bytes of each value
-    #[arg(long, default_value = "1000", value_parser = value_size)]
-    pub value_size: usize,
+    /// Bytes of each value [default: 1000, 64 with cxl-*]
+    #[arg(long, value_parser = value_size)]
+    pub value_size: Option<usize>,
     /// zipfian:THETA with 0 < THETA < 2, or uniform
     #[arg(long, default_value = "zipfian:0.99", value_parser = str::parse::<Distribution>)]
     pub distribution: Distribution,
@@ -273,6 +273,13 @@ pub struct YcsbArgs {
     /// Runs as one process of a comparison: the control group to run in
     #[arg(long, value_name = "PATH", hide = true)]
     pub group: Option<PathBuf>,
+}
+
+impl YcsbArgs {
+    /// Bytes of each value.
+    pub fn value_bytes(&self) -> usize {
+        self.value_size.unwrap_or(self.workload.value_bytes())
+    }
 }
 
 /// `terrace bench get-many`
@@ -552,7 +559,7 @@ mod tests {
              --record-cache 40 --durability buffered --json",
         )
         .unwrap();
-        assert_eq!((args.records, args.value_size, args.threads), (5, 100, 2));
+        assert_eq!((args.records, args.value_bytes(), args.threads), (5, 100, 2));
         assert_eq!(args.seconds, Some(Duration::from_millis(1500)));
         assert_eq!(args.warmup, Duration::from_secs(1));
         let settings = args.tiers.settings(args.store.clone());

@@ -175,7 +175,7 @@ fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         scratch: args.scratch.clone(),
         threads: args.threads.into(),
         records: args.records,
-        value_bytes: args.value_size as u64,
+        value_bytes: args.value_bytes() as u64,
         ..args.tiers.settings(args.store.clone())
     };
     let length = match (args.operations, args.seconds) {
@@ -189,7 +189,7 @@ fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         mix: args.workload.clone(),
         distribution: args.distribution,
         records: args.records,
-        value_bytes: args.value_size,
+        value_bytes: args.value_bytes(),
         threads: args.threads.into(),
         rate,
         length,

@@ -88,7 +88,7 @@ pub fn run(args: &YcsbArgs, output: &mut dyn Write) -> Outcome {
 impl<'a> Setting<'a> {
     fn of(args: &'a YcsbArgs) -> Outcome<Setting<'a>> {
         let budget_bytes = args.tiers.dram.unwrap_or(BUDGET_DEFAULT);
-        let data_bytes = args.records.saturating_mul((args.value_size + KEY_BYTES) as u64);
+        let data_bytes = args.records.saturating_mul((args.value_bytes() + KEY_BYTES) as u64);
         let is_bounded = args.tiers.dram.is_some() || data_bytes > budget_bytes;
         let ground = match args.store.is_some() && is_bounded && !args.unconfined {
             true => Some(Ground::find()?),
@@ -145,11 +145,11 @@ impl<'a> Setting<'a> {
 
     /// The flags of the measurement, as given to this process.
     fn flags(&self) -> Vec<String> {
-        let YcsbArgs { workload, records, value_size, distribution, threads, tiers, .. } = self.args;
+        let YcsbArgs { workload, records, distribution, threads, tiers, .. } = self.args;
         let mut flags = vec![
             format!("--workload={workload}"),
             format!("--records={records}"),
-            format!("--value-size={value_size}"),
+            format!("--value-size={}", self.args.value_bytes()),
             format!("--distribution={distribution}"),
             format!("--threads={threads}"),
             format!("--warmup={}", milliseconds(self.args.warmup)),
@@ -250,7 +250,7 @@ fn show(setting: &Setting<'_>, runs: &[Run], output: &mut dyn Write) -> Outcome 
         format_args!(
             "ycsb {}, {records} records of {} B, {}, {} threads, durability {}, {rounds} round{}\n",
             args.workload,
-            args.value_size,
+            args.value_bytes(),
             args.distribution,
             args.threads,
             args.tiers.durability.name(),

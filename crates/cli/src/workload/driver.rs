@@ -447,7 +447,22 @@ mod tests {
 
     #[test]
     fn every_mix_completes_its_operations_and_verifies() {
-        for mix in ["a", "b", "c", "d", "e", "f", "ro", "ba", "wh", "rw:30", "scan"] {
+        for mix in [
+            "a",
+            "b",
+            "c",
+            "d",
+            "e",
+            "f",
+            "ro",
+            "ba",
+            "wh",
+            "rw:30",
+            "scan",
+            "cxl-update",
+            "cxl-read",
+            "cxl-scan",
+        ] {
             let store = MemoryStore::default();
             let plan = plan(mix, Length::Operations(1001));
             load(&store, &plan).unwrap();

@@ -1,7 +1,10 @@
 //! The mixes of the Yahoo! Cloud Serving Benchmark (Cooper et al., SoCC 2010) and of the papers we compare with.
 //!
 //! A to F are YCSB's own. `ro`, `ba` and `wh` read 100, 50 and 10 percent and update the rest (Spitfire, SIGMOD
-//! 2021); `rw:PCT` reads PCT percent; `scan` does nothing but scans of 100 entries. A [`Stream`] is one thread's
+//! 2021); `rw:PCT` reads PCT percent; `scan` does nothing but scans of 100 entries. `cxl-update`, `cxl-read` and `cxl-scan`
+//! are those of the CXL paper (section IV-A): tuples of a cache line, [`PAGE_TUPLES`] of them to a page; the distribution says
+//! which page is asked for, any line of it is as likely as the others, and a scan reads the page from end to end; half, a
+//! twentieth and a twentieth of the operations set a tuple. A [`Stream`] is one thread's
 //! endless sequence of operations, fixed by the seed and the thread's number alone: it shares nothing with other
 //! threads, so a run can be repeated exactly and the generator costs no cache line.
 //!
@@ -19,6 +22,12 @@ use super::zipf::{Scatter, Zipf};
 
 /// The most entries a scan of workload E asks for.
 const SCAN_LENGTH_MAX: u64 = 100;
+/// Tuples that make a page for the mixes of the CXL paper: 4 KiB of lines.
+pub const PAGE_TUPLES: u64 = 64;
+/// Bytes of such a tuple.
+const TUPLE_BYTES: usize = 64;
+/// Bytes of a value in the other mixes, if nothing else is said.
+const VALUE_BYTES: usize = 1000;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,9 +68,16 @@ pub struct Mix {
     latest: bool,
     /// Whether every scan has the greatest length, instead of a random one up to it.
     long_scans: bool,
+    /// Whether pages of tuples are asked for, and not single records.
+    by_page: bool,
 }
 
 impl Mix {
+    /// Bytes of a value, if nothing else is said.
+    pub fn value_bytes(&self) -> usize {
+        if self.by_page { TUPLE_BYTES } else { VALUE_BYTES }
+    }
+
     /// The share of `kind` in all operations.
     pub fn share(&self, kind: Kind) -> f64 {
         f64::from(self.percent[kind as usize]) / 100.0
@@ -81,18 +97,28 @@ impl FromStr for Mix {
             "e" => [0, 0, 5, 95, 0],
             "f" => [50, 0, 0, 0, 50],
             "wh" => [10, 90, 0, 0, 0],
+            "cxl-update" => [50, 50, 0, 0, 0],
+            "cxl-read" => [95, 5, 0, 0, 0],
+            "cxl-scan" => [0, 5, 0, 95, 0],
             "scan" => [0, 0, 0, 100, 0],
             other => match other.strip_prefix("rw:").map(str::parse::<u8>) {
                 Some(Ok(reads @ 0..=100)) => [reads, 100 - reads, 0, 0, 0],
                 Some(_) => return Err(format!("{other:?}: PCT in rw:PCT is a whole number from 0 to 100")),
                 None => {
                     return Err(format!(
-                        "there is no workload {other:?}; use a b c d e f ro ba wh scan or rw:PCT"
+                        "there is no workload {other:?}; use a b c d e f ro ba wh scan cxl-update cxl-read cxl-scan or \
+                         rw:PCT"
                     ));
                 }
             },
         };
-        Ok(Mix { name: name.to_owned(), percent, latest: name == "d", long_scans: name == "scan" })
+        Ok(Mix {
+            name: name.to_owned(),
+            percent,
+            latest: name == "d",
+            long_scans: name == "scan",
+            by_page: name.starts_with("cxl-"),
+        })
     }
 }
 
@@ -154,6 +180,8 @@ pub struct Stream {
     random: SmallRng,
     mix: Mix,
     records: u64,
+    /// What the distribution chooses among: the records, or the pages of them.
+    places: u64,
     scatter: Scatter,
     zipf: Option<Zipf>,
     thread: u64,
@@ -173,13 +201,15 @@ impl Stream {
         seed: u64,
     ) -> Stream {
         let seed = values::mix(values::mix(seed).wrapping_add(thread));
+        let places = if mix.by_page { records.div_ceil(PAGE_TUPLES) } else { records };
         Stream {
             random: SmallRng::seed_from_u64(seed),
             mix: mix.clone(),
             records,
-            scatter: Scatter::new(records),
+            scatter: Scatter::new(places),
+            places,
             zipf: match distribution {
-                Distribution::Zipfian(theta) => Some(Zipf::new(records, theta)),
+                Distribution::Zipfian(theta) => Some(Zipf::new(places, theta)),
                 Distribution::Uniform => None,
             },
             thread,
@@ -203,12 +233,14 @@ impl Stream {
             }
             _ if self.mix.latest => self.latest(),
             _ => {
-                let rank = self.rank(self.records);
-                values::loaded(self.scatter.place(rank))
+                let rank = self.rank(self.places);
+                let place = self.scatter.place(rank);
+                values::loaded(if self.mix.by_page { self.tuple(place, kind) } else { place })
             }
         };
         self.writes += 1;
         let scan_length = match kind {
+            Kind::Scan if self.mix.by_page => PAGE_TUPLES,
             Kind::Scan if self.mix.long_scans => SCAN_LENGTH_MAX,
             Kind::Scan => self.random.random_range(1..=SCAN_LENGTH_MAX),
             _ => 0,
@@ -225,6 +257,15 @@ impl Stream {
             draw -= percent;
         }
         unreachable!("the percentages of {} do not add up to 100", self.mix)
+    }
+
+    /// The record in this page that an operation of this kind begins with.
+    fn tuple(&mut self, page: u64, kind: Kind) -> u64 {
+        let first = page * PAGE_TUPLES;
+        match kind {
+            Kind::Scan => first,
+            _ => first + self.random.random_range(0..PAGE_TUPLES.min(self.records - first)),
+        }
     }
 
     fn rank(&mut self, items: u64) -> u64 {
@@ -250,7 +291,7 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
+    use std::collections::{HashMap, HashSet};
 
     use super::*;
 
@@ -273,6 +314,9 @@ mod tests {
             ("rw:80", Kind::Read, 80),
             ("rw:0", Kind::Update, 100),
             ("scan", Kind::Scan, 100),
+            ("cxl-update", Kind::Update, 50),
+            ("cxl-read", Kind::Update, 5),
+            ("cxl-scan", Kind::Scan, 95),
         ];
         for (mix, kind, percent) in shares {
             let mut stream = stream(mix, 1, 0);
@@ -316,9 +360,37 @@ mod tests {
         assert_eq!(stream("scan", 1, 0).next_operation().scan_length, 100);
     }
 
+    /// 1000 records are fifteen pages and a part of one.
+    #[test]
+    fn pages_of_tuples_are_asked_for_as_pages() {
+        let mut read = stream("cxl-read", 3, 0);
+        let mut asked: HashMap<u64, u64> = HashMap::new();
+        for _ in 0..64_000 {
+            *asked.entry(read.next_operation().number).or_default() += 1;
+        }
+        let records: Vec<u64> = (0..1000).map(values::loaded).collect();
+        assert!(asked.keys().all(|number| records.contains(number)) && asked.len() == 1000);
+        let mut pages: Vec<(u64, u64)> = records
+            .chunks(PAGE_TUPLES as usize)
+            .map(|page| page.iter().map(|number| asked[number]))
+            .map(|page| (page.clone().max().unwrap(), page.min().unwrap()))
+            .collect();
+        pages.sort_unstable();
+        // Lines of a page are alike, and pages are not.
+        assert!(pages.iter().all(|(most, least)| *most < 2 * least + 40), "{pages:?}");
+        assert!(pages[15].1 > 3 * pages[0].0, "{pages:?}");
+        let mut scan = stream("cxl-scan", 3, 0);
+        let scans: Vec<Operation> =
+            (0..1000).map(|_| scan.next_operation()).filter(|one| one.kind == Kind::Scan).collect();
+        let first = |number: u64| records.iter().position(|one| *one == number).unwrap() as u64;
+        assert!(scans.iter().all(|one| one.scan_length == 64 && first(one.number) % 64 == 0));
+        assert_eq!("cxl-scan".parse::<Mix>().unwrap().value_bytes(), 64);
+        assert_eq!("a".parse::<Mix>().unwrap().value_bytes(), 1000);
+    }
+
     #[test]
     fn names_round_trip_and_others_are_refused() {
-        for name in ["a", "rw:7", "scan"] {
+        for name in ["a", "rw:7", "scan", "cxl-update"] {
             assert_eq!(name.parse::<Mix>().unwrap().to_string(), name);
         }
         assert!("rw:101".parse::<Mix>().is_err() && "g".parse::<Mix>().is_err());
