@@ -29,6 +29,8 @@
 //! | `cleaner.rs`    | emptying sparse segments                                             |
 //! | `compact.rs`    | making the page file shorter                                         |
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
+//! | `migration.rs`  | which tier a page goes to                                             |
+//! | `migration/`    | its parts                                                            |
 //! | `census.rs`     | which pages a verification has met, and which were changed meanwhile  |
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
 //! | `backup.rs`     | copying a database that is used, and reading the copy back            |
@@ -60,6 +62,7 @@ mod guard;
 mod inspect;
 pub(crate) mod latch;
 mod mapping;
+pub mod migration;
 mod page_ids;
 mod pin;
 mod pool;
