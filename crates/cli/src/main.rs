@@ -12,6 +12,7 @@
 //! | `rows` | records in CSV and JSON-lines files |
 //! | `devices`, `memory` | what this machine has, and what a process takes of it |
 //! | `report` | HTML reports with charts |
+//! | `hierarchy` | workloads over simulated tiers, in virtual time |
 //! | `progress`, `escape`, `failure` | bars, printable text, exit codes |
 
 mod args;
@@ -24,6 +25,7 @@ mod devices;
 mod engine;
 mod escape;
 mod failure;
+mod hierarchy;
 mod memory;
 mod peers;
 mod progress;
