@@ -10,11 +10,13 @@
 //! | `device/`    | the devices and their decorators, behind the trait in `device.rs`          |
 //! | `directory/` | where devices come from: names, locks and the durability of names          |
 //! | `memory/`    | aligned buffers for direct I/O and address ranges for frames               |
+//! | `policy/`    | eviction and admission policies of a block cache, over slot numbers        |
 #![deny(unsafe_code)]
 
 mod device;
 mod directory;
 mod memory;
+pub mod policy;
 
 pub use device::counted::{CountedDevice, Counters, Counts};
 pub use device::faulty::{CallKind, FaultPlan, SimulatedDisk};
