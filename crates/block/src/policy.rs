@@ -11,8 +11,8 @@
 //!    [`Policy::hits`], as long as the slot still holds the same block.
 //! 2. It is not: `miss(access)`; then `admits(access)`. If that says no, the access bypasses the cache.
 //! 3. Admitted and a slot is free: `insert(access, slot)`.
-//! 4. Admitted and none is free: `victim(access)`. `None` refuses, the access bypasses the cache. Otherwise the policy has
-//!    forgotten the slot; the caller takes the old block out of its map and calls `insert(access, slot)`.
+//! 4. Admitted and none is free: `victim(access)`. The policy forgets that slot; the caller takes the old block out of its
+//!    map and calls `insert(access, slot)`.
 //!
 //! A slot of a victim that is still being read or written is not waited for under the policy's lock: the caller has
 //! unmapped the block, asks for another victim, and inserts into the slot when its I/O has ended.
@@ -31,19 +31,49 @@
 //! A policy has no lock of its own: `&mut self` everywhere. A live cache shards its slots or holds one latch; that latch
 //! is the innermost, since no policy calls out.
 
+mod arc;
+mod belady;
+mod clock;
 mod fifo;
+mod frequency;
+mod ghosts;
+mod lfru;
+mod lfu;
+mod lirs;
 mod lists;
 mod lru;
+mod mq;
+mod mru;
 mod name;
+mod s3_fifo;
+mod sieve;
+mod sketch;
+mod streams;
 mod table;
+mod tac;
+mod two_q;
+mod w_tiny_lfu;
 
 #[cfg(test)]
 mod conformance;
 
+pub use arc::Arc;
+pub use belady::{Belady, Future};
+pub use clock::Clock;
 pub use fifo::Fifo;
+pub use lfru::Lfru;
+pub use lfu::{Lfu, LfuInCache};
+pub use lirs::Lirs;
 pub use lru::Lru;
+pub use mq::Mq;
+pub use mru::Mru;
 pub use name::{Build, NAMES, Name, Settings, UnknownPolicy};
+pub use s3_fifo::S3Fifo;
+pub use sieve::Sieve;
 pub use table::{BlockTable, DenseTable, HashedTable};
+pub use tac::{Tac, TacSettings};
+pub use two_q::TwoQ;
+pub use w_tiny_lfu::WTinyLfu;
 
 /// The number of a place for one block on the fast device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -158,8 +188,7 @@ pub trait Policy: Send {
         true
     }
 
-    /// The slot whose block leaves to make room for `access`; the policy forgets it. `None` if nothing is resident, or if
-    /// every resident block is worth more than this one.
+    /// The slot whose block leaves to make room for `access`; the policy forgets it. `None` only if nothing is resident.
     fn victim(&mut self, access: Access) -> Option<Slot>;
 
     /// The slot that would probably leave next, with nothing changed. Exact where finding a victim changes no state.

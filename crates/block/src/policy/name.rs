@@ -6,22 +6,58 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{BlockTable, Fifo, Lru, Policy};
+use std::sync;
+
+use super::{
+    Arc, Belady, BlockTable, Clock, Fifo, Future, Lfru, Lfu, LfuInCache, Lirs, Lru, Mq, Mru, Policy, S3Fifo,
+    Sieve, Tac, TacSettings, TwoQ, WTinyLfu,
+};
 
 /// The names of all eviction policies, in the order of documentation.
-pub const NAMES: &[&str] = &["lru", "fifo"];
+pub const NAMES: &[&str] = &[
+    "lru",
+    "mru",
+    "fifo",
+    "clock",
+    "lfu",
+    "lfu-in-cache",
+    "lfru",
+    "arc",
+    "mq",
+    "tac",
+    "2q",
+    "lirs",
+    "s3-fifo",
+    "sieve",
+    "w-tinylfu",
+    "belady",
+];
 
 /// What a policy is made from besides its name.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The cache's capacity in blocks, at least one.
     pub capacity: usize,
+    /// Decides what is drawn by chance.
+    pub seed: u64,
+    /// The trace's future, without which `belady` cannot be made.
+    pub future: Option<sync::Arc<Future>>,
+    /// The settings of `tac`.
+    pub tac: TacSettings,
+    /// The window of `lfru`, in look-ups; by default the capacity.
+    pub lfru_window: u64,
 }
 
 impl Settings {
     /// The default settings for a cache of `capacity` blocks.
     pub fn new(capacity: usize) -> Settings {
-        Settings { capacity }
+        Settings {
+            capacity,
+            seed: 1,
+            future: None,
+            tac: TacSettings::default(),
+            lfru_window: capacity as u64,
+        }
     }
 }
 
@@ -61,12 +97,37 @@ pub struct Name {
 }
 
 impl Name {
+    /// Whether the policy needs the trace's future: then it is a bound, for traces only.
+    pub fn needs_future(&self) -> bool {
+        self.eviction == "belady"
+    }
+
     /// Makes the policy and hands it over.
+    ///
+    /// # Panics
+    /// If the policy needs a future and `settings` have none.
     pub fn build<T: BlockTable, B: Build>(&self, settings: &Settings, build: B) -> B::Output {
         let capacity = settings.capacity;
         match self.eviction {
             "lru" => build.build(Lru::new(capacity)),
+            "mru" => build.build(Mru::new(capacity)),
             "fifo" => build.build(Fifo::new(capacity)),
+            "clock" => build.build(Clock::new(capacity)),
+            "lfu" => build.build(Lfu::<T>::new(capacity)),
+            "lfu-in-cache" => build.build(LfuInCache::new(capacity)),
+            "lfru" => build.build(Lfru::new(capacity, settings.lfru_window)),
+            "arc" => build.build(Arc::<T>::new(capacity)),
+            "mq" => build.build(Mq::<T>::new(capacity)),
+            "tac" => build.build(Tac::new(capacity, settings.tac)),
+            "2q" => build.build(TwoQ::<T>::new(capacity)),
+            "lirs" => build.build(Lirs::<T>::new(capacity)),
+            "s3-fifo" => build.build(S3Fifo::<T>::new(capacity)),
+            "sieve" => build.build(Sieve::new(capacity)),
+            "w-tinylfu" => build.build(WTinyLfu::new(capacity, settings.seed)),
+            "belady" => {
+                let future = settings.future.clone().expect("belady needs the trace's future");
+                build.build(Belady::new(capacity, future))
+            }
             name => unreachable!("{name} is no policy's name"),
         }
     }
