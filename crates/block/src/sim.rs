@@ -78,7 +78,9 @@ pub enum SimError {
         footprint: usize,
     },
     /// A size at which every policy does alike.
-    #[error("a cache of {size} blocks is larger than the trace's footprint of {footprint} blocks; give at most that, or a share such as 10%")]
+    #[error(
+        "a cache of {size} blocks is larger than the trace's footprint of {footprint} blocks; give at most that, or a share such as 10%"
+    )]
     BeyondFootprint {
         /// As it was asked for.
         size: Size,
@@ -103,6 +105,17 @@ pub enum SimError {
         /// The most requests there may be.
         max: u64,
     },
+}
+
+/// How far a simulation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// More of the trace was read; [`Trace::bytes_read`](crate::trace::Trace::bytes_read) says how much.
+    Read,
+    /// The caches will take so many requests, all together. Not told of a trace whose length is not known before its end.
+    Total(u64),
+    /// One of the caches has taken so many requests more.
+    Taken(u64),
 }
 
 /// Caches to simulate.

@@ -251,7 +251,9 @@ impl Span {
             )));
         }
         if first.checked_add(blocks).is_none() {
-            return Err(malformed(format!("{blocks} blocks from {first} on go beyond the last there can be")));
+            return Err(malformed(format!(
+                "{blocks} blocks from {first} on go beyond the last there can be"
+            )));
         }
         Ok(Span { request: Request { block: first, ..Span::EMPTY.request }, blocks })
     }

@@ -14,6 +14,7 @@ mod load;
 mod pages;
 mod repair;
 mod restore;
+mod simulate;
 mod stat;
 mod verify;
 
@@ -55,6 +56,7 @@ fn dispatch(command: Command, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         Command::Repair(args) => repair::run(&args, output),
         Command::Restore(args) => restore::run(&args, opener, output),
         Command::Compact(args) => compact::run(&args, opener, output),
+        Command::Simulate(args) => simulate::run(&args, output),
         Command::Devices(args) => devices::run(&args, output),
     }
 }

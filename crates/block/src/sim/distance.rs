@@ -64,8 +64,13 @@ pub(super) struct Stack {
 
 impl Stack {
     pub(super) fn new() -> Stack {
-        let mut stack =
-            Stack { last: Vec::new(), tree: Vec::new(), at: Vec::new(), now: 0, distances: Distances::default() };
+        let mut stack = Stack {
+            last: Vec::new(),
+            tree: Vec::new(),
+            at: Vec::new(),
+            now: 0,
+            distances: Distances::default(),
+        };
         stack.renumber();
         stack
     }

@@ -17,11 +17,11 @@ use std::thread;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::SimError;
 use super::cache::Counts;
 use super::chunk::Chunk;
 use super::distance::Distances;
 use super::parts::Part;
+use super::{SimError, Step};
 
 /// Something that takes a trace, chunk after chunk.
 pub(super) trait Lane: Send {
@@ -109,8 +109,8 @@ struct Flow<'a> {
     state: Mutex<State>,
     /// A chunk came or went, or a lane is free again.
     changed: Condvar,
-    /// Told of requests that a lane has taken.
-    progress: &'a (dyn Fn(u64) + Sync),
+    /// Told of requests that a lane has taken, and of chunks that were read.
+    progress: &'a (dyn Fn(Step) + Sync),
 }
 
 /// Gives up for all when a thread panics, so that none waits for it.
@@ -158,7 +158,7 @@ impl Flow<'_> {
             };
             stretch.iter().for_each(|chunk| lane.run(chunk));
             let place = if is_last { Place::Finished(lane.finish()) } else { Place::Idle(lane) };
-            (self.progress)(stretch.iter().map(|chunk| chunk.len() as u64).sum());
+            (self.progress)(Step::Taken(stretch.iter().map(|chunk| chunk.len() as u64).sum()));
 
             state = self.state.lock();
             state.tracks[index] = Track { place, next: next + stretch.len() };
@@ -187,7 +187,7 @@ pub(super) fn drive(
     loaded: Vec<Arc<Chunk>>,
     window_chunks: usize,
     read: Option<&mut dyn FnMut() -> Result<Option<Chunk>, SimError>>,
-    progress: &(dyn Fn(u64) + Sync),
+    progress: &(dyn Fn(Step) + Sync),
 ) -> Result<Vec<Outcome>, SimError> {
     let tracks = jobs.into_iter().map(|job| Track { place: Place::Waiting(job), next: 0 }).collect();
     let ended = read.is_none();
@@ -200,7 +200,10 @@ pub(super) fn drive(
         let Some(read) = read else { return Ok(()) };
         loop {
             match read() {
-                Ok(Some(chunk)) => flow.push(chunk, window_chunks),
+                Ok(Some(chunk)) => {
+                    progress(Step::Read);
+                    flow.push(chunk, window_chunks);
+                }
                 Ok(None) => {
                     flow.state.lock().ended = true;
                     flow.changed.notify_all();

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::policy::{Build, DenseTable, Name, Policy, Settings};
+use crate::policy::{Build, DenseTable, Future, Name, Policy, Settings};
 use crate::trace::{Trace, TraceError};
 
 use super::cache::Cache;
@@ -15,7 +15,7 @@ use super::curve::{self, Curve, CurvePoint};
 use super::distance::Stack;
 use super::flow::{self, Job, Lane, Outcome};
 use super::parts::Parts;
-use super::{CacheResult, Report, SimError, Simulation, Size, WINDOW_REQUESTS};
+use super::{CacheResult, Report, SimError, Simulation, Size, Step, WINDOW_REQUESTS};
 
 /// Opens the trace, each time from its beginning.
 pub type Open<'a> = &'a mut dyn FnMut() -> Result<Trace, TraceError>;
@@ -27,7 +27,7 @@ impl Simulation {
     /// Reads the trace and runs all caches over it.
     ///
     /// `open` is called again for a trace that must be read twice, if `can_reopen` says that it may be. `progress` is
-    /// told how many requests a cache has taken, from several threads.
+    /// told from several threads.
     ///
     /// # Errors
     /// A trace that is malformed, empty or too large in some way; a size that does not fit it.
@@ -35,15 +35,22 @@ impl Simulation {
         &self,
         open: Open<'_>,
         can_reopen: bool,
-        progress: &(dyn Fn(u64) + Sync),
+        progress: &(dyn Fn(Step) + Sync),
     ) -> Result<Report, SimError> {
         let mut chunks = Chunks::new(open()?, self.sample);
         let mut loaded = Vec::new();
         while chunks.requests() <= self.loaded_requests_max {
             match chunks.read()? {
-                Some(chunk) => loaded.push(Arc::new(chunk)),
+                Some(chunk) => {
+                    loaded.push(Arc::new(chunk));
+                    progress(Step::Read);
+                }
                 None => return self.loaded(chunks.summary(), loaded, progress),
             }
+        }
+        if let Some(policy) = self.policies().find(|policy| policy.needs_future()) {
+            let (what, max) = (policy.to_string(), self.loaded_requests_max);
+            return Err(SimError::TooLong { what, needs: "the whole trace in memory", max });
         }
         let relative = self.caches.iter().find(|(_, size)| size.is_relative());
         let reason = match (relative, self.curves.first()) {
@@ -60,16 +67,20 @@ impl Simulation {
             }
             Some(_) => {
                 loaded = Vec::new();
-                while chunks.read()?.is_some() {}
+                while chunks.read()?.is_some() {
+                    progress(Step::Read);
+                }
                 let summary = chunks.summary();
                 chunks = chunks.again(open()?);
                 summary
             }
         };
-        let plan = self.plan(&summary)?;
-        let (jobs, frame) = plan.split();
+        let Plan { jobs, frame } = self.plan(&summary, None)?;
         let mut read = || chunks.read();
         let window = WINDOW_REQUESTS as usize / CHUNK_REQUESTS;
+        if summary.requests > 0 {
+            progress(Step::Total(summary.requests * jobs.len() as u64));
+        }
         let outcomes = flow::drive(jobs, self.threads, loaded, window, Some(&mut read), progress)?;
         let summary = chunks.summary();
         for (_, size, _) in &frame.caches {
@@ -82,15 +93,25 @@ impl Simulation {
         &self,
         summary: Summary,
         loaded: Vec<Arc<Chunk>>,
-        progress: &(dyn Fn(u64) + Sync),
+        progress: &(dyn Fn(Step) + Sync),
     ) -> Result<Report, SimError> {
-        let (jobs, frame) = self.plan(&summary)?.split();
+        let future = self.policies().any(Name::needs_future).then(|| {
+            let requests = loaded.iter().flat_map(|chunk| chunk.requests(0..chunk.len()));
+            Arc::new(Future::of(requests.map(|request| u64::from(request.number))))
+        });
+        let Plan { jobs, frame } = self.plan(&summary, future)?;
+        progress(Step::Total(summary.requests * jobs.len() as u64));
         let outcomes = flow::drive(jobs, self.threads, loaded, 0, None, progress)?;
         Ok(self.report(summary, frame, outcomes))
     }
 
-    /// The lanes there must be, for a trace of that footprint.
-    fn plan(&self, summary: &Summary) -> Result<Plan, SimError> {
+    /// The policies of all caches and curves.
+    fn policies(&self) -> impl Iterator<Item = &Name> {
+        self.caches.iter().map(|(policy, _)| policy).chain(&self.curves)
+    }
+
+    /// The lanes there must be, for a trace of that footprint and future.
+    fn plan(&self, summary: &Summary, future: Option<Arc<Future>>) -> Result<Plan, SimError> {
         if summary.footprint == 0 {
             return Err(SimError::Empty);
         }
@@ -99,7 +120,8 @@ impl Simulation {
             let (policy, relation_blocks) = (policy.clone(), Arc::clone(&relation_blocks));
             let capacity = self.sampled(blocks);
             let build = IntoLane { capacity, parts, relation_blocks };
-            Box::new(move || policy.build::<DenseTable, _>(&Settings::new(capacity), build))
+            let settings = Settings { future: future.clone(), ..Settings::new(capacity) };
+            Box::new(move || policy.build::<DenseTable, _>(&settings, build))
         };
         let mut plan = Plan { jobs: Vec::new(), frame: Frame::default() };
         for (policy, size) in &self.caches {
@@ -189,12 +211,6 @@ struct Plan {
 struct Frame {
     caches: Vec<(Name, Size, usize)>,
     curves: Vec<(Name, Vec<usize>)>,
-}
-
-impl Plan {
-    fn split(self) -> (Vec<Job>, Frame) {
-        (self.jobs, self.frame)
-    }
 }
 
 /// Makes a lane of a policy.

@@ -73,7 +73,11 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Size, String> {
-        let wrong = || format!("{text:?} is no size of a cache; write blocks, such as 5000, or a share of the footprint, such as 10%");
+        let wrong = || {
+            format!(
+                "{text:?} is no size of a cache; write blocks, such as 5000, or a share of the footprint, such as 10%"
+            )
+        };
         let Some(percent) = text.strip_suffix('%') else {
             let blocks: u32 = text.parse().map_err(|_| wrong())?;
             return match blocks {
@@ -82,7 +86,8 @@ impl FromStr for Size {
             };
         };
         let (whole, fraction) = percent.split_once('.').unwrap_or((percent, "0"));
-        let digits = |text: &str| !text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit());
+        let digits =
+            |text: &str| !text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit());
         if !digits(whole) || !digits(fraction) {
             return Err(wrong());
         }

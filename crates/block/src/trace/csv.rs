@@ -72,7 +72,8 @@ impl Csv {
                 Column::Sector => {
                     let sector = number("the sector", Some(field))?;
                     let bytes = sector.checked_mul(SECTOR_BYTES);
-                    start = Some(bytes.ok_or_else(|| malformed(format!("sector {sector} is beyond 16 EiB")))?);
+                    start =
+                        Some(bytes.ok_or_else(|| malformed(format!("sector {sector} is beyond 16 EiB")))?);
                 }
                 Column::Offset => start = Some(number("the offset", Some(field))?),
                 Column::Size => size = number("the size", Some(field))?,
@@ -129,6 +130,9 @@ fn is_write(field: &[u8]) -> Result<bool, ParseError> {
     match field.to_ascii_lowercase().as_slice() {
         b"r" | b"read" | b"28" => Ok(false),
         b"w" | b"write" | b"2a" => Ok(true),
-        _ => Err(malformed(format!("the operation is {}; r, read, 28, w, write and 2a are known", shown(field)))),
+        _ => Err(malformed(format!(
+            "the operation is {}; r, read, 28, w, write and 2a are known",
+            shown(field)
+        ))),
     }
 }

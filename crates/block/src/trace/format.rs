@@ -46,6 +46,15 @@ pub struct Format {
 }
 
 impl Format {
+    /// The size of a block in bytes that traces of this format have unless somebody says otherwise: a page of PostgreSQL for
+    /// `.pgt`, [`BLOCK_BYTES`](super::BLOCK_BYTES) for the others.
+    pub fn block_bytes(&self) -> u32 {
+        match self.kind {
+            Kind::Pgt => 8192,
+            _ => super::BLOCK_BYTES,
+        }
+    }
+
     /// The format that the ending of a file's name tells.
     pub fn of(path: &Path) -> Result<Format, UnknownFormat> {
         let unknown = || UnknownFormat { text: path.display().to_string(), is_file: true };

@@ -131,7 +131,8 @@ impl<R: BufRead> Frames<R> {
                     length,
                     ..
                 })) => {
-                    let skipped = io::copy(&mut Read::take(&mut self.source, length.into()), &mut io::sink())?;
+                    let skipped =
+                        io::copy(&mut Read::take(&mut self.source, length.into()), &mut io::sink())?;
                     if skipped < length.into() {
                         return Err(invalid("the compressed file ends inside a frame".to_owned()));
                     }

@@ -10,7 +10,9 @@
 //! Times are in microseconds, relations and queries below 2^31, pages below 2^32. The block of a request is the
 //! relation in its upper half and the page in its lower half.
 
-use super::{Event, ParseError, Parsed, Query, Relation, Request, Span, fields, malformed, number, shown, small};
+use super::{
+    Event, ParseError, Parsed, Query, Relation, Request, Span, fields, malformed, number, shown, small,
+};
 
 pub(super) fn parse(line: &[u8]) -> Result<Parsed, ParseError> {
     let mut fields = fields(line);
@@ -59,7 +61,8 @@ fn query<'a>(fields: &mut impl Iterator<Item = &'a [u8]>) -> Result<Query, Parse
     let template = text("the template", fields.next())?;
     // A query that touches nothing has no list.
     let list = fields.next().into_iter().flat_map(|list| list.split(|byte| *byte == b','));
-    let relations = list.map(|field| small("a relation of the query", Some(field))).collect::<Result<_, _>>()?;
+    let relations =
+        list.map(|field| small("a relation of the query", Some(field))).collect::<Result<_, _>>()?;
     Ok(Query { number: query, time_us, process, template, relations })
 }
 
