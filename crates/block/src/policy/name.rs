@@ -10,7 +10,7 @@ use std::sync;
 
 use super::{
     Arc, Belady, BlockTable, Clock, Fifo, Future, Lfru, Lfu, LfuInCache, Lirs, Lru, Mq, Mru, Policy, S3Fifo,
-    Sieve, Tac, TacSettings, TwoQ, WTinyLfu,
+    Sieve, Tac, TacSettings, TwoQ, WTinyLfu, mq,
 };
 
 /// The names of all eviction policies, in the order of documentation.
@@ -46,6 +46,8 @@ pub struct Settings {
     pub tac: TacSettings,
     /// The window of `lfru`, in look-ups; by default the capacity.
     pub lfru_window: u64,
+    /// The life time of `mq`, in look-ups.
+    pub mq_life_time: u64,
 }
 
 impl Settings {
@@ -57,6 +59,7 @@ impl Settings {
             future: None,
             tac: TacSettings::default(),
             lfru_window: capacity as u64,
+            mq_life_time: mq::LIFE_TIME,
         }
     }
 }
@@ -117,7 +120,7 @@ impl Name {
             "lfu-in-cache" => build.build(LfuInCache::new(capacity)),
             "lfru" => build.build(Lfru::new(capacity, settings.lfru_window)),
             "arc" => build.build(Arc::<T>::new(capacity)),
-            "mq" => build.build(Mq::<T>::new(capacity)),
+            "mq" => build.build(Mq::<T>::new(capacity, settings.mq_life_time)),
             "tac" => build.build(Tac::new(capacity, settings.tac)),
             "2q" => build.build(TwoQ::<T>::new(capacity)),
             "lirs" => build.build(Lirs::<T>::new(capacity)),
