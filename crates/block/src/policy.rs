@@ -31,6 +31,7 @@
 //! A policy has no lock of its own: `&mut self` everywhere. A live cache shards its slots or holds one latch; that latch
 //! is the innermost, since no policy calls out.
 
+mod admission;
 mod arc;
 mod belady;
 mod clock;
@@ -57,6 +58,10 @@ mod w_tiny_lfu;
 #[cfg(test)]
 mod conformance;
 
+pub use admission::{
+    Admission, Applies, Filtered, Frequency, LifetimeObp, Obp, Occupancy, Probability, SequentialCutoff,
+    SmallBypass,
+};
 pub use arc::Arc;
 pub use belady::{Belady, Future};
 pub use clock::Clock;
@@ -67,7 +72,7 @@ pub use lirs::Lirs;
 pub use lru::Lru;
 pub use mq::Mq;
 pub use mru::Mru;
-pub use name::{Build, NAMES, Name, Settings, UnknownPolicy};
+pub use name::{ADMISSIONS, Build, NAMES, Name, Settings, UnknownPolicy};
 pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use table::{BlockTable, DenseTable, HashedTable};

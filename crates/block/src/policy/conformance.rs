@@ -13,6 +13,8 @@ use super::{
 pub(crate) struct Cache<P> {
     pub policy: P,
     pub misses: u64,
+    /// Insertions, evictions and invalidations.
+    pub writes: u64,
     slots: HashMap<u64, Slot>,
     blocks: Vec<Option<u64>>,
     free: Vec<Slot>,
@@ -22,7 +24,15 @@ pub(crate) struct Cache<P> {
 impl<P: Policy> Cache<P> {
     pub fn new(policy: P, capacity: usize) -> Self {
         let free = (0..capacity as u32).rev().map(Slot).collect();
-        Cache { policy, misses: 0, slots: HashMap::new(), blocks: vec![None; capacity], free, capacity }
+        Cache {
+            policy,
+            misses: 0,
+            writes: 0,
+            slots: HashMap::new(),
+            blocks: vec![None; capacity],
+            free,
+            capacity,
+        }
     }
 
     /// Looks a block up; true is a hit.
@@ -42,6 +52,7 @@ impl<P: Policy> Cache<P> {
             self.evict(access).expect("a full cache has a victim")
         };
         self.policy.insert(access, slot);
+        self.writes += 1;
         self.blocks[slot.index()] = Some(access.block);
         self.slots.insert(access.block, slot);
         false
@@ -49,14 +60,16 @@ impl<P: Policy> Cache<P> {
 
     fn evict(&mut self, access: Access) -> Option<Slot> {
         let slot = self.policy.victim(access)?;
+        self.writes += 1;
         let block = self.blocks[slot.index()].take().expect("a victim is resident");
         self.slots.remove(&block);
         Some(slot)
     }
 
-    fn invalidate(&mut self, block: u64) {
+    pub fn invalidate(&mut self, block: u64) {
         if let Some(slot) = self.slots.remove(&block) {
             self.policy.remove(slot);
+            self.writes += 1;
             self.blocks[slot.index()] = None;
             self.free.push(slot);
         }

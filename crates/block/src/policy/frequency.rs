@@ -36,19 +36,13 @@ pub(crate) struct FrequencyLists {
     lists: Vec<List>,
     free_lists: Vec<u32>,
     lowest: u32,
-    len: usize,
 }
 
 impl FrequencyLists {
     /// For slots below `slots`.
     pub fn new(slots: usize) -> Self {
-        let mut lists = FrequencyLists {
-            nodes: Vec::new(),
-            lists: Vec::new(),
-            free_lists: Vec::new(),
-            lowest: NIL,
-            len: 0,
-        };
+        let mut lists =
+            FrequencyLists { nodes: Vec::new(), lists: Vec::new(), free_lists: Vec::new(), lowest: NIL };
         lists.grow(slots);
         lists
     }
@@ -58,11 +52,6 @@ impl FrequencyLists {
         if self.nodes.len() < slots {
             self.nodes.resize(slots, Node { previous: NIL, next: NIL, list: NIL });
         }
-    }
-
-    /// How many slots there are.
-    pub fn len(&self) -> usize {
-        self.len
     }
 
     /// Whether `slot` is in a list.
@@ -147,7 +136,6 @@ impl FrequencyLists {
         self.lists.clear();
         self.free_lists.clear();
         self.lowest = NIL;
-        self.len = 0;
         let mut lower = NIL;
         for (frequency, lists) in groups {
             lower = self.list_after(lower, frequency);
@@ -195,7 +183,6 @@ impl FrequencyLists {
             self.nodes[next as usize].previous = slot;
         }
         self.nodes[slot as usize] = Node { previous: NIL, next, list };
-        self.len += 1;
     }
 
     /// Gives the list that `slot` was in, which may be empty now.
@@ -211,7 +198,6 @@ impl FrequencyLists {
             next => self.nodes[next as usize].previous = previous,
         }
         self.nodes[slot as usize].list = NIL;
-        self.len -= 1;
         list
     }
 

@@ -4,13 +4,10 @@
 //! recency (HIR), which leave first. A HIR block used while it is still in S has a shorter distance between its uses than
 //! the LIR block at the bottom of S, and takes its place. The bottom of S is always LIR ("pruning"). One per cent
 //! of the capacity is for HIR blocks, as in the paper. Blocks that left but are still in S are ghosts; the paper sets no
-//! bound to them, this has one: the oldest go first.
+//! bound to them; here they are at most as many as slots, and the oldest go first.
 
 use super::lists::Lists;
 use super::{Access, BlockTable, Policy, Slot};
-
-/// Ghosts at most, in multiples of the capacity.
-const GHOSTS_MAX: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -214,7 +211,7 @@ impl<T: BlockTable> Policy for Lirs<T> {
 
     fn resize(&mut self, capacity: usize) {
         self.lir_max = capacity - (capacity / 100).max(1);
-        self.ghosts_max = GHOSTS_MAX * capacity;
+        self.ghosts_max = capacity;
         self.node_of_slot.resize(capacity.max(self.node_of_slot.len()), 0);
         self.shrink_lir();
     }

@@ -3,21 +3,23 @@
 //!
 //! A block with count n is in list log2(n). A block that is not used for a life time goes down by one list; the
 //! last block of the lowest list that is not empty leaves, and a ghost keeps its count. Eight lists, and ghosts for four
-//! times the capacity, as in the paper. The life time, in look-ups, is the distance between uses of one block that is most
-//! common; the paper measures it as the peak of a histogram, and so does this.
+//! times the capacity, as in the paper. The paper sets the life time to the most common distance between two uses of one
+//! block, which the user has to know; here it is a setting whose default is libCacheSim's, [`LIFE_TIME`] look-ups.
 
 use super::ghosts::Ghosts;
 use super::lists::Lists;
 use super::{Access, BlockTable, Policy, Slot};
 
 const LISTS: usize = 8;
+/// The default life time, in look-ups.
+pub(crate) const LIFE_TIME: u64 = 10_000;
 
 /// MQ; see the module [`policy`](crate::policy) for how to drive it.
 ///
 /// ```
 /// use terrace_block::policy::{Access, HashedTable, Mq, Policy, Slot};
 ///
-/// let mut policy = Mq::<HashedTable>::new(2);
+/// let mut policy = Mq::<HashedTable>::new(2, 100);
 /// policy.insert(Access::read(4), Slot(0));
 /// policy.insert(Access::read(5), Slot(1));
 /// policy.hit(Slot(0), Access::read(4));
@@ -46,14 +48,14 @@ struct Entry {
 }
 
 impl<T: BlockTable> Mq<T> {
-    /// For `capacity` blocks.
-    pub fn new(capacity: usize) -> Self {
+    /// For `capacity` blocks, each of which goes down a list after `life_time` look-ups without a use.
+    pub fn new(capacity: usize, life_time: u64) -> Self {
         let mut policy = Mq {
             queues: Lists::new(0),
             ghosts: Ghosts::new(),
             entries: Vec::new(),
             now: 0,
-            life_time: 0,
+            life_time,
             ghosts_max: 0,
             returning: None,
         };
@@ -131,7 +133,6 @@ impl<T: BlockTable> Policy for Mq<T> {
 
     fn resize(&mut self, capacity: usize) {
         self.ghosts_max = 4 * capacity;
-        self.life_time = 8 * capacity as u64;
         while self.ghosts.len(0) > self.ghosts_max {
             self.ghosts.drop_back(0);
         }

@@ -1,16 +1,21 @@
 //! Policies by name: what a command line says, and how a policy is made from it.
 //!
-//! A name is an eviction policy (`lru`). Making one hands the policy to a [`Build`], which is generic over the
-//! policy, so that a simulator's loop is compiled once for every policy and calls nothing through a table.
+//!     lru   obp+lru   small-bypass+obp+s3-fifo   probability:0.1@reads+arc
+//!
+//! A name is an eviction policy, with any number of admission policies before it, each with a plus; all must admit.
+//! An admission policy may have a value after a colon, and `@reads` or `@writes` if it is for these alone.
+//!
+//! Making a policy hands it to a [`Build`], which is generic over the policy, so that a simulator's loop is compiled once
+//! for every eviction policy and calls nothing through a table. Behind admission policies there is one pointer.
 
 use std::fmt;
 use std::str::FromStr;
-
 use std::sync;
 
 use super::{
-    Arc, Belady, BlockTable, Clock, Fifo, Future, Lfru, Lfu, LfuInCache, Lirs, Lru, Mq, Mru, Policy, S3Fifo,
-    Sieve, Tac, TacSettings, TwoQ, WTinyLfu,
+    Admission, Applies, Arc, Belady, BlockTable, Clock, Fifo, Filtered, Frequency, Future, Lfru, Lfu,
+    LfuInCache, LifetimeObp, Lirs, Lru, Mq, Mru, Obp, Policy, Probability, S3Fifo, SequentialCutoff, Sieve,
+    SmallBypass, Tac, TacSettings, TwoQ, WTinyLfu, admission, mq,
 };
 
 /// The names of all eviction policies, in the order of documentation.
@@ -33,6 +38,17 @@ pub const NAMES: &[&str] = &[
     "belady",
 ];
 
+/// The names of all admission policies, with what may stand after a colon.
+pub const ADMISSIONS: &[&str] = &[
+    "always",
+    "probability:P",
+    "sequential[:BLOCKS]",
+    "frequency",
+    "small-bypass[:DRAM_BLOCKS]",
+    "obp[:TARGET]",
+    "obp-lifetime[:TARGET]",
+];
+
 /// What a policy is made from besides its name.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -46,6 +62,12 @@ pub struct Settings {
     pub tac: TacSettings,
     /// The window of `lfru`, in look-ups; by default the capacity.
     pub lfru_window: u64,
+    /// The life time of `mq`, in look-ups.
+    pub mq_life_time: u64,
+    /// The window of `obp`, in look-ups.
+    pub obp_window: u64,
+    /// The DRAM above the cache, in blocks, for `small-bypass`; by default a tenth of the capacity, about as in paper 004.
+    pub dram_blocks: u64,
 }
 
 impl Settings {
@@ -57,6 +79,9 @@ impl Settings {
             future: None,
             tac: TacSettings::default(),
             lfru_window: capacity as u64,
+            mq_life_time: mq::LIFE_TIME,
+            obp_window: Obp::WINDOW,
+            dram_blocks: capacity as u64 / 10,
         }
     }
 }
@@ -81,18 +106,33 @@ impl Build for Boxed {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum AdmissionName {
+    Always,
+    Probability(f64),
+    Sequential(u32),
+    Frequency,
+    SmallBypass(Option<u64>),
+    Obp(f64),
+    ObpLifetime(f64),
+}
+
 /// The name of a policy that exists.
 ///
 /// ```
 /// use terrace_block::policy::{HashedTable, Name, Settings};
 ///
-/// let name: Name = "lru".parse().unwrap();
+/// let name: Name = "obp+lru".parse().unwrap();
 /// let policy = name.boxed::<HashedTable>(&Settings::new(100));
 /// assert_eq!(policy.coldest(), None);
+/// assert_eq!(name.to_string(), "obp+lru");
 /// assert!("lur".parse::<Name>().is_err());
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Name {
+    /// As it was written.
+    text: String,
+    admissions: Vec<(Applies, AdmissionName)>,
     eviction: &'static str,
 }
 
@@ -107,6 +147,15 @@ impl Name {
     /// # Panics
     /// If the policy needs a future and `settings` have none.
     pub fn build<T: BlockTable, B: Build>(&self, settings: &Settings, build: B) -> B::Output {
+        if self.admissions.is_empty() {
+            return self.build_eviction::<T, B>(settings, build);
+        }
+        let admissions = self.admissions.iter().map(|&(applies, name)| (applies, name.make(settings)));
+        let eviction = self.build_eviction::<T, _>(settings, Boxed);
+        build.build(Filtered::new(eviction, settings.capacity, admissions.collect()))
+    }
+
+    fn build_eviction<T: BlockTable, B: Build>(&self, settings: &Settings, build: B) -> B::Output {
         let capacity = settings.capacity;
         match self.eviction {
             "lru" => build.build(Lru::new(capacity)),
@@ -117,7 +166,7 @@ impl Name {
             "lfu-in-cache" => build.build(LfuInCache::new(capacity)),
             "lfru" => build.build(Lfru::new(capacity, settings.lfru_window)),
             "arc" => build.build(Arc::<T>::new(capacity)),
-            "mq" => build.build(Mq::<T>::new(capacity)),
+            "mq" => build.build(Mq::<T>::new(capacity, settings.mq_life_time)),
             "tac" => build.build(Tac::new(capacity, settings.tac)),
             "2q" => build.build(TwoQ::<T>::new(capacity)),
             "lirs" => build.build(Lirs::<T>::new(capacity)),
@@ -133,14 +182,57 @@ impl Name {
     }
 
     /// Makes the policy, behind a pointer.
+    ///
+    /// # Panics
+    /// If the policy needs a future and `settings` have none.
     pub fn boxed<T: BlockTable>(&self, settings: &Settings) -> Box<dyn Policy> {
         self.build::<T, _>(settings, Boxed)
     }
 }
 
+impl AdmissionName {
+    /// `name` is an admission policy's, perhaps with a value.
+    fn parse(name: &str) -> Option<AdmissionName> {
+        let (name, value) = match name.split_once(':') {
+            Some((name, value)) => (name, Some(value)),
+            None => (name, None),
+        };
+        let ratio = |default: Option<f64>| match value {
+            Some(value) => value.parse().ok().filter(|ratio: &f64| (0.0..=1.0).contains(ratio)),
+            None => default,
+        };
+        Some(match (name, value) {
+            ("always", None) => AdmissionName::Always,
+            ("probability", _) => AdmissionName::Probability(ratio(None)?),
+            ("sequential", None) => AdmissionName::Sequential(SequentialCutoff::BLOCKS_MAX),
+            ("sequential", Some(blocks)) => AdmissionName::Sequential(blocks.parse().ok()?),
+            ("frequency", None) => AdmissionName::Frequency,
+            ("small-bypass", None) => AdmissionName::SmallBypass(None),
+            ("small-bypass", Some(blocks)) => AdmissionName::SmallBypass(Some(blocks.parse().ok()?)),
+            ("obp", _) => AdmissionName::Obp(ratio(Some(admission::TARGET))?),
+            ("obp-lifetime", _) => AdmissionName::ObpLifetime(ratio(Some(admission::TARGET))?),
+            _ => return None,
+        })
+    }
+
+    fn make(self, settings: &Settings) -> Box<dyn Admission> {
+        match self {
+            AdmissionName::Always => Box::new(Probability::new(1.0, settings.seed)),
+            AdmissionName::Probability(p) => Box::new(Probability::new(p, settings.seed)),
+            AdmissionName::Sequential(blocks) => Box::new(SequentialCutoff::new(blocks)),
+            AdmissionName::Frequency => Box::new(Frequency::new(settings.capacity)),
+            AdmissionName::SmallBypass(blocks) => {
+                Box::new(SmallBypass::new(blocks.unwrap_or(settings.dram_blocks)))
+            }
+            AdmissionName::Obp(target) => Box::new(Obp::new(target, settings.obp_window)),
+            AdmissionName::ObpLifetime(target) => Box::new(LifetimeObp::new(target)),
+        }
+    }
+}
+
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.eviction)
+        f.write_str(&self.text)
     }
 }
 
@@ -148,23 +240,82 @@ impl FromStr for Name {
     type Err = UnknownPolicy;
 
     fn from_str(text: &str) -> Result<Name, UnknownPolicy> {
-        match NAMES.iter().find(|&&name| name == text) {
-            Some(eviction) => Ok(Name { eviction }),
-            None => Err(UnknownPolicy { text: text.to_owned() }),
-        }
+        let unknown = |part: &str, admission| UnknownPolicy { part: part.to_owned(), admission };
+        let (admissions, eviction) = match text.rsplit_once('+') {
+            Some((admissions, eviction)) => (Some(admissions), eviction),
+            None => (None, text),
+        };
+        let eviction =
+            NAMES.iter().find(|&&name| name == eviction).ok_or_else(|| unknown(eviction, false))?;
+        let admissions = admissions.into_iter().flat_map(|admissions| admissions.split('+')).map(|part| {
+            let (name, applies) = match part.split_once('@') {
+                None => (part, Applies::Both),
+                Some((name, "reads")) => (name, Applies::Reads),
+                Some((name, "writes")) => (name, Applies::Writes),
+                Some(_) => return Err(unknown(part, true)),
+            };
+            Ok((applies, AdmissionName::parse(name).ok_or_else(|| unknown(part, true))?))
+        });
+        Ok(Name { text: text.to_owned(), admissions: admissions.collect::<Result<_, _>>()?, eviction })
     }
 }
 
 /// No policy has this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {
-    text: String,
+    part: String,
+    admission: bool,
 }
 
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no policy is called '{}'; the policies are {}", self.text, NAMES.join(" "))
+        if self.admission {
+            let known = ADMISSIONS.join(" ");
+            return write!(
+                f,
+                "no admission policy is called '{}'; they are {known}, each with @reads or @writes if wanted",
+                self.part
+            );
+        }
+        write!(f, "no policy is called '{}'; the policies are {}", self.part, NAMES.join(" "))
     }
 }
 
 impl std::error::Error for UnknownPolicy {}
+
+#[cfg(test)]
+mod tests {
+    use super::{ADMISSIONS, NAMES, Name};
+
+    #[test]
+    fn every_documented_name_is_known() {
+        for admission in ADMISSIONS {
+            let plain = admission.split('[').next().unwrap_or_default().replace(":P", ":0.5");
+            for suffix in ["", "@reads", "@writes"] {
+                for name in NAMES {
+                    let text = format!("{plain}{suffix}+{name}");
+                    assert_eq!(text.parse::<Name>().map(|name| name.to_string()), Ok(text));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_names_say_which_part_is_wrong() {
+        for (text, part) in [
+            ("lur", "'lur'"),
+            ("", "''"),
+            ("lru+obp", "'obp'"),
+            ("opb+lru", "'opb'"),
+            ("obp@both+lru", "'obp@both'"),
+            ("probability+lru", "'probability'"),
+            ("probability:2+lru", "'probability:2'"),
+            ("obp:nan+lru", "'obp:nan'"),
+            ("sequential:-1+lru", "'sequential:-1'"),
+            ("+lru", "''"),
+        ] {
+            let error = text.parse::<Name>().expect_err(text).to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

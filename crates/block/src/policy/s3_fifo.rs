@@ -1,8 +1,10 @@
 //! S3-FIFO: three FIFO queues (Yang et al., SOSP 2023). A small queue sifts new blocks, a main queue keeps those hit at
 //! least twice there, and a ghost queue lets a block that comes back go straight to the main queue.
 //!
-//! A hit counts to three and moves nothing. The main queue gives a block as many further rounds as its count says.
-//! Sizes as in the paper: a tenth of the capacity small, ghosts for nine tenths.
+//! A hit counts to three and moves nothing. The count starts anew in the main queue. The main queue gives a block as many further rounds as its count says.
+//! Sizes as in the paper: a tenth of the capacity small, ghosts for nine tenths. While the cache
+//! fills for the first time, what the small queue cannot hold goes to the main queue, as in libCacheSim, the authors' own
+//! simulator, whose counts this gives to the last miss.
 
 use super::ghosts::Ghosts;
 use super::lists::Lists;
@@ -34,8 +36,11 @@ pub struct S3Fifo<T> {
     blocks: Vec<u64>,
     counts: Vec<u8>,
     in_main: Vec<bool>,
+    small_target: usize,
     main_target: usize,
     ghosts_max: usize,
+    /// The cache has been full.
+    evicted: bool,
     /// The block of the last `victim`, if it was a ghost.
     returning: Option<u64>,
 }
@@ -49,7 +54,9 @@ impl<T: BlockTable> S3Fifo<T> {
             blocks: Vec::new(),
             counts: Vec::new(),
             in_main: Vec::new(),
+            small_target: 0,
             main_target: 0,
+            evicted: false,
             ghosts_max: 0,
             returning: None,
         };
@@ -69,6 +76,7 @@ impl<T: BlockTable> S3Fifo<T> {
                 return Some(Slot(slot));
             }
             self.in_main[slot as usize] = true;
+            self.counts[slot as usize] = 0;
             self.queues.push_front(MAIN, slot);
         }
         None
@@ -98,6 +106,7 @@ impl<T: BlockTable> Policy for S3Fifo<T> {
     #[inline]
     fn victim(&mut self, access: Access) -> Option<Slot> {
         // Before the victim's ghost may push this one out.
+        self.evicted = true;
         self.returning = self.ghosts.take(access.block).map(|_| access.block);
         if self.queues.len(MAIN) <= self.main_target
             && let Some(slot) = self.evict_small()
@@ -115,10 +124,11 @@ impl<T: BlockTable> Policy for S3Fifo<T> {
     #[inline]
     fn insert(&mut self, access: Access, slot: Slot) {
         let returns = self.returning.take() == Some(access.block) || self.ghosts.take(access.block).is_some();
+        let main = returns || (!self.evicted && self.queues.len(SMALL) >= self.small_target);
         self.blocks[slot.index()] = access.block;
         self.counts[slot.index()] = 0;
-        self.in_main[slot.index()] = returns;
-        self.queues.push_front(if returns { MAIN } else { SMALL }, slot.0);
+        self.in_main[slot.index()] = main;
+        self.queues.push_front(if main { MAIN } else { SMALL }, slot.0);
     }
 
     fn remove(&mut self, slot: Slot) {
@@ -126,7 +136,8 @@ impl<T: BlockTable> Policy for S3Fifo<T> {
     }
 
     fn resize(&mut self, capacity: usize) {
-        self.main_target = capacity - (capacity / 10).max(1);
+        self.small_target = (capacity / 10).max(1);
+        self.main_target = capacity - self.small_target;
         self.ghosts_max = capacity * 9 / 10;
         while self.ghosts.len(0) > self.ghosts_max {
             self.ghosts.drop_back(0);

@@ -91,15 +91,16 @@ impl WTinyLfu {
     }
 
     fn count(&mut self, block: u64, hit: bool) {
-        self.sketch.increment(block);
-        self.climber.hits += u64::from(hit);
-        self.climber.look_ups += 1;
+        // What the look-ups before this one decided, now that their blocks have found their places.
         if self.climber.look_ups >= 10 * self.capacity as u64 {
             self.climb();
         }
         if self.climber.pending != 0 {
             self.move_window();
         }
+        self.sketch.increment(block);
+        self.climber.hits += u64::from(hit);
+        self.climber.look_ups += 1;
     }
 
     fn climb(&mut self) {
@@ -177,11 +178,11 @@ impl WTinyLfu {
 
 impl Policy for WTinyLfu {
     fn hit(&mut self, slot: Slot, access: Access) {
+        self.count(access.block, true);
         let list = self.list_of[slot.index()] as usize;
         self.lists.unlink(list, slot.0);
         self.push_front(if list == WINDOW { WINDOW } else { PROTECTED }, slot.0);
         self.demote();
-        self.count(access.block, true);
     }
 
     fn miss(&mut self, access: Access) {
