@@ -58,7 +58,7 @@ pub struct SimulateArgs {
 }
 
 /// One policy, or all of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Policies {
     /// Every eviction policy there is.
     All,
