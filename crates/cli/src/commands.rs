@@ -13,6 +13,7 @@ mod get_many;
 mod load;
 mod pages;
 mod repair;
+mod reproduce;
 mod restore;
 mod simulate;
 mod stat;
@@ -56,6 +57,7 @@ fn dispatch(command: Command, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         Command::Repair(args) => repair::run(&args, output),
         Command::Restore(args) => restore::run(&args, opener, output),
         Command::Compact(args) => compact::run(&args, opener, output),
+        Command::Reproduce(args) => reproduce::run(&args, output),
         Command::Simulate(args) => simulate::run(&args, output),
         Command::Devices(args) => devices::run(&args, output),
     }

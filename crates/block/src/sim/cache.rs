@@ -77,7 +77,9 @@ impl Counts {
         }
     }
 
-    pub(super) fn add(&mut self, more: &Counts) {
+    /// Both together.
+    #[must_use]
+    pub fn plus(mut self, more: &Counts) -> Counts {
         self.requests += more.requests;
         self.hits += more.hits;
         self.write_hits += more.write_hits;
@@ -86,6 +88,7 @@ impl Counts {
         self.write_admissions += more.write_admissions;
         self.evictions += more.evictions;
         self.write_backs += more.write_backs;
+        self
     }
 }
 

@@ -66,10 +66,12 @@ impl Parts {
     /// Adds what happened in a run.
     pub(super) fn add(&mut self, relation: Option<u32>, counts: &Counts) {
         if let Some(queries) = &mut self.queries {
-            queries.entry(self.query).or_default().add(counts);
+            let sum = queries.entry(self.query).or_default();
+            *sum = sum.plus(counts);
         }
         if let Some(relations) = &mut self.relations {
-            relations.entry(relation).or_default().add(counts);
+            let sum = relations.entry(relation).or_default();
+            *sum = sum.plus(counts);
         }
     }
 

@@ -173,8 +173,7 @@ fn parts_add_up_to_the_whole() {
     let result = &report.results[0];
     for (parts, numbers) in [(&result.queries, 41), (&result.relations, 4)] {
         assert_eq!(parts.len(), numbers);
-        let mut sum = Counts::default();
-        parts.iter().for_each(|part| sum.add(&part.counts));
+        let sum = parts.iter().fold(Counts::default(), |sum, part| sum.plus(&part.counts));
         assert_eq!(sum, result.counts);
     }
     let accesses = accesses(&text);
