@@ -14,6 +14,7 @@
 //! | `distance` | LRU at all sizes at once, by stack distance                                          |
 //! | `curve`    | miss-ratio curves, and the sizes they have points at                                 |
 //! | `run`      | a simulation from the trace's beginning to its report                                |
+//! | `cost`     | latency and throughput of what was counted, on devices that profiles describe       |
 //! | `size`     | sizes in blocks and in shares of the footprint                                       |
 //!
 //! # Memory
@@ -32,6 +33,7 @@
 
 mod cache;
 mod chunk;
+mod cost;
 mod curve;
 mod distance;
 mod flow;
@@ -44,6 +46,7 @@ mod tests;
 
 pub use cache::Counts;
 pub use chunk::Summary;
+pub use cost::{Cost, Devices};
 pub use curve::{Curve, CurvePoint};
 pub use distance::Distances;
 pub use parts::Part;

@@ -13,7 +13,7 @@ mod merge;
 mod table;
 
 use serde::{Deserialize, Serialize};
-use terrace_block::sim::{Counts, Part, Report};
+use terrace_block::sim::{Counts, Devices, Part, Report};
 
 use crate::args::Shard;
 
@@ -67,10 +67,29 @@ pub struct CacheFound {
     pub dirty_at_end: u64,
     /// Requests that one core simulates in a second.
     pub requests_per_second: f64,
+    /// On the devices of --profile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<CostFound>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queries: Vec<PartFound>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub relations: Vec<PartFound>,
+}
+
+/// What the requests cost on the devices of --profile.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct CostFound {
+    pub latency_us: LatencyFound,
+    /// Requests a second of all workers together, at most.
+    pub throughput: f64,
+}
+
+/// How long requests take, in microseconds.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct LatencyFound {
+    pub mean: f64,
+    pub p50: f64,
+    pub p99: f64,
 }
 
 /// What was counted for a query or a relation.
@@ -127,6 +146,7 @@ impl Found {
                 written_bytes: counts.device_writes() * u64::from(block_bytes),
                 dirty_at_end: result.dirty_at_end,
                 requests_per_second: result.requests_per_second(),
+                cost: None,
                 queries: result.queries.iter().map(|part| PartFound::new(part, query_name)).collect(),
                 relations: result.relations.iter().map(|part| PartFound::new(part, relation_name)).collect(),
             }
@@ -146,6 +166,16 @@ impl Found {
             curves: curves.iter().zip(&report.curves).map(curve).collect(),
             ..Found::default()
         }
+    }
+
+    /// What each cache costs on these devices.
+    pub fn priced(mut self, report: &Report, devices: &Devices) -> Found {
+        for (found, result) in self.results.iter_mut().zip(&report.results) {
+            let cost = devices.cost(&result.counts);
+            let latency_us = LatencyFound { mean: cost.mean_us, p50: cost.p50_us, p99: cost.p99_us };
+            found.cost = Some(CostFound { latency_us, throughput: cost.requests_per_second });
+        }
+        self
     }
 
     /// Which part of the work this is.

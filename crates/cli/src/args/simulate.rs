@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use terrace_block::Profile;
 use terrace_block::policy::{NAMES, Name};
 use terrace_block::sim::Size;
 use terrace_block::trace::Format;
@@ -47,6 +48,13 @@ pub struct SimulateArgs {
     /// Simulate only this share of the blocks, 0 < SHARE < 1, and estimate the others
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub sample: Option<f64>,
+    /// Latency and throughput too, with the cache on one device and the store on another: names of profiles, such as
+    /// nvme-optane,nvme-flash, or TOML files
+    #[arg(long, value_name = "CACHE,STORE", value_parser = profiles)]
+    pub profile: Option<(Profile, Profile)>,
+    /// Workers that wait for requests, for --profile
+    #[arg(long, value_name = "N", default_value_t = 16, requires = "profile", value_parser = super::threads())]
+    pub workers: u16,
     /// Threads that simulate [default: as many as there are cores]
     #[arg(long, value_parser = super::threads())]
     pub threads: Option<u16>,
@@ -115,6 +123,16 @@ impl FromStr for Shard {
     }
 }
 
+fn profiles(text: &str) -> Result<(Profile, Profile), String> {
+    let Some((cache, store)) = text.split_once(',') else {
+        return Err(format!(
+            "{text:?} is not two profiles; write CACHE,STORE, such as nvme-optane,nvme-flash"
+        ));
+    };
+    let find = |name: &str| Profile::find(name).map_err(|error| error.to_string());
+    Ok((find(cache)?, find(store)?))
+}
+
 fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
@@ -175,6 +193,9 @@ mod tests {
             ("t --block-size 1000", "--block-size"),
             ("t --sample 1", "--sample"),
             ("t --merge --curve", "--curve"),
+            ("t --profile dram", "--profile"),
+            ("t --profile dram,tape", "tape"),
+            ("t --workers 2", "--profile"),
         ] {
             let error = simulate(flags).unwrap_err();
             assert_eq!(error.exit_code(), 2);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use terrace_block::policy::Name;
-use terrace_block::sim::{SimError, Simulation, Size, Step};
+use terrace_block::sim::{Devices, SimError, Simulation, Size, Step};
 use terrace_block::trace::{Format, Trace, TraceError};
 
 use super::{print, print_json};
@@ -77,7 +77,12 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
     let report = simulation.run(&mut open, source.can_reopen(), &|step| bar.step(step));
     drop(bar);
     let report = report.map_err(|error| failure(error, &source.name))?;
-    let found = Found::new(source.name, source.block_bytes, &report, [&cache_indices, &curve_indices]);
+    let mut found = Found::new(source.name, source.block_bytes, &report, [&cache_indices, &curve_indices]);
+    if let Some((cache, store)) = &args.profile {
+        let devices =
+            Devices::new(cache.clone(), store.clone(), source.block_bytes.into(), args.workers.into());
+        found = found.priced(&report, &devices);
+    }
     let seconds = began.elapsed().as_secs_f64();
     Ok(Found { seconds, sample: args.sample, ..found.part(args.shard) })
 }

@@ -1,6 +1,6 @@
 //! What was found, as an HTML report: curves first, then every number.
 
-use super::{CacheFound, Found, PartFound};
+use super::{CacheFound, CostFound, Found, PartFound};
 use crate::report::{Bars, Figure, Lines, Report, Table};
 use crate::units::{show_count, show_size};
 
@@ -31,6 +31,7 @@ pub fn report(found: &Found) -> Report {
     curves(&mut report, found);
     matrix(&mut report, found);
     rows(&mut report, found);
+    costs(&mut report, found);
     parts(&mut report, found, "Queries", |result| &result.queries);
     parts(&mut report, found, "Tables and indices", |result| &result.relations);
     report
@@ -154,6 +155,26 @@ fn rows(report: &mut Report, found: &Found) {
     report.paragraph(
         "Write-backs are blocks that were dirty when they left. The last column is how fast one core simulated.",
     );
+}
+
+fn costs(report: &mut Report, found: &Found) {
+    if found.results.iter().all(|result| result.cost.is_none()) {
+        return;
+    }
+    let header = ["policy", "blocks", "mean, \u{b5}s", "p50, \u{b5}s", "p99, \u{b5}s", "requests/s, at most"];
+    let mut table = Table::new("", &header);
+    for result in &found.results {
+        let Some(CostFound { latency_us, throughput }) = result.cost else { continue };
+        table.row([
+            result.policy.clone(),
+            show_count(result.cache_blocks as u64),
+            format!("{:.1}", latency_us.mean),
+            format!("{:.1}", latency_us.p50),
+            format!("{:.1}", latency_us.p99),
+            show_count(throughput as u64),
+        ]);
+    }
+    report.section("On devices").table(&table);
 }
 
 fn parts(report: &mut Report, found: &Found, heading: &str, of: impl Fn(&CacheFound) -> &[PartFound]) {

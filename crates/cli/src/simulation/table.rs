@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{CacheFound, Found, PartFound};
+use super::{CacheFound, CostFound, Found, PartFound};
 use crate::units::show_count;
 
 /// The text.
@@ -37,6 +37,14 @@ pub fn table(found: &Found) -> String {
         );
         found.results.iter().for_each(|result| row(&mut text, result, width));
     }
+    if found.results.iter().any(|result| result.cost.is_some()) {
+        let _ = writeln!(
+            text,
+            "\n{:<24} {:>10} {:>10} {:>10} {:>10} {:>14}",
+            "on devices", "blocks", "mean us", "p50 us", "p99 us", "requests/s"
+        );
+        found.results.iter().for_each(|result| cost(&mut text, result));
+    }
     for curve in &found.curves {
         let _ = writeln!(text, "\n{}, miss ratio by blocks:", curve.policy);
         // A terminal has no use for every point of an exact curve.
@@ -65,6 +73,20 @@ fn row(text: &mut String, result: &CacheFound, width: usize) {
         show_count(result.evictions),
         show_count(result.migrated),
         result.requests_per_second / 1e6,
+    );
+}
+
+fn cost(text: &mut String, result: &CacheFound) {
+    let Some(CostFound { latency_us, throughput }) = result.cost else { return };
+    let _ = writeln!(
+        text,
+        "{:<24} {:>10} {:>10.1} {:>10.1} {:>10.1} {:>14}",
+        result.policy,
+        show_count(result.cache_blocks as u64),
+        latency_us.mean,
+        latency_us.p50,
+        latency_us.p99,
+        show_count(throughput as u64)
     );
 }
 
