@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::{
-    Access, BlockTable, DenseTable, Future, HashedTable, NAMES, Name, Policy, Relation, Settings, Slot,
+    Access, BlockTable, DenseTable, Future, HashedTable, Hint, NAMES, Name, Policy, Relation, Settings, Slot,
 };
 
 /// The caller's half of the protocol, with every answer of the policy checked.
@@ -33,6 +33,10 @@ impl<P: Policy> Cache<P> {
             free,
             capacity,
         }
+    }
+
+    pub fn resident(&self) -> usize {
+        self.slots.len()
     }
 
     /// Looks a block up; true is a hit.
@@ -122,6 +126,10 @@ fn random_run<T: BlockTable>(name: &Name, seed: u64) -> Vec<bool> {
             write: random.below(4) == 0,
             ..Access::read(block).of(Relation((block / 50) as u32), block % 50)
         };
+        if random.below(100) == 0 {
+            let relations = [Relation(random.below(4) as u32), Relation(random.below(4) as u32)];
+            cache.policy.hint(Hint::QueryBegins { query: step, relations: &relations });
+        }
         match random.below(400) {
             0 => {
                 capacity = 1 + random.below(90) as usize;

@@ -29,6 +29,15 @@ struct List {
     higher: u32,
 }
 
+/// The order of slots whose lists become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Among {
+    /// What was used most often leaves first: it has to prove itself again (HeuristicDB, section 5.2).
+    HotFirst,
+    /// What was used most often leaves last.
+    HotLast,
+}
+
 /// Slots by frequency.
 #[derive(Clone, Debug)]
 pub(crate) struct FrequencyLists {
@@ -99,23 +108,9 @@ impl FrequencyLists {
         self.free_if_empty(list);
     }
 
-    /// Gives every slot the frequency `new(frequency)`, which must not decrease with the frequency. Lists that become one
-    /// are appended in ascending order, each with its front first: what was used most often leaves first among equals
-    /// (HeuristicDB, section 5.2). Linear in the number of slots.
-    pub fn renumber_hot_last(&mut self, new: impl Fn(u32) -> u32) {
-        self.renumber(new, |order| order);
-    }
-
-    /// As [`renumber_hot_last`](Self::renumber_hot_last), but what was used most often leaves last among equals.
-    pub fn renumber_hot_first(&mut self, new: impl Fn(u32) -> u32) {
-        self.renumber(new, |mut order| {
-            order.reverse();
-            order
-        });
-    }
-
-    /// `arrange` puts lists that become one, given in ascending order, into the order from front to back.
-    fn renumber(&mut self, new: impl Fn(u32) -> u32, arrange: impl Fn(Vec<Vec<u32>>) -> Vec<Vec<u32>>) {
+    /// Gives every slot the frequency `new(frequency)`, which must not decrease with the frequency. Where lists become one,
+    /// `among` says which slots leave first. Linear in the number of slots.
+    pub fn renumber(&mut self, among: Among, new: impl Fn(u32) -> u32) {
         let mut groups: Vec<(u32, Vec<Vec<u32>>)> = Vec::new();
         let mut list = self.lowest;
         while list != NIL {
@@ -139,10 +134,12 @@ impl FrequencyLists {
         let mut lower = NIL;
         for (frequency, lists) in groups {
             lower = self.list_after(lower, frequency);
-            for slots in arrange(lists).into_iter().rev() {
-                for slot in slots.into_iter().rev() {
-                    self.push_front(slot, lower);
-                }
+            // Slots are pushed from the back to the front, each list in its own order.
+            let mut push =
+                |slots: Vec<u32>| slots.into_iter().rev().for_each(|slot| self.push_front(slot, lower));
+            match among {
+                Among::HotFirst => lists.into_iter().rev().for_each(&mut push),
+                Among::HotLast => lists.into_iter().for_each(&mut push),
             }
         }
     }
@@ -219,7 +216,7 @@ impl FrequencyLists {
 
 #[cfg(test)]
 mod tests {
-    use super::FrequencyLists;
+    use super::{Among, FrequencyLists};
 
     fn order(mut lists: FrequencyLists) -> Vec<(u32, u32)> {
         std::iter::from_fn(|| {
@@ -250,10 +247,10 @@ mod tests {
     #[test]
     fn a_reset_puts_hot_slots_where_the_query_wants_them() {
         let mut lists = sample();
-        lists.renumber_hot_last(|_| 1);
+        lists.renumber(Among::HotFirst, |_| 1);
         assert_eq!(order(lists), [(1, 1), (4, 1), (3, 1), (0, 1), (2, 1)]);
         let mut lists = sample();
-        lists.renumber_hot_first(|frequency| frequency / 2);
+        lists.renumber(Among::HotLast, |frequency| frequency / 2);
         assert_eq!(order(lists), [(0, 0), (2, 0), (3, 1), (1, 3), (4, 3)]);
     }
 }

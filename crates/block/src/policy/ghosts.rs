@@ -77,4 +77,13 @@ impl<T: BlockTable, const L: usize> Ghosts<T, L> {
             self.free.push(node);
         }
     }
+
+    /// Forgets all ghosts.
+    pub fn clear(&mut self) {
+        for list in 0..L {
+            while self.len(list) > 0 {
+                self.drop_back(list);
+            }
+        }
+    }
 }

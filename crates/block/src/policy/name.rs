@@ -13,9 +13,9 @@ use std::str::FromStr;
 use std::sync;
 
 use super::{
-    Admission, Applies, Arc, Belady, BlockTable, Clock, Fifo, Filtered, Frequency, Future, Lfru, Lfu,
-    LfuInCache, LifetimeObp, Lirs, Lru, Mq, Mru, Obp, Policy, Probability, S3Fifo, SequentialCutoff, Sieve,
-    SmallBypass, Tac, TacSettings, TwoQ, WTinyLfu, admission, mq,
+    Admission, Applies, Arc, Belady, BlockTable, Clock, Fifo, Filtered, Frequency, Future, HeuristicDb,
+    HeuristicDbSettings, Lfru, Lfu, LfuInCache, LifetimeObp, Lirs, Lru, Mq, Mru, Obp, Policy, Probability,
+    S3Fifo, SequentialCutoff, Sieve, SmallBypass, Tac, TacSettings, TwoQ, WTinyLfu, admission, mq,
 };
 
 /// The names of all eviction policies, in the order of documentation.
@@ -36,6 +36,8 @@ pub const NAMES: &[&str] = &[
     "sieve",
     "w-tinylfu",
     "belady",
+    "heuristicdb",
+    "heuristicdb-paper",
 ];
 
 /// The names of all admission policies, with what may stand after a colon.
@@ -60,6 +62,8 @@ pub struct Settings {
     pub future: Option<sync::Arc<Future>>,
     /// The settings of `tac`.
     pub tac: TacSettings,
+    /// The settings of `heuristicdb`; those of `heuristicdb-paper` are fixed.
+    pub heuristicdb: HeuristicDbSettings,
     /// The window of `lfru`, in look-ups; by default the capacity.
     pub lfru_window: u64,
     /// The life time of `mq`, in look-ups.
@@ -78,6 +82,7 @@ impl Settings {
             seed: 1,
             future: None,
             tac: TacSettings::default(),
+            heuristicdb: HeuristicDbSettings::DEFAULT,
             lfru_window: capacity as u64,
             mq_life_time: mq::LIFE_TIME,
             obp_window: Obp::WINDOW,
@@ -173,6 +178,8 @@ impl Name {
             "s3-fifo" => build.build(S3Fifo::<T>::new(capacity)),
             "sieve" => build.build(Sieve::new(capacity)),
             "w-tinylfu" => build.build(WTinyLfu::new(capacity, settings.seed)),
+            "heuristicdb" => build.build(HeuristicDb::<T>::new(capacity, settings.heuristicdb)),
+            "heuristicdb-paper" => build.build(HeuristicDb::<T>::new(capacity, HeuristicDbSettings::PAPER)),
             "belady" => {
                 let future = settings.future.clone().expect("belady needs the trace's future");
                 build.build(Belady::new(capacity, future))
