@@ -1,0 +1,159 @@
+//! Admission: whether a missed block may have a slot at all, whatever eviction stands behind.
+//!
+//! [`Filtered`] puts any number of [`Admission`]s in front of an eviction policy and is itself a
+//! [`Policy`]: `small-bypass+obp+lru` asks both filters, and both must agree. Every filter hears of every look-up,
+//! insertion, eviction and invalidation, so that it can count; it is asked only for the accesses it applies to, which
+//! are reads, writes or both ([`Applies`]). Nothing can refuse an invalidation.
+
+mod frequency;
+mod obp;
+mod probability;
+mod sequential;
+mod small_bypass;
+
+pub use frequency::Frequency;
+pub(crate) use obp::TARGET;
+pub use obp::{LifetimeObp, Obp};
+pub use probability::Probability;
+pub use sequential::SequentialCutoff;
+pub use small_bypass::SmallBypass;
+
+use super::{Access, Hint, Policy, Slot};
+
+/// What is known of the cache when a missed block asks for a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occupancy {
+    /// No slot is free: admitting means evicting.
+    pub full: bool,
+    /// The block that would probably leave.
+    pub coldest: Option<u64>,
+}
+
+/// Decides whether blocks enter the cache.
+pub trait Admission: Send {
+    /// A look-up, which was a hit or a miss; comes before the question for its admission.
+    fn look_up(&mut self, access: Access, hit: bool) {
+        let _ = (access, hit);
+    }
+
+    /// Whether the block of a missed look-up may be given a slot.
+    fn admits(&mut self, access: Access, occupancy: Occupancy) -> bool;
+
+    /// A block was given a slot.
+    fn inserted(&mut self) {}
+
+    /// A block left its slot, by eviction or by invalidation.
+    fn removed(&mut self) {}
+
+    /// What the database told.
+    fn hint(&mut self, hint: Hint<'_>) {
+        let _ = hint;
+    }
+}
+
+/// Which accesses an admission policy is asked for; it admits all others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Applies {
+    /// Reads and writes.
+    #[default]
+    Both,
+    /// Reads only.
+    Reads,
+    /// Writes only.
+    Writes,
+}
+
+impl Applies {
+    fn to(self, access: Access) -> bool {
+        match self {
+            Applies::Both => true,
+            Applies::Reads => !access.write,
+            Applies::Writes => access.write,
+        }
+    }
+}
+
+/// An eviction policy behind admission policies.
+///
+/// ```
+/// use terrace_block::policy::{Access, Applies, Filtered, Lru, Policy, Probability};
+///
+/// let never = Box::new(Probability::new(0.0, 1));
+/// let mut policy = Filtered::new(Lru::new(10), 10, vec![(Applies::Reads, never)]);
+/// assert!(!policy.admits(Access::read(1)));
+/// assert!(policy.admits(Access::write(1)));
+/// ```
+pub struct Filtered<P> {
+    eviction: P,
+    admissions: Vec<(Applies, Box<dyn Admission>)>,
+    blocks: Vec<u64>,
+    resident: usize,
+    capacity: usize,
+}
+
+impl<P: Policy> Filtered<P> {
+    /// `eviction`, which is for `capacity` blocks, behind `admissions`.
+    pub fn new(eviction: P, capacity: usize, admissions: Vec<(Applies, Box<dyn Admission>)>) -> Self {
+        Filtered { eviction, admissions, blocks: vec![0; capacity], resident: 0, capacity }
+    }
+
+    fn each(&mut self, mut tell: impl FnMut(&mut dyn Admission)) {
+        for (_, admission) in &mut self.admissions {
+            tell(admission.as_mut());
+        }
+    }
+}
+
+impl<P: Policy> Policy for Filtered<P> {
+    fn hit(&mut self, slot: Slot, access: Access) {
+        self.each(|admission| admission.look_up(access, true));
+        self.eviction.hit(slot, access);
+    }
+
+    fn miss(&mut self, access: Access) {
+        self.each(|admission| admission.look_up(access, false));
+        self.eviction.miss(access);
+    }
+
+    fn admits(&mut self, access: Access) -> bool {
+        let coldest = self.eviction.coldest().map(|slot| self.blocks[slot.index()]);
+        let occupancy = Occupancy { full: self.resident >= self.capacity, coldest };
+        let mut admissions = self.admissions.iter_mut().filter(|(applies, _)| applies.to(access));
+        admissions.all(|(_, admission)| admission.admits(access, occupancy)) && self.eviction.admits(access)
+    }
+
+    fn victim(&mut self, access: Access) -> Option<Slot> {
+        let slot = self.eviction.victim(access)?;
+        self.resident -= 1;
+        self.each(|admission| admission.removed());
+        Some(slot)
+    }
+
+    fn coldest(&self) -> Option<Slot> {
+        self.eviction.coldest()
+    }
+
+    fn insert(&mut self, access: Access, slot: Slot) {
+        self.resident += 1;
+        self.blocks[slot.index()] = access.block;
+        self.each(|admission| admission.inserted());
+        self.eviction.insert(access, slot);
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        self.resident -= 1;
+        self.each(|admission| admission.removed());
+        self.eviction.remove(slot);
+    }
+
+    fn hint(&mut self, hint: Hint<'_>) {
+        self.each(|admission| admission.hint(hint));
+        self.eviction.hint(hint);
+    }
+
+    fn resize(&mut self, capacity: usize) {
+        self.capacity = capacity;
+        self.blocks.resize(capacity.max(self.blocks.len()), 0);
+        self.eviction.resize(capacity);
+    }
+}

@@ -1,0 +1,72 @@
+//! Small-bypass: nothing enters until the database is larger than the DRAM above, which caches it whole until then (paper
+//! 004, section 3.2, lesson 1).
+//!
+//! The database's size is the sum of its relations' sizes, as hinted, or as far as blocks have been seen: the
+//! cache below learns of a file's size no other way.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use super::{Admission, Occupancy};
+use crate::policy::{Access, Hint, Relation};
+
+/// Refuses everything while the database fits in DRAM. Memory: 32 bytes a relation.
+#[derive(Clone, Debug)]
+pub struct SmallBypass {
+    dram_blocks: u64,
+    sizes: HashMap<Option<Relation>, u64, FixedState>,
+    database_blocks: u64,
+}
+
+impl SmallBypass {
+    /// Refuses blocks until the database has more than `dram_blocks`.
+    pub fn new(dram_blocks: u64) -> Self {
+        SmallBypass { dram_blocks, sizes: HashMap::default(), database_blocks: 0 }
+    }
+
+    fn grow(&mut self, relation: Option<Relation>, blocks: u64) {
+        let size = self.sizes.entry(relation).or_insert(0);
+        self.database_blocks += blocks.saturating_sub(*size);
+        *size = blocks.max(*size);
+    }
+}
+
+impl Admission for SmallBypass {
+    fn look_up(&mut self, access: Access, _: bool) {
+        self.grow(access.relation, access.offset.saturating_add(1));
+    }
+
+    fn admits(&mut self, _: Access, _: Occupancy) -> bool {
+        self.database_blocks > self.dram_blocks
+    }
+
+    fn hint(&mut self, hint: Hint<'_>) {
+        if let Hint::RelationSize { relation, blocks } = hint {
+            let size = self.sizes.insert(Some(relation), blocks).unwrap_or(0);
+            self.database_blocks = self.database_blocks - size + blocks;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SmallBypass;
+    use crate::policy::admission::{Admission, Occupancy};
+    use crate::policy::{Access, Hint, Relation};
+
+    #[test]
+    fn nothing_enters_before_the_database_outgrows_memory() {
+        let occupancy = Occupancy { full: false, coldest: None };
+        let mut admission = SmallBypass::new(100);
+        let access = Access::read(1).of(Relation(1), 59);
+        admission.look_up(access, false);
+        assert!(!admission.admits(access, occupancy));
+        admission.hint(Hint::RelationSize { relation: Relation(2), blocks: 40 });
+        assert!(!admission.admits(access, occupancy), "100 blocks fit");
+        admission.look_up(Access::read(2).of(Relation(2), 40), false);
+        assert!(admission.admits(access, occupancy));
+        admission.hint(Hint::RelationSize { relation: Relation(2), blocks: 0 });
+        assert!(!admission.admits(access, occupancy), "a relation was dropped");
+    }
+}

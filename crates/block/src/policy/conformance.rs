@@ -1,0 +1,167 @@
+//! One test for every policy: a cache driven by the protocol of the module above, checked against a model.
+//!
+//! Whatever a policy prefers, it must name resident slots only, forget a slot that left, give every slot back, and
+//! decide the same for a table that hashes and one that does not.
+
+use std::collections::HashMap;
+
+use super::{
+    Access, BlockTable, DenseTable, Future, HashedTable, Hint, NAMES, Name, Policy, Relation, Settings, Slot,
+};
+
+/// The caller's half of the protocol, with every answer of the policy checked.
+pub(crate) struct Cache<P> {
+    pub policy: P,
+    pub misses: u64,
+    /// Insertions, evictions and invalidations.
+    pub writes: u64,
+    slots: HashMap<u64, Slot>,
+    blocks: Vec<Option<u64>>,
+    free: Vec<Slot>,
+    capacity: usize,
+}
+
+impl<P: Policy> Cache<P> {
+    pub fn new(policy: P, capacity: usize) -> Self {
+        let free = (0..capacity as u32).rev().map(Slot).collect();
+        Cache {
+            policy,
+            misses: 0,
+            writes: 0,
+            slots: HashMap::new(),
+            blocks: vec![None; capacity],
+            free,
+            capacity,
+        }
+    }
+
+    pub fn resident(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Looks a block up; true is a hit.
+    pub fn access(&mut self, access: Access) -> bool {
+        if let Some(&slot) = self.slots.get(&access.block) {
+            self.policy.hit(slot, access);
+            return true;
+        }
+        self.misses += 1;
+        self.policy.miss(access);
+        if !self.policy.admits(access) {
+            return false;
+        }
+        let slot = if self.slots.len() < self.capacity {
+            self.free.pop().expect("a cache below its capacity has a free slot")
+        } else {
+            self.evict(access).expect("a full cache has a victim")
+        };
+        self.policy.insert(access, slot);
+        self.writes += 1;
+        self.blocks[slot.index()] = Some(access.block);
+        self.slots.insert(access.block, slot);
+        false
+    }
+
+    fn evict(&mut self, access: Access) -> Option<Slot> {
+        let slot = self.policy.victim(access)?;
+        self.writes += 1;
+        let block = self.blocks[slot.index()].take().expect("a victim is resident");
+        self.slots.remove(&block);
+        Some(slot)
+    }
+
+    pub fn invalidate(&mut self, block: u64) {
+        if let Some(slot) = self.slots.remove(&block) {
+            self.policy.remove(slot);
+            self.writes += 1;
+            self.blocks[slot.index()] = None;
+            self.free.push(slot);
+        }
+    }
+
+    fn resize(&mut self, capacity: usize) {
+        self.policy.resize(capacity);
+        let known = self.blocks.len();
+        if capacity > known {
+            self.blocks.resize(capacity, None);
+            self.free.extend((known as u32..capacity as u32).map(Slot));
+        }
+        self.capacity = capacity;
+        while self.slots.len() > capacity {
+            let slot = self.evict(Access::read(0)).expect("a full cache has a victim");
+            self.free.push(slot);
+        }
+    }
+}
+
+/// xorshift64*, so that a failure is replayed by its seed alone.
+pub(crate) struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 11) % end
+    }
+
+    /// Skewed towards small numbers.
+    pub fn skewed(&mut self, end: u64) -> u64 {
+        let end = 1 + self.below(end);
+        self.below(end)
+    }
+}
+
+fn random_run<T: BlockTable>(name: &Name, seed: u64) -> Vec<bool> {
+    let mut random = Random(seed);
+    let mut capacity = 1 + random.below(60) as usize;
+    // Some future, not this run's: the protocol must hold for a bound that is wrong, too.
+    let future = Some(std::sync::Arc::new(Future::of((0..2000).map(|_| random.skewed(200)))));
+    let settings = Settings { future, ..Settings::new(capacity) };
+    let mut cache = Cache::new(name.boxed::<T>(&settings), capacity);
+    let mut hits = Vec::new();
+    for step in 0..4000 {
+        let block = random.skewed(200);
+        let access = Access {
+            write: random.below(4) == 0,
+            ..Access::read(block).of(Relation((block / 50) as u32), block % 50)
+        };
+        if random.below(100) == 0 {
+            let relations = [Relation(random.below(4) as u32), Relation(random.below(4) as u32)];
+            cache.policy.hint(Hint::QueryBegins { query: step, relations: &relations });
+        }
+        match random.below(400) {
+            0 => {
+                capacity = 1 + random.below(90) as usize;
+                cache.resize(capacity);
+            }
+            1..10 => cache.invalidate(block),
+            _ => hits.push(cache.access(access)),
+        }
+        assert!(cache.slots.len() <= capacity, "{name}, seed {seed}, step {step}: over capacity");
+        if let Some(slot) = cache.policy.coldest() {
+            assert!(
+                cache.blocks[slot.index()].is_some(),
+                "{name}, seed {seed}, step {step}: coldest is not resident"
+            );
+        }
+    }
+    while let Some(slot) = cache.evict(Access::write(1000)) {
+        cache.free.push(slot);
+    }
+    assert_eq!(cache.slots.len(), 0, "{name}, seed {seed}: a block never leaves");
+    hits
+}
+
+#[test]
+fn every_policy_keeps_the_protocol() {
+    for name in NAMES {
+        let name: Name = name.parse().expect("a policy's name");
+        for seed in 1..=20 {
+            let dense = random_run::<DenseTable>(&name, seed);
+            let hashed = random_run::<HashedTable>(&name, seed);
+            assert_eq!(dense, hashed, "{name}, seed {seed}: the table changes decisions");
+            assert!(dense.iter().any(|&hit| hit), "{name}, seed {seed}: nothing hits");
+        }
+    }
+}

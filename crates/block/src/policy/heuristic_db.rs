@@ -1,0 +1,244 @@
+//! HeuristicDB: a block cache that knows tables and queries (Yang, Li and Lilja, SYSTOR 2021; paper 002).
+//!
+//! Four programs work together, as in section 5 of the paper:
+//!
+//! - the **query profile queue** ([`queries`]) holds the last two queries, the relations each requires, and the hits since
+//!   each began;
+//! - the **eviction and demotion program** lowers the frequencies of all cached blocks when a query is submitted (rule 6);
+//! - the **access pattern detector** ([`detector`]) finds whether a relation is read sequentially, at random or repeatedly;
+//! - the **page placement controller** ([`Policy::admits`] here) decides by rules 1 to 5.
+//!
+//! Rule by rule: a block of a sequentially read relation is not admitted (1); one of a random, repeated, hot or yet unknown
+//! relation is (2, 3, 6.2), but into a full cache only if it was used more often than the coldest cached block (4); what is
+//! written is always admitted (5). The coldest block is the least recently used of the lowest frequency. Concurrent
+//! queries (7) need nothing more: hits go to the query submitted last, and every submission verifies its relations anew.
+//!
+//! There are two of it. `heuristicdb-paper` is what the paper writes. On real traces its frequency filter wins, but the
+//! demotion of rule 6 costs hits, because after it all cached blocks are equal; `heuristicdb`, the default, halves
+//! frequencies every few passes over the database instead, and takes rule 1 by the access: a block of a sequential run may
+//! fill a free slot but displaces nothing. Where
+//! the paper leaves a question open, `docs/decisions/0019-heuristicdb.md` says what was decided, with measurements.
+//!
+//! Memory is bounded: 24 bytes a slot, and counts of at most four blocks a slot that are not cached, at 24 bytes each and
+//! their entries in the block table, and 48 bytes for every relation.
+
+mod detector;
+mod queries;
+
+use detector::{Detector, Sight, Status};
+use queries::{Change, Queries};
+
+use super::frequency::{Among, FrequencyLists};
+use super::ghosts::Ghosts;
+use super::{Access, BlockTable, Hint, Policy, Slot};
+
+/// Counts kept of blocks that are not cached, in multiples of the capacity.
+const COUNTS_MAX: usize = 4;
+/// Frequencies are halved at most once in so many look-ups, in multiples of the capacity: TinyLFU's sample.
+const HALVING_CAPACITIES: u64 = 10;
+/// The part of a kept count that holds the number of halvings when it was set.
+const HALVINGS_BITS: u32 = 8;
+/// The largest frequency.
+const FREQUENCY_MAX: u32 = (1 << (31 - HALVINGS_BITS)) - 1;
+
+/// What makes the two of HeuristicDB different.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeuristicDbSettings {
+    /// Rule 6 in full: a new query sets the frequencies of all cached blocks to one and forgets all others.
+    pub demotes: bool,
+    /// Frequencies are halved after so many look-ups for every block of the known relations; `None` never halves.
+    pub halving_passes: Option<u64>,
+    /// Rule 1 to the letter: nothing of a sequentially read relation is admitted. Else free slots are open to it, and
+    /// in every relation a block of a sequential run displaces nothing.
+    pub rule_1_by_relation: bool,
+}
+
+impl HeuristicDbSettings {
+    /// As the paper has it.
+    pub const PAPER: HeuristicDbSettings =
+        HeuristicDbSettings { demotes: true, halving_passes: None, rule_1_by_relation: true };
+    /// As measured to be better.
+    pub const DEFAULT: HeuristicDbSettings =
+        HeuristicDbSettings { demotes: false, halving_passes: Some(8), rule_1_by_relation: false };
+}
+
+impl Default for HeuristicDbSettings {
+    fn default() -> Self {
+        HeuristicDbSettings::DEFAULT
+    }
+}
+
+/// HeuristicDB; see the module [`policy`](crate::policy) for how to drive it. It wants the hints
+/// [`QueryBegins`](Hint::QueryBegins), and relations in accesses; without them it is LFU with a filter.
+///
+/// ```
+/// use terrace_block::policy::{Access, HashedTable, HeuristicDb, HeuristicDbSettings, Policy, Slot};
+///
+/// let mut policy = HeuristicDb::<HashedTable>::new(1, HeuristicDbSettings::DEFAULT);
+/// for (slot, block) in [(Some(Slot(0)), 4), (None, 5)] {
+///     policy.miss(Access::read(block));
+///     assert_eq!(policy.admits(Access::read(block)), slot.is_some());
+///     if let Some(slot) = slot {
+///         policy.insert(Access::read(block), slot);
+///     }
+/// }
+/// policy.miss(Access::read(5));
+/// assert!(policy.admits(Access::read(5)), "used twice, the cached block once");
+/// ```
+#[derive(Clone, Debug)]
+pub struct HeuristicDb<T> {
+    settings: HeuristicDbSettings,
+    slots: FrequencyLists,
+    blocks: Vec<u64>,
+    /// The counting table's blocks that are not cached, least recently counted at the back.
+    counts: Ghosts<T, 1>,
+    detector: Detector,
+    queries: Queries,
+    /// What the latest look-up found.
+    latest: Latest,
+    resident: usize,
+    capacity: usize,
+    /// Look-ups since frequencies were halved.
+    look_ups: u64,
+    halvings: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Latest {
+    sight: Sight,
+    frequency: u32,
+}
+
+impl<T: BlockTable> HeuristicDb<T> {
+    /// For `capacity` blocks.
+    pub fn new(capacity: usize, settings: HeuristicDbSettings) -> Self {
+        HeuristicDb {
+            settings,
+            slots: FrequencyLists::new(capacity),
+            blocks: vec![0; capacity],
+            counts: Ghosts::new(),
+            detector: Detector::new(),
+            queries: Queries::default(),
+            latest: Latest { sight: Sight { status: Status::Unknown, in_run: false }, frequency: 0 },
+            resident: 0,
+            capacity,
+            look_ups: 0,
+            halvings: 0,
+        }
+    }
+
+    /// Keeps the count of a block that is not cached.
+    fn keep_count(&mut self, block: u64, count: u32) {
+        while self.counts.len(0) >= COUNTS_MAX * self.capacity {
+            self.counts.drop_back(0);
+        }
+        let halvings = self.halvings & ((1 << HALVINGS_BITS) - 1);
+        self.counts.push_front(0, block, count.min(FREQUENCY_MAX) << HALVINGS_BITS | halvings);
+    }
+
+    /// Takes the count of a block out of the table, halved as often as all others since it was kept.
+    fn take_count(&mut self, block: u64) -> Option<u32> {
+        let (_, kept) = self.counts.take(block)?;
+        let missed = self.halvings.wrapping_sub(kept) & ((1 << HALVINGS_BITS) - 1);
+        Some((kept >> HALVINGS_BITS).checked_shr(missed).unwrap_or(0))
+    }
+
+    fn tick(&mut self) {
+        let Some(passes) = self.settings.halving_passes else { return };
+        self.look_ups += 1;
+        let shortest = HALVING_CAPACITIES * self.capacity as u64;
+        if self.look_ups >= shortest.max(passes.saturating_mul(self.detector.database_blocks())) {
+            self.look_ups = 0;
+            self.halvings = self.halvings.wrapping_add(1);
+            // Rounded up, so that what is cached and used once stays above what was never used.
+            self.slots.renumber(Among::HotLast, |frequency| frequency.div_ceil(2));
+        }
+    }
+}
+
+impl<T: BlockTable> Policy for HeuristicDb<T> {
+    fn hit(&mut self, slot: Slot, access: Access) {
+        self.tick();
+        self.queries.hit();
+        if self.slots.frequency(slot.0) < FREQUENCY_MAX {
+            self.slots.increment(slot.0);
+        }
+        let frequency = self.slots.frequency(slot.0);
+        self.latest = Latest { sight: self.detector.see(access, frequency), frequency };
+    }
+
+    fn miss(&mut self, access: Access) {
+        self.tick();
+        let frequency = self.take_count(access.block).unwrap_or(0) + 1;
+        self.keep_count(access.block, frequency);
+        self.latest = Latest { sight: self.detector.see(access, frequency), frequency };
+    }
+
+    fn admits(&mut self, access: Access) -> bool {
+        let Latest { sight, frequency } = self.latest;
+        if access.write {
+            return true;
+        }
+        let full = self.resident >= self.capacity;
+        let coldest = self.slots.coldest().map_or(0, |(_, frequency)| frequency);
+        let hotter = !full || frequency > coldest;
+        if self.settings.rule_1_by_relation {
+            sight.status != Status::Sequential && hotter
+        } else {
+            !full || (sight.status != Status::Sequential && !sight.in_run && hotter)
+        }
+    }
+
+    fn victim(&mut self, _: Access) -> Option<Slot> {
+        let (slot, frequency) = self.slots.coldest()?;
+        self.remove(Slot(slot));
+        self.keep_count(self.blocks[slot as usize], frequency);
+        Some(Slot(slot))
+    }
+
+    fn coldest(&self) -> Option<Slot> {
+        self.slots.coldest().map(|(slot, _)| Slot(slot))
+    }
+
+    fn insert(&mut self, access: Access, slot: Slot) {
+        let frequency = self.take_count(access.block).unwrap_or(1);
+        self.slots.insert(slot.0, frequency);
+        self.blocks[slot.index()] = access.block;
+        self.resident += 1;
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        self.slots.remove(slot.0);
+        self.resident -= 1;
+    }
+
+    fn hint(&mut self, hint: Hint<'_>) {
+        match hint {
+            Hint::RelationSize { relation, blocks } => self.detector.resize(relation, blocks),
+            Hint::QueryBegins { relations, .. } => {
+                let change = self.queries.begin(relations);
+                self.detector.verify(relations);
+                let frequency = match change {
+                    Change::Evict { ref hot } => {
+                        self.detector.mark_hot(hot);
+                        0
+                    }
+                    Change::Demote if self.settings.demotes => 1,
+                    Change::Demote => return,
+                };
+                self.slots.renumber(Among::HotFirst, |_| frequency);
+                self.counts.clear();
+            }
+            Hint::QueryEnds { .. } => {}
+        }
+    }
+
+    fn resize(&mut self, capacity: usize) {
+        self.capacity = capacity;
+        self.slots.grow(capacity);
+        self.blocks.resize(capacity.max(self.blocks.len()), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests;

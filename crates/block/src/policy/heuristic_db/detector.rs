@@ -1,0 +1,170 @@
+//! The access pattern detector (paper 002, section 5.3): how each relation is read since the last query began.
+//!
+//! A relation is *unknown* until one per cent of its blocks have been accessed, at least [`ACCESSES_MIN`] accesses; then
+//! *sequential* if more than 90 % of those accesses were, else *random*. An access is sequential if the database
+//! said that it reads ahead, or if it continues a run. As soon as a block's frequency is above one, the relation is
+//! *repeated*, whatever it was; *hot* is what rule 6 made it, and stays so until the next query that requires it.
+//! A relation's size is what was hinted, and at least what has been seen of it.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use crate::policy::streams::Streams;
+use crate::policy::{Access, Relation};
+
+/// Fewer accesses than these cannot tell 90 %: the first of a run is not yet sequential.
+const ACCESSES_MIN: u64 = 20;
+/// An access at most so many blocks after the last one of a run continues it: blocks between may be cached above.
+const BAND_BLOCKS: u64 = 16;
+
+/// How a relation is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    Unknown,
+    Sequential,
+    Random,
+    Repeated,
+    Hot,
+}
+
+/// What is known of one access.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sight {
+    /// Of the relation.
+    pub status: Status,
+    /// The access itself is part of a sequential run.
+    pub in_run: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Watch {
+    status: Status,
+    blocks: u64,
+    accesses: u64,
+    sequential: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Detector {
+    relations: HashMap<Relation, Watch, FixedState>,
+    /// The sum of the relations' sizes.
+    database_blocks: u64,
+    streams: Streams,
+}
+
+impl Detector {
+    pub fn new() -> Self {
+        Detector { relations: HashMap::default(), database_blocks: 0, streams: Streams::new(BAND_BLOCKS) }
+    }
+
+    fn watch(&mut self, relation: Relation) -> &mut Watch {
+        self.relations.entry(relation).or_insert(Watch {
+            status: Status::Unknown,
+            blocks: 0,
+            accesses: 0,
+            sequential: 0,
+        })
+    }
+
+    /// The blocks of all relations, as far as known.
+    pub fn database_blocks(&self) -> u64 {
+        self.database_blocks
+    }
+
+    /// Takes note of an access to a block that now has this `frequency`.
+    pub fn see(&mut self, access: Access, frequency: u32) -> Sight {
+        let in_run = access.read_ahead || self.streams.run(access) > 0;
+        let Some(relation) = access.relation else { return Sight { status: Status::Unknown, in_run } };
+        let watch = self.watch(relation);
+        let growth = access.offset.saturating_add(1).saturating_sub(watch.blocks);
+        watch.blocks += growth;
+        match watch.status {
+            Status::Hot => {}
+            _ if frequency > 1 => watch.status = Status::Repeated,
+            Status::Unknown => {
+                watch.accesses += 1;
+                watch.sequential += u64::from(in_run);
+                if watch.accesses >= watch.blocks.div_ceil(100).max(ACCESSES_MIN) {
+                    let sequential = watch.sequential * 10 > watch.accesses * 9;
+                    watch.status = if sequential { Status::Sequential } else { Status::Random };
+                }
+            }
+            Status::Sequential | Status::Random | Status::Repeated => {}
+        }
+        let status = watch.status;
+        self.database_blocks = self.database_blocks.saturating_add(growth);
+        Sight { status, in_run }
+    }
+
+    /// The relation has `blocks` blocks now.
+    pub fn resize(&mut self, relation: Relation, blocks: u64) {
+        let before = std::mem::replace(&mut self.watch(relation).blocks, blocks);
+        self.database_blocks = self.database_blocks.saturating_sub(before).saturating_add(blocks);
+    }
+
+    /// A query requires `relations`: how they are read is unknown again.
+    pub fn verify(&mut self, relations: &[Relation]) {
+        for &relation in relations {
+            let watch = self.watch(relation);
+            *watch = Watch { status: Status::Unknown, blocks: watch.blocks, accesses: 0, sequential: 0 };
+        }
+    }
+
+    /// Rule 6 made `relations` hot.
+    pub fn mark_hot(&mut self, relations: &[Relation]) {
+        for &relation in relations {
+            self.watch(relation).status = Status::Hot;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ACCESSES_MIN, Detector, Status};
+    use crate::policy::{Access, Relation};
+
+    const T: Relation = Relation(7);
+
+    fn see(detector: &mut Detector, offset: u64, frequency: u32) -> Status {
+        detector.see(Access::read(0).of(T, offset), frequency).status
+    }
+
+    #[test]
+    fn the_first_hundredth_of_a_relation_decides() {
+        for (stride, status) in [(1, Status::Sequential), (997, Status::Random)] {
+            let mut detector = Detector::new();
+            detector.resize(T, 5000);
+            for access in 1..50 {
+                assert_eq!(see(&mut detector, access * stride % 5000, 1), Status::Unknown, "access {access}");
+            }
+            assert_eq!(see(&mut detector, 50 * stride % 5000, 1), status);
+            detector.verify(&[T]);
+            assert_eq!(see(&mut detector, 51, 1), Status::Unknown);
+            assert_eq!(detector.database_blocks(), 5000);
+        }
+    }
+
+    #[test]
+    fn a_reused_block_makes_its_relation_repeated_and_hot_stays_hot() {
+        let mut detector = Detector::new();
+        for offset in 0..ACCESSES_MIN {
+            see(&mut detector, offset, 1);
+        }
+        assert_eq!(see(&mut detector, 30, 1), Status::Sequential);
+        assert_eq!(see(&mut detector, 31, 2), Status::Repeated);
+        detector.mark_hot(&[T]);
+        assert_eq!(see(&mut detector, 32, 2), Status::Hot);
+    }
+
+    #[test]
+    fn read_ahead_is_sequential_wherever_it_is() {
+        let mut detector = Detector::new();
+        let mut status = Status::Unknown;
+        for access in 0..ACCESSES_MIN {
+            let offset = access * 997 % 1009;
+            status = detector.see(Access { read_ahead: true, ..Access::read(0).of(T, offset) }, 1).status;
+        }
+        assert_eq!(status, Status::Sequential);
+    }
+}

@@ -1,0 +1,55 @@
+//! LRU: the block that was not used for the longest time leaves.
+
+use super::lists::Lists;
+use super::{Access, Policy, Slot};
+
+/// Least recently used; see the module [`policy`](crate::policy) for how to drive it.
+///
+/// ```
+/// use terrace_block::policy::{Access, Lru, Policy, Slot};
+///
+/// let mut lru = Lru::new(1);
+/// lru.insert(Access::write(4), Slot(0));
+/// assert_eq!(lru.coldest(), Some(Slot(0)));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Lru {
+    /// Most recently used in front.
+    slots: Lists<1>,
+}
+
+impl Lru {
+    /// For `capacity` blocks.
+    pub fn new(capacity: usize) -> Lru {
+        Lru { slots: Lists::new(capacity) }
+    }
+}
+
+impl Policy for Lru {
+    #[inline]
+    fn hit(&mut self, slot: Slot, _: Access) {
+        self.slots.to_front(0, slot.0);
+    }
+
+    #[inline]
+    fn victim(&mut self, _: Access) -> Option<Slot> {
+        self.slots.pop_back(0).map(Slot)
+    }
+
+    fn coldest(&self) -> Option<Slot> {
+        self.slots.back(0).map(Slot)
+    }
+
+    #[inline]
+    fn insert(&mut self, _: Access, slot: Slot) {
+        self.slots.push_front(0, slot.0);
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        self.slots.unlink(0, slot.0);
+    }
+
+    fn resize(&mut self, capacity: usize) {
+        self.slots.grow(capacity);
+    }
+}

@@ -1,0 +1,174 @@
+//! TAC, temperature-aware caching (Canim et al., VLDB 2010), as HeuristicDB (paper 002, section 2.2) describes it: only
+//! randomly accessed blocks of hot regions are admitted, and a block of a region colder than the block's own leaves.
+//!
+//! A region is a run of blocks of one relation. A random access warms its region by one degree; one that continues a
+//! sequential run does not, and is not admitted. After a number of look-ups all temperatures are halved. HeuristicDB
+//! names the three settings, region, band and resetting, and gives no values; see [`TacSettings`].
+
+use std::collections::{BTreeSet, HashMap};
+
+use foldhash::fast::FixedState;
+
+use super::streams::Streams;
+use super::{Access, Policy, Relation, Slot};
+
+/// What TAC can be tuned by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TacSettings {
+    /// Blocks of a region: 32, the extent of the paper's prototype.
+    pub region_blocks: u64,
+    /// An access at most so many blocks after the last one of its run continues the run: 64.
+    pub band_blocks: u64,
+    /// Temperatures are halved after so many look-ups, in multiples of the capacity: 10.
+    pub reset_capacities: u64,
+}
+
+impl Default for TacSettings {
+    fn default() -> TacSettings {
+        TacSettings { region_blocks: 32, band_blocks: 64, reset_capacities: 10 }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Region {
+    temperature: u32,
+    /// First in, first out.
+    slots: Vec<u32>,
+}
+
+/// TAC; see the module [`policy`](crate::policy) for how to drive it. Memory: about 64 bytes for every region ever seen.
+///
+/// ```
+/// use terrace_block::policy::{Access, Policy, Tac, TacSettings};
+///
+/// let mut tac = Tac::new(2, TacSettings::default());
+/// tac.miss(Access::read(1000));
+/// assert!(tac.admits(Access::read(1000)));
+/// tac.miss(Access::read(1001));
+/// assert!(!tac.admits(Access::read(1001)), "it continues a run");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Tac {
+    settings: TacSettings,
+    streams: Streams,
+    numbers: HashMap<(Option<Relation>, u64), u32, FixedState>,
+    regions: Vec<Region>,
+    /// Temperature and number of the regions with resident blocks.
+    resident: BTreeSet<(u32, u32)>,
+    region_of_slot: Vec<u32>,
+    len: usize,
+    capacity: usize,
+    /// Look-ups since temperatures were halved.
+    look_ups: u64,
+    /// The latest look-up continued a run.
+    sequential: bool,
+}
+
+impl Tac {
+    /// For `capacity` blocks.
+    pub fn new(capacity: usize, settings: TacSettings) -> Tac {
+        Tac {
+            settings,
+            streams: Streams::new(settings.band_blocks),
+            numbers: HashMap::default(),
+            regions: Vec::new(),
+            resident: BTreeSet::new(),
+            region_of_slot: vec![0; capacity],
+            len: 0,
+            capacity,
+            look_ups: 0,
+            sequential: false,
+        }
+    }
+
+    fn region(&mut self, access: Access) -> u32 {
+        let key = (access.relation, access.offset / self.settings.region_blocks);
+        *self.numbers.entry(key).or_insert_with(|| {
+            self.regions.push(Region::default());
+            self.regions.len() as u32 - 1
+        })
+    }
+
+    fn warm(&mut self, access: Access) {
+        self.look_ups += 1;
+        if self.look_ups >= self.settings.reset_capacities * self.capacity as u64 {
+            self.cool();
+        }
+        self.sequential = access.read_ahead || self.streams.run(access) > 0;
+        if self.sequential {
+            return;
+        }
+        let number = self.region(access);
+        let region = &mut self.regions[number as usize];
+        let before = region.temperature;
+        region.temperature = before.saturating_add(1);
+        if !region.slots.is_empty() {
+            self.resident.remove(&(before, number));
+            self.resident.insert((region.temperature, number));
+        }
+    }
+
+    fn cool(&mut self) {
+        self.look_ups = 0;
+        for region in &mut self.regions {
+            region.temperature /= 2;
+        }
+        let regions = &self.regions;
+        self.resident =
+            self.resident.iter().map(|&(_, number)| (regions[number as usize].temperature, number)).collect();
+    }
+}
+
+impl Policy for Tac {
+    fn hit(&mut self, _: Slot, access: Access) {
+        self.warm(access);
+    }
+
+    fn miss(&mut self, access: Access) {
+        self.warm(access);
+    }
+
+    fn admits(&mut self, access: Access) -> bool {
+        if self.sequential {
+            return false;
+        }
+        let number = self.region(access);
+        let coldest = self.resident.first().map_or(0, |&(temperature, _)| temperature);
+        self.len < self.capacity || self.regions[number as usize].temperature > coldest
+    }
+
+    fn victim(&mut self, _: Access) -> Option<Slot> {
+        let slot = self.coldest()?;
+        self.remove(slot);
+        Some(slot)
+    }
+
+    fn coldest(&self) -> Option<Slot> {
+        let &(_, number) = self.resident.first()?;
+        self.regions[number as usize].slots.first().copied().map(Slot)
+    }
+
+    fn insert(&mut self, access: Access, slot: Slot) {
+        let number = self.region(access);
+        self.region_of_slot[slot.index()] = number;
+        let region = &mut self.regions[number as usize];
+        region.slots.push(slot.0);
+        self.resident.insert((region.temperature, number));
+        self.len += 1;
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        let number = self.region_of_slot[slot.index()];
+        let region = &mut self.regions[number as usize];
+        region.slots.retain(|&other| other != slot.0);
+        if region.slots.is_empty() {
+            self.resident.remove(&(region.temperature, number));
+        }
+        self.len -= 1;
+    }
+
+    fn resize(&mut self, capacity: usize) {
+        self.capacity = capacity;
+        self.region_of_slot.resize(capacity.max(self.region_of_slot.len()), 0);
+    }
+}
