@@ -9,7 +9,7 @@
 //! |--------------|---------------------------------------------------------------------------|
 //! | `device/`    | the devices and their decorators, behind the trait in `device.rs`          |
 //! | `directory/` | where devices come from: names, locks and the durability of names          |
-//! | `memory/`    | aligned buffers for direct I/O and address ranges for frames               |
+//! | `memory/`    | aligned buffers for direct I/O, address ranges for frames, and memory that is simulated |
 #![deny(unsafe_code)]
 
 mod device;
@@ -31,3 +31,7 @@ pub use memory::aligned::AlignedBuffer;
 pub use memory::copy::copy_words;
 pub use memory::prefetch::prefetch;
 pub use memory::region::Region;
+pub use memory::simulated::device::SimulatedDevice;
+pub use memory::simulated::profile::{Direction, Pattern, Profile};
+pub use memory::simulated::virtual_time::{OPERATION_NS, PAGE_NS, VirtualTime};
+pub use memory::simulated::{Charge, SimulatedMemory, Time};

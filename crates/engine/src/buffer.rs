@@ -36,6 +36,8 @@
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
 //! | `migration.rs`  | which tier a page goes to                                             |
 //! | `migration/`    | its parts                                                            |
+//! | `tuner.rs`      | looking for the best policy while it runs                             |
+//! | `tuner/`        | its parts                                                            |
 //! | `census.rs`     | which pages a verification has met, and which were changed meanwhile  |
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
 //! | `backup.rs`     | copying a database that is used, and reading the copy back            |
@@ -89,6 +91,7 @@ mod stripe;
 mod sweep;
 mod table;
 mod transfer;
+mod tuner;
 mod upkeep;
 pub(crate) mod view;
 mod write_back;

@@ -35,6 +35,7 @@ mod choice;
 mod live;
 mod path;
 
+pub use super::tuner::Tuner;
 pub use admission::AdmissionQueue;
 pub use choice::{Choice, CleanVictims};
 pub use live::LivePolicy;
