@@ -5,6 +5,7 @@
 //! | `view.rs`       | reading bytes that may be changing                                   |
 //! | `latch.rs`      | the state word: latch, mark, dirty, claim, version                   |
 //! | `table.rs`      | the page table                                                       |
+//! | `stripe.rs`     | frames by size and tier, and their numbers                           |
 //! | `frames.rs`     | the frames and their headers                                         |
 //! | `residency.rs`  | where the bytes of pages are: at addresses of frames, or of ids       |
 //! | `residency/`    | one of these each                                                    |
@@ -13,7 +14,11 @@
 //! | `batch.rs`      | several misses of one thread, read together                          |
 //! | `guard.rs`      | optimistic and exclusive guards                                      |
 //! | `pin.rs`        | pages that are held for long, and changed without a log              |
+//! | `middle.rs`     | the middle tier: what is decided by its policy                       |
+//! | `migrate.rs`    | pages on their way between DRAM and the middle tier                  |
+//! | `operation.rs`  | what counts as one operation, for that policy                        |
 //! | `sweep.rs`      | replacement: finding frames                                          |
+//! | `evict.rs`      | replacement: pages that leave their frames                           |
 //! | `queues.rs`     | replacement: which pages go first                                    |
 //! | `fifo.rs`       | replacement as in the CXL paper, to compare with                     |
 //! | `records.rs`    | hot records of pages that are away                                   |
@@ -56,6 +61,7 @@ mod class_tests;
 mod cleaner;
 mod compact;
 mod create;
+mod evict;
 mod fifo;
 #[cfg(test)]
 mod frame_tests;
@@ -64,7 +70,10 @@ mod guard;
 mod inspect;
 pub(crate) mod latch;
 mod mapping;
+mod middle;
+mod migrate;
 pub mod migration;
+pub(crate) mod operation;
 mod page_ids;
 mod pin;
 mod pool;
@@ -78,6 +87,7 @@ mod residency;
 mod resize;
 pub(crate) mod salvage;
 mod stats;
+mod stripe;
 mod sweep;
 mod table;
 mod transfer;
@@ -89,12 +99,12 @@ mod write_back;
 pub(crate) use batch::{BATCH_PAGES_MAX, BATCHES_MAX, Purpose};
 pub(crate) use change::{Edit, Grant, NewPage};
 pub(crate) use create::{Files, Layout, PoolOptions};
-pub(crate) use frames::FRAMES_MAX;
 pub(crate) use guard::ReadGuard;
 #[cfg(test)]
 pub(crate) use guard::WriteGuard;
 #[cfg(test)]
 pub(crate) use mapping::words_per_page;
+pub(crate) use middle::MiddleOptions;
 pub(crate) use page_ids::id_count_below;
 pub(crate) use pin::{PINS_MAX, Pin};
 pub use pool::Mode;
@@ -103,6 +113,7 @@ pub(crate) use records::BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME;
 pub use records::RecordCache;
 pub(crate) use recovery::{Recovered, Redo, Undo};
 pub(crate) use residency::table_bytes_per_page;
+pub(crate) use stripe::FRAMES_MAX;
 pub(crate) use table::PAGES_MAX;
 pub(crate) use table::indexes_max;
 
@@ -111,6 +122,8 @@ use crate::store::image::packer_bytes;
 
 /// Bytes beside a frame, for the budget: its header, and its share of what replacement remembers.
 const FRAME_HEADER_BYTES: u64 = frames::HEADER_BYTES + queues::GHOST_BYTES;
+/// Bytes of DRAM beside a frame of the middle tier.
+pub(crate) const MIDDLE_FRAME_BYTES_BESIDE: u64 = FRAME_HEADER_BYTES;
 /// Pages that readers have for images: one and the page in it, for each of eight threads. Pages above 64 KiB are read through the
 /// buffers of batches.
 const READ_BUFFER_PAGES: u64 = 16;

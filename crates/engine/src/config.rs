@@ -13,6 +13,7 @@
 //! | snapshots, gate, statistics | about 160 KiB of slots, one line each             | as they were            |
 //! | read buffers      | two pages for each of eight threads                        | an estimate, as it was  |
 //! | compression       | two pages and a bit, where pages are larger than 4 KiB     | as it was               |
+//! | middle tier       | 66 bytes for each of its frames, and an admission queue   | as it was               |
 //! | page table        | 1/48, or 18 bytes for each page the file has room for, and with mapped pages 8 for each 4 KiB of it | it grows by itself |
 //! | frames            | the rest; 66 bytes beside each: header, replacement        | the rest                |
 //!
@@ -45,13 +46,15 @@ use terrace_block::Directory;
 
 use crate::backend::Backend;
 use crate::buffer::{
-    BATCH_PAGES_MAX, BATCHES_MAX, FRAMES_MAX, Mode, RECORD_BYTES_PER_FRAME, RecordCache, VALUE_FRAMES_MIN,
-    buffers_bytes, frame_cost, table_bytes_per_page,
+    BATCH_PAGES_MAX, BATCHES_MAX, FRAMES_MAX, MiddleOptions, Mode, RECORD_BYTES_PER_FRAME, RecordCache,
+    VALUE_FRAMES_MIN, buffers_bytes, frame_cost, table_bytes_per_page,
 };
 use crate::db::Db;
 use crate::db::options::Compression;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, SizeClass};
+use crate::middle::Middle;
+use crate::migration::{Choice, CleanVictims};
 use crate::replacement::Replacement;
 use crate::store::place::PLACE_BYTES;
 use crate::store::superblock::Superblock;
@@ -117,6 +120,10 @@ pub struct Builder {
     pub(crate) record_cache: RecordCache,
     pub(crate) backend: Option<Backend>,
     pub(crate) replacement: Replacement,
+    pub(crate) middle: Option<Middle>,
+    pub(crate) policy: Option<Choice>,
+    pub(crate) clean_victims: Option<CleanVictims>,
+    pub(crate) admission_queue: Option<u64>,
     pub(crate) mode: Mode,
     pub(crate) seed: u64,
     pub(crate) directory: Option<Arc<dyn Directory>>,
@@ -140,6 +147,10 @@ impl Default for Builder {
             record_cache: RecordCache::Auto,
             backend: None,
             replacement: Replacement::default(),
+            middle: None,
+            policy: None,
+            clean_victims: None,
+            admission_queue: None,
             mode: Mode::Background,
             seed: 0,
             directory: None,
@@ -271,6 +282,34 @@ impl Builder {
         self
     }
 
+    /// Memory between DRAM and the store, for pages of the database's own size. It is no part of the budget ([`Builder::dram`]); what is
+    /// known of its frames is. Default: what the environment variable `TERRACE_MIDDLE` says, or else none.
+    pub fn middle(mut self, middle: Middle) -> Self {
+        self.middle = Some(middle);
+        self
+    }
+
+    /// How pages move between DRAM, the middle tier and the store. Without a middle tier it means nothing. Default:
+    /// [`Choice::Adaptive`].
+    pub fn policy(mut self, policy: Choice) -> Self {
+        self.policy = Some(policy);
+        self
+    }
+
+    /// What is done with pages that leave DRAM and need not be written. Default: what the paper does that the policy is from
+    /// ([`Choice::clean_victims`]).
+    pub fn clean_victims(mut self, clean_victims: CleanVictims) -> Self {
+        self.clean_victims = Some(clean_victims);
+        self
+    }
+
+    /// Pages that an admission queue remembers, which decides in place of the probability `N_w` which pages go from DRAM to the
+    /// middle tier. Default: half as many as the middle tier has frames with [`Choice::HyMem`], and none with other policies.
+    pub fn admission_queue(mut self, pages: u64) -> Self {
+        self.admission_queue = Some(pages);
+        self
+    }
+
     /// Who does the background work. Default: threads of the database's own.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
@@ -321,6 +360,19 @@ impl Builder {
     /// The back end.
     pub(crate) fn backend_or_default(&self) -> Result<Backend> {
         self.backend.map_or_else(Backend::of_environment, Ok)
+    }
+
+    /// What a pool with pages of `class` is to be told of the middle tier, if there is one.
+    pub(crate) fn middle_options(&self, class: SizeClass) -> Result<Option<MiddleOptions>> {
+        let (middle, choice) = match &self.middle {
+            Some(middle) => (middle.clone(), Choice::default()),
+            None => match Middle::of_environment()? {
+                Some(said) => said,
+                None => return Ok(None),
+            },
+        };
+        let choice = self.policy.unwrap_or(choice);
+        middle.options(class, choice, self.clean_victims, self.admission_queue).map(Some)
     }
 
     /// The class of the largest pages that tables are to have, if that was said.
@@ -479,6 +531,8 @@ pub(crate) struct Split {
     pub(crate) clock_window: usize,
     /// What a writer would write, of a database opened read-only.
     pub(crate) overlay: u64,
+    /// What is known of the frames of the middle tier.
+    pub(crate) beside_middle: u64,
     /// What the record cache keeps beside each frame.
     pub(crate) beside_frame: u64,
     /// What is known of each page of the file, whether or not it is in memory.
@@ -574,11 +628,17 @@ impl Split {
             lock_slots,
             clock_window,
             overlay: 0,
+            beside_middle: 0,
             beside_frame: if records == RecordCache::Off { 0 } else { RECORD_BYTES_PER_FRAME },
             table_bytes_per_page: TABLE_BYTES_PER_PAGE + table_bytes_per_page(backend, sizes.own),
             frame_bytes: 0,
         };
         split.with_frames(sizes, file_pages)
+    }
+
+    /// The same with what is known of the frames of a middle tier taken off.
+    pub(crate) fn with_middle(self, bytes: u64, sizes: PageSizes, file_pages: u64) -> Result<Split> {
+        Split { beside_middle: bytes, ..self }.with_frames(sizes, file_pages)
     }
 
     /// The same for a budget of `total` bytes, while the database is open. What is fixed at open stays; old versions
@@ -618,6 +678,7 @@ impl Split {
             lock_slots,
             clock_window,
             overlay,
+            beside_middle,
             beside_frame,
             ..
         } = self;
@@ -627,7 +688,8 @@ impl Split {
         let fixed = (log_memory + staging + (lock_slots * 16 + clock_window * 16) as u64 + SLOT_BYTES)
             .saturating_add(batches + page_table + buffers)
             .saturating_add(versions)
-            .saturating_add(overlay);
+            .saturating_add(overlay)
+            .saturating_add(beside_middle);
         // What the record cache has beside frames it has beside those of the database's own size, which may be all of them.
         let own_cost = frame_cost(sizes.own);
         let frames = total.saturating_sub(fixed) / (own_cost + beside_frame);

@@ -108,6 +108,7 @@ impl Sizes {
             store_bytes_max: self.store_segments * self.segment_bytes(),
             backend: crate::Backend::of_environment().unwrap(),
             replacement: Default::default(),
+            middle: crate::middle::options_of_environment(class(self.page_bytes)),
             mode: Mode::Inline,
             in_memory: false,
         }

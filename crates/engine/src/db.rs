@@ -74,6 +74,7 @@ use self::table::Table;
 use self::transaction::Transaction;
 use crate::config::{Builder, Durability};
 use crate::error::{Error, Result};
+use crate::migration::Policy;
 use crate::stats::{Stats, TableStats, VerifyReport};
 use crate::txn::gate::MAX_RETRIES;
 
@@ -352,6 +353,30 @@ impl Db {
     /// [`Error::Io`] if dirty pages cannot be written. The budget is the old one then.
     pub fn set_dram(&self, bytes: u64) -> Result<()> {
         self.shared.set_dram(bytes)
+    }
+
+    /// Changes by which probabilities pages move between DRAM, the middle tier and the store, for all threads, at once. What was said
+    /// when the database was opened of clean victims and of an admission queue stays as it is. Without a middle tier
+    /// ([`Builder::middle`]) it changes nothing.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    /// use terrace::migration::{Choice, Policy};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let builder = Db::builder().directory(directory).dram(4 << 20).middle("simulated:dram,8MiB".parse()?);
+    /// let db = builder.policy(Choice::Eager).open("")?;
+    /// db.set_policy(Policy::new(0.1, 0.1, 0.5, 1.0)?);
+    /// assert_eq!(db.policy().unwrap().nr(), 0.5);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_policy(&self, policy: Policy) {
+        self.shared.pool.set_policy(policy);
+    }
+
+    /// By which probabilities pages move now; none without a middle tier.
+    pub fn policy(&self) -> Option<Policy> {
+        self.shared.pool.policy()
     }
 
     /// What the database has done and what it takes.

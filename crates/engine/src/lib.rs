@@ -47,6 +47,7 @@ mod error;
 mod guide;
 mod ids;
 mod index;
+mod middle;
 pub mod pages;
 pub mod planted;
 mod replacement;
@@ -76,10 +77,11 @@ pub use db::table::Table;
 pub use db::transaction::{Savepoint, Transaction};
 pub use error::{Error, Result};
 pub use ids::{Lsn, PageId, SizeClass, TableId, Timestamp};
+pub use middle::{Middle, MiddleKind};
 pub use replacement::Replacement;
 pub use stats::{
-    Bucket, Bypasses, CachedRecords, Damage, FrameClass, GivenUp, Latency, Retries, Stalls, Stats, Sweeps,
-    TableStats, VerifyReport, WriteBacks,
+    Bucket, Bypasses, CachedRecords, Damage, FrameClass, GivenUp, Latency, MiddleStats, MiddleWrites,
+    Migrations, Retries, Stalls, Stats, Sweeps, TableStats, VerifyReport, WriteBacks,
 };
 pub use terrace_block::{Directory, FileDirectory, MemoryDirectory, SimulatedDisk};
 

@@ -81,11 +81,17 @@ pub enum Bug {
     RecordOfLeftPage,
     /// The memory of an evicted page is taken away when others may have loaded the page again.
     DiscardAfterUnlatching,
+    /// A dirty page goes from DRAM to the middle tier, and its recovery LSN does not.
+    DemoteWithoutRecLsn,
+    /// The copy in the middle tier of a page that leaves DRAM counts though it is older.
+    StaleMiddleCopy,
+    /// The copy in the middle tier stays when the page goes from DRAM to the store.
+    KeepMiddleCopy,
 }
 
 impl Bug {
     /// Every planted bug, in the order of the list in docs/testing.md.
-    pub const ALL: [Bug; 37] = [
+    pub const ALL: [Bug; 40] = [
         Bug::SkipLogSync,
         Bug::SkipStoreSync,
         Bug::AcknowledgeBeforeFlush,
@@ -123,6 +129,9 @@ impl Bug {
         Bug::RecordOfReusedMemory,
         Bug::RecordOfLeftPage,
         Bug::DiscardAfterUnlatching,
+        Bug::DemoteWithoutRecLsn,
+        Bug::StaleMiddleCopy,
+        Bug::KeepMiddleCopy,
     ];
 }
 

@@ -5,12 +5,14 @@
 //! | this one        | all numbers together; what verification found        |
 //! | `reasons.rs`    | counts by reason: waits, retries, writes and more     |
 //! | `histogram.rs`  | latencies                                            |
+//! | `middle.rs`     | the middle tier                                      |
 //! | `prometheus.rs` | the same as text for Prometheus                      |
 //!
 //! A hit in memory raises no counter and reads no clock. What many threads count at once, they count in slots of
 //! their own; the rest happens where something was waited for or written anyway.
 
 pub(crate) mod histogram;
+mod middle;
 mod prometheus;
 mod reasons;
 
@@ -19,6 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde::Serialize;
 
 pub use self::histogram::{Bucket, Latency};
+pub use self::middle::{MiddleStats, MiddleWrites, Migrations};
 pub use self::reasons::{Bypasses, GivenUp, Retries, Stalls, Sweeps, WriteBacks};
 use crate::backend::Backend;
 use crate::db::core::Core;
@@ -67,6 +70,8 @@ pub struct Stats {
     pub version_bytes: u64,
     /// Bytes of lock table, clock, the slots of transactions and the counters of latencies.
     pub transaction_bytes: u64,
+    /// The middle tier, if there is one.
+    pub middle: Option<MiddleStats>,
     /// Pages read from the page file.
     pub faults: u64,
     /// Bytes read from the page file for them.
@@ -376,6 +381,7 @@ impl Stats {
             log_buffer_bytes: split.log_buffer,
             version_bytes: core.versions.size_bytes() as u64,
             transaction_bytes: transaction_bytes as u64,
+            middle: pool.middle_stats(),
             faults,
             read_bytes: counted.store_read_bytes.load(Relaxed),
             reads_in_flight: counted.reads_in_flight.load(Relaxed),

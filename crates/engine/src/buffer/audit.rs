@@ -4,13 +4,15 @@
 //! what is owned, and what is granted must be the places of the pages that have no image yet. Holds whenever no change is under way.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::fifo::Entry as InLine;
 use super::pool::{Pool, class_of_page, places_granted};
 use super::queues::Queue;
+use super::stripe::{ByStripe, Stripe, is_middle, stripe_index_of};
 use super::table::Location;
 use crate::backend::Backend;
-use crate::ids::SizeClass;
+use crate::ids::{PageId, SizeClass};
 use crate::store::place::Extent;
 
 impl Pool {
@@ -28,19 +30,23 @@ impl Pool {
             }
         };
         let mut unplaced = 0;
-        let mut in_frames = [0; SizeClass::COUNT];
+        let mut in_frames: ByStripe<u64> = [0; _];
         let mut misplaced = Vec::new();
         for id in self.page_ids() {
             let state = self.durable_state(id);
             own(state.extent(), format!("page {id}"));
             let entry = self.table.entry(id).expect("ids in use are within the table");
             let in_frame = matches!(entry.location(), Location::Frame(_));
-            if let Location::Frame(frame) = entry.location()
-                && !self.frames.has(frame)
-            {
-                misplaced.push(format!("page {id} is in frame {frame}, and there is none of that number"));
+            if let Location::Frame(frame) = entry.location() {
+                if self.frames.has(frame) {
+                    in_frames[stripe_index_of(frame)] += 1;
+                    let below = self.audit_copies(id, frame, &mut misplaced);
+                    in_frames[Stripe::middle(class_of_page(id)).index()] += u64::from(below);
+                } else {
+                    misplaced
+                        .push(format!("page {id} is in frame {frame}, and there is none of that number"));
+                }
             }
-            in_frames[class_of_page(id).index()] += u64::from(in_frame);
             let is_granted = !state.has_image() && (in_frame || state.is_allocated());
             unplaced += if is_granted { places_granted(id) } else { 0 };
         }
@@ -67,8 +73,18 @@ impl Pool {
         if granted != unplaced {
             faults.push(format!("{granted} places are granted, to pages that have no image {unplaced}"));
         }
+        for stripe in self.frames.stripes() {
+            self.audit_frames(stripe, in_frames[stripe.index()], &mut faults);
+        }
         for class in self.frames.classes() {
-            self.audit_frames(class, in_frames[class.index()], &mut faults);
+            let stripes = [class.into(), Stripe::middle(class)];
+            let in_frames = stripes.into_iter().map(|stripe: Stripe| in_frames[stripe.index()]).sum();
+            self.audit_memory(class, in_frames, &mut faults);
+        }
+        let copies = self.middle_stats().map_or(0, |middle| middle.copies);
+        let both = self.frames.all().filter(|&frame| self.frames.header(frame).below().is_some()).count();
+        if copies != both as u64 {
+            faults.push(format!("{copies} pages are counted that have two copies, and {both} have"));
         }
         let (taken, given) = (self.bytes_of_frames(), budget.for_frames(self.frames.largest()));
         if taken > given {
@@ -77,9 +93,32 @@ impl Pool {
         faults
     }
 
-    /// Whether each frame of `class` is free, or a record's, or one of the `in_frames` that hold a page.
-    fn audit_frames(&self, class: SizeClass, in_frames: u64, faults: &mut Vec<String>) {
-        let (count, free) = (self.frames.count(class), self.free(class).lock());
+    /// Whether a page in `frame` has another copy below it, which is as it should be.
+    fn audit_copies(&self, id: PageId, frame: u32, faults: &mut Vec<String>) -> bool {
+        let header = self.frames.header(frame);
+        if header.page() != id {
+            faults.push(format!("page {id} is in frame {frame}, which holds page {}", header.page()));
+        }
+        let Some(below) = header.below() else { return false };
+        let lower = self.frames.header(below);
+        if is_middle(frame) || !is_middle(below) || !self.frames.has(below) || lower.page() != id {
+            faults
+                .push(format!("below page {id} in frame {frame} is frame {below} of page {}", lower.page()));
+        }
+        if !lower.recovery().is_none() {
+            faults.push(format!("the copy of page {id} in frame {below} holds the log back"));
+        }
+        let version = self.table.entry(id).expect("ids in use are within the table").latch().load().version();
+        let words = |frame| self.frames.words(id, frame).iter().map(|word| word.load(Relaxed));
+        if lower.equal_at() == version && !words(frame).eq(words(below)) {
+            faults.push(format!("the copies of page {id} in frames {frame} and {below} are not equal"));
+        }
+        true
+    }
+
+    /// Whether each frame of `stripe` is free, or a record's, or one of the `in_frames` that hold a page.
+    fn audit_frames(&self, stripe: Stripe, in_frames: u64, faults: &mut Vec<String>) {
+        let (count, free) = (self.frames.count(stripe), self.free(stripe).lock());
         if free.limit != count || !free.parked.is_empty() {
             faults.push(format!("{} frames are given out, {} are kept back", free.limit, free.parked.len()));
         }
@@ -93,7 +132,7 @@ impl Pool {
                 let in_line = fifo.count(InLine { page: id, version: entry.latch().load().version() });
                 Some(in_line + usize::from(free.queues.is_laundry(&self.frames, frame)))
             };
-            let odd = self.frames.of(class).filter_map(|frame| Some((frame, places(frame)?)));
+            let odd = self.frames.of(stripe).filter_map(|frame| Some((frame, places(frame)?)));
             let odd = odd.filter(|&(_, places)| places != 1);
             faults.extend(odd.map(|(frame, places)| format!("frame {frame} is {places} times in line")));
         }
@@ -104,12 +143,17 @@ impl Pool {
         if u64::from(queued) != in_frames {
             faults.push(format!("{in_frames} frames are used and {queued} are in a queue"));
         }
-        let records = u64::from(count - self.page_frames(class));
+        let records = u64::from(count - self.page_frames(stripe));
         if idle + in_frames + records != u64::from(count) {
             faults.push(format!(
                 "{idle} frames are free, {in_frames} are pages' and {records} are records', of {count}"
             ));
         }
+    }
+
+    /// Whether pages in frames have the memory for them, and nothing else has any.
+    fn audit_memory(&self, class: SizeClass, in_frames: u64, faults: &mut Vec<String>) {
+        let records = u64::from(self.frames.count(class) - self.page_frames(class));
         let resident = self.frames.resident_bytes(class);
         if self.backend() == Backend::Mapped && resident != (in_frames + records) * class.page_bytes() as u64
         {

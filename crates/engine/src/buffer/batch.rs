@@ -13,7 +13,7 @@
 //! 5. every image is held against what vouches for it, stored in its frame, and unlatched with a new version. A page
 //!    whose read failed or whose image is damaged is unlatched as it was, its frame given back; the others stay.
 //!
-//! The pages of a batch may be of different sizes, and what is said of frames holds for the frames of each: of a batch that
+//! The pages of a batch may be of different sizes, and come to different tiers, and what is said of frames holds for the frames of each: of a batch that
 //! lacks pages of two sizes only the very first frame is waited for.
 //!
 //! What a batch may take is bounded by its buffer, by an eighth of the frames of each class, and all batches together by the
@@ -31,9 +31,10 @@ use terrace_block::{AlignedBuffer, Read};
 
 use super::guard::ReadGuard;
 use super::pool::{Pool, Stop, class_of_page};
+use super::stripe::{ByStripe, Stripe, stripe_index_of, stripe_of};
 use super::table::{Entry, Location};
 use crate::error::{Error, Result};
-use crate::ids::{ByClass, PageId, SizeClass};
+use crate::ids::{PageId, SizeClass};
 use crate::store::place::{Extent, Mapped};
 
 /// The most pages of one batch: what a disk serves at once, and a hundred more bring nothing.
@@ -138,18 +139,18 @@ impl Drop for Lent<'_> {
 
 /// The frames that a batch is to have.
 struct Wanted {
-    /// The class of the first.
-    first: SizeClass,
-    counts: ByClass<usize>,
+    /// The first page.
+    first: PageId,
+    counts: ByStripe<usize>,
     /// Bytes of the batch's buffer to be left for the largest page that read buffers have no room for, to be decompressed in.
     reserve: usize,
 }
 
 impl Wanted {
-    fn count(&mut self, class: SizeClass) {
-        self.counts[class.index()] += 1;
-        if class.is_for_values() {
-            self.reserve = self.reserve.max(class.page_bytes());
+    fn count(&mut self, stripe: Stripe) {
+        self.counts[stripe.index()] += 1;
+        if stripe.class.is_for_values() {
+            self.reserve = self.reserve.max(stripe.class.page_bytes());
         }
     }
 }
@@ -196,6 +197,9 @@ impl Pool {
     /// waits for nothing.
     pub(crate) fn read_resident(&self, id: PageId) -> Result<Option<ReadGuard<'_>>, Stop> {
         if let Some(guard) = self.glance(id) {
+            if guard.is_in_middle() {
+                return self.settle(guard, false).map(Some);
+            }
             guard.mark();
             return Ok(Some(guard));
         }
@@ -243,11 +247,16 @@ impl Pool {
                 break;
             }
             let Some((entry, seen, mapped)) = absent(id) else { continue };
-            let frames = &mut frames[class_of_page(id).index()];
-            if !frames.is_empty() && entry.latch().try_exclusive(seen) {
+            let class = class_of_page(id);
+            // In the tier that it is to come to, or in the other if there is a frame left.
+            let stripes = [self.stripe_for_load(id), Stripe::middle(class), class.into()];
+            let stripe = stripes.into_iter().find(|stripe| !frames[stripe.index()].is_empty());
+            if let Some(stripe) = stripe
+                && entry.latch().try_exclusive(seen)
+            {
                 // The version held since `seen`, so the location is still the one that was read.
                 let extent = mapped.extent().expect("only pages with an image are read");
-                let frame = frames.pop().expect("not empty");
+                let frame = frames[stripe.index()].pop().expect("not empty");
                 coming.push(Coming { index, id, entry, mapped, extent, frame });
             }
         }
@@ -287,6 +296,7 @@ impl Pool {
                     page.entry.latch().unmark();
                     page.entry.latch().release_changed();
                     self.unlocked(page.id, page.entry, page.frame);
+                    self.count_loaded(page.frame);
                     brought += 1;
                 }
                 Err(error) => {
@@ -307,19 +317,20 @@ impl Pool {
     /// How many frames of each class a batch takes for the first of these pages, as many as it brings in, and of which class
     /// the first is; none if there are no pages.
     fn count_wanted(&self, mut ids: impl Iterator<Item = PageId>) -> Option<Wanted> {
-        let first = class_of_page(ids.next()?);
-        let mut wanted = Wanted { first, counts: [0; SizeClass::COUNT], reserve: 0 };
-        wanted.count(first);
+        let first = ids.next()?;
+        let mut wanted = Wanted { first, counts: [0; _], reserve: 0 };
+        wanted.count(self.stripe_for_load(first));
         let (mut bytes, mut pages) = (first.page_bytes(), 1);
-        for class in ids.map(class_of_page) {
-            if wanted.counts[class.index()] < self.batch_pages(class) {
+        for id in ids {
+            let (stripe, class) = (self.stripe_for_load(id), class_of_page(id));
+            if wanted.counts[stripe.index()] < self.batch_pages(class) {
                 let reserve = if class.is_for_values() { class.page_bytes() } else { 0 };
                 bytes += class.page_bytes();
                 pages += 1;
                 if bytes + wanted.reserve.max(reserve) > self.batches.bytes || pages > BATCH_PAGES_MAX {
                     break;
                 }
-                wanted.count(class);
+                wanted.count(stripe);
             }
         }
         Some(wanted)
@@ -327,14 +338,14 @@ impl Pool {
 
     /// Puts the frames of `coming` into the queues that their pages belong in.
     fn enter_queues(&self, coming: &[Coming<'_>]) {
-        for class in self.frames.classes() {
-            let of_class = || coming.iter().filter(|page| page.class() == class);
-            if of_class().next().is_none() {
+        for stripe in self.frames.stripes() {
+            let in_stripe = || coming.iter().filter(|page| stripe_of(page.frame) == stripe);
+            if in_stripe().next().is_none() {
                 continue;
             }
-            let mut free = self.free(class).lock();
-            let known = of_class().filter(|page| free.queues.enter(&self.frames, page.frame, page.id));
-            known.for_each(|_| self.missed(class));
+            let mut free = self.free(stripe).lock();
+            let known = in_stripe().filter(|page| free.queues.enter(&self.frames, page.frame, page.id));
+            known.for_each(|_| self.missed(stripe.class));
         }
     }
 
@@ -414,16 +425,17 @@ impl Pool {
         Ok(taken.expect("who wants a buffer waits for it"))
     }
 
-    /// Up to as many frames of each class as are `wanted`, that hold nothing: the first of them all, if the pages are wanted,
+    /// Up to as many frames of each stripe as are `wanted`, that hold nothing: the first of them all, if the pages are wanted,
     /// as a fault takes it, the others only if the sweep finds them at once.
-    fn take_frames(&self, wanted: &Wanted, purpose: Purpose) -> Result<ByClass<Vec<u32>>> {
-        let mut taken: ByClass<Vec<u32>> = Default::default();
+    fn take_frames(&self, wanted: &Wanted, purpose: Purpose) -> Result<ByStripe<Vec<u32>>> {
+        let mut taken: ByStripe<Vec<u32>> = Default::default();
         if purpose == Purpose::Wanted {
-            taken[wanted.first.index()].push(self.take_frame(wanted.first, PageId::NONE)?);
+            let frame = self.frame_for_load(wanted.first)?;
+            taken[stripe_index_of(frame)].push(frame);
         }
-        for class in SizeClass::all() {
-            let (frames, most) = (&mut taken[class.index()], wanted.counts[class.index()]);
-            while frames.len() < most && self.try_take_frames(class, most, frames) {}
+        for stripe in Stripe::all() {
+            let (frames, most) = (&mut taken[stripe.index()], wanted.counts[stripe.index()]);
+            while frames.len() < most && self.try_take_frames(stripe, most, frames) {}
         }
         Ok(taken)
     }

@@ -88,8 +88,7 @@ impl Pool {
             Some(grant) if grant.left >= class.places() => grant.left -= class.places(),
             _ => self.space.grant(class.places())?,
         }
-        let frame =
-            self.take_frame(class, PageId::NONE).inspect_err(|_| self.space.ungrant(class.places()))?;
+        let frame = self.frame_for_new(class).inspect_err(|_| self.space.ungrant(class.places()))?;
         let Some(id) = self.ids.lock().take(class, self.table.indexes_max(class)) else {
             self.give_frame(frame);
             self.space.ungrant(class.places());

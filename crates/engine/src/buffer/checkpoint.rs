@@ -304,12 +304,15 @@ impl Pool {
         let mut cut = self.wal.cut_limit();
         let events = self.events.lock().iter().map(|event| event.lsn).min();
         cut = cut.min(events.unwrap_or(cut));
+        // What is dirty stays in its frame meanwhile.
+        let moving = self.moving.write();
         for frame in self.frames.all() {
             let recovery = self.frames.header(frame).recovery();
             if !recovery.is_none() {
                 cut = cut.min(recovery);
             }
         }
+        drop(moving);
         if !planted(Bug::CutPastDirtyChunk) {
             cut = cut.min(upkeep.mapping.chunks().oldest_dirty());
         }

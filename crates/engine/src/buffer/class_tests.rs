@@ -57,6 +57,7 @@ fn options() -> PoolOptions {
         record_cache: RecordCache::Off,
         backend: crate::Backend::of_environment().unwrap(),
         replacement: Default::default(),
+        middle: None,
         mode: Mode::Inline,
         in_memory: false,
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use terrace_block::BlockDevice;
 
+use super::middle::MiddleOptions;
 use super::pool::{Mode, Pool};
 use super::records::RecordCache;
 use crate::backend::Backend;
@@ -52,6 +53,8 @@ pub(crate) struct PoolOptions {
     pub(crate) record_cache: RecordCache,
     pub(crate) backend: Backend,
     pub(crate) replacement: Replacement,
+    /// The middle tier, if there is one.
+    pub(crate) middle: Option<MiddleOptions>,
     pub(crate) mode: Mode,
     /// Whether the files are written in memory only, where emptying segments gains nothing.
     pub(crate) in_memory: bool,

@@ -52,6 +52,7 @@ fn options(bytes: u64) -> PoolOptions {
         record_cache: RecordCache::Off,
         backend: crate::Backend::of_environment().unwrap(),
         replacement: Default::default(),
+        middle: crate::middle::options_of_environment(small()),
         mode: Mode::Inline,
         in_memory: false,
     }

@@ -1,13 +1,12 @@
-//! The frames: room for a page in DRAM, each with a header. Where the bytes of the page in one are, at an address of the
-//! frame's or of the page's, is the back end's to say (`residency.rs`).
+//! The frames: room for a page in DRAM or in the middle tier, each with a header. Where the bytes of the page in one are, at an
+//! address of the frame's or of the page's, is the back end's to say (`residency.rs`).
 //!
-//! Each class of pages has frames of its own, of which there could be as many as take the whole budget. A frame's number says
-//! which class it is of:
+//! Each class of pages has frames of its own in each tier, a *stripe* (`stripe.rs`), of which there could be as many as take the
+//! whole budget of the tier.
 //!
-//! ```text
-//!   31..28   27..0
-//!   class    index among the frames of the class
-//! ```
+//! A page may have two copies, one in a frame of each tier. The page table names the one in DRAM, whose header is what counts and
+//! knows the frame *below* it. In the header of the lower one then counts, besides the page's id, the version of the page at which
+//! both were equal, and nothing else.
 //!
 //! Addresses are type-stable: where a page was there are always bytes of some page of this database and of that size, or zeros,
 //! and they are never unmapped under readers, so that an optimistic reader that comes too late reads old bytes or zeros
@@ -22,6 +21,7 @@ use terrace_block::Region;
 use super::batch::Purpose;
 use super::queues::Links;
 use super::residency::{Housed, Residency};
+use super::stripe::{ByStripe, FRAMES_MAX, Stripe, class_of, index_of, stripe_index_of};
 use super::view::Racy;
 use crate::backend::Backend;
 use crate::ids::{ByClass, Lsn, PageId, SizeClass};
@@ -33,15 +33,17 @@ pub(crate) const HEADER_BYTES: u64 = 64;
 const GRANULE_BYTES: usize = 4096;
 
 /// What the pool knows of a frame's content besides the content. Changed under the page's latch (exclusive, or
-/// shared together with the claim), except `page`, which the sweep reads to find the entry it must latch, and `purpose`,
+/// shared together with the claim), except `page`, which the sweep reads to find the entry it must latch, and the purpose,
 /// which the first look takes away. All zeros is the header of a frame that holds nothing.
+///
+/// The purpose is the lower half of a word whose upper half is the frame below, plus one: so both are changed by read-modify-writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header<'a> {
     page: &'a AtomicU64,
     mapped: &'a AtomicU64,
     recovery: &'a AtomicU64,
     next_recovery: &'a AtomicU64,
-    purpose: &'a AtomicU64,
+    below_and_purpose: &'a AtomicU64,
     /// Where the frame stands in the queues of replacement; their lock's.
     pub(super) links: Links<'a>,
 }
@@ -83,84 +85,92 @@ impl Header<'_> {
         self.next_recovery.store(lsn.0, Relaxed);
     }
 
+    /// Of a lower copy: the version of the page at which it was equal to the copy in DRAM. Kept in a word that no lower copy needs.
+    pub(super) fn equal_at(&self) -> u64 {
+        self.next_recovery.load(Relaxed)
+    }
+
+    pub(super) fn set_equal_at(&self, version: u64) {
+        self.next_recovery.store(version, Relaxed);
+    }
+
+    /// Of a copy in DRAM: the frame of the middle tier with the copy below it.
+    pub(super) fn below(&self) -> Option<u32> {
+        ((self.below_and_purpose.load(Relaxed) >> BELOW_SHIFT) as u32).checked_sub(1)
+    }
+
+    /// Under the page's exclusive latch.
+    pub(super) fn set_below(&self, frame: Option<u32>) {
+        let below = frame.map_or(0, |frame| u64::from(frame) + 1) << BELOW_SHIFT;
+        // The first look may take the purpose away meanwhile, and nobody else changes what is below.
+        let before = self.below_and_purpose.load(Relaxed) & !PURPOSE;
+        self.below_and_purpose.fetch_xor(before ^ below, Relaxed);
+    }
+
     /// Notes why the page was read before anybody looked at it.
     pub(crate) fn set_purpose(&self, purpose: Option<Purpose>) {
-        self.purpose.store(Purpose::encode(purpose), Relaxed);
+        self.below_and_purpose.fetch_and(!PURPOSE, Relaxed);
+        if purpose.is_some() {
+            self.below_and_purpose.fetch_or(Purpose::encode(purpose), Relaxed);
+        }
     }
 
     /// Takes that note away. Written only where there is one.
     pub(crate) fn take_purpose(&self) -> Option<Purpose> {
-        match self.purpose.load(Relaxed) {
+        match self.below_and_purpose.load(Relaxed) & PURPOSE {
             0 => None,
-            _ => Purpose::decode(self.purpose.swap(0, Relaxed)),
+            _ => Purpose::decode(self.below_and_purpose.fetch_and(!PURPOSE, Relaxed) & PURPOSE),
         }
     }
 }
 
-/// Where in a frame's number the class of its pages begins; below it is its index.
-const CLASS_SHIFT: u32 = 28;
-/// Indexes of frames are below this: 1 TiB of the smallest pages.
-pub(crate) const FRAMES_MAX: u32 = 1 << CLASS_SHIFT;
+/// Where in a word the frame below begins, and the part in front of it.
+const BELOW_SHIFT: u32 = 32;
+const PURPOSE: u64 = (1 << BELOW_SHIFT) - 1;
 
-/// The number of the frame for pages of `class` that has this index.
-pub(super) fn frame_of(class: SizeClass, index: u32) -> u32 {
-    debug_assert!(index < FRAMES_MAX);
-    (class.index() as u32) << CLASS_SHIFT | index
-}
-
-/// How large the page is that `frame` holds.
-pub(super) fn class_of(frame: u32) -> SizeClass {
-    SizeClass::from_index(class_index_of(frame)).expect("frames are of classes there are")
-}
-
-/// The number of that class.
-#[inline(always)]
-pub(super) fn class_index_of(frame: u32) -> usize {
-    (frame >> CLASS_SHIFT) as usize
-}
-
-/// Which of its class `frame` is.
-pub(super) fn index_of(frame: u32) -> u32 {
-    frame & (FRAMES_MAX - 1)
-}
-
-/// All frames of the DRAM tier.
+/// All frames.
 #[derive(Debug)]
 pub(crate) struct Frames {
     bytes: Residency,
-    /// In which each class has a stripe of its own.
+    /// In which each stripe has a range of its own.
     headers: Region,
-    /// Bytes of a stripe, as a power of two.
+    /// Bytes of such a range, as a power of two.
     headers_shift: u32,
-    classes: ByClass<OneClass>,
+    stripes: ByStripe<Counts>,
 }
 
-/// How many frames there are for pages of one class.
+/// How many frames there are of one stripe.
 #[derive(Debug)]
-struct OneClass {
+struct Counts {
     /// Frames with indexes below this may hold pages.
     count: AtomicU32,
     count_max: u32,
 }
 
 impl Frames {
-    /// Addresses for as many frames of each class as `bytes_max` bytes have room for, for a page table of `pages_max` pages of
-    /// the smallest class. There are none yet.
-    pub(crate) fn reserve(bytes_max: u64, backend: Backend, pages_max: u64) -> io::Result<Frames> {
-        let count_max = |class: SizeClass| {
+    /// Addresses for as many frames of each class as `bytes_max` bytes of DRAM have room for, and for those of the middle tier, for
+    /// a page table of `pages_max` pages of the smallest class. There are none yet.
+    pub(crate) fn reserve(
+        bytes_max: u64,
+        middle: Option<(SizeClass, u32)>,
+        backend: Backend,
+        pages_max: u64,
+    ) -> io::Result<Frames> {
+        let mut counts: ByStripe<u32> = [0; _];
+        for class in SizeClass::all() {
             let count_max = bytes_max / (class.page_bytes() as u64 + HEADER_BYTES);
-            count_max.clamp(1, u64::from(FRAMES_MAX)) as u32
-        };
-        let counts: Vec<u32> = SizeClass::all().map(count_max).collect();
+            counts[Stripe::from(class).index()] = count_max.clamp(1, u64::from(FRAMES_MAX)) as u32;
+        }
+        if let Some((class, count)) = middle {
+            counts[Stripe::middle(class).index()] = count;
+        }
         let most = counts.iter().map(|&count| header_bytes(count)).max().unwrap_or(0);
         let headers = most.next_power_of_two();
-        let one = |&count_max: &u32| OneClass { count: AtomicU32::new(0), count_max };
-        let classes: Vec<OneClass> = counts.iter().map(one).collect();
         Ok(Frames {
             bytes: Residency::reserve(backend, &counts, pages_max)?,
-            headers: Region::reserve(headers * SizeClass::COUNT)?,
+            headers: Region::reserve(headers * counts.len())?,
             headers_shift: headers.trailing_zeros(),
-            classes: classes.try_into().expect("one for each class"),
+            stripes: counts.map(|count_max| Counts { count: AtomicU32::new(0), count_max }),
         })
     }
 
@@ -169,19 +179,25 @@ impl Frames {
         self.bytes.backend()
     }
 
-    /// Frames there are for pages of `class`. Acquire: partner of the store in `grow`, so that what is counted has its memory.
-    pub(crate) fn count(&self, class: SizeClass) -> u32 {
-        self.classes[class.index()].count.load(Acquire)
+    /// Frames there are of a stripe; that of a class is the one in DRAM. Acquire: partner of the store in `grow`, so that what is
+    /// counted has its memory.
+    pub(crate) fn count(&self, stripe: impl Into<Stripe>) -> u32 {
+        self.stripes[stripe.into().index()].count.load(Acquire)
     }
 
-    /// How many there may ever be of `class`.
-    pub(crate) fn count_max(&self, class: SizeClass) -> u32 {
-        self.classes[class.index()].count_max
+    /// How many there may ever be of it.
+    pub(crate) fn count_max(&self, stripe: impl Into<Stripe>) -> u32 {
+        self.stripes[stripe.into().index()].count_max
     }
 
-    /// The classes that have frames, the smallest first.
+    /// The classes that have frames in DRAM, the smallest first.
     pub(crate) fn classes(&self) -> impl DoubleEndedIterator<Item = SizeClass> {
         SizeClass::all().filter(|&class| self.count(class) > 0)
+    }
+
+    /// The stripes that have frames, those in DRAM first.
+    pub(super) fn stripes(&self) -> impl DoubleEndedIterator<Item = Stripe> {
+        Stripe::all().filter(|&stripe| self.count(stripe) > 0)
     }
 
     /// The largest class that has frames.
@@ -189,36 +205,36 @@ impl Frames {
         self.classes().next_back().unwrap_or(SizeClass::SMALLEST)
     }
 
-    /// All frames there are, of all classes.
+    /// All frames there are, of all classes, those in DRAM first.
     pub(crate) fn all(&self) -> impl Iterator<Item = u32> {
-        self.classes().flat_map(|class| self.of(class))
+        self.stripes().flat_map(|stripe| self.of(stripe))
     }
 
-    /// Those for pages of `class`.
-    pub(crate) fn of(&self, class: SizeClass) -> impl Iterator<Item = u32> + use<> {
-        (0..self.count(class)).map(move |index| frame_of(class, index))
+    /// Those of a stripe.
+    pub(super) fn of(&self, stripe: Stripe) -> impl Iterator<Item = u32> + use<> {
+        (0..self.count(stripe)).map(move |index| stripe.frame(index))
     }
 
     /// Whether there is a frame of this number.
-    #[cfg(test)]
     pub(super) fn has(&self, frame: u32) -> bool {
-        index_of(frame) < self.count(class_of(frame))
+        Stripe::from_index(stripe_index_of(frame)).is_some_and(|stripe| index_of(frame) < self.count(stripe))
     }
 
-    /// Makes it `count` frames of `class`, more than there are; the new ones hold nothing. One caller at a time.
+    /// Makes it `count` frames of a stripe, more than there are; the new ones hold nothing. One caller at a time.
     ///
     /// # Errors
     /// There is not enough memory; everything is as it was.
-    pub(crate) fn grow(&self, class: SizeClass, count: u32) -> io::Result<()> {
-        let one = &self.classes[class.index()];
-        let old = self.count(class);
+    pub(crate) fn grow(&self, stripe: impl Into<Stripe>, count: u32) -> io::Result<()> {
+        let stripe = stripe.into();
+        let one = &self.stripes[stripe.index()];
+        let old = self.count(stripe);
         debug_assert!(old <= count && count <= one.count_max);
         let committed = self
             .headers
-            .commit(self.headers_of(class, 0..count))
-            .and_then(|()| self.bytes.grow(class, old, count));
+            .commit(self.headers_of(stripe, 0..count))
+            .and_then(|()| self.bytes.grow(stripe, old, count));
         if let Err(error) = committed {
-            self.release(class, old..count)?;
+            self.release(stripe, old..count)?;
             return Err(error);
         }
         one.count.store(count, Release);
@@ -232,24 +248,26 @@ impl Frames {
     /// # Errors
     /// The system's; there are as many frames as before.
     pub(crate) fn shrink(&self, class: SizeClass, count: u32) -> io::Result<()> {
-        let one = &self.classes[class.index()];
-        let old = self.count(class);
+        let stripe = Stripe::from(class);
+        let one = &self.stripes[stripe.index()];
+        let old = self.count(stripe);
         debug_assert!(count <= old);
-        self.release(class, count..old)?;
+        self.release(stripe, count..old)?;
         one.count.store(count, Release);
         Ok(())
     }
 
     #[inline]
     pub(crate) fn header(&self, frame: u32) -> Header<'_> {
-        let at = ((frame >> CLASS_SHIFT) as usize) << self.headers_shift;
+        let at = stripe_index_of(frame) << self.headers_shift;
         let at = at + index_of(frame) as usize * HEADER_BYTES as usize;
         let words = self.headers.words(at..at + HEADER_BYTES as usize);
-        let [page, mapped, recovery, next_recovery, purpose, before, behind, standing] = words else {
+        let [page, mapped, recovery, next_recovery, below_and_purpose, before, behind, standing] = words
+        else {
             unreachable!("eight words were asked for");
         };
         let links = Links { before, behind, standing };
-        Header { page, mapped, recovery, next_recovery, purpose, links }
+        Header { page, mapped, recovery, next_recovery, below_and_purpose, links }
     }
 
     /// The words of the page `id`, which is in `frame`.
@@ -304,7 +322,7 @@ impl Frames {
 
     /// The page whose bytes include those at `address`, for who holds it there.
     pub(super) fn page_at(&self, address: usize) -> Option<PageId> {
-        let page_in = |frame: u32| match index_of(frame) < self.count(class_of(frame)) {
+        let page_in = |frame: u32| match self.has(frame) {
             true => self.header(frame).page(),
             false => PageId::NONE,
         };
@@ -353,15 +371,26 @@ impl Frames {
         }
     }
 
-    /// Gives the memory of `frames`, the last ones of `class`, back.
-    fn release(&self, class: SizeClass, frames: Range<u32>) -> io::Result<()> {
-        self.headers.release(self.headers_of(class, frames.clone()))?;
-        self.bytes.shrink(class, frames.start, frames.end)
+    /// Makes the bytes of the page `id` in frame `to` those that it has in `from`, under its exclusive latch. Nothing where a page
+    /// has its bytes at one address whatever frame it is in.
+    pub(super) fn copy_page(&self, id: PageId, from: u32, to: u32) {
+        debug_assert_eq!(class_of(from), class_of(to));
+        if self.backend() == Backend::Frames {
+            for (from, to) in self.words(id, from).iter().zip(self.words(id, to)) {
+                to.store(from.load(Relaxed), Relaxed);
+            }
+        }
     }
 
-    /// Where the headers of frames of `class` are, in whole granules.
-    fn headers_of(&self, class: SizeClass, frames: Range<u32>) -> Range<usize> {
-        let start = class.index() << self.headers_shift;
+    /// Gives the memory of `frames`, the last ones of `stripe`, back.
+    fn release(&self, stripe: Stripe, frames: Range<u32>) -> io::Result<()> {
+        self.headers.release(self.headers_of(stripe, frames.clone()))?;
+        self.bytes.shrink(stripe, frames.start, frames.end)
+    }
+
+    /// Where the headers of frames of `stripe` are, in whole granules.
+    fn headers_of(&self, stripe: Stripe, frames: Range<u32>) -> Range<usize> {
+        let start = stripe.index() << self.headers_shift;
         start + header_bytes(frames.start)..start + header_bytes(frames.end)
     }
 }
@@ -373,25 +402,46 @@ fn header_bytes(count: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::stripe::{is_middle, stripe_of};
     use super::*;
+
+    #[test]
+    fn what_is_below_and_why_a_page_was_read_share_a_word() {
+        let frames = Frames::reserve(1 << 20, None, Backend::Frames, 1 << 10).unwrap();
+        frames.grow(SizeClass::SMALLEST, 1).unwrap();
+        let header = frames.header(0);
+        assert_eq!((header.below(), header.take_purpose()), (None, None));
+        header.set_purpose(Some(Purpose::Ahead));
+        header.set_below(Some(1 << 27));
+        assert_eq!((header.below(), header.take_purpose()), (Some(1 << 27), Some(Purpose::Ahead)));
+        assert_eq!((header.below(), header.take_purpose()), (Some(1 << 27), None));
+        header.set_purpose(Some(Purpose::Wanted));
+        header.set_below(None);
+        assert_eq!((header.below(), header.take_purpose()), (None, Some(Purpose::Wanted)));
+    }
 
     #[test]
     fn frames_of_each_class_are_as_long_as_its_pages_and_apart() {
         for backend in Backend::ALL {
-            let frames = Frames::reserve(24 << 20, backend, 1 << 13).unwrap();
+            let frames =
+                Frames::reserve(24 << 20, Some((SizeClass::SMALLEST, 40)), backend, 1 << 13).unwrap();
             assert_eq!((frames.all().count(), frames.backend()), (0, backend));
             let more = |class: SizeClass| if class.is_for_values() { 0 } else { class.index() as u32 };
             let counts: Vec<_> = SizeClass::all().map(|class| (class, 3 + more(class))).collect();
             for &(class, count) in &counts {
                 frames.grow(class, count).unwrap();
             }
+            frames.grow(Stripe::middle(SizeClass::SMALLEST), 40).unwrap();
             let all: Vec<u32> = frames.all().collect();
-            assert_eq!(all.len() as u32, counts.iter().map(|(_, count)| count).sum::<u32>());
-            let page = |frame| PageId::new(class_of(frame), u64::from(index_of(frame)) + 5);
+            assert_eq!(all.len() as u32, 40 + counts.iter().map(|(_, count)| count).sum::<u32>());
+            let page = |frame| {
+                let index = u64::from(index_of(frame)) + 5 + 100 * u64::from(is_middle(frame));
+                PageId::new(class_of(frame), index)
+            };
             let pages: Vec<Housed> = all.iter().map(|&frame| (page(frame), frame)).collect();
             frames.populate(&pages).unwrap();
             for (number, &(id, frame)) in pages.iter().enumerate() {
-                assert_eq!(frame_of(class_of(frame), index_of(frame)), frame);
+                assert_eq!(stripe_of(frame).frame(index_of(frame)), frame);
                 assert_eq!(frames.words(id, frame).len() * 8, class_of(frame).page_bytes());
                 frames.words(id, frame).iter().for_each(|word| word.store(number as u64, Relaxed));
                 frames.header(frame).set_page(PageId(number as u64 + 100));

@@ -4,6 +4,7 @@ use super::frames::Header;
 use super::latch::Word;
 use super::pool::{Pool, Stop};
 use super::records::Source;
+use super::stripe::is_middle;
 use super::table::{Entry, Location};
 use super::view::{Racy, View};
 use crate::ids::{Lsn, PageId};
@@ -26,6 +27,24 @@ impl<'p> ReadGuard<'p> {
 
     pub(crate) fn id(&self) -> PageId {
         self.id
+    }
+
+    pub(super) fn entry(&self) -> Entry<'p> {
+        self.entry
+    }
+
+    pub(super) fn seen(&self) -> Word {
+        self.seen
+    }
+
+    pub(super) fn frame(&self) -> u32 {
+        self.frame
+    }
+
+    /// Whether what is looked at is in the middle tier. A comparison of what is at hand: all that a hit in DRAM has to do with tiers.
+    #[inline(always)]
+    pub(crate) fn is_in_middle(&self) -> bool {
+        is_middle(self.frame)
     }
 
     /// The version this guard vouches for.

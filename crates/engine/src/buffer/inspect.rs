@@ -60,7 +60,7 @@ impl Pool {
                 bytes: frames * (page_bytes + HEADER_BYTES),
                 resident_bytes: self.frames.resident_bytes(class),
                 huge_pages: self.frames.huge_pages(class),
-                taken: count(&self.stats.frames_taken),
+                taken: self.stats.taken(class),
                 gained: count(&self.stats.frames_gained),
                 lost: count(&self.stats.frames_lost),
             }

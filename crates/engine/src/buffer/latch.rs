@@ -67,6 +67,11 @@ impl Word {
     pub(crate) fn version(self) -> u64 {
         self.0 & VERSION
     }
+
+    /// The version that comes after this one.
+    pub(crate) fn version_after(self) -> u64 {
+        (self.version() + 1) & VERSION
+    }
 }
 
 /// Operations on a page's state word.
@@ -113,17 +118,14 @@ impl Latch<'_> {
         self.0.fetch_and(!EXCLUSIVE, Ordering::Release);
     }
 
-    /// Gives the exclusive latch back with a new version.
+    /// Gives the exclusive latch back with a new version, and the word as it is then.
     #[inline]
-    pub(crate) fn release_changed(self) {
+    pub(crate) fn release_changed(self) -> Word {
         let now = self.0.load(Ordering::Relaxed);
-        if now & VERSION == VERSION {
-            // Wrap inside the version's bits; a carry would touch the tier.
-            self.0.fetch_sub(EXCLUSIVE + VERSION, Ordering::Release);
-        } else {
-            // One addition bumps the version and clears the top bit.
-            self.0.fetch_add(EXCLUSIVE + 1, Ordering::Release);
-        }
+        // One addition bumps the version and clears the top bit. At the last version it wraps inside the version's bits; a carry
+        // would touch the tier.
+        let more = if now & VERSION == VERSION { EXCLUSIVE.wrapping_sub(VERSION) } else { EXCLUSIVE + 1 };
+        Word(self.0.fetch_add(more, Ordering::Release).wrapping_add(more))
     }
 
     /// Takes a shared latch unless a writer is there or too many readers are.

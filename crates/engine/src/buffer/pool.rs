@@ -10,10 +10,10 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use terrace_block::{AlignedBuffer, BlockDevice, prefetch};
 
 use super::backoff::Backoff;
@@ -22,17 +22,21 @@ use super::census::CensusPlace;
 use super::frames::Frames;
 use super::guard::{ReadGuard, WriteGuard};
 use super::latch::Word;
+use super::middle::MiddleTier;
+use super::migration::Access;
+use super::operation;
 use super::page_ids::PageIds;
 use super::records::Records;
 use super::residency::Housed;
 use super::resize::FrameBudget;
 use super::stats::PoolStats;
+use super::stripe::ByStripe;
 use super::sweep::FreeFrames;
 use super::table::{Entry, Location, PageTable};
 use super::upkeep::Upkeep;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::ids::{ByClass, Lsn, PageId, SizeClass, Timestamp};
+use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::replacement::Replacement;
 use crate::store::place::{Extent, Mapped, places_of};
 use crate::store::space::Space;
@@ -92,7 +96,7 @@ pub(crate) struct Pool {
     pub(super) log_capacity: u64,
     /// Records of pages that are away, in frames of their own.
     pub(crate) records: Records,
-    pub(super) free: ByClass<Mutex<FreeFrames>>,
+    pub(super) free: ByStripe<Mutex<FreeFrames>>,
     pub(super) ids: Mutex<PageIds>,
     pub(super) events: Mutex<Vec<Event>>,
     pub(super) upkeep: Mutex<Upkeep>,
@@ -119,9 +123,14 @@ pub(crate) struct Pool {
     pub(super) census: CensusPlace,
     /// Held by who changes the number of frames.
     pub(super) resizing: Mutex<FrameBudget>,
-    /// A bit for each class of pages for which somebody waits for a frame.
-    pub(super) wanting: AtomicU16,
-    /// And for which somebody has waited in vain: its frames are in the hands of others who wait.
+    /// The middle tier, if there is one.
+    pub(super) middle: Option<MiddleTier>,
+    /// Held shared, and never waited for, by who moves a dirty page from one tier to the other; alone by who computes the cut of the
+    /// log, who would miss one that goes past him (`migrate.rs`).
+    pub(super) moving: RwLock<()>,
+    /// A bit for each stripe of which somebody waits for a frame.
+    pub(super) wanting: AtomicU32,
+    /// And for each class for which somebody has waited in vain: its frames are in the hands of others who wait.
     pub(super) starving: AtomicU16,
     /// The highest commit timestamp drawn; the transaction layer keeps it, the superblock stores it.
     pub(crate) highest_timestamp: Arc<Padded<AtomicU64>>,
@@ -216,6 +225,9 @@ impl Pool {
         let mut loaded = false;
         loop {
             if let Some(guard) = self.glance(id) {
+                if guard.is_in_middle() {
+                    return self.settle(guard, loaded);
+                }
                 // Not by the access that loads the page: one that is read once must not look as if it were read again.
                 if !loaded {
                     guard.mark();
@@ -261,6 +273,7 @@ impl Pool {
 
     /// Latches `id` exclusively, faulting it in if need be. The caller holds no latch.
     pub(crate) fn latch(&self, id: PageId) -> Result<WriteGuard<'_>, Stop> {
+        operation::begin(Access::Write);
         let mut backoff = Backoff::new();
         loop {
             if let Ok(guard) = self.read(id)?.upgrade() {
@@ -353,7 +366,7 @@ impl Pool {
         let class = class_of_page(id);
         // Before the frame and the latch: whoever has such a buffer may wait for a frame, and for the upkeep.
         let mut buffer = self.image_buffer(class)?;
-        let frame = self.take_frame(class, id)?;
+        let frame = self.frame_for_load(id)?;
         if !entry.latch().try_exclusive(seen) {
             self.give_frame(frame);
             self.stats.overtaken.raise();
@@ -369,6 +382,7 @@ impl Pool {
                 entry.latch().release_changed();
                 self.unlocked(id, entry, frame);
                 self.stats.faults.fetch_add(1, Relaxed);
+                self.count_loaded(frame);
                 self.stats.fault.record(begun.elapsed());
                 Ok(true)
             }
@@ -416,6 +430,7 @@ impl Pool {
         header.set_recovery(Lsn::NONE);
         header.set_next_recovery(Lsn::NONE);
         header.set_purpose(None);
+        header.set_below(None);
         header.set_page(id);
         entry.set_location(Location::Frame(frame));
     }

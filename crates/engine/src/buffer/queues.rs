@@ -27,13 +27,16 @@
 //! of a class knew a page says what more frames of that class would save (`balance.rs`), so it knows at least as many pages
 //! as a few frames more would hold, however few there are.
 //!
-//! Everything here changes under the lock of the class's free frames. The links are in the frames' headers, so that taking a
+//! The frames of the middle tier have queues and a ghost like those in DRAM. A copy that has another in DRAM above it stands where it
+//! was put, and goes when it comes to the front, whatever is done to the page meanwhile: all it saves is a copy down.
+//!
+//! Everything here changes under the lock of the stripe's free frames. The links are in the frames' headers, so that taking a
 //! frame out of its queue is not a search.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::fifo::Fifo;
-use super::frames::{Frames, Header};
+use super::frames::Frames;
 use crate::ids::{PageId, SizeClass};
 use crate::replacement::Replacement;
 
@@ -259,10 +262,8 @@ pub(super) fn probation_goal(frames: u32) -> u32 {
 
 /// The frames from `first` on, at most `most`, in the order of their queue. Walks without the lock: a frame that is
 /// moved meanwhile leads to another part of the queues, or to their end, so this is a hint and no more.
-pub(super) fn walk(frames: &Frames, first: Option<u32>, most: u32) -> impl Iterator<Item = Header<'_>> {
-    std::iter::successors(first, |&frame| frames.header(frame).links.behind())
-        .take(most as usize)
-        .map(|frame| frames.header(frame))
+pub(super) fn walk(frames: &Frames, first: Option<u32>, most: u32) -> impl Iterator<Item = u32> {
+    std::iter::successors(first, |&frame| frames.header(frame).links.behind()).take(most as usize)
 }
 
 /// The ids of pages that left probation lately, 0 for none.
@@ -334,7 +335,7 @@ mod tests {
     }
 
     fn frames(count: u32) -> (Frames, Queues) {
-        let frames = Frames::reserve(1 << 20, Backend::default(), 1 << 10).unwrap();
+        let frames = Frames::reserve(1 << 20, None, Backend::default(), 1 << 10).unwrap();
         frames.grow(SizeClass::SMALLEST, count).unwrap();
         let mut queues = Queues::new(SizeClass::SMALLEST, 0, Replacement::Mark);
         queues.resize(count);

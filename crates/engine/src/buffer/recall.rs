@@ -3,8 +3,9 @@
 use super::guard::ReadGuard;
 use super::pool::Pool;
 use super::records::{Record, Source};
+use super::stripe::Stripe;
 use super::table::Location;
-use crate::ids::{PageId, SizeClass, Timestamp};
+use crate::ids::{PageId, Timestamp};
 use crate::store::place::Mapped;
 
 impl Pool {
@@ -47,9 +48,10 @@ impl Pool {
         Source { page: id, mapped, incarnation }
     }
 
-    /// Frames that hold pages of `class`, or may.
-    pub(super) fn page_frames(&self, class: SizeClass) -> u32 {
-        let records = if class == self.class() { self.records.held() } else { 0 };
-        self.frames.count(class).saturating_sub(records)
+    /// Frames of a stripe that hold pages, or may.
+    pub(super) fn page_frames(&self, stripe: impl Into<Stripe>) -> u32 {
+        let stripe = stripe.into();
+        let records = if stripe == self.class().into() { self.records.held() } else { 0 };
+        self.frames.count(stripe).saturating_sub(records)
     }
 }

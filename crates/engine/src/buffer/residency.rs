@@ -27,6 +27,7 @@ use terrace_block::Region;
 
 use self::fixed::Fixed;
 use self::mapped::Mapped;
+use super::stripe::Stripe;
 use crate::backend::Backend;
 use crate::ids::{PageId, SizeClass};
 
@@ -60,7 +61,7 @@ pub(super) enum Residency {
 }
 
 impl Residency {
-    /// Addresses for `counts_max` frames of each class, and for `pages_max` pages of the smallest; no memory yet.
+    /// Addresses for `counts_max` frames of each stripe, and for `pages_max` pages of the smallest; no memory yet.
     pub(super) fn reserve(backend: Backend, counts_max: &[u32], pages_max: u64) -> io::Result<Residency> {
         Ok(match backend {
             Backend::Frames => Residency::Frames(Fixed::reserve(counts_max, Region::reserve)?),
@@ -88,18 +89,18 @@ impl Residency {
         }
     }
 
-    /// There are frames of `class` from `old` to `count` too from now on.
-    pub(super) fn grow(&self, class: SizeClass, old: u32, count: u32) -> io::Result<()> {
+    /// There are frames of `stripe` from `old` to `count` too from now on.
+    pub(super) fn grow(&self, stripe: Stripe, old: u32, count: u32) -> io::Result<()> {
         match self {
-            Residency::Frames(frames) => frames.commit(class, old..count),
-            Residency::Mapped(pages) => pages.use_class(class),
+            Residency::Frames(frames) => frames.commit(stripe, old..count),
+            Residency::Mapped(pages) => pages.use_class(stripe.class),
         }
     }
 
-    /// The frames of `class` from `count` to `old` are no more. They hold nothing.
-    pub(super) fn shrink(&self, class: SizeClass, count: u32, old: u32) -> io::Result<()> {
+    /// The frames of `stripe` from `count` to `old` are no more. They hold nothing.
+    pub(super) fn shrink(&self, stripe: Stripe, count: u32, old: u32) -> io::Result<()> {
         match self {
-            Residency::Frames(frames) => frames.release(class, count..old),
+            Residency::Frames(frames) => frames.release(stripe, count..old),
             Residency::Mapped(_) => Ok(()),
         }
     }

@@ -25,8 +25,8 @@
 use std::time::Duration;
 
 use super::balance::STEP_SHARE;
-use super::frames::frame_of;
 use super::pool::Pool;
+use super::stripe::Stripe;
 use super::{VALUE_FRAMES_MIN, buffers_bytes, frame_cost};
 use crate::config::PageSizes;
 use crate::error::{Error, Result};
@@ -275,7 +275,7 @@ impl Pool {
         let bytes = u64::from(count - old) * class.page_bytes() as u64;
         let grown = self.frames.grow(class, count);
         grown.map_err(|source| Error::Memory { bytes, what: "more frames", source })?;
-        self.free(class).lock().gain(class, old..count);
+        self.free(class).lock().gain(old..count);
         Ok(())
     }
 
@@ -339,7 +339,7 @@ impl Pool {
             let most = upkeep.staging.len() / class.page_bytes();
             let mut pages: Vec<PageId> = Vec::with_capacity(most);
             while pages.len() < most && index < self.frames.count(class) {
-                let id = self.frames.header(frame_of(class, index)).page();
+                let id = self.frames.header(Stripe::from(class).frame(index)).page();
                 index += 1;
                 if let Some(entry) = self.table.entry(id).filter(|_| !id.is_none())
                     && entry.latch().load().is_dirty()

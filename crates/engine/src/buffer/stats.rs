@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use super::stripe::{ByStripe, Stripe};
 use crate::ids::{ByClass, SizeClass};
 use crate::stats::histogram::Histogram;
 use crate::stats::{Bypasses, Retries, Sweeps, WriteBacks};
@@ -35,8 +36,8 @@ pub(crate) struct PoolStats {
     pub(crate) swept_dirty: AtomicU64,
     /// Pages the sweep found latched, or lost to somebody else.
     pub(crate) swept_busy: AtomicU64,
-    /// Frames of each class handed out, for faults and new pages.
-    pub(crate) frames_taken: ByClass<AtomicU64>,
+    /// Frames of each stripe handed out, for faults, new pages and pages from another tier.
+    pub(super) frames_taken: ByStripe<AtomicU64>,
     /// Frames that each class got from others.
     pub(crate) frames_gained: ByClass<AtomicU64>,
     /// And gave to others.
@@ -106,11 +107,14 @@ pub(crate) struct PoolStats {
 }
 
 impl PoolStats {
-    /// Bytes of all frames handed out, as pages.
+    /// Frames of a stripe handed out.
+    pub(super) fn taken(&self, stripe: impl Into<Stripe>) -> u64 {
+        self.frames_taken[stripe.into().index()].load(Relaxed)
+    }
+
+    /// Bytes of all frames in DRAM handed out, as pages.
     pub(super) fn taken_bytes(&self) -> u64 {
-        let bytes =
-            |class: SizeClass| self.frames_taken[class.index()].load(Relaxed) * class.page_bytes() as u64;
-        SizeClass::all().map(bytes).sum()
+        SizeClass::all().map(|class| self.taken(class) * class.page_bytes() as u64).sum()
     }
 
     /// Counts images that were written because of `cause`.

@@ -1,9 +1,9 @@
-//! Finding frames: the free list, and the sweep that refills it. Each class of pages has its own, with a lock of their own, so
-//! that faults on pages of two classes do not meet; a fault takes one of them, that of its page.
+//! Finding frames: the free list, and the sweep that refills it. Each class of pages has its own in each tier, with a lock of their
+//! own, so that faults on pages of two classes do not meet; a fault takes one of them, that of its page.
 //!
 //! The sweep looks at the frames in the order of their queues (`queues.rs`). A page whose mark is set loses the mark and
-//! stays; an unmarked clean one is evicted, unless it was marked in several rounds; a dirty one is left to the
-//! write-back, which is rung for when there are many, so that a fault never waits for another page's write unless nothing else is left.
+//! stays; an unmarked clean one is evicted, unless it was marked in several rounds (`evict.rs`); a dirty one goes to the middle tier
+//! if it is in DRAM and there is one that takes it, or else is left to the write-back, which is rung for when there are many, so that a fault never waits for another page's write unless nothing else is left.
 //! Pages are loaded unmarked: a page that is read once goes the next time it is looked at.
 
 use std::ops::Range;
@@ -11,17 +11,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::batch::Purpose;
+use super::evict::{Evicted, Leaving, To};
 use super::fifo::{Entry as InLine, Fifo};
-use super::frames::{class_of, frame_of, index_of};
-use super::latch::Word;
-use super::pool::{Pool, class_of_page};
+use super::pool::Pool;
 use super::queues::{Queue, Queues, probation_goal};
-use super::residency::Housed;
+use super::stripe::{Stripe, index_of, is_middle, stripe_of};
 use super::table::{Entry, Location};
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass};
-use crate::planted::{Bug, planted};
 use crate::replacement::Replacement;
 
 /// Frames evicted at a time, so that the lock is taken once for many.
@@ -34,9 +31,10 @@ const STARVED_ROUNDS: u32 = 4;
 /// Times that one sweep looks at each frame, at most: as often as a page is spared, and once more to take it.
 const LOOKS_MAX: u64 = 5;
 
-/// Frames of one class that hold nothing, and the order in which the others are looked at.
+/// Frames of one stripe that hold nothing, and the order in which the others are looked at.
 #[derive(Debug)]
 pub(crate) struct FreeFrames {
+    stripe: Stripe,
     pub(super) list: Vec<u32>,
     pub(super) queues: Queues,
     /// Frames with indexes from here on are not given out: they are about to go (`resize.rs`). As a rule, the number of
@@ -49,17 +47,18 @@ pub(crate) struct FreeFrames {
 }
 
 impl FreeFrames {
-    /// For the pages of `class`, of which there are no frames yet. The ghost is to know `ghost_least` pages at least.
-    pub(super) fn none(class: SizeClass, ghost_least: u32, replacement: Replacement) -> FreeFrames {
-        let queues = Queues::new(class, ghost_least, replacement);
-        FreeFrames { list: Vec::new(), queues, limit: 0, parked: Vec::new(), leaving: 0 }
+    /// For a stripe of which there are no frames yet. The ghost is to know `ghost_least` pages at least.
+    pub(super) fn none(stripe: Stripe, ghost_least: u32, replacement: Replacement) -> FreeFrames {
+        let queues = Queues::new(stripe.class, ghost_least, replacement);
+        FreeFrames { stripe, list: Vec::new(), queues, limit: 0, parked: Vec::new(), leaving: 0 }
     }
 
-    /// There are these frames of `class` too from now on, behind the ones there were.
-    pub(super) fn gain(&mut self, class: SizeClass, indexes: Range<u32>) {
+    /// There are these frames too from now on, behind the ones there were.
+    pub(super) fn gain(&mut self, indexes: Range<u32>) {
         self.limit = indexes.end;
         self.queues.resize(indexes.end);
-        self.list.extend(indexes.rev().map(|index| frame_of(class, index)));
+        let stripe = self.stripe;
+        self.list.extend(indexes.rev().map(|index| stripe.frame(index)));
     }
 
     /// From now on only frames below `limit` are given out.
@@ -82,12 +81,12 @@ impl FreeFrames {
 }
 
 impl Pool {
-    /// The free frames for pages of `class`. Nobody holds those of two classes at once.
-    pub(super) fn free(&self, class: SizeClass) -> &Mutex<FreeFrames> {
-        &self.free[class.index()]
+    /// The free frames of a stripe. Nobody holds those of two stripes at once.
+    pub(super) fn free(&self, stripe: impl Into<Stripe>) -> &Mutex<FreeFrames> {
+        &self.free[stripe.into().index()]
     }
 
-    /// A frame that holds nothing, for a page of `class`: for `id`, or for one that has no id yet. Evicts, and waits for
+    /// A frame in DRAM that holds nothing, for a page of `class`: for `id`, or for one that has no id yet. Evicts, and waits for
     /// write-back, as need be; the caller holds no latch.
     pub(super) fn take_frame(&self, class: SizeClass, id: PageId) -> Result<u32> {
         if self.works_inline() {
@@ -98,38 +97,7 @@ impl Pool {
                 // Before any page goes for it.
                 self.records.give_back(self);
             }
-            let (found, dirty, short) = {
-                let mut free = self.free(class).lock();
-                let (mut dirty, mut short) = (0, false);
-                if free.list.is_empty() {
-                    self.refill(class, &mut free, 1);
-                    dirty = free.queues.len(Queue::Laundry);
-                    // With one clean frame among dirty ones, whoever needs two pages would evict each for the other
-                    // for ever.
-                    short = dirty > 0 && free.list.len() < self.sweep_goal(class);
-                    if short || dirty > BATCH as u32 {
-                        self.ring_for_frames(class, short);
-                    }
-                }
-                let found = free.list.pop();
-                if let Some(frame) = found
-                    && free.queues.enter(&self.frames, frame, id)
-                {
-                    self.missed(class);
-                }
-                (found, dirty, short)
-            };
-            if let Some(frame) = found {
-                self.stats.frames_taken[class.index()].fetch_add(1, Relaxed);
-                if dirty > 0 && self.works_inline() {
-                    match self.upkeep_for_frames(class, short) {
-                        Ok(()) | Err(Error::Full { .. }) => {}
-                        Err(error) => {
-                            self.give_frame(frame);
-                            return Err(error);
-                        }
-                    }
-                }
+            if let Some(frame) = self.find_frame(class.into(), id)? {
                 return Ok(frame);
             }
             self.stats.frame_waits.fetch_add(1, Relaxed);
@@ -153,6 +121,57 @@ impl Pool {
         })
     }
 
+    /// A frame of `stripe` that holds nothing, if one can be had without waiting, as [`Pool::take_frame`] gives one. Without a thread
+    /// dirty pages are written for it, so the caller holds no latch.
+    pub(super) fn take_frame_now(&self, stripe: Stripe, id: PageId) -> Result<Option<u32>> {
+        let found = self.find_frame(stripe, id)?;
+        if found.is_some() || !self.works_inline() {
+            return Ok(found);
+        }
+        match self.upkeep_for_frames(stripe, true) {
+            Ok(()) => self.find_frame(stripe, id),
+            Err(Error::Full { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A frame of `stripe` that holds nothing, if the free list or one sweep has any. Has more pages written if few are clean.
+    fn find_frame(&self, stripe: Stripe, id: PageId) -> Result<Option<u32>> {
+        let (found, dirty, short) = {
+            let mut free = self.free(stripe).lock();
+            let (mut dirty, mut short) = (0, false);
+            if free.list.is_empty() {
+                self.refill(stripe, &mut free, 1);
+                dirty = free.queues.len(Queue::Laundry);
+                // With one clean frame among dirty ones, whoever needs two pages would evict each for the other
+                // for ever.
+                short = dirty > 0 && free.list.len() < self.sweep_goal(stripe);
+                if short || dirty > BATCH as u32 {
+                    self.ring_for_frames(stripe, short);
+                }
+            }
+            let found = free.list.pop();
+            if let Some(frame) = found
+                && free.queues.enter(&self.frames, frame, id)
+            {
+                self.missed(stripe.class);
+            }
+            (found, dirty, short)
+        };
+        let Some(frame) = found else { return Ok(None) };
+        self.stats.frames_taken[stripe.index()].fetch_add(1, Relaxed);
+        if dirty > 0 && self.works_inline() {
+            match self.upkeep_for_frames(stripe, short) {
+                Ok(()) | Err(Error::Full { .. }) => {}
+                Err(error) => {
+                    self.give_frame(frame);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Some(frame))
+    }
+
     /// A page of `class` was missed that was evicted lately. The frames that the record cache might give back for it are of
     /// its own class; what another class lacks, the one has to give up to it (`balance.rs`).
     pub(super) fn missed(&self, class: SizeClass) {
@@ -161,48 +180,55 @@ impl Pool {
         }
     }
 
-    /// Takes frames for pages of `class` into `taken` until there are `wanted`, if the free list or one sweep has any; whether
+    /// Takes frames of a stripe into `taken` until there are `wanted`, if the free list or one sweep has any; whether
     /// it did. Waits for nobody.
-    pub(super) fn try_take_frames(&self, class: SizeClass, wanted: usize, taken: &mut Vec<u32>) -> bool {
-        let before = taken.len();
-        let mut free = self.free(class).lock();
+    pub(super) fn try_take_frames(
+        &self,
+        stripe: impl Into<Stripe>,
+        wanted: usize,
+        taken: &mut Vec<u32>,
+    ) -> bool {
+        let (stripe, before) = (stripe.into(), taken.len());
+        let mut free = self.free(stripe).lock();
         let mut dirty = 0;
         if free.list.is_empty() {
-            self.refill(class, &mut free, wanted - before);
+            self.refill(stripe, &mut free, wanted - before);
             dirty = free.queues.len(Queue::Laundry);
         }
         let from = free.list.len().saturating_sub(wanted - before);
         taken.extend(free.list.drain(from..).rev());
         drop(free);
         if dirty > BATCH as u32 {
-            self.ring_for_frames(class, false);
+            self.ring_for_frames(stripe, false);
         }
-        self.stats.frames_taken[class.index()].fetch_add((taken.len() - before) as u64, Relaxed);
+        self.stats.frames_taken[stripe.index()].fetch_add((taken.len() - before) as u64, Relaxed);
         taken.len() > before
     }
 
     /// Frames that one sweep tries to find.
-    fn sweep_goal(&self, class: SizeClass) -> usize {
-        BATCH.min(self.page_frames(class) as usize / 4 + 1)
+    fn sweep_goal(&self, stripe: Stripe) -> usize {
+        BATCH.min(self.page_frames(stripe) as usize / 4 + 1)
     }
 
     /// Gives a frame back that holds nothing.
     pub(super) fn give_frame(&self, frame: u32) {
-        self.frames.header(frame).set_page(PageId::NONE);
-        let mut free = self.free(class_of(frame)).lock();
+        let header = self.frames.header(frame);
+        debug_assert_eq!(header.below(), None);
+        header.set_page(PageId::NONE);
+        let mut free = self.free(stripe_of(frame)).lock();
         free.queues.remove(&self.frames, frame);
         free.give(frame);
     }
 
-    /// Evicts a batch of pages of `class`, if there are some to evict: as many as make one with those that others are evicting,
+    /// Evicts a batch of pages from `stripe`, if there are some to evict: as many as make one with those that others are evicting,
     /// or as are `needed`, so that who needs many does not have them leave one by one.
-    fn refill(&self, class: SizeClass, free: &mut MutexGuard<'_, FreeFrames>, needed: usize) {
-        let most = self.sweep_goal(class);
+    fn refill(&self, stripe: Stripe, free: &mut MutexGuard<'_, FreeFrames>, needed: usize) {
+        let most = self.sweep_goal(stripe);
         // What is on its way out will do for others too: several threads that evicted a whole batch each would, where there
         // are few frames, evict all there is.
         let goal = most.saturating_sub(free.leaving).max(needed.min(most));
         let mut leaving = Vec::with_capacity(goal);
-        self.sweep(class, free, goal, &mut leaving);
+        self.sweep(free, goal, &mut leaving);
         if leaving.is_empty() {
             return;
         }
@@ -211,23 +237,15 @@ impl Pool {
         MutexGuard::unlocked(free, || {
             #[cfg(test)]
             super::residency::tests::while_leaving(self);
-            self.leave(&leaving);
+            self.leave(&mut leaving);
         });
         free.leaving -= leaving.len();
-        leaving.iter().for_each(|page| free.give(page.frame));
-    }
-
-    /// Takes the memory of evicted pages away, and unlatches them.
-    fn leave(&self, leaving: &[Leaving<'_>]) {
-        let pages: Vec<Housed> = leaving.iter().map(|page| (page.id, page.frame)).collect();
-        let unlatch = || leaving.iter().for_each(|page| page.entry.latch().release_changed());
-        if planted(Bug::DiscardAfterUnlatching) {
-            unlatch();
-            self.meanwhile();
-            return self.evacuate(&pages);
+        for page in leaving {
+            match page.to {
+                To::Stays => free.queues.launder(&self.frames, page.frame),
+                _ => free.give(page.frame),
+            }
         }
-        self.evacuate(&pages);
-        unlatch();
     }
 
     /// The page `id` in `frame` was loaded or changed, and its latch given back.
@@ -242,17 +260,17 @@ impl Pool {
     fn put_in_line(&self, id: PageId, entry: Entry<'_>, frame: u32) {
         entry.latch().mark();
         let version = entry.latch().load().version();
-        let mut free = self.free(class_of(frame)).lock();
+        let mut free = self.free(stripe_of(frame)).lock();
         // From the laundry it comes back into line, marked as it is; in both it would be looked at twice a round.
         if !free.queues.is_laundry(&self.frames, frame) {
-            self.line_up(&mut free.queues, id, version);
+            self.line_up(&mut free.queues, frame, InLine { page: id, version });
         }
     }
 
-    fn line_up(&self, queues: &mut Queues, page: PageId, version: u64) {
+    fn line_up(&self, queues: &mut Queues, frame: u32, in_line: InLine) {
         let fifo = queues.fifo.as_mut().expect("pages stand in line where it says which go");
-        let frames = self.frames.count(class_of_page(page));
-        fifo.push(InLine { page, version }, frames, |other| self.stands(other).is_some());
+        let frames = self.frames.count(stripe_of(frame));
+        fifo.push(in_line, frames, |other| self.stands(other).is_some());
     }
 
     /// The frame of the page that stood in line, if it is at the version at which it did.
@@ -275,22 +293,19 @@ impl Pool {
         if let Some(entry) = self.table.entry(id).filter(|_| !id.is_none())
             && !queues.is_laundry(&self.frames, frame)
         {
-            self.line_up(queues, id, entry.latch().load().version());
+            let version = entry.latch().load().version();
+            self.line_up(queues, frame, InLine { page: id, version });
         }
     }
 
     /// Looks at frames until `goal` of them are `leaving`, or each was looked at as often as it may be spared.
-    fn sweep<'p>(
-        &'p self,
-        class: SizeClass,
-        free: &mut FreeFrames,
-        goal: usize,
-        leaving: &mut Vec<Leaving<'p>>,
-    ) {
-        let records = if class == self.class() { self.records.held() } else { 0 };
+    fn sweep<'p>(&'p self, free: &mut FreeFrames, goal: usize, leaving: &mut Vec<Leaving<'p>>) {
+        let stripe = free.stripe;
+        let records = if stripe == self.class().into() { self.records.held() } else { 0 };
+        let mut dropped = 0;
         let probation_goal = probation_goal(free.limit.saturating_sub(records));
         let (mut washed, mut passed) = (true, 0);
-        for _ in 0..u64::from(self.frames.count(class)) * LOOKS_MAX {
+        for _ in 0..u64::from(self.frames.count(stripe)) * LOOKS_MAX {
             let queues = &free.queues;
             let queue = if washed && queues.len(Queue::Laundry) > 0 {
                 Queue::Laundry
@@ -307,13 +322,20 @@ impl Pool {
             };
             let Some(frame) = next else { break };
             let look = self.look_at(&mut free.queues, frame, queue);
-            if free.queues.fifo.is_some() && !matches!(look, Look::Evicted(_)) {
+            if free.queues.fifo.is_some() && !matches!(look, Look::Evicted(_) | Look::Dropped) {
                 self.back_into_line(&mut free.queues, frame);
             }
             match look {
                 Look::Evicted(page) => {
                     leaving.push(page);
-                    if leaving.len() >= goal {
+                    if leaving.len() + dropped >= goal {
+                        return;
+                    }
+                }
+                Look::Dropped => {
+                    free.give(frame);
+                    dropped += 1;
+                    if leaving.len() + dropped >= goal {
                         return;
                     }
                 }
@@ -325,9 +347,14 @@ impl Pool {
         // The main queue gives nothing; whoever is on probation must go.
         for _ in 0..free.queues.len(Queue::Probation) {
             let first = free.queues.first(Queue::Probation);
-            let Some(frame) = first.filter(|_| leaving.is_empty()) else { break };
-            if let Look::Evicted(page) = self.look_at(&mut free.queues, frame, Queue::Probation) {
-                leaving.push(page);
+            let Some(frame) = first.filter(|_| leaving.len() + dropped == 0) else { break };
+            match self.look_at(&mut free.queues, frame, Queue::Probation) {
+                Look::Evicted(page) => leaving.push(page),
+                Look::Dropped => {
+                    free.give(frame);
+                    dropped += 1;
+                }
+                Look::Moved | Look::Passed => {}
             }
         }
     }
@@ -342,6 +369,18 @@ impl Pool {
         }
         let entry = self.table.entry(id).expect("pages in frames are in the table");
         let seen = entry.latch().load();
+        if is_middle(frame)
+            && let Location::Frame(above) = entry.location()
+            && above != frame
+        {
+            if self.drop_below(id, entry, seen, above, frame) {
+                queues.remove(&self.frames, frame);
+                self.count_copy_dropped();
+                return Look::Dropped;
+            }
+            queues.requeue(&self.frames, frame);
+            return Look::Passed;
+        }
         if seen.is_marked() && !seen.is_latched() {
             entry.latch().unmark();
             self.stats.swept_used.fetch_add(1, Relaxed);
@@ -352,10 +391,11 @@ impl Pool {
             self.stats.swept_used.fetch_add(1, Relaxed);
             return Look::Moved;
         }
-        match self.try_evict(id, entry, seen, frame) {
-            Evicted::Yes => {
+        // What was sent to be written is not offered to the middle tier again when it has been.
+        match self.try_evict(id, entry, seen, frame, queue != Queue::Laundry) {
+            Evicted::Yes(to) => {
                 queues.evicted(&self.frames, frame, id);
-                Look::Evicted(Leaving { id, entry, frame })
+                Look::Evicted(Leaving { id, entry, frame, to })
             }
             Evicted::Dirty if queue == Queue::Laundry => Look::Passed,
             Evicted::Dirty => {
@@ -374,7 +414,7 @@ impl Pool {
     pub(super) fn drive_out(&self, class: SizeClass, indexes: Range<u32>) {
         let mut leaving = Vec::with_capacity(BATCH);
         for index in indexes {
-            leaving.extend(self.expel(frame_of(class, index)));
+            leaving.extend(self.expel(Stripe::from(class).frame(index)));
             if leaving.len() == BATCH {
                 self.part_with(class, &mut leaving);
             }
@@ -386,8 +426,8 @@ impl Pool {
     fn expel(&self, frame: u32) -> Option<Leaving<'_>> {
         let id = self.frames.header(frame).page();
         let entry = self.table.entry(id).filter(|_| !id.is_none())?;
-        match self.try_evict(id, entry, entry.latch().load(), frame) {
-            Evicted::Yes => Some(Leaving { id, entry, frame }),
+        match self.try_evict(id, entry, entry.latch().load(), frame, false) {
+            Evicted::Yes(to) => Some(Leaving { id, entry, frame, to }),
             Evicted::Dirty | Evicted::No => None,
         }
     }
@@ -399,45 +439,10 @@ impl Pool {
         }
         self.leave(leaving);
         let mut free = self.free(class).lock();
-        for page in leaving.drain(..) {
+        for page in leaving.drain(..).filter(|page| page.to == To::Gone) {
             free.queues.driven_out(&self.frames, page.frame, page.id);
             free.give(page.frame);
         }
-    }
-
-    /// Evicts the page `id` from `frame` if it is clean, unlatched, and at the version seen. It stays latched: [`Pool::leave`]
-    /// is next.
-    fn try_evict(&self, id: PageId, entry: Entry<'_>, seen: Word, frame: u32) -> Evicted {
-        let (header, latch) = (self.frames.header(frame), entry.latch());
-        if seen.is_latched() {
-            self.stats.swept_busy.fetch_add(1, Relaxed);
-            return Evicted::No;
-        }
-        if (seen.is_dirty() || seen.is_claimed()) && !planted(Bug::LoseEvictionWrite) {
-            self.stats.swept_dirty.fetch_add(1, Relaxed);
-            return Evicted::Dirty;
-        }
-        if !latch.try_exclusive(seen) {
-            self.stats.swept_busy.fetch_add(1, Relaxed);
-            return Evicted::No;
-        }
-        // Dirty and claimed can have been set since `seen` without a new version; the latch has settled that now.
-        let now = latch.load();
-        let lost = planted(Bug::LoseEvictionWrite) && header.mapped().has_image();
-        let clean = !now.is_dirty() && !now.is_claimed();
-        if header.page() != id || entry.location() != Location::Frame(frame) || !(clean || lost) {
-            latch.release_unchanged();
-            self.stats.swept_busy.fetch_add(1, Relaxed);
-            return Evicted::No;
-        }
-        latch.set_dirty(false);
-        entry.set_location(Location::Store(header.mapped()));
-        header.set_page(PageId::NONE);
-        if header.take_purpose() == Some(Purpose::Ahead) {
-            self.stats.ahead_unused.fetch_add(1, Relaxed);
-        }
-        self.stats.evictions.fetch_add(1, Relaxed);
-        Evicted::Yes
     }
 }
 
@@ -445,25 +450,10 @@ impl Pool {
 enum Look<'p> {
     /// It is free as soon as its page has left.
     Evicted(Leaving<'p>),
+    /// It held a copy of a page that has another in DRAM, and is free.
+    Dropped,
     /// Its page was touched, or is dirty: it stands elsewhere now.
     Moved,
     /// Its page cannot go now.
     Passed,
-}
-
-/// A page that is evicted, still latched, and the frame it was in.
-struct Leaving<'p> {
-    id: PageId,
-    entry: Entry<'p>,
-    frame: u32,
-}
-
-/// What became of an attempt to empty a frame.
-enum Evicted {
-    /// It holds nothing now, and its page is latched.
-    Yes,
-    /// Its page must be written first.
-    Dirty,
-    /// It holds nothing yet, or a page that is latched.
-    No,
 }

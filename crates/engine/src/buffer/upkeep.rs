@@ -17,10 +17,11 @@ use super::mapping::Mapping;
 use super::pool::{Event, Pool, places_granted};
 use super::queues::{self, Queue};
 use super::stats::Cause;
+use super::stripe::{ByStripe, Stripe};
 use super::table::Location;
 use super::write_back::batches;
 use crate::error::{Error, Result};
-use crate::ids::{ByClass, Lsn, PageId, SizeClass};
+use crate::ids::{Lsn, PageId, SizeClass};
 use crate::store::image::Packer;
 use crate::store::place::Mapped;
 use crate::store::superblock::{Slots, Superblock};
@@ -51,8 +52,8 @@ pub(crate) struct Upkeep {
     pub(super) stubborn: HashMap<u64, Stubborn>,
     /// Every allocation and free with an LSN below this is in the durable state.
     pub(super) absorbed: Lsn,
-    /// Frames of each class taken when the write-back last ran ahead of its sweep.
-    pub(super) frames_taken: ByClass<u64>,
+    /// Frames of each stripe taken when the write-back last ran ahead of its sweep.
+    pub(super) frames_taken: ByStripe<u64>,
     /// Why dirty pages are being written just now.
     pub(super) cause: Cause,
     /// Whether somebody waits for what is being done just now (`transfer.rs`).
@@ -96,6 +97,8 @@ impl Pool {
     fn absorb_allocation(&self, upkeep: &mut Upkeep, event: Event) {
         let entry = self.table.entry(event.page).expect("allocated ids are within the table");
         upkeep.mapping.dirty(event.page, event.lsn);
+        // Shared, since the page may go from one tier to the other as long as nobody has it latched.
+        self.share_entry(entry);
         // A page that has an image by now is allocated by that already.
         if let Location::Frame(frame) = entry.location() {
             let header = self.frames.header(frame);
@@ -103,6 +106,7 @@ impl Pool {
                 header.set_mapped(Mapped::UNWRITTEN);
             }
         }
+        entry.latch().unshare();
     }
 
     fn absorb_free(&self, upkeep: &mut Upkeep, event: Event) {
@@ -110,10 +114,12 @@ impl Pool {
         self.lock_entry(entry);
         let old = match entry.location() {
             Location::Frame(frame) => {
-                let old = self.frames.header(frame).mapped();
-                self.frames.header(frame).set_recovery(Lsn::NONE);
+                let header = self.frames.header(frame);
+                let old = header.mapped();
+                header.set_recovery(Lsn::NONE);
                 entry.latch().set_dirty(false);
                 self.evacuate(&[(event.page, frame)]);
+                self.part(&header).into_iter().for_each(|below| self.give_frame(below));
                 self.give_frame(frame);
                 old
             }
@@ -131,10 +137,10 @@ impl Pool {
         self.ids.lock().give_back(event.page);
     }
 
-    /// Inline: makes frames of `class` clean so that the sweep finds some, any of them if it is `urgent`.
-    pub(super) fn upkeep_for_frames(&self, class: SizeClass, urgent: bool) -> Result<()> {
+    /// Inline: makes frames of a stripe clean so that the sweep finds some, any of them if it is `urgent`.
+    pub(super) fn upkeep_for_frames(&self, stripe: impl Into<Stripe>, urgent: bool) -> Result<()> {
         let mut upkeep = self.upkeep.lock();
-        self.clean_ahead_of(&mut upkeep, class, urgent)
+        self.clean_ahead_of(&mut upkeep, stripe.into(), urgent)
     }
 
     /// One round of everything. `urgent` also writes pages that were touched lately.
@@ -151,29 +157,29 @@ impl Pool {
         outcome
     }
 
-    /// Writes back dirty pages that the sweeps are about to look at; if it is `urgent`, any of those classes for which somebody
+    /// Writes back dirty pages that the sweeps are about to look at; if it is `urgent`, any of those stripes for which somebody
     /// waits, or of all if nobody has said which.
     fn clean_ahead(&self, upkeep: &mut Upkeep, urgent: bool) -> Result<()> {
         let wanting = self.wanting.swap(0, Relaxed);
-        for class in self.frames.classes() {
-            let wanted = wanting == 0 || wanting & bit(class) != 0;
-            self.clean_ahead_of(upkeep, class, urgent && wanted)?;
+        for stripe in self.frames.stripes() {
+            let wanted = wanting == 0 || wanting & 1 << stripe.index() != 0;
+            self.clean_ahead_of(upkeep, stripe, urgent && wanted)?;
         }
         Ok(())
     }
 
-    /// Writes back dirty pages of `class` that the sweep is about to look at.
-    fn clean_ahead_of(&self, upkeep: &mut Upkeep, class: SizeClass, urgent: bool) -> Result<()> {
-        let taken = self.stats.frames_taken[class.index()].load(Relaxed);
-        if !urgent && upkeep.frames_taken[class.index()] == taken {
+    /// Writes back dirty pages in `stripe` that the sweep is about to look at.
+    fn clean_ahead_of(&self, upkeep: &mut Upkeep, stripe: Stripe, urgent: bool) -> Result<()> {
+        let taken = self.stats.frames_taken[stripe.index()].load(Relaxed);
+        if !urgent && upkeep.frames_taken[stripe.index()] == taken {
             // Nobody needed a frame since the last time: what is dirty waits for the checkpoint, if that.
             return Ok(());
         }
-        upkeep.frames_taken[class.index()] = taken;
-        let batch = upkeep.staging.len() / class.page_bytes();
-        let mut pages = self.dirty_ahead(class, urgent, false, batch);
+        upkeep.frames_taken[stripe.index()] = taken;
+        let batch = upkeep.staging.len() / stripe.class.page_bytes();
+        let mut pages = self.dirty_ahead(stripe, urgent, false, batch);
         if pages.is_empty() && urgent {
-            pages = self.dirty_ahead(class, urgent, true, batch);
+            pages = self.dirty_ahead(stripe, urgent, true, batch);
         }
         // What is written together is in the order of ids, which scans of tables that were loaded in order profit from.
         pages.sort_unstable();
@@ -191,12 +197,12 @@ impl Pool {
         Ok(())
     }
 
-    /// The dirty pages of the laundry of `class`, and as many others as make whole batches with them: such as are near the
+    /// The dirty pages of the laundry of `stripe`, and as many others as make whole batches with them: such as are near the
     /// ends of the queues at which frames are taken, or anywhere if it is `urgent`. Marked ones too if they are accepted.
-    fn dirty_ahead(&self, class: SizeClass, urgent: bool, accept_marked: bool, batch: usize) -> Vec<PageId> {
-        let count = self.page_frames(class);
+    fn dirty_ahead(&self, stripe: Stripe, urgent: bool, accept_marked: bool, batch: usize) -> Vec<PageId> {
+        let count = self.page_frames(stripe);
         let (first, waiting) = {
-            let free = self.free(class).lock();
+            let free = self.free(stripe).lock();
             let first = [Queue::Laundry, Queue::Probation, Queue::Main].map(|queue| free.queues.first(queue));
             (first, free.queues.len(Queue::Laundry))
         };
@@ -205,12 +211,15 @@ impl Pool {
         let laundry = queues::walk(&self.frames, first[0], count);
         let probation = queues::walk(&self.frames, first[1], reach(queues::probation_goal(count) / 2));
         let main = queues::walk(&self.frames, first[2], reach(count / AHEAD_SHARE));
-        let main = main.filter(|header| urgent || header.links.count() <= 1);
+        let main = main.filter(|&frame| urgent || self.frames.header(frame).links.count() <= 1);
         let mut pages = Vec::new();
-        for id in laundry.chain(probation).chain(main).map(|header| header.page()) {
+        for frame in laundry.chain(probation).chain(main) {
+            let id = self.frames.header(frame).page();
             let Some(entry) = self.table.entry(id).filter(|_| !id.is_none()) else { continue };
             let now = entry.latch().load();
-            if now.is_dirty() && (accept_marked || !now.is_marked()) {
+            // What is dirty may be a copy in DRAM of what is here.
+            let is_here = entry.location() == Location::Frame(frame);
+            if is_here && now.is_dirty() && (accept_marked || !now.is_marked()) {
                 pages.push(id);
                 if pages.len() >= most {
                     break;
@@ -225,9 +234,9 @@ impl Pool {
         upkeep.staging.len() / self.page_bytes
     }
 
-    /// Notes that somebody waits for a frame for a page of `class`.
-    pub(super) fn note_wanting(&self, class: SizeClass) {
-        self.wanting.fetch_or(bit(class), Relaxed);
+    /// Notes that somebody waits for a frame of a stripe.
+    pub(super) fn note_wanting(&self, stripe: impl Into<Stripe>) {
+        self.wanting.fetch_or(1 << stripe.into().index(), Relaxed);
     }
 
     /// Notes that somebody has waited for a frame for a page of `class` in vain.
@@ -243,10 +252,10 @@ impl Pool {
         Some(class)
     }
 
-    /// Asks the upkeep thread for a round because frames for pages of `class` are becoming few.
-    pub(super) fn ring_for_frames(&self, class: SizeClass, urgent: bool) {
+    /// Asks the upkeep thread for a round because frames of `stripe` are becoming few.
+    pub(super) fn ring_for_frames(&self, stripe: Stripe, urgent: bool) {
         if urgent {
-            self.note_wanting(class);
+            self.note_wanting(stripe);
         }
         self.ring(urgent);
     }
@@ -396,7 +405,7 @@ impl Pool {
     }
 }
 
-/// The bit of `class` in [`Pool::wanting`].
+/// The bit of `class` in [`Pool::starving`].
 fn bit(class: SizeClass) -> u16 {
     1 << class.index()
 }

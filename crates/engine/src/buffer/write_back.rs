@@ -7,13 +7,13 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::backoff::Backoff;
-use super::frames::class_of;
 use super::pool::{Pool, class_of_page, places_granted};
+use super::stripe::{Stripe, class_of};
 use super::table::{Entry, Location};
 use super::upkeep::Upkeep;
 use super::view::View;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId, SizeClass};
+use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
 use crate::store::place::{Extent, Mapped, places_of};
 use crate::store::space::Stream;
@@ -81,10 +81,10 @@ impl Pool {
             return true;
         }
         let is_dirty = |frame: &u32| !self.frames.header(*frame).recovery().is_none();
-        let is_half_dirty = |class: SizeClass| {
-            self.frames.of(class).filter(is_dirty).count() > self.page_frames(class) as usize / 2
+        let is_half_dirty = |stripe: Stripe| {
+            self.frames.of(stripe).filter(is_dirty).count() > self.page_frames(stripe) as usize / 2
         };
-        if self.frames.classes().any(is_half_dirty) || self.keep_up().is_err() {
+        if self.frames.stripes().any(is_half_dirty) || self.keep_up().is_err() {
             return false;
         }
         let longest = self.image_places_max();
@@ -147,6 +147,7 @@ impl Pool {
                 let header = self.frames.header(frame);
                 header.set_next_recovery(Lsn::NONE);
                 latch.set_claimed(true);
+                self.count_flushed(frame);
                 let view = self.frames.view(id, frame);
                 let page_bytes = class_of(frame).page_bytes();
                 let slot = &mut upkeep.staging[at..at + page_bytes];
@@ -339,13 +340,18 @@ impl Pool {
 
     fn unclaim(&self, id: PageId) {
         let entry = self.table.entry(id).expect("claimed pages are within the table");
+        self.share_entry(entry);
+        // recLSN is older than anything remembered since the copy, so nothing is lost by forgetting that.
+        entry.latch().set_claimed(false);
+        entry.latch().unshare();
+    }
+
+    /// Takes a shared latch of a page wherever it is; nothing else may be latched.
+    pub(super) fn share_entry(&self, entry: Entry<'_>) {
         let mut backoff = Backoff::new();
         while !entry.latch().try_share() {
             backoff.wait();
         }
-        // recLSN is older than anything remembered since the copy, so nothing is lost by forgetting that.
-        entry.latch().set_claimed(false);
-        entry.latch().unshare();
     }
 
     /// Takes the exclusive latch of a page whose location does not matter; nothing else may be latched.

@@ -1,5 +1,7 @@
 //! Pages of cells: a cell is one value, repeated over some hundred bytes, so that a torn one is seen.
 
+use crate::buffer::migration::Access;
+use crate::buffer::operation;
 use crate::buffer::{Edit, Pool, Redo, Stop, Undo, WriteGuard};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, Timestamp};
@@ -184,6 +186,7 @@ impl Undo for Raw {
 
 /// Latches all of `ids`, which are different pages.
 pub(super) fn latch_all<'p>(pool: &'p Pool, ids: &[PageId]) -> Result<Vec<WriteGuard<'p>>, Stop> {
+    operation::begin(Access::Write);
     for _ in 0..ATTEMPTS_MAX {
         for &id in ids {
             pool.read(id)?;
@@ -192,6 +195,7 @@ pub(super) fn latch_all<'p>(pool: &'p Pool, ids: &[PageId]) -> Result<Vec<WriteG
         if guards.len() == ids.len() {
             return Ok(guards);
         }
+        operation::again();
     }
     Err(Stop::Fail(Error::Config(format!("pages {ids:?} cannot be latched together"))))
 }

@@ -40,6 +40,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Lsn, TableId, Timestamp};
 use crate::index::leaf::max_record;
 use crate::index::{NodeRedo, Tree};
+use crate::middle::bytes_beside;
 use crate::planted::{Bug, planted};
 use crate::store::page;
 use crate::store::place::PLACE_BYTES;
@@ -193,6 +194,11 @@ fn shares(
     let (versions, records) = (builder.old_version_bytes_max, builder.record_cache);
     let backend = builder.backend_or_default()?;
     let split = Split::new(dram, versions, records, backend, sizes, file_pages)?;
+    let middle = builder.middle_options(sizes.own)?;
+    let split = match &middle {
+        Some(middle) => split.with_middle(bytes_beside(middle), sizes, file_pages)?,
+        None => split,
+    };
     let options = PoolOptions {
         frame_bytes: split.frame_bytes,
         frame_bytes_max: builder.dram_bytes_max(builder.dram_bytes()?)?,
@@ -206,6 +212,7 @@ fn shares(
         record_cache: builder.record_cache,
         backend,
         replacement: builder.replacement,
+        middle,
         mode: Mode::Inline,
         in_memory: builder.read_only,
     };

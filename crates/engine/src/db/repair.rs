@@ -189,6 +189,7 @@ fn repair(
             record_cache: RecordCache::Off,
             backend,
             replacement: builder.replacement,
+            middle: None,
             mode: Mode::Inline,
             in_memory: false,
         })

@@ -9,7 +9,7 @@ use super::leaf;
 use super::node::Node;
 use super::op::NodeOp;
 use super::split;
-use super::tree::{Change, Scratch, Seek, Tree, Write, dangling, reserve_system, retry, with_scratch};
+use super::tree::{Change, Scratch, Seek, Tree, Write, dangling, reserve_system, retry_write, with_scratch};
 use crate::buffer::{Edit, Pool, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::PageId;
@@ -36,8 +36,8 @@ impl Tree {
         change: Change<'_>,
     ) -> Result<Appended> {
         for _ in 0..SPLITS_MAX {
-            match retry(self.root, || with_scratch(|scratch| self.try_apply(pool, write, &change, scratch)))?
-            {
+            let attempt = || with_scratch(|scratch| self.try_apply(pool, write, &change, scratch));
+            match retry_write(self.root, attempt)? {
                 Attempt::Done { appended, underfull } => {
                     write.free.clear();
                     match &mut write.underfull {

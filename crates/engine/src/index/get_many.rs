@@ -10,6 +10,8 @@
 use super::get::{Found, recall, record, remember};
 use super::node::Node;
 use super::tree::{Seek, Tree, checked_level, dangling};
+use crate::buffer::migration::Access;
+use crate::buffer::operation;
 use crate::buffer::{BATCH_PAGES_MAX, Pool, Purpose, ReadGuard, Stop};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
@@ -100,6 +102,7 @@ pub(crate) fn get_many(
     wanted: &[(Tree, &[u8])],
     answer: &mut dyn FnMut(usize, Result<Option<Found>>),
 ) {
+    operation::begin(Access::Read);
     let each = pool.batch_pages(pool.class()).clamp(1, BATCH_PAGES_MAX);
     let mut open: Vec<Open> = Vec::with_capacity(each);
     for from in (0..wanted.len()).step_by(each) {

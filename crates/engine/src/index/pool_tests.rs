@@ -56,6 +56,7 @@ pub(super) fn test_pool_with(
         record_cache,
         backend: crate::Backend::of_environment().unwrap(),
         replacement: Default::default(),
+        middle: None,
         mode,
         in_memory: false,
     };
@@ -81,6 +82,7 @@ pub(super) fn value_pool() -> TestPool {
         record_cache: RecordCache::Off,
         backend: crate::Backend::of_environment().unwrap(),
         replacement: Default::default(),
+        middle: None,
         mode: Mode::Inline,
         in_memory: false,
     };

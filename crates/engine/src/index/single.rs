@@ -12,7 +12,7 @@ use super::leaf;
 use super::node::{Body, Entry, LEAF, Node, SLOT, align8, entry_header, slots_at};
 use super::op::NodeOp;
 use super::split;
-use super::tree::{Scratch, Seek, Tree, retry, with_scratch};
+use super::tree::{Scratch, Seek, Tree, retry_write, with_scratch};
 use crate::buffer::view::View;
 use crate::buffer::{Edit, Pool, Stop};
 use crate::error::Result;
@@ -71,7 +71,7 @@ impl Tree {
     ) -> Result<SingleOutcome> {
         for _ in 0..SPLITS_MAX {
             let attempt = || with_scratch(|scratch| self.try_single(pool, single, &mut begin, scratch));
-            match retry(self.root, attempt)? {
+            match retry_write(self.root, attempt)? {
                 Attempt::Over(outcome) => return Ok(outcome),
                 Attempt::NoRoom => {
                     let length = single.value.map_or(0, <[u8]>::len);

@@ -24,6 +24,8 @@ use super::leaf;
 use super::node::{INNER, LEAF, LEVEL, Node};
 use super::op::NodeOp;
 use crate::buffer::backoff::Backoff;
+use crate::buffer::migration::Access;
+use crate::buffer::operation;
 use crate::buffer::view::View;
 use crate::buffer::{Grant, NewPage, Pool, ReadGuard, Redo, Stop};
 use crate::error::{Error, Result};
@@ -261,6 +263,9 @@ fn child_or<'p, E: From<Stop>>(
     loop {
         if let Some(child) = pool.glance(id) {
             parent.validate()?;
+            if child.is_in_middle() {
+                return Ok(pool.settle(child, loaded)?);
+            }
             if !loaded {
                 child.mark();
             }
@@ -286,13 +291,28 @@ pub(super) fn fetch(pool: &Pool, parent: &ReadGuard<'_>, id: PageId) -> Result<b
     }
 }
 
-/// Runs `attempt`, which works on the tree or chain of pages at `head`, until nothing moves under it.
-pub(super) fn retry<T>(head: PageId, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T> {
+/// Runs `attempt`, which reads the tree or chain of pages at `head`, until nothing moves under it.
+#[inline]
+pub(super) fn retry<T>(head: PageId, attempt: impl FnMut() -> Result<T, Stop>) -> Result<T> {
+    operation::begin(Access::Read);
+    attempts(head, attempt)
+}
+
+/// The same for an attempt that changes a leaf.
+pub(super) fn retry_write<T>(head: PageId, attempt: impl FnMut() -> Result<T, Stop>) -> Result<T> {
+    operation::begin(Access::Write);
+    attempts(head, attempt)
+}
+
+fn attempts<T>(head: PageId, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T> {
     let mut backoff = Backoff::new();
     for _ in 0..RESTARTS_MAX {
         match attempt() {
             Ok(result) => return Ok(result),
-            Err(Stop::Restart) => backoff.wait(),
+            Err(Stop::Restart) => {
+                operation::again();
+                backoff.wait();
+            }
             Err(Stop::Missing(id)) => return Err(dangling(id)),
             Err(Stop::Fail(error)) => return Err(error),
         }

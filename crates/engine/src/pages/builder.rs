@@ -155,6 +155,7 @@ impl PagesBuilder {
             record_cache: RecordCache::Off,
             backend,
             replacement: Replacement::default(),
+            middle: None,
             mode: Mode::Inline,
             in_memory: false,
         };

@@ -22,8 +22,8 @@ use super::ghost::Ghost;
 use super::index::{Index, ROUNDS_MAX, Slot};
 use super::words::Words;
 use super::{HEADER_WORDS, Records, Shape, Source, ghost_hash, hash};
-use crate::buffer::frames::index_of;
 use crate::buffer::pool::Pool;
+use crate::buffer::stripe::index_of;
 use crate::ids::{PageId, Timestamp};
 
 /// Probation is held at one part in so many of the segments.

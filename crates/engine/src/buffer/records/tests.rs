@@ -60,6 +60,7 @@ fn pool(frames: u32, record_cache: RecordCache) -> Pool {
         record_cache,
         backend: crate::Backend::of_environment().unwrap(),
         replacement: Default::default(),
+        middle: None,
         mode: Mode::Inline,
         in_memory: false,
     };

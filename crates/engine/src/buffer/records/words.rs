@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn bytes_lie_across_frames_as_if_they_were_one() {
-        let frames = Frames::reserve(1 << 20, Backend::default(), 1 << 10).unwrap();
+        let frames = Frames::reserve(1 << 20, None, Backend::default(), 1 << 10).unwrap();
         frames.grow(SizeClass::SMALLEST, 8).unwrap();
         frames.populate_own(&[6, 1, 3]).unwrap();
         let map = Map::new(8).unwrap();

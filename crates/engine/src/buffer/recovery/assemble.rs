@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use terrace_block::AlignedBuffer;
 
 use super::analysis::{Analysis, Loser};
@@ -13,11 +13,13 @@ use crate::buffer::census::CensusPlace;
 use crate::buffer::create::PoolOptions;
 use crate::buffer::frame_cost;
 use crate::buffer::frames::Frames;
+use crate::buffer::middle::MiddleTier;
 use crate::buffer::page_ids::{PageIds, ids_below};
 use crate::buffer::pool::{Bell, Pool, places_granted};
 use crate::buffer::records::Records;
 use crate::buffer::resize::FrameBudget;
 use crate::buffer::stats::{Cause, PoolStats};
+use crate::buffer::stripe::{ByStripe, Stripe};
 use crate::buffer::sweep::FreeFrames;
 use crate::buffer::table::Location;
 use crate::buffer::upkeep::Upkeep;
@@ -71,6 +73,7 @@ impl Analysis<'_> {
         let budget = FrameBudget { bytes: options.frame_bytes, floor: options.frames_floor, taken: 0 };
         let frames = Frames::reserve(
             options.frame_bytes_max.max(options.frame_bytes),
+            options.middle.as_ref().map(|middle| (class, middle.frames)),
             options.backend,
             options.pages_max,
         )
@@ -80,18 +83,26 @@ impl Analysis<'_> {
         frames.grow(class, count).map_err(memory(u64::from(count) * self.page_bytes as u64))?;
         let records = Records::new(options.record_cache, self.page_bytes, count, frames.count_max(class))
             .map_err(memory(0))?;
-        let free = SizeClass::all()
-            .map(|class| FreeFrames::none(class, budget.ghost_least(class), options.replacement));
-        let mut free: Vec<FreeFrames> = free.collect();
-        free[class.index()].gain(class, 0..count);
-        let free: Vec<Mutex<FreeFrames>> = free.into_iter().map(Mutex::new).collect();
+        let mut free: ByStripe<FreeFrames> = std::array::from_fn(|index| {
+            let stripe = Stripe::from_index(index).expect("there are as many");
+            FreeFrames::none(stripe, budget.ghost_least(stripe.class), options.replacement)
+        });
+        free[Stripe::from(class).index()].gain(0..count);
+        if let Some(middle) = &options.middle {
+            let stripe = Stripe::middle(class);
+            let bytes = u64::from(middle.frames) * self.page_bytes as u64;
+            let memory = move |source| Error::Memory { bytes, what: "the middle tier", source };
+            frames.grow(stripe, middle.frames).map_err(memory)?;
+            free[stripe.index()].gain(0..middle.frames);
+        }
+        let seed = u64::from_le_bytes(superblock.uuid[..8].try_into().expect("eight bytes"));
         let staging_bytes = options.staging_bytes.next_multiple_of(self.page_bytes);
         let staging = AlignedBuffer::try_zeroed(staging_bytes).map_err(memory(staging_bytes as u64))?;
         let absorbed = wal.tail();
         let cut = superblock.cut;
         let pool = Pool {
             table: self.table,
-            free: free.try_into().expect("one for each class"),
+            free: free.map(Mutex::new),
             frames,
             records,
             device: self.files.pages.clone(),
@@ -109,7 +120,7 @@ impl Analysis<'_> {
                 packer: Packer::default(),
                 absorbed,
                 stubborn: HashMap::new(),
-                frames_taken: [0; SizeClass::COUNT],
+                frames_taken: [0; _],
                 cause: Cause::Checkpoint,
                 hurried: false,
                 backup: None,
@@ -128,7 +139,9 @@ impl Analysis<'_> {
             unwritten: Mutex::new(self.unwritten),
             census: CensusPlace::default(),
             resizing: Mutex::new(budget),
-            wanting: AtomicU16::new(0),
+            wanting: AtomicU32::new(0),
+            middle: options.middle.as_ref().map(|middle| MiddleTier::new(middle, class, seed)),
+            moving: RwLock::new(()),
             starving: AtomicU16::new(0),
         };
         let mut losers: Vec<Loser> = self.open.into_values().collect();

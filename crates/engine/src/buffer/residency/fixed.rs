@@ -1,5 +1,4 @@
-//! Bytes at the addresses of frames: each class has a range of them, a *stripe*, which any one could fill with the whole
-//! budget.
+//! Bytes at the addresses of frames: each stripe has a range of them, which any one could fill with the whole budget of its tier.
 
 use std::io;
 use std::ops::Range;
@@ -8,25 +7,24 @@ use std::sync::atomic::AtomicU64;
 use terrace_block::Region;
 
 use super::PAGE_SHIFT;
-use crate::buffer::frames::{class_index_of, frame_of, index_of};
-use crate::ids::SizeClass;
+use crate::buffer::stripe::{Stripe, class_index_of, index_of, stripe_index_of};
 
-/// One region for all classes, so that where it is can be loaded before it is known which frame is looked for.
+/// One region for all stripes, so that where it is can be loaded before it is known which frame is looked for.
 #[derive(Debug)]
 pub(in crate::buffer) struct Fixed {
     region: Region,
-    /// Bytes of a stripe, as a power of two.
+    /// Bytes of a stripe's range, as a power of two.
     stripe_shift: u32,
 }
 
 impl Fixed {
-    /// Addresses for as many frames of each class, out of a region that `reserve` makes.
+    /// Addresses for as many frames of each stripe, by their numbers, out of a region that `reserve` makes.
     pub(super) fn reserve(counts_max: &[u32], reserve: fn(usize) -> io::Result<Region>) -> io::Result<Fixed> {
         let bytes =
-            SizeClass::all().zip(counts_max).map(|(class, &count)| count as usize * class.page_bytes());
-        // Stripes begin at a huge page.
+            Stripe::all().map(|stripe| counts_max[stripe.index()] as usize * stripe.class.page_bytes());
+        // They begin at a huge page.
         let stripe = bytes.max().unwrap_or(0).next_multiple_of(2 << 20).next_power_of_two();
-        let region = reserve(stripe * SizeClass::COUNT)?;
+        let region = reserve(stripe * counts_max.len())?;
         Ok(Fixed { region, stripe_shift: stripe.trailing_zeros() })
     }
 
@@ -40,30 +38,31 @@ impl Fixed {
     pub(super) fn bytes(&self, frame: u32) -> Range<usize> {
         let class = class_index_of(frame);
         // Shifted by the class, and not multiplied by what would have to be loaded for it.
-        let start = (class << self.stripe_shift) + ((index_of(frame) as usize) << (PAGE_SHIFT + class));
+        let start = (stripe_index_of(frame) << self.stripe_shift)
+            + ((index_of(frame) as usize) << (PAGE_SHIFT + class));
         start..start + (1 << (PAGE_SHIFT + class))
     }
 
     /// The frame at `address`, if there are frames there.
     pub(super) fn frame_at(&self, address: usize) -> Option<u32> {
         let offset = self.region.offset_of(address)?;
-        let class = SizeClass::from_index(offset >> self.stripe_shift)?;
-        let index = (offset & ((1 << self.stripe_shift) - 1)) >> (PAGE_SHIFT + class.index());
-        Some(frame_of(class, index as u32))
+        let stripe = Stripe::from_index(offset >> self.stripe_shift)?;
+        let index = (offset & ((1 << self.stripe_shift) - 1)) >> (PAGE_SHIFT + stripe.class.index());
+        Some(stripe.frame(index as u32))
     }
 
-    /// Puts memory behind these frames of `class`.
-    pub(super) fn commit(&self, class: SizeClass, frames: Range<u32>) -> io::Result<()> {
-        self.region.commit(self.stripe(class, frames))
+    /// Puts memory behind these frames of `stripe`.
+    pub(super) fn commit(&self, stripe: Stripe, frames: Range<u32>) -> io::Result<()> {
+        self.region.commit(self.range(stripe, frames))
     }
 
-    /// Gives the memory of these frames of `class` back.
-    pub(super) fn release(&self, class: SizeClass, frames: Range<u32>) -> io::Result<()> {
-        self.region.release(self.stripe(class, frames))
+    /// Gives the memory of these frames of `stripe` back.
+    pub(super) fn release(&self, stripe: Stripe, frames: Range<u32>) -> io::Result<()> {
+        self.region.release(self.range(stripe, frames))
     }
 
-    fn stripe(&self, class: SizeClass, frames: Range<u32>) -> Range<usize> {
-        let (start, page_bytes) = (class.index() << self.stripe_shift, class.page_bytes());
+    fn range(&self, stripe: Stripe, frames: Range<u32>) -> Range<usize> {
+        let (start, page_bytes) = (stripe.index() << self.stripe_shift, stripe.class.page_bytes());
         start + frames.start as usize * page_bytes..start + frames.end as usize * page_bytes
     }
 

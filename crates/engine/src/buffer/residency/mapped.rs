@@ -10,7 +10,7 @@ use terrace_block::Region;
 
 use super::fixed::Fixed;
 use super::{Housed, PAGE_SHIFT};
-use crate::buffer::frames::class_index_of;
+use crate::buffer::stripe::class_index_of;
 use crate::buffer::table::indexes_max;
 use crate::ids::{ByClass, PageId, SizeClass};
 
@@ -171,7 +171,7 @@ mod tests {
     fn only_pages_that_are_there_have_memory_whoever_looks_at_others() {
         const PAGES_MAX: u64 = 1 << 16;
         let own =
-            Fixed::reserve(&[4; SizeClass::COUNT], |bytes| Region::reserve_sparse(bytes, 4096)).unwrap();
+            Fixed::reserve(&[4; 2 * SizeClass::COUNT], |bytes| Region::reserve_sparse(bytes, 4096)).unwrap();
         let mapped = Mapped::over(own, PAGES_MAX);
         SizeClass::all().for_each(|class| mapped.use_class(class).unwrap());
         let before = mappings();

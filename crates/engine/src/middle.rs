@@ -1,0 +1,219 @@
+//! What the middle tier is: which memory, and how much of it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::buffer::{FRAMES_MAX, MIDDLE_FRAME_BYTES_BESIDE, MiddleOptions};
+use crate::error::{Error, Result};
+use crate::ids::SizeClass;
+use crate::migration::{AdmissionQueue, Choice, CleanVictims};
+
+/// Memory between DRAM and the store, in which pages can stay and be used where they are.
+///
+/// What is said on the command line is its kind and how much there is of it, with a comma between.
+///
+/// ```
+/// use terrace::{Db, MemoryDirectory, Middle};
+/// use terrace::migration::Choice;
+///
+/// let middle: Middle = "simulated:dram,16MiB".parse()?;
+/// assert_eq!(middle.bytes(), 16 << 20);
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let builder = Db::builder().directory(directory).dram(4 << 20).middle(middle).policy(Choice::Lazy);
+/// let db = builder.open("")?;
+/// db.create_table("t")?.put("k", "v")?;
+/// assert_eq!(db.stats().middle.unwrap().capacity_bytes, 16 << 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Middle {
+    kind: MiddleKind,
+    bytes: u64,
+}
+
+/// Which memory a middle tier is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MiddleKind {
+    /// DRAM that takes part as a middle tier, with nothing added to what it costs: to see what a third tier does by itself.
+    SimulatedDram,
+}
+
+/// The variable of the environment that says what a builder means that says nothing of a middle tier: for running programs and tests
+/// as they are over three. After kind and size it may say a policy, as in `simulated:dram,1MiB,.5,.5,.5,.5`.
+const VARIABLE: &str = "TERRACE_MIDDLE";
+
+impl Middle {
+    /// One of `bytes` bytes, of which the last that do not make a page are left alone.
+    pub fn new(kind: MiddleKind, bytes: u64) -> Middle {
+        Middle { kind, bytes }
+    }
+
+    /// Which memory it is.
+    pub fn kind(&self) -> &MiddleKind {
+        &self.kind
+    }
+
+    /// Bytes of it.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many pages of `class` it has room for.
+    pub(crate) fn frames(&self, class: SizeClass) -> u32 {
+        (self.bytes / class.page_bytes() as u64).min(u64::from(FRAMES_MAX)) as u32
+    }
+
+    /// What a pool of pages of `class` is to be told of it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if there is not room for one page.
+    pub(crate) fn options(
+        &self,
+        class: SizeClass,
+        choice: Choice,
+        clean_victims: Option<CleanVictims>,
+        queue_pages: Option<u64>,
+    ) -> Result<MiddleOptions> {
+        let frames = self.frames(class);
+        if frames == 0 {
+            let (bytes, page_bytes) = (self.bytes, class.page_bytes());
+            let what = format!("a middle tier of {bytes} bytes has no room for one page of {page_bytes}");
+            return Err(Error::Config(what));
+        }
+        // HyMem's queue is half as long as there are frames (Spitfire, section 6.5).
+        let queue_pages = match choice.has_queue() {
+            true => Some(queue_pages.unwrap_or(u64::from(frames / 2).max(1)) as usize),
+            false => queue_pages.map(|pages| pages as usize),
+        };
+        Ok(MiddleOptions {
+            frames,
+            policy: choice.policy(),
+            clean_victims: clean_victims.unwrap_or(choice.clean_victims()),
+            queue_pages,
+        })
+    }
+
+    /// What the environment variable `TERRACE_MIDDLE` says.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if that is no middle tier.
+    pub(crate) fn of_environment() -> Result<Option<(Middle, Choice)>> {
+        let text = match std::env::var(VARIABLE) {
+            Ok(text) => text,
+            Err(std::env::VarError::NotPresent) => return Ok(None),
+            Err(error) => return Err(Error::Config(format!("{VARIABLE}: {error}"))),
+        };
+        let wrong = |error: String| Error::Config(format!("{VARIABLE}: {error}"));
+        let at = text.match_indices(',').nth(1).map_or(text.len(), |(at, _)| at);
+        let middle = text[..at].parse().map_err(wrong)?;
+        let choice = match text.get(at + 1..) {
+            Some(policy) => policy.parse().map_err(wrong)?,
+            None => Choice::default(),
+        };
+        Ok(Some((middle, choice)))
+    }
+}
+
+/// Bytes of DRAM that a middle tier takes: what is known of each of its frames, and of the pages in its queue.
+pub(crate) fn bytes_beside(options: &MiddleOptions) -> u64 {
+    let queue = options.queue_pages.map_or(0, |pages| pages as u64 * AdmissionQueue::BYTES_PER_PAGE);
+    u64::from(options.frames) * MIDDLE_FRAME_BYTES_BESIDE + queue
+}
+
+/// What tests of the pool tell it that are to run over three tiers too.
+#[cfg(test)]
+pub(crate) fn options_of_environment(class: SizeClass) -> Option<MiddleOptions> {
+    let (middle, choice) = Middle::of_environment().unwrap()?;
+    Some(middle.options(class, choice, None, None).unwrap())
+}
+
+impl fmt::Display for MiddleKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MiddleKind::SimulatedDram => f.write_str("simulated:dram"),
+        }
+    }
+}
+
+impl FromStr for MiddleKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MiddleKind, String> {
+        match text {
+            "simulated:dram" => Ok(MiddleKind::SimulatedDram),
+            _ => Err(format!("there is no middle tier \"{text}\"; there is simulated:dram")),
+        }
+    }
+}
+
+impl fmt::Display for Middle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{},{}B", self.kind, self.bytes)
+    }
+}
+
+impl FromStr for Middle {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Middle, String> {
+        let (kind, size) = text
+            .rsplit_once(',')
+            .ok_or_else(|| format!("\"{text}\" is not a kind and a size, as in simulated:dram,64MiB"))?;
+        Ok(Middle { kind: kind.parse()?, bytes: bytes_of(size)? })
+    }
+}
+
+/// A number of bytes with one of the units B, KiB, MiB and GiB.
+fn bytes_of(text: &str) -> Result<u64, String> {
+    let wrong = || format!("\"{text}\" is not a size; sizes are whole numbers with B, KiB, MiB or GiB");
+    let digits = text.find(|character: char| !character.is_ascii_digit()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit {
+        "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn middle_tiers_round_trip_as_text_and_others_are_refused() {
+        for text in ["simulated:dram,64MiB", "simulated:dram,4096B", "simulated:dram,3GiB"] {
+            let middle: Middle = text.parse().unwrap();
+            assert_eq!(middle.to_string().parse(), Ok(middle));
+        }
+        for (text, wrong) in [
+            ("", "kind and a size"),
+            ("simulated:dram", "kind and a size"),
+            ("simulated:dram,64", "not a size"),
+            ("simulated:dram,MiB", "not a size"),
+            ("simulated:dram,1.5MiB", "not a size"),
+            ("simulated:dram,18446744073709551615GiB", "not a size"),
+            ("dram,64MiB", "\"dram\""),
+        ] {
+            let error = text.parse::<Middle>().unwrap_err();
+            assert!(error.contains(wrong), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_middle_tier_has_room_for_a_page_at_least() {
+        let class = SizeClass::of_bytes(16 << 10).unwrap();
+        let options = |bytes, choice, queue| {
+            Middle::new(MiddleKind::SimulatedDram, bytes).options(class, choice, None, queue)
+        };
+        assert!(options((16 << 10) - 1, Choice::Eager, None).is_err());
+        assert_eq!(options(16 << 10, Choice::Eager, None).unwrap().frames, 1);
+        assert_eq!(options(1 << 20, Choice::HyMem, None).unwrap().queue_pages, Some(32));
+        assert_eq!(options(1 << 20, Choice::HyMem, Some(7)).unwrap().queue_pages, Some(7));
+        assert_eq!(options(1 << 20, Choice::Lazy, None).unwrap().queue_pages, None);
+    }
+}

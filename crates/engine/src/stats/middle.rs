@@ -1,0 +1,112 @@
+//! What a middle tier tells about itself.
+
+use serde::Serialize;
+
+use crate::migration::Policy;
+
+/// The middle tier: what it takes now, and how pages went to it and from it since the database was opened.
+///
+/// ```
+/// use terrace::{Db, MemoryDirectory};
+/// use terrace::migration::{Choice, Policy};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let builder = Db::builder().directory(directory).dram(4 << 20).middle("simulated:dram,8MiB".parse()?);
+/// let db = builder.policy(Choice::Lazy).open("")?;
+/// let middle = db.stats().middle.unwrap();
+/// assert_eq!((middle.frames, middle.policy), (2048, Policy::LAZY));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct MiddleStats {
+    /// Bytes of its frames.
+    pub capacity_bytes: u64,
+    /// Its frames, each for a page of the database's own size.
+    pub frames: u64,
+    /// Those that hold a page.
+    pub used: u64,
+    /// Those of them whose page has a copy in DRAM too.
+    pub copies: u64,
+    /// Frames in DRAM for pages of that size that hold one.
+    pub dram_used: u64,
+    /// By which probabilities pages go to it and from it now.
+    pub policy: Policy,
+    /// Looks at pages where they are.
+    pub reads_in_place: u64,
+    /// Looks of those that are about to change them there.
+    pub writes_in_place: u64,
+    /// Bytes of a page of it.
+    pub page_bytes: u64,
+    /// How pages moved.
+    pub migrations: Migrations,
+    /// Why pages were written to it.
+    pub writes: MiddleWrites,
+    /// Images of pages that were written to the store from DRAM.
+    pub dram_flushes: u64,
+    /// And from here.
+    pub middle_flushes: u64,
+    /// Pages that should have come to DRAM and stayed here, because DRAM had no frame at once or they were being changed.
+    pub up_refused: u64,
+    /// Pages that should have come here from DRAM, and there was no frame at once.
+    pub down_refused: u64,
+    /// Copies of pages in DRAM that made room for other pages here.
+    pub copies_dropped: u64,
+    /// Copies that were older than their pages in DRAM when those went to the store, and were dropped with them.
+    pub copies_invalidated: u64,
+}
+
+/// Pages that went from one tier to another. From and to are as `bench --json` names them.
+///
+/// ```
+/// assert_eq!(terrace::Migrations::default().store_to_dram, 0);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Migrations {
+    /// Read from the store past the middle tier.
+    pub store_to_dram: u64,
+    /// Read from the store to the middle tier.
+    pub store_to_middle: u64,
+    /// Brought to DRAM, to be read there or to be written there.
+    pub middle_to_dram: u64,
+    /// Those of them that were to be written.
+    pub middle_to_dram_for_writes: u64,
+    /// Copied from DRAM to the middle tier.
+    pub dram_to_middle: u64,
+    /// Left DRAM for a copy in the middle tier that was as new: nothing was copied.
+    pub dram_to_middle_uncopied: u64,
+    /// Left DRAM for the store.
+    pub dram_to_store: u64,
+    /// Left the middle tier for the store.
+    pub middle_to_store: u64,
+}
+
+/// Pages written to the middle tier, by why.
+///
+/// ```
+/// assert_eq!(terrace::MiddleWrites::default().in_place, 0);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct MiddleWrites {
+    /// Looks of those that were about to change them where they are.
+    pub in_place: u64,
+    /// Pages that came from DRAM and lacked changes in the store.
+    pub from_dram: u64,
+    /// Pages that came from DRAM and lacked none.
+    pub from_dram_clean: u64,
+    /// Pages that came from the store.
+    pub from_store: u64,
+    /// Pages that were made here.
+    pub created: u64,
+}
+
+impl MiddleStats {
+    /// The inclusivity ratio (Spitfire, section 3.3 and Table 2): pages that have a copy in DRAM and one here, of all that have one in
+    /// either; 0 if none has.
+    pub fn inclusivity(&self) -> f64 {
+        let pages = (self.used + self.dram_used).saturating_sub(self.copies);
+        if pages == 0 { 0.0 } else { self.copies as f64 / pages as f64 }
+    }
+}
