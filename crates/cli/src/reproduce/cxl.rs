@@ -1,38 +1,52 @@
-//! C: three-tier buffer management with CXL memory (HardBD & Active 2024). None of its claims is measured yet.
+//! C: three-tier buffer management with CXL memory (HardBD & Active 2024), sections IV and V.
+//!
+//! The paper's 2 GiB of local memory, 4 GiB of CXL memory and 1 to 8 GiB of data become 16, 32 and 8 to 64 MiB, in pages of 4 KiB. Its
+//! prototype is the profile `cxl-prototype`, its disk `nvme-flash`. Its workloads are `cxl-update`, `cxl-read` and `cxl-scan`, over
+//! tuples of a table, where the paper has pages and no index.
+//!
+//! | file           | claims                                          |
+//! |----------------|--------------------------------------------------|
+//! | `threads.rs`   | C1: local and CXL memory by number of threads    |
+//! | `policies.rs`  | C2: policies by size of the data                 |
+//! | `moves.rs`     | C4: ways to move pages                           |
 
-use super::{Claim, Mode, not_here};
+mod moves;
+mod policies;
+mod threads;
 
-/// Why none is.
-const WHY: &str = "not measured yet: the middle tier it is about is being built";
+use super::{Claim, Mode, Run, not_here};
+
+/// The workloads.
+const MIXES: [&str; 3] = ["cxl-update", "cxl-read", "cxl-scan"];
 
 /// The claims.
 pub const CLAIMS: &[Claim] = &[
-    not_here(
-        "C1",
-        Mode::Wall,
-        "Scalability",
-        "equal above 10 threads, scans up to 2 times slower at few (Fig. 3)",
-        WHY,
-    ),
-    not_here(
-        "C2",
-        Mode::Virtual,
-        "Migration policy",
-        "three tiers with lazy migration best in most; eager falls earlier (Fig. 4)",
-        WHY,
-    ),
+    Claim {
+        id: "C1",
+        claim: "Scalability",
+        paper: "equal above 10 threads, scans up to 2 times slower at few (Fig. 3)",
+        mode: Mode::Wall,
+        run: Run::Here(threads::measure),
+    },
+    Claim {
+        id: "C2",
+        claim: "Migration policy",
+        paper: "three tiers with lazy migration best in most; eager falls earlier (Fig. 4)",
+        mode: Mode::Virtual,
+        run: Run::Here(policies::measure),
+    },
     not_here(
         "C3",
         Mode::Virtual,
         "Devices",
         "local 125.5 ns and 224.3 GB/s, CXL 557 ns and 9.4 GB/s (section IV)",
-        WHY,
+        "they are what the profile `cxl-prototype` is made of, not something that it could show",
     ),
-    not_here(
-        "C4",
-        Mode::Wall,
-        "Faster migration",
-        "mbind with MPOL_MF_MOVE about 2 times move_pages (section V)",
-        WHY,
-    ),
+    Claim {
+        id: "C4",
+        claim: "Faster migration",
+        paper: "mbind with MPOL_MF_MOVE about 2 times move_pages (section V)",
+        mode: Mode::Wall,
+        run: Run::Here(moves::measure),
+    },
 ];
