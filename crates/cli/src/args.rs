@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use terrace::{Backend, RecordCache, Replacement};
+use terrace::migration::{Choice, CleanVictims};
+use terrace::{Backend, Middle, RecordCache, Replacement};
 
 pub use reproduce::ReproduceArgs;
 pub use simulate::{Policies, Shard, SimulateArgs};
@@ -108,6 +109,18 @@ pub struct TierArgs {
     /// Which pages leave memory first: mark, or fifo-paper to compare with
     #[arg(long, value_name = "NAME")]
     pub replacement: Option<Replacement>,
+    /// Memory between DRAM and the store, such as simulated:optane,1GiB; none unless the variable TERRACE_MIDDLE says otherwise
+    #[arg(long, value_name = "KIND,SIZE")]
+    pub middle: Option<Middle>,
+    /// How pages move between DRAM, the middle tier and the store: adaptive, eager, lazy, hymem, lazy-cxl, or four probabilities [default: adaptive]
+    #[arg(long, value_name = "NAME|DR,DW,NR,NW")]
+    pub policy: Option<Choice>,
+    /// Pages that a queue remembers which decides in place of NW; half as many as the middle tier has frames with hymem, else none
+    #[arg(long, value_name = "PAGES")]
+    pub admission_queue: Option<u64>,
+    /// What is done with pages that leave DRAM and need not be written: drop, offer or always; by default as the policy's paper has it
+    #[arg(long, value_name = "NAME")]
+    pub clean_victims: Option<CleanVictims>,
     /// Page size of a database, and of tables, created here: a power of two from 4KiB to 64KiB
     #[arg(long, value_name = "SIZE", value_parser = page_size)]
     pub page_size: Option<u64>,
@@ -139,6 +152,10 @@ impl TierArgs {
             dram_bytes: self.dram,
             backend: self.backend,
             replacement: self.replacement,
+            middle: self.middle.clone(),
+            policy: self.policy,
+            admission_queue_pages: self.admission_queue,
+            clean_victims: self.clean_victims,
             page_bytes: self.page_size,
             value_page_bytes_max: self.value_page_size,
             compression: self.compression,
@@ -565,6 +582,7 @@ mod tests {
         let args = ycsb(
             "--workload rw:80 --records 5 --value-size 100 --distribution zipfian:0.3 --threads 2 --seconds 1500ms \
              --warmup 1 --seed 9 --dram 64MiB --store /x --backend mapped --replacement fifo-paper \
+             --middle simulated:optane,256MiB --policy .1,.1,.5,1 --admission-queue 70 --clean-victims always \
              --page-size 16KiB --value-page-size 1MiB --compression lz4 --log-max 1GiB \
              --record-cache 40 --durability buffered --json",
         )
@@ -576,6 +594,10 @@ mod tests {
         assert_eq!(settings.dram_bytes, Some(64 << 20));
         assert_eq!(settings.backend, Some(Backend::Mapped));
         assert_eq!(settings.replacement, Some(Replacement::FifoPaper));
+        assert_eq!(settings.middle.map(|middle| middle.bytes()), Some(256 << 20));
+        assert_eq!(settings.policy.map(|choice| choice.to_string()), Some("0.1,0.1,0.5,1".to_owned()));
+        assert_eq!(settings.admission_queue_pages, Some(70));
+        assert_eq!(settings.clean_victims, Some(CleanVictims::Always));
         assert_eq!((settings.page_bytes, settings.compression), (Some(16384), Compression::Lz4));
         assert_eq!(settings.value_page_bytes_max, Some(1 << 20));
         assert_eq!((settings.log_bytes_max, settings.record_cache_percent), (Some(1 << 30), Some(40)));
@@ -599,6 +621,10 @@ mod tests {
             ("--record-cache 81", "--record-cache"),
             ("--backend mmap", "--backend"),
             ("--replacement lru", "--replacement"),
+            ("--middle optane,1GiB", "--middle"),
+            ("--middle simulated:optane", "--middle"),
+            ("--policy 1,1,2,1", "--policy"),
+            ("--clean-victims keep", "--clean-victims"),
             ("--page-size 5KiB", "--page-size"),
             ("--page-size 128KiB", "--page-size"),
             ("--value-page-size 4MiB", "--value-page-size"),

@@ -50,6 +50,8 @@ impl Opener for Engine {
             durability,
             durability_name: settings.durability.name(),
             compression: settings.compression.name(),
+            middle: settings.middle.as_ref().map(|middle| middle.kind().to_string()),
+            policy: settings.policy.unwrap_or_default().to_string(),
             page_bytes: settings.page_bytes,
             value_page_bytes_max: settings.value_page_bytes_max,
             files,
@@ -70,6 +72,18 @@ pub(crate) fn with_sizes(mut builder: Builder, settings: &Settings) -> Builder {
     }
     if let Some(replacement) = settings.replacement {
         builder = builder.replacement(replacement);
+    }
+    if let Some(middle) = &settings.middle {
+        builder = builder.middle(middle.clone());
+    }
+    if let Some(policy) = settings.policy {
+        builder = builder.policy(policy);
+    }
+    if let Some(pages) = settings.admission_queue_pages {
+        builder = builder.admission_queue(pages);
+    }
+    if let Some(clean_victims) = settings.clean_victims {
+        builder = builder.clean_victims(clean_victims);
     }
     if let Some(bytes) = settings.value_page_bytes_max {
         builder = builder.value_page_size_max(bytes);
@@ -126,6 +140,9 @@ struct Opened {
     durability: terrace::Durability,
     durability_name: &'static str,
     compression: &'static str,
+    /// The kind of the middle tier, where it was given, and the policy.
+    middle: Option<String>,
+    policy: String,
     /// Of tables that are made, where it was given.
     page_bytes: Option<u64>,
     value_page_bytes_max: Option<u64>,
@@ -214,7 +231,7 @@ impl Database for Opened {
 
     fn settings(&self) -> BTreeMap<&'static str, String> {
         let stats = self.db.stats();
-        BTreeMap::from([
+        let mut settings = BTreeMap::from([
             ("version", format!("terrace {}", env!("CARGO_PKG_VERSION"))),
             ("dram", show_size(stats.budget_bytes)),
             ("backend", stats.backend.to_string()),
@@ -222,7 +239,12 @@ impl Database for Opened {
             ("compression", self.compression.to_owned()),
             ("durability", self.durability_name.to_owned()),
             ("files", self.files.to_owned()),
-        ])
+        ]);
+        if let (Some(middle), Some(what)) = (&stats.middle, &self.middle) {
+            settings.insert("middle", format!("{what}, {}", show_size(middle.capacity_bytes)));
+            settings.insert("policy", self.policy.clone());
+        }
+        settings
     }
 
     fn close(self: Box<Self>) -> Outcome {
@@ -315,8 +337,9 @@ fn counters(stats: &Stats) -> Counters {
         store_written_bytes: stats.written_bytes,
         log_bytes: stats.log_flushed_bytes,
         log_cycles: Some(stats.log_tail as f64 / stats.log_capacity as f64),
-        store_to_dram: stats.faults,
-        dram_to_store: stats.images_written,
+        store_to_dram: stats.middle.as_ref().map_or(stats.faults, |middle| middle.migrations.store_to_dram),
+        dram_to_store: stats.middle.as_ref().map_or(stats.images_written, |middle| middle.dram_flushes),
+        middle: stats.middle.clone(),
         aborts: stats.conflicts,
         stalls: stats.stalls.by_reason().map(|(reason, count)| (reason.to_owned(), count)).collect(),
     }

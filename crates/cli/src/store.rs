@@ -10,7 +10,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use serde::Serialize;
-use terrace::{Backend, Replacement};
+use terrace::migration::{Choice, CleanVictims};
+use terrace::{Backend, Middle, MiddleStats, Replacement};
 
 use crate::failure::{Failure, Outcome};
 
@@ -104,7 +105,7 @@ pub trait Database: Send + Sync {
 }
 
 /// How to open a database: what the tier flags came to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The database directory; none keeps everything in memory.
     pub store: Option<std::path::PathBuf>,
@@ -124,6 +125,14 @@ pub struct Settings {
     pub backend: Option<Backend>,
     /// Which pages leave memory first; by default as the engine has it.
     pub replacement: Option<Replacement>,
+    /// Memory between DRAM and the store; by default as the engine has it.
+    pub middle: Option<Middle>,
+    /// How pages move between the tiers; by default as the engine has it.
+    pub policy: Option<Choice>,
+    /// Pages that an admission queue remembers; by default as the policy has it.
+    pub admission_queue_pages: Option<u64>,
+    /// What is done with clean pages that leave DRAM; by default as the policy has it.
+    pub clean_victims: Option<CleanVictims>,
     /// Whether commits wait for the disk.
     pub durability: Durability,
     /// Seed of every random choice.
@@ -218,6 +227,8 @@ pub struct Counters {
     pub store_to_dram: u64,
     /// Pages written from DRAM.
     pub dram_to_store: u64,
+    /// The middle tier, if there is one.
+    pub middle: Option<MiddleStats>,
     /// Transactions that a conflict ended.
     pub aborts: u64,
     /// Times somebody had to wait, by reason.
@@ -238,6 +249,10 @@ impl Counters {
             log_cycles: self.log_cycles.map(|cycles| cycles - earlier.log_cycles.unwrap_or(0.0)),
             store_to_dram: self.store_to_dram.saturating_sub(earlier.store_to_dram),
             dram_to_store: self.dram_to_store.saturating_sub(earlier.dram_to_store),
+            middle: self.middle.as_ref().map(|now| match &earlier.middle {
+                Some(earlier) => now.since(earlier),
+                None => now.clone(),
+            }),
             aborts: self.aborts.saturating_sub(earlier.aborts),
             stalls: self.stalls.iter().map(|(r, n)| (r.clone(), n.saturating_sub(before(r)))).collect(),
             ..self.clone()

@@ -16,6 +16,8 @@
 //! | `pin.rs`        | pages that are held for long, and changed without a log              |
 //! | `middle.rs`     | the middle tier: what is decided by its policy                       |
 //! | `migrate.rs`    | pages on their way between DRAM and the middle tier                  |
+//! | `charge.rs`     | what accesses to it cost where its memory is simulated               |
+//! | `adapt.rs`      | what lets its policy change by itself                                |
 //! | `operation.rs`  | what counts as one operation, for that policy                        |
 //! | `sweep.rs`      | replacement: finding frames                                          |
 //! | `evict.rs`      | replacement: pages that leave their frames                           |
@@ -47,6 +49,7 @@
 //! | `recovery.rs`   | from superblock and log to a pool that is as it was                  |
 //! | `recovery/`     | its steps: analysis, assembly, redo, undo                            |
 
+mod adapt;
 #[cfg(test)]
 mod audit;
 pub(crate) mod backoff;
@@ -55,6 +58,7 @@ mod balance;
 mod batch;
 pub(crate) mod census;
 mod change;
+mod charge;
 mod checkpoint;
 #[cfg(test)]
 mod class_tests;
@@ -90,6 +94,8 @@ mod stats;
 mod stripe;
 mod sweep;
 mod table;
+#[cfg(test)]
+mod tier_tests;
 mod transfer;
 mod tuner;
 mod upkeep;

@@ -42,7 +42,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace_block::Directory;
+use terrace_block::{Directory, SimulatedMemory, Time};
 
 use crate::backend::Backend;
 use crate::buffer::{
@@ -53,7 +53,7 @@ use crate::db::Db;
 use crate::db::options::Compression;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, SizeClass};
-use crate::middle::Middle;
+use crate::middle::{Middle, MiddleKind};
 use crate::migration::{Choice, CleanVictims};
 use crate::replacement::Replacement;
 use crate::store::place::PLACE_BYTES;
@@ -124,6 +124,7 @@ pub struct Builder {
     pub(crate) policy: Option<Choice>,
     pub(crate) clean_victims: Option<CleanVictims>,
     pub(crate) admission_queue: Option<u64>,
+    pub(crate) simulated_time: Time,
     pub(crate) mode: Mode,
     pub(crate) seed: u64,
     pub(crate) directory: Option<Arc<dyn Directory>>,
@@ -151,6 +152,7 @@ impl Default for Builder {
             policy: None,
             clean_victims: None,
             admission_queue: None,
+            simulated_time: Time::wall(),
             mode: Mode::Background,
             seed: 0,
             directory: None,
@@ -310,6 +312,27 @@ impl Builder {
         self
     }
 
+    /// The time in which accesses to simulated memory ([`crate::MiddleKind::Simulated`]) take as long as they would there. Default:
+    /// the machine's, in which who accesses it waits.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use terrace::{Db, MemoryDirectory, Mode, Time, VirtualTime};
+    ///
+    /// # let directory = Arc::new(MemoryDirectory::new());
+    /// let time = Arc::new(VirtualTime::new(1));
+    /// let builder = Db::builder().directory(directory).dram(4 << 20).mode(Mode::Inline);
+    /// let builder = builder.middle("simulated:optane,8MiB".parse()?).policy("0,0,1,1".parse()?);
+    /// let db = builder.simulated_time(Time::Virtual(Arc::clone(&time))).open("")?;
+    /// db.create_table("t")?.put("k", "v")?;
+    /// assert!(time.elapsed_ns() > 0, "pages are made in the middle tier, and changed there");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn simulated_time(mut self, time: Time) -> Self {
+        self.simulated_time = time;
+        self
+    }
+
     /// Who does the background work. Default: threads of the database's own.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
@@ -373,6 +396,20 @@ impl Builder {
         };
         let choice = self.policy.unwrap_or(choice);
         middle.options(class, choice, self.clean_victims, self.admission_queue).map(Some)
+    }
+
+    /// What the memory of the middle tier costs, if there is one that is simulated.
+    pub(crate) fn middle_memory(&self) -> Result<Option<Arc<SimulatedMemory>>> {
+        let middle = match &self.middle {
+            Some(middle) => Some(middle.clone()),
+            None => Middle::of_environment()?.map(|(middle, _)| middle),
+        };
+        let memory = |middle: Middle| match middle.kind() {
+            MiddleKind::Simulated(profile) => {
+                Arc::new(SimulatedMemory::new(profile.clone(), self.simulated_time.clone()))
+            }
+        };
+        Ok(middle.map(memory))
     }
 
     /// The class of the largest pages that tables are to have, if that was said.

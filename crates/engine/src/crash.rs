@@ -34,7 +34,8 @@ pub(crate) use meanwhile::{in_flight, play};
 use terrace_block::{Directory, OpenMode, SimulatedDisk};
 
 use crate::buffer::{
-    Files, Layout, Mode, Pool, PoolOptions, RecordCache, buffers_bytes, frame_bytes, frame_cost,
+    Files, Layout, MiddleOptions, Mode, Pool, PoolOptions, RecordCache, buffers_bytes, frame_bytes,
+    frame_cost,
 };
 use crate::ids::SizeClass;
 use crate::store::place::PLACE_BYTES;
@@ -50,6 +51,8 @@ struct Sizes {
     log_buffer: usize,
     store_segments: u64,
     staging_pages: usize,
+    /// The middle tier, if it is not up to the environment.
+    middle: Option<MiddleOptions>,
 }
 
 const SEGMENT_PAGES: u64 = 8;
@@ -108,7 +111,9 @@ impl Sizes {
             store_bytes_max: self.store_segments * self.segment_bytes(),
             backend: crate::Backend::of_environment().unwrap(),
             replacement: Default::default(),
-            middle: crate::middle::options_of_environment(class(self.page_bytes)),
+            middle: self.middle.or_else(|| crate::middle::options_of_environment(class(self.page_bytes))),
+            middle_memory: None,
+            time: terrace_block::Time::wall(),
             mode: Mode::Inline,
             in_memory: false,
         }

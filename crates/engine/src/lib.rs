@@ -81,9 +81,11 @@ pub use middle::{Middle, MiddleKind};
 pub use replacement::Replacement;
 pub use stats::{
     Bucket, Bypasses, CachedRecords, Damage, FrameClass, GivenUp, Latency, MiddleStats, MiddleWrites,
-    Migrations, Retries, Stalls, Stats, Sweeps, TableStats, VerifyReport, WriteBacks,
+    Migrations, Retries, Stalls, Stats, Sweeps, TableStats, Tuning, VerifyReport, WriteBacks,
 };
-pub use terrace_block::{Directory, FileDirectory, MemoryDirectory, SimulatedDisk};
+pub use terrace_block::{
+    Directory, FileDirectory, MemoryDirectory, Profile, SimulatedDisk, Time, VirtualTime,
+};
 
 /// The version of the file format that this build reads and writes; `docs/format.md` says what it promises.
 pub const FORMAT_VERSION: u32 = store::superblock::FORMAT_VERSION;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use terrace_block::Profile;
+
 use crate::buffer::{FRAMES_MAX, MIDDLE_FRAME_BYTES_BESIDE, MiddleOptions};
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
@@ -25,18 +27,28 @@ use crate::migration::{AdmissionQueue, Choice, CleanVictims};
 /// assert_eq!(db.stats().middle.unwrap().capacity_bytes, 16 << 20);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Middle {
     kind: MiddleKind,
     bytes: u64,
 }
 
 /// Which memory a middle tier is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// ```
+/// use terrace::{MiddleKind, Profile};
+///
+/// let kind: MiddleKind = "simulated:cxl-2024".parse()?;
+/// assert_eq!(kind, MiddleKind::Simulated(Profile::named("cxl-2024").unwrap()));
+/// assert_eq!(kind.to_string(), "simulated:cxl-2024");
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum MiddleKind {
-    /// DRAM that takes part as a middle tier, with nothing added to what it costs: to see what a third tier does by itself.
-    SimulatedDram,
+    /// Memory that this machine does not have: the bytes are in DRAM, and accesses take as long as the profile says
+    /// ([`crate::Builder::simulated_time`]). Never a default, and volatile whatever the profile says.
+    Simulated(Profile),
 }
 
 /// The variable of the environment that says what a builder means that says nothing of a middle tier: for running programs and tests
@@ -91,6 +103,7 @@ impl Middle {
             policy: choice.policy(),
             clean_victims: clean_victims.unwrap_or(choice.clean_victims()),
             queue_pages,
+            adaptive: choice == Choice::Adaptive,
         })
     }
 
@@ -131,7 +144,7 @@ pub(crate) fn options_of_environment(class: SizeClass) -> Option<MiddleOptions> 
 impl fmt::Display for MiddleKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MiddleKind::SimulatedDram => f.write_str("simulated:dram"),
+            MiddleKind::Simulated(profile) => write!(f, "simulated:{}", profile.name()),
         }
     }
 }
@@ -140,9 +153,11 @@ impl FromStr for MiddleKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<MiddleKind, String> {
-        match text {
-            "simulated:dram" => Ok(MiddleKind::SimulatedDram),
-            _ => Err(format!("there is no middle tier \"{text}\"; there is simulated:dram")),
+        match text.strip_prefix("simulated:") {
+            Some(profile) => {
+                Profile::find(profile).map(MiddleKind::Simulated).map_err(|error| error.to_string())
+            }
+            None => Err(format!("there is no middle tier \"{text}\"; there is simulated:PROFILE")),
         }
     }
 }
@@ -198,6 +213,7 @@ mod tests {
             ("simulated:dram,1.5MiB", "not a size"),
             ("simulated:dram,18446744073709551615GiB", "not a size"),
             ("dram,64MiB", "\"dram\""),
+            ("simulated:drum,64MiB", "drum"),
         ] {
             let error = text.parse::<Middle>().unwrap_err();
             assert!(error.contains(wrong), "{text}: {error}");
@@ -208,7 +224,7 @@ mod tests {
     fn a_middle_tier_has_room_for_a_page_at_least() {
         let class = SizeClass::of_bytes(16 << 10).unwrap();
         let options = |bytes, choice, queue| {
-            Middle::new(MiddleKind::SimulatedDram, bytes).options(class, choice, None, queue)
+            Middle::new("simulated:dram".parse().unwrap(), bytes).options(class, choice, None, queue)
         };
         assert!(options((16 << 10) - 1, Choice::Eager, None).is_err());
         assert_eq!(options(16 << 10, Choice::Eager, None).unwrap().frames, 1);

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde::Serialize;
 
 pub use self::histogram::{Bucket, Latency};
-pub use self::middle::{MiddleStats, MiddleWrites, Migrations};
+pub use self::middle::{MiddleStats, MiddleWrites, Migrations, Tuning};
 pub use self::reasons::{Bypasses, GivenUp, Retries, Stalls, Sweeps, WriteBacks};
 use crate::backend::Backend;
 use crate::db::core::Core;

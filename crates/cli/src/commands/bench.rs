@@ -10,6 +10,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{compare, print, print_json, with_database};
+use terrace::MiddleStats;
+
 use crate::args::YcsbArgs;
 use crate::bystanders::Watch;
 use crate::failure::{Failure, Outcome};
@@ -271,7 +273,7 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
         budget_bytes: counters.budget_bytes,
         tiers: Tiers {
             dram: Tier { capacity_bytes: counters.dram_capacity_bytes, hits: None, ..Tier::default() },
-            middle: Tier::default(),
+            middle: counters.middle.as_ref().map(middle_tier).unwrap_or_default(),
             store: Tier {
                 simulated: false,
                 capacity_bytes: counters.store_capacity_bytes,
@@ -280,11 +282,28 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
                 written_bytes: counters.store_written_bytes,
             },
         },
-        migrations: Migrations {
-            store_to_dram: counters.store_to_dram,
-            dram_to_store: counters.dram_to_store,
-            ..Migrations::default()
+        migrations: migrations(counters),
+        inclusivity: counters.middle.as_ref().map_or(0.0, MiddleStats::inclusivity),
+        middle_line_writes: LineWrites {
+            total: counters.middle.as_ref().map_or(0, |middle| middle.lines_written),
+            ..LineWrites::default()
         },
+        policy: counters.middle.as_ref().map(|middle| middle.policy.into()).unwrap_or_default(),
+        in_place: counters.middle.as_ref().map_or(InPlace::default(), |middle| InPlace {
+            reads: middle.reads_in_place,
+            writes: middle.writes_in_place,
+        }),
+        middle_writes_by_cause: counters.middle.as_ref().map_or(MiddleWrites::default(), |middle| {
+            let terrace::MiddleWrites { in_place, from_dram, from_dram_clean, from_store, created, .. } =
+                middle.writes;
+            MiddleWrites {
+                in_place,
+                from_dram: from_dram + from_dram_clean,
+                from_store: from_store + created,
+                log: 0,
+            }
+        }),
+        dram_flushes: counters.dram_to_store,
         log_bytes: counters.log_bytes,
         log_cycles: counters.log_cycles,
         store_bytes_per_operation: store_bytes as f64 / measured.operations.max(1) as f64,
@@ -302,6 +321,43 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
         others_cpu: around.others_cpu,
         void,
         ..BenchReport::default()
+    }
+}
+
+/// What was done to the middle tier. Its bytes are those of whole pages; what is read and changed in place is counted in looks.
+fn middle_tier(middle: &MiddleStats) -> Tier {
+    let (moved, writes) = (&middle.migrations, &middle.writes);
+    let pages_read = moved.middle_to_dram + middle.middle_flushes;
+    let pages_written = writes.from_dram + writes.from_dram_clean + writes.from_store + writes.created;
+    Tier {
+        simulated: middle.simulated,
+        capacity_bytes: middle.capacity_bytes,
+        hits: Some(middle.reads_in_place + middle.writes_in_place + moved.middle_to_dram),
+        read_bytes: pages_read * middle.page_bytes,
+        written_bytes: pages_written * middle.page_bytes,
+    }
+}
+
+/// Pages that went from tier to tier. Those that leave DRAM for the store count as they are written, as with two tiers.
+fn migrations(counters: &Counters) -> Migrations {
+    let two = Migrations {
+        store_to_dram: counters.store_to_dram,
+        dram_to_store: counters.dram_to_store,
+        ..Migrations::default()
+    };
+    counters.middle.as_ref().map_or(two, |middle| Migrations {
+        store_to_dram: counters.store_to_dram,
+        dram_to_store: counters.dram_to_store,
+        store_to_middle: middle.migrations.store_to_middle,
+        middle_to_dram: middle.migrations.middle_to_dram,
+        dram_to_middle: middle.migrations.dram_to_middle,
+        middle_to_store: middle.middle_flushes,
+    })
+}
+
+impl From<terrace::migration::Policy> for Policy {
+    fn from(policy: terrace::migration::Policy) -> Policy {
+        Policy { dr: policy.dr(), dw: policy.dw(), nr: policy.nr(), nw: policy.nw() }
     }
 }
 

@@ -163,6 +163,10 @@ impl<'a> Setting<'a> {
         flags.extend(tiers.page_size.map(|bytes| format!("--page-size={bytes}")));
         flags.extend(tiers.backend.map(|backend| format!("--backend={backend}")));
         flags.extend(tiers.replacement.map(|name| format!("--replacement={name}")));
+        flags.extend(tiers.middle.as_ref().map(|middle| format!("--middle={middle}")));
+        flags.extend(tiers.policy.map(|policy| format!("--policy={policy}")));
+        flags.extend(tiers.admission_queue.map(|pages| format!("--admission-queue={pages}")));
+        flags.extend(tiers.clean_victims.map(|name| format!("--clean-victims={name}")));
         flags.extend(tiers.value_page_size.map(|bytes| format!("--value-page-size={bytes}")));
         flags.extend(tiers.record_cache.map(|percent| format!("--record-cache={percent}")));
         flags.extend(tiers.log_max.map(|bytes| format!("--log-max={bytes}")));

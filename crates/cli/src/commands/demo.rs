@@ -250,6 +250,10 @@ impl<'a> Demo<'a> {
         }
         command.args(self.settings.backend.map(|backend| format!("--backend={backend}")));
         command.args(self.settings.replacement.map(|name| format!("--replacement={name}")));
+        command.args(self.settings.middle.as_ref().map(|middle| format!("--middle={middle}")));
+        command.args(self.settings.policy.map(|policy| format!("--policy={policy}")));
+        command.args(self.settings.admission_queue_pages.map(|pages| format!("--admission-queue={pages}")));
+        command.args(self.settings.clean_victims.map(|name| format!("--clean-victims={name}")));
         command.arg(format!("--compression={}", self.settings.compression.name()));
         command.arg(format!("--threads={}", args.threads)).arg(format!("--seed={}", self.settings.seed));
         command.env(ROUND, round.to_string()).stdin(Stdio::null()).stdout(Stdio::piped());

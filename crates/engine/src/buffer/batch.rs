@@ -290,7 +290,7 @@ impl Pool {
                 .and_then(|()| self.unpack(page.id, page.mapped, image, spare));
             match content {
                 Ok(content) => {
-                    self.frames.fill(page.id, page.frame, content);
+                    self.fill(page.id, page.frame, content);
                     self.settle_in_frame(page.id, page.entry, page.frame, page.mapped);
                     self.frames.header(page.frame).set_purpose(Some(purpose));
                     page.entry.latch().unmark();

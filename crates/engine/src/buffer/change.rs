@@ -215,7 +215,7 @@ impl Pool {
         // Whoever heard of the page that had this id before may have it latched while he learns that it is gone.
         self.lock_entry(entry);
         debug_assert_eq!(entry.location(), Location::Nowhere);
-        self.frames.fill(id, frame, content);
+        self.fill(id, frame, content);
         self.settle_in_frame(id, entry, frame, mapped);
         self.frames.header(frame).set_recovery(lsn);
         latch.set_dirty(true);

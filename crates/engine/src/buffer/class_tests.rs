@@ -58,6 +58,8 @@ fn options() -> PoolOptions {
         backend: crate::Backend::of_environment().unwrap(),
         replacement: Default::default(),
         middle: None,
+        middle_memory: None,
+        time: terrace_block::Time::wall(),
         mode: Mode::Inline,
         in_memory: false,
     }

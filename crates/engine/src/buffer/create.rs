@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use terrace_block::BlockDevice;
+use terrace_block::{BlockDevice, SimulatedMemory, Time};
 
 use super::middle::MiddleOptions;
 use super::pool::{Mode, Pool};
@@ -33,7 +33,7 @@ pub(crate) struct Layout {
 }
 
 /// How much memory the pool may take, and how it works.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct PoolOptions {
     /// Bytes for frames, with what is beside each, and for the buffers of their pages.
     pub(crate) frame_bytes: u64,
@@ -55,6 +55,10 @@ pub(crate) struct PoolOptions {
     pub(crate) replacement: Replacement,
     /// The middle tier, if there is one.
     pub(crate) middle: Option<MiddleOptions>,
+    /// What its memory costs, where it is simulated.
+    pub(crate) middle_memory: Option<Arc<SimulatedMemory>>,
+    /// The time in which that is.
+    pub(crate) time: Time,
     pub(crate) mode: Mode,
     /// Whether the files are written in memory only, where emptying segments gains nothing.
     pub(crate) in_memory: bool,

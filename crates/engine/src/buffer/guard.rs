@@ -47,6 +47,14 @@ impl<'p> ReadGuard<'p> {
         is_middle(self.frame)
     }
 
+    /// So many bytes were copied out of the page.
+    #[inline]
+    pub(crate) fn copied(&self, bytes: usize) {
+        if self.is_in_middle() {
+            self.pool.charge_copied(self.frame, bytes);
+        }
+    }
+
     /// The version this guard vouches for.
     pub(crate) fn version(&self) -> u64 {
         self.seen.version()
@@ -139,6 +147,9 @@ impl<'p> WriteGuard<'p> {
     /// Publishes new content; `Pool::change` and redo are the callers.
     pub(super) fn store(&mut self, content: &[u8]) {
         self.changed = true;
+        if is_middle(self.frame) {
+            return self.pool.change_in_middle(self.id, self.frame, 0, content);
+        }
         self.pool.frames.store(self.id, self.frame, content);
     }
 }
@@ -148,6 +159,10 @@ impl WriteGuard<'_> {
     pub(super) fn patch(&mut self, at: usize, content: &[u8], lsn: Lsn) {
         debug_assert!(at >= page::HEADER_BYTES && at.is_multiple_of(8) && content.len().is_multiple_of(8));
         self.changed = true;
+        if is_middle(self.frame) {
+            self.pool.change_in_middle(self.id, self.frame, at / 8, content);
+            return self.pool.change_in_middle(self.id, self.frame, page::LSN_AT / 8, &lsn.0.to_le_bytes());
+        }
         self.view().set_bytes(at / 8, content);
         self.view().set_word(page::LSN_AT / 8, lsn.0);
     }

@@ -3,8 +3,12 @@
 //! It has frames for pages of the database's own size, with queues like those in DRAM (`stripe.rs`, `sweep.rs`). Where a page goes
 //! is decided by a policy (`migration.rs`); how it gets there is in `migrate.rs`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use terrace_block::{Charge, Direction, SimulatedMemory, Time};
+
+use super::adapt::Adaptation;
 use super::frames::Header;
 use super::migration::{
     Access, AdmissionQueue, CleanVictims, Die, Intent, LivePolicy, Path, Policy, asks_queue, path,
@@ -31,6 +35,8 @@ pub(crate) struct MiddleOptions {
     pub(crate) clean_victims: CleanVictims,
     /// Pages that an admission queue remembers, which decides in place of `N_w`; none = there is no queue.
     pub(crate) queue_pages: Option<usize>,
+    /// Whether the policy changes by itself.
+    pub(crate) adaptive: bool,
 }
 
 /// The middle tier of a pool.
@@ -47,6 +53,9 @@ pub(crate) struct MiddleTier {
     /// Pages made so far; dice of new pages have no page to go by.
     created: AtomicU64,
     pub(super) counts: Counts,
+    /// What its memory costs, where it is simulated.
+    pub(super) memory: Option<Arc<SimulatedMemory>>,
+    adaptation: Option<Adaptation>,
 }
 
 /// What the pages of the middle tier did.
@@ -80,14 +89,26 @@ pub(super) struct Counts {
     pub(super) dram_to_store: AtomicU64,
     /// Images that were made of pages here.
     pub(super) flushed: AtomicU64,
+    /// Lines of pages that were changed here.
+    pub(super) lines_written: AtomicU64,
     /// Pages with a copy in DRAM and one here, now.
     pub(super) copies: AtomicU64,
 }
 
 impl MiddleTier {
     /// One for pages of `class`; `seed` is the database's.
-    pub(super) fn new(options: &MiddleOptions, class: SizeClass, seed: u64) -> MiddleTier {
+    pub(super) fn new(
+        options: &MiddleOptions,
+        memory: Option<Arc<SimulatedMemory>>,
+        time: Time,
+        class: SizeClass,
+        seed: u64,
+    ) -> MiddleTier {
+        let adaptation =
+            options.adaptive.then(|| Adaptation::new(options.policy, seed, options.frames, time));
         MiddleTier {
+            memory,
+            adaptation,
             class,
             policy: LivePolicy::new(options.policy),
             clean_victims: options.clean_victims,
@@ -100,11 +121,21 @@ impl MiddleTier {
 
     /// Where a page goes that is needed by the calling thread's operation.
     pub(super) fn path_of_access(&self, mode: Mode, id: PageId, intent: impl Fn(Access) -> Intent) -> Path {
+        self.count_operations(mode);
         let operation = operation::current();
         // A thread that works alone has the same number in every run only if others do not count.
         let thread = if mode == Mode::Inline { 0 } else { thread_number() << THREAD_SHIFT };
         let number = self.origin.wrapping_add(operation.number) ^ thread;
         path(self.policy.get(), self.clean_victims, intent(operation.access), Die::cast(number, id.0), None)
+    }
+
+    fn count_operations(&self, mode: Mode) {
+        if let Some(adaptation) = &self.adaptation
+            && (mode == Mode::Background || adaptation.is_deterministic())
+            && let Some(operations) = operation::uncounted()
+        {
+            adaptation.count(operations, &self.policy);
+        }
     }
 
     /// Whether a page that the calling thread's operation reads from the store goes past this tier.
@@ -149,6 +180,9 @@ impl Pool {
             copies: count(&counts.copies),
             dram_used: u64::from(self.page_frames(middle.class)).saturating_sub(idle(middle.class.into())),
             policy: middle.policy.get(),
+            tuning: middle.adaptation.as_ref().map(Adaptation::tuning),
+            simulated: middle.memory.is_some(),
+            lines_written: count(&counts.lines_written),
             reads_in_place: counts.reads_in_place.total(),
             writes_in_place: counts.writes_in_place.total(),
             page_bytes,
@@ -181,6 +215,7 @@ impl Pool {
     /// Lets pages move by other probabilities from now on. Without a middle tier there are none.
     pub(crate) fn set_policy(&self, policy: Policy) {
         if let Some(middle) = &self.middle {
+            middle.adaptation.as_ref().inspect(|adaptation| adaptation.stop());
             middle.policy.set(policy);
         }
     }
@@ -199,6 +234,7 @@ impl Pool {
 
     /// Counts an image that was made of a page in `frame`.
     pub(super) fn count_flushed(&self, frame: u32) {
+        self.charge_page(frame, Direction::Read).map(Charge::finish);
         if let Some(middle) = self.middle.as_ref().filter(|_| is_middle(frame)) {
             middle.counts.flushed.fetch_add(1, Relaxed);
         }

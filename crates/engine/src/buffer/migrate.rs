@@ -33,6 +33,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use terrace_block::{Charge, Direction};
+
 use super::evict::{Leaving, To};
 use super::guard::ReadGuard;
 use super::latch::Word;
@@ -111,6 +113,7 @@ impl Pool {
                 None => middle.counts.up_refused.fetch_add(1, Relaxed),
             };
         }
+        self.charge_search(guard.frame());
         match asked {
             Access::Read => middle.counts.reads_in_place.raise(),
             Access::Write => middle.counts.writes_in_place.raise(),
@@ -157,7 +160,9 @@ impl Pool {
             latch.release_unchanged();
             return None;
         }
+        let charge = self.charge_page(from, Direction::Read);
         self.frames.copy_page(id, from, to);
+        charge.map(Charge::finish);
         let (lower, upper) = (self.frames.header(from), self.frames.header(to));
         upper.set_mapped(lower.mapped());
         upper.set_recovery(lower.recovery());
@@ -246,7 +251,9 @@ impl Pool {
         if is_equal || (planted(Bug::StaleMiddleCopy) && upper.below() == Some(frame)) {
             middle.counts.down_current.fetch_add(1, Relaxed);
         } else {
+            let charge = self.charge_page(frame, Direction::Write);
             self.frames.copy_page(page.id, page.frame, frame);
+            charge.map(Charge::finish);
             let count = if dirty { &middle.counts.down_dirty } else { &middle.counts.down_clean };
             count.fetch_add(1, Relaxed);
         }

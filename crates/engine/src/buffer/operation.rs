@@ -18,23 +18,41 @@ pub(super) struct Operation {
     pub(super) restarts: u32,
     /// What it does to the page it is about.
     pub(super) access: Access,
+    /// The number of the last that was counted for a policy that changes by itself.
+    counted: u64,
 }
+
+/// Operations that come together before they are counted.
+const COUNTED_MIN: u64 = 64;
 
 thread_local! {
     static NOW: Cell<Operation> =
-        const { Cell::new(Operation { number: 0, restarts: 0, access: Access::Read }) };
+        const { Cell::new(Operation { number: 0, restarts: 0, access: Access::Read, counted: 0 }) };
 }
 
 /// The calling thread begins another operation.
 #[inline]
 pub(crate) fn begin(access: Access) {
-    NOW.with(|now| now.set(Operation { number: now.get().number.wrapping_add(1), restarts: 0, access }));
+    NOW.with(|now| {
+        let before = now.get();
+        now.set(Operation { number: before.number.wrapping_add(1), restarts: 0, access, ..before });
+    });
 }
 
 /// It begins again with the same.
 #[inline]
 pub(crate) fn again() {
     NOW.with(|now| now.set(Operation { restarts: now.get().restarts.saturating_add(1), ..now.get() }));
+}
+
+/// How many the calling thread has begun since this was last asked; none as long as they are few.
+pub(super) fn uncounted() -> Option<u64> {
+    let now = NOW.get();
+    let uncounted = now.number.wrapping_sub(now.counted);
+    (uncounted >= COUNTED_MIN).then(|| {
+        NOW.set(Operation { counted: now.number, ..now });
+        uncounted
+    })
 }
 
 /// The operation that the calling thread is in.

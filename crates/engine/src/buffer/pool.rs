@@ -376,7 +376,7 @@ impl Pool {
         let content = self.read_image(id, mapped, &mut buffer);
         match content.and_then(|content| self.house(&[(id, frame)]).map(|()| content)) {
             Ok(content) => {
-                self.frames.fill(id, frame, content);
+                self.fill(id, frame, content);
                 self.settle_in_frame(id, entry, frame, mapped);
                 entry.latch().unmark();
                 entry.latch().release_changed();

@@ -6,7 +6,7 @@
 //! ```text
 //!   location  0                       the page does not exist
 //!             top bit set             Mapped: durable image in the store (place.rs)
-//!             1 << 62 | frame         DRAM frame   (1 << 61 is kept for a middle tier's frames)
+//!             1 << 62 | frame         the frame with the fastest copy, whose number says its tier (stripe.rs)
 //! ```
 //!
 //! For each class of pages there is one reserved range of memory, touched as ids come into use, so that a lookup is a shift,
@@ -32,7 +32,7 @@ pub(crate) const ENTRY_BYTES: u64 = 16;
 pub(crate) enum Location {
     /// Nowhere: the page does not exist.
     Nowhere,
-    /// In this DRAM frame.
+    /// In this frame; of two, the one in DRAM.
     Frame(u32),
     /// In the store only.
     Store(Mapped),

@@ -82,4 +82,7 @@ caught! {
     catches_base_through_old_mapping: BaseThroughOldMapping, random, 300;
     catches_lose_eviction_write: LoseEvictionWrite, random, 300;
     catches_truncate_before_superblock: TruncateBeforeSuperblock, random, 2000;
+    catches_demote_without_rec_lsn: DemoteWithoutRecLsn, tiers, 300;
+    catches_stale_middle_copy: StaleMiddleCopy, tiers, 300;
+    catches_keep_middle_copy: KeepMiddleCopy, tiers, 300;
 }

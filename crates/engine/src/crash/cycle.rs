@@ -12,9 +12,11 @@ use super::meanwhile::{self, Random, Script, State};
 use super::model::{Model, Pages};
 use super::raw::{self, Raw};
 use super::{Sizes, create, open};
+use crate::buffer::MiddleOptions;
 use crate::buffer::{Pool, Recovered, Stop};
 use crate::error::Result;
 use crate::ids::{Lsn, Timestamp};
+use crate::migration::{CleanVictims, Policy};
 
 /// Recoveries that are crashed one after the other, at most.
 const RECOVERY_CRASHES_MAX: usize = 5;
@@ -52,6 +54,7 @@ impl Plan {
             log_buffer: [16, 32][random.below(2)] << 10,
             store_segments: 12 + random.below(13) as u64,
             staging_pages: [2, 4, 8][random.below(3)],
+            middle: None,
         };
         let steps = 20 + random.below(400) as u32;
         let open_max = [0, 1, 3][random.below(3)];
@@ -71,6 +74,22 @@ impl Plan {
     /// Lives in which the number of frames goes up and down.
     pub(super) fn resizing(seed: u64) -> Plan {
         Plan { resizes: true, ..Plan::random(seed) }
+    }
+
+    /// Lives over a middle tier, of one frame or more, with any policy.
+    pub(super) fn tiers(seed: u64) -> Plan {
+        let mut plan = Plan { resizes: seed.is_multiple_of(5), ..Plan::random(seed) };
+        let mut random = Random(seed ^ 0x71e5);
+        let mut probability = || [0.0, 0.2, 0.5, 1.0][random.below(4)];
+        let policy = Policy::new(probability(), probability(), probability(), probability());
+        plan.sizes.middle = Some(MiddleOptions {
+            frames: [1, 2, 4, 8, 16, 32][random.below(6)],
+            policy: policy.expect("these are probabilities"),
+            clean_victims: CleanVictims::ALL[random.below(3)],
+            queue_pages: [None, None, Some(8)][random.below(3)],
+            adaptive: false,
+        });
+        plan
     }
 
     /// Lives with pages of two sizes, in some of which the number of frames changes too.

@@ -17,6 +17,7 @@ const SIZES: Sizes = Sizes {
     log_buffer: 16 << 10,
     store_segments: 16,
     staging_pages: 8,
+    middle: None,
 };
 
 #[test]
@@ -130,6 +131,19 @@ fn nothing_is_lost_while_the_number_of_frames_changes() {
     let mut tally = Tally::default();
     for seed in seeds(200) {
         match live_caught(Plan::resizing(seed)) {
+            Ok(more) => tally += more,
+            Err(what) => panic!("TERRACE_CRASH_SEED={seed} replays this: {what}"),
+        }
+    }
+    report(&tally, start);
+}
+
+#[test]
+fn nothing_is_lost_over_three_tiers() {
+    let start = std::time::Instant::now();
+    let mut tally = Tally::default();
+    for seed in seeds(300) {
+        match live_caught(Plan::tiers(seed)) {
             Ok(more) => tally += more,
             Err(what) => panic!("TERRACE_CRASH_SEED={seed} replays this: {what}"),
         }

@@ -213,6 +213,8 @@ fn shares(
         backend,
         replacement: builder.replacement,
         middle,
+        middle_memory: builder.middle_memory()?,
+        time: builder.simulated_time.clone(),
         mode: Mode::Inline,
         in_memory: builder.read_only,
     };

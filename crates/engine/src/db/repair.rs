@@ -190,6 +190,8 @@ fn repair(
             backend,
             replacement: builder.replacement,
             middle: None,
+            middle_memory: None,
+            time: terrace_block::Time::wall(),
             mode: Mode::Inline,
             in_memory: false,
         })

@@ -66,6 +66,7 @@ impl Tree {
                 (entry.timestamp, entry.flags)
             });
             leaf.validate()?;
+            leaf.copied(value.len());
             Ok(found)
         })
     }
@@ -138,7 +139,11 @@ pub(super) fn remember(pool: &Pool, leaf: &ReadGuard<'_>, key: &[u8], found: Opt
 /// The record of `key` in its leaf, validated.
 #[inline]
 pub(super) fn record(leaf: &ReadGuard<'_>, key: &[u8]) -> Result<Option<Found>, Stop> {
-    record_in(&Node::new(leaf.view()), key, || leaf.validate())
+    let found = record_in(&Node::new(leaf.view()), key, || leaf.validate())?;
+    if let Some(Found { value: Stored::Inline(value), .. }) = &found {
+        leaf.copied(value.len());
+    }
+    Ok(found)
 }
 
 /// The record of `key` in its leaf, if `validate` says that what was read is one version of it.

@@ -57,6 +57,8 @@ pub(super) fn test_pool_with(
         backend: crate::Backend::of_environment().unwrap(),
         replacement: Default::default(),
         middle: None,
+        middle_memory: None,
+        time: terrace_block::Time::wall(),
         mode,
         in_memory: false,
     };
@@ -83,6 +85,8 @@ pub(super) fn value_pool() -> TestPool {
         backend: crate::Backend::of_environment().unwrap(),
         replacement: Default::default(),
         middle: None,
+        middle_memory: None,
+        time: terrace_block::Time::wall(),
         mode: Mode::Inline,
         in_memory: false,
     };

@@ -15,6 +15,8 @@ use super::edit::damaged_page;
 use super::node::{HEAP, Node, SLOT, slots_at};
 use super::read_ahead::Toward;
 use super::tree::{Seek, Tree, checked_level, child, retry};
+use crate::buffer::migration::Access;
+use crate::buffer::operation;
 use crate::buffer::view::View;
 use crate::buffer::{Pool, ReadGuard, Stop};
 use crate::error::Result;
@@ -194,6 +196,7 @@ impl LeafRows {
         view.copy_to(0, &mut self.page[..slots_end]);
         view.copy_to(heap, &mut self.page[heap..]);
         leaf.validate()?;
+        leaf.copied(slots_end + page_bytes - heap);
         (self.leaf, self.version, self.place) = (leaf.id(), leaf.version(), place);
         Ok(())
     }
@@ -231,6 +234,7 @@ impl Tree {
         toward: Toward,
         rows: &mut LeafRows,
     ) -> Result<()> {
+        operation::begin(Access::Read);
         // Whatever goes wrong here, the descent meets it again if it is still so.
         if let Some(Ok(())) = step_beside(pool, toward, rows) {
             rows.index();

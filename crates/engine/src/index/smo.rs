@@ -17,6 +17,7 @@ use super::op::NodeOp;
 use super::tree::{Seek, Tree, child, copy, reserve_system, retry, with_scratch};
 use super::{inner, leaf, split};
 use crate::buffer::backoff::Backoff;
+use crate::buffer::operation;
 use crate::buffer::{Edit, Grant, NewPage, Pool, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::{Lsn, Timestamp};
@@ -127,7 +128,10 @@ impl Tree {
         let mut backoff = Backoff::new();
         for _ in 0..MERGE_ATTEMPTS {
             match self.try_merge(pool, level, key) {
-                Err(Stop::Restart) => backoff.wait(),
+                Err(Stop::Restart) => {
+                    operation::again();
+                    backoff.wait();
+                }
                 other => return other,
             }
         }

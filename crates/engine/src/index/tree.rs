@@ -327,6 +327,7 @@ pub(super) fn copy(guard: &ReadGuard<'_>) -> Result<Vec<u8>, Stop> {
     let mut page = vec![0; guard.id().page_bytes()];
     guard.view().copy_to(0, &mut page);
     guard.validate()?;
+    guard.copied(page.len());
     Ok(page)
 }
 

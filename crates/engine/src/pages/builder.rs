@@ -156,6 +156,8 @@ impl PagesBuilder {
             backend,
             replacement: Replacement::default(),
             middle: None,
+            middle_memory: None,
+            time: terrace_block::Time::wall(),
             mode: Mode::Inline,
             in_memory: false,
         };

@@ -32,10 +32,16 @@ pub struct MiddleStats {
     pub dram_used: u64,
     /// By which probabilities pages go to it and from it now.
     pub policy: Policy,
+    /// How far the search for better ones is, if the policy changes by itself ([`crate::migration::Choice::Adaptive`]).
+    pub tuning: Option<Tuning>,
+    /// Whether its memory is simulated.
+    pub simulated: bool,
     /// Looks at pages where they are.
     pub reads_in_place: u64,
     /// Looks of those that are about to change them there.
     pub writes_in_place: u64,
+    /// Lines of memory, of 64 bytes, that were changed in pages where they are.
+    pub lines_written: u64,
     /// Bytes of a page of it.
     pub page_bytes: u64,
     /// How pages moved.
@@ -54,6 +60,26 @@ pub struct MiddleStats {
     pub copies_dropped: u64,
     /// Copies that were older than their pages in DRAM when those went to the store, and were dropped with them.
     pub copies_invalidated: u64,
+}
+
+/// How far the search for a better policy is ([`crate::migration::Tuner`]).
+///
+/// ```
+/// assert!(!terrace::Tuning::default().runs);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Tuning {
+    /// Whether the policy may still change by itself; not after [`crate::Db::set_policy`].
+    pub runs: bool,
+    /// Whether a search is over, and its policy holds until the workload shifts.
+    pub is_holding: bool,
+    /// Epochs so far.
+    pub epochs: u64,
+    /// Searches so far.
+    pub searches: u64,
+    /// Operations of an epoch.
+    pub epoch_operations: u64,
 }
 
 /// Pages that went from one tier to another. From and to are as `bench --json` names them.
@@ -103,6 +129,40 @@ pub struct MiddleWrites {
 }
 
 impl MiddleStats {
+    /// The same with what was counted before `earlier` taken off; what there is now stays.
+    pub fn since(&self, earlier: &MiddleStats) -> MiddleStats {
+        let less = |field: fn(&MiddleStats) -> u64| field(self).saturating_sub(field(earlier));
+        MiddleStats {
+            reads_in_place: less(|stats| stats.reads_in_place),
+            writes_in_place: less(|stats| stats.writes_in_place),
+            lines_written: less(|stats| stats.lines_written),
+            migrations: Migrations {
+                store_to_dram: less(|stats| stats.migrations.store_to_dram),
+                store_to_middle: less(|stats| stats.migrations.store_to_middle),
+                middle_to_dram: less(|stats| stats.migrations.middle_to_dram),
+                middle_to_dram_for_writes: less(|stats| stats.migrations.middle_to_dram_for_writes),
+                dram_to_middle: less(|stats| stats.migrations.dram_to_middle),
+                dram_to_middle_uncopied: less(|stats| stats.migrations.dram_to_middle_uncopied),
+                dram_to_store: less(|stats| stats.migrations.dram_to_store),
+                middle_to_store: less(|stats| stats.migrations.middle_to_store),
+            },
+            writes: MiddleWrites {
+                in_place: less(|stats| stats.writes.in_place),
+                from_dram: less(|stats| stats.writes.from_dram),
+                from_dram_clean: less(|stats| stats.writes.from_dram_clean),
+                from_store: less(|stats| stats.writes.from_store),
+                created: less(|stats| stats.writes.created),
+            },
+            dram_flushes: less(|stats| stats.dram_flushes),
+            middle_flushes: less(|stats| stats.middle_flushes),
+            up_refused: less(|stats| stats.up_refused),
+            down_refused: less(|stats| stats.down_refused),
+            copies_dropped: less(|stats| stats.copies_dropped),
+            copies_invalidated: less(|stats| stats.copies_invalidated),
+            ..self.clone()
+        }
+    }
+
     /// The inclusivity ratio (Spitfire, section 3.3 and Table 2): pages that have a copy in DRAM and one here, of all that have one in
     /// either; 0 if none has.
     pub fn inclusivity(&self) -> f64 {

@@ -61,6 +61,8 @@ fn pool(frames: u32, record_cache: RecordCache) -> Pool {
         backend: crate::Backend::of_environment().unwrap(),
         replacement: Default::default(),
         middle: None,
+        middle_memory: None,
+        time: terrace_block::Time::wall(),
         mode: Mode::Inline,
         in_memory: false,
     };

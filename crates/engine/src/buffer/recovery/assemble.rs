@@ -140,7 +140,9 @@ impl Analysis<'_> {
             census: CensusPlace::default(),
             resizing: Mutex::new(budget),
             wanting: AtomicU32::new(0),
-            middle: options.middle.as_ref().map(|middle| MiddleTier::new(middle, class, seed)),
+            middle: options.middle.as_ref().map(|middle| {
+                MiddleTier::new(middle, options.middle_memory.clone(), options.time.clone(), class, seed)
+            }),
             moving: RwLock::new(()),
             starving: AtomicU16::new(0),
         };

@@ -1,0 +1,377 @@
+//! Pages between DRAM, the middle tier and the store: each way once, and how often which is gone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use terrace_block::{MemoryDirectory, VirtualTime};
+
+use super::evict::{Evicted, Leaving, To};
+use super::frame_tests::{assert_is, change, look, make, options, pool_with, small};
+use super::migration::{Access, CleanVictims, Policy};
+use super::stripe::{is_middle, stripe_of};
+use super::table::Location;
+use super::view::View;
+use super::{MiddleOptions, Mode, Pool, PoolOptions, frame_bytes, operation};
+use crate::ids::PageId;
+use crate::migration::Choice;
+use crate::stats::MiddleStats;
+use crate::store::page;
+use crate::{Db, Durability, RecordCache, Time};
+
+/// Frames in DRAM.
+const DRAM_FRAMES: u32 = 40;
+
+fn policy(dr: f64, dw: f64, nr: f64, nw: f64) -> Policy {
+    Policy::new(dr, dw, nr, nw).unwrap()
+}
+
+fn pool(frames: u32, policy: Policy, clean_victims: CleanVictims) -> Pool {
+    let middle = MiddleOptions { frames, policy, clean_victims, queue_pages: None, adaptive: false };
+    pool_with(&PoolOptions { middle: Some(middle), ..options(frame_bytes(small(), DRAM_FRAMES)) }).1
+}
+
+/// Where a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Dram,
+    Middle,
+    Both,
+    Store,
+}
+
+fn place(pool: &Pool, id: PageId) -> Place {
+    match pool.table.entry(id).unwrap().location() {
+        Location::Frame(frame) if is_middle(frame) => Place::Middle,
+        Location::Frame(frame) if pool.frames.header(frame).below().is_some() => Place::Both,
+        Location::Frame(_) => Place::Dram,
+        Location::Store(_) => Place::Store,
+        Location::Nowhere => panic!("page {id} is nowhere"),
+    }
+}
+
+/// Has `id` leave its frame as the sweep would; whether it could.
+fn evict(pool: &Pool, id: PageId) -> bool {
+    let entry = pool.table.entry(id).unwrap();
+    let Location::Frame(frame) = entry.location() else { panic!("page {id} is in no frame") };
+    let to = match pool.try_evict(id, entry, entry.latch().load(), frame, true) {
+        Evicted::Yes(to) => to,
+        Evicted::Dirty | Evicted::No => return false,
+    };
+    pool.free(stripe_of(frame)).lock().queues.evicted(&pool.frames, frame, id);
+    let mut leaving = [Leaving { id, entry, frame, to }];
+    pool.leave(&mut leaving);
+    if leaving[0].to == To::Stays {
+        pool.free(stripe_of(frame)).lock().queues.launder(&pool.frames, frame);
+        return false;
+    }
+    pool.give_frame(frame);
+    true
+}
+
+fn read(pool: &Pool, id: PageId) -> Vec<u8> {
+    operation::begin(Access::Read);
+    look(pool, id)
+}
+
+fn stats(pool: &Pool) -> MiddleStats {
+    pool.middle_stats().unwrap()
+}
+
+/// What each step adds to what is counted, and where the page is after it.
+#[test]
+fn each_way_is_gone_and_counted_once() {
+    if crate::Backend::of_environment().unwrap() == crate::Backend::Mapped {
+        // One copy, so other ways: those below.
+        return;
+    }
+    let pool = pool(8, policy(0.0, 0.0, 0.0, 1.0), CleanVictims::Drop);
+    let id = make(&pool, small());
+    let mut round = 0;
+    let mut before = stats(&pool);
+    let mut step = |what: &str, place_after: Place, expect: &[(fn(&MiddleStats) -> u64, u64)]| {
+        let now = stats(&pool);
+        let since = now.since(&before);
+        for (index, (field, count)) in expect.iter().enumerate() {
+            assert_eq!(field(&since), *count, "{what}, the count {index}: {since:?}");
+        }
+        let moved = since.migrations;
+        let all = moved.store_to_dram + moved.store_to_middle + moved.middle_to_dram + moved.dram_to_middle;
+        let all = all + moved.dram_to_middle_uncopied + moved.dram_to_store + moved.middle_to_store;
+        assert!(all <= 2, "{what}: {since:?}");
+        assert_eq!(place(&pool, id), place_after, "{what}");
+        assert_eq!(pool.audit(), [""; 0], "{what}");
+        before = stats(&pool);
+    };
+    step("made in DRAM", Place::Dram, &[(|s| s.writes.created, 0)]);
+    pool.checkpoint_now(true).unwrap();
+    step("written from DRAM", Place::Dram, &[(|s| s.dram_flushes, 1), (|s| s.middle_flushes, 0)]);
+    assert!(evict(&pool, id));
+    step("clean, dropped", Place::Store, &[(|s| s.migrations.dram_to_store, 1)]);
+
+    read(&pool, id);
+    step("past the middle", Place::Dram, &[(|s| s.migrations.store_to_dram, 1)]);
+    assert!(evict(&pool, id));
+    step("clean again", Place::Store, &[(|s| s.migrations.dram_to_store, 1)]);
+
+    pool.set_policy(policy(0.0, 0.0, 1.0, 1.0));
+    read(&pool, id);
+    let into: [(fn(&MiddleStats) -> u64, u64); 3] =
+        [(|s| s.migrations.store_to_middle, 1), (|s| s.reads_in_place, 1), (|s| s.writes.from_store, 1)];
+    step("to the middle", Place::Middle, &into);
+    read(&pool, id);
+    step("read in place", Place::Middle, &[(|s| s.reads_in_place, 1)]);
+
+    pool.set_policy(policy(1.0, 0.0, 1.0, 1.0));
+    assert_is(&read(&pool, id), id, round, "read");
+    let up: [(fn(&MiddleStats) -> u64, u64); 2] = [(|s| s.migrations.middle_to_dram, 1), (|s| s.copies, 1)];
+    step("brought up", Place::Both, &up);
+    assert!(evict(&pool, id));
+    let down: [(fn(&MiddleStats) -> u64, u64); 3] = [
+        (|s| s.migrations.dram_to_middle_uncopied, 1),
+        (|s| s.migrations.dram_to_middle, 0),
+        (|s| s.copies, 0),
+    ];
+    step("dropped to its copy", Place::Middle, &down);
+
+    pool.set_policy(policy(0.0, 1.0, 1.0, 0.0));
+    round += 1;
+    change(&pool, id, round);
+    let up: [(fn(&MiddleStats) -> u64, u64); 2] =
+        [(|s| s.migrations.middle_to_dram_for_writes, 1), (|s| s.writes_in_place, 0)];
+    step("brought up to be written", Place::Both, &up);
+    // It has its place there, whatever N_w is.
+    assert!(evict(&pool, id));
+    let down: [(fn(&MiddleStats) -> u64, u64); 2] =
+        [(|s| s.migrations.dram_to_middle, 1), (|s| s.writes.from_dram, 1)];
+    step("copied to its copy", Place::Middle, &down);
+    pool.set_policy(policy(0.0, 0.0, 1.0, 0.0));
+    assert_is(&read(&pool, id), id, round, "after it was copied down");
+    round += 1;
+    change(&pool, id, round);
+    let written: [(fn(&MiddleStats) -> u64, u64); 2] =
+        [(|s| s.writes_in_place, 1), (|s| u64::from(s.lines_written > 0), 1)];
+    step("written in place", Place::Middle, &written);
+    assert_is(&read(&pool, id), id, round, "after it was written in place");
+    assert!(!evict(&pool, id), "it is dirty");
+    pool.checkpoint_now(true).unwrap();
+    step("written from the middle", Place::Middle, &[(|s| s.middle_flushes, 1), (|s| s.dram_flushes, 0)]);
+    assert!(evict(&pool, id));
+    step("left the middle", Place::Store, &[(|s| s.migrations.middle_to_store, 1)]);
+
+    // Dirty, without a copy, and not admitted: it must be written, and is not offered again when it is clean.
+    pool.set_policy(policy(0.0, 0.0, 0.0, 0.0));
+    round += 1;
+    change(&pool, id, round);
+    assert!(!evict(&pool, id));
+    step("sent to be written", Place::Dram, &[(|s| s.migrations.dram_to_middle, 0)]);
+    pool.set_policy(policy(0.0, 0.0, 0.0, 1.0));
+    assert!(evict(&pool, id));
+    step("admitted", Place::Middle, &[(|s| s.migrations.dram_to_middle, 1), (|s| s.writes.from_dram, 1)]);
+    assert_is(&read(&pool, id), id, round, "at last");
+
+    // Up, changed, written to the store: the copy below is older, and goes with it.
+    pool.set_policy(policy(0.0, 1.0, 0.0, 0.0));
+    round += 1;
+    change(&pool, id, round);
+    pool.checkpoint_now(true).unwrap();
+    assert_eq!(place(&pool, id), Place::Both);
+    before = stats(&pool);
+    assert!(evict(&pool, id));
+    let since = stats(&pool).since(&before);
+    assert_eq!((since.copies_invalidated, since.migrations.dram_to_store), (1, 1), "{since:?}");
+    assert_eq!((place(&pool, id), since.copies, since.used), (Place::Store, 0, 0));
+    assert_is(&read(&pool, id), id, round, "from the store");
+    pool.set_policy(policy(0.0, 0.0, 1.0, 0.0));
+    let made = make(&pool, small());
+    assert_eq!((place(&pool, made), stats(&pool).writes.created), (Place::Middle, 1));
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+#[test]
+fn clean_pages_are_dropped_offered_or_taken_as_was_said() {
+    for (clean_victims, nw, expected) in [
+        (CleanVictims::Drop, 1.0, Place::Store),
+        (CleanVictims::Offer, 0.0, Place::Store),
+        (CleanVictims::Offer, 1.0, Place::Middle),
+        (CleanVictims::Always, 0.0, Place::Middle),
+    ] {
+        let pool = pool(8, policy(0.0, 0.0, 0.0, nw), clean_victims);
+        let id = make(&pool, small());
+        pool.checkpoint_now(true).unwrap();
+        assert!(evict(&pool, id));
+        assert_eq!(place(&pool, id), expected, "{clean_victims} with {nw}");
+        assert_is(&read(&pool, id), id, 0, "wherever it is");
+        assert_eq!(pool.audit(), [""; 0]);
+    }
+}
+
+/// One frame or a few below two dozen, pages that are changed, freed, read alone and together, with any policy.
+#[test]
+fn pages_keep_their_content_wherever_they_go() {
+    for seed in 0..12 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let frames = [1, 2, 7, 40][seed as usize % 4];
+        let pool = pool(frames, Policy::EAGER, CleanVictims::ALL[seed as usize % 3]);
+        let mut rounds: HashMap<PageId, u64> = HashMap::new();
+        for step in 0..1500 {
+            if step % 100 == 0 {
+                let mut probability = || [0.0, 0.1, 0.5, 1.0][random.random_range(0..4)];
+                pool.set_policy(policy(probability(), probability(), probability(), probability()));
+            }
+            let mut ids: Vec<PageId> = rounds.keys().copied().collect();
+            ids.sort_unstable();
+            let one = |random: &mut SmallRng| ids[random.random_range(0..ids.len())];
+            match random.random_range(0..10) {
+                0..2 if ids.len() < 150 => {
+                    rounds.insert(make(&pool, small()), 0);
+                }
+                2..5 if !ids.is_empty() => {
+                    let id = one(&mut random);
+                    *rounds.get_mut(&id).unwrap() += 1;
+                    change(&pool, id, rounds[&id]);
+                }
+                5 if ids.len() > 100 => {
+                    let id = one(&mut random);
+                    super::frame_tests::free(&pool, id);
+                    pool.wal.flush_to(pool.wal.tail()).unwrap();
+                    pool.absorb_freed();
+                    rounds.remove(&id);
+                }
+                6 if !ids.is_empty() => {
+                    let wanted: Vec<PageId> = (0..8).map(|_| one(&mut random)).collect();
+                    pool.fault_many(&wanted, super::Purpose::Wanted, &mut |at, error| {
+                        panic!("{at}: {error}")
+                    })
+                    .unwrap();
+                }
+                _ if !ids.is_empty() => {
+                    let id = one(&mut random);
+                    assert_is(&read(&pool, id), id, rounds[&id], &format!("seed {seed}, step {step}"));
+                }
+                _ => {}
+            }
+            if step % 250 == 249 {
+                pool.wal.flush_to(pool.wal.tail()).unwrap();
+                pool.absorb_freed();
+                assert_eq!(pool.audit(), [""; 0], "seed {seed}, step {step}");
+            }
+        }
+        let moved = stats(&pool).migrations;
+        assert!(moved.middle_to_dram > 10 && moved.dram_to_middle > 10, "seed {seed}: {moved:?}");
+        for (&id, &round) in &rounds {
+            assert_is(&read(&pool, id), id, round, &format!("seed {seed}, at the end"));
+        }
+    }
+}
+
+/// A page of the tree in each leaf, so that a get looks at one leaf.
+fn rows(dram: u64, middle: u64, choice: Choice, time: Time) -> (Db, crate::Table) {
+    let directory = Arc::new(MemoryDirectory::new());
+    let builder = Db::builder().directory(directory).dram(dram).page_size(4096).mode(Mode::Inline).seed(3);
+    let middle = format!("simulated:optane,{middle}B").parse().unwrap();
+    let builder = builder.middle(middle).policy(choice).simulated_time(time);
+    let db = builder.record_cache(RecordCache::Off).durability(Durability::Buffered).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    (db, table)
+}
+
+/// Spitfire, section 3.5: after n reads a page is in DRAM with a probability of 1 - (1 - D_r)^n.
+#[test]
+fn reads_bring_pages_of_a_tree_to_dram_with_the_probability_of_the_paper() {
+    const ROWS: u32 = 1500;
+    for (dr, reads) in [(0.0, 3), (0.02, 1), (0.02, 20), (0.1, 5), (0.3, 2), (0.5, 4), (1.0, 1)] {
+        let time = Time::Virtual(Arc::new(VirtualTime::new(1)));
+        let (db, table) = rows(16 << 20, 16 << 20, "0,0,1,1".parse().unwrap(), time);
+        (0..ROWS).for_each(|key| table.put(key.to_be_bytes(), [7; 2500]).unwrap());
+        let pool = &db.shared.pool;
+        let leaves_in = |wanted: Place| {
+            let is_leaf = |id: &PageId| {
+                let Location::Frame(frame) = pool.table.entry(*id).unwrap().location() else { return false };
+                let view = pool.frames.view(*id, frame);
+                view.u8(page::LEVEL_AT) == 0
+            };
+            pool.page_ids().filter(is_leaf).filter(|&id| place(pool, id) == wanted).count() as f64
+        };
+        let all = leaves_in(Place::Middle);
+        assert!(all >= f64::from(ROWS) * 0.9 && leaves_in(Place::Both) == 0.0, "{all} leaves");
+        db.set_policy(policy(dr, 0.0, 1.0, 1.0));
+        for _ in 0..reads {
+            (0..ROWS).for_each(|key| assert!(table.get(key.to_be_bytes()).unwrap().is_some()));
+        }
+        let expected = 1.0 - (1.0 - dr).powi(reads);
+        let share = leaves_in(Place::Both) / all;
+        let slack = 5.0 * (expected * (1.0 - expected) / all).sqrt() + 0.01;
+        assert!((share - expected).abs() <= slack, "{share} for {expected}: D_r {dr}, {reads} reads");
+        assert_eq!(pool.audit(), [""; 0]);
+    }
+}
+
+/// The same program has the same figures in every run.
+#[test]
+fn simulated_time_is_the_same_each_time_and_counts_what_is_in_the_middle() {
+    fn run(choice: Choice) -> (u64, MiddleStats) {
+        let time = Arc::new(VirtualTime::new(1));
+        let (db, table) = rows(2 << 20, 8 << 20, choice, Time::Virtual(Arc::clone(&time)));
+        (0..1000u32).for_each(|key| table.put(key.to_be_bytes(), [7; 1000]).unwrap());
+        let loaded = time.elapsed_ns();
+        let mut random = SmallRng::seed_from_u64(1);
+        (0..5000).for_each(|_| _ = table.get(random.random_range(0..1000u32).to_be_bytes()).unwrap());
+        (time.elapsed_ns() - loaded, db.stats().middle.unwrap())
+    }
+    // What is done now and then a thread counts for itself: each run has one of its own.
+    let run = |policy: &'static str| {
+        std::thread::spawn(move || run(policy.parse().unwrap())).join().expect("the run panics by itself")
+    };
+    let (in_place, stats) = run("0,0,1,1");
+    assert_eq!((in_place, &stats), (run("0,0,1,1").0, &run("0,0,1,1").1));
+    assert!(stats.reads_in_place > 5000 && in_place > 5000 * 320, "{in_place} ns, {stats:?}");
+    assert_eq!(run("0,0,0,0").0, 0, "nothing is ever in the middle tier");
+}
+
+#[test]
+fn threads_read_and_change_over_tiers_of_fewer_frames_than_there_are_threads() {
+    for (frames, text) in [(1u64, "1,1,1,1"), (3, "0.5,0.5,0.5,0.5"), (3, "0,0,1,1"), (64, "0.3,0.3,0.7,0.7")]
+    {
+        let directory = Arc::new(MemoryDirectory::new());
+        let builder = Db::builder().directory(directory).dram(1 << 20).page_size(4096);
+        let middle = format!("simulated:dram,{}B", frames * 4096).parse().unwrap();
+        let builder = builder.middle(middle).policy(text.parse().unwrap()).durability(Durability::Buffered);
+        let db = builder.record_cache(RecordCache::Off).open("").unwrap();
+        let table = db.create_table("t").unwrap();
+        let counters: Vec<AtomicU64> = (0..600).map(|_| AtomicU64::new(0)).collect();
+        (0..600u64).for_each(|key| table.put(key.to_be_bytes(), [0; 1500]).unwrap());
+        std::thread::scope(|scope| {
+            for thread in 0..6 {
+                let (table, counters) = (&table, &counters);
+                scope.spawn(move || {
+                    let mut random = SmallRng::seed_from_u64(thread);
+                    for _ in 0..1500 {
+                        // Each thread has keys of its own to change, and reads all.
+                        let key = random.random_range(0..100) * 6 + thread;
+                        let count = counters[key as usize].fetch_add(1, Relaxed) + 1;
+                        let mut value = vec![count as u8; 1500];
+                        value[..8].copy_from_slice(&count.to_le_bytes());
+                        table.put(key.to_be_bytes(), value).unwrap();
+                        let other = random.random_range(0..600u64);
+                        let value = table.get(other.to_be_bytes()).unwrap().unwrap();
+                        assert!(value[8..].iter().all(|byte| *byte == value[0]), "{other}: torn");
+                    }
+                });
+            }
+        });
+        for (key, counter) in (0u64..).zip(&counters) {
+            let value = table.get(key.to_be_bytes()).unwrap().unwrap();
+            assert_eq!(
+                u64::from_le_bytes(value[..8].try_into().unwrap()),
+                counter.load(Relaxed),
+                "{text}: {key}"
+            );
+        }
+        assert!(db.verify().unwrap().is_ok());
+        db.checkpoint().unwrap();
+        assert_eq!(db.shared.pool.audit(), [""; 0], "{text}");
+    }
+}
