@@ -6,11 +6,9 @@
 //! places read. What changes seldom, the query and its hints, are [`Mark`]s between requests.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
-use foldhash::quality;
 
 use crate::trace::{Event, Query, Relation, Request, Trace};
 
@@ -148,7 +146,7 @@ impl Chunks {
         self.requests += 1;
         self.writes += u64::from(request.write);
         if let Some((_, limit)) = self.sample
-            && quality::FixedState::default().hash_one(request.block) > limit
+            && scattered(request.block) > limit
         {
             return Ok(());
         }
@@ -190,6 +188,15 @@ impl Chunks {
             queries: self.queries.clone(),
         }
     }
+}
+
+/// A hash of a block that makes neighbours independent, and the same sample everywhere: the finalizer of SplitMix64 (Steele, Lea
+/// and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+fn scattered(block: u64) -> u64 {
+    let mut word = block.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
 }
 
 fn check(count: usize, max: usize, what: &'static str) -> Result<(), SimError> {

@@ -45,7 +45,7 @@ pub(super) fn dense(footprint: usize) -> Vec<usize> {
 
 /// At most `points` different sizes by a constant factor, the footprint the last.
 fn spread(footprint: usize, points: usize) -> Vec<usize> {
-    let least = (footprint / LEAST_PART).max(1) as f64;
+    let least = footprint.div_ceil(LEAST_PART).max(1) as f64;
     let factor = footprint as f64 / least;
     let size = |index: usize| (least * factor.powf(index as f64 / (points - 1) as f64)).round() as usize;
     let mut sizes: Vec<usize> = (0..points).map(|index| size(index).clamp(1, footprint.max(1))).collect();
@@ -63,7 +63,7 @@ mod tests {
             for sizes in [grid(footprint), dense(footprint)] {
                 assert!(sizes.is_sorted_by(|a, b| a < b), "{sizes:?}");
                 assert_eq!(sizes.last(), Some(&footprint));
-                assert_eq!(sizes[0], (footprint / 1000).max(1));
+                assert_eq!(sizes[0], footprint.div_ceil(1000));
             }
         }
     }
