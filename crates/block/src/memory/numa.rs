@@ -105,6 +105,7 @@ impl Region {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "ranges come in slices, of one, too")]
 mod tests {
     use super::*;
 

@@ -229,6 +229,7 @@ fn pages_of(ranges: &[Range<usize>]) -> impl Iterator<Item = Vec<usize>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "ranges come in slices, of one, too")]
 mod tests {
     use super::*;
 
