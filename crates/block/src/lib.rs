@@ -9,7 +9,7 @@
 //! |--------------|---------------------------------------------------------------------------|
 //! | `device/`    | the devices and their decorators, behind the trait in `device.rs`          |
 //! | `directory/` | where devices come from: names, locks and the durability of names          |
-//! | `memory/`    | aligned buffers for direct I/O, address ranges for frames, and memory that is simulated |
+//! | `memory/`    | aligned buffers for direct I/O, address ranges for frames, nodes, and memory that is simulated |
 #![deny(unsafe_code)]
 
 mod device;
@@ -29,6 +29,9 @@ pub use directory::memory::MemoryDirectory;
 pub use directory::{Directory, LockError, OpenMode, Sharing};
 pub use memory::aligned::AlignedBuffer;
 pub use memory::copy::copy_words;
+pub use memory::numa::measure::{Speed, measure_node};
+pub use memory::numa::migrate::{Migrate, Moved};
+pub use memory::numa::nodes::{Node, NodeSet, Performance, check_room, is_numa_balancing, nodes};
 pub use memory::prefetch::prefetch;
 pub use memory::region::Region;
 pub use memory::simulated::device::SimulatedDevice;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use terrace_block::{
     AlignedBuffer, BlockDevice, CountedDevice, Counters, DecoratedDirectory, Directory, FileDirectory,
-    FileOptions, Limits, LockError, MemoryDirectory, OpenMode, Read, SimulatedDisk, ThrottledDevice,
-    VirtualClock, Write,
+    FileOptions, Limits, LockError, MemoryDirectory, OpenMode, Profile, Read, SimulatedDevice, SimulatedDisk,
+    ThrottledDevice, Time, VirtualClock, VirtualTime, Write,
 };
 
 /// Runs `check` on an empty directory of each kind.
@@ -21,7 +21,7 @@ fn on_every_directory(check: impl Fn(&dyn Directory)) {
     let clock = Arc::new(VirtualClock::default());
     let limits = Limits { latency: Duration::from_millis(1), ..Limits::default() };
     let memory = || Arc::new(MemoryDirectory::new());
-    let directories: [(&str, Arc<dyn Directory>); 8] = [
+    let directories: [(&str, Arc<dyn Directory>); 9] = [
         ("files", files("files", true, false)),
         ("files, io_uring", files("uring", true, true)),
         ("files, page cache", files("cached", false, false)),
@@ -38,6 +38,13 @@ fn on_every_directory(check: impl Fn(&dyn Directory)) {
             "counted",
             Arc::new(DecoratedDirectory::new(memory(), move |_, device| {
                 Arc::new(CountedDevice::new(device, counters.clone()))
+            })),
+        ),
+        (
+            "of a profile",
+            Arc::new(DecoratedDirectory::new(memory(), move |_, device| {
+                let time = Time::Virtual(Arc::new(VirtualTime::new(1)));
+                Arc::new(SimulatedDevice::new(device, Profile::named("nvme-flash").unwrap(), time))
             })),
         ),
     ];

@@ -3,12 +3,10 @@
 //! Measurements are short (well under two seconds in all) and mean to tell kinds of memory apart, not to rank
 //! machines. Latency is a chase of dependent loads through a random cycle of cache lines larger than most caches;
 //! bandwidth is one thread's sum over, and fill of, the same memory. A node is measured from the processors this
-//! process may use, in memory bound to that node. The disk is read at random in 4 KiB blocks, one at a time, past the
+//! process may use, in memory that the kernel says is of that node (`terrace_block::measure_node`). The disk is read at random in 4 KiB blocks, one at a time, past the
 //! page cache where the file system allows it.
 
-mod bind;
 mod disk;
-mod memory;
 
 use std::fs;
 use std::path::Path;
@@ -22,6 +20,8 @@ use crate::failure::Outcome;
 pub struct Devices {
     /// The NUMA nodes that have memory.
     pub nodes: Vec<Node>,
+    /// Whether the kernel moves pages between nodes on its own.
+    pub numa_balancing: bool,
     /// Character devices and mounts with direct access.
     pub dax: Vec<Dax>,
     /// The disk asked about.
@@ -37,15 +37,38 @@ pub struct Node {
     pub cpus: Vec<u32>,
     /// Bytes of memory.
     pub bytes: u64,
+    /// Bytes that are free, or hold files that can be read again.
+    pub free_bytes: u64,
+    /// How far each node is, by number; 10 is itself.
+    pub distances: Vec<u32>,
     /// Nanoseconds of a dependent load.
     pub read_latency_ns: f64,
     /// Bandwidth of reading with one thread, 10^9 bytes a second.
     pub read_gb_s: f64,
     /// Bandwidth of writing with one thread, 10^9 bytes a second.
     pub write_gb_s: f64,
+    /// What the firmware says of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hmat: Option<Hmat>,
+    /// The kernel's memory tier that it is in, less for faster memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_tier: Option<u32>,
     /// Why nothing could be measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unmeasured: Option<String>,
+}
+
+/// A node's memory by the firmware's table (HMAT), as seen from the processors next to it; 0 is not said.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Hmat {
+    /// Nanoseconds of a read.
+    pub read_latency_ns: u64,
+    /// Nanoseconds of a write.
+    pub write_latency_ns: u64,
+    /// 10^9 bytes a second read.
+    pub read_gb_s: f64,
+    /// 10^9 bytes a second written.
+    pub write_gb_s: f64,
 }
 
 /// Memory that can be mapped as it is.
@@ -60,38 +83,41 @@ pub struct Dax {
 /// Looks at the whole machine, and at the disk under `store`.
 pub fn find(store: &Path) -> Outcome<Devices> {
     let disk = disk::measure(store)?;
-    let nodes = nodes(Path::new("/sys/devices/system/node")).into_iter().map(memory::measure).collect();
+    let nodes = terrace_block::nodes().into_iter().map(measure).collect();
+    let numa_balancing = terrace_block::is_numa_balancing();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut dax = dax_devices(Path::new("/sys/bus/dax/devices"));
     dax.extend(dax_mounts(&mounts));
-    Ok(Devices { nodes, dax, store: vec![disk] })
+    Ok(Devices { nodes, numa_balancing, dax, store: vec![disk] })
 }
 
-/// The nodes below a directory of the kernel's form. A machine without one has a single node.
-fn nodes(directory: &Path) -> Vec<Node> {
-    let names = entries(directory);
-    let numbers = names.iter().filter_map(|name| name.strip_prefix("node")?.parse::<u32>().ok());
-    let mut nodes: Vec<Node> = numbers
-        .map(|node| {
-            let of = |file: &str| {
-                fs::read_to_string(directory.join(format!("node{node}")).join(file)).unwrap_or_default()
-            };
-            Node {
-                node,
-                cpus: numbers_of(&of("cpulist")),
-                bytes: total_memory(&of("meminfo")),
-                ..Node::default()
-            }
-        })
-        .filter(|node| node.bytes > 0)
-        .collect();
-    if nodes.is_empty() {
-        let bytes = total_memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
-        let count = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
-        nodes.push(Node { cpus: (0..count).collect(), bytes, ..Node::default() });
+/// Measures a node; what cannot be measured says why instead.
+fn measure(found: terrace_block::Node) -> Node {
+    let gb_s = |mib_s: u64| mib_s as f64 * 1_048_576.0 / 1e9;
+    let hmat = found.performance.map(|said| Hmat {
+        read_latency_ns: said.read_latency_ns,
+        write_latency_ns: said.write_latency_ns,
+        read_gb_s: gb_s(said.read_mib_s),
+        write_gb_s: gb_s(said.write_mib_s),
+    });
+    let mut node = Node {
+        node: found.node,
+        cpus: found.cpus,
+        bytes: found.bytes,
+        free_bytes: found.free_bytes,
+        distances: found.distances,
+        hmat,
+        memory_tier: found.memory_tier,
+        ..Node::default()
+    };
+    match terrace_block::measure_node(node.node) {
+        Ok(speed) => {
+            (node.read_latency_ns, node.read_gb_s, node.write_gb_s) =
+                (speed.read_latency_ns, speed.read_gb_s, speed.write_gb_s);
+        }
+        Err(error) => node.unmeasured = Some(error.to_string()),
     }
-    nodes.sort_by_key(|node| node.node);
-    nodes
+    node
 }
 
 fn entries(directory: &Path) -> Vec<String> {
@@ -100,22 +126,6 @@ fn entries(directory: &Path) -> Vec<String> {
         entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     names.sort();
     names
-}
-
-/// The numbers in a list like `0-3,8`.
-fn numbers_of(list: &str) -> Vec<u32> {
-    let ranges = list.trim().split(',').filter_map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        Some(first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?.min(1 << 16))
-    });
-    ranges.flatten().collect()
-}
-
-/// The bytes of `MemTotal` in the kernel's memory summary, of a node or the machine.
-fn total_memory(summary: &str) -> u64 {
-    let line = summary.lines().find(|line| line.contains("MemTotal:"));
-    let kibibytes = line.and_then(|line| line.split_whitespace().rev().nth(1)?.parse::<u64>().ok());
-    kibibytes.unwrap_or(0) * 1024
 }
 
 fn dax_devices(directory: &Path) -> Vec<Dax> {
@@ -139,31 +149,6 @@ fn dax_mounts(table: &str) -> Vec<Dax> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nodes_of_the_kernels_form() {
-        let directory = tempfile::tempdir().unwrap();
-        for (node, cpus, kib) in [(0, "0-1,4\n", 2048), (2, "\n", 1024), (3, "2\n", 0)] {
-            let place = directory.path().join(format!("node{node}"));
-            fs::create_dir(&place).unwrap();
-            fs::write(place.join("cpulist"), cpus).unwrap();
-            fs::write(
-                place.join("meminfo"),
-                format!("Node {node} MemTotal:   {kib} kB\nNode x MemFree: 1 kB\n"),
-            )
-            .unwrap();
-        }
-        fs::write(directory.path().join("online"), "0-3").unwrap();
-        let nodes = nodes(directory.path());
-        let found: Vec<_> = nodes.into_iter().map(|n| (n.node, n.cpus, n.bytes)).collect();
-        assert_eq!(found, [(0, vec![0, 1, 4], 2 << 20), (2, vec![], 1 << 20)]);
-    }
-
-    #[test]
-    fn a_machine_without_nodes_is_one_node() {
-        let nodes = nodes(Path::new("/no/such/directory"));
-        assert!(nodes.len() == 1 && nodes[0].bytes > 0 && !nodes[0].cpus.is_empty());
-    }
 
     #[test]
     fn mounts_with_direct_access() {

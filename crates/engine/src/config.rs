@@ -42,7 +42,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace_block::{Directory, SimulatedMemory, Time};
+use terrace_block::{Directory, NodeSet, SimulatedMemory, Time};
 
 use crate::backend::Backend;
 use crate::buffer::{
@@ -53,7 +53,7 @@ use crate::db::Db;
 use crate::db::options::Compression;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, SizeClass};
-use crate::middle::{Middle, MiddleKind};
+use crate::middle::{Middle, MiddleKind, nodes_of};
 use crate::migration::{Choice, CleanVictims};
 use crate::replacement::Replacement;
 use crate::store::place::PLACE_BYTES;
@@ -398,18 +398,30 @@ impl Builder {
         middle.options(class, choice, self.clean_victims, self.admission_queue).map(Some)
     }
 
+    fn middle_or_default(&self) -> Result<Option<Middle>> {
+        match &self.middle {
+            Some(middle) => Ok(Some(middle.clone())),
+            None => Ok(Middle::of_environment()?.map(|(middle, _)| middle)),
+        }
+    }
+
     /// What the memory of the middle tier costs, if there is one that is simulated.
     pub(crate) fn middle_memory(&self) -> Result<Option<Arc<SimulatedMemory>>> {
-        let middle = match &self.middle {
-            Some(middle) => Some(middle.clone()),
-            None => Middle::of_environment()?.map(|(middle, _)| middle),
-        };
         let memory = |middle: Middle| match middle.kind() {
             MiddleKind::Simulated(profile) => {
-                Arc::new(SimulatedMemory::new(profile.clone(), self.simulated_time.clone()))
+                Some(Arc::new(SimulatedMemory::new(profile.clone(), self.simulated_time.clone())))
             }
+            MiddleKind::Numa(_) => None,
         };
-        Ok(middle.map(memory))
+        Ok(self.middle_or_default()?.and_then(memory))
+    }
+
+    /// The nodes that the middle tier is on, if there is one on nodes, of pages of `class`.
+    pub(crate) fn middle_nodes(&self, class: SizeClass) -> Result<Option<NodeSet>> {
+        match self.middle_or_default()? {
+            Some(middle) => nodes_of(&middle, class, self.backend_or_default()?),
+            None => Ok(None),
+        }
     }
 
     /// The class of the largest pages that tables are to have, if that was said.

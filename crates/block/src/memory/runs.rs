@@ -67,7 +67,7 @@ impl Region {
 }
 
 /// Sorts `ranges`, and makes one of those that adjoin.
-fn runs(ranges: &mut [Range<usize>]) -> &[Range<usize>] {
+pub(super) fn runs(ranges: &mut [Range<usize>]) -> &[Range<usize>] {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut count = 0;
     for at in 0..ranges.len() {

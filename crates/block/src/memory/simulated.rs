@@ -20,9 +20,10 @@
 //! A model of a processor's last-level cache, private to each worker and of the size in the profile, takes lines that were used
 //! lately out of the charge of random reads; sequential transfers go past it.
 //!
-//! A wall-clock charge costs two looks at the clock (about 25 ns each) and one compare-and-swap on the word of its channel, which all
-//! threads share: that is the token bucket. A write raises and lowers a count of writers, too. Nothing else is shared. The model of
-//! the cache has a lock for each of 64 slots, which threads share only if there are more of them.
+//! A wall-clock charge costs two looks at the clock and one compare-and-swap on the word of its channel, which all threads share: that is the
+//! token bucket. A write raises and lowers a count of writers, too. Nothing else is shared. The model of the cache has a lock
+//! for each of 64 slots, which threads share only if there are more of them. Measured (`examples/charge.rs`): what is to take less
+//! than 85 ns takes 85, all else is over some 30 ns late; a line that the cache has costs 12 ns; in virtual time a charge takes 70 to 90 ns.
 //!
 //! | file              | what is in it                                           |
 //! |-------------------|---------------------------------------------------------|

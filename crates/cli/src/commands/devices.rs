@@ -23,9 +23,37 @@ pub fn run(args: &DevicesArgs, output: &mut dyn Write) -> Outcome {
             ),
         };
         let cpus = node.cpus.len();
+        let tier = node.memory_tier.map_or(String::new(), |tier| format!(", memory tier {tier}"));
         print(
             output,
-            format_args!("node {}: {}, {cpus} processors, {speed}\n", node.node, show_size(node.bytes)),
+            format_args!(
+                "node {}: {} ({} free), {cpus} processors{tier}, {speed}\n",
+                node.node,
+                show_size(node.bytes),
+                show_size(node.free_bytes)
+            ),
+        )?;
+        if let Some(hmat) = &node.hmat {
+            print(
+                output,
+                format_args!(
+                    "  by the firmware (HMAT; 0 is not said): read {} ns and {:.1} GB/s, write {} ns and {:.1} GB/s\n",
+                    hmat.read_latency_ns, hmat.read_gb_s, hmat.write_latency_ns, hmat.write_gb_s
+                ),
+            )?;
+        }
+        if found.nodes.len() > 1 {
+            let far = Vec::from_iter(node.distances.iter().map(u32::to_string)).join(" ");
+            print(output, format_args!("  distances to the nodes, by number: {far}\n"))?;
+        }
+    }
+    if found.numa_balancing && found.nodes.len() > 1 {
+        print(
+            output,
+            format_args!(
+                "warning: the kernel moves pages between nodes on its own, against what tiers ask for; \
+                 turn it off with `sysctl kernel.numa_balancing=0`\n"
+            ),
         )?;
     }
     for dax in &found.dax {
