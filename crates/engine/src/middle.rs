@@ -225,7 +225,13 @@ mod tests {
 
     #[test]
     fn middle_tiers_round_trip_as_text_and_others_are_refused() {
-        for text in ["numa:0,64MiB", "numa:1-2,5,8KiB", "simulated:dram,64MiB", "simulated:dram,4096B", "simulated:dram,3GiB"] {
+        for text in [
+            "numa:0,64MiB",
+            "numa:1-2,5,8KiB",
+            "simulated:dram,64MiB",
+            "simulated:dram,4096B",
+            "simulated:dram,3GiB",
+        ] {
             let middle: Middle = text.parse().unwrap();
             assert_eq!(middle.to_string().parse(), Ok(middle));
         }
@@ -252,9 +258,8 @@ mod tests {
         let options = |bytes, choice, queue| {
             Middle::new("simulated:dram".parse().unwrap(), bytes).options(class, choice, None, queue)
         };
-        let on = |nodes: &str, backend| {
-            nodes_of(&format!("numa:{nodes},64KiB").parse().unwrap(), class, backend)
-        };
+        let on =
+            |nodes: &str, backend| nodes_of(&format!("numa:{nodes},64KiB").parse().unwrap(), class, backend);
         assert_eq!(on("0", Backend::Frames).unwrap(), Some("0".parse().unwrap()));
         assert!(on("0", Backend::Mapped).unwrap_err().to_string().contains("mapped"));
         assert!(on("1000", Backend::Frames).unwrap_err().to_string().contains("node 1000"));

@@ -116,7 +116,11 @@ impl Stats {
             ("terrace_class_huge_pages", "gauge", "Whether pages of a size are in huge pages of the system.");
         text.labelled(about, "page_bytes", by_size(|class| class.huge_pages.into()));
         let middle = |field: fn(&MiddleStats) -> u64| self.middle.as_ref().map_or(0, field);
-        text.gauge("terrace_middle_bytes", "Bytes of the middle tier.", middle(|middle| middle.capacity_bytes));
+        text.gauge(
+            "terrace_middle_bytes",
+            "Bytes of the middle tier.",
+            middle(|middle| middle.capacity_bytes),
+        );
         text.gauge(
             "terrace_middle_copies",
             "Pages with a copy in DRAM and one in the middle tier.",
@@ -133,7 +137,8 @@ impl Stats {
             ("middle_to_store", |middle| middle.migrations.middle_to_store),
         ];
         text.labelled(about, "way", ways.map(|(way, field)| (way, middle(field))));
-        let about = ("terrace_in_place_total", "counter", "Looks at pages in the middle tier where they are.");
+        let about =
+            ("terrace_in_place_total", "counter", "Looks at pages in the middle tier where they are.");
         let kinds: [(&str, fn(&MiddleStats) -> u64); 2] =
             [("read", |middle| middle.reads_in_place), ("write", |middle| middle.writes_in_place)];
         text.labelled(about, "access", kinds.map(|(kind, field)| (kind, middle(field))));
