@@ -7,6 +7,9 @@ use std::fmt::Write;
 
 use super::{FrameClass, Latency, MiddleStats, Stats, TableStats};
 
+/// One of the numbers of the middle tier.
+type MiddleCount = fn(&MiddleStats) -> u64;
+
 /// The text so far. Writing to a string does not fail.
 struct Text(String);
 
@@ -127,7 +130,7 @@ impl Stats {
             middle(|middle| middle.copies),
         );
         let about = ("terrace_migrations_total", "counter", "Pages that went from one tier to another.");
-        let ways: [(&str, fn(&MiddleStats) -> u64); 7] = [
+        let ways: [(&str, MiddleCount); 7] = [
             ("store_to_dram", |middle| middle.migrations.store_to_dram),
             ("store_to_middle", |middle| middle.migrations.store_to_middle),
             ("middle_to_dram", |middle| middle.migrations.middle_to_dram),
@@ -139,7 +142,7 @@ impl Stats {
         text.labelled(about, "way", ways.map(|(way, field)| (way, middle(field))));
         let about =
             ("terrace_in_place_total", "counter", "Looks at pages in the middle tier where they are.");
-        let kinds: [(&str, fn(&MiddleStats) -> u64); 2] =
+        let kinds: [(&str, MiddleCount); 2] =
             [("read", |middle| middle.reads_in_place), ("write", |middle| middle.writes_in_place)];
         text.labelled(about, "access", kinds.map(|(kind, field)| (kind, middle(field))));
         let about = ("terrace_backend", "gauge", "Where the bytes of pages are.");
