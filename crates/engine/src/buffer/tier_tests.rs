@@ -296,7 +296,10 @@ fn reads_bring_pages_of_a_tree_to_dram_with_the_probability_of_the_paper() {
             pool.page_ids().filter(is_leaf).filter(|&id| place(pool, id) == wanted).count() as f64
         };
         let all = leaves_in(Place::Middle);
-        assert!(all >= f64::from(ROWS) * 0.9 && leaves_in(Place::Both) + leaves_in(Place::Dram) == 0.0, "{all} leaves");
+        assert!(
+            all >= f64::from(ROWS) * 0.9 && leaves_in(Place::Both) + leaves_in(Place::Dram) == 0.0,
+            "{all} leaves"
+        );
         db.set_policy(policy(dr, 0.0, 1.0, 1.0));
         for _ in 0..reads {
             (0..ROWS).for_each(|key| assert!(table.get(key.to_be_bytes()).unwrap().is_some()));
