@@ -109,7 +109,7 @@ pub struct TierArgs {
     /// Which pages leave memory first: mark, or fifo-paper to compare with
     #[arg(long, value_name = "NAME")]
     pub replacement: Option<Replacement>,
-    /// Memory between DRAM and the store, such as simulated:optane,1GiB; none unless the variable TERRACE_MIDDLE says otherwise
+    /// Memory between DRAM and the store, such as numa:1,1GiB or simulated:optane,1GiB; none unless the variable TERRACE_MIDDLE says otherwise
     #[arg(long, value_name = "KIND,SIZE")]
     pub middle: Option<Middle>,
     /// How pages move between DRAM, the middle tier and the store: adaptive, eager, lazy, hymem, lazy-cxl, or four probabilities [default: adaptive]

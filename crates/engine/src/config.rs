@@ -42,23 +42,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace_block::{Directory, SimulatedMemory, Time};
+use terrace_block::{Directory, Time};
 
 use crate::backend::Backend;
 use crate::buffer::{
-    BATCH_PAGES_MAX, BATCHES_MAX, FRAMES_MAX, MiddleOptions, Mode, RECORD_BYTES_PER_FRAME, RecordCache,
-    VALUE_FRAMES_MIN, buffers_bytes, frame_cost, table_bytes_per_page,
+    BATCH_PAGES_MAX, BATCHES_MAX, FRAMES_MAX, Mode, RECORD_BYTES_PER_FRAME, RecordCache, VALUE_FRAMES_MIN,
+    buffers_bytes, frame_cost, table_bytes_per_page,
 };
 use crate::db::Db;
 use crate::db::options::Compression;
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, SizeClass};
-use crate::middle::{Middle, MiddleKind};
+use crate::middle::Middle;
 use crate::migration::{Choice, CleanVictims};
 use crate::replacement::Replacement;
 use crate::store::place::PLACE_BYTES;
 use crate::store::superblock::Superblock;
 
+mod middle;
 #[cfg(test)]
 mod tests;
 
@@ -284,55 +285,6 @@ impl Builder {
         self
     }
 
-    /// Memory between DRAM and the store, for pages of the database's own size. It is no part of the budget ([`Builder::dram`]); what is
-    /// known of its frames is. Default: what the environment variable `TERRACE_MIDDLE` says, or else none.
-    pub fn middle(mut self, middle: Middle) -> Self {
-        self.middle = Some(middle);
-        self
-    }
-
-    /// How pages move between DRAM, the middle tier and the store. Without a middle tier it means nothing. Default:
-    /// [`Choice::Adaptive`].
-    pub fn policy(mut self, policy: Choice) -> Self {
-        self.policy = Some(policy);
-        self
-    }
-
-    /// What is done with pages that leave DRAM and need not be written. Default: what the paper does that the policy is from
-    /// ([`Choice::clean_victims`]).
-    pub fn clean_victims(mut self, clean_victims: CleanVictims) -> Self {
-        self.clean_victims = Some(clean_victims);
-        self
-    }
-
-    /// Pages that an admission queue remembers, which decides in place of the probability `N_w` which pages go from DRAM to the
-    /// middle tier. Default: half as many as the middle tier has frames with [`Choice::HyMem`], and none with other policies.
-    pub fn admission_queue(mut self, pages: u64) -> Self {
-        self.admission_queue = Some(pages);
-        self
-    }
-
-    /// The time in which accesses to simulated memory ([`crate::MiddleKind::Simulated`]) take as long as they would there. Default:
-    /// the machine's, in which who accesses it waits.
-    ///
-    /// ```
-    /// use std::sync::Arc;
-    /// use terrace::{Db, MemoryDirectory, Mode, Time, VirtualTime};
-    ///
-    /// # let directory = Arc::new(MemoryDirectory::new());
-    /// let time = Arc::new(VirtualTime::new(1));
-    /// let builder = Db::builder().directory(directory).dram(4 << 20).mode(Mode::Inline);
-    /// let builder = builder.middle("simulated:optane,8MiB".parse()?).policy("0,0,1,1".parse()?);
-    /// let db = builder.simulated_time(Time::Virtual(Arc::clone(&time))).open("")?;
-    /// db.create_table("t")?.put("k", "v")?;
-    /// assert!(time.elapsed_ns() > 0, "pages are made in the middle tier, and changed there");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn simulated_time(mut self, time: Time) -> Self {
-        self.simulated_time = time;
-        self
-    }
-
     /// Who does the background work. Default: threads of the database's own.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
@@ -383,33 +335,6 @@ impl Builder {
     /// The back end.
     pub(crate) fn backend_or_default(&self) -> Result<Backend> {
         self.backend.map_or_else(Backend::of_environment, Ok)
-    }
-
-    /// What a pool with pages of `class` is to be told of the middle tier, if there is one.
-    pub(crate) fn middle_options(&self, class: SizeClass) -> Result<Option<MiddleOptions>> {
-        let (middle, choice) = match &self.middle {
-            Some(middle) => (middle.clone(), Choice::default()),
-            None => match Middle::of_environment()? {
-                Some(said) => said,
-                None => return Ok(None),
-            },
-        };
-        let choice = self.policy.unwrap_or(choice);
-        middle.options(class, choice, self.clean_victims, self.admission_queue).map(Some)
-    }
-
-    /// What the memory of the middle tier costs, if there is one that is simulated.
-    pub(crate) fn middle_memory(&self) -> Result<Option<Arc<SimulatedMemory>>> {
-        let middle = match &self.middle {
-            Some(middle) => Some(middle.clone()),
-            None => Middle::of_environment()?.map(|(middle, _)| middle),
-        };
-        let memory = |middle: Middle| match middle.kind() {
-            MiddleKind::Simulated(profile) => {
-                Arc::new(SimulatedMemory::new(profile.clone(), self.simulated_time.clone()))
-            }
-        };
-        Ok(middle.map(memory))
     }
 
     /// The class of the largest pages that tables are to have, if that was said.

@@ -113,6 +113,7 @@ impl Sizes {
             replacement: Default::default(),
             middle: self.middle.or_else(|| crate::middle::options_of_environment(class(self.page_bytes))),
             middle_memory: None,
+            middle_nodes: None,
             time: terrace_block::Time::wall(),
             mode: Mode::Inline,
             in_memory: false,

@@ -1,10 +1,12 @@
 //! What the middle tier is: which memory, and how much of it.
 
 use std::fmt;
+use std::io;
 use std::str::FromStr;
 
-use terrace_block::Profile;
+use terrace_block::{NodeSet, Profile, check_room};
 
+use crate::backend::Backend;
 use crate::buffer::{FRAMES_MAX, MIDDLE_FRAME_BYTES_BESIDE, MiddleOptions};
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
@@ -49,6 +51,8 @@ pub enum MiddleKind {
     /// Memory that this machine does not have: the bytes are in DRAM, and accesses take as long as the profile says
     /// ([`crate::Builder::simulated_time`]). Never a default, and volatile whatever the profile says.
     Simulated(Profile),
+    /// Memory of NUMA nodes, in equal parts: another processor's, or memory behind CXL. With [`crate::Backend::Frames`] only.
+    Numa(NodeSet),
 }
 
 /// The variable of the environment that says what a builder means that says nothing of a middle tier: for running programs and tests
@@ -128,6 +132,24 @@ impl Middle {
     }
 }
 
+/// The nodes that a middle tier is on, if it is of that kind, which must have room for it.
+///
+/// # Errors
+/// [`Error::Config`] for a node that is not there, and where pages are mapped; [`Error::Memory`] for one that has less memory free.
+pub(crate) fn nodes_of(middle: &Middle, class: SizeClass, backend: Backend) -> Result<Option<NodeSet>> {
+    let MiddleKind::Numa(nodes) = middle.kind() else { return Ok(None) };
+    if backend != Backend::Frames {
+        let what = "a middle tier on NUMA nodes with mapped pages; there is one with frames".to_owned();
+        return Err(Error::Config(what));
+    }
+    let bytes = u64::from(middle.frames(class)) * class.page_bytes() as u64;
+    check_room(nodes, bytes).map_err(|source| match source.kind() {
+        io::ErrorKind::OutOfMemory => Error::Memory { bytes, what: "the middle tier", source },
+        _ => Error::Config(format!("the middle tier {middle}: {source}")),
+    })?;
+    Ok(Some(nodes.clone()))
+}
+
 /// Bytes of DRAM that a middle tier takes: what is known of each of its frames, and of the pages in its queue.
 pub(crate) fn bytes_beside(options: &MiddleOptions) -> u64 {
     let queue = options.queue_pages.map_or(0, |pages| pages as u64 * AdmissionQueue::BYTES_PER_PAGE);
@@ -145,6 +167,7 @@ impl fmt::Display for MiddleKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MiddleKind::Simulated(profile) => write!(f, "simulated:{}", profile.name()),
+            MiddleKind::Numa(nodes) => write!(f, "numa:{nodes}"),
         }
     }
 }
@@ -153,11 +176,12 @@ impl FromStr for MiddleKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<MiddleKind, String> {
-        match text.strip_prefix("simulated:") {
-            Some(profile) => {
-                Profile::find(profile).map(MiddleKind::Simulated).map_err(|error| error.to_string())
-            }
-            None => Err(format!("there is no middle tier \"{text}\"; there is simulated:PROFILE")),
+        if let Some(profile) = text.strip_prefix("simulated:") {
+            Profile::find(profile).map(MiddleKind::Simulated).map_err(|error| error.to_string())
+        } else if let Some(nodes) = text.strip_prefix("numa:") {
+            nodes.parse().map(MiddleKind::Numa)
+        } else {
+            Err(format!("there is no middle tier \"{text}\"; there are numa:NODES and simulated:PROFILE"))
         }
     }
 }
@@ -201,7 +225,13 @@ mod tests {
 
     #[test]
     fn middle_tiers_round_trip_as_text_and_others_are_refused() {
-        for text in ["simulated:dram,64MiB", "simulated:dram,4096B", "simulated:dram,3GiB"] {
+        for text in [
+            "numa:0,64MiB",
+            "numa:1-2,5,8KiB",
+            "simulated:dram,64MiB",
+            "simulated:dram,4096B",
+            "simulated:dram,3GiB",
+        ] {
             let middle: Middle = text.parse().unwrap();
             assert_eq!(middle.to_string().parse(), Ok(middle));
         }
@@ -214,6 +244,8 @@ mod tests {
             ("simulated:dram,18446744073709551615GiB", "not a size"),
             ("dram,64MiB", "\"dram\""),
             ("simulated:drum,64MiB", "drum"),
+            ("numa:,64MiB", ""),
+            ("numa:x,64MiB", "x"),
         ] {
             let error = text.parse::<Middle>().unwrap_err();
             assert!(error.contains(wrong), "{text}: {error}");
@@ -226,6 +258,11 @@ mod tests {
         let options = |bytes, choice, queue| {
             Middle::new("simulated:dram".parse().unwrap(), bytes).options(class, choice, None, queue)
         };
+        let on =
+            |nodes: &str, backend| nodes_of(&format!("numa:{nodes},64KiB").parse().unwrap(), class, backend);
+        assert_eq!(on("0", Backend::Frames).unwrap(), Some("0".parse().unwrap()));
+        assert!(on("0", Backend::Mapped).unwrap_err().to_string().contains("mapped"));
+        assert!(on("1000", Backend::Frames).unwrap_err().to_string().contains("node 1000"));
         assert!(options((16 << 10) - 1, Choice::Eager, None).is_err());
         assert_eq!(options(16 << 10, Choice::Eager, None).unwrap().frames, 1);
         assert_eq!(options(1 << 20, Choice::HyMem, None).unwrap().queue_pages, Some(32));

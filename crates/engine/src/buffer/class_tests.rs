@@ -59,6 +59,7 @@ fn options() -> PoolOptions {
         replacement: Default::default(),
         middle: None,
         middle_memory: None,
+        middle_nodes: None,
         time: terrace_block::Time::wall(),
         mode: Mode::Inline,
         in_memory: false,

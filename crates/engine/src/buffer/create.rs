@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use terrace_block::{BlockDevice, SimulatedMemory, Time};
+use terrace_block::{BlockDevice, NodeSet, SimulatedMemory, Time};
 
 use super::middle::MiddleOptions;
 use super::pool::{Mode, Pool};
@@ -57,7 +57,9 @@ pub(crate) struct PoolOptions {
     pub(crate) middle: Option<MiddleOptions>,
     /// What its memory costs, where it is simulated.
     pub(crate) middle_memory: Option<Arc<SimulatedMemory>>,
-    /// The time in which that is.
+    /// The nodes that it is on, where it is not to be where the system puts it.
+    pub(crate) middle_nodes: Option<NodeSet>,
+    /// The time in which simulated memory is.
     pub(crate) time: Time,
     pub(crate) mode: Mode,
     /// Whether the files are written in memory only, where emptying segments gains nothing.

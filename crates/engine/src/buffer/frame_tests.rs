@@ -54,6 +54,7 @@ pub(super) fn options(bytes: u64) -> PoolOptions {
         replacement: Default::default(),
         middle: crate::middle::options_of_environment(small()),
         middle_memory: None,
+        middle_nodes: None,
         time: terrace_block::Time::wall(),
         mode: Mode::Inline,
         in_memory: false,

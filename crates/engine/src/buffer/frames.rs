@@ -16,7 +16,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use terrace_block::Region;
+use terrace_block::{NodeSet, Region};
 
 use super::batch::Purpose;
 use super::queues::Links;
@@ -218,6 +218,22 @@ impl Frames {
     /// Whether there is a frame of this number.
     pub(super) fn has(&self, frame: u32) -> bool {
         Stripe::from_index(stripe_index_of(frame)).is_some_and(|stripe| index_of(frame) < self.count(stripe))
+    }
+
+    /// Has the memory of the first `count` frames of a stripe, which have none yet, come from `nodes`.
+    ///
+    /// # Errors
+    /// The system's; `Unsupported` where frames have no memory of their own.
+    pub(super) fn place_on(&self, stripe: Stripe, count: u32, nodes: &NodeSet) -> io::Result<()> {
+        self.bytes.frames()?.place_on(stripe, 0..count, nodes)
+    }
+
+    /// Pages of the system's behind the frames of a stripe that are not on `nodes`, as the system says.
+    ///
+    /// # Errors
+    /// As [`Frames::place_on`].
+    pub(super) fn misplaced(&self, stripe: Stripe, nodes: &NodeSet) -> io::Result<usize> {
+        self.bytes.frames()?.misplaced(stripe, 0..self.count(stripe), nodes)
     }
 
     /// Makes it `count` frames of a stripe, more than there are; the new ones hold nothing. One caller at a time.

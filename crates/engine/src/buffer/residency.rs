@@ -73,6 +73,17 @@ impl Residency {
         })
     }
 
+    /// The frames, where their bytes are at addresses of their own.
+    ///
+    /// # Errors
+    /// `Unsupported` where they are not.
+    pub(super) fn frames(&self) -> io::Result<&Fixed> {
+        match self {
+            Residency::Frames(frames) => Ok(frames),
+            Residency::Mapped(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     pub(super) fn backend(&self) -> Backend {
         match self {
             Residency::Frames(_) => Backend::Frames,

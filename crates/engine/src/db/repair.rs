@@ -191,6 +191,7 @@ fn repair(
             replacement: builder.replacement,
             middle: None,
             middle_memory: None,
+            middle_nodes: None,
             time: terrace_block::Time::wall(),
             mode: Mode::Inline,
             in_memory: false,

@@ -157,6 +157,7 @@ impl PagesBuilder {
             replacement: Replacement::default(),
             middle: None,
             middle_memory: None,
+            middle_nodes: None,
             time: terrace_block::Time::wall(),
             mode: Mode::Inline,
             in_memory: false,

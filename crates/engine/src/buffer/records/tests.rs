@@ -62,6 +62,7 @@ fn pool(frames: u32, record_cache: RecordCache) -> Pool {
         replacement: Default::default(),
         middle: None,
         middle_memory: None,
+        middle_nodes: None,
         time: terrace_block::Time::wall(),
         mode: Mode::Inline,
         in_memory: false,

@@ -92,7 +92,16 @@ impl Analysis<'_> {
             let stripe = Stripe::middle(class);
             let bytes = u64::from(middle.frames) * self.page_bytes as u64;
             let memory = move |source| Error::Memory { bytes, what: "the middle tier", source };
+            if let Some(nodes) = &options.middle_nodes {
+                frames.place_on(stripe, middle.frames, nodes).map_err(memory)?;
+            }
             frames.grow(stripe, middle.frames).map_err(memory)?;
+            if let Some(nodes) = &options.middle_nodes {
+                let misplaced = frames.misplaced(stripe, nodes).map_err(memory)?;
+                if misplaced > 0 {
+                    tracing::warn!(misplaced, %nodes, "pages of the system's are not on the nodes of the middle tier");
+                }
+            }
             free[stripe.index()].gain(0..middle.frames);
         }
         let seed = u64::from_le_bytes(superblock.uuid[..8].try_into().expect("eight bytes"));

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-use terrace_block::Region;
+use terrace_block::{NodeSet, Region};
 
 use super::PAGE_SHIFT;
 use crate::buffer::stripe::{Stripe, class_index_of, index_of, stripe_index_of};
@@ -54,6 +54,26 @@ impl Fixed {
     /// Puts memory behind these frames of `stripe`.
     pub(super) fn commit(&self, stripe: Stripe, frames: Range<u32>) -> io::Result<()> {
         self.region.commit(self.range(stripe, frames))
+    }
+
+    /// Has the memory of these frames of `stripe` come from `nodes`.
+    pub(in crate::buffer) fn place_on(
+        &self,
+        stripe: Stripe,
+        frames: Range<u32>,
+        nodes: &NodeSet,
+    ) -> io::Result<()> {
+        self.region.place_on(self.range(stripe, frames), nodes)
+    }
+
+    /// Pages of the system's behind these frames of `stripe` that are elsewhere.
+    pub(in crate::buffer) fn misplaced(
+        &self,
+        stripe: Stripe,
+        frames: Range<u32>,
+        nodes: &NodeSet,
+    ) -> io::Result<usize> {
+        self.region.misplaced(self.range(stripe, frames), nodes)
     }
 
     /// Gives the memory of these frames of `stripe` back.

@@ -1,0 +1,102 @@
+//! Settings of the middle tier.
+
+use std::sync::Arc;
+
+use terrace_block::{NodeSet, SimulatedMemory, Time};
+
+use super::Builder;
+use crate::buffer::MiddleOptions;
+use crate::error::Result;
+use crate::ids::SizeClass;
+use crate::middle::{Middle, MiddleKind, nodes_of};
+use crate::migration::{Choice, CleanVictims};
+
+impl Builder {
+    /// Memory between DRAM and the store, for pages of the database's own size. It is no part of the budget ([`Builder::dram`]); what is
+    /// known of its frames is. Default: what the environment variable `TERRACE_MIDDLE` says, or else none.
+    pub fn middle(mut self, middle: Middle) -> Self {
+        self.middle = Some(middle);
+        self
+    }
+
+    /// How pages move between DRAM, the middle tier and the store. Without a middle tier it means nothing. Default:
+    /// [`Choice::Adaptive`].
+    pub fn policy(mut self, policy: Choice) -> Self {
+        self.policy = Some(policy);
+        self
+    }
+
+    /// What is done with pages that leave DRAM and need not be written. Default: what the paper does that the policy is from
+    /// ([`Choice::clean_victims`]).
+    pub fn clean_victims(mut self, clean_victims: CleanVictims) -> Self {
+        self.clean_victims = Some(clean_victims);
+        self
+    }
+
+    /// Pages that an admission queue remembers, which decides in place of the probability `N_w` which pages go from DRAM to the
+    /// middle tier. Default: half as many as the middle tier has frames with [`Choice::HyMem`], and none with other policies.
+    pub fn admission_queue(mut self, pages: u64) -> Self {
+        self.admission_queue = Some(pages);
+        self
+    }
+
+    /// The time in which accesses to simulated memory ([`crate::MiddleKind::Simulated`]) take as long as they would there. Default:
+    /// the machine's, in which who accesses it waits.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use terrace::{Db, MemoryDirectory, Mode, Time, VirtualTime};
+    ///
+    /// # let directory = Arc::new(MemoryDirectory::new());
+    /// let time = Arc::new(VirtualTime::new(1));
+    /// let builder = Db::builder().directory(directory).dram(4 << 20).mode(Mode::Inline);
+    /// let builder = builder.middle("simulated:optane,8MiB".parse()?).policy("0,0,1,1".parse()?);
+    /// let db = builder.simulated_time(Time::Virtual(Arc::clone(&time))).open("")?;
+    /// db.create_table("t")?.put("k", "v")?;
+    /// assert!(time.elapsed_ns() > 0, "pages are made in the middle tier, and changed there");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn simulated_time(mut self, time: Time) -> Self {
+        self.simulated_time = time;
+        self
+    }
+
+    /// What a pool with pages of `class` is to be told of the middle tier, if there is one.
+    pub(crate) fn middle_options(&self, class: SizeClass) -> Result<Option<MiddleOptions>> {
+        let (middle, choice) = match &self.middle {
+            Some(middle) => (middle.clone(), Choice::default()),
+            None => match Middle::of_environment()? {
+                Some(said) => said,
+                None => return Ok(None),
+            },
+        };
+        let choice = self.policy.unwrap_or(choice);
+        middle.options(class, choice, self.clean_victims, self.admission_queue).map(Some)
+    }
+
+    fn middle_or_default(&self) -> Result<Option<Middle>> {
+        match &self.middle {
+            Some(middle) => Ok(Some(middle.clone())),
+            None => Ok(Middle::of_environment()?.map(|(middle, _)| middle)),
+        }
+    }
+
+    /// What the memory of the middle tier costs, if there is one that is simulated.
+    pub(crate) fn middle_memory(&self) -> Result<Option<Arc<SimulatedMemory>>> {
+        let memory = |middle: Middle| match middle.kind() {
+            MiddleKind::Simulated(profile) => {
+                Some(Arc::new(SimulatedMemory::new(profile.clone(), self.simulated_time.clone())))
+            }
+            MiddleKind::Numa(_) => None,
+        };
+        Ok(self.middle_or_default()?.and_then(memory))
+    }
+
+    /// The nodes that the middle tier is on, if there is one on nodes, of pages of `class`.
+    pub(crate) fn middle_nodes(&self, class: SizeClass) -> Result<Option<NodeSet>> {
+        match self.middle_or_default()? {
+            Some(middle) => nodes_of(&middle, class, self.backend_or_default()?),
+            None => Ok(None),
+        }
+    }
+}
