@@ -3,7 +3,8 @@
 //! - [`pages`]: a page file whose bytes were changed, those of compressed images too, and whose checksums were made to hold
 //!   again, up to the superblock;
 //! - [`log`]: the same for the log of a database that was killed;
-//! - [`operations`]: any sequence of calls against a `BTreeMap`.
+//! - [`operations`]: any sequence of calls against a `BTreeMap`;
+//! - [`traces`]: a block trace of any format, whose bytes were changed, read and simulated.
 //!
 //! A target fails by panicking, by hanging, or by taking more memory than the fuzzer allows. An error is a good answer to a
 //! hostile file. Everything is in memory and without threads, so an input replays exactly.
@@ -14,6 +15,8 @@ mod model;
 use std::sync::OnceLock;
 
 use files::Files;
+use terrace_block::sim::{Simulation, Size};
+use terrace_block::trace::Trace;
 
 /// Bytes of an edit in an input: where (three bytes), what (one byte: how; eight bytes: the value).
 const EDIT_BYTES: usize = 12;
@@ -69,4 +72,33 @@ pub fn log(input: &[u8]) {
 /// Any calls, each compared with a map, over several lives of the database.
 pub fn operations(input: &[u8]) {
     model::operations(input);
+}
+
+/// A trace of each format, the last compressed.
+const TRACES: [(&str, &[u8]); 7] = [
+    ("lis", b"10 2 0 0\n7 1 0 1\n10 9 0 2\n"),
+    ("u32le", b"\x01\0\0\0\x02\0\0\0\x01\0\0\0"),
+    ("csv", b"version,time,op,size,lbn\n1,5,2a,512,16\n1,9,28,8193,15\n"),
+    ("pgt", b"R 3 orders r\nQ 10 0 77 q6 3,4\nr 11 3 5 0\nw 12 3 6 -1\n"),
+    ("oracleGeneral", b"\x01\0\0\0\x07\0\0\0\0\0\0\0\0\x10\0\0\xff\xff\xff\xff\xff\xff\xff\xff"),
+    ("blktrace", b"8,0 3 2 0.000001829 697 Q W 16 + 8 [a]\n8,0 3 3 1.5 697 Q RA 9 + 16 [b]\nCPU3 (8,0):\n"),
+    ("lis.zst", b"\x28\xb5\x2f\xfd\x04\x58\x41\0\x001 1 0 0\n\x56\xdb\x54\xb0"),
+];
+
+/// A trace, changed. The first byte says which; what is not an edit is put behind it.
+pub fn traces(input: &[u8]) {
+    let Some((&which, edits)) = input.split_first() else { return };
+    let (format, sample) = TRACES[usize::from(which) % TRACES.len()];
+    let mut bytes = sample.to_vec();
+    edit(&mut bytes, edits);
+    bytes.extend_from_slice(edits.chunks_exact(EDIT_BYTES).remainder());
+    let format = format.parse().expect("a format");
+    // A request may ask for a million blocks, and a trace has few.
+    let simulation = Simulation::new()
+        .threads(1)
+        .cache("lru".parse().expect("a policy"), Size::Blocks(1))
+        .parts(true, true);
+    let mut open = || Ok(Trace::new("fuzzed", std::io::Cursor::new(bytes.clone()), format, 4096));
+    // An error is a good answer.
+    let _ = simulation.run(&mut open, true, &|_| {});
 }

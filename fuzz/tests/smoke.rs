@@ -75,6 +75,11 @@ fn operations_do_what_a_map_does() {
     run(terrace_fuzz::operations);
 }
 
+#[test]
+fn a_hostile_trace_is_an_error_or_harmless() {
+    run(terrace_fuzz::traces);
+}
+
 /// An entry's timestamp above the clock's panicked; the id of a page was believed and a table of that size was made.
 #[test]
 fn logs_that_were_too_hostile_once() {

@@ -9,14 +9,18 @@
 //! |--------------|---------------------------------------------------------------------------|
 //! | `device/`    | the devices and their decorators, behind the trait in `device.rs`          |
 //! | `directory/` | where devices come from: names, locks and the durability of names          |
-//! | `memory/`    | aligned buffers for direct I/O and address ranges for frames               |
+//! | `memory/`    | aligned buffers for direct I/O, address ranges for frames, and memory that is simulated |
 //! | `policy/`    | eviction and admission policies of a block cache, over slot numbers        |
+//! | `trace/`     | block traces in six formats                                                |
+//! | `sim/`       | many caches over one trace at once, and miss-ratio curves                  |
 #![deny(unsafe_code)]
 
 mod device;
 mod directory;
 mod memory;
 pub mod policy;
+pub mod sim;
+pub mod trace;
 
 pub use device::counted::{CountedDevice, Counters, Counts};
 pub use device::faulty::{CallKind, FaultPlan, SimulatedDisk};
@@ -33,3 +37,7 @@ pub use memory::aligned::AlignedBuffer;
 pub use memory::copy::copy_words;
 pub use memory::prefetch::prefetch;
 pub use memory::region::Region;
+pub use memory::simulated::device::SimulatedDevice;
+pub use memory::simulated::profile::{Direction, Pattern, Profile};
+pub use memory::simulated::virtual_time::{OPERATION_NS, PAGE_NS, VirtualTime};
+pub use memory::simulated::{Charge, SimulatedMemory, Time};

@@ -4,12 +4,18 @@
 //! clap's; what a flag means is turned into plain numbers here, so that no command sees text. A flag given twice
 //! counts as given last, which is what lets a configuration file come first (see `config`).
 
+mod reproduce;
+mod simulate;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace::{Backend, RecordCache, Replacement};
+
+pub use reproduce::ReproduceArgs;
+pub use simulate::{Policies, Shard, SimulateArgs};
 
 use crate::peers;
 use crate::store::{Compression, Durability, Settings};
@@ -58,6 +64,10 @@ pub enum Command {
     Repair(RepairArgs),
     /// Make the page file of a database as short as what is in it allows
     Compact(DatabaseArgs),
+    /// Say what policies of a block cache would have done with a trace
+    Simulate(Box<SimulateArgs>),
+    /// Hold the papers' claims against what is measured here: table, verdict, figures
+    Reproduce(ReproduceArgs),
     /// Show what this machine has: NUMA nodes with measured speed, DAX devices, the disk
     Devices(DevicesArgs),
 }

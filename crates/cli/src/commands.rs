@@ -13,7 +13,9 @@ mod get_many;
 mod load;
 mod pages;
 mod repair;
+mod reproduce;
 mod restore;
+mod simulate;
 mod stat;
 mod verify;
 
@@ -55,6 +57,8 @@ fn dispatch(command: Command, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         Command::Repair(args) => repair::run(&args, output),
         Command::Restore(args) => restore::run(&args, opener, output),
         Command::Compact(args) => compact::run(&args, opener, output),
+        Command::Reproduce(args) => reproduce::run(&args, output),
+        Command::Simulate(args) => simulate::run(&args, output),
         Command::Devices(args) => devices::run(&args, output),
     }
 }

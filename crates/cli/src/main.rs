@@ -9,6 +9,8 @@
 //! | `confine`, `bystanders` | what makes a comparison fair: a bound on memory, and who else used the processor |
 //! | `workload` | load to measure with: YCSB and its parts |
 //! | `demo` | real records, a workload whose commits are accounted for, and the account |
+//! | `reproduce` | the papers' claims, a function for each |
+//! | `simulation` | what `simulate` found, as JSON, text and HTML, and shards of it joined |
 //! | `rows` | records in CSV and JSON-lines files |
 //! | `devices`, `memory` | what this machine has, and what a process takes of it |
 //! | `report` | HTML reports with charts |
@@ -28,7 +30,9 @@ mod memory;
 mod peers;
 mod progress;
 mod report;
+mod reproduce;
 mod rows;
+mod simulation;
 mod store;
 mod units;
 mod workload;

@@ -214,13 +214,31 @@ impl Report {
 
     /// Writes the file, whole or not at all.
     pub fn write(&self, path: &Path) -> Outcome {
-        let mut unfinished = path.as_os_str().to_owned();
-        unfinished.push(".part");
-        let unfinished = Path::new(&unfinished);
-        fs::write(unfinished, self.render())
-            .map_err(|error| Failure::file("writing the report", path, error))?;
-        fs::rename(unfinished, path).map_err(|error| Failure::file("writing the report", path, error))
+        write_whole(path, &self.render())
     }
+}
+
+/// Writes a chart of lines as a file of its own, whole or not at all.
+pub fn write_figure(lines: &Lines, path: &Path) -> Outcome {
+    let style = include_str!("report/style.css");
+    let drawing = svg::lines(lines).replacen(
+        "<svg ",
+        &format!("<svg xmlns=\"{SVG}\" style=\"background: var(--paper)\" "),
+        1,
+    );
+    let drawing = drawing.replacen('>', &format!(">\n<style>\n{style}</style>"), 1);
+    write_whole(path, &drawing)
+}
+
+/// The name of SVG, which a file of its own must have.
+const SVG: &str = "http://www.w3.org/2000/svg";
+
+fn write_whole(path: &Path, text: &str) -> Outcome {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".part");
+    let unfinished = Path::new(&unfinished);
+    fs::write(unfinished, text).map_err(|error| Failure::file("writing the report", path, error))?;
+    fs::rename(unfinished, path).map_err(|error| Failure::file("writing the report", path, error))
 }
 
 /// Text made safe between tags and in attributes. Characters that XML forbids become the replacement character.

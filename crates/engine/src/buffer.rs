@@ -29,6 +29,10 @@
 //! | `cleaner.rs`    | emptying sparse segments                                             |
 //! | `compact.rs`    | making the page file shorter                                         |
 //! | `mapping.rs`    | what is known of chunks and directory blocks                         |
+//! | `migration.rs`  | which tier a page goes to                                             |
+//! | `migration/`    | its parts                                                            |
+//! | `tuner.rs`      | looking for the best policy while it runs                             |
+//! | `tuner/`        | its parts                                                            |
 //! | `census.rs`     | which pages a verification has met, and which were changed meanwhile  |
 //! | `inspect.rs`    | what a pool takes, and whether its images are whole                  |
 //! | `backup.rs`     | copying a database that is used, and reading the copy back            |
@@ -60,6 +64,7 @@ mod guard;
 mod inspect;
 pub(crate) mod latch;
 mod mapping;
+pub mod migration;
 mod page_ids;
 mod pin;
 mod pool;
@@ -76,6 +81,7 @@ mod stats;
 mod sweep;
 mod table;
 mod transfer;
+mod tuner;
 mod upkeep;
 pub(crate) mod view;
 mod write_back;

@@ -26,6 +26,7 @@
 //! | `txn`    | the parts of a commit: locks, clock, old versions, read and write sets      |
 //! | `index`  | the B+-tree                                                                 |
 //! | `buffer` | the buffer pool: pages in frames, replacement, checkpoint, recovery         |
+//! | [`migration`] | policies that say which tier a page goes to                        |
 //! | `wal`    | the log                                                                     |
 //! | `store`  | images of pages, and the space of the page file                             |
 //! | `threads` | lines and numbers of their own for threads                                |
@@ -56,7 +57,7 @@ mod txn;
 mod wal;
 
 pub use backend::Backend;
-pub use buffer::{Mode, RecordCache};
+pub use buffer::{Mode, RecordCache, migration};
 pub use config::{Builder, Durability, MIN_DRAM_BYTES, MIN_LOG_BYTES};
 pub use db::Db;
 pub use db::backup::{Backup, BackupReport};

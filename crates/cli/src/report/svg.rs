@@ -19,8 +19,10 @@ const TOP: f64 = 20.0;
 const TOP_WITH_MARKS: f64 = 36.0;
 /// Mean width of a character at the size the charts are lettered in.
 const CHARACTER: f64 = 6.7;
-/// Series drawn with colours of their own; later ones repeat them.
+/// Series drawn with colours of their own; later ones repeat them, with another dash.
 const COLOURS: usize = 6;
+/// Dashes of the first series of each colour, of the second and so on; more would not be told apart.
+const DASHES: [&str; 4] = ["none", "7 4", "2 3", "12 3 2 3"];
 /// Points drawn of one series; more would not be told apart and make the file heavy.
 const POINTS_MAX: usize = 800;
 
@@ -45,9 +47,17 @@ impl Drawing {
         ));
         for (index, (name, (x, row))) in names.iter().zip(places).enumerate() {
             let (y, colour) = (4.0 + row * LEGEND_ROW, index % COLOURS);
-            drawing.add(format_args!(
-                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"12\" height=\"12\" rx=\"2\" fill=\"var(--s{colour})\"/>"
-            ));
+            if index < COLOURS {
+                drawing.add(format_args!(
+                    "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"12\" height=\"12\" rx=\"2\" fill=\"var(--s{colour})\"/>"
+                ));
+            } else {
+                let (left, middle, style) = (x - 6.0, y + 6.0, stroke(index));
+                drawing.add(format_args!(
+                    "<path class=\"curve\" {style} d=\"M{left:.1} {middle:.1}H{:.1}\"/>",
+                    x + 14.0
+                ));
+            }
             drawing.text("name", x + 18.0, y + 10.5, "start", name);
         }
         drawing
@@ -91,6 +101,12 @@ impl Drawing {
         self.text.push_str("</svg>\n");
         self.text
     }
+}
+
+/// How the line of a series is drawn.
+fn stroke(index: usize) -> String {
+    let (colour, dash) = (index % COLOURS, DASHES[index / COLOURS % DASHES.len()]);
+    format!("stroke=\"var(--s{colour})\" stroke-dasharray=\"{dash}\"")
 }
 
 /// Where each name of a legend goes: its place along the row, and its row.
@@ -153,8 +169,8 @@ pub fn lines(chart: &Lines) -> String {
     }
     for (index, series) in chart.series.iter().enumerate() {
         let path = path(&thinned(series), &x, &y, chart.steps);
-        let colour = index % COLOURS;
-        drawing.add(format_args!("<path class=\"curve\" stroke=\"var(--s{colour})\" d=\"{path}\"/>"));
+        let style = stroke(index);
+        drawing.add(format_args!("<path class=\"curve\" {style} d=\"{path}\"/>"));
     }
     drawing.finish()
 }

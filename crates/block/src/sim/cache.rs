@@ -1,0 +1,248 @@
+//! One cache: a policy, the map from blocks to slots that it is driven with, and what happened.
+//!
+//! Every request is a look-up. A hit updates the policy; a miss is admitted unless the policy refuses. A written block
+//! that is in the cache is dirty until it leaves, which is a write-back; one that is not admitted goes to the store at
+//! once. The loop is compiled for each policy by itself and knows blocks by their interned numbers, so a hit is an
+//! element of an array and the policy's own work.
+
+use std::time::Instant;
+
+use crate::policy::{Access, Hint, Policy, Relation, Slot};
+
+use super::chunk::{Chunk, Interned, Mark};
+use super::flow::{Lane, Outcome};
+use super::parts::Parts;
+
+/// The mark of a block that is not in the cache.
+const NONE: u32 = u32::MAX;
+
+/// What happened in a cache, counted in blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests: look-ups of one block each.
+    pub requests: u64,
+    /// Requests whose block was there.
+    pub hits: u64,
+    /// Those among the hits that wrote.
+    pub write_hits: u64,
+    /// Misses that wrote.
+    pub write_misses: u64,
+    /// Blocks that were put into the cache.
+    pub admissions: u64,
+    /// Those among the admissions that were written, not read.
+    pub write_admissions: u64,
+    /// Blocks that left to make room.
+    pub evictions: u64,
+    /// Those among the evicted that were dirty and had to be written to the store.
+    pub write_backs: u64,
+}
+
+impl Counts {
+    /// Requests whose block was not there.
+    pub fn misses(&self) -> u64 {
+        self.requests - self.hits
+    }
+
+    /// Misses for each request; 0 where there were none.
+    pub fn miss_ratio(&self) -> f64 {
+        match self.requests {
+            0 => 0.0,
+            requests => self.misses() as f64 / requests as f64,
+        }
+    }
+
+    /// Blocks written to the cache's device: what was admitted, and hits that wrote.
+    pub fn device_writes(&self) -> u64 {
+        self.admissions + self.write_hits
+    }
+
+    /// Blocks moved between the cache and the store, in both directions: reads that were admitted, and write-backs. A
+    /// block that is admitted because it is written comes from above and moves only when it leaves. This is what
+    /// HeuristicDB calls the migrated data (section 6).
+    pub fn moved(&self) -> u64 {
+        self.admissions - self.write_admissions + self.write_backs
+    }
+
+    /// What happened since `earlier`.
+    pub(super) fn since(&self, earlier: &Counts) -> Counts {
+        Counts {
+            requests: self.requests - earlier.requests,
+            hits: self.hits - earlier.hits,
+            write_hits: self.write_hits - earlier.write_hits,
+            write_misses: self.write_misses - earlier.write_misses,
+            admissions: self.admissions - earlier.admissions,
+            write_admissions: self.write_admissions - earlier.write_admissions,
+            evictions: self.evictions - earlier.evictions,
+            write_backs: self.write_backs - earlier.write_backs,
+        }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(mut self, more: &Counts) -> Counts {
+        self.requests += more.requests;
+        self.hits += more.hits;
+        self.write_hits += more.write_hits;
+        self.write_misses += more.write_misses;
+        self.admissions += more.admissions;
+        self.write_admissions += more.write_admissions;
+        self.evictions += more.evictions;
+        self.write_backs += more.write_backs;
+        self
+    }
+}
+
+/// A slot of the cache.
+#[derive(Clone, Copy)]
+struct Held {
+    number: u32,
+    is_dirty: bool,
+}
+
+/// A cache that is being simulated.
+pub(super) struct Cache<P> {
+    policy: P,
+    capacity: usize,
+    /// The slot of each block, by its number.
+    slots: Vec<u32>,
+    /// What each slot holds. Slots are given out in order, and then only those of victims.
+    held: Vec<Held>,
+    counts: Counts,
+    parts: Parts,
+    nanoseconds: u64,
+}
+
+impl<P: Policy> Cache<P> {
+    /// An empty cache of `capacity` blocks; `parts` says by what else to count.
+    pub(super) fn new(policy: P, capacity: usize, parts: Parts) -> Cache<P> {
+        Cache {
+            policy,
+            capacity,
+            slots: Vec::new(),
+            held: Vec::with_capacity(capacity),
+            counts: Counts::default(),
+            parts,
+            nanoseconds: 0,
+        }
+    }
+
+    /// Tells the policy how large relations are.
+    pub(super) fn sizes(mut self, sizes: &[(u32, u64)]) -> Cache<P> {
+        for (relation, blocks) in sizes {
+            self.policy.hint(Hint::RelationSize { relation: Relation(*relation), blocks: *blocks });
+        }
+        self
+    }
+
+    #[inline]
+    fn request(&mut self, request: Interned, has_relations: bool) {
+        let Interned { number, block, write } = request;
+        let access = match has_relations {
+            true => Access {
+                block: u64::from(number),
+                offset: block & u64::from(u32::MAX),
+                relation: Some(Relation((block >> 32) as u32)),
+                write,
+                read_ahead: false,
+            },
+            false => {
+                Access { block: u64::from(number), offset: block, relation: None, write, read_ahead: false }
+            }
+        };
+        let slot = self.slots[number as usize];
+        if slot != NONE {
+            self.counts.hits += 1;
+            if write {
+                self.counts.write_hits += 1;
+                self.held[slot as usize].is_dirty = true;
+            }
+            self.policy.hit(Slot(slot), access);
+        } else {
+            self.miss(access, number);
+        }
+    }
+
+    #[inline]
+    fn miss(&mut self, access: Access, number: u32) {
+        self.counts.write_misses += u64::from(access.write);
+        self.policy.miss(access);
+        if !self.policy.admits(access) {
+            return;
+        }
+        let held = Held { number, is_dirty: access.write };
+        let slot = if self.held.len() < self.capacity {
+            self.held.push(held);
+            self.held.len() as u32 - 1
+        } else {
+            let Some(Slot(slot)) = self.policy.victim(access) else { return };
+            let victim = std::mem::replace(&mut self.held[slot as usize], held);
+            self.slots[victim.number as usize] = NONE;
+            self.counts.evictions += 1;
+            self.counts.write_backs += u64::from(victim.is_dirty);
+            slot
+        };
+        self.slots[number as usize] = slot;
+        self.counts.admissions += 1;
+        self.counts.write_admissions += u64::from(access.write);
+        self.policy.insert(access, Slot(slot));
+    }
+
+    fn requests(&mut self, chunk: &Chunk, range: std::ops::Range<usize>) {
+        self.counts.requests += range.len() as u64;
+        match chunk.has_relations {
+            true => chunk.requests(range).for_each(|request| self.request(request, true)),
+            false => chunk.requests(range).for_each(|request| self.request(request, false)),
+        }
+    }
+
+    /// The requests of a range, counted by query and relation where that was asked for.
+    fn counted(&mut self, chunk: &Chunk, range: std::ops::Range<usize>) {
+        if !self.parts.is_asked_for() {
+            return self.requests(chunk, range);
+        }
+        for (relation, run) in self.parts.runs(chunk, range) {
+            let before = self.counts;
+            self.requests(chunk, run);
+            let counts = self.counts.since(&before);
+            self.parts.add(relation, &counts);
+        }
+    }
+
+    fn mark(&mut self, mark: &Mark) {
+        match mark {
+            Mark::Current(query) => self.parts.query(*query),
+            Mark::Arrives(query) => {
+                let relations: Vec<Relation> = query.relations.iter().copied().map(Relation).collect();
+                let hint = Hint::QueryBegins { query: u64::from(query.number), relations: &relations };
+                self.policy.hint(hint);
+            }
+        }
+    }
+}
+
+impl<P: Policy> Lane for Cache<P> {
+    fn run(&mut self, chunk: &Chunk) {
+        let began = Instant::now();
+        if self.slots.len() < chunk.footprint {
+            self.slots.resize(chunk.footprint, NONE);
+        }
+        let mut start = 0;
+        for (index, mark) in &chunk.marks {
+            self.counted(chunk, start..*index);
+            start = *index;
+            self.mark(mark);
+        }
+        self.counted(chunk, start..chunk.len());
+        self.nanoseconds += began.elapsed().as_nanos() as u64;
+    }
+
+    fn finish(self: Box<Self>) -> Outcome {
+        let dirty = self.held.iter().filter(|held| held.is_dirty).count() as u64;
+        Outcome::Cache {
+            counts: self.counts,
+            dirty,
+            seconds: self.nanoseconds as f64 / 1e9,
+            parts: self.parts.finish(),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What a cache's counts mean in time, on devices that profiles describe.
+//!
+//! A request waits for one device. A hit reads or writes the cache's; a read that misses waits for the store, and the copy
+//! into the cache is written behind it; a write is done when it is in the cache, if it was admitted, and else when it is
+//! in the store. So a request takes one of four times, and quantiles are exact for a worker that is alone.
+//!
+//! Throughput is bounded three times, and the least bound is told (operational analysis: Lazowska et al.,
+//! "Quantitative System Performance", 1984, chapter 5): by the workers, each of which waits for one request at a time;
+//! and by the bandwidth of each device, whose work also has admissions and write-backs. Reads and writes of a device share
+//! its time, each at the bandwidth that is left with as many writers as its share of the work comes to. Queueing
+//! below the bounds is not modelled, so with many workers latencies would be longer than told.
+
+use crate::{Direction, Pattern, Profile};
+
+use super::cache::Counts;
+
+/// A cache's device above a store's.
+///
+/// ```
+/// use terrace_block::Profile;
+/// use terrace_block::sim::{Counts, Devices};
+///
+/// let profile = |name| Profile::named(name).unwrap();
+/// let devices = Devices::new(profile("nvme-optane"), profile("nvme-flash"), 4096, 1);
+/// let all_hits = Counts { requests: 100, hits: 100, ..Counts::default() };
+/// let all_misses = Counts { requests: 100, ..Counts::default() };
+/// let [hits, misses] = [all_hits, all_misses].map(|counts| devices.cost(&counts));
+/// assert!(misses.mean_us > hits.mean_us && misses.requests_per_second < hits.requests_per_second);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Devices {
+    cache: Profile,
+    store: Profile,
+    block_bytes: u64,
+    workers: usize,
+}
+
+/// What the requests of a trace cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Microseconds that a request takes in the mean.
+    pub mean_us: f64,
+    /// Microseconds that half of the requests take at most.
+    pub p50_us: f64,
+    /// Microseconds that 99 of 100 requests take at most.
+    pub p99_us: f64,
+    /// Requests a second that all workers together come to at most.
+    pub requests_per_second: f64,
+}
+
+/// Blocks read from and written to a device.
+struct Work {
+    reads: u64,
+    writes: u64,
+}
+
+impl Devices {
+    /// A cache over a store, both of which are asked for blocks of `block_bytes` bytes here and there by `workers` workers.
+    pub fn new(cache: Profile, store: Profile, block_bytes: u64, workers: usize) -> Devices {
+        Devices { cache, store, block_bytes, workers: workers.max(1) }
+    }
+
+    /// What it costs that this happened; all 0 if nothing did.
+    pub fn cost(&self, counts: &Counts) -> Cost {
+        if counts.requests == 0 {
+            return Cost::default();
+        }
+        let written_around = counts.write_misses - counts.write_admissions;
+        let read_misses = counts.misses() - counts.write_misses;
+        let time = |profile: &Profile, direction| {
+            profile.time_of(direction, Pattern::Random, self.block_bytes).as_secs_f64() * 1e6
+        };
+        let mut classes = [
+            (time(&self.cache, Direction::Read), counts.hits - counts.write_hits),
+            (time(&self.cache, Direction::Write), counts.write_hits + counts.write_admissions),
+            (time(&self.store, Direction::Read), read_misses),
+            (time(&self.store, Direction::Write), written_around),
+        ];
+        classes.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let requests = counts.requests as f64;
+        let mean_us = classes.iter().map(|(time, count)| time * *count as f64).sum::<f64>() / requests;
+        let quantile = |share: f64| {
+            let mut seen = 0;
+            let reached = classes.iter().find(|(_, count)| {
+                seen += count;
+                seen as f64 >= share * requests
+            });
+            reached.map_or(0.0, |(time, _)| *time)
+        };
+        let cache = Work {
+            reads: counts.hits - counts.write_hits + counts.write_backs,
+            writes: counts.device_writes(),
+        };
+        let store = Work { reads: read_misses, writes: written_around + counts.write_backs };
+        let busy_seconds = self.seconds(&self.cache, &cache).max(self.seconds(&self.store, &store));
+        let by_workers = self.workers as f64 / (mean_us / 1e6);
+        Cost {
+            mean_us,
+            p50_us: quantile(0.5),
+            p99_us: quantile(0.99),
+            requests_per_second: by_workers.min(requests / busy_seconds),
+        }
+    }
+
+    /// How long a device takes for its work at full bandwidth.
+    fn seconds(&self, profile: &Profile, work: &Work) -> f64 {
+        let blocks = (work.reads + work.writes).max(1);
+        let writers = (self.workers as f64 * work.writes as f64 / blocks as f64).ceil() as usize;
+        let seconds = |direction, count: u64| {
+            let gb_s = profile.gb_s(direction, Pattern::Random) * profile.share(direction, writers);
+            count as f64 * self.block_bytes as f64 / (gb_s * 1e9)
+        };
+        seconds(Direction::Read, work.reads) + seconds(Direction::Write, work.writes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn devices(workers: usize) -> Devices {
+        let named = |name| Profile::named(name).unwrap();
+        Devices::new(named("nvme-optane"), named("nvme-flash"), 4096, workers)
+    }
+
+    #[test]
+    fn a_worker_alone_waits_for_each_request() {
+        let counts = Counts { requests: 100, hits: 98, admissions: 2, ..Counts::default() };
+        let devices = devices(1);
+        let cost = devices.cost(&counts);
+        let time =
+            |profile: &Profile| profile.time_of(Direction::Read, Pattern::Random, 4096).as_secs_f64() * 1e6;
+        let (hit, miss) = (time(&devices.cache), time(&devices.store));
+        assert!((cost.mean_us - (0.98 * hit + 0.02 * miss)).abs() < 1e-9);
+        assert_eq!((cost.p50_us, cost.p99_us), (hit, miss));
+        assert!((cost.requests_per_second * cost.mean_us - 1e6).abs() < 1e-3);
+    }
+
+    #[test]
+    fn writes_wait_where_they_go() {
+        let write = Counts { requests: 10, write_misses: 10, ..Counts::default() };
+        let admitted = Counts { admissions: 10, write_admissions: 10, ..write };
+        let devices = devices(1);
+        let time =
+            |profile: &Profile| profile.time_of(Direction::Write, Pattern::Random, 4096).as_secs_f64() * 1e6;
+        assert_eq!(devices.cost(&write).p50_us, time(&devices.store));
+        assert_eq!(devices.cost(&admitted).p50_us, time(&devices.cache));
+    }
+
+    #[test]
+    fn many_workers_are_held_up_by_bandwidth_and_write_backs() {
+        let counts = Counts { requests: 100, hits: 50, admissions: 50, evictions: 50, ..Counts::default() };
+        let [one, two, many, more] = [1, 2, 4096, 8192].map(|workers| devices(workers).cost(&counts));
+        assert!((two.requests_per_second / one.requests_per_second - 2.0).abs() < 1e-9);
+        assert_eq!(many.requests_per_second, more.requests_per_second);
+        let dirty = Counts { write_backs: 50, ..counts };
+        assert!(devices(4096).cost(&dirty).requests_per_second < many.requests_per_second);
+        assert_eq!(devices(4).cost(&Counts::default()), Cost::default());
+    }
+}

@@ -1,0 +1,229 @@
+//! A simulation from the trace's beginning to its report.
+//!
+//! The trace is read into memory as far as it may be. If that is all of it, the lanes run over it. If not, it is
+//! streamed: on from there, if the sizes of the caches are known in blocks; otherwise it is read to its end for the
+//! footprint, and streamed from the beginning when it is opened again.
+
+use std::sync::Arc;
+
+use crate::policy::{Build, DenseTable, Future, Name, Policy, Settings};
+use crate::trace::{Trace, TraceError};
+
+use super::cache::Cache;
+use super::chunk::{CHUNK_REQUESTS, Chunk, Chunks, FOOTPRINT_MAX, Summary};
+use super::curve::{self, Curve, CurvePoint};
+use super::distance::Stack;
+use super::flow::{self, Job, Lane, Outcome};
+use super::parts::Parts;
+use super::{CacheResult, Report, SimError, Simulation, Size, Step, WINDOW_REQUESTS};
+
+/// Opens the trace, each time from its beginning.
+pub type Open<'a> = &'a mut dyn FnMut() -> Result<Trace, TraceError>;
+
+/// The policy whose curve is known at every size.
+const LRU: &str = "lru";
+
+impl Simulation {
+    /// Reads the trace and runs all caches over it.
+    ///
+    /// `open` is called again for a trace that must be read twice, if `can_reopen` says that it may be. `progress` is
+    /// told from several threads.
+    ///
+    /// # Errors
+    /// A trace that is malformed, empty or too large in some way; a size that does not fit it.
+    pub fn run(
+        &self,
+        open: Open<'_>,
+        can_reopen: bool,
+        progress: &(dyn Fn(Step) + Sync),
+    ) -> Result<Report, SimError> {
+        let mut chunks = Chunks::new(open()?, self.sample);
+        let mut loaded = Vec::new();
+        while chunks.requests() <= self.loaded_requests_max {
+            match chunks.read()? {
+                Some(chunk) => {
+                    loaded.push(Arc::new(chunk));
+                    progress(Step::Read);
+                }
+                None => return self.loaded(chunks.summary(), loaded, progress),
+            }
+        }
+        if let Some(policy) = self.policies().find(|policy| policy.needs_future()) {
+            let (what, max) = (policy.to_string(), self.loaded_requests_max);
+            return Err(SimError::TooLong { what, needs: "the whole trace in memory", max });
+        }
+        let relative = self.caches.iter().find(|(_, size)| size.is_relative());
+        let reason = match (relative, self.curves.first()) {
+            (Some((_, size)), _) => Some(format!("a cache of {size} of the footprint")),
+            (None, Some(policy)) => Some(format!("the curve of {policy}")),
+            (None, None) => None,
+        };
+        let summary = match reason {
+            // Sizes in blocks hold for any footprint; whether they are within it shows at the end.
+            None => Summary { footprint: FOOTPRINT_MAX, ..Summary::default() },
+            Some(what) if !can_reopen => {
+                let max = self.loaded_requests_max;
+                return Err(SimError::TooLong { what, needs: "a trace that can be read twice", max });
+            }
+            Some(_) => {
+                loaded = Vec::new();
+                while chunks.read()?.is_some() {
+                    progress(Step::Read);
+                }
+                let summary = chunks.summary();
+                chunks = chunks.again(open()?);
+                summary
+            }
+        };
+        let Plan { jobs, frame } = self.plan(&summary, None)?;
+        let mut read = || chunks.read();
+        let window = WINDOW_REQUESTS as usize / CHUNK_REQUESTS;
+        if summary.requests > 0 {
+            progress(Step::Total(summary.requests * jobs.len() as u64));
+        }
+        let outcomes = flow::drive(jobs, self.threads, loaded, window, Some(&mut read), progress)?;
+        let summary = chunks.summary();
+        for (_, size, _) in &frame.caches {
+            size.blocks(summary.footprint)?;
+        }
+        Ok(self.report(summary, frame, outcomes))
+    }
+
+    fn loaded(
+        &self,
+        summary: Summary,
+        loaded: Vec<Arc<Chunk>>,
+        progress: &(dyn Fn(Step) + Sync),
+    ) -> Result<Report, SimError> {
+        let future = self.policies().any(Name::needs_future).then(|| {
+            let requests = loaded.iter().flat_map(|chunk| chunk.requests(0..chunk.len()));
+            Arc::new(Future::of(requests.map(|request| u64::from(request.number))))
+        });
+        let Plan { jobs, frame } = self.plan(&summary, future)?;
+        progress(Step::Total(summary.requests * jobs.len() as u64));
+        let outcomes = flow::drive(jobs, self.threads, loaded, 0, None, progress)?;
+        Ok(self.report(summary, frame, outcomes))
+    }
+
+    /// The policies of all caches and curves.
+    fn policies(&self) -> impl Iterator<Item = &Name> {
+        self.caches.iter().map(|(policy, _)| policy).chain(&self.curves)
+    }
+
+    /// The lanes there must be, for a trace of that footprint and future.
+    fn plan(&self, summary: &Summary, future: Option<Arc<Future>>) -> Result<Plan, SimError> {
+        if summary.footprint == 0 {
+            return Err(SimError::Empty);
+        }
+        let relation_blocks: Arc<[(u32, u64)]> = summary.relation_blocks.clone().into();
+        let job = |policy: &Name, blocks: usize, parts: Parts| -> Job {
+            let (policy, relation_blocks) = (policy.clone(), Arc::clone(&relation_blocks));
+            let capacity = self.sampled(blocks);
+            let build = IntoLane { capacity, parts, relation_blocks };
+            let settings = Settings { future: future.clone(), ..Settings::new(capacity) };
+            Box::new(move || policy.build::<DenseTable, _>(&settings, build))
+        };
+        let mut plan = Plan { jobs: Vec::new(), frame: Frame::default() };
+        for (policy, size) in &self.caches {
+            let blocks = size.blocks(summary.footprint)?;
+            plan.jobs.push(job(policy, blocks, Parts::new(self.by_query, self.by_relation)));
+            plan.frame.caches.push((policy.clone(), *size, blocks));
+        }
+        for policy in &self.curves {
+            let sizes = match policy.to_string() == LRU {
+                true => {
+                    plan.jobs.push(Box::new(|| Box::new(Stack::new())));
+                    curve::dense(summary.footprint)
+                }
+                false => {
+                    let sizes = curve::grid(summary.footprint);
+                    plan.jobs.extend(sizes.iter().map(|blocks| job(policy, *blocks, Parts::default())));
+                    sizes
+                }
+            };
+            plan.frame.curves.push((policy.clone(), sizes));
+        }
+        Ok(plan)
+    }
+
+    /// The size in the sample of a cache of `blocks` blocks.
+    fn sampled(&self, blocks: usize) -> usize {
+        self.sample.map_or(blocks, |share| ((blocks as f64 * share).round() as usize).max(1))
+    }
+
+    fn report(&self, summary: Summary, frame: Frame, outcomes: Vec<Outcome>) -> Report {
+        // Requests that a sample of this share should have, however many of them it has (SHARDS-adj).
+        let expected = summary.requests as f64 * self.sample.unwrap_or(1.0);
+        let ratio = |misses: u64| (misses as f64 / expected).min(1.0);
+        let mut outcomes = outcomes.into_iter();
+        let mut cache = |policy: Name, size: Size, cache_blocks: usize| match outcomes.next() {
+            Some(Outcome::Cache { counts, dirty, seconds, parts: (queries, relations) }) => CacheResult {
+                policy,
+                size,
+                cache_blocks,
+                miss_ratio: ratio(counts.misses()),
+                counts,
+                dirty_at_end: dirty,
+                seconds,
+                queries,
+                relations,
+            },
+            _ => unreachable!("every cache has its outcome"),
+        };
+        let results = frame.caches.into_iter().map(|(policy, size, blocks)| cache(policy, size, blocks));
+        let results = results.collect();
+        let mut curves = Vec::new();
+        for (policy, sizes) in frame.curves {
+            let mut points = Vec::with_capacity(sizes.len());
+            if policy.to_string() == LRU {
+                let Some(Outcome::Distances(distances)) = outcomes.next() else {
+                    unreachable!("every curve has its outcome")
+                };
+                let sampled: Vec<usize> = sizes.iter().map(|blocks| self.sampled(*blocks)).collect();
+                let misses = distances.curve(&sampled);
+                let point = |(blocks, (_, misses)): (&usize, &(usize, u64))| CurvePoint {
+                    cache_blocks: *blocks,
+                    miss_ratio: ratio(*misses),
+                };
+                points.extend(sizes.iter().zip(&misses).map(point));
+            } else {
+                for blocks in sizes {
+                    let Some(Outcome::Cache { counts, .. }) = outcomes.next() else {
+                        unreachable!("every point has its outcome")
+                    };
+                    points.push(CurvePoint { cache_blocks: blocks, miss_ratio: ratio(counts.misses()) });
+                }
+            }
+            curves.push(Curve { policy, points });
+        }
+        Report { summary, results, curves }
+    }
+}
+
+/// What will be run, and what it will be told as.
+struct Plan {
+    jobs: Vec<Job>,
+    frame: Frame,
+}
+
+/// What jobs are of, in their order: caches with their sizes, then curves with theirs.
+#[derive(Default)]
+struct Frame {
+    caches: Vec<(Name, Size, usize)>,
+    curves: Vec<(Name, Vec<usize>)>,
+}
+
+/// Makes a lane of a policy.
+struct IntoLane {
+    capacity: usize,
+    parts: Parts,
+    relation_blocks: Arc<[(u32, u64)]>,
+}
+
+impl Build for IntoLane {
+    type Output = Box<dyn Lane>;
+
+    fn build<P: Policy + 'static>(self, policy: P) -> Box<dyn Lane> {
+        Box::new(Cache::new(policy, self.capacity, self.parts).sizes(&self.relation_blocks))
+    }
+}

@@ -1,0 +1,113 @@
+//! `.blktrace`: the text that `blkparse` prints of what `blktrace` recorded, in its default form.
+//!
+//! ```text
+//!   8,0    3       11     0.009507758   697  Q   W 223490 + 56 [kjournald]
+//! ```
+//!
+//! The fields are the device, the processor, a sequence number, seconds, the process, an action, what it does (`R` a read,
+//! `W` a write, with other letters for how), the first sector, `+`, the count of sectors, and who. One request passes
+//! through many actions; those queued (`Q`) count, being what was asked for, before the kernel merges and splits. Requests
+//! that move no data (flushes, discards) are passed over, and so is everything from the summary on that `blkparse`
+//! prints at the end. Several devices are kept apart: the number of a device, in the order in which they appear, is the
+//! upper 16 bits of the block.
+
+use super::{ParseError, Parsed, SECTOR_BYTES, Span, fields, malformed, number, shown};
+
+/// The most devices of one trace.
+const DEVICES_MAX: usize = 1 << 16;
+/// Bits of the number of a block on one device.
+const BLOCK_BITS: u32 = 48;
+/// How the lines of the summary begin.
+const SUMMARY: [&[u8]; 4] = [b"CPU", b"Total", b"Throughput", b"Events"];
+
+/// Reads the lines.
+pub(super) struct BlkTrace {
+    block_bytes: u64,
+    /// Those seen so far, as they are written.
+    devices: Vec<Vec<u8>>,
+    in_summary: bool,
+}
+
+impl BlkTrace {
+    pub(super) fn new(block_bytes: u64) -> BlkTrace {
+        BlkTrace { block_bytes, devices: Vec::new(), in_summary: false }
+    }
+
+    pub(super) fn parse(&mut self, line: &[u8]) -> Result<Parsed, ParseError> {
+        let text = line.trim_ascii();
+        self.in_summary |= SUMMARY.iter().any(|start| text.starts_with(start));
+        if text.is_empty() || self.in_summary {
+            return Ok(Parsed::Nothing);
+        }
+        let mut fields = fields(text);
+        let device = self.device(fields.next().unwrap_or_default())?;
+        number("the processor", fields.next())?;
+        number("the sequence number", fields.next())?;
+        let time_us = microseconds(fields.next())?;
+        number("the process", fields.next())?;
+        let action = fields.next().ok_or_else(|| malformed("the action is missing"))?;
+        if action != b"Q" {
+            return Ok(Parsed::Nothing);
+        }
+        let what = fields.next().ok_or_else(|| malformed("what the request does is missing"))?;
+        let moves_data = !what.contains(&b'D') && (what.contains(&b'R') || what.contains(&b'W'));
+        if !moves_data {
+            return Ok(Parsed::Nothing);
+        }
+        let sector = match fields.next() {
+            // A flush, which is written `FWS`, has its process here and no sectors.
+            Some([b'[', ..]) if what.contains(&b'F') => return Ok(Parsed::Nothing),
+            field => number("the first sector", field)?,
+        };
+        if fields.next() != Some(b"+") {
+            return Err(malformed("no `+` between the first sector and the count"));
+        }
+        let sectors = number("the count of sectors", fields.next())?;
+        let bytes = |sectors: u64| {
+            let bytes = sectors.checked_mul(SECTOR_BYTES);
+            bytes.ok_or_else(|| malformed(format!("{sectors} sectors are more than 16 EiB")))
+        };
+        if sectors == 0 {
+            return Ok(Parsed::Nothing);
+        }
+        let mut span = Span::of_bytes(bytes(sector)?, bytes(sectors)?, self.block_bytes)?;
+        if (span.request.block + span.blocks) >> BLOCK_BITS != 0 {
+            return Err(malformed(format!("sector {sector} is in block 2^{BLOCK_BITS} or beyond")));
+        }
+        span.request.block |= device << BLOCK_BITS;
+        Ok(Parsed::Span(span.written(what.contains(&b'W')).at(Some(time_us))))
+    }
+
+    fn device(&mut self, field: &[u8]) -> Result<u64, ParseError> {
+        if let Some(index) = self.devices.iter().position(|device| device == field) {
+            return Ok(index as u64);
+        }
+        let mut parts = field.split(|byte| *byte == b',');
+        let (major, minor, more) = (parts.next(), parts.next(), parts.next());
+        let is_device = more.is_none() && number("", major).is_ok() && number("", minor).is_ok();
+        if !is_device || field.len() > 32 {
+            let found = shown(field);
+            return Err(malformed(format!("begins with {found}; a device, such as 8,0, does")));
+        }
+        if self.devices.len() == DEVICES_MAX {
+            return Err(malformed(format!("more than {DEVICES_MAX} devices")));
+        }
+        self.devices.push(field.to_vec());
+        Ok(self.devices.len() as u64 - 1)
+    }
+}
+
+/// Seconds with a fraction of any length, in microseconds.
+fn microseconds(field: Option<&[u8]>) -> Result<u64, ParseError> {
+    let field = field.ok_or_else(|| malformed("the time is missing"))?;
+    let mut parts = field.splitn(2, |byte| *byte == b'.');
+    let seconds = number("the time", parts.next())?;
+    let mut micros = 0;
+    if let Some(fraction) = parts.next() {
+        number("the fraction of the time", Some(fraction))?;
+        let digits = fraction.iter().map(|digit| u64::from(digit - b'0')).chain(std::iter::repeat(0));
+        micros = digits.take(6).fold(0, |value, digit| value * 10 + digit);
+    }
+    let time = seconds.checked_mul(1_000_000).and_then(|time| time.checked_add(micros));
+    time.ok_or_else(|| malformed(format!("the time is {}, which is too long", shown(field))))
+}

@@ -1,0 +1,23 @@
+//! The flags of `terrace reproduce`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::OutputArgs;
+
+/// `terrace reproduce`
+#[derive(Args, Clone, Debug)]
+pub struct ReproduceArgs {
+    /// Claims by their ids, such as U1; all; or list
+    #[arg(value_name = "list|ID...|all", required = true, num_args = 1..)]
+    pub claims: Vec<String>,
+    /// A report and the figures go to this directory
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Where the shared traces are [default: the variable TERRACE_TRACES, or shared/traces in this directory or one above it]
+    #[arg(long, value_name = "DIR")]
+    pub traces: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}

@@ -1,0 +1,205 @@
+//! The flags of `terrace simulate`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use terrace_block::Profile;
+use terrace_block::policy::{NAMES, Name};
+use terrace_block::sim::Size;
+use terrace_block::trace::Format;
+
+use super::OutputArgs;
+use crate::units;
+
+/// `terrace simulate`
+#[derive(Args, Clone, Debug)]
+pub struct SimulateArgs {
+    /// The trace, or - for standard input; with --merge, the outputs of all shards
+    #[arg(value_name = "TRACE", required = true, num_args = 1..)]
+    pub traces: Vec<PathBuf>,
+    /// Policies, each alone or behind an admission; or all
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "lru", value_parser = str::parse::<Policies>)]
+    pub policy: Vec<Policies>,
+    /// Sizes of the cache: blocks, or a share of the footprint such as 10% [default: 1%,5%,10%,20%, and none with --curve]
+    #[arg(long, value_name = "BLOCKS|P%,...", value_delimiter = ',', value_parser = str::parse::<Size>)]
+    pub size: Vec<Size>,
+    /// The miss ratio from a thousandth of the footprint to all of it: of lru exact everywhere, of others at 24 sizes
+    #[arg(long)]
+    pub curve: bool,
+    /// Do only part I of N of the work, 1 <= I <= N; --merge joins the parts
+    #[arg(long, value_name = "I/N", value_parser = str::parse::<Shard>)]
+    pub shard: Option<Shard>,
+    /// Join the --json outputs of all shards into one
+    #[arg(long, conflicts_with_all = ["shard", "curve", "size", "sample"])]
+    pub merge: bool,
+    /// Count by query, where the trace has queries
+    #[arg(long)]
+    pub per_query: bool,
+    /// Count by table and index, where the trace has them
+    #[arg(long)]
+    pub per_relation: bool,
+    /// The trace's format: lis u32le csv pgt oracleGeneral blktrace, each also with .zst [default: as the ending says]
+    #[arg(long = "format", value_name = "NAME", value_parser = str::parse::<Format>)]
+    pub format: Option<Format>,
+    /// Bytes of a block [default: 8KiB for pgt, else 4KiB]
+    #[arg(long, value_name = "SIZE", value_parser = block_size)]
+    pub block_size: Option<u32>,
+    /// Simulate only this share of the blocks, 0 < SHARE < 1, and estimate the others
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub sample: Option<f64>,
+    /// Latency and throughput too, with the cache on one device and the store on another: names of profiles, such as
+    /// nvme-optane,nvme-flash, or TOML files
+    #[arg(long, value_name = "CACHE,STORE", value_parser = profiles)]
+    pub profile: Option<(Profile, Profile)>,
+    /// Workers that wait for requests, for --profile
+    #[arg(long, value_name = "N", default_value_t = 16, requires = "profile", value_parser = super::threads())]
+    pub workers: u16,
+    /// Threads that simulate [default: as many as there are cores]
+    #[arg(long, value_parser = super::threads())]
+    pub threads: Option<u16>,
+    /// An HTML report with curves goes here
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// One policy, or all of them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Policies {
+    /// Every eviction policy there is.
+    All,
+    /// This one.
+    One(Name),
+}
+
+impl Policies {
+    /// The policies, in the order of documentation.
+    pub fn names(&self) -> Vec<Name> {
+        match self {
+            Policies::All => NAMES.iter().map(|name| name.parse().expect("a name of the list")).collect(),
+            Policies::One(name) => vec![name.clone()],
+        }
+    }
+}
+
+impl FromStr for Policies {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Policies, String> {
+        match text {
+            "all" => Ok(Policies::All),
+            text => text.parse().map(Policies::One).map_err(|error| format!("{error}, or all")),
+        }
+    }
+}
+
+/// Part I of N of the caches of a simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Which part, from 1 on.
+    pub part: u32,
+    /// How many parts there are.
+    pub of: u32,
+}
+
+impl Shard {
+    /// Whether the cache of this index, from 0 on, is in the part.
+    pub fn has(&self, index: usize) -> bool {
+        index % self.of as usize == self.part as usize - 1
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Shard, String> {
+        let parsed = text.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
+        match parsed {
+            Some((part, of)) if 1 <= part && part <= of => Ok(Shard { part, of }),
+            _ => Err(format!("{text:?} is no part of a whole; write I/N with 1 <= I <= N, such as 2/8")),
+        }
+    }
+}
+
+fn profiles(text: &str) -> Result<(Profile, Profile), String> {
+    let Some((cache, store)) = text.split_once(',') else {
+        return Err(format!(
+            "{text:?} is not two profiles; write CACHE,STORE, such as nvme-optane,nvme-flash"
+        ));
+    };
+    let find = |name: &str| Profile::find(name).map_err(|error| error.to_string());
+    Ok((find(cache)?, find(store)?))
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
+        _ => Err(format!("{text:?} is no share of the blocks; write a number between 0 and 1, such as 0.1")),
+    }
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    match units::size(text)? {
+        bytes if bytes.is_multiple_of(512) && (512..=1 << 30).contains(&bytes) => Ok(bytes as u32),
+        bytes => Err(format!("{bytes} bytes is no block size; use a multiple of 512B, up to 1GiB")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn simulate(flags: &str) -> Result<SimulateArgs, clap::Error> {
+        let line = format!("terrace simulate {flags}");
+        match Cli::try_parse_from(line.split_whitespace())?.command {
+            Command::Simulate(args) => Ok(*args),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_of_the_interface() {
+        let args = simulate(
+            "t.pgt.zst --policy lru,arc --size 100,12.5% --curve --shard 2/3 --per-query --per-relation --json",
+        )
+        .unwrap();
+        let names: Vec<String> =
+            args.policy.iter().flat_map(Policies::names).map(|name| name.to_string()).collect();
+        assert_eq!(names, ["lru", "arc"]);
+        let sizes: Vec<usize> = args.size.iter().map(|size| size.blocks(1000).unwrap()).collect();
+        assert_eq!(sizes, [100, 125]);
+        let shard = args.shard.unwrap();
+        assert_eq!([0, 1, 2, 3, 4].map(|index| shard.has(index)), [false, true, false, false, true]);
+        assert!(args.curve && args.per_query && args.per_relation && args.output.json);
+        let all = simulate("t.lis --policy all").unwrap().policy[0].names();
+        assert_eq!(all.len(), NAMES.len());
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_flag() {
+        for (flags, named) in [
+            ("", "TRACE"),
+            ("t --policy lru,nosuch", "nosuch"),
+            ("t --size 0", "--size"),
+            ("t --size 101%", "--size"),
+            ("t --shard 0/2", "--shard"),
+            ("t --shard 3/2", "--shard"),
+            ("t --format xls", "--format"),
+            ("t --block-size 1000", "--block-size"),
+            ("t --sample 1", "--sample"),
+            ("t --merge --curve", "--curve"),
+            ("t --profile dram", "--profile"),
+            ("t --profile dram,tape", "tape"),
+            ("t --workers 2", "--profile"),
+        ] {
+            let error = simulate(flags).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(named), "{flags}: {error}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What was found, as an HTML report: curves first, then every number.
+
+use super::{CacheFound, CostFound, Found, PartFound};
+use crate::report::{Bars, Figure, Lines, Report, Table};
+use crate::units::{show_count, show_size};
+
+/// The report.
+pub fn report(found: &Found) -> Report {
+    let caches = show_count(found.results.len() as u64);
+    let lead = format!(
+        "What policies of a block cache would have done with {}: {} requests for {} blocks of {}. The caches start \
+         empty, and every request counts.",
+        name(&found.trace),
+        show_count(found.requests),
+        show_count(found.footprint as u64),
+        show_size(u64::from(found.block_bytes)),
+    );
+    let mut report = Report::new(&format!("Cache policies on {}", name(&found.trace)), &lead);
+    let share = 100.0 * found.writes as f64 / found.requests.max(1) as f64;
+    let bytes = found.footprint as u64 * u64::from(found.block_bytes);
+    report.section("The trace").figures(&[
+        Figure::new(show_count(found.requests), "requests", format!("{share:.1} % of them writes")),
+        Figure::new(show_count(found.footprint as u64), "blocks", format!("{} together", show_size(bytes))),
+        Figure::new(caches, "caches simulated", format!("in {:.1} s", found.seconds)),
+    ]);
+    if let Some(share) = found.sample {
+        report.paragraph(&format!(
+            "Estimated from a sample of {share} of the blocks. Ratios are of all requests, counts are of the sample."
+        ));
+    }
+    curves(&mut report, found);
+    matrix(&mut report, found);
+    rows(&mut report, found);
+    costs(&mut report, found);
+    parts(&mut report, found, "Queries", |result| &result.queries);
+    parts(&mut report, found, "Tables and indices", |result| &result.relations);
+    report
+}
+
+/// The file's name without its folders.
+fn name(trace: &str) -> &str {
+    trace.rsplit('/').next().unwrap_or(trace)
+}
+
+fn curves(report: &mut Report, found: &Found) {
+    let (policies, sizes) = found.axes();
+    let chart = |title: &str| {
+        let lines = Lines::new(title, "cache size, % of the footprint", "miss ratio");
+        Lines { log_x: true, ..lines }
+    };
+    let percent = |blocks: usize| 100.0 * blocks as f64 / found.footprint.max(1) as f64;
+    if !found.curves.is_empty() {
+        let lines = found.curves.iter().fold(chart("Miss ratio by cache size"), |lines, curve| {
+            let points = curve.points.iter().map(|(blocks, ratio)| (percent(*blocks), *ratio));
+            lines.line(&curve.policy, points.collect())
+        });
+        report.section("Miss-ratio curves").lines(&lines);
+    } else if sizes.len() > 1 {
+        let lines = policies.iter().fold(chart("Miss ratio at the sizes asked for"), |lines, policy| {
+            let mut points: Vec<(f64, f64)> = sizes
+                .iter()
+                .filter_map(|blocks| Some((percent(*blocks), found.result(policy, *blocks)?.miss_ratio)))
+                .collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            lines.line(*policy, points)
+        });
+        report.section("Miss-ratio curves").lines(&lines);
+    }
+}
+
+/// Miss ratios, policies down and sizes across, and what was written for them.
+fn matrix(report: &mut Report, found: &Found) {
+    let (policies, sizes) = found.axes();
+    if policies.len() < 2 {
+        return;
+    }
+    let mut header = vec!["policy".to_owned()];
+    header.extend(sizes.iter().map(|blocks| format!("{} blocks", show_count(*blocks as u64))));
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    report.section("Policies by size");
+    let best = |blocks: usize| {
+        let ratios =
+            found.results.iter().filter(|result| result.cache_blocks == blocks && result.policy != "belady");
+        ratios.map(|result| result.miss_ratio).fold(f64::INFINITY, f64::min)
+    };
+    let mut misses =
+        Table::new("Miss ratio; the best of each size is marked *, Belady's bound aside", &header);
+    let mut written = Table::new("Blocks written to the cache's device for each 100 requests", &header);
+    for policy in &policies {
+        let cells = |cell: &dyn Fn(&CacheFound) -> String| {
+            let of_sizes =
+                sizes.iter().map(|blocks| found.result(policy, *blocks).map_or("\u{2013}".into(), cell));
+            std::iter::once((*policy).to_owned()).chain(of_sizes).collect::<Vec<String>>()
+        };
+        misses.row(cells(&|result| {
+            let mark = if result.miss_ratio == best(result.cache_blocks) { " *" } else { "" };
+            format!("{:.4}{mark}", result.miss_ratio)
+        }));
+        written.row(cells(&|result| {
+            let blocks = result.written_bytes as f64 / f64::from(found.block_bytes);
+            format!("{:.1}", 100.0 * blocks / (result.hits + result.misses).max(1) as f64)
+        }));
+    }
+    report.table(&misses).table(&written);
+    if let Some(largest) = sizes.last() {
+        let bars = policies.iter().fold(
+            Bars::new(
+                format!("Blocks written per request at {} blocks", show_count(*largest as u64)),
+                "blocks per request",
+                &["admissions", "write-backs to the store"],
+            ),
+            |bars, policy| match found.result(policy, *largest) {
+                Some(result) => {
+                    let requests = (result.hits + result.misses).max(1) as f64;
+                    let (admissions, backs) = (result.admissions as f64, result.migrated as f64);
+                    bars.group(*policy, vec![admissions / requests, backs / requests])
+                }
+                None => bars,
+            },
+        );
+        report.bars(&bars);
+    }
+}
+
+fn rows(report: &mut Report, found: &Found) {
+    if found.results.is_empty() {
+        return;
+    }
+    let header = [
+        "policy",
+        "size",
+        "blocks",
+        "misses",
+        "miss ratio",
+        "admissions",
+        "evictions",
+        "write-backs",
+        "million requests/s",
+    ];
+    let mut table = Table::new("", &header);
+    for result in &found.results {
+        table.row([
+            result.policy.clone(),
+            result.size.clone(),
+            show_count(result.cache_blocks as u64),
+            show_count(result.misses),
+            format!("{:.4}", result.miss_ratio),
+            show_count(result.admissions),
+            show_count(result.evictions),
+            show_count(result.migrated),
+            format!("{:.1}", result.requests_per_second / 1e6),
+        ]);
+    }
+    report.section("Every cache").table(&table);
+    report.paragraph(
+        "Write-backs are blocks that were dirty when they left. The last column is how fast one core simulated.",
+    );
+}
+
+fn costs(report: &mut Report, found: &Found) {
+    if found.results.iter().all(|result| result.cost.is_none()) {
+        return;
+    }
+    let header = ["policy", "blocks", "mean, \u{b5}s", "p50, \u{b5}s", "p99, \u{b5}s", "requests/s, at most"];
+    let mut table = Table::new("", &header);
+    for result in &found.results {
+        let Some(CostFound { latency_us, throughput }) = result.cost else { continue };
+        table.row([
+            result.policy.clone(),
+            show_count(result.cache_blocks as u64),
+            format!("{:.1}", latency_us.mean),
+            format!("{:.1}", latency_us.p50),
+            format!("{:.1}", latency_us.p99),
+            show_count(throughput as u64),
+        ]);
+    }
+    report.section("On devices").table(&table);
+}
+
+fn parts(report: &mut Report, found: &Found, heading: &str, of: impl Fn(&CacheFound) -> &[PartFound]) {
+    if found.results.iter().all(|result| of(result).is_empty()) {
+        return;
+    }
+    report.section(heading);
+    for result in &found.results {
+        let caption = format!("{}, {} blocks", result.policy, show_count(result.cache_blocks as u64));
+        let header = ["", "requests", "misses", "miss ratio", "admissions", "write-backs"];
+        let mut table = Table::new(&caption, &header);
+        for part in of(result) {
+            table.row([
+                part.title(),
+                show_count(part.requests),
+                show_count(part.misses),
+                format!("{:.4}", part.miss_ratio),
+                show_count(part.admissions),
+                show_count(part.migrated),
+            ]);
+        }
+        report.table(&table);
+    }
+}

@@ -1,0 +1,118 @@
+//! Shards of a simulation, joined.
+//!
+//! Each shard prints its caches with their place in the order of the command line; joined, they are in that order, and
+//! the object is the one that a run without shards would have printed, but for times. What does not belong
+//! together is refused: other traces, the same part twice, a part that is missing.
+
+use std::fs::File;
+use std::io::{Read, Take};
+use std::path::{Path, PathBuf};
+
+use super::Found;
+use crate::failure::{Failure, Outcome};
+
+/// The largest output of a shard that is read.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// Reads the outputs of all shards and joins them.
+pub fn merge(files: &[PathBuf]) -> Outcome<Found> {
+    let mut parts = Vec::new();
+    for path in files {
+        parts.push((path, read(path)?));
+    }
+    join(parts)
+}
+
+fn read(path: &Path) -> Outcome<Found> {
+    let failed = |error: &dyn std::fmt::Display| Failure::file("reading the shard", path, error);
+    let file = File::open(path).map_err(|error| failed(&error))?;
+    let mut text = String::new();
+    let mut limited: Take<File> = file.take(FILE_BYTES_MAX + 1);
+    if limited.read_to_string(&mut text).map_err(|error| failed(&error))? as u64 > FILE_BYTES_MAX {
+        return Err(failed(&format!("it is longer than {FILE_BYTES_MAX} bytes")));
+    }
+    serde_json::from_str(&text).map_err(|error| failed(&format!("not what simulate --json prints: {error}")))
+}
+
+fn join(parts: Vec<(&PathBuf, Found)>) -> Outcome<Found> {
+    let mut seen: Vec<u32> = Vec::new();
+    let mut all: Option<Found> = None;
+    for (path, part) in parts {
+        let refuse = |why: String| Failure::file("joining the shard", path, why);
+        let Some([number, of]) = part.shard else {
+            return Err(refuse("it is no part of a simulation; print it with --shard I/N".to_owned()));
+        };
+        if seen.contains(&number) {
+            return Err(refuse(format!("part {number} is there twice")));
+        }
+        seen.push(number);
+        let Some(all) = &mut all else {
+            all = Some(part);
+            continue;
+        };
+        let same = (&all.trace, all.requests, all.footprint, all.block_bytes, all.sample)
+            == (&part.trace, part.requests, part.footprint, part.block_bytes, part.sample);
+        if !same || all.shard.map(|[_, of]| of) != Some(of) {
+            return Err(refuse("it is of another trace or of another number of parts".to_owned()));
+        }
+        all.results.extend(part.results);
+        all.curves.extend(part.curves);
+        all.seconds += part.seconds;
+    }
+    let mut all = all.ok_or_else(|| Failure::Usage("--merge needs the outputs of all shards".to_owned()))?;
+    let of = all.shard.take().map_or(0, |[_, of]| of);
+    if let Some(missing) = (1..=of).find(|part| !seen.contains(part)) {
+        return Err(Failure::Work(format!(
+            "part {missing} of {of} is missing; give the outputs of all parts"
+        )));
+    }
+    all.results.sort_by_key(|result| result.index);
+    all.curves.sort_by_key(|curve| curve.index);
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CacheFound;
+    use super::*;
+
+    fn part(number: u32, of: u32, indices: &[usize]) -> Found {
+        let result = |index: &usize| CacheFound { index: *index, ..CacheFound::default() };
+        Found {
+            trace: "t".into(),
+            requests: 9,
+            shard: Some([number, of]),
+            results: indices.iter().map(result).collect(),
+            ..Found::default()
+        }
+    }
+
+    fn joined(parts: Vec<Found>) -> Outcome<Found> {
+        let path = PathBuf::from("p.json");
+        join(parts.into_iter().map(|part| (&path, part)).collect())
+    }
+
+    #[test]
+    fn parts_come_together_in_the_order_of_the_command_line() {
+        let all = joined(vec![part(2, 2, &[1, 3]), part(1, 2, &[0, 2])]).unwrap();
+        let order: Vec<usize> = all.results.iter().map(|result| result.index).collect();
+        assert_eq!((order, all.shard, all.requests), (vec![0, 1, 2, 3], None, 9));
+    }
+
+    #[test]
+    fn what_does_not_belong_together_is_refused() {
+        let other = Found { requests: 8, ..part(2, 2, &[]) };
+        let whole = Found { shard: None, ..part(1, 1, &[]) };
+        for (parts, reason) in [
+            (vec![part(1, 2, &[]), part(1, 2, &[])], "twice"),
+            (vec![part(1, 2, &[])], "part 2 of 2 is missing"),
+            (vec![part(1, 2, &[]), other], "another trace"),
+            (vec![part(1, 2, &[]), part(2, 3, &[])], "another number"),
+            (vec![whole], "no part"),
+            (vec![], "--merge"),
+        ] {
+            let error = joined(parts).unwrap_err();
+            assert!(error.to_string().contains(reason), "{error}");
+        }
+    }
+}
