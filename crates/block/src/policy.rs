@@ -33,6 +33,7 @@
 
 mod admission;
 mod arc;
+mod auto;
 mod belady;
 mod clock;
 mod fifo;
@@ -64,6 +65,7 @@ pub use admission::{
     SmallBypass,
 };
 pub use arc::Arc;
+pub use auto::{Auto, Goal};
 pub use belady::{Belady, Future};
 pub use clock::Clock;
 pub use fifo::Fifo;

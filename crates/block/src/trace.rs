@@ -99,9 +99,9 @@ pub enum Event {
     /// A block is read or written.
     Request(Request),
     /// A relation is named; it comes before the requests to it.
-    Relation(Relation),
+    Relation(Box<Relation>),
     /// A query arrives; it comes before its requests.
-    Query(Query),
+    Query(Box<Query>),
 }
 
 /// Why a trace cannot be read on.

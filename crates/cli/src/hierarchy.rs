@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use terrace::migration::{Choice, CleanVictims, Policy};
 use terrace::{
-    Builder, Db, Durability, MemoryDirectory, Middle, MiddleKind, MiddleStats, Mode, RecordCache, Stats, Table,
+    Builder, Db, Durability, MemoryDirectory, Middle, MiddleKind, MiddleStats, Mode, RecordCache, Table,
 };
 use terrace_block::{DecoratedDirectory, OPERATION_NS, PAGE_NS, Profile, SimulatedDevice, Time, VirtualTime};
 
@@ -72,7 +72,18 @@ pub struct Found {
     /// Pages read from the store for each operation.
     pub misses: f64,
     /// What the middle tier counted meanwhile, and what it has now.
-    pub middle: MiddleStats,
+    middle: Option<MiddleStats>,
+}
+
+impl Found {
+    /// What the middle tier counted meanwhile, and what it has now.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn middle(&self) -> Outcome<&MiddleStats> {
+        let none = || Failure::Work("the hierarchy has no middle tier".into());
+        self.middle.as_ref().ok_or_else(none)
+    }
 }
 
 /// An experiment that has been loaded.
@@ -162,7 +173,8 @@ impl Experiment {
         let mut builder = Db::builder();
         if let Some((profile, bytes)) = middle {
             let middle = Middle::new(MiddleKind::Simulated(profile.clone()), *bytes);
-            builder = builder.middle(middle).simulated_time(Time::Virtual(Arc::clone(time))).policy(self.policy);
+            builder =
+                builder.middle(middle).simulated_time(Time::Virtual(Arc::clone(time))).policy(self.policy);
         }
         if let Some(clean_victims) = self.clean_victims {
             builder = builder.clean_victims(clean_victims);
@@ -203,9 +215,9 @@ impl Running {
         let Choice::Fixed(policy) = experiment.policy else { return Ok(()) };
         let filling = Policy::new(policy.dr(), policy.dw(), 1.0, 1.0).map_err(Failure::Work)?;
         if experiment.filling > 0 && experiment.hierarchy.middle.is_some() {
-            self.db.set_policy(filling)?;
+            self.db.set_policy(filling);
             self.go_on(experiment.filling)?;
-            self.db.set_policy(policy)?;
+            self.db.set_policy(policy);
         }
         Ok(())
     }
@@ -229,10 +241,8 @@ impl Running {
         self.go_on(operations)?;
         let seconds = (self.time.elapsed_ns() - began).max(1) as f64 / 1e9;
         let after = self.db.stats();
-        let middle = match (&after.middle, &before.middle) {
-            (Some(after), Some(before)) => after.since(before),
-            _ => MiddleStats::default(),
-        };
+        let middle = after.middle.as_ref().zip(before.middle.as_ref());
+        let middle = middle.map(|(after, before)| after.since(before));
         Ok(Found {
             ops_per_second: operations as f64 / seconds,
             misses: (after.faults - before.faults) as f64 / operations.max(1) as f64,
@@ -347,12 +357,12 @@ mod tests {
         let mut three = experiment();
         three.hierarchy.middle = Some((Profile::named("optane").unwrap(), 8 << 20));
         three.policy = Choice::Lazy;
-        let (two, first, second) =
-            (experiment().run().unwrap(), three.run().unwrap(), three.run().unwrap());
+        let (two, first, second) = (experiment().run().unwrap(), three.run().unwrap(), three.run().unwrap());
         assert_eq!(first.ops_per_second, second.ops_per_second);
         assert_eq!(first.middle, second.middle);
+        let middle = first.middle().unwrap();
         assert!(first.misses < 0.5 * two.misses && first.ops_per_second > 1.5 * two.ops_per_second);
-        assert!(first.middle.reads_in_place > 0 && first.middle.migrations.middle_to_dram > 0);
+        assert!(middle.reads_in_place > 0 && middle.migrations.middle_to_dram > 0);
     }
 
     #[test]

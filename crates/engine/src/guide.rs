@@ -32,3 +32,6 @@ struct Backup;
 
 #[doc = include_str!("../../../docs/guide/pages.md")]
 struct Pages;
+
+#[doc = include_str!("../../../docs/guide/simulate.md")]
+struct Simulate;

@@ -13,9 +13,10 @@ use std::str::FromStr;
 use std::sync;
 
 use super::{
-    Admission, Applies, Arc, Belady, BlockTable, Clock, Fifo, Filtered, Frequency, Future, HeuristicDb,
-    HeuristicDbSettings, Lfru, Lfu, LfuInCache, LifetimeObp, Lirs, Lru, Mq, Mru, Obp, Policy, Probability,
-    S3Fifo, SequentialCutoff, Sieve, SmallBypass, Tac, TacSettings, TwoQ, WTinyLfu, admission, mq,
+    Admission, Applies, Arc, Auto, Belady, BlockTable, Clock, Fifo, Filtered, Frequency, Future, Goal,
+    HeuristicDb, HeuristicDbSettings, Lfru, Lfu, LfuInCache, LifetimeObp, Lirs, Lru, Mq, Mru, Obp, Policy,
+    Probability, S3Fifo, SequentialCutoff, Sieve, SmallBypass, Tac, TacSettings, TwoQ, WTinyLfu, admission,
+    mq,
 };
 
 /// The names of all eviction policies, in the order of documentation.
@@ -38,6 +39,8 @@ pub const NAMES: &[&str] = &[
     "belady",
     "heuristicdb",
     "heuristicdb-paper",
+    "auto",
+    "auto-thrifty",
 ];
 
 /// The names of all admission policies, with what may stand after a colon.
@@ -180,6 +183,8 @@ impl Name {
             "w-tinylfu" => build.build(WTinyLfu::new(capacity, settings.seed)),
             "heuristicdb" => build.build(HeuristicDb::<T>::new(capacity, settings.heuristicdb)),
             "heuristicdb-paper" => build.build(HeuristicDb::<T>::new(capacity, HeuristicDbSettings::PAPER)),
+            "auto" => build.build(Auto::<T>::new(capacity, Goal::Hits, settings.seed)),
+            "auto-thrifty" => build.build(Auto::<T>::new(capacity, Goal::FewWrites, settings.seed)),
             "belady" => {
                 let future = settings.future.clone().expect("belady needs the trace's future");
                 build.build(Belady::new(capacity, future))

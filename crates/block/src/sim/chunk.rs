@@ -125,11 +125,11 @@ impl Chunks {
                 Some(Event::Request(request)) => self.request(&request, &mut chunk)?,
                 Some(Event::Relation(relation)) => {
                     self.has_relations = true;
-                    self.relations.push(relation);
+                    self.relations.push(*relation);
                     check(self.relations.len(), NAMES_MAX, "relations")?;
                 }
                 Some(Event::Query(query)) => {
-                    let query = Arc::new(query);
+                    let query: Arc<Query> = Arc::from(query);
                     self.queries.push(Arc::clone(&query));
                     check(self.queries.len(), NAMES_MAX, "queries")?;
                     chunk.marks.push((chunk.len(), Mark::Arrives(query)));

@@ -19,8 +19,8 @@ pub(super) fn parse(line: &[u8]) -> Result<Parsed, ParseError> {
     let Some(kind) = fields.next() else { return Ok(Parsed::Nothing) };
     let parsed = match kind {
         b"r" | b"w" => request(kind == b"w", &mut fields).map(Parsed::Span)?,
-        b"R" => Parsed::Event(Event::Relation(relation(&mut fields)?)),
-        b"Q" => Parsed::Event(Event::Query(query(&mut fields)?)),
+        b"R" => Parsed::Event(Event::Relation(Box::new(relation(&mut fields)?))),
+        b"Q" => Parsed::Event(Event::Query(Box::new(query(&mut fields)?))),
         [b'#', ..] => return Ok(Parsed::Nothing),
         other => return Err(malformed(format!("begins with {}; r, w, R, Q or # do", shown(other)))),
     };

@@ -96,12 +96,12 @@ fn pgt_has_relations_and_queries() {
     };
     let query = |number, template: &str, time_us, relations: &[u32]| {
         let (template, relations) = (template.to_owned(), relations.to_vec());
-        Event::Query(Query { number, time_us, process: 77, template, relations })
+        Event::Query(Box::new(Query { number, time_us, process: 77, template, relations }))
     };
     assert_eq!(
         events,
         [
-            Event::Relation(Relation { number: 3, name: "orders".into(), kind: "r".into() }),
+            Event::Relation(Box::new(Relation { number: 3, name: "orders".into(), kind: "r".into() })),
             query(0, "q6", 10, &[3, 4]),
             request(false, 5, Some(0), 11),
             request(true, 6, None, 12),

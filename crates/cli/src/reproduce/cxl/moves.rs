@@ -26,7 +26,8 @@ pub fn measure(_: &Setting) -> Outcome<Measured> {
             figures: Vec::new(),
         });
     };
-    let work = |error: std::io::Error| Failure::Work(format!("moving pages from node {near} to {far}: {error}"));
+    let work =
+        |error: std::io::Error| Failure::Work(format!("moving pages from node {near} to {far}: {error}"));
     // Every other page, so that no two adjoin: pages that are hot are where they happen to be.
     let region = Region::reserve_sparse(2 * PAGES * PAGE_BYTES, PAGE_BYTES).map_err(work)?;
     let pages = || (0..PAGES).map(|page| 2 * page * PAGE_BYTES..(2 * page + 1) * PAGE_BYTES);

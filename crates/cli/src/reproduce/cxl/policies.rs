@@ -67,10 +67,10 @@ type Grid = Vec<Vec<f64>>;
 pub fn measure(_: &Setting) -> Outcome<Measured> {
     let mut grids = Vec::new();
     for mix in MIXES {
-        let rate = |configuration: usize, data: u64| {
-            Ok(experiment(mix, configuration, data)?.run()?.ops_per_second)
-        };
-        let row = |configuration| DATA.iter().map(|&data| rate(configuration, data)).collect::<Outcome<Vec<f64>>>();
+        let rate =
+            |configuration: usize, data: u64| Ok(experiment(mix, configuration, data)?.run()?.ops_per_second);
+        let row =
+            |configuration| DATA.iter().map(|&data| rate(configuration, data)).collect::<Outcome<Vec<f64>>>();
         grids.push((0..CONFIGURATIONS.len()).map(row).collect::<Outcome<Grid>>()?);
     }
     Ok(judge(&grids))
@@ -113,7 +113,8 @@ fn judge(grids: &[Grid]) -> Measured {
         })
         .collect();
     let figures = MIXES.iter().zip(grids).map(|(mix, grid)| {
-        let lines = Lines::new(format!("Migration policies, {mix}"), "data, GiB of the paper's", "operations/s");
+        let lines =
+            Lines::new(format!("Migration policies, {mix}"), "data, GiB of the paper's", "operations/s");
         CONFIGURATIONS.iter().zip(grid).fold(lines, |lines, (name, row)| {
             lines.line(*name, DATA.iter().zip(row).map(|(data, rate)| (*data as f64, *rate)).collect())
         })

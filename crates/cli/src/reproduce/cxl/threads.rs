@@ -121,7 +121,9 @@ pub fn measure(_: &Setting) -> Outcome<Measured> {
             local[last] / local[0],
             far[last] / far[0]
         ));
-        let points = |rates: &[f64]| threads.iter().zip(rates).map(|(threads, rate)| (*threads as f64, *rate)).collect();
+        let points = |rates: &[f64]| {
+            threads.iter().zip(rates).map(|(threads, rate)| (*threads as f64, *rate)).collect()
+        };
         figures.push(
             Lines::new(format!("Local and CXL memory, {mix}"), "threads", "operations/s")
                 .line("local", points(&local))

@@ -27,20 +27,16 @@ fn search(mix: &str) -> Outcome<Search> {
     let mut experiment = experiment(4, 16, 32, mix, 1)?;
     experiment.policy = Choice::Adaptive;
     experiment.begin(|running| {
-        let mut found = Search {
-            points: Vec::new(),
-            first: 0.0,
-            last: 0.0,
-            policy: Policy::EAGER,
-            epochs: 0,
-        };
+        let mut found =
+            Search { points: Vec::new(), first: 0.0, last: 0.0, policy: Policy::EAGER, epochs: 0 };
         let (mut operations, mut after) = (0, Vec::new());
         while after.len() < AFTERWARDS {
             let point = running.measure(POINT_OPERATIONS)?;
             operations += POINT_OPERATIONS;
             found.points.push((operations as f64 / 1e6, point.ops_per_second));
-            found.policy = point.middle.policy;
-            let tuning = point.middle.tuning.unwrap_or_default();
+            let middle = point.middle()?;
+            found.policy = middle.policy;
+            let tuning = middle.tuning.unwrap_or_default();
             if tuning.is_holding {
                 after.push(point.ops_per_second);
             } else {
@@ -48,7 +44,9 @@ fn search(mix: &str) -> Outcome<Search> {
             }
             found.epochs = tuning.epochs;
             // A search is bounded; this is for one that is not.
-            if operations > u64::from(Tuner::SEARCH_EPOCHS_MAX) * 4 * tuning.epoch_operations.max(POINT_OPERATIONS) {
+            if operations
+                > u64::from(Tuner::SEARCH_EPOCHS_MAX) * 4 * tuning.epoch_operations.max(POINT_OPERATIONS)
+            {
                 break;
             }
         }

@@ -8,8 +8,10 @@ use crate::report::Lines;
 /// The probabilities of Table 2.
 const STEPS: [f64; 4] = [0.0, 0.01, 0.1, 1.0];
 /// What it says for them, for `ro`, `ba` and `wh`: going up with every page admitted, and being admitted with every page going up.
-const PAPER_D: [[f64; 4]; 3] = [[0.0, 0.064, 0.159, 0.170], [0.0, 0.148, 0.221, 0.244], [0.0, 0.134, 0.229, 0.250]];
-const PAPER_N: [[f64; 4]; 3] = [[0.0, 0.122, 0.125, 0.171], [0.0, 0.152, 0.152, 0.240], [0.0, 0.146, 0.147, 0.250]];
+const PAPER_D: [[f64; 4]; 3] =
+    [[0.0, 0.064, 0.159, 0.170], [0.0, 0.148, 0.221, 0.244], [0.0, 0.134, 0.229, 0.250]];
+const PAPER_N: [[f64; 4]; 3] =
+    [[0.0, 0.122, 0.125, 0.171], [0.0, 0.152, 0.152, 0.240], [0.0, 0.146, 0.147, 0.250]];
 /// Off by this much or less, a cell of the table is as the paper has it.
 const NEAR: f64 = 0.05;
 
@@ -20,7 +22,7 @@ pub fn measure(_: &Setting) -> Outcome<Measured> {
         let inclusivity = |d: f64, n: f64| {
             let mut experiment = experiment(16, 64, 128, mix, 1)?;
             experiment.policy = lockstep(d, n)?;
-            Ok(experiment.run()?.middle.inclusivity())
+            Ok(experiment.run()?.middle()?.inclusivity())
         };
         up.push(STEPS.iter().map(|&d| inclusivity(d, 1.0)).collect::<Outcome<Vec<f64>>>()?);
         down.push(STEPS.iter().map(|&n| inclusivity(1.0, n)).collect::<Outcome<Vec<f64>>>()?);

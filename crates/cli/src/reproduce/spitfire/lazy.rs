@@ -58,7 +58,12 @@ fn tell(sweeps: &[(String, Sweep)]) -> String {
     let one = |(name, sweep): &(String, Sweep)| {
         let (best, lazy) = (best(sweep), over_eager(sweep, LAZY));
         let never = sweep[0].ops_per_second / sweep[best].ops_per_second;
-        format!("{name}: best {}, .01 {} over 1, 0 {} of the best", NAMES[best], percent(lazy), percent(never))
+        format!(
+            "{name}: best {}, .01 {} over 1, 0 {} of the best",
+            NAMES[best],
+            percent(lazy),
+            percent(never)
+        )
     };
     sweeps.iter().map(one).collect::<Vec<_>>().join("; ")
 }
@@ -67,13 +72,15 @@ fn tell(sweeps: &[(String, Sweep)]) -> String {
 pub fn to_dram(_: &Setting) -> Outcome<Measured> {
     let sweeps = sweeps(|d| (d, 1.0))?;
     let ro = &sweeps[0].1;
-    let moves = |step: usize| ro[step].middle.migrations.middle_to_dram.max(1) as f64;
-    let fewer = moves(EAGER) / moves(LAZY);
+    let moves =
+        |step: usize| -> Outcome<f64> { Ok(ro[step].middle()?.migrations.middle_to_dram.max(1) as f64) };
+    let fewer = moves(EAGER)? / moves(LAZY)?;
     // RO, BA, WH with one worker.
     let gains = [0.58, 0.22, 0.13];
-    let enough = sweeps.iter().zip(gains).all(|((_, sweep), gain)| {
-        best(sweep) == LAZY && over_eager(sweep, LAZY) - 1.0 >= SHARE * gain
-    });
+    let enough = sweeps
+        .iter()
+        .zip(gains)
+        .all(|((_, sweep), gain)| best(sweep) == LAZY && over_eager(sweep, LAZY) - 1.0 >= SHARE * gain);
     let ahead = sweeps.iter().all(|(_, sweep)| over_eager(sweep, LAZY) > 1.0);
     Ok(Measured {
         measured: format!("{}; lazy moves 1/{fewer:.0} of the pages to DRAM (RO)", tell(&sweeps)),
