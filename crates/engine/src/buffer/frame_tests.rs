@@ -30,7 +30,7 @@ fn class(bytes: u64) -> SizeClass {
     SizeClass::of_bytes(bytes).unwrap()
 }
 
-fn small() -> SizeClass {
+pub(super) fn small() -> SizeClass {
     class(4 << 10)
 }
 
@@ -64,7 +64,7 @@ fn recover(files: &Files, options: &PoolOptions) -> Pool {
 }
 
 /// A pool without pages, whose own are small.
-fn pool() -> (Files, Pool) {
+pub(super) fn pool() -> (Files, Pool) {
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
     let files = Files { pages: open("pages"), log: open("log") };
@@ -90,7 +90,7 @@ fn changing(id: PageId, round: u64) -> Vec<u8> {
     (id.0 ^ round << 32).to_le_bytes().repeat(CHANGING.len() / 8)
 }
 
-fn make(pool: &Pool, class: SizeClass) -> PageId {
+pub(super) fn make(pool: &Pool, class: SizeClass) -> PageId {
     let mut reservation = pool.reserve_log(2 * class.page_bytes() as u64 + 256).unwrap();
     let new = pool.new_page(class, None).unwrap();
     let id = new.id();

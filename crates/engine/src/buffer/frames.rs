@@ -88,6 +88,14 @@ impl Header<'_> {
         self.purpose.store(Purpose::encode(purpose), Relaxed);
     }
 
+    /// The hand comes to a page that is wanted and that nobody has looked at: whether it does so for the first time.
+    pub(super) fn is_waited_for(&self) -> bool {
+        let [wanted, overdue] =
+            [Purpose::Wanted, Purpose::Overdue].map(|purpose| Purpose::encode(Some(purpose)));
+        self.purpose.load(Relaxed) == wanted
+            && self.purpose.compare_exchange(wanted, overdue, Relaxed, Relaxed).is_ok()
+    }
+
     /// Takes that note away. Written only where there is one.
     pub(crate) fn take_purpose(&self) -> Option<Purpose> {
         match self.purpose.load(Relaxed) {

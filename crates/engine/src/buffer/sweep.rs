@@ -352,6 +352,10 @@ impl Pool {
             self.stats.swept_used.fetch_add(1, Relaxed);
             return Look::Moved;
         }
+        if queue == Queue::Probation && self.frames.header(frame).is_waited_for() {
+            queues.requeue(&self.frames, frame);
+            return Look::Passed;
+        }
         match self.try_evict(id, entry, seen, frame) {
             Evicted::Yes => {
                 queues.evicted(&self.frames, frame, id);
