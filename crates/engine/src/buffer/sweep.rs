@@ -4,7 +4,8 @@
 //! The sweep looks at the frames in the order of their queues (`queues.rs`). A page whose mark is set loses the mark and
 //! stays; an unmarked clean one is evicted, unless it was marked in several rounds; a dirty one is left to the
 //! write-back, which is rung for when there are many, so that a fault never waits for another page's write unless nothing else is left.
-//! Pages are loaded unmarked: a page that is read once goes the next time it is looked at.
+//! Pages are loaded unmarked: a page that is read once goes the next time it is looked at; the time after that if a batch read
+//! it for who has not come to it yet (`batch.rs`).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;

@@ -32,13 +32,14 @@ fn left(purpose: Purpose) -> [usize; 2] {
     let frames = pool.frames.count(small()) as usize;
     let ids: Vec<PageId> = (0..6 * frames).map(|_| make(&pool, small())).collect();
     // All of them leave once, so that what is in memory then is clean.
-    ids.iter().for_each(|&id| drop(pool.read(id).unwrap()));
+    let look = |id: PageId| _ = pool.read(id).unwrap();
+    ids.iter().copied().for_each(look);
     let away: Vec<PageId> = ids.iter().copied().filter(|&id| !is_in_frame(&pool, id)).collect();
     let (read, others) = away.split_at(8);
     assert_eq!(pool.fault_many(read, purpose, &mut |_, error| panic!("{error}")).unwrap(), 8);
     let mut others = others.iter();
     [frames + frames / 4, 2 * frames].map(|count| {
-        others.by_ref().take(count).for_each(|&id| drop(pool.read(id).unwrap()));
+        others.by_ref().take(count).copied().for_each(look);
         read.iter().filter(|&&id| is_in_frame(&pool, id)).count()
     })
 }
