@@ -45,8 +45,10 @@
 //! | `allocator.rs` | pages: new ones, guards of them, their end         |
 //! | `guard.rs`     | guards                                            |
 //! | `column.rs`    | the column                                        |
+//! | `ahead.rs`     | reading ahead of its scans                        |
 //! | `value.rs`     | what may be in a column, and sums over it         |
 
+mod ahead;
 mod allocator;
 mod builder;
 mod column;

@@ -182,6 +182,56 @@ fn an_append_that_fails_appends_nothing() {
     assert_eq!((empty.len(), empty.sum(..).unwrap(), empty.get(0).unwrap()), (0, 0, None));
 }
 
+/// Scans whose pages cannot be read from some time on: they show what comes before, in order, and say what happened; the next
+/// scan, when the disk is well again, shows everything.
+#[test]
+fn a_scan_ends_where_a_page_cannot_be_read() {
+    for (mode, reads) in
+        [Mode::Inline, Mode::Background].into_iter().flat_map(|mode| [1, 3, 20].map(|reads| (mode, reads)))
+    {
+        let disk = SimulatedDisk::new(1);
+        let builder = PageAllocator::builder().dram(2 << 20).page_sizes(&[4096]).mode(mode);
+        let pages = builder.directory(Arc::new(disk.clone())).open("pages").unwrap();
+        let column: Column<u64> = Column::new(&pages);
+        let len = (8 << 20) / 8;
+        column.append(&(0..len).collect::<Vec<u64>>()).unwrap();
+        disk.fail(FaultPlan::from_then_on(CallKind::Read, reads, libc::EIO));
+        let mut next = 0;
+        let failed = column.scan(.., |block| is_counting(block, &mut next));
+        assert!(matches!(failed, Err(Error::Io { operation: "read", .. })), "{mode:?} {reads}: {failed:?}");
+        assert!(next < len && next.is_multiple_of(column.values_per_page()), "{mode:?} {reads}: {next}");
+        disk.mend();
+        next = 0;
+        column.scan(.., |block| is_counting(block, &mut next)).unwrap();
+        assert_eq!(next, len, "{mode:?} {reads}");
+    }
+}
+
+/// Scans that end early, by a panic of who is shown the values, leave neither threads nor guards behind: every page can be
+/// written to afterwards.
+#[test]
+fn a_scan_that_is_given_up_holds_nothing() {
+    let pages = open(Mode::Background, 4096);
+    let column: Column<u64> = Column::new(&pages);
+    let len = (8 << 20) / 8;
+    column.append(&(0..len).collect::<Vec<u64>>()).unwrap();
+    for end in [0, 1000, len / 2] {
+        let mut next = 0;
+        let scan = std::panic::AssertUnwindSafe(|| {
+            column.scan(.., |block| {
+                is_counting(block, &mut next);
+                assert!(next < end, "given up");
+            })
+        });
+        assert!(std::panic::catch_unwind(scan).is_err(), "{end}");
+        assert!(next >= end && next < len);
+    }
+    column.append(&[len]).unwrap();
+    assert_eq!(column.sum(..).unwrap(), u128::from(len) * u128::from(len + 1) / 2);
+    drop(column);
+    assert_eq!(pages.stats().pages, 0);
+}
+
 const BUDGET_BYTES: u64 = 16 << 20;
 /// What the program and its stacks take.
 const BESIDE_BYTES: u64 = 16 << 20;

@@ -357,6 +357,36 @@ fn a_failed_read_is_reported_and_the_page_is_there_afterwards() {
     }
 }
 
+/// Pages of a size that nodes can have, and of one that they cannot.
+#[test]
+fn as_many_pages_as_it_says_are_read_together() {
+    for (page_bytes, together) in [(16 << 10, 16), (128 << 10, 2)] {
+        let directory = Arc::new(MemoryDirectory::new());
+        let builder = PageAllocator::builder().dram(8 << 20).page_sizes(&[page_bytes]).mode(Mode::Inline);
+        let pages = builder.directory(directory).open("pages").unwrap();
+        let names: Vec<PageRef> = (0..(24 << 20) / page_bytes)
+            .map(|seed| {
+                let mut new = pages.allocate(page_bytes).unwrap();
+                fill(new.words_mut(), seed);
+                new.keep()
+            })
+            .collect();
+        assert_eq!(pages.prefetch_pages_max(page_bytes), together);
+        let mut most = 0;
+        for (window, names) in names.chunks(together).enumerate() {
+            // Some of them may be in memory.
+            let read = pages.stats().read_bytes;
+            let brought = pages.prefetch(names).unwrap();
+            most = most.max(brought);
+            for (seed, &name) in (window * together..).zip(names) {
+                assert!(is_filled(pages.read(name).unwrap().words(), seed as u64));
+            }
+            assert_eq!(pages.stats().read_bytes - read, brought as u64 * page_bytes, "each was read once");
+        }
+        assert_eq!(most, together);
+    }
+}
+
 #[test]
 fn a_failed_write_stops_changes_and_not_reads() {
     for mode in [Mode::Inline, Mode::Background] {

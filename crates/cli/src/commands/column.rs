@@ -1,8 +1,7 @@
 //! `terrace bench column`: the sum of a column, beside what memory or the disk gives.
 //!
 //! A column that fits into `--dram` is summed in turn with a plain array of the same numbers; one that does not in turn
-//! with sequential reads of its file past the page cache, as many bytes at a time as the column has read together. Threads
-//! divide each among them into parts that follow each other. Of a column larger than memory some pages may still be there from the
+//! with sequential reads of its file past the page cache, 4 MiB at a time. Threads divide each among them into parts that follow each other. Of a column larger than memory some pages may still be there from the
 //! time before; the share of the disk counts the bytes that were read alone. Figures are medians over the rounds, ratios
 //! medians of the rounds' ratios.
 
@@ -24,6 +23,8 @@ use crate::units::{show_count, show_size};
 
 /// Numbers appended at a time.
 const APPENDED: u64 = 1 << 16;
+/// Bytes that a sequential read of the disk has: more at a time are no faster.
+const TRANSFER_BYTES: usize = 4 << 20;
 /// Bytes of a page unless the command line says otherwise.
 const PAGE_BYTES: u64 = 64 << 10;
 
@@ -57,7 +58,7 @@ pub struct ColumnReport {
 /// What a column is measured beside.
 enum Beside {
     Array(Vec<u64>),
-    Disk { file: Arc<dyn BlockDevice>, transfer_bytes: usize, bytes: u64 },
+    Disk { file: Arc<dyn BlockDevice>, bytes: u64 },
 }
 
 /// Rates of one round, bytes a second.
@@ -171,10 +172,8 @@ impl Beside {
         if stats.evictions == 0 {
             return Ok(Beside::Array((0..column.len()).map(number).collect()));
         }
-        let page_bytes = args.page_size.unwrap_or(PAGE_BYTES);
-        let transfer_bytes = pages.prefetch_pages_max(page_bytes) * page_bytes as usize;
         // Pages go to the file from its start on; what is behind them was never written, and no disk is asked for it.
-        Ok(Beside::Disk { file: open_raw(&args.store)?, transfer_bytes, bytes: stats.live_bytes })
+        Ok(Beside::Disk { file: open_raw(&args.store)?, bytes: stats.live_bytes })
     }
 
     /// Goes over all of it once; how many bytes that is.
@@ -192,18 +191,18 @@ impl Beside {
                     false => Err(Failure::Damaged("the sum of the array is wrong".to_owned())),
                 }
             }
-            Beside::Disk { file, transfer_bytes, bytes } => {
-                let transfers = bytes / *transfer_bytes as u64;
+            Beside::Disk { file, bytes } => {
+                let transfers = bytes / TRANSFER_BYTES as u64;
                 let failed = |error| Failure::file("reading", &args.store.join(FILE), error);
                 in_threads(args.threads, |thread| {
-                    let mut buffer = AlignedBuffer::zeroed(*transfer_bytes);
+                    let mut buffer = AlignedBuffer::zeroed(TRANSFER_BYTES);
                     for transfer in part(transfers, thread, args.threads) {
-                        let at = FIRST_PAGE_AT + transfer * *transfer_bytes as u64;
+                        let at = FIRST_PAGE_AT + transfer * TRANSFER_BYTES as u64;
                         file.read_at(at, &mut buffer).map_err(failed)?;
                     }
                     Ok(())
                 })?;
-                Ok(transfers * *transfer_bytes as u64)
+                Ok(transfers * TRANSFER_BYTES as u64)
             }
         }
     }

@@ -21,7 +21,12 @@
 //!
 //! A page comes into a frame here before anybody has looked at it, so the frame's header notes why
 //! ([`Purpose`]). The first look takes the note away, and does not mark the page: read once, it goes at the hand's next
-//! visit like any other. What still has its note when it is evicted was read ahead in vain.
+//! visit like any other. What still has its note when it is evicted was read ahead in vain. A page on probation that will be looked
+//! at has one visit of the hand for nothing: where several threads read and few frames are on probation, the hand may come
+//! round before the look does, and the page would have to be read again.
+
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -41,6 +46,9 @@ use crate::store::place::{Extent, Mapped};
 pub(crate) const BATCH_PAGES_MAX: usize = 64;
 /// The most batches under way at the same time.
 pub(crate) const BATCHES_MAX: usize = 4;
+/// Bytes of a batch from which on several batches are worth more than longer ones: a disk is as fast with two reads of so many
+/// at a time as with any.
+const BATCH_BYTES_ENOUGH: usize = 2 << 20;
 /// A batch takes at most this share of the frames.
 const FRAMES_SHARE: usize = 8;
 
@@ -51,6 +59,8 @@ pub(crate) enum Purpose {
     Wanted,
     /// It may be.
     Ahead,
+    /// It was wanted, and the hand has been there since.
+    Overdue,
 }
 
 impl Purpose {
@@ -60,6 +70,7 @@ impl Purpose {
             None => 0,
             Some(Purpose::Wanted) => 1,
             Some(Purpose::Ahead) => 2,
+            Some(Purpose::Overdue) => 3,
         }
     }
 
@@ -67,7 +78,8 @@ impl Purpose {
         match word {
             0 => None,
             1 => Some(Purpose::Wanted),
-            _ => Some(Purpose::Ahead),
+            2 => Some(Purpose::Ahead),
+            _ => Some(Purpose::Overdue),
         }
     }
 }
@@ -93,8 +105,9 @@ impl Batches {
     /// Buffers for batches of a pool that has `bytes` bytes of memory for all of them, and pages of `page_bytes`; none shorter than
     /// `least`.
     pub(super) fn new(bytes: usize, page_bytes: usize, least: usize) -> Self {
-        // Two at the least, and more of them where one holds as many pages as a batch has, or where pages may be larger.
-        let each = (bytes / 2).min((BATCH_PAGES_MAX * page_bytes).max(bytes / BATCHES_MAX)).max(least);
+        // Two at the least, and more of them where one holds as many pages as a batch has, or is long enough.
+        let enough = (BATCH_PAGES_MAX * page_bytes).min(BATCH_BYTES_ENOUGH);
+        let each = (bytes / 2).min(enough.max(bytes / BATCHES_MAX)).max(least);
         let each = (each / page_bytes).max(1) * page_bytes;
         Batches {
             bytes: each,
@@ -147,12 +160,18 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn count(&mut self, stripe: Stripe) {
+    fn count(&mut self, stripe: Stripe, reserve: usize) {
         self.counts[stripe.index()] += 1;
-        if stripe.class.is_for_values() {
-            self.reserve = self.reserve.max(stripe.class.page_bytes());
-        }
+        self.reserve = self.reserve.max(reserve);
     }
+}
+
+/// Bytes of a batch's buffer that the page `id` takes, and those that it is decompressed in, if it is and read buffers have no
+/// room for it.
+fn room_for(id: PageId, mapped: Mapped) -> (usize, usize) {
+    let class = class_of_page(id);
+    let whole = mapped.extent().is_some_and(|extent| extent.bytes() == class.page_bytes());
+    (class.page_bytes(), if class.is_for_values() && !whole { class.page_bytes() } else { 0 })
 }
 
 /// A page that is being brought in: its exclusive latch is held.
@@ -236,7 +255,8 @@ impl Pool {
             }
         };
         // Asked again below, when the frames are there; here so that nothing is taken for pages that are in memory.
-        let wanted = self.count_wanted(ids.iter().copied().filter(|&id| absent(id).is_some()));
+        let away = |&id: &PageId| absent(id).map(|(_, _, mapped)| (id, mapped));
+        let wanted = self.count_wanted(ids.iter().filter_map(away));
         let Some(wanted) = wanted else { return Ok(0) };
         // Pages that there is no memory to read together are read one by one.
         let Some(mut lent) = self.take_buffer(purpose).unwrap_or_default() else { return Ok(0) };
@@ -251,7 +271,10 @@ impl Pool {
             // In the tier that it is to come to, or in the other if there is a frame left.
             let stripes = [self.stripe_for_load(id), Stripe::middle(class), class.into()];
             let stripe = stripes.into_iter().find(|stripe| !frames[stripe.index()].is_empty());
+            // It may have been written anew since it was counted, and be compressed now.
+            let has_room = room_for(id, mapped).1 <= wanted.reserve;
             if let Some(stripe) = stripe
+                && has_room
                 && entry.latch().try_exclusive(seen)
             {
                 // The version held since `seen`, so the location is still the one that was read.
@@ -284,7 +307,6 @@ impl Pool {
             rest = behind;
             let read = read.unwrap_or_else(|| self.read_places(page.extent, image));
             let spare = if page.class().is_for_values() { &mut *long_spare } else { &mut *spare };
-            let spare = &mut spare[..page.class().page_bytes()];
             let content = read
                 .and_then(|()| self.vouch(page.id, page.mapped, image))
                 .and_then(|()| self.unpack(page.id, page.mapped, image, spare));
@@ -316,21 +338,22 @@ impl Pool {
 
     /// How many frames of each class a batch takes for the first of these pages, as many as it brings in, and of which class
     /// the first is; none if there are no pages.
-    fn count_wanted(&self, mut ids: impl Iterator<Item = PageId>) -> Option<Wanted> {
-        let first = ids.next()?;
+    fn count_wanted(&self, mut away: impl Iterator<Item = (PageId, Mapped)>) -> Option<Wanted> {
+        let (first, mapped) = away.next()?;
         let mut wanted = Wanted { first, counts: [0; _], reserve: 0 };
-        wanted.count(self.stripe_for_load(first));
-        let (mut bytes, mut pages) = (first.page_bytes(), 1);
-        for id in ids {
+        let (mut bytes, reserve) = room_for(first, mapped);
+        wanted.count(self.stripe_for_load(first), reserve);
+        let mut pages = 1;
+        for (id, mapped) in away {
             let (stripe, class) = (self.stripe_for_load(id), class_of_page(id));
             if wanted.counts[stripe.index()] < self.batch_pages(class) {
-                let reserve = if class.is_for_values() { class.page_bytes() } else { 0 };
-                bytes += class.page_bytes();
+                let (page, reserve) = room_for(id, mapped);
+                bytes += page;
                 pages += 1;
                 if bytes + wanted.reserve.max(reserve) > self.batches.bytes || pages > BATCH_PAGES_MAX {
                     break;
                 }
-                wanted.count(stripe);
+                wanted.count(stripe, reserve);
             }
         }
         Some(wanted)

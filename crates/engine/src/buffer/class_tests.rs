@@ -146,7 +146,7 @@ fn read(device: &dyn BlockDevice, id: PageId, mapped: Mapped) -> Vec<u8> {
     device.read_at(extent.offset(), &mut bytes).unwrap();
     page::vouch(&bytes, id, mapped).unwrap();
     let mut spare = vec![0; id.class().unwrap().page_bytes()];
-    without_checksum(image::unpack(&bytes, &mut spare).unwrap())
+    without_checksum(image::unpack(&bytes, id.page_bytes(), &mut spare).unwrap())
 }
 
 fn without_checksum(page: &[u8]) -> Vec<u8> {

@@ -68,7 +68,7 @@ fn recover(files: &Files, options: &PoolOptions) -> Pool {
 }
 
 /// A pool without pages, whose own are small.
-fn pool() -> (Files, Pool) {
+pub(super) fn pool() -> (Files, Pool) {
     pool_with(&options(BUDGET))
 }
 

@@ -115,6 +115,16 @@ impl Header<'_> {
         }
     }
 
+    /// The hand comes to a page that is wanted and that nobody has looked at: whether it does so for the first time.
+    pub(super) fn is_waited_for(&self) -> bool {
+        let [wanted, overdue] =
+            [Purpose::Wanted, Purpose::Overdue].map(|purpose| Purpose::encode(Some(purpose)));
+        let word = self.below_and_purpose.load(Relaxed);
+        let next = word & !PURPOSE | overdue;
+        word & PURPOSE == wanted
+            && self.below_and_purpose.compare_exchange(word, next, Relaxed, Relaxed).is_ok()
+    }
+
     /// Takes that note away. Written only where there is one.
     pub(crate) fn take_purpose(&self) -> Option<Purpose> {
         match self.below_and_purpose.load(Relaxed) & PURPOSE {

@@ -469,7 +469,7 @@ impl Pool {
         page::vouch(image, id, mapped).map(drop).map_err(|what| self.damaged(id, mapped, what))
     }
 
-    /// The page that an image is of, which has been vouched for; decompressed into `page` if it must be.
+    /// The page that an image is of, which has been vouched for; decompressed into the first bytes of `page` if it must be.
     pub(super) fn unpack<'b>(
         &self,
         id: PageId,
@@ -477,7 +477,8 @@ impl Pool {
         image: &'b [u8],
         page: &'b mut [u8],
     ) -> Result<&'b [u8]> {
-        image::unpack(image, page).map_err(|what| self.damaged(id, mapped, what))
+        let page_bytes = class_of_page(id).page_bytes();
+        image::unpack(image, page_bytes, page).map_err(|what| self.damaged(id, mapped, what))
     }
 
     pub(super) fn damaged(&self, id: PageId, mapped: Mapped, what: &str) -> Error {

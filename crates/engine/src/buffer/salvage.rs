@@ -162,7 +162,7 @@ fn pack(
             let Wanted { id, mapped, page_bytes } = batch[slot.index];
             let sound = outcome.and_then(|()| {
                 let checksum = page::vouch(slot.bytes, id, mapped).map_err(str::to_owned)?;
-                let page = image::unpack(slot.bytes, &mut content[..page_bytes])?;
+                let page = image::unpack(slot.bytes, page_bytes, &mut content)?;
                 check(page).map(|()| checksum)
             });
             match sound {

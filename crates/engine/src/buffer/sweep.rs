@@ -4,7 +4,8 @@
 //! The sweep looks at the frames in the order of their queues (`queues.rs`). A page whose mark is set loses the mark and
 //! stays; an unmarked clean one is evicted, unless it was marked in several rounds (`evict.rs`); a dirty one goes to the middle tier
 //! if it is in DRAM and there is one that takes it, or else is left to the write-back, which is rung for when there are many, so that a fault never waits for another page's write unless nothing else is left.
-//! Pages are loaded unmarked: a page that is read once goes the next time it is looked at.
+//! Pages are loaded unmarked: a page that is read once goes the next time it is looked at; the time after that if a batch read
+//! it for who has not come to it yet (`batch.rs`).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -390,6 +391,10 @@ impl Pool {
         if queue == Queue::Main && queues.fifo.is_none() && queues.spare(&self.frames, frame) {
             self.stats.swept_used.fetch_add(1, Relaxed);
             return Look::Moved;
+        }
+        if queue == Queue::Probation && self.frames.header(frame).is_waited_for() {
+            queues.requeue(&self.frames, frame);
+            return Look::Passed;
         }
         // What was sent to be written is not offered to the middle tier again when it has been.
         match self.try_evict(id, entry, seen, frame, queue != Queue::Laundry) {

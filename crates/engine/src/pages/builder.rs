@@ -4,7 +4,7 @@
 //! |-----------------|--------------------------------------------------------------------|
 //! | log, in memory  | 1/32, from 256 KiB to 4 MiB, and a buffer of 64 KiB                 |
 //! | staging         | 1/64, at most 2 MiB, at least four of the largest pages             |
-//! | batches of reads | 1/16, at most 16 MiB, at least four of the largest pages            |
+//! | batches of reads | 1/16, at most 16 MiB; if that is less, eight of the largest pages or 1/8; at least four of them |
 //! | read buffers    | two of the largest pages for each of eight threads                  |
 //! | page table      | 24 bytes for each page of five times the budget, all of the smallest size; mapped, 8 more for each 4 KiB |
 //! | frames          | the rest, 66 bytes beside each                                     |
@@ -149,7 +149,7 @@ impl PagesBuilder {
             log_buffer_bytes: LOG_BUFFER_BYTES as usize,
             staging_bytes: parts.staging as usize,
             batch_bytes: parts.batches as usize,
-            batch_least: parts.batches as usize,
+            batch_least: 2 * largest.page_bytes(),
             pages_max: PAGES_MAX,
             store_bytes_max: u64::MAX,
             record_cache: RecordCache::Off,
@@ -187,7 +187,9 @@ fn divide(total: u64, classes: &[SizeClass], backend: Backend) -> Result<Parts> 
     let (smallest, page_bytes) = (smallest.page_bytes() as u64, largest.page_bytes() as u64);
     let share = |part: u64, most: u64| (total / part).min(most).max(4 * page_bytes) / page_bytes * page_bytes;
     let log = (total / 32).clamp(256 << 10, 4 << 20) / 4096 * 4096;
-    let (staging, batches) = (share(64, 2 << 20), share(16, 16 << 20));
+    // One buffer has room for two of the largest pages, and several threads that scan have four of them read at a time.
+    let batches = share(16, 16 << 20).max(share(8, 8 * page_bytes));
+    let staging = share(64, 2 << 20);
     let per_page = TABLE_BYTES_PER_PAGE + table_bytes_per_page(backend, classes[0]);
     let table = total / smallest * TIMES_BUDGET * per_page;
     let fixed = log + Wal::memory_bytes(LOG_BUFFER_BYTES) + staging + batches + table + SLOT_BYTES;

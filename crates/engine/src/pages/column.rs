@@ -7,6 +7,9 @@
 //! **What is in memory.** The list, sixteen bytes for each page; the pages that were looked at lately, as the allocator
 //! decides.
 //!
+//! **Scans.** What is in memory is looked at page after page. From the first pages on that are not, others are read ahead, by two threads
+//! for each scan (`ahead.rs`), which end with it; without threads of the allocator's own ([`crate::Mode::Inline`]) by none.
+//!
 //! **Several threads.** One appends at a time, others wait for it; everybody else reads what is there meanwhile. The length is published
 //! when the values are in their pages (Release, with the Acquire in [`Column::len`]), so who sees the length sees the
 //! values. The list's lock is held for looking up some names, never for reading a page.
@@ -20,6 +23,7 @@ use std::sync::atomic::{
 
 use parking_lot::{Mutex, RwLock};
 
+use super::ahead::{Ahead, READERS};
 use super::allocator::{PageAllocator, PageRef};
 use super::value::{Aggregate, Value};
 use crate::error::Result;
@@ -59,7 +63,7 @@ pub struct Column<T: Value> {
     values: PhantomData<fn() -> T>,
 }
 
-/// The pages of a range that are looked at together, and where in them it begins and ends.
+/// Pages that are read together, and which values in them are looked at.
 struct Window {
     pages: Vec<PageRef>,
     values: Range<u64>,
@@ -212,37 +216,51 @@ impl<T: Value> Column<T> {
         start.min(end)..end
     }
 
-    /// Shows the words of `range`, which are there, page by page. While pages have to be read, the next ones are read meanwhile.
+    /// Shows the words of `range`, which are there, page by page. Pages that are not in memory are read many at a time, and
+    /// from the first such ones on by other threads too, while those before are shown.
     fn visit(&self, range: Range<u64>, mut show: impl FnMut(Words<'_>)) -> Result<()> {
-        let mut window = self.window(range.clone());
-        let mut brought = self.bring(&window)?;
-        while !window.values.is_empty() {
-            let next = self.window(window.values.end..range.end);
-            if brought > 0 && !next.pages.is_empty() && self.allocator.has_threads() {
-                let shown = std::thread::scope(|scope| {
-                    let reader = std::thread::Builder::new().name("terrace-column".to_owned());
-                    let ahead = reader.spawn_scoped(scope, || self.bring(&next)).ok();
-                    self.show(&window, &mut show)?;
-                    Ok(ahead
-                        .map(|ahead| ahead.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))))
-                })?;
-                // Without a thread there is nobody but this one.
-                brought = shown.unwrap_or_else(|| self.bring(&next))?;
-            } else {
-                self.show(&window, &mut show)?;
-                brought = self.bring(&next)?;
+        let each = self.values_per_window();
+        let mut rest = range;
+        while !rest.is_empty() {
+            let window = self.window(rest.start..rest.end.min(rest.start - rest.start % each + each));
+            let brought = self.allocator.prefetch(&window.pages)?;
+            self.show(&window, &mut show)?;
+            rest.start = window.values.end;
+            if brought > 0 && !rest.is_empty() && self.allocator.has_threads() {
+                return self.visit_with_readers(rest, each, show);
             }
-            window = next;
         }
         Ok(())
     }
 
-    /// Has the pages of `window` that are not in memory read together; how many there were. One alone is read by who looks at it.
-    fn bring(&self, window: &Window) -> Result<usize> {
-        match window.pages.len() {
-            0 | 1 => Ok(0),
-            _ => self.allocator.prefetch(&window.pages),
-        }
+    /// The same with threads that read ahead. `range`, which is not empty, begins where a window of `each` values does.
+    fn visit_with_readers(
+        &self,
+        range: Range<u64>,
+        each: u64,
+        mut show: impl FnMut(Words<'_>),
+    ) -> Result<()> {
+        let count = (range.end - range.start).div_ceil(each) as usize;
+        let window = |number: usize| {
+            let start = range.start + number as u64 * each;
+            self.window(start..range.end.min(start + each))
+        };
+        let bring = |number: usize| self.allocator.prefetch(&window(number).pages).map(drop);
+        let ahead = Ahead::of(count);
+        std::thread::scope(|scope| {
+            let _stop = ahead.stop();
+            for _ in 0..READERS {
+                let reader = std::thread::Builder::new().name("terrace-column".to_owned());
+                // Who can have no threads does without.
+                let _ = reader.spawn_scoped(scope, || ahead.read(bring));
+            }
+            for number in 0..count {
+                ahead.wait(bring)?;
+                self.show(&window(number), &mut show)?;
+                ahead.shown();
+            }
+            Ok(())
+        })
     }
 
     fn show(&self, window: &Window, show: &mut impl FnMut(Words<'_>)) -> Result<()> {
@@ -257,18 +275,15 @@ impl<T: Value> Column<T> {
         Ok(())
     }
 
-    /// The first pages of `range`, as many as are read together: two such windows are in memory at a time.
-    fn window(&self, range: Range<u64>) -> Window {
-        if range.is_empty() {
-            return Window { pages: Vec::new(), values: range };
-        }
-        let pages = self.pages.read();
-        let first = (range.start / self.values_per_page()) as usize;
-        let end = range.end.div_ceil(self.values_per_page()) as usize;
-        let most = self.allocator.prefetch_pages_max(self.page_bytes);
-        let end = end.min(first + most);
-        let values = range.start..range.end.min(end as u64 * self.values_per_page());
-        Window { pages: pages[first..end].to_vec(), values }
+    /// Values of as many pages as are read together.
+    fn values_per_window(&self) -> u64 {
+        self.allocator.prefetch_pages_max(self.page_bytes) as u64 * self.values_per_page()
+    }
+
+    fn window(&self, values: Range<u64>) -> Window {
+        let first = (values.start / self.values_per_page()) as usize;
+        let end = values.end.div_ceil(self.values_per_page()) as usize;
+        Window { pages: self.pages.read()[first..end].to_vec(), values }
     }
 }
 

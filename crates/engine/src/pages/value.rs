@@ -1,9 +1,12 @@
 //! What may be in a column, and sums over it.
 //!
 //! Pages are words that are loaded one by one, since others may write them, so no compiler makes vectors of these loops. To be as
-//! fast as memory all the same, they keep eight sums, so that no addition waits for the one before.
+//! fast as memory all the same, they keep eight sums, so that no addition waits for the one before, and ask for what they come to
+//! a little later: processors go ahead by themselves within a page of the system's only, and mapped pages consist of such.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use terrace_block::prefetch;
 
 mod sealed {
     pub trait Sealed {}
@@ -12,8 +15,10 @@ mod sealed {
     impl Sealed for f64 {}
 }
 
-/// Sums that are kept side by side.
+/// Sums that are kept side by side: as many as a line of the cache has words.
 const LANES: usize = 8;
+/// Lines that are asked for before they are come to.
+const LINES_AHEAD: usize = 16;
 
 /// A number of eight bytes that a [`Column`](super::Column) may hold: `u64`, `i64` or `f64`.
 pub trait Value: sealed::Sealed + Copy + PartialOrd + std::fmt::Debug + Send + Sync + 'static {
@@ -89,14 +94,26 @@ impl Value for f64 {
     fn sum(words: &[AtomicU64]) -> f64 {
         let (chunks, rest) = words.as_chunks::<LANES>();
         let mut sums = [0.0; LANES];
-        for chunk in chunks {
+        each_line(chunks, |chunk| {
             for (sum, word) in sums.iter_mut().zip(chunk) {
                 *sum += f64::from_bits(word.load(Relaxed));
             }
-        }
+        });
         let rest = rest.iter().map(|word| f64::from_bits(word.load(Relaxed)));
         sums.into_iter().chain(rest).sum()
     }
+}
+
+/// Shows one of `lines` after the other, each of which is asked for some time before.
+#[inline(always)]
+fn each_line(lines: &[[AtomicU64; LANES]], mut show: impl FnMut(&[AtomicU64; LANES])) {
+    let behind = lines.get(LINES_AHEAD..).unwrap_or_default();
+    let (first, last) = lines.split_at(behind.len());
+    for (line, behind) in first.iter().zip(behind) {
+        prefetch(behind);
+        show(line);
+    }
+    last.iter().for_each(show);
 }
 
 /// The sum of `words`, in each of which the bits of `turned` are turned.
@@ -104,13 +121,13 @@ fn sum_words(words: &[AtomicU64], turned: u64) -> u128 {
     let (chunks, rest) = words.as_chunks::<LANES>();
     let mut sums = [0u64; LANES];
     let mut carries = [0u64; LANES];
-    for chunk in chunks {
+    each_line(chunks, |chunk| {
         for (lane, word) in chunk.iter().enumerate() {
             let (sum, carry) = sums[lane].overflowing_add(word.load(Relaxed) ^ turned);
             sums[lane] = sum;
             carries[lane] += u64::from(carry);
         }
-    }
+    });
     let carried = (u128::from(carries.iter().sum::<u64>())) << 64;
     let rest = rest.iter().map(|word| u128::from(word.load(Relaxed) ^ turned));
     carried + sums.into_iter().map(u128::from).chain(rest).sum::<u128>()

@@ -119,18 +119,23 @@ pub(crate) fn claimed_bytes(start: &[u8], page_bytes: usize) -> Option<usize> {
     fits.then(|| image_bytes(length, page_bytes))
 }
 
-/// The page of `page_bytes` that `image` is of: the image itself, or decompressed into `spare`, which is as long as the page.
-/// The image has been vouched for.
-pub(crate) fn unpack<'a>(image: &'a [u8], spare: &'a mut [u8]) -> Result<&'a [u8], &'static str> {
+/// The page of `page_bytes` that `image` is of: the image itself, or decompressed into the first bytes of `spare`, which needs to
+/// be as long as the page if the image is shorter. The image has been vouched for.
+pub(crate) fn unpack<'a>(
+    image: &'a [u8],
+    page_bytes: usize,
+    spare: &'a mut [u8],
+) -> Result<&'a [u8], &'static str> {
     if !image.len().is_multiple_of(PLACE_BYTES) || !can_have(places_of(image.len())) {
         return Err("its image has an impossible length");
     }
-    if claimed_bytes(image, spare.len()) != Some(image.len()) {
+    if claimed_bytes(image, page_bytes) != Some(image.len()) {
         return Err("its image has another length than it says");
     }
     if !page::is_compressed(image) {
         return Ok(image);
     }
+    let spare = spare.get_mut(..page_bytes).ok_or("its image is compressed where none should be")?;
     let length = word(image, LENGTH_AT).unwrap_or_default();
     let (header, body) = spare.split_at_mut(HEADER_BYTES);
     match decompress_into(&image[BLOCK_AT..BLOCK_AT + length], body) {
@@ -201,7 +206,7 @@ mod tests {
                 let places = image.len() / PLACE_BYTES;
                 assert!((least..=most).contains(&places), "{page_bytes} {noise}: {places} places");
                 let mut spare = vec![0x55; page_bytes];
-                let found = unpack(&image, &mut spare).expect("unpacks");
+                let found = unpack(&image, spare.len(), &mut spare).expect("unpacks");
                 assert_eq!(found[4..], page[4..], "{page_bytes} {noise}");
             }
         }
@@ -230,7 +235,7 @@ mod tests {
     fn images_behind_a_good_seal_that_make_no_page_are_refused() {
         let good = pack(&page(16384, 9000, 1));
         let mut spare = vec![0; 16384];
-        assert!(unpack(&good, &mut spare).is_ok());
+        assert!(unpack(&good, spare.len(), &mut spare).is_ok());
         let hostile: [fn(&mut Vec<u8>); 7] = [
             |image| image[LENGTH_AT] ^= 1,
             |image| image[LENGTH_AT + 3] = 0xff,
@@ -243,9 +248,9 @@ mod tests {
         for (index, change) in hostile.into_iter().enumerate() {
             let mut image = good.clone();
             change(&mut image);
-            assert!(unpack(&image, &mut spare).is_err(), "case {index}");
+            assert!(unpack(&image, spare.len(), &mut spare).is_err(), "case {index}");
         }
-        assert!(unpack(&good, &mut vec![0; 8192]).is_err(), "of a page of another size");
+        assert!(unpack(&good, 8192, &mut vec![0; 8192]).is_err(), "of a page of another size");
     }
 
     proptest! {
@@ -262,7 +267,7 @@ mod tests {
             image[BLOCK_AT..BLOCK_AT + start.len()].copy_from_slice(&start);
             let mut spare = vec![0; page_bytes];
             for places in 1..=4 {
-                if let Ok(page) = unpack(&image[..places * PLACE_BYTES], &mut spare) {
+                if let Ok(page) = unpack(&image[..places * PLACE_BYTES], spare.len(), &mut spare) {
                     prop_assert_eq!(page.len(), page_bytes);
                 }
             }

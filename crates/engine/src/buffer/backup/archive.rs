@@ -258,7 +258,7 @@ impl Walk<'_> {
                 if page::lsn(image) >= self.archive.superblock.log_end {
                     return Err("it is newer than the end of the log".into());
                 }
-                self.visitor.image(id, image::unpack(image, &mut self.page[..class.page_bytes()])?)
+                self.visitor.image(id, image::unpack(image, class.page_bytes(), &mut self.page)?)
             });
             match (sound, runs.last_mut()) {
                 (Err(what), _) => {

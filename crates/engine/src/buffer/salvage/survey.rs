@@ -350,7 +350,7 @@ fn image_at(start: &[u8], check: CheckPage, content: &mut [u8]) -> Option<(Found
             let class = possible_class(page::page_id(start))?;
             page::check_kind(start, page::page_id(start)).ok()?;
             let image = whole(image::claimed_bytes(start, class.page_bytes())?)?;
-            let page = image::unpack(image, &mut content[..class.page_bytes()]).ok()?;
+            let page = image::unpack(image, class.page_bytes(), content).ok()?;
             check(page).ok().map(|()| (Found::Page(class), image.len()))
         }
         kind if kind == PageKind::Chunk as u8 || kind == PageKind::Directory as u8 => {
