@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::frames::HEADER_BYTES;
 use super::pool::{Mode, Pool, class_of_page};
+use super::stripe::Stripe;
+use crate::backend::Backend;
 use crate::error::Result;
 use crate::ids::{ByClass, PageId, SizeClass};
 use crate::stats::FrameClass;
@@ -58,7 +60,10 @@ impl Pool {
                 page_bytes,
                 frames,
                 bytes: frames * (page_bytes + HEADER_BYTES),
-                resident_bytes: self.frames.resident_bytes(class),
+                resident_bytes: self
+                    .frames
+                    .resident_bytes(class)
+                    .saturating_sub(self.resident_in_middle(class)),
                 huge_pages: self.frames.huge_pages(class),
                 taken: self.stats.taken(class),
                 gained: count(&self.stats.frames_gained),
@@ -66,6 +71,16 @@ impl Pool {
             }
         };
         self.frames.classes().map(one).collect()
+    }
+
+    /// Bytes of memory behind mapped pages of `class` that have a frame of the middle tier, which count with those in DRAM.
+    fn resident_in_middle(&self, class: SizeClass) -> u64 {
+        let stripe = Stripe::middle(class);
+        if self.backend() == Backend::Frames || self.frames.count(stripe) == 0 {
+            return 0;
+        }
+        let idle = self.free(stripe).lock().list.len() as u64;
+        u64::from(self.frames.count(stripe)).saturating_sub(idle) * class.page_bytes() as u64
     }
 
     /// Makes the page file as long as makes this share of it live, and keeps it from growing beyond.
