@@ -19,6 +19,10 @@
 //! A block that is overwritten outside of the cache, or deleted, is an invalidation: `remove(slot)`; no policy may
 //! refuse it. [`Hint`]s are optional and may come at any time.
 //!
+//! # Which there are
+//! [`NAMES`] lists the eviction policies and [`ADMISSIONS`] the filters; [`Name`] makes them. `heuristicdb` takes hints of queries
+//! and relations, `auto` chooses among others, `belady` is a bound that needs the future.
+//!
 //! # Slots and capacity
 //! Capacity is a number of blocks. Slot numbers are below the largest capacity ever set. To shrink, call `resize`, then
 //! `victim` (with any access) until few enough blocks are left; the survivors keep their slots.

@@ -1,8 +1,10 @@
 //! ARC: two LRU lists, of blocks seen once and of blocks seen again, whose sizes follow the ghosts that come back
 //! (Megiddo and Modha, FAST 2003, figure 4).
 //!
-//!     L1:  T1 resident | B1 ghosts      seen once
-//!     L2:  T2 resident | B2 ghosts      seen at least twice
+//! ```text
+//! L1:  T1 resident | B1 ghosts      seen once
+//! L2:  T2 resident | B2 ghosts      seen at least twice
+//! ```
 //!
 //! `p`, the size T1 should have, is real-valued: a hit in B1 adds max(1, |B2| / |B1|), one in B2 takes the inverse. Rounding
 //! the quotient gives other counts.

@@ -15,6 +15,12 @@
 //! eviction takes the old policy's coldest, and a hit moves its block at once. No look-up does more than a constant number
 //! of steps, but for the comparison's allocation of the new policy.
 //!
+//! **Measured** on the 38 pairs of a shared trace and a size, as miss ratios in the mean: auto .636, S3-FIFO .641, W-TinyLFU .644, ARC
+//! .650, MQ .650, LRU .666. Against the best of these five at each pair auto misses at most 3 % more at 30 of the 38 and 5.5 %
+//! more at the worst (cp_w106 at 10,240 blocks): what a policy learns while it takes over is missing until then.
+//! `auto-thrifty` misses 6 % more than auto in the mean, with 12 % of LRU's admissions; on traces that reuse almost
+//! everything soon (cp_w106) it misses up to 85 % more, for there each block refused is a miss at once.
+//!
 //! Two goals: `auto` wants hits. `auto-thrifty` wants few writes to the device: its candidates filter what they admit, and
 //! admissions beyond [`QUOTA`] of what LRU would admit are charged dearly.
 

@@ -43,7 +43,7 @@ impl Policy for Clock {
                 self.slots.unlink(0, slot);
                 return Some(Slot(slot));
             }
-            self.slots.to_front(0, slot);
+            self.slots.move_to_front(0, slot);
         }
     }
 

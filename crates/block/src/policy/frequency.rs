@@ -3,7 +3,9 @@
 //! Every frequency that occurs has a list of slots, most recently used in front; the lists are linked in ascending
 //! order (HeuristicDB, section 5.2 and figure 3a):
 //!
-//!     lowest -> 1: [c, a] <-> 2: [d] <-> 7: [b, e]
+//! ```text
+//! lowest -> 1: [c, a] <-> 2: [d] <-> 7: [b, e]
+//! ```
 //!
 //! A hit moves a slot to the next list, which is the neighbour or is made between the two: constant time. The coldest slot
 //! is the last of the first list. Inserting at a frequency walks from the lowest list; blocks that come back are cold, so

@@ -112,7 +112,7 @@ impl<T: BlockTable> Lirs<T> {
     /// Makes `node`, which is in S, LIR, and the bottom LIR block HIR where there are too many.
     fn promote(&mut self, node: u32) {
         self.nodes[node as usize].state = State::Lir;
-        self.stack.to_front(0, node);
+        self.stack.move_to_front(0, node);
         self.lir_len += 1;
         self.shrink_lir();
     }
@@ -141,10 +141,10 @@ impl<T: BlockTable> Policy for Lirs<T> {
             }
             (State::Hir, false) => {
                 self.push_stack(node);
-                self.queues.to_front(RESIDENT, node);
+                self.queues.move_to_front(RESIDENT, node);
             }
             _ => {
-                self.stack.to_front(0, node);
+                self.stack.move_to_front(0, node);
                 self.prune();
             }
         }

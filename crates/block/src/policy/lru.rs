@@ -28,7 +28,7 @@ impl Lru {
 impl Policy for Lru {
     #[inline]
     fn hit(&mut self, slot: Slot, _: Access) {
-        self.slots.to_front(0, slot.0);
+        self.slots.move_to_front(0, slot.0);
     }
 
     #[inline]

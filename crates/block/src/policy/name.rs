@@ -1,6 +1,8 @@
 //! Policies by name: what a command line says, and how a policy is made from it.
 //!
-//!     lru   obp+lru   small-bypass+obp+s3-fifo   probability:0.1@reads+arc
+//! ```text
+//! lru   obp+lru   small-bypass+obp+s3-fifo   probability:0.1@reads+arc
+//! ```
 //!
 //! A name is an eviction policy, with any number of admission policies before it, each with a plus; all must admit.
 //! An admission policy may have a value after a colon, and `@reads` or `@writes` if it is for these alone.

@@ -91,7 +91,7 @@ impl<T: BlockTable> S3Fifo<T> {
                 return Some(Slot(slot));
             }
             *count -= 1;
-            self.queues.to_front(MAIN, slot);
+            self.queues.move_to_front(MAIN, slot);
         }
     }
 }

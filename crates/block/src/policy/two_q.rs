@@ -59,7 +59,7 @@ impl<T: BlockTable> Policy for TwoQ<T> {
     #[inline]
     fn hit(&mut self, slot: Slot, _: Access) {
         if self.reused[slot.index()] {
-            self.queues.to_front(REUSED, slot.0);
+            self.queues.move_to_front(REUSED, slot.0);
         }
     }
 

@@ -3,8 +3,10 @@
 //! window's share follows the hit ratio (Einziger, Eytan, Friedman and Manes, "Adaptive Software Cache Management",
 //! Middleware 2018), with the steps of Caffeine, which is the authors' own implementation.
 //!
-//!     new block -> WINDOW -> candidate -> PROBATION -> hit -> PROTECTED -> back of PROBATION
-//!                                    '-> leaves, if the last of PROBATION was used more often
+//! ```text
+//! new block -> WINDOW -> candidate -> PROBATION -> hit -> PROTECTED -> back of PROBATION
+//!                                '-> leaves, if the last of PROBATION was used more often
+//! ```
 //!
 //! The climber looks at the hit ratio once in ten times the capacity of look-ups. If it got better it goes on in the same
 //! direction, else it turns round; steps shrink by 2 % a time and start again at 6.25 % of the capacity when the hit

@@ -1,7 +1,9 @@
 //! OBP, the overhead bypass of NVCache (paper 004, section 3.2, lesson 2): filling a cache writes to it, and writes slow
 //! down its reads, so
 //!
-//!     OBP = (blocks inserted + blocks removed) / blocks looked up
+//! ```text
+//! OBP = (blocks inserted + blocks removed) / blocks looked up
+//! ```
 //!
 //! is kept at a target, 10 %. Above the target nothing is admitted, and so nothing evicted. Removed are evicted and
 //! invalidated blocks; invalidations count and are never refused, so a database that overwrites much may lie above
