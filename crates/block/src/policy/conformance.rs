@@ -155,7 +155,9 @@ fn random_run<T: BlockTable>(name: &Name, seed: u64) -> Vec<bool> {
 
 #[test]
 fn every_policy_keeps_the_protocol() {
-    for name in NAMES {
+    let filtered =
+        ["obp+lru", "frequency+arc", "probability:0.5@reads+s3-fifo", "small-bypass:9+obp-lifetime:0.9+2q"];
+    for name in NAMES.iter().chain(&filtered) {
         let name: Name = name.parse().expect("a policy's name");
         for seed in 1..=20 {
             let dense = random_run::<DenseTable>(&name, seed);

@@ -31,8 +31,8 @@ fn pgt(seed: u64, requests: usize) -> String {
         if index % 500 == 0 {
             writeln!(text, "Q {index} {} 1 q{} 1,2", index / 500, index % 3).unwrap();
         }
-        let write = if random.next() % 4 == 0 { "w" } else { "r" };
-        let query = if random.next() % 50 == 0 { -1 } else { (index / 500) as i64 };
+        let write = if random.next().is_multiple_of(4) { "w" } else { "r" };
+        let query = if random.next().is_multiple_of(50) { -1 } else { (index / 500) as i64 };
         writeln!(text, "{write} {index} {} {} {query}", random.next() % 4, random.block(700)).unwrap();
     }
     text
