@@ -204,11 +204,6 @@ fn levels(records: u64, page_bytes: u64, value_bytes: u64) -> u64 {
 }
 
 impl Running {
-    /// The database.
-    pub fn db(&self) -> &Db {
-        &self.db
-    }
-
     /// Runs operations that fill the middle tier, as the authors of Spitfire do: every page that comes from the store goes there. How
     /// often pages go up to DRAM is as it will be.
     fn fill(&mut self, experiment: &Experiment) -> Outcome {
@@ -220,15 +215,6 @@ impl Running {
             self.db.set_policy(policy);
         }
         Ok(())
-    }
-
-    /// Asks for other records from now on, or for the same ones otherwise.
-    pub fn shift(&mut self, experiment: &Experiment, seed: u64) {
-        for (worker, stream) in self.streams.iter_mut().enumerate() {
-            let workers = experiment.workers as u64;
-            let Experiment { mix, distribution, records, .. } = experiment;
-            *stream = Stream::new(mix, *distribution, *records, worker as u64, workers, seed);
-        }
     }
 
     /// Runs so many operations, and says how many a second that was.

@@ -1,6 +1,6 @@
 //! S: Spitfire, "A Three-Tier Buffer Manager for Volatile and Non-Volatile Memory" (SIGMOD 2021), sections 3 and 6.
 //!
-//! The paper's 12.5 GB of DRAM, 50 GB of Optane and 100 GB of data become 16, 64 and 128 MiB, with its pages of 16 KiB, records of
+//! The paper's 12.5 GB of DRAM, 50 GB of Optane and 100 GB of data become 8, 32 and 64 MiB, with its pages of 16 KiB, records of
 //! 1000 bytes and skew of .3 over scattered keys; shares of hits depend on the ratios alone. Time is virtual, tiers are simulated by
 //! the paper's Table 1, and its SSD is the profile `nvme-optane`. What differs: a look at a page casts a die once, and again only for
 //! another operation; reads leave pages clean, where the paper's multi-version concurrency control writes to what it reads; the log

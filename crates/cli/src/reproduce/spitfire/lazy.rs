@@ -47,7 +47,7 @@ fn sweeps(policy: impl Fn(f64) -> (f64, f64) + Copy) -> Outcome<Vec<(String, Swe
     let mut all = Vec::new();
     for (workers, mixes) in [(1, &MIXES[..]), (16, &MIXES[..])] {
         for mix in mixes {
-            let base = experiment(16, 64, 128, mix, workers)?;
+            let base = experiment(8, 32, 64, mix, workers)?;
             all.push((format!("{} {workers}", mix.to_uppercase()), sweep(&base, policy)?));
         }
     }
@@ -115,9 +115,9 @@ pub fn to_middle(_: &Setting) -> Outcome<Measured> {
 /// S6.
 pub fn by_shape(_: &Setting) -> Outcome<Measured> {
     let mut shapes = Vec::new();
-    for dram in [2, 4, 8] {
-        let base = experiment(dram, 16, 128, "ro", 1)?;
-        shapes.push((format!("1:{}", 16 / dram), sweep(&base, |d| (d, 1.0))?));
+    for dram in [1, 2, 4] {
+        let base = experiment(dram, 8, 64, "ro", 1)?;
+        shapes.push((format!("1:{}", 8 / dram), sweep(&base, |d| (d, 1.0))?));
     }
     // The paper has D = 0 best with the least DRAM and .01 with more.
     let found: Vec<usize> = shapes.iter().map(|(_, sweep)| best(sweep)).collect();
@@ -131,7 +131,7 @@ pub fn by_shape(_: &Setting) -> Outcome<Measured> {
     Ok(Measured {
         measured: format!("{}; .01 over 0: {}", tell(&shapes), gains.join(", ")),
         verdict: verdict(found == [0, LAZY, LAZY], grows && found[1] == LAZY && found[2] == LAZY),
-        note: "16 MiB of Optane, 128 of data. Holds: D = 0 is best at 1:8 and .01 at 1:4 and 1:2; sign: .01 is best at 1:4 and 1:2, and \
+        note: "8 MiB of Optane, 64 of data. Holds: D = 0 is best at 1:8 and .01 at 1:4 and 1:2; sign: .01 is best at 1:4 and 1:2, and \
                what DRAM gains over 0 is less the less DRAM there is."
             .into(),
         figures: vec![chart("Shapes of the hierarchy (DRAM to NVM)", "D", &shapes)],
@@ -141,7 +141,7 @@ pub fn by_shape(_: &Setting) -> Outcome<Measured> {
 /// S14.
 pub fn cached(_: &Setting) -> Outcome<Measured> {
     // Records of some three quarters of DRAM.
-    let base = experiment(16, 64, 12, "ro", 1)?;
+    let base = experiment(8, 32, 6, "ro", 1)?;
     let base = Experiment { warmup: base.filling, ..base };
     let sweep = sweep(&base, |d| (d, 1.0))?;
     let lazy = 1.0 / over_eager(&sweep, LAZY);
