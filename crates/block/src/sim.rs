@@ -82,7 +82,9 @@ pub enum SimError {
         share: f64,
     },
     /// A size that comes to no block in the sample.
-    #[error("a cache of {size}, {blocks} blocks, has no block in a sample of {share}; give a larger size or sample")]
+    #[error(
+        "a cache of {size}, {blocks} blocks, has no block in a sample of {share}; give a larger size or sample"
+    )]
     NoBlocksInSample {
         /// As it was asked for.
         size: Size,

@@ -125,8 +125,12 @@ impl Found {
         // The first of a number names it.
         let queries: HashMap<u32, &str> =
             summary.queries.iter().rev().map(|query| (query.number, query.template.as_str())).collect();
-        let relations: HashMap<u32, &str> =
-            summary.relations.iter().rev().map(|relation| (relation.number, relation.name.as_str())).collect();
+        let relations: HashMap<u32, &str> = summary
+            .relations
+            .iter()
+            .rev()
+            .map(|relation| (relation.number, relation.name.as_str()))
+            .collect();
         let query_name = |number: u32| queries.get(&number).map(|name| (*name).to_owned());
         let relation_name = |number: u32| relations.get(&number).map(|name| (*name).to_owned());
         let [caches, curves] = indices;

@@ -394,7 +394,11 @@ mod tests {
                     }
                     let resident = cache.resident();
                     assert_eq!(cache.policy.resident_len, resident, "{goal:?}, seed {seed}, step {step}");
-                    assert_eq!(cache.policy.coldest().is_some(), resident > 0, "{goal:?}, seed {seed}, step {step}");
+                    assert_eq!(
+                        cache.policy.coldest().is_some(),
+                        resident > 0,
+                        "{goal:?}, seed {seed}, step {step}"
+                    );
                 }
                 while cache.evict(Access::read(1000)).is_some() {}
                 assert_eq!(cache.resident(), 0, "{goal:?}, seed {seed}: a block never leaves");

@@ -196,7 +196,8 @@ fn a_ghost_is_not_lost_when_a_second_victim_is_asked_for() {
             }
         }
         // A ghost of each, wherever it keeps them; two of three victims are busy.
-        let ghost = Access::read((0..60).rev().find(|block| !cache.slots.contains_key(block)).expect("evicted"));
+        let ghost =
+            Access::read((0..60).rev().find(|block| !cache.slots.contains_key(block)).expect("evicted"));
         cache.policy.miss(ghost);
         let slot = cache.evict(ghost).expect("a full cache has a victim");
         busy.push(cache.evict(ghost).expect("a full cache has a victim"));

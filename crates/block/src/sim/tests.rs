@@ -274,7 +274,8 @@ fn streamed_is_as_loaded_for_policies_that_know_relations() {
     for (a, b) in loaded.results.iter().zip(&streamed.results) {
         assert_eq!(a.counts, b.counts, "{}", a.policy);
     }
-    let mut pipe = || Ok(Trace::new("pipe", std::io::Cursor::new(text.clone()), "pgt".parse().unwrap(), 4096));
+    let mut pipe =
+        || Ok(Trace::new("pipe", std::io::Cursor::new(text.clone()), "pgt".parse().unwrap(), 4096));
     let error = short.run(&mut pipe, false, &|_| {}).unwrap_err();
     assert!(error.to_string().contains("heuristicdb, which is told the sizes"), "{error}");
 }
