@@ -21,8 +21,8 @@
 //! A trace of up to [`LOADED_REQUESTS_MAX`] requests is kept in memory, 12 bytes each, and each cache is made when its
 //! turn comes. A longer one is streamed through a window of [`WINDOW_REQUESTS`], and all caches are there at a time:
 //! then memory is 4 bytes for each different block in each cache, about 24 for each in the table of numbers, and
-//! what the policies keep. None of that grows with the length of the trace. Sizes given as shares need the footprint, so
-//! a long trace is read twice for them.
+//! what the policies keep. Queries and relations take 256 MiB at most. None of that grows with the length of the trace. Sizes given as shares need the footprint, so
+//! a long trace is read twice for them; and so it is for policies that are told the sizes of relations, if it has any.
 //!
 //! # Sampling
 //! With [`Simulation::sample`], only blocks whose hash falls below a share of all hashes are simulated, in caches smaller by
@@ -30,7 +30,9 @@
 //! for all policies and sizes. Miss ratios are divided by the expected number of sampled requests, not by the number
 //! there happen to be, which is their SHARDS-adj. The error is that of a sample: over the curves of LRU, ARC and S3-FIFO on
 //! each of the shared traces, from a thousandth of the footprint on, it was at most 0.017 in the mean with 1 in 10 of the blocks,
-//! and 0.028 with 1 in 100. `sim/tests.rs` holds a bound for a trace of its own.
+//! and 0.028 with 1 in 100. `sim/tests.rs` holds a bound for a trace of its own. Policies that look at neighbouring blocks
+//! (`tac`, `heuristicdb`, `sequential` before another) see few of them in a sample, which tears runs apart: no bound holds for
+//! them, and `sequential+lru` becomes `lru`.
 
 mod cache;
 mod chunk;
@@ -73,6 +75,24 @@ pub enum SimError {
     /// There are no requests.
     #[error("the trace has no requests")]
     Empty,
+    /// There are requests, but none for a block of the sample.
+    #[error("none of the trace's blocks is in a sample of {share}; give a larger one")]
+    EmptySample {
+        /// The share of the blocks that was asked for.
+        share: f64,
+    },
+    /// A size that comes to no block in the sample.
+    #[error(
+        "a cache of {size}, {blocks} blocks, has no block in a sample of {share}; give a larger size or sample"
+    )]
+    NoBlocksInSample {
+        /// As it was asked for.
+        size: Size,
+        /// The same in blocks of the trace.
+        blocks: usize,
+        /// The share of the blocks that is simulated.
+        share: f64,
+    },
     /// A size that is no block at all.
     #[error("a cache of {size} of {footprint} blocks has no blocks; give a larger size")]
     NoBlocks {

@@ -12,6 +12,8 @@ mod html;
 mod merge;
 mod table;
 
+use std::collections::HashMap;
+
 use serde::{Deserialize, Serialize};
 use terrace_block::sim::{Counts, Devices, Part, Report};
 
@@ -120,14 +122,17 @@ impl Found {
     /// What `report` says; of its caches and curves, `indices` says where they come in the order of the command line.
     pub fn new(trace: String, block_bytes: u32, report: &Report, indices: [&[usize]; 2]) -> Found {
         let summary = &report.summary;
-        let query_name = |number: u32| {
-            let query = summary.queries.iter().find(|query| query.number == number);
-            query.map(|query| query.template.clone())
-        };
-        let relation_name = |number: u32| {
-            let relation = summary.relations.iter().find(|relation| relation.number == number);
-            relation.map(|relation| relation.name.clone())
-        };
+        // The first of a number names it.
+        let queries: HashMap<u32, &str> =
+            summary.queries.iter().rev().map(|query| (query.number, query.template.as_str())).collect();
+        let relations: HashMap<u32, &str> = summary
+            .relations
+            .iter()
+            .rev()
+            .map(|relation| (relation.number, relation.name.as_str()))
+            .collect();
+        let query_name = |number: u32| queries.get(&number).map(|name| (*name).to_owned());
+        let relation_name = |number: u32| relations.get(&number).map(|name| (*name).to_owned());
         let [caches, curves] = indices;
         let result = |(index, result): (&usize, &terrace_block::sim::CacheResult)| {
             let counts = &result.counts;

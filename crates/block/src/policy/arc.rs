@@ -93,6 +93,10 @@ impl<T: BlockTable> Policy for Arc<T> {
     }
 
     fn victim(&mut self, access: Access) -> Option<Slot> {
+        if self.returning == Some(access.block) {
+            // Asked again for the same block: its ghost has done its work.
+            return self.evict(self.donor(None), true);
+        }
         let ghost = self.adapt(access.block);
         if ghost.is_some() {
             let slot = self.evict(self.donor(ghost), true)?;

@@ -1,8 +1,10 @@
 //! The selector: the policy of several that has the fewest misses now, found by shadow caches.
 //!
 //! No eviction policy is best for all traces, nor for all hours of one. Every candidate runs in a small
-//! [`shadow`] on a sample of the blocks, at most [`SHADOW_BLOCKS`] slots each, so memory and time for watching are
-//! bounded whatever the capacity. Once in every capacity of look-ups the shadows are compared.
+//! [`shadow`] on a sample of the blocks, at most [`SHADOW_BLOCKS`] slots each, so slots and time for watching are
+//! bounded whatever the capacity. Once in every capacity of look-ups the shadows are compared. Not bounded is what
+//! `lfu` keeps, one of `auto-thrifty`'s candidates: a number for every block ever looked up, in its shadow for those
+//! of the sample, at work for all.
 //!
 //! **When to switch.** Each candidate has an advantage: the misses by which its shadow undercut the shadow of the policy at
 //! work, summed up, and never below zero. A switch can cost up to a capacity of misses, for the new policy does not know
@@ -26,9 +28,12 @@
 
 mod shadow;
 
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
 use shadow::{Sample, Shadow};
 
-use super::{Access, BlockTable, Hint, Name, Policy, Settings, Slot};
+use super::{Access, BlockTable, Hint, Name, Policy, Relation, Settings, Slot};
 
 /// The most slots of one shadow.
 const SHADOW_BLOCKS: usize = 8192;
@@ -97,6 +102,8 @@ pub struct Auto<T> {
     capacity: usize,
     /// Look-ups since shadows were compared.
     look_ups: u64,
+    /// The sizes of relations, as hinted, for policies that are made later.
+    sizes: HashMap<Relation, u64, FixedState>,
 }
 
 /// A policy whose residents are on their way to its successor.
@@ -143,6 +150,7 @@ impl<T: BlockTable> Auto<T> {
             resident_len: 0,
             capacity,
             look_ups: 0,
+            sizes: HashMap::default(),
         };
         auto.make_shadows();
         auto
@@ -159,6 +167,9 @@ impl<T: BlockTable> Auto<T> {
         let names = self.names.iter().chain([&lru]);
         self.shadows =
             names.map(|name| Shadow::new(name.boxed::<T>(&settings), self.sample.capacity)).collect();
+        for (&relation, &blocks) in &self.sizes {
+            self.shadows.iter_mut().for_each(|shadow| shadow.hint(Hint::RelationSize { relation, blocks }));
+        }
     }
 
     fn look_up(&mut self, access: Access) {
@@ -217,6 +228,9 @@ impl<T: BlockTable> Auto<T> {
         let mut new = self.names[to].boxed::<T>(&settings);
         if self.capacity < self.residents.len() {
             new.resize(self.capacity);
+        }
+        for (&relation, &blocks) in &self.sizes {
+            new.hint(Hint::RelationSize { relation, blocks });
         }
         let policy = std::mem::replace(&mut self.current, new);
         if self.resident_len > 0 {
@@ -308,6 +322,9 @@ impl<T: BlockTable> Policy for Auto<T> {
     }
 
     fn hint(&mut self, hint: Hint<'_>) {
+        if let Hint::RelationSize { relation, blocks } = hint {
+            self.sizes.insert(relation, blocks);
+        }
         self.current.hint(hint);
         self.shadows.iter_mut().for_each(|shadow| shadow.hint(hint));
     }
@@ -329,7 +346,7 @@ impl<T: BlockTable> Policy for Auto<T> {
 mod tests {
     use super::{Auto, Goal};
     use crate::policy::conformance::{Cache, Random};
-    use crate::policy::{Access, DenseTable, HashedTable, Lru, Mru, S3Fifo};
+    use crate::policy::{Access, DenseTable, HashedTable, Hint, Lru, Mru, Policy, Relation, S3Fifo, Slot};
 
     #[test]
     fn the_selector_leaves_a_policy_that_turns_bad() {
@@ -353,6 +370,55 @@ mod tests {
             first.misses,
             lru.misses
         );
+    }
+
+    #[test]
+    fn switches_at_any_time_keep_the_protocol() {
+        for goal in [Goal::Hits, Goal::FewWrites] {
+            for seed in 1..=10 {
+                let mut random = Random(seed);
+                let mut cache = Cache::new(Auto::<HashedTable>::new(200, goal, seed), 200);
+                for step in 0..8000u64 {
+                    let block = random.skewed(600);
+                    match random.below(400) {
+                        0 => cache.resize(1 + random.below(300) as usize),
+                        1..10 => cache.invalidate(block),
+                        10..20 if cache.policy.old.is_none() => {
+                            let to = random.below(cache.policy.names.len() as u64) as usize;
+                            cache.policy.switch(to);
+                        }
+                        draw => {
+                            let access = Access { write: draw % 4 == 0, ..Access::read(block) };
+                            cache.access(access.of(Relation(1), block));
+                        }
+                    }
+                    let resident = cache.resident();
+                    assert_eq!(cache.policy.resident_len, resident, "{goal:?}, seed {seed}, step {step}");
+                    assert_eq!(
+                        cache.policy.coldest().is_some(),
+                        resident > 0,
+                        "{goal:?}, seed {seed}, step {step}"
+                    );
+                }
+                while cache.evict(Access::read(1000)).is_some() {}
+                assert_eq!(cache.resident(), 0, "{goal:?}, seed {seed}: a block never leaves");
+            }
+        }
+    }
+
+    #[test]
+    fn a_policy_that_takes_over_knows_how_large_relations_are() {
+        let mut auto = Auto::<HashedTable>::new(10, Goal::FewWrites, 1);
+        auto.hint(Hint::RelationSize { relation: Relation(1), blocks: 100_000 });
+        let to = auto.names.iter().position(|name| name.to_string() == "heuristicdb").unwrap();
+        auto.resize(11);
+        auto.switch(to);
+        // Frequencies are halved after so many look-ups for each block of the database, or ten for each slot.
+        auto.current.insert(Access::read(1), Slot(0));
+        (0..40).for_each(|_| auto.current.hit(Slot(0), Access::read(1)));
+        (0..1000).for_each(|_| auto.current.miss(Access::read(2).of(Relation(1), 2)));
+        (1..11).for_each(|slot| auto.current.insert(Access::read(10 + u64::from(slot)), Slot(slot)));
+        assert_eq!(auto.current.coldest(), Some(Slot(1)), "the block of slot 0 was used 40 times");
     }
 
     #[test]

@@ -10,8 +10,9 @@
 //!
 //! Rule by rule: a block of a sequentially read relation is not admitted (1); one of a random, repeated, hot or yet unknown
 //! relation is (2, 3, 6.2), but into a full cache only if it was used more often than the coldest cached block (4); what is
-//! written is always admitted (5). The coldest block is the least recently used of the lowest frequency. Concurrent
-//! queries (7) need nothing more: hits go to the query submitted last, and every submission verifies its relations anew.
+//! written is always admitted (5). The coldest block is the least recently used of the lowest frequency. With
+//! concurrent queries (7) hits go to the query submitted last, and every submission verifies the relations of all queries that run
+//! anew; a query runs from [`Hint::QueryBegins`] to [`Hint::QueryEnds`].
 //!
 //! There are two of it. `heuristicdb-paper` is what the paper writes. On real traces its frequency filter wins, but the
 //! demotion of rule 6 costs hits, because after it all cached blocks are equal; `heuristicdb`, the default, halves
@@ -20,7 +21,8 @@
 //! the paper leaves a question open, `docs/decisions/0019-heuristicdb.md` says what was decided, with measurements.
 //!
 //! Memory is bounded: 24 bytes a slot, and counts of at most four blocks a slot that are not cached, at 24 bytes each and
-//! their entries in the block table, and 48 bytes for every relation.
+//! their entries in the block table, 48 bytes for every relation,
+//! and the lists of relations of at most 64 queries that run.
 
 mod detector;
 mod queries;
@@ -215,9 +217,10 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
     fn hint(&mut self, hint: Hint<'_>) {
         match hint {
             Hint::RelationSize { relation, blocks } => self.detector.resize(relation, blocks),
-            Hint::QueryBegins { relations, .. } => {
-                let change = self.queries.begin(relations);
-                self.detector.verify(relations);
+            Hint::QueryBegins { query, relations } => {
+                let change = self.queries.begin(query, relations);
+                // Rule 7.2: those of the queries that still run are verified anew, too.
+                self.queries.running().for_each(|relations| self.detector.verify(relations));
                 let frequency = match change {
                     Change::Evict { ref hot } => {
                         self.detector.mark_hot(hot);
@@ -229,7 +232,7 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
                 self.slots.renumber(Among::HotFirst, |_| frequency);
                 self.counts.clear();
             }
-            Hint::QueryEnds { .. } => {}
+            Hint::QueryEnds { query } => self.queries.end(query),
         }
     }
 

@@ -160,6 +160,8 @@ impl<T: BlockTable> Policy for Lirs<T> {
             } else {
                 self.free.push(node);
             }
+            // A cache of one block has no LIR block that would hold the ghost above the bottom of S.
+            self.prune();
             return Some(Slot(slot));
         }
         let slot = self.coldest()?;

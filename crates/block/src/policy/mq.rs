@@ -101,7 +101,9 @@ impl<T: BlockTable> Policy for Mq<T> {
 
     fn victim(&mut self, access: Access) -> Option<Slot> {
         // Before the victim's ghost may push this one out.
-        self.returning = self.ghosts.take(access.block).map(|(_, count)| (access.block, count));
+        if self.returning.is_none_or(|(block, _)| block != access.block) {
+            self.returning = self.ghosts.take(access.block).map(|(_, count)| (access.block, count));
+        }
         let slot = self.coldest()?;
         let Entry { block, count, queue, .. } = self.entries[slot.index()];
         self.queues.unlink(queue as usize, slot.0);

@@ -152,6 +152,13 @@ impl Name {
         self.eviction == "belady"
     }
 
+    /// Whether the policy decides by the sizes of relations, and so must be told them before it begins.
+    pub fn needs_relation_sizes(&self) -> bool {
+        let is_bypass = |admission: &AdmissionName| matches!(admission, AdmissionName::SmallBypass(_));
+        self.admissions.iter().any(|(_, admission)| is_bypass(admission))
+            || ["heuristicdb", "heuristicdb-paper", "auto-thrifty"].contains(&self.eviction)
+    }
+
     /// Makes the policy and hands it over.
     ///
     /// # Panics

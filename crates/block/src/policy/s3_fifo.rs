@@ -107,7 +107,9 @@ impl<T: BlockTable> Policy for S3Fifo<T> {
     fn victim(&mut self, access: Access) -> Option<Slot> {
         // Before the victim's ghost may push this one out.
         self.evicted = true;
-        self.returning = self.ghosts.take(access.block).map(|_| access.block);
+        if self.returning != Some(access.block) {
+            self.returning = self.ghosts.take(access.block).map(|_| access.block);
+        }
         if self.queues.len(MAIN) <= self.main_target
             && let Some(slot) = self.evict_small()
         {

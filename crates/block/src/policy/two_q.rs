@@ -65,7 +65,9 @@ impl<T: BlockTable> Policy for TwoQ<T> {
 
     fn victim(&mut self, access: Access) -> Option<Slot> {
         // Before the victim's ghost may push this one out.
-        self.returning = self.ghosts.take(access.block).map(|_| access.block);
+        if self.returning != Some(access.block) {
+            self.returning = self.ghosts.take(access.block).map(|_| access.block);
+        }
         let list = self.donor();
         let slot = self.queues.pop_back(list)?;
         if list == NEW && self.ghosts_max > 0 {

@@ -211,6 +211,7 @@ impl<P: Policy> Cache<P> {
     fn mark(&mut self, mark: &Mark) {
         match mark {
             Mark::Current(query) => self.parts.query(*query),
+            Mark::Ends(query) => self.policy.hint(Hint::QueryEnds { query: u64::from(*query) }),
             Mark::Arrives(query) => {
                 let relations: Vec<Relation> = query.relations.iter().copied().map(Relation).collect();
                 let hint = Hint::QueryBegins { query: u64::from(query.number), relations: &relations };

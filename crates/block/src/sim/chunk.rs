@@ -28,6 +28,8 @@ pub(super) const FOOTPRINT_MAX: usize = WRITE as usize - 1;
 pub(super) enum Mark {
     /// A query arrives, and says what it will touch.
     Arrives(Arc<Query>),
+    /// A query is over: its process runs another.
+    Ends(u32),
     /// The requests from here on are of this query, or of none.
     Current(Option<u32>),
 }
@@ -84,10 +86,17 @@ pub(super) struct Chunks {
     requests: u64,
     writes: u64,
     queries: Vec<Arc<Query>>,
+    /// The query that each process runs.
+    running: HashMap<u64, u32, FixedState>,
+    /// Bytes of what is kept of queries and relations.
+    names_bytes: usize,
 }
 
 /// The most queries and relations a trace may have: what is kept of each stays until the end.
 const NAMES_MAX: usize = 1 << 20;
+
+/// The most bytes that queries and relations may take, with their names and lists, all together: 256 MiB.
+const NAMES_BYTES_MAX: usize = 1 << 28;
 
 impl Chunks {
     /// From the beginning of `trace`, of which a share of the blocks is taken.
@@ -103,6 +112,8 @@ impl Chunks {
             requests: 0,
             writes: 0,
             queries: Vec::new(),
+            running: HashMap::default(),
+            names_bytes: 0,
         }
     }
 
@@ -125,11 +136,19 @@ impl Chunks {
                 Some(Event::Request(request)) => self.request(&request, &mut chunk)?,
                 Some(Event::Relation(relation)) => {
                     self.has_relations = true;
+                    self.names_bytes += size_of::<Relation>() + relation.name.len() + relation.kind.len();
                     self.relations.push(*relation);
                     check(self.relations.len(), NAMES_MAX, "relations")?;
+                    check(self.names_bytes, NAMES_BYTES_MAX, "bytes of relations and queries")?;
                 }
                 Some(Event::Query(query)) => {
                     let query: Arc<Query> = Arc::from(query);
+                    let list_bytes = query.relations.len() * size_of::<u32>();
+                    self.names_bytes += size_of::<Query>() + query.template.len() + list_bytes;
+                    check(self.names_bytes, NAMES_BYTES_MAX, "bytes of relations and queries")?;
+                    if let Some(ended) = self.running.insert(query.process, query.number) {
+                        chunk.marks.push((chunk.len(), Mark::Ends(ended)));
+                    }
                     self.queries.push(Arc::clone(&query));
                     check(self.queries.len(), NAMES_MAX, "queries")?;
                     chunk.marks.push((chunk.len(), Mark::Arrives(query)));
@@ -169,6 +188,11 @@ impl Chunks {
         chunk.numbers.push(number | if request.write { WRITE } else { 0 });
         chunk.blocks.push(request.block);
         Ok(())
+    }
+
+    /// Whether requests so far say which relation they are for.
+    pub(super) fn has_relations(&self) -> bool {
+        self.has_relations
     }
 
     /// Requests read so far, those that are not in the sample too.

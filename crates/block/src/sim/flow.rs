@@ -171,6 +171,10 @@ impl Flow<'_> {
     /// Puts a chunk into the window, when there is room in it for one more than `window_chunks`.
     fn push(&self, chunk: Chunk, window_chunks: usize) {
         let mut state = self.state.lock();
+        if state.tracks.is_empty() {
+            // Nobody would ever take it out of the window.
+            return;
+        }
         while state.window.len() >= window_chunks && !state.given_up {
             self.changed.wait(&mut state);
         }

@@ -53,10 +53,12 @@ impl Simulation {
             return Err(SimError::TooLong { what, needs: "the whole trace in memory", max });
         }
         let relative = self.caches.iter().find(|(_, size)| size.is_relative());
-        let reason = match (relative, self.curves.first()) {
-            (Some((_, size)), _) => Some(format!("a cache of {size} of the footprint")),
-            (None, Some(policy)) => Some(format!("the curve of {policy}")),
-            (None, None) => None,
+        let sized = self.policies().find(|policy| chunks.has_relations() && policy.needs_relation_sizes());
+        let reason = match (relative, self.curves.first(), sized) {
+            (Some((_, size)), ..) => Some(format!("a cache of {size} of the footprint")),
+            (None, Some(policy), _) => Some(format!("the curve of {policy}")),
+            (None, None, Some(policy)) => Some(format!("{policy}, which is told the sizes of relations,")),
+            (None, None, None) => None,
         };
         let summary = match reason {
             // Sizes in blocks hold for any footprint; whether they are within it shows at the end.
@@ -113,7 +115,10 @@ impl Simulation {
     /// The lanes there must be, for a trace of that footprint and future.
     fn plan(&self, summary: &Summary, future: Option<Arc<Future>>) -> Result<Plan, SimError> {
         if summary.footprint == 0 {
-            return Err(SimError::Empty);
+            return Err(match self.sample {
+                Some(share) if summary.requests > 0 => SimError::EmptySample { share },
+                _ => SimError::Empty,
+            });
         }
         let relation_blocks: Arc<[(u32, u64)]> = summary.relation_blocks.clone().into();
         let job = |policy: &Name, blocks: usize, parts: Parts| -> Job {
@@ -126,17 +131,27 @@ impl Simulation {
         let mut plan = Plan { jobs: Vec::new(), frame: Frame::default() };
         for (policy, size) in &self.caches {
             let blocks = size.blocks(summary.footprint)?;
+            if let Some(share) = self.sample
+                && self.sampled(blocks) == 0
+            {
+                return Err(SimError::NoBlocksInSample { size: *size, blocks, share });
+            }
             plan.jobs.push(job(policy, blocks, Parts::new(self.by_query, self.by_relation)));
             plan.frame.caches.push((policy.clone(), *size, blocks));
         }
+        // A curve begins where a cache has a block in the sample.
+        let seen = |mut sizes: Vec<usize>| {
+            sizes.retain(|blocks| self.sampled(*blocks) > 0);
+            sizes
+        };
         for policy in &self.curves {
             let sizes = match policy.to_string() == LRU {
                 true => {
                     plan.jobs.push(Box::new(|| Box::new(Stack::new())));
-                    curve::dense(summary.footprint)
+                    seen(curve::dense(summary.footprint))
                 }
                 false => {
-                    let sizes = curve::grid(summary.footprint);
+                    let sizes = seen(curve::grid(summary.footprint));
                     plan.jobs.extend(sizes.iter().map(|blocks| job(policy, *blocks, Parts::default())));
                     sizes
                 }
@@ -148,7 +163,7 @@ impl Simulation {
 
     /// The size in the sample of a cache of `blocks` blocks.
     fn sampled(&self, blocks: usize) -> usize {
-        self.sample.map_or(blocks, |share| ((blocks as f64 * share).round() as usize).max(1))
+        self.sample.map_or(blocks, |share| (blocks as f64 * share).round() as usize)
     }
 
     fn report(&self, summary: Summary, frame: Frame, outcomes: Vec<Outcome>) -> Report {

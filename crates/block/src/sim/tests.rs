@@ -260,3 +260,62 @@ fn sizes_are_exact_and_refused_by_reason() {
         assert!(text.parse::<Size>().is_err(), "{text}");
     }
 }
+
+#[test]
+fn streamed_is_as_loaded_for_policies_that_know_relations() {
+    let text = pgt(8, 150_000);
+    let policies = ["heuristicdb", "heuristicdb-paper", "small-bypass:1000+lru"];
+    let simulation = policies
+        .iter()
+        .fold(Simulation::new(), |simulation, policy| simulation.cache(name(policy), Size::Blocks(300)));
+    let loaded = run(&simulation, &text, "pgt").unwrap();
+    let short = simulation.loaded_requests_max(70_000);
+    let streamed = run(&short, &text, "pgt").unwrap();
+    for (a, b) in loaded.results.iter().zip(&streamed.results) {
+        assert_eq!(a.counts, b.counts, "{}", a.policy);
+    }
+    let mut pipe =
+        || Ok(Trace::new("pipe", std::io::Cursor::new(text.clone()), "pgt".parse().unwrap(), 4096));
+    let error = short.run(&mut pipe, false, &|_| {}).unwrap_err();
+    assert!(error.to_string().contains("heuristicdb, which is told the sizes"), "{error}");
+}
+
+#[test]
+fn a_shard_without_caches_reads_a_long_trace_to_its_end() {
+    let text = "0 100000 0 0\n".repeat(70);
+    let report = run(&Simulation::new().loaded_requests_max(10), &text, "lis").unwrap();
+    assert_eq!((report.summary.requests, report.results.len()), (7_000_000, 0));
+}
+
+#[test]
+fn names_take_bounded_memory() {
+    /// A line without end.
+    struct Again(Vec<u8>, usize);
+    impl std::io::Read for Again {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let bytes = buffer.len().min(self.0.len() - self.1);
+            buffer[..bytes].copy_from_slice(&self.0[self.1..self.1 + bytes]);
+            self.1 = (self.1 + bytes) % self.0.len();
+            Ok(bytes)
+        }
+    }
+    let query = format!("Q 0 0 1 q {}1\n", "1,".repeat(500_000)).into_bytes();
+    let relation = format!("R 1 {} r\n", "a".repeat(1_000_000)).into_bytes();
+    for line in [query, relation] {
+        let mut open = || Ok(Trace::new("t", Again(line.clone(), 0), "pgt".parse().unwrap(), 4096));
+        let error = Simulation::new().run(&mut open, true, &|_| {}).unwrap_err();
+        assert!(matches!(error, SimError::TooMany { .. }), "{error}");
+    }
+}
+
+#[test]
+fn samples_that_say_nothing_are_refused() {
+    let of = |text: &str, blocks: usize, share: f64| {
+        let simulation = Simulation::new().cache(name("lru"), Size::Blocks(blocks)).sample(share);
+        run(&simulation.curve(name("fifo")), text, "lis")
+    };
+    assert!(matches!(of("1 1 0 0\n", 1, 1e-9), Err(SimError::EmptySample { .. })));
+    assert!(matches!(of("0 10000 0 0\n", 4, 0.1), Err(SimError::NoBlocksInSample { blocks: 4, .. })));
+    let report = of("0 10000 0 0\n", 100, 0.01).unwrap();
+    assert!(report.curves[0].points[0].cache_blocks >= 50);
+}

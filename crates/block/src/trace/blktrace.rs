@@ -11,6 +11,8 @@
 //! prints at the end. Several devices are kept apart: the number of a device, in the order in which they appear, is the
 //! upper 16 bits of the block.
 
+use std::collections::HashMap;
+
 use super::{ParseError, Parsed, SECTOR_BYTES, Span, fields, malformed, number, shown};
 
 /// The most devices of one trace.
@@ -23,14 +25,14 @@ const SUMMARY: [&[u8]; 4] = [b"CPU", b"Total", b"Throughput", b"Events"];
 /// Reads the lines.
 pub(super) struct BlkTrace {
     block_bytes: u64,
-    /// Those seen so far, as they are written.
-    devices: Vec<Vec<u8>>,
+    /// The numbers of those seen so far, as they are written.
+    devices: HashMap<Vec<u8>, u64>,
     in_summary: bool,
 }
 
 impl BlkTrace {
     pub(super) fn new(block_bytes: u64) -> BlkTrace {
-        BlkTrace { block_bytes, devices: Vec::new(), in_summary: false }
+        BlkTrace { block_bytes, devices: HashMap::new(), in_summary: false }
     }
 
     pub(super) fn parse(&mut self, line: &[u8]) -> Result<Parsed, ParseError> {
@@ -79,8 +81,8 @@ impl BlkTrace {
     }
 
     fn device(&mut self, field: &[u8]) -> Result<u64, ParseError> {
-        if let Some(index) = self.devices.iter().position(|device| device == field) {
-            return Ok(index as u64);
+        if let Some(number) = self.devices.get(field) {
+            return Ok(*number);
         }
         let mut parts = field.split(|byte| *byte == b',');
         let (major, minor, more) = (parts.next(), parts.next(), parts.next());
@@ -92,8 +94,9 @@ impl BlkTrace {
         if self.devices.len() == DEVICES_MAX {
             return Err(malformed(format!("more than {DEVICES_MAX} devices")));
         }
-        self.devices.push(field.to_vec());
-        Ok(self.devices.len() as u64 - 1)
+        let number = self.devices.len() as u64;
+        self.devices.insert(field.to_vec(), number);
+        Ok(number)
     }
 }
 

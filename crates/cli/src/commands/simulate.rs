@@ -109,6 +109,9 @@ fn failure(error: SimError, trace: &str) -> Failure {
         SimError::Trace(TraceError::Format(_)) | SimError::TooLong { .. } => {
             Failure::Usage(format!("{trace}: {error}"))
         }
+        SimError::EmptySample { .. } | SimError::NoBlocksInSample { .. } => {
+            Failure::Usage(format!("--sample for {trace}: {error}"))
+        }
         SimError::NoBlocks { .. } | SimError::BeyondFootprint { .. } => {
             Failure::Usage(format!("--size for {trace}: {error}"))
         }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{Read, Take};
 use std::path::{Path, PathBuf};
 
-use super::Found;
+use super::{CacheFound, Found};
 use crate::failure::{Failure, Outcome};
 
 /// The largest output of a shard that is read.
@@ -31,7 +31,23 @@ fn read(path: &Path) -> Outcome<Found> {
     if limited.read_to_string(&mut text).map_err(|error| failed(&error))? as u64 > FILE_BYTES_MAX {
         return Err(failed(&format!("it is longer than {FILE_BYTES_MAX} bytes")));
     }
-    serde_json::from_str(&text).map_err(|error| failed(&format!("not what simulate --json prints: {error}")))
+    let found: Found = serde_json::from_str(&text)
+        .map_err(|error| failed(&format!("not what simulate --json prints: {error}")))?;
+    match has_ratios(&found) {
+        true => Ok(found),
+        false => Err(failed(&"a miss ratio in it is not between 0 and 1")),
+    }
+}
+
+/// Whether all miss ratios are ratios, so that they can be drawn.
+fn has_ratios(found: &Found) -> bool {
+    let parts = |result: &CacheFound| {
+        let parts = result.queries.iter().chain(&result.relations);
+        parts.map(|part| part.miss_ratio).chain([result.miss_ratio]).collect::<Vec<f64>>()
+    };
+    let mut ratios = found.results.iter().flat_map(parts);
+    let mut points = found.curves.iter().flat_map(|curve| &curve.points);
+    ratios.all(|ratio| (0.0..=1.0).contains(&ratio)) && points.all(|(_, ratio)| (0.0..=1.0).contains(ratio))
 }
 
 fn join(parts: Vec<(&PathBuf, Found)>) -> Outcome<Found> {
@@ -42,6 +58,9 @@ fn join(parts: Vec<(&PathBuf, Found)>) -> Outcome<Found> {
         let Some([number, of]) = part.shard else {
             return Err(refuse("it is no part of a simulation; print it with --shard I/N".to_owned()));
         };
+        if !(1..=of).contains(&number) {
+            return Err(refuse(format!("it is part {number} of {of}, which there is not")));
+        }
         if seen.contains(&number) {
             return Err(refuse(format!("part {number} is there twice")));
         }
@@ -68,16 +87,46 @@ fn join(parts: Vec<(&PathBuf, Found)>) -> Outcome<Found> {
     }
     all.results.sort_by_key(|result| result.index);
     all.curves.sort_by_key(|curve| curve.index);
-    Ok(all)
+    match is_whole(&all) {
+        true => Ok(all),
+        false => Err(Failure::Work(
+            "the parts are of different command lines; give those of one simulation".to_owned(),
+        )),
+    }
+}
+
+/// Whether the caches are every policy at every size, in their order and counted alike, and the curves one for each policy, as one
+/// command line makes them.
+fn is_whole(all: &Found) -> bool {
+    let Found { results, curves, .. } = all;
+    let sizes = results.iter().take_while(|result| result.policy == results[0].policy).count();
+    let caches = results.iter().enumerate().all(|(index, result)| {
+        let (row, column) = (&results[index - index % sizes], &results[index % sizes]);
+        let first = &results[0];
+        result.index == index
+            && result.policy == row.policy
+            && (&result.size, result.cache_blocks) == (&column.size, column.cache_blocks)
+            && result.cost.is_some() == first.cost.is_some()
+            && result.queries.is_empty() == first.queries.is_empty()
+            && result.relations.is_empty() == first.relations.is_empty()
+    });
+    let whole_rows = sizes == 0 || results.len().is_multiple_of(sizes);
+    caches && whole_rows && curves.iter().enumerate().all(|(index, curve)| curve.index == index)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::CacheFound;
+    use super::super::{CostFound, CurveFound};
     use super::*;
 
+    /// Of caches of two policies at two sizes.
     fn part(number: u32, of: u32, indices: &[usize]) -> Found {
-        let result = |index: &usize| CacheFound { index: *index, ..CacheFound::default() };
+        let result = |index: &usize| CacheFound {
+            index: *index,
+            policy: ["lru", "arc"][index / 2].to_owned(),
+            size: (index % 2 + 1).to_string(),
+            ..CacheFound::default()
+        };
         Found {
             trace: "t".into(),
             requests: 9,
@@ -100,14 +149,46 @@ mod tests {
     }
 
     #[test]
+    fn ratios_that_are_none_are_refused() {
+        let curve = CurveFound { points: vec![(1, 0.5), (2, 1.0)], ..CurveFound::default() };
+        assert!(has_ratios(&Found { curves: vec![curve.clone()], ..part(1, 1, &[0]) }));
+        for ratio in [1e308, -0.1, f64::NAN] {
+            let mut points = curve.clone();
+            points.points[0].1 = ratio;
+            assert!(!has_ratios(&Found { curves: vec![points], ..part(1, 1, &[0]) }));
+            let mut results = part(1, 1, &[0]);
+            results.results[0].miss_ratio = ratio;
+            assert!(!has_ratios(&results));
+        }
+    }
+
+    #[test]
+    fn ratios_are_joined_to_the_last_digit() {
+        for numerator in 1..2000u64 {
+            let ratio = numerator as f64 / 914_145.0;
+            let text = serde_json::to_string(&CacheFound { miss_ratio: ratio, ..CacheFound::default() });
+            let read: CacheFound = serde_json::from_str(&text.unwrap()).unwrap();
+            assert_eq!(read.miss_ratio, ratio);
+        }
+    }
+
+    #[test]
     fn what_does_not_belong_together_is_refused() {
         let other = Found { requests: 8, ..part(2, 2, &[]) };
+        let (mut priced, mut resized) = (part(2, 2, &[1, 3]), part(2, 2, &[1, 3]));
+        priced.results[0].cost = Some(CostFound::default());
+        resized.results[1].size = "7".to_owned();
         let whole = Found { shard: None, ..part(1, 1, &[]) };
         for (parts, reason) in [
             (vec![part(1, 2, &[]), part(1, 2, &[])], "twice"),
             (vec![part(1, 2, &[])], "part 2 of 2 is missing"),
             (vec![part(1, 2, &[]), other], "another trace"),
             (vec![part(1, 2, &[]), part(2, 3, &[])], "another number"),
+            (vec![part(1, 2, &[0, 2]), part(2, 2, &[1])], "different command lines"),
+            (vec![part(1, 2, &[0, 2]), part(2, 2, &[1, 2])], "different command lines"),
+            (vec![part(1, 2, &[0, 2]), priced], "different command lines"),
+            (vec![part(1, 2, &[0, 2]), resized], "different command lines"),
+            (vec![part(3, 2, &[])], "part 3 of 2"),
             (vec![whole], "no part"),
             (vec![], "--merge"),
         ] {

@@ -19,8 +19,11 @@ use std::collections::VecDeque;
 use super::{Admission, Occupancy};
 use crate::policy::Access;
 
-/// Parts of the window.
+/// Parts of the window, at most.
 const PARTS: usize = 64;
+
+/// Blocks that an admission into a full cache inserts and removes.
+const COST_FULL: u64 = 2;
 
 /// The paper's target.
 pub(crate) const TARGET: f64 = 0.1;
@@ -35,7 +38,7 @@ struct Totals {
 impl Totals {
     /// Whether one more admission keeps the ratio at the target. It costs a removal, too, in a full cache.
     fn allows(self, target: f64, occupancy: Occupancy) -> bool {
-        let cost = if occupancy.full { 2 } else { 1 };
+        let cost = if occupancy.full { COST_FULL } else { 1 };
         (self.writes + cost) as f64 <= target * self.look_ups as f64
     }
 }
@@ -45,6 +48,7 @@ impl Totals {
 pub struct Obp {
     target: f64,
     part_look_ups: u64,
+    parts_max: usize,
     /// Full parts of the window, oldest first.
     parts: VecDeque<Totals>,
     /// The sum of `parts`.
@@ -58,18 +62,22 @@ impl Obp {
 
     /// Keeps insertions and removals at `target` times the look-ups of a window of `window` look-ups, at least 64.
     pub fn new(target: f64, window: u64) -> Self {
-        let part_look_ups = (window / PARTS as u64).max(1);
+        // A part earns one admission into a full cache at least, or nothing would ever enter; a low target has fewer parts.
+        let admission_look_ups = (COST_FULL as f64 / target).ceil() as u64;
+        let part_look_ups = (window / PARTS as u64).max(admission_look_ups).max(1);
+        let parts_max = (window / part_look_ups).clamp(1, PARTS as u64) as usize;
         Obp {
             target,
             part_look_ups,
-            parts: VecDeque::with_capacity(PARTS),
+            parts_max,
+            parts: VecDeque::with_capacity(parts_max),
             past: Totals::default(),
             current: Totals::default(),
         }
     }
 
     fn turn(&mut self) {
-        if self.parts.len() == PARTS
+        if self.parts.len() == self.parts_max
             && let Some(oldest) = self.parts.pop_front()
         {
             self.past.look_ups -= oldest.look_ups;
@@ -199,6 +207,21 @@ mod tests {
                     "seed {seed}, windows of {window}: the budget is not used, {worst}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn low_targets_and_short_windows_still_admit() {
+        for (target, window) in [(0.01, Obp::WINDOW), (0.001, Obp::WINDOW), (TARGET, 64)] {
+            let admission = Box::new(Obp::new(target, window));
+            let lru = Filtered::new(Lru::new(10), 10, vec![(Applies::Both, admission)]);
+            let mut cache = Cache::new(lru, 10);
+            let look_ups = 200_000;
+            (0..look_ups).for_each(|block| {
+                cache.access(Access::read(block));
+            });
+            let ratio = cache.writes as f64 / look_ups as f64;
+            assert!((0.9 * target..=1.1 * target).contains(&ratio), "{target} over {window}: {ratio}");
         }
     }
 

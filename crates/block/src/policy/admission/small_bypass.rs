@@ -16,7 +16,8 @@ use crate::policy::{Access, Hint, Relation};
 pub struct SmallBypass {
     dram_blocks: u64,
     sizes: HashMap<Option<Relation>, u64, FixedState>,
-    database_blocks: u64,
+    /// The sum of the sizes, which hints may make larger than 64 bits hold.
+    database_blocks: u128,
 }
 
 impl SmallBypass {
@@ -27,7 +28,7 @@ impl SmallBypass {
 
     fn grow(&mut self, relation: Option<Relation>, blocks: u64) {
         let size = self.sizes.entry(relation).or_insert(0);
-        self.database_blocks += blocks.saturating_sub(*size);
+        self.database_blocks += u128::from(blocks.saturating_sub(*size));
         *size = blocks.max(*size);
     }
 }
@@ -38,13 +39,13 @@ impl Admission for SmallBypass {
     }
 
     fn admits(&mut self, _: Access, _: Occupancy) -> bool {
-        self.database_blocks > self.dram_blocks
+        self.database_blocks > u128::from(self.dram_blocks)
     }
 
     fn hint(&mut self, hint: Hint<'_>) {
         if let Hint::RelationSize { relation, blocks } = hint {
             let size = self.sizes.insert(Some(relation), blocks).unwrap_or(0);
-            self.database_blocks = self.database_blocks - size + blocks;
+            self.database_blocks = self.database_blocks - u128::from(size) + u128::from(blocks);
         }
     }
 }
@@ -68,5 +69,9 @@ mod tests {
         assert!(admission.admits(access, occupancy));
         admission.hint(Hint::RelationSize { relation: Relation(2), blocks: 0 });
         assert!(!admission.admits(access, occupancy), "a relation was dropped");
+        for relation in 3..6 {
+            admission.hint(Hint::RelationSize { relation: Relation(relation), blocks: u64::MAX });
+        }
+        assert!(admission.admits(access, occupancy), "larger than 64 bits hold");
     }
 }

@@ -1,9 +1,16 @@
 //! The query profile queue (paper 002, section 5.1): the relations a query requires, and the hits since it began.
 //!
 //! The paper's queue has two places, one of which is the query being submitted; what has to be kept is the other. Queries
-//! may run at the same time; a hit counts for the one submitted last.
+//! may run at the same time; a hit counts for the one submitted last. Rule 7.2 wants to know which others run: those
+//! that have begun and not ended, at most [`RUNNING_MAX`] of them, so that a caller who never tells of an end
+//! costs no more than that.
+
+use std::collections::VecDeque;
 
 use crate::policy::Relation;
+
+/// Queries taken for running at a time; the oldest gives way.
+const RUNNING_MAX: usize = 64;
 
 /// What rule 6 wants done with the cached blocks when a query is submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,14 +21,17 @@ pub(super) enum Change {
     Demote,
 }
 
-/// The profile of the query submitted last, if there was one.
+/// The profile of the query submitted last, if there was one, and the relations of those that run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queries {
     last: Option<Profile>,
+    /// Oldest first.
+    running: VecDeque<(u64, Vec<Relation>)>,
 }
 
 #[derive(Clone, Debug)]
 struct Profile {
+    /// Sorted.
     relations: Vec<Relation>,
     hits: u64,
 }
@@ -35,18 +45,36 @@ impl Queries {
     }
 
     /// A query that requires `relations` is submitted.
-    pub fn begin(&mut self, relations: &[Relation]) -> Change {
-        let submitted = Profile { relations: relations.to_vec(), hits: 0 };
-        let Some(last) = self.last.replace(submitted) else { return Change::Demote };
-        let hot: Vec<_> =
-            relations.iter().copied().filter(|relation| last.relations.contains(relation)).collect();
+    pub fn begin(&mut self, query: u64, relations: &[Relation]) -> Change {
+        self.end(query);
+        if self.running.len() == RUNNING_MAX {
+            self.running.pop_front();
+        }
+        self.running.push_back((query, relations.to_vec()));
+        let mut sorted = relations.to_vec();
+        sorted.sort_unstable();
+        let Some(last) = self.last.replace(Profile { relations: sorted, hits: 0 }) else {
+            return Change::Demote;
+        };
+        let is_shared = |relation: &Relation| last.relations.binary_search(relation).is_ok();
+        let hot: Vec<_> = relations.iter().copied().filter(is_shared).collect();
         if last.hits == 0 && !hot.is_empty() { Change::Evict { hot } } else { Change::Demote }
+    }
+
+    /// A query is over.
+    pub fn end(&mut self, query: u64) {
+        self.running.retain(|(running, _)| *running != query);
+    }
+
+    /// The relations of the queries that run, query by query.
+    pub fn running(&self) -> impl Iterator<Item = &[Relation]> {
+        self.running.iter().map(|(_, relations)| relations.as_slice())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, Queries};
+    use super::{Change, Queries, RUNNING_MAX};
     use crate::policy::Relation;
 
     #[test]
@@ -54,10 +82,25 @@ mod tests {
         let [a, b, c] = [1, 2, 3].map(Relation);
         let mut queries = Queries::default();
         queries.hit();
-        assert_eq!(queries.begin(&[a, b]), Change::Demote, "nothing to compare with");
-        assert_eq!(queries.begin(&[b, c]), Change::Evict { hot: vec![b] });
+        assert_eq!(queries.begin(1, &[a, b]), Change::Demote, "nothing to compare with");
+        assert_eq!(queries.begin(2, &[c, b]), Change::Evict { hot: vec![b] });
         queries.hit();
-        assert_eq!(queries.begin(&[b, c]), Change::Demote, "a hit");
-        assert_eq!(queries.begin(&[a]), Change::Demote, "nothing shared");
+        assert_eq!(queries.begin(3, &[b, c]), Change::Demote, "a hit");
+        assert_eq!(queries.begin(4, &[a]), Change::Demote, "nothing shared");
+    }
+
+    #[test]
+    fn queries_run_until_they_end_and_not_without_bound() {
+        let mut queries = Queries::default();
+        for query in 0..1000 {
+            queries.begin(query, &[Relation(query as u32)]);
+        }
+        assert_eq!(queries.running().count(), RUNNING_MAX);
+        queries.end(999);
+        queries.end(0);
+        let last = queries.running().last().map(<[Relation]>::to_vec);
+        assert_eq!((queries.running().count(), last), (RUNNING_MAX - 1, Some(vec![Relation(998)])));
+        queries.begin(998, &[Relation(7)]);
+        assert_eq!(queries.running().count(), RUNNING_MAX - 1, "a query runs once");
     }
 }

@@ -117,6 +117,31 @@ fn rule_6_eviction_makes_room_when_the_cache_gave_nothing() {
 }
 
 #[test]
+fn rule_7_a_new_query_verifies_the_relations_of_those_that_run() {
+    for ended in [false, true] {
+        let mut cache = cache(1000, HeuristicDbSettings::PAPER);
+        let begin = |cache: &mut Cache<HeuristicDb<DenseTable>>, query, relation| {
+            cache.policy.hint(Hint::QueryBegins { query, relations: &[relation] });
+        };
+        begin(&mut cache, 1, T);
+        for block in 0..100 {
+            cache.access(read(block, T));
+        }
+        let sequential = cache.resident();
+        assert!(sequential < 20, "{sequential}");
+        if ended {
+            cache.policy.hint(Hint::QueryEnds { query: 1 });
+        }
+        begin(&mut cache, 2, U);
+        // At random now: the relation is sequential for ever unless it is looked at anew.
+        for step in 0..100 {
+            cache.access(read(1000 + step * 389 % 1000, T));
+        }
+        assert_eq!(cache.resident() - sequential, if ended { 0 } else { 100 });
+    }
+}
+
+#[test]
 fn blocks_of_a_run_displace_nothing_by_default() {
     for settings in BOTH {
         let mut cache = cache(10, settings);
