@@ -79,7 +79,7 @@ pub enum BenchCommand {
     /// The Yahoo! Cloud Serving Benchmark and its kin, with values verified on every read
     Ycsb(Box<YcsbArgs>),
     /// One thread's reads of keys that are not in memory: one by one, many at a time, and what the disk gains by that
-    GetMany(GetManyArgs),
+    GetMany(Box<GetManyArgs>),
     /// Reads of random pages under guards, beside raw reads of the disk
     Pages(PagesArgs),
     /// The sum of a paged column, beside a plain array or sequential reads of the disk

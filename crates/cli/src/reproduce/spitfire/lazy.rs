@@ -83,7 +83,12 @@ pub fn to_dram(_: &Setting) -> Outcome<Measured> {
         .all(|((_, sweep), gain)| best(sweep) == LAZY && over_eager(sweep, LAZY) - 1.0 >= SHARE * gain);
     let ahead = sweeps.iter().all(|(_, sweep)| over_eager(sweep, LAZY) > 1.0);
     Ok(Measured {
-        measured: format!("{}; lazy moves 1/{fewer:.0} of the pages to DRAM (RO)", tell(&sweeps)),
+        measured: format!(
+            "{}; lazy moves 1/{fewer:.0} of the pages to DRAM and reads {:.3} pages of the store an operation, eager {:.3} (RO)",
+            tell(&sweeps),
+            ro[LAZY].misses,
+            ro[EAGER].misses
+        ),
         verdict: verdict(enough, ahead),
         note: format!(
             "Mix and number of workers, D swept with N = 1. Holds: with one worker .01 is best for all three, and gains {SHARE} of what \
