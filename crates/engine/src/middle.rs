@@ -152,8 +152,9 @@ pub(crate) fn nodes_of(middle: &Middle, class: SizeClass, backend: Backend) -> R
 
 /// Bytes of DRAM that a middle tier takes: what is known of each of its frames, and of the pages in its queue.
 pub(crate) fn bytes_beside(options: &MiddleOptions) -> u64 {
-    let queue = options.queue_pages.map_or(0, |pages| pages as u64 * AdmissionQueue::BYTES_PER_PAGE);
-    u64::from(options.frames) * MIDDLE_FRAME_BYTES_BESIDE + queue
+    let queue =
+        options.queue_pages.map_or(0, |pages| (pages as u64).saturating_mul(AdmissionQueue::BYTES_PER_PAGE));
+    (u64::from(options.frames) * MIDDLE_FRAME_BYTES_BESIDE).saturating_add(queue)
 }
 
 /// What tests of the pool tell it that are to run over three tiers too.
@@ -268,5 +269,6 @@ mod tests {
         assert_eq!(options(1 << 20, Choice::HyMem, None).unwrap().queue_pages, Some(32));
         assert_eq!(options(1 << 20, Choice::HyMem, Some(7)).unwrap().queue_pages, Some(7));
         assert_eq!(options(1 << 20, Choice::Lazy, None).unwrap().queue_pages, None);
+        assert_eq!(bytes_beside(&options(1 << 20, Choice::HyMem, Some(u64::MAX)).unwrap()), u64::MAX);
     }
 }

@@ -327,12 +327,14 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
 /// What was done to the middle tier. Its bytes are those of whole pages; what is read and changed in place is counted in looks.
 fn middle_tier(middle: &MiddleStats) -> Tier {
     let (moved, writes) = (&middle.migrations, &middle.writes);
+    let looks = middle.reads_in_place + middle.writes_in_place + moved.middle_to_dram;
     let pages_read = moved.middle_to_dram + middle.middle_flushes;
     let pages_written = writes.from_dram + writes.from_dram_clean + writes.from_store + writes.created;
     Tier {
         simulated: middle.simulated,
         capacity_bytes: middle.capacity_bytes,
-        hits: Some(middle.reads_in_place + middle.writes_in_place + moved.middle_to_dram),
+        // The first look at a page that came from the store is the store's.
+        hits: Some(looks.saturating_sub(moved.store_to_middle)),
         read_bytes: pages_read * middle.page_bytes,
         written_bytes: pages_written * middle.page_bytes,
     }

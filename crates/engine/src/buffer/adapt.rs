@@ -65,6 +65,8 @@ impl Adaptation {
 
     /// Leaves the policy as it is from now on.
     pub(super) fn stop(&self) {
+        // Not while somebody is about to change it.
+        let _running = self.running.lock();
         self.runs.store(false, Relaxed);
     }
 
@@ -75,8 +77,8 @@ impl Adaptation {
             return;
         }
         let Some(mut running) = self.running.try_lock() else { return };
-        // Somebody may have been here in between.
-        if total < self.due.load(Relaxed) {
+        // Somebody may have been here in between, or have stopped it.
+        if total < self.due.load(Relaxed) || !self.runs.load(Relaxed) {
             return;
         }
         self.due.store(total + self.half_epoch, Relaxed);

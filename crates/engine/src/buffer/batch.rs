@@ -16,8 +16,8 @@
 //! The pages of a batch may be of different sizes, and come to different tiers, and what is said of frames holds for the frames of each: of a batch that
 //! lacks pages of two sizes only the very first frame is waited for.
 //!
-//! What a batch may take is bounded by its buffer, by an eighth of the frames of each class, and all batches together by the
-//! buffers, which are part of the budget.
+//! What a batch may take is bounded by its buffer, by an eighth of the frames of each class in each tier, and all batches together by
+//! the buffers, which are part of the budget.
 //!
 //! A page comes into a frame here before anybody has looked at it, so the frame's header notes why
 //! ([`Purpose`]). The first look takes the note away, and does not mark the page: read once, it goes at the hand's next
@@ -152,8 +152,9 @@ impl Drop for Lent<'_> {
 
 /// The frames that a batch is to have.
 struct Wanted {
-    /// The first page.
+    /// The first page, and where it is counted.
     first: PageId,
+    first_stripe: Stripe,
     counts: ByStripe<usize>,
     /// Bytes of the batch's buffer to be left for the largest page that read buffers have no room for, to be decompressed in.
     reserve: usize,
@@ -213,7 +214,8 @@ impl Pool {
     }
 
     /// Starts an optimistic read of `id` if it is in a frame and nobody has it latched; `None` if not. Does no I/O and
-    /// waits for nothing.
+    /// waits for nothing, unless there is no thread for the upkeep: then bringing the page from the middle tier to DRAM may have
+    /// others written.
     pub(crate) fn read_resident(&self, id: PageId) -> Result<Option<ReadGuard<'_>>, Stop> {
         if let Some(guard) = self.glance(id) {
             if guard.is_in_middle() {
@@ -257,10 +259,10 @@ impl Pool {
         // Asked again below, when the frames are there; here so that nothing is taken for pages that are in memory.
         let away = |&id: &PageId| absent(id).map(|(_, _, mapped)| (id, mapped));
         let wanted = self.count_wanted(ids.iter().filter_map(away));
-        let Some(wanted) = wanted else { return Ok(0) };
+        let Some(mut wanted) = wanted else { return Ok(0) };
         // Pages that there is no memory to read together are read one by one.
         let Some(mut lent) = self.take_buffer(purpose).unwrap_or_default() else { return Ok(0) };
-        let mut frames = self.take_frames(&wanted, purpose)?;
+        let mut frames = self.take_frames(&mut wanted, purpose)?;
         let mut coming: Vec<Coming<'_>> = Vec::with_capacity(frames.iter().map(Vec::len).sum());
         for (index, &id) in ids.iter().enumerate() {
             if frames.iter().all(Vec::is_empty) {
@@ -340,9 +342,10 @@ impl Pool {
     /// the first is; none if there are no pages.
     fn count_wanted(&self, mut away: impl Iterator<Item = (PageId, Mapped)>) -> Option<Wanted> {
         let (first, mapped) = away.next()?;
-        let mut wanted = Wanted { first, counts: [0; _], reserve: 0 };
+        let first_stripe = self.stripe_for_load(first);
+        let mut wanted = Wanted { first, first_stripe, counts: [0; _], reserve: 0 };
         let (mut bytes, reserve) = room_for(first, mapped);
-        wanted.count(self.stripe_for_load(first), reserve);
+        wanted.count(first_stripe, reserve);
         let mut pages = 1;
         for (id, mapped) in away {
             let (stripe, class) = (self.stripe_for_load(id), class_of_page(id));
@@ -448,17 +451,34 @@ impl Pool {
         Ok(taken.expect("who wants a buffer waits for it"))
     }
 
-    /// Up to as many frames of each stripe as are `wanted`, that hold nothing: the first of them all, if the pages are wanted,
-    /// as a fault takes it, the others only if the sweep finds them at once.
-    fn take_frames(&self, wanted: &Wanted, purpose: Purpose) -> Result<ByStripe<Vec<u32>>> {
+    /// Up to as many frames as are `wanted`, that hold nothing: the first of them all, if the pages are wanted, as a fault takes
+    /// it, the others only if the sweep finds them at once. What the middle tier does not have, DRAM is asked for, as by a fault.
+    fn take_frames(&self, wanted: &mut Wanted, purpose: Purpose) -> Result<ByStripe<Vec<u32>>> {
         let mut taken: ByStripe<Vec<u32>> = Default::default();
         if purpose == Purpose::Wanted {
             let frame = self.frame_for_load(wanted.first)?;
+            // It may be one in DRAM for a page that was to come to the middle tier. There is room in the buffer for as many pages
+            // as were counted, and no more.
+            wanted.counts[wanted.first_stripe.index()] -= 1;
+            wanted.counts[stripe_index_of(frame)] += 1;
             taken[stripe_index_of(frame)].push(frame);
         }
-        for stripe in Stripe::all() {
-            let (frames, most) = (&mut taken[stripe.index()], wanted.counts[stripe.index()]);
+        let take = |stripe: Stripe, most: usize, taken: &mut ByStripe<Vec<u32>>| {
+            let frames = &mut taken[stripe.index()];
             while frames.len() < most && self.try_take_frames(stripe, most, frames) {}
+            frames.len()
+        };
+        if let Some(class) = self.middle.as_ref().map(|middle| middle.class) {
+            let stripe = Stripe::middle(class);
+            let (wants, share) =
+                (wanted.counts[stripe.index()], self.page_frames(stripe) as usize / FRAMES_SHARE);
+            let lacks = wants - take(stripe, wants.min(share.max(1)), &mut taken).min(wants);
+            let near = &mut wanted.counts[Stripe::from(class).index()];
+            *near = (*near + lacks).min(self.batch_pages(class).max(*near));
+        }
+        for class in SizeClass::all() {
+            let stripe = Stripe::from(class);
+            take(stripe, wanted.counts[stripe.index()], &mut taken);
         }
         Ok(taken)
     }

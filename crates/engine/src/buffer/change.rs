@@ -103,6 +103,7 @@ impl Pool {
             self.space.ungrant(class.places());
             return Err(error);
         }
+        self.count_created(frame);
         Ok(NewPage { pool: self, id, class, frame: Some(frame) })
     }
 

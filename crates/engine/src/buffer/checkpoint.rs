@@ -85,6 +85,8 @@ impl Pool {
 
     /// Pages in frames that are dirty since before `target`, in the order of their ids.
     fn pages_before(&self, target: Lsn) -> Vec<PageId> {
+        // As for the cut: one that goes from frame to frame meanwhile would be left out.
+        let moving = self.moving.write();
         let mut due: Vec<PageId> = self
             .frames
             .all()
@@ -93,6 +95,7 @@ impl Pool {
             .map(|header| header.page())
             .filter(|page| !page.is_none())
             .collect();
+        drop(moving);
         due.sort_unstable();
         due
     }

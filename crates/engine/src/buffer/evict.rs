@@ -101,7 +101,9 @@ impl Pool {
         Evicted::Yes(if path == Path::DramToMiddle { To::Middle } else { To::Store })
     }
 
-    /// Has latched pages leave their frames and unlatches them, but for those that must be written first, which stay.
+    /// Has latched pages leave their frames and unlatches them, but for those that must be written first: they stay, latched, since
+    /// their frames are in no queue, and whoever took such a page out of its frame would have the frame in his hands when the caller
+    /// puts it into one.
     pub(super) fn leave(&self, leaving: &mut [Leaving<'_>]) {
         if leaving.iter().any(|page| page.to == To::Middle) {
             self.go_down(leaving);
@@ -122,12 +124,9 @@ impl Pool {
         }
         below.into_iter().for_each(|frame| self.give_frame(frame));
         for page in leaving.iter_mut() {
-            match page.to {
-                To::Stays => page.entry.latch().release_unchanged(),
-                To::Store | To::Middle | To::Gone => {
-                    page.to = To::Gone;
-                    self.stats.evictions.fetch_add(1, Relaxed);
-                }
+            if page.to != To::Stays {
+                page.to = To::Gone;
+                self.stats.evictions.fetch_add(1, Relaxed);
             }
         }
     }

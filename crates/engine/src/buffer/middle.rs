@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use terrace_block::{Charge, Direction, SimulatedMemory, Time};
+use terrace_block::{SimulatedMemory, Time};
 
 use super::adapt::Adaptation;
 use super::frames::Header;
@@ -16,6 +16,7 @@ use super::migration::{
 use super::operation;
 use super::pool::{Mode, Pool};
 use super::stripe::{Stripe, is_middle};
+use super::table::Location;
 use crate::ids::{PageId, SizeClass};
 use crate::stats::{MiddleStats, MiddleWrites, Migrations};
 use crate::threads::{Tally, thread_number};
@@ -232,11 +233,20 @@ impl Pool {
         }
     }
 
-    /// Counts an image that was made of a page in `frame`.
-    pub(super) fn count_flushed(&self, frame: u32) {
-        self.charge_page(frame, Direction::Read).map(Charge::finish);
-        if let Some(middle) = self.middle.as_ref().filter(|_| is_middle(frame)) {
+    /// Counts an image of the page `id`, which is still claimed and therefore where it was when the image was made.
+    pub(super) fn count_flushed(&self, id: PageId) {
+        if let Some(middle) = &self.middle
+            && let Some(Location::Frame(frame)) = self.table.entry(id).map(|entry| entry.location())
+            && is_middle(frame)
+        {
             middle.counts.flushed.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Counts a page that was made in `frame`.
+    pub(super) fn count_created(&self, frame: u32) {
+        if let Some(middle) = self.middle.as_ref().filter(|_| is_middle(frame)) {
+            middle.counts.created.fetch_add(1, Relaxed);
         }
     }
 

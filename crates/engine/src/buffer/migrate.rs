@@ -31,7 +31,7 @@
 //!
 //! Lock order: page latches, `moving`, free frames in DRAM, those of the middle tier, the admission queue.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{Ordering::Relaxed, Ordering::Release, fence};
 
 use terrace_block::{Charge, Direction};
 
@@ -84,7 +84,6 @@ impl Pool {
             && !middle.is_bypassed_by_new()
             && let Some(frame) = self.take_frame_now(Stripe::middle(class), PageId::NONE)?
         {
-            middle.counts.created.fetch_add(1, Relaxed);
             return Ok(frame);
         }
         self.take_frame(class, PageId::NONE)
@@ -127,6 +126,10 @@ impl Pool {
     /// Brings a page to DRAM that is in the middle tier at the version seen, if that can be done now.
     fn bring_up<'p>(&'p self, guard: &ReadGuard<'p>) -> Result<Option<ReadGuard<'p>>> {
         let (id, entry, from) = (guard.id(), guard.entry(), guard.frame());
+        // A frame would be taken in vain for one whose image is in flight.
+        if guard.seen().is_claimed() || guard.seen().is_dirty() && self.is_short_of_room() {
+            return Ok(None);
+        }
         let Some(to) = self.take_frame_now(Stripe::from(class_of(from)), id)? else { return Ok(None) };
         match self.move_up(id, entry, guard.seen(), from, to) {
             Some((seen, freed)) => {
@@ -198,6 +201,9 @@ impl Pool {
         if wanted > 0 {
             self.try_take_frames(stripe, wanted, &mut frames);
         }
+        // The frames were taken after the latches. Who still looks at what was in one of them before must not see what is stored there
+        // now without seeing that the page he looks for has left: as the fence of a latch that is taken after the frame.
+        fence(Release);
         let moving = self.moving.try_read();
         let mut gone = Vec::with_capacity(leaving.len());
         for page in leaving.iter_mut().filter(|page| page.to == To::Middle) {

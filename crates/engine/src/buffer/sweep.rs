@@ -16,7 +16,7 @@ use super::evict::{Evicted, Leaving, To};
 use super::fifo::{Entry as InLine, Fifo};
 use super::pool::Pool;
 use super::queues::{Queue, Queues, probation_goal};
-use super::stripe::{Stripe, index_of, is_middle, stripe_of};
+use super::stripe::{Stripe, Tier, index_of, is_middle, stripe_of};
 use super::table::{Entry, Location};
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass};
@@ -170,7 +170,21 @@ impl Pool {
                 }
             }
         }
+        self.wash_middle().inspect_err(|_| self.give_frame(frame))?;
         Ok(Some(frame))
+    }
+
+    /// Without a thread: writes what is dirty in the middle tier, if it had no frame for pages that were to go down there.
+    fn wash_middle(&self) -> Result<()> {
+        let Some(middle) = self.middle.as_ref().filter(|_| self.works_inline()) else { return Ok(()) };
+        let stripe = Stripe::middle(middle.class);
+        if !self.take_wanting(stripe) {
+            return Ok(());
+        }
+        match self.upkeep_for_frames(stripe, true) {
+            Err(Error::Full { .. }) => Ok(()),
+            other => other,
+        }
     }
 
     /// A page of `class` was missed that was evicted lately. The frames that the record cache might give back for it are of
@@ -199,8 +213,10 @@ impl Pool {
         let from = free.list.len().saturating_sub(wanted - before);
         taken.extend(free.list.drain(from..).rev());
         drop(free);
-        if dirty > BATCH as u32 {
-            self.ring_for_frames(stripe, false);
+        // For frames of the middle tier nobody waits, so nobody else says that what is dirty there is in the way.
+        let in_vain = taken.len() == before && dirty > 0 && stripe.tier == Tier::Middle;
+        if in_vain || dirty > BATCH as u32 {
+            self.ring_for_frames(stripe, in_vain);
         }
         self.stats.frames_taken[stripe.index()].fetch_add((taken.len() - before) as u64, Relaxed);
         taken.len() > before
@@ -243,7 +259,10 @@ impl Pool {
         free.leaving -= leaving.len();
         for page in leaving {
             match page.to {
-                To::Stays => free.queues.launder(&self.frames, page.frame),
+                To::Stays => {
+                    free.queues.launder(&self.frames, page.frame);
+                    page.entry.latch().release_unchanged();
+                }
                 _ => free.give(page.frame),
             }
         }
@@ -444,7 +463,11 @@ impl Pool {
         }
         self.leave(leaving);
         let mut free = self.free(class).lock();
-        for page in leaving.drain(..).filter(|page| page.to == To::Gone) {
+        for page in leaving.drain(..) {
+            if page.to == To::Stays {
+                page.entry.latch().release_unchanged();
+                continue;
+            }
             free.queues.driven_out(&self.frames, page.frame, page.id);
             free.give(page.frame);
         }

@@ -32,8 +32,12 @@ fn policy(dr: f64, dw: f64, nr: f64, nw: f64) -> Policy {
 }
 
 fn pool(frames: u32, policy: Policy, clean_victims: CleanVictims) -> Pool {
+    pool_of(DRAM_FRAMES, frames, policy, clean_victims)
+}
+
+fn pool_of(dram_frames: u32, frames: u32, policy: Policy, clean_victims: CleanVictims) -> Pool {
     let middle = MiddleOptions { frames, policy, clean_victims, queue_pages: None, adaptive: false };
-    pool_with(&PoolOptions { middle: Some(middle), ..options(frame_bytes(small(), DRAM_FRAMES)) }).1
+    pool_with(&PoolOptions { middle: Some(middle), ..options(frame_bytes(small(), dram_frames)) }).1
 }
 
 /// Where a page is.
@@ -68,6 +72,7 @@ fn evict(pool: &Pool, id: PageId) -> bool {
     pool.leave(&mut leaving);
     if leaving[0].to == To::Stays {
         pool.free(stripe_of(frame)).lock().queues.launder(&pool.frames, frame);
+        entry.latch().release_unchanged();
         return false;
     }
     pool.give_frame(frame);
@@ -265,6 +270,193 @@ fn pages_keep_their_content_wherever_they_go() {
             assert_is(&read(&pool, id), id, round, &format!("seed {seed}, at the end"));
         }
     }
+}
+
+#[test]
+fn a_page_that_cannot_go_down_is_latched_until_its_frame_is_in_the_laundry() {
+    let pool = pool(1, policy(0.0, 0.0, 1.0, 1.0), CleanVictims::Drop);
+    let held = make(&pool, small());
+    assert_eq!(place(&pool, held), Place::Middle);
+    assert!(pool.table.entry(held).unwrap().latch().try_share());
+    let id = make(&pool, small());
+    let entry = pool.table.entry(id).unwrap();
+    let Location::Frame(frame) = entry.location() else { panic!("it has just been made") };
+    let Evicted::Yes(to) = pool.try_evict(id, entry, entry.latch().load(), frame, true) else {
+        panic!("it is to go down")
+    };
+    let mut leaving = [Leaving { id, entry, frame, to }];
+    pool.leave(&mut leaving);
+    assert!(leaving[0].to == To::Stays && pool.is_latched(id));
+    entry.latch().release_unchanged();
+    pool.table.entry(held).unwrap().latch().unshare();
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+/// A pool of 160 frames in DRAM, all taken, eight of them by pages to be written, and of 32 in the middle tier, of which none can be
+/// had: the pages in them are latched. Gives the pages in the store, and those that are latched.
+fn crowded() -> (Pool, Vec<PageId>, Vec<PageId>) {
+    let pool = pool_of(160, 32, policy(0.0, 0.0, 0.0, 0.0), CleanVictims::Drop);
+    let ids: Vec<PageId> = (0..72).map(|_| make(&pool, small())).collect();
+    pool.checkpoint_now(true).unwrap();
+    assert!(ids.iter().all(|&id| evict(&pool, id)));
+    let (away, held) = ids.split_at(40);
+    pool.set_policy(policy(0.0, 0.0, 1.0, 0.0));
+    for &id in held {
+        read(&pool, id);
+        assert_eq!(place(&pool, id), Place::Middle);
+        assert!(pool.table.entry(id).unwrap().latch().try_share());
+    }
+    pool.set_policy(policy(0.0, 0.0, 0.0, 0.0));
+    let near: Vec<PageId> = (0..160).map(|_| make(&pool, small())).collect();
+    pool.checkpoint_now(true).unwrap();
+    for &id in &near[..8] {
+        change(&pool, id, 1);
+        pool.table.entry(id).unwrap().latch().unmark();
+    }
+    pool.set_policy(policy(0.0, 0.0, 1.0, 0.0));
+    operation::begin(Access::Read);
+    (pool, away.to_vec(), held.to_vec())
+}
+
+/// Pages of one buffer of those for batches, as `options` has them.
+const BUFFER_PAGES: usize = 16;
+
+fn bring(pool: &Pool, ids: &[PageId]) -> usize {
+    pool.fault_many(ids, super::Purpose::Wanted, &mut |at, error| panic!("{at}: {error}")).unwrap()
+}
+
+/// The middle tier has no frame for the first page of a batch, and when DRAM has given one, it has some.
+#[test]
+fn a_batch_has_no_more_frames_than_its_buffer_has_room_for_pages() {
+    let (pool, away, held) = crowded();
+    let unlatched = std::cell::Cell::new(false);
+    let ids = held.clone();
+    crate::crash::play(Some(std::rc::Rc::new(move |pool: &Pool| {
+        if !unlatched.replace(true) {
+            ids.iter().for_each(|&id| pool.table.entry(id).unwrap().latch().unshare());
+        }
+    })));
+    let brought = bring(&pool, &away);
+    crate::crash::play(None);
+    assert!(!pool.is_latched(held[0]), "DRAM gave a frame after a page was written");
+    assert_eq!(brought, BUFFER_PAGES);
+    assert_eq!(away.iter().filter(|&&id| place(&pool, id) == Place::Middle).count(), 4, "an eighth of it");
+    assert_eq!(pool.audit(), [""; 0]);
+    away.iter().chain(&held).for_each(|&id| assert_is(&read(&pool, id), id, 0, "after the batch"));
+}
+
+#[test]
+fn a_batch_goes_past_a_middle_tier_that_has_no_frame() {
+    let (pool, away, held) = crowded();
+    assert_eq!(bring(&pool, &away), BUFFER_PAGES);
+    assert_eq!(away.iter().filter(|&&id| place(&pool, id) == Place::Dram).count(), BUFFER_PAGES);
+    held.iter().for_each(|&id| pool.table.entry(id).unwrap().latch().unshare());
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+/// What is changed meanwhile would be lost: the frame knows it, and the image in force would make the page clean.
+#[test]
+fn pages_whose_image_is_in_flight_stay_where_they_are_and_dirty() {
+    let pool = pool(8, policy(0.0, 0.0, 1.0, 1.0), CleanVictims::Always);
+    let far = make(&pool, small());
+    pool.set_policy(policy(0.0, 0.0, 0.0, 1.0));
+    let near = make(&pool, small());
+    pool.set_policy(policy(1.0, 1.0, 1.0, 1.0));
+    assert_eq!((place(&pool, far), place(&pool, near)), (Place::Middle, Place::Dram));
+    let was_there = std::rc::Rc::new(std::cell::Cell::new(false));
+    let noted = was_there.clone();
+    crate::crash::play(Some(std::rc::Rc::new(move |pool: &Pool| {
+        if !noted.replace(true) {
+            [far, near].iter().for_each(|&id| change(pool, id, 1));
+            assert_is(&read(pool, far), far, 1, "in flight");
+            assert!(!evict(pool, near) && !evict(pool, far));
+            assert_eq!((place(pool, far), place(pool, near)), (Place::Middle, Place::Dram));
+        }
+    })));
+    pool.checkpoint_now(true).unwrap();
+    crate::crash::play(None);
+    assert!(was_there.get());
+    for id in [far, near] {
+        assert!(pool.table.entry(id).unwrap().latch().load().is_dirty(), "{id}");
+    }
+    pool.checkpoint_now(true).unwrap();
+    pool.set_policy(policy(0.0, 0.0, 1.0, 0.0));
+    assert!(evict(&pool, far));
+    assert_eq!(place(&pool, far), Place::Store);
+    [far, near].iter().for_each(|&id| assert_is(&read(&pool, id), id, 1, "after both"));
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+/// Of what a look that began before has read, nothing counts; a copy below is no part of it.
+#[test]
+fn who_looks_at_a_page_that_changes_tiers_notices() {
+    let pool = pool(8, policy(0.0, 0.0, 0.0, 1.0), CleanVictims::Always);
+    let id = make(&pool, small());
+    for turn in 0..3 {
+        let look = pool.glance(id).unwrap();
+        assert!(look.validate().is_ok());
+        assert!(evict(&pool, id), "{turn}");
+        assert!(look.validate().is_err() && place(&pool, id) == Place::Middle, "down, {turn}");
+        pool.set_policy(policy(1.0, 1.0, 0.0, 1.0));
+        let look = pool.glance(id).unwrap();
+        read(&pool, id);
+        assert!(look.validate().is_err() && place(&pool, id) != Place::Middle, "up, {turn}");
+        let (look, entry) = (pool.glance(id).unwrap(), pool.table.entry(id).unwrap());
+        let Location::Frame(above) = entry.location() else { panic!("it is in DRAM") };
+        // In the last turn it is copied down anew.
+        if let Some(below) = pool.frames.header(above).below().filter(|_| turn == 1) {
+            assert!(pool.drop_below(id, entry, entry.latch().load(), above, below));
+            pool.give_frame(below);
+        }
+        assert!(look.validate().is_ok());
+    }
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+#[test]
+fn no_dirty_page_changes_tiers_while_the_cut_of_the_log_is_computed() {
+    let pool = pool(8, policy(0.0, 0.0, 1.0, 1.0), CleanVictims::Always);
+    let far = make(&pool, small());
+    pool.set_policy(policy(1.0, 1.0, 0.0, 1.0));
+    let (near, clean) = (make(&pool, small()), make(&pool, small()));
+    pool.write_back(&mut pool.upkeep.lock(), &[clean]).unwrap();
+    let alone = pool.moving.write();
+    read(&pool, far);
+    assert!(!evict(&pool, near) && evict(&pool, clean));
+    assert_eq!([far, near, clean].map(|id| place(&pool, id)), [Place::Middle, Place::Dram, Place::Middle]);
+    drop(alone);
+    read(&pool, far);
+    assert_ne!(place(&pool, far), Place::Middle);
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+/// Nobody waits for them, and nothing but the sweep of DRAM asks for them.
+#[test]
+fn dirty_pages_of_the_middle_tier_are_written_for_those_that_are_to_go_down() {
+    let pool = pool(8, policy(0.0, 0.0, 0.0, 1.0), CleanVictims::Drop);
+    let ids: Vec<PageId> = (0..300).map(|_| make(&pool, small())).collect();
+    let now = stats(&pool);
+    // More than it has frames.
+    assert!(now.migrations.dram_to_middle > 8 && now.middle_flushes > 0, "{now:?}");
+    assert_eq!(pool.audit(), [""; 0]);
+    ids.iter().for_each(|&id| assert_is(&read(&pool, id), id, 0, "wherever it is"));
+}
+
+#[test]
+fn while_images_find_no_room_dirty_pages_stay_in_the_middle_tier() {
+    let pool = pool(8, policy(0.0, 0.0, 1.0, 1.0), CleanVictims::Drop);
+    let ids: Vec<PageId> = (0..8).map(|_| make(&pool, small())).collect();
+    assert!(ids.iter().all(|&id| place(&pool, id) == Place::Middle));
+    pool.without_room.store(1, Relaxed);
+    assert!(pool.changes_find_room(), "dirty pages in the middle tier are in nobody's way");
+    pool.without_room.store(1, Relaxed);
+    pool.set_policy(policy(1.0, 1.0, 1.0, 1.0));
+    read(&pool, ids[0]);
+    assert_eq!((place(&pool, ids[0]), stats(&pool).up_refused), (Place::Middle, 1));
+    pool.without_room.store(0, Relaxed);
+    read(&pool, ids[0]);
+    assert_ne!(place(&pool, ids[0]), Place::Middle);
+    assert_eq!(pool.audit(), [""; 0]);
 }
 
 /// A page of the tree in each leaf, so that a get looks at one leaf.

@@ -239,6 +239,12 @@ impl Pool {
         self.wanting.fetch_or(1 << stripe.into().index(), Relaxed);
     }
 
+    /// Whether somebody does, which is forgotten.
+    pub(super) fn take_wanting(&self, stripe: Stripe) -> bool {
+        let bit = 1 << stripe.index();
+        self.wanting.load(Relaxed) & bit != 0 && self.wanting.fetch_and(!bit, Relaxed) & bit != 0
+    }
+
     /// Notes that somebody has waited for a frame for a page of `class` in vain.
     pub(super) fn note_starving(&self, class: SizeClass) {
         self.starving.fetch_or(bit(class), Relaxed);

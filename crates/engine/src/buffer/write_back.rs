@@ -6,14 +6,16 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use terrace_block::{Charge, Direction};
+
 use super::backoff::Backoff;
 use super::pool::{Pool, class_of_page, places_granted};
-use super::stripe::{Stripe, class_of};
+use super::stripe::class_of;
 use super::table::{Entry, Location};
 use super::upkeep::Upkeep;
 use super::view::View;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::{Lsn, PageId, SizeClass};
 use crate::planted::{Bug, planted};
 use crate::store::place::{Extent, Mapped, places_of};
 use crate::store::space::Stream;
@@ -76,15 +78,16 @@ impl Pool {
     /// should be, half of the frames at most may be dirty, and nothing is changed any more where nothing new would be
     /// granted either, or write-back has found no room.
     pub(super) fn changes_find_room(&self) -> bool {
-        let places = self.without_room.load(Relaxed);
-        if places == 0 && !self.is_tight.load(Relaxed) {
+        if !self.is_short_of_room() {
             return true;
         }
+        let places = self.without_room.load(Relaxed);
         let is_dirty = |frame: &u32| !self.frames.header(*frame).recovery().is_none();
-        let is_half_dirty = |stripe: Stripe| {
-            self.frames.of(stripe).filter(is_dirty).count() > self.page_frames(stripe) as usize / 2
+        // In the middle tier they may be all there are: reads go past it.
+        let is_half_dirty = |class: SizeClass| {
+            self.frames.of(class.into()).filter(is_dirty).count() > self.page_frames(class) as usize / 2
         };
-        if self.frames.stripes().any(is_half_dirty) || self.keep_up().is_err() {
+        if self.frames.classes().any(is_half_dirty) || self.keep_up().is_err() {
             return false;
         }
         let longest = self.image_places_max();
@@ -94,6 +97,12 @@ impl Pool {
             self.without_room.store(0, Relaxed);
         }
         found
+    }
+
+    /// Whether what is changed may find no room in the page file. Then no dirty page is brought from the middle tier to DRAM, where
+    /// half of the frames are to stay clean.
+    pub(super) fn is_short_of_room(&self) -> bool {
+        self.without_room.load(Relaxed) > 0 || self.is_tight.load(Relaxed)
     }
 
     fn keep_up(&self) -> Result<()> {
@@ -112,6 +121,7 @@ impl Pool {
         match self.write_images(upkeep, &images, &extents) {
             Ok(lsn) => {
                 for (image, &extent) in images.iter().zip(&extents) {
+                    self.count_flushed(image.id);
                     self.put_in_force(upkeep, image, Mapped::at(extent, image.checksum), lsn);
                 }
                 self.stats.count_written(images.len(), upkeep.cause);
@@ -147,7 +157,7 @@ impl Pool {
                 let header = self.frames.header(frame);
                 header.set_next_recovery(Lsn::NONE);
                 latch.set_claimed(true);
-                self.count_flushed(frame);
+                self.charge_page(frame, Direction::Read).map(Charge::finish);
                 let view = self.frames.view(id, frame);
                 let page_bytes = class_of(frame).page_bytes();
                 let slot = &mut upkeep.staging[at..at + page_bytes];

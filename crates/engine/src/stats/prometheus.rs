@@ -79,6 +79,7 @@ impl Stats {
     pub fn prometheus(&self, tables: &[TableStats]) -> String {
         let mut text = Text(String::with_capacity(16 << 10));
         self.memory(&mut text);
+        self.middle.iter().for_each(|middle| Stats::middle_tier(middle, &mut text));
         self.pages(&mut text);
         self.log(&mut text);
         self.transactions(&mut text);
@@ -91,6 +92,32 @@ impl Stats {
             text.labelled(about, "table", counted);
         }
         text.0
+    }
+
+    /// Of a database that has one: with two tiers pages move as well, but these are not the counts of that.
+    fn middle_tier(middle: &MiddleStats, text: &mut Text) {
+        text.gauge("terrace_middle_bytes", "Bytes of the middle tier.", middle.capacity_bytes);
+        text.gauge(
+            "terrace_middle_copies",
+            "Pages with a copy in DRAM and one in the middle tier.",
+            middle.copies,
+        );
+        let about = ("terrace_migrations_total", "counter", "Pages that went from one tier to another.");
+        let ways: [(&str, MiddleCount); 7] = [
+            ("store_to_dram", |middle| middle.migrations.store_to_dram),
+            ("store_to_middle", |middle| middle.migrations.store_to_middle),
+            ("middle_to_dram", |middle| middle.migrations.middle_to_dram),
+            ("dram_to_middle", |middle| middle.migrations.dram_to_middle),
+            ("dram_to_middle_uncopied", |middle| middle.migrations.dram_to_middle_uncopied),
+            ("dram_to_store", |middle| middle.migrations.dram_to_store),
+            ("middle_to_store", |middle| middle.migrations.middle_to_store),
+        ];
+        text.labelled(about, "way", ways.map(|(way, field)| (way, field(middle))));
+        let about =
+            ("terrace_in_place_total", "counter", "Looks at pages in the middle tier where they are.");
+        let kinds: [(&str, MiddleCount); 2] =
+            [("read", |middle| middle.reads_in_place), ("write", |middle| middle.writes_in_place)];
+        text.labelled(about, "access", kinds.map(|(kind, field)| (kind, field(middle))));
     }
 
     fn memory(&self, text: &mut Text) {
@@ -118,33 +145,6 @@ impl Stats {
         let about =
             ("terrace_class_huge_pages", "gauge", "Whether pages of a size are in huge pages of the system.");
         text.labelled(about, "page_bytes", by_size(|class| class.huge_pages.into()));
-        let middle = |field: fn(&MiddleStats) -> u64| self.middle.as_ref().map_or(0, field);
-        text.gauge(
-            "terrace_middle_bytes",
-            "Bytes of the middle tier.",
-            middle(|middle| middle.capacity_bytes),
-        );
-        text.gauge(
-            "terrace_middle_copies",
-            "Pages with a copy in DRAM and one in the middle tier.",
-            middle(|middle| middle.copies),
-        );
-        let about = ("terrace_migrations_total", "counter", "Pages that went from one tier to another.");
-        let ways: [(&str, MiddleCount); 7] = [
-            ("store_to_dram", |middle| middle.migrations.store_to_dram),
-            ("store_to_middle", |middle| middle.migrations.store_to_middle),
-            ("middle_to_dram", |middle| middle.migrations.middle_to_dram),
-            ("dram_to_middle", |middle| middle.migrations.dram_to_middle),
-            ("dram_to_middle_uncopied", |middle| middle.migrations.dram_to_middle_uncopied),
-            ("dram_to_store", |middle| middle.migrations.dram_to_store),
-            ("middle_to_store", |middle| middle.migrations.middle_to_store),
-        ];
-        text.labelled(about, "way", ways.map(|(way, field)| (way, middle(field))));
-        let about =
-            ("terrace_in_place_total", "counter", "Looks at pages in the middle tier where they are.");
-        let kinds: [(&str, MiddleCount); 2] =
-            [("read", |middle| middle.reads_in_place), ("write", |middle| middle.writes_in_place)];
-        text.labelled(about, "access", kinds.map(|(kind, field)| (kind, middle(field))));
         let about = ("terrace_backend", "gauge", "Where the bytes of pages are.");
         text.labelled(about, "backend", [(self.backend.name(), 1)]);
         let help = "Pages whose memory the system refused to take back.";

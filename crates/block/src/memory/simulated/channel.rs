@@ -23,7 +23,7 @@ const SPANS_KEPT: usize = 32;
 /// How time passes for those who are charged.
 ///
 /// ```
-/// use std::sync::{Arc, OnceLock};
+/// use std::sync::Arc;
 /// use terrace_block::{Pattern, Profile, SimulatedMemory, Time, VirtualTime};
 ///
 /// let cxl = || Profile::named("cxl-prototype").unwrap();
@@ -237,7 +237,8 @@ impl Simulated {
         if let Some(last) = spans.back_mut()
             && last.1 >= start
         {
-            last.1 = end;
+            // A transfer that another was begun in may end after it.
+            last.1 = last.1.max(end);
             return;
         }
         if spans.len() == WRITES_MAX {

@@ -1,6 +1,7 @@
 //! Assembly: from what the analysis found to a pool, with every page at its place in the store and none in a frame.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64};
 
@@ -92,12 +93,17 @@ impl Analysis<'_> {
             let stripe = Stripe::middle(class);
             let bytes = u64::from(middle.frames) * self.page_bytes as u64;
             let memory = move |source| Error::Memory { bytes, what: "the middle tier", source };
+            // What the system does not permit is not had for a smaller budget either.
+            let placed = move |source: io::Error| match source.kind() {
+                io::ErrorKind::OutOfMemory => memory(source),
+                _ => Error::Config(format!("the middle tier: {source}")),
+            };
             if let Some(nodes) = &options.middle_nodes {
-                frames.place_on(stripe, middle.frames, nodes).map_err(memory)?;
+                frames.place_on(stripe, middle.frames, nodes).map_err(placed)?;
             }
             frames.grow(stripe, middle.frames).map_err(memory)?;
             if let Some(nodes) = &options.middle_nodes {
-                let misplaced = frames.misplaced(stripe, nodes).map_err(memory)?;
+                let misplaced = frames.misplaced(stripe, nodes).map_err(placed)?;
                 if misplaced > 0 {
                     tracing::warn!(misplaced, %nodes, "pages of the system's are not on the nodes of the middle tier");
                 }
