@@ -15,13 +15,25 @@ fn help_and_version_succeed() {
     let help = terrace(&["--help"]);
     assert_eq!(help.status.code(), Some(0));
     for command in [
-        "demo", "bench", "load", "dump", "get", "put", "delete", "scan", "stat", "verify", "compact",
+        "demo",
+        "bench",
+        "load",
+        "dump",
+        "get",
+        "put",
+        "delete",
+        "scan",
+        "stat",
+        "verify",
+        "compact",
         "devices",
+        "simulate",
+        "reproduce",
     ] {
         assert!(text(&help.stdout).contains(command), "{command}");
     }
     assert!(text(&terrace(&["--version"]).stdout).starts_with("terrace "));
-    assert!(!text(&terrace(&["demo", "--help"]).stdout).contains("victim"));
+    assert!(!text(&terrace(&["demo", "--help"]).stdout).contains("--victim"));
 }
 
 #[test]
