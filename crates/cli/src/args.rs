@@ -106,7 +106,7 @@ pub struct TierArgs {
     /// Where the bytes of pages are: frames or mapped; frames unless the variable TERRACE_BACKEND says otherwise
     #[arg(long, value_name = "NAME")]
     pub backend: Option<Backend>,
-    /// Which pages leave memory first: mark, or fifo-paper to compare with
+    /// Which pages leave memory first: mark, or fifo-paper and clock-paper to compare with
     #[arg(long, value_name = "NAME")]
     pub replacement: Option<Replacement>,
     /// Memory between DRAM and the store, such as numa:1,1GiB or simulated:optane,1GiB; none unless the variable TERRACE_MIDDLE says otherwise

@@ -6,6 +6,10 @@
 //! another operation; reads leave pages clean, where the paper's multi-version concurrency control writes to what it reads; the log
 //! costs nothing.
 //!
+//! Each is measured twice: with a CLOCK for each tier that knows nothing of the other, which is the paper's replacement
+//! ([`Replacement::ClockPaper`]) and decides the verdict, and with ours, which lets a copy in the middle tier go first that has
+//! another in DRAM. What becomes of a claim with that is said beside it.
+//!
 //! | file             | claims                                    |
 //! |------------------|-------------------------------------------|
 //! | `inclusivity.rs` | S2: how much is in both tiers             |
@@ -16,10 +20,11 @@ mod adaptive;
 mod inclusivity;
 mod lazy;
 
+use terrace::Replacement;
 use terrace::migration::{Choice, Policy};
 use terrace_block::Profile;
 
-use super::{Claim, Mode, Run, not_here};
+use super::{Claim, Measured, Mode, Run, not_here};
 use crate::failure::{Failure, Outcome};
 use crate::hierarchy::{Experiment, Hierarchy};
 use crate::workload::ycsb::Distribution;
@@ -35,7 +40,12 @@ const RECORDS_PER_PAGE: u64 = 15;
 const MIXES: [&str; 3] = ["ro", "ba", "wh"];
 
 /// One of the paper's experiments, at its ratios: so many MiB of DRAM, Optane and data.
-fn experiment(dram: u64, middle: u64, data: u64, mix: &str, workers: usize) -> Outcome<Experiment> {
+fn experiment(
+    (dram, middle, data): (u64, u64, u64),
+    mix: &str,
+    workers: usize,
+    replacement: Replacement,
+) -> Outcome<Experiment> {
     let named = |name: &str| Profile::named(name).map_err(|error| Failure::Work(error.to_string()));
     let frames = (dram << 20) / PAGE_BYTES;
     Ok(Experiment {
@@ -46,23 +56,57 @@ fn experiment(dram: u64, middle: u64, data: u64, mix: &str, workers: usize) -> O
         },
         policy: Choice::Eager,
         clean_victims: None,
+        replacement,
         page_bytes: PAGE_BYTES,
         records: (data << 20) / PAGE_BYTES * RECORDS_PER_PAGE,
         value_bytes: 1000,
         mix: mix.parse().map_err(Failure::Work)?,
         distribution: Distribution::Zipfian(0.3),
         workers,
-        // Twice as many looks as fill DRAM with the rarest promotion that there is, one in a hundred.
-        filling: 200 * frames,
+        filling: FILLING * frames,
         warmup: 20 * frames,
         operations: 40 * frames,
         seed: 20_210_620,
     })
 }
 
-/// The policy with `d` for both probabilities of going up, and `n` for both of going to the middle tier.
-fn lockstep(d: f64, n: f64) -> Outcome<Choice> {
-    Policy::new(d, d, n, n).map(Choice::Fixed).map_err(Failure::Work)
+/// Operations that fill the tiers, for each frame of DRAM, at least and at most.
+const FILLING: u64 = 40;
+const FILLING_MAX: u64 = 200;
+
+impl Experiment {
+    /// With `d` for both probabilities of going up, and `n` for both of going to the middle tier.
+    fn lockstep(self, d: f64, n: f64) -> Outcome<Experiment> {
+        let policy = Policy::new(d, d, n, n).map(Choice::Fixed).map_err(Failure::Work)?;
+        Ok(self.under(policy))
+    }
+
+    /// With this policy, after as many operations as fill DRAM twice with it: a page goes up at one look in `1 / D_r`.
+    fn under(self, policy: Choice) -> Experiment {
+        let dr = policy.policy().dr();
+        let looks = if dr > 0.0 { (2.0 / dr) as u64 } else { 0 };
+        let filling = self.filling / FILLING * looks.clamp(FILLING, FILLING_MAX);
+        Experiment { policy, filling, ..self }
+    }
+}
+
+/// The same measured with the paper's replacement, whose verdict it is, and with ours.
+fn with_both(measure: impl Fn(Replacement) -> Outcome<Measured>) -> Outcome<Measured> {
+    let titled = |replacement, whose| -> Outcome<Measured> {
+        let mut measured = measure(replacement)?;
+        measured.figures.iter_mut().for_each(|lines| lines.title = format!("{}, {whose}", lines.title));
+        Ok(measured)
+    };
+    let (mut paper, mut ours) =
+        (titled(Replacement::ClockPaper, "CLOCK")?, titled(Replacement::Mark, "ours")?);
+    paper.measured = format!(
+        "with the paper's CLOCKs: {}. With our replacement ({}): {}",
+        paper.measured,
+        ours.verdict.name(),
+        ours.measured
+    );
+    paper.figures.append(&mut ours.figures);
+    Ok(paper)
 }
 
 /// A ratio as a change in percent.

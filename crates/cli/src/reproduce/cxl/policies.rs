@@ -1,5 +1,6 @@
 //! C2: which policy is best, by how large the data are.
 
+use terrace::Replacement;
 use terrace::migration::{Choice, CleanVictims, Policy};
 use terrace_block::Profile;
 
@@ -47,6 +48,7 @@ fn experiment(mix: &str, configuration: usize, data: u64) -> Outcome<Experiment>
         },
         policy: choice(configuration)?,
         clean_victims: Some(CleanVictims::Offer),
+        replacement: Replacement::default(),
         page_bytes: PAGE_BYTES,
         records,
         value_bytes: 64,
