@@ -8,7 +8,9 @@
 use std::io::ErrorKind;
 use std::sync::atomic::Ordering::Relaxed;
 
-use terrace_block::{Migrate, Moved, NodeSet, Performance, Region, check_room, measure_node, nodes};
+use terrace_block::{
+    Migrate, Moved, NodeSet, Performance, PreferredNodes, Region, check_room, measure_node, nodes,
+};
 
 const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
@@ -53,16 +55,17 @@ fn on(region: &Region, pages: &[std::ops::Range<usize>], node: u32) -> usize {
 /// Has the calling thread's calls about memory on nodes refused with EPERM, as containers do.
 fn refuse_calls() {
     let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    // Load the number of the call; if it is one of the two, go to the error, else to the end.
+    // Load the number of the call; if it is one of the three, go to the error, else to the end.
     let mut filter = [
         instruction(0x20, 0, 0, 0),
-        instruction(0x15, 2, 0, libc::SYS_mbind as u32),
+        instruction(0x15, 3, 0, libc::SYS_mbind as u32),
+        instruction(0x15, 2, 0, libc::SYS_set_mempolicy as u32),
         instruction(0x15, 1, 0, libc::SYS_move_pages as u32),
         instruction(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
         instruction(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the kernel reads the program, which lives until the call returns; it holds for this thread alone, and refuses two calls.
+    // SAFETY: the kernel reads the program, which lives until the call returns; it holds for this thread alone, and refuses three calls.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
@@ -82,6 +85,8 @@ fn who_may_not_place_memory_is_told_and_loses_nothing() {
             };
             assert!(refused(region.place_on(0..PAGE, &set("0")).unwrap_err()).contains("CAP_SYS_NICE"));
             refused(region.nodes_of(&[0]).unwrap_err());
+            refused(region.place_anywhere(&mut [0..PAGE]).unwrap_err());
+            assert!(refused(PreferredNodes::new(&set("0")).unwrap_err()).contains("CAP_SYS_NICE"));
             for how in Migrate::ALL {
                 assert!(refused(region.migrate(&mut pages.clone(), 0, how).unwrap_err()).contains("node 0"));
             }
@@ -122,6 +127,27 @@ fn memory_comes_from_where_it_is_wanted() {
         region.commit(0..4 * MIB).unwrap();
         assert_eq!(region.misplaced(0..16 * MIB, &set(list)).unwrap(), 0, "{list}");
     }
+}
+
+/// Pages of which each thread says where they are to be, in one mapping.
+#[test]
+#[ignore = "needs a second node"]
+fn pages_come_from_the_nodes_that_the_thread_prefers() {
+    let pages = scattered(300);
+    let region = Region::reserve_sparse(pages.last().unwrap().end, PAGE).unwrap();
+    for (list, at) in [("1", 0), ("0", 1), ("0-1", 2)] {
+        let third = Vec::from_iter(pages.iter().skip(at).step_by(3).cloned());
+        let preferred = PreferredNodes::new(&set(list)).unwrap();
+        region.populate(&mut third.clone()).unwrap();
+        drop(preferred);
+        let far = on(&region, &third, 1);
+        assert_eq!(far, [100, 0, 50][at], "{list}");
+        assert_eq!(on(&region, &third, 0), 100 - far, "{list}");
+    }
+    // And none of it is left.
+    let other = Region::reserve_sparse(MIB, PAGE).unwrap();
+    other.populate(&mut [0..MIB]).unwrap();
+    assert_eq!(other.misplaced(0..MIB, &set("0")).unwrap(), 0);
 }
 
 #[test]

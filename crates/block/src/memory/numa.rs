@@ -6,6 +6,7 @@
 //! | wish                            | call                                    | how                                                    |
 //! |---------------------------------|-----------------------------------------|--------------------------------------------------------|
 //! | [`Region::place_on`]            | `mbind`                                 | before the first touch; nothing moves                  |
+//! | [`PreferredNodes`](preferred::PreferredNodes) | `set_mempolicy`           | for what a thread touches meanwhile, wherever          |
 //! | [`Region::nodes_of`]            | `move_pages` without a target           | the kernel's own word of where each page is             |
 //! | [`Region::migrate`], `Batch`    | `move_pages`                            | one call for many pages, here and there                 |
 //! | [`Region::migrate`], `Mbind`    | `mbind` with `MPOL_MF_MOVE`             | one call for each run of pages that adjoin             |
@@ -21,6 +22,7 @@
 //! | file          | what is in it                                             |
 //! |---------------|-----------------------------------------------------------|
 //! | `nodes.rs`    | sets of nodes, and what the system says of each             |
+//! | `preferred.rs` | memory for what one thread touches                       |
 //! | `migrate.rs`  | moving pages, in three ways                               |
 //! | `measure.rs`  | latency and bandwidth of a node                           |
 //! | `calls.rs`    | the system calls                                          |
@@ -29,11 +31,13 @@ use std::io;
 use std::ops::Range;
 
 use super::region::Region;
+use super::runs::runs;
 
 mod calls;
 pub(crate) mod measure;
 pub(crate) mod migrate;
 pub(crate) mod nodes;
+pub(crate) mod preferred;
 
 use nodes::{NodeSet, explain};
 
@@ -66,6 +70,21 @@ impl Region {
         let mode = if nodes.len() > 1 { calls::Mode::Interleave } else { calls::Mode::Prefer };
         calls::set_policy(self, &range, mode, nodes, false)
             .map_err(|error| explain("placing memory on", nodes, error))
+    }
+
+    /// Has memory for `ranges` come from wherever the thread that touches it is to have memory, as before [`Region::place_on`]; ranges are
+    /// sorted on the way. What has memory keeps it. Ranges that are alike again are one mapping to the kernel. Returns how many system
+    /// calls it took.
+    ///
+    /// # Errors
+    /// As [`Region::place_on`].
+    pub fn place_anywhere(&self, ranges: &mut [Range<usize>]) -> io::Result<usize> {
+        ranges.iter().try_for_each(|range| self.check_pages(range))?;
+        let ranges = runs(ranges);
+        let explained =
+            |error: io::Error| io::Error::new(error.kind(), format!("placing memory anywhere: {error}"));
+        ranges.iter().try_for_each(|range| calls::clear_policy(self, range).map_err(explained))?;
+        Ok(ranges.len())
     }
 
     /// Which node each of the pages at `offsets` is on, as the kernel has it; `None` for one without memory.
@@ -108,6 +127,7 @@ impl Region {
 #[allow(clippy::single_range_in_vec_init, reason = "ranges come in slices, of one, too")]
 mod tests {
     use super::*;
+    use crate::memory::region::tests::mappings;
 
     fn only_node() -> NodeSet {
         NodeSet::of(&[0]).unwrap()
@@ -139,6 +159,24 @@ mod tests {
         }
         for offset in [100, 1 << 20, usize::MAX - 4095, usize::MAX] {
             assert_eq!(region.nodes_of(&[offset]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn what_was_placed_and_is_not_any_more_is_one_mapping_again() {
+        let region = Region::reserve_sparse(1 << 20, 4096).unwrap();
+        let whole = mappings(&region);
+        let mut pages: Vec<_> = (0..1 << 20).step_by(16384).map(|page| page..page + 4096).collect();
+        for how in migrate::Migrate::ALL {
+            region.populate(&mut pages.clone()).unwrap();
+            let moved = region.migrate(&mut pages.clone(), 0, how).unwrap();
+            assert_eq!(moved.there, pages.len(), "{how}");
+            assert_eq!(region.place_anywhere(&mut pages).unwrap(), pages.len());
+            assert_eq!(mappings(&region), whole, "{how}");
+        }
+        for wrong in [100..4096, 0..(1 << 20) + 4096] {
+            let error = region.place_anywhere(&mut [wrong]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
         }
     }
 

@@ -3,7 +3,8 @@
 //! `move_pages` takes a list, and drains every processor's lists of pages once for each call: so many pages in one call. `mbind` with
 //! `MPOL_MF_MOVE` takes one range, and leaves behind a mapping of its own. The third is the CXL paper's proposal (section V): copy to a
 //! buffer, give the memory back, have new memory come from the other node, and copy back. It costs two copies, but they are in the
-//! caller's own thread, where the kernel's moves are behind locks of the kernel's.
+//! caller's own thread, where the kernel's moves are behind locks of the kernel's. The buffer is the thread's, and no longer than 64 KiB.
+//! The last two leave ranges with a choice of nodes behind, which [`Region::place_anywhere`] takes back.
 //!
 //! In all of them the bytes and the addresses stay. With `Copy` they are away in between: who reads then sees zeros, and what is written is
 //! lost. So the caller has the pages to himself, as under an exclusive latch; with the other two nobody notices.
@@ -24,6 +25,9 @@ use crate::memory::runs::runs;
 
 /// How often pages are tried that the kernel may just have in use.
 const TRIES: usize = 3;
+
+/// Bytes that are away at a time where pages are copied: of the buffer that each thread has that moves some so.
+const COPY_BYTES_MAX: usize = 64 << 10;
 
 /// What of a node's memory the kernel keeps for itself, about: one part of so many.
 const FULL_PART: u64 = 50;
@@ -100,7 +104,7 @@ impl Region {
     /// # Errors
     /// `InvalidInput` for a range that is not aligned to 4096 or not inside, or a node that is not there, `PermissionDenied` where the
     /// process may not move memory; some of the pages may have moved. `OutOfMemory` from `Copy`, which has to have memory for
-    /// what it took away: the pages that it could not put back are zeros then.
+    /// what it took away, and stops when that is refused. No page has lost its bytes.
     pub fn migrate(&self, ranges: &mut [Range<usize>], node: u32, how: Migrate) -> io::Result<Moved> {
         ranges.iter().try_for_each(|range| self.check_pages(range))?;
         let wrong = |what: String| io::Error::new(io::ErrorKind::InvalidInput, what);
@@ -196,17 +200,24 @@ impl Region {
         let here = |at: &usize| present[*at].is_some_and(|node| !nodes.contains(node));
         let mut kept: Vec<Range<usize>> =
             (0..pages.len()).filter(here).map(|at| pages[at]..pages[at] + PAGE_BYTES).collect();
+        let parts = runs(&mut kept).iter().flat_map(|range| {
+            let starts = range.clone().step_by(COPY_BYTES_MAX);
+            starts.map(|start| start..range.end.min(start + COPY_BYTES_MAX))
+        });
         BUFFER.with_borrow_mut(|buffer| {
-            for range in runs(&mut kept) {
-                buffer.resize(buffer.len().max(range.len()), 0);
-                let bytes = &mut buffer[..range.len()];
-                copy_words(self.words(range.clone()), bytes);
-                self.discard(&mut [range.clone()])?;
-                self.populate(&mut [range.clone()])?;
-                for (word, bytes) in self.words(range.clone()).iter().zip(bytes.as_chunks::<8>().0) {
+            for part in parts {
+                buffer.resize(buffer.len().max(part.len()), 0);
+                let bytes = &mut buffer[..part.len()];
+                copy_words(self.words(part.clone()), bytes);
+                self.discard(&mut [part.clone()])?;
+                // Where memory is refused, as beyond a limit of a control group's, the stores below ask again, each for its page. What has
+                // just been given back is there for them; a system that has given it away ends the process, and no byte is lost silently.
+                let refused = self.populate(&mut [part.clone()]).err();
+                for (word, bytes) in self.words(part.clone()).iter().zip(bytes.as_chunks::<8>().0) {
                     word.store(u64::from_ne_bytes(*bytes), Relaxed);
                 }
                 calls += 2;
+                refused.map_or(Ok(()), Err)?;
             }
             Ok(calls)
         })

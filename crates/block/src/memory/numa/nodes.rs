@@ -58,7 +58,7 @@ impl NodeSet {
         false
     }
 
-    pub(super) fn mask(&self) -> &[u64] {
+    pub(super) fn mask(&self) -> &[u64; NODES_MAX / 64] {
         &self.mask
     }
 }
