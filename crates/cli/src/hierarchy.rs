@@ -207,11 +207,13 @@ impl Experiment {
                 _ => device,
             });
         let mut builder = Db::builder();
-        if let Some((profile, bytes)) = middle {
-            let middle = Middle::new(MiddleKind::Simulated(profile.clone()), *bytes);
-            builder =
-                builder.middle(middle).simulated_time(Time::Virtual(Arc::clone(time))).policy(self.policy);
-        }
+        builder = match middle {
+            None => builder.no_middle(),
+            Some((profile, bytes)) => {
+                let middle = Middle::new(MiddleKind::Simulated(profile.clone()), *bytes);
+                builder.middle(middle).simulated_time(Time::Virtual(Arc::clone(time))).policy(self.policy)
+            }
+        };
         if let Some(clean_victims) = self.clean_victims {
             builder = builder.clean_victims(clean_victims);
         }

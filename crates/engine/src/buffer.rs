@@ -17,6 +17,7 @@
 //! | `middle.rs`     | the middle tier: what is decided by its policy                       |
 //! | `migrate.rs`    | pages on their way between DRAM and the middle tier                  |
 //! | `charge.rs`     | what accesses to it cost where its memory is simulated               |
+//! | `wear.rs`       | how often each of its lines was written, where its memory is simulated |
 //! | `adapt.rs`      | what lets its policy change by itself                                |
 //! | `operation.rs`  | what counts as one operation, for that policy                        |
 //! | `sweep.rs`      | replacement: finding frames                                          |
@@ -100,6 +101,7 @@ mod transfer;
 mod tuner;
 mod upkeep;
 pub(crate) mod view;
+mod wear;
 mod write_back;
 
 pub(crate) use batch::{BATCH_PAGES_MAX, BATCHES_MAX, Purpose};

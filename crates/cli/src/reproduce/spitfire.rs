@@ -15,10 +15,12 @@
 //! | `inclusivity.rs` | S2: how much is in both tiers             |
 //! | `lazy.rs`        | S3, S4, S6, S14: which probability is best |
 //! | `adaptive.rs`    | S7: finding it                            |
+//! | `size.rs`        | S12: hierarchies of equal cost, by size of the data |
 
 mod adaptive;
 mod inclusivity;
 mod lazy;
+mod size;
 
 use terrace::Replacement;
 use terrace::migration::{Choice, Policy};
@@ -193,13 +195,13 @@ pub const CLAIMS: &[Claim] = &[
         "RO: 4 GB DRAM and 80 GB NVM; BA: 8 and 80; WH: NVM and SSD (Fig. 14)",
         LATER,
     ),
-    not_here(
-        "S12",
-        Mode::Virtual,
-        "Size of the database",
-        "DRAM-cachable: NVM-SSD up to 1.33 times lower; beyond 80 GB up to 2.5 times better (Fig. 15)",
-        LATER,
-    ),
+    Claim {
+        id: "S12",
+        claim: "Size of the database",
+        paper: "DRAM-cachable: NVM-SSD up to 1.33 times lower; beyond 80 GB up to 2.5 times better (Fig. 15)",
+        mode: Mode::Virtual,
+        run: Run::Here(size::measure),
+    },
     not_here(
         "S13",
         Mode::Wall,

@@ -20,7 +20,7 @@ use crate::ids::PageId;
 /// value that it ends at.
 pub(super) const LINES_PER_SEARCH: u64 = 4;
 /// Bytes of a line, and words of it.
-const LINE_BYTES: u64 = 64;
+pub(super) const LINE_BYTES: u64 = 64;
 const LINE_WORDS: usize = 8;
 
 impl Pool {
@@ -48,6 +48,9 @@ impl Pool {
     pub(super) fn charge_page(&self, frame: u32, direction: Direction) -> Option<Charge<'_>> {
         let middle = self.middle.as_ref().filter(|_| is_middle(frame))?;
         let bytes = class_of(frame).page_bytes() as u64;
+        if let (Direction::Write, Some(wear)) = (direction, &middle.wear) {
+            wear.page_written(index_of(frame));
+        }
         Some(middle.memory.as_ref()?.begin(direction, address(frame), bytes, Pattern::Sequential))
     }
 
@@ -85,6 +88,9 @@ impl Pool {
             let line = (at / LINE_WORDS) as u64;
             if last.replace(line) != Some(line) {
                 lines += 1;
+                if let Some(wear) = &middle.wear {
+                    wear.line_written(index_of(frame), line);
+                }
                 if let Some(memory) = &middle.memory {
                     memory.write(address(frame) + line * LINE_BYTES, LINE_BYTES, Pattern::Random);
                 }

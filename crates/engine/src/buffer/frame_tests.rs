@@ -21,7 +21,7 @@ use crate::store::image::COMPRESS;
 use crate::store::page::{self, HEADER_BYTES, Kind};
 use crate::wal::{ALLOCATES, RecordBuilder, change_kind};
 
-const BUDGET: u64 = 2 << 20;
+pub(super) const BUDGET: u64 = 2 << 20;
 const FLOOR: u32 = 12;
 /// The part of a page that changes.
 const CHANGING: std::ops::Range<usize> = HEADER_BYTES..HEADER_BYTES + 256;
