@@ -62,7 +62,7 @@ mod two_q;
 mod w_tiny_lfu;
 
 #[cfg(test)]
-mod conformance;
+pub(crate) mod conformance;
 
 pub use admission::{
     Admission, Applies, Filtered, Frequency, LifetimeObp, Obp, Occupancy, Probability, SequentialCutoff,
