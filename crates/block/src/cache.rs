@@ -13,13 +13,35 @@
 //! | `recent.rs`    | hits that the policy has not yet heard of, by thread                               |
 //! | `read.rs`      | hits, misses and fetches                                                         |
 //! | `write.rs`     | writes and invalidations                                                         |
+//! | `layout.rs`    | what is where on the fast device                                                 |
+//! | `journal.rs`   | what is in which slot, for the next opening                                      |
+//! | `regions.rs`   | which parts of the slow device are being written                                 |
+//! | `open.rs`      | what is used of an earlier life                                                  |
+//! | `upkeep.rs`    | syncs, the journal's pages, and what is done when the fast device fails            |
+//! | `guard.rs`     | a page beside the slow device that says what must not be used again                  |
 //!
 //! # What a hit does
 //! It finds the slot in the index, reads the fast device, looks whether the slot's word is still what it was, and
 //! takes a note for the policy in a list of its own thread. It takes no lock that other threads take.
+//!
+//! # Why nothing stale is ever served
+//! While the cache runs, by the courses of `placement.rs`: what is being written is not served, and what was fetched meanwhile
+//! is thrown away. After a restart a block is served if its bytes have the checksum that the journal has of it, and
+//!
+//! * if the process was killed: every write goes to the slot before it goes to the slow device, and no block is written whose old
+//!   bytes some slot could claim; so bytes with the right checksum are the slow device's;
+//! * if the power may have gone: its region carries no mark; then the slow device was synced after the last write to it, and
+//!   everything the cache knew was made durable after that;
+//! * and in neither case if the region is in doubt, or the device is revoked.
+//!
+//! # Lock order
+//! `syncs`, then the journal's `state`, then the placement; the regions' `io` and `table`, and the lists of hits, are innermost. A device
+//! is waited for under the first two and `io` only.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -29,11 +51,17 @@ use crate::{BlockDevice, Write};
 
 mod config;
 mod error;
+mod guard;
 mod index;
+mod journal;
+mod layout;
+mod open;
 mod placement;
 mod read;
 mod recent;
+mod regions;
 mod stats;
+mod upkeep;
 mod write;
 
 #[cfg(test)]
@@ -41,11 +69,15 @@ mod tests;
 
 pub use config::{CacheConfig, Relations, WriteMode};
 pub use error::CacheError;
-pub use stats::{Bypass, CacheStats};
+pub use stats::{Bypass, CacheStats, Start};
 
+use guard::Revoked;
 use index::{BLOCKS_MAX, Index, SLOT_BYTES};
+use journal::Journal;
+use open::Usable;
 use placement::Placement;
 use recent::Recent;
+use regions::Regions;
 use stats::Counters;
 
 /// A slow device with a cache on a fast one.
@@ -78,6 +110,17 @@ pub struct Cached {
     /// Some block has stopped being fetched or written.
     settled: Condvar,
     counters: Counters,
+    regions: Regions,
+    journal: Journal,
+    /// One sync of the slow device at a time; when marks were last taken off.
+    syncs: Mutex<Duration>,
+    start: Start,
+    /// The number of the cache on the fast device, if it could be read.
+    number: Option<u64>,
+    /// Why it is out of service.
+    service: OnceLock<String>,
+    /// It is, and nobody could be told that what is on the fast device must not be used.
+    is_unrevoked: AtomicBool,
 }
 
 /// The part of one block in a transfer.
@@ -96,10 +139,16 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 impl Cached {
-    /// Puts a cache on `fast`, which is made as long as it needs to be, before `slow`. It begins empty.
+    /// Puts a cache on `fast` before `slow`. What an earlier life of the cache has left there is used as far as it can be
+    /// trusted; a new cache is made where there was none, or one that cannot be used ([`CacheStats::start`]). `fast` is made as
+    /// long as it needs to be. If it fails, the cache is out of service from the start, which is no error.
+    ///
+    /// Nobody else may use `fast` meanwhile, and nobody may write to `slow` but through this cache, also between two of its
+    /// lives.
     ///
     /// # Errors
-    /// [`CacheError::Config`] when a setting is out of range or does not fit the devices.
+    /// [`CacheError::Config`] when a setting is out of range or does not fit the devices, [`CacheError::Foreign`] and
+    /// [`CacheError::OtherVersion`] when `fast` holds something else, which is left as it is, and [`CacheError::Slow`].
     pub fn open(
         slow: Arc<dyn BlockDevice>,
         fast: Arc<dyn BlockDevice>,
@@ -107,38 +156,58 @@ impl Cached {
     ) -> Result<Self, CacheError> {
         config.check()?;
         let alignment = slow.alignment().max(fast.alignment());
-        if alignment > config.block_bytes {
-            return Err(CacheError::Config(format!(
-                "blocks of {} bytes on devices that are aligned to {alignment}",
-                config.block_bytes
-            )));
+        if alignment > config.block_bytes.min(layout::PAGE_BYTES) {
+            return Err(CacheError::Config(format!("devices that are aligned to {alignment} bytes")));
         }
         if slow.len() / config.block_bytes as u64 > BLOCKS_MAX {
             return Err(CacheError::Config(format!("{} has more than {BLOCKS_MAX} blocks", slow.name())));
         }
-        let capacity = config.capacity_blocks;
+        let of_slow = |source| CacheError::Slow { device: slow.name().to_owned(), source };
+        let revoked = match &config.guard {
+            Some(guard) => Revoked::read(&**guard).map_err(of_slow)?,
+            None => Revoked::None,
+        };
+        let (slots, capacity) = (config.capacity_blocks_max(), config.capacity_blocks);
         let mut settings = Settings::new(capacity as usize);
         settings.seed = config.seed;
         settings.dram_blocks = config.dram_blocks.unwrap_or(settings.dram_blocks);
-        let placement = Placement::new(config.policy.boxed::<HashedTable>(&settings), capacity);
+        let mut policy = config.policy.boxed::<HashedTable>(&settings);
+        if slots > capacity {
+            // Slots up to the largest capacity may hold blocks of an earlier life.
+            policy.resize(slots as usize);
+            policy.resize(capacity as usize);
+        }
+        let (mut opened, failure) = match open::open(&*slow, &*fast, &config, revoked)? {
+            Usable::Yes(opened) => (opened, None),
+            Usable::No(what, error) => (open::Opened::nothing(&config, &*slow), Some((what, error))),
+        };
+        let index = Index::new(slots, config.seed);
+        let mut placement = Placement::new(policy, capacity);
+        opened.restore(&index, &mut placement);
+        let open::Opened { superblock, regions, start, .. } = opened;
         let cached = Self {
             block_shift: config.block_bytes.trailing_zeros(),
-            slots_start: 0,
+            slots_start: superblock.layout.slots_start(),
             alignment,
-            index: Index::new(capacity, config.seed),
+            index,
             recent: Recent::new(),
             placement: Mutex::new(placement),
             settled: Condvar::new(),
             counters: Counters::default(),
+            regions,
+            journal: Journal::new(superblock),
+            syncs: Mutex::new(config.clock.now()),
+            start,
+            number: failure.is_none().then_some(superblock.number),
+            service: OnceLock::new(),
+            is_unrevoked: AtomicBool::new(false),
             slow,
             fast,
             config,
         };
-        let bytes = u64::from(capacity) << cached.block_shift;
-        if cached.fast.len() < bytes
-            && let Err(error) = cached.fast.set_len(bytes)
-        {
-            cached.fast_error("making room", &error);
+        match failure {
+            Some((what, error)) => cached.give_up(what, &error),
+            None => cached.enter_service(revoked)?,
         }
         Ok(cached)
     }
@@ -151,6 +220,8 @@ impl Cached {
             evictions: placement.evictions(),
             resident_blocks: u64::from(placement.used()),
             capacity_blocks: u64::from(placement.capacity()),
+            out_of_service: self.service.get().cloned(),
+            start: self.start.clone(),
             index_bytes: u64::from(self.index.slots()) * SLOT_BYTES,
             ..self.counters.stats()
         }
@@ -182,22 +253,6 @@ impl Cached {
     pub fn free(&self, offset: u64, bytes: u64) {
         let first = offset.div_ceil(self.block_bytes() as u64);
         self.invalidate(first, offset.saturating_add(bytes) >> self.block_shift);
-    }
-
-    /// Makes everything that was written durable, on the slow device.
-    ///
-    /// # Errors
-    /// Those of the slow device.
-    pub fn flush(&self) -> io::Result<()> {
-        self.slow.sync()
-    }
-
-    /// Ends the cache's use: makes everything that was written durable.
-    ///
-    /// # Errors
-    /// [`CacheError::Slow`] when the slow device reports one.
-    pub fn close(self) -> Result<(), CacheError> {
-        self.flush().map_err(|source| CacheError::Slow { device: self.slow.name().to_owned(), source })
     }
 
     fn block_bytes(&self) -> usize {
@@ -236,13 +291,6 @@ impl Cached {
         };
         self.counters.fast_written_bytes.add(writes.iter().map(|write| write.bytes.len() as u64).sum());
         outcome.inspect_err(|error| self.fast_error(what, error)).is_ok()
-    }
-
-    fn fast_error(&self, what: &str, error: &io::Error) {
-        if self.counters.fast_errors.get() == 0 {
-            tracing::warn!(device = self.fast.name(), what, %error, "the cache's device fails; going on without");
-        }
-        self.counters.fast_errors.add(1);
     }
 }
 
@@ -310,10 +358,6 @@ impl BlockDevice for Cached {
                 self.name()
             )));
         }
-        let shorter = bytes.min(self.len());
-        let outcome = self.slow.set_len(bytes);
-        // Also where it failed: then nobody knows.
-        self.invalidate(shorter >> self.block_shift, BLOCKS_MAX);
-        outcome
+        self.change_len(bytes)
     }
 }

@@ -20,11 +20,12 @@ mod cache;
 mod device;
 mod directory;
 mod memory;
+mod planted;
 pub mod policy;
 pub mod sim;
 pub mod trace;
 
-pub use cache::{Bypass, CacheConfig, CacheError, CacheStats, Cached, Relations, WriteMode};
+pub use cache::{Bypass, CacheConfig, CacheError, CacheStats, Cached, Relations, Start, WriteMode};
 pub use device::counted::{CountedDevice, Counters, Counts};
 pub use device::faulty::{CallKind, FaultPlan, SimulatedDisk};
 pub use device::file::FileDevice;

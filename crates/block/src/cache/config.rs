@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::CacheError;
 use crate::policy::{Name, Relation};
-use crate::{Clock, MachineClock};
+use crate::{BlockDevice, Clock, MachineClock};
 
 /// What is done with writes.
 ///
@@ -72,6 +72,20 @@ pub struct CacheConfig {
     /// What names the content of the slow device, such as the UUID in a database's header. What was cached under another
     /// identity is not used.
     pub identity: [u8; 16],
+    /// The capacity may be raised to this while the cache runs; by default it cannot be raised. Space and memory are taken
+    /// for it at once.
+    pub capacity_blocks_max: Option<u32>,
+    /// Names the machine's life since it was switched on, see [`CacheConfig::machine_power_cycle`]. If it is the same as when the cache
+    /// was last used, the process was only killed, and all of the cache is warm. If it is another, or not given, nothing is
+    /// used of places that were written shortly before the cache was left without [`close`](super::Cached::close).
+    pub power_cycle: Option<[u8; 16]>,
+    /// Bytes of the slow device that share a mark: they are cold together after a power cut in the midst of writes. Smaller ones
+    /// are marked more often, which is a durable write to the fast device. Rounded up to a power of two; larger for devices beyond
+    /// 30 GiB.
+    pub region_bytes: u64,
+    /// A file of 4 KiB beside the slow device, which remembers a cache that must not be used again because its device failed
+    /// while the slow one was written. Without it such a device must not be brought back after a restart.
+    pub guard: Option<Arc<dyn BlockDevice>>,
     /// Blocks of DRAM that the engine above caches in itself, for `small-bypass`; a tenth of the capacity by default.
     pub dram_blocks: Option<u64>,
     /// Which relation a block belongs to; no policy needs it.
@@ -101,6 +115,10 @@ impl CacheConfig {
             policy: Self::POLICY.parse().expect("a policy's name"),
             seed: 1,
             identity: [0; 16],
+            capacity_blocks_max: None,
+            power_cycle: None,
+            region_bytes: 1 << 20,
+            guard: None,
             dram_blocks: None,
             relations: None,
             clock: Arc::new(MachineClock::default()),
@@ -147,6 +165,38 @@ impl CacheConfig {
         Self { identity, ..self }
     }
 
+    /// Sets what the machine's life since it was switched on is called.
+    #[must_use]
+    pub fn power_cycle(self, power_cycle: Option<[u8; 16]>) -> Self {
+        Self { power_cycle, ..self }
+    }
+
+    /// Sets the file beside the slow device that remembers what must not be used again.
+    #[must_use]
+    pub fn guard(self, guard: Arc<dyn BlockDevice>) -> Self {
+        Self { guard: Some(guard), ..self }
+    }
+
+    /// What the kernel calls the time since the machine was switched on, if it says. To be given as
+    /// [`CacheConfig::power_cycle`] where both devices keep what was written to them as long as this machine is on: files of local
+    /// file systems do. A disk of a server that may be switched off by itself does not, and neither does one that is unplugged.
+    ///
+    /// ```
+    /// use terrace_block::CacheConfig;
+    ///
+    /// let now = CacheConfig::machine_power_cycle();
+    /// assert_eq!(now, CacheConfig::machine_power_cycle());
+    /// ```
+    pub fn machine_power_cycle() -> Option<[u8; 16]> {
+        let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let digits: String = text.trim().chars().filter(|&digit| digit != '-').collect();
+        u128::from_str_radix(&digits, 16).ok().map(u128::to_be_bytes)
+    }
+
+    pub(super) fn capacity_blocks_max(&self) -> u32 {
+        self.capacity_blocks_max.map_or(self.capacity_blocks, |max| max.max(self.capacity_blocks))
+    }
+
     /// Sets which relation a block belongs to.
     #[must_use]
     pub fn relations(self, relations: Arc<dyn Relations>) -> Self {
@@ -173,7 +223,7 @@ impl CacheConfig {
                 self.block_bytes
             ));
         }
-        if !(1..=CAPACITY_BLOCKS_MAX).contains(&self.capacity_blocks) {
+        if self.capacity_blocks == 0 || self.capacity_blocks_max() > CAPACITY_BLOCKS_MAX {
             return wrong(format!(
                 "a capacity of {} blocks; it must be from 1 to {CAPACITY_BLOCKS_MAX}",
                 self.capacity_blocks

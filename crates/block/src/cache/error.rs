@@ -23,6 +23,20 @@ pub enum CacheError {
     /// No policy has that name.
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
+    /// The fast device holds something that is not a cache.
+    #[error("{device} holds something that is not a cache; it is left as it is")]
+    Foreign {
+        /// Its name.
+        device: String,
+    },
+    /// The fast device holds a cache of another version of the format.
+    #[error("{device} holds a cache of version {version} of the format, which this version cannot read")]
+    OtherVersion {
+        /// Its name.
+        device: String,
+        /// The version found.
+        version: u32,
+    },
     /// The slow device reported an error.
     #[error("the slow device {device}: {source}")]
     Slow {

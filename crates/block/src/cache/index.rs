@@ -78,6 +78,11 @@ impl Word {
         }
     }
 
+    /// Whether the bytes have been compared with their checksum, or come from above.
+    pub fn is_verified(self) -> bool {
+        self.0 & VERIFIED != 0
+    }
+
     /// Whether the block leaves as soon as what is done with it is over.
     pub fn is_doomed(self) -> bool {
         self.0 & DOOMED != 0
@@ -199,6 +204,16 @@ impl Index {
         self.set(slot, self.word(slot).block(), State::Valid, VERIFIED);
     }
 
+    /// Under the lock: the slot is said to hold its block, by bytes with this checksum.
+    pub fn set_claimed(&self, slot: u32, checksum: u32) {
+        self.checksums[slot as usize].store(checksum, Ordering::Relaxed);
+        self.set(slot, self.word(slot).block(), State::Valid, 0);
+    }
+
+    pub fn checksum(&self, slot: u32) -> u32 {
+        self.checksums[slot as usize].load(Ordering::Relaxed)
+    }
+
     /// Under the lock: the block leaves when what is done with it is over.
     pub fn doom(&self, slot: u32) {
         self.words[slot as usize].fetch_or(DOOMED, Ordering::Release);
@@ -217,6 +232,15 @@ pub(super) struct FreeSlots {
 impl FreeSlots {
     pub fn new() -> Self {
         Self { first: NIL, fresh: 0, used: 0 }
+    }
+
+    /// Under the lock: all slots that the index knows as free are, the others are used.
+    pub fn restore(index: &Index) -> Self {
+        let mut free = Self { first: NIL, fresh: index.slots(), used: index.slots() };
+        for slot in (0..index.slots()).rev().filter(|&slot| index.word(slot).state() == State::Free) {
+            free.give_back(index, slot);
+        }
+        free
     }
 
     /// Slots that are not free.

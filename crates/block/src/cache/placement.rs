@@ -28,6 +28,7 @@ use foldhash::fast::FixedState;
 
 use super::Bypass;
 use super::index::{FreeSlots, Index, State, Word};
+use super::journal::Pending;
 use crate::policy::{Access, Policy, Slot};
 
 /// How many slots in use a policy may name as victims before the block goes without.
@@ -51,13 +52,22 @@ pub(super) struct Placement {
     free: FreeSlots,
     /// Blocks that have no slot and are being written, and by how many.
     written: HashMap<u64, u32, FixedState>,
+    /// What the journal is to be told.
+    pending: Pending,
     /// Blocks evicted so far.
     evictions: u64,
 }
 
 impl Placement {
     pub fn new(policy: Box<dyn Policy>, capacity: u32) -> Self {
-        Self { policy, capacity, free: FreeSlots::new(), written: HashMap::default(), evictions: 0 }
+        Self {
+            policy,
+            capacity,
+            free: FreeSlots::new(),
+            written: HashMap::default(),
+            pending: Pending::default(),
+            evictions: 0,
+        }
     }
 
     pub fn capacity(&self) -> u32 {
@@ -70,6 +80,44 @@ impl Placement {
 
     pub fn evictions(&self) -> u64 {
         self.evictions
+    }
+
+    pub fn pending(&mut self) -> &mut Pending {
+        &mut self.pending
+    }
+
+    /// Gives slots the blocks, with their checksums, that they are said to hold. All are free before.
+    pub fn restore(&mut self, index: &Index, found: Vec<Option<(u64, u32)>>) {
+        for (slot, place) in (0..).zip(found) {
+            if let Some((block, checksum)) = place
+                && index.get(block).is_none()
+            {
+                index.link(slot, block, State::Filling);
+                index.set_claimed(slot, checksum);
+                self.policy.restore(Access::read(block), Slot(slot));
+            }
+        }
+        self.free = FreeSlots::restore(index);
+        self.shrink(index);
+    }
+
+    /// Evicts what is above the capacity; what is in use leaves later.
+    fn shrink(&mut self, index: &Index) {
+        for _ in self.capacity..self.free.used() {
+            let Some(Slot(victim)) = self.policy.victim(Access::read(0)) else { return };
+            self.evictions += 1;
+            match index.word(victim).state() {
+                State::Valid => self.empty(index, victim),
+                _ => index.doom(victim),
+            }
+        }
+    }
+
+    /// Takes a slot, which the policy does not know any more, away from its block.
+    fn empty(&mut self, index: &Index, slot: u32) {
+        self.pending.left(slot, index.word(slot).block());
+        index.unlink(slot);
+        self.free.give_back(index, slot);
     }
 
     pub fn policy(&mut self) -> &mut dyn Policy {
@@ -112,6 +160,7 @@ impl Placement {
         for _ in 0..VICTIMS_MAX {
             let Some(Slot(victim)) = self.policy.victim(access) else { break };
             if index.word(victim).state() == State::Valid {
+                self.pending.left(victim, index.word(victim).block());
                 index.unlink(victim);
                 self.evictions += 1;
                 return Ok(victim);
@@ -124,8 +173,7 @@ impl Placement {
     /// The block in `slot`, which is valid, leaves.
     pub fn remove(&mut self, index: &Index, slot: u32) {
         self.policy.remove(Slot(slot));
-        index.unlink(slot);
-        self.free.give_back(index, slot);
+        self.empty(index, slot);
     }
 
     /// The block in `slot`, which is in use, leaves when that is over.
@@ -143,14 +191,14 @@ impl Placement {
         match checksum {
             Some(checksum) if !doomed => {
                 index.set_valid(slot, checksum);
+                self.pending.holds(slot, index.word(slot).block(), checksum);
                 true
             }
             _ => {
                 if !doomed {
                     self.policy.remove(Slot(slot));
                 }
-                index.unlink(slot);
-                self.free.give_back(index, slot);
+                self.empty(index, slot);
                 false
             }
         }

@@ -13,6 +13,7 @@ use super::index::{State, Word};
 use super::placement::Found;
 use super::recent::Due;
 use super::{Bypass, Cached, Piece, checksum};
+use crate::planted::{CacheBug, planted};
 use crate::policy::Access;
 use crate::{AlignedBuffer, Write};
 
@@ -25,8 +26,11 @@ impl Cached {
         let mut done = 0;
         while done < buffer.len() {
             let piece = self.piece(offset + done as u64, buffer.len() - done);
-            let target = &mut buffer[done..done + piece.length];
             let access = self.access(piece.block, false);
+            if self.is_out_of_service() {
+                return self.slow.read_at(offset + done as u64, &mut buffer[done..]);
+            }
+            let target = &mut buffer[done..done + piece.length];
             done += match self.index.find(piece.block) {
                 Some((slot, word)) if self.hit(access, piece, slot, word, target) => piece.length,
                 _ => self.read_missed(access, offset + done as u64, &mut buffer[done..])?,
@@ -37,17 +41,18 @@ impl Cached {
 
     /// Reads a piece of a block from its slot, if the slot is the block's all the time.
     fn hit(&self, access: Access, piece: Piece, slot: u32, word: Word, target: &mut [u8]) -> bool {
+        if !word.is_verified() && !planted(CacheBug::ServeUnverified) {
+            // The next look-up finds it verified, or not at all.
+            self.verify(slot, word);
+            return false;
+        }
         let read = self.fast.read_at(self.slot_offset(slot) + piece.within, target);
-        if !self.index.is_unchanged(slot, word) {
+        if !self.index.is_unchanged(slot, word) && !planted(CacheBug::ServeReusedSlot) {
             return false;
         }
         if let Err(error) = read {
             self.fast_error("read of a cached block", &error);
-            let mut placement = self.placement.lock();
-            if self.index.is_unchanged(slot, word) {
-                placement.remove(&self.index, slot);
-                self.counters.invalidations.add(1);
-            }
+            self.remove_if_unchanged(slot, word);
             return false;
         }
         match self.recent.note(slot, access) {
@@ -60,6 +65,32 @@ impl Cached {
             Due::Now => self.placement.lock().hits(&self.index, &mut self.recent.lane().waiting()),
         }
         true
+    }
+
+    /// Compares a block of an earlier life of the cache with its checksum.
+    fn verify(&self, slot: u32, word: Word) {
+        let mut bytes = AlignedBuffer::zeroed(self.block_bytes());
+        let read = self.fast.read_at(self.slot_offset(slot), &mut bytes);
+        match read {
+            Ok(()) if checksum(&bytes) == self.index.checksum(slot) => {
+                let _placement = self.placement.lock();
+                if self.index.is_unchanged(slot, word) {
+                    self.index.set_valid(slot, self.index.checksum(slot));
+                }
+                return;
+            }
+            Ok(()) => self.counters.damaged.add(1),
+            Err(error) => self.fast_error("read of a cached block", &error),
+        }
+        self.remove_if_unchanged(slot, word);
+    }
+
+    fn remove_if_unchanged(&self, slot: u32, word: Word) {
+        let mut placement = self.placement.lock();
+        if self.index.is_unchanged(slot, word) {
+            placement.remove(&self.index, slot);
+            self.counters.invalidations.add(1);
+        }
     }
 
     /// Reads the run at the start of `buffer` that is not in the cache. Gives its length in bytes; none if the first block
@@ -90,9 +121,10 @@ impl Cached {
                 Found::Nothing => {
                     let access = if run.is_empty() { first } else { self.access(piece.block, false) };
                     placement.policy().miss(access);
-                    match piece.block < whole_blocks {
-                        true => placement.admit(&self.index, access, State::Filling),
-                        false => Err(Bypass::Tail),
+                    match piece.block {
+                        block if block >= whole_blocks => Err(Bypass::Tail),
+                        block if self.is_in_doubt(block) => Err(Bypass::Doubt),
+                        _ => placement.admit(&self.index, access, State::Filling),
                     }
                 }
             };
@@ -165,6 +197,8 @@ impl Cached {
             placement.finish(&self.index, *slot, sum);
         }
         self.settled.notify_all();
+        drop(placement);
+        self.write_journal_if_due();
     }
 
     /// The blocks of a run could not be fetched.

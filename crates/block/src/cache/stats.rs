@@ -24,19 +24,22 @@ pub enum Bypass {
     NoSlot,
     /// The block is the device's last and not whole.
     Tail,
+    /// The place is in doubt since a sync of the slow device failed.
+    Doubt,
     /// The cache is out of service.
     OutOfService,
 }
 
 impl Bypass {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Bypass; 7] = [
+    pub const ALL: [Bypass; 8] = [
         Bypass::Policy,
         Bypass::WriteAround,
         Bypass::PartialWrite,
         Bypass::InUse,
         Bypass::NoSlot,
         Bypass::Tail,
+        Bypass::Doubt,
         Bypass::OutOfService,
     ];
 
@@ -49,9 +52,34 @@ impl Bypass {
             Bypass::InUse => "in-use",
             Bypass::NoSlot => "no-slot",
             Bypass::Tail => "tail",
+            Bypass::Doubt => "doubt",
             Bypass::OutOfService => "out-of-service",
         }
     }
+}
+
+/// What a cache began with.
+///
+/// ```
+/// use terrace_block::{CacheStats, Start};
+///
+/// assert_eq!(CacheStats::default().start, Start::New);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Start {
+    /// There was none before.
+    #[default]
+    New,
+    /// With blocks of an earlier life.
+    Warm {
+        /// Blocks that are there again; each is compared with its checksum when it is first hit.
+        kept: u64,
+        /// Blocks that could not be trusted.
+        dropped: u64,
+    },
+    /// With nothing, though there was a cache: it could not be used, for this reason.
+    Cold(String),
 }
 
 /// What happened in a cache since it was opened, in blocks unless it says otherwise.
@@ -62,7 +90,7 @@ impl Bypass {
 /// let stats = CacheStats { hits: 3, misses: 1, ..CacheStats::default() };
 /// assert_eq!(stats.hit_ratio(), 0.75);
 /// ```
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheStats {
     /// Reads served by the fast device.
@@ -83,8 +111,14 @@ pub struct CacheStats {
     pub bypasses: [u64; Bypass::ALL.len()],
     /// Bytes written to the fast device: blocks and metadata.
     pub fast_written_bytes: u64,
+    /// Blocks of an earlier life that were damaged, or not those of the slow device any more, and were dropped when first hit.
+    pub damaged: u64,
     /// Errors of the fast device.
     pub fast_errors: u64,
+    /// Why the cache is out of service, if it is.
+    pub out_of_service: Option<String>,
+    /// What the cache began with.
+    pub start: Start,
     /// Blocks in the cache now.
     pub resident_blocks: u64,
     /// Most blocks that may be in the cache now.
@@ -119,6 +153,7 @@ pub(super) struct Counters {
     pub invalidations: Counter,
     pub bypasses: [Counter; Bypass::ALL.len()],
     pub fast_written_bytes: Counter,
+    pub damaged: Counter,
     pub fast_errors: Counter,
 }
 
@@ -152,6 +187,7 @@ impl Counters {
             invalidations: self.invalidations.get(),
             bypasses: std::array::from_fn(|reason| self.bypasses[reason].get()),
             fast_written_bytes: self.fast_written_bytes.get(),
+            damaged: self.damaged.get(),
             fast_errors: self.fast_errors.get(),
             ..CacheStats::default()
         }

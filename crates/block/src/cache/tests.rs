@@ -1,6 +1,8 @@
 //! Tests of the cache: what they share, and the groups.
 
+mod crash;
 mod model;
+mod races;
 mod threads;
 
 use std::sync::Arc;

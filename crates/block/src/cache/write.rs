@@ -1,10 +1,12 @@
 //! Writes: the fast device first, then the slow one, and what is cached is valid again when both have it.
 //!
+//! 0. The regions that are written are marked (`regions.rs`).
 //! 1. Under the lock, every block of the write is taken hold of in ascending order: a slot becomes `Writing`, a block without
 //!    one is entered as being written (`placement.rs`). Blocks of which only a part is written leave the cache, and so
 //!    do all in [`WriteMode::Around`].
-//! 2. The slots' bytes are written, then those of the slow device. In this order a process that dies in between leaves in the slot
-//!    bytes that do not fit the checksum known of it, never old ones that do.
+//! 2. The slots' bytes are written. If a block of the write has left its slot and the journal does not say so yet, it is
+//!    written, too. Then follow the bytes of the slow device. In this order a process that dies in between leaves in a slot bytes that
+//!    do not fit the checksum known of it, never old ones that do.
 //! 3. Under the lock, the slots become valid, or are dropped if either device failed.
 //!
 //! Readers that come upon a block in between read the slow device, and get the old or the new block as they would without a
@@ -17,6 +19,7 @@ use super::index::State;
 use super::placement::{Found, Placement};
 use super::{Bypass, Cached, WriteMode, checksum};
 use crate::Write;
+use crate::planted::{CacheBug, planted};
 
 /// How a block is held during a write.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +37,34 @@ impl Cached {
         writes: &[Write<'_>],
         slow: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
+        if self.is_out_of_service() {
+            return self.check_revoked().and_then(|()| slow());
+        }
+        let regions = self.regions.of(writes.iter().map(|write| (write.offset, write.bytes.len() as u64)));
+        if planted(CacheBug::WriteBeforeMark) {
+            let outcome = slow();
+            self.mark(&regions);
+            self.write_cached(writes, || Ok(()))?;
+            self.regions.end(&regions);
+            return outcome;
+        }
+        self.mark(&regions);
+        let outcome = self.write_cached(writes, slow);
+        self.regions.end(&regions);
+        self.write_journal_if_due();
+        outcome
+    }
+
+    /// Regions are about to be written.
+    pub(super) fn mark(&self, regions: &[usize]) {
+        if let Err(error) = self.regions.begin(&*self.fast, regions) {
+            self.give_up("marking a region", &error);
+        }
+    }
+
+    fn write_cached(&self, writes: &[Write<'_>], slow: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let blocks = self.blocks_of(writes);
-        let holds = self.hold(&blocks);
+        let (holds, mut any_left) = self.hold(&blocks);
         let cached: Vec<_> = holds
             .iter()
             .filter_map(|(_, hold)| match *hold {
@@ -43,8 +72,27 @@ impl Cached {
                 Hold::Bare => None,
             })
             .collect();
+        if planted(CacheBug::SlowBeforeFast) {
+            let outcome = slow();
+            let is_cached = cached.is_empty() || self.write_slots("write of a cached block", &cached);
+            self.release(&holds, is_cached && outcome.is_ok());
+            return outcome;
+        }
         let is_cached = cached.is_empty() || self.write_slots("write of a cached block", &cached);
-        let outcome = slow();
+        if !is_cached {
+            // The old bytes may still be there.
+            let mut placement = self.placement.lock();
+            for (block, hold) in &holds {
+                if let Hold::Slot(slot, _) = hold {
+                    placement.pending().left(*slot, *block);
+                    any_left = true;
+                }
+            }
+        }
+        if any_left && !planted(CacheBug::ForgetLeft) {
+            self.write_journal();
+        }
+        let outcome = self.check_revoked().and_then(|()| slow());
         self.release(&holds, is_cached && outcome.is_ok());
         outcome
     }
@@ -66,7 +114,9 @@ impl Cached {
         blocks
     }
 
-    fn hold<'a>(&self, blocks: &BTreeMap<u64, Option<&'a [u8]>>) -> Vec<(u64, Hold<'a>)> {
+    /// Takes hold of blocks. Says, too, whether one has left its slot and the journal has yet to say so.
+    fn hold<'a>(&self, blocks: &BTreeMap<u64, Option<&'a [u8]>>) -> (Vec<(u64, Hold<'a>)>, bool) {
+        let mut any_left = false;
         let whole_blocks = self.whole_blocks();
         let mut holds = Vec::with_capacity(blocks.len());
         let mut placement = self.placement.lock();
@@ -85,9 +135,10 @@ impl Cached {
             if slot.is_none() {
                 placement.begin_write(block);
             }
+            any_left |= placement.pending().has_left(block);
             holds.push((block, slot.map_or(Hold::Bare, |(slot, bytes)| Hold::Slot(slot, bytes))));
         }
-        holds
+        (holds, any_left)
     }
 
     /// Holds a block that nobody holds in its slot. Gives the slot, if it has one now, and what to write there.
@@ -101,6 +152,7 @@ impl Cached {
         let access = self.access(block, true);
         let stays = match bytes {
             _ if self.config.mode == WriteMode::Around => Err(Bypass::WriteAround),
+            _ if self.is_in_doubt(block) => Err(Bypass::Doubt),
             None => Err(Bypass::PartialWrite),
             Some(bytes) => Ok(bytes),
         };
@@ -132,6 +184,7 @@ impl Cached {
         self.counters.invalidations.add(1);
         match word.state() {
             State::Valid => placement.remove(&self.index, slot),
+            _ if planted(CacheBug::KeepRacedFetch) => {}
             _ => placement.doom(&self.index, slot),
         }
         None
@@ -176,7 +229,7 @@ impl Cached {
         }
     }
 
-    fn invalidate_slot(&self, placement: &mut Placement, slot: u32) {
+    pub(super) fn invalidate_slot(&self, placement: &mut Placement, slot: u32) {
         self.counters.invalidations.add(1);
         match self.index.word(slot).state() {
             State::Valid => placement.remove(&self.index, slot),
