@@ -42,12 +42,7 @@ const RECORDS_PER_PAGE: u64 = 15;
 const MIXES: [&str; 3] = ["ro", "ba", "wh"];
 
 /// One of the paper's experiments, at its ratios: so many MiB of DRAM, Optane and data.
-fn experiment(
-    (dram, middle, data): (u64, u64, u64),
-    mix: &str,
-    workers: usize,
-    replacement: Replacement,
-) -> Outcome<Experiment> {
+fn experiment(dram: u64, middle: u64, data: u64, mix: &str, workers: usize) -> Outcome<Experiment> {
     let named = |name: &str| Profile::named(name).map_err(|error| Failure::Work(error.to_string()));
     let frames = (dram << 20) / PAGE_BYTES;
     Ok(Experiment {
@@ -58,14 +53,14 @@ fn experiment(
         },
         policy: Choice::Eager,
         clean_victims: None,
-        replacement,
+        replacement: Replacement::Mark,
         page_bytes: PAGE_BYTES,
         records: (data << 20) / PAGE_BYTES * RECORDS_PER_PAGE,
         value_bytes: 1000,
         mix: mix.parse().map_err(Failure::Work)?,
         distribution: Distribution::Zipfian(0.3),
         workers,
-        filling: FILLING * frames,
+        filling: FILLING_MAX * frames,
         warmup: 20 * frames,
         operations: 40 * frames,
         seed: 20_210_620,
@@ -73,22 +68,31 @@ fn experiment(
 }
 
 /// Operations that fill the tiers, for each frame of DRAM, at least and at most.
-const FILLING: u64 = 40;
+const FILLING_MIN: u64 = 40;
 const FILLING_MAX: u64 = 200;
 
 impl Experiment {
     /// With `d` for both probabilities of going up, and `n` for both of going to the middle tier.
     fn lockstep(self, d: f64, n: f64) -> Outcome<Experiment> {
         let policy = Policy::new(d, d, n, n).map(Choice::Fixed).map_err(Failure::Work)?;
-        Ok(self.under(policy))
+        let filled = self.under(policy);
+        if n > 0.0 {
+            return Ok(filled);
+        }
+        // The paper's middle tier is empty then: its N = 0 has a sixth of the room (section 6.3).
+        Ok(Experiment { filling: 0, warmup: filled.warmup + filled.filling, ..filled })
     }
 
     /// With this policy, after as many operations as fill DRAM twice with it: a page goes up at one look in `1 / D_r`.
     fn under(self, policy: Choice) -> Experiment {
         let dr = policy.policy().dr();
         let looks = if dr > 0.0 { (2.0 / dr) as u64 } else { 0 };
-        let filling = self.filling / FILLING * looks.clamp(FILLING, FILLING_MAX);
+        let filling = looks.clamp(FILLING_MIN, FILLING_MAX) * self.hierarchy.dram_frames(self.page_bytes);
         Experiment { policy, filling, ..self }
+    }
+
+    fn with(self, replacement: Replacement) -> Experiment {
+        Experiment { replacement, ..self }
     }
 }
 

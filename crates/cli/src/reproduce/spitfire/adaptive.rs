@@ -16,7 +16,9 @@ use crate::hierarchy::{Experiment, run_all};
 use crate::report::Lines;
 
 /// MiB of DRAM, Optane and data: the paper's 2.5, 10 and 20 GB.
-const SHAPE: (u64, u64, u64) = (4, 16, 32);
+const DRAM: u64 = 4;
+const MIDDLE: u64 = 16;
+const DATA: u64 = 32;
 /// What is done before the shift, and after it.
 const MIXES: [&str; 2] = ["ro", "ba"];
 /// Operations of a point of the figure.
@@ -44,7 +46,8 @@ struct Found {
 
 /// Lets the engine search while it does the first of `mixes`, and again with each further one.
 fn search(replacement: Replacement, mixes: &[&str]) -> Outcome<Searches> {
-    let with = |mix| experiment(SHAPE, mix, 1, replacement);
+    let with =
+        |mix: &str| -> Outcome<Experiment> { Ok(experiment(DRAM, MIDDLE, DATA, mix, 1)?.with(replacement)) };
     let first = Experiment { policy: Choice::Adaptive, ..with(mixes[0])? };
     first.begin(|running| {
         let mut searches = Searches { points: Vec::new(), found: Vec::new() };
@@ -83,7 +86,7 @@ struct Grid(Vec<(f64, f64, f64)>);
 impl Grid {
     fn measure(mix: &str) -> Outcome<Grid> {
         let all = || STEPS.into_iter().flat_map(|d| STEPS.map(|n| (d, n)));
-        let base = experiment(SHAPE, mix, 1, Replacement::Mark)?;
+        let base = experiment(DRAM, MIDDLE, DATA, mix, 1)?;
         // What goes past the middle tier changes it slowly.
         let base = Experiment { warmup: 100 * base.hierarchy.dram_frames(base.page_bytes), ..base };
         let experiments =
@@ -107,7 +110,8 @@ impl Grid {
 pub fn measure(_: &Setting) -> Outcome<Measured> {
     std::thread::scope(|scope| {
         let ours = scope.spawn(|| search(Replacement::Mark, &MIXES));
-        let eager = experiment(SHAPE, MIXES[0], 1, Replacement::ClockPaper)?.lockstep(1.0, 1.0)?.run()?;
+        let eager = experiment(DRAM, MIDDLE, DATA, MIXES[0], 1)?.with(Replacement::ClockPaper);
+        let eager = eager.lockstep(1.0, 1.0)?.run()?;
         let paper = search(Replacement::ClockPaper, &MIXES[..1])?;
         let grids = MIXES.iter().map(|mix| Grid::measure(mix)).collect::<Outcome<Vec<Grid>>>()?;
         let ours = ours.join().unwrap_or_else(|panic| resume_unwind(panic))?;
@@ -149,9 +153,8 @@ fn judge(eager: f64, paper: Searches, ours: Searches, grids: &[Grid]) -> Measure
         ),
         verdict,
         note: format!(
-            "{} MiB of DRAM, {} of Optane, {} of data, from D = N = 1 on, reads first and then a shift to reads and updates. Holds: RO \
-             gains .7 of the paper's 52 %, with a D_r of .1 or less; sign: it gains. Near the best is {NEAR} of it.",
-            SHAPE.0, SHAPE.1, SHAPE.2
+            "{DRAM} MiB of DRAM, {MIDDLE} of Optane, {DATA} of data, from D = N = 1 on, reads first and then a shift to reads and updates. Holds: RO \
+             gains .7 of the paper's 52 %, with a D_r of .1 or less; sign: it gains. Near the best is {NEAR} of it."
         ),
         figures: vec![
             Lines::new("Adaptive migration", "million operations", "operations/s")

@@ -21,7 +21,7 @@ pub fn measure(_: &Setting) -> Outcome<Measured> {
     with_both(|replacement| {
         let mut experiments = Vec::new();
         for mix in MIXES {
-            let base = experiment((8, 32, 64), mix, 1, replacement)?;
+            let base = experiment(8, 32, 64, mix, 1)?.with(replacement);
             for step in STEPS {
                 experiments.push(base.clone().lockstep(step, 1.0)?);
             }
@@ -70,7 +70,7 @@ fn judge(up: &[Vec<f64>], down: &[Vec<f64>]) -> Measured {
         ),
         verdict,
         note: format!(
-            "{} time. D swept with N = 1, N with D = 1, after filling the middle tier with N = 1. Holds: eight cells in ten within \
+            "{} time. D swept with N = 1, N with D = 1, after filling the middle tier with N = 1, but for N = 0. Holds: eight cells in ten within \
              {NEAR}; sign: it rises with either probability. Read-only runs dirty pages in the paper, and not here. With our replacement \
              a copy that has one above it goes before pages that have not, so less is in both tiers.",
             Mode::Virtual.name()
