@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{compare, print, print_json, with_database};
-use terrace::MiddleStats;
+use terrace::{MemoryMoves, MiddleStats};
 
 use crate::args::YcsbArgs;
 use crate::bystanders::Watch;
@@ -53,6 +53,10 @@ pub struct BenchReport {
     budget_bytes: u64,
     tiers: Tiers,
     migrations: Migrations,
+    /// Memory that went from the nodes of one tier to those of the other, in pages of the database's.
+    memory_moves: MemoryMoves,
+    /// Pages of the system's, 4 KiB each, that came to the middle tier and are on other nodes than its own.
+    misplaced_pages: u64,
     inclusivity: f64,
     middle_line_writes: LineWrites,
     log_bytes: u64,
@@ -283,6 +287,8 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
             },
         },
         migrations: migrations(counters),
+        memory_moves: counters.middle.as_ref().map(|middle| middle.memory_moves).unwrap_or_default(),
+        misplaced_pages: counters.middle.as_ref().map_or(0, |middle| middle.misplaced_pages),
         inclusivity: counters.middle.as_ref().map_or(0.0, MiddleStats::inclusivity),
         middle_line_writes: LineWrites {
             total: counters.middle.as_ref().map_or(0, |middle| middle.lines_written),
