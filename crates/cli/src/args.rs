@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace::migration::{Choice, CleanVictims};
-use terrace::{Backend, Middle, RecordCache, Replacement};
+use terrace::{Backend, Middle, Migrate, NodeSet, RecordCache, Replacement};
 
 pub use reproduce::ReproduceArgs;
 pub use simulate::{Policies, Shard, SimulateArgs};
@@ -122,6 +122,12 @@ pub struct TierArgs {
     /// What is done with pages that leave DRAM and need not be written: drop, offer or always; by default as the policy's paper has it
     #[arg(long, value_name = "NAME")]
     pub clean_victims: Option<CleanVictims>,
+    /// NUMA nodes for frames in DRAM, in turn, such as 0 or 0,2; by default where the system puts them
+    #[arg(long, value_name = "NODES")]
+    pub dram_nodes: Option<NodeSet>,
+    /// How memory goes from the nodes of one tier to those of the other, with the back end mapped and --middle numa: batch (default), mbind or copy
+    #[arg(long, value_name = "NAME")]
+    pub migrate: Option<Migrate>,
     /// Page size of a database, and of tables, created here: a power of two from 4KiB to 64KiB
     #[arg(long, value_name = "SIZE", value_parser = page_size)]
     pub page_size: Option<u64>,
@@ -157,6 +163,8 @@ impl TierArgs {
             policy: self.policy,
             admission_queue_pages: self.admission_queue,
             clean_victims: self.clean_victims,
+            dram_nodes: self.dram_nodes.clone(),
+            migrate: self.migrate,
             page_bytes: self.page_size,
             value_page_bytes_max: self.value_page_size,
             compression: self.compression,
@@ -591,7 +599,7 @@ mod tests {
         let args = ycsb(
             "--workload rw:80 --records 5 --value-size 100 --distribution zipfian:0.3 --threads 2 --seconds 1500ms \
              --warmup 1 --seed 9 --dram 64MiB --store /x --backend mapped --replacement fifo-paper \
-             --middle simulated:optane,256MiB --policy .1,.1,.5,1 --admission-queue 70 --clean-victims always \
+             --middle simulated:optane,256MiB --policy .1,.1,.5,1 --admission-queue 70 --clean-victims always --dram-nodes 0,2-3 --migrate copy \
              --page-size 16KiB --value-page-size 1MiB --compression lz4 --log-max 1GiB \
              --record-cache 40 --durability buffered --json",
         )
@@ -607,6 +615,8 @@ mod tests {
         assert_eq!(settings.policy.map(|choice| choice.to_string()), Some("0.1,0.1,0.5,1".to_owned()));
         assert_eq!(settings.admission_queue_pages, Some(70));
         assert_eq!(settings.clean_victims, Some(CleanVictims::Always));
+        assert_eq!(settings.dram_nodes.map(|nodes| nodes.to_string()), Some("0,2,3".to_owned()));
+        assert_eq!(settings.migrate, Some(Migrate::Copy));
         assert_eq!((settings.page_bytes, settings.compression), (Some(16384), Compression::Lz4));
         assert_eq!(settings.value_page_bytes_max, Some(1 << 20));
         assert_eq!((settings.log_bytes_max, settings.record_cache_percent), (Some(1 << 30), Some(40)));
@@ -634,6 +644,8 @@ mod tests {
             ("--middle simulated:optane", "--middle"),
             ("--policy 1,1,2,1", "--policy"),
             ("--clean-victims keep", "--clean-victims"),
+            ("--dram-nodes far", "--dram-nodes"),
+            ("--migrate slowly", "--migrate"),
             ("--page-size 5KiB", "--page-size"),
             ("--page-size 128KiB", "--page-size"),
             ("--value-page-size 4MiB", "--value-page-size"),

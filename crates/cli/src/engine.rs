@@ -85,6 +85,12 @@ pub(crate) fn with_sizes(mut builder: Builder, settings: &Settings) -> Builder {
     if let Some(clean_victims) = settings.clean_victims {
         builder = builder.clean_victims(clean_victims);
     }
+    if let Some(nodes) = &settings.dram_nodes {
+        builder = builder.dram_nodes(nodes.clone());
+    }
+    if let Some(way) = settings.migrate {
+        builder = builder.migrate(way);
+    }
     if let Some(bytes) = settings.value_page_bytes_max {
         builder = builder.value_page_size_max(bytes);
     }

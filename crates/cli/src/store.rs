@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use terrace::migration::{Choice, CleanVictims};
-use terrace::{Backend, LineWrites, Middle, MiddleStats, Replacement};
+use terrace::{Backend, LineWrites, Middle, MiddleStats, Migrate, NodeSet, Replacement};
 
 use crate::failure::{Failure, Outcome};
 
@@ -138,6 +138,10 @@ pub struct Settings {
     pub admission_queue_pages: Option<u64>,
     /// What is done with clean pages that leave DRAM; by default as the policy has it.
     pub clean_victims: Option<CleanVictims>,
+    /// Nodes for frames in DRAM; by default where the system puts them.
+    pub dram_nodes: Option<NodeSet>,
+    /// How memory goes from the nodes of one tier to those of the other; by default as the engine has it.
+    pub migrate: Option<Migrate>,
     /// Whether commits wait for the disk.
     pub durability: Durability,
     /// Seed of every random choice.

@@ -16,6 +16,7 @@
 //! | `pin.rs`        | pages that are held for long, and changed without a log              |
 //! | `middle.rs`     | the middle tier: what is decided by its policy                       |
 //! | `migrate.rs`    | pages on their way between DRAM and the middle tier                  |
+//! | `due.rs`        | pages that come up together, where memory moves with them            |
 //! | `charge.rs`     | what accesses to it cost where its memory is simulated               |
 //! | `wear.rs`       | how often each of its lines was written, where its memory is simulated |
 //! | `adapt.rs`      | what lets its policy change by itself                                |
@@ -66,6 +67,7 @@ mod class_tests;
 mod cleaner;
 mod compact;
 mod create;
+mod due;
 mod evict;
 mod fifo;
 #[cfg(test)]
@@ -78,6 +80,8 @@ mod mapping;
 mod middle;
 mod migrate;
 pub mod migration;
+#[cfg(test)]
+mod node_tests;
 pub(crate) mod operation;
 mod page_ids;
 mod pin;
@@ -120,7 +124,7 @@ pub(crate) use pool::{Pool, Stop};
 pub(crate) use records::BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME;
 pub use records::RecordCache;
 pub(crate) use recovery::{Recovered, Redo, Undo};
-pub(crate) use residency::table_bytes_per_page;
+pub(crate) use residency::{NodeOptions, table_bytes_per_page};
 pub(crate) use stripe::FRAMES_MAX;
 pub(crate) use table::PAGES_MAX;
 pub(crate) use table::indexes_max;

@@ -42,7 +42,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace_block::{Directory, Time};
+use terrace_block::{Directory, Migrate, NodeSet, Time};
 
 use crate::backend::Backend;
 use crate::buffer::{
@@ -127,6 +127,8 @@ pub struct Builder {
     pub(crate) policy: Option<Choice>,
     pub(crate) clean_victims: Option<CleanVictims>,
     pub(crate) admission_queue: Option<u64>,
+    pub(crate) dram_nodes: Option<NodeSet>,
+    pub(crate) migrate: Migrate,
     pub(crate) simulated_time: Time,
     pub(crate) mode: Mode,
     pub(crate) seed: u64,
@@ -156,6 +158,8 @@ impl Default for Builder {
             policy: None,
             clean_victims: None,
             admission_queue: None,
+            dram_nodes: None,
+            migrate: Migrate::default(),
             simulated_time: Time::wall(),
             mode: Mode::Background,
             seed: 0,

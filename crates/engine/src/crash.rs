@@ -34,8 +34,8 @@ pub(crate) use meanwhile::{in_flight, play};
 use terrace_block::{Directory, OpenMode, SimulatedDisk};
 
 use crate::buffer::{
-    Files, Layout, MiddleOptions, Mode, Pool, PoolOptions, RecordCache, buffers_bytes, frame_bytes,
-    frame_cost,
+    Files, Layout, MiddleOptions, Mode, NodeOptions, Pool, PoolOptions, RecordCache, buffers_bytes,
+    frame_bytes, frame_cost,
 };
 use crate::ids::SizeClass;
 use crate::replacement::Replacement;
@@ -99,6 +99,13 @@ impl Sizes {
         }
     }
 
+    /// A middle tier of more than a few frames is memory of a node, which moves, page with page, where pages are mapped.
+    fn nodes(&self) -> NodeOptions {
+        let is_mapped = crate::Backend::of_environment().unwrap() == crate::Backend::Mapped;
+        let moves = is_mapped && self.middle.is_some_and(|middle| middle.frames >= 8);
+        NodeOptions { middle: moves.then(|| "0".parse().unwrap()), ..NodeOptions::default() }
+    }
+
     fn options(&self) -> PoolOptions {
         PoolOptions {
             frame_bytes: self.frame_bytes(self.frames),
@@ -115,7 +122,7 @@ impl Sizes {
             replacement: self.replacement,
             middle: self.middle.or_else(|| crate::middle::options_of_environment(class(self.page_bytes))),
             middle_memory: None,
-            middle_nodes: None,
+            nodes: self.nodes(),
             time: terrace_block::Time::wall(),
             mode: Mode::Inline,
             in_memory: false,

@@ -80,11 +80,12 @@ pub use ids::{Lsn, PageId, SizeClass, TableId, Timestamp};
 pub use middle::{Middle, MiddleKind};
 pub use replacement::Replacement;
 pub use stats::{
-    Bucket, Bypasses, CachedRecords, Damage, FrameClass, GivenUp, Latency, LineWrites, MiddleStats,
-    MiddleWrites, Migrations, Retries, Stalls, Stats, Sweeps, TableStats, Tuning, VerifyReport, WriteBacks,
+    Bucket, Bypasses, CachedRecords, Damage, FrameClass, GivenUp, Latency, LineWrites, MemoryMoves,
+    MiddleStats, MiddleWrites, Migrations, Retries, Stalls, Stats, Sweeps, TableStats, Tuning, VerifyReport,
+    WriteBacks,
 };
 pub use terrace_block::{
-    Directory, FileDirectory, MemoryDirectory, Profile, SimulatedDisk, Time, VirtualTime,
+    Directory, FileDirectory, MemoryDirectory, Migrate, NodeSet, Profile, SimulatedDisk, Time, VirtualTime,
 };
 
 /// The version of the file format that this build reads and writes; `docs/format.md` says what it promises.

@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use terrace_block::{NodeSet, Profile, check_room};
 
-use crate::backend::Backend;
 use crate::buffer::{FRAMES_MAX, MIDDLE_FRAME_BYTES_BESIDE, MiddleOptions};
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
@@ -51,7 +50,7 @@ pub enum MiddleKind {
     /// Memory that this machine does not have: the bytes are in DRAM, and accesses take as long as the profile says
     /// ([`crate::Builder::simulated_time`]). Never a default, and volatile whatever the profile says.
     Simulated(Profile),
-    /// Memory of NUMA nodes, in equal parts: another processor's, or memory behind CXL. With [`crate::Backend::Frames`] only.
+    /// Memory of NUMA nodes, in equal parts: another processor's, or memory behind CXL.
     Numa(NodeSet),
 }
 
@@ -135,19 +134,23 @@ impl Middle {
 /// The nodes that a middle tier is on, if it is of that kind, which must have room for it.
 ///
 /// # Errors
-/// [`Error::Config`] for a node that is not there, and where pages are mapped; [`Error::Memory`] for one that has less memory free.
-pub(crate) fn nodes_of(middle: &Middle, class: SizeClass, backend: Backend) -> Result<Option<NodeSet>> {
+/// As [`with_room`].
+pub(crate) fn nodes_of(middle: &Middle, class: SizeClass) -> Result<Option<NodeSet>> {
     let MiddleKind::Numa(nodes) = middle.kind() else { return Ok(None) };
-    if backend != Backend::Frames {
-        let what = "a middle tier on NUMA nodes with mapped pages; there is one with frames".to_owned();
-        return Err(Error::Config(what));
-    }
     let bytes = u64::from(middle.frames(class)) * class.page_bytes() as u64;
+    with_room(nodes, bytes, "the middle tier").map(Some)
+}
+
+/// The nodes that `bytes` bytes of a tier are to be on, which must have room for them.
+///
+/// # Errors
+/// [`Error::Config`] for a node that is not there; [`Error::Memory`] for one that has less memory free.
+pub(crate) fn with_room(nodes: &NodeSet, bytes: u64, what: &'static str) -> Result<NodeSet> {
     check_room(nodes, bytes).map_err(|source| match source.kind() {
-        io::ErrorKind::OutOfMemory => Error::Memory { bytes, what: "the middle tier", source },
-        _ => Error::Config(format!("the middle tier {middle}: {source}")),
+        io::ErrorKind::OutOfMemory => Error::Memory { bytes, what, source },
+        _ => Error::Config(format!("{what} on nodes {nodes}: {source}")),
     })?;
-    Ok(Some(nodes.clone()))
+    Ok(nodes.clone())
 }
 
 /// Bytes of DRAM that a middle tier takes: what is known of each of its frames, and of the pages in its queue.
@@ -259,11 +262,9 @@ mod tests {
         let options = |bytes, choice, queue| {
             Middle::new("simulated:dram".parse().unwrap(), bytes).options(class, choice, None, queue)
         };
-        let on =
-            |nodes: &str, backend| nodes_of(&format!("numa:{nodes},64KiB").parse().unwrap(), class, backend);
-        assert_eq!(on("0", Backend::Frames).unwrap(), Some("0".parse().unwrap()));
-        assert!(on("0", Backend::Mapped).unwrap_err().to_string().contains("mapped"));
-        assert!(on("1000", Backend::Frames).unwrap_err().to_string().contains("node 1000"));
+        let on = |nodes: &str| nodes_of(&format!("numa:{nodes},64KiB").parse().unwrap(), class);
+        assert_eq!(on("0").unwrap(), Some("0".parse().unwrap()));
+        assert!(on("1000").unwrap_err().to_string().contains("node 1000"));
         assert!(options((16 << 10) - 1, Choice::Eager, None).is_err());
         assert_eq!(options(16 << 10, Choice::Eager, None).unwrap().frames, 1);
         assert_eq!(options(1 << 20, Choice::HyMem, None).unwrap().queue_pages, Some(32));

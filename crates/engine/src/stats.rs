@@ -24,7 +24,7 @@ use serde::Serialize;
 
 pub use self::histogram::{Bucket, Latency};
 pub use self::line_writes::LineWrites;
-pub use self::middle::{MiddleStats, MiddleWrites, Migrations, Tuning};
+pub use self::middle::{MemoryMoves, MiddleStats, MiddleWrites, Migrations, Tuning};
 pub use self::reasons::{Bypasses, GivenUp, Retries, Stalls, Sweeps, WriteBacks};
 use crate::backend::Backend;
 use crate::db::core::Core;
@@ -61,6 +61,9 @@ pub struct Stats {
     pub backend: Backend,
     /// Pages whose memory the system refused to take back when they left it: as much is taken beyond the budget.
     pub not_discarded: u64,
+    /// Pages of the system's, 4 KiB each, that frames in DRAM were given and that are not on the nodes which were asked for
+    /// ([`crate::Builder::dram_nodes`]); counted as they come.
+    pub misplaced_pages: u64,
     /// Bytes of a page of the catalog, and of tables for which nothing else is said.
     pub page_bytes: u64,
     /// Bytes of the frames and their headers.
@@ -377,6 +380,7 @@ impl Stats {
             frame_moves: counted.frame_moves.load(Relaxed),
             backend: pool.backend(),
             not_discarded: counted.not_discarded.load(Relaxed),
+            misplaced_pages: pool.misplaced_pages(),
             page_bytes,
             frame_bytes: footprint.frames.iter().map(|class| class.bytes).sum(),
             frame_classes: footprint.frames,

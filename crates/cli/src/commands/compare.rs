@@ -174,6 +174,8 @@ pub(super) fn flags(args: &YcsbArgs, tiers: &TierArgs) -> Vec<String> {
     flags.extend(tiers.policy.map(|policy| format!("--policy={policy}")));
     flags.extend(tiers.admission_queue.map(|pages| format!("--admission-queue={pages}")));
     flags.extend(tiers.clean_victims.map(|name| format!("--clean-victims={name}")));
+    flags.extend(tiers.dram_nodes.as_ref().map(|nodes| format!("--dram-nodes={nodes}")));
+    flags.extend(tiers.migrate.map(|way| format!("--migrate={way}")));
     flags.extend(tiers.value_page_size.map(|bytes| format!("--value-page-size={bytes}")));
     flags.extend(tiers.record_cache.map(|percent| format!("--record-cache={percent}")));
     flags.extend(tiers.log_max.map(|bytes| format!("--log-max={bytes}")));

@@ -254,6 +254,8 @@ impl<'a> Demo<'a> {
         command.args(self.settings.policy.map(|policy| format!("--policy={policy}")));
         command.args(self.settings.admission_queue_pages.map(|pages| format!("--admission-queue={pages}")));
         command.args(self.settings.clean_victims.map(|name| format!("--clean-victims={name}")));
+        command.args(self.settings.dram_nodes.as_ref().map(|nodes| format!("--dram-nodes={nodes}")));
+        command.args(self.settings.migrate.map(|way| format!("--migrate={way}")));
         command.arg(format!("--compression={}", self.settings.compression.name()));
         command.arg(format!("--threads={}", args.threads)).arg(format!("--seed={}", self.settings.seed));
         command.env(ROUND, round.to_string()).stdin(Stdio::null()).stdout(Stdio::piped());

@@ -126,6 +126,8 @@ fn bench_prints_every_key_of_the_interface() {
         "budget_bytes",
         "tiers",
         "migrations",
+        "memory_moves",
+        "misplaced_pages",
         "inclusivity",
         "middle_line_writes",
         "log_bytes",

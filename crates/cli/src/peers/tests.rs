@@ -25,6 +25,8 @@ fn settings(store: Option<&Path>) -> Settings {
         policy: None,
         admission_queue_pages: None,
         clean_victims: None,
+        dram_nodes: None,
+        migrate: None,
         durability: Durability::Buffered,
         seed: 1,
         create: true,

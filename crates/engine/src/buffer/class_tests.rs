@@ -10,7 +10,7 @@ use terrace_block::{BlockDevice, Directory, MemoryDirectory, OpenMode};
 use super::backup::{Archive, PackedFile, StagedImage, Visitor, copy_buffer};
 use super::page_ids::ids_below;
 use super::salvage::{Means, Remains, Salvaged};
-use super::{Files, Mode, Pool, PoolOptions, RecordCache, Undo};
+use super::{Files, Mode, NodeOptions, Pool, PoolOptions, RecordCache, Undo};
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, Lsn, PageId, SizeClass, Timestamp};
 use crate::index::NodeRedo;
@@ -59,7 +59,7 @@ fn options() -> PoolOptions {
         replacement: Default::default(),
         middle: None,
         middle_memory: None,
-        middle_nodes: None,
+        nodes: NodeOptions::default(),
         time: terrace_block::Time::wall(),
         mode: Mode::Inline,
         in_memory: false,

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use terrace_block::{BlockDevice, NodeSet, SimulatedMemory, Time};
+use terrace_block::{BlockDevice, SimulatedMemory, Time};
 
 use super::middle::MiddleOptions;
 use super::pool::{Mode, Pool};
 use super::records::RecordCache;
+use super::residency::NodeOptions;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::ids::{SizeClass, Timestamp};
@@ -57,8 +58,8 @@ pub(crate) struct PoolOptions {
     pub(crate) middle: Option<MiddleOptions>,
     /// What its memory costs, where it is simulated.
     pub(crate) middle_memory: Option<Arc<SimulatedMemory>>,
-    /// The nodes that it is on, where it is not to be where the system puts it.
-    pub(crate) middle_nodes: Option<NodeSet>,
+    /// The nodes that memory is on.
+    pub(crate) nodes: NodeOptions,
     /// The time in which simulated memory is.
     pub(crate) time: Time,
     pub(crate) mode: Mode,

@@ -11,7 +11,8 @@ use terrace_block::{Directory, MemoryDirectory, OpenMode};
 use super::stats::PoolStats;
 use super::view::View;
 use super::{
-    Edit, Files, Layout, Mode, Pool, PoolOptions, Purpose, RecordCache, Stop, buffers_bytes, frame_cost,
+    Edit, Files, Layout, Mode, NodeOptions, Pool, PoolOptions, Purpose, RecordCache, Stop, buffers_bytes,
+    frame_cost,
 };
 use crate::error::Error;
 use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
@@ -54,7 +55,7 @@ pub(super) fn options(bytes: u64) -> PoolOptions {
         replacement: Default::default(),
         middle: crate::middle::options_of_environment(small()),
         middle_memory: None,
-        middle_nodes: None,
+        nodes: NodeOptions::default(),
         time: terrace_block::Time::wall(),
         mode: Mode::Inline,
         in_memory: false,

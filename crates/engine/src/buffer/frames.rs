@@ -16,12 +16,12 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-use terrace_block::{NodeSet, Region};
+use terrace_block::{Region, is_numa_balancing};
 
 use super::batch::Purpose;
 use super::queues::Links;
-use super::residency::{Housed, Residency};
-use super::stripe::{ByStripe, FRAMES_MAX, Stripe, class_of, index_of, stripe_index_of};
+use super::residency::{Housed, NodeOptions, Placement, Residency};
+use super::stripe::{ByStripe, FRAMES_MAX, Stripe, Tier, class_of, index_of, stripe_index_of};
 use super::view::Racy;
 use crate::backend::Backend;
 use crate::ids::{ByClass, Lsn, PageId, SizeClass};
@@ -157,6 +157,8 @@ const MARKED_BELOW: u64 = 1 << 63;
 #[derive(Debug)]
 pub(crate) struct Frames {
     bytes: Residency,
+    /// Which nodes they are on.
+    nodes: Placement,
     /// In which each stripe has a range of its own.
     headers: Region,
     /// Bytes of such a range, as a power of two.
@@ -193,10 +195,39 @@ impl Frames {
         let headers = most.next_power_of_two();
         Ok(Frames {
             bytes: Residency::reserve(backend, &counts, pages_max)?,
+            nodes: Placement::new(
+                &NodeOptions::default(),
+                middle.map_or(SizeClass::SMALLEST, |(class, _)| class),
+            ),
             headers: Region::reserve(headers * counts.len())?,
             headers_shift: headers.trailing_zeros(),
             stripes: counts.map(|count_max| Counts { count: AtomicU32::new(0), count_max }),
         })
+    }
+
+    /// The same on nodes; the middle tier has frames of `class`.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn on_nodes(self, options: &NodeOptions, class: SizeClass) -> io::Result<Frames> {
+        if (options.dram.is_some() || options.middle.is_some()) && is_numa_balancing() {
+            tracing::warn!(
+                "the kernel moves pages between nodes on its own (kernel.numa_balancing), against what tiers ask for"
+            );
+        }
+        let nodes = Placement::new(options, class);
+        self.bytes.place(&nodes)?;
+        Ok(Frames { nodes, ..self })
+    }
+
+    /// Which nodes they are on.
+    pub(super) fn nodes(&self) -> &Placement {
+        &self.nodes
+    }
+
+    /// Whether memory moves when a page goes from one tier to the other, for which the system is asked.
+    pub(super) fn moves_memory(&self) -> bool {
+        self.backend() == Backend::Mapped && self.nodes.splits_addresses()
     }
 
     /// Where the bytes of pages are.
@@ -245,22 +276,6 @@ impl Frames {
         Stripe::from_index(stripe_index_of(frame)).is_some_and(|stripe| index_of(frame) < self.count(stripe))
     }
 
-    /// Has the memory of the first `count` frames of a stripe, which have none yet, come from `nodes`.
-    ///
-    /// # Errors
-    /// The system's; `Unsupported` where frames have no memory of their own.
-    pub(super) fn place_on(&self, stripe: Stripe, count: u32, nodes: &NodeSet) -> io::Result<()> {
-        self.bytes.frames()?.place_on(stripe, 0..count, nodes)
-    }
-
-    /// Pages of the system's behind the frames of a stripe that are not on `nodes`, as the system says.
-    ///
-    /// # Errors
-    /// As [`Frames::place_on`].
-    pub(super) fn misplaced(&self, stripe: Stripe, nodes: &NodeSet) -> io::Result<usize> {
-        self.bytes.frames()?.misplaced(stripe, 0..self.count(stripe), nodes)
-    }
-
     /// Makes it `count` frames of a stripe, more than there are; the new ones hold nothing. One caller at a time.
     ///
     /// # Errors
@@ -273,7 +288,7 @@ impl Frames {
         let committed = self
             .headers
             .commit(self.headers_of(stripe, 0..count))
-            .and_then(|()| self.bytes.grow(stripe, old, count));
+            .and_then(|()| self.bytes.grow(stripe, old, count, &self.nodes));
         if let Err(error) = committed {
             self.release(stripe, old..count)?;
             return Err(error);
@@ -372,12 +387,23 @@ impl Frames {
 
     /// Puts memory behind pages, before their content is stored. As [`Residency::populate`].
     pub(super) fn populate(&self, pages: &[Housed]) -> io::Result<()> {
-        self.bytes.populate(pages)
+        self.bytes.populate(pages, &self.nodes)
     }
 
     /// Takes it away again. As [`Residency::discard`].
     pub(super) fn discard(&self, pages: &[Housed]) -> io::Result<()> {
         self.bytes.discard(pages)
+    }
+
+    /// Moves the memory of pages that are about to be in frames of `tier`. As [`Residency::migrate`].
+    pub(super) fn migrate(&self, pages: &[PageId], tier: Tier) -> Vec<bool> {
+        self.bytes.migrate(pages, tier, &self.nodes)
+    }
+
+    /// Which nodes the system has the memory of the page `id` in `frame` on.
+    #[cfg(test)]
+    pub(super) fn nodes_of(&self, id: PageId, frame: u32) -> Vec<u32> {
+        self.bytes.nodes_of(id, frame)
     }
 
     /// The words of a frame that holds something else than a page, between [`Frames::populate_own`] and

@@ -9,13 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use terrace_block::{SimulatedMemory, Time};
 
 use super::adapt::Adaptation;
+use super::due::Due;
 use super::frames::Header;
 use super::migration::{
     Access, AdmissionQueue, CleanVictims, Die, Intent, LivePolicy, Path, Policy, asks_queue, path,
 };
 use super::operation;
 use super::pool::{Mode, Pool};
-use super::stripe::{Stripe, is_middle};
+use super::stripe::{Stripe, Tier, is_middle};
 use super::table::Location;
 use super::wear::Wear;
 use crate::ids::{PageId, SizeClass};
@@ -60,6 +61,8 @@ pub(crate) struct MiddleTier {
     /// How often it was written, where it is simulated.
     pub(super) wear: Option<Wear>,
     adaptation: Option<Adaptation>,
+    /// Pages that are to come to DRAM when they are enough.
+    pub(super) due: Due,
 }
 
 /// What the pages of the middle tier did.
@@ -76,6 +79,8 @@ pub(super) struct Counts {
     pub(super) up_for_write: AtomicU64,
     /// Pages that should have been, and for which DRAM had no frame, or that moved meanwhile.
     pub(super) up_refused: AtomicU64,
+    /// Looks that decided so, and whose pages wait for others to come with them.
+    pub(super) up_deferred: AtomicU64,
     /// Dirty and clean pages copied from DRAM.
     pub(super) down_dirty: AtomicU64,
     pub(super) down_clean: AtomicU64,
@@ -122,6 +127,7 @@ impl MiddleTier {
             origin: seed.wrapping_sub(operation::current().number),
             created: AtomicU64::new(0),
             counts: Counts::default(),
+            due: Due::default(),
         }
     }
 
@@ -212,6 +218,9 @@ impl Pool {
             dram_flushes: self.stats.images_written.load(Relaxed).saturating_sub(flushed),
             middle_flushes: flushed,
             up_refused: count(&counts.up_refused),
+            up_deferred: count(&counts.up_deferred),
+            memory_moves: self.frames.nodes().moves(),
+            misplaced_pages: self.frames.nodes().misplaced(Tier::Middle),
             down_refused: count(&counts.down_refused),
             copies_dropped: count(&counts.copies_dropped),
             copies_invalidated: count(&counts.copies_invalidated),
@@ -221,6 +230,11 @@ impl Pool {
     /// How often each line of the middle tier was written, if there is one that is simulated.
     pub(crate) fn line_writes(&self) -> Option<LineWrites> {
         self.middle.as_ref()?.wear.as_ref().map(Wear::line_writes)
+    }
+
+    /// Pages of the system's that came to frames in DRAM and are not on the nodes that were asked for.
+    pub(crate) fn misplaced_pages(&self) -> u64 {
+        self.frames.nodes().misplaced(Tier::Dram)
     }
 
     /// Lets pages move by other probabilities from now on. Without a middle tier there are none.

@@ -14,6 +14,10 @@
 //! which readers do not notice. **One copy**: where the bytes of a page are at one address whatever frame it has, and where
 //! replacement goes by versions (`fifo.rs`), the frame below is given back at once.
 //!
+//! **Memory that moves.** Where the two tiers of mapped pages are nodes, a page that changes tiers has its memory moved by the system, while
+//! it is latched and before anything says that it has gone (`residency/nodes.rs`); so what the system does not move stays in its tier, like a
+//! page for which there is no frame. Pages go up together (`due.rs`), and down in the batches of the sweep.
+//!
 //! **Up.** A reader that finds a page in the middle tier casts a die ([`Pool::settle`]). If it says so, and if a frame in DRAM can be
 //! had without waiting, the page is latched exclusively at the version at which it was found, copied, and unlatched with a
 //! new version, at which the reader goes on: who followed a pointer to it did so while the page was at the old one, and nothing but
@@ -33,9 +37,11 @@
 
 use std::sync::atomic::{Ordering::Relaxed, Ordering::Release, fence};
 
+use super::due::Raised;
 use super::evict::{Leaving, To};
 use super::guard::ReadGuard;
 use super::latch::Word;
+use super::middle::Counts;
 use super::migration::{Access, Intent, Path};
 use super::operation;
 use super::pool::{Pool, Stop, class_of_page};
@@ -99,15 +105,14 @@ impl Pool {
         let asked = access(operation::current().access);
         let path = middle.path_of_access(self.mode, guard.id(), |by| Intent::Touch(access(by)));
         if path == Path::MiddleToDram {
-            match self.bring_up(&guard)? {
-                Some(guard) => {
-                    let counts = &middle.counts;
-                    let count =
-                        if asked == Access::Read { &counts.up_for_read } else { &counts.up_for_write };
-                    count.fetch_add(1, Relaxed);
-                    return Ok(guard);
-                }
-                None => middle.counts.up_refused.fetch_add(1, Relaxed),
+            let raised = match self.frames.moves_memory() {
+                true => self.bring_up_together(&guard, asked)?,
+                false => self.bring_up(&guard, asked)?,
+            };
+            match raised {
+                Raised::Up(guard) => return Ok(guard),
+                Raised::Waits => middle.counts.up_deferred.fetch_add(1, Relaxed),
+                Raised::Stays => middle.counts.up_refused.fetch_add(1, Relaxed),
             };
         }
         self.charge_search(guard.frame());
@@ -122,23 +127,36 @@ impl Pool {
     }
 
     /// Brings a page to DRAM that is in the middle tier at the version seen, if that can be done now.
-    fn bring_up<'p>(&'p self, guard: &ReadGuard<'p>) -> Result<Option<ReadGuard<'p>>> {
+    fn bring_up<'p>(&'p self, guard: &ReadGuard<'p>, access: Access) -> Result<Raised<'p>> {
         let (id, entry, from) = (guard.id(), guard.entry(), guard.frame());
         // A frame would be taken in vain for one whose image is in flight.
         if guard.seen().is_claimed() || guard.seen().is_dirty() && self.is_short_of_room() {
-            return Ok(None);
+            return Ok(Raised::Stays);
         }
-        let Some(to) = self.take_frame_now(Stripe::from(class_of(from)), id)? else { return Ok(None) };
+        let Some(to) = self.take_frame_now(Stripe::from(class_of(from)), id)? else {
+            return Ok(Raised::Stays);
+        };
         match self.move_up(id, entry, guard.seen(), from, to) {
             Some((seen, freed)) => {
                 freed.into_iter().for_each(|frame| self.give_frame(frame));
+                self.count_raised(access);
                 self.unlocked(id, entry, to);
-                Ok(Some(ReadGuard::new(self, id, entry, seen, to)))
+                Ok(Raised::Up(ReadGuard::new(self, id, entry, seen, to)))
             }
             None => {
                 self.give_frame(to);
-                Ok(None)
+                Ok(Raised::Stays)
             }
+        }
+    }
+
+    /// A page was brought to DRAM for `access`.
+    pub(super) fn count_raised(&self, access: Access) {
+        if let Some(Counts { up_for_read, up_for_write, .. }) =
+            self.middle.as_ref().map(|middle| &middle.counts)
+        {
+            let count = if access == Access::Read { up_for_read } else { up_for_write };
+            count.fetch_add(1, Relaxed);
         }
     }
 
@@ -161,6 +179,22 @@ impl Pool {
             latch.release_unchanged();
             return None;
         }
+        let raised = self.raise(id, entry, seen, from, to);
+        drop(moving);
+        Some(raised)
+    }
+
+    /// Makes `to`, in DRAM, the frame of the page `id`, which is in `from` at the version seen, and unlatches it; `moving` and the page's
+    /// exclusive latch are the caller's. Returns its state then, and the frame that holds nothing any more.
+    pub(super) fn raise(
+        &self,
+        id: PageId,
+        entry: Entry<'_>,
+        seen: Word,
+        from: u32,
+        to: u32,
+    ) -> (Word, Option<u32>) {
+        let latch = entry.latch();
         self.copy_page(id, from, to);
         let (lower, upper) = (self.frames.header(from), self.frames.header(to));
         upper.set_mapped(lower.mapped());
@@ -182,8 +216,7 @@ impl Pool {
         // It came to DRAM for this look: seen once there.
         latch.unmark();
         let now = latch.release_changed();
-        drop(moving);
-        Some((now, (!stays).then_some(from)))
+        (now, (!stays).then_some(from))
     }
 
     /// Moves pages down that are to leave DRAM for the middle tier, latched. Those that go are unlatched; those that cannot go down
@@ -201,18 +234,28 @@ impl Pool {
         // now without seeing that the page he looks for has left: as the fence of a latch that is taken after the frame.
         fence(Release);
         let moving = self.moving.try_read();
-        let mut gone = Vec::with_capacity(leaving.len());
+        let mut going = Vec::with_capacity(leaving.len());
         for page in leaving.iter_mut().filter(|page| page.to == To::Middle) {
             let dirty = page.entry.latch().load().is_dirty();
             let may_move = !dirty || moving.is_some();
             let frame = may_move.then(|| self.below(page).or_else(|| frames.pop())).flatten();
-            match frame {
+            going.push((page, frame, dirty));
+        }
+        // Memory first, of all that have a frame: a page whose memory stays has none there.
+        let moves = || going.iter().filter(|(_, frame, _)| frame.is_some());
+        let ids: Vec<PageId> = moves().map(|(page, ..)| page.id).collect();
+        let mut there = self.frames.migrate(&ids, Tier::Middle).into_iter();
+        let mut gone = Vec::with_capacity(ids.len());
+        for (page, frame, dirty) in going {
+            match frame.filter(|_| there.next() == Some(true)) {
                 Some(frame) => {
                     self.move_down(page, frame, dirty);
                     gone.push((frame, page.id, page.entry));
                     page.to = To::Gone;
                 }
                 None => {
+                    // It is none that the page has below it: a page of two copies has no memory that moves.
+                    frames.extend(frame);
                     middle.counts.down_refused.fetch_add(1, Relaxed);
                     page.to = if dirty { To::Stays } else { To::Store };
                 }

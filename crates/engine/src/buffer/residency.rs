@@ -14,9 +14,12 @@
 //! the page's exclusive latch is held that evicts or frees it; so a page has memory only while it has a frame, or is on
 //! its way there or back, and no more pages than there are frames have any. Who reads without a latch what is gone reads
 //! zeros, which takes no memory, in a page whose version has moved.
+//!
+//! Which nodes that memory is on, where it is not to be where the system puts it, is in `residency/nodes.rs`.
 
 mod fixed;
 mod mapped;
+mod nodes;
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -27,7 +30,9 @@ use terrace_block::Region;
 
 use self::fixed::Fixed;
 use self::mapped::Mapped;
-use super::stripe::Stripe;
+pub(crate) use self::nodes::NodeOptions;
+pub(in crate::buffer) use self::nodes::Placement;
+use super::stripe::{Stripe, Tier};
 use crate::backend::Backend;
 use crate::ids::{PageId, SizeClass};
 
@@ -73,14 +78,29 @@ impl Residency {
         })
     }
 
-    /// The frames, where their bytes are at addresses of their own.
-    ///
-    /// # Errors
-    /// `Unsupported` where they are not.
-    pub(super) fn frames(&self) -> io::Result<&Fixed> {
+    /// Has frames that hold no page, where they have addresses of their own, on the nodes of DRAM.
+    pub(super) fn place(&self, nodes: &Placement) -> io::Result<()> {
         match self {
-            Residency::Frames(frames) => Ok(frames),
-            Residency::Mapped(_) => Err(io::ErrorKind::Unsupported.into()),
+            Residency::Frames(_) => Ok(()),
+            Residency::Mapped(pages) => pages.place_own(nodes),
+        }
+    }
+
+    /// Moves the memory of `pages`, all of one size, whose exclusive latches are the caller's, to the nodes of `tier`; says of each whether
+    /// it is there. It always is where a page in another frame is at another address.
+    pub(super) fn migrate(&self, pages: &[PageId], tier: Tier, nodes: &Placement) -> Vec<bool> {
+        match self {
+            Residency::Mapped(mapped) if nodes.splits_addresses() => mapped.migrate(pages, tier, nodes),
+            _ => vec![true; pages.len()],
+        }
+    }
+
+    /// Which nodes the system has the memory of the page `id` in `frame` on.
+    #[cfg(test)]
+    pub(super) fn nodes_of(&self, id: PageId, frame: u32) -> Vec<u32> {
+        match self {
+            Residency::Frames(frames) => frames.nodes_of(frame),
+            Residency::Mapped(pages) => pages.nodes_of(id),
         }
     }
 
@@ -100,11 +120,11 @@ impl Residency {
         }
     }
 
-    /// There are frames of `stripe` from `old` to `count` too from now on.
-    pub(super) fn grow(&self, stripe: Stripe, old: u32, count: u32) -> io::Result<()> {
+    /// There are frames of `stripe` from `old` to `count` too from now on, on the nodes of its tier.
+    pub(super) fn grow(&self, stripe: Stripe, old: u32, count: u32, nodes: &Placement) -> io::Result<()> {
         match self {
-            Residency::Frames(frames) => frames.commit(stripe, old..count),
-            Residency::Mapped(pages) => pages.use_class(stripe.class),
+            Residency::Frames(frames) => frames.commit(stripe, old..count, nodes),
+            Residency::Mapped(pages) => pages.use_class(stripe, nodes),
         }
     }
 
@@ -150,10 +170,10 @@ impl Residency {
 
     /// Puts memory behind pages whose content is about to be stored; their exclusive latches are the caller's, or nobody
     /// else knows them. Refused, they are to be discarded.
-    pub(super) fn populate(&self, pages: &[Housed]) -> io::Result<()> {
+    pub(super) fn populate(&self, pages: &[Housed], nodes: &Placement) -> io::Result<()> {
         match self {
             Residency::Frames(_) => Ok(()),
-            Residency::Mapped(mapped) => mapped.populate(pages),
+            Residency::Mapped(mapped) => mapped.populate(pages, nodes),
         }
     }
 

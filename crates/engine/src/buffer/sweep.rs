@@ -24,6 +24,8 @@ use crate::replacement::Replacement;
 
 /// Frames evicted at a time, so that the lock is taken once for many.
 const BATCH: usize = 32;
+/// And where they take their memory to other nodes, which costs the system as much for one as for many.
+const BATCH_OF_MEMORY: usize = 128;
 /// Rounds of upkeep a fault waits for before it gives up.
 const ROUNDS_MAX: u32 = 2000;
 /// Rounds after which frames are not only dirty, but in the hands of others who wait for more of them: then other classes
@@ -224,7 +226,18 @@ impl Pool {
 
     /// Frames that one sweep tries to find.
     fn sweep_goal(&self, stripe: Stripe) -> usize {
-        BATCH.min(self.page_frames(stripe) as usize / 4 + 1)
+        BATCH.min(self.batch_max(stripe))
+    }
+
+    /// Pages that leave together at the most.
+    fn leave_goal(&self, stripe: Stripe) -> usize {
+        let moves = self.frames.moves_memory() && self.middle_for(stripe.class).is_some();
+        let batch = if moves { BATCH_OF_MEMORY } else { BATCH };
+        batch.min(self.batch_max(stripe))
+    }
+
+    fn batch_max(&self, stripe: Stripe) -> usize {
+        self.page_frames(stripe) as usize / 4 + 1
     }
 
     /// Gives a frame back that holds nothing.
@@ -240,7 +253,7 @@ impl Pool {
     /// Evicts a batch of pages from `stripe`, if there are some to evict: as many as make one with those that others are evicting,
     /// or as are `needed`, so that who needs many does not have them leave one by one.
     fn refill(&self, stripe: Stripe, free: &mut MutexGuard<'_, FreeFrames>, needed: usize) {
-        let most = self.sweep_goal(stripe);
+        let most = self.leave_goal(stripe);
         // What is on its way out will do for others too: several threads that evicted a whole batch each would, where there
         // are few frames, evict all there is.
         let goal = most.saturating_sub(free.leaving).max(needed.min(most));

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use terrace_block::{NodeSet, SimulatedMemory, Time};
+use terrace_block::{Migrate, NodeSet, SimulatedMemory, Time};
 
 use super::Builder;
-use crate::buffer::MiddleOptions;
+use crate::buffer::{MiddleOptions, NodeOptions};
 use crate::error::Result;
 use crate::ids::SizeClass;
-use crate::middle::{Middle, MiddleKind, nodes_of};
+use crate::middle::{Middle, MiddleKind, nodes_of, with_room};
 use crate::migration::{Choice, CleanVictims};
 
 impl Builder {
@@ -54,6 +54,43 @@ impl Builder {
     /// middle tier. Default: half as many as the middle tier has frames with [`Choice::HyMem`], and none with other policies.
     pub fn admission_queue(mut self, pages: u64) -> Self {
         self.admission_queue = Some(pages);
+        self
+    }
+
+    /// The NUMA nodes that frames in DRAM are on, page by page in turn: preferred when memory is first touched, refused at open where they
+    /// have no room for the budget. What the system puts elsewhere all the same is counted in [`crate::Stats::misplaced_pages`]. Default:
+    /// where the system puts it, as a rule on the node of the thread that touches it first.
+    ///
+    /// ```
+    /// use terrace::{Backend, Db, MemoryDirectory};
+    ///
+    /// for backend in Backend::ALL {
+    ///     let builder = Db::builder().directory(std::sync::Arc::new(MemoryDirectory::new())).dram(4 << 20);
+    ///     let db = builder.backend(backend).dram_nodes("0".parse()?).open("")?;
+    ///     assert_eq!(db.stats().misplaced_pages, 0);
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn dram_nodes(mut self, nodes: NodeSet) -> Self {
+        self.dram_nodes = Some(nodes);
+        self
+    }
+
+    /// How the memory of pages goes from the nodes of one tier to those of the other, with [`crate::Backend::Mapped`] and a middle tier
+    /// of the kind [`crate::MiddleKind::Numa`]; else it means nothing. [`Migrate::Copy`] takes up to 64 KiB beside the budget for each
+    /// thread. Default: [`Migrate::Batch`].
+    ///
+    /// ```
+    /// use terrace::{Backend, Db, MemoryDirectory, Migrate};
+    ///
+    /// let builder = Db::builder().directory(std::sync::Arc::new(MemoryDirectory::new())).dram(4 << 20);
+    /// let builder = builder.backend(Backend::Mapped).middle("numa:0,4MiB".parse()?);
+    /// let db = builder.migrate(Migrate::Mbind).open("")?;
+    /// assert_eq!(db.stats().middle.unwrap().memory_moves.pages, 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn migrate(mut self, way: Migrate) -> Self {
+        self.migrate = way;
         self
     }
 
@@ -111,11 +148,14 @@ impl Builder {
         Ok(self.middle_or_default()?.and_then(memory))
     }
 
-    /// The nodes that the middle tier is on, if there is one on nodes, of pages of `class`.
-    pub(crate) fn middle_nodes(&self, class: SizeClass) -> Result<Option<NodeSet>> {
-        match self.middle_or_default()? {
-            Some(middle) => nodes_of(&middle, class, self.backend_or_default()?),
-            None => Ok(None),
-        }
+    /// The nodes that memory is on: DRAM, of which `dram_bytes` are for frames, and the middle tier, of pages of `class`.
+    pub(crate) fn node_options(&self, class: SizeClass, dram_bytes: u64) -> Result<NodeOptions> {
+        let dram = self.dram_nodes.as_ref().map(|nodes| with_room(nodes, dram_bytes, "the DRAM tier"));
+        let middle = self.middle_or_default()?.map(|middle| nodes_of(&middle, class));
+        Ok(NodeOptions {
+            dram: dram.transpose()?,
+            middle: middle.transpose()?.flatten(),
+            migrate: self.migrate,
+        })
     }
 }

@@ -214,7 +214,7 @@ fn shares(
         replacement: builder.replacement,
         middle,
         middle_memory: builder.middle_memory()?,
-        middle_nodes: builder.middle_nodes(sizes.own)?,
+        nodes: builder.node_options(sizes.own, split.frame_bytes)?,
         time: builder.simulated_time.clone(),
         mode: Mode::Inline,
         in_memory: builder.read_only,

@@ -28,7 +28,7 @@ use super::backup::{create, new_directory, publish, refuse_used};
 use super::open::{LOCK, LOG, PAGES, exists, hold, open_directory, within};
 use super::undo::KeyUndo;
 use crate::buffer::salvage::{Means, Remains, Salvaged};
-use crate::buffer::{Files, Mode, PAGES_MAX, PoolOptions, RecordCache};
+use crate::buffer::{Files, Mode, NodeOptions, PAGES_MAX, PoolOptions, RecordCache};
 use crate::config::{Builder, FRAMES_MIN, PageSizes, Split};
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
@@ -191,7 +191,7 @@ fn repair(
             replacement: builder.replacement,
             middle: None,
             middle_memory: None,
-            middle_nodes: None,
+            nodes: NodeOptions::default(),
             time: terrace_block::Time::wall(),
             mode: Mode::Inline,
             in_memory: false,

@@ -12,7 +12,7 @@ use super::node::LEFTMOST;
 use super::overflow::{Reference, ValuePages};
 use super::{Change, Found, LeafRows, NodeRedo, Seek, Stored, Tree, Write, leaf, log_bytes};
 use crate::MAX_KEY_BYTES;
-use crate::buffer::{Edit, Files, Layout, Mode, Pool, PoolOptions, RecordCache, frame_bytes};
+use crate::buffer::{Edit, Files, Layout, Mode, NodeOptions, Pool, PoolOptions, RecordCache, frame_bytes};
 use crate::error::Error;
 use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::wal::{ALLOCATES, RecordBuilder};
@@ -58,7 +58,7 @@ pub(super) fn test_pool_with(
         replacement: Default::default(),
         middle: None,
         middle_memory: None,
-        middle_nodes: None,
+        nodes: NodeOptions::default(),
         time: terrace_block::Time::wall(),
         mode,
         in_memory: false,
@@ -87,7 +87,7 @@ pub(super) fn value_pool() -> TestPool {
         replacement: Default::default(),
         middle: None,
         middle_memory: None,
-        middle_nodes: None,
+        nodes: NodeOptions::default(),
         time: terrace_block::Time::wall(),
         mode: Mode::Inline,
         in_memory: false,

@@ -19,7 +19,7 @@ use super::file::{MARK, PageFile};
 use super::words::{PageWords, WORD_BYTES};
 use crate::backend::Backend;
 use crate::buffer::{
-    FRAMES_MAX, Files, Layout, Mode, PAGES_MAX, Pool, PoolOptions, RecordCache, Recovered, Redo,
+    FRAMES_MAX, Files, Layout, Mode, NodeOptions, PAGES_MAX, Pool, PoolOptions, RecordCache, Recovered, Redo,
     buffers_bytes, frame_cost, indexes_max, table_bytes_per_page,
 };
 use crate::config::{FRAMES_MIN, any_class_of, frames_min};
@@ -157,7 +157,7 @@ impl PagesBuilder {
             replacement: Replacement::default(),
             middle: None,
             middle_memory: None,
-            middle_nodes: None,
+            nodes: NodeOptions::default(),
             time: terrace_block::Time::wall(),
             mode: Mode::Inline,
             in_memory: false,

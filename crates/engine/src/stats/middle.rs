@@ -54,12 +54,43 @@ pub struct MiddleStats {
     pub middle_flushes: u64,
     /// Pages that should have come to DRAM and stayed here, because DRAM had no frame at once or they were being changed.
     pub up_refused: u64,
+    /// Looks that decided so where memory moves with pages, and whose pages wait for others to come with them.
+    pub up_deferred: u64,
     /// Pages that should have come here from DRAM, and there was no frame at once.
     pub down_refused: u64,
     /// Copies of pages in DRAM that made room for other pages here.
     pub copies_dropped: u64,
     /// Copies that were older than their pages in DRAM when those went to the store, and were dropped with them.
     pub copies_invalidated: u64,
+    /// How memory moved with them.
+    pub memory_moves: MemoryMoves,
+    /// Pages of the system's, 4 KiB each, that came to a tier on nodes and that the system put elsewhere, since the database was opened.
+    pub misplaced_pages: u64,
+}
+
+/// Memory of mapped pages that went from the nodes of one tier to those of the other ([`crate::MiddleKind::Numa`]).
+///
+/// ```
+/// assert_eq!(terrace::MemoryMoves::default().calls_per_page(), 0.0);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct MemoryMoves {
+    /// Pages that went.
+    pub pages: u64,
+    /// System calls that it took.
+    pub calls: u64,
+    /// Pages that stayed in their tier because the system would not move them: it has them in use, or another process does.
+    pub busy: u64,
+    /// Pages that stayed because a node was full.
+    pub full: u64,
+}
+
+impl MemoryMoves {
+    /// System calls for each page that moved; 0 if none did.
+    pub fn calls_per_page(&self) -> f64 {
+        if self.pages == 0 { 0.0 } else { self.calls as f64 / self.pages as f64 }
+    }
 }
 
 /// How far the search for a better policy is ([`crate::migration::Tuner`]).
@@ -156,6 +187,14 @@ impl MiddleStats {
             dram_flushes: less(|stats| stats.dram_flushes),
             middle_flushes: less(|stats| stats.middle_flushes),
             up_refused: less(|stats| stats.up_refused),
+            up_deferred: less(|stats| stats.up_deferred),
+            memory_moves: MemoryMoves {
+                pages: less(|stats| stats.memory_moves.pages),
+                calls: less(|stats| stats.memory_moves.calls),
+                busy: less(|stats| stats.memory_moves.busy),
+                full: less(|stats| stats.memory_moves.full),
+            },
+            misplaced_pages: less(|stats| stats.misplaced_pages),
             down_refused: less(|stats| stats.down_refused),
             copies_dropped: less(|stats| stats.copies_dropped),
             copies_invalidated: less(|stats| stats.copies_invalidated),

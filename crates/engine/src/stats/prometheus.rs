@@ -118,6 +118,27 @@ impl Stats {
         let kinds: [(&str, MiddleCount); 2] =
             [("read", |middle| middle.reads_in_place), ("write", |middle| middle.writes_in_place)];
         text.labelled(about, "access", kinds.map(|(kind, field)| (kind, field(middle))));
+        let about = (
+            "terrace_memory_moves_total",
+            "counter",
+            "Pages whose memory was to go to the nodes of another tier, by what became of them.",
+        );
+        let outcomes: [(&str, MiddleCount); 3] = [
+            ("moved", |middle| middle.memory_moves.pages),
+            ("busy", |middle| middle.memory_moves.busy),
+            ("full", |middle| middle.memory_moves.full),
+        ];
+        text.labelled(about, "outcome", outcomes.map(|(outcome, field)| (outcome, field(middle))));
+        text.counter(
+            "terrace_memory_move_calls_total",
+            "System calls that moved memory from tier to tier.",
+            middle.memory_moves.calls,
+        );
+        text.counter(
+            "terrace_middle_misplaced_pages_total",
+            "Pages of the system's that it put elsewhere than on the nodes of the middle tier.",
+            middle.misplaced_pages,
+        );
     }
 
     fn memory(&self, text: &mut Text) {
@@ -149,6 +170,8 @@ impl Stats {
         text.labelled(about, "backend", [(self.backend.name(), 1)]);
         let help = "Pages whose memory the system refused to take back.";
         text.counter("terrace_not_discarded_total", help, self.not_discarded);
+        let help = "Pages of the system's that it put elsewhere than on the nodes of DRAM.";
+        text.counter("terrace_misplaced_pages_total", help, self.misplaced_pages);
         let about =
             ("terrace_class_frames_gained_total", "counter", "Frames that came from pages of another size.");
         text.labelled(about, "page_bytes", by_size(|class| class.gained));

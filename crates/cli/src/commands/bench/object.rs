@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use terrace::{Middle, MiddleStats};
+use terrace::{MemoryMoves, Middle, MiddleStats};
 
 use crate::cost::Cost;
 use crate::failure::Outcome;
@@ -47,6 +47,10 @@ pub struct BenchReport {
     pub(super) budget_bytes: u64,
     pub(super) tiers: Tiers,
     pub(super) migrations: Migrations,
+    /// Memory that went from the nodes of one tier to those of the other, in pages of the database's.
+    pub(super) memory_moves: MemoryMoves,
+    /// Pages of the system's, 4 KiB each, that came to the middle tier and are on other nodes than its own.
+    pub(super) misplaced_pages: u64,
     pub(super) inclusivity: f64,
     pub(super) middle_line_writes: LineWritten,
     pub(super) log_bytes: u64,
@@ -225,6 +229,8 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
             },
         },
         migrations: migrations(counters),
+        memory_moves: counters.middle.as_ref().map(|middle| middle.memory_moves).unwrap_or_default(),
+        misplaced_pages: counters.middle.as_ref().map_or(0, |middle| middle.misplaced_pages),
         inclusivity: counters.middle.as_ref().map_or(0.0, MiddleStats::inclusivity),
         middle_line_writes: line_writes(measured),
         policy: counters.middle.as_ref().map(|middle| middle.policy.into()).unwrap_or_default(),

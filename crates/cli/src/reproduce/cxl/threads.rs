@@ -42,6 +42,8 @@ fn settings(far: bool) -> Outcome<Settings> {
         policy: far.then_some(Choice::Fixed(policy)),
         admission_queue_pages: None,
         clean_victims: None,
+        dram_nodes: None,
+        migrate: None,
         durability: Durability::Buffered,
         seed: 1,
         create: true,

@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use terrace_block::{Directory, MemoryDirectory, OpenMode};
 
 use super::{RecordCache, Source};
-use crate::buffer::{Files, Layout, Mode, Pool, PoolOptions, frame_bytes};
+use crate::buffer::{Files, Layout, Mode, NodeOptions, Pool, PoolOptions, frame_bytes};
 use crate::ids::{PageId, SizeClass, Timestamp};
 use crate::index::NodeRedo;
 use crate::store::place::{Extent, Mapped};
@@ -62,7 +62,7 @@ fn pool(frames: u32, record_cache: RecordCache) -> Pool {
         replacement: Default::default(),
         middle: None,
         middle_memory: None,
-        middle_nodes: None,
+        nodes: NodeOptions::default(),
         time: terrace_block::Time::wall(),
         mode: Mode::Inline,
         in_memory: false,

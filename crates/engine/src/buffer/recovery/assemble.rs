@@ -33,6 +33,17 @@ use crate::store::superblock::{Slots, Superblock};
 use crate::threads::Padded;
 use crate::wal::Wal;
 
+/// The error for memory of a tier that could not be had.
+fn refused(what: &'static str, bytes: u64) -> impl Fn(io::Error) -> Error + Copy {
+    move |source| match source.kind() {
+        // What the system does not permit is not had for a smaller budget either.
+        io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput => {
+            Error::Config(format!("{what}: {source}"))
+        }
+        _ => Error::Memory { bytes, what, source },
+    }
+}
+
 impl Analysis<'_> {
     /// The pool, the losers, oldest first, and the pages that the log allocates or frees, with when last.
     pub(super) fn into_pool(
@@ -69,7 +80,7 @@ impl Analysis<'_> {
             part.image.extent().map_or(Ok(()), |extent| space.count(extent))?;
         }
         space.settle(self.unwritten.iter().map(|&id| places_granted(id)).sum());
-        let memory = |bytes: u64| move |source| Error::Memory { bytes, what: "the DRAM tier", source };
+        let memory = |bytes: u64| refused("the DRAM tier", bytes);
         let class = SizeClass::of_bytes(self.page_bytes as u64).expect("the superblock was checked");
         let budget = FrameBudget { bytes: options.frame_bytes, floor: options.frames_floor, taken: 0 };
         let frames = Frames::reserve(
@@ -78,6 +89,7 @@ impl Analysis<'_> {
             options.backend,
             options.pages_max,
         )
+        .and_then(|frames| frames.on_nodes(&options.nodes, class))
         .map_err(memory(0))?;
         // All of them are the database's own class's, until another is used.
         let count = (budget.for_frames(class) / frame_cost(class)) as u32;
@@ -92,22 +104,7 @@ impl Analysis<'_> {
         if let Some(middle) = &options.middle {
             let stripe = Stripe::middle(class);
             let bytes = u64::from(middle.frames) * self.page_bytes as u64;
-            let memory = move |source| Error::Memory { bytes, what: "the middle tier", source };
-            // What the system does not permit is not had for a smaller budget either.
-            let placed = move |source: io::Error| match source.kind() {
-                io::ErrorKind::OutOfMemory => memory(source),
-                _ => Error::Config(format!("the middle tier: {source}")),
-            };
-            if let Some(nodes) = &options.middle_nodes {
-                frames.place_on(stripe, middle.frames, nodes).map_err(placed)?;
-            }
-            frames.grow(stripe, middle.frames).map_err(memory)?;
-            if let Some(nodes) = &options.middle_nodes {
-                let misplaced = frames.misplaced(stripe, nodes).map_err(placed)?;
-                if misplaced > 0 {
-                    tracing::warn!(misplaced, %nodes, "pages of the system's are not on the nodes of the middle tier");
-                }
-            }
+            frames.grow(stripe, middle.frames).map_err(refused("the middle tier", bytes))?;
             free[stripe.index()].gain(0..middle.frames);
         }
         let seed = u64::from_le_bytes(superblock.uuid[..8].try_into().expect("eight bytes"));

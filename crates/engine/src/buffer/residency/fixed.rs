@@ -4,9 +4,10 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-use terrace_block::{NodeSet, Region};
+use terrace_block::{Region, check_room};
 
 use super::PAGE_SHIFT;
+use super::nodes::Placement;
 use crate::buffer::stripe::{Stripe, class_index_of, index_of, stripe_index_of};
 
 /// One region for all stripes, so that where it is can be loaded before it is known which frame is looked for.
@@ -51,29 +52,16 @@ impl Fixed {
         Some(stripe.frame(index as u32))
     }
 
-    /// Puts memory behind these frames of `stripe`.
-    pub(super) fn commit(&self, stripe: Stripe, frames: Range<u32>) -> io::Result<()> {
-        self.region.commit(self.range(stripe, frames))
-    }
-
-    /// Has the memory of these frames of `stripe` come from `nodes`.
-    pub(in crate::buffer) fn place_on(
-        &self,
-        stripe: Stripe,
-        frames: Range<u32>,
-        nodes: &NodeSet,
-    ) -> io::Result<()> {
-        self.region.place_on(self.range(stripe, frames), nodes)
-    }
-
-    /// Pages of the system's behind these frames of `stripe` that are elsewhere.
-    pub(in crate::buffer) fn misplaced(
-        &self,
-        stripe: Stripe,
-        frames: Range<u32>,
-        nodes: &NodeSet,
-    ) -> io::Result<usize> {
-        self.region.misplaced(self.range(stripe, frames), nodes)
+    /// Puts memory behind these frames of `stripe`, of the nodes of its tier as long as they have some.
+    pub(super) fn commit(&self, stripe: Stripe, frames: Range<u32>, nodes: &Placement) -> io::Result<()> {
+        let range = self.range(stripe, frames);
+        let Some(wanted) = nodes.of(stripe.tier) else { return self.region.commit(range) };
+        check_room(wanted, range.len() as u64)?;
+        self.region.place_on(range.clone(), wanted)?;
+        self.region.commit(range.clone())?;
+        let misplaced = self.region.misplaced(range, wanted)?;
+        nodes.count_misplaced(stripe.tier, misplaced as u64);
+        Ok(())
     }
 
     /// Gives the memory of these frames of `stripe` back.
@@ -84,6 +72,13 @@ impl Fixed {
     fn range(&self, stripe: Stripe, frames: Range<u32>) -> Range<usize> {
         let (start, page_bytes) = (stripe.index() << self.stripe_shift, stripe.class.page_bytes());
         start + frames.start as usize * page_bytes..start + frames.end as usize * page_bytes
+    }
+
+    /// Which nodes the system has the memory of `frame` on, a number for each of its own pages.
+    #[cfg(test)]
+    pub(super) fn nodes_of(&self, frame: u32) -> Vec<u32> {
+        let pages: Vec<usize> = self.bytes(frame).step_by(1 << PAGE_SHIFT).collect();
+        self.region.nodes_of(&pages).unwrap().into_iter().flatten().collect()
     }
 
     pub(super) fn huge_pages(&self) -> bool {

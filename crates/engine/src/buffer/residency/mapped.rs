@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use terrace_block::Region;
 
 use super::fixed::Fixed;
+use super::nodes::Placement;
 use super::{Housed, PAGE_SHIFT};
-use crate::buffer::stripe::class_index_of;
+use crate::buffer::stripe::{Stripe, Tier, class_index_of, is_middle};
 use crate::buffer::table::indexes_max;
 use crate::ids::{ByClass, PageId, SizeClass};
 
@@ -30,8 +31,16 @@ impl Mapped {
         Mapped { classes: Default::default(), pages_max, own, resident: Default::default() }
     }
 
-    /// Reserves the addresses of pages of `class`, unless that was done. One caller at a time.
-    pub(super) fn use_class(&self, class: SizeClass) -> io::Result<()> {
+    /// Has memory of frames that hold no page come from the nodes of DRAM.
+    pub(super) fn place_own(&self, nodes: &Placement) -> io::Result<()> {
+        let region = self.own.region();
+        nodes.of(Tier::Dram).map_or(Ok(()), |wanted| region.place_on(0..region.len(), wanted))
+    }
+
+    /// Reserves the addresses of pages that frames of `stripe` hold, unless that was done, on nodes where all of them are in one tier. One
+    /// caller at a time.
+    pub(super) fn use_class(&self, stripe: Stripe, nodes: &Placement) -> io::Result<()> {
+        let class = stripe.class;
         let place = &self.classes[class.index()];
         if place.get().is_none() {
             let bytes = (indexes_max(self.pages_max, class) as usize) << (PAGE_SHIFT + class.index());
@@ -39,9 +48,15 @@ impl Mapped {
                 let what = format!("{bytes} bytes of addresses for pages of {} bytes", class.page_bytes());
                 io::Error::new(error.kind(), format!("{what}: {error}"))
             })?;
+            if let Some(wanted) = nodes.of_addresses(class) {
+                pages.place_on(0..pages.len(), wanted)?;
+            }
             place.get_or_init(|| pages);
         }
-        Ok(())
+        match place.get().filter(|_| stripe.tier == Tier::Middle && nodes.splits_addresses()) {
+            Some(pages) => nodes.try_all(pages),
+            None => Ok(()),
+        }
     }
 
     #[inline(always)]
@@ -70,13 +85,47 @@ impl Mapped {
         self.classes[class.index()].get().is_some_and(Region::huge_pages)
     }
 
-    pub(super) fn populate(&self, pages: &[Housed]) -> io::Result<()> {
+    pub(super) fn populate(&self, pages: &[Housed], nodes: &Placement) -> io::Result<()> {
         // Before it is known how that ends: whoever is refused has them discarded.
         pages.iter().for_each(|(id, _)| _ = self.resident[id.class_index()].fetch_add(1, Relaxed));
-        self.each_class(pages, Region::populate)?;
+        if nodes.splits_addresses() {
+            for tier in [Tier::Dram, Tier::Middle] {
+                let in_tier = |(_, frame): &&Housed| is_middle(*frame) == (tier == Tier::Middle);
+                self.populate_in(tier, &pages.iter().filter(in_tier).copied().collect::<Vec<_>>(), nodes)?;
+            }
+        } else {
+            self.each_class(pages, Region::populate)?;
+        }
         #[cfg(test)]
         super::tests::refuse()?;
         Ok(())
+    }
+
+    /// The same for pages that are all in `tier`, on its nodes.
+    fn populate_in(&self, tier: Tier, pages: &[Housed], nodes: &Placement) -> io::Result<()> {
+        if pages.is_empty() {
+            return Ok(());
+        }
+        let preferred = nodes.prefer(tier);
+        self.each_class(pages, Region::populate)?;
+        drop(preferred);
+        self.each_class(pages, |region, ranges| {
+            nodes.count_misplaced_in(region, ranges, tier);
+            Ok(())
+        })
+    }
+
+    /// Moves the memory of `pages`, all of one size, to the nodes of `tier`; says of each whether it is there.
+    pub(super) fn migrate(&self, pages: &[PageId], tier: Tier, nodes: &Placement) -> Vec<bool> {
+        let ranges: Vec<Range<usize>> = pages.iter().map(|&id| bytes(id)).collect();
+        pages.first().map_or_else(Vec::new, |&id| nodes.migrate(self.region(id), &ranges, tier))
+    }
+
+    /// Which nodes the system has the memory of the page `id` on, a number for each of its own pages that has some.
+    #[cfg(test)]
+    pub(super) fn nodes_of(&self, id: PageId) -> Vec<u32> {
+        let pages: Vec<usize> = bytes(id).step_by(SizeClass::SMALLEST.page_bytes()).collect();
+        self.region(id).nodes_of(&pages).unwrap().into_iter().flatten().collect()
     }
 
     pub(super) fn discard(&self, pages: &[Housed]) -> io::Result<()> {
@@ -88,7 +137,7 @@ impl Mapped {
     fn each_class(
         &self,
         pages: &[Housed],
-        change: fn(&Region, &mut [Range<usize>]) -> io::Result<()>,
+        change: impl Fn(&Region, &mut [Range<usize>]) -> io::Result<()>,
     ) -> io::Result<()> {
         if let &[(id, _)] = pages {
             return change(self.region(id), &mut [bytes(id)]);
@@ -143,6 +192,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
     use terrace_block::Region;
 
+    use super::super::NodeOptions;
     use super::*;
 
     /// What the system says of the mapping that `words` is in: bytes of memory behind it.
@@ -173,7 +223,8 @@ mod tests {
         let own =
             Fixed::reserve(&[4; 2 * SizeClass::COUNT], |bytes| Region::reserve_sparse(bytes, 4096)).unwrap();
         let mapped = Mapped::over(own, PAGES_MAX);
-        SizeClass::all().for_each(|class| mapped.use_class(class).unwrap());
+        let nodes = Placement::new(&NodeOptions::default(), SizeClass::SMALLEST);
+        SizeClass::all().for_each(|class| mapped.use_class(class.into(), &nodes).unwrap());
         let before = mappings();
         let seed = 7;
         let mut random = SmallRng::seed_from_u64(seed);
@@ -187,7 +238,7 @@ mod tests {
                     come.push((id, 0));
                 }
             }
-            mapped.populate(&come).unwrap();
+            mapped.populate(&come, &nodes).unwrap();
             come.iter().for_each(|&(id, _)| mapped.words(id)[1].store(id.0 + 1, Relaxed));
             there.extend(come);
             let go = there.split_off(random.random_range(there.len() / 2..there.len()));

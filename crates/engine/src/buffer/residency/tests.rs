@@ -24,6 +24,8 @@ thread_local! {
     static LEAVING: RefCell<Option<Others>> = const { RefCell::new(None) };
     static REFUSED_ONE_IN: Cell<u32> = const { Cell::new(0) };
     static ASKED: Cell<u32> = const { Cell::new(0) };
+    static STAYS_ONE_IN: Cell<u32> = const { Cell::new(0) };
+    static MOVED: Cell<u32> = const { Cell::new(0) };
 }
 
 /// Pages leave, latched, and nobody holds the lock of the free frames: what the test has others do then.
@@ -41,6 +43,21 @@ pub(super) fn refuse() -> io::Result<()> {
         one_in if one_in > 0 && asked.is_multiple_of(one_in) => Err(io::ErrorKind::OutOfMemory.into()),
         _ => Ok(()),
     }
+}
+
+/// Pages have moved to other nodes, or not: has some of those stay that did.
+pub(super) fn refuse_moves(there: Vec<bool>) -> Vec<bool> {
+    let one_in = STAYS_ONE_IN.get();
+    let stays = |_: &bool| {
+        MOVED.set(MOVED.get() + 1);
+        one_in > 0 && MOVED.get().is_multiple_of(one_in)
+    };
+    there.into_iter().map(|there| there && !stays(&there)).collect()
+}
+
+/// Has one in so many of the pages that move stay, as this thread has them move; none with 0.
+pub(in crate::buffer) fn have_pages_stay(one_in: u32) {
+    STAYS_ONE_IN.set(one_in);
 }
 
 fn value(key: u32) -> Vec<u8> {

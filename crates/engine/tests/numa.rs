@@ -1,0 +1,150 @@
+//! Tiers on NUMA nodes where the system refuses: calls that a process may not make, at open and later, and pages that do not move because
+//! another process has them. What needs a second node is ignored, and run in a guest (`.ci/run numa`).
+//!
+//! That pages are where the engine says is asked of the kernel by the tests of the pool (`buffer/node_tests.rs`).
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use terrace::migration::Choice;
+use terrace::{Backend, Builder, Db, Error, MemoryDirectory, MiddleStats, Migrate, Mode, RecordCache, Table};
+
+const ROWS: u32 = 4800;
+
+fn value(key: u32, round: u32) -> Vec<u8> {
+    let mut value = vec![(key % 251) as u8; 1000];
+    value[..8].copy_from_slice(&[key.to_be_bytes(), round.to_be_bytes()].concat());
+    value
+}
+
+/// A budget of 2 MiB over a middle tier of 4 on `node`, for some 6.5 of data. Everything happens in the calling thread.
+fn builder(backend: Backend, node: u32) -> Builder {
+    let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).page_size(4096);
+    let builder = builder.backend(backend).middle(format!("numa:{node},4MiB").parse().unwrap());
+    builder.policy(Choice::Eager).mode(Mode::Inline).record_cache(RecordCache::Off).seed(1)
+}
+
+fn fill(db: &Db) -> Table {
+    let table = db.create_table("t").unwrap();
+    (0..ROWS).for_each(|key| table.put(key.to_be_bytes(), value(key, 0)).unwrap());
+    table
+}
+
+/// Reads rows of every page, of which those that are read first are read again, and writes them anew.
+fn read_and_write(table: &Table, round: u32) {
+    for key in (0..ROWS).step_by(3).flat_map(|key| [key * 7 % ROWS, key % 600]) {
+        let found = table.get(key.to_be_bytes()).unwrap().unwrap();
+        assert!(found[..] == value(key, round)[..] || found[..] == value(key, round + 1)[..], "row {key}");
+        table.put(key.to_be_bytes(), value(key, round + 1)).unwrap();
+    }
+    for key in (0..ROWS).step_by(3) {
+        assert_eq!(table.get(key.to_be_bytes()).unwrap().as_deref(), Some(&value(key, round + 1)[..]));
+    }
+}
+
+fn middle(db: &Db) -> MiddleStats {
+    db.stats().middle.unwrap()
+}
+
+/// Has the calling thread's calls about memory on nodes refused with EPERM, as containers do.
+fn refuse_calls() {
+    let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    // Load the number of the call; if it is one of the three, go to the error, else to the end.
+    let mut filter = [
+        instruction(0x20, 0, 0, 0),
+        instruction(0x15, 3, 0, libc::SYS_mbind as u32),
+        instruction(0x15, 2, 0, libc::SYS_set_mempolicy as u32),
+        instruction(0x15, 1, 0, libc::SYS_move_pages as u32),
+        instruction(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+        instruction(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the kernel reads the program, which lives until the call returns; it holds for this thread alone, and refuses three calls.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+#[test]
+fn who_may_not_place_memory_is_told_at_open() {
+    std::thread::spawn(|| {
+        refuse_calls();
+        for backend in Backend::ALL {
+            for way in Migrate::ALL {
+                let error = builder(backend, 0).migrate(way).open("").unwrap_err();
+                assert!(matches!(error, Error::Config(_)), "{backend}, {way}: {error}");
+                assert!(error.to_string().contains("CAP_SYS_NICE"), "{backend}, {way}: {error}");
+            }
+            let without =
+                Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).backend(backend);
+            let error = without.clone().dram_nodes("0".parse().unwrap()).open("").unwrap_err();
+            assert!(error.to_string().contains("CAP_SYS_NICE"), "{backend}: {error}");
+            drop(without.open("").unwrap());
+        }
+    })
+    .join()
+    .unwrap();
+}
+
+/// What was permitted at open is not any more: pages stay where they are, or go to the store, and are counted.
+#[test]
+fn who_may_not_any_more_goes_on_with_what_there_is() {
+    for way in Migrate::ALL {
+        std::thread::spawn(move || {
+            let db = builder(Backend::Mapped, 0).migrate(way).open("").unwrap();
+            let table = fill(&db);
+            let before = middle(&db);
+            read_and_write(&table, 0);
+            let since = middle(&db).since(&before);
+            assert!(since.memory_moves.pages > 100 && since.memory_moves.busy == 0, "{way}: {since:?}");
+            refuse_calls();
+            let before = middle(&db);
+            read_and_write(&table, 1);
+            let since = middle(&db).since(&before);
+            assert!(since.memory_moves.pages == 0 && since.memory_moves.busy > 100, "{way}: {since:?}");
+            assert_eq!(since.migrations.middle_to_dram + since.migrations.dram_to_middle, 0, "{way}");
+        })
+        .join()
+        .unwrap();
+    }
+}
+
+/// Pages that two processes share do not move for one of them.
+#[test]
+#[ignore = "needs a second node"]
+fn pages_that_another_process_has_stay_and_lose_nothing() {
+    for way in Migrate::ALL {
+        let db = builder(Backend::Mapped, 1).migrate(way).open("").unwrap();
+        let table = fill(&db);
+        // SAFETY: the child calls nothing but functions that are safe after a fork, and ends by a signal.
+        let child = unsafe {
+            match libc::fork() {
+                0 => loop {
+                    libc::pause();
+                },
+                child => child,
+            }
+        };
+        assert!(child > 0);
+        let before = middle(&db);
+        read_and_write(&table, 0);
+        let since = middle(&db).since(&before);
+        match way {
+            // Memory that is given away and taken anew is this process's own.
+            Migrate::Copy => {
+                assert!(since.memory_moves.busy == 0 && since.memory_moves.pages > 100, "{since:?}")
+            }
+            Migrate::Batch | Migrate::Mbind => assert!(since.memory_moves.busy > 30, "{way}: {since:?}"),
+        }
+        // SAFETY: ends and awaits the child of above.
+        unsafe {
+            assert_eq!(libc::kill(child, libc::SIGKILL), 0);
+            assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
+        }
+        let before = middle(&db);
+        read_and_write(&table, 1);
+        let since = middle(&db).since(&before);
+        assert!(since.memory_moves.busy == 0 && since.memory_moves.pages > 100, "{way}: {since:?}");
+    }
+}
