@@ -16,6 +16,7 @@
 //! | `layout.rs`    | what is where on the fast device                                                 |
 //! | `journal.rs`   | what is in which slot, for the next opening                                      |
 //! | `regions.rs`   | which parts of the slow device are being written                                 |
+//! | `directory.rs` | a cache in a file of a directory, with its lock                                   |
 //! | `open.rs`      | what is used of an earlier life                                                  |
 //! | `upkeep.rs`    | syncs, the journal's pages, and what is done when the fast device fails            |
 //! | `guard.rs`     | a page beside the slow device that says what must not be used again                  |
@@ -50,6 +51,7 @@ use crate::policy::{Access, HashedTable, Hint, Relation, Settings};
 use crate::{BlockDevice, Write};
 
 mod config;
+mod directory;
 mod error;
 mod guard;
 mod index;
@@ -121,6 +123,8 @@ pub struct Cached {
     service: OnceLock<String>,
     /// It is, and nobody could be told that what is on the fast device must not be used.
     is_unrevoked: AtomicBool,
+    /// Of the cache's file, if it is one of a directory.
+    lock: Option<Box<dyn Send + Sync>>,
 }
 
 /// The part of one block in a transfer.
@@ -201,6 +205,7 @@ impl Cached {
             number: failure.is_none().then_some(superblock.number),
             service: OnceLock::new(),
             is_unrevoked: AtomicBool::new(false),
+            lock: None,
             slow,
             fast,
             config,
@@ -210,6 +215,11 @@ impl Cached {
             None => cached.enter_service(revoked)?,
         }
         Ok(cached)
+    }
+
+    /// Notes that there was a file that could not be used.
+    fn set_aside(&mut self, reason: String) {
+        self.start = Start::Cold(reason);
     }
 
     /// What has happened so far.

@@ -119,10 +119,11 @@ fn a_cache_that_is_cut_or_overwritten_harms_nothing() {
     assert!(stat(&db, "errors") > 0.0);
     check_integrity(&db);
     drop(db);
-    for name in ["blocks", "origin"] {
+    for name in ["blocks", "origin", "blocks"] {
         fs::write(place.path().join("cache").join(name), vec![0x5a; 1 << 20]).expect("it can be overwritten");
         let db = place.cached();
         assert_eq!(content(&db).expect("rows"), model, "{name} is foreign");
+        assert_ne!(stat(&db, "capacity_blocks"), 0.0, "{name} is foreign: there is a new one");
     }
 }
 

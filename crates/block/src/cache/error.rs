@@ -37,6 +37,22 @@ pub enum CacheError {
         /// The version found.
         version: u32,
     },
+    /// Another cache, in this process or another, has the file.
+    #[error("{file} is in use{}", .owner_process.map(|process| format!(" by process {process}")).unwrap_or_default())]
+    Busy {
+        /// Its name.
+        file: String,
+        /// The process, if it has named itself.
+        owner_process: Option<u32>,
+    },
+    /// The cache's file could not be locked, made or set aside.
+    #[error("the cache's file {file}: {source}")]
+    Directory {
+        /// Its directory and name.
+        file: String,
+        /// What was reported.
+        source: io::Error,
+    },
     /// The slow device reported an error.
     #[error("the slow device {device}: {source}")]
     Slow {

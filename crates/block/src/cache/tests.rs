@@ -1,6 +1,7 @@
 //! Tests of the cache: what they share, and the groups.
 
 mod crash;
+mod faults;
 mod model;
 mod races;
 mod threads;
