@@ -7,6 +7,7 @@
 //!
 //! | module     | what is in it                                                                       |
 //! |------------|-------------------------------------------------------------------------------------|
+//! | `decode`   | the trace, read ahead by a thread of its own                                         |
 //! | `chunk`    | requests in memory: interned, in chunks, with marks for queries                      |
 //! | `flow`     | many caches over a window of chunks, on several threads                              |
 //! | `cache`    | one cache: the map from blocks to slots, the policy, the counts                      |
@@ -38,6 +39,7 @@ mod cache;
 mod chunk;
 mod cost;
 mod curve;
+mod decode;
 mod distance;
 mod flow;
 mod parts;
@@ -234,7 +236,7 @@ impl Simulation {
         self
     }
 
-    /// On so many threads, besides the one that calls and reads.
+    /// On so many threads, besides the one that calls, which numbers the blocks, and one that decodes the trace.
     pub fn threads(mut self, threads: usize) -> Simulation {
         self.threads = threads;
         self
