@@ -23,8 +23,9 @@ const DATA: u64 = 32;
 const MIXES: [&str; 2] = ["ro", "ba"];
 /// Operations of a point of the figure.
 const POINT_OPERATIONS: u64 = 20_000;
-/// Operations after a search that are its throughput.
-const AFTERWARDS: u64 = 100_000;
+/// Operations after a search that are its throughput: fifteen epochs, for the engine takes ten of them to know what is usual, and a
+/// shift before that goes unseen.
+const AFTERWARDS: u64 = 300_000;
 /// The values of D and N in the policies that it is held against.
 const STEPS: [f64; 5] = [0.0, 0.01, 0.1, 0.5, 1.0];
 /// The part of the best that is near enough.
