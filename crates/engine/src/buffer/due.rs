@@ -23,7 +23,7 @@ use crate::ids::PageId;
 /// Pages that come up together: so many that a call moves more than the 32 of a batch of the sweep, and few enough to be latched meanwhile.
 const PAGES_MAX: usize = 64;
 /// They are at most this share of the frames of either tier.
-const FRAMES_SHARE: u32 = 8;
+const FRAMES_SHARE: u32 = 4;
 /// Looks that decide, for each page of a batch, after which those that wait are enough.
 const LOOKS_PER_PAGE: usize = 8;
 

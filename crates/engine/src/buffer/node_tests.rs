@@ -118,6 +118,10 @@ fn pages_are_where_they_are_said_to_be(near: &str, far: &str, ways: &[(Backend, 
             model.work(1000);
             assert_all_are_there(&db, near, far, &format!("{what}, round {round}"));
         }
+        // And into a middle tier that nothing leaves but for the store.
+        db.set_policy("0,0,1,0".parse().unwrap());
+        model.work(1000);
+        assert_all_are_there(&db, near, far, &format!("{what}, evicted"));
         let since = middle(&db).since(&before);
         let moved = since.migrations;
         assert!(moved.middle_to_dram > 300 && moved.dram_to_middle > 100, "{what}: {since:?}");
