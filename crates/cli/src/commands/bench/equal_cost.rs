@@ -28,7 +28,11 @@ use crate::workload::values::KEY_BYTES;
 
 /// Steps in which the least DRAM is looked for, and what there may be of it at most, in these steps.
 const STEP_BYTES: u64 = 1 << 20;
-const STEPS_MAX: u64 = 1 << 20;
+const STEPS_MAX: u64 = 1 << 12;
+/// Frames of the middle tier with which it is looked for.
+const FRAMES_FEW: u64 = 64;
+/// What is known of each of them in DRAM (`docs/tiers.md`, the budget).
+const BYTES_BESIDE_FRAME: u64 = 66;
 /// Bytes of the page table for each page, rounded up.
 const TABLE_BYTES_PER_PAGE: u64 = 32;
 /// A page of a database of which the flags do not say how large its are.
@@ -59,8 +63,10 @@ pub(super) fn run(args: &YcsbArgs, base: Shape, output: &mut dyn Write) -> Outco
     let dram_bytes = args.tiers.dram.ok_or_else(|| {
         Failure::Usage(format!("--equal-cost: say with --dram how much DRAM {} has", dram_of(base)))
     })?;
-    let least_dram_bytes = least_dram(args, middle)?;
-    let equal = EqualCost { base, dram_bytes, middle: middle.clone(), least_dram_bytes };
+    // No shape has more of the middle tier than one without the least DRAM.
+    let free = EqualCost { base, dram_bytes, middle: middle.clone(), least_dram_bytes: 0 };
+    let least_dram_bytes = least_dram(args, middle, free.sizes()?[1].middle_bytes)?;
+    let equal = EqualCost { least_dram_bytes, ..free };
     let sizes = equal.sizes()?;
     let near = args.store.clone().unwrap_or_else(|| peers::memory_files().0);
     let place = near.join(format!("terrace-equal-cost-{}", std::process::id()));
@@ -116,44 +122,41 @@ fn in_place() -> Policy {
     Policy::new(0.0, 0.0, 1.0, 1.0).expect("these are probabilities")
 }
 
-/// The least DRAM that opens a database with `middle`, and the page table of the records.
-fn least_dram(args: &YcsbArgs, middle: &Middle) -> Outcome<u64> {
-    let opens = |steps: u64| {
-        let settings = TierArgs {
-            dram: Some(steps * STEP_BYTES),
-            ..tiers(
-                &args.tiers,
-                middle,
-                Shape::MiddleStore,
-                Sizes { dram_bytes: 0, middle_bytes: middle.bytes() },
-            )
-        };
+/// The least DRAM that opens a database with a middle tier, and what goes with the page table of the records and with frames of as
+/// much of `middle` as all of the price could be.
+fn least_dram(args: &YcsbArgs, middle: &Middle, most_middle_bytes: u64) -> Outcome<u64> {
+    let page_bytes = args.tiers.page_size.unwrap_or(PAGE_BYTES);
+    // A small one: what more frames take is known, and opening takes no time.
+    let few = Middle::new(middle.kind().clone(), FRAMES_FEW * page_bytes);
+    let sizes = Sizes { dram_bytes: 0, middle_bytes: few.bytes() };
+    let open = |steps: u64| {
+        let own = tiers(&args.tiers, &few, Shape::MiddleStore, sizes);
+        let settings = TierArgs { dram: Some(steps * STEP_BYTES), ..own };
         let builder = engine::with_sizes(Db::builder(), &settings.settings(None));
-        match builder.directory(Arc::new(MemoryDirectory::new())).open("") {
-            Ok(db) => db.close().map(|()| true).map_err(Failure::from),
-            // As with too little DRAM; what is wrong with more, too, comes out below.
-            Err(Error::Config(_)) => Ok(false),
-            Err(error) => Err(error.into()),
-        }
+        builder.directory(Arc::new(MemoryDirectory::new())).open("").and_then(Db::close)
     };
     let mut most = 1;
-    while !opens(most)? {
-        most *= 2;
-        if most > STEPS_MAX {
-            return Err(Failure::Usage(
-                "--equal-cost: no amount of DRAM opens a database with these flags; see what `bench ycsb` says without".into(),
-            ));
+    loop {
+        match open(most) {
+            Ok(()) => break,
+            // As with too little DRAM.
+            Err(Error::Config(_)) if most < STEPS_MAX => most *= 2,
+            Err(error) => return Err(error.into()),
         }
     }
     let mut less = most / 2;
     while most - less > 1 {
         let half = less + (most - less) / 2;
-        if opens(half)? { most = half } else { less = half }
+        match open(half) {
+            Ok(()) => most = half,
+            Err(_) => less = half,
+        }
     }
     let data_bytes = args.records.saturating_mul((args.value_bytes() + KEY_BYTES) as u64);
     // A tree that grows may leave its pages half full.
-    let pages = 2 * data_bytes / args.tiers.page_size.unwrap_or(PAGE_BYTES);
-    Ok((most * STEP_BYTES + pages * TABLE_BYTES_PER_PAGE).next_multiple_of(STEP_BYTES))
+    let table = 2 * data_bytes / page_bytes * TABLE_BYTES_PER_PAGE;
+    let beside = most_middle_bytes / page_bytes * BYTES_BESIDE_FRAME;
+    Ok((most * STEP_BYTES + table + beside).next_multiple_of(STEP_BYTES))
 }
 
 /// Measures one shape in a process of its own.
@@ -311,7 +314,12 @@ mod tests {
             "--equal-cost three-tiers --middle simulated:optane,64MiB --dram 16MiB --records 1000 --page-size 16KiB",
         );
         let middle = args.tiers.middle.clone().unwrap();
-        let least = least_dram(&args, &middle).unwrap();
+        let least = least_dram(&args, &middle, 64 << 20).unwrap();
         assert!((1 << 20..=8 << 20).contains(&least), "{least}");
+        let more = least_dram(&args, &middle, 16 << 30).unwrap();
+        assert!(
+            (60 << 20..80 << 20).contains(&(more - least)),
+            "66 bytes for each of a million frames: {more}"
+        );
     }
 }
