@@ -20,8 +20,9 @@
 //!
 //! # Memory
 //! A trace of up to [`LOADED_REQUESTS_MAX`] requests is kept in memory, 12 bytes each, and each cache is made when its
-//! turn comes. A longer one is streamed through a window of [`WINDOW_REQUESTS`], and all caches are there at a time:
-//! then memory is 4 bytes for each different block in each cache, about 24 for each in the table of numbers, and
+//! turn comes. A longer one is streamed through a window of [`WINDOW_REQUESTS`], and so is any for at most as many caches as
+//! there are threads, if their sizes are in blocks; all caches are there at a time then:
+//! memory is 4 bytes for each different block in each cache, about 24 for each in the table of numbers, and
 //! what the policies keep. Queries and relations take 256 MiB at most. None of that grows with the length of the trace. Sizes given as shares need the footprint, so
 //! a long trace is read twice for them; and so it is for policies that are told the sizes of relations, if it has any.
 //!

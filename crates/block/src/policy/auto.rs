@@ -24,6 +24,9 @@
 //! two capacities of look-ups. No look-up takes more than a constant number of steps besides the policies' own. Not
 //! bounded is what `lfu` keeps, one of `auto-thrifty`'s candidates: a number for every block ever looked up.
 //!
+//! **Measured** on the 38 pairs of a shared trace and a size, `auto` misses 2.7 % more than the best of its candidates at the
+//! worst, 0.4 % in the mean, and in the mean over all pairs less than each of them (`docs/policies.md`).
+//!
 //! Two goals: `auto` wants hits. `auto-thrifty` wants few writes to the device: its candidates filter what they admit, and
 //! admissions beyond [`QUOTA`] of what LRU would admit are charged dearly.
 

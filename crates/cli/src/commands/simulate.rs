@@ -225,3 +225,48 @@ impl Bar {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::run;
+    use crate::args::SimulateArgs;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: SimulateArgs,
+    }
+
+    /// What `simulate` prints for a trace of 17 times 2^20 requests, which is too long for the bound.
+    fn printed(options: &[&str]) -> Result<serde_json::Value, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("long.lis");
+        std::fs::write(&path, "0 1048576 0 0\n".repeat(17)).unwrap();
+        let line = ["simulate", path.to_str().unwrap(), "--json", "--sample", "0.001", "--size", "100000"];
+        let line = Line::try_parse_from(line.iter().chain(options)).map_err(|error| error.to_string())?;
+        let mut output = Vec::new();
+        run(&line.args, &mut output).map_err(|error| error.to_string())?;
+        Ok(serde_json::from_slice(&output).unwrap())
+    }
+
+    #[test]
+    fn all_policies_of_a_long_trace_are_all_but_the_bound() {
+        let found = printed(&["--policy", "all"]).unwrap();
+        let policies: Vec<&str> = found["results"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|result| result["policy"].as_str().unwrap())
+            .collect();
+        assert!(policies.contains(&"lru") && policies.contains(&"auto"), "{policies:?}");
+        assert!(!policies.contains(&"belady"), "{policies:?}");
+        for named in
+            [&["--policy", "all,belady"][..], &["--policy", "belady"], &["--policy", "all", "--shard", "1/1"]]
+        {
+            let error = printed(named).unwrap_err();
+            assert!(error.contains("belady needs the whole trace in memory"), "{named:?}: {error}");
+        }
+    }
+}
