@@ -150,9 +150,11 @@ impl Cached {
         found: Found,
     ) -> Option<(u32, &'a [u8])> {
         let access = self.access(block, true);
+        placement.count(access.relation, |stats| stats.writes += 1);
         let stays = match bytes {
             _ if self.config.mode == WriteMode::Around => Err(Bypass::WriteAround),
             _ if self.is_in_doubt(block) => Err(Bypass::Doubt),
+            _ if self.balance.is_aside() => Err(Bypass::Aside),
             None => Err(Bypass::PartialWrite),
             Some(bytes) => Ok(bytes),
         };
@@ -161,9 +163,12 @@ impl Cached {
             placement.policy().miss(access);
             let admitted = match found {
                 Found::BeingWritten => Err(Bypass::InUse),
-                _ => {
-                    stays.and_then(|bytes| Ok((placement.admit(&self.index, access, State::Writing)?, bytes)))
-                }
+                _ => stays.and_then(|bytes| {
+                    Ok((
+                        placement.admit(&self.index, access, State::Writing, self.block_bytes() as u64)?,
+                        bytes,
+                    ))
+                }),
             };
             match admitted {
                 Ok(_) => self.counters.admissions.add(1),
@@ -199,7 +204,8 @@ impl Cached {
         let mut placement = self.placement.lock();
         for ((block, hold), sum) in holds.iter().zip(sums) {
             match *hold {
-                Hold::Slot(slot, _) => {
+                Hold::Slot(slot, bytes) => {
+                    placement.spend(bytes.len() as u64);
                     placement.finish(&self.index, slot, sum);
                 }
                 Hold::Bare => placement.end_write(*block),
