@@ -185,7 +185,6 @@ for line in sys.stdin:
         let answer = place.ask(&shell, &both);
         assert_eq!(answer, format!("{{\"cache\":null}}\n{}\n", ask("select sum(value) from t")));
         assert_eq!(ask("pragma integrity_check"), "ok");
-        drop(ask);
         drop(input);
         assert!(child.wait().expect("it ends").success());
     }
