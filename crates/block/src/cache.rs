@@ -354,7 +354,13 @@ impl BlockDevice for Cached {
 
     fn write_through_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         check_write(self.name(), self.alignment, self.len(), offset, bytes)?;
-        self.write_ranges(&[Write::new(offset, bytes)], || self.slow.write_through_at(offset, bytes))
+        let written =
+            self.write_ranges(&[Write::new(offset, bytes)], || self.slow.write_through_at(offset, bytes));
+        if written.is_err() {
+            // A durable write is a sync, too, and fails as one.
+            self.doubt();
+        }
+        written
     }
 
     fn sync(&self) -> io::Result<()> {

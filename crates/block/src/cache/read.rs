@@ -190,11 +190,12 @@ impl Cached {
         }
         let writes: Vec<_> =
             fetched.iter().map(|&(slot, bytes)| Write::new(self.slot_offset(slot), bytes)).collect();
+        let sums: Vec<_> = fetched.iter().map(|&(slot, bytes)| (slot, checksum(bytes))).collect();
+        self.end_claims(&sums);
         let is_written = self.write_slots("write of a fetched block", &writes);
-        let sums: Vec<_> = fetched.iter().map(|(_, bytes)| is_written.then(|| checksum(bytes))).collect();
         let mut placement = self.placement.lock();
-        for ((slot, _), sum) in fetched.iter().zip(sums) {
-            placement.finish(&self.index, *slot, sum);
+        for (slot, sum) in sums {
+            placement.finish(&self.index, slot, is_written.then_some(sum));
         }
         self.settled.notify_all();
         drop(placement);

@@ -70,6 +70,21 @@ fn bytes_that_come_back_to_a_block_do_not_fit_an_old_claim() {
     }
 }
 
+#[cfg(feature = "planted-bugs")]
+#[test]
+#[should_panic(expected = "killed: block 0: 0 for 7")]
+fn catches_forget_ended_claims() {
+    struct Planted;
+    impl Drop for Planted {
+        fn drop(&mut self) {
+            crate::planted::plant(None);
+        }
+    }
+    crate::planted::plant(Some(crate::planted::CacheBug::ForgetEndedClaims));
+    let _planted = Planted;
+    equal_bytes_of_another_block_do_not_fit_an_old_claim();
+}
+
 #[test]
 fn equal_bytes_of_another_block_do_not_fit_an_old_claim() {
     let place = Place::new();
