@@ -30,7 +30,7 @@ pub use device::counted::{CountedDevice, Counters, Counts};
 pub use device::faulty::{CallKind, FaultPlan, SimulatedDisk};
 pub use device::file::FileDevice;
 pub use device::memory::MemoryDevice;
-pub use device::throttled::{Clock, Limits, MachineClock, ThrottledDevice, VirtualClock};
+pub use device::throttled::{Clock, Gate, Limits, MachineClock, ThrottledDevice, VirtualClock};
 pub use device::uring::UringDevice;
 pub use device::{BlockDevice, Read, Write};
 pub use directory::decorated::DecoratedDirectory;
