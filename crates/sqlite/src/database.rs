@@ -14,8 +14,10 @@
 //!   ([`Database::unlocks`]), when the new head is remembered.
 //! * **WAL mode.** The file is written by checkpoints, of any process, one at a time, while others read. The index of the log,
 //!   which all processes share, says which generation of the log this is (the *salts*) and how many of its frames a checkpoint
-//!   has begun to transfer (*attempted*): any change of the file changes one of these first. When a connection has got a read
-//!   mark ([`Database::reads_log`]), both must be what they were. A checkpoint that is under way at that moment, or begins
+//!   has begun to transfer (*attempted*) and has transferred (*backfilled*): a change of the file changes the first two before,
+//!   unless a checkpoint was broken off or the index recovered, and the third before anybody reads it from the file. When a
+//!   connection has got a read mark, and SQLite has taken note of how much is transferred ([`Database::reads_log`]), all
+//!   must be what they were. A checkpoint that is under way at that moment, or begins
 //!   later, transfers only pages that the reader finds in the log, so the reader neither reads them from the file nor puts them
 //!   into the cache; they are one block each, so it does not fetch them along with others. Our own checkpoints
 //!   ([`Database::checkpoint_begins`]) and our own new generations ([`Database::restart_begins`], and in an empty log
@@ -218,7 +220,7 @@ impl Database {
         (state.cache(), Some(head))
     }
 
-    /// A connection has got a read mark. Gives the cache, if it may be read under that.
+    /// A connection has got a read mark, and has passed the barrier after that. Gives the cache, if it may be read under that.
     pub fn reads_log(&self, below: &Below, index: WalIndex) -> Option<InUse> {
         let mut state = self.state.lock();
         self.compare_log(&mut state, below, index, false);
@@ -377,7 +379,7 @@ impl Database {
         if state.is_time_to_record() {
             // A checkpoint by others since the comparison would be in the fingerprint, but not in the cache.
             let after = index.state();
-            let is_quiet = after.salts == now.salts && after.attempted == now.attempted;
+            let is_quiet = after.salts == now.salts && after.progress() == now.progress();
             self.record(state, fingerprint.filter(|fingerprint| is_quiet && fingerprint.is_settled()));
         }
     }
@@ -458,7 +460,7 @@ impl State {
         match self.known {
             Known::Wal(known) => {
                 (self.is_first_to_log || known.salts == now.salts)
-                    && (self.is_checkpointing || known.attempted == now.attempted)
+                    && (self.is_checkpointing || known.progress() == now.progress())
             }
             _ => false,
         }
