@@ -97,10 +97,11 @@ impl Connection {
     }
 
     fn write_through(&mut self, bytes: &[u8], offset: i64) -> Outcome {
-        let Some(InUse { cached, page_bytes }) = self.database().cache_to_write() else {
+        let Some(InUse { cached, slow, page_bytes }) = self.database().cache_to_write() else {
             return self.below.write(bytes, offset);
         };
         let (start, length, block) = (offset as u64, bytes.len() as u64, page_bytes as u64);
+        slow.reaches(start + length);
         if length == block && start.is_multiple_of(block) {
             self.fit(page_bytes);
             self.page.copy_from_slice(bytes);
@@ -193,7 +194,7 @@ impl Handle for Connection {
             };
         };
         match self.cache.take() {
-            Some(cache) if cache.page_bytes == buffer.len() => {
+            Some(cache) if cache.page_bytes == buffer.len() && cache.holds(offset) => {
                 let read = self.read_cached(&cache, buffer, offset);
                 self.cache = Some(cache);
                 read?;
@@ -223,13 +224,10 @@ impl Handle for Connection {
     fn truncate(&mut self, bytes: i64) -> Outcome {
         self.head = None;
         self.database().will_change();
-        let truncated = self.below.truncate(bytes);
-        // Also where it failed: then nobody knows.
-        if let Some(InUse { cached, page_bytes }) = self.database().cache_to_write() {
-            let first = bytes as u64 / page_bytes as u64 * page_bytes as u64;
-            cached.free(first, u64::MAX - first);
-        }
-        truncated
+        let (Some(cache), Ok(length)) = (self.database().cache_to_write(), u64::try_from(bytes)) else {
+            return self.below.truncate(bytes);
+        };
+        SlowFile::through(&self.below, 0, ffi::SQLITE_IOERR_TRUNCATE, || cache.cached.set_len(length))
     }
 
     fn sync(&mut self, flags: c_int) -> Outcome {

@@ -11,7 +11,7 @@
 //! * **Rollback mode.** Who writes holds the exclusive lock, who reads the shared one. When a connection has got the shared lock
 //!   ([`Database::shares`]), the head of the file must be what it was: SQLite goes by the same sixteen bytes for the pages that it has in
 //!   memory, and every change of the file changes them. What we write ourselves ends with the exclusive lock
-//!   ([`Database::unlocks`]), when the new head is remembered.
+//!   ([`Database::unlocks`]), when the new head is remembered, unless it was broken off and leaves a hot journal.
 //! * **WAL mode.** The file is written by checkpoints, of any process, one at a time, while others read. The index of the log,
 //!   which all processes share, says which generation of the log this is (the *salts*) and how many of its frames a checkpoint
 //!   has begun to transfer (*attempted*) and has transferred (*backfilled*): a change of the file changes the first two before,
@@ -38,18 +38,20 @@
 //! time, it leaves a cache that is right.
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use libsqlite3_sys as ffi;
 use parking_lot::Mutex;
-use terrace_block::Cached;
+use terrace_block::{BlockDevice, Cached, Start};
 
 use crate::below::{Below, CHECKPOINT_LOCK, WalIndex, WalState};
 use crate::fingerprint::Fingerprint;
 use crate::header::{Head, Header};
 use crate::options::Options;
+use crate::planted::{Bug, planted};
 use crate::recorder::Recorder;
 use crate::relations::RelationMap;
 use crate::slow::SlowFile;
@@ -58,6 +60,9 @@ use crate::storage::Storage;
 /// How often it is tried to record the fingerprint of a file that we do not write.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
+/// What a journal begins with ("Database File Format", section 3).
+const JOURNAL_MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+
 /// Says what went wrong, in a line.
 pub(crate) type Warn = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -65,12 +70,26 @@ pub(crate) type Warn = Arc<dyn Fn(&str) + Send + Sync>;
 #[derive(Clone)]
 pub(crate) struct InUse {
     pub cached: Arc<Cached>,
+    pub slow: Arc<SlowFile>,
     pub page_bytes: usize,
+}
+
+impl InUse {
+    /// Whether the cache is out of service for good.
+    pub fn is_given_up(&self) -> bool {
+        self.cached.stats().out_of_service.is_some()
+    }
+
+    /// Whether the page at `offset` is on the slow device, as far as that knows.
+    pub fn holds(&self, offset: i64) -> bool {
+        u64::try_from(offset).is_ok_and(|start| start + self.page_bytes as u64 <= self.slow.len())
+    }
 }
 
 /// One database file.
 pub(crate) struct Database {
     path: PathBuf,
+    inode: u64,
     warn: Warn,
     relations: Arc<RelationMap>,
     recorder: Option<Mutex<Recorder>>,
@@ -125,7 +144,7 @@ impl Database {
             return Ok(database);
         }
         databases.retain(|_, database| database.strong_count() > 0);
-        let database = Arc::new(Database::open(path, options, warn)?);
+        let database = Arc::new(Database::open(path, stat.st_ino, options, warn)?);
         databases.insert(key, Arc::downgrade(&database));
         Ok(database)
     }
@@ -133,7 +152,9 @@ impl Database {
     /// A connection is about to close its file. The last one closes the cache, as long as it has a file to lend.
     pub fn leave(database: Arc<Database>, below: &Arc<Below>) {
         // Whoever opens the file meanwhile waits until its cache is free.
-        let databases = DATABASES.lock();
+        let _databases = DATABASES.lock();
+        // Dropped before the lock is: who comes next sees that it is gone.
+        let database = database;
         if Arc::strong_count(&database) > 1 {
             return;
         }
@@ -147,18 +168,12 @@ impl Database {
             (state.storage.take(), state.record)
         };
         let Some(storage) = storage else { return };
-        let mut closed = Ok(());
-        let lent = SlowFile::through(below, ffi::SQLITE_SYNC_NORMAL, ffi::SQLITE_IOERR_CLOSE, || {
-            closed = storage.close(record);
-            Ok(())
-        });
-        if let (Ok(()), Err(why)) = (lent, closed) {
+        if let Err(why) = storage.close(record, below) {
             (database.warn)(&why);
         }
-        drop(databases);
     }
 
-    fn open(path: &Path, options: &Options, warn: Warn) -> Result<Database, String> {
+    fn open(path: &Path, inode: u64, options: &Options, warn: Warn) -> Result<Database, String> {
         let relations = Arc::new(RelationMap::default());
         let recorder = options.trace.as_deref().map(|trace| {
             Recorder::create(trace)
@@ -166,17 +181,11 @@ impl Database {
                 .map_err(|error| format!("trace {}: {error}", trace.display()))
         });
         let recorder = recorder.transpose()?;
-        let storage = options.cache.as_ref().map(|cache| Storage::open(cache, path, Arc::clone(&relations)));
-        // Without its cache a database is only slower.
-        let storage = match storage {
-            Some(Err(refused)) if refused.is_mistake => return Err(refused.why),
-            Some(Err(refused)) => {
-                warn(&format!("{}; going on without a cache", refused.why));
-                None
-            }
-            Some(Ok(storage)) => Some(storage),
-            None => None,
-        };
+        let storage = options.cache.as_ref().and_then(|cache| {
+            let storage = Storage::open(cache, path, Arc::clone(&relations));
+            // Without its cache a database is only slower.
+            storage.map_err(|why| warn(&format!("{why}; going on without a cache"))).ok()
+        });
         let state = State {
             storage,
             known: Known::Nothing,
@@ -190,12 +199,12 @@ impl Database {
             sharers: 0,
             tried_to_record: None,
         };
-        Ok(Database { path: path.to_owned(), warn, relations, recorder, state: Mutex::new(state) })
+        Ok(Database { path: path.to_owned(), inode, warn, relations, recorder, state: Mutex::new(state) })
     }
 
     /// A connection has got the shared lock, or more. Gives the cache, if it may be read under that, and with it the head of the
     /// file, which will not change either.
-    pub fn shares(&self, below: &Below) -> (Option<InUse>, Option<Head>) {
+    pub fn shares(&self, below: &Arc<Below>) -> (Option<InUse>, Option<Head>) {
         let mut state = self.state.lock();
         state.sharers += 1;
         if state.storage.is_none() {
@@ -209,31 +218,32 @@ impl Database {
             return (None, None);
         };
         state.header = Some(header);
-        if state.known != Known::Rollback(header) || !state.has_cache() {
-            let fingerprint = Fingerprint::of(&self.path, header);
-            self.identify(&mut state, fingerprint, header);
+        let is_trusted = planted(Bug::TrustTheHead) && matches!(state.known, Known::Rollback(_));
+        if !is_trusted && state.known != Known::Rollback(header) || !state.has_cache() {
+            let fingerprint = self.fingerprint(header);
+            self.identify(&mut state, below, fingerprint, header);
             state.known = Known::Rollback(header);
         }
         if state.is_time_to_record() {
-            self.record(&mut state, Fingerprint::of(&self.path, header).filter(Fingerprint::is_settled));
+            self.record(&mut state, self.fingerprint(header).filter(Fingerprint::is_settled));
         }
         (state.cache(), Some(head))
     }
 
     /// A connection has got a read mark, and has passed the barrier after that. Gives the cache, if it may be read under that.
-    pub fn reads_log(&self, below: &Below, index: WalIndex) -> Option<InUse> {
+    pub fn reads_log(&self, below: &Arc<Below>, index: WalIndex) -> Option<InUse> {
         let mut state = self.state.lock();
         self.compare_log(&mut state, below, index, false);
         state.cache().filter(|_| matches!(state.known, Known::Wal(_)))
     }
 
     /// A connection has got the exclusive lock on a file whose log has an index.
-    pub fn excludes(&self, below: &Below, index: WalIndex) {
+    pub fn excludes(&self, below: &Arc<Below>, index: WalIndex) {
         self.compare_log(&mut self.state.lock(), below, index, false);
     }
 
     /// A connection has got the checkpoint lock.
-    pub fn checkpoint_begins(&self, below: &Below, index: WalIndex) {
+    pub fn checkpoint_begins(&self, below: &Arc<Below>, index: WalIndex) {
         let mut state = self.state.lock();
         self.compare_log(&mut state, below, index, true);
         state.is_checkpointing = true;
@@ -286,7 +296,11 @@ impl Database {
     pub fn unlocks(&self, from: i32, to: i32, index: Option<WalIndex>) {
         let mut state = self.state.lock();
         if from >= ffi::SQLITE_LOCK_EXCLUSIVE && state.is_changing {
+            // Others will take the change back, by a journal that says nothing of our cache.
+            let is_broken_off = index.is_none() && self.has_hot_journal();
+            state.is_doubtful |= is_broken_off;
             state.known = match (state.header, index) {
+                _ if is_broken_off => Known::Nothing,
                 (Some(header), None) if !header.is_wal => Known::Rollback(header),
                 (Some(header), Some(index)) if header.is_wal => Known::Wal(index.state()),
                 _ => Known::Nothing,
@@ -295,10 +309,20 @@ impl Database {
         }
         if to == ffi::SQLITE_LOCK_NONE {
             state.sharers = state.sharers.saturating_sub(1);
-            if state.sharers == 0 && matches!(state.known, Known::Wal(_)) {
+            if state.sharers == 0 && matches!(state.known, Known::Wal(_)) && !planted(Bug::KeepTheLog) {
                 state.known = Known::Nothing;
             }
         }
+    }
+
+    /// Whether there is a journal by which who comes next takes back what we have written: a commit or a rollback that has failed
+    /// leaves it. A journal that is kept after a commit has no such beginning.
+    fn has_hot_journal(&self) -> bool {
+        let mut path = self.path.clone().into_os_string();
+        path.push("-journal");
+        let mut begins = [0; JOURNAL_MAGIC.len()];
+        std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut begins)).is_ok()
+            && begins == JOURNAL_MAGIC
     }
 
     /// A connection is about to write to the file, or to cut it.
@@ -317,7 +341,7 @@ impl Database {
 
     /// The cache through which writes go.
     pub fn cache_to_write(&self) -> Option<InUse> {
-        self.state.lock().cache()
+        self.state.lock().cache().filter(|_| !planted(Bug::WritePastTheCache))
     }
 
     /// A connection has read or written a page.
@@ -333,13 +357,15 @@ impl Database {
     /// What `PRAGMA terrace_stats` answers: one JSON object.
     pub fn stats(&self) -> String {
         let state = self.state.lock();
-        let Some(InUse { cached, page_bytes }) = state.cache() else { return r#"{"cache":null}"#.to_owned() };
+        let Some(InUse { cached, page_bytes, .. }) = state.cache() else {
+            return r#"{"cache":null}"#.to_owned();
+        };
         let stats = cached.stats();
         format!(
             concat!(
                 r#"{{"cache":{{"block_bytes":{},"capacity_blocks":{},"resident_blocks":{},"hits":{},"misses":{},"#,
                 r#""hit_ratio":{:.4},"write_hits":{},"write_misses":{},"admissions":{},"evictions":{},"#,
-                r#""invalidations":{},"written_bytes":{},"errors":{},"emptied":{}}}}}"#
+                r#""invalidations":{},"written_bytes":{},"errors":{},"emptied":{},"start":"{}","in_service":{}}}}}"#
             ),
             page_bytes,
             stats.capacity_blocks,
@@ -355,11 +381,17 @@ impl Database {
             stats.fast_written_bytes,
             stats.fast_errors,
             state.storage.as_ref().map_or(0, Storage::emptied),
+            match stats.start {
+                Start::Warm { .. } => "warm",
+                Start::Cold(_) => "cold",
+                _ => "new",
+            },
+            stats.out_of_service.is_none(),
         )
     }
 
     /// Holds the cache against the log's index. `is_mine` says that the connection holds the checkpoint lock.
-    fn compare_log(&self, state: &mut State, below: &Below, index: WalIndex, is_mine: bool) {
+    fn compare_log(&self, state: &mut State, below: &Arc<Below>, index: WalIndex, is_mine: bool) {
         let now = index.state();
         let agrees = state.is_restarting || state.agrees_with(now);
         if state.storage.is_none() || (agrees && state.has_cache() && !state.is_time_to_record()) {
@@ -369,11 +401,15 @@ impl Database {
             state.known = Known::Nothing;
             return;
         };
-        let look = || Fingerprint::of(&self.path, header);
-        let fingerprint = if is_mine { look() } else { self.between_checkpoints(below, look) };
+        let look = || self.fingerprint(header);
+        let fingerprint = match (is_mine, state.is_checkpointing) {
+            (true, _) => look(),
+            (false, true) => None,
+            (false, false) => self.between_checkpoints(below, look),
+        };
         if !agrees || !state.has_cache() {
             state.header = Some(header);
-            self.identify(state, fingerprint, header);
+            self.identify(state, below, fingerprint, header);
             state.known = Known::Wal(now);
         }
         if state.is_time_to_record() {
@@ -397,17 +433,20 @@ impl Database {
     }
 
     /// The file may have been changed by others: keeps the cache if the fingerprint says that it was not.
-    fn identify(&self, state: &mut State, now: Option<Fingerprint>, header: Header) {
+    fn identify(&self, state: &mut State, below: &Arc<Below>, now: Option<Fingerprint>, header: Header) {
         let (record, changing) = (state.record, state.is_changing);
         let Some(storage) = &mut state.storage else { return };
         let is_same = !changing
             && now.is_some_and(|now| match storage.is_open() {
                 true => record == Some(now),
-                false => storage.is_of(&now),
+                false => storage.is_of(&now) || planted(Bug::TrustTheOrigin),
             });
-        if let Err(why) = storage.begin(is_same, header.page_bytes) {
-            (self.warn)(&format!("{why}; going on without a cache"));
-            state.storage = None;
+        match storage.begin(is_same, header.page_bytes, below) {
+            Ok(told) => told.iter().for_each(|told| (self.warn)(told)),
+            Err(why) => {
+                (self.warn)(&format!("{why}; going on without a cache"));
+                state.storage = None;
+            }
         }
         state.record = now.filter(|_| is_same);
         if !is_same {
@@ -425,8 +464,15 @@ impl Database {
         let is_doubtful = std::mem::take(&mut state.is_doubtful);
         let has_changed = std::mem::take(&mut state.is_changing);
         if let Some(header) = state.header.filter(|_| has_changed && !is_doubtful && state.has_cache()) {
-            self.record(state, Fingerprint::stamp(&self.path, header));
+            // Not another file that has got the name since.
+            let stamped = self.fingerprint(header).and_then(|now| now.stamp(&self.path));
+            self.record(state, stamped);
         }
+    }
+
+    /// The fingerprint of the file, if its name is still its own.
+    fn fingerprint(&self, header: Header) -> Option<Fingerprint> {
+        Fingerprint::of(&self.path, header).filter(|now| now.inode == self.inode)
     }
 
     fn record(&self, state: &mut State, fingerprint: Option<Fingerprint>) {
@@ -459,8 +505,10 @@ impl State {
     fn agrees_with(&self, now: WalState) -> bool {
         match self.known {
             Known::Wal(known) => {
-                (self.is_first_to_log || known.salts == now.salts)
-                    && (self.is_checkpointing || known.progress() == now.progress())
+                let is_generation = self.is_first_to_log || planted(Bug::ForgetGenerations);
+                let is_progress = self.is_checkpointing || planted(Bug::ForgetCheckpoints);
+                (is_generation || known.salts == now.salts)
+                    && (is_progress || known.progress() == now.progress())
             }
             _ => false,
         }

@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rand::RngExt;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT};
+use terrace_block::CacheConfig;
 
 use crate::header::Header;
 
@@ -31,23 +32,23 @@ pub(crate) struct Fingerprint {
     pub modified: [i64; 2],
     pub changed: [i64; 2],
     pub header: Header,
-    /// For a file in WAL mode the boot of the machine, zeros otherwise. Syncing a file's bytes need not sync its times: after
+    /// For a file in WAL mode the machine's life since it was switched on, zeros otherwise. Syncing a file's bytes need not sync its times: after
     /// a power cut an older time may be back over newer bytes, and in WAL mode nothing else tells.
-    pub boot: [u8; 16],
+    pub power_cycle: [u8; 16],
 }
 
 impl Fingerprint {
     /// The fingerprint of the file at `path`, whose head is `header`; none if it cannot be had.
     pub fn of(path: &Path, header: Header) -> Option<Fingerprint> {
         let stat = rustix::fs::stat(path).ok()?;
-        let boot = if header.is_wal { boot_id()? } else { [0; 16] };
+        let power_cycle = if header.is_wal { CacheConfig::machine_power_cycle()? } else { [0; 16] };
         Some(Fingerprint {
             inode: stat.st_ino,
             bytes: u64::try_from(stat.st_size).ok()?,
             modified: [stat.st_mtime, stat.st_mtime_nsec as i64],
             changed: [stat.st_ctime, stat.st_ctime_nsec as i64],
             header,
-            boot,
+            power_cycle,
         })
     }
 
@@ -57,9 +58,10 @@ impl Fingerprint {
         self.modified[0] + SETTLED_SECONDS < now && self.changed[0] + SETTLED_SECONDS < now
     }
 
-    /// Stamps the file at `path`; gives its fingerprint if that worked. Only for who keeps out everybody who would write.
-    pub fn stamp(path: &Path, header: Header) -> Option<Fingerprint> {
-        let [seconds, nanoseconds] = Fingerprint::of(path, header)?.modified;
+    /// Stamps the file at `path`, of which this is the fingerprint; gives the new one if that worked. Only for who keeps out
+    /// everybody who would write.
+    pub fn stamp(self, path: &Path) -> Option<Fingerprint> {
+        let [seconds, nanoseconds] = self.modified;
         // Later, never earlier: a backup that goes by times must not pass over the file.
         let modified = match BILLION - 1 - nanoseconds {
             0..1_000_000 => [seconds + 1, rand::rng().random_range(0..BILLION)],
@@ -70,7 +72,7 @@ impl Fingerprint {
             last_modification: Timespec { tv_sec: modified[0], tv_nsec: modified[1] },
         };
         rustix::fs::utimensat(CWD, path, &times, AtFlags::empty()).ok()?;
-        Fingerprint::of(path, header).filter(|stamped| stamped.modified == modified)
+        Fingerprint::of(path, self.header).filter(|stamped| stamped.modified == modified)
     }
 
     /// Bytes of one in a file.
@@ -82,12 +84,7 @@ impl Fingerprint {
         bytes.extend(self.bytes.to_le_bytes());
         bytes.extend([self.modified, self.changed].into_iter().flatten().flat_map(i64::to_le_bytes));
         bytes.extend(self.header.to_bytes());
-        bytes.extend(self.boot);
+        bytes.extend(self.power_cycle);
         bytes.try_into().expect("the sum of the parts")
     }
-}
-
-fn boot_id() -> Option<[u8; 16]> {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    u128::from_str_radix(&text.trim().replace('-', ""), 16).ok().map(u128::to_be_bytes)
 }

@@ -54,6 +54,11 @@ mod gates;
 mod header;
 mod options;
 mod origin;
+#[cfg(feature = "planted-bugs")]
+#[doc(hidden)]
+pub mod planted;
+#[cfg(not(feature = "planted-bugs"))]
+mod planted;
 mod recorder;
 mod relations;
 mod slow;

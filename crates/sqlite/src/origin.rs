@@ -99,7 +99,7 @@ mod tests {
 
     fn fingerprint() -> Fingerprint {
         let header = Header { page_bytes: 4096, is_wal: true, version: [7; 16] };
-        Fingerprint { inode: 1, bytes: 2, modified: [3, 4], changed: [5, 6], header, boot: [8; 16] }
+        Fingerprint { inode: 1, bytes: 2, modified: [3, 4], changed: [5, 6], header, power_cycle: [8; 16] }
     }
 
     #[test]

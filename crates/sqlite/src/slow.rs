@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::ffi::c_int;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use libsqlite3_sys as ffi;
 use terrace_block::BlockDevice;
@@ -17,9 +18,6 @@ use crate::code::{Code, Outcome};
 
 /// What offsets and lengths are multiples of, in bytes: the smallest page of SQLite's.
 const ALIGNMENT: usize = 512;
-
-/// As many pages as a database can have.
-const PAGES_MAX: u64 = 1 << 32;
 
 thread_local! {
     static LENT: RefCell<Option<Lent>> = const { RefCell::new(None) };
@@ -33,14 +31,25 @@ struct Lent {
     error: Option<Code>,
 }
 
-/// The device. Its length is that of the longest database there can be: how long the file is, only the file itself knows.
+/// The device. It is as long as the file was when somebody last looked, or as our own writes have made it. What lies beyond is read
+/// from the file itself.
 #[derive(Debug)]
 pub(crate) struct SlowFile {
-    pub name: String,
-    pub page_bytes: usize,
+    name: String,
+    /// Relaxed everywhere: a length that is too short makes a read slower, one that is too long makes it an error of the file's.
+    length: AtomicU64,
 }
 
 impl SlowFile {
+    pub fn new(name: String, bytes: u64) -> Self {
+        Self { name, length: AtomicU64::new(bytes) }
+    }
+
+    /// The file was seen to have so many bytes, or is about to.
+    pub fn reaches(&self, bytes: u64) {
+        self.length.fetch_max(bytes, Ordering::Relaxed);
+    }
+
     /// Does `act`, in which this device is the file `below`. An error of the file's own is the outcome as it is, another one
     /// is `otherwise`.
     pub fn through<T>(
@@ -92,7 +101,7 @@ impl BlockDevice for SlowFile {
     }
 
     fn len(&self) -> u64 {
-        PAGES_MAX * self.page_bytes as u64
+        self.length.load(Ordering::Relaxed)
     }
 
     fn alignment(&self) -> usize {
@@ -111,8 +120,9 @@ impl BlockDevice for SlowFile {
         self.call(|below, flags| below.sync(flags))
     }
 
-    /// The file is made shorter by its connection, which then takes the blocks out of the cache.
-    fn set_len(&self, _bytes: u64) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.call(|below, _| below.truncate(offset_of(bytes)?))?;
+        self.length.store(bytes, Ordering::Relaxed);
+        Ok(())
     }
 }

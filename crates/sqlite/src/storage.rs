@@ -5,12 +5,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use libsqlite3_sys as ffi;
 use terrace_block::policy::Relation;
 use terrace_block::{
-    BlockDevice, CacheConfig, Cached, Directory, FileDirectory, FileOptions, LockError, OpenMode, WriteMode,
+    BlockDevice, CacheConfig, CacheError, Cached, Directory, FileDirectory, FileOptions, LockError, OpenMode,
+    WriteMode,
 };
 
+use crate::below::Below;
 use crate::database::InUse;
 use crate::fingerprint::Fingerprint;
 use crate::options::CacheOptions;
@@ -20,20 +24,18 @@ use crate::slow::SlowFile;
 
 const LOCK: &str = "lock";
 const BLOCKS: &str = "blocks";
+const ASIDE: &str = "blocks.aside";
 
 /// The smallest block of a cache, in bytes.
 const BLOCK_BYTES_MIN: u32 = 4096;
 
-/// Why there is no cache.
-pub(crate) struct Refused {
-    pub why: String,
-    /// It is the user's mistake, not the cache's device.
-    pub is_mistake: bool,
-}
+/// At most so often a cache is made to know durably that it was emptied.
+const SETTLE_EVERY: Duration = Duration::from_secs(5);
 
 /// A cache's directory, and from the first look at the database's head on the cache.
 pub(crate) struct Storage {
-    directory: String,
+    name: String,
+    directory: FileDirectory,
     options: CacheOptions,
     fast: Arc<dyn BlockDevice>,
     origin: Origin,
@@ -42,6 +44,9 @@ pub(crate) struct Storage {
     in_use: Option<InUse>,
     /// How often it was emptied because the database was changed by others.
     emptied: u64,
+    /// It was emptied, and its device may not know that durably.
+    is_unsettled: bool,
+    settled_at: Option<Instant>,
     /// Dropped last: others wait for it.
     _lock: Box<dyn Send + Sync>,
 }
@@ -52,16 +57,15 @@ impl Storage {
         options: &CacheOptions,
         database: &Path,
         relations: Arc<RelationMap>,
-    ) -> Result<Storage, Refused> {
-        config(options, BLOCK_BYTES_MIN)?;
+    ) -> Result<Storage, String> {
         let name = format!("the block cache {}", options.directory.display());
-        let failed = |error: std::io::Error| refused(format!("{name}: {error}"));
+        let failed = |error: std::io::Error| format!("{name}: {error}");
         let blocks = FileDirectory::create(&options.directory).map_err(failed)?;
         let lock = blocks.lock(LOCK).map_err(|error| match error {
             LockError::Busy { owner_process: Some(process) } => {
-                refused(format!("{name} is in use by process {process}"))
+                format!("{name} is in use by process {process}")
             }
-            LockError::Busy { owner_process: None } => refused(format!("{name} is in use")),
+            LockError::Busy { owner_process: None } => format!("{name} is in use"),
             LockError::Io(error) => failed(error),
         })?;
         let mode = if blocks.exists(BLOCKS).map_err(failed)? { OpenMode::Write } else { OpenMode::CreateNew };
@@ -70,7 +74,8 @@ impl Storage {
         let small = FileDirectory::open_with(&options.directory, small).map_err(failed)?;
         let origin = Origin::open(&small).map_err(failed)?;
         Ok(Storage {
-            directory: name,
+            name,
+            directory: blocks,
             options: options.clone(),
             fast,
             origin,
@@ -78,6 +83,8 @@ impl Storage {
             relations,
             in_use: None,
             emptied: 0,
+            is_unsettled: false,
+            settled_at: None,
             _lock: lock,
         })
     }
@@ -99,70 +106,122 @@ impl Storage {
         self.origin.is_of(now)
     }
 
-    /// Begins to use the cache, or goes on; it is emptied unless the file is the same as before.
-    pub fn begin(&mut self, is_same: bool, page_bytes: u32) -> Result<(), String> {
+    /// Begins to use the cache, or goes on; it is emptied unless the file is the same as before. `below` is the file.
+    /// What is no cache, though it stands in its place, is set aside; that is told in the answer.
+    pub fn begin(
+        &mut self,
+        is_same: bool,
+        page_bytes: u32,
+        below: &Arc<Below>,
+    ) -> Result<Option<String>, String> {
+        let bytes = below.size().ok().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
         if let Some(in_use) = &self.in_use {
+            in_use.slow.reaches(bytes);
             if !is_same {
                 in_use.cached.free(0, u64::MAX);
                 self.emptied += 1;
+                self.is_unsettled = true;
             }
-            return Ok(());
+            return Ok(None);
         }
         if page_bytes < BLOCK_BYTES_MIN {
             return Err(format!(
                 "{}: {} has pages of {page_bytes} bytes, and a cache blocks of at least {BLOCK_BYTES_MIN}",
-                self.directory, self.slow_name
+                self.name, self.slow_name
             ));
         }
         if !is_same {
-            self.origin.begin_anew().map_err(|error| format!("{}: {error}", self.directory))?;
+            self.origin.begin_anew().map_err(|error| format!("{}: {error}", self.name))?;
         }
-        let page = page_bytes as usize;
-        let slow = Arc::new(SlowFile { name: self.slow_name.clone(), page_bytes: page });
+        let mut told = None;
+        let cached = match self.open_cached(page_bytes, bytes, below)? {
+            Err(error @ (CacheError::Foreign { .. } | CacheError::OtherVersion { .. })) => {
+                told = Some(format!("{error}; it is now called {ASIDE}"));
+                self.set_aside().map_err(|error| format!("{}: {error}", self.name))?;
+                self.open_cached(page_bytes, bytes, below)?
+            }
+            cached => cached,
+        };
+        self.in_use = Some(cached.map_err(|error| format!("{}: {error}", self.name))?);
+        Ok(told)
+    }
+
+    fn open_cached(
+        &self,
+        page_bytes: u32,
+        file_bytes: u64,
+        below: &Arc<Below>,
+    ) -> Result<Result<InUse, CacheError>, String> {
+        let slow = Arc::new(SlowFile::new(self.slow_name.clone(), file_bytes));
         let relations = Arc::clone(&self.relations);
-        let config = config(&self.options, page_bytes).map_err(|refused| refused.why)?;
-        let config = config.identity(self.origin.identity).relations(Arc::new(move |block: u64| {
+        let config = config(&self.options, page_bytes)?;
+        let config = config.identity(self.origin.identity).power_cycle(CacheConfig::machine_power_cycle());
+        let config = config.relations(Arc::new(move |block: u64| {
             let relation = relations.relation(u32::try_from(block + 1).ok()?)?;
             Some((Relation(relation), block))
         }));
-        let cached = Cached::open(slow, Arc::clone(&self.fast), config);
-        let cached = Arc::new(cached.map_err(|error| format!("{}: {error}", self.directory))?);
-        self.in_use = Some(InUse { cached, page_bytes: page });
+        let opened = SlowFile::through(below, ffi::SQLITE_SYNC_NORMAL, ffi::SQLITE_IOERR, || {
+            Ok(Cached::open(Arc::clone(&slow) as _, Arc::clone(&self.fast), config))
+        });
+        let opened = opened.map_err(|code| format!("{}: SQLite's code {}", self.name, code.0))?;
+        Ok(opened.map(|cached| InUse { cached: Arc::new(cached), slow, page_bytes: page_bytes as usize }))
+    }
+
+    fn set_aside(&mut self) -> std::io::Result<()> {
+        self.directory.rename(BLOCKS, ASIDE)?;
+        self.fast = self.directory.open(BLOCKS, OpenMode::CreateNew)?;
         Ok(())
     }
 
-    /// The cache is right of a file with this fingerprint. Where blocks were taken out of it because of changes by others this
-    /// waits for the close, which makes that durable first.
+    /// The cache is right of a file with this fingerprint. What was taken out of it because of changes by others must be out
+    /// durably before that; as it costs a sync, it is done now and then, and at the close.
+    ///
+    /// Nothing is recorded of a cache that was given up: what it has left on its device is older than the file.
     pub fn record(&mut self, fingerprint: &Fingerprint) -> std::io::Result<()> {
-        if self.emptied > 0 { Ok(()) } else { self.origin.record(fingerprint) }
-    }
-
-    /// Closes the cache, right of a file with the fingerprint `record`, if there is one.
-    pub fn close(mut self, record: Option<Fingerprint>) -> Result<(), String> {
-        let Some(InUse { cached, .. }) = self.in_use.take() else { return Ok(()) };
-        if let Ok(cached) = Arc::try_unwrap(cached) {
-            cached.close().map_err(|error| format!("{}: {error}", self.directory))?;
-            if let Some(record) = record {
-                self.origin.record(&record).map_err(|error| format!("{}: {error}", self.directory))?;
-            }
+        if self.in_use.as_ref().is_some_and(InUse::is_given_up) {
+            return Ok(());
         }
-        Ok(())
+        if let Some(in_use) = self.in_use.as_ref().filter(|_| self.is_unsettled) {
+            if self.settled_at.is_some_and(|settled| settled.elapsed() < SETTLE_EVERY) {
+                return Ok(());
+            }
+            in_use.cached.tend();
+            if in_use.is_given_up() {
+                return Ok(());
+            }
+            (self.is_unsettled, self.settled_at) = (false, Some(Instant::now()));
+        }
+        self.origin.record(fingerprint)
     }
-}
 
-fn refused(why: String) -> Refused {
-    Refused { why, is_mistake: false }
+    /// Closes the cache, right of a file with the fingerprint `record`, if there is one. `below` is the file.
+    pub fn close(mut self, record: Option<Fingerprint>, below: &Arc<Below>) -> Result<(), String> {
+        let Some(in_use) = self.in_use.take() else { return Ok(()) };
+        let closed = SlowFile::through(below, ffi::SQLITE_SYNC_NORMAL, ffi::SQLITE_IOERR_CLOSE, || {
+            Ok(in_use.cached.close())
+        });
+        let closed = closed.map_err(|code| format!("{}: SQLite's code {}", self.name, code.0))?;
+        closed.map_err(|error| format!("{}: {error}", self.name))?;
+        match record.filter(|_| !in_use.is_given_up()) {
+            Some(record) => self.origin.record(&record).map_err(|error| format!("{}: {error}", self.name)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses options that cannot be obeyed.
+    pub fn check(options: &CacheOptions) -> Result<(), String> {
+        config(options, BLOCK_BYTES_MIN).map(drop)
+    }
 }
 
 /// The settings of a cache in blocks of one page.
-fn config(options: &CacheOptions, page_bytes: u32) -> Result<CacheConfig, Refused> {
-    let mistake = |why: String| Refused { why, is_mistake: true };
+fn config(options: &CacheOptions, page_bytes: u32) -> Result<CacheConfig, String> {
     let blocks = u32::try_from(options.bytes / u64::from(page_bytes)).unwrap_or(u32::MAX);
     let mode = if options.around { WriteMode::Around } else { WriteMode::Through };
     let mut config = CacheConfig::new(blocks).block_bytes(page_bytes as usize).mode(mode);
     if let Some(policy) = &options.policy {
-        config = config.policy(policy).map_err(|error| mistake(format!("block_cache_policy: {error}")))?;
+        config = config.policy(policy).map_err(|error| format!("block_cache_policy: {error}"))?;
     }
-    config.check().map_err(|error| mistake(format!("block_cache: {error}")))?;
+    config.check().map_err(|error| format!("block_cache: {error}"))?;
     Ok(config)
 }

@@ -21,6 +21,7 @@ use crate::database::Database;
 use crate::file::{File, Handle};
 use crate::gates;
 use crate::options::Options;
+use crate::storage::Storage;
 use crate::{NAME, RegisterError};
 
 /// What `pAppData` of our VFS points to.
@@ -142,7 +143,11 @@ unsafe fn open_handle(
         // SAFETY: it is null or a C string.
         (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
     };
-    let options = Options::parse(parameter).map_err(|why| {
+    let options = Options::parse(parameter).and_then(|options| {
+        options.cache.as_ref().map_or(Ok(()), Storage::check)?;
+        Ok(options)
+    });
+    let options = options.map_err(|why| {
         ours.api.warn(&format!("terrace: {why}"));
         Code(ffi::SQLITE_CANTOPEN)
     })?;

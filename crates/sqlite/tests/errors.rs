@@ -119,10 +119,11 @@ fn a_cache_that_is_cut_or_overwritten_harms_nothing() {
     assert!(stat(&db, "errors") > 0.0);
     check_integrity(&db);
     drop(db);
-    for name in ["blocks", "origin"] {
+    for name in ["blocks", "origin", "blocks"] {
         fs::write(place.path().join("cache").join(name), vec![0x5a; 1 << 20]).expect("it can be overwritten");
         let db = place.cached();
         assert_eq!(content(&db).expect("rows"), model, "{name} is foreign");
+        assert_ne!(stat(&db, "capacity_blocks"), 0.0, "{name} is foreign: there is a new one");
     }
 }
 
@@ -167,4 +168,51 @@ fn a_file_that_cannot_grow_has_the_code_of_the_systems_vfs() {
         check_integrity(&place.plain());
     }
     assert_eq!(codes[0], codes[1]);
+}
+
+/// The other half of the next test: a process whose rollback fails, so that another takes the change back.
+#[test]
+#[ignore = "runs as a child of the test below"]
+fn child_cannot_roll_back() {
+    let uri = std::env::var("TERRACE_TEST_URI").expect("called by the test below");
+    terrace_sqlite::register(false).expect("SQLite takes the VFS");
+    let path = uri.strip_prefix("file:").and_then(|rest| rest.split('?').next()).expect("a path").to_owned();
+    let db = Connection::open(uri).expect("it opens");
+    let count = |db: &Connection, value: i64| -> i64 {
+        let sql = "select count(*) from t where cast(substr(value, 1001) as integer) = ?1";
+        db.query_row(sql, [value], |row| row.get(0)).expect("a count")
+    };
+    db.execute_batch(
+        "pragma cache_size = 10;
+         with recursive n(a) as (select 1 union all select a + 1 from n where a < 400)
+         insert into t select a, zeroblob(1000) || 1 from n",
+    )
+    .expect("rows");
+    assert_eq!((count(&db, 1), count(&db, 1)), (400, 400));
+    let limit = |current| {
+        let limit = rustix::process::Rlimit { current, maximum: None };
+        rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).expect("a limit can be set");
+    };
+    // More than is kept in memory: it goes to the file before the commit that does not come.
+    db.execute_batch("begin; update t set value = zeroblob(1000) || 2").expect("a change");
+    limit(Some(0));
+    db.execute_batch("rollback").expect_err("nothing can be written");
+    limit(None);
+    let plain = Connection::open_with_flags_and_vfs(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE, "unix");
+    assert_eq!(count(&plain.expect("it opens"), 1), 400, "the journal is played back");
+    assert_eq!(count(&db, 1), 400, "and what it took back is not in the cache");
+    check_integrity(&db);
+}
+
+#[test]
+fn a_change_that_another_takes_back_leaves_the_cache() {
+    let place = Place::new();
+    place.plain().execute_batch(SCHEMA).expect("tables");
+    let test = std::env::current_exe().expect("this program");
+    let script =
+        format!("trap '' XFSZ; exec '{}' --ignored --exact child_cannot_roll_back --nocapture", test.display());
+    let child = Command::new("sh").arg("-c").arg(script).env("TERRACE_TEST_URI", place.uri("")).output();
+    let child = child.expect("a shell");
+    let output = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(child.status.success(), "{}{}", output[0], output[1]);
 }

@@ -33,7 +33,7 @@ fn a_trace_knows_the_tables() {
             }
         }
         db.query_row("pragma wal_checkpoint", [], |_| Ok(())).expect("a checkpoint");
-        db.query_row("select count(*), sum(length(value)) from t", [], |_| Ok(())).expect("a scan");
+        db.query_row("select sum(instr(value, x'00112233')) from t", [], |_| Ok(())).expect("a scan");
         db.query_row("select sum(length(b)) from \"a table\"", [], |_| Ok(())).expect("a scan");
         drop(db);
         let owners = owners(&place.plain());
@@ -52,7 +52,7 @@ fn a_trace_knows_the_tables() {
                 Event::Query(query) => panic!("{query:?}"),
             }
         }
-        assert!(requests > 300 && writes > 100 && writes < requests, "{mode}: {requests} requests");
+        assert!(requests > 100 && writes > 40 && writes < requests, "{mode}: {requests} requests");
         let expected: BTreeSet<_> = ["sqlite_schema", "t", "by_value", "a_table"].map(str::to_owned).into();
         let known: BTreeSet<_> = names.values().cloned().collect();
         assert!(known.is_superset(&expected), "{mode}: {known:?}");
