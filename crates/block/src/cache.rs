@@ -8,10 +8,13 @@
 //! | file           | what is in it                                                                  |
 //! |----------------|--------------------------------------------------------------------------------|
 //! | `config.rs`    | settings and presets                                                           |
+//! | `balance.rs`   | which device serves a hit                                                        |
+//! | `budget.rs`    | bytes a day that may be written to the fast device                                |
 //! | `index.rs`     | which block is in which slot; read without a lock                                |
 //! | `placement.rs` | policy, free slots and what is being written, under the one lock                     |
 //! | `recent.rs`    | hits that the policy has not yet heard of, by thread                               |
 //! | `read.rs`      | hits, misses and fetches                                                         |
+//! | `batch.rs`     | batches of reads                                                                 |
 //! | `write.rs`     | writes and invalidations                                                         |
 //! | `layout.rs`    | what is where on the fast device                                                 |
 //! | `journal.rs`   | what is in which slot, for the next opening                                      |
@@ -48,8 +51,11 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::device::{check_read, check_write, invalid_input};
 use crate::policy::{Access, HashedTable, Hint, Relation, Settings};
-use crate::{BlockDevice, Write};
+use crate::{BlockDevice, Read, Write};
 
+mod balance;
+mod batch;
+mod budget;
 mod config;
 mod directory;
 mod error;
@@ -71,8 +77,10 @@ mod tests;
 
 pub use config::{CacheConfig, Relations, WriteMode};
 pub use error::CacheError;
-pub use stats::{Bypass, CacheStats, Start};
+pub use stats::{Bypass, CacheStats, RelationStats, Start};
 
+use balance::Balance;
+use budget::Budget;
 use guard::Revoked;
 use index::{BLOCKS_MAX, Index, SLOT_BYTES};
 use journal::Journal;
@@ -82,7 +90,7 @@ use recent::Recent;
 use regions::Regions;
 use stats::Counters;
 
-/// A slow device with a cache on a fast one.
+/// A slow device with a cache on a fast one; `docs/cache.md` says how to use it, and when not to.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -114,6 +122,7 @@ pub struct Cached {
     counters: Counters,
     regions: Regions,
     journal: Journal,
+    balance: Balance,
     /// One sync of the slow device at a time; when marks were last taken off.
     syncs: Mutex<Duration>,
     start: Start,
@@ -187,6 +196,7 @@ impl Cached {
         };
         let index = Index::new(slots, config.seed);
         let mut placement = Placement::new(policy, capacity);
+        placement.account(config.relations.is_some(), Budget::new(&config));
         opened.restore(&index, &mut placement);
         let open::Opened { superblock, regions, start, .. } = opened;
         let cached = Self {
@@ -200,6 +210,7 @@ impl Cached {
             counters: Counters::default(),
             regions,
             journal: Journal::new(superblock),
+            balance: Balance::new(),
             syncs: Mutex::new(config.clock.now()),
             start,
             number: failure.is_none().then_some(superblock.number),
@@ -230,11 +241,36 @@ impl Cached {
             evictions: placement.evictions(),
             resident_blocks: u64::from(placement.used()),
             capacity_blocks: u64::from(placement.capacity()),
+            is_aside: self.balance.is_aside(),
             out_of_service: self.service.get().cloned(),
             start: self.start.clone(),
             index_bytes: u64::from(self.index.slots()) * SLOT_BYTES,
             ..self.counters.stats()
         }
+    }
+
+    /// What happened to the blocks of each relation, in their order, the blocks of none first. Empty if the cache was not given
+    /// [`CacheConfig::relations`].
+    pub fn relation_stats(&self) -> Vec<RelationStats> {
+        let mut placement = self.placement.lock();
+        placement.hits(&self.index, &mut self.recent.lane().waiting());
+        placement.relations()
+    }
+
+    /// Changes the capacity, in blocks, up to the largest that the cache was opened for. What is above it leaves at once, but for
+    /// blocks in use.
+    ///
+    /// # Errors
+    /// [`CacheError::Config`] when it is none, or above the largest.
+    pub fn resize(&self, capacity_blocks: u32) -> Result<(), CacheError> {
+        if !(1..=self.index.slots()).contains(&capacity_blocks) {
+            let largest = self.index.slots();
+            let what = format!("a capacity of {capacity_blocks} blocks; it must be from 1 to {largest}");
+            return Err(CacheError::Config(what));
+        }
+        self.placement.lock().resize(&self.index, capacity_blocks);
+        self.write_journal_if_due();
+        Ok(())
     }
 
     /// A query has been submitted that requires these relations. Policies that have no use for this ignore it.
@@ -299,7 +335,8 @@ impl Cached {
             [write] => self.fast.write_at(write.offset, write.bytes),
             _ => self.fast.write_batch(writes),
         };
-        self.counters.fast_written_bytes.add(writes.iter().map(|write| write.bytes.len() as u64).sum());
+        let bytes = writes.iter().map(|write| write.bytes.len() as u64).sum();
+        self.counters.fast_written_bytes.add(bytes);
         outcome.inspect_err(|error| self.fast_error(what, error)).is_ok()
     }
 }
@@ -332,6 +369,13 @@ impl BlockDevice for Cached {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         check_read(self.name(), self.alignment, self.len(), offset, buffer)?;
         self.read_range(offset, buffer)
+    }
+
+    fn read_batch(&self, reads: &mut [Read<'_>]) {
+        if self.is_out_of_service() {
+            return self.slow.read_batch(reads);
+        }
+        self.read_ranges(reads);
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {

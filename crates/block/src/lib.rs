@@ -25,7 +25,9 @@ pub mod policy;
 pub mod sim;
 pub mod trace;
 
-pub use cache::{Bypass, CacheConfig, CacheError, CacheStats, Cached, Relations, Start, WriteMode};
+pub use cache::{
+    Bypass, CacheConfig, CacheError, CacheStats, Cached, RelationStats, Relations, Start, WriteMode,
+};
 pub use device::counted::{CountedDevice, Counters, Counts};
 pub use device::faulty::{CallKind, FaultPlan, SimulatedDisk};
 pub use device::file::FileDevice;
@@ -48,3 +50,8 @@ pub use memory::simulated::device::SimulatedDevice;
 pub use memory::simulated::profile::{Direction, Pattern, Profile};
 pub use memory::simulated::virtual_time::{OPERATION_NS, PAGE_NS, VirtualTime};
 pub use memory::simulated::{Charge, SimulatedMemory, Time};
+
+/// The page of the documentation on the cache, so that its example is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/cache.md")]
+struct CacheGuide;

@@ -17,8 +17,10 @@ fn load(db: &Connection) {
 
 fn set(db: &Connection, value: i64, new: bool) {
     let sql = match new {
-        true => "with recursive n(a) as (select 1 union all select a + 1 from n where a < ?2)
-                 insert into t select a, zeroblob(1000) || ?1 from n",
+        true => {
+            "with recursive n(a) as (select 1 union all select a + 1 from n where a < ?2)
+                 insert into t select a, zeroblob(1000) || ?1 from n"
+        }
         false => "update t set value = zeroblob(1000) || ?1 where id <= ?2",
     };
     db.execute(sql, [value, ROWS]).expect("rows");

@@ -199,7 +199,8 @@ fn child_cannot_roll_back() {
     limit(Some(290_000));
     db.execute_batch("rollback").expect_err("nothing can be written");
     limit(None);
-    let plain = Connection::open_with_flags_and_vfs(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE, "unix");
+    let plain =
+        Connection::open_with_flags_and_vfs(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE, "unix");
     assert_eq!(count(&plain.expect("it opens"), 1), 2000, "the journal is played back");
     assert_eq!(count(&db, 1), 2000, "and what it took back is not in the cache");
     assert!(stat(&db, "write_hits") > 100.0);
@@ -213,8 +214,10 @@ fn a_change_that_another_takes_back_leaves_the_cache() {
     let place = Place::new();
     place.plain().execute_batch(SCHEMA).expect("tables");
     let test = std::env::current_exe().expect("this program");
-    let script =
-        format!("trap '' XFSZ; exec '{}' --ignored --exact child_cannot_roll_back --nocapture", test.display());
+    let script = format!(
+        "trap '' XFSZ; exec '{}' --ignored --exact child_cannot_roll_back --nocapture",
+        test.display()
+    );
     let child = Command::new("sh").arg("-c").arg(script).env("TERRACE_TEST_URI", place.uri("")).output();
     let child = child.expect("a shell");
     let output = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());

@@ -88,6 +88,8 @@ pub struct CacheConfig {
     pub guard: Option<Arc<dyn BlockDevice>>,
     /// Blocks of DRAM that the engine above caches in itself, for `small-bypass`; a tenth of the capacity by default.
     pub dram_blocks: Option<u64>,
+    /// Bytes a day that may be written to the fast device, for its endurance; `None` for any number. See `docs/cache.md`.
+    pub write_budget_bytes_day: Option<u64>,
     /// Which relation a block belongs to; no policy needs it.
     pub relations: Option<Arc<dyn Relations>>,
     /// Tells the time.
@@ -102,8 +104,8 @@ const BLOCK_BYTES_MAX: usize = 2 << 20;
 const CAPACITY_BLOCKS_MAX: u32 = u32::MAX - 1;
 
 impl CacheConfig {
-    /// The policy of a new configuration: one bit a block, and as good as LRU or better on nearly every trace of
-    /// docs/policies.md.
+    /// The policy of a new configuration: a link and a mark for each block, and the misses of LRU on the traces of
+    /// `docs/policies.md`.
     const POLICY: &'static str = "sieve";
 
     /// The default settings, for `capacity_blocks` blocks of 4 KiB.
@@ -120,6 +122,7 @@ impl CacheConfig {
             region_bytes: 1 << 20,
             guard: None,
             dram_blocks: None,
+            write_budget_bytes_day: None,
             relations: None,
             clock: Arc::new(MachineClock::default()),
         }
@@ -132,7 +135,7 @@ impl CacheConfig {
         Self { policy, dram_blocks: Some(dram_blocks), ..Self::new(capacity_blocks) }
     }
 
-    /// HeuristicDB (paper 002) with the defaults of docs/decisions/0019-heuristicdb.md. It gains by
+    /// HeuristicDB (paper 002) with the defaults of `docs/decisions/0019-heuristicdb.md`. It gains by
     /// [`Cached::query_begins`](super::Cached::query_begins) and [`CacheConfig::relations`], and works without.
     pub fn heuristicdb(capacity_blocks: u32) -> Self {
         let policy = "heuristicdb".parse().expect("a policy's name");

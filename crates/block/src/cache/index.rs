@@ -7,7 +7,7 @@
 //!  | generation 22  | flags  |  | block 36                            |
 //!                     |      |
 //!                     |      state: free, filling, writing, valid
-//!                     verified, doomed, dirty
+//!                     verified, doomed, hit
 //! ```
 //!
 //! # Protocol
@@ -36,6 +36,7 @@ const STATE_SHIFT: u32 = BLOCK_BITS;
 const STATE_MASK: u64 = 3 << STATE_SHIFT;
 const VERIFIED: u64 = 1 << 38;
 const DOOMED: u64 = 1 << 39;
+const HIT: u64 = 1 << 40;
 const GENERATION_SHIFT: u32 = 42;
 
 /// Links that a reader without the lock follows at most: the chain may be changing into a ring under it.
@@ -81,6 +82,11 @@ impl Word {
     /// Whether the bytes have been compared with their checksum, or come from above.
     pub fn is_verified(self) -> bool {
         self.0 & VERIFIED != 0
+    }
+
+    /// Whether the block was hit since it came in: what a restart should know of it.
+    pub fn is_hit(self) -> bool {
+        self.0 & HIT != 0
     }
 
     /// Whether the block leaves as soon as what is done with it is over.
@@ -195,13 +201,20 @@ impl Index {
 
     /// Under the lock: the slot's bytes are about to be written.
     pub fn begin_writing(&self, slot: u32) {
-        self.set(slot, self.word(slot).block(), State::Writing, 0);
+        let word = self.word(slot);
+        self.set(slot, word.block(), State::Writing, word.0 & HIT);
     }
 
     /// Under the lock: the slot holds its block; its bytes are known to have this checksum.
     pub fn set_valid(&self, slot: u32, checksum: u32) {
         self.checksums[slot as usize].store(checksum, Ordering::Relaxed);
-        self.set(slot, self.word(slot).block(), State::Valid, VERIFIED);
+        let word = self.word(slot);
+        self.set(slot, word.block(), State::Valid, VERIFIED | word.0 & HIT);
+    }
+
+    /// Under the lock: notes that the block was hit.
+    pub fn set_hit(&self, slot: u32) {
+        self.words[slot as usize].fetch_or(HIT, Ordering::Release);
     }
 
     /// Under the lock: the slot is said to hold its block, by bytes with this checksum.

@@ -10,10 +10,11 @@
 //! ```
 //! A page counts if its checksum is right, its generation is that of the superblock, and all pages before it in its half
 //! count. A page is written once: what was synced is never overwritten by what a power cut can tear. The bit 63 of
-//! a block says that the slot is free. The superblock says how many pages are durable; where fewer count, or where a damaged page
-//! ends the journal although no power cut can have torn it, records are missing, and the cache is begun anew.
+//! a block says that the slot is free, the bit 62 that the block had been hit. The superblock says how many pages are durable;
+//! where fewer count, or where a damaged page ends the journal although no power cut can have torn it, records are missing,
+//! and the cache is begun anew.
 //!
-//! When a half is full, and at every opening, the other half is begun: with a new generation, with a record for each slot
+//! When a half is full, and at every opening and closing, the other half is begun: with a new generation, with a record for each slot
 //! that holds a block, synced, and only then named by a new superblock. So pages that a power cut left behind a
 //! torn one never count again.
 //!
@@ -46,23 +47,32 @@ use crate::{AlignedBuffer, BlockDevice, Write};
 const HEAD_BYTES: usize = 64;
 const RECORD_BYTES: usize = 16;
 const FREE: u64 = 1 << 63;
+const HIT: u64 = 1 << 62;
 
 /// Pages read or written together.
 const BATCH_PAGES: usize = 64;
 
 const _: () = assert!(HEAD_BYTES + PAGE_RECORDS * RECORD_BYTES == PAGE_BYTES);
 
+/// A block in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub block: u64,
+    /// CRC-32C of the block's bytes.
+    pub checksum: u32,
+    /// Whether the block was hit since it came in.
+    pub is_hit: bool,
+}
+
 /// What a slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Record {
-    /// A block, with this checksum.
+    /// A block.
     Holds {
         /// The slot.
         slot: u32,
-        /// The block.
-        block: u64,
-        /// CRC-32C of the block's bytes.
-        checksum: u32,
+        /// The block there.
+        place: Place,
     },
     /// Nothing.
     Free {
@@ -74,7 +84,9 @@ pub(super) enum Record {
 impl Record {
     fn encode(self, bytes: &mut [u8]) {
         let (slot, checksum, block) = match self {
-            Record::Holds { slot, block, checksum } => (slot, checksum, block),
+            Record::Holds { slot, place: Place { block, checksum, is_hit } } => {
+                (slot, checksum, block | if is_hit { HIT } else { 0 })
+            }
             Record::Free { slot } => (slot, 0, FREE),
         };
         bytes[..4].copy_from_slice(&slot.to_le_bytes());
@@ -87,7 +99,10 @@ impl Record {
         let (slot, checksum) = (u32_at(0), u32_at(4));
         match u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")) {
             block if block & FREE != 0 => Record::Free { slot },
-            block => Record::Holds { slot, block, checksum },
+            block => {
+                let place = Place { block: block & !HIT, checksum, is_hit: block & HIT != 0 };
+                Record::Holds { slot, place }
+            }
         }
     }
 
@@ -148,10 +163,12 @@ impl Filter {
 }
 
 impl Pending {
-    /// `slot` holds `block`. What was last claimed of the slot had the checksum `before`.
-    pub fn holds(&mut self, slot: u32, block: u64, checksum: u32, before: u32) {
-        self.records.push(Record::Holds { slot, block, checksum });
-        self.left.add(claim(slot, before));
+    /// `slot` holds a block. What was last claimed of the slot had the checksum `before`.
+    pub fn holds(&mut self, slot: u32, place: Place, before: u32) {
+        self.records.push(Record::Holds { slot, place });
+        if before != place.checksum {
+            self.left.add(claim(slot, before));
+        }
     }
 
     /// `block` has left `slot`. What was last claimed of the slot had the checksum `before`.
@@ -222,7 +239,13 @@ impl Journal {
         placement: &Mutex<Placement>,
         least: usize,
     ) -> io::Result<u64> {
-        let mut position = self.state.lock();
+        let mut position = if least > 1 {
+            // Nobody relies on it: whoever is writing may go on with these, too.
+            let Some(position) = self.state.try_lock() else { return Ok(0) };
+            position
+        } else {
+            self.state.lock()
+        };
         if position.is_stopped {
             return Ok(0);
         }
@@ -303,7 +326,11 @@ impl Journal {
         index: &Index,
         placement: &Mutex<Placement>,
     ) -> io::Result<u64> {
-        self.begin_half_at(&mut self.state.lock(), fast, index, placement)
+        let mut position = self.state.lock();
+        if position.is_stopped {
+            return Ok(0);
+        }
+        self.begin_half_at(&mut position, fast, index, placement)
     }
 
     fn begin_half_at(
@@ -313,6 +340,8 @@ impl Journal {
         index: &Index,
         placement: &Mutex<Placement>,
     ) -> io::Result<u64> {
+        // If it fails there is no half to which others could write.
+        position.is_broken = true;
         let superblock = &mut position.superblock;
         superblock.half = 1 - superblock.half;
         superblock.generation = superblock.generation.wrapping_add(1);
@@ -327,8 +356,9 @@ impl Journal {
                 while slot < index.slots() && records.len() < BATCH_PAGES * PAGE_RECORDS {
                     let word = index.word(slot);
                     if word.state() == State::Valid {
-                        let (block, checksum) = (word.block(), index.checksum(slot));
-                        records.push(Record::Holds { slot, block, checksum });
+                        let checksum = index.checksum(slot);
+                        let place = Place { block: word.block(), checksum, is_hit: word.is_hit() };
+                        records.push(Record::Holds { slot, place });
                     }
                     slot += 1;
                 }
@@ -338,6 +368,7 @@ impl Journal {
         fast.sync()?;
         position.superblock.pages = position.next;
         position.superblock.write_both(fast)?;
+        position.is_broken = false;
         Ok(bytes + 2 * PAGE_BYTES as u64)
     }
 }

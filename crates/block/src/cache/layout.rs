@@ -1,4 +1,4 @@
-//! What is where on the fast device, and the superblock that says so. docs/cache.md has the format.
+//! What is where on the fast device, and the superblock that says so. `docs/cache.md` has the format.
 //!
 //! ```text
 //!   0       superblock                               4096  the other

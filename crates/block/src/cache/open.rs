@@ -17,7 +17,7 @@ use std::io;
 
 use super::guard::Revoked;
 use super::index::Index;
-use super::journal::{Record, replay};
+use super::journal::{Place, Record, replay};
 use super::layout::{Header, Layout, REGION_PAGES_MAX, Superblock};
 use super::placement::Placement;
 use super::regions::{Mark, PAGE_REGIONS, Regions};
@@ -32,7 +32,7 @@ pub(super) struct Opened {
     pub regions: Regions,
     pub start: Start,
     /// By slot, what an earlier life has left; empty if nothing.
-    found: Vec<Option<(u64, u32)>>,
+    found: Vec<Option<Place>>,
 }
 
 /// What `fast` can be used as.
@@ -176,7 +176,7 @@ fn warm(
     let is_same_cycle = power_cycle != [0; 16] && power_cycle == superblock.power_cycle;
     let mut found = vec![None; layout.slots as usize];
     let is_whole = replay(fast, &superblock, !is_same_cycle, |record| match record {
-        Record::Holds { slot, block, checksum } => found[slot as usize] = Some((block, checksum)),
+        Record::Holds { slot, place } => found[slot as usize] = Some(place),
         Record::Free { slot } => found[slot as usize] = None,
     })?;
     if !is_whole {
@@ -185,7 +185,7 @@ fn warm(
     let whole_blocks = slow.len() >> layout.block_shift;
     let mut dropped = 0;
     for place in &mut found {
-        let Some((block, _)) = *place else { continue };
+        let Some(Place { block, .. }) = *place else { continue };
         let is_current = block < whole_blocks
             && match marks.mark(block << layout.block_shift) {
                 Mark::None => true,
@@ -220,7 +220,7 @@ impl Opened {
     pub fn restore(&mut self, index: &Index, placement: &mut Placement) {
         let found = std::mem::take(&mut self.found);
         if !found.is_empty() {
-            placement.restore(index, found);
+            placement.restore(index, &found);
         }
         if let Start::Warm { kept, .. } = &mut self.start {
             *kept = u64::from(placement.used());

@@ -27,12 +27,17 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 
 use super::Bypass;
+use super::budget::Budget;
 use super::index::{FreeSlots, Index, State, Word};
-use super::journal::Pending;
-use crate::policy::{Access, Policy, Slot};
+use super::journal::{Pending, Place};
+use super::stats::RelationStats;
+use crate::policy::{Access, Policy, Relation, Slot};
 
 /// How many slots in use a policy may name as victims before the block goes without.
 const VICTIMS_MAX: usize = 8;
+
+/// Relations that are counted by themselves.
+const RELATIONS_MAX: usize = 4096;
 
 /// What there is of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +61,9 @@ pub(super) struct Placement {
     pending: Pending,
     /// Blocks evicted so far.
     evictions: u64,
+    budget: Budget,
+    /// What happened to blocks by relation, if that is counted.
+    relations: Option<HashMap<Option<Relation>, RelationStats, FixedState>>,
 }
 
 impl Placement {
@@ -67,6 +75,8 @@ impl Placement {
             written: HashMap::default(),
             pending: Pending::default(),
             evictions: 0,
+            budget: Budget::default(),
+            relations: None,
         }
     }
 
@@ -82,19 +92,60 @@ impl Placement {
         self.evictions
     }
 
+    /// Counts by relation if `by_relation`, and lets nothing in that `budget` does not afford.
+    pub fn account(&mut self, by_relation: bool, budget: Budget) {
+        self.relations = by_relation.then(HashMap::default);
+        self.budget = budget;
+    }
+
+    /// Bytes are written to the fast device.
+    pub fn spend(&mut self, bytes: u64) {
+        self.budget.spend(bytes);
+    }
+
+    /// Adds to what happened to the blocks of a relation.
+    pub fn count(&mut self, relation: Option<Relation>, add: impl FnOnce(&mut RelationStats)) {
+        if let Some(relations) = &mut self.relations {
+            let is_known = relations.len() < RELATIONS_MAX || relations.contains_key(&relation);
+            let relation = relation.filter(|_| is_known);
+            add(relations.entry(relation).or_insert(RelationStats { relation, ..RelationStats::default() }));
+        }
+    }
+
+    /// What happened by relation, in their order.
+    pub fn relations(&self) -> Vec<RelationStats> {
+        let mut relations: Vec<_> = self.relations.iter().flat_map(|all| all.values().copied()).collect();
+        relations.sort_unstable_by_key(|stats| stats.relation);
+        relations
+    }
+
+    /// Changes the capacity; what is above it leaves.
+    pub fn resize(&mut self, index: &Index, capacity: u32) {
+        self.capacity = capacity;
+        self.policy.resize(capacity as usize);
+        self.shrink(index);
+    }
+
     pub fn pending(&mut self) -> &mut Pending {
         &mut self.pending
     }
 
     /// Gives slots the blocks, with their checksums, that they are said to hold. All are free before.
-    pub fn restore(&mut self, index: &Index, found: Vec<Option<(u64, u32)>>) {
-        for (slot, place) in (0..).zip(found) {
-            if let Some((block, checksum)) = place
-                && index.get(block).is_none()
-            {
-                index.link(slot, block, State::Filling);
-                index.set_claimed(slot, checksum);
-                self.policy.restore(Access::read(block), Slot(slot));
+    pub fn restore(&mut self, index: &Index, found: &[Option<Place>]) {
+        // Those that were never hit first, so that they are the first to leave.
+        for is_hit in [false, true] {
+            for (slot, place) in (0..).zip(found) {
+                if let Some(place) = place
+                    && place.is_hit == is_hit
+                    && index.get(place.block).is_none()
+                {
+                    index.link(slot, place.block, State::Filling);
+                    index.set_claimed(slot, place.checksum);
+                    if is_hit {
+                        index.set_hit(slot);
+                    }
+                    self.policy.restore(Access::read(place.block), Slot(slot), is_hit);
+                }
             }
         }
         self.free = FreeSlots::restore(index);
@@ -136,18 +187,35 @@ impl Placement {
     pub fn hits(&mut self, index: &Index, hits: &mut Vec<(Slot, Access)>) {
         hits.retain(|(slot, access)| {
             let word = index.word(slot.0);
-            word.block() == access.block && word.state() != State::Free && !word.is_doomed()
+            let is_there = word.block() == access.block && word.state() != State::Free && !word.is_doomed();
+            if is_there && !word.is_hit() {
+                index.set_hit(slot.0);
+            }
+            is_there
         });
+        if self.relations.is_some() {
+            hits.iter().for_each(|(_, access)| self.count(access.relation, |stats| stats.hits += 1));
+        }
         self.policy.hits(hits);
         hits.clear();
     }
 
     /// A look-up of a block without a slot: gives it one in `state`, if the policy and the slots allow.
-    pub fn admit(&mut self, index: &Index, access: Access, state: State) -> Result<u32, Bypass> {
+    pub fn admit(
+        &mut self,
+        index: &Index,
+        access: Access,
+        state: State,
+        block_bytes: u64,
+    ) -> Result<u32, Bypass> {
         if !self.policy.admits(access) {
             return Err(Bypass::Policy);
         }
+        if !self.budget.affords(block_bytes) {
+            return Err(Bypass::Budget);
+        }
         let slot = self.slot(index, access)?;
+        self.count(access.relation, |stats| stats.admissions += 1);
         index.link(slot, access.block, state);
         self.policy.insert(access, Slot(slot));
         Ok(slot)
@@ -190,7 +258,9 @@ impl Placement {
         let doomed = index.word(slot).is_doomed();
         match checksum {
             Some(checksum) if !doomed => {
-                self.pending.holds(slot, index.word(slot).block(), checksum, index.checksum(slot));
+                let (word, before) = (index.word(slot), index.checksum(slot));
+                let place = Place { block: word.block(), checksum, is_hit: word.is_hit() };
+                self.pending.holds(slot, place, before);
                 index.set_valid(slot, checksum);
                 true
             }

@@ -10,7 +10,7 @@
 use std::io;
 
 use super::index::{State, Word};
-use super::placement::Found;
+use super::placement::{Found, Placement};
 use super::recent::Due;
 use super::{Bypass, Cached, Piece, checksum};
 use crate::planted::{CacheBug, planted};
@@ -46,15 +46,49 @@ impl Cached {
             self.verify(slot, word);
             return false;
         }
+        let route = self.balance.route(self.recent.look_ups());
+        if route.below {
+            return self.hit_below(access, piece, slot, target);
+        }
+        let began = route.timed.then(|| self.config.clock.now());
         let read = self.fast.read_at(self.slot_offset(slot) + piece.within, target);
         if !self.index.is_unchanged(slot, word) && !planted(CacheBug::ServeReusedSlot) {
             return false;
+        }
+        if let Some(began) = began
+            && self.balance.fast_took(self.config.clock.now().saturating_sub(began))
+        {
+            let device = self.fast.name();
+            match self.balance.is_aside() {
+                true => tracing::warn!(device, "slower than the slow device; the cache steps aside"),
+                false => tracing::info!(device, "faster than the slow device again; the cache is back"),
+            }
         }
         if let Err(error) = read {
             self.fast_error("read of a cached block", &error);
             self.remove_if_unchanged(slot, word);
             return false;
         }
+        self.recent.count_hit();
+        self.note(slot, access);
+        true
+    }
+
+    /// Serves a hit from the slow device, which has every block. If it fails, the fast one has to do.
+    fn hit_below(&self, access: Access, piece: Piece, slot: u32, target: &mut [u8]) -> bool {
+        let began = self.config.clock.now();
+        let offset = (piece.block << self.block_shift) + piece.within;
+        if self.slow.read_at(offset, target).is_err() {
+            return false;
+        }
+        self.balance.slow_took(self.config.clock.now().saturating_sub(began));
+        self.counters.below.add(1);
+        self.note(slot, access);
+        true
+    }
+
+    /// Tells the policy of a hit, sooner or later.
+    pub(super) fn note(&self, slot: u32, access: Access) {
         match self.recent.note(slot, access) {
             Due::No => {}
             Due::IfFree => {
@@ -64,7 +98,6 @@ impl Cached {
             }
             Due::Now => self.placement.lock().hits(&self.index, &mut self.recent.lane().waiting()),
         }
-        true
     }
 
     /// Compares a block of an earlier life of the cache with its checksum.
@@ -96,7 +129,6 @@ impl Cached {
     /// Reads the run at the start of `buffer` that is not in the cache. Gives its length in bytes; none if the first block
     /// has been fetched by another meanwhile.
     fn read_missed(&self, first: Access, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let whole_blocks = self.whole_blocks();
         let mut run: Vec<(Piece, Option<u32>)> = Vec::new();
         let mut length = 0;
         let mut valid = None;
@@ -120,20 +152,10 @@ impl Cached {
                 Found::Slot(..) | Found::BeingWritten => Err(Bypass::InUse),
                 Found::Nothing => {
                     let access = if run.is_empty() { first } else { self.access(piece.block, false) };
-                    placement.policy().miss(access);
-                    match piece.block {
-                        block if block >= whole_blocks => Err(Bypass::Tail),
-                        block if self.is_in_doubt(block) => Err(Bypass::Doubt),
-                        _ => placement.admit(&self.index, access, State::Filling),
-                    }
+                    self.admit_read(&mut placement, access)
                 }
             };
-            self.counters.misses.add(1);
-            match admitted {
-                Ok(_) => self.counters.admissions.add(1),
-                Err(reason) => self.counters.bypass(reason),
-            }
-            run.push((piece, admitted.ok()));
+            run.push((piece, self.count_miss(admitted)));
             length += piece.length;
         }
         drop(placement);
@@ -150,6 +172,7 @@ impl Cached {
     /// Reads a run from the slow device and puts into their slots those of its blocks that have one.
     fn fetch(&self, run: &[(Piece, Option<u32>)], offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let block_bytes = self.block_bytes();
+        let slots: Vec<_> = run.iter().filter_map(|(_, slot)| *slot).collect();
         // Beyond what the reader wants of the first and the last block.
         let (first, last) = (&run[0], &run[run.len() - 1]);
         let before = if first.1.is_some() { first.0.within as usize } else { 0 };
@@ -159,32 +182,31 @@ impl Cached {
             let mut wide = AlignedBuffer::zeroed(before + buffer.len() + after);
             if self.slow.read_at(offset - before as u64, &mut wide).is_ok() {
                 buffer.copy_from_slice(&wide[before..before + buffer.len()]);
-                self.publish(run, &wide);
+                self.publish(&with_slots(run, block_bytes, &wide));
                 return Ok(());
             }
             // What nobody asked for may be what cannot be read.
-            self.drop_fetched(run);
+            self.drop_fetched(&slots);
             return self.slow.read_at(offset, buffer);
         }
+        let began = (run.len() == 1).then(|| self.config.clock.now());
         match self.slow.read_at(offset, buffer) {
-            Ok(()) => self.publish(run, buffer),
+            Ok(()) => {
+                if let Some(began) = began {
+                    self.balance.slow_took(self.config.clock.now().saturating_sub(began));
+                }
+                self.publish(&with_slots(run, block_bytes, buffer));
+            }
             Err(error) => {
-                self.drop_fetched(run);
+                self.drop_fetched(&slots);
                 return Err(error);
             }
         }
         Ok(())
     }
 
-    /// Writes fetched blocks to their slots. `bytes` has the run's pieces, those with a slot whole.
-    fn publish(&self, run: &[(Piece, Option<u32>)], bytes: &[u8]) {
-        let mut fetched = Vec::with_capacity(run.len());
-        let mut start = 0;
-        for (piece, slot) in run {
-            let length = if slot.is_some() { self.block_bytes() } else { piece.length };
-            fetched.extend(slot.map(|slot| (slot, &bytes[start..start + length])));
-            start += length;
-        }
+    /// Writes fetched blocks to their slots.
+    pub(super) fn publish(&self, fetched: &[(u32, &[u8])]) {
         if fetched.is_empty() {
             return;
         }
@@ -194,6 +216,7 @@ impl Cached {
         self.end_claims(&sums);
         let is_written = self.write_slots("write of a fetched block", &writes);
         let mut placement = self.placement.lock();
+        placement.spend((fetched.len() * self.block_bytes()) as u64);
         for (slot, sum) in sums {
             placement.finish(&self.index, slot, is_written.then_some(sum));
         }
@@ -202,12 +225,45 @@ impl Cached {
         self.write_journal_if_due();
     }
 
-    /// The blocks of a run could not be fetched.
-    fn drop_fetched(&self, run: &[(Piece, Option<u32>)]) {
+    /// What was to be fetched for these slots could not be.
+    pub(super) fn drop_fetched(&self, slots: &[u32]) {
         let mut placement = self.placement.lock();
-        for slot in run.iter().filter_map(|(_, slot)| *slot) {
+        for &slot in slots {
             placement.finish(&self.index, slot, None);
         }
         self.settled.notify_all();
     }
+
+    /// A read has missed its block: gives it a slot to be fetched into, or says why not.
+    pub(super) fn admit_read(&self, placement: &mut Placement, access: Access) -> Result<u32, Bypass> {
+        placement.policy().miss(access);
+        placement.count(access.relation, |stats| stats.misses += 1);
+        match access.block {
+            block if block >= self.whole_blocks() => Err(Bypass::Tail),
+            block if self.is_in_doubt(block) => Err(Bypass::Doubt),
+            _ if self.balance.is_aside() => Err(Bypass::Aside),
+            _ => placement.admit(&self.index, access, State::Filling, self.block_bytes() as u64),
+        }
+    }
+
+    pub(super) fn count_miss(&self, admitted: Result<u32, Bypass>) -> Option<u32> {
+        self.counters.misses.add(1);
+        match admitted {
+            Ok(_) => self.counters.admissions.add(1),
+            Err(reason) => self.counters.bypass(reason),
+        }
+        admitted.ok()
+    }
+}
+
+/// The blocks of a run that have slots, and their bytes; `bytes` has the run's pieces, those with a slot whole.
+fn with_slots<'b>(run: &[(Piece, Option<u32>)], block_bytes: usize, bytes: &'b [u8]) -> Vec<(u32, &'b [u8])> {
+    let mut start = 0;
+    let mut fetched = Vec::with_capacity(run.len());
+    for (piece, slot) in run {
+        let length = if slot.is_some() { block_bytes } else { piece.length };
+        fetched.extend(slot.map(|slot| (slot, &bytes[start..start + length])));
+        start += length;
+    }
+    fetched
 }

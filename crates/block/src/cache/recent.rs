@@ -31,6 +31,7 @@ thread_local! {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Lane {
+    look_ups: AtomicU64,
     hits: AtomicU64,
     waiting: Mutex<Vec<(Slot, Access)>>,
 }
@@ -69,10 +70,19 @@ impl Recent {
         &self.lanes[THREAD.with(|thread| *thread) % LANES]
     }
 
+    /// Counts a look-up that found its block; gives its number in this lane.
+    pub fn look_ups(&self) -> u64 {
+        self.lane().look_ups.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Counts one that the fast device has served.
+    pub fn count_hit(&self) {
+        self.lane().hits.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Takes note of a hit.
     pub fn note(&self, slot: u32, access: Access) -> Due {
         let lane = self.lane();
-        lane.hits.fetch_add(1, Ordering::Relaxed);
         let mut waiting = lane.waiting.lock();
         waiting.push((Slot(slot), access));
         match waiting.len() {

@@ -3,6 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::policy::Relation;
+
 /// Why a look-up that was not a hit did not bring its block into the cache.
 ///
 /// ```
@@ -26,13 +28,17 @@ pub enum Bypass {
     Tail,
     /// The place is in doubt since a sync of the slow device failed.
     Doubt,
+    /// The fast device is slower than the slow one; the cache has stepped aside.
+    Aside,
+    /// The endurance budget is spent.
+    Budget,
     /// The cache is out of service.
     OutOfService,
 }
 
 impl Bypass {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Bypass; 8] = [
+    pub const ALL: [Bypass; 10] = [
         Bypass::Policy,
         Bypass::WriteAround,
         Bypass::PartialWrite,
@@ -40,6 +46,8 @@ impl Bypass {
         Bypass::NoSlot,
         Bypass::Tail,
         Bypass::Doubt,
+        Bypass::Aside,
+        Bypass::Budget,
         Bypass::OutOfService,
     ];
 
@@ -53,6 +61,8 @@ impl Bypass {
             Bypass::NoSlot => "no-slot",
             Bypass::Tail => "tail",
             Bypass::Doubt => "doubt",
+            Bypass::Aside => "aside",
+            Bypass::Budget => "budget",
             Bypass::OutOfService => "out-of-service",
         }
     }
@@ -101,6 +111,11 @@ pub struct CacheStats {
     pub write_hits: u64,
     /// Writes of blocks that were not.
     pub write_misses: u64,
+    /// Reads of blocks in the cache that the slow device has served, because the fast one is saturated or slower, or to learn the
+    /// slow one's time; not among the hits.
+    pub below: u64,
+    /// Whether the cache has stepped aside because the fast device is the slower one.
+    pub is_aside: bool,
     /// Blocks that were given a slot.
     pub admissions: u64,
     /// Blocks that left to make room.
@@ -128,11 +143,11 @@ pub struct CacheStats {
 }
 
 impl CacheStats {
-    /// Hits for each read; 0 where there were none.
+    /// Reads of blocks in the cache for each read; 0 where there were none.
     pub fn hit_ratio(&self) -> f64 {
-        match self.hits + self.misses {
+        match self.hits + self.below + self.misses {
             0 => 0.0,
-            reads => self.hits as f64 / reads as f64,
+            reads => (self.hits + self.below) as f64 / reads as f64,
         }
     }
 
@@ -142,10 +157,32 @@ impl CacheStats {
     }
 }
 
+/// What happened to the blocks of one relation.
+///
+/// ```
+/// use terrace_block::RelationStats;
+///
+/// assert_eq!(RelationStats { hits: 3, misses: 1, ..RelationStats::default() }.relation, None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelationStats {
+    /// The relation; none for blocks of no known one, and for those beyond the first 4096 relations.
+    pub relation: Option<Relation>,
+    /// Reads of blocks that were in the cache. Some of the latest may not be counted yet.
+    pub hits: u64,
+    /// Reads of blocks that were not.
+    pub misses: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Blocks that were given a slot.
+    pub admissions: u64,
+}
+
 /// The counters behind [`CacheStats`] that are not on the path of a hit.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub misses: Counter,
+    pub below: Counter,
     pub write_hits: Counter,
     pub write_misses: Counter,
     pub admissions: Counter,
@@ -180,6 +217,7 @@ impl Counters {
     pub fn stats(&self) -> CacheStats {
         CacheStats {
             misses: self.misses.get(),
+            below: self.below.get(),
             write_hits: self.write_hits.get(),
             write_misses: self.write_misses.get(),
             admissions: self.admissions.get(),

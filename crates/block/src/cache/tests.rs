@@ -5,12 +5,13 @@ mod crash;
 mod faults;
 mod model;
 mod races;
+mod service;
 mod threads;
 
 use std::sync::Arc;
 
 use super::{CacheConfig, Cached, WriteMode};
-use crate::{AlignedBuffer, BlockDevice, MemoryDevice};
+use crate::{AlignedBuffer, BlockDevice, MemoryDevice, VirtualClock};
 
 const BLOCK: usize = 4096;
 
@@ -49,7 +50,12 @@ fn read(device: &dyn BlockDevice, offset: u64, length: usize) -> AlignedBuffer {
     buffer
 }
 
-/// A cache of `capacity` blocks over `blocks`, all in memory.
+/// The default configuration on a clock that stands still: devices in memory must not be told apart by noise.
+fn timeless(capacity: u32) -> CacheConfig {
+    CacheConfig::new(capacity).clock(Arc::new(VirtualClock::default()))
+}
+
+/// A cache over `blocks` blocks, all in memory.
 fn in_memory(blocks: u64, config: CacheConfig) -> (Cached, Arc<MemoryDevice>) {
     let slow = Arc::new(MemoryDevice::new("slow", blocks * BLOCK as u64));
     let fast = Arc::new(MemoryDevice::new("fast", 0));

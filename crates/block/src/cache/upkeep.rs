@@ -83,10 +83,11 @@ impl Cached {
         let device = || self.slow.name().to_owned();
         self.sync_slow().map_err(|source| CacheError::Slow { device: device(), source })?;
         self.settle(true);
-        if !self.is_out_of_service()
-            && let Err(error) = self.fast.sync()
-        {
-            self.give_up("a sync", &error);
+        self.placement.lock().hits(&self.index, &mut self.recent.lane().waiting());
+        // Which blocks were hit is in the records of a new half only. It syncs the marks, too.
+        match self.journal.begin_half(&*self.fast, &self.index, &self.placement) {
+            Ok(bytes) => self.counters.fast_written_bytes.add(bytes),
+            Err(error) => self.give_up("closing the journal", &error),
         }
         Ok(())
     }
@@ -176,7 +177,10 @@ impl Cached {
             return;
         }
         match self.journal.flush(&*self.fast, &self.index, &self.placement, least) {
-            Ok(bytes) => self.counters.fast_written_bytes.add(bytes),
+            Ok(bytes) => {
+                self.counters.fast_written_bytes.add(bytes);
+                self.placement.lock().spend(bytes);
+            }
             Err(error) => self.give_up("writing the journal", &error),
         }
     }

@@ -159,9 +159,11 @@ impl Cached {
         found: Found,
     ) -> Option<(u32, &'a [u8])> {
         let access = self.access(block, true);
+        placement.count(access.relation, |stats| stats.writes += 1);
         let stays = match bytes {
             _ if self.config.mode == WriteMode::Around => Err(Bypass::WriteAround),
             _ if self.is_in_doubt(block) => Err(Bypass::Doubt),
+            _ if self.balance.is_aside() => Err(Bypass::Aside),
             None => Err(Bypass::PartialWrite),
             Some(bytes) => Ok(bytes),
         };
@@ -170,9 +172,12 @@ impl Cached {
             placement.policy().miss(access);
             let admitted = match found {
                 Found::BeingWritten => Err(Bypass::InUse),
-                _ => {
-                    stays.and_then(|bytes| Ok((placement.admit(&self.index, access, State::Writing)?, bytes)))
-                }
+                _ => stays.and_then(|bytes| {
+                    Ok((
+                        placement.admit(&self.index, access, State::Writing, self.block_bytes() as u64)?,
+                        bytes,
+                    ))
+                }),
             };
             match admitted {
                 Ok(_) => self.counters.admissions.add(1),
@@ -213,6 +218,7 @@ impl Cached {
 
     fn release(&self, holds: &[(u64, Hold<'_>)], sums: &[(u32, u32)], is_written: bool) {
         let mut placement = self.placement.lock();
+        placement.spend((sums.len() * self.block_bytes()) as u64);
         for &(slot, sum) in sums {
             placement.finish(&self.index, slot, is_written.then_some(sum));
         }

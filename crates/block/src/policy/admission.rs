@@ -140,10 +140,10 @@ impl<P: Policy> Policy for Filtered<P> {
         self.eviction.insert(access, slot);
     }
 
-    fn restore(&mut self, access: Access, slot: Slot) {
+    fn restore(&mut self, access: Access, slot: Slot, is_hit: bool) {
         self.resident += 1;
         self.blocks[slot.index()] = access.block;
-        self.eviction.restore(access, slot);
+        self.eviction.restore(access, slot, is_hit);
     }
 
     fn remove(&mut self, slot: Slot) {

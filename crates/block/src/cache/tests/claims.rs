@@ -47,10 +47,8 @@ impl Place {
     fn check(&self, blocks: std::ops::Range<u64>, what: &str) {
         let (cached, slow) = (self.open(), self.device("slow"));
         for block in blocks {
-            let (served, truth) = (
-                read(&cached, block * BLOCK as u64, BLOCK),
-                read(&*slow, block * BLOCK as u64, BLOCK),
-            );
+            let (served, truth) =
+                (read(&cached, block * BLOCK as u64, BLOCK), read(&*slow, block * BLOCK as u64, BLOCK));
             assert!(served[..] == truth[..], "{what}: block {block}: {} for {}", served[0], truth[0]);
         }
     }

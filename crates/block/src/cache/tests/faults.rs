@@ -30,7 +30,7 @@ impl Devices {
             true => self.slow_disk.open("guard", OpenMode::Write),
             false => self.slow_disk.open("guard", OpenMode::CreateNew),
         };
-        let config = CacheConfig::new(10).guard(guard.unwrap()).power_cycle(Some([1; 16]));
+        let config = timeless(10).guard(guard.unwrap()).power_cycle(Some([1; 16]));
         Cached::open(Arc::clone(&self.slow), Arc::clone(&self.fast), config).unwrap()
     }
 
@@ -196,7 +196,7 @@ fn open_in(
     slow: &Arc<MemoryDevice>,
     identity: [u8; 16],
 ) -> Result<Cached, CacheError> {
-    let config = CacheConfig::new(64).identity(identity);
+    let config = timeless(64).identity(identity);
     Cached::open_in(Arc::clone(slow) as Arc<dyn BlockDevice>, directory, "cache", config)
 }
 
@@ -238,7 +238,7 @@ fn a_file_that_is_no_cache_is_left_as_it_is() {
     let file = directory.open("cache", OpenMode::CreateNew).unwrap();
     file.set_len(20_480).unwrap();
     file.write_at(0, &filled(20_480, 0x41)).unwrap();
-    let config = CacheConfig::new(64);
+    let config = timeless(64);
     let refused = Cached::open(Arc::clone(&slow) as Arc<dyn BlockDevice>, Arc::clone(&file), config);
     assert!(matches!(refused, Err(CacheError::Foreign { .. })));
     let cached = open_in(&directory, &slow, [1; 16]).unwrap();
@@ -272,7 +272,7 @@ fn a_damaged_file_serves_nothing_wrong() {
                 }
             }
         }
-        let config = CacheConfig::new(64).identity([1; 16]);
+        let config = timeless(64).identity([1; 16]);
         let slow = Arc::clone(&slow) as Arc<dyn BlockDevice>;
         let cached = match Cached::open(slow, Arc::new(file), config) {
             Ok(cached) => cached,

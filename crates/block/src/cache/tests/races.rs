@@ -74,7 +74,7 @@ fn reader_of_a_reused_slot() -> AlignedBuffer {
     slow.write_at(0, &filled(BLOCK, 1)).unwrap();
     slow.write_at(BLOCK as u64, &filled(BLOCK, 2)).unwrap();
     let fast = Interposed::new(0);
-    let config = CacheConfig::new(1).policy("lru").unwrap();
+    let config = timeless(1).policy("lru").unwrap();
     let cached = Arc::new(Cached::open(slow, Arc::clone(&fast) as Arc<dyn BlockDevice>, config).unwrap());
     read(&*cached, 0, BLOCK);
     let other = Arc::clone(&cached);
@@ -95,7 +95,7 @@ fn a_slot_that_is_reused_while_it_is_read_is_not_served() {
 fn block_written_while_it_is_fetched() -> (AlignedBuffer, AlignedBuffer) {
     let slow = Interposed::new(1 << 20);
     let fast = Arc::new(MemoryDevice::new("fast", 0));
-    let config = CacheConfig::new(4).policy("lru").unwrap();
+    let config = timeless(4).policy("lru").unwrap();
     let cached = Arc::new(Cached::open(Arc::clone(&slow) as Arc<dyn BlockDevice>, fast, config).unwrap());
     let other = Arc::clone(&cached);
     slow.after_next_read(move || other.write_at(0, &filled(BLOCK, 7)).unwrap());
@@ -114,7 +114,7 @@ fn a_block_that_is_written_while_it_is_fetched_is_not_kept() {
 fn a_block_that_is_freed_while_it_is_fetched_is_not_kept() {
     let slow = Interposed::new(1 << 20);
     let fast = Arc::new(MemoryDevice::new("fast", 0));
-    let cached = Cached::open(Arc::clone(&slow) as Arc<dyn BlockDevice>, fast, CacheConfig::new(4)).unwrap();
+    let cached = Cached::open(Arc::clone(&slow) as Arc<dyn BlockDevice>, fast, timeless(4)).unwrap();
     let cached = Arc::new(cached);
     let other = Arc::clone(&cached);
     slow.after_next_read(move || other.free(0, BLOCK as u64));

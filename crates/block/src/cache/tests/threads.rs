@@ -24,7 +24,7 @@ fn versions(block: &[u8]) -> (u64, u64) {
 
 /// Every block has one writer, which counts its versions up; a reader knows from before its read how old it may be.
 fn readers_and_writers(policy: &str, mode: WriteMode, seed: u64) {
-    let config = CacheConfig::new(20).policy(policy).unwrap().mode(mode);
+    let config = timeless(20).policy(policy).unwrap().mode(mode);
     let (cached, _) = in_memory(BLOCKS, config);
     let written: Vec<_> = (0..BLOCKS).map(|_| AtomicU64::new(0)).collect();
     std::thread::scope(|scope| {
@@ -80,7 +80,7 @@ fn a_block_that_many_miss_at_once_is_fetched_once() {
     let memory = Arc::new(MemoryDevice::new("slow", 1 << 20));
     let slow = Arc::new(CountedDevice::new(memory, Arc::clone(&counters)));
     let fast = Arc::new(MemoryDevice::new("fast", 0));
-    let cached = Cached::open(slow, fast, CacheConfig::new(256)).unwrap();
+    let cached = Cached::open(slow, fast, timeless(256)).unwrap();
     let barrier = std::sync::Barrier::new(8);
     for block in 0..200 {
         std::thread::scope(|scope| {
