@@ -1,9 +1,10 @@
-//! Checkpoints that leave the log's index as it was, or as a recovery makes it: what they change in the file is noticed.
+//! A checkpoint of a log that was recovered: the index says before it that all frames were attempted, and what it changes in the
+//! file is noticed all the same.
 
 mod common;
 
 use common::{Place, journal_mode};
-use rusqlite::{Connection, config::DbConfig, ffi};
+use rusqlite::{Connection, config::DbConfig};
 
 const ROWS: i64 = 400;
 
@@ -33,31 +34,7 @@ fn count(db: &Connection, value: i64) -> i64 {
 }
 
 #[test]
-fn one_that_was_interrupted_and_is_finished_by_another() {
-    let place = Place::new();
-    let (writer, reader) = (place.cached(), place.cached());
-    load(&writer);
-    for _ in 0..3 {
-        assert_eq!(count(&reader, 1), ROWS);
-    }
-    set(&writer, 2, false);
-    writer.get_interrupt_handle().interrupt();
-    // SAFETY: the connection is open, null stands for all databases, and nothing is asked back.
-    let code = unsafe {
-        let null = std::ptr::null_mut();
-        let passive = ffi::SQLITE_CHECKPOINT_PASSIVE;
-        ffi::sqlite3_wal_checkpoint_v2(writer.handle(), std::ptr::null(), passive, null, null)
-    };
-    assert_eq!(code, ffi::SQLITE_INTERRUPT);
-    assert_eq!(count(&reader, 2), ROWS);
-    let moved: i64 =
-        place.plain().query_row("pragma wal_checkpoint", [], |row| row.get(2)).expect("a checkpoint");
-    assert!(moved > 100, "{moved} frames");
-    assert_eq!(count(&reader, 2), ROWS);
-}
-
-#[test]
-fn one_of_a_log_that_was_recovered() {
+fn a_checkpoint_of_a_recovered_log_is_noticed() {
     let place = Place::new();
     let db = place.cached();
     load(&db);

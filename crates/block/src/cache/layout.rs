@@ -204,9 +204,11 @@ impl Superblock {
 
     /// Makes both unreadable, durably: what is on `fast` will not be used again.
     pub fn wipe(fast: &dyn BlockDevice) -> io::Result<()> {
-        let blank = AlignedBuffer::zeroed(PAGE_BYTES);
-        fast.write_through_at(0, &blank)?;
-        fast.write_through_at(PAGE_BYTES as u64, &blank)
+        // Torn or whole, it begins as a superblock does, and so is not taken for somebody else's file.
+        let mut wiped = AlignedBuffer::zeroed(PAGE_BYTES);
+        wiped[..8].copy_from_slice(&MAGIC);
+        fast.write_through_at(0, &wiped)?;
+        fast.write_through_at(PAGE_BYTES as u64, &wiped)
     }
 }
 
@@ -239,7 +241,24 @@ mod tests {
         fast.write_at(512, &AlignedBuffer::zeroed(512)).unwrap();
         assert_eq!(Superblock::read(&fast).unwrap(), Header::Whole(superblock(8)), "zeros over zeros");
         Superblock::wipe(&fast).unwrap();
-        assert_eq!(Superblock::read(&fast).unwrap(), Header::Blank);
+        assert_eq!(Superblock::read(&fast).unwrap(), Header::Damaged);
+    }
+
+    #[test]
+    fn a_torn_superblock_is_not_taken_for_somebody_elses_file() {
+        let (old, new) = (superblock(4).encode(), superblock(6).encode());
+        let mut wiped = AlignedBuffer::zeroed(PAGE_BYTES);
+        wiped[..8].copy_from_slice(&MAGIC);
+        let blank = AlignedBuffer::zeroed(PAGE_BYTES);
+        for (before, after) in [(&blank, &new), (&old, &new), (&old, &wiped), (&wiped, &new)] {
+            for sectors in 0..1_u32 << (PAGE_BYTES / 512) {
+                let mut page = before.clone();
+                for sector in (0..PAGE_BYTES / 512).filter(|sector| (sectors >> sector) & 1 == 1) {
+                    page[sector * 512..][..512].copy_from_slice(&after[sector * 512..][..512]);
+                }
+                assert_ne!(Superblock::decode(&page), Header::Foreign, "sectors {sectors:b}");
+            }
+        }
     }
 
     #[test]

@@ -57,7 +57,7 @@ fn fresh_superblock(config: &CacheConfig, slow: &dyn BlockDevice) -> Superblock 
     // Never one that pages which were left here could have.
     let generation = RandomState::new().build_hasher().finish();
     let region_shift = region_shift(config, slow);
-    let regions = (slow.len() * 2 >> region_shift) + 1;
+    let regions = ((slow.len() * 2) >> region_shift) + 1;
     let region_pages = regions.div_ceil(PAGE_REGIONS as u64).clamp(1, u64::from(REGION_PAGES_MAX)) as u32;
     Superblock {
         layout: Layout {

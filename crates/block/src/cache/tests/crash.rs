@@ -149,7 +149,7 @@ impl Lives {
     fn content(&self, length: usize) -> AlignedBuffer {
         let mut bytes = AlignedBuffer::zeroed(length);
         for (sector, chunk) in bytes.chunks_mut(8).enumerate() {
-            chunk.copy_from_slice(&(self.version << 16 | sector as u64 / 64).to_le_bytes());
+            chunk.copy_from_slice(&((self.version << 16) | (sector as u64 / 64)).to_le_bytes());
         }
         bytes
     }
