@@ -6,6 +6,7 @@
 //! | `block_cache_size`      | how much it holds, in bytes or with `KiB`, `MiB`, `GiB`; 256 MiB by default                |
 //! | `block_cache_policy`    | admission and eviction, as `terrace simulate` names them                                   |
 //! | `block_cache_mode`      | `through` (the default) or `around`                                                        |
+//! | `block_cache_io`        | `direct` (the default), around the kernel's page cache, or `buffered`, through it          |
 //! | `trace`                 | a file to record the accesses in, `.pgt` or `.csv`                                         |
 //! | `latency_us`            | makes the database's device slower: microseconds of each transfer and sync                 |
 //! | `operations_per_second` | makes it slower: transfers that pass in a second                                           |
@@ -39,6 +40,8 @@ pub(crate) struct CacheOptions {
     pub bytes: u64,
     pub policy: Option<String>,
     pub around: bool,
+    /// Read through the kernel's page cache.
+    pub buffered: bool,
 }
 
 /// How slow the database's device is to be.
@@ -72,16 +75,12 @@ impl Options {
                 directory: PathBuf::from(directory),
                 bytes: parameter("block_cache_size").map_or(Ok(CACHE_BYTES_DEFAULT), |text| size(&text))?,
                 policy: parameter("block_cache_policy"),
-                around: match parameter("block_cache_mode").as_deref() {
-                    None | Some("through") => false,
-                    Some("around") => true,
-                    Some(other) => {
-                        return Err(format!("block_cache_mode is {other:?}; through and around are known"));
-                    }
-                },
+                around: second_of("block_cache_mode", &parameter, ["through", "around"])?,
+                buffered: second_of("block_cache_io", &parameter, ["direct", "buffered"])?,
             }),
             None => {
-                let without = ["block_cache_size", "block_cache_policy", "block_cache_mode"];
+                let without =
+                    ["block_cache_size", "block_cache_policy", "block_cache_mode", "block_cache_io"];
                 if let Some(name) = without.into_iter().find(|name| parameter(name).is_some()) {
                     return Err(format!("{name} is given without block_cache"));
                 }
@@ -100,6 +99,20 @@ impl Options {
         let limits = is_slow
             .then(|| Slowness { latency_us: latency_us.unwrap_or(0), operations_per_second: operations });
         Ok(Options { cache, trace: parameter("trace").map(PathBuf::from), limits })
+    }
+}
+
+/// Whether a parameter is the second of two words; the first is meant where it is not given.
+fn second_of(
+    name: &str,
+    parameter: impl Fn(&str) -> Option<String>,
+    words: [&str; 2],
+) -> Result<bool, String> {
+    match parameter(name) {
+        None => Ok(false),
+        Some(text) if text == words[0] => Ok(false),
+        Some(text) if text == words[1] => Ok(true),
+        Some(other) => Err(format!("{name} is {other:?}; {} and {} are known", words[0], words[1])),
     }
 }
 
@@ -155,6 +168,7 @@ mod tests {
             ("block_cache=/c&block_cache_size=1KiB", "block_cache_size"),
             ("block_cache=/c&block_cache_size=99999999999GiB", "block_cache_size"),
             ("block_cache=/c&block_cache_mode=back", "block_cache_mode"),
+            ("block_cache=/c&block_cache_io=slow", "block_cache_io"),
             ("latency_us=x", "latency_us"),
             ("latency_us=1000001", "latency_us"),
             ("operations_per_second=0", "operations_per_second"),

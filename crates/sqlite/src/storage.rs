@@ -60,7 +60,9 @@ impl Storage {
     ) -> Result<Storage, String> {
         let name = format!("the block cache {}", options.directory.display());
         let failed = |error: std::io::Error| format!("{name}: {error}");
-        let blocks = FileDirectory::create(&options.directory).map_err(failed)?;
+        FileDirectory::create(&options.directory).map_err(failed)?;
+        let how = FileOptions { direct: !options.buffered, uring: false };
+        let blocks = FileDirectory::open_with(&options.directory, how).map_err(failed)?;
         let lock = blocks.lock(LOCK).map_err(|error| match error {
             LockError::Busy { owner_process: Some(process) } => {
                 format!("{name} is in use by process {process}")
