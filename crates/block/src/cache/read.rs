@@ -47,8 +47,8 @@ impl Cached {
             return false;
         }
         let route = self.balance.route(self.recent.look_ups());
-        if route.below {
-            return self.hit_below(access, piece, slot, target);
+        if route.below && self.hit_below(access, piece, slot, target) {
+            return true;
         }
         let began = route.timed.then(|| self.config.clock.now());
         let read = self.fast.read_at(self.slot_offset(slot) + piece.within, target);
