@@ -14,6 +14,8 @@ const SLOTS: u32 = 640;
 /// The slow device and the fast one on a disk that can die.
 struct Place {
     disk: SimulatedDisk,
+    /// Names the machine's life.
+    power_cycle: u8,
 }
 
 impl Place {
@@ -26,7 +28,7 @@ impl Place {
         slow.set_len(BLOCKS * BLOCK as u64).unwrap();
         slow.sync().unwrap();
         disk.sync().unwrap();
-        Self { disk }
+        Self { disk, power_cycle: 1 }
     }
 
     fn device(&self, name: &str) -> Arc<dyn BlockDevice> {
@@ -34,13 +36,19 @@ impl Place {
     }
 
     fn open(&self) -> Cached {
-        let config = CacheConfig::new(SLOTS).policy("fifo").unwrap().power_cycle(Some([1; 16]));
+        let config =
+            CacheConfig::new(SLOTS).policy("fifo").unwrap().power_cycle(Some([self.power_cycle; 16]));
         Cached::open(self.device("slow"), self.device("fast"), config).unwrap()
     }
 
     /// What is left when the process is killed.
     fn killed(&self) -> Self {
-        Self { disk: self.disk.killed() }
+        Self { disk: self.disk.killed(), power_cycle: self.power_cycle }
+    }
+
+    /// What may be left when the power goes.
+    fn cut_off(&self, seed: u64) -> Self {
+        Self { disk: self.disk.survivor(seed), power_cycle: self.power_cycle + 1 }
     }
 
     /// What a new cache serves of these blocks is what the slow device has.
@@ -125,7 +133,7 @@ fn a_device_given_up_in_two_steps_is_never_used_with_half_of_them() {
         cached.tend();
         place.killed().check(0..40, &format!("killed at call {call} of giving up"));
         for seed in 0..20 {
-            let place = Place { disk: place.disk.survivor(seed) };
+            let place = place.cut_off(seed);
             place.check(0..40, &format!("power cut {seed} at call {call} of giving up"));
         }
     }
@@ -160,7 +168,7 @@ fn the_first_opening_may_be_cut_off_anywhere() {
         let Ok(fast) = place.disk.open("fast", OpenMode::Write) else { continue };
         let _ = Cached::open(slow, fast, config);
         for seed in 0..200 {
-            let place = Place { disk: place.disk.survivor(seed) };
+            let place = place.cut_off(seed);
             let opened = Cached::open(place.device("slow"), place.device("fast"), CacheConfig::new(SLOTS));
             assert!(opened.is_ok(), "call {call}, power cut {seed}: {:?}", opened.err());
         }
