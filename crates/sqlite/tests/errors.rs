@@ -197,8 +197,10 @@ fn child_cannot_roll_back() {
     db.execute_batch("begin; update t set value = printf('%01000d', 2)").expect("a change");
     // The journal of the cache lies below this, its blocks and most of the database above.
     limit(Some(290_000));
-    db.execute_batch("rollback").expect_err("nothing can be written");
+    // Whatever it says: what it could not write back is left to the journal.
+    let _ = db.execute_batch("rollback");
     limit(None);
+    assert!(fs::metadata(format!("{path}-journal")).expect("a journal is left").len() > 100_000);
     let plain =
         Connection::open_with_flags_and_vfs(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE, "unix");
     assert_eq!(count(&plain.expect("it opens"), 1), 2000, "the journal is played back");
