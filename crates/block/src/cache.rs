@@ -331,6 +331,12 @@ impl Cached {
 
     /// Writes slots; says whether all were written.
     fn write_slots(&self, what: &str, writes: &[Write<'_>]) -> bool {
+        if self.fast.len() < self.slots_start + (u64::from(self.index.slots()) << self.block_shift) {
+            // A write would make a file longer again that somebody has cut, and zeros of what was in it.
+            let error = io::ErrorKind::UnexpectedEof.into();
+            self.give_up("use of a device that has been cut short", &error);
+            return false;
+        }
         let outcome = match writes {
             [write] => self.fast.write_at(write.offset, write.bytes),
             _ => self.fast.write_batch(writes),
@@ -398,7 +404,13 @@ impl BlockDevice for Cached {
 
     fn write_through_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         check_write(self.name(), self.alignment, self.len(), offset, bytes)?;
-        self.write_ranges(&[Write::new(offset, bytes)], || self.slow.write_through_at(offset, bytes))
+        let written =
+            self.write_ranges(&[Write::new(offset, bytes)], || self.slow.write_through_at(offset, bytes));
+        if written.is_err() {
+            // A durable write is a sync, too, and fails as one.
+            self.doubt();
+        }
+        written
     }
 
     fn sync(&self) -> io::Result<()> {

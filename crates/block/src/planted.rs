@@ -20,6 +20,8 @@ pub(crate) enum CacheBug {
     SlowBeforeFast,
     /// A block that has left its slot is written before that is in the journal.
     ForgetLeft,
+    /// A slot gets bytes that fit a claim of it in the journal that is no longer true.
+    ForgetEndedClaims,
     /// What is cut off the slow device stays in the cache.
     ForgetTruncate,
     /// A slot is served that was given to another block while it was read.

@@ -220,12 +220,22 @@ pub(crate) const CHECKPOINT_LOCK: c_int = 1;
 /// What the index of a write-ahead log says of the log's transfer into the database file.
 ///
 /// `salts` names a generation of the log: they change whenever it begins from its start again. `frames` is how many there are in
-/// it, and `attempted` how many of them a checkpoint has begun to transfer, or more.
+/// it, `attempted` how many of them a checkpoint has begun to transfer, or more, and `backfilled` how many have been transferred.
+/// Both are needed: a recovery of the index takes all frames for attempted, and so does a checkpoint that was interrupted; the one
+/// that follows changes `backfilled` alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WalState {
     pub salts: [u32; 2],
     pub frames: u32,
+    pub backfilled: u32,
     pub attempted: u32,
+}
+
+impl WalState {
+    /// How far the transfer is: what any further transfer changes.
+    pub fn progress(self) -> (u32, u32) {
+        (self.attempted, self.backfilled)
+    }
 }
 
 /// The head of the shared memory of a file: SQLite's `WalIndexHdr`, twice, and `WalCkptInfo`. It is mapped from
@@ -241,6 +251,7 @@ impl WalIndex {
     pub const BYTES_MIN: c_int = 136;
     const FRAMES: usize = 4;
     const SALTS: [usize; 2] = [8, 9];
+    const BACKFILLED: usize = 24;
     const ATTEMPTED: usize = 32;
 
     /// The head at `address`, if there is one.
@@ -263,6 +274,7 @@ impl WalIndex {
         WalState {
             salts: Self::SALTS.map(word),
             frames: word(Self::FRAMES),
+            backfilled: word(Self::BACKFILLED),
             attempted: word(Self::ATTEMPTED),
         }
     }

@@ -40,6 +40,8 @@ pub(crate) struct Connection {
     level: c_int,
     /// Read marks that are held, by their bits.
     marks: u8,
+    /// A mark was got, and the cache was not yet asked for.
+    is_new_mark: bool,
     index: Option<WalIndex>,
     /// The cache, while it may be read.
     cache: Option<InUse>,
@@ -58,6 +60,7 @@ impl Connection {
             database: Some(database),
             level,
             marks: 0,
+            is_new_mark: false,
             index: None,
             cache: None,
             head: None,
@@ -134,8 +137,9 @@ impl Connection {
                 self.database().restart_begins(index);
             }
         } else if offset >= READ_LOCKS {
+            // Only with the barrier that follows SQLite has decided what it will read of the log and what of the file.
             self.marks |= 1 << offset;
-            self.cache = self.database().reads_log(&self.below, index);
+            (self.cache, self.is_new_mark) = (None, true);
         }
     }
 
@@ -156,7 +160,7 @@ impl Connection {
         } else if offset >= READ_LOCKS {
             self.marks &= !(1 << offset);
             if self.marks == 0 {
-                self.cache = None;
+                (self.cache, self.is_new_mark) = (None, false);
             }
         }
     }
@@ -266,7 +270,7 @@ impl Handle for Connection {
         self.index = index;
         self.head = None;
         if index.is_none() {
-            self.marks = 0;
+            (self.marks, self.is_new_mark) = (0, false);
             self.cache = None;
         }
     }
@@ -279,6 +283,13 @@ impl Handle for Connection {
         self.below.shm_lock(offset, count, flags)?;
         self.lock_index(offset, count, flags);
         Ok(())
+    }
+
+    fn shm_barrier(&mut self) {
+        self.below.shm_barrier();
+        if let Some(index) = self.index.filter(|_| std::mem::take(&mut self.is_new_mark)) {
+            self.cache = self.database().reads_log(&self.below, index);
+        }
     }
 
     fn pragma(&mut self, name: &str, _argument: Option<&str>) -> Option<String> {

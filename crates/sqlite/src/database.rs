@@ -11,11 +11,13 @@
 //! * **Rollback mode.** Who writes holds the exclusive lock, who reads the shared one. When a connection has got the shared lock
 //!   ([`Database::shares`]), the head of the file must be what it was: SQLite goes by the same sixteen bytes for the pages that it has in
 //!   memory, and every change of the file changes them. What we write ourselves ends with the exclusive lock
-//!   ([`Database::unlocks`]), when the new head is remembered.
+//!   ([`Database::unlocks`]), when the new head is remembered, unless it was broken off and leaves a hot journal.
 //! * **WAL mode.** The file is written by checkpoints, of any process, one at a time, while others read. The index of the log,
 //!   which all processes share, says which generation of the log this is (the *salts*) and how many of its frames a checkpoint
-//!   has begun to transfer (*attempted*): any change of the file changes one of these first. When a connection has got a read
-//!   mark ([`Database::reads_log`]), both must be what they were. A checkpoint that is under way at that moment, or begins
+//!   has begun to transfer (*attempted*) and has transferred (*backfilled*): a change of the file changes the first two before,
+//!   unless a checkpoint was broken off or the index recovered, and the third before anybody reads it from the file. When a
+//!   connection has got a read mark, and SQLite has taken note of how much is transferred ([`Database::reads_log`]), all
+//!   must be what they were. A checkpoint that is under way at that moment, or begins
 //!   later, transfers only pages that the reader finds in the log, so the reader neither reads them from the file nor puts them
 //!   into the cache; they are one block each, so it does not fetch them along with others. Our own checkpoints
 //!   ([`Database::checkpoint_begins`]) and our own new generations ([`Database::restart_begins`], and in an empty log
@@ -36,6 +38,7 @@
 //! time, it leaves a cache that is right.
 
 use std::collections::HashMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -57,6 +60,9 @@ use crate::storage::Storage;
 /// How often it is tried to record the fingerprint of a file that we do not write.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
+/// What a journal begins with ("Database File Format", section 3).
+const JOURNAL_MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+
 /// Says what went wrong, in a line.
 pub(crate) type Warn = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -69,6 +75,11 @@ pub(crate) struct InUse {
 }
 
 impl InUse {
+    /// Whether the cache is out of service for good.
+    pub fn is_given_up(&self) -> bool {
+        self.cached.stats().out_of_service.is_some()
+    }
+
     /// Whether the page at `offset` is on the slow device, as far as that knows.
     pub fn holds(&self, offset: i64) -> bool {
         u64::try_from(offset).is_ok_and(|start| start + self.page_bytes as u64 <= self.slow.len())
@@ -219,7 +230,7 @@ impl Database {
         (state.cache(), Some(head))
     }
 
-    /// A connection has got a read mark. Gives the cache, if it may be read under that.
+    /// A connection has got a read mark, and has passed the barrier after that. Gives the cache, if it may be read under that.
     pub fn reads_log(&self, below: &Arc<Below>, index: WalIndex) -> Option<InUse> {
         let mut state = self.state.lock();
         self.compare_log(&mut state, below, index, false);
@@ -285,7 +296,11 @@ impl Database {
     pub fn unlocks(&self, from: i32, to: i32, index: Option<WalIndex>) {
         let mut state = self.state.lock();
         if from >= ffi::SQLITE_LOCK_EXCLUSIVE && state.is_changing {
+            // Others will take the change back, by a journal that says nothing of our cache.
+            let is_broken_off = index.is_none() && self.has_hot_journal();
+            state.is_doubtful |= is_broken_off;
             state.known = match (state.header, index) {
+                _ if is_broken_off => Known::Nothing,
                 (Some(header), None) if !header.is_wal => Known::Rollback(header),
                 (Some(header), Some(index)) if header.is_wal => Known::Wal(index.state()),
                 _ => Known::Nothing,
@@ -298,6 +313,16 @@ impl Database {
                 state.known = Known::Nothing;
             }
         }
+    }
+
+    /// Whether there is a journal by which who comes next takes back what we have written: a commit or a rollback that has failed
+    /// leaves it. A journal that is kept after a commit has no such beginning.
+    fn has_hot_journal(&self) -> bool {
+        let mut path = self.path.clone().into_os_string();
+        path.push("-journal");
+        let mut begins = [0; JOURNAL_MAGIC.len()];
+        std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut begins)).is_ok()
+            && begins == JOURNAL_MAGIC
     }
 
     /// A connection is about to write to the file, or to cut it.
@@ -390,7 +415,7 @@ impl Database {
         if state.is_time_to_record() {
             // A checkpoint by others since the comparison would be in the fingerprint, but not in the cache.
             let after = index.state();
-            let is_quiet = after.salts == now.salts && after.attempted == now.attempted;
+            let is_quiet = after.salts == now.salts && after.progress() == now.progress();
             self.record(state, fingerprint.filter(|fingerprint| is_quiet && fingerprint.is_settled()));
         }
     }
@@ -483,7 +508,7 @@ impl State {
                 let is_generation = self.is_first_to_log || planted(Bug::ForgetGenerations);
                 let is_progress = self.is_checkpointing || planted(Bug::ForgetCheckpoints);
                 (is_generation || known.salts == now.salts)
-                    && (is_progress || known.attempted == now.attempted)
+                    && (is_progress || known.progress() == now.progress())
             }
             _ => false,
         }

@@ -56,6 +56,10 @@ pub(crate) trait Handle: Send {
         self.below().shm_lock(offset, count, flags)
     }
 
+    fn shm_barrier(&mut self) {
+        self.below().shm_barrier();
+    }
+
     /// The answer to a pragma that SQLite does not know.
     fn pragma(&mut self, _name: &str, _argument: Option<&str>) -> Option<String> {
         None
@@ -301,7 +305,7 @@ unsafe extern "C" fn shm_lock(
 
 unsafe extern "C" fn shm_barrier(file: *mut ffi::sqlite3_file) {
     // SAFETY: see above.
-    unsafe { with(file, (), |opened| opened.handle.below().shm_barrier()) }
+    unsafe { with(file, (), |opened| opened.handle.shm_barrier()) }
 }
 
 unsafe extern "C" fn shm_unmap(file: *mut ffi::sqlite3_file, delete: c_int) -> c_int {

@@ -177,12 +177,20 @@ impl Storage {
 
     /// The cache is right of a file with this fingerprint. What was taken out of it because of changes by others must be out
     /// durably before that; as it costs a sync, it is done now and then, and at the close.
+    ///
+    /// Nothing is recorded of a cache that was given up: what it has left on its device is older than the file.
     pub fn record(&mut self, fingerprint: &Fingerprint) -> std::io::Result<()> {
+        if self.in_use.as_ref().is_some_and(InUse::is_given_up) {
+            return Ok(());
+        }
         if let Some(in_use) = self.in_use.as_ref().filter(|_| self.is_unsettled) {
             if self.settled_at.is_some_and(|settled| settled.elapsed() < SETTLE_EVERY) {
                 return Ok(());
             }
             in_use.cached.tend();
+            if in_use.is_given_up() {
+                return Ok(());
+            }
             (self.is_unsettled, self.settled_at) = (false, Some(Instant::now()));
         }
         self.origin.record(fingerprint)
@@ -190,12 +198,13 @@ impl Storage {
 
     /// Closes the cache, right of a file with the fingerprint `record`, if there is one. `below` is the file.
     pub fn close(mut self, record: Option<Fingerprint>, below: &Arc<Below>) -> Result<(), String> {
-        let Some(InUse { cached, .. }) = self.in_use.take() else { return Ok(()) };
-        let closed =
-            SlowFile::through(below, ffi::SQLITE_SYNC_NORMAL, ffi::SQLITE_IOERR_CLOSE, || Ok(cached.close()));
+        let Some(in_use) = self.in_use.take() else { return Ok(()) };
+        let closed = SlowFile::through(below, ffi::SQLITE_SYNC_NORMAL, ffi::SQLITE_IOERR_CLOSE, || {
+            Ok(in_use.cached.close())
+        });
         let closed = closed.map_err(|code| format!("{}: SQLite's code {}", self.name, code.0))?;
         closed.map_err(|error| format!("{}: {error}", self.name))?;
-        match record {
+        match record.filter(|_| !in_use.is_given_up()) {
             Some(record) => self.origin.record(&record).map_err(|error| format!("{}: {error}", self.name)),
             None => Ok(()),
         }

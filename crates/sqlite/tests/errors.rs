@@ -169,3 +169,59 @@ fn a_file_that_cannot_grow_has_the_code_of_the_systems_vfs() {
     }
     assert_eq!(codes[0], codes[1]);
 }
+
+/// The other half of the next test: a process whose rollback fails, so that another takes the change back.
+#[test]
+#[ignore = "runs as a child of the test below"]
+fn child_cannot_roll_back() {
+    let uri = std::env::var("TERRACE_TEST_URI").expect("called by the test below");
+    terrace_sqlite::register(false).expect("SQLite takes the VFS");
+    let path = uri.strip_prefix("file:").and_then(|rest| rest.split('?').next()).expect("a path").to_owned();
+    let db = Connection::open(uri).expect("it opens");
+    let count = |db: &Connection, value: i64| -> i64 {
+        let sql = "select count(*) from t where cast(value as integer) = ?1";
+        db.query_row(sql, [value], |row| row.get(0)).expect("a count")
+    };
+    db.execute_batch(
+        "pragma cache_size = 10;
+         with recursive n(a) as (select 1 union all select a + 1 from n where a < 2000)
+         insert into t select a, printf('%01000d', 1) from n",
+    )
+    .expect("rows");
+    assert_eq!((count(&db, 1), count(&db, 1)), (2000, 2000));
+    let limit = |current| {
+        let limit = rustix::process::Rlimit { current, maximum: None };
+        rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).expect("a limit can be set");
+    };
+    // More than is kept in memory: it goes to the file before the commit that does not come.
+    db.execute_batch("begin; update t set value = printf('%01000d', 2)").expect("a change");
+    // The journal of the cache lies below this, its blocks and most of the database above.
+    limit(Some(590_000));
+    // Whatever it says: what it could not write back is left to the journal.
+    let _ = db.execute_batch("rollback");
+    limit(None);
+    assert!(fs::metadata(format!("{path}-journal")).expect("a journal is left").len() > 100_000);
+    let plain =
+        Connection::open_with_flags_and_vfs(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE, "unix");
+    assert_eq!(count(&plain.expect("it opens"), 1), 2000, "the journal is played back");
+    assert_eq!(count(&db, 1), 2000, "and what it took back is not in the cache");
+    assert!(stat(&db, "write_hits") > 100.0);
+    let stats: String = db.query_row("pragma terrace_stats", [], |row| row.get(0)).expect("an answer");
+    assert!(stats.contains("\"in_service\":true"), "{stats}");
+    check_integrity(&db);
+}
+
+#[test]
+fn a_change_that_another_takes_back_leaves_the_cache() {
+    let place = Place::new();
+    place.plain().execute_batch(SCHEMA).expect("tables");
+    let test = std::env::current_exe().expect("this program");
+    let script = format!(
+        "trap '' XFSZ; exec '{}' --ignored --exact child_cannot_roll_back --nocapture",
+        test.display()
+    );
+    let child = Command::new("sh").arg("-c").arg(script).env("TERRACE_TEST_URI", place.uri("")).output();
+    let child = child.expect("a shell");
+    let output = [child.stdout, child.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    assert!(child.status.success(), "{}{}", output[0], output[1]);
+}

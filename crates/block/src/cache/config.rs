@@ -35,8 +35,8 @@ pub enum WriteMode {
 /// assert_eq!(relations.relation(5), Some((Relation(0), 5)));
 /// ```
 pub trait Relations: Send + Sync {
-    /// The relation of a block, and the block's number in it, if known. Called with no lock held, for every look-up, so it must
-    /// be fast; it may answer differently at another time.
+    /// The relation of a block, and the block's number in it, if known. Called for every look-up, so it must
+    /// be fast, and it must not use the cache, for a lock of that may be held; it may answer differently at another time.
     fn relation(&self, block: u64) -> Option<(Relation, u64)>;
 }
 

@@ -1,7 +1,8 @@
 //! A cache in a file of a directory: locked against other processes, and set aside when it cannot be used.
 //!
 //! The file is locked by `NAME.lock` beside it. A file that is not a cache, is of another version, or belongs to another slow device
-//! is renamed to `NAME.aside`, over what was set aside before, and a new one is made: so a mistyped name costs nobody his file.
+//! is renamed to `NAME.aside`, over what was set aside before, and a new one is made: so a name that was mistyped once costs nobody his
+//! file.
 
 use std::sync::Arc;
 

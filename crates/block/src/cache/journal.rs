@@ -10,7 +10,9 @@
 //! ```
 //! A page counts if its checksum is right, its generation is that of the superblock, and all pages before it in its half
 //! count. A page is written once: what was synced is never overwritten by what a power cut can tear. The bit 63 of
-//! a block says that the slot is free, the bit 62 that the block had been hit.
+//! a block says that the slot is free, the bit 62 that the block had been hit. The superblock says how many pages are durable;
+//! where fewer count, or where a damaged page ends the journal although no power cut can have torn it, records are missing,
+//! and the cache is begun anew.
 //!
 //! When a half is full, and at every opening and closing, the other half is begun: with a new generation, with a record for each slot
 //! that holds a block, synced, and only then named by a new superblock. So pages that a power cut left behind a
@@ -23,6 +25,10 @@
 //! are still there: before the block is next written, or cut off, the record is on the fast device.
 //! Blocks that have left since the last page was written are kept in a filter; who writes one of them writes the page first. And before
 //! a region loses its mark everything is synced.
+//!
+//! Nor must a slot get bytes that fit a claim by chance which is no longer true, and of which the journal does not know that yet: those
+//! that its block had before, or another block with the same content, such as zeros. So the filter has claims that have
+//! ended, too, each by its slot and checksum; who is about to write such bytes to that slot writes the page first.
 //!
 //! # Locks
 //! `state`, then the placement's. Pages are written under `state` alone.
@@ -157,15 +163,24 @@ impl Filter {
 }
 
 impl Pending {
-    /// `slot` holds a block.
-    pub fn holds(&mut self, slot: u32, place: Place) {
+    /// `slot` holds a block. What was last claimed of the slot had the checksum `before`.
+    pub fn holds(&mut self, slot: u32, place: Place, before: u32) {
         self.records.push(Record::Holds { slot, place });
+        if before != place.checksum {
+            self.left.add(claim(slot, before));
+        }
     }
 
-    /// `block` has left `slot`.
-    pub fn left(&mut self, slot: u32, block: u64) {
+    /// `block` has left `slot`. What was last claimed of the slot had the checksum `before`.
+    pub fn left(&mut self, slot: u32, block: u64, before: u32) {
         self.records.push(Record::Free { slot });
         self.left.add(block);
+        self.left.add(claim(slot, before));
+    }
+
+    /// Whether bytes with this checksum may fit a claim of `slot` that has ended without that being written yet.
+    pub fn fits_ended_claim(&self, slot: u32, checksum: u32) -> bool {
+        self.has_left(claim(slot, checksum))
     }
 
     /// Whether `block` may have left a slot without that being written yet.
@@ -178,11 +193,18 @@ impl Pending {
     }
 }
 
+/// A claim as an element of the filter; blocks are far smaller numbers.
+fn claim(slot: u32, checksum: u32) -> u64 {
+    (u64::from(slot) << 32 | u64::from(checksum)).wrapping_mul(0xd6e8_feb8_6659_fd93) | FREE
+}
+
 #[derive(Debug)]
 struct Position {
     superblock: Superblock,
     /// The page of the current half that is written next.
     next: u64,
+    /// Records were lost with a write that failed: the cache is about to be given up.
+    is_broken: bool,
     /// Nothing is written any more.
     is_stopped: bool,
 }
@@ -199,7 +221,7 @@ impl Journal {
     pub fn new(superblock: Superblock) -> Self {
         Self {
             layout: superblock.layout,
-            state: Mutex::new(Position { superblock, next: 0, is_stopped: false }),
+            state: Mutex::new(Position { superblock, next: 0, is_broken: false, is_stopped: false }),
         }
     }
 
@@ -227,6 +249,9 @@ impl Journal {
         if position.is_stopped {
             return Ok(0);
         }
+        if position.is_broken {
+            return Err(io::Error::other("an earlier write of the journal has failed"));
+        }
         let records = {
             let mut placement = placement.lock();
             let pending = placement.pending();
@@ -237,14 +262,37 @@ impl Journal {
             std::mem::take(&mut pending.records)
         };
         let pages = records.len().div_ceil(PAGE_RECORDS) as u64;
+        // Until it has succeeded nobody else may take it for written.
+        position.is_broken = true;
         let bytes = if position.next + pages > self.layout.half_pages() {
             // The new half says all that these records say, and what happened since.
             self.begin_half_at(&mut position, fast, index, placement)?
         } else {
             self.append(&mut position, fast, &records)?
         };
+        position.is_broken = false;
         placement.lock().pending().leaving.clear();
         Ok(bytes)
+    }
+
+    /// How far the journal is: what has been written of which generation.
+    pub fn written(&self) -> (u64, u64) {
+        let position = self.state.lock();
+        (position.superblock.generation, position.next)
+    }
+
+    /// Notes durably that what [`Journal::written`] gave has become durable since. Gives the bytes written.
+    pub fn vouch(&self, fast: &dyn BlockDevice, written: (u64, u64)) -> io::Result<u64> {
+        let mut position = self.state.lock();
+        let is_stopped = position.is_stopped;
+        let superblock = &mut position.superblock;
+        if is_stopped || superblock.generation != written.0 || superblock.pages >= written.1 {
+            return Ok(0);
+        }
+        superblock.pages = written.1;
+        superblock.sequence += 1;
+        superblock.write(fast)?;
+        Ok(PAGE_BYTES as u64)
     }
 
     /// Writes nothing more, and runs `then` before anybody can find out.
@@ -292,6 +340,8 @@ impl Journal {
         index: &Index,
         placement: &Mutex<Placement>,
     ) -> io::Result<u64> {
+        // If it fails there is no half to which others could write.
+        position.is_broken = true;
         let superblock = &mut position.superblock;
         superblock.half = 1 - superblock.half;
         superblock.generation = superblock.generation.wrapping_add(1);
@@ -316,8 +366,10 @@ impl Journal {
             bytes += self.append(position, fast, &records)?;
         }
         fast.sync()?;
-        position.superblock.write(fast)?;
-        Ok(bytes + PAGE_BYTES as u64)
+        position.superblock.pages = position.next;
+        position.superblock.write_both(fast)?;
+        position.is_broken = false;
+        Ok(bytes + 2 * PAGE_BYTES as u64)
     }
 }
 
@@ -351,12 +403,14 @@ fn records_of(page: &[u8], superblock: &Superblock, number: u64) -> Option<Vec<R
     records.iter().all(|record| record.slot() < superblock.layout.slots).then_some(records)
 }
 
-/// Reads the half that counts and hands over its records, oldest first.
+/// Reads the half that counts and hands over its records, oldest first. Says whether none is missing; `may_be_torn` says that a
+/// power cut may have torn the last pages.
 pub(super) fn replay(
     fast: &dyn BlockDevice,
     superblock: &Superblock,
+    may_be_torn: bool,
     mut apply: impl FnMut(Record),
-) -> io::Result<()> {
+) -> io::Result<bool> {
     let layout = superblock.layout;
     let mut pages = AlignedBuffer::zeroed(BATCH_PAGES * PAGE_BYTES);
     let mut number = 0;
@@ -365,10 +419,15 @@ pub(super) fn replay(
         let pages = &mut pages[..count * PAGE_BYTES];
         fast.read_at(layout.journal_offset(superblock.half, number), pages)?;
         for page in pages.chunks(PAGE_BYTES) {
-            let Some(records) = records_of(page, superblock, number) else { return Ok(()) };
+            let Some(records) = records_of(page, superblock, number) else {
+                // One of an earlier generation is whole, and one that was never written is zeros.
+                let is_damaged =
+                    page[..4] != checksum(&page[4..]).to_le_bytes() && page.iter().any(|&byte| byte != 0);
+                return Ok(number >= superblock.pages && (may_be_torn || !is_damaged));
+            };
             records.into_iter().for_each(&mut apply);
             number += 1;
         }
     }
-    Ok(())
+    Ok(true)
 }

@@ -1,7 +1,7 @@
 //! What is where on the fast device, and the superblock that says so. `docs/cache.md` has the format.
 //!
 //! ```text
-//!   0       superblock, even sequence numbers        4096  superblock, odd ones
+//!   0       superblock                               4096  the other
 //!   8192    marks of regions                         (regions.rs)
 //!   ...     journal, first half and second half      (journal.rs)
 //!   ...     slots, each a block
@@ -9,8 +9,9 @@
 //! Everything follows from three numbers: the blocks' size, the number of slots, and the pages of marks.
 //!
 //! A superblock names the content of the slow device, the life of the machine in which it was written, and the half and
-//! generation of the journal that counts. The two are written in turns, durably; the newest whole one counts, so a
-//! torn one loses nothing.
+//! generation of the journal that counts, with the pages of it that are known to be durable. All of it is in one sector, which a
+//! power cut does not tear. The newest whole one of the two counts. A new half is named by both before it is used: what is in the
+//! half before says what is not true any more, and must not count again, whichever of the two is damaged or wiped first.
 
 use std::io;
 
@@ -22,7 +23,9 @@ pub(super) const PAGE_BYTES: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"TERRCACH";
 const VERSION: u32 = 1;
-const CHECK_AT: usize = PAGE_BYTES - 4;
+/// What a superblock takes of its page; the rest is zeros.
+const SECTOR_BYTES: usize = 512;
+const CHECK_AT: usize = SECTOR_BYTES - 4;
 
 /// Records of one page of the journal.
 pub(super) const PAGE_RECORDS: usize = 252;
@@ -82,6 +85,8 @@ pub(super) struct Superblock {
     pub generation: u64,
     /// The half of the journal that counts.
     pub half: u32,
+    /// Pages of the half that are durable; if fewer are found it is damaged.
+    pub pages: u64,
     /// Of this cache since it was made, never 0; for the guard.
     pub number: u64,
 }
@@ -117,8 +122,9 @@ impl Superblock {
         put(76, &self.layout.region_pages.to_le_bytes());
         put(80, &self.region_shift.to_le_bytes());
         put(88, &self.number.to_le_bytes());
+        put(96, &self.pages.to_le_bytes());
         let check = checksum(&page[..CHECK_AT]);
-        page[CHECK_AT..].copy_from_slice(&check.to_le_bytes());
+        page[CHECK_AT..SECTOR_BYTES].copy_from_slice(&check.to_le_bytes());
         page
     }
 
@@ -127,14 +133,13 @@ impl Superblock {
             return Header::Blank;
         }
         if page[..8] != MAGIC {
-            // The very first superblock, torn: of its sectors that are not zeros only the last is there.
-            let is_torn = page[..CHECK_AT].iter().all(|&byte| byte == 0);
-            return if is_torn { Header::Damaged } else { Header::Foreign };
+            return Header::Foreign;
         }
         let u32_at = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"));
         let u64_at = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"));
         let name_at = |at: usize| page[at..at + 16].try_into().expect("sixteen bytes");
-        if u32_at(CHECK_AT) != checksum(&page[..CHECK_AT]) {
+        let (sector, rest) = page.split_at(SECTOR_BYTES);
+        if u32_at(CHECK_AT) != checksum(&sector[..CHECK_AT]) || rest.iter().any(|&byte| byte != 0) {
             return Header::Damaged;
         }
         if u32_at(8) != VERSION {
@@ -150,6 +155,7 @@ impl Superblock {
             generation: u64_at(56),
             half: u32_at(64),
             number: u64_at(88),
+            pages: u64_at(96),
         };
         let in_range = (12..=21).contains(&layout.block_shift)
             && (1..u32::MAX).contains(&layout.slots)
@@ -185,9 +191,15 @@ impl Superblock {
         })
     }
 
-    /// Writes it durably, over the older of the two.
+    /// Writes it durably over one of the two, the next over the other.
     pub fn write(&self, fast: &dyn BlockDevice) -> io::Result<()> {
         fast.write_through_at((self.sequence & 1) * PAGE_BYTES as u64, &self.encode())
+    }
+
+    /// Writes it durably over both, one after the other.
+    pub fn write_both(&self, fast: &dyn BlockDevice) -> io::Result<()> {
+        self.write(fast)?;
+        fast.write_through_at((!self.sequence & 1) * PAGE_BYTES as u64, &self.encode())
     }
 
     /// Makes both unreadable, durably: what is on `fast` will not be used again.
@@ -214,6 +226,7 @@ mod tests {
             generation: 3,
             half: 1,
             number: 9,
+            pages: 2,
         }
     }
 
@@ -251,7 +264,7 @@ mod tests {
     #[test]
     fn a_flipped_bit_is_noticed_wherever_it_is() {
         let page = superblock(4).encode();
-        for byte in (0..PAGE_BYTES).filter(|byte| *byte < 128 || byte % 97 == 0 || *byte >= CHECK_AT) {
+        for byte in (0..PAGE_BYTES).filter(|byte| *byte < SECTOR_BYTES || byte % 97 == 0) {
             let mut flipped = page.clone();
             flipped[byte] ^= 1 << (byte % 8);
             let found = Superblock::decode(&flipped);

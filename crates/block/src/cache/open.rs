@@ -3,7 +3,7 @@
 //! 1. The superblock says whose cache this is. What is not a cache is refused; a cache of another database or of other
 //!    settings, or a damaged one, is emptied, which is told in a warning and in the statistics.
 //! 2. The slow device is synced: from now on it is what it will be, unless it is written.
-//! 3. The journal is replayed. A block is dropped if it lies beyond the device, if its region is in doubt, or if its region
+//! 3. The journal is replayed; if pages of it are missing the cache is emptied. A block is dropped if it lies beyond the device, if its region is in doubt, or if its region
 //!    is marked and the power may have gone since. Blocks that stay are compared with their checksum when they are first hit.
 //! 4. The other half of the journal is begun with what is left, and named by a new superblock, both durably.
 //! 5. Only then the marks are taken off.
@@ -71,6 +71,7 @@ fn fresh_superblock(config: &CacheConfig, slow: &dyn BlockDevice) -> Superblock 
         sequence: 0,
         generation,
         half: 1,
+        pages: 0,
         number: generation | 1,
     }
 }
@@ -87,7 +88,7 @@ pub(super) fn open(
         Err(error) => return Ok(Usable::No("reading the superblock", error)),
     };
     let cold = |reason: &str| Start::Cold(reason.to_owned());
-    let (superblock, start) = match header {
+    let (superblock, mut start) = match header {
         Header::Foreign => return Err(CacheError::Foreign { device: fast.name().to_owned() }),
         Header::OtherVersion(version) => {
             return Err(CacheError::OtherVersion { device: fast.name().to_owned(), version });
@@ -110,17 +111,18 @@ pub(super) fn open(
         }
         return Err(CacheError::Slow { device: slow.name().to_owned(), source });
     }
-    match superblock {
-        Some(found) => match warm(slow, fast, config, found) {
-            Ok(opened) => Ok(Usable::Yes(opened)),
-            Err(error) => Ok(Usable::No("reading the journal", error)),
-        },
-        None => match format(slow, fast, config, header == Header::Blank) {
-            Ok((superblock, regions)) => {
-                Ok(Usable::Yes(Opened { superblock, regions, start, found: Vec::new() }))
-            }
-            Err(error) => Ok(Usable::No("formatting", error)),
-        },
+    if let Some(found) = superblock {
+        match warm(slow, fast, config, found) {
+            Ok(Some(opened)) => return Ok(Usable::Yes(opened)),
+            Ok(None) => start = cold("the journal is damaged"),
+            Err(error) => return Ok(Usable::No("reading the journal", error)),
+        }
+    }
+    match format(slow, fast, config, header == Header::Blank) {
+        Ok((superblock, regions)) => {
+            Ok(Usable::Yes(Opened { superblock, regions, start, found: Vec::new() }))
+        }
+        Err(error) => Ok(Usable::No("formatting", error)),
     }
 }
 
@@ -167,16 +169,19 @@ fn warm(
     fast: &dyn BlockDevice,
     config: &CacheConfig,
     mut superblock: Superblock,
-) -> io::Result<Opened> {
+) -> io::Result<Option<Opened>> {
     let layout = superblock.layout;
     let marks = Regions::read(fast, layout, superblock.region_shift)?;
     let power_cycle = config.power_cycle.unwrap_or_default();
     let is_same_cycle = power_cycle != [0; 16] && power_cycle == superblock.power_cycle;
     let mut found = vec![None; layout.slots as usize];
-    replay(fast, &superblock, |record| match record {
+    let is_whole = replay(fast, &superblock, !is_same_cycle, |record| match record {
         Record::Holds { slot, place } => found[slot as usize] = Some(place),
         Record::Free { slot } => found[slot as usize] = None,
     })?;
+    if !is_whole {
+        return Ok(None);
+    }
     let whole_blocks = slow.len() >> layout.block_shift;
     let mut dropped = 0;
     for place in &mut found {
@@ -199,7 +204,7 @@ fn warm(
         regions.keep_doubts(&marks);
     }
     superblock.power_cycle = power_cycle;
-    Ok(Opened { superblock, regions, start: Start::Warm { kept, dropped }, found })
+    Ok(Some(Opened { superblock, regions, start: Start::Warm { kept, dropped }, found }))
 }
 
 impl Opened {

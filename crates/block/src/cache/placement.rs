@@ -166,7 +166,7 @@ impl Placement {
 
     /// Takes a slot, which the policy does not know any more, away from its block.
     fn empty(&mut self, index: &Index, slot: u32) {
-        self.pending.left(slot, index.word(slot).block());
+        self.pending.left(slot, index.word(slot).block(), index.checksum(slot));
         index.unlink(slot);
         self.free.give_back(index, slot);
     }
@@ -228,7 +228,7 @@ impl Placement {
         for _ in 0..VICTIMS_MAX {
             let Some(Slot(victim)) = self.policy.victim(access) else { break };
             if index.word(victim).state() == State::Valid {
-                self.pending.left(victim, index.word(victim).block());
+                self.pending.left(victim, index.word(victim).block(), index.checksum(victim));
                 index.unlink(victim);
                 self.evictions += 1;
                 return Ok(victim);
@@ -258,9 +258,10 @@ impl Placement {
         let doomed = index.word(slot).is_doomed();
         match checksum {
             Some(checksum) if !doomed => {
+                let (word, before) = (index.word(slot), index.checksum(slot));
+                let place = Place { block: word.block(), checksum, is_hit: word.is_hit() };
+                self.pending.holds(slot, place, before);
                 index.set_valid(slot, checksum);
-                let word = index.word(slot);
-                self.pending.holds(slot, Place { block: word.block(), checksum, is_hit: word.is_hit() });
                 true
             }
             _ => {

@@ -47,8 +47,8 @@ impl Cached {
             return false;
         }
         let route = self.balance.route(self.recent.look_ups());
-        if route.below {
-            return self.hit_below(access, piece, slot, target);
+        if route.below && self.hit_below(access, piece, slot, target) {
+            return true;
         }
         let began = route.timed.then(|| self.config.clock.now());
         let read = self.fast.read_at(self.slot_offset(slot) + piece.within, target);
@@ -212,12 +212,13 @@ impl Cached {
         }
         let writes: Vec<_> =
             fetched.iter().map(|&(slot, bytes)| Write::new(self.slot_offset(slot), bytes)).collect();
+        let sums: Vec<_> = fetched.iter().map(|&(slot, bytes)| (slot, checksum(bytes))).collect();
+        self.end_claims(&sums);
         let is_written = self.write_slots("write of a fetched block", &writes);
-        let sums: Vec<_> = fetched.iter().map(|(_, bytes)| is_written.then(|| checksum(bytes))).collect();
         let mut placement = self.placement.lock();
         placement.spend((fetched.len() * self.block_bytes()) as u64);
-        for ((slot, _), sum) in fetched.iter().zip(sums) {
-            placement.finish(&self.index, *slot, sum);
+        for (slot, sum) in sums {
+            placement.finish(&self.index, slot, is_written.then_some(sum));
         }
         self.settled.notify_all();
         drop(placement);

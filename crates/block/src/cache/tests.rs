@@ -1,5 +1,6 @@
 //! Tests of the cache: what they share, and the groups.
 
+mod claims;
 mod crash;
 mod faults;
 mod model;

@@ -107,7 +107,7 @@ impl Cached {
     }
 
     /// A sync of the slow device has failed.
-    fn doubt(&self) {
+    pub(super) fn doubt(&self) {
         if planted(CacheBug::TrustFailedSync) {
             return;
         }
@@ -139,14 +139,20 @@ impl Cached {
             self.regions.synced(u64::MAX);
         }
         let settled = self.regions.settled(even_recent);
+        let mut durable = None;
         if !planted(CacheBug::UnmarkBeforeData) {
             self.write_journal();
             if self.is_out_of_service() {
                 return;
             }
+            durable = Some(self.journal.written());
             if let Err(error) = self.fast.sync() {
                 return self.give_up("a sync", &error);
             }
+        }
+        match durable.map_or(Ok(0), |written| self.journal.vouch(&*self.fast, written)) {
+            Ok(bytes) => self.counters.fast_written_bytes.add(bytes),
+            Err(error) => return self.give_up("writing the superblock", &error),
         }
         if let Err(error) = self.regions.unmark(&*self.fast, &settled) {
             self.give_up("taking marks off", &error);

@@ -4,9 +4,9 @@
 //! 1. Under the lock, every block of the write is taken hold of in ascending order: a slot becomes `Writing`, a block without
 //!    one is entered as being written (`placement.rs`). Blocks of which only a part is written leave the cache, and so
 //!    do all in [`WriteMode::Around`].
-//! 2. The slots' bytes are written. If a block of the write has left its slot and the journal does not say so yet, it is
-//!    written, too. Then follow the bytes of the slow device. In this order a process that dies in between leaves in a slot bytes that
-//!    do not fit the checksum known of it, never old ones that do.
+//! 2. If a block of the write has left its slot and the journal does not say so yet, it is written, and so it is if the new bytes
+//!    could fit what it says of their slot (`journal.rs`). Then follow the slots' bytes, and then those of the slow device. In this
+//!    order a process that dies in between leaves in a slot bytes that do not fit the checksum known of it, never old ones that do.
 //! 3. Under the lock, the slots become valid, or are dropped if either device failed.
 //!
 //! Readers that come upon a block in between read the slow device, and get the old or the new block as they would without a
@@ -64,7 +64,14 @@ impl Cached {
 
     fn write_cached(&self, writes: &[Write<'_>], slow: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let blocks = self.blocks_of(writes);
-        let (holds, mut any_left) = self.hold(&blocks);
+        let (holds, any_left) = self.hold(&blocks);
+        let sums: Vec<_> = holds
+            .iter()
+            .filter_map(|(_, hold)| match hold {
+                Hold::Slot(slot, bytes) => Some((*slot, checksum(bytes))),
+                Hold::Bare => None,
+            })
+            .collect();
         let cached: Vec<_> = holds
             .iter()
             .filter_map(|(_, hold)| match *hold {
@@ -75,25 +82,27 @@ impl Cached {
         if planted(CacheBug::SlowBeforeFast) {
             let outcome = slow();
             let is_cached = cached.is_empty() || self.write_slots("write of a cached block", &cached);
-            self.release(&holds, is_cached && outcome.is_ok());
+            self.release(&holds, &sums, is_cached && outcome.is_ok());
             return outcome;
         }
+        if any_left && !planted(CacheBug::ForgetLeft) {
+            self.write_journal();
+        }
+        self.end_claims(&sums);
         let is_cached = cached.is_empty() || self.write_slots("write of a cached block", &cached);
         if !is_cached {
             // The old bytes may still be there.
             let mut placement = self.placement.lock();
             for (block, hold) in &holds {
                 if let Hold::Slot(slot, _) = hold {
-                    placement.pending().left(*slot, *block);
-                    any_left = true;
+                    placement.pending().left(*slot, *block, self.index.checksum(*slot));
                 }
             }
-        }
-        if any_left && !planted(CacheBug::ForgetLeft) {
+            drop(placement);
             self.write_journal();
         }
         let outcome = self.check_revoked().and_then(|()| slow());
-        self.release(&holds, is_cached && outcome.is_ok());
+        self.release(&holds, &sums, is_cached && outcome.is_ok());
         outcome
     }
 
@@ -195,20 +204,27 @@ impl Cached {
         None
     }
 
-    fn release(&self, holds: &[(u64, Hold<'_>)], is_written: bool) {
-        let sum = |hold: &Hold<'_>| match hold {
-            Hold::Slot(_, bytes) if is_written => Some(checksum(bytes)),
-            _ => None,
-        };
-        let sums: Vec<_> = holds.iter().map(|(_, hold)| sum(hold)).collect();
+    /// Slots are about to get bytes with these checksums. Where that would fit what the journal says of the slot, and is no longer
+    /// true, the journal is written first.
+    pub(super) fn end_claims(&self, sums: &[(u32, u32)]) {
         let mut placement = self.placement.lock();
-        for ((block, hold), sum) in holds.iter().zip(sums) {
-            match *hold {
-                Hold::Slot(slot, bytes) => {
-                    placement.spend(bytes.len() as u64);
-                    placement.finish(&self.index, slot, sum);
-                }
-                Hold::Bare => placement.end_write(*block),
+        let pending = placement.pending();
+        let any_fits = sums.iter().any(|&(slot, sum)| pending.fits_ended_claim(slot, sum));
+        drop(placement);
+        if any_fits && !planted(CacheBug::ForgetEndedClaims) {
+            self.write_journal();
+        }
+    }
+
+    fn release(&self, holds: &[(u64, Hold<'_>)], sums: &[(u32, u32)], is_written: bool) {
+        let mut placement = self.placement.lock();
+        placement.spend((sums.len() * self.block_bytes()) as u64);
+        for &(slot, sum) in sums {
+            placement.finish(&self.index, slot, is_written.then_some(sum));
+        }
+        for (block, hold) in holds {
+            if let Hold::Bare = hold {
+                placement.end_write(*block);
             }
         }
         self.settled.notify_all();

@@ -252,7 +252,7 @@ mod planted_bugs {
 
     fn is_caught(bug: CacheBug) {
         plant(Some(bug));
-        let failure = run(0..200);
+        let failure = run(0..2000);
         plant(None);
         let failure = failure.expect_err("the cycles must notice");
         assert!(failure.contains("differ"), "{bug:?} is noticed as: {failure}");
