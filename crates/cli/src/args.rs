@@ -18,6 +18,7 @@ use terrace::{Backend, Middle, Migrate, NodeSet, RecordCache, Replacement};
 pub use reproduce::ReproduceArgs;
 pub use simulate::{Policies, Shard, SimulateArgs};
 
+use crate::cost::Shape;
 use crate::peers;
 use crate::store::{Compression, Durability, Settings};
 use crate::units;
@@ -106,7 +107,7 @@ pub struct TierArgs {
     /// Where the bytes of pages are: frames or mapped; frames unless the variable TERRACE_BACKEND says otherwise
     #[arg(long, value_name = "NAME")]
     pub backend: Option<Backend>,
-    /// Which pages leave memory first: mark, or fifo-paper to compare with
+    /// Which pages leave memory first: mark, or fifo-paper and clock-paper to compare with
     #[arg(long, value_name = "NAME")]
     pub replacement: Option<Replacement>,
     /// Memory between DRAM and the store, such as numa:1,1GiB or simulated:optane,1GiB; none unless the variable TERRACE_MIDDLE says otherwise
@@ -295,6 +296,14 @@ pub struct YcsbArgs {
     /// Times each engine of a comparison is measured; every other round in reverse order
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
+    /// Measures the hierarchies that cost the same, by the profiles' prices, one after the other: dram-store (local-store), middle-store
+    /// (far-store) and three-tiers. The price is that of BASE, whose sizes --dram and --middle say, as far as it has them; what is left
+    /// over is the size of three-tiers
+    #[arg(long, value_name = "BASE", value_parser = str::parse::<Shape>, requires = "middle", conflicts_with_all = ["compare", "engine"])]
+    pub equal_cost: Option<Shape>,
+    /// An HTML report, with charts, goes here as well
+    #[arg(long, value_name = "FILE", conflicts_with = "compare")]
+    pub report: Option<PathBuf>,
     /// Compare without holding each process to --dram and 32 MiB, page cache included
     #[arg(long)]
     pub unconfined: bool,

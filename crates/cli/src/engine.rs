@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace::{
-    Backup, Builder, Db, Error, FrameClass, MemoryDirectory, RecordCache, Stats, Table, TableOptions,
-    TableStats, Transaction, WriteBatch,
+    Backup, Builder, Db, Error, FrameClass, LineWrites, MemoryDirectory, RecordCache, Stats, Table,
+    TableOptions, TableStats, Transaction, WriteBatch,
 };
 
 use crate::failure::{Failure, Outcome};
@@ -330,6 +330,10 @@ impl Store for Open {
     fn counters(&self) -> Counters {
         counters(&self.db.stats())
     }
+
+    fn line_writes(&self) -> Option<LineWrites> {
+        self.db.line_writes()
+    }
 }
 
 /// What the engine counts, in the words of the command. Hits are not counted: a hit writes nothing.
@@ -338,6 +342,7 @@ fn counters(stats: &Stats) -> Counters {
         budget_bytes: stats.budget_bytes,
         dram_capacity_bytes: stats.frame_bytes,
         store_capacity_bytes: stats.file_bytes,
+        log_capacity_bytes: stats.log_file_bytes,
         store_hits: stats.faults,
         store_read_bytes: stats.read_bytes,
         store_written_bytes: stats.written_bytes,

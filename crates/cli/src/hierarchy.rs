@@ -11,11 +11,14 @@
 //! paper has one, and it would do the work of the tiers between which they choose.
 
 use std::panic::resume_unwind;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::thread::available_parallelism;
 
 use terrace::migration::{Choice, CleanVictims, Policy};
 use terrace::{
-    Builder, Db, Durability, MemoryDirectory, Middle, MiddleKind, MiddleStats, Mode, RecordCache, Table,
+    Builder, Db, Durability, MemoryDirectory, Middle, MiddleKind, MiddleStats, Mode, RecordCache,
+    Replacement, Table,
 };
 use terrace_block::{DecoratedDirectory, OPERATION_NS, PAGE_NS, Profile, SimulatedDevice, Time, VirtualTime};
 
@@ -43,6 +46,13 @@ pub struct Hierarchy {
     pub store: Profile,
 }
 
+impl Hierarchy {
+    /// Frames of DRAM there are, of so many bytes.
+    pub fn dram_frames(&self, page_bytes: u64) -> u64 {
+        self.dram_bytes / page_bytes
+    }
+}
+
 /// One run.
 #[derive(Clone, Debug)]
 pub struct Experiment {
@@ -50,6 +60,8 @@ pub struct Experiment {
     pub policy: Choice,
     /// What is done with clean pages that leave DRAM; by default as the policy's paper has it.
     pub clean_victims: Option<CleanVictims>,
+    /// Which pages leave a tier first.
+    pub replacement: Replacement,
     pub page_bytes: u64,
     pub records: u64,
     pub value_bytes: usize,
@@ -84,6 +96,26 @@ impl Found {
         let none = || Failure::Work("the hierarchy has no middle tier".into());
         self.middle.as_ref().ok_or_else(none)
     }
+}
+
+/// Runs experiments side by side, as many at a time as there are processors: what comes of one depends on itself alone.
+///
+/// # Errors
+/// The first that one of them ended in.
+pub fn run_all(experiments: &[Experiment]) -> Outcome<Vec<Found>> {
+    let found: Vec<OnceLock<Outcome<Found>>> = experiments.iter().map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        loop {
+            // Relaxed: which of them is taken is all that counts.
+            let at = next.fetch_add(1, Relaxed);
+            let Some(experiment) = experiments.get(at) else { break };
+            _ = found[at].set(experiment.run());
+        }
+    };
+    let threads = available_parallelism().map_or(1, |count| count.get()).min(experiments.len());
+    std::thread::scope(|scope| (0..threads).for_each(|_| _ = scope.spawn(work)));
+    found.into_iter().map(|place| place.into_inner().expect("each of them was taken by somebody")).collect()
 }
 
 /// An experiment that has been loaded.
@@ -127,19 +159,23 @@ impl Experiment {
             table.put(values::key(number), &value)?;
         }
         db.checkpoint()?;
-        let stream = |worker| {
-            let (worker, workers) = (worker as u64, self.workers as u64);
-            Stream::new(&self.mix, self.distribution, self.records, worker, workers, self.seed)
-        };
         Ok(Running {
             levels: levels(self.records, self.page_bytes, self.value_bytes as u64),
-            streams: (0..self.workers).map(stream).collect(),
+            streams: self.streams(),
             value_bytes: self.value_bytes,
             db,
             table,
             time,
             value,
         })
+    }
+
+    /// What the workers do, one after the other.
+    fn streams(&self) -> Vec<Stream> {
+        let workers = self.workers as u64;
+        let stream =
+            |worker| Stream::new(&self.mix, self.distribution, self.records, worker, workers, self.seed);
+        (0..workers).map(stream).collect()
     }
 
     /// A new database in memory, its page file charged, with as many bytes of frames as were asked for, to a hundredth.
@@ -171,11 +207,13 @@ impl Experiment {
                 _ => device,
             });
         let mut builder = Db::builder();
-        if let Some((profile, bytes)) = middle {
-            let middle = Middle::new(MiddleKind::Simulated(profile.clone()), *bytes);
-            builder =
-                builder.middle(middle).simulated_time(Time::Virtual(Arc::clone(time))).policy(self.policy);
-        }
+        builder = match middle {
+            None => builder.no_middle(),
+            Some((profile, bytes)) => {
+                let middle = Middle::new(MiddleKind::Simulated(profile.clone()), *bytes);
+                builder.middle(middle).simulated_time(Time::Virtual(Arc::clone(time))).policy(self.policy)
+            }
+        };
         if let Some(clean_victims) = self.clean_victims {
             builder = builder.clean_victims(clean_victims);
         }
@@ -185,6 +223,7 @@ impl Experiment {
             .page_size(self.page_bytes)
             .page_size_max(self.page_bytes)
             .record_cache(RecordCache::Off)
+            .replacement(self.replacement)
             .durability(Durability::Buffered)
             .mode(Mode::Inline)
             .seed(self.seed.max(1))
@@ -207,7 +246,10 @@ impl Running {
     /// Runs operations that fill the middle tier, as the authors of Spitfire do: every page that comes from the store goes there. How
     /// often pages go up to DRAM is as it will be.
     fn fill(&mut self, experiment: &Experiment) -> Outcome {
-        let Choice::Fixed(policy) = experiment.policy else { return Ok(()) };
+        if experiment.policy == Choice::Adaptive {
+            return Ok(());
+        }
+        let policy = experiment.policy.policy();
         let filling = Policy::new(policy.dr(), policy.dw(), 1.0, 1.0).map_err(Failure::Work)?;
         if experiment.filling > 0 && experiment.hierarchy.middle.is_some() {
             self.db.set_policy(filling);
@@ -215,6 +257,11 @@ impl Running {
             self.db.set_policy(policy);
         }
         Ok(())
+    }
+
+    /// The workload shifts: from now on the workers do what those of `experiment` would, which has as many, and as many records.
+    pub fn shift(&mut self, experiment: &Experiment) {
+        self.streams = experiment.streams();
     }
 
     /// Runs so many operations, and says how many a second that was.
@@ -303,6 +350,7 @@ mod tests {
             },
             policy: Choice::Eager,
             clean_victims: None,
+            replacement: Replacement::default(),
             page_bytes: 16 << 10,
             records: 8000,
             value_bytes: 1000,

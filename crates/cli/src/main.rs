@@ -15,6 +15,7 @@
 //! | `devices`, `memory` | what this machine has, and what a process takes of it |
 //! | `report` | HTML reports with charts |
 //! | `hierarchy` | workloads over simulated tiers, in virtual time |
+//! | `cost` | what hierarchies cost, and which cost the same |
 //! | `progress`, `escape`, `failure` | bars, printable text, exit codes |
 
 mod args;
@@ -22,6 +23,7 @@ mod bystanders;
 mod commands;
 mod config;
 mod confine;
+mod cost;
 mod demo;
 mod devices;
 mod engine;

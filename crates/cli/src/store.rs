@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use terrace::migration::{Choice, CleanVictims};
-use terrace::{Backend, Middle, MiddleStats, Migrate, NodeSet, Replacement};
+use terrace::{Backend, LineWrites, Middle, MiddleStats, Migrate, NodeSet, Replacement};
 
 use crate::failure::{Failure, Outcome};
 
@@ -50,6 +50,11 @@ pub trait Store: Send + Sync {
 
     /// What the engine counted so far. All zeros for an engine that does not count.
     fn counters(&self) -> Counters;
+
+    /// How often each line of a simulated middle tier was written, if there is one.
+    fn line_writes(&self) -> Option<LineWrites> {
+        None
+    }
 }
 
 /// What is called with each entry of a scan.
@@ -217,6 +222,8 @@ pub struct Counters {
     pub dram_capacity_bytes: u64,
     /// Bytes the page file takes.
     pub store_capacity_bytes: u64,
+    /// Bytes the log takes, beside the page file; 0 where they are counted with it.
+    pub log_capacity_bytes: u64,
     /// Page accesses that had to read the store.
     pub store_hits: u64,
     /// Bytes read from the store.

@@ -18,6 +18,7 @@
 //! | `migrate.rs`    | pages on their way between DRAM and the middle tier                  |
 //! | `due.rs`        | pages that come up together, where memory moves with them            |
 //! | `charge.rs`     | what accesses to it cost where its memory is simulated               |
+//! | `wear.rs`       | how often each of its lines was written, where its memory is simulated |
 //! | `adapt.rs`      | what lets its policy change by itself                                |
 //! | `operation.rs`  | what counts as one operation, for that policy                        |
 //! | `sweep.rs`      | replacement: finding frames                                          |
@@ -104,6 +105,7 @@ mod transfer;
 mod tuner;
 mod upkeep;
 pub(crate) mod view;
+mod wear;
 mod write_back;
 
 pub(crate) use batch::{BATCH_PAGES_MAX, BATCHES_MAX, Purpose};

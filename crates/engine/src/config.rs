@@ -122,6 +122,8 @@ pub struct Builder {
     pub(crate) backend: Option<Backend>,
     pub(crate) replacement: Replacement,
     pub(crate) middle: Option<Middle>,
+    /// Whether there is none whatever the environment says.
+    pub(crate) no_middle: bool,
     pub(crate) policy: Option<Choice>,
     pub(crate) clean_victims: Option<CleanVictims>,
     pub(crate) admission_queue: Option<u64>,
@@ -152,6 +154,7 @@ impl Default for Builder {
             backend: None,
             replacement: Replacement::default(),
             middle: None,
+            no_middle: false,
             policy: None,
             clean_victims: None,
             admission_queue: None,

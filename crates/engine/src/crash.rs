@@ -38,6 +38,7 @@ use crate::buffer::{
     frame_bytes, frame_cost,
 };
 use crate::ids::SizeClass;
+use crate::replacement::Replacement;
 use crate::store::place::PLACE_BYTES;
 
 /// The sizes of one run: small ones, so that everything wraps, fills and is used again.
@@ -51,6 +52,7 @@ struct Sizes {
     log_buffer: usize,
     store_segments: u64,
     staging_pages: usize,
+    replacement: Replacement,
     /// The middle tier, if it is not up to the environment.
     middle: Option<MiddleOptions>,
 }
@@ -117,7 +119,7 @@ impl Sizes {
             record_cache: RecordCache::Auto,
             store_bytes_max: self.store_segments * self.segment_bytes(),
             backend: crate::Backend::of_environment().unwrap(),
-            replacement: Default::default(),
+            replacement: self.replacement,
             middle: self.middle.or_else(|| crate::middle::options_of_environment(class(self.page_bytes))),
             middle_memory: None,
             nodes: self.nodes(),

@@ -75,7 +75,7 @@ use self::transaction::Transaction;
 use crate::config::{Builder, Durability};
 use crate::error::{Error, Result};
 use crate::migration::Policy;
-use crate::stats::{Stats, TableStats, VerifyReport};
+use crate::stats::{LineWrites, Stats, TableStats, VerifyReport};
 use crate::txn::gate::MAX_RETRIES;
 
 /// Pages of a database up to which those of each table are counted: it takes a read for every hundred of them.
@@ -382,6 +382,12 @@ impl Db {
     /// What the database has done and what it takes.
     pub fn stats(&self) -> Stats {
         Stats::of(&self.shared)
+    }
+
+    /// How often each line of the middle tier was written; none if there is no middle tier that is simulated. Takes 4 bytes for each line
+    /// that was ever changed where it is.
+    pub fn line_writes(&self) -> Option<LineWrites> {
+        self.shared.pool.line_writes()
     }
 
     /// What there is in each table, sorted by name. Entries are not counted where their number is not known, and pages

@@ -80,8 +80,9 @@ pub use ids::{Lsn, PageId, SizeClass, TableId, Timestamp};
 pub use middle::{Middle, MiddleKind};
 pub use replacement::Replacement;
 pub use stats::{
-    Bucket, Bypasses, CachedRecords, Damage, FrameClass, GivenUp, Latency, MemoryMoves, MiddleStats,
-    MiddleWrites, Migrations, Retries, Stalls, Stats, Sweeps, TableStats, Tuning, VerifyReport, WriteBacks,
+    Bucket, Bypasses, CachedRecords, Damage, FrameClass, GivenUp, Latency, LineWrites, MemoryMoves,
+    MiddleStats, MiddleWrites, Migrations, Retries, Stalls, Stats, Sweeps, TableStats, Tuning, VerifyReport,
+    WriteBacks,
 };
 pub use terrace_block::{
     Directory, FileDirectory, MemoryDirectory, Migrate, NodeSet, Profile, SimulatedDisk, Time, VirtualTime,

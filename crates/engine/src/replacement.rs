@@ -21,17 +21,21 @@ pub enum Replacement {
     /// (section III-E): whoever changes a page puts it at the end. To compare with; up to 64 bytes a frame are taken beside
     /// the budget.
     FifoPaper,
+    /// A CLOCK for each tier that knows nothing of the other's, as in Spitfire (section 3): a page that has a copy in the middle tier
+    /// keeps it while it is in DRAM, as long as its turn there has not come. To compare with.
+    ClockPaper,
 }
 
 impl Replacement {
-    /// Both.
-    pub const ALL: [Replacement; 2] = [Replacement::Mark, Replacement::FifoPaper];
+    /// All of them.
+    pub const ALL: [Replacement; 3] = [Replacement::Mark, Replacement::FifoPaper, Replacement::ClockPaper];
 
     /// Its name in commands and settings.
     pub const fn name(self) -> &'static str {
         match self {
             Replacement::Mark => "mark",
             Replacement::FifoPaper => "fifo-paper",
+            Replacement::ClockPaper => "clock-paper",
         }
     }
 }
@@ -47,7 +51,9 @@ impl FromStr for Replacement {
 
     fn from_str(name: &str) -> Result<Replacement, String> {
         let found = Replacement::ALL.into_iter().find(|replacement| replacement.name() == name);
-        found.ok_or_else(|| format!("there is no replacement \"{name}\"; there are mark and fifo-paper"))
+        found.ok_or_else(|| {
+            format!("there is no replacement \"{name}\"; there are mark, fifo-paper and clock-paper")
+        })
     }
 }
 

@@ -6,12 +6,14 @@
 //! | `reasons.rs`    | counts by reason: waits, retries, writes and more     |
 //! | `histogram.rs`  | latencies                                            |
 //! | `middle.rs`     | the middle tier                                      |
+//! | `line_writes.rs` | how often each of its lines was written             |
 //! | `prometheus.rs` | the same as text for Prometheus                      |
 //!
 //! A hit in memory raises no counter and reads no clock. What many threads count at once, they count in slots of
 //! their own; the rest happens where something was waited for or written anyway.
 
 pub(crate) mod histogram;
+mod line_writes;
 mod middle;
 mod prometheus;
 mod reasons;
@@ -21,6 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde::Serialize;
 
 pub use self::histogram::{Bucket, Latency};
+pub use self::line_writes::LineWrites;
 pub use self::middle::{MemoryMoves, MiddleStats, MiddleWrites, Migrations, Tuning};
 pub use self::reasons::{Bypasses, GivenUp, Retries, Stalls, Sweeps, WriteBacks};
 use crate::backend::Backend;

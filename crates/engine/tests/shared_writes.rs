@@ -4,6 +4,10 @@
 //! and its parent looks at each of them before it is executed. So locks, reference counts and the allocator's own
 //! are seen like everything else. A put shows that there is something to see.
 //!
+//! With a middle tier, of real memory since what simulated memory charges is shared, the same holds of what is in DRAM. A page that is used
+//! where it is, in the middle tier, is one more of those in a count that each thread keeps for itself: one instruction for each page, and
+//! no other.
+//!
 //! One test alone in its binary, so that no other thread holds a lock at the fork.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(unsafe_code)]
@@ -12,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use libc::{SIGTRAP, SIGUSR1, SIGUSR2};
-use terrace::{Db, MemoryDirectory, Mode};
+use terrace::{Builder, Db, MemoryDirectory, Mode, Table};
 
 /// The longest instruction there is, in bytes, in whole words.
 const CODE_BYTES: usize = 16;
@@ -49,25 +53,56 @@ fn signal(number: i32) {
 }
 
 /// What the child does, in this order.
-const CALLS: [&str; 6] =
-    ["nothing", "get", "get of nothing", "get of a long value", "get of a snapshot", "put"];
+const CALLS: [&str; 8] = [
+    "nothing",
+    "get",
+    "get of nothing",
+    "get of a long value",
+    "get of a snapshot",
+    "put",
+    "get from DRAM above a middle tier",
+    IN_PLACE,
+];
+const IN_PLACE: &str = "get in the middle tier";
+/// Of these, those without a middle tier.
+const TWO_TIERS: usize = 6;
+/// Pages from the root of the table to a leaf.
+const LEVELS: usize = 2;
+
+fn builder() -> Builder {
+    Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(8 << 20).mode(Mode::Inline)
+}
+
+/// A database whose pages are made in DRAM, or in a middle tier on node 0, and stay where they are.
+fn over_three_tiers(in_place: bool) -> terrace::Result<Db> {
+    let policy = if in_place { "0,0,1,1" } else { "0,0,0,0" };
+    let middle = "numa:0,8MiB".parse().expect("this is a middle tier");
+    builder().middle(middle).policy(policy.parse().expect("this is a policy")).open("")
+}
+
+fn fill(db: &Db) -> terrace::Result<Table> {
+    let table = db.create_table("t")?;
+    for number in 0..2000u32 {
+        table.put(number.to_be_bytes(), [1; 100])?;
+    }
+    Ok(table)
+}
 
 /// The child: calls everything once unseen, so that what is set up at the first time is there, and once seen.
-fn child() -> terrace::Result<()> {
-    let db = Db::builder()
-        .directory(Arc::new(MemoryDirectory::new()))
-        .dram(8 << 20)
-        .mode(Mode::Inline)
-        .open("")?;
-    let table = db.create_table("t")?;
+fn child(calls: &[&str]) -> terrace::Result<()> {
+    let db = builder().no_middle().open("")?;
+    let table = fill(&db)?;
     let key = |number: u32| number.to_be_bytes();
-    for number in 0..2000 {
-        table.put(key(number), [1; 100])?;
+    let mut tiers = Vec::new();
+    for in_place in [false, true].into_iter().take(calls.len().saturating_sub(TWO_TIERS)) {
+        let db = over_three_tiers(in_place)?;
+        let table = fill(&db)?;
+        tiers.push((db, table));
     }
     table.put(key(5000), [2; 1000])?;
     let snapshot = db.snapshot();
     for seen in [false, true] {
-        for call in 0..CALLS.len() {
+        for call in 0..calls.len() {
             // The parent counts on from one signal to the other.
             if seen {
                 signal(SIGUSR1);
@@ -78,13 +113,18 @@ fn child() -> terrace::Result<()> {
                 2 => table.get(key(7777))?.is_none(),
                 3 => table.get(key(5000))?.is_some_and(|value| value == [2; 1000]),
                 4 => snapshot.get(&table, key(778))?.is_some_and(|value| value == [1; 100]),
-                _ => table.put(key(777), [1; 100]).is_ok(),
+                5 => table.put(key(777), [1; 100]).is_ok(),
+                _ => tiers[call - TWO_TIERS].1.get(key(777))?.is_some_and(|value| value == [1; 100]),
             };
             if seen {
                 signal(SIGUSR2);
             }
             assert!(is_right);
         }
+    }
+    for ((db, _), in_place) in tiers.iter().zip([0, 2 * LEVELS as u64]) {
+        let looks = db.stats().middle.expect("it has a middle tier").reads_in_place;
+        assert!(looks >= in_place && (looks == 0) == (in_place == 0), "{looks} looks in place");
     }
     Ok(())
 }
@@ -146,12 +186,20 @@ fn trace(child: i32) -> (usize, Vec<u64>) {
 #[test]
 fn a_get_from_memory_modifies_nothing_shared() {
     atomic_instructions_are_told_from_others();
+    let calls = match over_three_tiers(true) {
+        Ok(_) => &CALLS[..],
+        Err(error) => {
+            println!("left out, what is done in a middle tier: {error}");
+            &CALLS[..TWO_TIERS]
+        }
+    };
     // SAFETY: the child uses only what it makes itself, and leaves by `_exit`.
     let child = match unsafe { libc::fork() } {
         0 => {
             // SAFETY: a request without memory.
             let traced = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } == 0;
-            let done = traced && std::panic::catch_unwind(self::child).is_ok_and(|done| done.is_ok());
+            let done =
+                traced && std::panic::catch_unwind(|| self::child(calls)).is_ok_and(|done| done.is_ok());
             // SAFETY: ends the process.
             unsafe { libc::_exit(if done { 0 } else { 1 }) }
         }
@@ -159,7 +207,7 @@ fn a_get_from_memory_modifies_nothing_shared() {
     };
     assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
     let mut found = BTreeMap::new();
-    for call in CALLS {
+    for &call in calls {
         assert_eq!(wait(child), Ok(SIGUSR1), "before {call}: ptrace is not permitted, or the child failed");
         let (steps, atomic) = trace(child);
         println!("{call}: {steps} instructions, {} of them atomic", atomic.len());
@@ -171,6 +219,9 @@ fn a_get_from_memory_modifies_nothing_shared() {
     assert_eq!(wait(child), Err(0));
     let atomic_put = found.remove("put").expect("it was called");
     assert!(atomic_put.len() > 3, "a put takes a latch, a lock and a place in the log");
+    if let Some(places) = found.remove(IN_PLACE) {
+        assert_eq!(places.len(), LEVELS, "{IN_PLACE}, one for each page: {}", name(&places));
+    }
     for (call, places) in found {
         // Forked: the addresses are this process's as well.
         assert!(places.is_empty(), "{call}: {}", name(&places));

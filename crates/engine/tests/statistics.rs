@@ -286,3 +286,29 @@ fn a_database_that_has_done_nothing_has_the_same_families() {
     let names = |db: &Db| parse(&db.stats().prometheus(&[])).into_keys().collect::<Vec<_>>();
     assert_eq!(names(&builder().dram(2 << 20).open("").unwrap()), names(&worked()));
 }
+
+/// Whole pages write each line of their frame, changes in place the lines that they change.
+#[test]
+fn lines_of_a_simulated_middle_tier_are_counted_as_they_are_written() {
+    let middle = "simulated:dram,256KiB".parse().unwrap();
+    let db = builder().dram(1 << 20).middle(middle).policy(".5,.5,1,1".parse().unwrap()).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    for round in 0..3u32 {
+        for number in 0..3000u32 {
+            let key = number.wrapping_mul(2_654_435_761).to_be_bytes();
+            table.put(key, round.to_le_bytes().repeat(25)).unwrap();
+            assert!(table.get(key).unwrap().is_some());
+        }
+    }
+    let (middle, writes) = (db.stats().middle.unwrap(), db.line_writes().unwrap());
+    let by_page = middle.writes.from_dram
+        + middle.writes.from_dram_clean
+        + middle.writes.from_store
+        + middle.writes.created;
+    assert!(by_page > 100 && middle.lines_written > 100, "{middle:?}");
+    assert_eq!(writes.total(), middle.lines_written + by_page * middle.page_bytes / 64);
+    assert!(writes.max() > by_page / middle.frames && writes.max() < writes.total(), "{}", writes.max());
+    let nothing = db.line_writes().unwrap().since(&writes);
+    assert_eq!((nothing.total(), nothing.max()), (0, 0));
+    assert!(builder().dram(1 << 20).no_middle().open("").unwrap().line_writes().is_none());
+}

@@ -20,7 +20,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::{print, print_json};
-use crate::args::YcsbArgs;
+use crate::args::{TierArgs, YcsbArgs};
 use crate::bystanders::SHARE_MAX;
 use crate::confine::{Ground, OVERHEAD_BYTES};
 use crate::failure::{Failure, Outcome};
@@ -105,6 +105,11 @@ impl<'a> Setting<'a> {
         self.ground.as_ref().map(|_| self.budget_bytes + OVERHEAD_BYTES)
     }
 
+    /// The tiers as given, with the budget that all have.
+    fn tiers(&self) -> TierArgs {
+        TierArgs { dram: Some(self.budget_bytes), ..self.args.tiers.clone() }
+    }
+
     /// Measures one engine once, in a process and a directory of its own.
     fn measure(&self, engine: &str, round: u16) -> Outcome<Run> {
         let database = self.place.path.join(format!("{engine}-{round}"));
@@ -117,7 +122,7 @@ impl<'a> Setting<'a> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::Work(format!("this program was not found again: {error}")))?;
         let mut command = Command::new(program);
-        command.args(["bench", "ycsb", "--json", "--engine", engine]).args(self.flags());
+        command.args(["bench", "ycsb", "--json", "--engine", engine]).args(flags(self.args, &self.tiers()));
         command.arg(if self.place.stored { "--store" } else { "--scratch" }).arg(&database);
         if let Some(group) = &group {
             command.arg("--group").arg(group.path());
@@ -142,38 +147,39 @@ impl<'a> Setting<'a> {
         run.insert("exit_code".to_owned(), done.status.code().into());
         Ok(run)
     }
+}
 
-    /// The flags of the measurement, as given to this process.
-    fn flags(&self) -> Vec<String> {
-        let YcsbArgs { workload, records, distribution, threads, tiers, .. } = self.args;
-        let mut flags = vec![
-            format!("--workload={workload}"),
-            format!("--records={records}"),
-            format!("--value-size={}", self.args.value_bytes()),
-            format!("--distribution={distribution}"),
-            format!("--threads={threads}"),
-            format!("--warmup={}", milliseconds(self.args.warmup)),
-            format!("--seed={}", tiers.seed),
-            format!("--dram={}", self.budget_bytes),
-            format!("--durability={}", tiers.durability.name()),
-        ];
-        flags.extend(self.args.seconds.map(|time| format!("--seconds={}", milliseconds(time))));
-        flags.extend(self.args.rate.map(|rate| format!("--rate={rate}")));
-        flags.extend(self.args.operations.map(|count| format!("--operations={count}")));
-        flags.extend(tiers.page_size.map(|bytes| format!("--page-size={bytes}")));
-        flags.extend(tiers.backend.map(|backend| format!("--backend={backend}")));
-        flags.extend(tiers.replacement.map(|name| format!("--replacement={name}")));
-        flags.extend(tiers.middle.as_ref().map(|middle| format!("--middle={middle}")));
-        flags.extend(tiers.policy.map(|policy| format!("--policy={policy}")));
-        flags.extend(tiers.admission_queue.map(|pages| format!("--admission-queue={pages}")));
-        flags.extend(tiers.clean_victims.map(|name| format!("--clean-victims={name}")));
-        flags.extend(tiers.dram_nodes.as_ref().map(|nodes| format!("--dram-nodes={nodes}")));
-        flags.extend(tiers.migrate.map(|way| format!("--migrate={way}")));
-        flags.extend(tiers.value_page_size.map(|bytes| format!("--value-page-size={bytes}")));
-        flags.extend(tiers.record_cache.map(|percent| format!("--record-cache={percent}")));
-        flags.extend(tiers.log_max.map(|bytes| format!("--log-max={bytes}")));
-        flags
-    }
+/// The flags of a measurement, as given to this process, but over `tiers`.
+pub(super) fn flags(args: &YcsbArgs, tiers: &TierArgs) -> Vec<String> {
+    let YcsbArgs { workload, records, distribution, threads, .. } = args;
+    let mut flags = vec![
+        format!("--workload={workload}"),
+        format!("--records={records}"),
+        format!("--value-size={}", args.value_bytes()),
+        format!("--distribution={distribution}"),
+        format!("--threads={threads}"),
+        format!("--warmup={}", milliseconds(args.warmup)),
+        format!("--seed={}", tiers.seed),
+        format!("--durability={}", tiers.durability.name()),
+        format!("--compression={}", tiers.compression.name()),
+    ];
+    flags.extend(args.seconds.map(|time| format!("--seconds={}", milliseconds(time))));
+    flags.extend(args.rate.map(|rate| format!("--rate={rate}")));
+    flags.extend(args.operations.map(|count| format!("--operations={count}")));
+    flags.extend(tiers.dram.map(|bytes| format!("--dram={bytes}")));
+    flags.extend(tiers.page_size.map(|bytes| format!("--page-size={bytes}")));
+    flags.extend(tiers.backend.map(|backend| format!("--backend={backend}")));
+    flags.extend(tiers.replacement.map(|name| format!("--replacement={name}")));
+    flags.extend(tiers.middle.as_ref().map(|middle| format!("--middle={middle}")));
+    flags.extend(tiers.policy.map(|policy| format!("--policy={policy}")));
+    flags.extend(tiers.admission_queue.map(|pages| format!("--admission-queue={pages}")));
+    flags.extend(tiers.clean_victims.map(|name| format!("--clean-victims={name}")));
+    flags.extend(tiers.dram_nodes.as_ref().map(|nodes| format!("--dram-nodes={nodes}")));
+    flags.extend(tiers.migrate.map(|way| format!("--migrate={way}")));
+    flags.extend(tiers.value_page_size.map(|bytes| format!("--value-page-size={bytes}")));
+    flags.extend(tiers.record_cache.map(|percent| format!("--record-cache={percent}")));
+    flags.extend(tiers.log_max.map(|bytes| format!("--log-max={bytes}")));
+    flags
 }
 
 fn milliseconds(time: Duration) -> String {

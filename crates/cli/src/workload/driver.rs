@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use terrace::LineWrites;
+
 use super::latency::Latencies;
 use super::rate::Schedule;
 use super::values;
@@ -88,6 +90,8 @@ pub struct Measured {
     pub over_time: Vec<(f64, u64)>,
     /// What the engine counted meanwhile.
     pub counters: Counters,
+    /// Likewise of each line of a simulated middle tier.
+    pub line_writes: Option<LineWrites>,
 }
 
 /// How much longer than asked for a measurement may take because the log is filled slowly.
@@ -196,7 +200,7 @@ fn conduct(
         sleep_until(Instant::now() + plan.warmup);
     }
 
-    let before = store.counters();
+    let (before, writes_before) = (store.counters(), store.line_writes());
     announce();
     let (title, steps, end) = match plan.length {
         Length::Time { least, .. } => ("run", least.as_millis() as u64, Some(least)),
@@ -230,6 +234,8 @@ fn conduct(
     phase.store(STOP, Ordering::SeqCst);
     measured.seconds = began.elapsed().as_secs_f64();
     measured.counters = store.counters().since(&before);
+    measured.line_writes =
+        store.line_writes().zip(writes_before).map(|(writes, before)| writes.since(&before));
     measured
 }
 

@@ -1,7 +1,8 @@
 //! What accesses to the middle tier cost, where its memory is simulated.
 //!
 //! Everything that is charged comes through here: a look at a page where it is, values copied out of it, lines of it that are changed,
-//! and whole pages that are copied up, down, in from the store and out to it. A look is a search: which lines it touches is the
+//! and whole pages that are copied up, down, in from the store and out to it. A copy between tiers also takes a core its time; in from
+//! the store and out to it, where this code copies too, it counts as the disk's, as with direct I/O to the frame. A look is a search: which lines it touches is the
 //! index's affair and different for each key, so [`LINES_PER_SEARCH`] are charged, the first of the page, with its header and the
 //! first slots, and others by the operation's number. Of what is changed only words that differ are stored, and only their lines charged.
 //! Memory that is what it says has nothing here but a branch.
@@ -19,7 +20,7 @@ use crate::ids::PageId;
 /// value that it ends at.
 pub(super) const LINES_PER_SEARCH: u64 = 4;
 /// Bytes of a line, and words of it.
-const LINE_BYTES: u64 = 64;
+pub(super) const LINE_BYTES: u64 = 64;
 const LINE_WORDS: usize = 8;
 
 impl Pool {
@@ -47,7 +48,22 @@ impl Pool {
     pub(super) fn charge_page(&self, frame: u32, direction: Direction) -> Option<Charge<'_>> {
         let middle = self.middle.as_ref().filter(|_| is_middle(frame))?;
         let bytes = class_of(frame).page_bytes() as u64;
+        if let (Direction::Write, Some(wear)) = (direction, &middle.wear) {
+            wear.page_written(index_of(frame));
+        }
         Some(middle.memory.as_ref()?.begin(direction, address(frame), bytes, Pattern::Sequential))
+    }
+
+    /// Copies the page `id` from one frame to another, one of which is of the middle tier.
+    pub(super) fn copy_page(&self, id: PageId, from: u32, to: u32) {
+        let (middle, direction) =
+            if is_middle(from) { (from, Direction::Read) } else { (to, Direction::Write) };
+        let charge = self.charge_page(middle, direction);
+        self.frames.copy_page(id, from, to);
+        if let Some(memory) = self.middle.as_ref().and_then(|middle| middle.memory.as_ref()) {
+            memory.copy(class_of(from).page_bytes() as u64);
+        }
+        charge.map(Charge::finish);
     }
 
     /// Stores the content of the page `id`, which comes into `frame`, as [`Frames::fill`](super::frames::Frames::fill).
@@ -72,6 +88,9 @@ impl Pool {
             let line = (at / LINE_WORDS) as u64;
             if last.replace(line) != Some(line) {
                 lines += 1;
+                if let Some(wear) = &middle.wear {
+                    wear.line_written(index_of(frame), line);
+                }
                 if let Some(memory) = &middle.memory {
                     memory.write(address(frame) + line * LINE_BYTES, LINE_BYTES, Pattern::Random);
                 }

@@ -22,7 +22,7 @@ use crate::store::image::COMPRESS;
 use crate::store::page::{self, HEADER_BYTES, Kind};
 use crate::wal::{ALLOCATES, RecordBuilder, change_kind};
 
-const BUDGET: u64 = 2 << 20;
+pub(super) const BUDGET: u64 = 2 << 20;
 const FLOOR: u32 = 12;
 /// The part of a page that changes.
 const CHANGING: std::ops::Range<usize> = HEADER_BYTES..HEADER_BYTES + 256;
@@ -165,8 +165,12 @@ fn bytes_of(pool: &Pool, class: SizeClass) -> u64 {
 #[test]
 fn pages_of_two_sizes_are_what_was_written_whatever_goes_and_comes() {
     for seed in 0..8 {
-        // The other way of replacement for every fourth.
-        let replacement = if seed % 4 == 3 { Replacement::FifoPaper } else { Replacement::Mark };
+        // The ways of replacement to compare with for every fourth.
+        let replacement = match seed % 8 {
+            3 => Replacement::FifoPaper,
+            7 => Replacement::ClockPaper,
+            _ => Replacement::Mark,
+        };
         let options = PoolOptions { replacement, ..options(BUDGET) };
         let what = format!("seed {seed}");
         let mut random = SmallRng::seed_from_u64(seed);

@@ -87,11 +87,23 @@ impl Header<'_> {
 
     /// Of a lower copy: the version of the page at which it was equal to the copy in DRAM. Kept in a word that no lower copy needs.
     pub(super) fn equal_at(&self) -> u64 {
-        self.next_recovery.load(Relaxed)
+        self.next_recovery.load(Relaxed) & !MARKED_BELOW
     }
 
-    pub(super) fn set_equal_at(&self, version: u64) {
-        self.next_recovery.store(version, Relaxed);
+    /// `marked`: as [`Header::is_marked_below`].
+    pub(super) fn set_equal_at(&self, version: u64, marked: bool) {
+        self.next_recovery.store(version | if marked { MARKED_BELOW } else { 0 }, Relaxed);
+    }
+
+    /// Of a lower copy, where it has a mark of its own, since that of the page is for the copy above: whether it was looked at
+    /// since the sweep last came by. Versions are far shorter than a word.
+    pub(super) fn is_marked_below(&self) -> bool {
+        self.next_recovery.load(Relaxed) & MARKED_BELOW != 0
+    }
+
+    /// Takes that mark away; whether there was one. Without a latch: if the page left DRAM meanwhile, there is none.
+    pub(super) fn unmark_below(&self) -> bool {
+        self.is_marked_below() && self.next_recovery.fetch_and(!MARKED_BELOW, Relaxed) & MARKED_BELOW != 0
     }
 
     /// Of a copy in DRAM: the frame of the middle tier with the copy below it.
@@ -137,6 +149,9 @@ impl Header<'_> {
 /// Where in a word the frame below begins, and the part in front of it.
 const BELOW_SHIFT: u32 = 32;
 const PURPOSE: u64 = (1 << BELOW_SHIFT) - 1;
+
+/// The mark of a lower copy, in the word of the version at which it was equal.
+const MARKED_BELOW: u64 = 1 << 63;
 
 /// All frames.
 #[derive(Debug)]

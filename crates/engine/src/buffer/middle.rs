@@ -18,8 +18,9 @@ use super::operation;
 use super::pool::{Mode, Pool};
 use super::stripe::{Stripe, Tier, is_middle};
 use super::table::Location;
+use super::wear::Wear;
 use crate::ids::{PageId, SizeClass};
-use crate::stats::{MiddleStats, MiddleWrites, Migrations};
+use crate::stats::{LineWrites, MiddleStats, MiddleWrites, Migrations};
 use crate::threads::{Tally, thread_number};
 
 /// An operation that began again so often has what it lacks brought to DRAM: where the middle tier has fewer frames than threads, what
@@ -57,6 +58,8 @@ pub(crate) struct MiddleTier {
     pub(super) counts: Counts,
     /// What its memory costs, where it is simulated.
     pub(super) memory: Option<Arc<SimulatedMemory>>,
+    /// How often it was written, where it is simulated.
+    pub(super) wear: Option<Wear>,
     adaptation: Option<Adaptation>,
     /// Pages that are to come to DRAM when they are enough.
     pub(super) due: Due,
@@ -112,8 +115,10 @@ impl MiddleTier {
     ) -> MiddleTier {
         let adaptation =
             options.adaptive.then(|| Adaptation::new(options.policy, seed, options.frames, time));
+        let wear = memory.as_ref().map(|_| Wear::new(options.frames, class.page_bytes()));
         MiddleTier {
             memory,
+            wear,
             adaptation,
             class,
             policy: LivePolicy::new(options.policy),
@@ -220,6 +225,11 @@ impl Pool {
             copies_dropped: count(&counts.copies_dropped),
             copies_invalidated: count(&counts.copies_invalidated),
         })
+    }
+
+    /// How often each line of the middle tier was written, if there is one that is simulated.
+    pub(crate) fn line_writes(&self) -> Option<LineWrites> {
+        self.middle.as_ref()?.wear.as_ref().map(Wear::line_writes)
     }
 
     /// Pages of the system's that came to frames in DRAM and are not on the nodes that were asked for.

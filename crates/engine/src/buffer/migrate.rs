@@ -37,8 +37,6 @@
 
 use std::sync::atomic::{Ordering::Relaxed, Ordering::Release, fence};
 
-use terrace_block::{Charge, Direction};
-
 use super::due::Raised;
 use super::evict::{Leaving, To};
 use super::guard::ReadGuard;
@@ -60,7 +58,7 @@ use crate::store::page;
 impl Pool {
     /// Whether a page may have a copy in each tier.
     pub(super) fn has_two_copies(&self) -> bool {
-        self.backend() == Backend::Frames && self.replacement == Replacement::Mark
+        self.backend() == Backend::Frames && self.replacement != Replacement::FifoPaper
     }
 
     /// A frame for `id`, which is about to be read from the store: of the middle tier if the policy says so and one can be had now,
@@ -197,9 +195,7 @@ impl Pool {
         to: u32,
     ) -> (Word, Option<u32>) {
         let latch = entry.latch();
-        let charge = self.charge_page(from, Direction::Read);
-        self.frames.copy_page(id, from, to);
-        charge.map(Charge::finish);
+        self.copy_page(id, from, to);
         let (lower, upper) = (self.frames.header(from), self.frames.header(to));
         upper.set_mapped(lower.mapped());
         upper.set_recovery(lower.recovery());
@@ -212,7 +208,7 @@ impl Pool {
         if stays {
             upper.set_below(Some(from));
             self.middle.as_ref().inspect(|middle| _ = middle.counts.copies.fetch_add(1, Relaxed));
-            lower.set_equal_at(seen.version_after());
+            lower.set_equal_at(seen.version_after(), self.replacement == Replacement::ClockPaper);
         } else {
             lower.set_page(PageId::NONE);
         }
@@ -300,15 +296,16 @@ impl Pool {
         if is_equal || (planted(Bug::StaleMiddleCopy) && upper.below() == Some(frame)) {
             middle.counts.down_current.fetch_add(1, Relaxed);
         } else {
-            let charge = self.charge_page(frame, Direction::Write);
-            self.frames.copy_page(page.id, page.frame, frame);
-            charge.map(Charge::finish);
+            self.copy_page(page.id, page.frame, frame);
             let count = if dirty { &middle.counts.down_dirty } else { &middle.counts.down_clean };
             count.fetch_add(1, Relaxed);
         }
         lower.set_mapped(upper.mapped());
         if !planted(Bug::DemoteWithoutRecLsn) {
             lower.set_recovery(upper.recovery());
+        }
+        if upper.below() == Some(frame) && lower.is_marked_below() {
+            page.entry.latch().mark();
         }
         lower.set_next_recovery(Lsn::NONE);
         lower.set_purpose(None);

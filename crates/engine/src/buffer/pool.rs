@@ -201,6 +201,12 @@ impl Pool {
         self.table.entry(id).is_some_and(|entry| entry.latch().load().is_latched())
     }
 
+    /// Whether others who need the upkeep would have to wait now: with a middle tier, those who need a frame.
+    #[cfg(test)]
+    pub(crate) fn keeps_others_waiting(&self) -> bool {
+        self.middle.is_some() && self.upkeep.try_lock().is_none()
+    }
+
     /// A point of a change, of write-back or of a checkpoint at which other threads may have done anything to any page
     /// that is not latched. Tests without threads do it here.
     #[inline]

@@ -30,6 +30,10 @@
 //! The frames of the middle tier have queues and a ghost like those in DRAM. A copy that has another in DRAM above it stands where it
 //! was put, and goes when it comes to the front, whatever is done to the page meanwhile: all it saves is a copy down.
 //!
+//! **To compare with** ([`Replacement::ClockPaper`]): a CLOCK, which is the main queue alone, without counts: a marked page loses its mark
+//! and goes to the end, an unmarked one leaves. There is one for each tier, and each has marks of its own, as in Spitfire: a copy
+//! below another is marked by the look that brought the page up, and has its turns like any other.
+//!
 //! Everything here changes under the lock of the stripe's free frames. The links are in the frames' headers, so that taking a
 //! frame out of its queue is not a search.
 
@@ -121,6 +125,7 @@ pub(super) struct Queues {
     ghost_least: u32,
     /// Pages that came in and that the ghost knew, since [`Queues::forget_hits`].
     hits: u64,
+    replacement: Replacement,
     /// Where this is what says which pages go: then they all stand in the main queue, but for dirty ones.
     pub(super) fifo: Option<Fifo>,
 }
@@ -129,7 +134,8 @@ impl Queues {
     /// The queues of no frames yet, for pages of `class`, with a ghost that is to know `ghost_least` pages at least.
     pub(super) fn new(class: SizeClass, ghost_least: u32, replacement: Replacement) -> Queues {
         let fifo = (replacement == Replacement::FifoPaper).then(Fifo::default);
-        Queues { ends: Default::default(), ghost: Ghost::new(class, 0), ghost_least, hits: 0, fifo }
+        let ghost = Ghost::new(class, 0);
+        Queues { ends: Default::default(), ghost, ghost_least, hits: 0, replacement, fifo }
     }
 
     /// There are `frames` frames now. The ghost becomes larger or smaller with them, though not at every small change, and
@@ -163,7 +169,12 @@ impl Queues {
     pub(super) fn enter(&mut self, frames: &Frames, frame: u32, id: PageId) -> bool {
         let known = self.ghost.forget(id);
         self.hits += u64::from(known);
-        let queue = if known || self.fifo.is_some() { Queue::Main } else { Queue::Probation };
+        if self.is_clock() && frames.header(frame).links.queue() == Some(Queue::Main) {
+            // The copy that another above it left behind, where the hand will find it.
+            return known;
+        }
+        let queue =
+            if known || self.replacement != Replacement::Mark { Queue::Main } else { Queue::Probation };
         self.remove(frames, frame);
         frames.header(frame).links.stand(None, 0);
         self.push(frames, frame, queue);
@@ -173,7 +184,8 @@ impl Queues {
     /// The page in `frame` was touched since it was last looked at.
     pub(super) fn touched(&mut self, frames: &Frames, frame: u32, queue: Queue) {
         let links = frames.header(frame).links;
-        let count = if queue == Queue::Main { (links.count() + 1).min(COUNT_MAX) } else { 0 };
+        let is_counted = queue == Queue::Main && !self.is_clock();
+        let count = if is_counted { (links.count() + 1).min(COUNT_MAX) } else { 0 };
         self.remove(frames, frame);
         links.stand(None, count);
         self.push(frames, frame, Queue::Main);
@@ -188,6 +200,11 @@ impl Queues {
             self.requeue(frames, frame);
         }
         count > 0
+    }
+
+    /// Whether pages leave by CLOCK.
+    pub(super) fn is_clock(&self) -> bool {
+        self.replacement == Replacement::ClockPaper
     }
 
     /// Whether the page in `frame` is to be written.

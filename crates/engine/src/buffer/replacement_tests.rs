@@ -141,6 +141,8 @@ fn faults(mix: Mix, records: u64) -> Faults {
         .directory(Arc::new(MemoryDirectory::new()))
         .dram(dram)
         .seed(1)
+        // CLOCK has the frames in DRAM alone.
+        .no_middle()
         .record_cache(mix.records);
     let db = builder.mode(Mode::Inline).durability(Durability::Buffered).open("").unwrap();
     let table = db.create_table("t").unwrap();

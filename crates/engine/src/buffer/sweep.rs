@@ -406,6 +406,10 @@ impl Pool {
             && let Location::Frame(above) = entry.location()
             && above != frame
         {
+            if queues.is_clock() && self.frames.header(frame).unmark_below() {
+                queues.touched(&self.frames, frame, queue);
+                return Look::Moved;
+            }
             if self.drop_below(id, entry, seen, above, frame) {
                 queues.remove(&self.frames, frame);
                 self.count_copy_dropped();

@@ -17,6 +17,7 @@ use super::view::View;
 use super::{MiddleOptions, Mode, Pool, PoolOptions, frame_bytes, operation};
 use crate::ids::PageId;
 use crate::migration::Choice;
+use crate::replacement::Replacement;
 use crate::stats::MiddleStats;
 use crate::store::page;
 use crate::{Db, Durability, RecordCache, Time};
@@ -36,8 +37,19 @@ fn pool(frames: u32, policy: Policy, clean_victims: CleanVictims) -> Pool {
 }
 
 fn pool_of(dram_frames: u32, frames: u32, policy: Policy, clean_victims: CleanVictims) -> Pool {
+    pool_by(Replacement::Mark, dram_frames, frames, policy, clean_victims)
+}
+
+fn pool_by(
+    replacement: Replacement,
+    dram_frames: u32,
+    frames: u32,
+    policy: Policy,
+    clean_victims: CleanVictims,
+) -> Pool {
     let middle = MiddleOptions { frames, policy, clean_victims, queue_pages: None, adaptive: false };
-    pool_with(&PoolOptions { middle: Some(middle), ..options(frame_bytes(small(), dram_frames)) }).1
+    let options = options(frame_bytes(small(), dram_frames));
+    pool_with(&PoolOptions { middle: Some(middle), replacement, ..options }).1
 }
 
 /// Where a page is.
@@ -213,13 +225,16 @@ fn clean_pages_are_dropped_offered_or_taken_as_was_said() {
     }
 }
 
-/// One frame or a few below two dozen, pages that are changed, freed, read alone and together, with any policy.
+/// One frame or a few below two dozen, pages that are changed, freed, read alone and together, with any policy, and with each way of
+/// replacement.
 #[test]
 fn pages_keep_their_content_wherever_they_go() {
     for seed in 0..12 {
         let mut random = SmallRng::seed_from_u64(seed);
         let frames = [1, 2, 7, 40][seed as usize % 4];
-        let pool = pool(frames, Policy::EAGER, CleanVictims::ALL[seed as usize % 3]);
+        let replacement = if seed % 2 == 1 { Replacement::ClockPaper } else { Replacement::Mark };
+        let pool =
+            pool_by(replacement, DRAM_FRAMES, frames, Policy::EAGER, CleanVictims::ALL[seed as usize % 3]);
         let mut rounds: HashMap<PageId, u64> = HashMap::new();
         for step in 0..1500 {
             if step % 100 == 0 {
@@ -456,6 +471,67 @@ fn while_images_find_no_room_dirty_pages_stay_in_the_middle_tier() {
     pool.without_room.store(0, Relaxed);
     read(&pool, ids[0]);
     assert_ne!(place(&pool, ids[0]), Place::Middle);
+    assert_eq!(pool.audit(), [""; 0]);
+}
+
+/// Of the pages in DRAM that were read at random, from more pages than both tiers have room for, how many have a copy below.
+fn share_with_copies(replacement: Replacement) -> f64 {
+    let pool = pool_by(replacement, DRAM_FRAMES, 4 * DRAM_FRAMES, Policy::EAGER, CleanVictims::Drop);
+    let ids: Vec<PageId> = (0..8 * DRAM_FRAMES).map(|_| make(&pool, small())).collect();
+    pool.checkpoint_now(true).unwrap();
+    let mut random = SmallRng::seed_from_u64(5);
+    for _ in 0..4000 {
+        let id = ids[random.random_range(0..ids.len())];
+        assert_is(&read(&pool, id), id, 0, "seed 5");
+    }
+    assert_eq!(pool.audit(), [""; 0]);
+    let both = ids.iter().filter(|&&id| place(&pool, id) == Place::Both).count();
+    let near = ids.iter().filter(|&&id| place(&pool, id) == Place::Dram).count();
+    both as f64 / (both + near) as f64
+}
+
+/// Spitfire, Table 2: with D = N = 1 a quarter of the pages are in both tiers, of which one is a quarter of the other.
+#[test]
+fn clocks_that_do_not_know_of_each_other_keep_copies_and_ours_lets_them_go() {
+    if crate::Backend::of_environment().unwrap() == crate::Backend::Mapped {
+        assert_eq!(Replacement::ALL.map(share_with_copies), [0.0; 3], "one copy of each");
+        return;
+    }
+    let [ours, fifo, clock] = Replacement::ALL.map(share_with_copies);
+    assert!(clock > 0.95 && ours < 0.9 && fifo == 0.0, "{clock} {ours} {fifo}");
+}
+
+/// It is marked by the look that brought the page up: its first turn takes the mark, its second the copy. What leaves DRAM before
+/// that has the mark with it.
+#[test]
+fn a_copy_below_another_has_a_mark_and_a_place_of_its_own() {
+    if crate::Backend::of_environment().unwrap() == crate::Backend::Mapped {
+        return;
+    }
+    let clock = || {
+        let pool = pool_by(Replacement::ClockPaper, DRAM_FRAMES, 2, Policy::EAGER, CleanVictims::Drop);
+        let (one, other) = (make(&pool, small()), make(&pool, small()));
+        pool.checkpoint_now(true).unwrap();
+        assert!(evict(&pool, one) && evict(&pool, other));
+        [one, other].iter().for_each(|&id| _ = read(&pool, id));
+        assert_eq!([one, other].map(|id| place(&pool, id)), [Place::Both; 2]);
+        (pool, one, other)
+    };
+    let take =
+        |pool: &Pool| pool.take_frame_now(super::stripe::Stripe::middle(small()), PageId::NONE).unwrap();
+    let (pool, one, other) = clock();
+    let (entry, frame) = (pool.table.entry(one).unwrap(), take(&pool).expect("the hand goes round twice"));
+    assert_eq!([one, other].map(|id| place(&pool, id)), [Place::Dram, Place::Both]);
+    assert!(!entry.latch().load().is_marked(), "marks of the upper copies are none of its business");
+    pool.give_frame(frame);
+
+    let (pool, one, other) = clock();
+    assert!(evict(&pool, one));
+    assert!(pool.table.entry(one).unwrap().latch().load().is_marked() && place(&pool, one) == Place::Middle);
+    // Its place is before the other's, and both have lost their marks when the hand comes to it again.
+    let frame = take(&pool).expect("nothing is dirty");
+    assert_eq!([one, other].map(|id| place(&pool, id)), [Place::Store, Place::Both]);
+    pool.give_frame(frame);
     assert_eq!(pool.audit(), [""; 0]);
 }
 

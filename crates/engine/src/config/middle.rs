@@ -16,6 +16,23 @@ impl Builder {
     /// known of its frames is. Default: what the environment variable `TERRACE_MIDDLE` says, or else none.
     pub fn middle(mut self, middle: Middle) -> Self {
         self.middle = Some(middle);
+        self.no_middle = false;
+        self
+    }
+
+    /// DRAM and the store alone, whatever the environment variable `TERRACE_MIDDLE` says.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).no_middle().open("")?;
+    /// assert!(db.stats().middle.is_none());
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn no_middle(mut self) -> Self {
+        self.middle = None;
+        self.no_middle = true;
         self
     }
 
@@ -102,6 +119,7 @@ impl Builder {
     pub(crate) fn middle_options(&self, class: SizeClass) -> Result<Option<MiddleOptions>> {
         let (middle, choice) = match &self.middle {
             Some(middle) => (middle.clone(), Choice::default()),
+            None if self.no_middle => return Ok(None),
             None => match Middle::of_environment()? {
                 Some(said) => said,
                 None => return Ok(None),
@@ -114,6 +132,7 @@ impl Builder {
     fn middle_or_default(&self) -> Result<Option<Middle>> {
         match &self.middle {
             Some(middle) => Ok(Some(middle.clone())),
+            None if self.no_middle => Ok(None),
             None => Ok(Middle::of_environment()?.map(|(middle, _)| middle)),
         }
     }

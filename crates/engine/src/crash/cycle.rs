@@ -17,6 +17,7 @@ use crate::buffer::{Pool, Recovered, Stop};
 use crate::error::Result;
 use crate::ids::{Lsn, Timestamp};
 use crate::migration::{CleanVictims, Policy};
+use crate::replacement::Replacement;
 
 /// Recoveries that are crashed one after the other, at most.
 const RECOVERY_CRASHES_MAX: usize = 5;
@@ -54,6 +55,7 @@ impl Plan {
             log_buffer: [16, 32][random.below(2)] << 10,
             store_segments: 12 + random.below(13) as u64,
             staging_pages: [2, 4, 8][random.below(3)],
+            replacement: Replacement::Mark,
             middle: None,
         };
         let steps = 20 + random.below(400) as u32;
@@ -76,12 +78,15 @@ impl Plan {
         Plan { resizes: true, ..Plan::random(seed) }
     }
 
-    /// Lives over a middle tier, of one frame or more, with any policy.
+    /// Lives over a middle tier, of one frame or more, with any policy, and in every third with copies that stay below others.
     pub(super) fn tiers(seed: u64) -> Plan {
         let mut plan = Plan { resizes: seed.is_multiple_of(5), ..Plan::random(seed) };
         let mut random = Random(seed ^ 0x71e5);
         let mut probability = || [0.0, 0.2, 0.5, 1.0][random.below(4)];
         let policy = Policy::new(probability(), probability(), probability(), probability());
+        if seed % 3 == 2 {
+            plan.sizes.replacement = Replacement::ClockPaper;
+        }
         plan.sizes.middle = Some(MiddleOptions {
             frames: [1, 2, 4, 8, 16, 32][random.below(6)],
             policy: policy.expect("these are probabilities"),

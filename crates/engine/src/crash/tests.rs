@@ -7,6 +7,7 @@ use super::raw::{self, CELLS, Raw};
 use super::{Sizes, create, open};
 use crate::buffer::{Edit, Pool};
 use crate::ids::{Lsn, PageId, Timestamp};
+use crate::replacement::Replacement;
 use crate::wal::RecordBuilder;
 
 const SIZES: Sizes = Sizes {
@@ -17,6 +18,7 @@ const SIZES: Sizes = Sizes {
     log_buffer: 16 << 10,
     store_segments: 16,
     staging_pages: 8,
+    replacement: Replacement::Mark,
     middle: None,
 };
 

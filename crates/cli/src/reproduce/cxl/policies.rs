@@ -1,12 +1,13 @@
 //! C2: which policy is best, by how large the data are.
 
+use terrace::Replacement;
 use terrace::migration::{Choice, CleanVictims, Policy};
 use terrace_block::Profile;
 
 use super::super::{Measured, Setting, Verdict};
 use super::MIXES;
 use crate::failure::{Failure, Outcome};
-use crate::hierarchy::{Experiment, Hierarchy};
+use crate::hierarchy::{Experiment, Hierarchy, run_all};
 use crate::report::Lines;
 use crate::workload::ycsb::Distribution;
 
@@ -47,6 +48,7 @@ fn experiment(mix: &str, configuration: usize, data: u64) -> Outcome<Experiment>
         },
         policy: choice(configuration)?,
         clean_victims: Some(CleanVictims::Offer),
+        replacement: Replacement::default(),
         page_bytes: PAGE_BYTES,
         records,
         value_bytes: 64,
@@ -65,14 +67,17 @@ type Grid = Vec<Vec<f64>>;
 
 /// Measures figure 4.
 pub fn measure(_: &Setting) -> Outcome<Measured> {
-    let mut grids = Vec::new();
+    let mut experiments = Vec::new();
     for mix in MIXES {
-        let rate =
-            |configuration: usize, data: u64| Ok(experiment(mix, configuration, data)?.run()?.ops_per_second);
-        let row =
-            |configuration| DATA.iter().map(|&data| rate(configuration, data)).collect::<Outcome<Vec<f64>>>();
-        grids.push((0..CONFIGURATIONS.len()).map(row).collect::<Outcome<Grid>>()?);
+        for configuration in 0..CONFIGURATIONS.len() {
+            for data in DATA {
+                experiments.push(experiment(mix, configuration, data)?);
+            }
+        }
     }
+    let rates: Vec<f64> = run_all(&experiments)?.iter().map(|found| found.ops_per_second).collect();
+    let grid = |rates: &[f64]| rates.chunks(DATA.len()).map(<[f64]>::to_vec).collect();
+    let grids: Vec<Grid> = rates.chunks(CONFIGURATIONS.len() * DATA.len()).map(grid).collect();
     Ok(judge(&grids))
 }
 

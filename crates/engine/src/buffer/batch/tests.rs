@@ -1,7 +1,8 @@
 //! Buffers of batches, and what becomes of pages that were read together before anybody looks at them.
 
 use super::*;
-use crate::buffer::frame_tests::{make, pool, small};
+use crate::buffer::PoolOptions;
+use crate::buffer::frame_tests::{BUDGET, make, options, pool_with, small};
 
 #[test]
 fn buffers_are_as_many_as_there_is_memory_for_and_as_long_as_they_must_be() {
@@ -28,7 +29,8 @@ fn is_in_frame(pool: &Pool, id: PageId) -> bool {
 /// How many of some pages that were read together, and that nobody has looked at, are still there when a few more others were read
 /// than there are frames, which are all on probation, and when twice as many again were.
 fn left(purpose: Purpose) -> [usize; 2] {
-    let (_files, pool) = pool();
+    // Where these are is a matter of one tier's queues.
+    let (_files, pool) = pool_with(&PoolOptions { middle: None, ..options(BUDGET) });
     let frames = pool.frames.count(small()) as usize;
     let ids: Vec<PageId> = (0..6 * frames).map(|_| make(&pool, small())).collect();
     // All of them leave once, so that what is in memory then is clean.

@@ -136,7 +136,8 @@ fn catches_discard_after_unlatching() {
 }
 
 fn builder(directory: &Arc<MemoryDirectory>, backend: Backend) -> Builder {
-    let builder = Db::builder().directory(directory.clone()).dram(1 << 20).page_size(4096);
+    // What is counted here is memory of DRAM, and evictions from it.
+    let builder = Db::builder().directory(directory.clone()).dram(1 << 20).page_size(4096).no_middle();
     builder.mode(Mode::Inline).record_cache(RecordCache::Off).backend(backend).seed(1)
 }
 

@@ -144,10 +144,11 @@ impl Others {
 fn beside<T>(others: Others, work: impl FnOnce() -> T) -> (Others, T) {
     let others = Rc::new((RefCell::new(others), Cell::new(false)));
     let played = Rc::clone(&others);
-    crash::play(Some(Rc::new(move |_| {
+    crash::play(Some(Rc::new(move |pool| {
         let (others, busy) = &*played;
-        // They do nothing in the midst of what they do.
-        if !busy.replace(true) {
+        // They do nothing in the midst of what they do, nor where threads of their own would wait for this one: it would wait for
+        // itself. The few frames of a middle tier come free by the upkeep again and again.
+        if !pool.keeps_others_waiting() && !busy.replace(true) {
             let mut others = others.borrow_mut();
             for _ in 0..others.random.random_range(0..4) {
                 others.step();

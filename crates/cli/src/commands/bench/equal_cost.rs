@@ -1,0 +1,325 @@
+//! `terrace bench ycsb --equal-cost BASE`: hierarchies that cost the same ([`crate::cost`]), one after the other over the same workload.
+//!
+//! Each is a process of its own, this program again, with a database of its own that is removed afterwards. All have the log of the base,
+//! which by default goes by the budget; what else differs is the memory. A middle-store hierarchy uses its pages in the middle tier
+//! (policy 0,0,1,1) and has the least DRAM that the engine opens with, and its page table for the records. `--policy`, `--clean-victims` and
+//! `--admission-queue` are those of three tiers.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use terrace::migration::{Choice, Policy};
+use terrace::{Db, Error, MemoryDirectory, Middle};
+
+use super::html;
+use crate::args::{TierArgs, YcsbArgs};
+use crate::commands::{compare, print, print_json};
+use crate::cost::{EqualCost, Shape, Sizes};
+use crate::engine;
+use crate::failure::{Failure, Outcome};
+use crate::peers::{self, TERRACE};
+use crate::report::{Report, Table};
+use crate::units::{show_count, show_size};
+use crate::workload::values::KEY_BYTES;
+
+/// Steps in which the least DRAM is looked for, and what there may be of it at most, in these steps.
+const STEP_BYTES: u64 = 1 << 20;
+const STEPS_MAX: u64 = 1 << 12;
+/// Frames of the middle tier with which it is looked for.
+const FRAMES_FEW: u64 = 64;
+/// What is known of each of them in DRAM (`docs/tiers.md`, the budget).
+const BYTES_BESIDE_FRAME: u64 = 66;
+/// Bytes of the page table for each page, rounded up.
+const TABLE_BYTES_PER_PAGE: u64 = 32;
+/// A page of a database of which the flags do not say how large its are.
+const PAGE_BYTES: u64 = 4096;
+/// What a database has for its log, of its budget, where nothing is said.
+const LOG_SHARE: u64 = 2;
+const LOG_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=1 << 30;
+
+/// What one process printed.
+type Run = Map<String, Value>;
+
+/// The directory below which each run has one; removed in the end.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+/// Runs the three shapes, of which `base` is the one whose sizes the flags say.
+pub(super) fn run(args: &YcsbArgs, base: Shape, output: &mut dyn Write) -> Outcome {
+    let Some(middle) = &args.tiers.middle else {
+        return Err(Failure::Usage(
+            "--equal-cost: say which memory the middle tier is, with --middle".into(),
+        ));
+    };
+    let dram_bytes = args.tiers.dram.ok_or_else(|| {
+        Failure::Usage(format!("--equal-cost: say with --dram how much DRAM {} has", dram_of(base)))
+    })?;
+    // No shape has more of the middle tier than one without the least DRAM.
+    let free = EqualCost { base, dram_bytes, middle: middle.clone(), least_dram_bytes: 0 };
+    let least_dram_bytes = least_dram(args, middle, free.sizes()?[1].middle_bytes)?;
+    let equal = EqualCost { least_dram_bytes, ..free };
+    let sizes = equal.sizes()?;
+    let near = args.store.clone().unwrap_or_else(|| peers::memory_files().0);
+    let place = near.join(format!("terrace-equal-cost-{}", std::process::id()));
+    fs::create_dir_all(&place).map_err(|error| Failure::file("making the directory", &place, error))?;
+    let place = Place(place);
+    let log_bytes = args
+        .tiers
+        .log_max
+        .unwrap_or_else(|| (dram_bytes / LOG_SHARE).clamp(*LOG_BYTES.start(), *LOG_BYTES.end()));
+    let mut runs = Vec::new();
+    for (shape, sizes) in Shape::ALL.into_iter().zip(sizes) {
+        let tiers = TierArgs { log_max: Some(log_bytes), ..tiers(&args.tiers, middle, shape, sizes) };
+        let mut run = measure(args, &tiers, shape, &place.0)?;
+        run.insert("shape".into(), shape.name().into());
+        run.insert("memory_cost".into(), memory_cost(&run).into());
+        runs.push(run);
+    }
+    if let Some(path) = &args.report {
+        report(args, base, &runs).write(path)?;
+    }
+    match args.output.json {
+        true => print_json(output, &json!({ "base": base.name(), "runs": runs }))?,
+        false => show(args, &equal, &runs, output)?,
+    }
+    match runs.iter().find(|run| run["exit_code"] != 0) {
+        None => Ok(()),
+        Some(run) => {
+            let told = format!("{}: {}", run["shape"], run["void"]);
+            Err(if run["exit_code"] == 3 { Failure::Damaged(told) } else { Failure::Work(told) })
+        }
+    }
+}
+
+/// Whose DRAM `--dram` is.
+fn dram_of(base: Shape) -> Shape {
+    if base == Shape::MiddleStore { Shape::ThreeTiers } else { base }
+}
+
+/// The tiers of one shape.
+fn tiers(said: &TierArgs, middle: &Middle, shape: Shape, sizes: Sizes) -> TierArgs {
+    let tiers = TierArgs { dram: Some(sizes.dram_bytes), ..said.clone() };
+    let alone = TierArgs { admission_queue: None, clean_victims: None, ..tiers.clone() };
+    let middle = Some(Middle::new(middle.kind().clone(), sizes.middle_bytes));
+    match shape {
+        Shape::DramStore => TierArgs { middle: None, policy: None, ..alone },
+        Shape::MiddleStore => TierArgs { middle, policy: Some(Choice::Fixed(in_place())), ..alone },
+        Shape::ThreeTiers => TierArgs { middle, ..tiers },
+    }
+}
+
+/// Every page goes to the middle tier, and none from there to DRAM.
+fn in_place() -> Policy {
+    Policy::new(0.0, 0.0, 1.0, 1.0).expect("these are probabilities")
+}
+
+/// The least DRAM that opens a database with a middle tier, and what goes with the page table of the records and with frames of as
+/// much of `middle` as all of the price could be.
+fn least_dram(args: &YcsbArgs, middle: &Middle, most_middle_bytes: u64) -> Outcome<u64> {
+    let page_bytes = args.tiers.page_size.unwrap_or(PAGE_BYTES);
+    // A small one: what more frames take is known, and opening takes no time.
+    let few = Middle::new(middle.kind().clone(), FRAMES_FEW * page_bytes);
+    let sizes = Sizes { dram_bytes: 0, middle_bytes: few.bytes() };
+    let open = |steps: u64| {
+        let own = tiers(&args.tiers, &few, Shape::MiddleStore, sizes);
+        let settings = TierArgs { dram: Some(steps * STEP_BYTES), ..own };
+        let builder = engine::with_sizes(Db::builder(), &settings.settings(None));
+        builder.directory(Arc::new(MemoryDirectory::new())).open("").and_then(Db::close)
+    };
+    let mut most = 1;
+    loop {
+        match open(most) {
+            Ok(()) => break,
+            // As with too little DRAM.
+            Err(Error::Config(_)) if most < STEPS_MAX => most *= 2,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut less = most / 2;
+    while most - less > 1 {
+        let half = less + (most - less) / 2;
+        match open(half) {
+            Ok(()) => most = half,
+            Err(_) => less = half,
+        }
+    }
+    let data_bytes = args.records.saturating_mul((args.value_bytes() + KEY_BYTES) as u64);
+    // A tree that grows may leave its pages half full.
+    let table = 2 * data_bytes / page_bytes * TABLE_BYTES_PER_PAGE;
+    let beside = most_middle_bytes / page_bytes * BYTES_BESIDE_FRAME;
+    Ok((most * STEP_BYTES + table + beside).next_multiple_of(STEP_BYTES))
+}
+
+/// Measures one shape in a process of its own.
+fn measure(args: &YcsbArgs, tiers: &TierArgs, shape: Shape, place: &Path) -> Outcome<Run> {
+    let database = place.join(shape.name());
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::Work(format!("this program was not found again: {error}")))?;
+    let mut command = Command::new(program);
+    command.args(["bench", "ycsb", "--json", "--engine", TERRACE]).args(compare::flags(args, tiers));
+    if args.store.is_some() {
+        command.arg("--store").arg(&database);
+    }
+    // Else the hierarchy without a middle tier would have that one.
+    command.env_remove("TERRACE_MIDDLE");
+    let done = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+    let done = done.map_err(|error| Failure::Work(format!("starting {shape} failed: {error}")))?;
+    drop(fs::remove_dir_all(&database));
+    let code = done.status.code();
+    match (serde_json::from_slice(&done.stdout), code) {
+        (Ok(Value::Object(mut run)), Some(code)) => {
+            run.insert("exit_code".into(), code.into());
+            Ok(run)
+        }
+        // What is wrong with the flags has been said.
+        (_, Some(2)) => {
+            Err(Failure::Usage(format!("--equal-cost: {shape} cannot be opened with these flags")))
+        }
+        _ => Err(Failure::Work(format!("--equal-cost: {shape} ended with {}", done.status))),
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or(0.0)
+}
+
+fn memory_cost(run: &Run) -> f64 {
+    ["dram", "middle"].iter().map(|tier| number(&run["prices"][tier]["dollars"])).sum()
+}
+
+/// Name, DRAM, middle tier, dollars, operations a second, of the base's, p50, p99, bytes of the store an operation.
+fn row(run: &Run, base: f64) -> [String; 9] {
+    let bytes = |tier: &str| show_size(number(&run["prices"][tier]["bytes"]) as u64);
+    let rate = number(&run["ops_per_second"]);
+    let latency = |key: &str| format!("{:.1}", number(&run["latency_us"][key]));
+    [
+        run["shape"].as_str().unwrap_or_default().to_owned(),
+        bytes("dram"),
+        bytes("middle"),
+        format!("{:.4}", memory_cost(run)),
+        show_count(rate as u64),
+        format!("{:.2}", rate / base.max(f64::MIN_POSITIVE)),
+        latency("p50"),
+        latency("p99"),
+        format!("{:.0}", number(&run["store_bytes_per_operation"])),
+    ]
+}
+
+const HEADER: [&str; 9] =
+    ["hierarchy", "DRAM", "middle", "dollars", "operations/s", "of base", "p50 us", "p99 us", "B/operation"];
+
+fn rows(base: Shape, runs: &[Run]) -> Vec<[String; 9]> {
+    let of_base = runs.iter().find(|run| run["shape"] == base.name());
+    let rate = of_base.map_or(0.0, |run| number(&run["ops_per_second"]));
+    runs.iter().map(|run| row(run, rate)).collect()
+}
+
+fn show(args: &YcsbArgs, equal: &EqualCost, runs: &[Run], output: &mut dyn Write) -> Outcome {
+    let (records, bytes) = (show_count(args.records), args.value_bytes());
+    let YcsbArgs { workload, distribution, threads, .. } = args;
+    print(
+        output,
+        format_args!("ycsb {workload}, {records} records of {bytes} B, {distribution}, {threads} threads\n"),
+    )?;
+    let (kind, least) = (equal.middle.kind(), show_size(equal.least_dram_bytes));
+    print(
+        output,
+        format_args!(
+            "memory that costs what {} does; the middle tier is {kind}; {least} of DRAM is the least the engine needs\n\n",
+            equal.base
+        ),
+    )?;
+    let line = |cells: &[String; 9]| {
+        let [shape, rest @ ..] = cells;
+        let rest: Vec<String> = rest.iter().map(|cell| format!("{cell:>12}")).collect();
+        format!("{shape:<13}{}\n", rest.join(" "))
+    };
+    print(output, format_args!("{}", line(&HEADER.map(str::to_owned))))?;
+    rows(equal.base, runs).iter().try_for_each(|cells| print(output, format_args!("{}", line(cells))))
+}
+
+fn report(args: &YcsbArgs, base: Shape, runs: &[Run]) -> Report {
+    let lead = format!(
+        "Hierarchies whose memory costs what {base} does: {} records of {} bytes, keys {}, {} threads.",
+        show_count(args.records),
+        args.value_bytes(),
+        args.distribution,
+        args.threads
+    );
+    let mut page = Report::new(&format!("YCSB {} at equal cost", args.workload), &lead);
+    let mut table = Table::new("", &HEADER);
+    for cells in rows(base, runs) {
+        table.row(cells);
+    }
+    let series: Vec<(&str, Vec<(f64, u64)>)> = runs
+        .iter()
+        .map(|run| {
+            let ticks = run["over_time"].as_array().into_iter().flatten();
+            let tick = |tick: &Value| (number(&tick[0]), tick[1].as_u64().unwrap_or(0));
+            (run["shape"].as_str().unwrap_or_default(), ticks.map(tick).collect())
+        })
+        .collect();
+    let series: Vec<(&str, &[(f64, u64)])> = series.iter().map(|(name, ticks)| (*name, &ticks[..])).collect();
+    page.section("Hierarchies").table(&table).lines(&html::over_time(&series));
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{BenchCommand, Cli, Command};
+
+    fn args(flags: &str) -> YcsbArgs {
+        let line = ["terrace", "bench", "ycsb"].into_iter().chain(flags.split_whitespace());
+        match Cli::try_parse_from(line).unwrap().command {
+            Command::Bench(BenchCommand::Ycsb(args)) => *args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn each_shape_has_its_own_tiers_and_all_else_in_common() {
+        let args = args(
+            "--equal-cost three-tiers --middle simulated:optane,64MiB --dram 16MiB --policy lazy --clean-victims always",
+        );
+        let middle = args.tiers.middle.clone().unwrap();
+        let sizes = Sizes { dram_bytes: 1 << 20, middle_bytes: 2 << 20 };
+        let of = |shape| tiers(&args.tiers, &middle, shape, sizes);
+        let two = of(Shape::DramStore);
+        assert_eq!((two.dram, two.middle, two.policy, two.clean_victims), (Some(1 << 20), None, None, None));
+        let in_place = of(Shape::MiddleStore);
+        assert_eq!(in_place.policy.map(|policy| policy.to_string()), Some("0,0,1,1".to_owned()));
+        assert_eq!(
+            in_place.middle.map(|middle| middle.to_string()),
+            Some("simulated:optane,2097152B".into())
+        );
+        let three = of(Shape::ThreeTiers);
+        assert_eq!((three.policy, three.clean_victims), (args.tiers.policy, args.tiers.clean_victims));
+    }
+
+    #[test]
+    fn the_least_dram_opens_a_database_and_less_does_not() {
+        let args = args(
+            "--equal-cost three-tiers --middle simulated:optane,64MiB --dram 16MiB --records 1000 --page-size 16KiB",
+        );
+        let middle = args.tiers.middle.clone().unwrap();
+        let least = least_dram(&args, &middle, 64 << 20).unwrap();
+        assert!((1 << 20..=8 << 20).contains(&least), "{least}");
+        let more = least_dram(&args, &middle, 16 << 30).unwrap();
+        assert!(
+            (60 << 20..80 << 20).contains(&(more - least)),
+            "66 bytes for each of a million frames: {more}"
+        );
+    }
+}

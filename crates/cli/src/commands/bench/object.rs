@@ -1,0 +1,318 @@
+//! The object that `terrace bench ycsb --json` prints.
+//!
+//! It has the keys that all engines and tiers share; those of a middle tier are zero where there is none, so that runs with two and three
+//! tiers can be laid side by side. What is not counted is null.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Serialize;
+use terrace::{MemoryMoves, Middle, MiddleStats};
+
+use crate::cost::Cost;
+use crate::failure::Outcome;
+use crate::memory;
+use crate::store::Counters;
+use crate::workload::driver::{Measured, Plan};
+use crate::workload::latency::Summary;
+use crate::workload::rate::Rate;
+
+/// Bytes of a line of the middle tier.
+const LINE_BYTES: u64 = 64;
+
+/// One run, with the keys of the command's interface.
+#[derive(Debug, Default, Serialize)]
+pub struct BenchReport {
+    pub(super) engine: String,
+    /// What the engine was told, in its own words.
+    pub(super) settings: BTreeMap<&'static str, String>,
+    pub(super) workload: String,
+    pub(super) distribution: String,
+    pub(super) records: u64,
+    pub(super) value_bytes: usize,
+    pub(super) threads: u64,
+    /// What was asked for with `--rate`; then latencies count from when requests were due.
+    pub(super) rate: Option<String>,
+    /// Requests that were due and had not been made at the end; with a rate only.
+    pub(super) overdue: Option<u64>,
+    pub(super) seconds: f64,
+    pub(super) operations: u64,
+    pub(super) ops_per_second: f64,
+    pub(super) latency_us: Summary,
+    pub(super) errors: u64,
+    pub(super) aborts: u64,
+    pub(super) verified: u64,
+    pub(super) load_seconds: f64,
+    pub(super) rss_bytes: u64,
+    pub(super) budget_bytes: u64,
+    pub(super) tiers: Tiers,
+    pub(super) migrations: Migrations,
+    /// Memory that went from the nodes of one tier to those of the other, in pages of the database's.
+    pub(super) memory_moves: MemoryMoves,
+    /// Pages of the system's, 4 KiB each, that came to the middle tier and are on other nodes than its own.
+    pub(super) misplaced_pages: u64,
+    pub(super) inclusivity: f64,
+    pub(super) middle_line_writes: LineWritten,
+    pub(super) log_bytes: u64,
+    /// How often the log was filled from end to end in the measured time.
+    pub(super) log_cycles: Option<f64>,
+    /// Bytes read from and written to the page file and the log, by operations.
+    pub(super) store_bytes_per_operation: f64,
+    pub(super) policy: Policy,
+    pub(super) in_place: InPlace,
+    pub(super) middle_writes_by_cause: MiddleWrites,
+    pub(super) dram_flushes: u64,
+    /// Dollars, of DRAM, middle tier and files by the prices of the profiles; null where there is a middle tier of which the flags do
+    /// not say what it is.
+    pub(super) cost: Option<f64>,
+    /// Of what it is the sum.
+    pub(super) prices: Cost,
+    pub(super) by_operation: BTreeMap<&'static str, ByOperation>,
+    /// Seconds since the beginning, and operations completed in the second that ended then.
+    pub(super) over_time: Vec<(f64, u64)>,
+    /// The rate of the slowest second, of those the median one has.
+    pub(super) slowest_second: Option<f64>,
+    pub(super) stalls: BTreeMap<String, u64>,
+    /// Bytes of files that were written and had not reached the disk when the measurement ended: this process's where it has a
+    /// control group, else the whole machine's, less what there was before. Null without files on a disk.
+    pub(super) dirty_bytes: Option<u64>,
+    /// Share of the machine's processors that other processes used during the measurement.
+    pub(super) others_cpu: Option<f64>,
+    pub(super) void: Option<String>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Tiers {
+    pub(super) dram: Tier,
+    pub(super) middle: Tier,
+    pub(super) store: Tier,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Tier {
+    pub(super) simulated: bool,
+    pub(super) capacity_bytes: u64,
+    /// Page accesses answered from here; null where they are not counted: a hit in memory writes nothing.
+    pub(super) hits: Option<u64>,
+    pub(super) read_bytes: u64,
+    pub(super) written_bytes: u64,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Migrations {
+    pub(super) store_to_dram: u64,
+    pub(super) store_to_middle: u64,
+    pub(super) middle_to_dram: u64,
+    pub(super) dram_to_middle: u64,
+    pub(super) dram_to_store: u64,
+    pub(super) middle_to_store: u64,
+}
+
+/// Writes of lines of the middle tier, of 64 bytes, in the measured time: of all lines together, and of the line that was written most. A
+/// page that comes in writes all lines of its frame. Null where the tier is not simulated: real memory is not counted line by line.
+#[derive(Debug, Serialize)]
+pub(super) struct LineWritten {
+    pub(super) total: Option<u64>,
+    pub(super) max: Option<u64>,
+}
+
+impl Default for LineWritten {
+    /// No tier, no writes.
+    fn default() -> Self {
+        LineWritten { total: Some(0), max: Some(0) }
+    }
+}
+
+/// Probabilities that an access moves a page: to DRAM on a read and a write, to the middle tier on either.
+#[derive(Debug, Serialize)]
+pub(super) struct Policy {
+    pub(super) dr: f64,
+    pub(super) dw: f64,
+    pub(super) nr: f64,
+    pub(super) nw: f64,
+}
+
+impl Default for Policy {
+    /// Two tiers know one way only: every page accessed goes to DRAM.
+    fn default() -> Self {
+        Policy { dr: 1.0, dw: 1.0, nr: 0.0, nw: 0.0 }
+    }
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct InPlace {
+    pub(super) reads: u64,
+    pub(super) writes: u64,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct MiddleWrites {
+    in_place: u64,
+    from_dram: u64,
+    from_store: u64,
+    log: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ByOperation {
+    pub(super) operations: u64,
+    pub(super) latency_us: Summary,
+}
+
+/// What was found around a measurement.
+pub(super) struct Surroundings {
+    pub(super) engine: String,
+    pub(super) settings: BTreeMap<&'static str, String>,
+    /// What the middle tier is, where the flags say so.
+    pub(super) middle: Option<Middle>,
+    pub(super) is_on_disk: bool,
+    pub(super) load: Duration,
+    pub(super) dirty_bytes: Option<u64>,
+    pub(super) others_cpu: Option<f64>,
+}
+
+impl BenchReport {
+    /// What was measured by `plan`, at the rate asked for.
+    pub(super) fn new(
+        plan: &Plan,
+        rate: Option<&Rate>,
+        around: Surroundings,
+        measured: &Measured,
+    ) -> Outcome<BenchReport> {
+        let counters = &measured.counters;
+        let (dram, store) =
+            (counters.budget_bytes, counters.store_capacity_bytes + counters.log_capacity_bytes);
+        let middle = counters.middle.as_ref().map_or(0, |middle| middle.capacity_bytes);
+        let kind = around.middle.as_ref().map(Middle::kind);
+        let prices = Cost::of(dram, kind, middle, store, around.is_on_disk)?;
+        let rate = rate.map(Rate::to_string);
+        Ok(BenchReport { rate, cost: prices.dollars(), prices, ..report(plan, around, measured) })
+    }
+}
+
+fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport {
+    let counters: &Counters = &measured.counters;
+    let store_bytes = counters.store_read_bytes + counters.store_written_bytes + counters.log_bytes;
+    let void = match (measured.wrong, measured.errors) {
+        (0, 0) => None,
+        (0, errors) => Some(format!("{errors} operations failed")),
+        (wrong, _) => Some(format!("{wrong} values read back were wrong or missing")),
+    };
+    BenchReport {
+        engine: around.engine,
+        settings: around.settings,
+        workload: plan.mix.to_string(),
+        distribution: plan.distribution.to_string(),
+        records: plan.records,
+        value_bytes: plan.value_bytes,
+        threads: plan.threads,
+        overdue: plan.rate.map(|_| measured.overdue),
+        seconds: measured.seconds,
+        operations: measured.operations,
+        ops_per_second: measured.operations as f64 / measured.seconds.max(1e-9),
+        latency_us: measured.latencies.summary(),
+        errors: measured.errors,
+        aborts: counters.aborts.max(measured.reruns),
+        verified: measured.verified,
+        load_seconds: around.load.as_secs_f64(),
+        rss_bytes: memory::peak_resident_bytes(),
+        budget_bytes: counters.budget_bytes,
+        tiers: Tiers {
+            dram: Tier { capacity_bytes: counters.dram_capacity_bytes, hits: None, ..Tier::default() },
+            middle: counters.middle.as_ref().map(middle_tier).unwrap_or_default(),
+            store: Tier {
+                simulated: false,
+                capacity_bytes: counters.store_capacity_bytes,
+                hits: Some(counters.store_hits),
+                read_bytes: counters.store_read_bytes,
+                written_bytes: counters.store_written_bytes,
+            },
+        },
+        migrations: migrations(counters),
+        memory_moves: counters.middle.as_ref().map(|middle| middle.memory_moves).unwrap_or_default(),
+        misplaced_pages: counters.middle.as_ref().map_or(0, |middle| middle.misplaced_pages),
+        inclusivity: counters.middle.as_ref().map_or(0.0, MiddleStats::inclusivity),
+        middle_line_writes: line_writes(measured),
+        policy: counters.middle.as_ref().map(|middle| middle.policy.into()).unwrap_or_default(),
+        in_place: counters.middle.as_ref().map_or(InPlace::default(), |middle| InPlace {
+            reads: middle.reads_in_place,
+            writes: middle.writes_in_place,
+        }),
+        middle_writes_by_cause: counters.middle.as_ref().map_or(MiddleWrites::default(), |middle| {
+            let terrace::MiddleWrites { in_place, from_dram, from_dram_clean, from_store, created, .. } =
+                middle.writes;
+            MiddleWrites {
+                in_place,
+                from_dram: from_dram + from_dram_clean,
+                from_store: from_store + created,
+                log: 0,
+            }
+        }),
+        dram_flushes: counters.dram_to_store,
+        log_bytes: counters.log_bytes,
+        log_cycles: counters.log_cycles,
+        store_bytes_per_operation: store_bytes as f64 / measured.operations.max(1) as f64,
+        by_operation: measured
+            .by_kind
+            .iter()
+            .map(|(kind, found)| {
+                (kind.name(), ByOperation { operations: found.count(), latency_us: found.summary() })
+            })
+            .collect(),
+        over_time: measured.over_time.clone(),
+        slowest_second: measured.slowest_tick(plan.tick),
+        stalls: counters.stalls.iter().cloned().collect(),
+        dirty_bytes: around.dirty_bytes,
+        others_cpu: around.others_cpu,
+        void,
+        ..BenchReport::default()
+    }
+}
+
+fn line_writes(measured: &Measured) -> LineWritten {
+    match (&measured.counters.middle, &measured.line_writes) {
+        (None, _) => LineWritten::default(),
+        (Some(_), None) => LineWritten { total: None, max: None },
+        (Some(_), Some(writes)) => LineWritten { total: Some(writes.total()), max: Some(writes.max()) },
+    }
+}
+
+/// What was done to the middle tier. Bytes read are those of whole pages, what is read in place is counted in looks; bytes written are those of
+/// whole pages and of lines that were changed.
+fn middle_tier(middle: &MiddleStats) -> Tier {
+    let (moved, writes) = (&middle.migrations, &middle.writes);
+    let looks = middle.reads_in_place + middle.writes_in_place + moved.middle_to_dram;
+    let pages_read = moved.middle_to_dram + middle.middle_flushes;
+    let pages_written = writes.from_dram + writes.from_dram_clean + writes.from_store + writes.created;
+    Tier {
+        simulated: middle.simulated,
+        capacity_bytes: middle.capacity_bytes,
+        // The first look at a page that came from the store is the store's.
+        hits: Some(looks.saturating_sub(moved.store_to_middle)),
+        read_bytes: pages_read * middle.page_bytes,
+        written_bytes: pages_written * middle.page_bytes + middle.lines_written * LINE_BYTES,
+    }
+}
+
+/// Pages that went from tier to tier. Those that leave DRAM for the store count as they are written, as with two tiers.
+fn migrations(counters: &Counters) -> Migrations {
+    let two = Migrations {
+        store_to_dram: counters.store_to_dram,
+        dram_to_store: counters.dram_to_store,
+        ..Migrations::default()
+    };
+    counters.middle.as_ref().map_or(two, |middle| Migrations {
+        store_to_dram: counters.store_to_dram,
+        dram_to_store: counters.dram_to_store,
+        store_to_middle: middle.migrations.store_to_middle,
+        middle_to_dram: middle.migrations.middle_to_dram,
+        dram_to_middle: middle.migrations.dram_to_middle,
+        middle_to_store: middle.middle_flushes,
+    })
+}
+
+impl From<terrace::migration::Policy> for Policy {
+    fn from(policy: terrace::migration::Policy) -> Policy {
+        Policy { dr: policy.dr(), dw: policy.dw(), nr: policy.nr(), nw: policy.nw() }
+    }
+}

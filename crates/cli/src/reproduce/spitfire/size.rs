@@ -1,0 +1,385 @@
+//! S12: by size of the database, hierarchies that cost the same.
+//!
+//! The paper's 20 GB of DRAM and 60 of Optane become 8 and 24 MiB. Memory of the same price is 18.8 MiB of DRAM, or 40.8 MiB of Optane and the
+//! least DRAM that the engine has (24 pages); the paper has 46 and 104 GB. The SSD is the same for all and left out. Pages are whole:
+//! lines and mini pages, which the paper's three tiers load, are not built.
+//!
+//! With the claim goes what three tiers are to reach on reads: at twenty sizes up to DRAM and middle tier together never less than .95 of
+//! the better of the two others, and twice DRAM-store at 1.75 to 2.2 times its pool.
+
+use std::ops::RangeInclusive;
+
+use terrace::migration::{Choice, Policy, Tuner};
+use terrace::{Middle, MiddleKind};
+use terrace_block::{Direction, OPERATION_NS, PAGE_NS, Pattern, Profile};
+
+use super::super::{Measured, Setting, Verdict};
+use super::{PAGE_BYTES, RECORDS_PER_PAGE, experiment};
+use crate::cost::{EqualCost, Shape, Sizes};
+use crate::failure::{Failure, Outcome};
+use crate::hierarchy::Experiment;
+use crate::report::Lines;
+
+/// MiB of DRAM and of Optane.
+const DRAM: u64 = 8;
+const MIDDLE: u64 = 24;
+/// Frames in DRAM that the engine has at least.
+const FRAMES_LEAST: u64 = 24;
+/// Sizes of the data for which hierarchies with three tiers have room.
+const STEPS: u32 = 20;
+/// And larger ones, MiB.
+const BEYOND: [f64; 5] = [33.0, 35.0, 37.0, 39.0, 41.0];
+/// Sizes for mixes that write, and for policies that are not compared at all sizes, MiB.
+const FEW: [f64; 3] = [20.8, 28.8, 37.0];
+/// Operations that count, and operations for each page before them.
+const OPERATIONS: u64 = 20_000;
+const WARMUP_PER_PAGE: u64 = 4;
+/// Operations between two looks whether a search for a policy is over.
+const SEARCH_OPERATIONS: u64 = 100_000;
+/// Of the sizes of the pool of DRAM-store.
+const LARGE: RangeInclusive<f64> = 1.75..=2.2;
+/// A gain of at least this share of the paper's is as the paper says.
+const SHARE: f64 = 0.7;
+
+/// What runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Runner {
+    DramStore,
+    MiddleStore,
+    Lazy,
+    Eager,
+    HyMem,
+    Adaptive,
+}
+
+impl Runner {
+    fn name(self) -> &'static str {
+        match self {
+            Runner::DramStore => "DRAM-store",
+            Runner::MiddleStore => "middle-store",
+            Runner::Lazy => "three tiers, lazy",
+            Runner::Eager => "three tiers, eager",
+            Runner::HyMem => "three tiers, HyMem",
+            Runner::Adaptive => "three tiers, adaptive",
+        }
+    }
+
+    fn shape(self) -> Shape {
+        match self {
+            Runner::DramStore => Shape::DramStore,
+            Runner::MiddleStore => Shape::MiddleStore,
+            _ => Shape::ThreeTiers,
+        }
+    }
+
+    fn policy(self) -> Outcome<Choice> {
+        Ok(match self {
+            // Without a middle tier it means nothing.
+            Runner::DramStore | Runner::Eager => Choice::Eager,
+            Runner::MiddleStore => {
+                Policy::new(0.0, 0.0, 1.0, 1.0).map(Choice::Fixed).map_err(Failure::Work)?
+            }
+            Runner::Lazy => Choice::Lazy,
+            Runner::HyMem => Choice::HyMem,
+            Runner::Adaptive => Choice::Adaptive,
+        })
+    }
+}
+
+/// The sizes of the three shapes.
+fn shapes() -> Outcome<[Sizes; 3]> {
+    let kind: MiddleKind = "simulated:optane".parse().map_err(Failure::Work)?;
+    let middle = Middle::new(kind, MIDDLE << 20);
+    let least_dram_bytes = FRAMES_LEAST * PAGE_BYTES;
+    EqualCost { base: Shape::ThreeTiers, dram_bytes: DRAM << 20, middle, least_dram_bytes }.sizes()
+}
+
+/// Operations a second over `data` MiB.
+fn throughput(runner: Runner, mix: &str, data: f64) -> Outcome<f64> {
+    let mut run = experiment(DRAM, MIDDLE, 1, mix, 1)?;
+    let pages = (data * f64::from(1 << 20)) as u64 / PAGE_BYTES;
+    let at = Shape::ALL.iter().position(|shape| *shape == runner.shape()).unwrap_or(0);
+    let sizes = shapes()?[at];
+    run.hierarchy.dram_bytes = sizes.dram_bytes;
+    run.hierarchy.middle = run.hierarchy.middle.map(|(profile, _)| (profile, sizes.middle_bytes));
+    if runner == Runner::DramStore {
+        run.hierarchy.middle = None;
+    }
+    let three = runner.shape() == Shape::ThreeTiers;
+    let filling = if three { run.filling } else { 0 };
+    let run = Experiment {
+        policy: runner.policy()?,
+        records: pages * RECORDS_PER_PAGE,
+        filling,
+        // As many again as have filled the middle tier: pages that came in twice leave it one after the other.
+        warmup: WARMUP_PER_PAGE * pages + filling,
+        operations: OPERATIONS,
+        ..run
+    };
+    if runner != Runner::Adaptive {
+        return Ok(run.run()?.ops_per_second);
+    }
+    run.begin(|running| {
+        let mut epochs = 0;
+        // A search is bounded. Where no operation has to do with the middle tier none is counted, and there is nothing to look for.
+        for _ in 0..4 * Tuner::SEARCH_EPOCHS_MAX {
+            let found = running.measure(SEARCH_OPERATIONS)?;
+            let tuning = found.middle()?.tuning.unwrap_or_default();
+            if tuning.is_holding || tuning.epochs == epochs {
+                break;
+            }
+            epochs = tuning.epochs;
+        }
+        Ok(running.measure(OPERATIONS)?.ops_per_second)
+    })
+}
+
+/// Throughput by size of the data, MiB.
+type Curve = Vec<(f64, f64)>;
+
+fn curve(runner: Runner, mix: &str, sizes: &[f64]) -> Outcome<Curve> {
+    sizes.iter().map(|&data| Ok((data, throughput(runner, mix, data)?))).collect()
+}
+
+fn at(curve: &[(f64, f64)], data: f64) -> f64 {
+    curve.iter().find(|(size, _)| *size == data).map_or(0.0, |(_, rate)| *rate)
+}
+
+/// What was found on reads.
+struct Reads {
+    /// Bytes of DRAM-store's pool, MiB.
+    pool: f64,
+    dram: Curve,
+    middle: Curve,
+    lazy: Curve,
+    eager: Curve,
+}
+
+/// The least of the ratios, and at which size.
+fn least(ratios: impl Iterator<Item = (f64, f64)>) -> (f64, f64) {
+    ratios.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0.0, 0.0))
+}
+
+impl Reads {
+    fn sizes(&self) -> impl Iterator<Item = f64> + '_ {
+        self.dram.iter().map(|(size, _)| *size)
+    }
+
+    fn three(&self, data: f64) -> f64 {
+        at(&self.lazy, data).max(at(&self.eager, data))
+    }
+
+    /// Three tiers against the better of the two others, at sizes for which there is room.
+    fn of_better(&self, is_meant: impl Fn(f64) -> bool) -> (f64, f64) {
+        let room = (DRAM + MIDDLE) as f64;
+        let sizes = self.sizes().filter(|data| *data <= room && is_meant(*data));
+        least(sizes.map(|data| (data, self.three(data) / at(&self.dram, data).max(at(&self.middle, data)))))
+    }
+
+    /// Whether DRAM-store has all of it in DRAM, and three tiers have not.
+    fn is_between(&self, data: f64) -> bool {
+        data > DRAM as f64 && data <= self.pool
+    }
+
+    fn of_dram(&self) -> (f64, f64) {
+        let large = self.sizes().filter(|data| LARGE.contains(&(data / self.pool)));
+        least(large.map(|data| (data, self.three(data) / at(&self.dram, data))))
+    }
+
+    fn of_middle(&self) -> (f64, f64) {
+        let beyond = self.sizes().filter(|data| *data > (DRAM + MIDDLE) as f64);
+        least(beyond.map(|data| (data, self.three(data) / at(&self.middle, data))))
+    }
+
+    /// What [`Reads::of_better`] could be at `data`, which DRAM-store has in DRAM and three tiers have not, if nothing cost anything but the
+    /// copy of each page that is not in DRAM when it is read.
+    fn bound(&self, data: f64) -> Outcome<f64> {
+        let optane = Profile::named("optane").map_err(|error| Failure::Work(error.to_string()))?;
+        let copy = optane.time_of(Direction::Read, Pattern::Sequential, PAGE_BYTES).as_secs_f64();
+        Ok(1.0 / (1.0 + (1.0 - DRAM as f64 / data) * copy * at(&self.dram, data)))
+    }
+
+    /// How many times as fast as middle-store the others are where DRAM holds all.
+    fn cached(&self) -> f64 {
+        let cached = self.sizes().filter(|data| *data <= DRAM as f64);
+        let ratios = cached.map(|data| at(&self.dram, data) / at(&self.middle, data));
+        ratios.fold(0.0, f64::max)
+    }
+
+    fn judge(&self) -> Verdict {
+        let beyond = 1.0 / self.of_middle().1;
+        let compared = self.sizes().filter(|data| *data > DRAM as f64);
+        let (mut ahead, mut sizes) = (0, 0);
+        for data in compared {
+            sizes += 1;
+            ahead += usize::from(at(&self.lazy, data) >= 0.98 * at(&self.eager, data));
+        }
+        match (self.cached(), beyond) {
+            (cached, beyond)
+                if (1.0..=1.33 / SHARE).contains(&cached)
+                    && beyond >= 2.5 * SHARE
+                    && ahead * 5 >= sizes * 4 =>
+            {
+                Verdict::Holds
+            }
+            (cached, beyond) if cached > 1.0 && beyond > 1.0 && self.is_best_where_cached() => Verdict::Sign,
+            _ => Verdict::Fails,
+        }
+    }
+
+    /// Whether DRAM-store is the fastest as long as its pool holds all, and not afterwards.
+    fn is_best_where_cached(&self) -> bool {
+        self.sizes().all(|data| {
+            let others = self.three(data).max(at(&self.middle, data));
+            (at(&self.dram, data) >= 0.99 * others) == (data <= self.pool)
+        })
+    }
+}
+
+/// Measures the figure.
+pub fn measure(_: &Setting) -> Outcome<Measured> {
+    let room = (DRAM + MIDDLE) as f64;
+    let mut sizes: Vec<f64> = (1..=STEPS).map(|step| room * f64::from(step) / f64::from(STEPS)).collect();
+    sizes.extend(BEYOND);
+    let pool = shapes()?[0].dram_bytes as f64 / f64::from(1 << 20);
+    let reads = Reads {
+        pool,
+        dram: curve(Runner::DramStore, "ro", &sizes)?,
+        middle: curve(Runner::MiddleStore, "ro", &sizes)?,
+        lazy: curve(Runner::Lazy, "ro", &sizes)?,
+        eager: curve(Runner::Eager, "ro", &sizes)?,
+    };
+    let hymem = curve(Runner::HyMem, "ro", &FEW)?;
+    let adaptive = curve(Runner::Adaptive, "ro", &FEW)?;
+    let mut figures = vec![
+        [
+            (Runner::DramStore, &reads.dram),
+            (Runner::MiddleStore, &reads.middle),
+            (Runner::Lazy, &reads.lazy),
+            (Runner::Eager, &reads.eager),
+            (Runner::HyMem, &hymem),
+            (Runner::Adaptive, &adaptive),
+        ]
+        .into_iter()
+        .fold(chart("RO"), |lines, (runner, curve)| lines.line(runner.name(), curve.clone())),
+    ];
+    let mut written = Vec::new();
+    for mix in ["ba", "wh"] {
+        let runners = [Runner::DramStore, Runner::MiddleStore, Runner::Lazy, Runner::Eager];
+        let mut lines = chart(&mix.to_uppercase());
+        let mut last = Vec::new();
+        for runner in runners {
+            let curve = curve(runner, mix, &FEW)?;
+            last.push((runner, curve[FEW.len() - 1].1));
+            lines = lines.line(runner.name(), curve);
+        }
+        last.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let order: Vec<String> =
+            last.iter().map(|(runner, rate)| format!("{} {:.0}", runner.name(), rate / 1e3)).collect();
+        written.push(format!(
+            "{} at {} MiB: {} thousand/s",
+            mix.to_uppercase(),
+            FEW[FEW.len() - 1],
+            order.join(", ")
+        ));
+        figures.push(lines);
+    }
+    Ok(Measured {
+        measured: format!("{}. {}. {}", reads.tell()?, tell_adaptive(&reads, &adaptive), written.join("; ")),
+        verdict: reads.judge(),
+        note: format!(
+            "{DRAM} MiB of DRAM and {MIDDLE} of Optane, {pool:.1} of DRAM, or {FRAMES_LEAST} pages of DRAM and the rest in Optane cost the same. \
+             Holds: where all is in DRAM middle-store is at most 1.33 / {SHARE} times slower, beyond {DRAM} + {MIDDLE} MiB {SHARE} of 2.5 times \
+             faster than three tiers, and lazy as fast as eager at four sizes in five; sign: DRAM-store is the fastest as long as it holds \
+             all and no longer, and middle-store beyond. An operation computes {} ns here, several times as fast as the paper's, so what Optane \
+             adds weighs more; and a page comes to DRAM in .35 us, less than its lines cost in place, so eager is ahead of lazy while \
+             Optane holds all. Whole pages are moved: lines and mini pages are not built, nor is TPC-C.",
+            OPERATION_NS + 3 * PAGE_NS
+        ),
+        figures,
+    })
+}
+
+impl Reads {
+    /// The claim's numbers, and what three tiers are to reach.
+    fn tell(&self) -> Outcome<String> {
+        let room = DRAM + MIDDLE;
+        let (outside, between) =
+            (self.of_better(|data| !self.is_between(data)), self.of_better(|data| self.is_between(data)));
+        let (large, beyond) = (self.of_dram(), self.of_middle());
+        Ok(format!(
+            "RO: all in DRAM, middle-store {:.2} times lower; beyond {room} MiB up to {:.2} times the best of three tiers. Three tiers, the \
+             better of lazy and eager, of the better of the others up to {room} MiB: {:.2} or more (at {} MiB), but {:.2} (at {}) between \
+             {DRAM} and {:.1} MiB, where DRAM-store has all in DRAM and copies alone leave {:.2}; at 1.75 to 2.2 times its pool {:.2} \
+             times DRAM-store or more",
+            self.cached(),
+            1.0 / beyond.1,
+            outside.1,
+            outside.0,
+            between.1,
+            between.0,
+            self.pool,
+            self.bound(between.0)?,
+            large.1,
+        ))
+    }
+}
+
+fn tell_adaptive(reads: &Reads, adaptive: &Curve) -> String {
+    let ratio = |&(data, rate): &(f64, f64)| format!("{:.2} at {data} MiB", rate / reads.three(data));
+    format!("Adaptive, of that: {}", adaptive.iter().map(ratio).collect::<Vec<_>>().join(", "))
+}
+
+fn chart(mix: &str) -> Lines {
+    Lines::new(format!("Hierarchies of equal cost, {mix}"), "MiB of data", "operations/s")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where DRAM-store falls at its pool, three tiers where both tiers are full, and middle-store nowhere.
+    fn reads(middle: f64, lazy: f64, eager: f64) -> Reads {
+        let sizes = [4.0, 8.0, 16.0, 24.0, 32.0, 33.0, 41.0];
+        let curve = |rate: &dyn Fn(f64) -> f64| sizes.iter().map(|&data| (data, rate(data))).collect();
+        Reads {
+            pool: 18.8,
+            dram: curve(&|data| if data <= 18.8 { 1000.0 } else { 50.0 }),
+            middle: curve(&|_| middle),
+            lazy: curve(&|data| if data <= 32.0 { lazy } else { 120.0 }),
+            eager: curve(&|data| if data <= 24.0 { eager } else { 100.0 }),
+        }
+    }
+
+    #[test]
+    fn the_papers_figure_holds_and_others_do_not() {
+        let papers = reads(760.0, 960.0, 900.0);
+        assert_eq!(papers.judge(), Verdict::Holds);
+        assert_eq!(papers.of_better(|data| !papers.is_between(data)), (4.0, 0.96));
+        assert!(papers.of_dram().1 > 2.0 && papers.of_middle().1 < 0.2);
+        assert_eq!(reads(350.0, 700.0, 960.0).judge(), Verdict::Sign, "eager ahead, and Optane dear");
+        assert_eq!(
+            reads(1200.0, 960.0, 900.0).judge(),
+            Verdict::Fails,
+            "middle-store ahead where all is in DRAM"
+        );
+        assert_eq!(reads(100.0, 960.0, 900.0).judge(), Verdict::Fails, "middle-store behind beyond");
+    }
+
+    #[test]
+    fn the_shapes_are_in_the_ratio_of_the_papers() {
+        let [dram, middle, three] = shapes().unwrap();
+        assert_eq!(three, Sizes { dram_bytes: DRAM << 20, middle_bytes: MIDDLE << 20 });
+        let of_dram = |sizes: Sizes| (sizes.dram_bytes + sizes.middle_bytes) as f64 / f64::from(8 << 20);
+        // 46 GB and 104 GB of 20.
+        assert!((of_dram(dram) / (46.0 / 20.0) - 1.0).abs() < 0.03, "{}", of_dram(dram));
+        assert!((of_dram(middle) / (104.0 / 20.0) - 1.0).abs() < 0.03, "{}", of_dram(middle));
+    }
+
+    #[test]
+    fn copies_bound_what_three_tiers_can_do() {
+        let reads = reads(760.0, 960.0, 900.0);
+        // A thousand operations a second are so slow that copies are nothing beside them.
+        assert!((0.999..1.0).contains(&reads.bound(16.0).unwrap()));
+    }
+}

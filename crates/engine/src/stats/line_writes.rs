@@ -1,0 +1,93 @@
+//! How often each line of the middle tier was written.
+
+/// How often each line of a simulated middle tier, of 64 bytes, was written since the database was opened
+/// ([`crate::Db::line_writes`]). A page that comes in writes all lines of its frame.
+///
+/// ```
+/// use terrace::{Db, MemoryDirectory};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let builder = Db::builder().directory(directory).dram(4 << 20).middle("simulated:dram,8MiB".parse()?);
+/// let db = builder.policy("0,0,1,1".parse()?).open("")?;
+/// let table = db.create_table("t")?;
+/// let before = db.line_writes().unwrap();
+/// for value in 0..100u64 {
+///     table.put("k", value.to_le_bytes())?;
+/// }
+/// let writes = db.line_writes().unwrap().since(&before);
+/// assert!(writes.max() >= 90 && writes.total() >= writes.max());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LineWrites {
+    lines_per_page: u64,
+    /// By frame: times that all of it was written.
+    pages: Vec<u32>,
+    /// By frame: and each of its lines by itself, if one was.
+    lines: Vec<Option<Box<[u32]>>>,
+}
+
+impl LineWrites {
+    pub(crate) fn new(
+        lines_per_page: u64,
+        frames: impl Iterator<Item = (u32, Option<Box<[u32]>>)>,
+    ) -> LineWrites {
+        let (pages, lines) = frames.unzip();
+        LineWrites { lines_per_page, pages, lines }
+    }
+
+    /// Writes of all lines together.
+    pub fn total(&self) -> u64 {
+        let pages: u64 = self.pages.iter().map(|&count| u64::from(count)).sum();
+        let lines = self.lines.iter().flatten().flat_map(|lines| lines.iter());
+        pages * self.lines_per_page + lines.map(|&count| u64::from(count)).sum::<u64>()
+    }
+
+    /// Writes of the line that was written most.
+    pub fn max(&self) -> u64 {
+        let most = |lines: &Option<Box<[u32]>>| lines.as_ref().and_then(|lines| lines.iter().max().copied());
+        let by_frame = self.pages.iter().zip(&self.lines);
+        by_frame
+            .map(|(&pages, lines)| u64::from(pages) + u64::from(most(lines).unwrap_or(0)))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// The same with what was counted before `earlier` taken off, line by line; of the same database.
+    #[must_use]
+    pub fn since(&self, earlier: &LineWrites) -> LineWrites {
+        let less = |now: &[u32], before: &[u32]| -> Vec<u32> {
+            now.iter().zip(before).map(|(now, before)| now.wrapping_sub(*before)).collect()
+        };
+        let lines = self.lines.iter().zip(&earlier.lines).map(|(now, before)| match (now, before) {
+            (Some(now), Some(before)) => Some(less(now, before).into()),
+            (now, _) => now.clone(),
+        });
+        LineWrites {
+            lines_per_page: self.lines_per_page,
+            pages: less(&self.pages, &earlier.pages),
+            lines: lines.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn writes(frames: &[(u32, Option<&[u32]>)]) -> LineWrites {
+        LineWrites::new(4, frames.iter().map(|&(pages, lines)| (pages, lines.map(Box::from))))
+    }
+
+    #[test]
+    fn a_page_writes_all_lines_and_the_most_are_those_of_one_line() {
+        let now = writes(&[(2, None), (1, Some(&[0, 5, 0, 1])), (7, None)]);
+        assert_eq!((now.total(), now.max()), (10 * 4 + 6, 7));
+        let before = writes(&[(1, None), (0, Some(&[0, 1, 0, 1])), (6, None)]);
+        let since = now.since(&before);
+        assert_eq!((since.total(), since.max()), (3 * 4 + 4, 5));
+        assert_eq!((writes(&[]).total(), writes(&[]).max()), (0, 0));
+        let first = writes(&[(1, None), (0, None), (6, None)]);
+        assert_eq!(now.since(&first).max(), 6, "lines of a frame that had none written");
+    }
+}
