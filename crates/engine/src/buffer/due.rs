@@ -94,7 +94,9 @@ impl Pool {
         let Some(frame) = self.take_frame_now(class.into(), guard.id())? else { return Ok(Raised::Stays) };
         let mut frames = Vec::with_capacity(pages.len());
         if !pages.is_empty() {
-            self.try_take_frames(class, pages.len(), &mut frames);
+            if !pages.is_empty() {
+                self.try_take_frames(class, pages.len(), &mut frames);
+            }
         }
         let raised = self.raise_together(guard, access, frame, &pages, &mut frames);
         frames.into_iter().for_each(|frame| self.give_frame(frame));
@@ -137,7 +139,9 @@ impl Pool {
         let there = self.frames.migrate(&ids, Tier::Dram);
         let (up, stay): (Vec<_>, Vec<_>) = rising.into_iter().zip(there).partition(|(_, there)| *there);
         for (page, _) in stay {
-            page.entry.latch().release_unchanged();
+            if self.release_unmoved(page.entry) {
+                self.unlocked(page.id, page.entry, page.from);
+            }
             frames.push(page.to);
         }
         // Before they are unlatched: from then on others may take them out of these frames. That of the page that is looked at is in a queue
