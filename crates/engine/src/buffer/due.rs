@@ -94,9 +94,7 @@ impl Pool {
         let Some(frame) = self.take_frame_now(class.into(), guard.id())? else { return Ok(Raised::Stays) };
         let mut frames = Vec::with_capacity(pages.len());
         if !pages.is_empty() {
-            if !pages.is_empty() {
-                self.try_take_frames(class, pages.len(), &mut frames);
-            }
+            self.try_take_frames(class, pages.len(), &mut frames);
         }
         let raised = self.raise_together(guard, access, frame, &pages, &mut frames);
         frames.into_iter().for_each(|frame| self.give_frame(frame));

@@ -283,7 +283,7 @@ fn a_page_that_stays_is_at_another_version_where_its_bytes_were_away() {
         let pool = &db.shared.pool;
         let versions = || -> Vec<_> {
             let version = |id| pool.table.entry(id).unwrap().latch().load().version();
-            pool.page_ids().into_iter().map(|id| (id, version(id))).collect()
+            pool.page_ids().map(|id| (id, version(id))).collect()
         };
         db.set_policy("1,1,1,1".parse().unwrap());
         let before = versions();

@@ -11,7 +11,7 @@ use terrace::migration::{Choice, Policy, Tuner};
 
 use super::super::{Measured, Setting, Verdict};
 use super::{experiment, percent};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::hierarchy::{Experiment, run_all};
 use crate::report::Lines;
 
@@ -62,7 +62,7 @@ fn search(replacement: Replacement, mixes: &[&str]) -> Outcome<Searches> {
                 searches.points.push((operations as f64 / 1e6, point.ops_per_second));
                 epochs_left -= 1;
                 let tuning = point.middle()?.tuning.unwrap_or_default();
-                if tuning.is_holding && tuning.searches == search || epochs_left == 0 {
+                if tuning.is_holding && tuning.searches >= search || epochs_left == 0 {
                     let held = running.measure(AFTERWARDS)?;
                     operations += AFTERWARDS;
                     searches.points.push((operations as f64 / 1e6, held.ops_per_second));
@@ -89,8 +89,12 @@ impl Grid {
         let base = experiment(DRAM, MIDDLE, DATA, mix, 1)?;
         // What goes past the middle tier changes it slowly.
         let base = Experiment { warmup: 100 * base.hierarchy.dram_frames(base.page_bytes), ..base };
-        let experiments =
-            all().map(|(d, n)| base.clone().lockstep(d, n)).collect::<Outcome<Vec<Experiment>>>()?;
+        // A middle tier that was filled before N became 0 stands still, and is worth more than an empty one.
+        let at = |(d, n)| {
+            let policy = Policy::new(d, d, n, n).map(Choice::Fixed).map_err(Failure::Work)?;
+            Ok(base.clone().under(policy))
+        };
+        let experiments = all().map(at).collect::<Outcome<Vec<Experiment>>>()?;
         let found = run_all(&experiments)?;
         Ok(Grid(all().zip(found).map(|((d, n), found)| (d, n, found.ops_per_second)).collect()))
     }
