@@ -10,23 +10,29 @@
 //! | `device/`    | the devices and their decorators, behind the trait in `device.rs`          |
 //! | `directory/` | where devices come from: names, locks and the durability of names          |
 //! | `memory/`    | aligned buffers for direct I/O, address ranges for frames, nodes, and memory that is simulated |
+//! | `cache/`     | a block cache: a device that keeps what is worth it of a slow device on a fast one |
 //! | `policy/`    | eviction and admission policies of a block cache, over slot numbers        |
 //! | `trace/`     | block traces in six formats                                                |
 //! | `sim/`       | many caches over one trace at once, and miss-ratio curves                  |
 #![deny(unsafe_code)]
 
+mod cache;
 mod device;
 mod directory;
 mod memory;
+mod planted;
 pub mod policy;
 pub mod sim;
 pub mod trace;
 
+pub use cache::{
+    Bypass, CacheConfig, CacheError, CacheStats, Cached, RelationStats, Relations, Start, WriteMode,
+};
 pub use device::counted::{CountedDevice, Counters, Counts};
 pub use device::faulty::{CallKind, FaultPlan, SimulatedDisk};
 pub use device::file::FileDevice;
 pub use device::memory::MemoryDevice;
-pub use device::throttled::{Clock, Limits, MachineClock, ThrottledDevice, VirtualClock};
+pub use device::throttled::{Clock, Gate, Limits, MachineClock, ThrottledDevice, VirtualClock};
 pub use device::uring::UringDevice;
 pub use device::{BlockDevice, Read, Write};
 pub use directory::decorated::DecoratedDirectory;
@@ -45,3 +51,8 @@ pub use memory::simulated::device::SimulatedDevice;
 pub use memory::simulated::profile::{Direction, Pattern, Profile};
 pub use memory::simulated::virtual_time::{OPERATION_NS, PAGE_NS, VirtualTime};
 pub use memory::simulated::{Charge, SimulatedMemory, Time};
+
+/// The page of the documentation on the cache, so that its example is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/cache.md")]
+struct CacheGuide;

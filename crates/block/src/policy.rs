@@ -62,7 +62,7 @@ mod two_q;
 mod w_tiny_lfu;
 
 #[cfg(test)]
-mod conformance;
+pub(crate) mod conformance;
 
 pub use admission::{
     Admission, Applies, Filtered, Frequency, LifetimeObp, Obp, Occupancy, Probability, SequentialCutoff,
@@ -210,6 +210,15 @@ pub trait Policy: Send {
     /// The block of `access` is now in `slot`, which was free.
     fn insert(&mut self, access: Access, slot: Slot);
 
+    /// As [`Policy::insert`], of a block that a live cache finds again when it is opened, and that had been hit then or not. It was
+    /// paid for in an earlier life, so admission policies do not count it.
+    fn restore(&mut self, access: Access, slot: Slot, is_hit: bool) {
+        self.insert(access, slot);
+        if is_hit {
+            self.hit(slot, access);
+        }
+    }
+
     /// The block in `slot` is invalid; the slot is free.
     fn remove(&mut self, slot: Slot);
 
@@ -249,6 +258,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn insert(&mut self, access: Access, slot: Slot) {
         (**self).insert(access, slot);
+    }
+
+    fn restore(&mut self, access: Access, slot: Slot, is_hit: bool) {
+        (**self).restore(access, slot, is_hit);
     }
 
     fn remove(&mut self, slot: Slot) {

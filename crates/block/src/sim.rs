@@ -7,6 +7,7 @@
 //!
 //! | module     | what is in it                                                                       |
 //! |------------|-------------------------------------------------------------------------------------|
+//! | `decode`   | the trace, read ahead by a thread of its own                                         |
 //! | `chunk`    | requests in memory: interned, in chunks, with marks for queries                      |
 //! | `flow`     | many caches over a window of chunks, on several threads                              |
 //! | `cache`    | one cache: the map from blocks to slots, the policy, the counts                      |
@@ -19,8 +20,9 @@
 //!
 //! # Memory
 //! A trace of up to [`LOADED_REQUESTS_MAX`] requests is kept in memory, 12 bytes each, and each cache is made when its
-//! turn comes. A longer one is streamed through a window of [`WINDOW_REQUESTS`], and all caches are there at a time:
-//! then memory is 4 bytes for each different block in each cache, about 24 for each in the table of numbers, and
+//! turn comes. A longer one is streamed through a window of [`WINDOW_REQUESTS`], and so is any for at most as many caches as
+//! there are threads, if their sizes are in blocks; all caches are there at a time then:
+//! memory is 4 bytes for each different block in each cache, about 24 for each in the table of numbers, and
 //! what the policies keep. Queries and relations take 256 MiB at most. None of that grows with the length of the trace. Sizes given as shares need the footprint, so
 //! a long trace is read twice for them; and so it is for policies that are told the sizes of relations, if it has any.
 //!
@@ -38,6 +40,7 @@ mod cache;
 mod chunk;
 mod cost;
 mod curve;
+mod decode;
 mod distance;
 mod flow;
 mod parts;
@@ -234,7 +237,7 @@ impl Simulation {
         self
     }
 
-    /// On so many threads, besides the one that calls and reads.
+    /// On so many threads, besides the one that calls, which numbers the blocks, and one that decodes the trace.
     pub fn threads(mut self, threads: usize) -> Simulation {
         self.threads = threads;
         self

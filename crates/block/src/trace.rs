@@ -12,6 +12,7 @@
 //! | `pgt`             | `.pgt`           | pages of a PostgreSQL database, with relations and queries                  |
 //! | `oracle_general`  | `.oracleGeneral` | libCacheSim's records of 24 bytes                                           |
 //! | `blktrace`        | `.blktrace`      | the text that `blkparse` prints                                             |
+//! | `write`           | `.pgt`, `.csv`   | writes these two                                                           |
 //! | `input`           | `.zst` after any | lines and records of a file, compressed with Zstandard or not               |
 //!
 //! Files are hostile: nothing a file says makes a reader panic, wait for ever, or take more memory than a line
@@ -26,6 +27,7 @@ mod lis;
 mod oracle_general;
 mod pgt;
 mod u32le;
+mod write;
 
 #[cfg(test)]
 mod tests;
@@ -37,6 +39,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use format::{Format, UnknownFormat};
+pub use write::TraceWriter;
+
 use input::Input;
 
 /// The longest line of a trace that is text, in bytes.

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use terrace_block::policy::Name;
-use terrace_block::sim::{Simulation, Size};
+use terrace_block::sim::{CacheResult, Simulation, Size};
 use terrace_block::trace::Trace;
 
 /// The policies by their names in oracle files, and whether misses must be equal.
@@ -40,7 +40,8 @@ const OTHERS: &[&str] =
 /// How many more misses than the oracle's an inexact policy may have.
 const MORE: f64 = 0.01;
 
-/// Rows where a policy is beyond that: the same climber takes other steps than Caffeine's there, by 2.5 %.
+/// Rows where a policy is beyond that. The course of W-TinyLFU's window hangs on a few comparisons of hit ratios: here there
+/// are four, and none of the courses they could take gives the oracle's count.
 const BEYOND: &[(&str, &str, usize, f64)] = &[("cp_w92", "W-TinyLFU-adaptive", 26921, 0.03)];
 
 /// Sizes of the longest trace that are run by default.
@@ -196,43 +197,83 @@ fn heuristicdb_on_queries() {
     }
 }
 
-/// The bars of the selector, on the traces of databases: close to the best of five everywhere, better than each in the mean;
-/// and with the goal of few writes, a third of LRU's admissions for a tenth more misses.
+/// How many more misses than the best of its candidates the selector may have.
+const AUTO_MORE: f64 = 0.03;
+
+/// The selector's candidates.
+const CANDIDATES: [&str; 5] = ["lru", "arc", "s3-fifo", "w-tinylfu", "mq"];
+
+/// Misses of `policies` at the sizes of a shared trace, if it is there.
+fn rows_of(file: &str, block_bytes: u32, sizes: &[usize], policies: &[&str]) -> Option<Vec<CacheResult>> {
+    let path = shared(file)?;
+    let pairs = sizes.iter().flat_map(|&size| policies.iter().map(move |policy| (policy, size)));
+    let simulation = pairs.fold(Simulation::new().threads(1), |all, (policy, size)| {
+        all.cache(name(policy), Size::Blocks(size))
+    });
+    let mut open = || Trace::open(&path, None, block_bytes);
+    Some(simulation.run(&mut open, true, &|_| {}).expect("a simulation").results)
+}
+
+/// The bar of the selector: close to the best of five everywhere, better than each in the mean. By default at the
+/// sizes that are hardest for it, with `TERRACE_ORACLE=all` at all sizes of the oracle.
 #[test]
-fn the_selector_on_databases() {
-    let candidates = ["lru", "arc", "s3-fifo", "w-tinylfu", "mq"];
-    let policies: Vec<&str> = candidates.into_iter().chain(["auto", "auto-thrifty"]).collect();
-    let (auto, thrifty) = (candidates.len(), candidates.len() + 1);
+fn the_selector_is_close_to_the_best() {
+    let policies: Vec<&str> = CANDIDATES.into_iter().chain(["auto"]).collect();
+    let all = std::env::var_os("TERRACE_ORACLE").is_some_and(|rows| rows == "all");
     let mut sums = vec![0.0; policies.len()];
+    for (file, block_bytes, sizes) in [
+        ("arc_OLTP.lis.zst", 4096, &[9344][..]),
+        ("cp_w92.csv.zst", 4096, &[26921, 53842]),
+        ("cp_w106.u32le.zst", 4096, &[13758]),
+        ("pg_oltp.pgt.zst", 8192, &[349, 1745, 3491, 6982]),
+        ("pg_tpch.pgt.zst", 8192, &[461, 9222]),
+    ] {
+        let Some(path) = shared(file) else { return };
+        let trace = file.split('.').next().unwrap_or_default();
+        let mut sizes = sizes.to_vec();
+        if all {
+            sizes =
+                rows(&path.with_file_name("oracle.csv"), trace).iter().map(|row| row.cache_blocks).collect();
+            sizes.sort_unstable();
+            sizes.dedup();
+        }
+        let Some(results) = rows_of(file, block_bytes, &sizes, &policies) else { return };
+        for row in results.chunks(policies.len()) {
+            row.iter().zip(&mut sums).for_each(|(result, sum)| *sum += result.miss_ratio);
+            let (auto, others) = row.split_last().expect("a row");
+            let best = others.iter().map(|result| result.counts.misses()).min().unwrap_or_default();
+            let misses = auto.counts.misses();
+            assert!(
+                misses as f64 <= (1.0 + AUTO_MORE) * best as f64,
+                "{file} at {} blocks: auto has {misses} misses, the best {best}",
+                auto.cache_blocks
+            );
+        }
+    }
+    let (auto, others) = sums.split_last().expect("sums");
+    assert!(others.iter().all(|sum| auto < sum), "{policies:?}: {sums:?}");
+}
+
+/// The bar of the goal of few writes, on the traces of databases: a third of LRU's admissions for a tenth more misses
+/// than with the other goal.
+#[test]
+fn the_thrifty_selector_on_databases() {
     for (file, sizes) in
         [("pg_oltp.pgt.zst", [349, 1745, 3491, 6982]), ("pg_tpch.pgt.zst", [461, 2305, 4611, 9222])]
     {
-        let Some(path) = shared(file) else { return };
-        let pairs = sizes.iter().flat_map(|&size| policies.iter().map(move |policy| (policy, size)));
-        let simulation = pairs.fold(Simulation::new().threads(1), |all, (policy, size)| {
-            all.cache(name(policy), Size::Blocks(size))
-        });
-        let report =
-            simulation.run(&mut || Trace::open(&path, None, 8192), true, &|_| {}).expect("a simulation");
-        for row in report.results.chunks(policies.len()) {
-            let size = row[0].cache_blocks;
-            row.iter().zip(&mut sums).for_each(|(result, sum)| *sum += result.miss_ratio);
-            let best =
-                row[..auto].iter().map(|result| result.counts.misses()).min().unwrap_or_default() as f64;
-            let misses = row[auto].counts.misses() as f64;
-            // Measured: 3.6 % at the worst.
-            assert!(
-                misses <= 1.04 * best,
-                "{file} at {size} blocks: auto has {misses} misses, the best {best}"
-            );
-            let (few, lru) = (&row[thrifty].counts, &row[0].counts);
+        let Some(results) = rows_of(file, 8192, &sizes, &["lru", "auto", "auto-thrifty"]) else { return };
+        for row in results.chunks(3) {
+            let (size, [lru, auto, few]) = (row[0].cache_blocks, [0, 1, 2].map(|index| &row[index].counts));
             assert!(
                 3 * few.admissions <= lru.admissions,
                 "{file} at {size} blocks: {} admissions",
                 few.admissions
             );
-            assert!(few.misses() as f64 <= 1.1 * misses, "{file} at {size} blocks: {} misses", few.misses());
+            assert!(
+                few.misses() as f64 <= 1.1 * auto.misses() as f64,
+                "{file} at {size} blocks: {} misses",
+                few.misses()
+            );
         }
     }
-    assert!(sums[..auto].iter().all(|&sum| sums[auto] < sum), "{policies:?}: {sums:?}");
 }

@@ -130,6 +130,54 @@ impl Limits {
     }
 }
 
+/// The gate and the latency, for what is no block device.
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use terrace_block::{Clock, Gate, Limits, VirtualClock};
+///
+/// let clock = Arc::new(VirtualClock::default());
+/// let limits = Limits { latency: Duration::from_millis(2), ..Limits::default() };
+/// let gate = Gate::new(limits, Arc::clone(&clock) as Arc<dyn Clock>);
+/// assert_eq!(gate.slowly([4096], || "read"), "read");
+/// assert_eq!(clock.now(), Duration::from_millis(2));
+/// ```
+#[derive(Debug)]
+pub struct Gate {
+    limits: Limits,
+    clock: Arc<dyn Clock>,
+    /// When the gate is free again.
+    free_at: Mutex<Duration>,
+}
+
+impl Gate {
+    /// A gate that lets pass what `limits` allow.
+    pub fn new(limits: Limits, clock: Arc<dyn Clock>) -> Self {
+        Self { limits, clock, free_at: Mutex::new(Duration::ZERO) }
+    }
+
+    /// Passes transfers of these sizes, in bytes, through the gate; returns the deadline of the last.
+    fn pass(&self, sizes: impl IntoIterator<Item = usize>) -> Duration {
+        let now = self.clock.now();
+        let mut free_at = self.free_at.lock();
+        let mut last = now;
+        for bytes in sizes {
+            last = (*free_at).max(now).saturating_add(self.limits.hold(bytes));
+            *free_at = last;
+        }
+        last.saturating_add(self.limits.latency)
+    }
+
+    /// Does `act`, which makes transfers of these sizes, in bytes, at the same time; it takes as long as they may. No size
+    /// at all is a sync.
+    pub fn slowly<T>(&self, sizes: impl IntoIterator<Item = usize>, act: impl FnOnce() -> T) -> T {
+        let deadline = self.pass(sizes);
+        let outcome = act();
+        self.clock.sleep_until(deadline);
+        outcome
+    }
+}
+
 /// A device with limits.
 ///
 /// ```
@@ -149,35 +197,13 @@ impl Limits {
 #[derive(Debug)]
 pub struct ThrottledDevice {
     inner: Arc<dyn BlockDevice>,
-    limits: Limits,
-    clock: Arc<dyn Clock>,
-    /// When the gate is free again.
-    free_at: Mutex<Duration>,
+    gate: Gate,
 }
 
 impl ThrottledDevice {
     /// Slows `inner` down to `limits`.
     pub fn new(inner: Arc<dyn BlockDevice>, limits: Limits, clock: Arc<dyn Clock>) -> Self {
-        Self { inner, limits, clock, free_at: Mutex::new(Duration::ZERO) }
-    }
-
-    /// Passes transfers of these sizes through the gate; returns the deadline of the last.
-    fn pass(&self, sizes: impl Iterator<Item = usize>) -> Duration {
-        let now = self.clock.now();
-        let mut free_at = self.free_at.lock();
-        let mut last = now;
-        for bytes in sizes {
-            last = (*free_at).max(now).saturating_add(self.limits.hold(bytes));
-            *free_at = last;
-        }
-        last.saturating_add(self.limits.latency)
-    }
-
-    fn slowly<T>(&self, sizes: impl Iterator<Item = usize>, act: impl FnOnce() -> T) -> T {
-        let deadline = self.pass(sizes);
-        let outcome = act();
-        self.clock.sleep_until(deadline);
-        outcome
+        Self { inner, gate: Gate::new(limits, clock) }
     }
 }
 
@@ -195,34 +221,34 @@ impl BlockDevice for ThrottledDevice {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.slowly([buffer.len()].into_iter(), || self.inner.read_at(offset, buffer))
+        self.gate.slowly([buffer.len()], || self.inner.read_at(offset, buffer))
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.slowly([bytes.len()].into_iter(), || self.inner.write_at(offset, bytes))
+        self.gate.slowly([bytes.len()], || self.inner.write_at(offset, bytes))
     }
 
     fn read_batch(&self, reads: &mut [Read<'_>]) {
-        let deadline = self.pass(reads.iter().map(|read| read.buffer.len()));
-        self.inner.read_batch(reads);
-        if !reads.is_empty() {
-            self.clock.sleep_until(deadline);
+        if reads.is_empty() {
+            return;
         }
+        let sizes: Vec<_> = reads.iter().map(|read| read.buffer.len()).collect();
+        self.gate.slowly(sizes, || self.inner.read_batch(reads));
     }
 
     fn write_batch(&self, writes: &[Write<'_>]) -> io::Result<()> {
         if writes.is_empty() {
             return Ok(());
         }
-        self.slowly(writes.iter().map(|write| write.bytes.len()), || self.inner.write_batch(writes))
+        self.gate.slowly(writes.iter().map(|write| write.bytes.len()), || self.inner.write_batch(writes))
     }
 
     fn write_through_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.slowly([bytes.len()].into_iter(), || self.inner.write_through_at(offset, bytes))
+        self.gate.slowly([bytes.len()], || self.inner.write_through_at(offset, bytes))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.slowly(std::iter::empty(), || self.inner.sync())
+        self.gate.slowly([], || self.inner.sync())
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {

@@ -140,6 +140,12 @@ impl<P: Policy> Policy for Filtered<P> {
         self.eviction.insert(access, slot);
     }
 
+    fn restore(&mut self, access: Access, slot: Slot, is_hit: bool) {
+        self.resident += 1;
+        self.blocks[slot.index()] = access.block;
+        self.eviction.restore(access, slot, is_hit);
+    }
+
     fn remove(&mut self, slot: Slot) {
         self.resident -= 1;
         self.each(|admission| admission.removed());

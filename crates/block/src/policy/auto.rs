@@ -1,50 +1,58 @@
-//! The selector: the policy of several that has the fewest misses now, found by shadow caches.
+//! The selector: the policy of several that has the fewest misses now, found and followed by shadow caches.
 //!
-//! No eviction policy is best for all traces, nor for all hours of one. Every candidate runs in a small
-//! [`shadow`] on a sample of the blocks, at most [`SHADOW_BLOCKS`] slots each, so slots and time for watching are
-//! bounded whatever the capacity. Once in every capacity of look-ups the shadows are compared. Not bounded is what
-//! `lfu` keeps, one of `auto-thrifty`'s candidates: a number for every block ever looked up, in its shadow for those
-//! of the sample, at work for all.
+//! No eviction policy is best for all traces, nor for all hours of one. Every candidate is an [`expert`]: it runs beside the
+//! cache with no bytes, and says what it would keep (Subramanian, Smaragdakis and Loh, "Adaptive Caches: Effective
+//! Shaping of Cache Behavior to Workloads", MICRO 2006, where shadow directories decide between two policies). One of them
+//! is followed: a block is admitted if that one has just admitted it, and what leaves for it is a *stray*, a
+//! block of the cache that the one followed has given up. There always is one when the cache is full, for the cache then has a
+//! block fewer in common with the expert than the expert has blocks.
 //!
-//! **When to switch.** Each candidate has an advantage: the misses by which its shadow undercut the shadow of the policy at
-//! work, summed up, and never below zero. A switch can cost up to a capacity of misses, for the new policy does not know
-//! what the old one knew. So a candidate takes over when its advantage passes a hurdle, a part of the capacity, which
-//! rises by half with every switch: a wrong first choice is left early, and two policies that take turns in being better
-//! by a little do not wear the cache out.
+//! **When to switch.** Each candidate has an advantage: the misses by which it undercut the one followed, summed up, and never
+//! below zero. What a switch can cost at most is known, for it is the number of the candidate's strays: as many
+//! blocks of its own are missing in the cache. A candidate is followed as soon as its advantage has paid for that. Then the
+//! misses from switching too soon and those from waiting too long are in balance, as in the problem of renting skis
+//! (Karlin, Manasse, Rudolph and Sleator, "Competitive Snoopy Caching", 1988). [`NOISE`] misses more are asked
+//! for, so that candidates which do alike do not take turns.
 //!
-//! **How.** Nothing moves on the device. The old policy names its victims, coldest first, and the new one takes them in
-//! as residents, [`MOVES`] at every look-up; the hotter half is reported as used again. Until that is done, an
-//! eviction takes the old policy's coldest, and a hit moves its block at once. No look-up does more than a constant number
-//! of steps, but for the comparison's allocation of the new policy.
+//! **How.** Nothing moves and nothing is forgotten: the candidate has always known what it would know. Its strays leave one
+//! for one with the blocks that come in, the one that it gave up first before the others.
 //!
-//! **Measured** on the 38 pairs of a shared trace and a size, as miss ratios in the mean: auto .636, S3-FIFO .641, W-TinyLFU .644, ARC
-//! .650, MQ .650, LRU .666. Against the best of these five at each pair auto misses at most 3 % more at 30 of the 38 and 5.5 %
-//! more at the worst (cp_w106 at 10,240 blocks): what a policy learns while it takes over is missing until then.
-//! `auto-thrifty` misses 6 % more than auto in the mean, with 12 % of LRU's admissions; on traces that reuse almost
-//! everything soon (cp_w106) it misses up to 85 % more, for there each block refused is a miss at once.
+//! **What it costs.** Up to [`EXACT_BLOCKS_MAX`] slots every candidate is an expert all the time: about 100 bytes for
+//! each slot and candidate, so 32 MiB at most, and a look-up is one of each candidate's. A larger cache has candidates
+//! watched in [`shadow`]s of [`SAMPLED_BLOCKS`] slots by a sample of its blocks, and two experts at most: the one followed, and a
+//! challenger, which begins when its advantage in the sample comes to [`CHALLENGE`] of the capacity and can be followed after
+//! two capacities of look-ups. No look-up takes more than a constant number of steps besides the policies' own. Not
+//! bounded is what `lfu` keeps, one of `auto-thrifty`'s candidates: a number for every block ever looked up.
+//!
+//! **Measured** on the 38 pairs of a shared trace and a size, `auto` misses 2.7 % more than the best of its candidates at the
+//! worst, 0.4 % in the mean, and in the mean over all pairs less than each of them (`docs/policies.md`).
 //!
 //! Two goals: `auto` wants hits. `auto-thrifty` wants few writes to the device: its candidates filter what they admit, and
 //! admissions beyond [`QUOTA`] of what LRU would admit are charged dearly.
 
+mod expert;
 mod shadow;
 
 use std::collections::HashMap;
 
+use expert::{Expert, Held};
 use foldhash::fast::FixedState;
-use shadow::{Sample, Shadow};
+use shadow::{Change, Sample, Shadow};
 
 use super::{Access, BlockTable, Hint, Name, Policy, Relation, Settings, Slot};
 
-/// The most slots of one shadow.
-const SHADOW_BLOCKS: usize = 8192;
-/// Shadows are compared at most once in so many look-ups.
-const COMPARED_AFTER_MIN: u64 = 1000;
-/// The first hurdle, as a part of the capacity.
-const HURDLE: f64 = 0.1;
-const HURDLE_GROWTH: f64 = 1.5;
-const HURDLE_MAX: f64 = 2.0;
-/// Blocks that go from the old policy to the new one at each look-up.
-const MOVES: usize = 16;
+/// The largest cache that has all candidates watched at its own size.
+const EXACT_BLOCKS_MAX: usize = 1 << 16;
+/// The slots of a shadow that watches a sample.
+const SAMPLED_BLOCKS: usize = 1 << 13;
+/// Look-ups of shadows from one comparison of what they did to the next.
+const COMPARED_AFTER: u64 = 128;
+/// The advantage, in misses, that says nothing.
+const NOISE: f64 = 128.0;
+/// The advantage in a sample that makes a candidate the challenger, as a part of the capacity.
+const CHALLENGE: f64 = 0.1;
+/// Look-ups after which a challenger may be followed, in multiples of the capacity.
+const COLD_CAPACITIES: u64 = 2;
 /// What `auto-thrifty` may admit, in multiples of LRU's admissions, without being charged.
 const QUOTA: f64 = 0.3;
 /// What an admission beyond the quota costs, in misses.
@@ -60,19 +68,48 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// The first is at work until another proves better.
+    /// The first is followed until another proves better.
     fn candidates(self) -> &'static [&'static str] {
         match self {
             Goal::Hits => &["s3-fifo", "lru", "arc", "w-tinylfu", "mq"],
             Goal::FewWrites => &[
-                "frequency+s3-fifo",
-                "frequency+lru",
+                "frequency+mq",
                 "frequency+lfu",
                 "heuristicdb",
-                "probability:0.2+s3-fifo",
-                "probability:0.2+lru",
+                "probability:0.25+s3-fifo",
+                "probability:0.25+arc",
             ],
         }
+    }
+
+    /// What is watched besides, and never followed.
+    fn measures(self) -> &'static [&'static str] {
+        match self {
+            Goal::Hits => &[],
+            // For the quota.
+            Goal::FewWrites => &["lru"],
+        }
+    }
+}
+
+/// How large caches are that are watched in one way or the other.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    exact_blocks_max: usize,
+    sampled_blocks: usize,
+}
+
+/// What the shadow of a candidate did since shadows were compared.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    misses: u64,
+    admissions: u64,
+}
+
+impl Counts {
+    fn add(&mut self, change: Change) {
+        self.misses += u64::from(change != Change::Hit);
+        self.admissions += u64::from(matches!(change, Change::Admitted { .. }));
     }
 }
 
@@ -87,102 +124,121 @@ impl Goal {
 pub struct Auto<T> {
     goal: Goal,
     seed: u64,
+    limits: Limits,
+    /// The candidates, and after them what is only measured.
     names: Vec<Name>,
+    /// At the size of the cache: all of `names`, or the one followed and the challenger.
+    experts: Vec<Option<Expert<T>>>,
+    /// Of all `names`, if experts are not.
+    sampled: Vec<Shadow<T>>,
     sample: Sample,
-    /// One for each candidate, and LRU's after them, which the quota needs.
-    shadows: Vec<Shadow<T>>,
-    /// Of each candidate, in misses of shadows.
+    counts: Vec<Counts>,
+    /// Of each candidate, in misses of the cache.
     advantages: Vec<f64>,
-    hurdle: f64,
     chosen: usize,
-    current: Box<dyn Policy>,
-    old: Option<Old>,
-    residents: Vec<Resident>,
-    resident_len: usize,
+    held: Held<T>,
     capacity: usize,
-    /// Look-ups since shadows were compared.
+    /// Counted look-ups since shadows were compared.
     look_ups: u64,
     /// The sizes of relations, as hinted, for policies that are made later.
     sizes: HashMap<Relation, u64, FixedState>,
 }
 
-/// A policy whose residents are on their way to its successor.
-struct Old {
-    policy: Box<dyn Policy>,
-    /// Blocks it still has, and had at first.
-    len: usize,
-    start_len: usize,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Resident {
-    /// What brought it in.
-    access: Access,
-    /// It is the old policy's, if there is one.
-    of_old: bool,
-}
-
-const NOBODY: Resident = Resident {
-    access: Access { block: 0, offset: 0, relation: None, write: false, read_ahead: false },
-    of_old: false,
-};
-
 impl<T: BlockTable> Auto<T> {
     /// For `capacity` blocks. `seed` goes to candidates that draw by chance.
     pub fn new(capacity: usize, goal: Goal, seed: u64) -> Self {
+        let limits = Limits { exact_blocks_max: EXACT_BLOCKS_MAX, sampled_blocks: SAMPLED_BLOCKS };
+        Auto::limited(capacity, goal, seed, limits)
+    }
+
+    fn limited(capacity: usize, goal: Goal, seed: u64, limits: Limits) -> Self {
         let parse = |name: &&str| name.parse::<Name>().expect("a candidate is a policy");
-        let names: Vec<Name> = goal.candidates().iter().map(parse).collect();
-        let sample = Sample::new(capacity, SHADOW_BLOCKS);
-        let current = names[0].boxed::<T>(&Settings { seed, ..Settings::new(capacity) });
-        let advantages = vec![0.0; names.len()];
+        let names: Vec<Name> = goal.candidates().iter().chain(goal.measures()).map(parse).collect();
         let mut auto = Auto {
             goal,
             seed,
+            limits,
+            experts: names.iter().map(|_| None).collect(),
+            sampled: Vec::new(),
+            sample: Sample::new(capacity, capacity),
+            counts: vec![Counts::default(); names.len()],
+            advantages: vec![0.0; goal.candidates().len()],
             names,
-            sample,
-            shadows: Vec::new(),
-            advantages,
-            hurdle: HURDLE,
             chosen: 0,
-            current,
-            old: None,
-            residents: vec![NOBODY; capacity],
-            resident_len: 0,
+            held: Held::new(capacity),
             capacity,
             look_ups: 0,
             sizes: HashMap::default(),
         };
-        auto.make_shadows();
+        auto.watch();
+        // Nothing is in the cache yet: all begin together.
+        for index in 0..auto.names.len() {
+            if auto.is_exact() || index == auto.chosen {
+                auto.experts[index] = Some(Expert::new(auto.shadow(index, capacity), capacity));
+            }
+        }
         auto
     }
 
-    /// The name of the policy at work.
+    /// The name of the policy that is followed.
     pub fn at_work(&self) -> &Name {
         &self.names[self.chosen]
     }
 
-    fn make_shadows(&mut self) {
-        let settings = Settings { seed: self.seed, ..Settings::new(self.sample.capacity) };
-        let lru = "lru".parse::<Name>().expect("a policy");
-        let names = self.names.iter().chain([&lru]);
-        self.shadows =
-            names.map(|name| Shadow::new(name.boxed::<T>(&settings), self.sample.capacity)).collect();
+    fn is_exact(&self) -> bool {
+        self.capacity <= self.limits.exact_blocks_max
+    }
+
+    fn shadow(&self, index: usize, capacity: usize) -> Shadow<T> {
+        let settings = Settings { seed: self.seed, ..Settings::new(capacity) };
+        let mut shadow = Shadow::new(self.names[index].boxed::<T>(&settings), capacity);
         for (&relation, &blocks) in &self.sizes {
-            self.shadows.iter_mut().for_each(|shadow| shadow.hint(Hint::RelationSize { relation, blocks }));
+            shadow.hint(Hint::RelationSize { relation, blocks });
+        }
+        shadow
+    }
+
+    /// Has a sample watched, if candidates are not experts.
+    fn watch(&mut self) {
+        self.sampled.clear();
+        if !self.is_exact() {
+            self.sample = Sample::new(self.capacity, self.limits.sampled_blocks);
+            self.sampled =
+                (0..self.names.len()).map(|index| self.shadow(index, self.sample.capacity)).collect();
         }
     }
 
+    fn leader(&self) -> &Expert<T> {
+        self.experts[self.chosen].as_ref().expect("what is followed is an expert")
+    }
+
+    fn leader_mut(&mut self) -> &mut Expert<T> {
+        self.experts[self.chosen].as_mut().expect("what is followed is an expert")
+    }
+
+    fn experts_mut(&mut self) -> impl Iterator<Item = &mut Expert<T>> {
+        self.experts.iter_mut().flatten()
+    }
+
     fn look_up(&mut self, access: Access) {
-        if self.sample.has(access.block) {
-            for shadow in &mut self.shadows {
-                shadow.look_up(access);
+        let is_exact = self.sampled.is_empty();
+        for (expert, counts) in self.experts.iter_mut().zip(&mut self.counts) {
+            let Some(expert) = expert else { continue };
+            let change = expert.look_up(access, &self.held);
+            if is_exact {
+                counts.add(change);
             }
         }
-        for _ in 0..MOVES {
-            self.move_one(access);
+        if !is_exact {
+            if !self.sample.has(access.block) {
+                return;
+            }
+            for (shadow, counts) in self.sampled.iter_mut().zip(&mut self.counts) {
+                counts.add(shadow.look_up(access));
+            }
         }
         self.look_ups += 1;
-        if self.look_ups >= (self.capacity as u64).max(COMPARED_AFTER_MIN) {
+        if self.look_ups >= COMPARED_AFTER {
             self.look_ups = 0;
             self.compare();
         }
@@ -190,252 +246,156 @@ impl<T: BlockTable> Auto<T> {
 
     /// What a candidate's shadow did, in misses.
     fn cost(&self, candidate: usize) -> f64 {
-        let counts = self.shadows[candidate].counts;
+        let counts = self.counts[candidate];
         let misses = counts.misses as f64;
         match self.goal {
             Goal::Hits => misses,
             Goal::FewWrites => {
-                let lru = self.shadows[self.names.len()].counts.admissions as f64;
+                let lru = self.counts[self.advantages.len()].admissions as f64;
                 misses + ADMISSION_COST * (counts.admissions as f64 - QUOTA * lru).max(0.0)
             }
         }
     }
 
     fn compare(&mut self) {
-        let at_work = self.cost(self.chosen);
-        for candidate in 0..self.names.len() {
-            let advantage = self.advantages[candidate] + at_work - self.cost(candidate);
-            self.advantages[candidate] = advantage.max(0.0);
+        let followed = self.cost(self.chosen);
+        // Misses of the cache for each that was counted.
+        let scale = if self.is_exact() { 1.0 } else { self.capacity as f64 / self.sample.capacity as f64 };
+        for candidate in 0..self.advantages.len() {
+            let gained = scale * (followed - self.cost(candidate));
+            self.advantages[candidate] = (self.advantages[candidate] + gained).max(0.0);
         }
-        for shadow in &mut self.shadows {
-            shadow.counts = shadow::Counts::default();
-        }
-        let best = (0..self.names.len()).max_by(|&a, &b| self.advantages[a].total_cmp(&self.advantages[b]));
-        if let Some(best) = best
-            && self.old.is_none()
-            && self.advantages[best] > self.hurdle * self.sample.capacity as f64
-        {
-            self.switch(best);
+        self.counts.fill(Counts::default());
+        let advantages = &self.advantages;
+        let pays = |candidate: &usize| {
+            let expert = self.experts[*candidate].as_ref().filter(|expert| expert.is_ready());
+            expert
+                .is_some_and(|expert| advantages[*candidate] > NOISE * scale.sqrt() + expert.strays() as f64)
+        };
+        let by_advantage = |a: &usize, b: &usize| advantages[*a].total_cmp(&advantages[*b]);
+        match (0..advantages.len()).filter(pays).max_by(by_advantage) {
+            Some(best) => self.follow(best),
+            None if !self.is_exact() => self.challenge(),
+            None => {}
         }
     }
 
-    fn switch(&mut self, to: usize) {
-        self.chosen = to;
+    /// Follows a candidate that is ready.
+    fn follow(&mut self, to: usize) {
+        let from = std::mem::replace(&mut self.chosen, to);
+        if !self.is_exact() {
+            self.experts[from] = None;
+        }
         self.advantages.fill(0.0);
-        self.hurdle = (self.hurdle * HURDLE_GROWTH).min(HURDLE_MAX);
-        // Slots may have larger numbers than the capacity, if that has shrunk.
-        let settings = Settings { seed: self.seed, ..Settings::new(self.residents.len()) };
-        let mut new = self.names[to].boxed::<T>(&settings);
-        if self.capacity < self.residents.len() {
-            new.resize(self.capacity);
-        }
-        for (&relation, &blocks) in &self.sizes {
-            new.hint(Hint::RelationSize { relation, blocks });
-        }
-        let policy = std::mem::replace(&mut self.current, new);
-        if self.resident_len > 0 {
-            self.old = Some(Old { policy, len: self.resident_len, start_len: self.resident_len });
-            self.residents.iter_mut().for_each(|resident| resident.of_old = true);
-        }
     }
 
-    /// One block of the old policy is no longer its.
-    fn leaves_old(&mut self, slot: Slot) {
-        self.residents[slot.index()].of_old = false;
-        if let Some(old) = &mut self.old {
-            old.len -= 1;
-            if old.len == 0 {
-                self.old = None;
+    /// Lets a challenger go that has no advantage any more; without one, the candidate with the greatest begins.
+    fn challenge(&mut self) {
+        let challenger =
+            (0..self.names.len()).find(|&index| index != self.chosen && self.experts[index].is_some());
+        match challenger {
+            Some(index) if self.advantages[index] > 0.0 => {}
+            Some(index) => self.experts[index] = None,
+            None => {
+                let by_advantage = |a: &usize, b: &usize| self.advantages[*a].total_cmp(&self.advantages[*b]);
+                let best = (0..self.advantages.len()).max_by(by_advantage).unwrap_or(self.chosen);
+                if self.advantages[best] > CHALLENGE * self.capacity as f64 {
+                    self.begin(best);
+                }
             }
         }
     }
 
-    fn move_one(&mut self, access: Access) {
-        let Some(old) = &mut self.old else { return };
-        let Some(slot) = old.policy.victim(access) else { return };
-        let hot = 2 * old.len <= old.start_len;
-        self.leaves_old(slot);
-        let access = self.residents[slot.index()].access;
-        self.current.insert(access, slot);
-        if hot {
-            self.current.hit(slot, access);
-        }
+    /// Makes an expert of a candidate while the cache is at work.
+    fn begin(&mut self, index: usize) {
+        let shadow = self.shadow(index, self.capacity);
+        let cold = COLD_CAPACITIES * self.capacity as u64;
+        self.experts[index] = Some(Expert::late(shadow, self.held.slots(), cold));
     }
 
-    fn of_old(&mut self, slot: Slot) -> Option<&mut Old> {
-        self.old.as_mut().filter(|_| self.residents[slot.index()].of_old)
+    /// The block in `slot` leaves the cache.
+    fn leaves(&mut self, slot: Slot) {
+        self.experts_mut().for_each(|expert| expert.settle(slot));
+        self.held.remove(slot);
     }
 }
 
 impl<T: BlockTable> Policy for Auto<T> {
-    fn hit(&mut self, slot: Slot, access: Access) {
+    fn hit(&mut self, _: Slot, access: Access) {
         self.look_up(access);
-        if let Some(old) = self.of_old(slot) {
-            old.policy.remove(slot);
-            self.leaves_old(slot);
-            self.current.insert(access, slot);
-        }
-        self.current.hit(slot, access);
     }
 
     fn miss(&mut self, access: Access) {
         self.look_up(access);
-        self.current.miss(access);
     }
 
     fn admits(&mut self, access: Access) -> bool {
-        self.current.admits(access)
+        self.leader().shadow.has(access.block)
     }
 
     fn victim(&mut self, access: Access) -> Option<Slot> {
-        let slot = match &mut self.old {
-            Some(old) => {
-                let slot = old.policy.victim(access)?;
-                self.leaves_old(slot);
-                slot
+        self.held.earliest()?;
+        loop {
+            if let Some(slot) = self.leader().first_stray() {
+                self.leaves(slot);
+                return Some(slot);
             }
-            None => self.current.victim(access)?,
-        };
-        self.resident_len -= 1;
-        Some(slot)
+            // Asked for more than one victim, or with slots free: the expert gives up blocks until one is of the cache.
+            let block = self.leader_mut().shadow.evict(access)?;
+            if let Some(slot) = self.held.slot(block) {
+                self.leader_mut().stray(slot);
+            }
+        }
     }
 
     fn coldest(&self) -> Option<Slot> {
-        self.old.as_ref().map_or(&self.current, |old| &old.policy).coldest()
+        let leader = self.leader();
+        let coldest = || leader.shadow.coldest().and_then(|block| self.held.slot(block));
+        leader.first_stray().or_else(coldest).or_else(|| self.held.earliest())
     }
 
     fn insert(&mut self, access: Access, slot: Slot) {
-        self.resident_len += 1;
-        self.residents[slot.index()] = Resident { access, of_old: false };
-        self.current.insert(access, slot);
+        self.held.insert(access.block, slot);
+        for expert in self.experts_mut() {
+            if !expert.shadow.has(access.block) {
+                expert.stray(slot);
+            }
+        }
     }
 
     fn remove(&mut self, slot: Slot) {
-        self.resident_len -= 1;
-        match self.of_old(slot) {
-            Some(old) => {
-                old.policy.remove(slot);
-                self.leaves_old(slot);
-            }
-            None => self.current.remove(slot),
-        }
+        let block = self.held.block(slot);
+        self.leaves(slot);
+        self.experts_mut().for_each(|expert| expert.shadow.remove(block));
+        self.sampled.iter_mut().for_each(|shadow| shadow.remove(block));
     }
 
     fn hint(&mut self, hint: Hint<'_>) {
         if let Hint::RelationSize { relation, blocks } = hint {
             self.sizes.insert(relation, blocks);
         }
-        self.current.hint(hint);
-        self.shadows.iter_mut().for_each(|shadow| shadow.hint(hint));
+        self.experts_mut().for_each(|expert| expert.shadow.hint(hint));
+        self.sampled.iter_mut().for_each(|shadow| shadow.hint(hint));
     }
 
     fn resize(&mut self, capacity: usize) {
         self.capacity = capacity;
-        self.residents.resize(capacity.max(self.residents.len()), NOBODY);
-        self.current.resize(capacity);
-        if let Some(old) = &mut self.old {
-            old.policy.resize(capacity);
+        self.held.grow(capacity);
+        for expert in self.experts.iter_mut().flatten() {
+            expert.resize(capacity, &self.held);
         }
-        self.sample = Sample::new(capacity, SHADOW_BLOCKS);
-        self.make_shadows();
+        for index in 0..self.names.len() {
+            if self.is_exact() && self.experts[index].is_none() {
+                self.begin(index);
+            } else if !self.is_exact() && index != self.chosen {
+                self.experts[index] = None;
+            }
+        }
+        self.watch();
         self.advantages.fill(0.0);
+        self.counts.fill(Counts::default());
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Auto, Goal};
-    use crate::policy::conformance::{Cache, Random};
-    use crate::policy::{Access, DenseTable, HashedTable, Hint, Lru, Mru, Policy, Relation, S3Fifo, Slot};
-
-    #[test]
-    fn the_selector_leaves_a_policy_that_turns_bad() {
-        const CAPACITY: usize = 500;
-        let mut random = Random(5);
-        let mut auto = Cache::new(Auto::<HashedTable>::new(CAPACITY, Goal::Hits, 1), CAPACITY);
-        let mut first = Cache::new(S3Fifo::<HashedTable>::new(CAPACITY), CAPACITY);
-        let mut lru = Cache::new(Lru::new(CAPACITY), CAPACITY);
-        // A hot set that moves: what was hot is worthless soon, which LRU forgets first.
-        for step in 0..400_000 {
-            let access = Access::read(step / 20 + random.below(450));
-            auto.access(access);
-            first.access(access);
-            lru.access(access);
-        }
-        assert_ne!(auto.policy.at_work().to_string(), "s3-fifo");
-        assert!(
-            lru.misses < first.misses && auto.misses < first.misses,
-            "{} {} {}",
-            auto.misses,
-            first.misses,
-            lru.misses
-        );
-    }
-
-    #[test]
-    fn switches_at_any_time_keep_the_protocol() {
-        for goal in [Goal::Hits, Goal::FewWrites] {
-            for seed in 1..=10 {
-                let mut random = Random(seed);
-                let mut cache = Cache::new(Auto::<HashedTable>::new(200, goal, seed), 200);
-                for step in 0..8000u64 {
-                    let block = random.skewed(600);
-                    match random.below(400) {
-                        0 => cache.resize(1 + random.below(300) as usize),
-                        1..10 => cache.invalidate(block),
-                        10..20 if cache.policy.old.is_none() => {
-                            let to = random.below(cache.policy.names.len() as u64) as usize;
-                            cache.policy.switch(to);
-                        }
-                        draw => {
-                            let access = Access { write: draw % 4 == 0, ..Access::read(block) };
-                            cache.access(access.of(Relation(1), block));
-                        }
-                    }
-                    let resident = cache.resident();
-                    assert_eq!(cache.policy.resident_len, resident, "{goal:?}, seed {seed}, step {step}");
-                    assert_eq!(
-                        cache.policy.coldest().is_some(),
-                        resident > 0,
-                        "{goal:?}, seed {seed}, step {step}"
-                    );
-                }
-                while cache.evict(Access::read(1000)).is_some() {}
-                assert_eq!(cache.resident(), 0, "{goal:?}, seed {seed}: a block never leaves");
-            }
-        }
-    }
-
-    #[test]
-    fn a_policy_that_takes_over_knows_how_large_relations_are() {
-        let mut auto = Auto::<HashedTable>::new(10, Goal::FewWrites, 1);
-        auto.hint(Hint::RelationSize { relation: Relation(1), blocks: 100_000 });
-        let to = auto.names.iter().position(|name| name.to_string() == "heuristicdb").unwrap();
-        auto.resize(11);
-        auto.switch(to);
-        // Frequencies are halved after so many look-ups for each block of the database, or ten for each slot.
-        auto.current.insert(Access::read(1), Slot(0));
-        (0..40).for_each(|_| auto.current.hit(Slot(0), Access::read(1)));
-        (0..1000).for_each(|_| auto.current.miss(Access::read(2).of(Relation(1), 2)));
-        (1..11).for_each(|slot| auto.current.insert(Access::read(10 + u64::from(slot)), Slot(slot)));
-        assert_eq!(auto.current.coldest(), Some(Slot(1)), "the block of slot 0 was used 40 times");
-    }
-
-    #[test]
-    fn the_thrifty_selector_writes_less() {
-        const CAPACITY: usize = 500;
-        let mut random = Random(9);
-        let thrifty = Auto::<DenseTable>::new(CAPACITY, Goal::FewWrites, 1);
-        let mut thrifty = Cache::new(thrifty, CAPACITY);
-        let mut lru = Cache::new(Lru::new(CAPACITY), CAPACITY);
-        let mut mru = Cache::new(Mru::new(CAPACITY), CAPACITY);
-        for _ in 0..200_000 {
-            let access = Access::read(random.skewed(5000));
-            thrifty.access(access);
-            lru.access(access);
-            mru.access(access);
-        }
-        assert!(3 * thrifty.writes < lru.writes, "{} writes, LRU {}", thrifty.writes, lru.writes);
-        assert!(thrifty.misses < lru.misses && thrifty.misses < mru.misses);
-    }
-}
+mod tests;

@@ -31,9 +31,22 @@ impl Default for TacSettings {
 
 #[derive(Clone, Debug, Default)]
 struct Region {
+    /// As it was after so many halvings.
     temperature: u32,
+    halvings: u64,
     /// First in, first out.
     slots: Vec<u32>,
+}
+
+impl Region {
+    /// The temperature after `halvings`, which is not before the last time it was set.
+    fn temperature(&self, halvings: u64) -> u32 {
+        (u64::from(self.temperature) >> (halvings - self.halvings).min(32)) as u32
+    }
+
+    fn set(&mut self, temperature: u32, halvings: u64) {
+        (self.temperature, self.halvings) = (temperature, halvings);
+    }
 }
 
 /// TAC; see the module [`policy`](crate::policy) for how to drive it. Memory: about 64 bytes for every region ever seen.
@@ -53,6 +66,8 @@ pub struct Tac {
     streams: Streams,
     numbers: HashMap<(Option<Relation>, u64), u32, FixedState>,
     regions: Vec<Region>,
+    /// How often all temperatures were halved. A region without resident blocks is, when somebody looks at it.
+    halvings: u64,
     /// Temperature and number of the regions with resident blocks.
     resident: BTreeSet<(u32, u32)>,
     region_of_slot: Vec<u32>,
@@ -72,6 +87,7 @@ impl Tac {
             streams: Streams::new(settings.band_blocks),
             numbers: HashMap::default(),
             regions: Vec::new(),
+            halvings: 0,
             resident: BTreeSet::new(),
             region_of_slot: vec![0; capacity],
             len: 0,
@@ -100,22 +116,25 @@ impl Tac {
         }
         let number = self.region(access);
         let region = &mut self.regions[number as usize];
-        let before = region.temperature;
-        region.temperature = before.saturating_add(1);
+        let before = region.temperature(self.halvings);
+        let after = before.saturating_add(1);
+        region.set(after, self.halvings);
         if !region.slots.is_empty() {
             self.resident.remove(&(before, number));
-            self.resident.insert((region.temperature, number));
+            self.resident.insert((after, number));
         }
     }
 
+    /// Halves all temperatures, in as many steps as there are regions with resident blocks.
     fn cool(&mut self) {
         self.look_ups = 0;
-        for region in &mut self.regions {
-            region.temperature /= 2;
-        }
-        let regions = &self.regions;
-        self.resident =
-            self.resident.iter().map(|&(_, number)| (regions[number as usize].temperature, number)).collect();
+        self.halvings += 1;
+        let resident = std::mem::take(&mut self.resident);
+        self.resident = resident.into_iter().map(|(temperature, number)| (temperature / 2, number)).collect();
+    }
+
+    fn temperature(&self, number: u32) -> u32 {
+        self.regions[number as usize].temperature(self.halvings)
     }
 }
 
@@ -134,7 +153,7 @@ impl Policy for Tac {
         }
         let number = self.region(access);
         let coldest = self.resident.first().map_or(0, |&(temperature, _)| temperature);
-        self.len < self.capacity || self.regions[number as usize].temperature > coldest
+        self.len < self.capacity || self.temperature(number) > coldest
     }
 
     fn victim(&mut self, _: Access) -> Option<Slot> {
@@ -151,9 +170,8 @@ impl Policy for Tac {
     fn insert(&mut self, access: Access, slot: Slot) {
         let number = self.region(access);
         self.region_of_slot[slot.index()] = number;
-        let region = &mut self.regions[number as usize];
-        region.slots.push(slot.0);
-        self.resident.insert((region.temperature, number));
+        self.regions[number as usize].slots.push(slot.0);
+        self.resident.insert((self.temperature(number), number));
         self.len += 1;
     }
 
@@ -162,7 +180,7 @@ impl Policy for Tac {
         let region = &mut self.regions[number as usize];
         region.slots.retain(|&other| other != slot.0);
         if region.slots.is_empty() {
-            self.resident.remove(&(region.temperature, number));
+            self.resident.remove(&(self.temperature(number), number));
         }
         self.len -= 1;
     }

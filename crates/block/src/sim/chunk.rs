@@ -13,6 +13,7 @@ use foldhash::fast::FixedState;
 use crate::trace::{Event, Query, Relation, Request, Trace};
 
 use super::SimError;
+use super::decode::Decoded;
 
 /// Requests of a chunk, but for the last of a trace.
 pub(super) const CHUNK_REQUESTS: usize = 1 << 16;
@@ -74,7 +75,7 @@ impl Chunk {
 
 /// Numbers blocks and cuts a trace into chunks.
 pub(super) struct Chunks {
-    trace: Trace,
+    events: Decoded,
     numbers: HashMap<u64, u32, FixedState>,
     /// Of the blocks simulated, and the hash below which a block is one; everything without a sample.
     sample: Option<(f64, u64)>,
@@ -102,7 +103,7 @@ impl Chunks {
     /// From the beginning of `trace`, of which a share of the blocks is taken.
     pub(super) fn new(trace: Trace, sample: Option<f64>) -> Chunks {
         Chunks {
-            trace,
+            events: Decoded::new(trace),
             numbers: HashMap::default(),
             sample: sample.map(|share| (share, (share * u64::MAX as f64) as u64)),
             query: None,
@@ -131,7 +132,7 @@ impl Chunks {
             ..Chunk::default()
         };
         while chunk.len() < CHUNK_REQUESTS {
-            match self.trace.next().transpose()? {
+            match self.events.next().transpose()? {
                 None => break,
                 Some(Event::Request(request)) => self.request(&request, &mut chunk)?,
                 Some(Event::Relation(relation)) => {

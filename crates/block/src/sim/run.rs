@@ -1,6 +1,7 @@
 //! A simulation from the trace's beginning to its report.
 //!
-//! The trace is read into memory as far as it may be. If that is all of it, the lanes run over it. If not, it is
+//! A few caches of known sizes begin with the first chunk, while the rest of the trace is decoded. For others
+//! the trace is read into memory as far as it may be. If that is all of it, the lanes run over it. If not, it is
 //! streamed: on from there, if the sizes of the caches are known in blocks; otherwise it is read to its end for the
 //! footprint, and streamed from the beginning when it is opened again.
 
@@ -20,6 +21,9 @@ use super::{CacheResult, Report, SimError, Simulation, Size, Step, WINDOW_REQUES
 /// Opens the trace, each time from its beginning.
 pub type Open<'a> = &'a mut dyn FnMut() -> Result<Trace, TraceError>;
 
+/// The largest cache that begins before the trace's footprint is known.
+const BEGUN_BLOCKS_MAX: usize = 1 << 22;
+
 /// The policy whose curve is known at every size.
 const LRU: &str = "lru";
 
@@ -38,6 +42,9 @@ impl Simulation {
         progress: &(dyn Fn(Step) + Sync),
     ) -> Result<Report, SimError> {
         let mut chunks = Chunks::new(open()?, self.sample);
+        if self.is_few() {
+            return self.streamed(chunks, Vec::new(), &Summary::default(), progress);
+        }
         let mut loaded = Vec::new();
         while chunks.requests() <= self.loaded_requests_max {
             match chunks.read()? {
@@ -62,7 +69,7 @@ impl Simulation {
         };
         let summary = match reason {
             // Sizes in blocks hold for any footprint; whether they are within it shows at the end.
-            None => Summary { footprint: FOOTPRINT_MAX, ..Summary::default() },
+            None => Summary::default(),
             Some(what) if !can_reopen => {
                 let max = self.loaded_requests_max;
                 return Err(SimError::TooLong { what, needs: "a trace that can be read twice", max });
@@ -77,18 +84,53 @@ impl Simulation {
                 summary
             }
         };
-        let Plan { jobs, frame } = self.plan(&summary, None)?;
+        self.streamed(chunks, loaded, &summary, progress)
+    }
+
+    /// Whether the caches can begin with the trace's first chunk, each on a thread of its own: nothing they need is known at the
+    /// trace's end only, and none is so large that its size must be checked before memory is taken for it.
+    fn is_few(&self) -> bool {
+        let can_begin = |(policy, size): &(Name, Size)| {
+            let is_small = matches!(size, Size::Blocks(blocks) if *blocks <= BEGUN_BLOCKS_MAX);
+            is_small && !policy.needs_future() && !policy.needs_relation_sizes()
+        };
+        self.curves.is_empty()
+            && (1..=self.threads).contains(&self.caches.len())
+            && self.caches.iter().all(can_begin)
+    }
+
+    /// Runs over `loaded` and what `chunks` still has. `known` is what is known of the trace before: nothing if it has no
+    /// requests, and then sizes in blocks are taken for any footprint; whether they are within it shows at the end.
+    fn streamed(
+        &self,
+        mut chunks: Chunks,
+        loaded: Vec<Arc<Chunk>>,
+        known: &Summary,
+        progress: &(dyn Fn(Step) + Sync),
+    ) -> Result<Report, SimError> {
+        let any = Summary { footprint: FOOTPRINT_MAX, ..Summary::default() };
+        let is_known = known.requests > 0;
+        let Plan { jobs, frame } = self.plan(if is_known { known } else { &any }, None)?;
         let mut read = || chunks.read();
         let window = WINDOW_REQUESTS as usize / CHUNK_REQUESTS;
-        if summary.requests > 0 {
-            progress(Step::Total(summary.requests * jobs.len() as u64));
+        if is_known {
+            progress(Step::Total(known.requests * jobs.len() as u64));
         }
         let outcomes = flow::drive(jobs, self.threads, loaded, window, Some(&mut read), progress)?;
         let summary = chunks.summary();
+        self.check_not_empty(&summary)?;
         for (_, size, _) in &frame.caches {
             size.blocks(summary.footprint)?;
         }
         Ok(self.report(summary, frame, outcomes))
+    }
+
+    fn check_not_empty(&self, summary: &Summary) -> Result<(), SimError> {
+        match (summary.footprint, self.sample) {
+            (0, Some(share)) if summary.requests > 0 => Err(SimError::EmptySample { share }),
+            (0, _) => Err(SimError::Empty),
+            _ => Ok(()),
+        }
     }
 
     fn loaded(
@@ -114,12 +156,7 @@ impl Simulation {
 
     /// The lanes there must be, for a trace of that footprint and future.
     fn plan(&self, summary: &Summary, future: Option<Arc<Future>>) -> Result<Plan, SimError> {
-        if summary.footprint == 0 {
-            return Err(match self.sample {
-                Some(share) if summary.requests > 0 => SimError::EmptySample { share },
-                _ => SimError::Empty,
-            });
-        }
+        self.check_not_empty(summary)?;
         let relation_blocks: Arc<[(u32, u64)]> = summary.relation_blocks.clone().into();
         let job = |policy: &Name, blocks: usize, parts: Parts| -> Job {
             let (policy, relation_blocks) = (policy.clone(), Arc::clone(&relation_blocks));

@@ -47,7 +47,35 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
         return Err(Failure::Usage("simulate takes one trace at a time; several are for --merge".to_owned()));
     };
     let source = Source::new(path, args)?;
-    let policies = names(&args.policy);
+    let began = Instant::now();
+    let found = match simulate_policies(args, &source, &names(&args.policy, true)) {
+        // The bound is one of all, and the trace is too long for it: the others are left.
+        Err(SimError::TooLong { what, needs, max }) if is_left_out(args, &what) && source.can_reopen() => {
+            eprintln!(
+                "terrace: {what} is left out: it needs {needs}, and {} has more than {max} requests",
+                crate::escape::text(&source.name)
+            );
+            simulate_policies(args, &source, &names(&args.policy, false))
+        }
+        found => found,
+    };
+    let found = found.map_err(|error| failure(error, &source.name))?;
+    let seconds = began.elapsed().as_secs_f64();
+    Ok(Found { seconds, sample: args.sample, ..found.part(args.shard) })
+}
+
+/// Whether the policy is there only because all are. Shards must agree on the policies, and some have none that is too long
+/// for the trace, so with them nothing is left out.
+fn is_left_out(args: &SimulateArgs, policy: &str) -> bool {
+    let is_named = |named: &Policies| matches!(named, Policies::One(name) if name.to_string() == policy);
+    let bounds = names(&args.policy, true).into_iter().filter(Name::needs_future);
+    args.shard.is_none()
+        && args.policy.contains(&Policies::All)
+        && bounds.map(|name| name.to_string()).any(|name| name == policy)
+        && !args.policy.iter().any(is_named)
+}
+
+fn simulate_policies(args: &SimulateArgs, source: &Source<'_>, policies: &[Name]) -> Result<Found, SimError> {
     let sizes: Vec<Size> = match args.size.is_empty() && !args.curve {
         true => SIZES.iter().map(|size| size.parse().expect("a constant")).collect(),
         false => args.size.clone(),
@@ -67,7 +95,6 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
     simulation = caches.into_iter().fold(simulation, |all, (policy, size)| all.cache(policy, size));
     simulation = curves.into_iter().fold(simulation, Simulation::curve);
 
-    let began = Instant::now();
     let bar = Bar::new(source.bytes);
     let mut open = || {
         let trace = source.open()?;
@@ -76,22 +103,22 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
     };
     let report = simulation.run(&mut open, source.can_reopen(), &|step| bar.step(step));
     drop(bar);
-    let report = report.map_err(|error| failure(error, &source.name))?;
-    let mut found = Found::new(source.name, source.block_bytes, &report, [&cache_indices, &curve_indices]);
+    let report = report?;
+    let mut found =
+        Found::new(source.name.clone(), source.block_bytes, &report, [&cache_indices, &curve_indices]);
     if let Some((cache, store)) = &args.profile {
         let devices =
             Devices::new(cache.clone(), store.clone(), source.block_bytes.into(), args.workers.into());
         found = found.priced(&report, &devices);
     }
-    let seconds = began.elapsed().as_secs_f64();
-    Ok(Found { seconds, sample: args.sample, ..found.part(args.shard) })
+    Ok(found)
 }
 
-/// Each policy once, in the order in which they were named.
-fn names(policies: &[Policies]) -> Vec<Name> {
+/// Each policy once, in the order in which they were named; `all` with bounds that need the future, or without.
+fn names(policies: &[Policies], with_bounds: bool) -> Vec<Name> {
     let mut names: Vec<Name> = Vec::new();
     for name in policies.iter().flat_map(Policies::names) {
-        if !names.contains(&name) {
+        if !names.contains(&name) && (with_bounds || !name.needs_future()) {
             names.push(name);
         }
     }
@@ -195,6 +222,51 @@ impl Bar {
             Step::Total(requests) => *shown = (Progress::new("simulating", requests), Arc::default()),
             Step::Taken(requests) if Arc::strong_count(&shown.1) == 1 => shown.0.add(requests),
             Step::Read | Step::Taken(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::run;
+    use crate::args::SimulateArgs;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: SimulateArgs,
+    }
+
+    /// What `simulate` prints for a trace of 17 times 2^20 requests, which is too long for the bound.
+    fn printed(options: &[&str]) -> Result<serde_json::Value, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("long.lis");
+        std::fs::write(&path, "0 1048576 0 0\n".repeat(17)).unwrap();
+        let line = ["simulate", path.to_str().unwrap(), "--json", "--sample", "0.001", "--size", "100000"];
+        let line = Line::try_parse_from(line.iter().chain(options)).map_err(|error| error.to_string())?;
+        let mut output = Vec::new();
+        run(&line.args, &mut output).map_err(|error| error.to_string())?;
+        Ok(serde_json::from_slice(&output).unwrap())
+    }
+
+    #[test]
+    fn all_policies_of_a_long_trace_are_all_but_the_bound() {
+        let found = printed(&["--policy", "all"]).unwrap();
+        let policies: Vec<&str> = found["results"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|result| result["policy"].as_str().unwrap())
+            .collect();
+        assert!(policies.contains(&"lru") && policies.contains(&"auto"), "{policies:?}");
+        assert!(!policies.contains(&"belady"), "{policies:?}");
+        for named in
+            [&["--policy", "all,belady"][..], &["--policy", "belady"], &["--policy", "all", "--shard", "1/1"]]
+        {
+            let error = printed(named).unwrap_err();
+            assert!(error.contains("belady needs the whole trace in memory"), "{named:?}: {error}");
         }
     }
 }

@@ -1,63 +1,102 @@
-//! A shadow cache: a policy at work on a sample of the blocks, with no bytes, to see how many misses it would have.
+//! A shadow cache: a policy at work with no bytes, to see how many misses it would have, and what it would keep.
 //!
-//! A block is in the sample if a hash of its key is small, so all accesses to it are, and a cache of the same share of the
-//! capacity has about the same miss ratio (Waldspurger et al., "Efficient MRC Construction with SHARDS", FAST 2015).
+//! Where not all blocks are watched, a block is in the [`Sample`] if a hash of its key is small, so all accesses to it
+//! are, and a cache of the same share of the capacity has about the same miss ratio (Waldspurger et al., "Efficient MRC
+//! Construction with SHARDS", FAST 2015).
 
 use crate::policy::{Access, BlockTable, Hint, Policy, Slot};
 
-/// What a shadow has counted since it was last asked.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    pub misses: u64,
-    pub admissions: u64,
+/// What a look-up did to a shadow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The block was there.
+    Hit,
+    /// It was not, and was not admitted.
+    Refused,
+    /// It was not, and is now; another may have left for it.
+    Admitted { left: Option<u64> },
 }
 
 pub(super) struct Shadow<T> {
     policy: Box<dyn Policy>,
     slots: T,
     blocks: Vec<u64>,
+    free: Vec<u32>,
     resident: usize,
-    pub counts: Counts,
+    capacity: usize,
 }
 
 impl<T: BlockTable> Shadow<T> {
     /// `policy` is for `capacity` blocks.
     pub fn new(policy: Box<dyn Policy>, capacity: usize) -> Self {
-        Shadow {
-            policy,
-            slots: T::default(),
-            blocks: vec![0; capacity],
-            resident: 0,
-            counts: Counts::default(),
-        }
+        Shadow { policy, slots: T::default(), blocks: Vec::new(), free: Vec::new(), resident: 0, capacity }
     }
 
-    /// A look-up of a block of the sample.
-    pub fn look_up(&mut self, access: Access) {
+    #[inline]
+    pub fn has(&self, block: u64) -> bool {
+        self.slots.get(block).is_some()
+    }
+
+    pub fn look_up(&mut self, access: Access) -> Change {
         if let Some(slot) = self.slots.get(access.block) {
-            return self.policy.hit(Slot(slot), access);
+            self.policy.hit(Slot(slot), access);
+            return Change::Hit;
         }
-        self.counts.misses += 1;
         self.policy.miss(access);
         if !self.policy.admits(access) {
-            return;
+            return Change::Refused;
         }
-        let slot = if self.resident < self.blocks.len() {
-            self.resident += 1;
-            Slot(self.resident as u32 - 1)
-        } else {
-            let Some(slot) = self.policy.victim(access) else { return };
-            self.slots.take(self.blocks[slot.index()]);
-            slot
-        };
-        self.counts.admissions += 1;
-        self.policy.insert(access, slot);
-        self.blocks[slot.index()] = access.block;
-        self.slots.set(access.block, slot.0);
+        let left = if self.resident >= self.capacity { self.evict(access) } else { None };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.blocks.push(0);
+            self.blocks.len() as u32 - 1
+        });
+        self.resident += 1;
+        self.policy.insert(access, Slot(slot));
+        self.blocks[slot as usize] = access.block;
+        self.slots.set(access.block, slot);
+        Change::Admitted { left }
+    }
+
+    /// Takes out the block that the policy gives up for `access`.
+    pub fn evict(&mut self, access: Access) -> Option<u64> {
+        let slot = self.policy.victim(access)?;
+        let block = self.blocks[slot.index()];
+        self.slots.take(block);
+        self.free.push(slot.0);
+        self.resident -= 1;
+        Some(block)
+    }
+
+    /// The block that would probably leave next.
+    pub fn coldest(&self) -> Option<u64> {
+        self.policy.coldest().map(|slot| self.blocks[slot.index()])
+    }
+
+    /// Takes `block` out, if it is there.
+    pub fn remove(&mut self, block: u64) {
+        if let Some(slot) = self.slots.take(block) {
+            self.policy.remove(Slot(slot));
+            self.free.push(slot);
+            self.resident -= 1;
+        }
     }
 
     pub fn hint(&mut self, hint: Hint<'_>) {
         self.policy.hint(hint);
+    }
+
+    /// Sets the capacity; `left` is told of blocks that leave.
+    pub fn resize(&mut self, capacity: usize, mut left: impl FnMut(u64)) {
+        self.capacity = capacity;
+        self.policy.resize(capacity);
+        while self.resident > capacity {
+            // Any access will do: nothing is inserted.
+            match self.evict(Access::read(0)) {
+                Some(block) => left(block),
+                None => return,
+            }
+        }
     }
 }
 
@@ -90,7 +129,7 @@ impl Sample {
 
 #[cfg(test)]
 mod tests {
-    use super::{Sample, Shadow};
+    use super::{Change, Sample, Shadow};
     use crate::policy::conformance::{Cache, Random};
     use crate::policy::{Access, HashedTable, Lru};
 
@@ -100,18 +139,32 @@ mod tests {
         let sample = Sample::new(CAPACITY, 2000);
         let mut shadow = Shadow::<HashedTable>::new(Box::new(Lru::new(sample.capacity)), sample.capacity);
         let mut cache = Cache::new(Lru::new(CAPACITY), CAPACITY);
-        let (mut random, mut sampled) = (Random(3), 0);
+        let (mut random, mut sampled, mut missed) = (Random(3), 0, 0);
         for _ in 0..400_000 {
             let access = Access::read(random.skewed(100_000));
             cache.access(access);
             if sample.has(access.block) {
                 sampled += 1;
-                shadow.look_up(access);
+                missed += u32::from(shadow.look_up(access) != Change::Hit);
             }
         }
-        let (shadow, cache) =
-            (shadow.counts.misses as f64 / f64::from(sampled), cache.misses as f64 / 400_000.0);
+        let (shadow, cache) = (f64::from(missed) / f64::from(sampled), cache.misses as f64 / 400_000.0);
         assert!((36_000..44_000).contains(&sampled), "{sampled}");
         assert!((shadow - cache).abs() < 0.02, "shadow {shadow}, cache {cache}");
+    }
+
+    #[test]
+    fn a_shadow_tells_what_left_and_gives_up_more_when_it_shrinks() {
+        let mut shadow = Shadow::<HashedTable>::new(Box::new(Lru::new(3)), 3);
+        for block in 0..3 {
+            assert_eq!(shadow.look_up(Access::read(block)), Change::Admitted { left: None });
+        }
+        assert_eq!(shadow.look_up(Access::read(0)), Change::Hit);
+        assert_eq!(shadow.look_up(Access::read(3)), Change::Admitted { left: Some(1) });
+        shadow.remove(2);
+        assert!(!shadow.has(2));
+        let mut left = Vec::new();
+        shadow.resize(1, |block| left.push(block));
+        assert_eq!((left, shadow.has(3)), (vec![0], true));
     }
 }

@@ -1,0 +1,83 @@
+//! What a hit of the block cache costs beyond its device, and how hits of two threads compare with those of one.
+//!
+//! The fast device is a file in the page cache, so that its own time is short and two threads do not wait for each other there.
+//! Reads of the file alone and hits of the cache alternate, ten rounds of each, and the median counts.
+//!
+//! ```text
+//!   cargo run --release -p terrace-block --example cache_hits
+//! ```
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use terrace_block::{
+    AlignedBuffer, BlockDevice, CacheConfig, Cached, Directory, FileDirectory, FileOptions, Limits,
+    MachineClock, MemoryDevice, OpenMode, ThrottledDevice,
+};
+
+const BLOCKS: u64 = 4096;
+const BLOCK: usize = 4096;
+const ROUNDS: usize = 10;
+const READS: u32 = 200_000;
+
+/// Nanoseconds for one read of one thread, while `threads` read at once.
+fn nanoseconds(device: &dyn BlockDevice, threads: u32) -> f64 {
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..threads {
+            scope.spawn(move || {
+                let mut buffer = AlignedBuffer::zeroed(BLOCK);
+                let mut random = u64::from(thread) + 1;
+                for _ in 0..READS {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let block = (random >> 40) % BLOCKS;
+                    device.read_at(block * BLOCK as u64, &mut buffer).expect("the file can be read");
+                }
+            });
+        }
+    });
+    began.elapsed().as_secs_f64() * 1e9 / f64::from(READS)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let place = tempfile::tempdir()?;
+    let options = FileOptions { direct: false, uring: false };
+    let directory = FileDirectory::open_with(place.path(), options)?;
+    let file = directory.open("file", OpenMode::CreateNew)?;
+    file.set_len(BLOCKS * BLOCK as u64)?;
+    // Slow enough that no hit is sent below.
+    let limits = Limits { latency: Duration::from_micros(50), ..Limits::default() };
+    let memory = Arc::new(MemoryDevice::new("slow", BLOCKS * BLOCK as u64));
+    let slow = Arc::new(ThrottledDevice::new(memory, limits, Arc::new(MachineClock::default())));
+    for policy in ["sieve", "lru", "w-tinylfu", "small-bypass:0+obp+lfru"] {
+        let fast = directory.open(&format!("{policy}.cache"), OpenMode::CreateNew)?;
+        let cached = Cached::open(slow.clone(), fast, CacheConfig::new(BLOCKS as u32).policy(policy)?)?;
+        let mut page = AlignedBuffer::zeroed(BLOCK);
+        while cached.stats().resident_blocks < BLOCKS {
+            for block in 0..BLOCKS {
+                cached.read_at(block * BLOCK as u64, &mut page)?;
+            }
+        }
+        let (mut beyond, mut file_scaling, mut scaling) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let (alone, hit) = (nanoseconds(&*file, 1), nanoseconds(&cached, 1));
+            let (alone_of_two, hit_of_two) = (nanoseconds(&*file, 2), nanoseconds(&cached, 2));
+            beyond.push(hit - alone);
+            file_scaling.push(2.0 * alone / alone_of_two);
+            scaling.push(2.0 * hit / hit_of_two);
+        }
+        println!(
+            "{policy}: a hit costs {:.0} ns beyond its device; two threads {:.2} times one, the device alone {:.2}; hit ratio {:.4}",
+            median(beyond),
+            median(scaling),
+            median(file_scaling),
+            cached.stats().hit_ratio()
+        );
+    }
+    Ok(())
+}

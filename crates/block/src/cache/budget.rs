@@ -1,0 +1,101 @@
+//! The endurance budget: bytes a day that may be written to the fast device.
+//!
+//! It is earned evenly and can be saved for an hour. An admission waits until it is affordable; what must be written,
+//! blocks that are written while they are in the cache and the journal, is written at once and paid by later admissions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::CacheConfig;
+use crate::Clock;
+
+const DAY_NANOSECONDS: u128 = 86_400 * 1_000_000_000;
+
+/// What may be saved: a day's budget over this.
+const SAVED_PARTS: u64 = 24;
+
+/// The budget of one cache; without a limit if none is set.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    limit: Option<Limit>,
+}
+
+#[derive(Debug)]
+struct Limit {
+    bytes_day: u64,
+    clock: Arc<dyn Clock>,
+    /// What is left, below nothing if more was written than earned.
+    bytes: i128,
+    earned_until: Duration,
+}
+
+impl Budget {
+    pub fn new(config: &CacheConfig) -> Self {
+        let limit = |bytes_day: u64| Limit {
+            bytes_day,
+            bytes: i128::from(bytes_day / SAVED_PARTS),
+            earned_until: config.clock.now(),
+            clock: Arc::clone(&config.clock),
+        };
+        Self { limit: config.write_budget_bytes_day.map(limit) }
+    }
+
+    /// Whether `bytes` can be afforded now.
+    pub fn affords(&mut self, bytes: u64) -> bool {
+        self.limit.as_mut().is_none_or(|limit| {
+            limit.earn();
+            limit.bytes >= i128::from(bytes)
+        })
+    }
+
+    /// `bytes` are written.
+    pub fn spend(&mut self, bytes: u64) {
+        if let Some(limit) = &mut self.limit {
+            limit.bytes -= i128::from(bytes);
+        }
+    }
+}
+
+impl Limit {
+    fn earn(&mut self) {
+        let now = self.clock.now();
+        let time = now.saturating_sub(self.earned_until).as_nanos();
+        let bytes_day = u128::from(self.bytes_day);
+        let earned = time.saturating_mul(bytes_day) / DAY_NANOSECONDS;
+        if earned > 0 {
+            let saved_max = i128::from(self.bytes_day / SAVED_PARTS);
+            self.bytes = (self.bytes + earned as i128).min(saved_max);
+            // What is not a whole byte yet is earned next time.
+            let paid = (earned * DAY_NANOSECONDS / bytes_day).min(time);
+            self.earned_until += Duration::from_nanos(u64::try_from(paid).unwrap_or(u64::MAX));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::VirtualClock;
+
+    #[test]
+    fn a_day_earns_the_budget_and_no_more_than_an_hour_is_saved() {
+        let clock = Arc::new(VirtualClock::default());
+        let mut config = CacheConfig::new(10).clock(Arc::clone(&clock) as Arc<dyn Clock>);
+        config.write_budget_bytes_day = Some(24_000_000);
+        let mut budget = Budget::new(&config);
+        let mut spent = 0_u64;
+        for second in 0..86_400 {
+            clock.sleep_until(Duration::from_secs(second));
+            while budget.affords(4096) {
+                budget.spend(4096);
+                spent += 4096;
+            }
+        }
+        // A day, and the hour that was there at the start.
+        assert!((24_990_000..25_010_000).contains(&spent), "{spent}");
+        clock.sleep_until(Duration::from_secs(10 * 86_400));
+        assert!(budget.affords(1_000_000) && !budget.affords(1_000_001));
+        budget.spend(3_000_000);
+        assert!(!budget.affords(1), "what had to be written is paid later");
+    }
+}

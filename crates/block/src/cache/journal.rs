@@ -1,0 +1,374 @@
+//! The journal: which block is in which slot, with which checksum, as the next opening will find it.
+//!
+//! A record says what a slot holds now: a block and the checksum of its bytes, or nothing. Records are gathered in
+//! memory, under the placement's lock, and written in pages. Replaying them in order gives what each slot held last.
+//!
+//! # Pages
+//! ```text
+//!  0      4       8            16       24      64                                      4096
+//!  | crc | count | generation | number | zeros | 252 records: slot 4, checksum 4, block 8 |
+//! ```
+//! A page counts if its checksum is right, its generation is that of the superblock, and all pages before it in its half
+//! count. A page is written once: what was synced is never overwritten by what a power cut can tear. The bit 63 of
+//! a block says that the slot is free, the bit 62 that the block had been hit.
+//!
+//! When a half is full, and at every opening and closing, the other half is begun: with a new generation, with a record for each slot
+//! that holds a block, synced, and only then named by a new superblock. So pages that a power cut left behind a
+//! torn one never count again.
+//!
+//! # What may be missing
+//! A record is only a claim. It is believed if the bytes of its slot have its checksum, and, after a power cut, if the block's
+//! region has no mark (`regions.rs`). Records of blocks that came in may therefore be lost or be written late: the block is then
+//! cold, or its claim is found to be wrong. A record that a block has *left* its slot must not be lost, because the old bytes
+//! are still there: before the block is next written, or cut off, the record is on the fast device.
+//! Blocks that have left since the last page was written are kept in a filter; who writes one of them writes the page first. And before
+//! a region loses its mark everything is synced.
+//!
+//! # Locks
+//! `state`, then the placement's. Pages are written under `state` alone.
+
+use std::io;
+
+use parking_lot::Mutex;
+
+use super::checksum;
+use super::index::{Index, State};
+use super::layout::{Layout, PAGE_BYTES, PAGE_RECORDS, Superblock};
+use super::placement::Placement;
+use crate::planted::{CacheBug, planted};
+use crate::{AlignedBuffer, BlockDevice, Write};
+
+const HEAD_BYTES: usize = 64;
+const RECORD_BYTES: usize = 16;
+const FREE: u64 = 1 << 63;
+const HIT: u64 = 1 << 62;
+
+/// Pages read or written together.
+const BATCH_PAGES: usize = 64;
+
+const _: () = assert!(HEAD_BYTES + PAGE_RECORDS * RECORD_BYTES == PAGE_BYTES);
+
+/// A block in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub block: u64,
+    /// CRC-32C of the block's bytes.
+    pub checksum: u32,
+    /// Whether the block was hit since it came in.
+    pub is_hit: bool,
+}
+
+/// What a slot holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// A block.
+    Holds {
+        /// The slot.
+        slot: u32,
+        /// The block there.
+        place: Place,
+    },
+    /// Nothing.
+    Free {
+        /// The slot.
+        slot: u32,
+    },
+}
+
+impl Record {
+    fn encode(self, bytes: &mut [u8]) {
+        let (slot, checksum, block) = match self {
+            Record::Holds { slot, place: Place { block, checksum, is_hit } } => {
+                (slot, checksum, block | if is_hit { HIT } else { 0 })
+            }
+            Record::Free { slot } => (slot, 0, FREE),
+        };
+        bytes[..4].copy_from_slice(&slot.to_le_bytes());
+        bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
+        bytes[8..16].copy_from_slice(&block.to_le_bytes());
+    }
+
+    fn decode(bytes: &[u8]) -> Self {
+        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+        let (slot, checksum) = (u32_at(0), u32_at(4));
+        match u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")) {
+            block if block & FREE != 0 => Record::Free { slot },
+            block => {
+                let place = Place { block: block & !HIT, checksum, is_hit: block & HIT != 0 };
+                Record::Holds { slot, place }
+            }
+        }
+    }
+
+    fn slot(self) -> u32 {
+        let (Record::Holds { slot, .. } | Record::Free { slot }) = self;
+        slot
+    }
+}
+
+/// Records that are not yet written, and which blocks they are about.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    records: Vec<Record>,
+    /// Blocks that left their slots, by hash, since the last records were taken to be written; and before, while
+    /// those are being written.
+    left: Filter,
+    leaving: Filter,
+}
+
+/// A set of blocks that may say yes by mistake.
+#[derive(Debug)]
+struct Filter {
+    bits: Box<[u64; FILTER_WORDS]>,
+    is_empty: bool,
+}
+
+const FILTER_WORDS: usize = 512;
+
+impl Default for Filter {
+    fn default() -> Self {
+        Self { bits: Box::new([0; FILTER_WORDS]), is_empty: true }
+    }
+}
+
+impl Filter {
+    fn place(block: u64) -> (usize, u64) {
+        let hash = block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        ((hash >> 6) as usize % FILTER_WORDS, 1 << (hash & 63))
+    }
+
+    fn add(&mut self, block: u64) {
+        let (word, bit) = Self::place(block);
+        self.bits[word] |= bit;
+        self.is_empty = false;
+    }
+
+    fn has(&self, block: u64) -> bool {
+        let (word, bit) = Self::place(block);
+        self.bits[word] & bit != 0
+    }
+
+    fn clear(&mut self) {
+        if !self.is_empty {
+            self.bits.fill(0);
+            self.is_empty = true;
+        }
+    }
+}
+
+impl Pending {
+    /// `slot` holds a block.
+    pub fn holds(&mut self, slot: u32, place: Place) {
+        self.records.push(Record::Holds { slot, place });
+    }
+
+    /// `block` has left `slot`.
+    pub fn left(&mut self, slot: u32, block: u64) {
+        self.records.push(Record::Free { slot });
+        self.left.add(block);
+    }
+
+    /// Whether `block` may have left a slot without that being written yet.
+    pub fn has_left(&self, block: u64) -> bool {
+        self.left.has(block) || self.leaving.has(block)
+    }
+
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+}
+
+#[derive(Debug)]
+struct Position {
+    superblock: Superblock,
+    /// The page of the current half that is written next.
+    next: u64,
+    /// Nothing is written any more.
+    is_stopped: bool,
+}
+
+/// The journal of one cache.
+#[derive(Debug)]
+pub(super) struct Journal {
+    layout: Layout,
+    state: Mutex<Position>,
+}
+
+impl Journal {
+    /// A journal whose first half is yet to be begun, by [`Journal::begin_half`].
+    pub fn new(superblock: Superblock) -> Self {
+        Self {
+            layout: superblock.layout,
+            state: Mutex::new(Position { superblock, next: 0, is_stopped: false }),
+        }
+    }
+
+    /// Records after which a page is written though it is not full, so that few blocks are cold after a kill.
+    pub fn due(&self) -> usize {
+        PAGE_RECORDS.min((self.layout.slots as usize / 64).max(1))
+    }
+
+    /// Writes all pending records, if there are at least `least`. When this returns they are on `fast`, not
+    /// durably. Gives the bytes written.
+    pub fn flush(
+        &self,
+        fast: &dyn BlockDevice,
+        index: &Index,
+        placement: &Mutex<Placement>,
+        least: usize,
+    ) -> io::Result<u64> {
+        let mut position = if least > 1 {
+            // Nobody relies on it: whoever is writing may go on with these, too.
+            let Some(position) = self.state.try_lock() else { return Ok(0) };
+            position
+        } else {
+            self.state.lock()
+        };
+        if position.is_stopped {
+            return Ok(0);
+        }
+        let records = {
+            let mut placement = placement.lock();
+            let pending = placement.pending();
+            if pending.len() < least.max(1) {
+                return Ok(0);
+            }
+            std::mem::swap(&mut pending.left, &mut pending.leaving);
+            std::mem::take(&mut pending.records)
+        };
+        let pages = records.len().div_ceil(PAGE_RECORDS) as u64;
+        let bytes = if position.next + pages > self.layout.half_pages() {
+            // The new half says all that these records say, and what happened since.
+            self.begin_half_at(&mut position, fast, index, placement)?
+        } else {
+            self.append(&mut position, fast, &records)?
+        };
+        placement.lock().pending().leaving.clear();
+        Ok(bytes)
+    }
+
+    /// Writes nothing more, and runs `then` before anybody can find out.
+    pub fn stop(&self, then: impl FnOnce()) {
+        let mut position = self.state.lock();
+        if !position.is_stopped {
+            position.is_stopped = true;
+            then();
+        }
+    }
+
+    fn append(&self, position: &mut Position, fast: &dyn BlockDevice, records: &[Record]) -> io::Result<u64> {
+        let Superblock { half, generation, .. } = position.superblock;
+        let images: Vec<_> = (position.next..)
+            .zip(records.chunks(PAGE_RECORDS))
+            .map(|(number, records)| (number, image(generation, number, records)))
+            .collect();
+        let offset = |number: u64| self.layout.journal_offset(half, number);
+        let writes: Vec<_> =
+            images.iter().map(|(number, image)| Write::new(offset(*number), image)).collect();
+        fast.write_batch(&writes)?;
+        position.next += images.len() as u64;
+        Ok((images.len() * PAGE_BYTES) as u64)
+    }
+
+    /// Begins the other half, with a record for each slot that holds a block. All of it is durable when this returns, and so
+    /// is everything that was written to `fast` before. Gives the bytes written.
+    pub fn begin_half(
+        &self,
+        fast: &dyn BlockDevice,
+        index: &Index,
+        placement: &Mutex<Placement>,
+    ) -> io::Result<u64> {
+        let mut position = self.state.lock();
+        if position.is_stopped {
+            return Ok(0);
+        }
+        self.begin_half_at(&mut position, fast, index, placement)
+    }
+
+    fn begin_half_at(
+        &self,
+        position: &mut Position,
+        fast: &dyn BlockDevice,
+        index: &Index,
+        placement: &Mutex<Placement>,
+    ) -> io::Result<u64> {
+        let superblock = &mut position.superblock;
+        superblock.half = 1 - superblock.half;
+        superblock.generation = superblock.generation.wrapping_add(1);
+        superblock.sequence += 1;
+        position.next = 0;
+        let (mut slot, mut bytes) = (0, 0);
+        while slot < index.slots() {
+            let mut records = Vec::with_capacity(BATCH_PAGES * PAGE_RECORDS);
+            {
+                // What changes after this look is in records that are written after these.
+                let _placement = placement.lock();
+                while slot < index.slots() && records.len() < BATCH_PAGES * PAGE_RECORDS {
+                    let word = index.word(slot);
+                    if word.state() == State::Valid {
+                        let checksum = index.checksum(slot);
+                        let place = Place { block: word.block(), checksum, is_hit: word.is_hit() };
+                        records.push(Record::Holds { slot, place });
+                    }
+                    slot += 1;
+                }
+            }
+            bytes += self.append(position, fast, &records)?;
+        }
+        fast.sync()?;
+        position.superblock.write(fast)?;
+        Ok(bytes + PAGE_BYTES as u64)
+    }
+}
+
+/// A page of records.
+fn image(generation: u64, number: u64, records: &[Record]) -> AlignedBuffer {
+    let mut page = AlignedBuffer::zeroed(PAGE_BYTES);
+    page[4..8].copy_from_slice(&(records.len() as u32).to_le_bytes());
+    page[8..16].copy_from_slice(&generation.to_le_bytes());
+    page[16..24].copy_from_slice(&number.to_le_bytes());
+    for (record, place) in records.iter().zip(page[HEAD_BYTES..].chunks_exact_mut(RECORD_BYTES)) {
+        record.encode(place);
+    }
+    let check = checksum(&page[4..]);
+    page[..4].copy_from_slice(&check.to_le_bytes());
+    page
+}
+
+/// The records of a page, if it counts.
+fn records_of(page: &[u8], superblock: &Superblock, number: u64) -> Option<Vec<Record>> {
+    let count = u32::from_le_bytes(page[4..8].try_into().expect("four bytes")) as usize;
+    let counts = page[..4] == checksum(&page[4..]).to_le_bytes()
+        && (page[8..16] == superblock.generation.to_le_bytes() || planted(CacheBug::NoGenerationInJournal))
+        && page[16..24] == number.to_le_bytes()
+        && count <= PAGE_RECORDS;
+    if !counts {
+        return None;
+    }
+    let places = page[HEAD_BYTES..].chunks_exact(RECORD_BYTES).take(count);
+    let records: Vec<_> = places.map(Record::decode).collect();
+    // A page with a slot that does not exist was never written by a cache.
+    records.iter().all(|record| record.slot() < superblock.layout.slots).then_some(records)
+}
+
+/// Reads the half that counts and hands over its records, oldest first.
+pub(super) fn replay(
+    fast: &dyn BlockDevice,
+    superblock: &Superblock,
+    mut apply: impl FnMut(Record),
+) -> io::Result<()> {
+    let layout = superblock.layout;
+    let mut pages = AlignedBuffer::zeroed(BATCH_PAGES * PAGE_BYTES);
+    let mut number = 0;
+    while number < layout.half_pages() {
+        let count = (layout.half_pages() - number).min(BATCH_PAGES as u64) as usize;
+        let pages = &mut pages[..count * PAGE_BYTES];
+        fast.read_at(layout.journal_offset(superblock.half, number), pages)?;
+        for page in pages.chunks(PAGE_BYTES) {
+            let Some(records) = records_of(page, superblock, number) else { return Ok(()) };
+            records.into_iter().for_each(&mut apply);
+            number += 1;
+        }
+    }
+    Ok(())
+}

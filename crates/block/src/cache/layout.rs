@@ -1,0 +1,273 @@
+//! What is where on the fast device, and the superblock that says so. `docs/cache.md` has the format.
+//!
+//! ```text
+//!   0       superblock, even sequence numbers        4096  superblock, odd ones
+//!   8192    marks of regions                         (regions.rs)
+//!   ...     journal, first half and second half      (journal.rs)
+//!   ...     slots, each a block
+//! ```
+//! Everything follows from three numbers: the blocks' size, the number of slots, and the pages of marks.
+//!
+//! A superblock names the content of the slow device, the life of the machine in which it was written, and the half and
+//! generation of the journal that counts. The two are written in turns, durably; the newest whole one counts, so a
+//! torn one loses nothing.
+
+use std::io;
+
+use super::checksum;
+use crate::{AlignedBuffer, BlockDevice};
+
+/// Bytes of superblocks, pages of marks and pages of the journal.
+pub(super) const PAGE_BYTES: usize = 4096;
+
+const MAGIC: [u8; 8] = *b"TERRCACH";
+const VERSION: u32 = 1;
+const CHECK_AT: usize = PAGE_BYTES - 4;
+
+/// Records of one page of the journal.
+pub(super) const PAGE_RECORDS: usize = 252;
+
+/// Pages of a half of the journal beyond those that hold every slot once.
+const HALF_PAGES_MIN: u64 = 64;
+
+/// Pages of marks at most.
+pub(super) const REGION_PAGES_MAX: u32 = 16;
+
+/// Where things are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub block_shift: u32,
+    pub slots: u32,
+    pub region_pages: u32,
+}
+
+impl Layout {
+    /// Pages of a half of the journal: room for all slots, and as much again.
+    pub fn half_pages(self) -> u64 {
+        let full = u64::from(self.slots).div_ceil(PAGE_RECORDS as u64);
+        full + full.max(HALF_PAGES_MIN)
+    }
+
+    pub fn region_page_offset(self, page: u32) -> u64 {
+        (2 + u64::from(page)) * PAGE_BYTES as u64
+    }
+
+    pub fn journal_offset(self, half: u32, page: u64) -> u64 {
+        let first = 2 + u64::from(self.region_pages) + u64::from(half) * self.half_pages();
+        (first + page) * PAGE_BYTES as u64
+    }
+
+    pub fn slots_start(self) -> u64 {
+        self.journal_offset(2, 0).next_multiple_of(1 << self.block_shift)
+    }
+
+    /// Bytes of the whole.
+    pub fn bytes(self) -> u64 {
+        self.slots_start() + (u64::from(self.slots) << self.block_shift)
+    }
+}
+
+/// What a superblock says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Superblock {
+    pub layout: Layout,
+    pub region_shift: u32,
+    /// Names the content of the slow device.
+    pub identity: [u8; 16],
+    /// Names the time from one power-on to the next; zeros where that is unknown.
+    pub power_cycle: [u8; 16],
+    /// Counts superblocks.
+    pub sequence: u64,
+    /// Of the journal's pages that count.
+    pub generation: u64,
+    /// The half of the journal that counts.
+    pub half: u32,
+    /// Of this cache since it was made, never 0; for the guard.
+    pub number: u64,
+}
+
+/// What the superblocks' places hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Header {
+    /// Nothing was ever written.
+    Blank,
+    /// Something that is no cache.
+    Foreign,
+    /// A cache of another version of the format.
+    OtherVersion(u32),
+    /// A cache, but no superblock of it is whole.
+    Damaged,
+    /// The newest whole superblock.
+    Whole(Superblock),
+}
+
+impl Superblock {
+    fn encode(&self) -> AlignedBuffer {
+        let mut page = AlignedBuffer::zeroed(PAGE_BYTES);
+        let mut put = |at: usize, bytes: &[u8]| page[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &MAGIC);
+        put(8, &VERSION.to_le_bytes());
+        put(16, &self.identity);
+        put(32, &self.power_cycle);
+        put(48, &self.sequence.to_le_bytes());
+        put(56, &self.generation.to_le_bytes());
+        put(64, &self.half.to_le_bytes());
+        put(68, &self.layout.block_shift.to_le_bytes());
+        put(72, &self.layout.slots.to_le_bytes());
+        put(76, &self.layout.region_pages.to_le_bytes());
+        put(80, &self.region_shift.to_le_bytes());
+        put(88, &self.number.to_le_bytes());
+        let check = checksum(&page[..CHECK_AT]);
+        page[CHECK_AT..].copy_from_slice(&check.to_le_bytes());
+        page
+    }
+
+    fn decode(page: &[u8]) -> Header {
+        if page.iter().all(|&byte| byte == 0) {
+            return Header::Blank;
+        }
+        if page[..8] != MAGIC {
+            // The very first superblock, torn: of its sectors that are not zeros only the last is there.
+            let is_torn = page[..CHECK_AT].iter().all(|&byte| byte == 0);
+            return if is_torn { Header::Damaged } else { Header::Foreign };
+        }
+        let u32_at = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"));
+        let u64_at = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"));
+        let name_at = |at: usize| page[at..at + 16].try_into().expect("sixteen bytes");
+        if u32_at(CHECK_AT) != checksum(&page[..CHECK_AT]) {
+            return Header::Damaged;
+        }
+        if u32_at(8) != VERSION {
+            return Header::OtherVersion(u32_at(8));
+        }
+        let layout = Layout { block_shift: u32_at(68), slots: u32_at(72), region_pages: u32_at(76) };
+        let superblock = Superblock {
+            layout,
+            region_shift: u32_at(80),
+            identity: name_at(16),
+            power_cycle: name_at(32),
+            sequence: u64_at(48),
+            generation: u64_at(56),
+            half: u32_at(64),
+            number: u64_at(88),
+        };
+        let in_range = (12..=21).contains(&layout.block_shift)
+            && (1..u32::MAX).contains(&layout.slots)
+            && (1..=REGION_PAGES_MAX).contains(&layout.region_pages)
+            && (12..64).contains(&superblock.region_shift)
+            && superblock.half < 2;
+        if in_range { Header::Whole(superblock) } else { Header::Damaged }
+    }
+
+    /// Reads what is on `fast`.
+    pub fn read(fast: &dyn BlockDevice) -> io::Result<Header> {
+        if fast.is_empty() {
+            return Ok(Header::Blank);
+        }
+        if fast.len() < 2 * PAGE_BYTES as u64 {
+            return Ok(Header::Foreign);
+        }
+        let mut pages = AlignedBuffer::zeroed(2 * PAGE_BYTES);
+        fast.read_at(0, &mut pages)?;
+        let (even, odd) = pages.split_at(PAGE_BYTES);
+        Ok(match (Self::decode(even), Self::decode(odd)) {
+            (Header::Whole(even), Header::Whole(odd)) => {
+                Header::Whole(if even.sequence > odd.sequence { even } else { odd })
+            }
+            (Header::Whole(one), _) | (_, Header::Whole(one)) => Header::Whole(one),
+            // Before the second was ever written, and the first torn, or the other way round.
+            (Header::Damaged, _) | (_, Header::Damaged) => Header::Damaged,
+            (Header::OtherVersion(version), _) | (_, Header::OtherVersion(version)) => {
+                Header::OtherVersion(version)
+            }
+            (Header::Blank, Header::Blank) => Header::Blank,
+            _ => Header::Foreign,
+        })
+    }
+
+    /// Writes it durably, over the older of the two.
+    pub fn write(&self, fast: &dyn BlockDevice) -> io::Result<()> {
+        fast.write_through_at((self.sequence & 1) * PAGE_BYTES as u64, &self.encode())
+    }
+
+    /// Makes both unreadable, durably: what is on `fast` will not be used again.
+    pub fn wipe(fast: &dyn BlockDevice) -> io::Result<()> {
+        // Torn or whole, it begins as a superblock does, and so is not taken for somebody else's file.
+        let mut wiped = AlignedBuffer::zeroed(PAGE_BYTES);
+        wiped[..8].copy_from_slice(&MAGIC);
+        fast.write_through_at(0, &wiped)?;
+        fast.write_through_at(PAGE_BYTES as u64, &wiped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn superblock(sequence: u64) -> Superblock {
+        Superblock {
+            layout: Layout { block_shift: 12, slots: 1000, region_pages: 1 },
+            region_shift: 20,
+            identity: [1; 16],
+            power_cycle: [2; 16],
+            sequence,
+            generation: 3,
+            half: 1,
+            number: 9,
+        }
+    }
+
+    #[test]
+    fn the_newest_whole_superblock_counts() {
+        let fast = crate::MemoryDevice::new("fast", 1 << 20);
+        assert_eq!(Superblock::read(&fast).unwrap(), Header::Blank);
+        for sequence in 5..9 {
+            superblock(sequence).write(&fast).unwrap();
+            assert_eq!(Superblock::read(&fast).unwrap(), Header::Whole(superblock(sequence)));
+        }
+        fast.write_at(512, &AlignedBuffer::zeroed(512)).unwrap();
+        assert_eq!(Superblock::read(&fast).unwrap(), Header::Whole(superblock(8)), "zeros over zeros");
+        Superblock::wipe(&fast).unwrap();
+        assert_eq!(Superblock::read(&fast).unwrap(), Header::Damaged);
+    }
+
+    #[test]
+    fn a_torn_superblock_is_not_taken_for_somebody_elses_file() {
+        let (old, new) = (superblock(4).encode(), superblock(6).encode());
+        let mut wiped = AlignedBuffer::zeroed(PAGE_BYTES);
+        wiped[..8].copy_from_slice(&MAGIC);
+        let blank = AlignedBuffer::zeroed(PAGE_BYTES);
+        for (before, after) in [(&blank, &new), (&old, &new), (&old, &wiped), (&wiped, &new)] {
+            for sectors in 0..1_u32 << (PAGE_BYTES / 512) {
+                let mut page = before.clone();
+                for sector in (0..PAGE_BYTES / 512).filter(|sector| (sectors >> sector) & 1 == 1) {
+                    page[sector * 512..][..512].copy_from_slice(&after[sector * 512..][..512]);
+                }
+                assert_ne!(Superblock::decode(&page), Header::Foreign, "sectors {sectors:b}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_is_noticed_wherever_it_is() {
+        let page = superblock(4).encode();
+        for byte in (0..PAGE_BYTES).filter(|byte| *byte < 128 || byte % 97 == 0 || *byte >= CHECK_AT) {
+            let mut flipped = page.clone();
+            flipped[byte] ^= 1 << (byte % 8);
+            let found = Superblock::decode(&flipped);
+            let expected = if byte < 8 { Header::Foreign } else { Header::Damaged };
+            assert_eq!(found, expected, "byte {byte}");
+        }
+    }
+
+    #[test]
+    fn parts_do_not_overlap() {
+        for (block_shift, slots) in [(12, 1), (12, 1000), (21, 50), (12, u32::MAX - 1)] {
+            let layout = Layout { block_shift, slots, region_pages: 3 };
+            assert_eq!(layout.journal_offset(0, 0), 5 * 4096);
+            assert_eq!(layout.journal_offset(0, layout.half_pages()), layout.journal_offset(1, 0));
+            assert!(layout.slots_start() >= layout.journal_offset(1, layout.half_pages()));
+            assert!(layout.half_pages() * PAGE_RECORDS as u64 > u64::from(slots));
+        }
+    }
+}

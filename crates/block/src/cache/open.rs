@@ -1,0 +1,224 @@
+//! Opening: what an earlier life of the cache has left, and how much of it is used.
+//!
+//! 1. The superblock says whose cache this is. What is not a cache is refused; a cache of another database or of other
+//!    settings, or a damaged one, is emptied, which is told in a warning and in the statistics.
+//! 2. The slow device is synced: from now on it is what it will be, unless it is written.
+//! 3. The journal is replayed. A block is dropped if it lies beyond the device, if its region is in doubt, or if its region
+//!    is marked and the power may have gone since. Blocks that stay are compared with their checksum when they are first hit.
+//! 4. The other half of the journal is begun with what is left, and named by a new superblock, both durably.
+//! 5. Only then the marks are taken off.
+//!
+//! Whether the power may have gone is known from the name of the machine's life between two power-ons
+//! ([`CacheConfig::power_cycle`]). If the process was killed and the machine lives, everything it wrote is there. Then the
+//! order of writes alone (`write.rs`, `journal.rs`) makes sure that a block whose checksum is right is the slow device's,
+//! and marks do not matter.
+
+use std::io;
+
+use super::guard::Revoked;
+use super::index::Index;
+use super::journal::{Place, Record, replay};
+use super::layout::{Header, Layout, REGION_PAGES_MAX, Superblock};
+use super::placement::Placement;
+use super::regions::{Mark, PAGE_REGIONS, Regions};
+use super::stats::Start;
+use super::{CacheConfig, CacheError};
+use crate::BlockDevice;
+use crate::planted::{CacheBug, planted};
+
+/// What opening comes to.
+pub(super) struct Opened {
+    pub superblock: Superblock,
+    pub regions: Regions,
+    pub start: Start,
+    /// By slot, what an earlier life has left; empty if nothing.
+    found: Vec<Option<Place>>,
+}
+
+/// What `fast` can be used as.
+pub(super) enum Usable {
+    /// As a cache, perhaps a warm one.
+    Yes(Opened),
+    /// Not at all.
+    No(&'static str, io::Error),
+}
+
+/// Regions of 1 MiB, or as large as the marks of the longest slow device demand.
+fn region_shift(config: &CacheConfig, slow: &dyn BlockDevice) -> u32 {
+    let regions_max = u64::from(REGION_PAGES_MAX) * PAGE_REGIONS as u64;
+    // Twice what it takes now, so that the device may grow.
+    let least = slow.len().div_ceil(regions_max / 2).next_power_of_two();
+    let wanted = config.region_bytes.max(config.block_bytes as u64).next_power_of_two();
+    least.max(wanted).trailing_zeros()
+}
+
+fn fresh_superblock(config: &CacheConfig, slow: &dyn BlockDevice) -> Superblock {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    // Never one that pages which were left here could have.
+    let generation = RandomState::new().build_hasher().finish();
+    let region_shift = region_shift(config, slow);
+    let regions = ((slow.len() * 2) >> region_shift) + 1;
+    let region_pages = regions.div_ceil(PAGE_REGIONS as u64).clamp(1, u64::from(REGION_PAGES_MAX)) as u32;
+    Superblock {
+        layout: Layout {
+            block_shift: config.block_bytes.trailing_zeros(),
+            slots: config.capacity_blocks_max(),
+            region_pages,
+        },
+        region_shift,
+        identity: config.identity,
+        power_cycle: config.power_cycle.unwrap_or_default(),
+        sequence: 0,
+        generation,
+        half: 1,
+        number: generation | 1,
+    }
+}
+
+/// Reads `fast`, which is changed only if what it holds cannot be used. Syncs `slow`.
+pub(super) fn open(
+    slow: &dyn BlockDevice,
+    fast: &dyn BlockDevice,
+    config: &CacheConfig,
+    revoked: Revoked,
+) -> Result<Usable, CacheError> {
+    let header = match Superblock::read(fast) {
+        Ok(header) => header,
+        Err(error) => return Ok(Usable::No("reading the superblock", error)),
+    };
+    let cold = |reason: &str| Start::Cold(reason.to_owned());
+    let (superblock, start) = match header {
+        Header::Foreign => return Err(CacheError::Foreign { device: fast.name().to_owned() }),
+        Header::OtherVersion(version) => {
+            return Err(CacheError::OtherVersion { device: fast.name().to_owned(), version });
+        }
+        Header::Blank => (None, Start::New),
+        Header::Damaged => (None, cold("the superblocks are damaged")),
+        Header::Whole(found) if revoked.covers(found.number) && !planted(CacheBug::ForgetRevoked) => {
+            (None, cold("the device was given up while the slow device was written"))
+        }
+        Header::Whole(found) if found.identity != config.identity => {
+            (None, cold("it belongs to another slow device"))
+        }
+        Header::Whole(found) if !is_of(&found, config) => (None, cold("it was made with other settings")),
+        Header::Whole(found) if fast.len() < found.layout.bytes() => (None, cold("it is truncated")),
+        Header::Whole(found) => (Some(found), Start::New),
+    };
+    if let Err(source) = slow.sync() {
+        if let Some(found) = superblock {
+            doubt(fast, &found);
+        }
+        return Err(CacheError::Slow { device: slow.name().to_owned(), source });
+    }
+    match superblock {
+        Some(found) => match warm(slow, fast, config, found) {
+            Ok(opened) => Ok(Usable::Yes(opened)),
+            Err(error) => Ok(Usable::No("reading the journal", error)),
+        },
+        None => match format(slow, fast, config, header == Header::Blank) {
+            Ok((superblock, regions)) => {
+                Ok(Usable::Yes(Opened { superblock, regions, start, found: Vec::new() }))
+            }
+            Err(error) => Ok(Usable::No("formatting", error)),
+        },
+    }
+}
+
+/// The slow device cannot be synced: what was written in an earlier life is in doubt from now on.
+fn doubt(fast: &dyn BlockDevice, found: &Superblock) {
+    let noted = Regions::read(fast, found.layout, found.region_shift).and_then(|marks| {
+        marks.sync_failed();
+        marks.write_all(fast)?;
+        fast.sync()
+    });
+    if noted.is_err() && Superblock::wipe(fast).is_err() {
+        tracing::error!(
+            device = fast.name(),
+            "what is in doubt cannot be noted; this cache must not be used again"
+        );
+    }
+}
+
+fn is_of(found: &Superblock, config: &CacheConfig) -> bool {
+    found.layout.slots == config.capacity_blocks_max()
+        && 1 << found.layout.block_shift == config.block_bytes
+        && found.region_shift >= found.layout.block_shift
+}
+
+fn format(
+    slow: &dyn BlockDevice,
+    fast: &dyn BlockDevice,
+    config: &CacheConfig,
+    is_blank: bool,
+) -> io::Result<(Superblock, Regions)> {
+    if !is_blank {
+        Superblock::wipe(fast)?;
+    }
+    let superblock = fresh_superblock(config, slow);
+    if fast.len() < superblock.layout.bytes() {
+        fast.set_len(superblock.layout.bytes())?;
+    }
+    let regions = Regions::new(superblock.layout, superblock.region_shift, superblock.generation);
+    Ok((superblock, regions))
+}
+
+fn warm(
+    slow: &dyn BlockDevice,
+    fast: &dyn BlockDevice,
+    config: &CacheConfig,
+    mut superblock: Superblock,
+) -> io::Result<Opened> {
+    let layout = superblock.layout;
+    let marks = Regions::read(fast, layout, superblock.region_shift)?;
+    let power_cycle = config.power_cycle.unwrap_or_default();
+    let is_same_cycle = power_cycle != [0; 16] && power_cycle == superblock.power_cycle;
+    let mut found = vec![None; layout.slots as usize];
+    replay(fast, &superblock, |record| match record {
+        Record::Holds { slot, place } => found[slot as usize] = Some(place),
+        Record::Free { slot } => found[slot as usize] = None,
+    })?;
+    let whole_blocks = slow.len() >> layout.block_shift;
+    let mut dropped = 0;
+    for place in &mut found {
+        let Some(Place { block, .. }) = *place else { continue };
+        let is_current = block < whole_blocks
+            && match marks.mark(block << layout.block_shift) {
+                Mark::None => true,
+                Mark::Written => is_same_cycle || planted(CacheBug::ServeMarkedRegions),
+                Mark::Doubt | Mark::Unknown => false,
+            };
+        if !is_current {
+            *place = None;
+            dropped += 1;
+        }
+    }
+    let kept = found.iter().flatten().count() as u64;
+    let regions = Regions::new(layout, superblock.region_shift, superblock.generation);
+    let is_other_cycle = power_cycle != [0; 16] && superblock.power_cycle != [0; 16] && !is_same_cycle;
+    if !is_other_cycle {
+        regions.keep_doubts(&marks);
+    }
+    superblock.power_cycle = power_cycle;
+    Ok(Opened { superblock, regions, start: Start::Warm { kept, dropped }, found })
+}
+
+impl Opened {
+    /// What a cache has whose device cannot be used.
+    pub fn nothing(config: &CacheConfig, slow: &dyn BlockDevice) -> Self {
+        let superblock = fresh_superblock(config, slow);
+        let regions = Regions::new(superblock.layout, superblock.region_shift, superblock.generation);
+        let start = Start::Cold("the device cannot be used".to_owned());
+        Opened { superblock, regions, start, found: Vec::new() }
+    }
+
+    /// Gives the blocks that were found back to their slots.
+    pub fn restore(&mut self, index: &Index, placement: &mut Placement) {
+        let found = std::mem::take(&mut self.found);
+        if !found.is_empty() {
+            placement.restore(index, &found);
+        }
+        if let Start::Warm { kept, .. } = &mut self.start {
+            *kept = u64::from(placement.used());
+        }
+    }
+}

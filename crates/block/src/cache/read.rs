@@ -1,0 +1,268 @@
+//! Reads: hits without a lock, misses in runs.
+//!
+//! A read is taken block by block. What is in the cache is read from the fast device, as `index.rs` describes. Neighbours
+//! that are not are one run, and one read of the slow device. Those of them that are admitted are written to their slots from
+//! the same buffer; where the reader wanted only part of such a block, the whole of it is fetched.
+//!
+//! A reader waits for another's fetch of its first block, so that a block is fetched once; it never waits while others may be
+//! waiting for it.
+
+use std::io;
+
+use super::index::{State, Word};
+use super::placement::{Found, Placement};
+use super::recent::Due;
+use super::{Bypass, Cached, Piece, checksum};
+use crate::planted::{CacheBug, planted};
+use crate::policy::Access;
+use crate::{AlignedBuffer, Write};
+
+/// Blocks of one run at most.
+const RUN_BLOCKS_MAX: usize = 1024;
+
+impl Cached {
+    /// Reads a range that lies inside the slow device and is aligned.
+    pub(super) fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let piece = self.piece(offset + done as u64, buffer.len() - done);
+            let access = self.access(piece.block, false);
+            if self.is_out_of_service() {
+                return self.slow.read_at(offset + done as u64, &mut buffer[done..]);
+            }
+            let target = &mut buffer[done..done + piece.length];
+            done += match self.index.find(piece.block) {
+                Some((slot, word)) if self.hit(access, piece, slot, word, target) => piece.length,
+                _ => self.read_missed(access, offset + done as u64, &mut buffer[done..])?,
+            };
+        }
+        Ok(())
+    }
+
+    /// Reads a piece of a block from its slot, if the slot is the block's all the time.
+    fn hit(&self, access: Access, piece: Piece, slot: u32, word: Word, target: &mut [u8]) -> bool {
+        if !word.is_verified() && !planted(CacheBug::ServeUnverified) {
+            // The next look-up finds it verified, or not at all.
+            self.verify(slot, word);
+            return false;
+        }
+        let route = self.balance.route(self.recent.look_ups());
+        if route.below {
+            return self.hit_below(access, piece, slot, target);
+        }
+        let began = route.timed.then(|| self.config.clock.now());
+        let read = self.fast.read_at(self.slot_offset(slot) + piece.within, target);
+        if !self.index.is_unchanged(slot, word) && !planted(CacheBug::ServeReusedSlot) {
+            return false;
+        }
+        if let Some(began) = began
+            && self.balance.fast_took(self.config.clock.now().saturating_sub(began))
+        {
+            let device = self.fast.name();
+            match self.balance.is_aside() {
+                true => tracing::warn!(device, "slower than the slow device; the cache steps aside"),
+                false => tracing::info!(device, "faster than the slow device again; the cache is back"),
+            }
+        }
+        if let Err(error) = read {
+            self.fast_error("read of a cached block", &error);
+            self.remove_if_unchanged(slot, word);
+            return false;
+        }
+        self.recent.count_hit();
+        self.note(slot, access);
+        true
+    }
+
+    /// Serves a hit from the slow device, which has every block. If it fails, the fast one has to do.
+    fn hit_below(&self, access: Access, piece: Piece, slot: u32, target: &mut [u8]) -> bool {
+        let began = self.config.clock.now();
+        let offset = (piece.block << self.block_shift) + piece.within;
+        if self.slow.read_at(offset, target).is_err() {
+            return false;
+        }
+        self.balance.slow_took(self.config.clock.now().saturating_sub(began));
+        self.counters.below.add(1);
+        self.note(slot, access);
+        true
+    }
+
+    /// Tells the policy of a hit, sooner or later.
+    pub(super) fn note(&self, slot: u32, access: Access) {
+        match self.recent.note(slot, access) {
+            Due::No => {}
+            Due::IfFree => {
+                if let Some(mut placement) = self.placement.try_lock() {
+                    placement.hits(&self.index, &mut self.recent.lane().waiting());
+                }
+            }
+            Due::Now => self.placement.lock().hits(&self.index, &mut self.recent.lane().waiting()),
+        }
+    }
+
+    /// Compares a block of an earlier life of the cache with its checksum.
+    fn verify(&self, slot: u32, word: Word) {
+        let mut bytes = AlignedBuffer::zeroed(self.block_bytes());
+        let read = self.fast.read_at(self.slot_offset(slot), &mut bytes);
+        match read {
+            Ok(()) if checksum(&bytes) == self.index.checksum(slot) => {
+                let _placement = self.placement.lock();
+                if self.index.is_unchanged(slot, word) {
+                    self.index.set_valid(slot, self.index.checksum(slot));
+                }
+                return;
+            }
+            Ok(()) => self.counters.damaged.add(1),
+            Err(error) => self.fast_error("read of a cached block", &error),
+        }
+        self.remove_if_unchanged(slot, word);
+    }
+
+    fn remove_if_unchanged(&self, slot: u32, word: Word) {
+        let mut placement = self.placement.lock();
+        if self.index.is_unchanged(slot, word) {
+            placement.remove(&self.index, slot);
+            self.counters.invalidations.add(1);
+        }
+    }
+
+    /// Reads the run at the start of `buffer` that is not in the cache. Gives its length in bytes; none if the first block
+    /// has been fetched by another meanwhile.
+    fn read_missed(&self, first: Access, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut run: Vec<(Piece, Option<u32>)> = Vec::new();
+        let mut length = 0;
+        let mut valid = None;
+        let mut placement = self.placement.lock();
+        placement.hits(&self.index, &mut self.recent.lane().waiting());
+        while length < buffer.len() && run.len() < RUN_BLOCKS_MAX {
+            let piece = self.piece(offset + length as u64, buffer.len() - length);
+            let found = placement.find(&self.index, piece.block);
+            let admitted = match found {
+                Found::Slot(slot, word) if word.state() == State::Valid => {
+                    valid = run.is_empty().then_some((piece, slot, word));
+                    break;
+                }
+                Found::Slot(_, word) if word.state() == State::Filling => {
+                    if run.is_empty() {
+                        self.settled.wait(&mut placement);
+                        continue;
+                    }
+                    break;
+                }
+                Found::Slot(..) | Found::BeingWritten => Err(Bypass::InUse),
+                Found::Nothing => {
+                    let access = if run.is_empty() { first } else { self.access(piece.block, false) };
+                    self.admit_read(&mut placement, access)
+                }
+            };
+            run.push((piece, self.count_miss(admitted)));
+            length += piece.length;
+        }
+        drop(placement);
+        if let Some((piece, slot, word)) = valid {
+            let target = &mut buffer[..piece.length];
+            return Ok(if self.hit(first, piece, slot, word, target) { piece.length } else { 0 });
+        }
+        if length > 0 {
+            self.fetch(&run, offset, &mut buffer[..length])?;
+        }
+        Ok(length)
+    }
+
+    /// Reads a run from the slow device and puts into their slots those of its blocks that have one.
+    fn fetch(&self, run: &[(Piece, Option<u32>)], offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let block_bytes = self.block_bytes();
+        let slots: Vec<_> = run.iter().filter_map(|(_, slot)| *slot).collect();
+        // Beyond what the reader wants of the first and the last block.
+        let (first, last) = (&run[0], &run[run.len() - 1]);
+        let before = if first.1.is_some() { first.0.within as usize } else { 0 };
+        let end = last.0.within as usize + last.0.length;
+        let after = if last.1.is_some() { block_bytes - end } else { 0 };
+        if before + after > 0 {
+            let mut wide = AlignedBuffer::zeroed(before + buffer.len() + after);
+            if self.slow.read_at(offset - before as u64, &mut wide).is_ok() {
+                buffer.copy_from_slice(&wide[before..before + buffer.len()]);
+                self.publish(&with_slots(run, block_bytes, &wide));
+                return Ok(());
+            }
+            // What nobody asked for may be what cannot be read.
+            self.drop_fetched(&slots);
+            return self.slow.read_at(offset, buffer);
+        }
+        let began = (run.len() == 1).then(|| self.config.clock.now());
+        match self.slow.read_at(offset, buffer) {
+            Ok(()) => {
+                if let Some(began) = began {
+                    self.balance.slow_took(self.config.clock.now().saturating_sub(began));
+                }
+                self.publish(&with_slots(run, block_bytes, buffer));
+            }
+            Err(error) => {
+                self.drop_fetched(&slots);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes fetched blocks to their slots.
+    pub(super) fn publish(&self, fetched: &[(u32, &[u8])]) {
+        if fetched.is_empty() {
+            return;
+        }
+        let writes: Vec<_> =
+            fetched.iter().map(|&(slot, bytes)| Write::new(self.slot_offset(slot), bytes)).collect();
+        let is_written = self.write_slots("write of a fetched block", &writes);
+        let sums: Vec<_> = fetched.iter().map(|(_, bytes)| is_written.then(|| checksum(bytes))).collect();
+        let mut placement = self.placement.lock();
+        placement.spend((fetched.len() * self.block_bytes()) as u64);
+        for ((slot, _), sum) in fetched.iter().zip(sums) {
+            placement.finish(&self.index, *slot, sum);
+        }
+        self.settled.notify_all();
+        drop(placement);
+        self.write_journal_if_due();
+    }
+
+    /// What was to be fetched for these slots could not be.
+    pub(super) fn drop_fetched(&self, slots: &[u32]) {
+        let mut placement = self.placement.lock();
+        for &slot in slots {
+            placement.finish(&self.index, slot, None);
+        }
+        self.settled.notify_all();
+    }
+
+    /// A read has missed its block: gives it a slot to be fetched into, or says why not.
+    pub(super) fn admit_read(&self, placement: &mut Placement, access: Access) -> Result<u32, Bypass> {
+        placement.policy().miss(access);
+        placement.count(access.relation, |stats| stats.misses += 1);
+        match access.block {
+            block if block >= self.whole_blocks() => Err(Bypass::Tail),
+            block if self.is_in_doubt(block) => Err(Bypass::Doubt),
+            _ if self.balance.is_aside() => Err(Bypass::Aside),
+            _ => placement.admit(&self.index, access, State::Filling, self.block_bytes() as u64),
+        }
+    }
+
+    pub(super) fn count_miss(&self, admitted: Result<u32, Bypass>) -> Option<u32> {
+        self.counters.misses.add(1);
+        match admitted {
+            Ok(_) => self.counters.admissions.add(1),
+            Err(reason) => self.counters.bypass(reason),
+        }
+        admitted.ok()
+    }
+}
+
+/// The blocks of a run that have slots, and their bytes; `bytes` has the run's pieces, those with a slot whole.
+fn with_slots<'b>(run: &[(Piece, Option<u32>)], block_bytes: usize, bytes: &'b [u8]) -> Vec<(u32, &'b [u8])> {
+    let mut start = 0;
+    let mut fetched = Vec::with_capacity(run.len());
+    for (piece, slot) in run {
+        let length = if slot.is_some() { block_bytes } else { piece.length };
+        fetched.extend(slot.map(|slot| (slot, &bytes[start..start + length])));
+        start += length;
+    }
+    fetched
+}

@@ -1,0 +1,233 @@
+//! What a cache counts. Counters are independent of each other, hence relaxed; those of a hit lie on lines of their own
+//! by thread, so that two threads that hit do not write to the same one.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::policy::Relation;
+
+/// Why a look-up that was not a hit did not bring its block into the cache.
+///
+/// ```
+/// use terrace_block::Bypass;
+///
+/// assert_eq!(Bypass::ALL[Bypass::Policy as usize].name(), "policy");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bypass {
+    /// The admission policy said no.
+    Policy,
+    /// It is a write, and writes go around the cache.
+    WriteAround,
+    /// It is a write of part of a block.
+    PartialWrite,
+    /// Somebody was writing the block, or fetching it.
+    InUse,
+    /// All slots that could be given up were in use.
+    NoSlot,
+    /// The block is the device's last and not whole.
+    Tail,
+    /// The place is in doubt since a sync of the slow device failed.
+    Doubt,
+    /// The fast device is slower than the slow one; the cache has stepped aside.
+    Aside,
+    /// The endurance budget is spent.
+    Budget,
+    /// The cache is out of service.
+    OutOfService,
+}
+
+impl Bypass {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [Bypass; 10] = [
+        Bypass::Policy,
+        Bypass::WriteAround,
+        Bypass::PartialWrite,
+        Bypass::InUse,
+        Bypass::NoSlot,
+        Bypass::Tail,
+        Bypass::Doubt,
+        Bypass::Aside,
+        Bypass::Budget,
+        Bypass::OutOfService,
+    ];
+
+    /// The reason in one word, as statistics print it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Bypass::Policy => "policy",
+            Bypass::WriteAround => "write-around",
+            Bypass::PartialWrite => "partial-write",
+            Bypass::InUse => "in-use",
+            Bypass::NoSlot => "no-slot",
+            Bypass::Tail => "tail",
+            Bypass::Doubt => "doubt",
+            Bypass::Aside => "aside",
+            Bypass::Budget => "budget",
+            Bypass::OutOfService => "out-of-service",
+        }
+    }
+}
+
+/// What a cache began with.
+///
+/// ```
+/// use terrace_block::{CacheStats, Start};
+///
+/// assert_eq!(CacheStats::default().start, Start::New);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Start {
+    /// There was none before.
+    #[default]
+    New,
+    /// With blocks of an earlier life.
+    Warm {
+        /// Blocks that are there again; each is compared with its checksum when it is first hit.
+        kept: u64,
+        /// Blocks that could not be trusted.
+        dropped: u64,
+    },
+    /// With nothing, though there was a cache: it could not be used, for this reason.
+    Cold(String),
+}
+
+/// What happened in a cache since it was opened, in blocks unless it says otherwise.
+///
+/// ```
+/// use terrace_block::CacheStats;
+///
+/// let stats = CacheStats { hits: 3, misses: 1, ..CacheStats::default() };
+/// assert_eq!(stats.hit_ratio(), 0.75);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheStats {
+    /// Reads served by the fast device.
+    pub hits: u64,
+    /// Reads of blocks that were not in the cache.
+    pub misses: u64,
+    /// Writes of blocks that were in the cache.
+    pub write_hits: u64,
+    /// Writes of blocks that were not.
+    pub write_misses: u64,
+    /// Reads of blocks in the cache that the slow device has served, because the fast one is saturated or slower, or to learn the
+    /// slow one's time; not among the hits.
+    pub below: u64,
+    /// Whether the cache has stepped aside because the fast device is the slower one.
+    pub is_aside: bool,
+    /// Blocks that were given a slot.
+    pub admissions: u64,
+    /// Blocks that left to make room.
+    pub evictions: u64,
+    /// Blocks that left because they were freed, cut off, or written around the cache.
+    pub invalidations: u64,
+    /// Look-ups that did not bring their block in, by reason, in the order of [`Bypass::ALL`].
+    pub bypasses: [u64; Bypass::ALL.len()],
+    /// Bytes written to the fast device: blocks and metadata.
+    pub fast_written_bytes: u64,
+    /// Blocks of an earlier life that were damaged, or not those of the slow device any more, and were dropped when first hit.
+    pub damaged: u64,
+    /// Errors of the fast device.
+    pub fast_errors: u64,
+    /// Why the cache is out of service, if it is.
+    pub out_of_service: Option<String>,
+    /// What the cache began with.
+    pub start: Start,
+    /// Blocks in the cache now.
+    pub resident_blocks: u64,
+    /// Most blocks that may be in the cache now.
+    pub capacity_blocks: u64,
+    /// Bytes of DRAM that the index takes, without the policy's own.
+    pub index_bytes: u64,
+}
+
+impl CacheStats {
+    /// Reads of blocks in the cache for each read; 0 where there were none.
+    pub fn hit_ratio(&self) -> f64 {
+        match self.hits + self.below + self.misses {
+            0 => 0.0,
+            reads => (self.hits + self.below) as f64 / reads as f64,
+        }
+    }
+
+    /// How many look-ups bypassed the cache for this reason.
+    pub fn bypassed(&self, reason: Bypass) -> u64 {
+        self.bypasses[reason as usize]
+    }
+}
+
+/// What happened to the blocks of one relation.
+///
+/// ```
+/// use terrace_block::RelationStats;
+///
+/// assert_eq!(RelationStats { hits: 3, misses: 1, ..RelationStats::default() }.relation, None);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelationStats {
+    /// The relation; none for blocks of no known one, and for those beyond the first 4096 relations.
+    pub relation: Option<Relation>,
+    /// Reads of blocks that were in the cache. Some of the latest may not be counted yet.
+    pub hits: u64,
+    /// Reads of blocks that were not.
+    pub misses: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Blocks that were given a slot.
+    pub admissions: u64,
+}
+
+/// The counters behind [`CacheStats`] that are not on the path of a hit.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub misses: Counter,
+    pub below: Counter,
+    pub write_hits: Counter,
+    pub write_misses: Counter,
+    pub admissions: Counter,
+    pub evictions: Counter,
+    pub invalidations: Counter,
+    pub bypasses: [Counter; Bypass::ALL.len()],
+    pub fast_written_bytes: Counter,
+    pub damaged: Counter,
+    pub fast_errors: Counter,
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Counters {
+    pub fn bypass(&self, reason: Bypass) {
+        self.bypasses[reason as usize].add(1);
+    }
+
+    /// What the counters show; the rest of the fields are the cache's to fill in.
+    pub fn stats(&self) -> CacheStats {
+        CacheStats {
+            misses: self.misses.get(),
+            below: self.below.get(),
+            write_hits: self.write_hits.get(),
+            write_misses: self.write_misses.get(),
+            admissions: self.admissions.get(),
+            evictions: self.evictions.get(),
+            invalidations: self.invalidations.get(),
+            bypasses: std::array::from_fn(|reason| self.bypasses[reason].get()),
+            fast_written_bytes: self.fast_written_bytes.get(),
+            damaged: self.damaged.get(),
+            fast_errors: self.fast_errors.get(),
+            ..CacheStats::default()
+        }
+    }
+}

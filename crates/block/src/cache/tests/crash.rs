@@ -1,0 +1,315 @@
+//! Power cuts and kills at every call of the devices: what a cache serves afterwards is what the slow device has.
+//!
+//! Both files lie on one simulated disk, so that its calls are counted together; a power cut takes any part of the unsynced
+//! sectors of either. A *cycle* is a life of the cache that ends at a call drawn by chance, in the midst of opening it, of a
+//! write, a sync or a change of length. Then everything is read through a cache on what is left, and compared with
+//! the slow device itself; and the next life goes on from there. Every fifth disk also reports errors.
+
+use super::*;
+use crate::{CallKind, Directory, FaultPlan, OpenMode, SimulatedDisk, Start, VirtualClock, Write};
+
+const BLOCKS: u64 = 48;
+
+/// What went wrong, in which cycle.
+type Failure = String;
+
+struct Lives {
+    random: Random,
+    disk: SimulatedDisk,
+    clock: Arc<VirtualClock>,
+    /// The machine's life; none where it is not told.
+    power_cycle: Option<[u8; 16]>,
+    policy: &'static str,
+    mode: WriteMode,
+    version: u64,
+    with_faults: bool,
+    /// A sync failed that no cache could take note of: the machine has to be switched on anew.
+    is_forsaken: bool,
+}
+
+/// What a series of cycles came to.
+#[derive(Default, Debug)]
+struct Seen {
+    cycles: u64,
+    kept: u64,
+    dropped: u64,
+    damaged: u64,
+    given_up: u64,
+    hits: u64,
+}
+
+impl Lives {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed);
+        let disk = SimulatedDisk::new(seed);
+        for name in ["slow", "fast", "guard"] {
+            disk.open(name, OpenMode::CreateNew).unwrap();
+        }
+        disk.open("slow", OpenMode::Write).unwrap().set_len(BLOCKS * BLOCK as u64).unwrap();
+        disk.open("slow", OpenMode::Write).unwrap().sync().unwrap();
+        disk.sync().unwrap();
+        let policies = ["sieve", "fifo", "lru", "probability:0.6+lru", "probability:0.6@writes+fifo"];
+        let mode = if random.below(3) == 0 { WriteMode::Around } else { WriteMode::Through };
+        Self {
+            power_cycle: (random.below(3) > 0).then_some([1; 16]),
+            policy: policies[random.below(policies.len() as u64) as usize],
+            mode,
+            disk,
+            clock: Arc::new(VirtualClock::default()),
+            version: 0,
+            with_faults: random.below(5) == 0,
+            is_forsaken: false,
+            random,
+        }
+    }
+
+    fn open(&self, disk: &SimulatedDisk) -> Option<(Cached, Arc<dyn BlockDevice>)> {
+        let file = |name| disk.open(name, OpenMode::Write).ok();
+        let (slow, fast, guard) = (file("slow")?, file("fast")?, file("guard")?);
+        let mut config = CacheConfig::new(12)
+            .policy(self.policy)
+            .unwrap()
+            .mode(self.mode)
+            .power_cycle(self.power_cycle)
+            .guard(guard)
+            .clock(Arc::clone(&self.clock) as Arc<dyn crate::Clock>);
+        config.region_bytes = 2 * BLOCK as u64;
+        Some((Cached::open(Arc::clone(&slow), fast, config).ok()?, slow))
+    }
+
+    /// One life: steps until the power goes, or until there have been enough of them. Reads are compared with the slow device.
+    fn live(&mut self, seen: &mut Seen) -> Result<(), Failure> {
+        let Some((cached, slow)) = self.open(&self.disk) else { return Ok(()) };
+        for step in 0..60 {
+            if self.disk.crashed().is_some() {
+                break;
+            }
+            let blocks = slow.len() / BLOCK as u64;
+            let block = self.random.skewed(blocks);
+            let count = (1 + self.random.below(3)).min(blocks - block);
+            let (offset, length) = (block * BLOCK as u64, count as usize * BLOCK);
+            // Errors are the disk's business here; what counts is what is served.
+            let _ = match self.random.below(24) {
+                0 => cached.set_len((BLOCKS / 2 + self.random.below(BLOCKS / 2)) * BLOCK as u64),
+                1 => cached.set_len(BLOCKS * BLOCK as u64),
+                2 => {
+                    cached.free(offset, length as u64);
+                    Ok(())
+                }
+                3..=5 => {
+                    let synced = cached.sync();
+                    // Of this no cache can know in its next life.
+                    self.is_forsaken |= synced.is_err() && cached.stats().out_of_service.is_some();
+                    synced
+                }
+                6 => {
+                    cached.tend();
+                    Ok(())
+                }
+                7 => cached.close().map_err(std::io::Error::other),
+                8..=9 => {
+                    self.version += 1;
+                    cached.write_at(offset + 512, &self.content(512))
+                }
+                10 => {
+                    self.version += 1;
+                    cached.write_through_at(offset, &self.content(length))
+                }
+                11 => {
+                    self.version += 1;
+                    let bytes = self.content(BLOCK);
+                    let other = (block + blocks / 2) % blocks * BLOCK as u64;
+                    cached.write_batch(&[Write::new(offset, &bytes), Write::new(other, &bytes)])
+                }
+                12..=15 => {
+                    self.version += 1;
+                    cached.write_at(offset, &self.content(length))
+                }
+                _ => {
+                    let mut bytes = filled(length, 0xee);
+                    let read = cached.read_at(offset, &mut bytes);
+                    let mut truth = filled(length, 0xdd);
+                    if read.is_ok() && slow.read_at(offset, &mut truth).is_ok() && bytes[..] != truth[..] {
+                        return Err(format!("blocks {block}+{count} differ in step {step}"));
+                    }
+                    read
+                }
+            };
+            let pause = std::time::Duration::from_millis(self.random.below(3000));
+            crate::Clock::sleep_until(&*self.clock, crate::Clock::now(&*self.clock) + pause);
+        }
+        let stats = cached.stats();
+        seen.hits += stats.hits;
+        seen.damaged += stats.damaged;
+        seen.given_up += u64::from(stats.out_of_service.is_some());
+        Ok(())
+    }
+
+    /// Bytes that were never written before.
+    fn content(&self, length: usize) -> AlignedBuffer {
+        let mut bytes = AlignedBuffer::zeroed(length);
+        for (sector, chunk) in bytes.chunks_mut(8).enumerate() {
+            chunk.copy_from_slice(&((self.version << 16) | (sector as u64 / 64)).to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads everything through a cache, twice, and compares.
+    fn check(&self, disk: &SimulatedDisk, seen: &mut Seen) -> Result<(), Failure> {
+        let Some((cached, slow)) = self.open(disk) else {
+            return Err("the cache cannot be opened".to_owned());
+        };
+        if let Start::Warm { kept, dropped } = cached.stats().start {
+            seen.kept += kept;
+            seen.dropped += dropped;
+        }
+        for round in 0..2 {
+            for block in 0..slow.len() / BLOCK as u64 {
+                let (truth, served) =
+                    (read(&*slow, block * BLOCK as u64, BLOCK), read(&cached, block * BLOCK as u64, BLOCK));
+                if truth[..] != served[..] {
+                    return Err(format!("block {block} differs in round {round}"));
+                }
+            }
+        }
+        seen.hits += cached.stats().hits;
+        seen.damaged += cached.stats().damaged;
+        Ok(())
+    }
+
+    /// One life, its end, and a look at what is left.
+    fn cycle(&mut self, seen: &mut Seen) -> Result<(), Failure> {
+        seen.cycles += 1;
+        let calls = 1 + self.random.below(260);
+        self.disk.crash_at(self.disk.calls() + calls);
+        if self.with_faults {
+            let kinds = [CallKind::Read, CallKind::Write, CallKind::WriteThrough, CallKind::Sync];
+            let kind = kinds[self.random.below(4) as usize];
+            let nth = 1 + self.random.below(20);
+            self.disk.fail(match self.random.below(6) {
+                0 => FaultPlan::from_then_on(kind, nth, libc::EIO),
+                _ => FaultPlan::once(kind, nth, libc::EIO),
+            });
+        }
+        self.live(seen)?;
+        let is_killed = self.random.below(3) == 0 && !std::mem::take(&mut self.is_forsaken);
+        if is_killed {
+            // If the power has gone in the midst of a call, the process dies with it; here the machine lives.
+            self.check(&self.disk.killed(), seen)?;
+            self.disk = self.disk.killed();
+            return Ok(());
+        }
+        let seed = self.random.next();
+        if let Some(cycle) = &mut self.power_cycle {
+            *cycle = u128::from_be_bytes(*cycle).wrapping_add(1).to_be_bytes();
+        }
+        self.check(&self.disk.survivor(seed), seen)?;
+        self.disk = self.disk.survivor(seed);
+        Ok(())
+    }
+}
+
+/// Ten lives for each seed; gives the first failure.
+fn run(seeds: std::ops::Range<u64>) -> Result<Seen, Failure> {
+    let mut seen = Seen::default();
+    for seed in seeds {
+        let mut lives = Lives::new(seed);
+        for life in 0..10 {
+            lives.cycle(&mut seen).map_err(|what| {
+                let Lives { mode, policy, power_cycle, with_faults, .. } = &lives;
+                format!(
+                    "seed {seed}, life {life}: {what}; {policy} {mode:?}, faults: {with_faults}, {power_cycle:?}, crashed in {:?}",
+                    lives.disk.crashed()
+                )
+            })?;
+        }
+    }
+    Ok(seen)
+}
+
+#[test]
+fn what_is_served_after_a_crash_is_what_the_slow_device_has() {
+    let seen = run(0..200).unwrap();
+    println!("{seen:?}");
+    assert!(seen.kept > 1000 && seen.dropped > 1000 && seen.hits > 10_000, "{seen:?}");
+    assert!(seen.damaged > 10 && seen.given_up > 10, "{seen:?}");
+}
+
+/// Ten thousand cycles, for by hand: `cargo test --release -p terrace-block --lib -- --ignored ten_thousand`.
+#[test]
+#[ignore = "takes a minute"]
+fn ten_thousand_cycles_serve_nothing_stale() {
+    let seen = run(1_000_000..1_001_000).unwrap();
+    println!("{seen:?}");
+    assert_eq!(seen.cycles, 10_000);
+}
+
+/// Each deliberate fault is caught by the cycles above.
+#[cfg(feature = "planted-bugs")]
+mod planted_bugs {
+    use super::*;
+    use crate::planted::{CacheBug, plant};
+
+    fn is_caught(bug: CacheBug) {
+        plant(Some(bug));
+        let failure = run(0..200);
+        plant(None);
+        let failure = failure.expect_err("the cycles must notice");
+        assert!(failure.contains("differ"), "{bug:?} is noticed as: {failure}");
+    }
+
+    #[test]
+    fn catches_serve_marked_regions() {
+        is_caught(CacheBug::ServeMarkedRegions);
+    }
+
+    #[test]
+    fn catches_no_generation_in_journal() {
+        is_caught(CacheBug::NoGenerationInJournal);
+    }
+
+    #[test]
+    fn catches_serve_unverified() {
+        is_caught(CacheBug::ServeUnverified);
+    }
+
+    #[test]
+    fn catches_unmark_before_data() {
+        is_caught(CacheBug::UnmarkBeforeData);
+    }
+
+    #[test]
+    fn catches_unmark_before_sync() {
+        is_caught(CacheBug::UnmarkBeforeSync);
+    }
+
+    #[test]
+    fn catches_write_before_mark() {
+        is_caught(CacheBug::WriteBeforeMark);
+    }
+
+    #[test]
+    fn catches_slow_before_fast() {
+        is_caught(CacheBug::SlowBeforeFast);
+    }
+
+    #[test]
+    fn catches_forget_left() {
+        is_caught(CacheBug::ForgetLeft);
+    }
+
+    #[test]
+    fn catches_forget_truncate() {
+        is_caught(CacheBug::ForgetTruncate);
+    }
+
+    #[test]
+    fn catches_trust_failed_sync() {
+        is_caught(CacheBug::TrustFailedSync);
+    }
+
+    #[test]
+    fn catches_forget_revoked() {
+        is_caught(CacheBug::ForgetRevoked);
+    }
+}

@@ -1,0 +1,145 @@
+//! Races, one interleaving at a time: a device lets a test do something in the midst of a call of the cache.
+
+use std::io;
+
+use parking_lot::Mutex;
+
+use super::*;
+
+/// What a test does in the midst of a call.
+type Act = Box<dyn FnOnce() + Send>;
+
+/// A device that runs an act after its next read, before the caller sees the bytes.
+struct Interposed {
+    inner: MemoryDevice,
+    act: Mutex<Option<Act>>,
+}
+
+impl std::fmt::Debug for Interposed {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.inner.fmt(formatter)
+    }
+}
+
+impl Interposed {
+    fn new(bytes: u64) -> Arc<Self> {
+        Arc::new(Self { inner: MemoryDevice::new("interposed", bytes), act: Mutex::new(None) })
+    }
+
+    fn after_next_read(&self, act: impl FnOnce() + Send + 'static) {
+        *self.act.lock() = Some(Box::new(act));
+    }
+}
+
+impl BlockDevice for Interposed {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.inner.len()
+    }
+
+    fn alignment(&self) -> usize {
+        self.inner.alignment()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let act = self.act.lock().take();
+        // Half of the bytes are read before, and half after, as by a device under way.
+        let half = buffer.len() / 2;
+        self.inner.read_at(offset, &mut buffer[..half])?;
+        if let Some(act) = act {
+            act();
+        }
+        self.inner.read_at(offset + half as u64, &mut buffer[half..])
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.inner.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.inner.sync()
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.inner.set_len(bytes)
+    }
+}
+
+/// A slot is given to another block while it is read; gives what the reader got of block 0, whose bytes are 1.
+fn reader_of_a_reused_slot() -> AlignedBuffer {
+    let slow = Arc::new(MemoryDevice::new("slow", 1 << 20));
+    slow.write_at(0, &filled(BLOCK, 1)).unwrap();
+    slow.write_at(BLOCK as u64, &filled(BLOCK, 2)).unwrap();
+    let fast = Interposed::new(0);
+    let config = timeless(1).policy("lru").unwrap();
+    let cached = Arc::new(Cached::open(slow, Arc::clone(&fast) as Arc<dyn BlockDevice>, config).unwrap());
+    read(&*cached, 0, BLOCK);
+    let other = Arc::clone(&cached);
+    fast.after_next_read(move || {
+        read(&*other, BLOCK as u64, BLOCK);
+    });
+    let served = read(&*cached, 0, BLOCK);
+    assert!(fast.act.lock().is_none(), "the first block was read from the fast device");
+    served
+}
+
+#[test]
+fn a_slot_that_is_reused_while_it_is_read_is_not_served() {
+    assert!(reader_of_a_reused_slot().iter().all(|&byte| byte == 1));
+}
+
+/// A block is written while it is fetched; gives what is served afterwards, and what the slow device has.
+fn block_written_while_it_is_fetched() -> (AlignedBuffer, AlignedBuffer) {
+    let slow = Interposed::new(1 << 20);
+    let fast = Arc::new(MemoryDevice::new("fast", 0));
+    let config = timeless(4).policy("lru").unwrap();
+    let cached = Arc::new(Cached::open(Arc::clone(&slow) as Arc<dyn BlockDevice>, fast, config).unwrap());
+    let other = Arc::clone(&cached);
+    slow.after_next_read(move || other.write_at(0, &filled(BLOCK, 7)).unwrap());
+    read(&*cached, 0, BLOCK);
+    assert!(slow.act.lock().is_none());
+    (read(&*cached, 0, BLOCK), read(&slow.inner, 0, BLOCK))
+}
+
+#[test]
+fn a_block_that_is_written_while_it_is_fetched_is_not_kept() {
+    let (served, truth) = block_written_while_it_is_fetched();
+    assert!(served[..] == truth[..] && truth[0] == 7);
+}
+
+#[test]
+fn a_block_that_is_freed_while_it_is_fetched_is_not_kept() {
+    let slow = Interposed::new(1 << 20);
+    let fast = Arc::new(MemoryDevice::new("fast", 0));
+    let cached = Cached::open(Arc::clone(&slow) as Arc<dyn BlockDevice>, fast, timeless(4)).unwrap();
+    let cached = Arc::new(cached);
+    let other = Arc::clone(&cached);
+    slow.after_next_read(move || other.free(0, BLOCK as u64));
+    read(&*cached, 0, BLOCK);
+    assert_eq!(cached.stats().resident_blocks, 0);
+}
+
+#[cfg(feature = "planted-bugs")]
+mod planted_bugs {
+    use super::*;
+    use crate::planted::{CacheBug, plant};
+
+    #[test]
+    fn catches_serve_reused_slot() {
+        plant(Some(CacheBug::ServeReusedSlot));
+        let served = reader_of_a_reused_slot();
+        plant(None);
+        assert!(served.iter().any(|&byte| byte != 1), "the other block's bytes are seen");
+    }
+
+    #[test]
+    fn catches_keep_raced_fetch() {
+        plant(Some(CacheBug::KeepRacedFetch));
+        let (served, truth) = block_written_while_it_is_fetched();
+        plant(None);
+        assert!(served[..] != truth[..], "the old block is served");
+    }
+}

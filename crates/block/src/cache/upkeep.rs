@@ -1,0 +1,256 @@
+//! Syncs, the journal's pages, the marks of regions, and what is done when the fast device fails.
+//!
+//! A failing read of the fast device costs the block its slot and nothing else, and neither does a failing write of a
+//! block. What must not fail is what keeps the next life of the cache from serving old blocks: a mark, a page of the journal that says
+//! that a block has left its slot, a sync. If one of these fails, the cache is *given up*: it is revoked, so that nothing on
+//! the fast device is ever used again, and from then on everything goes to the slow device.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::guard::Revoked;
+use super::index::{BLOCKS_MAX, State};
+use super::layout::Superblock;
+use super::regions::Mark;
+use super::{CacheError, Cached};
+use crate::planted::{CacheBug, planted};
+
+/// Marks are taken off at most once in this time.
+const SETTLE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Errors of the fast device after which it is not asked any more.
+const FAST_ERRORS_MAX: u64 = 1000;
+
+impl Cached {
+    /// Whether everything goes to the slow device.
+    pub(super) fn is_out_of_service(&self) -> bool {
+        self.service.get().is_some()
+    }
+
+    pub(super) fn is_in_doubt(&self, block: u64) -> bool {
+        !planted(CacheBug::TrustFailedSync) && self.regions.is_in_doubt(block << self.block_shift)
+    }
+
+    /// Makes the fast device say what the cache begins with.
+    pub(super) fn enter_service(&self, revoked: Revoked) -> Result<(), CacheError> {
+        let made = self.journal.begin_half(&*self.fast, &self.index, &self.placement);
+        match made.and_then(|bytes| Ok((bytes, self.regions.write_all(&*self.fast)?))) {
+            Ok((bytes, ())) => self.counters.fast_written_bytes.add(bytes),
+            Err(error) => {
+                self.give_up("beginning the journal", &error);
+                return Ok(());
+            }
+        }
+        if let Some(guard) = self.config.guard.as_ref().filter(|_| revoked != Revoked::None) {
+            let device = guard.name().to_owned();
+            Revoked::None.write(&**guard).map_err(|source| CacheError::Slow { device, source })?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything that was written durable, on the slow device. Now and then takes marks off, which takes a sync of the
+    /// fast device.
+    ///
+    /// # Errors
+    /// Those of the slow device. What was written since the last sync is then in doubt, and is not cached any more.
+    pub fn flush(&self) -> io::Result<()> {
+        let mut last = self.syncs.lock();
+        self.sync_slow()?;
+        let now = self.config.clock.now();
+        if now.saturating_sub(*last) >= SETTLE_INTERVAL {
+            *last = now;
+            self.settle(false);
+        }
+        Ok(())
+    }
+
+    /// Reports hits to the policy, and makes what the cache knows durable: after this, what has not been written lately is warm
+    /// again even if the power goes. To be called from time to time where syncs are rare; a background thread may.
+    pub fn tend(&self) {
+        let _syncs = self.syncs.lock();
+        self.placement.lock().hits(&self.index, &mut self.recent.lane().waiting());
+        self.settle(false);
+    }
+
+    /// Makes everything that was written durable, on both devices, so that the next life of the cache begins with all of it.
+    /// The cache can be used after that, too.
+    ///
+    /// # Errors
+    /// [`CacheError::Slow`] when the slow device reports one.
+    pub fn close(&self) -> Result<(), CacheError> {
+        let _syncs = self.syncs.lock();
+        let device = || self.slow.name().to_owned();
+        self.sync_slow().map_err(|source| CacheError::Slow { device: device(), source })?;
+        self.settle(true);
+        self.placement.lock().hits(&self.index, &mut self.recent.lane().waiting());
+        // Which blocks were hit is in the records of a new half only. It syncs the marks, too.
+        match self.journal.begin_half(&*self.fast, &self.index, &self.placement) {
+            Ok(bytes) => self.counters.fast_written_bytes.add(bytes),
+            Err(error) => self.give_up("closing the journal", &error),
+        }
+        Ok(())
+    }
+
+    fn sync_slow(&self) -> io::Result<()> {
+        let number = self.regions.begin_sync();
+        match self.slow.sync() {
+            Ok(()) => {
+                self.regions.synced(number);
+                Ok(())
+            }
+            Err(error) => {
+                self.doubt();
+                Err(error)
+            }
+        }
+    }
+
+    /// A sync of the slow device has failed.
+    fn doubt(&self) {
+        if planted(CacheBug::TrustFailedSync) {
+            return;
+        }
+        self.regions.sync_failed();
+        for slot in 0..self.index.slots() {
+            let mut placement = self.placement.lock();
+            let word = self.index.word(slot);
+            let offset = word.block() << self.block_shift;
+            if word.state() != State::Free && self.regions.mark(offset) == Mark::Doubt {
+                self.invalidate_slot(&mut placement, slot);
+            }
+        }
+        if self.is_out_of_service() {
+            return;
+        }
+        let written = self.regions.write_all(&*self.fast).and_then(|()| self.fast.sync());
+        match written {
+            Ok(()) => self.write_journal(),
+            Err(error) => self.give_up("noting what is in doubt", &error),
+        }
+    }
+
+    /// Takes the marks off regions that are durable and have been quiet since the last time, or off all that are durable.
+    fn settle(&self, even_recent: bool) {
+        if self.is_out_of_service() {
+            return;
+        }
+        if planted(CacheBug::UnmarkBeforeSync) {
+            self.regions.synced(u64::MAX);
+        }
+        let settled = self.regions.settled(even_recent);
+        if !planted(CacheBug::UnmarkBeforeData) {
+            self.write_journal();
+            if self.is_out_of_service() {
+                return;
+            }
+            if let Err(error) = self.fast.sync() {
+                return self.give_up("a sync", &error);
+            }
+        }
+        if let Err(error) = self.regions.unmark(&*self.fast, &settled) {
+            self.give_up("taking marks off", &error);
+        }
+    }
+
+    /// Writes what the journal has yet to be told.
+    pub(super) fn write_journal(&self) {
+        self.write_journal_from(1);
+    }
+
+    /// The same, if there is so much that it is time.
+    pub(super) fn write_journal_if_due(&self) {
+        let due = self.journal.due();
+        if self.placement.lock().pending().len() >= due {
+            self.write_journal_from(due);
+        }
+    }
+
+    fn write_journal_from(&self, least: usize) {
+        if self.is_out_of_service() {
+            return;
+        }
+        match self.journal.flush(&*self.fast, &self.index, &self.placement, least) {
+            Ok(bytes) => {
+                self.counters.fast_written_bytes.add(bytes);
+                self.placement.lock().spend(bytes);
+            }
+            Err(error) => self.give_up("writing the journal", &error),
+        }
+    }
+
+    /// Changes the slow device's length. What is cut off leaves the cache, and the journal says so, before it is gone.
+    pub(super) fn change_len(&self, bytes: u64) -> io::Result<()> {
+        if self.is_out_of_service() {
+            return self.check_revoked().and_then(|()| self.slow.set_len(bytes));
+        }
+        let before = self.slow.len();
+        let (shorter, longer) = (bytes.min(before), bytes.max(before));
+        let regions = self.regions.of([(shorter, longer - shorter)].into_iter());
+        self.mark(&regions);
+        if !planted(CacheBug::ForgetTruncate) {
+            self.invalidate(shorter >> self.block_shift, BLOCKS_MAX);
+            self.write_journal();
+        }
+        let outcome = self.check_revoked().and_then(|()| self.slow.set_len(bytes));
+        if !planted(CacheBug::ForgetTruncate) {
+            self.invalidate(shorter >> self.block_shift, BLOCKS_MAX);
+        }
+        self.regions.end(&regions);
+        outcome
+    }
+
+    /// Puts the cache out of service for good, before anything goes to the slow device that the fast one does not know of.
+    pub(super) fn give_up(&self, what: &str, error: &io::Error) {
+        self.counters.fast_errors.add(1);
+        self.journal.stop(|| {
+            tracing::warn!(device = self.fast.name(), what, %error, "the cache is given up");
+            self.revoke();
+            self.service.get_or_init(|| format!("{what} failed: {error}"));
+        });
+    }
+
+    /// Refuses a write of the slow device while a cache is given up and the guard could not be told: the guard fails only
+    /// with the slow device.
+    pub(super) fn check_revoked(&self) -> io::Result<()> {
+        if let Some(guard) = &self.config.guard
+            && self.is_unrevoked.load(Ordering::Acquire)
+        {
+            self.number.map_or(Revoked::All, Revoked::One).write(&**guard)?;
+            self.is_unrevoked.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Makes sure that nothing on the fast device is used again.
+    fn revoke(&self) {
+        if planted(CacheBug::ForgetRevoked) || Superblock::wipe(&*self.fast).is_ok() {
+            return;
+        }
+        let revoked = self.number.map_or(Revoked::All, Revoked::One);
+        match self.config.guard.as_ref().map(|guard| revoked.write(&**guard)) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::error!(%error, device = self.fast.name(), "the guard cannot be written; writes are refused");
+                self.is_unrevoked.store(true, Ordering::Release);
+            }
+            None => {
+                tracing::error!(
+                    device = self.fast.name(),
+                    "there is no guard; this cache must not be used again"
+                );
+            }
+        }
+    }
+
+    /// The fast device has failed in what can be done without.
+    pub(super) fn fast_error(&self, what: &str, error: &io::Error) {
+        if self.counters.fast_errors.get() == 0 {
+            tracing::warn!(device = self.fast.name(), what, %error, "the cache's device fails; going on without");
+        }
+        self.counters.fast_errors.add(1);
+        if self.counters.fast_errors.get() >= FAST_ERRORS_MAX {
+            self.give_up(what, error);
+        }
+    }
+}

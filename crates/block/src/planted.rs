@@ -1,0 +1,58 @@
+//! Deliberate faults of the block cache, as those of the engine: a test suite is proved by the bugs it catches. Without the feature
+//! `planted-bugs` the switch is the constant `false` and the wrong branch is not compiled in.
+
+/// One way to serve a block that is not the slow device's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CacheBug {
+    /// Blocks of marked regions are served after a power cut.
+    ServeMarkedRegions,
+    /// Pages of the journal count whatever their generation is.
+    NoGenerationInJournal,
+    /// A block is served without a look at its checksum.
+    ServeUnverified,
+    /// A region loses its mark before the journal and the blocks are durable.
+    UnmarkBeforeData,
+    /// A region loses its mark though the slow device has not been synced since.
+    UnmarkBeforeSync,
+    /// The slow device is written before its region is marked.
+    WriteBeforeMark,
+    /// The slow device is written before the cached block is.
+    SlowBeforeFast,
+    /// A block that has left its slot is written before that is in the journal.
+    ForgetLeft,
+    /// What is cut off the slow device stays in the cache.
+    ForgetTruncate,
+    /// A slot is served that was given to another block while it was read.
+    ServeReusedSlot,
+    /// A block that is fetched while it is written stays in the cache.
+    KeepRacedFetch,
+    /// Blocks stay in the cache after a sync of the slow device has failed.
+    TrustFailedSync,
+    /// A device that could not be told of a write is used again.
+    ForgetRevoked,
+}
+
+#[cfg(feature = "planted-bugs")]
+thread_local! {
+    static CURRENT: std::cell::Cell<Option<CacheBug>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants `bug` for all that the calling thread does from now on; `None` removes it.
+#[cfg(all(test, feature = "planted-bugs"))]
+pub(crate) fn plant(bug: Option<CacheBug>) {
+    CURRENT.with(|current| current.set(bug));
+}
+
+/// Whether `bug` is planted on this thread.
+#[cfg(feature = "planted-bugs")]
+#[inline]
+pub(crate) fn planted(bug: CacheBug) -> bool {
+    CURRENT.with(|current| current.get() == Some(bug))
+}
+
+/// Whether `bug` is planted: never, in this build.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+pub(crate) fn planted(_bug: CacheBug) -> bool {
+    false
+}

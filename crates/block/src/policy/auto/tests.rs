@@ -1,0 +1,136 @@
+//! Selectors of both goals, at work in small caches.
+
+use super::{Auto, Goal, Limits};
+use crate::policy::conformance::{Cache, Random};
+use crate::policy::{Access, DenseTable, HashedTable, Hint, Lru, Mru, Policy, Relation, S3Fifo, Slot};
+
+#[test]
+fn the_selector_leaves_a_policy_that_turns_bad() {
+    const CAPACITY: usize = 500;
+    let mut random = Random(5);
+    let mut auto = Cache::new(Auto::<HashedTable>::new(CAPACITY, Goal::Hits, 1), CAPACITY);
+    let mut first = Cache::new(S3Fifo::<HashedTable>::new(CAPACITY), CAPACITY);
+    let mut lru = Cache::new(Lru::new(CAPACITY), CAPACITY);
+    // A hot set that moves: what was hot is worthless soon, which LRU forgets first.
+    for step in 0..400_000 {
+        let access = Access::read(step / 20 + random.below(450));
+        auto.access(access);
+        first.access(access);
+        lru.access(access);
+    }
+    assert_ne!(auto.policy.at_work().to_string(), "s3-fifo");
+    assert!(
+        lru.misses < first.misses && auto.misses < first.misses,
+        "{} {} {}",
+        auto.misses,
+        first.misses,
+        lru.misses
+    );
+}
+
+/// Small enough for a cache of a few hundred blocks to be watched by a sample.
+const SMALL: Limits = Limits { exact_blocks_max: 150, sampled_blocks: 50 };
+
+#[test]
+fn switches_at_any_time_keep_the_protocol() {
+    for goal in [Goal::Hits, Goal::FewWrites] {
+        for seed in 1..=10 {
+            let mut random = Random(seed);
+            let mut cache = Cache::new(Auto::<HashedTable>::limited(200, goal, seed, SMALL), 200);
+            let mut switches = 0;
+            for step in 0..8000u64 {
+                let block = random.skewed(600);
+                let candidate = random.below(cache.policy.advantages.len() as u64) as usize;
+                match random.below(400) {
+                    0 => cache.resize(1 + random.below(300) as usize),
+                    1..10 => cache.invalidate(block),
+                    10..20 => match &cache.policy.experts[candidate] {
+                        None => cache.policy.begin(candidate),
+                        Some(expert) if expert.is_ready() && candidate != cache.policy.chosen => {
+                            cache.policy.follow(candidate);
+                            switches += 1;
+                        }
+                        Some(_) => {}
+                    },
+                    draw => {
+                        let access = Access { write: draw % 4 == 0, ..Access::read(block) };
+                        cache.access(access.of(Relation(1), block));
+                    }
+                }
+                let coldest = cache.policy.coldest().is_some();
+                assert_eq!(coldest, cache.resident() > 0, "{goal:?}, seed {seed}, step {step}");
+                strays_are_listed(&cache.policy, &format!("{goal:?}, seed {seed}, step {step}"));
+            }
+            assert!(switches > 10, "{goal:?}, seed {seed}: {switches} switches");
+            while cache.evict(Access::read(1000)).is_some() {}
+            assert_eq!(cache.resident(), 0, "{goal:?}, seed {seed}: a block never leaves");
+        }
+    }
+}
+
+/// Experts that are ready list as strays what they do not have, and nothing else.
+fn strays_are_listed(auto: &Auto<HashedTable>, when: &str) {
+    for expert in auto.experts.iter().flatten().filter(|expert| expert.is_ready()) {
+        let slots = (0..auto.held.slots() as u32).map(Slot).filter(|&slot| auto.held.holds(slot));
+        let strays = slots.filter(|&slot| !expert.shadow.has(auto.held.block(slot))).count();
+        assert_eq!(expert.strays(), strays, "{when}");
+    }
+}
+
+#[test]
+fn a_cache_too_large_to_be_watched_whole_still_finds_the_better_policy() {
+    const CAPACITY: usize = 4000;
+    let limits = Limits { exact_blocks_max: 2000, sampled_blocks: 1000 };
+    let mut random = Random(7);
+    let mut auto = Cache::new(Auto::<HashedTable>::limited(CAPACITY, Goal::Hits, 1, limits), CAPACITY);
+    let mut first = Cache::new(S3Fifo::<HashedTable>::new(CAPACITY), CAPACITY);
+    for step in 0..600_000 {
+        let access = Access::read(step / 5 + random.below(3600));
+        auto.access(access);
+        first.access(access);
+        let experts = auto.policy.experts.iter().flatten().count();
+        assert!(experts <= 2, "{experts} experts");
+    }
+    assert_ne!(auto.policy.at_work().to_string(), "s3-fifo");
+    assert!(auto.misses < first.misses, "{} {}", auto.misses, first.misses);
+}
+
+#[test]
+fn an_expert_that_begins_late_knows_how_large_relations_are() {
+    let coldest = |size: u64| {
+        let mut auto = Auto::<HashedTable>::limited(200, Goal::FewWrites, 1, SMALL);
+        auto.hint(Hint::RelationSize { relation: Relation(1), blocks: size });
+        let to = auto.names.iter().position(|name| name.to_string() == "heuristicdb").unwrap();
+        auto.begin(to);
+        let shadow = &mut auto.experts[to].as_mut().unwrap().shadow;
+        // Frequencies are halved after so many look-ups for each block of the database, or ten for each slot.
+        (0..40).for_each(|_| _ = shadow.look_up(Access::read(1)));
+        (0..20).for_each(|_| _ = shadow.look_up(Access::read(2)));
+        (0..10_000).for_each(|_| _ = shadow.look_up(Access::read(3).of(Relation(1), 3)));
+        (0..10).for_each(|_| _ = shadow.look_up(Access::read(2)));
+        shadow.coldest()
+    };
+    assert_eq!(
+        (coldest(1), coldest(100_000)),
+        (Some(1), Some(2)),
+        "block 1 was used 40 times, block 2 30 times"
+    );
+}
+
+#[test]
+fn the_thrifty_selector_writes_less() {
+    const CAPACITY: usize = 500;
+    let mut random = Random(9);
+    let thrifty = Auto::<DenseTable>::new(CAPACITY, Goal::FewWrites, 1);
+    let mut thrifty = Cache::new(thrifty, CAPACITY);
+    let mut lru = Cache::new(Lru::new(CAPACITY), CAPACITY);
+    let mut mru = Cache::new(Mru::new(CAPACITY), CAPACITY);
+    for _ in 0..200_000 {
+        let access = Access::read(random.skewed(5000));
+        thrifty.access(access);
+        lru.access(access);
+        mru.access(access);
+    }
+    assert!(3 * thrifty.writes < lru.writes, "{} writes, LRU {}", thrifty.writes, lru.writes);
+    assert!(thrifty.misses < lru.misses && thrifty.misses < mru.misses);
+}

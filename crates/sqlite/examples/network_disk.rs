@@ -1,0 +1,179 @@
+//! What a cache on this machine's disk gains for a database on a slower one.
+//!
+//! ```text
+//! cargo run --release -p terrace-sqlite --example network_disk -- [DIRECTORY] [SECONDS] [ROUNDS]
+//! ```
+//!
+//! The database is ten times as large as SQLite's page cache and lies, as does its log, behind a gate that lets 3,000 transfers
+//! a second pass, each in at least 500 microseconds, as a network disk does (`latency_us`, `operations_per_second`). The block cache
+//! lies beside it without a gate, and is read around the kernel's page cache. Runs with and without a cache take turns; what is
+//! printed are medians. Rows are drawn by a Zipf distribution, theta .99, over scattered keys.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use rusqlite::{Connection, params};
+
+/// About 30 MB in rows of 1 KB.
+const ROWS: u64 = 26_000;
+const ROW_BYTES: usize = 1000;
+const PAGE_CACHE_KIB: i64 = 3_000;
+
+/// Reads that fill a cache before anything is measured.
+const READS_BEFORE: usize = 4_000;
+
+const DISK: &str = "&latency_us=500&operations_per_second=3000";
+
+/// Caches that are compared with none: their size, and what they can hold of the database.
+const CACHES: [(&str, &str); 3] = [
+    ("48MiB&block_cache_io=direct", "all of it"),
+    ("48MiB&block_cache_io=buffered", "all, buffered"),
+    ("15MiB&block_cache_io=buffered", "half, buffered"),
+];
+
+/// What is done: the share of reads, in percent.
+const MIXES: [(&str, u32); 3] = [("read-only", 100), ("read-mostly", 95), ("write-only", 0)];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let directory = arguments.next().unwrap_or_else(|| ".".to_owned());
+    let seconds: u64 = arguments.next().map_or(Ok(5), |text| text.parse())?;
+    let rounds: usize = arguments.next().map_or(Ok(5), |text| text.parse())?;
+    terrace_sqlite::register(false)?;
+    let place = tempfile::tempdir_in(directory)?;
+    load(place.path())?;
+    // Each has a copy of its own: to the others' caches its changes would be changes by somebody else.
+    let setups: Vec<Option<&str>> = [None].into_iter().chain(CACHES.map(|(size, _)| Some(size))).collect();
+    for setup in &setups {
+        std::fs::copy(place.path().join("x.db"), place.path().join(name(*setup)))?;
+        if setup.is_some() {
+            warm(place.path(), *setup)?;
+        }
+    }
+    println!("{:<12} {:>14} {:>12} {:>8} {:>10}", "mix", "cache", "operations/s", "ratio", "hit ratio");
+    for (mix, reads) in MIXES {
+        let mut speeds = vec![Vec::new(); CACHES.len() + 1];
+        let mut hits = vec![0.0; CACHES.len() + 1];
+        for _ in 0..rounds {
+            for (number, cache) in setups.iter().enumerate() {
+                let (speed, ratio) = run(place.path(), *cache, reads, seconds)?;
+                speeds[number].push(speed);
+                hits[number] = ratio;
+            }
+        }
+        let medians: Vec<f64> = speeds.iter_mut().map(|speeds| median(speeds)).collect();
+        for (number, speed) in medians.iter().enumerate() {
+            let cache = if number == 0 { "none" } else { CACHES[number - 1].1 };
+            println!(
+                "{mix:<12} {cache:>14} {speed:>12.0} {:>8.2} {:>10.3}",
+                speed / medians[0],
+                hits[number]
+            );
+        }
+    }
+    Ok(())
+}
+
+fn load(place: &Path) -> rusqlite::Result<()> {
+    let mut db = Connection::open(place.join("x.db"))?;
+    db.query_row("pragma journal_mode = wal", [], |_| Ok(()))?;
+    db.execute_batch("create table t(id integer primary key, value blob)")?;
+    let transaction = db.transaction()?;
+    let mut random = SmallRng::seed_from_u64(1);
+    for id in 0..ROWS {
+        transaction.execute("insert into t values (?, ?)", params![id as i64, value(&mut random)])?;
+    }
+    transaction.commit()
+}
+
+fn value(random: &mut SmallRng) -> Vec<u8> {
+    (0..ROW_BYTES).map(|_| random.random()).collect()
+}
+
+fn name(cache: Option<&str>) -> String {
+    format!("x-{}.db", cache.unwrap_or("none").replace(['&', '='], "-"))
+}
+
+fn open(place: &Path, cache: Option<&str>) -> rusqlite::Result<Connection> {
+    let (path, name) = (place.display(), name(cache));
+    let parameters = cache
+        .map_or(String::new(), |size| format!("&block_cache={path}/{name}-cache&block_cache_size={size}"));
+    let db = Connection::open(format!("file:{path}/{name}?vfs=terrace{DISK}{parameters}"))?;
+    db.execute_batch(&format!("pragma cache_size = -{PAGE_CACHE_KIB}; pragma synchronous = normal"))?;
+    Ok(db)
+}
+
+/// Makes a cache what it is after a while. It stays so from connection to connection.
+fn warm(place: &Path, cache: Option<&str>) -> rusqlite::Result<()> {
+    let (db, mut random, zipf) = (open(place, cache)?, SmallRng::seed_from_u64(3), Zipf::new(ROWS, 0.99));
+    db.query_row("select sum(length(value)) from t", [], |_| Ok(()))?;
+    for _ in 0..READS_BEFORE {
+        db.query_row("select length(value) from t where id = ?", [zipf.draw(&mut random)], |_| Ok(()))?;
+    }
+    // A file that was made just now is recognised when it is opened again if this process was the last to change it.
+    db.execute("update t set value = value where id = 0", [])?;
+    Ok(())
+}
+
+/// Operations a second, and the hit ratio of the cache meanwhile.
+fn run(place: &Path, cache: Option<&str>, reads: u32, seconds: u64) -> rusqlite::Result<(f64, f64)> {
+    let (db, mut random, zipf) = (open(place, cache)?, SmallRng::seed_from_u64(2), Zipf::new(ROWS, 0.99));
+    let count = |name: &str| -> rusqlite::Result<f64> {
+        let stats: String = db.query_row("pragma terrace_stats", [], |row| row.get(0))?;
+        let rest = stats.split_once(&format!("\"{name}\":")).map_or("0", |(_, rest)| rest);
+        Ok(rest.split([',', '}']).next().and_then(|number| number.parse().ok()).unwrap_or(0.0))
+    };
+    let before = (count("hits")?, count("misses")?);
+    let (mut operations, begun, time) = (0u64, Instant::now(), Duration::from_secs(seconds));
+    while begun.elapsed() < time {
+        let id = zipf.draw(&mut random);
+        if random.random_range(0..100) < reads {
+            db.query_row("select length(value) from t where id = ?", [id], |_| Ok(()))?;
+        } else {
+            db.execute("update t set value = ? where id = ?", params![value(&mut random), id])?;
+        }
+        operations += 1;
+    }
+    let speed = operations as f64 / begun.elapsed().as_secs_f64();
+    let (hits, misses) = (count("hits")? - before.0, count("misses")? - before.1);
+    Ok((speed, hits / (hits + misses).max(1.0)))
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Ranks by a Zipf distribution (Gray et al., "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994), scattered over
+/// the keys by a multiplication.
+struct Zipf {
+    rows: u64,
+    theta: f64,
+    zeta: f64,
+    eta: f64,
+}
+
+impl Zipf {
+    fn new(rows: u64, theta: f64) -> Zipf {
+        let zeta: f64 = (1..=rows).map(|rank| (rank as f64).powf(-theta)).sum();
+        let zeta_two = 1.0 + 2f64.powf(-theta);
+        let eta = (1.0 - (2.0 / rows as f64).powf(1.0 - theta)) / (1.0 - zeta_two / zeta);
+        Zipf { rows, theta, zeta, eta }
+    }
+
+    fn draw(&self, random: &mut SmallRng) -> i64 {
+        let chance: f64 = random.random();
+        let scaled = chance * self.zeta;
+        let rank = match scaled {
+            _ if scaled < 1.0 => 0,
+            _ if scaled < 1.0 + 0.5f64.powf(self.theta) => 1,
+            _ => {
+                let spread = (self.eta * chance - self.eta + 1.0).powf(1.0 / (1.0 - self.theta));
+                ((self.rows as f64 * spread) as u64).min(self.rows - 1)
+            }
+        };
+        (rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) % self.rows) as i64
+    }
+}

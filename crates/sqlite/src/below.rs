@@ -1,0 +1,269 @@
+//! A file of the system's VFS, below one of ours.
+//!
+//! All its calls go through the table of methods that the system's VFS gave. SQLite makes the calls on one file one after the
+//! other, and this keeps to that: a [`Below`] is used only within a call that SQLite makes on the file above it.
+//!
+//! Transfers and syncs pass a gate, if there is one, so that a fast disk can be measured as a slow one.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int, c_void};
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libsqlite3_sys as ffi;
+use terrace_block::Gate;
+
+use crate::code::{Code, Outcome};
+
+/// An open file of the system's VFS.
+pub(crate) struct Below {
+    /// `szOsFile` bytes, in words so that they are aligned as SQLite's allocator aligns. Null methods: it is not open.
+    memory: NonNull<ffi::sqlite3_file>,
+    words: usize,
+    pub gate: Option<Arc<Gate>>,
+}
+
+// SAFETY: a file of SQLite's may be used by any thread, one at a time. SQLite sees to that, as the head of this file says.
+unsafe impl Send for Below {}
+// SAFETY: as above: it is shared so that it can be handed through a cache to the device below it, within one call.
+unsafe impl Sync for Below {}
+
+impl fmt::Debug for Below {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Below").field("gate", &self.gate).finish_non_exhaustive()
+    }
+}
+
+/// The call of a method that every file has.
+macro_rules! call {
+    ($file:expr, $method:ident $(, $argument:expr)*) => {{
+        let file = $file.memory.as_ptr();
+        // SAFETY: the file is open, so it has methods, and this one is in all versions of them. The arguments are what SQLite
+        // itself passed, or stand for valid memory of the length given.
+        unsafe { ((*(*file).pMethods).$method.expect("a method of the first version"))(file $(, $argument)*) }
+    }};
+}
+
+/// The call of a method that came with a later version, which the caller has checked for.
+macro_rules! call_later {
+    ($file:expr, $method:ident $(, $argument:expr)*) => {{
+        let file = $file.memory.as_ptr();
+        // SAFETY: as above; the version of the methods says that this one is there.
+        match unsafe { (*(*file).pMethods).$method } {
+            // SAFETY: as above.
+            Some(method) => unsafe { method(file $(, $argument)*) },
+            None => ffi::SQLITE_IOERR,
+        }
+    }};
+}
+
+impl Below {
+    /// Opens a file; gives with it the flags with which it was opened in the end.
+    ///
+    /// # Safety
+    /// `vfs` is a registered VFS, `name` what SQLite passed to `xOpen`.
+    pub unsafe fn open(
+        vfs: *mut ffi::sqlite3_vfs,
+        name: *const c_char,
+        flags: c_int,
+        gate: Option<Arc<Gate>>,
+    ) -> Outcome<(Below, c_int)> {
+        // SAFETY: the VFS is registered.
+        let (bytes, open) = unsafe { ((*vfs).szOsFile, (*vfs).xOpen) };
+        let words = usize::try_from(bytes).expect("the size of a file object").div_ceil(8);
+        let memory = Box::into_raw(vec![0u64; words].into_boxed_slice()).cast::<ffi::sqlite3_file>();
+        let memory = NonNull::new(memory).expect("a box is somewhere");
+        let below = Below { memory, words, gate };
+        let mut flags_out = flags;
+        // SAFETY: the memory is as long as the VFS asks, and zeroed; the name is SQLite's.
+        let code = unsafe { open.expect("a VFS opens")(vfs, name, memory.as_ptr(), flags, &mut flags_out) };
+        match Code::check(code) {
+            Ok(()) => Ok((below, flags_out)),
+            Err(code) => {
+                // A file that was not opened may still have methods; then it must be closed all the same.
+                let _ = below.close();
+                Err(code)
+            }
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        // SAFETY: the memory is there until the drop.
+        !unsafe { (*self.memory.as_ptr()).pMethods }.is_null()
+    }
+
+    /// Closes the file. Nothing else may be called then.
+    pub fn close(&self) -> Outcome {
+        if !self.is_open() {
+            return Ok(());
+        }
+        let closed = Code::check(call!(self, xClose));
+        // SAFETY: the memory is there until the drop.
+        unsafe { (*self.memory.as_ptr()).pMethods = ptr::null() };
+        closed
+    }
+
+    /// The version of the methods: 2 and later have shared memory.
+    pub fn version(&self) -> c_int {
+        // SAFETY: the file is open.
+        unsafe { (*(*self.memory.as_ptr()).pMethods).iVersion }
+    }
+
+    /// Fills `buffer`. `SQLITE_IOERR_SHORT_READ` beyond the end, where the rest of the buffer is zeros.
+    pub fn read(&self, buffer: &mut [u8], offset: i64) -> Outcome {
+        let bytes = length(buffer)?;
+        self.slowly(&[buffer.len()], || {
+            Code::check(call!(self, xRead, buffer.as_mut_ptr().cast(), bytes, offset))
+        })
+    }
+
+    pub fn write(&self, bytes: &[u8], offset: i64) -> Outcome {
+        let count = length(bytes)?;
+        self.slowly(&[bytes.len()], || Code::check(call!(self, xWrite, bytes.as_ptr().cast(), count, offset)))
+    }
+
+    pub fn truncate(&self, bytes: i64) -> Outcome {
+        Code::check(call!(self, xTruncate, bytes))
+    }
+
+    pub fn sync(&self, flags: c_int) -> Outcome {
+        self.slowly(&[], || Code::check(call!(self, xSync, flags)))
+    }
+
+    pub fn size(&self) -> Outcome<i64> {
+        let mut bytes = 0;
+        Code::check(call!(self, xFileSize, &mut bytes))?;
+        Ok(bytes)
+    }
+
+    pub fn lock(&self, level: c_int) -> Outcome {
+        Code::check(call!(self, xLock, level))
+    }
+
+    pub fn unlock(&self, level: c_int) -> Outcome {
+        Code::check(call!(self, xUnlock, level))
+    }
+
+    pub fn check_reserved_lock(&self) -> Outcome<bool> {
+        let mut reserved = 0;
+        Code::check(call!(self, xCheckReservedLock, &mut reserved))?;
+        Ok(reserved != 0)
+    }
+
+    /// # Safety
+    /// `argument` is what SQLite passed with `operation`.
+    pub unsafe fn control(&self, operation: c_int, argument: *mut c_void) -> Outcome {
+        Code::check(call!(self, xFileControl, operation, argument))
+    }
+
+    pub fn sector_bytes(&self) -> c_int {
+        call!(self, xSectorSize)
+    }
+
+    pub fn characteristics(&self) -> c_int {
+        call!(self, xDeviceCharacteristics)
+    }
+
+    /// A region of the shared memory, null where there is none yet.
+    pub fn shm_map(&self, region: c_int, bytes: c_int, extend: c_int) -> Outcome<*mut c_void> {
+        let mut address = ptr::null_mut();
+        Code::check(call_later!(self, xShmMap, region, bytes, extend, &mut address))?;
+        Ok(address)
+    }
+
+    pub fn shm_lock(&self, offset: c_int, count: c_int, flags: c_int) -> Outcome {
+        Code::check(call_later!(self, xShmLock, offset, count, flags))
+    }
+
+    pub fn shm_barrier(&self) {
+        let file = self.memory.as_ptr();
+        // SAFETY: the file is open; SQLite calls this only where the version of the methods has it.
+        if let Some(method) = unsafe { (*(*file).pMethods).xShmBarrier } {
+            // SAFETY: as above.
+            unsafe { method(file) }
+        }
+    }
+
+    pub fn shm_unmap(&self, delete: c_int) -> Outcome {
+        Code::check(call_later!(self, xShmUnmap, delete))
+    }
+
+    /// Does a transfer of these sizes, or a sync, at the speed of the gate.
+    fn slowly<T>(&self, sizes: &[usize], act: impl FnOnce() -> T) -> T {
+        match &self.gate {
+            Some(gate) => gate.slowly(sizes.iter().copied(), act),
+            None => act(),
+        }
+    }
+}
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        // An error here has nobody to go to: SQLite has been told what its own close came to.
+        let _ = self.close();
+        let memory = ptr::slice_from_raw_parts_mut(self.memory.as_ptr().cast::<u64>(), self.words);
+        // SAFETY: it came from a box of that many words, and this is the last use.
+        drop(unsafe { Box::from_raw(memory) });
+    }
+}
+
+fn length(bytes: &[u8]) -> Outcome<c_int> {
+    c_int::try_from(bytes.len()).map_err(|_| Code(ffi::SQLITE_MISUSE))
+}
+
+/// The lock of the log's index that whoever transfers the log into the database file holds.
+pub(crate) const CHECKPOINT_LOCK: c_int = 1;
+
+/// What the index of a write-ahead log says of the log's transfer into the database file.
+///
+/// `salts` names a generation of the log: they change whenever it begins from its start again. `frames` is how many there are in
+/// it, and `attempted` how many of them a checkpoint has begun to transfer, or more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WalState {
+    pub salts: [u32; 2],
+    pub frames: u32,
+    pub attempted: u32,
+}
+
+/// The head of the shared memory of a file: SQLite's `WalIndexHdr`, twice, and `WalCkptInfo`. It is mapped from
+/// `Below::shm_map` to `Below::shm_unmap`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WalIndex(NonNull<u32>);
+
+// SAFETY: the memory is shared between processes, and read here by atomic loads only.
+unsafe impl Send for WalIndex {}
+
+impl WalIndex {
+    /// Words of the head that are read here: 34, in "WAL-mode File Format" of SQLite's documentation, section 2.1.
+    pub const BYTES_MIN: c_int = 136;
+    const FRAMES: usize = 4;
+    const SALTS: [usize; 2] = [8, 9];
+    const ATTEMPTED: usize = 32;
+
+    /// The head at `address`, if there is one.
+    ///
+    /// # Safety
+    /// `address` is null or region 0 as `xShmMap` gave it, of at least [`WalIndex::BYTES_MIN`] bytes; what is made of it is not
+    /// used after the region is unmapped.
+    pub unsafe fn at(address: *mut c_void) -> Option<WalIndex> {
+        NonNull::new(address.cast()).map(WalIndex)
+    }
+
+    /// What it says now.
+    pub fn state(self) -> WalState {
+        let word = |index: usize| {
+            // SAFETY: it is inside the region, which is mapped, and aligned, for regions begin with a page.
+            let word = unsafe { AtomicU32::from_ptr(self.0.as_ptr().add(index)) };
+            // Acquire: pairs with the barriers of the processes that write it, which lie in their locks.
+            word.load(Ordering::Acquire)
+        };
+        WalState {
+            salts: Self::SALTS.map(word),
+            frames: word(Self::FRAMES),
+            attempted: word(Self::ATTEMPTED),
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! A database file as one connection has it: the locks it holds, and what it may read from the cache because of them.
+//!
+//! When the cache may be read is decided by `database.rs`, at the moments that are reported from here. In between the
+//! connection keeps the cache at hand, so that a read takes no lock:
+//!
+//! * in rollback mode from the shared lock on the file until that is given up;
+//! * in WAL mode while a read mark of the log's index is held.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use libsqlite3_sys as ffi;
+use terrace_block::{AlignedBuffer, BlockDevice};
+
+use crate::below::{Below, CHECKPOINT_LOCK, WalIndex};
+use crate::code::{Code, Outcome};
+use crate::database::{Database, InUse};
+use crate::file::Handle;
+use crate::header::Head;
+use crate::slow::SlowFile;
+
+/// The lock of the log's index that whoever writes to the log holds.
+const WRITE_LOCK: c_int = 0;
+
+/// The first of the five locks of the log's index of which who reads the log holds one, a *read mark*.
+const READ_LOCKS: c_int = 3;
+
+/// Whoever begins the log from its start again holds all read marks but the first.
+const RESTART_LOCKS: (c_int, c_int) = (READ_LOCKS + 1, 4);
+
+/// The smallest page of SQLite's, in bytes; what is read of the head of the file is less.
+const PAGE_BYTES_MIN: usize = 512;
+
+/// The file of one connection.
+pub(crate) struct Connection {
+    below: Arc<Below>,
+    /// Until the file is closed.
+    database: Option<Arc<Database>>,
+    /// The lock on the file, by SQLite's numbers.
+    level: c_int,
+    /// Read marks that are held, by their bits.
+    marks: u8,
+    index: Option<WalIndex>,
+    /// The cache, while it may be read.
+    cache: Option<InUse>,
+    /// The head of the file as it was read under the shared lock, which SQLite is about to read again; in rollback mode only.
+    head: Option<Head>,
+    /// Page-sized and aligned: SQLite's own buffers are not aligned as devices ask.
+    page: AlignedBuffer,
+}
+
+impl Connection {
+    pub fn new(below: Below, database: Arc<Database>) -> Self {
+        let (below, page) = (Arc::new(below), AlignedBuffer::zeroed(0));
+        let level = ffi::SQLITE_LOCK_NONE;
+        Connection {
+            below,
+            database: Some(database),
+            level,
+            marks: 0,
+            index: None,
+            cache: None,
+            head: None,
+            page,
+        }
+    }
+
+    fn database(&self) -> &Database {
+        self.database.as_ref().expect("SQLite uses a closed file no more")
+    }
+
+    /// The page's number, from 1 on, if a transfer is of one page.
+    fn page_of(offset: i64, bytes: usize) -> Option<u32> {
+        let (offset, length) = (u64::try_from(offset).ok()?, bytes as u64);
+        let is_page = bytes >= PAGE_BYTES_MIN && length.is_power_of_two() && offset.is_multiple_of(length);
+        u32::try_from(offset / length.max(1) + 1).ok().filter(|_| is_page)
+    }
+
+    fn read_cached(&mut self, cache: &InUse, buffer: &mut [u8], offset: i64) -> Outcome {
+        self.fit(buffer.len());
+        let page = &mut self.page;
+        let read = SlowFile::through(&self.below, 0, ffi::SQLITE_IOERR_READ, || {
+            cache.cached.read_at(offset as u64, page)
+        });
+        match read {
+            Ok(()) => {
+                buffer.copy_from_slice(page);
+                Ok(())
+            }
+            // Beyond the end: SQLite wants zeros with this error.
+            Err(Code(ffi::SQLITE_IOERR_SHORT_READ)) => self.below.read(buffer, offset),
+            Err(code) => Err(code),
+        }
+    }
+
+    fn write_through(&mut self, bytes: &[u8], offset: i64) -> Outcome {
+        let Some(InUse { cached, slow, page_bytes }) = self.database().cache_to_write() else {
+            return self.below.write(bytes, offset);
+        };
+        let (start, length, block) = (offset as u64, bytes.len() as u64, page_bytes as u64);
+        slow.reaches(start + length);
+        if length == block && start.is_multiple_of(block) {
+            self.fit(page_bytes);
+            self.page.copy_from_slice(bytes);
+            let page = &self.page;
+            return SlowFile::through(&self.below, 0, ffi::SQLITE_IOERR_WRITE, || {
+                cached.write_at(start, page)
+            });
+        }
+        let written = self.below.write(bytes, offset);
+        let first = start / block * block;
+        cached.free(first, (start + length).next_multiple_of(block) - first);
+        written
+    }
+
+    /// Makes the buffer a page of this size.
+    fn fit(&mut self, bytes: usize) {
+        if self.page.len() != bytes {
+            self.page = AlignedBuffer::zeroed(bytes);
+        }
+    }
+
+    fn lock_index(&mut self, offset: c_int, count: c_int, flags: c_int) {
+        let is_exclusive = flags & ffi::SQLITE_SHM_EXCLUSIVE != 0;
+        let Some(index) = self.index else { return };
+        if is_exclusive {
+            if offset == WRITE_LOCK {
+                self.database().log_write_begins(index);
+            }
+            if (offset..offset + count).contains(&CHECKPOINT_LOCK) {
+                self.database().checkpoint_begins(&self.below, index);
+            }
+            if (offset, count) == RESTART_LOCKS {
+                self.database().restart_begins(index);
+            }
+        } else if offset >= READ_LOCKS {
+            self.marks |= 1 << offset;
+            self.cache = self.database().reads_log(&self.below, index);
+        }
+    }
+
+    /// Before a lock of the index is given up.
+    fn unlock_index(&mut self, offset: c_int, count: c_int, flags: c_int) {
+        let is_exclusive = flags & ffi::SQLITE_SHM_EXCLUSIVE != 0;
+        let Some(index) = self.index else { return };
+        if is_exclusive {
+            if offset == WRITE_LOCK {
+                self.database().log_write_ends(index);
+            }
+            if (offset..offset + count).contains(&CHECKPOINT_LOCK) {
+                self.database().checkpoint_ends(index);
+            }
+            if (offset, count) == RESTART_LOCKS {
+                self.database().restart_ends(index);
+            }
+        } else if offset >= READ_LOCKS {
+            self.marks &= !(1 << offset);
+            if self.marks == 0 {
+                self.cache = None;
+            }
+        }
+    }
+}
+
+impl Handle for Connection {
+    fn below(&self) -> &Below {
+        &self.below
+    }
+
+    fn close(&mut self) -> Outcome {
+        if self.level != ffi::SQLITE_LOCK_NONE {
+            (self.cache, self.head) = (None, None);
+            self.database().unlocks(self.level, ffi::SQLITE_LOCK_NONE, self.index);
+            self.level = ffi::SQLITE_LOCK_NONE;
+        }
+        if let Some(database) = self.database.take() {
+            Database::leave(database, &self.below);
+        }
+        self.below.close()
+    }
+
+    fn read(&mut self, buffer: &mut [u8], offset: i64) -> Outcome {
+        let Some(page) = Self::page_of(offset, buffer.len()) else {
+            return match (&self.head, usize::try_from(offset)) {
+                (Some(head), Ok(start)) if start + buffer.len() <= head.len() => {
+                    buffer.copy_from_slice(&head[start..start + buffer.len()]);
+                    Ok(())
+                }
+                _ => self.below.read(buffer, offset),
+            };
+        };
+        match self.cache.take() {
+            Some(cache) if cache.page_bytes == buffer.len() && cache.holds(offset) => {
+                let read = self.read_cached(&cache, buffer, offset);
+                self.cache = Some(cache);
+                read?;
+            }
+            cache => {
+                self.cache = cache;
+                self.below.read(buffer, offset)?;
+            }
+        }
+        self.database().saw(page, buffer, false);
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8], offset: i64) -> Outcome {
+        self.head = None;
+        self.database().will_change();
+        self.write_through(bytes, offset)?;
+        if offset == 0 {
+            self.database().wrote_header(bytes);
+        }
+        if let Some(page) = Self::page_of(offset, bytes.len()) {
+            self.database().saw(page, bytes, true);
+        }
+        Ok(())
+    }
+
+    fn truncate(&mut self, bytes: i64) -> Outcome {
+        self.head = None;
+        self.database().will_change();
+        let (Some(cache), Ok(length)) = (self.database().cache_to_write(), u64::try_from(bytes)) else {
+            return self.below.truncate(bytes);
+        };
+        SlowFile::through(&self.below, 0, ffi::SQLITE_IOERR_TRUNCATE, || cache.cached.set_len(length))
+    }
+
+    fn sync(&mut self, flags: c_int) -> Outcome {
+        match self.database().cache_to_write() {
+            Some(cache) => {
+                SlowFile::through(&self.below, flags, ffi::SQLITE_IOERR_FSYNC, || cache.cached.sync())
+            }
+            None => self.below.sync(flags),
+        }
+    }
+
+    fn lock(&mut self, level: c_int) -> Outcome {
+        self.below.lock(level)?;
+        let before = self.level;
+        self.level = level.max(before);
+        if before == ffi::SQLITE_LOCK_NONE && self.level > before {
+            (self.cache, self.head) = self.database().shares(&self.below);
+        }
+        if before < ffi::SQLITE_LOCK_EXCLUSIVE
+            && self.level >= ffi::SQLITE_LOCK_EXCLUSIVE
+            && let Some(index) = self.index
+        {
+            self.database().excludes(&self.below, index);
+        }
+        Ok(())
+    }
+
+    fn unlock(&mut self, level: c_int) -> Outcome {
+        if level < self.level {
+            if level == ffi::SQLITE_LOCK_NONE {
+                (self.cache, self.head) = (None, None);
+            }
+            self.database().unlocks(self.level, level, self.index);
+            self.level = level;
+        }
+        self.below.unlock(level)
+    }
+
+    fn wal_index(&mut self, index: Option<WalIndex>) {
+        self.index = index;
+        self.head = None;
+        if index.is_none() {
+            self.marks = 0;
+            self.cache = None;
+        }
+    }
+
+    fn shm_lock(&mut self, offset: c_int, count: c_int, flags: c_int) -> Outcome {
+        if flags & ffi::SQLITE_SHM_UNLOCK != 0 {
+            self.unlock_index(offset, count, flags);
+            return self.below.shm_lock(offset, count, flags);
+        }
+        self.below.shm_lock(offset, count, flags)?;
+        self.lock_index(offset, count, flags);
+        Ok(())
+    }
+
+    fn pragma(&mut self, name: &str, _argument: Option<&str>) -> Option<String> {
+        name.eq_ignore_ascii_case("terrace_stats").then(|| self.database().stats())
+    }
+}

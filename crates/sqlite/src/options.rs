@@ -1,0 +1,180 @@
+//! The parameters of a database's URI that are ours.
+//!
+//! | parameter               | meaning                                                                                   |
+//! |-------------------------|--------------------------------------------------------------------------------------------|
+//! | `block_cache`           | the directory of the cache, on the faster device; one for each database                    |
+//! | `block_cache_size`      | how much it holds, in bytes or with `KiB`, `MiB`, `GiB`; 256 MiB by default                |
+//! | `block_cache_policy`    | admission and eviction, as `terrace simulate` names them                                   |
+//! | `block_cache_mode`      | `through` (the default) or `around`                                                        |
+//! | `block_cache_io`        | `direct` (the default), around the kernel's page cache, or `buffered`, through it          |
+//! | `trace`                 | a file to record the accesses in, `.pgt` or `.csv`                                         |
+//! | `latency_us`            | makes the database's device slower: microseconds of each transfer and sync                 |
+//! | `operations_per_second` | makes it slower: transfers that pass in a second                                           |
+//!
+//! `cache` and `mode` would be the obvious names, but are parameters of SQLite's own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use terrace_block::Limits;
+
+/// The least and the default size of a cache, in bytes.
+const CACHE_BYTES_MIN: u64 = 1 << 20;
+const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
+
+/// The longest latency that can be asked for: a second.
+const LATENCY_US_MAX: u64 = 1_000_000;
+
+/// What a URI asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Options {
+    pub cache: Option<CacheOptions>,
+    pub trace: Option<PathBuf>,
+    pub limits: Option<Slowness>,
+}
+
+/// What it asks of a cache.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CacheOptions {
+    pub directory: PathBuf,
+    pub bytes: u64,
+    pub policy: Option<String>,
+    pub around: bool,
+    /// Read through the kernel's page cache.
+    pub buffered: bool,
+}
+
+/// How slow the database's device is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Slowness {
+    latency_us: u64,
+    operations_per_second: Option<u64>,
+}
+
+impl From<Slowness> for Limits {
+    fn from(slowness: Slowness) -> Limits {
+        Limits {
+            latency: Duration::from_micros(slowness.latency_us),
+            operations_per_second: slowness.operations_per_second,
+            ..Limits::default()
+        }
+    }
+}
+
+impl Options {
+    /// Reads the parameters by their names.
+    ///
+    /// # Errors
+    /// A sentence that names the parameter.
+    pub fn parse(parameter: impl Fn(&str) -> Option<String>) -> Result<Options, String> {
+        let cache = match parameter("block_cache") {
+            Some(directory) if directory.is_empty() => {
+                return Err("block_cache is empty; it names a directory".to_owned());
+            }
+            Some(directory) => Some(CacheOptions {
+                directory: PathBuf::from(directory),
+                bytes: parameter("block_cache_size").map_or(Ok(CACHE_BYTES_DEFAULT), |text| size(&text))?,
+                policy: parameter("block_cache_policy"),
+                around: second_of("block_cache_mode", &parameter, ["through", "around"])?,
+                buffered: second_of("block_cache_io", &parameter, ["direct", "buffered"])?,
+            }),
+            None => {
+                let without =
+                    ["block_cache_size", "block_cache_policy", "block_cache_mode", "block_cache_io"];
+                if let Some(name) = without.into_iter().find(|name| parameter(name).is_some()) {
+                    return Err(format!("{name} is given without block_cache"));
+                }
+                None
+            }
+        };
+        let latency_us = parameter("latency_us").map(|text| number("latency_us", &text)).transpose()?;
+        let operations = parameter("operations_per_second");
+        let operations = operations.map(|text| number("operations_per_second", &text)).transpose()?;
+        if operations == Some(0) || latency_us.is_some_and(|latency| latency > LATENCY_US_MAX) {
+            return Err(format!(
+                "operations_per_second must not be 0, nor latency_us more than {LATENCY_US_MAX}"
+            ));
+        }
+        let is_slow = latency_us.is_some() || operations.is_some();
+        let limits = is_slow
+            .then(|| Slowness { latency_us: latency_us.unwrap_or(0), operations_per_second: operations });
+        Ok(Options { cache, trace: parameter("trace").map(PathBuf::from), limits })
+    }
+}
+
+/// Whether a parameter is the second of two words; the first is meant where it is not given.
+fn second_of(
+    name: &str,
+    parameter: impl Fn(&str) -> Option<String>,
+    words: [&str; 2],
+) -> Result<bool, String> {
+    match parameter(name) {
+        None => Ok(false),
+        Some(text) if text == words[0] => Ok(false),
+        Some(text) if text == words[1] => Ok(true),
+        Some(other) => Err(format!("{name} is {other:?}; {} and {} are known", words[0], words[1])),
+    }
+}
+
+fn number(name: &str, text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{name} is {text:?}, which is no whole number"))
+}
+
+/// A size of a cache, in bytes.
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match &text[digits.len()..] {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        other => return Err(format!("block_cache_size ends in {other:?}; B, KiB, MiB and GiB are known")),
+    };
+    let bytes = number("block_cache_size", digits)?.checked_mul(1 << shift);
+    match bytes {
+        Some(bytes) if bytes >= CACHE_BYTES_MIN => Ok(bytes),
+        _ => Err(format!("block_cache_size is {text:?}; it must be at least 1MiB and fit 64 bits")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(query: &str) -> Result<Options, String> {
+        let pairs: Vec<_> = query.split('&').filter_map(|pair| pair.split_once('=')).collect();
+        Options::parse(|name| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn parameters_are_read() {
+        assert_eq!(parse("vfs=terrace"), Ok(Options::default()));
+        let options = parse("block_cache=/c&block_cache_size=3MiB&trace=t.pgt&latency_us=5")
+            .expect("correct parameters");
+        let cache = options.cache.expect("a cache");
+        assert_eq!((cache.bytes, cache.around, cache.policy), (3 << 20, false, None));
+        assert_eq!(options.trace, Some(PathBuf::from("t.pgt")));
+        assert_eq!(Limits::from(options.limits.expect("limits")).latency, Duration::from_micros(5));
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        for (query, named) in [
+            ("block_cache=", "block_cache"),
+            ("block_cache_size=5MiB", "block_cache_size"),
+            ("block_cache=/c&block_cache_size=5TB", "block_cache_size"),
+            ("block_cache=/c&block_cache_size=1KiB", "block_cache_size"),
+            ("block_cache=/c&block_cache_size=99999999999GiB", "block_cache_size"),
+            ("block_cache=/c&block_cache_mode=back", "block_cache_mode"),
+            ("block_cache=/c&block_cache_io=slow", "block_cache_io"),
+            ("latency_us=x", "latency_us"),
+            ("latency_us=1000001", "latency_us"),
+            ("operations_per_second=0", "operations_per_second"),
+        ] {
+            let why = parse(query).expect_err(query);
+            assert!(why.contains(named), "{query}: {why}");
+        }
+    }
+}

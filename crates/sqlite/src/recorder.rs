@@ -1,0 +1,101 @@
+//! Records what SQLite asks of a database file, for `terrace simulate`.
+//!
+//! Requests wait until a few thousand are there or a change of the file is complete: then the relation of a new page, whose
+//! parent is written after it, is known. A page without a relation is in relation 0.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Instant;
+
+use terrace_block::trace::{Format, Relation, Request, TraceWriter};
+
+use crate::relations::RelationMap;
+
+/// Requests that wait at most.
+const WAITING_MAX: usize = 4096;
+
+/// A page that was asked for.
+struct Waiting {
+    page: u32,
+    write: bool,
+    time_us: u64,
+}
+
+/// A trace that is being written. After an error it is written no more.
+pub(crate) struct Recorder {
+    writer: Option<TraceWriter<BufWriter<File>>>,
+    waiting: Vec<Waiting>,
+    named: BTreeSet<u32>,
+    begun: Instant,
+    error: Option<io::Error>,
+}
+
+impl Recorder {
+    /// Begins a trace in a new file.
+    pub fn create(path: &Path) -> io::Result<Recorder> {
+        let format = Format::of(path).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        // The format before the file: one that cannot be written leaves none behind.
+        TraceWriter::new(io::sink(), format)?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let writer = TraceWriter::new(BufWriter::new(file), format)?;
+        Ok(Recorder {
+            writer: Some(writer),
+            waiting: Vec::new(),
+            named: BTreeSet::new(),
+            begun: Instant::now(),
+            error: None,
+        })
+    }
+
+    /// Page `page` is read or written.
+    pub fn note(&mut self, page: u32, write: bool, relations: &RelationMap) {
+        if self.writer.is_none() {
+            return;
+        }
+        let time_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.waiting.push(Waiting { page, write, time_us });
+        if self.waiting.len() >= WAITING_MAX {
+            self.write_out(relations);
+        }
+    }
+
+    /// Writes what waits.
+    pub fn write_out(&mut self, relations: &RelationMap) {
+        let waiting = std::mem::take(&mut self.waiting);
+        if let Err(error) = self.write_all(&waiting, relations) {
+            self.writer = None;
+            self.error = Some(error);
+        }
+    }
+
+    /// The error with which the trace ended, once.
+    pub fn take_error(&mut self) -> Option<io::Error> {
+        self.error.take()
+    }
+
+    fn write_all(&mut self, waiting: &[Waiting], relations: &RelationMap) -> io::Result<()> {
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        for Waiting { page, write, time_us } in waiting {
+            let relation = relations.relation(*page).unwrap_or(0);
+            if self.named.insert(relation) {
+                let root = relations.name(relation);
+                let kind = if root.as_ref().is_some_and(|root| root.is_index) { "i" } else { "r" };
+                let name = root.map_or_else(|| format!("relation_{relation}"), |root| root.name);
+                writer.relation(&Relation { number: relation, name, kind: kind.to_owned() })?;
+            }
+            let upper = if writer.has_relations() { u64::from(relation) << 32 } else { 0 };
+            let block = upper | u64::from(*page);
+            writer.request(&Request {
+                block,
+                write: *write,
+                relation: Some(relation),
+                query: None,
+                time_us: Some(*time_us),
+            })?;
+        }
+        writer.flush()
+    }
+}

@@ -1,0 +1,220 @@
+//! The directory of a cache: its lock, the blocks, and the file that says what they were cached from.
+//!
+//! One process at a time has it. Another that asks for it is told who, and goes on without a cache; it is then one of those
+//! whose changes the owner of the cache notices (`database.rs`).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libsqlite3_sys as ffi;
+use terrace_block::policy::Relation;
+use terrace_block::{
+    BlockDevice, CacheConfig, CacheError, Cached, Directory, FileDirectory, FileOptions, LockError, OpenMode,
+    WriteMode,
+};
+
+use crate::below::Below;
+use crate::database::InUse;
+use crate::fingerprint::Fingerprint;
+use crate::options::CacheOptions;
+use crate::origin::Origin;
+use crate::relations::RelationMap;
+use crate::slow::SlowFile;
+
+const LOCK: &str = "lock";
+const BLOCKS: &str = "blocks";
+const ASIDE: &str = "blocks.aside";
+
+/// The smallest block of a cache, in bytes.
+const BLOCK_BYTES_MIN: u32 = 4096;
+
+/// At most so often a cache is made to know durably that it was emptied.
+const SETTLE_EVERY: Duration = Duration::from_secs(5);
+
+/// A cache's directory, and from the first look at the database's head on the cache.
+pub(crate) struct Storage {
+    name: String,
+    directory: FileDirectory,
+    options: CacheOptions,
+    fast: Arc<dyn BlockDevice>,
+    origin: Origin,
+    slow_name: String,
+    relations: Arc<RelationMap>,
+    in_use: Option<InUse>,
+    /// How often it was emptied because the database was changed by others.
+    emptied: u64,
+    /// It was emptied, and its device may not know that durably.
+    is_unsettled: bool,
+    settled_at: Option<Instant>,
+    /// Dropped last: others wait for it.
+    _lock: Box<dyn Send + Sync>,
+}
+
+impl Storage {
+    /// Takes the directory, which is made if it is not there.
+    pub fn open(
+        options: &CacheOptions,
+        database: &Path,
+        relations: Arc<RelationMap>,
+    ) -> Result<Storage, String> {
+        let name = format!("the block cache {}", options.directory.display());
+        let failed = |error: std::io::Error| format!("{name}: {error}");
+        FileDirectory::create(&options.directory).map_err(failed)?;
+        let how = FileOptions { direct: !options.buffered, uring: false };
+        let blocks = FileDirectory::open_with(&options.directory, how).map_err(failed)?;
+        let lock = blocks.lock(LOCK).map_err(|error| match error {
+            LockError::Busy { owner_process: Some(process) } => {
+                format!("{name} is in use by process {process}")
+            }
+            LockError::Busy { owner_process: None } => format!("{name} is in use"),
+            LockError::Io(error) => failed(error),
+        })?;
+        let mode = if blocks.exists(BLOCKS).map_err(failed)? { OpenMode::Write } else { OpenMode::CreateNew };
+        let fast = blocks.open(BLOCKS, mode).map_err(failed)?;
+        let small = FileOptions { direct: false, uring: false };
+        let small = FileDirectory::open_with(&options.directory, small).map_err(failed)?;
+        let origin = Origin::open(&small).map_err(failed)?;
+        Ok(Storage {
+            name,
+            directory: blocks,
+            options: options.clone(),
+            fast,
+            origin,
+            slow_name: database.display().to_string(),
+            relations,
+            in_use: None,
+            emptied: 0,
+            is_unsettled: false,
+            settled_at: None,
+            _lock: lock,
+        })
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.in_use.is_some()
+    }
+
+    pub fn in_use(&self) -> Option<InUse> {
+        self.in_use.clone()
+    }
+
+    pub fn emptied(&self) -> u64 {
+        self.emptied
+    }
+
+    /// Whether what the last process left was cached from a file with this fingerprint.
+    pub fn is_of(&self, now: &Fingerprint) -> bool {
+        self.origin.is_of(now)
+    }
+
+    /// Begins to use the cache, or goes on; it is emptied unless the file is the same as before. `below` is the file.
+    /// What is no cache, though it stands in its place, is set aside; that is told in the answer.
+    pub fn begin(
+        &mut self,
+        is_same: bool,
+        page_bytes: u32,
+        below: &Arc<Below>,
+    ) -> Result<Option<String>, String> {
+        let bytes = below.size().ok().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
+        if let Some(in_use) = &self.in_use {
+            in_use.slow.reaches(bytes);
+            if !is_same {
+                in_use.cached.free(0, u64::MAX);
+                self.emptied += 1;
+                self.is_unsettled = true;
+            }
+            return Ok(None);
+        }
+        if page_bytes < BLOCK_BYTES_MIN {
+            return Err(format!(
+                "{}: {} has pages of {page_bytes} bytes, and a cache blocks of at least {BLOCK_BYTES_MIN}",
+                self.name, self.slow_name
+            ));
+        }
+        if !is_same {
+            self.origin.begin_anew().map_err(|error| format!("{}: {error}", self.name))?;
+        }
+        let mut told = None;
+        let cached = match self.open_cached(page_bytes, bytes, below)? {
+            Err(error @ (CacheError::Foreign { .. } | CacheError::OtherVersion { .. })) => {
+                told = Some(format!("{error}; it is now called {ASIDE}"));
+                self.set_aside().map_err(|error| format!("{}: {error}", self.name))?;
+                self.open_cached(page_bytes, bytes, below)?
+            }
+            cached => cached,
+        };
+        self.in_use = Some(cached.map_err(|error| format!("{}: {error}", self.name))?);
+        Ok(told)
+    }
+
+    fn open_cached(
+        &self,
+        page_bytes: u32,
+        file_bytes: u64,
+        below: &Arc<Below>,
+    ) -> Result<Result<InUse, CacheError>, String> {
+        let slow = Arc::new(SlowFile::new(self.slow_name.clone(), file_bytes));
+        let relations = Arc::clone(&self.relations);
+        let config = config(&self.options, page_bytes)?;
+        let config = config.identity(self.origin.identity).power_cycle(CacheConfig::machine_power_cycle());
+        let config = config.relations(Arc::new(move |block: u64| {
+            let relation = relations.relation(u32::try_from(block + 1).ok()?)?;
+            Some((Relation(relation), block))
+        }));
+        let opened = SlowFile::through(below, ffi::SQLITE_SYNC_NORMAL, ffi::SQLITE_IOERR, || {
+            Ok(Cached::open(Arc::clone(&slow) as _, Arc::clone(&self.fast), config))
+        });
+        let opened = opened.map_err(|code| format!("{}: SQLite's code {}", self.name, code.0))?;
+        Ok(opened.map(|cached| InUse { cached: Arc::new(cached), slow, page_bytes: page_bytes as usize }))
+    }
+
+    fn set_aside(&mut self) -> std::io::Result<()> {
+        self.directory.rename(BLOCKS, ASIDE)?;
+        self.fast = self.directory.open(BLOCKS, OpenMode::CreateNew)?;
+        Ok(())
+    }
+
+    /// The cache is right of a file with this fingerprint. What was taken out of it because of changes by others must be out
+    /// durably before that; as it costs a sync, it is done now and then, and at the close.
+    pub fn record(&mut self, fingerprint: &Fingerprint) -> std::io::Result<()> {
+        if let Some(in_use) = self.in_use.as_ref().filter(|_| self.is_unsettled) {
+            if self.settled_at.is_some_and(|settled| settled.elapsed() < SETTLE_EVERY) {
+                return Ok(());
+            }
+            in_use.cached.tend();
+            (self.is_unsettled, self.settled_at) = (false, Some(Instant::now()));
+        }
+        self.origin.record(fingerprint)
+    }
+
+    /// Closes the cache, right of a file with the fingerprint `record`, if there is one. `below` is the file.
+    pub fn close(mut self, record: Option<Fingerprint>, below: &Arc<Below>) -> Result<(), String> {
+        let Some(InUse { cached, .. }) = self.in_use.take() else { return Ok(()) };
+        let closed =
+            SlowFile::through(below, ffi::SQLITE_SYNC_NORMAL, ffi::SQLITE_IOERR_CLOSE, || Ok(cached.close()));
+        let closed = closed.map_err(|code| format!("{}: SQLite's code {}", self.name, code.0))?;
+        closed.map_err(|error| format!("{}: {error}", self.name))?;
+        match record {
+            Some(record) => self.origin.record(&record).map_err(|error| format!("{}: {error}", self.name)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses options that cannot be obeyed.
+    pub fn check(options: &CacheOptions) -> Result<(), String> {
+        config(options, BLOCK_BYTES_MIN).map(drop)
+    }
+}
+
+/// The settings of a cache in blocks of one page.
+fn config(options: &CacheOptions, page_bytes: u32) -> Result<CacheConfig, String> {
+    let blocks = u32::try_from(options.bytes / u64::from(page_bytes)).unwrap_or(u32::MAX);
+    let mode = if options.around { WriteMode::Around } else { WriteMode::Through };
+    let mut config = CacheConfig::new(blocks).block_bytes(page_bytes as usize).mode(mode);
+    if let Some(policy) = &options.policy {
+        config = config.policy(policy).map_err(|error| format!("block_cache_policy: {error}"))?;
+    }
+    config.check().map_err(|error| format!("block_cache: {error}"))?;
+    Ok(config)
+}

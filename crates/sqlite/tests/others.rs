@@ -1,0 +1,272 @@
+//! Nothing stale is read when others change the database: connections of the system's VFS, which know of no cache.
+//!
+//! To SQLite two connections of one process are as two processes: they lock each other out, and see each other's changes in the file
+//! alone. So all interleavings can be had in one thread, by seed.
+
+mod common;
+
+use common::{Model, Place, SCHEMA, Seed, change, check_integrity, content, journal_mode, random, stat};
+use rand::RngExt;
+use rusqlite::{Connection, ErrorCode};
+
+const STEPS: usize = 200;
+
+/// Whether somebody else's lock stood in the way.
+fn is_busy(error: &rusqlite::Error) -> bool {
+    matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+}
+
+/// A reader that stays in its transaction for a while, and what it must see until it leaves.
+struct Snapshot {
+    db: Connection,
+    sees: Option<Model>,
+}
+
+fn interleave(place: &Place, modes: &[&str], seed: u64) {
+    let seed = Seed(seed);
+    let mut random = random(seed.0);
+    let mut model = Model::new();
+    let setup = place.plain();
+    journal_mode(&setup, modes[0]);
+    setup.execute_batch(SCHEMA).expect("tables");
+    drop(setup);
+    let open = |random: &mut rand::rngs::SmallRng| {
+        let db = if random.random_bool(0.6) { place.cached() } else { place.plain() };
+        db.busy_timeout(std::time::Duration::ZERO).expect("a timeout");
+        let pages = random.random_range(5..40);
+        db.execute_batch(&format!("pragma wal_autocheckpoint = {pages}")).expect("a pragma");
+        db
+    };
+    let mut connections: Vec<Connection> = (0..4).map(|_| open(&mut random)).collect();
+    let mut snapshots: Vec<Snapshot> = (0..2).map(|_| Snapshot { db: place.cached(), sees: None }).collect();
+    for step in 0..STEPS {
+        let number = random.random_range(0..connections.len());
+        let what = random.random_range(0..100);
+        let outcome = match what {
+            0..45 => change(&mut connections[number], &mut model, &mut random),
+            45..70 => content(&connections[number])
+                .map(|rows| assert_eq!(rows, model, "step {step}, connection {number}")),
+            70..74 => {
+                let how = ["passive", "full", "restart", "truncate"][random.random_range(0..4)];
+                connections[number].query_row(&format!("pragma wal_checkpoint({how})"), [], |_| Ok(()))
+            }
+            74..76 => connections[number].execute_batch("vacuum"),
+            76..78 if modes.len() > 1 => {
+                let mode = modes[random.random_range(0..modes.len())];
+                connections[number].query_row(&format!("pragma journal_mode = {mode}"), [], |_| Ok(()))
+            }
+            78..82 => {
+                connections.remove(number);
+                connections.push(open(&mut random));
+                Ok(())
+            }
+            82..84 => {
+                // All leave, so that the log goes away, and some come back.
+                connections.clear();
+                snapshots.clear();
+                connections.extend((0..4).map(|_| open(&mut random)));
+                snapshots.extend((0..2).map(|_| Snapshot { db: place.cached(), sees: None }));
+                Ok(())
+            }
+            _ => {
+                let which = random.random_range(0..snapshots.len());
+                let Snapshot { db, sees } = &mut snapshots[which];
+                look(db, sees, &model, &mut random, step)
+            }
+        };
+        if let Err(error) = outcome {
+            assert!(is_busy(&error), "step {step}, action {what}: {error}");
+        }
+    }
+    drop((connections, snapshots));
+    let plain = place.plain();
+    check_integrity(&plain);
+    assert_eq!(content(&plain).expect("rows"), model);
+}
+
+/// Begins a snapshot, looks at it again, or ends it.
+fn look(
+    db: &Connection,
+    sees: &mut Option<Model>,
+    model: &Model,
+    random: &mut rand::rngs::SmallRng,
+    step: usize,
+) -> rusqlite::Result<()> {
+    match sees {
+        None => {
+            db.execute_batch("begin")?;
+            match content(db) {
+                Ok(rows) => {
+                    assert_eq!(rows, *model, "step {step}: a new snapshot");
+                    *sees = Some(rows);
+                    Ok(())
+                }
+                Err(error) => {
+                    db.execute_batch("rollback")?;
+                    Err(error)
+                }
+            }
+        }
+        Some(seen) if random.random_bool(0.7) => {
+            assert_eq!(content(db)?, *seen, "step {step}: a snapshot");
+            Ok(())
+        }
+        Some(_) => {
+            *sees = None;
+            db.execute_batch("commit")
+        }
+    }
+}
+
+#[test]
+fn in_rollback_mode() {
+    for seed in 0..12 {
+        interleave(&Place::new(), &["delete"], seed);
+    }
+}
+
+#[test]
+fn in_wal_mode() {
+    for seed in 100..116 {
+        interleave(&Place::new(), &["wal"], seed);
+    }
+}
+
+#[test]
+fn between_the_modes() {
+    for seed in 200..212 {
+        interleave(&Place::new(), &["wal", "delete", "persist"], seed);
+    }
+}
+
+#[test]
+fn while_the_cache_was_closed() {
+    for mode in ["delete", "wal"] {
+        for seed in 0..20 {
+            let seed = Seed(seed);
+            let (place, mut random, mut model) = (Place::new(), random(seed.0), Model::new());
+            let mut db = place.cached();
+            journal_mode(&db, mode);
+            db.execute_batch(SCHEMA).expect("tables");
+            for round in 0..8 {
+                change(&mut db, &mut model, &mut random).expect("a change");
+                assert_eq!(content(&db).expect("rows"), model, "{mode}, round {round}");
+                drop(db);
+                if random.random_bool(0.5) {
+                    // Right away: in the same tick of the kernel's clock.
+                    change(&mut place.plain(), &mut model, &mut random).expect("a change");
+                }
+                db = place.cached();
+                assert_eq!(content(&db).expect("rows"), model, "{mode}, round {round}: opened again");
+            }
+        }
+    }
+}
+
+/// A connection that was opened and not yet used keeps the cache, but no lock: the log goes away with the others.
+#[test]
+fn what_is_known_of_a_log_goes_with_the_last_lock() {
+    let (place, mut random, mut model) = (Place::new(), random(6), Model::new());
+    let mut plain = place.plain();
+    journal_mode(&plain, "wal");
+    plain.execute_batch(SCHEMA).expect("tables");
+    for round in 0..5 {
+        change(&mut plain, &mut model, &mut random).expect("a change");
+        drop(plain);
+        let idle = Connection::open(place.uri("")).expect("it opens");
+        let reader = place.cached();
+        assert_eq!(content(&reader).expect("rows"), model, "round {round}");
+        drop(reader);
+        plain = place.plain();
+        change(&mut plain, &mut model, &mut random).expect("a change");
+        drop(plain);
+        assert_eq!(content(&idle).expect("rows"), model, "round {round}: the log was away");
+        drop(idle);
+        plain = place.plain();
+    }
+}
+
+#[test]
+fn who_comes_second_has_no_cache_and_is_noticed() {
+    for mode in ["delete", "wal"] {
+        let place = Place::new();
+        let mut one = place.cached();
+        journal_mode(&one, mode);
+        one.execute_batch(SCHEMA).expect("tables");
+        let (mut random, mut model) = (random(1), Model::new());
+        change(&mut one, &mut model, &mut random).expect("a change");
+        assert_eq!(content(&one).expect("rows"), model);
+        // Another size makes it another cache in the same directory, as another process would ask for.
+        let mut two = place.cached_with("&block_cache_policy=lru");
+        let stats: String = two.query_row("pragma terrace_stats", [], |row| row.get(0)).expect("an answer");
+        assert_eq!(stats, r#"{"cache":null}"#);
+        for step in 0..50 {
+            change(&mut two, &mut model, &mut random).expect("a change");
+            if step % 3 == 0 && mode == "wal" {
+                two.query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(())).expect("a checkpoint");
+            }
+            assert_eq!(content(&one).expect("rows"), model, "{mode}, step {step}");
+        }
+        assert!(stat(&one, "emptied") > 0.0, "{mode}");
+    }
+}
+
+/// The tests above are worth something if they notice each of these.
+#[cfg(feature = "planted-bugs")]
+mod planted {
+    use super::*;
+    use terrace_sqlite::planted::{Bug, plant};
+
+    const SEEDS_MAX: u64 = 100;
+
+    fn is_caught(bug: Bug, modes: &[&str]) {
+        for seed in 0..SEEDS_MAX {
+            let place = Place::new();
+            plant(Some(bug));
+            let outcome =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| interleave(&place, modes, seed)));
+            plant(None);
+            if outcome.is_err() {
+                println!("{bug:?} is caught with seed {seed}");
+                return;
+            }
+        }
+        panic!("{bug:?} is not noticed in {SEEDS_MAX} runs");
+    }
+
+    #[test]
+    fn catches_trust_the_head() {
+        is_caught(Bug::TrustTheHead, &["delete"]);
+    }
+
+    #[test]
+    fn catches_forget_checkpoints() {
+        is_caught(Bug::ForgetCheckpoints, &["wal"]);
+    }
+
+    #[test]
+    fn catches_forget_generations() {
+        is_caught(Bug::ForgetGenerations, &["wal"]);
+    }
+
+    #[test]
+    fn catches_keep_the_log() {
+        plant(Some(Bug::KeepTheLog));
+        let outcome = std::panic::catch_unwind(what_is_known_of_a_log_goes_with_the_last_lock);
+        plant(None);
+        assert!(outcome.is_err());
+    }
+
+    #[test]
+    fn catches_trust_the_origin() {
+        plant(Some(Bug::TrustTheOrigin));
+        let outcome = std::panic::catch_unwind(while_the_cache_was_closed);
+        plant(None);
+        assert!(outcome.is_err());
+    }
+
+    #[test]
+    fn catches_write_past_the_cache() {
+        is_caught(Bug::WritePastTheCache, &["delete"]);
+    }
+}
