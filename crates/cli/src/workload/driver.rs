@@ -200,7 +200,9 @@ fn conduct(
         sleep_until(Instant::now() + plan.warmup);
     }
 
-    let (before, writes_before) = (store.counters(), store.line_writes());
+    // The longer one first: what is done meanwhile is counted by neither.
+    let writes_before = store.line_writes();
+    let before = store.counters();
     announce();
     let (title, steps, end) = match plan.length {
         Length::Time { least, .. } => ("run", least.as_millis() as u64, Some(least)),

@@ -137,7 +137,9 @@ impl Pool {
         let there = self.frames.migrate(&ids, Tier::Dram);
         let (up, stay): (Vec<_>, Vec<_>) = rising.into_iter().zip(there).partition(|(_, there)| *there);
         for (page, _) in stay {
-            page.entry.latch().release_unchanged();
+            if self.release_unmoved(page.entry) {
+                self.unlocked(page.id, page.entry, page.from);
+            }
             frames.push(page.to);
         }
         // Before they are unlatched: from then on others may take them out of these frames. That of the page that is looked at is in a queue

@@ -230,6 +230,11 @@ impl Frames {
         self.backend() == Backend::Mapped && self.nodes.splits_addresses()
     }
 
+    /// Whether the bytes of a page that is to move may be away meanwhile, and zeros in their place.
+    pub(super) fn takes_bytes_away(&self) -> bool {
+        self.moves_memory() && self.nodes.takes_bytes_away()
+    }
+
     /// Where the bytes of pages are.
     pub(crate) fn backend(&self) -> Backend {
         self.bytes.backend()
@@ -421,7 +426,7 @@ impl Frames {
 
     /// Puts memory behind frames that are to hold something else than pages; what it is filled with is not said.
     pub(super) fn populate_own(&self, frames: &[u32]) -> io::Result<()> {
-        self.bytes.populate_own(frames)
+        self.bytes.populate_own(frames, &self.nodes)
     }
 
     /// Takes it away again, before they are given back.

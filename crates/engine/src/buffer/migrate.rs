@@ -276,6 +276,18 @@ impl Pool {
         }
     }
 
+    /// Gives the exclusive latch of a page back that was to change tiers and stays; whether with a new version, since its bytes may have been
+    /// away: who began to look at it before that, and saw zeros, must find that it does not hold.
+    pub(super) fn release_unmoved(&self, entry: Entry<'_>) -> bool {
+        let were_away = self.frames.takes_bytes_away();
+        if were_away {
+            entry.latch().release_changed();
+        } else {
+            entry.latch().release_unchanged();
+        }
+        were_away
+    }
+
     /// A copy in the middle tier was dropped for another page.
     pub(super) fn count_copy_dropped(&self) {
         if let Some(middle) = &self.middle {

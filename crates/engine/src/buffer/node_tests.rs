@@ -271,3 +271,36 @@ fn a_node_that_becomes_full_is_counted_and_loses_nothing() {
     assert_eq!(db.shared.pool.audit(), [""; 0]);
     model.check();
 }
+
+/// Who began to look at a page before its bytes were copied away, and saw zeros, must find that it has changed, though it stays.
+#[test]
+fn a_page_that_stays_is_at_another_version_where_its_bytes_were_away() {
+    for way in Migrate::ALL {
+        let builder = builder(Backend::Mapped, "0").migrate(way).policy("0,0,1,1".parse().unwrap());
+        let db = builder.open("").unwrap();
+        let table = db.create_table("t").unwrap();
+        (0..1500u32).for_each(|key| table.put(key.to_be_bytes(), value(key, 0)).unwrap());
+        let pool = &db.shared.pool;
+        let versions = || -> Vec<_> {
+            let version = |id| pool.table.entry(id).unwrap().latch().load().version();
+            pool.page_ids().map(|id| (id, version(id))).collect()
+        };
+        db.set_policy("1,1,1,1".parse().unwrap());
+        let before = versions();
+        have_pages_stay(1);
+        for key in 0..1500u32 {
+            assert_eq!(
+                table.get(key.to_be_bytes()).unwrap().as_deref(),
+                Some(&value(key, 0)[..]),
+                "row {key}"
+            );
+        }
+        have_pages_stay(0);
+        let moves = middle(&db).memory_moves;
+        assert!(moves.busy > 300 && moves.pages == 0, "{way}: {moves:?}");
+        // All of them are in memory, so nothing else moves a version.
+        let changed = before.iter().zip(versions()).filter(|(before, now)| **before != *now).count();
+        assert_eq!(changed > 300, way == Migrate::Copy, "{way}: {changed} of {}", before.len());
+        assert_eq!(pool.audit(), [""; 0], "{way}");
+    }
+}

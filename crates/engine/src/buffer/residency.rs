@@ -196,10 +196,10 @@ impl Residency {
     }
 
     /// Frames are about to hold something that is no page. Refused, they are to be discarded.
-    pub(super) fn populate_own(&self, frames: &[u32]) -> io::Result<()> {
+    pub(super) fn populate_own(&self, frames: &[u32], nodes: &Placement) -> io::Result<()> {
         match self {
             Residency::Frames(_) => Ok(()),
-            Residency::Mapped(mapped) => mapped.populate_own(frames),
+            Residency::Mapped(mapped) => mapped.populate_own(frames, nodes),
         }
     }
 

@@ -274,7 +274,7 @@ impl Pool {
             match page.to {
                 To::Stays => {
                     free.queues.launder(&self.frames, page.frame);
-                    page.entry.latch().release_unchanged();
+                    self.release_unmoved(page.entry);
                 }
                 _ => free.give(page.frame),
             }

@@ -209,10 +209,10 @@ impl Region {
                 buffer.resize(buffer.len().max(part.len()), 0);
                 let bytes = &mut buffer[..part.len()];
                 copy_words(self.words(part.clone()), bytes);
-                self.discard(&mut [part.clone()])?;
-                // Where memory is refused, as beyond a limit of a control group's, the stores below ask again, each for its page. What has
+                // Where not all of it is taken back, some may be gone nevertheless. Where memory is refused, as beyond a limit of a control group's, the stores below ask again, each for its page. What has
                 // just been given back is there for them; a system that has given it away ends the process, and no byte is lost silently.
-                let refused = self.populate(&mut [part.clone()]).err();
+                let taken = self.discard(&mut [part.clone()]);
+                let refused = taken.and_then(|()| self.populate(&mut [part.clone()])).err();
                 for (word, bytes) in self.words(part.clone()).iter().zip(bytes.as_chunks::<8>().0) {
                     word.store(u64::from_ne_bytes(*bytes), Relaxed);
                 }

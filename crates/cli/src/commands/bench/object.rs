@@ -63,7 +63,7 @@ pub struct BenchReport {
     pub(super) middle_writes_by_cause: MiddleWrites,
     pub(super) dram_flushes: u64,
     /// Dollars, of DRAM, middle tier and files by the prices of the profiles; null where there is a middle tier of which the flags do
-    /// not say what it is.
+    /// not say what it is, and for an engine that does not say how much memory it takes.
     pub(super) cost: Option<f64>,
     /// Of what it is the sum.
     pub(super) prices: Cost,
@@ -186,7 +186,12 @@ impl BenchReport {
         let kind = around.middle.as_ref().map(Middle::kind);
         let prices = Cost::of(dram, kind, middle, store, around.is_on_disk)?;
         let rate = rate.map(Rate::to_string);
-        Ok(BenchReport { rate, cost: prices.dollars(), prices, ..report(plan, around, measured) })
+        Ok(BenchReport {
+            rate,
+            cost: prices.dollars().filter(|_| dram > 0),
+            prices,
+            ..report(plan, around, measured)
+        })
     }
 }
 
@@ -314,5 +319,44 @@ fn migrations(counters: &Counters) -> Migrations {
 impl From<terrace::migration::Policy> for Policy {
     fn from(policy: terrace::migration::Policy) -> Policy {
         Policy { dr: policy.dr(), dw: policy.dw(), nr: policy.nr(), nw: policy.nw() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::driver::Length;
+    use crate::workload::ycsb::Distribution;
+
+    #[test]
+    fn an_engine_that_does_not_say_how_much_memory_it_takes_has_no_cost() {
+        let plan = Plan {
+            mix: "c".parse().unwrap(),
+            distribution: Distribution::Uniform,
+            records: 1,
+            value_bytes: 1,
+            threads: 1,
+            rate: None,
+            length: Length::Operations(1),
+            warmup: Duration::ZERO,
+            seed: 1,
+            tick: Duration::from_secs(1),
+        };
+        let cost = |budget_bytes| {
+            let around = Surroundings {
+                engine: "one".into(),
+                settings: BTreeMap::new(),
+                middle: None,
+                is_on_disk: false,
+                load: Duration::ZERO,
+                dirty_bytes: None,
+                others_cpu: None,
+            };
+            let counters =
+                Counters { budget_bytes, store_capacity_bytes: 1_000_000_000, ..Counters::default() };
+            let measured = Measured { counters, ..Measured::default() };
+            BenchReport::new(&plan, None, around, &measured).unwrap().cost
+        };
+        assert_eq!((cost(0), cost(1_000_000_000)), (None, Some(20.0)));
     }
 }

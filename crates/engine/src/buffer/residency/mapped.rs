@@ -95,6 +95,7 @@ impl Mapped {
             }
         } else {
             self.each_class(pages, Region::populate)?;
+            self.count_misplaced(pages, Tier::Dram, nodes);
         }
         #[cfg(test)]
         super::tests::refuse()?;
@@ -109,10 +110,20 @@ impl Mapped {
         let preferred = nodes.prefer(tier);
         self.each_class(pages, Region::populate)?;
         drop(preferred);
-        self.each_class(pages, |region, ranges| {
+        self.count_misplaced(pages, tier, nodes);
+        Ok(())
+    }
+
+    /// Counts those of the system's pages behind `pages`, which have come to `tier`, that are not on its nodes.
+    fn count_misplaced(&self, pages: &[Housed], tier: Tier, nodes: &Placement) {
+        if nodes.of(tier).is_none() {
+            return;
+        }
+        let counted = self.each_class(pages, |region, ranges| {
             nodes.count_misplaced_in(region, ranges, tier);
             Ok(())
-        })
+        });
+        debug_assert!(counted.is_ok(), "it refuses nothing");
     }
 
     /// Moves the memory of `pages`, all of one size, to the nodes of `tier`; says of each whether it is there.
@@ -160,9 +171,11 @@ impl Mapped {
         self.own.words(frame)
     }
 
-    pub(super) fn populate_own(&self, frames: &[u32]) -> io::Result<()> {
+    pub(super) fn populate_own(&self, frames: &[u32], nodes: &Placement) -> io::Result<()> {
         frames.iter().for_each(|&frame| _ = self.resident[class_index_of(frame)].fetch_add(1, Relaxed));
-        self.own.region().populate(&mut self.own_ranges(frames))?;
+        let mut ranges = self.own_ranges(frames);
+        self.own.region().populate(&mut ranges)?;
+        nodes.count_misplaced_in(self.own.region(), &self.own_ranges(frames), Tier::Dram);
         #[cfg(test)]
         super::tests::refuse()?;
         Ok(())
@@ -215,6 +228,24 @@ mod tests {
 
     fn mappings() -> usize {
         std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
+    }
+
+    /// What is asked for is not what the system was told here, as if the node had become full.
+    #[test]
+    fn pages_that_the_system_has_put_elsewhere_are_counted_whatever_they_are_of() {
+        let own =
+            Fixed::reserve(&[4; 2 * SizeClass::COUNT], |bytes| Region::reserve_sparse(bytes, 4096)).unwrap();
+        let mapped = Mapped::over(own, 1 << 12);
+        let class = SizeClass::from_index(1).unwrap();
+        mapped.use_class(class.into(), &Placement::new(&NodeOptions::default(), class)).unwrap();
+        let dram = Some("5".parse().unwrap());
+        let nodes = Placement::new(&NodeOptions { dram, ..NodeOptions::default() }, class);
+        let pages =
+            [PageId::new(class, 3), PageId::new(class, 9)].map(|id| (id, Stripe::from(class).frame(0)));
+        mapped.populate(&pages, &nodes).unwrap();
+        assert_eq!(nodes.misplaced(Tier::Dram), 4);
+        mapped.populate_own(&[Stripe::from(class).frame(1)], &nodes).unwrap();
+        assert_eq!((nodes.misplaced(Tier::Dram), nodes.misplaced(Tier::Middle)), (6, 0));
     }
 
     #[test]

@@ -101,6 +101,11 @@ impl Placement {
         self.middle.is_some()
     }
 
+    /// Whether who reads a page without a latch while it moves may see zeros.
+    pub(in crate::buffer) fn takes_bytes_away(&self) -> bool {
+        self.way == Migrate::Copy
+    }
+
     /// The nodes of the addresses of mapped pages of `class`, if all of them are of one tier.
     pub(super) fn of_addresses(&self, class: SizeClass) -> Option<&NodeSet> {
         self.dram.as_ref().filter(|_| !self.splits_addresses() || class != self.class)
