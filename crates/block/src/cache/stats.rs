@@ -97,7 +97,8 @@ pub enum Start {
 /// ```
 /// use terrace_block::CacheStats;
 ///
-/// let stats = CacheStats { hits: 3, misses: 1, ..CacheStats::default() };
+/// let mut stats = CacheStats::default();
+/// (stats.hits, stats.misses) = (3, 1);
 /// assert_eq!(stats.hit_ratio(), 0.75);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
