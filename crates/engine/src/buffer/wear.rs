@@ -2,7 +2,7 @@
 //!
 //! Counted by frame and line, in a number for each frame of whole pages that came into it, and one for each of its lines that was
 //! changed in place, which are made when the first of them is. So a page that comes in is one count, not one for each line, and frames
-//! that are only read take eight words. It is kept where memory is simulated, and is no part of the budget, as the model of the cache is
+//! that are only read take 32 bytes. It is kept where memory is simulated, and is no part of the budget, as the model of the cache is
 //! none: memory that is what it says would wear by itself, and pays for no count.
 
 use std::sync::OnceLock;
