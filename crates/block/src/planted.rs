@@ -1,5 +1,5 @@
-//! Deliberate faults of the block cache, as those of the engine: a test suite is proved by the bugs it catches. Without the feature
-//! `planted-bugs` the switch is the constant `false` and the wrong branch is not compiled in.
+//! Deliberate faults of the block cache, as those of the engine: a test suite is proved by the bugs it catches. Except in
+//! the crate's own tests the switch is the constant `false` and the wrong branch is not compiled in.
 
 /// One way to serve a block that is not the slow device's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,26 +34,26 @@ pub(crate) enum CacheBug {
     ForgetRevoked,
 }
 
-#[cfg(feature = "planted-bugs")]
+#[cfg(test)]
 thread_local! {
     static CURRENT: std::cell::Cell<Option<CacheBug>> = const { std::cell::Cell::new(None) };
 }
 
 /// Plants `bug` for all that the calling thread does from now on; `None` removes it.
-#[cfg(all(test, feature = "planted-bugs"))]
+#[cfg(test)]
 pub(crate) fn plant(bug: Option<CacheBug>) {
     CURRENT.with(|current| current.set(bug));
 }
 
 /// Whether `bug` is planted on this thread.
-#[cfg(feature = "planted-bugs")]
+#[cfg(test)]
 #[inline]
 pub(crate) fn planted(bug: CacheBug) -> bool {
     CURRENT.with(|current| current.get() == Some(bug))
 }
 
 /// Whether `bug` is planted: never, in this build.
-#[cfg(not(feature = "planted-bugs"))]
+#[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn planted(_bug: CacheBug) -> bool {
     false

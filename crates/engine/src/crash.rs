@@ -20,7 +20,6 @@
 //! | `bugs.rs`    | the planted bugs, each of which must be caught                    |
 
 mod backup;
-#[cfg(feature = "planted-bugs")]
 mod bugs;
 mod cycle;
 mod life;

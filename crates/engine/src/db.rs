@@ -43,6 +43,8 @@ pub(crate) mod named;
 pub(crate) mod open;
 pub(crate) mod options;
 pub(crate) mod overlay;
+#[cfg(test)]
+mod planted_tests;
 pub(crate) mod range;
 #[cfg(feature = "raw-frames")]
 pub(crate) mod raw;

@@ -49,7 +49,7 @@ mod ids;
 mod index;
 mod middle;
 pub mod pages;
-pub mod planted;
+mod planted;
 mod replacement;
 mod stats;
 mod store;

@@ -1,12 +1,11 @@
 //! Deliberate faults. A test suite is proved by the bugs it catches, so each rule of the log, the store and the
-//! transactions has a switch here that breaks it. Without the feature `planted-bugs` the switch is the constant
-//! `false` and the wrong branch is not compiled in.
+//! transactions has a switch here that breaks it. Except in the crate's own tests the switch is the constant `false`
+//! and the wrong branch is not compiled in.
 
 /// One way to get durability or isolation wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-#[non_exhaustive]
-pub enum Bug {
+pub(crate) enum Bug {
     /// The log's sync returns without syncing.
     SkipLogSync,
     /// The store's sync before a mapping record is left out.
@@ -89,72 +88,26 @@ pub enum Bug {
     KeepMiddleCopy,
 }
 
-impl Bug {
-    /// Every planted bug, in the order of the list in docs/testing.md.
-    pub const ALL: [Bug; 40] = [
-        Bug::SkipLogSync,
-        Bug::SkipStoreSync,
-        Bug::AcknowledgeBeforeFlush,
-        Bug::WatermarkAsMaximum,
-        Bug::NoEpochInRecords,
-        Bug::AppendBeforeEpochSync,
-        Bug::SkipUndo,
-        Bug::NoEndRecordAfterUndo,
-        Bug::CompareLsnsWrongly,
-        Bug::AppendBeforeLatching,
-        Bug::MappingBeforeImageSync,
-        Bug::ReusePlaceEarly,
-        Bug::ClearRecLsn,
-        Bug::TwoImagesInFlight,
-        Bug::ChunkInPlace,
-        Bug::CutPastDirtyChunk,
-        Bug::CutPastCommitInFlight,
-        Bug::CutPastWatermark,
-        Bug::RecycleBeforeSuperblock,
-        Bug::WriteNewestSuperblock,
-        Bug::BaseThroughOldMapping,
-        Bug::TimestampsFromZero,
-        Bug::SkipDirectorySync,
-        Bug::LoseEvictionWrite,
-        Bug::ReadOwnStaleVersion,
-        Bug::NoRangeCheck,
-        Bug::TruncateBeforeSuperblock,
-        Bug::BackupCutsLog,
-        Bug::BackupSkipsChangedPages,
-        Bug::BackupEndsLogEarly,
-        Bug::BackupReadsFreedPlaces,
-        Bug::RenewalUntold,
-        Bug::PassingUntold,
-        Bug::RecordOfOtherImage,
-        Bug::RecordOfReusedMemory,
-        Bug::RecordOfLeftPage,
-        Bug::DiscardAfterUnlatching,
-        Bug::DemoteWithoutRecLsn,
-        Bug::StaleMiddleCopy,
-        Bug::KeepMiddleCopy,
-    ];
-}
-
-#[cfg(feature = "planted-bugs")]
+#[cfg(test)]
 thread_local! {
     static CURRENT: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
 /// Plants `bug` for all that the calling thread does from now on; `None` removes it.
-#[cfg(feature = "planted-bugs")]
-pub fn plant(bug: Option<Bug>) {
+#[cfg(test)]
+pub(crate) fn plant(bug: Option<Bug>) {
     CURRENT.with(|current| current.set(bug));
 }
 
 /// Whether `bug` is planted on this thread.
-#[cfg(feature = "planted-bugs")]
+#[cfg(test)]
 #[inline]
 pub(crate) fn planted(bug: Bug) -> bool {
     CURRENT.with(|current| current.get() == Some(bug))
 }
 
 /// Whether `bug` is planted: never, in this build.
-#[cfg(not(feature = "planted-bugs"))]
+#[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn planted(_bug: Bug) -> bool {
     false

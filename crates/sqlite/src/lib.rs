@@ -41,6 +41,10 @@
 //! | `vfs.rs`, `file.rs`, `below.rs`, `api.rs`, `extension.rs` | what SQLite calls and what is called of it: all unsafe code |
 #![deny(unsafe_code)]
 
+// What tests of several programs share names the crate as they do.
+#[cfg(test)]
+extern crate self as terrace_sqlite;
+
 mod api;
 mod below;
 mod btree;
@@ -54,10 +58,8 @@ mod gates;
 mod header;
 mod options;
 mod origin;
-#[cfg(feature = "planted-bugs")]
-#[doc(hidden)]
-pub mod planted;
-#[cfg(not(feature = "planted-bugs"))]
+#[cfg(test)]
+mod others_tests;
 mod planted;
 mod recorder;
 mod relations;

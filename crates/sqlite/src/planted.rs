@@ -1,9 +1,9 @@
-//! Deliberate faults of the rule by which the cache is believed: the tests are proved by the bugs they catch. Without the feature
-//! `planted-bugs` the switch is the constant `false` and the wrong branch is not compiled in.
+//! Deliberate faults of the rule by which the cache is believed: the tests are proved by the bugs they catch. Except in
+//! the crate's own tests the switch is the constant `false` and the wrong branch is not compiled in.
 
 /// One way to believe a cache that is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
+pub(crate) enum Bug {
     /// In rollback mode the head of the file is not looked at.
     TrustTheHead,
     /// In WAL mode checkpoints by others are not noticed within a generation of the log.
@@ -18,25 +18,25 @@ pub enum Bug {
     WritePastTheCache,
 }
 
-#[cfg(feature = "planted-bugs")]
+#[cfg(test)]
 thread_local! {
     static CURRENT: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
 /// Plants `bug` for all that the calling thread does from now on; `None` removes it.
-#[cfg(feature = "planted-bugs")]
-pub fn plant(bug: Option<Bug>) {
+#[cfg(test)]
+pub(crate) fn plant(bug: Option<Bug>) {
     CURRENT.with(|current| current.set(bug));
 }
 
 /// Whether `bug` is planted on this thread.
-#[cfg(feature = "planted-bugs")]
+#[cfg(test)]
 pub(crate) fn planted(bug: Bug) -> bool {
     CURRENT.with(|current| current.get() == Some(bug))
 }
 
 /// Whether `bug` is planted: never, in this build.
-#[cfg(not(feature = "planted-bugs"))]
+#[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn planted(_bug: Bug) -> bool {
     false

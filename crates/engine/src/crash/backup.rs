@@ -168,7 +168,6 @@ fn restore(plan: &Plan, backup: &SimulatedDisk) -> Result<Pool> {
 }
 
 /// As [`run`], with a panic turned into an error.
-#[cfg(feature = "planted-bugs")]
 pub(super) fn run_caught(seed: u64) -> Result<(), String> {
     let outcome = std::panic::catch_unwind(|| run(Plan::random(seed)));
     outcome.map_or_else(
@@ -197,11 +196,7 @@ fn what_is_restored_of_pages_for_values_is_the_state_after_a_commit() {
 
 /// Runs the plans of `cycles` seeds, or of those asked for.
 fn restore_all(plan: fn(u64) -> Plan, cycles: u64) {
-    let number = |variable: &str| std::env::var(variable).ok().map(|value| value.parse().expect("a number"));
-    let seeds = match number("TERRACE_CRASH_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("TERRACE_CRASH_CYCLES").unwrap_or(cycles),
-    };
+    let seeds = super::tests::seeds(cycles);
     let mut outcomes = Vec::new();
     for seed in seeds.clone() {
         match run(plan(seed)) {

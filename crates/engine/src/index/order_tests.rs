@@ -47,7 +47,6 @@ fn a_change_between_look_and_latch_is_logged_in_its_turn() {
 }
 
 #[test]
-#[cfg(feature = "planted-bugs")]
 fn catches_append_before_latching() {
     use crate::planted::{Bug, plant};
     plant(Some(Bug::AppendBeforeLatching));

@@ -81,7 +81,6 @@ fn a_record_of_the_page_a_leaf_once_was_is_not_found() {
     assert_eq!(reads_while_its_leaf_is_used_again(), None);
 }
 
-#[cfg(feature = "planted-bugs")]
 #[test]
 fn catches_record_of_left_page() {
     use super::Stored;

@@ -376,7 +376,6 @@ mod tests {
         assert_eq!(sequence_after_a_torn_write(), Some(2));
     }
 
-    #[cfg(feature = "planted-bugs")]
     #[test]
     fn catches_write_newest_superblock() {
         crate::planted::plant(Some(Bug::WriteNewestSuperblock));

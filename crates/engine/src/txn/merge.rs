@@ -215,7 +215,6 @@ mod tests {
         assert!(merged.next().unwrap().is_err());
     }
 
-    #[cfg(feature = "planted-bugs")]
     #[test]
     fn the_planted_bug_shows_the_tree_below_an_own_write() {
         let mut writes = WriteSet::default();

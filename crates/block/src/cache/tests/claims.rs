@@ -76,7 +76,6 @@ fn bytes_that_come_back_to_a_block_do_not_fit_an_old_claim() {
     }
 }
 
-#[cfg(feature = "planted-bugs")]
 #[test]
 #[should_panic(expected = "killed: block 0: 0 for 7")]
 fn catches_forget_ended_claims() {

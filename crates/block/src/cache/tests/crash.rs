@@ -245,7 +245,6 @@ fn ten_thousand_cycles_serve_nothing_stale() {
 }
 
 /// Each deliberate fault is caught by the cycles above.
-#[cfg(feature = "planted-bugs")]
 mod planted_bugs {
     use super::*;
     use crate::planted::{CacheBug, plant};

@@ -122,7 +122,6 @@ fn a_block_that_is_freed_while_it_is_fetched_is_not_kept() {
     assert_eq!(cached.stats().resident_blocks, 0);
 }
 
-#[cfg(feature = "planted-bugs")]
 mod planted_bugs {
     use super::*;
     use crate::planted::{CacheBug, plant};

@@ -255,7 +255,6 @@ fn who_begins_while_all_is_given_back_finds_nothing_to_look_through() {
     assert_eq!(pool.audit(), Vec::<String>::new());
 }
 
-#[cfg(feature = "planted-bugs")]
 #[test]
 fn catches_record_of_reused_memory() {
     use crate::planted::{Bug, plant};

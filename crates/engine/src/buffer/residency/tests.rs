@@ -123,7 +123,6 @@ fn pages_that_come_back_while_others_leave_keep_their_bytes() {
     }
 }
 
-#[cfg(feature = "planted-bugs")]
 #[test]
 fn catches_discard_after_unlatching() {
     use crate::planted::{Bug, plant};

@@ -192,7 +192,6 @@ fn nothing_is_reported_where_a_value_is_freed_in_parts() {
 }
 
 /// What the first of many seeds reports with `bug`; the same seed reports nothing without.
-#[cfg(feature = "planted-bugs")]
 fn caught(bug: crate::planted::Bug) -> Vec<crate::Damage> {
     let found = |seed, bug| {
         let db = open();
@@ -209,13 +208,11 @@ fn caught(bug: crate::planted::Bug) -> Vec<crate::Damage> {
 }
 
 #[test]
-#[cfg(feature = "planted-bugs")]
 fn catches_renewal_untold() {
     assert!(!caught(crate::planted::Bug::RenewalUntold).is_empty());
 }
 
 #[test]
-#[cfg(feature = "planted-bugs")]
 fn catches_passing_untold() {
     assert!(!caught(crate::planted::Bug::PassingUntold).is_empty());
 }

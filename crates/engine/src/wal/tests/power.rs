@@ -79,7 +79,6 @@ fn acknowledged_records_survive_every_power_cut_as_a_prefix() {
 }
 
 /// Each rule, broken on purpose, is noticed.
-#[cfg(feature = "planted-bugs")]
 mod planted_bugs {
     use super::*;
     use crate::planted::plant;

@@ -1,12 +1,13 @@
 //! The planted bugs that a whole database shows: each test passes without its bug and fails with it.
-#![cfg(feature = "planted-bugs")]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace::planted::{Bug, plant};
-use terrace::{Db, Durability, Error, MemoryDirectory, Mode, RecordCache, SimulatedDisk, Transaction};
+use terrace_block::{MemoryDirectory, SimulatedDisk};
+
+use crate::planted::{Bug, plant};
+use crate::{Db, Durability, Error, Mode, RecordCache, Transaction};
 
 fn open(disk: &SimulatedDisk) -> Result<Db, String> {
     let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);

@@ -3,6 +3,7 @@
 //! To SQLite two connections of one process are as two processes: they lock each other out, and see each other's changes in the file
 //! alone. So all interleavings can be had in one thread, by seed.
 
+#[path = "../tests/common/mod.rs"]
 mod common;
 
 use common::{Model, Place, SCHEMA, Seed, change, check_integrity, content, journal_mode, random, stat};
@@ -212,10 +213,9 @@ fn who_comes_second_has_no_cache_and_is_noticed() {
 }
 
 /// The tests above are worth something if they notice each of these.
-#[cfg(feature = "planted-bugs")]
 mod planted {
     use super::*;
-    use terrace_sqlite::planted::{Bug, plant};
+    use crate::planted::{Bug, plant};
 
     const SEEDS_MAX: u64 = 100;
 
