@@ -16,6 +16,7 @@
 //! | `read.rs`      | hits, misses and fetches                                                         |
 //! | `batch.rs`     | batches of reads                                                                 |
 //! | `write.rs`     | writes and invalidations                                                         |
+//! | `relocate.rs`  | bytes that move from one place of the slow device to another                        |
 //! | `layout.rs`    | what is where on the fast device                                                 |
 //! | `journal.rs`   | what is in which slot, for the next opening                                      |
 //! | `regions.rs`   | which parts of the slow device are being written                                 |
@@ -68,6 +69,7 @@ mod placement;
 mod read;
 mod recent;
 mod regions;
+mod relocate;
 mod stats;
 mod upkeep;
 mod write;
@@ -89,6 +91,7 @@ use placement::Placement;
 use recent::Recent;
 use regions::Regions;
 use stats::Counters;
+use write::Writer;
 
 /// A slow device with a cache on a fast one; `docs/cache.md` says how to use it, and when not to.
 ///
@@ -386,7 +389,8 @@ impl BlockDevice for Cached {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         check_write(self.name(), self.alignment, self.len(), offset, bytes)?;
-        self.write_ranges(&[Write::new(offset, bytes)], || self.slow.write_at(offset, bytes))
+        let write = [Write::new(offset, bytes)];
+        self.write_ranges(Writer::Above, &write, || self.slow.write_at(offset, bytes))
     }
 
     fn write_batch(&self, writes: &[Write<'_>]) -> io::Result<()> {
@@ -398,14 +402,14 @@ impl BlockDevice for Cached {
                 Err(error) => first = first.and(Err(error)),
             }
         }
-        let written = self.write_ranges(&ready, || self.slow.write_batch(&ready));
+        let written = self.write_ranges(Writer::Above, &ready, || self.slow.write_batch(&ready));
         first.and(written)
     }
 
     fn write_through_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         check_write(self.name(), self.alignment, self.len(), offset, bytes)?;
-        let written =
-            self.write_ranges(&[Write::new(offset, bytes)], || self.slow.write_through_at(offset, bytes));
+        let write = [Write::new(offset, bytes)];
+        let written = self.write_ranges(Writer::Above, &write, || self.slow.write_through_at(offset, bytes));
         if written.is_err() {
             // A durable write is a sync, too, and fails as one.
             self.doubt();

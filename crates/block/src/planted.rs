@@ -20,6 +20,10 @@ pub(crate) enum CacheBug {
     SlowBeforeFast,
     /// A block that has left its slot is written before that is in the journal.
     ForgetLeft,
+    /// A block whose bytes were moved is written before the journal says that it has left its slot.
+    ForgetMoved,
+    /// A cache is used though another was used since.
+    ForgetLatest,
     /// A slot gets bytes that fit a claim of it in the journal that is no longer true.
     ForgetEndedClaims,
     /// What is cut off the slow device stays in the cache.

@@ -222,6 +222,13 @@ pub trait Policy: Send {
     /// The block in `slot` is invalid; the slot is free.
     fn remove(&mut self, slot: Slot);
 
+    /// The block in `slot` is from now on the one that `access` names: its bytes have moved on the device, and nobody has used
+    /// it. What is known of the use of the slot stays, as far as the policy can keep it; no admission policy hears of it.
+    fn renamed(&mut self, slot: Slot, access: Access) {
+        self.remove(slot);
+        self.restore(access, slot, true);
+    }
+
     /// Takes a hint; most policies have no use for one.
     fn hint(&mut self, hint: Hint<'_>) {
         let _ = hint;
@@ -266,6 +273,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn remove(&mut self, slot: Slot) {
         (**self).remove(slot);
+    }
+
+    fn renamed(&mut self, slot: Slot, access: Access) {
+        (**self).renamed(slot, access);
     }
 
     fn hint(&mut self, hint: Hint<'_>) {

@@ -6,14 +6,20 @@
 //! or, since a device that fails will hardly take that, its number is written to the guard, which lies where the slow
 //! device lies and fails only with it.
 //!
+//! The guard also says which cache was *used last*. One that is opened while the guard names another knows nothing of what was written
+//! since, and is begun anew. So several caches may be used in turn, and so may none: who writes the slow device without one says
+//! so first ([`Cached::revoke_all`](super::Cached::revoke_all)).
+//!
 //! # Format
-//! 4096 bytes: `TERRGARD`, the number of the revoked cache (8 bytes; 0 for whichever was there), zeros, and in the last
-//! four bytes the CRC-32C of the rest. A page of zeros revokes nothing, a damaged one everything.
+//! 4096 bytes: `TERRGARD`, the number of the revoked cache (8 bytes; 0 for all), the number of the one that is not revoked all the same
+//! (8 bytes; 0 for none), zeros, and in the last four bytes the CRC-32C of the rest. A page of zeros revokes nothing, a damaged one
+//! everything. A version that does not know the second number takes all for revoked.
 
 use std::io;
 
 use super::checksum;
 use super::layout::PAGE_BYTES;
+use crate::planted::{CacheBug, planted};
 use crate::{AlignedBuffer, BlockDevice};
 
 const MAGIC: [u8; 8] = *b"TERRGARD";
@@ -24,8 +30,10 @@ const CHECK_AT: usize = PAGE_BYTES - 4;
 pub(super) enum Revoked {
     /// None.
     None,
-    /// The one with this number.
+    /// The one with this number. Earlier versions wrote this.
     One(u64),
+    /// All but the one with this number, which was used last.
+    AllBut(u64),
     /// All.
     All,
 }
@@ -36,6 +44,7 @@ impl Revoked {
         match self {
             Revoked::None => false,
             Revoked::One(revoked) => revoked == number,
+            Revoked::AllBut(latest) => latest != number && !planted(CacheBug::ForgetLatest),
             Revoked::All => true,
         }
     }
@@ -52,17 +61,26 @@ impl Revoked {
             return Ok(Revoked::None);
         }
         let is_whole = page[..8] == MAGIC && page[CHECK_AT..] == checksum(&page[..CHECK_AT]).to_le_bytes();
-        let number = u64::from_le_bytes(page[8..16].try_into().expect("eight bytes"));
-        Ok(if is_whole && number != 0 { Revoked::One(number) } else { Revoked::All })
+        let number = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"));
+        Ok(match (number(8), number(16)) {
+            (revoked, 0) if is_whole && revoked != 0 => Revoked::One(revoked),
+            (0, latest) if is_whole && latest != 0 => Revoked::AllBut(latest),
+            _ => Revoked::All,
+        })
     }
 
     /// Writes the guard, durably.
     pub fn write(self, guard: &dyn BlockDevice) -> io::Result<()> {
         let mut page = AlignedBuffer::zeroed(PAGE_BYTES);
         if self != Revoked::None {
-            let number = if let Revoked::One(number) = self { number } else { 0 };
+            let (revoked, latest) = match self {
+                Revoked::One(number) => (number, 0),
+                Revoked::AllBut(number) => (0, number),
+                Revoked::None | Revoked::All => (0, 0),
+            };
             page[..8].copy_from_slice(&MAGIC);
-            page[8..16].copy_from_slice(&number.to_le_bytes());
+            page[8..16].copy_from_slice(&revoked.to_le_bytes());
+            page[16..24].copy_from_slice(&latest.to_le_bytes());
             let check = checksum(&page[..CHECK_AT]);
             page[CHECK_AT..].copy_from_slice(&check.to_le_bytes());
         }
@@ -79,11 +97,14 @@ mod tests {
     fn what_was_revoked_is_read_back_and_damage_revokes_everything() {
         let guard = MemoryDevice::new("guard", 0);
         assert_eq!(Revoked::read(&guard).unwrap(), Revoked::None);
-        for revoked in [Revoked::One(7), Revoked::All, Revoked::None, Revoked::One(u64::MAX)] {
+        for revoked in
+            [Revoked::One(7), Revoked::All, Revoked::AllBut(7), Revoked::None, Revoked::One(u64::MAX)]
+        {
             revoked.write(&guard).unwrap();
             assert_eq!(Revoked::read(&guard).unwrap(), revoked);
         }
         assert!(Revoked::One(7).covers(7) && !Revoked::One(7).covers(8) && Revoked::All.covers(8));
+        assert!(!Revoked::AllBut(7).covers(7) && Revoked::AllBut(7).covers(8));
         let mut page = AlignedBuffer::zeroed(512);
         page[0] = 1;
         guard.write_at(1024, &page).unwrap();

@@ -199,6 +199,14 @@ impl Index {
         }
     }
 
+    /// Under the lock: gives `slot`, which is valid, to `block`, which has the same bytes.
+    pub fn rename(&self, slot: u32, block: u64) {
+        let flags = self.word(slot).0 & (VERIFIED | HIT);
+        self.unlink(slot);
+        self.link(slot, block, State::Filling);
+        self.set(slot, block, State::Valid, flags);
+    }
+
     /// Under the lock: the slot's bytes are about to be written.
     pub fn begin_writing(&self, slot: u32) {
         let word = self.word(slot);

@@ -96,7 +96,11 @@ pub(super) fn open(
         Header::Blank => (None, Start::New),
         Header::Damaged => (None, cold("the superblocks are damaged")),
         Header::Whole(found) if revoked.covers(found.number) && !planted(CacheBug::ForgetRevoked) => {
-            (None, cold("the device was given up while the slow device was written"))
+            let reason = match revoked {
+                Revoked::AllBut(_) => "the slow device was used with another cache since",
+                _ => "the slow device was written without it since",
+            };
+            (None, cold(reason))
         }
         Header::Whole(found) if found.identity != config.identity => {
             (None, cold("it belongs to another slow device"))

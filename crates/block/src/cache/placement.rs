@@ -31,6 +31,7 @@ use super::budget::Budget;
 use super::index::{FreeSlots, Index, State, Word};
 use super::journal::{Pending, Place};
 use super::stats::RelationStats;
+use crate::planted::{CacheBug, planted};
 use crate::policy::{Access, Policy, Relation, Slot};
 
 /// How many slots in use a policy may name as victims before the block goes without.
@@ -236,6 +237,23 @@ impl Placement {
             index.doom(victim);
         }
         Err(Bypass::NoSlot)
+    }
+
+    /// The slot of block `from`, if it is valid and its bytes have this checksum, is from now on that of the block of `access`, if
+    /// that has none and nobody is writing it. Says whether it is.
+    pub fn rename(&mut self, index: &Index, from: u64, access: Access, checksum: u32) -> bool {
+        let Some((slot, word)) = index.get(from) else { return false };
+        let can_move = word.state() == State::Valid && !word.is_doomed() && index.checksum(slot) == checksum;
+        if !can_move || self.find(index, access.block) != Found::Nothing {
+            return false;
+        }
+        if !planted(CacheBug::ForgetMoved) {
+            self.pending.left(slot, from, checksum);
+        }
+        index.rename(slot, access.block);
+        self.pending.holds(slot, Place { block: access.block, checksum, is_hit: word.is_hit() }, checksum);
+        self.policy.renamed(Slot(slot), access);
+        true
     }
 
     /// The block in `slot`, which is valid, leaves.

@@ -123,6 +123,8 @@ pub struct CacheStats {
     pub evictions: u64,
     /// Blocks that left because they were freed, cut off, or written around the cache.
     pub invalidations: u64,
+    /// Blocks that were given another name because their bytes were moved ([`Cached::relocate`](super::Cached::relocate)).
+    pub relocations: u64,
     /// Look-ups that did not bring their block in, by reason, in the order of [`Bypass::ALL`].
     pub bypasses: [u64; Bypass::ALL.len()],
     /// Bytes written to the fast device: blocks and metadata.
@@ -189,6 +191,7 @@ pub(super) struct Counters {
     pub admissions: Counter,
     pub evictions: Counter,
     pub invalidations: Counter,
+    pub relocations: Counter,
     pub bypasses: [Counter; Bypass::ALL.len()],
     pub fast_written_bytes: Counter,
     pub damaged: Counter,
@@ -224,6 +227,7 @@ impl Counters {
             admissions: self.admissions.get(),
             evictions: self.evictions.get(),
             invalidations: self.invalidations.get(),
+            relocations: self.relocations.get(),
             bypasses: std::array::from_fn(|reason| self.bypasses[reason].get()),
             fast_written_bytes: self.fast_written_bytes.get(),
             damaged: self.damaged.get(),

@@ -5,6 +5,7 @@ mod crash;
 mod faults;
 mod model;
 mod races;
+mod relocate;
 mod service;
 mod threads;
 

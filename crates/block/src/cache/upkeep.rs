@@ -14,6 +14,7 @@ use super::index::{BLOCKS_MAX, State};
 use super::layout::Superblock;
 use super::regions::Mark;
 use super::{CacheError, Cached};
+use crate::BlockDevice;
 use crate::planted::{CacheBug, planted};
 
 /// Marks are taken off at most once in this time.
@@ -42,11 +43,24 @@ impl Cached {
                 return Ok(());
             }
         }
-        if let Some(guard) = self.config.guard.as_ref().filter(|_| revoked != Revoked::None) {
+        let latest = self.number.map_or(Revoked::All, Revoked::AllBut);
+        if let Some(guard) = self.config.guard.as_ref().filter(|_| revoked != latest) {
             let device = guard.name().to_owned();
-            Revoked::None.write(&**guard).map_err(|source| CacheError::Slow { device, source })?;
+            latest.write(&**guard).map_err(|source| CacheError::Slow { device, source })?;
         }
         Ok(())
+    }
+
+    /// The slow device is about to be written without a cache: none that was used with this `guard` is used with what it has
+    /// now. Durable when this returns.
+    ///
+    /// # Errors
+    /// Those of `guard`; then the slow device must not be written.
+    pub fn revoke_all(guard: &dyn BlockDevice) -> io::Result<()> {
+        if Revoked::read(guard)? == Revoked::All {
+            return Ok(());
+        }
+        Revoked::All.write(guard)
     }
 
     /// Makes everything that was written durable, on the slow device. Now and then takes marks off, which takes a sync of the
@@ -222,7 +236,7 @@ impl Cached {
         if let Some(guard) = &self.config.guard
             && self.is_unrevoked.load(Ordering::Acquire)
         {
-            self.number.map_or(Revoked::All, Revoked::One).write(&**guard)?;
+            Revoked::All.write(&**guard)?;
             self.is_unrevoked.store(false, Ordering::Release);
         }
         Ok(())
@@ -233,8 +247,7 @@ impl Cached {
         if planted(CacheBug::ForgetRevoked) || Superblock::wipe(&*self.fast).is_ok() {
             return;
         }
-        let revoked = self.number.map_or(Revoked::All, Revoked::One);
-        match self.config.guard.as_ref().map(|guard| revoked.write(&**guard)) {
+        match self.config.guard.as_ref().map(|guard| Revoked::All.write(&**guard)) {
             Some(Ok(())) => {}
             Some(Err(error)) => {
                 tracing::error!(%error, device = self.fast.name(), "the guard cannot be written; writes are refused");

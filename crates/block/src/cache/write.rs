@@ -21,6 +21,15 @@ use super::{Bypass, Cached, WriteMode, checksum};
 use crate::Write;
 use crate::planted::{CacheBug, planted};
 
+/// Who writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writer {
+    /// Whoever uses the device: what the settings say is done with the write.
+    Above,
+    /// Who moves bytes that nobody has asked for (`relocate.rs`): nothing is admitted.
+    Mover,
+}
+
 /// How a block is held during a write.
 #[derive(Clone, Copy, Debug)]
 enum Hold<'a> {
@@ -34,6 +43,7 @@ impl Cached {
     /// Writes ranges that lie inside the slow device and are aligned. `slow` writes them there.
     pub(super) fn write_ranges(
         &self,
+        writer: Writer,
         writes: &[Write<'_>],
         slow: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
@@ -44,12 +54,12 @@ impl Cached {
         if planted(CacheBug::WriteBeforeMark) {
             let outcome = slow();
             self.mark(&regions);
-            self.write_cached(writes, || Ok(()))?;
+            self.write_cached(writer, writes, || Ok(()))?;
             self.regions.end(&regions);
             return outcome;
         }
         self.mark(&regions);
-        let outcome = self.write_cached(writes, slow);
+        let outcome = self.write_cached(writer, writes, slow);
         self.regions.end(&regions);
         self.write_journal_if_due();
         outcome
@@ -62,9 +72,14 @@ impl Cached {
         }
     }
 
-    fn write_cached(&self, writes: &[Write<'_>], slow: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    fn write_cached(
+        &self,
+        writer: Writer,
+        writes: &[Write<'_>],
+        slow: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         let blocks = self.blocks_of(writes);
-        let (holds, any_left) = self.hold(&blocks);
+        let (holds, any_left) = self.hold(writer, &blocks);
         let sums: Vec<_> = holds
             .iter()
             .filter_map(|(_, hold)| match hold {
@@ -124,7 +139,11 @@ impl Cached {
     }
 
     /// Takes hold of blocks. Says, too, whether one has left its slot and the journal has yet to say so.
-    fn hold<'a>(&self, blocks: &BTreeMap<u64, Option<&'a [u8]>>) -> (Vec<(u64, Hold<'a>)>, bool) {
+    fn hold<'a>(
+        &self,
+        writer: Writer,
+        blocks: &BTreeMap<u64, Option<&'a [u8]>>,
+    ) -> (Vec<(u64, Hold<'a>)>, bool) {
         let mut any_left = false;
         let whole_blocks = self.whole_blocks();
         let mut holds = Vec::with_capacity(blocks.len());
@@ -138,6 +157,11 @@ impl Cached {
                     Found::Slot(_, word) if word.state() == State::Writing => {
                         self.settled.wait(&mut placement);
                     }
+                    Found::Slot(slot, _) if writer == Writer::Mover => {
+                        self.invalidate_slot(&mut placement, slot);
+                        break None;
+                    }
+                    _ if writer == Writer::Mover => break None,
                     found => break self.hold_one(&mut placement, block, bytes, found),
                 }
             };

@@ -157,6 +157,11 @@ impl<P: Policy> Policy for Filtered<P> {
         self.eviction.hint(hint);
     }
 
+    fn renamed(&mut self, slot: Slot, access: Access) {
+        self.blocks[slot.index()] = access.block;
+        self.eviction.renamed(slot, access);
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.capacity = capacity;
         self.blocks.resize(capacity.max(self.blocks.len()), 0);

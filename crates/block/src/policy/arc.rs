@@ -144,6 +144,11 @@ impl<T: BlockTable> Policy for Arc<T> {
         self.resident.unlink(self.seen_again[slot.index()] as usize, slot.0);
     }
 
+    fn renamed(&mut self, slot: Slot, access: Access) {
+        self.ghosts.take(access.block);
+        self.blocks[slot.index()] = access.block;
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.capacity = capacity;
         self.once_target = self.once_target.min(capacity as f64);

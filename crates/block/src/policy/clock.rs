@@ -60,6 +60,8 @@ impl Policy for Clock {
         self.slots.unlink(0, slot.0);
     }
 
+    fn renamed(&mut self, _: Slot, _: Access) {}
+
     fn resize(&mut self, capacity: usize) {
         self.slots.grow(capacity);
         self.referenced.resize(capacity.max(self.referenced.len()), false);

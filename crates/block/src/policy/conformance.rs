@@ -80,6 +80,17 @@ impl<P: Policy> Cache<P> {
         }
     }
 
+    /// The bytes of `from` move, and are called `to`, which nobody looks up meanwhile.
+    pub fn rename(&mut self, from: u64, to: Access) {
+        if !self.slots.contains_key(&to.block)
+            && let Some(slot) = self.slots.remove(&from)
+        {
+            self.policy.renamed(slot, to);
+            self.blocks[slot.index()] = Some(to.block);
+            self.slots.insert(to.block, slot);
+        }
+    }
+
     pub fn resize(&mut self, capacity: usize) {
         self.policy.resize(capacity);
         let known = self.blocks.len();
@@ -137,6 +148,7 @@ fn random_run<T: BlockTable>(name: &Name, seed: u64) -> Vec<bool> {
                 cache.resize(capacity);
             }
             1..10 => cache.invalidate(block),
+            10..20 => cache.rename(random.skewed(200), access),
             _ => hits.push(cache.access(access)),
         }
         assert!(cache.slots.len() <= capacity, "{name}, seed {seed}, step {step}: over capacity");
@@ -180,6 +192,40 @@ fn every_policy_can_be_emptied_at_any_size() {
                 }
             }
         }
+    }
+}
+
+/// What is called something else leaves when it would have left.
+#[test]
+fn a_renamed_block_keeps_its_place() {
+    for name in [
+        "lru",
+        "fifo",
+        "clock",
+        "lfu",
+        "lfu-in-cache",
+        "lfru",
+        "arc",
+        "mq",
+        "2q",
+        "s3-fifo",
+        "sieve",
+        "obp+lru",
+    ] {
+        let name: Name = name.parse().expect("a policy's name");
+        let run = |rename: bool| {
+            let mut cache = Cache::new(name.boxed::<HashedTable>(&Settings::new(20)), 20);
+            let mut random = Random(7);
+            for _ in 0..300 {
+                cache.access(Access::read(random.skewed(25)));
+            }
+            if rename {
+                (0..25).for_each(|block| cache.rename(block, Access::read(1000 + block)));
+            }
+            let leave = std::iter::from_fn(|| cache.evict(Access::read(5000)));
+            leave.map(|slot| slot.0).collect::<Vec<_>>()
+        };
+        assert_eq!(run(true), run(false), "{name}");
     }
 }
 

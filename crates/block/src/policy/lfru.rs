@@ -100,6 +100,8 @@ impl Policy for Lfru {
         }
     }
 
+    fn renamed(&mut self, _: Slot, _: Access) {}
+
     fn resize(&mut self, capacity: usize) {
         self.recent.grow(capacity);
         self.candidates.grow(capacity);

@@ -65,6 +65,10 @@ impl<T: BlockTable> Policy for Lfu<T> {
         self.slots.remove(slot.0);
     }
 
+    fn renamed(&mut self, slot: Slot, access: Access) {
+        self.blocks[slot.index()] = access.block;
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.slots.grow(capacity);
         self.blocks.resize(capacity.max(self.blocks.len()), 0);
@@ -116,6 +120,8 @@ impl Policy for LfuInCache {
     fn remove(&mut self, slot: Slot) {
         self.slots.remove(slot.0);
     }
+
+    fn renamed(&mut self, _: Slot, _: Access) {}
 
     fn resize(&mut self, capacity: usize) {
         self.slots.grow(capacity);

@@ -133,6 +133,11 @@ impl<T: BlockTable> Policy for Mq<T> {
         self.queues.unlink(self.entries[slot.index()].queue as usize, slot.0);
     }
 
+    fn renamed(&mut self, slot: Slot, access: Access) {
+        self.ghosts.take(access.block);
+        self.entries[slot.index()].block = access.block;
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.ghosts_max = 4 * capacity;
         while self.ghosts.len(0) > self.ghosts_max {

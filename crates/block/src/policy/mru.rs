@@ -49,6 +49,8 @@ impl Policy for Mru {
         self.slots.unlink(0, slot.0);
     }
 
+    fn renamed(&mut self, _: Slot, _: Access) {}
+
     fn resize(&mut self, capacity: usize) {
         self.slots.grow(capacity);
     }

@@ -137,6 +137,11 @@ impl<T: BlockTable> Policy for S3Fifo<T> {
         self.queues.unlink(if self.in_main[slot.index()] { MAIN } else { SMALL }, slot.0);
     }
 
+    fn renamed(&mut self, slot: Slot, access: Access) {
+        self.ghosts.take(access.block);
+        self.blocks[slot.index()] = access.block;
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.small_target = (capacity / 10).max(1);
         self.main_target = capacity - self.small_target;

@@ -63,6 +63,8 @@ impl Policy for Sieve {
         self.slots.unlink(0, slot.0);
     }
 
+    fn renamed(&mut self, _: Slot, _: Access) {}
+
     fn resize(&mut self, capacity: usize) {
         self.slots.grow(capacity);
         self.visited.resize(capacity.max(self.visited.len()), false);

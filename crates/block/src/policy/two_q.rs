@@ -94,6 +94,11 @@ impl<T: BlockTable> Policy for TwoQ<T> {
         self.queues.unlink(if self.reused[slot.index()] { REUSED } else { NEW }, slot.0);
     }
 
+    fn renamed(&mut self, slot: Slot, access: Access) {
+        self.ghosts.take(access.block);
+        self.blocks[slot.index()] = access.block;
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.new_target = capacity / 4;
         self.ghosts_max = capacity / 2;

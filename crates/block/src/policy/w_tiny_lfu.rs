@@ -225,6 +225,10 @@ impl Policy for WTinyLfu {
         self.lists.unlink(self.list_of[slot.index()] as usize, slot.0);
     }
 
+    fn renamed(&mut self, slot: Slot, access: Access) {
+        self.blocks[slot.index()] = access.block;
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.capacity = capacity;
         let main = (capacity as f64 * 0.99) as usize;

@@ -12,14 +12,14 @@ const BLOCKS: u64 = 1000;
 const SLOTS: u32 = 640;
 
 /// The slow device and the fast one on a disk that can die.
-struct Place {
-    disk: SimulatedDisk,
+pub(super) struct Place {
+    pub(super) disk: SimulatedDisk,
     /// Names the machine's life.
     power_cycle: u8,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let disk = SimulatedDisk::new(1);
         for name in ["slow", "fast"] {
             disk.open(name, OpenMode::CreateNew).unwrap();
@@ -35,24 +35,24 @@ impl Place {
         self.disk.open(name, OpenMode::Write).unwrap()
     }
 
-    fn open(&self) -> Cached {
+    pub(super) fn open(&self) -> Cached {
         let config =
             CacheConfig::new(SLOTS).policy("fifo").unwrap().power_cycle(Some([self.power_cycle; 16]));
         Cached::open(self.device("slow"), self.device("fast"), config).unwrap()
     }
 
     /// What is left when the process is killed.
-    fn killed(&self) -> Self {
+    pub(super) fn killed(&self) -> Self {
         Self { disk: self.disk.killed(), power_cycle: self.power_cycle }
     }
 
     /// What may be left when the power goes.
-    fn cut_off(&self, seed: u64) -> Self {
+    pub(super) fn cut_off(&self, seed: u64) -> Self {
         Self { disk: self.disk.survivor(seed), power_cycle: self.power_cycle + 1 }
     }
 
     /// What a new cache serves of these blocks is what the slow device has.
-    fn check(&self, blocks: std::ops::Range<u64>, what: &str) {
+    pub(super) fn check(&self, blocks: std::ops::Range<u64>, what: &str) {
         let (cached, slow) = (self.open(), self.device("slow"));
         for block in blocks {
             let (served, truth) =

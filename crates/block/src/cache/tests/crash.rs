@@ -36,6 +36,7 @@ struct Seen {
     damaged: u64,
     given_up: u64,
     hits: u64,
+    relocated: u64,
 }
 
 impl Lives {
@@ -89,7 +90,7 @@ impl Lives {
             let count = (1 + self.random.below(3)).min(blocks - block);
             let (offset, length) = (block * BLOCK as u64, count as usize * BLOCK);
             // Errors are the disk's business here; what counts is what is served.
-            let _ = match self.random.below(24) {
+            let _ = match self.random.below(26) {
                 0 => cached.set_len((BLOCKS / 2 + self.random.below(BLOCKS / 2)) * BLOCK as u64),
                 1 => cached.set_len(BLOCKS * BLOCK as u64),
                 2 => {
@@ -125,6 +126,16 @@ impl Lives {
                     self.version += 1;
                     cached.write_at(offset, &self.content(length))
                 }
+                16..=17 => {
+                    let to = self.random.below(blocks - count + 1) * BLOCK as u64;
+                    let mut bytes = filled(length, 0xee);
+                    let moved =
+                        cached.read_past(offset, &mut bytes).and_then(|()| cached.write_past(to, &bytes));
+                    if moved.is_ok() {
+                        cached.relocate(offset, to, &bytes);
+                    }
+                    moved
+                }
                 _ => {
                     let mut bytes = filled(length, 0xee);
                     let read = cached.read_at(offset, &mut bytes);
@@ -141,6 +152,7 @@ impl Lives {
         let stats = cached.stats();
         seen.hits += stats.hits;
         seen.damaged += stats.damaged;
+        seen.relocated += stats.relocations;
         seen.given_up += u64::from(stats.out_of_service.is_some());
         Ok(())
     }
@@ -232,7 +244,7 @@ fn what_is_served_after_a_crash_is_what_the_slow_device_has() {
     let seen = run(0..200).unwrap();
     println!("{seen:?}");
     assert!(seen.kept > 1000 && seen.dropped > 1000 && seen.hits > 10_000, "{seen:?}");
-    assert!(seen.damaged > 10 && seen.given_up > 10, "{seen:?}");
+    assert!(seen.damaged > 10 && seen.given_up > 10 && seen.relocated > 1000, "{seen:?}");
 }
 
 /// Ten thousand cycles, for by hand: `cargo test --release -p terrace-block --lib -- --ignored ten_thousand`.

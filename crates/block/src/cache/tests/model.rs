@@ -21,7 +21,18 @@ fn walk(policy: &str, mode: WriteMode, block_bytes: usize, seed: u64) {
             let length = (1 + random.below(length_max)).min(units - start);
             (start * unit, (length * unit) as usize)
         };
-        match random.below(20) {
+        match random.below(21) {
+            20 => {
+                let (from, length) = range(&mut random);
+                let to = random.below(sectors - length as u64 / 512 + 1) * 512;
+                let mut bytes = filled(length, 0xee);
+                cached.read_past(from, &mut bytes).unwrap();
+                assert!(bytes[..] == model[from as usize..][..length], "{policy} {seed} {step}");
+                cached.write_past(to, &bytes).unwrap();
+                model[to as usize..][..length].copy_from_slice(&bytes);
+                // Where the two overlap, only what is behind the other may still be at the old place.
+                cached.relocate(from, to, &bytes);
+            }
             0 => {
                 let length = (BLOCKS / 2 * 4096 + random.below(BLOCKS / 2 * 8) * 512) as usize;
                 cached.set_len(length as u64).unwrap();
