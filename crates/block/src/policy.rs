@@ -21,7 +21,8 @@
 //!
 //! # Which there are
 //! [`NAMES`] lists the eviction policies and [`ADMISSIONS`] the filters; [`Name`] makes them. `heuristicdb` takes hints of queries
-//! and relations, `auto` chooses among others, `belady` is a bound that needs the future.
+//! and relations, `auto` chooses among others, `belady` is a bound that needs the future. [`BASELINES`] are what others
+//! ship and papers compare with; they are for traces only.
 //!
 //! # Slots and capacity
 //! Capacity is a number of blocks. Slot numbers are below the largest capacity ever set. To shrink, call `resize`, then
@@ -52,6 +53,7 @@ mod lru;
 mod mq;
 mod mru;
 mod name;
+mod opencas;
 mod s3_fifo;
 mod sieve;
 mod sketch;
@@ -80,7 +82,8 @@ pub use lirs::Lirs;
 pub use lru::Lru;
 pub use mq::Mq;
 pub use mru::Mru;
-pub use name::{ADMISSIONS, Build, NAMES, Name, Settings, UnknownPolicy};
+pub use name::{ADMISSIONS, BASELINES, Build, NAMES, Name, Settings, UnknownPolicy};
+pub use opencas::OpenCas;
 pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
 pub use table::{BlockTable, DenseTable, HashedTable};

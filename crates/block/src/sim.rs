@@ -11,6 +11,8 @@
 //! | `chunk`    | requests in memory: interned, in chunks, with marks for queries                      |
 //! | `flow`     | many caches over a window of chunks, on several threads                              |
 //! | `cache`    | one cache: the map from blocks to slots, the policy, the counts                      |
+//! | `lane`     | a cache of any kind at work: its time, and what is counted apart                      |
+//! | `memory_mode` | DRAM as a direct-mapped cache, a baseline                                          |
 //! | `parts`    | counts by query and by relation                                                      |
 //! | `distance` | LRU at all sizes at once, by stack distance                                          |
 //! | `curve`    | miss-ratio curves, and the sizes they have points at                                 |
@@ -43,6 +45,8 @@ mod curve;
 mod decode;
 mod distance;
 mod flow;
+mod lane;
+mod memory_mode;
 mod parts;
 mod run;
 mod size;

@@ -40,10 +40,6 @@ const OTHERS: &[&str] =
 /// How many more misses than the oracle's an inexact policy may have.
 const MORE: f64 = 0.01;
 
-/// Rows where a policy is beyond that. The course of W-TinyLFU's window hangs on a few comparisons of hit ratios: here there
-/// are four, and none of the courses they could take gives the oracle's count.
-const BEYOND: &[(&str, &str, usize, f64)] = &[("cp_w92", "W-TinyLFU-adaptive", 26921, 0.03)];
-
 /// Sizes of the longest trace that are run by default.
 const LONG: (&str, &[usize]) = ("cp_w106", &[2751, 13758]);
 
@@ -103,10 +99,8 @@ fn check(file: &Path, oracle: &Path, trace: &str) {
     for (row, result) in rows.iter().zip(&report.results) {
         let Row { policy, cache_blocks, misses: wanted } = row;
         let misses = result.counts.misses();
-        let beyond = BEYOND.iter().find(|&&(t, p, size, _)| (t, p, size) == (trace, policy, *cache_blocks));
-        let more = beyond.map_or(MORE, |&(_, _, _, more)| more);
         let right =
-            if known(policy).1 { misses == *wanted } else { misses as f64 <= *wanted as f64 * (1.0 + more) };
+            if known(policy).1 { misses == *wanted } else { misses as f64 <= *wanted as f64 * (1.0 + MORE) };
         if !right {
             wrong.push(format!("{policy} at {cache_blocks} blocks: {misses} misses, not {wanted}"));
         }

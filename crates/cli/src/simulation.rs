@@ -65,6 +65,9 @@ pub struct CacheFound {
     pub moved: u64,
     /// Bytes written to the cache's device: admissions, and hits that wrote.
     pub written_bytes: u64,
+    /// Misses of a direct-mapped cache that an LRU cache of the same size would not have had; for no other policy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conflict_misses: Option<u64>,
     /// Dirty blocks in the cache at the end.
     pub dirty_at_end: u64,
     /// Requests that one core simulates in a second.
@@ -149,6 +152,7 @@ impl Found {
                 migrated: counts.write_backs,
                 moved: counts.moved(),
                 written_bytes: counts.device_writes() * u64::from(block_bytes),
+                conflict_misses: result.policy.is_direct_mapped().then_some(counts.conflict_misses),
                 dirty_at_end: result.dirty_at_end,
                 requests_per_second: result.requests_per_second(),
                 cost: None,

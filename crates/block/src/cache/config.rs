@@ -235,6 +235,9 @@ impl CacheConfig {
         if self.policy.needs_future() {
             return wrong(format!("'{}' needs the future, which only a trace has", self.policy));
         }
+        if self.policy.is_baseline() {
+            return wrong(format!("'{}' is there to compare with, in simulations only", self.policy));
+        }
         Ok(())
     }
 }

@@ -71,7 +71,7 @@ impl Goal {
     /// The first is followed until another proves better.
     fn candidates(self) -> &'static [&'static str] {
         match self {
-            Goal::Hits => &["s3-fifo", "lru", "arc", "w-tinylfu", "mq"],
+            Goal::Hits => &["w-tinylfu", "s3-fifo", "lru", "arc", "mq"],
             Goal::FewWrites => &[
                 "frequency+mq",
                 "frequency+lfu",
@@ -119,7 +119,7 @@ impl Counts {
 /// use terrace_block::policy::{Auto, Goal, HashedTable};
 ///
 /// let auto = Auto::<HashedTable>::new(100, Goal::Hits, 1);
-/// assert_eq!(auto.at_work().to_string(), "s3-fifo");
+/// assert_eq!(auto.at_work().to_string(), "w-tinylfu");
 /// ```
 pub struct Auto<T> {
     goal: Goal,

@@ -55,6 +55,14 @@ impl<const L: usize> Lists<L> {
         self.lengths[list] += 1;
     }
 
+    /// Puts `slot`, which is in no list, at the back of `list`.
+    #[inline]
+    pub fn push_back(&mut self, list: usize, slot: u32) {
+        let previous = self.links[list].previous;
+        self.link(previous, slot + L as u32, list as u32);
+        self.lengths[list] += 1;
+    }
+
     /// Takes `slot` out of `list`, which it is in.
     #[inline]
     pub fn unlink(&mut self, list: usize, slot: u32) {
@@ -110,7 +118,7 @@ mod tests {
         }
         lists.move_to_front(0, 1);
         lists.unlink(0, 3);
-        lists.push_front(1, 3);
+        lists.push_back(1, 3);
         assert_eq!((lists.front(0), lists.back(0), lists.before(0)), (Some(1), Some(0), Some(2)));
         assert_eq!((lists.front(1), lists.back(1), lists.before(3)), (Some(3), Some(3), None));
         let order: Vec<_> = std::iter::from_fn(|| lists.pop_back(0)).collect();

@@ -16,9 +16,9 @@ use std::sync;
 
 use super::{
     Admission, Applies, Arc, Auto, Belady, BlockTable, Clock, Fifo, Filtered, Frequency, Future, Goal,
-    HeuristicDb, HeuristicDbSettings, Lfru, Lfu, LfuInCache, LifetimeObp, Lirs, Lru, Mq, Mru, Obp, Policy,
-    Probability, S3Fifo, SequentialCutoff, Sieve, SmallBypass, Tac, TacSettings, TwoQ, WTinyLfu, admission,
-    mq,
+    HeuristicDb, HeuristicDbSettings, Lfru, Lfu, LfuInCache, LifetimeObp, Lirs, Lru, Mq, Mru, Obp, OpenCas,
+    Policy, Probability, S3Fifo, SequentialCutoff, Sieve, SmallBypass, Tac, TacSettings, TwoQ, WTinyLfu,
+    admission, mq,
 };
 
 /// The names of all eviction policies, in the order of documentation.
@@ -44,6 +44,14 @@ pub const NAMES: &[&str] = &[
     "auto",
     "auto-thrifty",
 ];
+
+/// What others ship, to compare with in a simulation: a name that stands alone, with no admission before it. `opencas` is Linux's
+/// OpenCAS in write-around mode; `memory-mode` is DRAM as the direct-mapped cache of slower memory, where nobody decides anything,
+/// so it is no [`Policy`].
+pub const BASELINES: &[&str] = &[OPENCAS, MEMORY_MODE];
+
+const OPENCAS: &str = "opencas";
+const MEMORY_MODE: &str = "memory-mode";
 
 /// The names of all admission policies, with what may stand after a colon.
 pub const ADMISSIONS: &[&str] = &[
@@ -152,6 +160,21 @@ impl Name {
         self.eviction == "belady"
     }
 
+    /// Whether this is one of [`BASELINES`], which are for traces only.
+    pub fn is_baseline(&self) -> bool {
+        BASELINES.contains(&self.eviction)
+    }
+
+    /// Whether a block has one place that it can be in, so that no [`Policy`] can be made.
+    pub fn is_direct_mapped(&self) -> bool {
+        self.eviction == MEMORY_MODE
+    }
+
+    /// Whether the cache is one that writes go through to the store at once.
+    pub fn writes_through(&self) -> bool {
+        self.eviction == OPENCAS
+    }
+
     /// Whether the policy decides by the sizes of relations, and so must be told them before it begins.
     pub fn needs_relation_sizes(&self) -> bool {
         let is_bypass = |admission: &AdmissionName| matches!(admission, AdmissionName::SmallBypass(_));
@@ -162,7 +185,7 @@ impl Name {
     /// Makes the policy and hands it over.
     ///
     /// # Panics
-    /// If the policy needs a future and `settings` have none.
+    /// If the policy needs a future and `settings` have none, or [is direct-mapped](Name::is_direct_mapped).
     pub fn build<T: BlockTable, B: Build>(&self, settings: &Settings, build: B) -> B::Output {
         if self.admissions.is_empty() {
             return self.build_eviction::<T, B>(settings, build);
@@ -194,6 +217,8 @@ impl Name {
             "heuristicdb-paper" => build.build(HeuristicDb::<T>::new(capacity, HeuristicDbSettings::PAPER)),
             "auto" => build.build(Auto::<T>::new(capacity, Goal::Hits, settings.seed)),
             "auto-thrifty" => build.build(Auto::<T>::new(capacity, Goal::FewWrites, settings.seed)),
+            OPENCAS => build.build(OpenCas::new(capacity)),
+            MEMORY_MODE => panic!("{MEMORY_MODE} is a placement, not a policy"),
             "belady" => {
                 let future = settings.future.clone().expect("belady needs the trace's future");
                 build.build(Belady::new(capacity, future))
@@ -205,7 +230,7 @@ impl Name {
     /// Makes the policy, behind a pointer.
     ///
     /// # Panics
-    /// If the policy needs a future and `settings` have none.
+    /// As [`Name::build`].
     pub fn boxed<T: BlockTable>(&self, settings: &Settings) -> Box<dyn Policy> {
         self.build::<T, _>(settings, Boxed)
     }
@@ -266,8 +291,10 @@ impl FromStr for Name {
             Some((admissions, eviction)) => (Some(admissions), eviction),
             None => (None, text),
         };
-        let eviction =
-            NAMES.iter().find(|&&name| name == eviction).ok_or_else(|| unknown(eviction, false))?;
+        // What stands alone is not found behind an admission.
+        let alone = BASELINES.iter().filter(|_| admissions.is_none());
+        let found = NAMES.iter().chain(alone).find(|&&name| name == eviction);
+        let eviction = found.ok_or_else(|| unknown(eviction, false))?;
         let admissions = admissions.into_iter().flat_map(|admissions| admissions.split('+')).map(|part| {
             let (name, applies) = match part.split_once('@') {
                 None => (part, Applies::Both),
@@ -298,7 +325,11 @@ impl fmt::Display for UnknownPolicy {
                 self.part
             );
         }
-        write!(f, "no policy is called '{}'; the policies are {}", self.part, NAMES.join(" "))
+        let (known, alone) = (NAMES.join(" "), BASELINES.join(" "));
+        if BASELINES.contains(&self.part.as_str()) {
+            return write!(f, "'{}' stands alone, with no admission before it", self.part);
+        }
+        write!(f, "no policy is called '{}'; the policies are {known}, and for comparison {alone}", self.part)
     }
 }
 
@@ -306,7 +337,7 @@ impl std::error::Error for UnknownPolicy {}
 
 #[cfg(test)]
 mod tests {
-    use super::{ADMISSIONS, NAMES, Name};
+    use super::{ADMISSIONS, BASELINES, NAMES, Name};
 
     #[test]
     fn every_documented_name_is_known() {
@@ -318,6 +349,14 @@ mod tests {
                     assert_eq!(text.parse::<Name>().map(|name| name.to_string()), Ok(text));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn baselines_are_known_and_stand_alone() {
+        for name in BASELINES {
+            let parsed: Name = name.parse().unwrap();
+            assert!(parsed.is_baseline() && !NAMES.contains(name));
         }
     }
 
@@ -334,6 +373,8 @@ mod tests {
             ("obp:nan+lru", "'obp:nan'"),
             ("sequential:-1+lru", "'sequential:-1'"),
             ("+lru", "''"),
+            ("obp+opencas", "'opencas' stands alone"),
+            ("always+memory-mode", "'memory-mode' stands alone"),
         ] {
             let error = text.parse::<Name>().expect_err(text).to_string();
             assert!(error.contains(part), "{text}: {error}");

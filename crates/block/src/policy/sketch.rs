@@ -39,7 +39,7 @@ impl Sketch {
     }
 
     #[inline]
-    fn hash(block: u64) -> u64 {
+    pub fn hash(block: u64) -> u64 {
         // The finaliser of SplitMix64.
         let mut hash = block.wrapping_add(0x9E37_79B9_7F4A_7C15);
         hash = (hash ^ hash >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,16 +1,26 @@
 //! W-TinyLFU: a small LRU window in front of a segmented LRU, and a frequency sketch that decides whether a block that
-//! leaves the window is worth more than the one the main part would give up (Einziger, Friedman and Manes 2017). The
-//! window's share follows the hit ratio (Einziger, Eytan, Friedman and Manes, "Adaptive Software Cache Management",
-//! Middleware 2018), with the steps of Caffeine, which is the authors' own implementation.
+//! leaves the window is worth more than the one the main part would give up (Einziger, Friedman and Manes, "TinyLFU", ACM
+//! Transactions on Storage 2017). The window adapts, as in Einziger, Eytan, Friedman and Manes, "Adaptive Software Cache
+//! Management", Middleware 2018, though not by their hill climbing.
 //!
 //! ```text
-//! new block -> WINDOW -> candidate -> PROBATION -> hit -> PROTECTED -> back of PROBATION
-//!                                '-> leaves, if the last of PROBATION was used more often
+//! new block -> WINDOW -> candidate -> PROBATION -> LAST -> leaves
+//!                            |            '---------'--> hit -> PROTECTED -> front of PROBATION
+//!                            '-> ghost, if the last of the main part was used more often
 //! ```
 //!
-//! The climber looks at the hit ratio once in ten times the capacity of look-ups. If it got better it goes on in the same
-//! direction, else it turns round; steps shrink by 2 % a time and start again at 6.25 % of the capacity when the hit
-//! ratio jumps by 5 points.
+//! **The window's size.** A climber that compares the hit ratio of one period with that of the next takes a change of the load
+//! for the work of its step, and a large cache lives to see few periods. Here both sides are measured in the same
+//! moment, at the border between the two parts (marginal hits, as in Cidon et al., "Cliffhanger", NSDI 2016).
+//! What a window larger by a *margin* would have kept are the refused candidates among the last margin of candidates: a
+//! miss on one of those is a hit lost, and the window grows by a block. What a main part smaller by a margin would
+//! have given up is the margin at its end, the list LAST: a hit there is a hit kept, and the window shrinks by a block. Where both are
+//! equally frequent neither part has a use for the other's blocks.
+//!
+//! The parts follow their targets with the blocks that come in; nothing is moved.
+//!
+//! **The sketch** begins when the cache is full (Caffeine's, the authors' own implementation, at a half). Before that nothing is
+//! decided, and blocks that came while there was room for all would be counted ahead of those that must compete.
 
 use super::lists::Lists;
 use super::sketch::Sketch;
@@ -18,17 +28,20 @@ use super::{Access, Policy, Slot};
 
 const WINDOW: usize = 0;
 const PROBATION: usize = 1;
-const PROTECTED: usize = 2;
+/// The end of PROBATION: the main part's margin.
+const LAST: usize = 2;
+const PROTECTED: usize = 3;
 
-/// A first step of the climber, as a part of the capacity.
-const STEP: f64 = 0.0625;
-const STEP_DECAY: f64 = 0.98;
-/// A change of the hit ratio that starts the climber anew.
-const RESTART: f64 = 0.05;
+/// The part of the capacity that the window begins with.
+const WINDOW_SHARE: f64 = 0.01;
+/// The part of the capacity that the window may come to.
+const WINDOW_SHARE_MAX: f64 = 0.8;
+/// The part of the capacity by which the window is thought larger, and the main part smaller.
+const MARGIN_SHARE: f64 = 0.0625;
+/// Ghosts there is room for, in margins: one that falls where another is takes its place.
+const GHOST_MARGINS: usize = 4;
 /// The part of the main cache that is protected.
 const PROTECTED_SHARE: f64 = 0.8;
-/// Blocks moved between the parts at one look-up.
-const MOVES_MAX: usize = 1000;
 /// A candidate that is used that often may win against a victim with as many, by chance, so that
 /// nobody can lock blocks out by making hashes collide.
 const WARM: u8 = 6;
@@ -47,26 +60,18 @@ const WARM: u8 = 6;
 #[derive(Clone, Debug)]
 pub struct WTinyLfu {
     /// Most recently used in front.
-    lists: Lists<3>,
+    lists: Lists<4>,
     blocks: Vec<u64>,
     list_of: Vec<u8>,
     sketch: Sketch,
+    /// The cache has been full: look-ups are counted, and the window adapts.
+    was_full: bool,
     capacity: usize,
+    margin: usize,
     window_target: usize,
     protected_target: usize,
-    climber: Climber,
+    ghosts: Ghosts,
     random: u64,
-}
-
-#[derive(Clone, Debug)]
-struct Climber {
-    hits: u64,
-    look_ups: u64,
-    last_hit_ratio: f64,
-    /// Blocks by which the window grows next; negative shrinks it.
-    step: f64,
-    /// What is still to be moved of the last step.
-    pending: i64,
 }
 
 impl WTinyLfu {
@@ -77,10 +82,12 @@ impl WTinyLfu {
             blocks: Vec::new(),
             list_of: Vec::new(),
             sketch: Sketch::new(capacity),
+            was_full: false,
             capacity: 0,
+            margin: 0,
             window_target: 0,
             protected_target: 0,
-            climber: Climber { hits: 0, look_ups: 0, last_hit_ratio: 0.0, step: 0.0, pending: 0 },
+            ghosts: Ghosts::new(0),
             random: seed | 1,
         };
         policy.resize(capacity);
@@ -92,61 +99,31 @@ impl WTinyLfu {
         self.lists.push_front(list, slot);
     }
 
-    fn count(&mut self, block: u64, hit: bool) {
-        // What the look-ups before this one decided, now that their blocks have found their places.
-        if self.climber.look_ups >= 10 * self.capacity as u64 {
-            self.climb();
-        }
-        if self.climber.pending != 0 {
-            self.move_window();
+    #[inline]
+    fn count(&mut self, block: u64) {
+        if !self.was_full {
+            let lists = [WINDOW, PROBATION, LAST, PROTECTED];
+            let resident: usize = lists.into_iter().map(|list| self.lists.len(list)).sum();
+            if resident < self.capacity {
+                return;
+            }
+            self.was_full = true;
         }
         self.sketch.increment(block);
-        self.climber.hits += u64::from(hit);
-        self.climber.look_ups += 1;
     }
 
-    fn climb(&mut self) {
-        let climber = &mut self.climber;
-        let hit_ratio = climber.hits as f64 / climber.look_ups as f64;
-        let change = hit_ratio - climber.last_hit_ratio;
-        let amount = if change >= 0.0 { climber.step } else { -climber.step };
-        climber.step = if change.abs() >= RESTART {
-            (STEP * self.capacity as f64).copysign(amount)
-        } else {
-            STEP_DECAY * amount
-        };
-        climber.last_hit_ratio = hit_ratio;
-        climber.pending = amount as i64;
-        (climber.hits, climber.look_ups) = (0, 0);
+    /// Sets what the window should have, within its bounds.
+    fn set_window(&mut self, blocks: usize) {
+        let max = (self.capacity as f64 * WINDOW_SHARE_MAX) as usize;
+        self.window_target = blocks.clamp(1, max.max(1));
+        self.protected_target = ((self.capacity - self.window_target) as f64 * PROTECTED_SHARE) as usize;
     }
 
-    /// Gives blocks of the main part to the window, or takes some from it.
-    fn move_window(&mut self) {
-        let pending = std::mem::take(&mut self.climber.pending);
-        if pending > 0 {
-            let quota = (pending as usize).min(self.protected_target);
-            let moved = quota.min(MOVES_MAX);
-            self.protected_target -= moved;
-            self.window_target += moved;
-            self.demote();
-            for _ in 0..moved {
-                let Some(slot) = self.lists.pop_back(PROBATION).or_else(|| self.lists.pop_back(PROTECTED))
-                else {
-                    break;
-                };
-                self.push_front(WINDOW, slot);
-            }
-            self.climber.pending = (quota - moved) as i64;
-        } else {
-            let quota = (pending.unsigned_abs() as usize).min(self.window_target.saturating_sub(1));
-            let moved = quota.min(MOVES_MAX);
-            self.window_target -= moved;
-            self.protected_target += moved;
-            for _ in 0..moved {
-                let Some(slot) = self.lists.pop_back(WINDOW) else { break };
-                self.push_front(PROBATION, slot);
-            }
-            self.climber.pending = -((quota - moved) as i64);
+    /// Fills LAST up to the margin from the end of PROBATION.
+    fn refill(&mut self) {
+        while self.lists.len(LAST) < self.margin {
+            let Some(slot) = self.lists.pop_back(PROBATION) else { return };
+            self.push_front(LAST, slot);
         }
     }
 
@@ -174,35 +151,47 @@ impl WTinyLfu {
     }
 
     fn main_victim(&self) -> Option<u32> {
-        self.lists.back(PROBATION).or_else(|| self.lists.back(PROTECTED))
+        let lists = [LAST, PROBATION, PROTECTED];
+        lists.into_iter().find_map(|list| self.lists.back(list))
     }
 }
 
 impl Policy for WTinyLfu {
     fn hit(&mut self, slot: Slot, access: Access) {
-        self.count(access.block, true);
+        self.count(access.block);
         let list = self.list_of[slot.index()] as usize;
+        if list == LAST && self.was_full {
+            self.set_window(self.window_target - 1);
+        }
         self.lists.unlink(list, slot.0);
         self.push_front(if list == WINDOW { WINDOW } else { PROTECTED }, slot.0);
         self.demote();
+        self.refill();
     }
 
     fn miss(&mut self, access: Access) {
-        self.count(access.block, false);
+        self.count(access.block);
+        if self.ghosts.take(access.block, self.margin) {
+            self.set_window(self.window_target + 1);
+        }
     }
 
     fn victim(&mut self, _: Access) -> Option<Slot> {
         // The new block goes to the window's front; what that pushes out competes for a place in the main part.
         let candidate = self.lists.back(WINDOW).filter(|_| self.lists.len(WINDOW) >= self.window_target);
         let victim = match (candidate, self.main_victim()) {
-            (Some(candidate), Some(victim)) if self.wins(candidate, victim) => {
-                self.lists.unlink(WINDOW, candidate);
-                self.push_front(PROBATION, candidate);
-                victim
+            (Some(candidate), Some(victim)) => {
+                let wins = self.wins(candidate, victim);
+                self.ghosts.decided((!wins).then(|| self.blocks[candidate as usize]));
+                if wins {
+                    self.lists.unlink(WINDOW, candidate);
+                    self.push_front(PROBATION, candidate);
+                    victim
+                } else {
+                    candidate
+                }
             }
-            (Some(candidate), _) => candidate,
-            (None, Some(victim)) => victim,
-            (None, None) => self.lists.back(WINDOW)?,
+            (candidate, victim) => victim.or(candidate).or_else(|| self.lists.back(WINDOW))?,
         };
         self.remove(Slot(victim));
         Some(Slot(victim))
@@ -219,6 +208,7 @@ impl Policy for WTinyLfu {
             let Some(candidate) = self.lists.pop_back(WINDOW) else { break };
             self.push_front(PROBATION, candidate);
         }
+        self.refill();
     }
 
     fn remove(&mut self, slot: Slot) {
@@ -230,16 +220,112 @@ impl Policy for WTinyLfu {
     }
 
     fn resize(&mut self, capacity: usize) {
+        let share = match self.capacity {
+            0 => WINDOW_SHARE,
+            before => self.window_target as f64 / before as f64,
+        };
         self.capacity = capacity;
-        let main = (capacity as f64 * 0.99) as usize;
-        self.window_target = (capacity - main).max(1);
-        self.protected_target = (main as f64 * PROTECTED_SHARE) as usize;
+        self.set_window((share * capacity as f64) as usize);
+        self.margin = ((MARGIN_SHARE * capacity as f64) as usize).max(1);
+        self.ghosts = Ghosts::new(self.margin);
         self.sketch = Sketch::new(capacity);
-        self.climber.step = -STEP * capacity as f64;
-        self.climber.pending = 0;
+        self.was_full = false;
         self.lists.grow(capacity);
         let slots = capacity.max(self.blocks.len());
         self.blocks.resize(slots, 0);
         self.list_of.resize(slots, WINDOW as u8);
+    }
+}
+
+/// The candidates that were refused, by a hash of their block and the number of the candidate: eight bytes each, in a
+/// table of fixed size that forgets some.
+#[derive(Clone, Debug)]
+struct Ghosts {
+    /// Upper half the upper half of the hash, lower half the candidate's number; 0 where there is none.
+    entries: Vec<u64>,
+    candidates: u32,
+}
+
+impl Ghosts {
+    fn new(margin: usize) -> Ghosts {
+        Ghosts { entries: vec![0; (GHOST_MARGINS * margin).next_power_of_two()], candidates: 0 }
+    }
+
+    /// The entry of `block`, and the half of the hash that is kept in it.
+    fn place(&self, block: u64) -> (usize, u64) {
+        let hash = Sketch::hash(block);
+        (hash as usize & (self.entries.len() - 1), hash >> 32 << 32)
+    }
+
+    /// A candidate was admitted, or `refused`.
+    fn decided(&mut self, refused: Option<u64>) {
+        self.candidates = self.candidates.wrapping_add(1);
+        if let Some(block) = refused {
+            let (index, half) = self.place(block);
+            self.entries[index] = half | u64::from(self.candidates);
+        }
+    }
+
+    /// Forgets `block`; says whether it was refused and was one of the last `margin` candidates.
+    fn take(&mut self, block: u64, margin: usize) -> bool {
+        let (index, half) = self.place(block);
+        let entry = self.entries[index];
+        if entry == 0 || entry >> 32 << 32 != half {
+            return false;
+        }
+        self.entries[index] = 0;
+        (self.candidates.wrapping_sub(entry as u32) as usize) < margin
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ghosts, WTinyLfu};
+    use crate::policy::Access;
+    use crate::policy::conformance::{Cache, Random};
+
+    #[test]
+    fn the_window_follows_the_load() {
+        const CAPACITY: usize = 1000;
+        let mut cache = Cache::new(WTinyLfu::new(CAPACITY, 1), CAPACITY);
+        let mut random = Random(7);
+        for _ in 0..30_000 {
+            cache.access(Access::read(random.skewed(5000)));
+        }
+        let frequent = cache.policy.window_target;
+        // Every block is asked for twice, with 20 others between, and never again: only a window longer than that hits.
+        let mut next = 10_000;
+        for _ in 0..30_000 {
+            next += 1;
+            cache.access(Access::read(next));
+            cache.access(Access::read(next - 20));
+        }
+        let recent = cache.policy.window_target;
+        let before = cache.misses;
+        for _ in 0..1000 {
+            next += 1;
+            cache.access(Access::read(next));
+            cache.access(Access::read(next - 20));
+        }
+        assert!(cache.misses - before < 1100, "{} misses with a window of {recent}", cache.misses - before);
+        for _ in 0..60_000 {
+            cache.access(Access::read(random.skewed(5000)));
+        }
+        let again = cache.policy.window_target;
+        assert!(frequent < 100 && recent > 20 && again < recent, "{frequent}, {recent}, {again}");
+    }
+
+    #[test]
+    fn a_ghost_is_taken_once_and_within_the_margin() {
+        let mut ghosts = Ghosts::new(4);
+        ghosts.decided(Some(7));
+        assert!(!ghosts.take(8, 4));
+        assert!(ghosts.take(7, 4));
+        assert!(!ghosts.take(7, 4));
+        ghosts.decided(Some(7));
+        (0..3).for_each(|_| ghosts.decided(None));
+        assert!(ghosts.clone().take(7, 4));
+        ghosts.decided(None);
+        assert!(!ghosts.take(7, 4));
     }
 }

@@ -1,17 +1,14 @@
 //! One cache: a policy, the map from blocks to slots that it is driven with, and what happened.
 //!
 //! Every request is a look-up. A hit updates the policy; a miss is admitted unless the policy refuses. A written block
-//! that is in the cache is dirty until it leaves, which is a write-back; one that is not admitted goes to the store at
-//! once. The loop is compiled for each policy by itself and knows blocks by their interned numbers, so a hit is an
+//! that is in the cache is dirty until it leaves, which is a write-back, unless the cache writes through; one that is not
+//! admitted goes to the store at once. The loop is compiled for each policy by itself and knows blocks by their interned numbers, so a hit is an
 //! element of an array and the policy's own work.
-
-use std::time::Instant;
 
 use crate::policy::{Access, Hint, Policy, Relation, Slot};
 
 use super::chunk::{Chunk, Interned, Mark};
-use super::flow::{Lane, Outcome};
-use super::parts::Parts;
+use super::lane::Body;
 
 /// The mark of a block that is not in the cache.
 const NONE: u32 = u32::MAX;
@@ -35,6 +32,10 @@ pub struct Counts {
     pub evictions: u64,
     /// Those among the evicted that were dirty and had to be written to the store.
     pub write_backs: u64,
+    /// Writes that went to the cache and to the store at once, where the cache writes through.
+    pub written_through: u64,
+    /// Misses of a direct-mapped cache whose block an LRU cache of the same size would have had.
+    pub conflict_misses: u64,
 }
 
 impl Counts {
@@ -74,6 +75,8 @@ impl Counts {
             write_admissions: self.write_admissions - earlier.write_admissions,
             evictions: self.evictions - earlier.evictions,
             write_backs: self.write_backs - earlier.write_backs,
+            written_through: self.written_through - earlier.written_through,
+            conflict_misses: self.conflict_misses - earlier.conflict_misses,
         }
     }
 
@@ -88,6 +91,8 @@ impl Counts {
         self.write_admissions += more.write_admissions;
         self.evictions += more.evictions;
         self.write_backs += more.write_backs;
+        self.written_through += more.written_through;
+        self.conflict_misses += more.conflict_misses;
         self
     }
 }
@@ -107,23 +112,28 @@ pub(super) struct Cache<P> {
     slots: Vec<u32>,
     /// What each slot holds. Slots are given out in order, and then only those of victims.
     held: Vec<Held>,
+    /// Written blocks go to the store at once, and never are dirty.
+    writes_through: bool,
     counts: Counts,
-    parts: Parts,
-    nanoseconds: u64,
 }
 
 impl<P: Policy> Cache<P> {
-    /// An empty cache of `capacity` blocks; `parts` says by what else to count.
-    pub(super) fn new(policy: P, capacity: usize, parts: Parts) -> Cache<P> {
+    /// An empty cache of `capacity` blocks.
+    pub(super) fn new(policy: P, capacity: usize) -> Cache<P> {
         Cache {
             policy,
             capacity,
             slots: Vec::new(),
             held: Vec::with_capacity(capacity),
+            writes_through: false,
             counts: Counts::default(),
-            parts,
-            nanoseconds: 0,
         }
+    }
+
+    /// Has written blocks go to the store at once.
+    pub(super) fn writes_through(mut self, writes_through: bool) -> Cache<P> {
+        self.writes_through = writes_through;
+        self
     }
 
     /// Tells the policy how large relations are.
@@ -154,7 +164,8 @@ impl<P: Policy> Cache<P> {
             self.counts.hits += 1;
             if write {
                 self.counts.write_hits += 1;
-                self.held[slot as usize].is_dirty = true;
+                self.held[slot as usize].is_dirty = !self.writes_through;
+                self.counts.written_through += u64::from(self.writes_through);
             }
             self.policy.hit(Slot(slot), access);
         } else {
@@ -169,7 +180,7 @@ impl<P: Policy> Cache<P> {
         if !self.policy.admits(access) {
             return;
         }
-        let held = Held { number, is_dirty: access.write };
+        let held = Held { number, is_dirty: access.write && !self.writes_through };
         let slot = if self.held.len() < self.capacity {
             self.held.push(held);
             self.held.len() as u32 - 1
@@ -184,7 +195,16 @@ impl<P: Policy> Cache<P> {
         self.slots[number as usize] = slot;
         self.counts.admissions += 1;
         self.counts.write_admissions += u64::from(access.write);
+        self.counts.written_through += u64::from(access.write && self.writes_through);
         self.policy.insert(access, Slot(slot));
+    }
+}
+
+impl<P: Policy> Body for Cache<P> {
+    fn grow(&mut self, footprint: usize) {
+        if self.slots.len() < footprint {
+            self.slots.resize(footprint, NONE);
+        }
     }
 
     fn requests(&mut self, chunk: &Chunk, range: std::ops::Range<usize>) {
@@ -195,22 +215,9 @@ impl<P: Policy> Cache<P> {
         }
     }
 
-    /// The requests of a range, counted by query and relation where that was asked for.
-    fn counted(&mut self, chunk: &Chunk, range: std::ops::Range<usize>) {
-        if !self.parts.is_asked_for() {
-            return self.requests(chunk, range);
-        }
-        for (relation, run) in self.parts.runs(chunk, range) {
-            let before = self.counts;
-            self.requests(chunk, run);
-            let counts = self.counts.since(&before);
-            self.parts.add(relation, &counts);
-        }
-    }
-
     fn mark(&mut self, mark: &Mark) {
         match mark {
-            Mark::Current(query) => self.parts.query(*query),
+            Mark::Current(_) => {}
             Mark::Ends(query) => self.policy.hint(Hint::QueryEnds { query: u64::from(*query) }),
             Mark::Arrives(query) => {
                 let relations: Vec<Relation> = query.relations.iter().copied().map(Relation).collect();
@@ -219,31 +226,12 @@ impl<P: Policy> Cache<P> {
             }
         }
     }
-}
 
-impl<P: Policy> Lane for Cache<P> {
-    fn run(&mut self, chunk: &Chunk) {
-        let began = Instant::now();
-        if self.slots.len() < chunk.footprint {
-            self.slots.resize(chunk.footprint, NONE);
-        }
-        let mut start = 0;
-        for (index, mark) in &chunk.marks {
-            self.counted(chunk, start..*index);
-            start = *index;
-            self.mark(mark);
-        }
-        self.counted(chunk, start..chunk.len());
-        self.nanoseconds += began.elapsed().as_nanos() as u64;
+    fn counts(&self) -> Counts {
+        self.counts
     }
 
-    fn finish(self: Box<Self>) -> Outcome {
-        let dirty = self.held.iter().filter(|held| held.is_dirty).count() as u64;
-        Outcome::Cache {
-            counts: self.counts,
-            dirty,
-            seconds: self.nanoseconds as f64 / 1e9,
-            parts: self.parts.finish(),
-        }
+    fn dirty(&self) -> u64 {
+        self.held.iter().filter(|held| held.is_dirty).count() as u64
     }
 }

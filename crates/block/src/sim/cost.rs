@@ -1,8 +1,8 @@
 //! What a cache's counts mean in time, on devices that profiles describe.
 //!
 //! A request waits for one device. A hit reads or writes the cache's; a read that misses waits for the store, and the copy
-//! into the cache is written behind it; a write is done when it is in the cache, if it was admitted, and else when it is
-//! in the store. So a request takes one of four times, and quantiles are exact for a worker that is alone.
+//! into the cache is written behind it; a write is done when it is in the cache, if it was admitted, and else, or where the cache
+//! writes through, when it is in the store. So a request takes one of four times, and quantiles are exact for a worker that is alone.
 //!
 //! Throughput is bounded three times, and the least bound is told (operational analysis: Lazowska et al.,
 //! "Quantitative System Performance", 1984, chapter 5): by the workers, each of which waits for one request at a time;
@@ -66,15 +66,19 @@ impl Devices {
             return Cost::default();
         }
         let written_around = counts.write_misses - counts.write_admissions;
+        let to_store = written_around + counts.written_through;
         let read_misses = counts.misses() - counts.write_misses;
         let time = |profile: &Profile, direction| {
             profile.time_of(direction, Pattern::Random, self.block_bytes).as_secs_f64() * 1e6
         };
         let mut classes = [
             (time(&self.cache, Direction::Read), counts.hits - counts.write_hits),
-            (time(&self.cache, Direction::Write), counts.write_hits + counts.write_admissions),
+            (
+                time(&self.cache, Direction::Write),
+                counts.write_hits + counts.write_admissions - counts.written_through,
+            ),
             (time(&self.store, Direction::Read), read_misses),
-            (time(&self.store, Direction::Write), written_around),
+            (time(&self.store, Direction::Write), to_store),
         ];
         classes.sort_by(|a, b| a.0.total_cmp(&b.0));
         let requests = counts.requests as f64;
@@ -91,7 +95,7 @@ impl Devices {
             reads: counts.hits - counts.write_hits + counts.write_backs,
             writes: counts.device_writes(),
         };
-        let store = Work { reads: read_misses, writes: written_around + counts.write_backs };
+        let store = Work { reads: read_misses, writes: to_store + counts.write_backs };
         let busy_seconds = self.seconds(&self.cache, &cache).max(self.seconds(&self.store, &store));
         let by_workers = self.workers as f64 / (mean_us / 1e6);
         Cost {
@@ -145,6 +149,8 @@ mod tests {
             |profile: &Profile| profile.time_of(Direction::Write, Pattern::Random, 4096).as_secs_f64() * 1e6;
         assert_eq!(devices.cost(&write).p50_us, time(&devices.store));
         assert_eq!(devices.cost(&admitted).p50_us, time(&devices.cache));
+        let through = Counts { written_through: 10, ..admitted };
+        assert_eq!(devices.cost(&through).p50_us, time(&devices.store));
     }
 
     #[test]

@@ -15,6 +15,8 @@ use super::chunk::{CHUNK_REQUESTS, Chunk, Chunks, FOOTPRINT_MAX, Summary};
 use super::curve::{self, Curve, CurvePoint};
 use super::distance::Stack;
 use super::flow::{self, Job, Lane, Outcome};
+use super::lane::Run;
+use super::memory_mode::MemoryMode;
 use super::parts::Parts;
 use super::{CacheResult, Report, SimError, Simulation, Size, Step, WINDOW_REQUESTS};
 
@@ -161,7 +163,11 @@ impl Simulation {
         let job = |policy: &Name, blocks: usize, parts: Parts| -> Job {
             let (policy, relation_blocks) = (policy.clone(), Arc::clone(&relation_blocks));
             let capacity = self.sampled(blocks);
-            let build = IntoLane { capacity, parts, relation_blocks };
+            if policy.is_direct_mapped() {
+                return Box::new(move || Box::new(Run::new(MemoryMode::new(capacity), parts)));
+            }
+            let build =
+                IntoLane { capacity, writes_through: policy.writes_through(), parts, relation_blocks };
             let settings = Settings { future: future.clone(), ..Settings::new(capacity) };
             Box::new(move || policy.build::<DenseTable, _>(&settings, build))
         };
@@ -268,6 +274,7 @@ struct Frame {
 /// Makes a lane of a policy.
 struct IntoLane {
     capacity: usize,
+    writes_through: bool,
     parts: Parts,
     relation_blocks: Arc<[(u32, u64)]>,
 }
@@ -276,6 +283,7 @@ impl Build for IntoLane {
     type Output = Box<dyn Lane>;
 
     fn build<P: Policy + 'static>(self, policy: P) -> Box<dyn Lane> {
-        Box::new(Cache::new(policy, self.capacity, self.parts).sizes(&self.relation_blocks))
+        let cache = Cache::new(policy, self.capacity).writes_through(self.writes_through);
+        Box::new(Run::new(cache.sizes(&self.relation_blocks), self.parts))
     }
 }

@@ -165,6 +165,58 @@ fn every_policy_is_run_and_none_misses_less_than_belady() {
     }
 }
 
+/// Eleven requests in a cache of two blocks, followed by hand.
+#[test]
+fn baselines_do_what_was_worked_out_by_hand() {
+    let text = "10,r\n11,r\n10,w\n12,r\n13,w\n10,r\n12,w\n11,r\n12,r\n10,r\n12,r\n";
+    let simulation = ["opencas", "memory-mode", "lru"]
+        .iter()
+        .fold(Simulation::new(), |simulation, policy| simulation.cache(name(policy), Size::Blocks(2)));
+    let report = run(&simulation, text, "csv").unwrap();
+    let opencas = Counts {
+        requests: 11,
+        hits: 5,
+        write_hits: 2,
+        // 13 goes past the cache.
+        write_misses: 1,
+        admissions: 5,
+        evictions: 3,
+        written_through: 2,
+        ..Counts::default()
+    };
+    // 10 and 12 have the first place, 11 and 13 the other; the last request would hit in a cache that may choose.
+    let memory_mode = Counts {
+        requests: 11,
+        hits: 2,
+        write_hits: 1,
+        write_misses: 2,
+        admissions: 9,
+        write_admissions: 2,
+        evictions: 7,
+        write_backs: 3,
+        conflict_misses: 1,
+        ..Counts::default()
+    };
+    let found: Vec<Counts> = report.results.iter().map(|result| result.counts).collect();
+    assert_eq!(found[..2], [opencas, memory_mode]);
+    assert!(report.results.iter().take(2).all(|result| result.dirty_at_end == 0));
+    assert_eq!((found[2].written_through, found[2].conflict_misses), (0, 0));
+}
+
+#[test]
+fn a_direct_mapped_cache_as_large_as_the_footprint_has_no_conflicts() {
+    let text = pgt(8, 20_000);
+    let simulation = Simulation::new().parts(true, true);
+    let simulation = simulation.cache(name("memory-mode"), "100%".parse().unwrap());
+    let simulation = simulation.cache(name("memory-mode"), "10%".parse().unwrap());
+    let report = run(&simulation, &text, "pgt").unwrap();
+    let [all, some] = [0, 1].map(|index| &report.results[index]);
+    assert_eq!((all.counts.misses(), all.counts.conflict_misses), (report.summary.footprint as u64, 0));
+    assert!(some.counts.conflict_misses > 0 && some.counts.evictions > 0);
+    let sum = some.relations.iter().fold(Counts::default(), |sum, part| sum.plus(&part.counts));
+    assert_eq!(sum, some.counts);
+}
+
 #[test]
 fn parts_add_up_to_the_whole() {
     let text = pgt(4, 20_000);

@@ -36,6 +36,14 @@ pub fn table(found: &Found) -> String {
             "M req/s"
         );
         found.results.iter().for_each(|result| row(&mut text, result, width));
+        for (result, conflicts) in found.results.iter().filter_map(|r| Some((r, r.conflict_misses?))) {
+            let (policy, size) = (&result.policy, &result.size);
+            let _ = writeln!(
+                text,
+                "{policy} at {size}: {} misses for want of another place, which lru would not have",
+                show_count(conflicts)
+            );
+        }
     }
     if found.results.iter().any(|result| result.cost.is_some()) {
         let _ = writeln!(
