@@ -37,8 +37,9 @@
 //! | `slow.rs`        | the file as the slow device below the cache                                                 |
 //! | `relations.rs`   | which table a page belongs to; `btree.rs` reads pages                                       |
 //! | `recorder.rs`    | traces for `terrace simulate`                                                               |
-//! | `options.rs`     | parameters of the URI; `gates.rs` the slowness that they may ask for                        |
-//! | `vfs.rs`, `file.rs`, `below.rs`, `api.rs`, `extension.rs` | what SQLite calls and what is called of it: all unsafe code |
+//! | `options.rs`     | parameters of the URI; `gates.rs` the slow disks that they may ask for                     |
+//! | `queries.rs`     | the statements that run, and what tables and indexes they use                               |
+//! | `vfs.rs`, `file.rs`, `below.rs`, `api.rs`, `extension.rs`, `statements.rs` | what SQLite calls and what is called of it: all unsafe code |
 #![deny(unsafe_code)]
 
 mod api;
@@ -59,9 +60,11 @@ mod origin;
 pub mod planted;
 #[cfg(not(feature = "planted-bugs"))]
 mod planted;
+mod queries;
 mod recorder;
 mod relations;
 mod slow;
+mod statements;
 mod storage;
 mod vfs;
 
