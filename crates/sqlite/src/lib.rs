@@ -39,6 +39,7 @@
 //! | `recorder.rs`    | traces for `terrace simulate`                                                               |
 //! | `options.rs`     | parameters of the URI; `gates.rs` the slow disks that they may ask for                     |
 //! | `queries.rs`     | the statements that run, and what tables and indexes they use                               |
+//! | `tpch.rs`        | a workload, with the feature of that name                                                    |
 //! | `vfs.rs`, `file.rs`, `below.rs`, `api.rs`, `extension.rs`, `statements.rs` | what SQLite calls and what is called of it: all unsafe code |
 #![deny(unsafe_code)]
 
@@ -66,6 +67,8 @@ mod relations;
 mod slow;
 mod statements;
 mod storage;
+#[cfg(feature = "tpch")]
+pub mod tpch;
 mod vfs;
 
 use code::Code;
