@@ -6,8 +6,9 @@
 //!
 //! The database is ten times as large as SQLite's page cache and lies, as does its log, behind a gate that lets 3,000 transfers
 //! a second pass, each in at least 500 microseconds, as a network disk does (`latency_us`, `operations_per_second`). The block cache
-//! lies beside it without a gate, and is read around the kernel's page cache. Runs with and without a cache take turns; what is
-//! printed are medians. Rows are drawn by a Zipf distribution, theta .99, over scattered keys.
+//! lies beside it without a gate. Runs with and without a cache take turns; what is printed are medians, and by the last run
+//! the transfers of the slow disk for each operation: reads and writes of the database, reads and writes of the log. Rows are
+//! drawn by a Zipf distribution, theta .99, over scattered keys.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -52,24 +53,29 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             warm(place.path(), *setup)?;
         }
     }
-    println!("{:<12} {:>14} {:>12} {:>8} {:>10}", "mix", "cache", "operations/s", "ratio", "hit ratio");
+    println!(
+        "{:<12} {:>14} {:>12} {:>6} {:>9}  slow transfers an operation",
+        "mix", "cache", "operations/s", "ratio", "hit ratio"
+    );
+    // No two runs of a database have the same.
+    let mut seed = 10;
     for (mix, reads) in MIXES {
         let mut speeds = vec![Vec::new(); CACHES.len() + 1];
-        let mut hits = vec![0.0; CACHES.len() + 1];
+        let mut last = vec![Run::default(); CACHES.len() + 1];
         for _ in 0..rounds {
+            seed += 1;
             for (number, cache) in setups.iter().enumerate() {
-                let (speed, ratio) = run(place.path(), *cache, reads, seconds)?;
-                speeds[number].push(speed);
-                hits[number] = ratio;
+                last[number] = run(place.path(), *cache, reads, seconds, seed)?;
+                speeds[number].push(last[number].speed);
             }
         }
         let medians: Vec<f64> = speeds.iter_mut().map(|speeds| median(speeds)).collect();
         for (number, speed) in medians.iter().enumerate() {
             let cache = if number == 0 { "none" } else { CACHES[number - 1].1 };
+            let (ratio, hits, [reads, writes, log_reads, log_writes]) =
+                (speed / medians[0], last[number].hit_ratio, last[number].transfers);
             println!(
-                "{mix:<12} {cache:>14} {speed:>12.0} {:>8.2} {:>10.3}",
-                speed / medians[0],
-                hits[number]
+                "{mix:<12} {cache:>14} {speed:>12.0} {ratio:>6.2} {hits:>9.3}  {reads:.3} {writes:.3} {log_reads:.3} {log_writes:.3}"
             );
         }
     }
@@ -112,20 +118,35 @@ fn warm(place: &Path, cache: Option<&str>) -> rusqlite::Result<()> {
     for _ in 0..READS_BEFORE {
         db.query_row("select length(value) from t where id = ?", [zipf.draw(&mut random)], |_| Ok(()))?;
     }
-    // A file that was made just now is recognised when it is opened again if this process was the last to change it.
-    db.execute("update t set value = value where id = 0", [])?;
+    // A file that was made just now is recognised when it is opened again if this process was the last to change it. A row that
+    // is written as it was is no change: SQLite leaves its page as it is.
+    db.execute("update t set value = ? where id = 0", [value(&mut random)])?;
     Ok(())
 }
 
-/// Operations a second, and the hit ratio of the cache meanwhile.
-fn run(place: &Path, cache: Option<&str>, reads: u32, seconds: u64) -> rusqlite::Result<(f64, f64)> {
-    let (db, mut random, zipf) = (open(place, cache)?, SmallRng::seed_from_u64(2), Zipf::new(ROWS, 0.99));
-    let count = |name: &str| -> rusqlite::Result<f64> {
+/// What a run came to.
+#[derive(Clone, Default)]
+struct Run {
+    /// Operations a second.
+    speed: f64,
+    /// Of the cache, meanwhile.
+    hit_ratio: f64,
+    /// Of the slow disk for each operation: reads and writes of the database, reads and writes of the log.
+    transfers: [f64; 4],
+}
+
+/// Each round needs a seed of its own: to write again what a row has already is no change.
+fn run(place: &Path, cache: Option<&str>, reads: u32, seconds: u64, seed: u64) -> rusqlite::Result<Run> {
+    let (db, mut random, zipf) = (open(place, cache)?, SmallRng::seed_from_u64(seed), Zipf::new(ROWS, 0.99));
+    let counts = || -> rusqlite::Result<[f64; 6]> {
         let stats: String = db.query_row("pragma terrace_stats", [], |row| row.get(0))?;
-        let rest = stats.split_once(&format!("\"{name}\":")).map_or("0", |(_, rest)| rest);
-        Ok(rest.split([',', '}']).next().and_then(|number| number.parse().ok()).unwrap_or(0.0))
+        let count = |name: &str| {
+            let rest = stats.split_once(&format!("\"{name}\":")).map_or("0", |(_, rest)| rest);
+            rest.split([',', '}']).next().and_then(|number| number.parse().ok()).unwrap_or(0.0)
+        };
+        Ok(["database_reads", "database_writes", "log_reads", "log_writes", "hits", "misses"].map(count))
     };
-    let before = (count("hits")?, count("misses")?);
+    let before = counts()?;
     let (mut operations, begun, time) = (0u64, Instant::now(), Duration::from_secs(seconds));
     while begun.elapsed() < time {
         let id = zipf.draw(&mut random);
@@ -136,9 +157,16 @@ fn run(place: &Path, cache: Option<&str>, reads: u32, seconds: u64) -> rusqlite:
         }
         operations += 1;
     }
-    let speed = operations as f64 / begun.elapsed().as_secs_f64();
-    let (hits, misses) = (count("hits")? - before.0, count("misses")? - before.1);
-    Ok((speed, hits / (hits + misses).max(1.0)))
+    let elapsed = begun.elapsed().as_secs_f64();
+    let after = counts()?;
+    let [database_reads, database_writes, log_reads, log_writes, hits, misses]: [f64; 6] =
+        std::array::from_fn(|number| after[number] - before[number]);
+    Ok(Run {
+        speed: operations as f64 / elapsed,
+        hit_ratio: hits / (hits + misses).max(1.0),
+        transfers: [database_reads, database_writes, log_reads, log_writes]
+            .map(|all| all / operations as f64),
+    })
 }
 
 fn median(values: &mut [f64]) -> f64 {

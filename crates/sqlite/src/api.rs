@@ -5,11 +5,11 @@
 //!
 //! The table, `sqlite3_api_routines` of `sqlite3ext.h`, is part of SQLite's stable interface: functions are only ever added at
 //! its end. `libsqlite3-sys` declares it only together with a feature that takes the linked functions away from everybody else
-//! in the same build, so the places of the seven that are needed are given here by number.
+//! in the same build, so the places of those that are needed are given here by number.
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_uchar, c_uint, c_void};
 use std::mem;
 
 use libsqlite3_sys as ffi;
@@ -21,13 +21,23 @@ use crate::code::{Code, Outcome};
 const VERSION_MIN: c_int = 3_031_000;
 
 /// Places in `sqlite3_api_routines`, counted from 0.
+const COLUMN_INT: usize = 28;
+const COLUMN_TEXT: usize = 36;
+const DB_HANDLE: usize = 49;
+const FINALIZE: usize = 57;
 const FREE: usize = 58;
 const LIBVERSION_NUMBER: usize = 67;
 const MPRINTF: usize = 69;
+const STEP: usize = 94;
+const PREPARE_V2: usize = 116;
+const FILE_CONTROL: usize = 127;
 const VFS_FIND: usize = 141;
 const VFS_REGISTER: usize = 142;
+const SQL: usize = 153;
 const LOG: usize = 167;
 const URI_PARAMETER: usize = 189;
+const AUTO_EXTENSION: usize = 192;
+const TRACE_V2: usize = 214;
 
 type LibversionNumber = unsafe extern "C" fn() -> c_int;
 type Free = unsafe extern "C" fn(*mut c_void);
@@ -36,6 +46,30 @@ type VfsFind = unsafe extern "C" fn(*const c_char) -> *mut ffi::sqlite3_vfs;
 type VfsRegister = unsafe extern "C" fn(*mut ffi::sqlite3_vfs, c_int) -> c_int;
 type Log = unsafe extern "C" fn(c_int, *const c_char, ...);
 type UriParameter = unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char;
+type AutoExtension = unsafe extern "C" fn(Option<Entry>) -> c_int;
+
+/// What SQLite calls for a connection that was opened.
+pub(crate) type Entry =
+    unsafe extern "C" fn(*mut ffi::sqlite3, *mut *mut c_char, *const ffi::sqlite3_api_routines) -> c_int;
+
+type FileControl = unsafe extern "C" fn(*mut ffi::sqlite3, *const c_char, c_int, *mut c_void) -> c_int;
+type PrepareV2 = unsafe extern "C" fn(
+    *mut ffi::sqlite3,
+    *const c_char,
+    c_int,
+    *mut *mut ffi::sqlite3_stmt,
+    *mut *const c_char,
+) -> c_int;
+type Step = unsafe extern "C" fn(*mut ffi::sqlite3_stmt) -> c_int;
+type Finalize = unsafe extern "C" fn(*mut ffi::sqlite3_stmt) -> c_int;
+type DbHandle = unsafe extern "C" fn(*mut ffi::sqlite3_stmt) -> *mut ffi::sqlite3;
+type Sql = unsafe extern "C" fn(*mut ffi::sqlite3_stmt) -> *const c_char;
+type ColumnInt = unsafe extern "C" fn(*mut ffi::sqlite3_stmt, c_int) -> c_int;
+type ColumnText = unsafe extern "C" fn(*mut ffi::sqlite3_stmt, c_int) -> *const c_uchar;
+
+/// What SQLite calls when a statement begins and when it is over.
+pub(crate) type Traced = unsafe extern "C" fn(c_uint, *mut c_void, *mut c_void, *mut c_void) -> c_int;
+type TraceV2 = unsafe extern "C" fn(*mut ffi::sqlite3, c_uint, Option<Traced>, *mut c_void) -> c_int;
 
 /// Functions of one SQLite.
 #[derive(Clone, Copy)]
@@ -47,6 +81,17 @@ pub(crate) struct Api {
     pub vfs_register: VfsRegister,
     log: Log,
     pub uri_parameter: UriParameter,
+    pub auto_extension: AutoExtension,
+    /// Null where SQLite was built without.
+    pub trace_v2: Option<TraceV2>,
+    pub file_control: FileControl,
+    pub prepare_v2: PrepareV2,
+    pub step: Step,
+    pub finalize: Finalize,
+    pub db_handle: DbHandle,
+    pub sql: Sql,
+    pub column_int: ColumnInt,
+    pub column_text: ColumnText,
 }
 
 impl Api {
@@ -60,6 +105,16 @@ impl Api {
             vfs_register: ffi::sqlite3_vfs_register,
             log: ffi::sqlite3_log,
             uri_parameter: ffi::sqlite3_uri_parameter,
+            auto_extension: ffi::sqlite3_auto_extension,
+            trace_v2: Some(ffi::sqlite3_trace_v2),
+            file_control: ffi::sqlite3_file_control,
+            prepare_v2: ffi::sqlite3_prepare_v2,
+            step: ffi::sqlite3_step,
+            finalize: ffi::sqlite3_finalize,
+            db_handle: ffi::sqlite3_db_handle,
+            sql: ffi::sqlite3_sql,
+            column_int: ffi::sqlite3_column_int,
+            column_text: ffi::sqlite3_column_text,
         }
     }
 
@@ -79,20 +134,32 @@ impl Api {
         if unsafe { version() } < VERSION_MIN {
             return Err(Code(ffi::SQLITE_MISUSE));
         }
+        /// The member at a place, as what it is.
+        macro_rules! at {
+            ($place:ident, $type:ty) => {
+                mem::transmute::<Option<unsafe extern "C" fn()>, $type>(*slots.add($place))
+            };
+        }
         // SAFETY: as above; the version says that the table is long enough, and the types are those of `sqlite3ext.h`.
         unsafe {
             Ok(Api {
                 libversion_number: version,
-                free: mem::transmute::<Option<unsafe extern "C" fn()>, Free>(*slots.add(FREE)),
-                mprintf: mem::transmute::<Option<unsafe extern "C" fn()>, Mprintf>(*slots.add(MPRINTF)),
-                vfs_find: mem::transmute::<Option<unsafe extern "C" fn()>, VfsFind>(*slots.add(VFS_FIND)),
-                vfs_register: mem::transmute::<Option<unsafe extern "C" fn()>, VfsRegister>(
-                    *slots.add(VFS_REGISTER),
-                ),
-                log: mem::transmute::<Option<unsafe extern "C" fn()>, Log>(*slots.add(LOG)),
-                uri_parameter: mem::transmute::<Option<unsafe extern "C" fn()>, UriParameter>(
-                    *slots.add(URI_PARAMETER),
-                ),
+                free: at!(FREE, Free),
+                mprintf: at!(MPRINTF, Mprintf),
+                vfs_find: at!(VFS_FIND, VfsFind),
+                vfs_register: at!(VFS_REGISTER, VfsRegister),
+                log: at!(LOG, Log),
+                uri_parameter: at!(URI_PARAMETER, UriParameter),
+                auto_extension: at!(AUTO_EXTENSION, AutoExtension),
+                trace_v2: at!(TRACE_V2, Option<TraceV2>),
+                file_control: at!(FILE_CONTROL, FileControl),
+                prepare_v2: at!(PREPARE_V2, PrepareV2),
+                step: at!(STEP, Step),
+                finalize: at!(FINALIZE, Finalize),
+                db_handle: at!(DB_HANDLE, DbHandle),
+                sql: at!(SQL, Sql),
+                column_int: at!(COLUMN_INT, ColumnInt),
+                column_text: at!(COLUMN_TEXT, ColumnText),
             })
         }
     }

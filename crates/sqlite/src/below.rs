@@ -3,7 +3,7 @@
 //! All its calls go through the table of methods that the system's VFS gave. SQLite makes the calls on one file one after the
 //! other, and this keeps to that: a [`Below`] is used only within a call that SQLite makes on the file above it.
 //!
-//! Transfers and syncs pass a gate, if there is one, so that a fast disk can be measured as a slow one.
+//! Transfers and syncs take as long as on a slow disk, where one is asked for (`gates.rs`).
 
 #![allow(unsafe_code)]
 
@@ -14,16 +14,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libsqlite3_sys as ffi;
-use terrace_block::Gate;
 
 use crate::code::{Code, Outcome};
+use crate::gates::{Cause, SlowDisk};
 
 /// An open file of the system's VFS.
 pub(crate) struct Below {
     /// `szOsFile` bytes, in words so that they are aligned as SQLite's allocator aligns. Null methods: it is not open.
     memory: NonNull<ffi::sqlite3_file>,
     words: usize,
-    pub gate: Option<Arc<Gate>>,
+    disk: Option<Arc<SlowDisk>>,
+    is_database: bool,
 }
 
 // SAFETY: a file of SQLite's may be used by any thread, one at a time. SQLite sees to that, as the head of this file says.
@@ -33,7 +34,7 @@ unsafe impl Sync for Below {}
 
 impl fmt::Debug for Below {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Below").field("gate", &self.gate).finish_non_exhaustive()
+        f.debug_struct("Below").field("disk", &self.disk).finish_non_exhaustive()
     }
 }
 
@@ -69,14 +70,15 @@ impl Below {
         vfs: *mut ffi::sqlite3_vfs,
         name: *const c_char,
         flags: c_int,
-        gate: Option<Arc<Gate>>,
+        disk: Option<Arc<SlowDisk>>,
     ) -> Outcome<(Below, c_int)> {
         // SAFETY: the VFS is registered.
         let (bytes, open) = unsafe { ((*vfs).szOsFile, (*vfs).xOpen) };
         let words = usize::try_from(bytes).expect("the size of a file object").div_ceil(8);
         let memory = Box::into_raw(vec![0u64; words].into_boxed_slice()).cast::<ffi::sqlite3_file>();
         let memory = NonNull::new(memory).expect("a box is somewhere");
-        let below = Below { memory, words, gate };
+        let is_database = flags & ffi::SQLITE_OPEN_MAIN_DB != 0;
+        let below = Below { memory, words, disk, is_database };
         let mut flags_out = flags;
         // SAFETY: the memory is as long as the VFS asks, and zeroed; the name is SQLite's.
         let code = unsafe { open.expect("a VFS opens")(vfs, name, memory.as_ptr(), flags, &mut flags_out) };
@@ -115,14 +117,18 @@ impl Below {
     /// Fills `buffer`. `SQLITE_IOERR_SHORT_READ` beyond the end, where the rest of the buffer is zeros.
     pub fn read(&self, buffer: &mut [u8], offset: i64) -> Outcome {
         let bytes = length(buffer)?;
-        self.slowly(&[buffer.len()], || {
+        let cause = if self.is_database { Cause::DatabaseRead } else { Cause::LogRead };
+        self.slowly(cause, buffer.len(), || {
             Code::check(call!(self, xRead, buffer.as_mut_ptr().cast(), bytes, offset))
         })
     }
 
     pub fn write(&self, bytes: &[u8], offset: i64) -> Outcome {
         let count = length(bytes)?;
-        self.slowly(&[bytes.len()], || Code::check(call!(self, xWrite, bytes.as_ptr().cast(), count, offset)))
+        let cause = if self.is_database { Cause::DatabaseWrite } else { Cause::LogWrite };
+        self.slowly(cause, bytes.len(), || {
+            Code::check(call!(self, xWrite, bytes.as_ptr().cast(), count, offset))
+        })
     }
 
     pub fn truncate(&self, bytes: i64) -> Outcome {
@@ -130,7 +136,7 @@ impl Below {
     }
 
     pub fn sync(&self, flags: c_int) -> Outcome {
-        self.slowly(&[], || Code::check(call!(self, xSync, flags)))
+        self.slowly(Cause::Sync, 0, || Code::check(call!(self, xSync, flags)))
     }
 
     pub fn size(&self) -> Outcome<i64> {
@@ -191,10 +197,10 @@ impl Below {
         Code::check(call_later!(self, xShmUnmap, delete))
     }
 
-    /// Does a transfer of these sizes, or a sync, at the speed of the gate.
-    fn slowly<T>(&self, sizes: &[usize], act: impl FnOnce() -> T) -> T {
-        match &self.gate {
-            Some(gate) => gate.slowly(sizes.iter().copied(), act),
+    /// Does a transfer of so many bytes, or a sync, at the speed of the disk that is asked for.
+    fn slowly<T>(&self, cause: Cause, bytes: usize, act: impl FnOnce() -> T) -> T {
+        match &self.disk {
+            Some(disk) => disk.slowly(cause, bytes, act),
             None => act(),
         }
     }

@@ -47,6 +47,8 @@ pub(crate) struct Connection {
     cache: Option<InUse>,
     /// The head of the file as it was read under the shared lock, which SQLite is about to read again; in rollback mode only.
     head: Option<Head>,
+    /// The statement that began last, while it runs.
+    query: Option<u32>,
     /// Page-sized and aligned: SQLite's own buffers are not aligned as devices ask.
     page: AlignedBuffer,
 }
@@ -64,6 +66,7 @@ impl Connection {
             index: None,
             cache: None,
             head: None,
+            query: None,
             page,
         }
     }
@@ -204,7 +207,7 @@ impl Handle for Connection {
                 self.below.read(buffer, offset)?;
             }
         }
-        self.database().saw(page, buffer, false);
+        self.database().saw(page, buffer, false, self.query);
         Ok(())
     }
 
@@ -216,7 +219,7 @@ impl Handle for Connection {
             self.database().wrote_header(bytes);
         }
         if let Some(page) = Self::page_of(offset, bytes.len()) {
-            self.database().saw(page, bytes, true);
+            self.database().saw(page, bytes, true, self.query);
         }
         Ok(())
     }
@@ -294,5 +297,24 @@ impl Handle for Connection {
 
     fn pragma(&mut self, name: &str, _argument: Option<&str>) -> Option<String> {
         name.eq_ignore_ascii_case("terrace_stats").then(|| self.database().stats())
+    }
+
+    fn wants_statements(&self) -> bool {
+        self.database().wants_queries()
+    }
+
+    fn knows_statement(&self, text: &str) -> bool {
+        self.database().knows_query(text)
+    }
+
+    fn statement_begins(&mut self, statement: usize, text: &str, roots: Option<Vec<u32>>) {
+        // The file's own address names the connection.
+        let process = std::ptr::from_ref(&*self.below).addr();
+        self.query = Some(self.database().query_begins(process as u64, statement, text, roots));
+    }
+
+    fn statement_ends(&mut self, statement: usize) {
+        let ended = self.database().query_ends(statement);
+        self.query = self.query.filter(|query| ended != Some(*query));
     }
 }

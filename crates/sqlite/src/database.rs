@@ -49,9 +49,11 @@ use terrace_block::{BlockDevice, Cached, Start};
 
 use crate::below::{Below, CHECKPOINT_LOCK, WalIndex, WalState};
 use crate::fingerprint::Fingerprint;
+use crate::gates::SlowDisk;
 use crate::header::{Head, Header};
 use crate::options::Options;
 use crate::planted::{Bug, planted};
+use crate::queries::{Queries, name_of};
 use crate::recorder::Recorder;
 use crate::relations::RelationMap;
 use crate::slow::SlowFile;
@@ -60,8 +62,14 @@ use crate::storage::Storage;
 /// How often it is tried to record the fingerprint of a file that we do not write.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
+/// Where the first page has the version of the schema ("Database File Format", section 1.3).
+const SCHEMA_VERSION: std::ops::Range<usize> = 40..44;
+
 /// What a journal begins with ("Database File Format", section 3).
 const JOURNAL_MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+
+/// What is in the names of the policies that go by queries.
+const QUERY_POLICY: &str = "heuristicdb";
 
 /// Says what went wrong, in a line.
 pub(crate) type Warn = Arc<dyn Fn(&str) + Send + Sync>;
@@ -93,6 +101,9 @@ pub(crate) struct Database {
     warn: Warn,
     relations: Arc<RelationMap>,
     recorder: Option<Mutex<Recorder>>,
+    /// Where the policy or the trace has a use for it.
+    queries: Option<Mutex<Queries>>,
+    disk: Option<Arc<SlowDisk>>,
     state: Mutex<State>,
 }
 
@@ -135,7 +146,12 @@ impl Database {
     ///
     /// # Errors
     /// A sentence about a parameter that cannot be obeyed.
-    pub fn of(path: &Path, options: &Options, warn: Warn) -> Result<Arc<Database>, String> {
+    pub fn of(
+        path: &Path,
+        options: &Options,
+        disk: Option<Arc<SlowDisk>>,
+        warn: Warn,
+    ) -> Result<Arc<Database>, String> {
         let stat = rustix::fs::stat(path).map_err(|error| format!("{}: {error}", path.display()))?;
         let key = (path.to_owned(), stat.st_dev, stat.st_ino, options.clone());
         let mut databases = DATABASES.lock();
@@ -144,7 +160,7 @@ impl Database {
             return Ok(database);
         }
         databases.retain(|_, database| database.strong_count() > 0);
-        let database = Arc::new(Database::open(path, stat.st_ino, options, warn)?);
+        let database = Arc::new(Database::open(path, stat.st_ino, options, disk, warn)?);
         databases.insert(key, Arc::downgrade(&database));
         Ok(database)
     }
@@ -173,7 +189,13 @@ impl Database {
         }
     }
 
-    fn open(path: &Path, inode: u64, options: &Options, warn: Warn) -> Result<Database, String> {
+    fn open(
+        path: &Path,
+        inode: u64,
+        options: &Options,
+        disk: Option<Arc<SlowDisk>>,
+        warn: Warn,
+    ) -> Result<Database, String> {
         let relations = Arc::new(RelationMap::default());
         let recorder = options.trace.as_deref().map(|trace| {
             Recorder::create(trace)
@@ -182,10 +204,14 @@ impl Database {
         });
         let recorder = recorder.transpose()?;
         let storage = options.cache.as_ref().and_then(|cache| {
-            let storage = Storage::open(cache, path, Arc::clone(&relations));
+            let storage = Storage::open(cache, path, Arc::clone(&relations), disk.as_deref());
             // Without its cache a database is only slower.
             storage.map_err(|why| warn(&format!("{why}; going on without a cache"))).ok()
         });
+        let is_hinted = options.cache.as_ref().is_some_and(|cache| {
+            !cache.no_hints && cache.policy.as_ref().is_some_and(|policy| policy.contains(QUERY_POLICY))
+        });
+        let queries = (is_hinted || recorder.is_some()).then(Mutex::default);
         let state = State {
             storage,
             known: Known::Nothing,
@@ -199,7 +225,8 @@ impl Database {
             sharers: 0,
             tried_to_record: None,
         };
-        Ok(Database { path: path.to_owned(), inode, warn, relations, recorder, state: Mutex::new(state) })
+        let (path, state) = (path.to_owned(), Mutex::new(state));
+        Ok(Database { path, inode, warn, relations, recorder, queries, disk, state })
     }
 
     /// A connection has got the shared lock, or more. Gives the cache, if it may be read under that, and with it the head of the
@@ -337,6 +364,53 @@ impl Database {
         if let Some(head) = page.first_chunk() {
             self.state.lock().header = Header::parse(head);
         }
+        if let (Some(queries), Some(version)) = (&self.queries, page.get(SCHEMA_VERSION)) {
+            queries.lock().saw_schema(version.try_into().expect("four bytes"));
+        }
+    }
+
+    /// Whether it is of use to know which statements run.
+    pub fn wants_queries(&self) -> bool {
+        self.queries.is_some()
+    }
+
+    /// Whether it is known what the statement with this text uses.
+    pub fn knows_query(&self, text: &str) -> bool {
+        self.queries.as_ref().is_none_or(|queries| queries.lock().knows(text))
+    }
+
+    /// A statement begins on a connection; gives its number.
+    pub fn query_begins(&self, process: u64, statement: usize, text: &str, roots: Option<Vec<u32>>) -> u32 {
+        let Some(queries) = &self.queries else { return 0 };
+        let cache = self.state.lock().cache();
+        let mut queries = queries.lock();
+        if let Some(roots) = roots {
+            queries.learn(text, &roots);
+        }
+        let (number, before, relations) = queries.begin(statement, text);
+        if let Some(InUse { cached, .. }) = cache {
+            before.iter().for_each(|before| cached.query_ends(u64::from(*before)));
+            for (relation, pages) in
+                relations.iter().filter_map(|&of| Some((of, self.relations.pages(of.0)?)))
+            {
+                cached.relation_size(relation, u64::from(pages));
+            }
+            cached.query_begins(u64::from(number), relations);
+        }
+        if let Some(recorder) = &self.recorder {
+            let relations = relations.iter().map(|relation| relation.0).collect();
+            recorder.lock().note_query(number, process, name_of(text), relations);
+        }
+        number
+    }
+
+    /// A statement is over; gives its number.
+    pub fn query_ends(&self, statement: usize) -> Option<u32> {
+        let number = self.queries.as_ref()?.lock().end(statement)?;
+        if let Some(InUse { cached, .. }) = self.state.lock().cache() {
+            cached.query_ends(u64::from(number));
+        }
+        Some(number)
     }
 
     /// The cache through which writes go.
@@ -345,27 +419,34 @@ impl Database {
     }
 
     /// A connection has read or written a page.
-    pub fn saw(&self, page: u32, bytes: &[u8], written: bool) {
+    pub fn saw(&self, page: u32, bytes: &[u8], written: bool, query: Option<u32>) {
         self.relations.observe(page, bytes, written);
         if let Some(recorder) = &self.recorder {
             let mut recorder = recorder.lock();
-            recorder.note(page, written, &self.relations);
+            recorder.note(page, written, query, &self.relations);
             self.warn_of_trace(&mut recorder);
         }
     }
 
     /// What `PRAGMA terrace_stats` answers: one JSON object.
     pub fn stats(&self) -> String {
+        let disk = self.disk.as_ref().map_or(String::new(), |disk| format!(r#","disk":{}"#, disk.stats()));
+        let queries = self
+            .queries
+            .as_ref()
+            .map_or(String::new(), |queries| format!(r#","queries":{}"#, queries.lock().begun()));
+        format!(r#"{{"cache":{}{disk}{queries}}}"#, self.cache_stats())
+    }
+
+    fn cache_stats(&self) -> String {
         let state = self.state.lock();
-        let Some(InUse { cached, page_bytes, .. }) = state.cache() else {
-            return r#"{"cache":null}"#.to_owned();
-        };
+        let Some(InUse { cached, page_bytes, .. }) = state.cache() else { return "null".to_owned() };
         let stats = cached.stats();
         format!(
             concat!(
-                r#"{{"cache":{{"block_bytes":{},"capacity_blocks":{},"resident_blocks":{},"hits":{},"misses":{},"#,
+                r#"{{"block_bytes":{},"capacity_blocks":{},"resident_blocks":{},"hits":{},"misses":{},"#,
                 r#""hit_ratio":{:.4},"write_hits":{},"write_misses":{},"admissions":{},"evictions":{},"#,
-                r#""invalidations":{},"written_bytes":{},"errors":{},"emptied":{},"start":"{}","in_service":{}}}}}"#
+                r#""invalidations":{},"written_bytes":{},"errors":{},"emptied":{},"start":"{}","in_service":{}}}"#
             ),
             page_bytes,
             stats.capacity_blocks,

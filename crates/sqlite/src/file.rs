@@ -64,6 +64,22 @@ pub(crate) trait Handle: Send {
     fn pragma(&mut self, _name: &str, _argument: Option<&str>) -> Option<String> {
         None
     }
+
+    /// Whether it is of use to know which statements run.
+    fn wants_statements(&self) -> bool {
+        false
+    }
+
+    /// Whether it was told already which tables and indexes the statement with this text uses.
+    fn knows_statement(&self, _text: &str) -> bool {
+        false
+    }
+
+    /// A statement begins. `roots` are the roots of its tables and indexes, where they had to be told.
+    fn statement_begins(&mut self, _statement: usize, _text: &str, _roots: Option<Vec<u32>>) {}
+
+    /// A statement is over.
+    fn statement_ends(&mut self, _statement: usize) {}
 }
 
 /// The object that SQLite holds for a file.
@@ -75,7 +91,7 @@ pub(crate) struct File {
 
 struct Opened {
     handle: Box<dyn Handle>,
-    api: Api,
+    api: &'static Api,
 }
 
 impl File {
@@ -83,11 +99,33 @@ impl File {
     ///
     /// # Safety
     /// `file` has room for a [`File`].
-    pub unsafe fn put(file: *mut ffi::sqlite3_file, api: Api, handle: Box<dyn Handle>) {
+    pub unsafe fn put(file: *mut ffi::sqlite3_file, api: &'static Api, handle: Box<dyn Handle>) {
         let methods = if handle.below().version() >= 2 { &METHODS } else { &METHODS_WITHOUT_SHARED_MEMORY };
         let handle = Box::into_raw(Box::new(Opened { handle, api }));
         // SAFETY: there is room, by the caller's word.
         unsafe { file.cast::<File>().write(File { methods, handle }) };
+    }
+
+    /// Does `act` with the handle of `file`, if the file is one of ours.
+    ///
+    /// # Safety
+    /// `file` is null or an object of SQLite's for a file, on which no call is made meanwhile.
+    pub unsafe fn with<T>(
+        file: *mut ffi::sqlite3_file,
+        act: impl FnOnce(&mut dyn Handle, &'static Api) -> T,
+    ) -> Option<T> {
+        if file.is_null() {
+            return None;
+        }
+        // SAFETY: by the caller's word. Only what `put` made has one of our tables.
+        unsafe {
+            let methods = (*file).pMethods;
+            let is_ours = ptr::eq(methods, &METHODS) || ptr::eq(methods, &METHODS_WITHOUT_SHARED_MEMORY);
+            is_ours.then(|| {
+                let opened = &mut *(*file.cast::<File>()).handle;
+                act(opened.handle.as_mut(), opened.api)
+            })
+        }
     }
 }
 
@@ -230,7 +268,7 @@ unsafe extern "C" fn control(file: *mut ffi::sqlite3_file, operation: c_int, arg
         with(file, ffi::SQLITE_IOERR, |opened| match operation {
             ffi::SQLITE_FCNTL_VFSNAME => {
                 let lower = opened.handle.below().control(operation, argument);
-                Code::of(lower.and_then(|()| prefix_name(&opened.api, argument.cast())))
+                Code::of(lower.and_then(|()| prefix_name(opened.api, argument.cast())))
             }
             ffi::SQLITE_FCNTL_PRAGMA => match pragma(opened, argument.cast()) {
                 true => ffi::SQLITE_OK,

@@ -37,8 +37,10 @@
 //! | `slow.rs`        | the file as the slow device below the cache                                                 |
 //! | `relations.rs`   | which table a page belongs to; `btree.rs` reads pages                                       |
 //! | `recorder.rs`    | traces for `terrace simulate`                                                               |
-//! | `options.rs`     | parameters of the URI; `gates.rs` the slowness that they may ask for                        |
-//! | `vfs.rs`, `file.rs`, `below.rs`, `api.rs`, `extension.rs` | what SQLite calls and what is called of it: all unsafe code |
+//! | `options.rs`     | parameters of the URI; `gates.rs` the slow disks that they may ask for                     |
+//! | `queries.rs`     | the statements that run, and what tables and indexes they use                               |
+//! | `tpch.rs`        | a workload, with the feature of that name                                                    |
+//! | `vfs.rs`, `file.rs`, `below.rs`, `api.rs`, `extension.rs`, `statements.rs` | what SQLite calls and what is called of it: all unsafe code |
 #![deny(unsafe_code)]
 
 // What tests of several programs share names the crate as they do.
@@ -61,10 +63,14 @@ mod origin;
 #[cfg(test)]
 mod others_tests;
 mod planted;
+mod queries;
 mod recorder;
 mod relations;
 mod slow;
+mod statements;
 mod storage;
+#[cfg(feature = "tpch")]
+pub mod tpch;
 mod vfs;
 
 use code::Code;

@@ -7,9 +7,12 @@
 //! | `block_cache_policy`    | admission and eviction, as `terrace simulate` names them                                   |
 //! | `block_cache_mode`      | `through` (the default) or `around`                                                        |
 //! | `block_cache_io`        | `direct` (the default), around the kernel's page cache, or `buffered`, through it          |
+//! | `block_cache_hints`     | `on` (the default) or `off`: whether a policy that goes by queries is told of them         |
 //! | `trace`                 | a file to record the accesses in, `.pgt` or `.csv`                                         |
 //! | `latency_us`            | makes the database's device slower: microseconds of each transfer and sync                 |
 //! | `operations_per_second` | makes it slower: transfers that pass in a second                                           |
+//! | `block_cache_latency_us`| makes the cache's device slower: microseconds of each transfer and sync                    |
+//! | `time`                  | `waited` (the default) or `counted`: whether the slowness is waited for                    |
 //!
 //! `cache` and `mode` would be the obvious names, but are parameters of SQLite's own.
 
@@ -42,13 +45,19 @@ pub(crate) struct CacheOptions {
     pub around: bool,
     /// Read through the kernel's page cache.
     pub buffered: bool,
+    /// The policy is not told of queries.
+    pub no_hints: bool,
+    /// How slow its device is to be.
+    pub latency_us: Option<u64>,
 }
 
 /// How slow the database's device is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Slowness {
-    latency_us: u64,
-    operations_per_second: Option<u64>,
+    pub latency_us: u64,
+    pub operations_per_second: Option<u64>,
+    /// Time passes by being counted.
+    pub is_counted: bool,
 }
 
 impl From<Slowness> for Limits {
@@ -67,6 +76,12 @@ impl Options {
     /// # Errors
     /// A sentence that names the parameter.
     pub fn parse(parameter: impl Fn(&str) -> Option<String>) -> Result<Options, String> {
+        let latency_of = |name: &str| match parameter(name).map(|text| number(name, &text)).transpose()? {
+            Some(latency) if latency > LATENCY_US_MAX => {
+                Err(format!("{name} is {latency}; it must not be more than {LATENCY_US_MAX}"))
+            }
+            latency => Ok(latency),
+        };
         let cache = match parameter("block_cache") {
             Some(directory) if directory.is_empty() => {
                 return Err("block_cache is empty; it names a directory".to_owned());
@@ -77,27 +92,37 @@ impl Options {
                 policy: parameter("block_cache_policy"),
                 around: second_of("block_cache_mode", &parameter, ["through", "around"])?,
                 buffered: second_of("block_cache_io", &parameter, ["direct", "buffered"])?,
+                no_hints: second_of("block_cache_hints", &parameter, ["on", "off"])?,
+                latency_us: latency_of("block_cache_latency_us")?,
             }),
             None => {
-                let without =
-                    ["block_cache_size", "block_cache_policy", "block_cache_mode", "block_cache_io"];
+                let without = [
+                    "block_cache_size",
+                    "block_cache_policy",
+                    "block_cache_mode",
+                    "block_cache_io",
+                    "block_cache_hints",
+                    "block_cache_latency_us",
+                ];
                 if let Some(name) = without.into_iter().find(|name| parameter(name).is_some()) {
                     return Err(format!("{name} is given without block_cache"));
                 }
                 None
             }
         };
-        let latency_us = parameter("latency_us").map(|text| number("latency_us", &text)).transpose()?;
+        let latency_us = latency_of("latency_us")?;
         let operations = parameter("operations_per_second");
         let operations = operations.map(|text| number("operations_per_second", &text)).transpose()?;
-        if operations == Some(0) || latency_us.is_some_and(|latency| latency > LATENCY_US_MAX) {
-            return Err(format!(
-                "operations_per_second must not be 0, nor latency_us more than {LATENCY_US_MAX}"
-            ));
+        if operations == Some(0) {
+            return Err("operations_per_second must not be 0".to_owned());
         }
-        let is_slow = latency_us.is_some() || operations.is_some();
-        let limits = is_slow
-            .then(|| Slowness { latency_us: latency_us.unwrap_or(0), operations_per_second: operations });
+        let is_counted = second_of("time", &parameter, ["waited", "counted"])?;
+        let is_slow = latency_us.is_some() || operations.is_some() || is_counted;
+        let limits = is_slow.then(|| Slowness {
+            latency_us: latency_us.unwrap_or(0),
+            operations_per_second: operations,
+            is_counted,
+        });
         Ok(Options { cache, trace: parameter("trace").map(PathBuf::from), limits })
     }
 }

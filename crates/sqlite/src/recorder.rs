@@ -10,18 +10,17 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
-use terrace_block::trace::{Format, Relation, Request, TraceWriter};
+use terrace_block::trace::{Format, Query, Relation, Request, TraceWriter};
 
 use crate::relations::RelationMap;
 
 /// Requests that wait at most.
 const WAITING_MAX: usize = 4096;
 
-/// A page that was asked for.
-struct Waiting {
-    page: u32,
-    write: bool,
-    time_us: u64,
+/// What waits: a page that was asked for, and the statement that did, or a statement that began.
+enum Waiting {
+    Page { page: u32, write: bool, query: Option<u32>, time_us: u64 },
+    Query(Query),
 }
 
 /// A trace that is being written. After an error it is written no more.
@@ -51,14 +50,27 @@ impl Recorder {
     }
 
     /// Page `page` is read or written.
-    pub fn note(&mut self, page: u32, write: bool, relations: &RelationMap) {
-        if self.writer.is_none() {
-            return;
-        }
-        let time_us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.waiting.push(Waiting { page, write, time_us });
+    pub fn note(&mut self, page: u32, write: bool, query: Option<u32>, relations: &RelationMap) {
+        let time_us = self.now_us();
+        self.wait(Waiting::Page { page, write, query, time_us });
         if self.waiting.len() >= WAITING_MAX {
             self.write_out(relations);
+        }
+    }
+
+    /// A statement begins.
+    pub fn note_query(&mut self, number: u32, process: u64, template: String, relations: Vec<u32>) {
+        let time_us = self.now_us();
+        self.wait(Waiting::Query(Query { number, time_us, process, template, relations }));
+    }
+
+    fn now_us(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    fn wait(&mut self, waiting: Waiting) {
+        if self.writer.is_some() {
+            self.waiting.push(waiting);
         }
     }
 
@@ -78,8 +90,15 @@ impl Recorder {
 
     fn write_all(&mut self, waiting: &[Waiting], relations: &RelationMap) -> io::Result<()> {
         let Some(writer) = &mut self.writer else { return Ok(()) };
-        for Waiting { page, write, time_us } in waiting {
-            let relation = relations.relation(*page).unwrap_or(0);
+        for waiting in waiting {
+            let (page, write, query, time_us) = match waiting {
+                Waiting::Page { page, write, query, time_us } => (*page, *write, *query, *time_us),
+                Waiting::Query(query) => {
+                    writer.query(query)?;
+                    continue;
+                }
+            };
+            let relation = relations.relation(page).unwrap_or(0);
             if self.named.insert(relation) {
                 let root = relations.name(relation);
                 let kind = if root.as_ref().is_some_and(|root| root.is_index) { "i" } else { "r" };
@@ -87,13 +106,13 @@ impl Recorder {
                 writer.relation(&Relation { number: relation, name, kind: kind.to_owned() })?;
             }
             let upper = if writer.has_relations() { u64::from(relation) << 32 } else { 0 };
-            let block = upper | u64::from(*page);
+            let block = upper | u64::from(page);
             writer.request(&Request {
                 block,
-                write: *write,
+                write,
                 relation: Some(relation),
-                query: None,
-                time_us: Some(*time_us),
+                query,
+                time_us: Some(time_us),
             })?;
         }
         writer.flush()

@@ -8,7 +8,7 @@
 //! A relation's number is the page of its root; 1 is the schema itself. A page is looked at again only after it was written.
 //! Memory is four bytes for each page, in pieces of 1 MiB; pages beyond the first 2^26 have no relation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -36,12 +36,14 @@ pub(crate) struct RelationMap {
     /// Bytes at the end of each page that are not SQLite's.
     reserved: AtomicU32,
     roots: Mutex<BTreeMap<u32, Root>>,
+    /// How many pages each relation has, as far as they were seen.
+    pages: Mutex<HashMap<u32, u32>>,
 }
 
 impl Default for RelationMap {
     fn default() -> Self {
         let chunks = (0..CHUNKS).map(|_| OnceLock::new()).collect();
-        Self { chunks, reserved: AtomicU32::new(0), roots: Mutex::default() }
+        Self { chunks, reserved: AtomicU32::new(0), roots: Mutex::default(), pages: Mutex::default() }
     }
 }
 
@@ -59,6 +61,11 @@ impl RelationMap {
             return Some(Root { page: SCHEMA, name: "sqlite_schema".to_owned(), is_index: false });
         }
         self.roots.lock().get(&relation).cloned()
+    }
+
+    /// How many pages are known to be of `relation`.
+    pub fn pages(&self, relation: u32) -> Option<u32> {
+        self.pages.lock().get(&relation).copied()
     }
 
     /// Page `page` was read or written with these bytes.
@@ -107,10 +114,20 @@ impl RelationMap {
         if page <= SCHEMA || known & RELATION == 0 || known & SEEN != 0 {
             return;
         }
-        if let Some(place) = self.place(page)
-            && place.load(Ordering::Relaxed) & !SEEN != known
-        {
-            place.store(known, Ordering::Relaxed);
+        let Some(place) = self.place(page) else { return };
+        let before = place.load(Ordering::Relaxed) & !SEEN;
+        if before == known {
+            return;
+        }
+        place.store(known, Ordering::Relaxed);
+        if before & RELATION != known & RELATION {
+            let mut pages = self.pages.lock();
+            if let Some(count) = pages.get_mut(&(before & RELATION)) {
+                *count = count.saturating_sub(1);
+            }
+            if pages.len() < NAMES_MAX || pages.contains_key(&(known & RELATION)) {
+                *pages.entry(known & RELATION).or_insert(0) += 1;
+            }
         }
     }
 

@@ -10,13 +10,14 @@ use std::time::{Duration, Instant};
 use libsqlite3_sys as ffi;
 use terrace_block::policy::Relation;
 use terrace_block::{
-    BlockDevice, CacheConfig, CacheError, Cached, Directory, FileDirectory, FileOptions, LockError, OpenMode,
-    WriteMode,
+    BlockDevice, CacheConfig, CacheError, Cached, Clock, Directory, FileDirectory, FileOptions, Limits,
+    LockError, MachineClock, OpenMode, ThrottledDevice, WriteMode,
 };
 
 use crate::below::Below;
 use crate::database::InUse;
 use crate::fingerprint::Fingerprint;
+use crate::gates::SlowDisk;
 use crate::options::CacheOptions;
 use crate::origin::Origin;
 use crate::relations::RelationMap;
@@ -38,6 +39,7 @@ pub(crate) struct Storage {
     directory: FileDirectory,
     options: CacheOptions,
     fast: Arc<dyn BlockDevice>,
+    clock: Arc<dyn Clock>,
     origin: Origin,
     slow_name: String,
     relations: Arc<RelationMap>,
@@ -57,6 +59,7 @@ impl Storage {
         options: &CacheOptions,
         database: &Path,
         relations: Arc<RelationMap>,
+        disk: Option<&SlowDisk>,
     ) -> Result<Storage, String> {
         let name = format!("the block cache {}", options.directory.display());
         let failed = |error: std::io::Error| format!("{name}: {error}");
@@ -71,7 +74,9 @@ impl Storage {
             LockError::Io(error) => failed(error),
         })?;
         let mode = if blocks.exists(BLOCKS).map_err(failed)? { OpenMode::Write } else { OpenMode::CreateNew };
-        let fast = blocks.open(BLOCKS, mode).map_err(failed)?;
+        let clock =
+            disk.map_or_else(|| Arc::new(MachineClock::default()) as _, |disk| Arc::clone(&disk.clock));
+        let fast = slowed(blocks.open(BLOCKS, mode).map_err(failed)?, options, &clock);
         let small = FileOptions { direct: false, uring: false };
         let small = FileDirectory::open_with(&options.directory, small).map_err(failed)?;
         let origin = Origin::open(&small).map_err(failed)?;
@@ -80,6 +85,7 @@ impl Storage {
             directory: blocks,
             options: options.clone(),
             fast,
+            clock,
             origin,
             slow_name: database.display().to_string(),
             relations,
@@ -158,6 +164,7 @@ impl Storage {
         let relations = Arc::clone(&self.relations);
         let config = config(&self.options, page_bytes)?;
         let config = config.identity(self.origin.identity).power_cycle(CacheConfig::machine_power_cycle());
+        let config = config.clock(Arc::clone(&self.clock));
         let config = config.relations(Arc::new(move |block: u64| {
             let relation = relations.relation(u32::try_from(block + 1).ok()?)?;
             Some((Relation(relation), block))
@@ -171,7 +178,8 @@ impl Storage {
 
     fn set_aside(&mut self) -> std::io::Result<()> {
         self.directory.rename(BLOCKS, ASIDE)?;
-        self.fast = self.directory.open(BLOCKS, OpenMode::CreateNew)?;
+        let fast = self.directory.open(BLOCKS, OpenMode::CreateNew)?;
+        self.fast = slowed(fast, &self.options, &self.clock);
         Ok(())
     }
 
@@ -214,6 +222,17 @@ impl Storage {
     pub fn check(options: &CacheOptions) -> Result<(), String> {
         config(options, BLOCK_BYTES_MIN).map(drop)
     }
+}
+
+/// The cache's device, as slow as it is asked for.
+fn slowed(
+    fast: Arc<dyn BlockDevice>,
+    options: &CacheOptions,
+    clock: &Arc<dyn Clock>,
+) -> Arc<dyn BlockDevice> {
+    let Some(latency_us) = options.latency_us else { return fast };
+    let limits = Limits { latency: Duration::from_micros(latency_us), ..Limits::default() };
+    Arc::new(ThrottledDevice::new(fast, limits, Arc::clone(clock)))
 }
 
 /// The settings of a cache in blocks of one page.

@@ -22,7 +22,7 @@ use crate::file::{File, Handle};
 use crate::gates;
 use crate::options::Options;
 use crate::storage::Storage;
-use crate::{NAME, RegisterError};
+use crate::{NAME, RegisterError, statements};
 
 /// What `pAppData` of our VFS points to.
 struct Ours {
@@ -72,14 +72,19 @@ pub(crate) fn register(api: Api, make_default: bool) -> Result<(), RegisterError
     };
     // SAFETY: the VFS is complete and is never freed.
     let code = unsafe { (api.vfs_register)(Box::leak(Box::new(vfs)), c_int::from(make_default)) };
-    Code::check(code).map_err(|code| RegisterError::Refused(code.0))
+    Code::check(code).map_err(|code| RegisterError::Refused(code.0))?;
+    // Without it policies know no queries, and work.
+    if let Err(code) = statements::watch_connections(&api) {
+        api.warn(&format!("terrace: statements are not seen: SQLite's code {}", code.0));
+    }
+    Ok(())
 }
 
 /// What belongs to our VFS.
 ///
 /// # Safety
 /// `vfs` is the one that [`register`] made.
-unsafe fn ours<'a>(vfs: *mut ffi::sqlite3_vfs) -> &'a Ours {
+unsafe fn ours(vfs: *mut ffi::sqlite3_vfs) -> &'static Ours {
     // SAFETY: by the caller's word; it is never freed.
     unsafe { &*(*vfs).pAppData.cast::<Ours>() }
 }
@@ -106,7 +111,7 @@ unsafe extern "C" fn open(
         Ok(Ok(Some((handle, flags)))) => {
             // SAFETY: `szOsFile` has room for it; the place for flags may be null.
             unsafe {
-                File::put(file, ours.api, handle);
+                File::put(file, &ours.api, handle);
                 if !flags_out.is_null() {
                     *flags_out = flags;
                 }
@@ -157,12 +162,12 @@ unsafe fn open_handle(
     // SAFETY: it is a C string.
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()));
     let is_database = flags & ffi::SQLITE_OPEN_MAIN_DB != 0;
-    let gate = options.limits.map(|limits| gates::of(&path, limits));
-    if !is_database && gate.is_none() {
+    let disk = options.limits.map(|limits| gates::of(&path, limits));
+    if !is_database && disk.is_none() {
         return Ok(None);
     }
     // SAFETY: the system's VFS is registered, and the name is SQLite's.
-    let (below, flags) = unsafe { Below::open(ours.system, name, flags, gate) }?;
+    let (below, flags) = unsafe { Below::open(ours.system, name, flags, disk.clone()) }?;
     if !is_database {
         return Ok(Some((Box::new(Beside(below)), flags)));
     }
@@ -170,7 +175,7 @@ unsafe fn open_handle(
         let api = ours.api;
         Arc::new(move |text: &str| api.warn(&format!("terrace: {text}")))
     };
-    let database = Database::of(&path, &options, warn).map_err(|why| {
+    let database = Database::of(&path, &options, disk, warn).map_err(|why| {
         ours.api.warn(&format!("terrace: {why}"));
         Code(ffi::SQLITE_CANTOPEN)
     })?;

@@ -33,12 +33,15 @@ fn a_trace_knows_the_tables() {
             }
         }
         db.query_row("pragma wal_checkpoint", [], |_| Ok(())).expect("a checkpoint");
+        db.query_row("/* a join */ select count(*) from t join \"a table\" on a = id", [], |_| Ok(()))
+            .expect("a join");
         db.query_row("select sum(instr(value, x'00112233')) from t", [], |_| Ok(())).expect("a scan");
         db.query_row("select sum(length(b)) from \"a table\"", [], |_| Ok(())).expect("a scan");
         drop(db);
         let owners = owners(&place.plain());
         let (mut names, mut last) = (BTreeMap::new(), BTreeMap::new());
-        let (mut requests, mut writes) = (0, 0);
+        let (mut requests, mut writes, mut queries) = (0, 0, 0);
+        let (mut named_queries, mut of_a_query) = (BTreeMap::new(), 0);
         for event in Trace::open(&trace, None, 4096).expect("it is there") {
             match event.expect("it is well formed") {
                 Event::Relation(relation) => {
@@ -47,15 +50,26 @@ fn a_trace_knows_the_tables() {
                 Event::Request(request) => {
                     requests += 1;
                     writes += u32::from(request.write);
+                    of_a_query += u32::from(request.query.is_some_and(|query| query <= queries));
                     last.insert(request.block & 0xffff_ffff, request.relation.expect("a relation"));
                 }
-                Event::Query(query) => panic!("{query:?}"),
+                Event::Query(query) => {
+                    assert_eq!(query.number, queries + 1);
+                    queries = query.number;
+                    named_queries.insert(query.template.clone(), query.relations.clone());
+                }
             }
         }
         assert!(requests > 100 && writes > 40 && writes < requests, "{mode}: {requests} requests");
         let expected: BTreeSet<_> = ["sqlite_schema", "t", "by_value", "a_table"].map(str::to_owned).into();
         let known: BTreeSet<_> = names.values().cloned().collect();
         assert!(known.is_superset(&expected), "{mode}: {known:?}");
+        // The changes by the checkpoint at the close are nobody's.
+        assert!(of_a_query * 10 >= requests * 8, "{mode}: {of_a_query} of {requests} requests are a query's");
+        let of_join = named_queries.get("a_join").expect("the comment is its name");
+        let of_join: BTreeSet<_> = of_join.iter().map(|relation| names[relation].as_str()).collect();
+        let small = of_join.contains("t") || of_join.contains("by_value");
+        assert!(small && of_join.contains("a_table") && of_join.len() == 2, "{mode}: {of_join:?}");
         let agree = owners.iter().filter(|(page, owner)| {
             let name = last.get(page).and_then(|relation| names.get(relation));
             name.is_some_and(|name| *name == owner.replace(' ', "_"))
@@ -85,4 +99,31 @@ fn a_trace_without_tables_has_pages() {
         "it exists already"
     );
     assert!(Connection::open(place.uri("&trace=x.lis")).is_err(), "a format that is not written");
+}
+
+#[test]
+fn a_policy_is_told_of_queries() {
+    let place = Place::new();
+    let told = |more: &str| {
+        let db = place.cached_with(more);
+        db.execute_batch(SCHEMA).expect("tables");
+        let before = queries(&db);
+        let mut statement = db.prepare("select id from t where id = ?").expect("a statement");
+        for id in 0..5 {
+            assert!(!statement.exists([id]).expect("it runs"));
+        }
+        drop(statement);
+        before.map(|before| queries(&db).expect("they are counted") - before)
+    };
+    assert_eq!(told("&block_cache_policy=heuristicdb"), Some(6), "five, and the pragma that counts");
+    assert_eq!(told("&block_cache_policy=heuristicdb&block_cache_hints=off"), None);
+    assert_eq!(told("&block_cache_policy=lru"), None, "no policy that would use it");
+    assert!(Connection::open(place.uri("&block_cache_hints=maybe")).is_err());
+}
+
+/// How many statements were seen to begin.
+fn queries(db: &Connection) -> Option<u64> {
+    let stats: String = db.query_row("pragma terrace_stats", [], |row| row.get(0)).expect("the VFS answers");
+    let rest = stats.split_once("\"queries\":")?.1;
+    rest.trim_end_matches('}').parse().ok()
 }

@@ -93,6 +93,21 @@ impl Place {
 const ROWS: &str = "with recursive n(a) as (select 1 union all select a + 1 from n where a < 2000)";
 
 #[test]
+fn the_shell_tells_a_policy_of_its_queries() {
+    let Some(shell) = shell() else { return };
+    let place = Place::new();
+    let commands = format!(
+        ".bail on\n.load {}\n.open '{}&block_cache_policy=heuristicdb'\n\
+         create table t(a);\nselect count(*) from t;\npragma terrace_stats;\n",
+        extension().display(),
+        place.uri()
+    );
+    let answer = place.ask(&shell, &commands);
+    // The pragma is answered before it begins.
+    assert!(answer.contains("\"queries\":2"), "{answer}");
+}
+
+#[test]
 fn the_shell_loads_and_reads() {
     let Some(shell) = shell() else { return };
     for mode in ["delete", "wal"] {

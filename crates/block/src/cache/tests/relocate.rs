@@ -128,7 +128,6 @@ fn a_cache_is_cold_if_the_slow_device_was_used_without_it() {
     used_in_turn(false);
 }
 
-#[cfg(feature = "planted-bugs")]
 mod planted_bugs {
     use super::*;
     use crate::planted::{CacheBug, plant};

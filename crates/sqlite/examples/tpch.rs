@@ -1,0 +1,85 @@
+//! TPC-H on SQLite behind a slow disk, with block caches of several policies and sizes.
+//!
+//! ```text
+//! cargo run --release -p terrace-sqlite --features tpch --example tpch -- [DIRECTORY] [SCALE] [power|complex] [SHARE,...]
+//! ```
+//!
+//! The database is made once in the directory and kept there. SQLite's page cache, the block cache and the database are as 4 to the
+//! SHAREs to 90. The disk lets 3,000 transfers a second pass, each in at least 500 microseconds, and the cache's disk has 20;
+//! their time is counted, so the figures are the same wherever they are made.
+
+use std::path::{Path, PathBuf};
+
+use terrace_sqlite::tpch::{self, BlockCache, Setting, Stream};
+
+const POLICIES: [(&str, bool); 5] = [
+    ("lru", false),
+    ("tac", false),
+    ("heuristicdb-paper", true),
+    ("heuristicdb", false),
+    ("heuristicdb", true),
+];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let directory = PathBuf::from(arguments.next().unwrap_or_else(|| ".".to_owned()));
+    let scale: f64 = arguments.next().map_or(Ok(0.05), |text| text.parse())?;
+    let queries = match arguments.next().as_deref() {
+        Some("complex") => tpch::complex(),
+        Some("power") | None => tpch::power(scale),
+        Some(other) => return Err(format!("{other} is neither power nor complex").into()),
+    };
+    let shares = arguments.next().unwrap_or_else(|| "20,40".to_owned());
+    let shares: Vec<u64> = shares.split(',').map(str::parse).collect::<Result<_, _>>()?;
+    terrace_sqlite::register(false)?;
+    let path = directory.join(format!("tpch-{scale}.db"));
+    if !path.exists() {
+        tpch::load(&path, scale)?;
+    }
+    let bytes = std::fs::metadata(&path)?.len();
+    let setting =
+        Setting { slow_us: 500, slow_operations: Some(3000), fast_us: 20, page_cache: bytes * 4 / 90 };
+    println!("database {} MiB, page cache {} KiB", bytes >> 20, setting.page_cache >> 10);
+    let none = run(&path, &setting, None, &queries)?;
+    report("no cache", &none, &none);
+    for query in &none.costs {
+        println!(
+            "    {:<6} {:>9.1} s {:>8} pages {:>7} rows",
+            query.name,
+            query.time.as_secs_f64(),
+            query.slow_reads,
+            query.rows
+        );
+    }
+    for share in shares {
+        for (policy, hints) in POLICIES {
+            let cache = BlockCache { policy: policy.to_owned(), bytes: bytes * share / 90, hints };
+            let stream = run(&path, &setting, Some(&cache), &queries)?;
+            for (with, without) in stream.costs.iter().zip(&none.costs) {
+                assert_eq!(with.rows, without.rows, "{}", with.name);
+            }
+            report(&format!("{share:>2} {policy}{}", if hints { " with hints" } else { "" }), &stream, &none);
+        }
+    }
+    Ok(())
+}
+
+fn run(
+    path: &Path,
+    setting: &Setting,
+    cache: Option<&BlockCache>,
+    queries: &[tpch::Query],
+) -> Result<Stream, Box<dyn std::error::Error>> {
+    let place = tempfile::tempdir_in(path.parent().unwrap_or(Path::new(".")))?;
+    Ok(tpch::run(path, place.path(), setting, cache, queries)?)
+}
+
+fn report(name: &str, stream: &Stream, none: &Stream) {
+    println!(
+        "{name:<32} {:>9.1} s {:>6.2} times  hit ratio {:.3}  admitted {:>8}",
+        stream.time().as_secs_f64(),
+        none.time().as_secs_f64() / stream.time().as_secs_f64(),
+        stream.hit_ratio(),
+        stream.admissions
+    );
+}

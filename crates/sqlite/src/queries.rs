@@ -1,0 +1,124 @@
+//! The statements that run on a database, as queries of its cache's policy and of its trace.
+//!
+//! What tables and indexes a statement uses is remembered by its text, for a program repeats its statements. It is a hint: after a
+//! change of the schema all of it is forgotten, but a change by another process may go unnoticed.
+
+use std::collections::HashMap;
+
+use terrace_block::policy::Relation;
+
+/// Texts that are remembered; when there are more, all are forgotten.
+const TEXTS_MAX: usize = 256;
+
+/// Statements that run at a time, as far as they are known.
+const RUNNING_MAX: usize = 256;
+
+/// The longest name of a statement in a trace.
+const NAME_BYTES_MAX: usize = 32;
+
+/// The statements of one database.
+#[derive(Debug, Default)]
+pub(crate) struct Queries {
+    relations: HashMap<Box<str>, Box<[Relation]>>,
+    /// Numbers of those that run, by their addresses.
+    running: HashMap<usize, u32>,
+    begun: u32,
+    schema: Option<[u8; 4]>,
+}
+
+impl Queries {
+    pub fn knows(&self, text: &str) -> bool {
+        self.relations.contains_key(text)
+    }
+
+    /// The tables and indexes of the statement with this text were found out.
+    pub fn learn(&mut self, text: &str, roots: &[u32]) {
+        if self.relations.len() >= TEXTS_MAX {
+            self.relations.clear();
+        }
+        self.relations.insert(text.into(), roots.iter().copied().map(Relation).collect());
+    }
+
+    /// A statement begins. Gives its number, that of the run at the same address of which no end was told, and what it uses.
+    pub fn begin(&mut self, statement: usize, text: &str) -> (u32, Option<u32>, &[Relation]) {
+        if self.running.len() >= RUNNING_MAX {
+            self.running.clear();
+        }
+        self.begun = self.begun.wrapping_add(1) & (u32::MAX >> 1);
+        let before = self.running.insert(statement, self.begun);
+        (self.begun, before, self.relations.get(text).map_or(&[], |relations| relations))
+    }
+
+    /// A statement is over; gives its number if it was known to run.
+    pub fn end(&mut self, statement: usize) -> Option<u32> {
+        self.running.remove(&statement)
+    }
+
+    /// How many have begun.
+    pub fn begun(&self) -> u32 {
+        self.begun
+    }
+
+    /// The file's first page says that its schema has this version.
+    pub fn saw_schema(&mut self, version: [u8; 4]) {
+        if self.schema.replace(version).is_some_and(|before| before != version) {
+            self.relations.clear();
+        }
+    }
+}
+
+/// What a statement is called in a trace: the comment at its head, or its first word and a number that stands for its text.
+pub(crate) fn name_of(text: &str) -> String {
+    let text = text.trim_start();
+    let comment = text.strip_prefix("/*").and_then(|rest| rest.split_once("*/"));
+    let comment = comment.map(|(comment, _)| comment.trim()).filter(|comment| !comment.is_empty());
+    let mut name = comment.map_or_else(
+        || {
+            let word = text.split(|letter: char| !letter.is_ascii_alphabetic()).next().unwrap_or("");
+            let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32IsoHdlc, text.as_bytes());
+            format!("{}-{sum:08x}", word.to_ascii_lowercase())
+        },
+        str::to_owned,
+    );
+    let end = (0..=NAME_BYTES_MAX.min(name.len())).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
+    name.truncate(end);
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_statement_uses_is_known_until_the_schema_changes() {
+        let mut queries = Queries::default();
+        queries.saw_schema([1; 4]);
+        queries.learn("select", &[2, 3]);
+        assert_eq!(queries.begin(70, "select"), (1, None, &[Relation(2), Relation(3)][..]));
+        assert_eq!(queries.begin(70, "insert"), (2, Some(1), &[][..]));
+        assert_eq!((queries.end(70), queries.end(70)), (Some(2), None));
+        queries.saw_schema([1; 4]);
+        assert!(queries.knows("select"));
+        queries.saw_schema([2; 4]);
+        assert!(!queries.knows("select"));
+    }
+
+    #[test]
+    fn no_number_of_statements_takes_more_memory() {
+        let mut queries = Queries::default();
+        for number in 0..10 * TEXTS_MAX {
+            queries.learn(&number.to_string(), &[1]);
+            queries.begin(number, &number.to_string());
+        }
+        assert!(queries.relations.len() <= TEXTS_MAX && queries.running.len() <= RUNNING_MAX);
+    }
+
+    #[test]
+    fn names_are_short() {
+        assert_eq!(name_of("/* q3 */ select 1"), "q3");
+        assert!(name_of(" SELECT 1").starts_with("select-"));
+        assert_ne!(name_of("select 1"), name_of("select 2"));
+        assert_eq!(name_of(&format!("/*{}*/", "ä".repeat(20))).len(), 32);
+        assert!(name_of("").starts_with('-'));
+    }
+}

@@ -1,0 +1,175 @@
+//! The queries, as `tpchgen` has their text, with the parameters that the specification gives for the check of answers, in SQLite's
+//! dialect: intervals, `extract`, `substring`, and names of columns after a subquery are written otherwise; the view of Q15 is a common
+//! table expression; and Q19's join, which stands in each of its three alternatives, stands before them, since SQLite does not find it
+//! there.
+
+use tpchgen::q_and_a::queries as text;
+
+/// A query.
+#[derive(Clone, Debug)]
+pub struct Query {
+    /// `q1` to `q22`; those that are asked more than once have a number behind, `q3_2`.
+    pub name: String,
+    /// In SQLite's dialect.
+    pub sql: String,
+}
+
+/// The queries that HeuristicDB's paper calls complex.
+pub const COMPLEX: [usize; 5] = [3, 7, 9, 13, 20];
+
+/// Q11 looks for parts that are worth more than this share of all, divided by the scale factor.
+const Q11_SHARE: f64 = 0.0001;
+
+/// Each of the 22 queries once.
+pub fn power(scale: f64) -> Vec<Query> {
+    (1..=22).map(|number| query(format!("q{number}"), number, &checked(number, scale))).collect()
+}
+
+/// The complex queries, each four times with other parameters, taking turns: the 20 queries of the paper's first workload.
+pub fn complex() -> Vec<Query> {
+    const PARAMETERS: [[[&str; 3]; 5]; 4] = [
+        [
+            ["BUILDING", "1995-03-15", ""],
+            ["FRANCE", "GERMANY", ""],
+            ["green", "", ""],
+            ["special", "requests", ""],
+            ["forest", "1994-01-01", "CANADA"],
+        ],
+        [
+            ["AUTOMOBILE", "1995-03-06", ""],
+            ["CHINA", "JAPAN", ""],
+            ["almond", "", ""],
+            ["pending", "packages", ""],
+            ["lime", "1993-01-01", "KENYA"],
+        ],
+        [
+            ["FURNITURE", "1995-03-21", ""],
+            ["BRAZIL", "PERU", ""],
+            ["navajo", "", ""],
+            ["unusual", "accounts", ""],
+            ["azure", "1996-01-01", "EGYPT"],
+        ],
+        [
+            ["HOUSEHOLD", "1995-03-11", ""],
+            ["INDIA", "RUSSIA", ""],
+            ["plum", "", ""],
+            ["express", "deposits", ""],
+            ["steel", "1995-01-01", "IRAN"],
+        ],
+    ];
+    let rounds = PARAMETERS.iter().enumerate();
+    let queries = rounds.flat_map(|(round, parameters)| {
+        COMPLEX.iter().zip(parameters).map(move |(&number, parameters)| {
+            let parameters: Vec<String> = parameters.iter().map(|&text| text.to_owned()).collect();
+            query(format!("q{number}_{}", round + 1), number, &parameters)
+        })
+    });
+    queries.collect()
+}
+
+/// The parameters by which answers are checked.
+fn checked(number: usize, scale: f64) -> Vec<String> {
+    let fixed: &[&str] = match number {
+        1 => &["90"],
+        2 => &["15", "BRASS", "EUROPE"],
+        3 => &["BUILDING", "1995-03-15"],
+        4 => &["1993-07-01"],
+        5 => &["ASIA", "1994-01-01"],
+        6 => &["1994-01-01", "0.06", "24"],
+        7 => &["FRANCE", "GERMANY"],
+        8 => &["BRAZIL", "AMERICA", "ECONOMY ANODIZED STEEL"],
+        9 => &["green"],
+        10 => &["1993-10-01"],
+        11 => return vec!["GERMANY".to_owned(), format!("{}", Q11_SHARE / scale)],
+        12 => &["MAIL", "SHIP", "1994-01-01"],
+        13 => &["special", "requests"],
+        14 => &["1995-09-01"],
+        15 => &["1996-01-01"],
+        16 => &["Brand#45", "MEDIUM POLISHED", "49", "14", "23", "45", "19", "3", "36", "9"],
+        17 => &["Brand#23", "MED BOX"],
+        18 => &["300"],
+        19 => &["Brand#12", "Brand#23", "Brand#34", "1", "10", "20"],
+        20 => &["forest", "1994-01-01", "CANADA"],
+        21 => &["SAUDI ARABIA"],
+        _ => &["13", "31", "23", "29", "30", "18", "17"],
+    };
+    fixed.iter().map(|&text| text.to_owned()).collect()
+}
+
+fn query(name: String, number: usize, parameters: &[String]) -> Query {
+    const TEXTS: [&str; 22] = [
+        text::Q1,
+        text::Q2,
+        text::Q3,
+        text::Q4,
+        text::Q5,
+        text::Q6,
+        text::Q7,
+        text::Q8,
+        text::Q9,
+        text::Q10,
+        text::Q11,
+        text::Q12,
+        text::Q13,
+        text::Q14,
+        text::Q15,
+        text::Q16,
+        text::Q17,
+        text::Q18,
+        text::Q19,
+        text::Q20,
+        text::Q21,
+        text::Q22,
+    ];
+    let mut sql = TEXTS[number - 1].split_whitespace().collect::<Vec<_>>().join(" ");
+    // The last first: `:1` begins `:10`.
+    for (place, parameter) in parameters.iter().enumerate().rev() {
+        sql = sql.replace(&format!(":{}", place + 1), parameter);
+    }
+    let sql = sql
+        .replace("day (3)", "day")
+        .replace("extract(year from l_shipdate)", "cast(strftime('%Y', l_shipdate) as integer)")
+        .replace("extract(year from o_orderdate)", "cast(strftime('%Y', o_orderdate) as integer)")
+        .replace("substring(c_phone from 1 for 2)", "substr(c_phone, 1, 2)")
+        .replace(
+            "select c_custkey, count(o_orderkey) from",
+            "select c_custkey, count(o_orderkey) as c_count from",
+        )
+        .replace("as c_orders (c_custkey, c_count)", "as c_orders")
+        .replace(
+            "create view revenue:s (supplier_no, total_revenue) as",
+            "with revenue(supplier_no, total_revenue) as (",
+        )
+        .replace("group by l_suppkey; select", "group by l_suppkey) select")
+        .replace("; drop view revenue:s", "")
+        .replace("revenue:s", "revenue")
+        .replace(
+            "where ( p_partkey = l_partkey and p_brand",
+            "where p_partkey = l_partkey and (( p_partkey = l_partkey and p_brand",
+        );
+    let sql = match number {
+        19 => sql.replace("'DELIVER IN PERSON' );", "'DELIVER IN PERSON' ));"),
+        _ => sql,
+    };
+    let sql = format!("/* {name} */ {}", dates(&sql));
+    Query { name, sql }
+}
+
+/// Writes `date '1995-01-01' + interval '3' month` as `date('1995-01-01', '+3 month')`.
+fn dates(sql: &str) -> String {
+    let mut parts = sql.split("date '");
+    let mut written = parts.next().unwrap_or("").to_owned();
+    for part in parts {
+        let (day, rest) = part.split_once('\'').unwrap_or((part, ""));
+        let interval = ["+", "-"].into_iter().find_map(|sign| {
+            let rest = rest.strip_prefix(&format!(" {sign} interval '"))?;
+            let (count, rest) = rest.split_once("' ")?;
+            let end = rest.find(|letter: char| !letter.is_ascii_alphabetic()).unwrap_or(rest.len());
+            Some((format!("date('{day}', '{sign}{count} {}')", &rest[..end]), &rest[end..]))
+        });
+        let (text, rest) = interval.unwrap_or_else(|| (format!("'{day}'"), rest));
+        written += &text;
+        written += rest;
+    }
+    written
+}
