@@ -308,9 +308,18 @@ impl Cached {
         1 << self.block_shift
     }
 
-    /// Blocks of the slow device that are whole; the rest of it is not cached.
-    fn whole_blocks(&self) -> u64 {
-        (self.slow.len() >> self.block_shift).min(BLOCKS_MAX)
+    /// Whether all of a block lies in the slow device; a last one that does not is not cached.
+    fn is_whole(&self, block: u64) -> bool {
+        block < BLOCKS_MAX && self.slow.covers((block + 1) << self.block_shift)
+    }
+
+    /// What transfers that end at `end` are checked against. The slow device's length is asked for only where they may end beyond it:
+    /// for a file that is a system call, which a hit would feel.
+    fn length_for(&self, offset: u64, bytes: usize) -> u64 {
+        match offset.checked_add(bytes as u64).filter(|&end| self.slow.covers(end)) {
+            Some(end) => end,
+            None => self.slow.len(),
+        }
     }
 
     fn slot_offset(&self, slot: u32) -> u64 {
@@ -371,12 +380,16 @@ impl BlockDevice for Cached {
         self.slow.len()
     }
 
+    fn covers(&self, end: u64) -> bool {
+        self.slow.covers(end)
+    }
+
     fn alignment(&self) -> usize {
         self.alignment
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        check_read(self.name(), self.alignment, self.len(), offset, buffer)?;
+        check_read(self.name(), self.alignment, self.length_for(offset, buffer.len()), offset, buffer)?;
         self.read_range(offset, buffer)
     }
 
@@ -388,15 +401,16 @@ impl BlockDevice for Cached {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        check_write(self.name(), self.alignment, self.len(), offset, bytes)?;
+        check_write(self.name(), self.alignment, self.length_for(offset, bytes.len()), offset, bytes)?;
         let write = [Write::new(offset, bytes)];
         self.write_ranges(Writer::Above, &write, || self.slow.write_at(offset, bytes))
     }
 
     fn write_batch(&self, writes: &[Write<'_>]) -> io::Result<()> {
-        let (length, mut first) = (self.len(), Ok(()));
+        let mut first = Ok(());
         let mut ready = Vec::with_capacity(writes.len());
         for write in writes {
+            let length = self.length_for(write.offset, write.bytes.len());
             match check_write(self.name(), self.alignment, length, write.offset, write.bytes) {
                 Ok(()) => ready.push(*write),
                 Err(error) => first = first.and(Err(error)),
@@ -407,7 +421,7 @@ impl BlockDevice for Cached {
     }
 
     fn write_through_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        check_write(self.name(), self.alignment, self.len(), offset, bytes)?;
+        check_write(self.name(), self.alignment, self.length_for(offset, bytes.len()), offset, bytes)?;
         let write = [Write::new(offset, bytes)];
         let written = self.write_ranges(Writer::Above, &write, || self.slow.write_through_at(offset, bytes));
         if written.is_err() {

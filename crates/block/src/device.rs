@@ -52,6 +52,12 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Length in bytes.
     fn len(&self) -> u64;
 
+    /// Whether it is known to be so long at least, in bytes. Cheaper than [`BlockDevice::len`] where that asks the system: a device
+    /// may go by the last length it has seen while that is long enough, so what another handle has cut off may still be counted.
+    fn covers(&self, end: u64) -> bool {
+        end <= self.len()
+    }
+
     /// Whether there is nothing in it.
     fn is_empty(&self) -> bool {
         self.len() == 0

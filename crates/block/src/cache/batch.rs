@@ -19,9 +19,9 @@ struct One<'r, 'a> {
 impl Cached {
     /// Does all reads and leaves their results in them.
     pub(super) fn read_ranges(&self, reads: &mut [Read<'_>]) {
-        let length = self.slow.len();
         let (mut hits, mut misses, mut singles) = (Vec::new(), Vec::new(), Vec::new());
         for read in reads {
+            let length = self.length_for(read.offset, read.buffer.len());
             read.result = check_read(self.slow.name(), self.alignment, length, read.offset, read.buffer);
             if read.result.is_err() {
                 continue;

@@ -239,7 +239,7 @@ impl Cached {
         placement.policy().miss(access);
         placement.count(access.relation, |stats| stats.misses += 1);
         match access.block {
-            block if block >= self.whole_blocks() => Err(Bypass::Tail),
+            block if !self.is_whole(block) => Err(Bypass::Tail),
             block if self.is_in_doubt(block) => Err(Bypass::Doubt),
             _ if self.balance.is_aside() => Err(Bypass::Aside),
             _ => placement.admit(&self.index, access, State::Filling, self.block_bytes() as u64),

@@ -41,7 +41,7 @@ impl Cached {
     /// # Errors
     /// As [`BlockDevice::write_at`].
     pub fn write_past(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        check_write(self.name(), self.alignment, self.len(), offset, bytes)?;
+        check_write(self.name(), self.alignment, self.length_for(offset, bytes.len()), offset, bytes)?;
         let write = [Write::new(offset, bytes)];
         self.write_ranges(Writer::Mover, &write, || self.slow.write_at(offset, bytes))
     }

@@ -145,13 +145,12 @@ impl Cached {
         blocks: &BTreeMap<u64, Option<&'a [u8]>>,
     ) -> (Vec<(u64, Hold<'a>)>, bool) {
         let mut any_left = false;
-        let whole_blocks = self.whole_blocks();
         let mut holds = Vec::with_capacity(blocks.len());
         let mut placement = self.placement.lock();
         placement.hits(&self.index, &mut self.recent.lane().waiting());
         for (&block, &bytes) in blocks {
             // A write of part of the device's last block, if that is not whole, is one of part of a block.
-            let bytes = bytes.filter(|_| block < whole_blocks);
+            let bytes = bytes.filter(|_| self.is_whole(block));
             let slot = loop {
                 match placement.find(&self.index, block) {
                     Found::Slot(_, word) if word.state() == State::Writing => {

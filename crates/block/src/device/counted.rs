@@ -110,6 +110,10 @@ impl BlockDevice for CountedDevice {
         self.inner.len()
     }
 
+    fn covers(&self, end: u64) -> bool {
+        self.inner.covers(end)
+    }
+
     fn alignment(&self) -> usize {
         self.inner.alignment()
     }

@@ -178,6 +178,10 @@ impl BlockDevice for FileDevice {
         self.length().unwrap_or_else(|_| self.length_seen.load(Ordering::Relaxed))
     }
 
+    fn covers(&self, end: u64) -> bool {
+        end <= self.length_seen.load(Ordering::Relaxed) || end <= self.len()
+    }
+
     fn alignment(&self) -> usize {
         BLOCK_BYTES
     }

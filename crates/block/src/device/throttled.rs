@@ -216,6 +216,10 @@ impl BlockDevice for ThrottledDevice {
         self.inner.len()
     }
 
+    fn covers(&self, end: u64) -> bool {
+        self.inner.covers(end)
+    }
+
     fn alignment(&self) -> usize {
         self.inner.alignment()
     }

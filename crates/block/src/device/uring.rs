@@ -109,6 +109,10 @@ impl BlockDevice for UringDevice {
         self.file.len()
     }
 
+    fn covers(&self, end: u64) -> bool {
+        self.file.covers(end)
+    }
+
     fn alignment(&self) -> usize {
         BLOCK_BYTES
     }

@@ -92,6 +92,10 @@ impl BlockDevice for SimulatedDevice {
         self.inner.len()
     }
 
+    fn covers(&self, end: u64) -> bool {
+        self.inner.covers(end)
+    }
+
     fn alignment(&self) -> usize {
         self.inner.alignment()
     }
