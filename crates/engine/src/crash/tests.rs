@@ -94,7 +94,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// The seeds of a test: those asked for, or `count` of them.
-fn seeds(count: u64) -> std::ops::Range<u64> {
+pub(super) fn seeds(count: u64) -> std::ops::Range<u64> {
     match (number("TERRACE_CRASH_SEED"), number("TERRACE_CRASH_CYCLES")) {
         (Some(seed), cycles) => seed..seed + cycles.unwrap_or(1),
         (None, cycles) => 0..cycles.unwrap_or(count),
