@@ -135,8 +135,8 @@ pub struct Cached {
     service: OnceLock<String>,
     /// It is, and nobody could be told that what is on the fast device must not be used.
     is_unrevoked: AtomicBool,
-    /// Of the cache's file, if it is one of a directory.
-    lock: Option<Box<dyn Send + Sync>>,
+    /// Of the cache's file, if it is one of a directory, until it is let go of.
+    lock: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
 /// The part of one block in a transfer.
@@ -219,7 +219,7 @@ impl Cached {
             number: failure.is_none().then_some(superblock.number),
             service: OnceLock::new(),
             is_unrevoked: AtomicBool::new(false),
-            lock: None,
+            lock: Mutex::new(None),
             slow,
             fast,
             config,
@@ -234,6 +234,16 @@ impl Cached {
     /// Notes that there was a file that could not be used.
     fn set_aside(&mut self, reason: String) {
         self.start = Start::Cold(reason);
+    }
+
+    /// What it was set up with.
+    pub fn config(&self) -> &CacheConfig {
+        &self.config
+    }
+
+    /// The slow device, to be read.
+    pub fn slow(&self) -> &dyn BlockDevice {
+        &*self.slow
     }
 
     /// What has happened so far.

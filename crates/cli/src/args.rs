@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace::migration::{Choice, CleanVictims};
-use terrace::{Backend, Middle, Migrate, NodeSet, RecordCache, Replacement};
+use terrace::{Backend, Cache, Middle, Migrate, NodeSet, RecordCache, Replacement};
 
 pub use reproduce::ReproduceArgs;
 pub use simulate::{Policies, Shard, SimulateArgs};
@@ -113,6 +113,16 @@ pub struct TierArgs {
     /// Memory between DRAM and the store, such as numa:1,1GiB or simulated:optane,1GiB; none unless the variable TERRACE_MIDDLE says otherwise
     #[arg(long, value_name = "KIND,SIZE")]
     pub middle: Option<Middle>,
+    /// Keeps blocks of the page file on a faster device, such as file:/mnt/nvme/cache,8GiB (a file, or a directory to make one in) or
+    /// simulated:optane,1GiB; commands that only read the database go past it
+    #[arg(long, value_name = "KIND,SIZE")]
+    pub cache: Option<Cache>,
+    /// Which blocks may come into the cache: always, or admission policies such as obp, small-bypass+obp or probability:0.1@reads [default: always]
+    #[arg(long, value_name = "NAME", requires = "cache", value_parser = cache_admission)]
+    pub cache_admission: Option<String>,
+    /// Which blocks leave the cache first: sieve, lru, lfru, arc, w-tinylfu, heuristicdb and others of `simulate` [default: sieve]
+    #[arg(long, value_name = "NAME", requires = "cache", value_parser = cache_eviction)]
+    pub cache_eviction: Option<String>,
     /// How pages move between DRAM, the middle tier and the store: adaptive, eager, lazy, hymem, lazy-cxl, or four probabilities [default: adaptive]
     #[arg(long, value_name = "NAME|DR,DW,NR,NW")]
     pub policy: Option<Choice>,
@@ -152,6 +162,14 @@ pub struct TierArgs {
 }
 
 impl TierArgs {
+    /// The cache that the flags describe.
+    fn cache(&self) -> Option<Cache> {
+        let eviction = self.cache_eviction.as_deref().unwrap_or("sieve");
+        let admission = self.cache_admission.as_ref().map(|name| format!("{name}+")).unwrap_or_default();
+        let cache = self.cache.clone()?;
+        Some(cache.policy(&format!("{admission}{eviction}")).expect("both names were checked"))
+    }
+
     /// The settings these flags come to, for a database in `store`.
     pub fn settings(&self, store: Option<PathBuf>) -> Settings {
         Settings {
@@ -160,6 +178,7 @@ impl TierArgs {
             backend: self.backend,
             replacement: self.replacement,
             middle: self.middle.clone(),
+            cache: self.cache(),
             policy: self.policy,
             admission_queue_pages: self.admission_queue,
             clean_victims: self.clean_victims,
@@ -180,6 +199,26 @@ impl TierArgs {
             value_bytes: 0,
         }
     }
+}
+
+/// Admission policies of a cache, one or more with a plus between.
+fn cache_admission(text: &str) -> Result<String, String> {
+    policy_of(&format!("{text}+sieve")).map(|()| text.to_owned())
+}
+
+/// The eviction policy of a cache.
+fn cache_eviction(text: &str) -> Result<String, String> {
+    match text.contains('+') {
+        true => {
+            Err("what is before the plus is an admission policy; give it with --cache-admission".to_owned())
+        }
+        false => policy_of(text).map(|()| text.to_owned()),
+    }
+}
+
+fn policy_of(name: &str) -> Result<(), String> {
+    let cache: Cache = "simulated:dram,1MiB".parse()?;
+    cache.policy(name).map(drop).map_err(|error| error.to_string())
 }
 
 /// A database and how to open it.
@@ -599,6 +638,7 @@ mod tests {
         let args = ycsb(
             "--workload rw:80 --records 5 --value-size 100 --distribution zipfian:0.3 --threads 2 --seconds 1500ms \
              --warmup 1 --seed 9 --dram 64MiB --store /x --backend mapped --replacement fifo-paper \
+             --cache file:/fast/cache,2GiB --cache-admission small-bypass+obp --cache-eviction lfru \
              --middle simulated:optane,256MiB --policy .1,.1,.5,1 --admission-queue 70 --clean-victims always --dram-nodes 0,2-3 --migrate copy \
              --page-size 16KiB --value-page-size 1MiB --compression lz4 --log-max 1GiB \
              --record-cache 40 --durability buffered --json",
@@ -612,6 +652,9 @@ mod tests {
         assert_eq!(settings.backend, Some(Backend::Mapped));
         assert_eq!(settings.replacement, Some(Replacement::FifoPaper));
         assert_eq!(settings.middle.map(|middle| middle.bytes()), Some(256 << 20));
+        let cache = settings.cache.unwrap();
+        assert_eq!((cache.bytes(), cache.policy_name().as_str()), (2 << 30, "small-bypass+obp+lfru"));
+        assert_eq!(cache.kind().to_string(), "file:/fast/cache");
         assert_eq!(settings.policy.map(|choice| choice.to_string()), Some("0.1,0.1,0.5,1".to_owned()));
         assert_eq!(settings.admission_queue_pages, Some(70));
         assert_eq!(settings.clean_victims, Some(CleanVictims::Always));
@@ -642,6 +685,13 @@ mod tests {
             ("--replacement lru", "--replacement"),
             ("--middle optane,1GiB", "--middle"),
             ("--middle simulated:optane", "--middle"),
+            ("--cache file:/fast/cache", "--cache"),
+            ("--cache numa:1,1GiB", "--cache"),
+            ("--cache simulated:dram,1MiB --cache-eviction lruu", "--cache-eviction"),
+            ("--cache simulated:dram,1MiB --cache-eviction belady", "--cache-eviction"),
+            ("--cache simulated:dram,1MiB --cache-eviction obp+lru", "--cache-admission"),
+            ("--cache simulated:dram,1MiB --cache-admission lru", "--cache-admission"),
+            ("--cache-eviction lru", "--cache"),
             ("--policy 1,1,2,1", "--policy"),
             ("--clean-victims keep", "--clean-victims"),
             ("--dram-nodes far", "--dram-nodes"),

@@ -51,6 +51,10 @@ impl Opener for Engine {
             durability_name: settings.durability.name(),
             compression: settings.compression.name(),
             middle: settings.middle.as_ref().map(|middle| middle.kind().to_string()),
+            cache: settings
+                .cache
+                .as_ref()
+                .map(|cache| format!("{}, {}", cache.kind(), show_size(cache.bytes()))),
             policy: settings.policy.unwrap_or_default().to_string(),
             page_bytes: settings.page_bytes,
             value_page_bytes_max: settings.value_page_bytes_max,
@@ -75,6 +79,9 @@ pub(crate) fn with_sizes(mut builder: Builder, settings: &Settings) -> Builder {
     }
     if let Some(middle) = &settings.middle {
         builder = builder.middle(middle.clone());
+    }
+    if let Some(cache) = &settings.cache {
+        builder = builder.cache(cache.clone());
     }
     if let Some(policy) = settings.policy {
         builder = builder.policy(policy);
@@ -148,6 +155,8 @@ struct Opened {
     compression: &'static str,
     /// The kind of the middle tier, where it was given, and the policy.
     middle: Option<String>,
+    /// The kind and the size of the cache, where it was given.
+    cache: Option<String>,
     policy: String,
     /// Of tables that are made, where it was given.
     page_bytes: Option<u64>,
@@ -246,6 +255,9 @@ impl Database for Opened {
             ("durability", self.durability_name.to_owned()),
             ("files", self.files.to_owned()),
         ]);
+        if let (Some(cache), Some(what)) = (&stats.cache, &self.cache) {
+            settings.insert("cache", format!("{what}, {}", cache.policy));
+        }
         if let (Some(middle), Some(what)) = (&stats.middle, &self.middle) {
             settings.insert("middle", format!("{what}, {}", show_size(middle.capacity_bytes)));
             settings.insert("policy", self.policy.clone());
@@ -351,6 +363,7 @@ fn counters(stats: &Stats) -> Counters {
         store_to_dram: stats.middle.as_ref().map_or(stats.faults, |middle| middle.migrations.store_to_dram),
         dram_to_store: stats.middle.as_ref().map_or(stats.images_written, |middle| middle.dram_flushes),
         middle: stats.middle.clone(),
+        cache: stats.cache.clone(),
         aborts: stats.conflicts,
         stalls: stats.stalls.by_reason().map(|(reason, count)| (reason.to_owned(), count)).collect(),
     }

@@ -17,8 +17,8 @@ use std::thread::available_parallelism;
 
 use terrace::migration::{Choice, CleanVictims, Policy};
 use terrace::{
-    Builder, Db, Durability, MemoryDirectory, Middle, MiddleKind, MiddleStats, Mode, RecordCache,
-    Replacement, Table,
+    Builder, Cache, CacheStats, Db, Durability, MemoryDirectory, Middle, MiddleKind, MiddleStats, Mode,
+    RecordCache, Replacement, Table,
 };
 use terrace_block::{DecoratedDirectory, OPERATION_NS, PAGE_NS, Profile, SimulatedDevice, Time, VirtualTime};
 
@@ -44,6 +44,8 @@ pub struct Hierarchy {
     pub middle: Option<(Profile, u64)>,
     /// What the page file is on.
     pub store: Profile,
+    /// A block cache before that.
+    pub cache: Option<Cache>,
 }
 
 impl Hierarchy {
@@ -83,11 +85,24 @@ pub struct Found {
     pub ops_per_second: f64,
     /// Pages read from the store for each operation.
     pub misses: f64,
+    /// Bytes written to the page file.
+    pub store_written_bytes: u64,
+    /// What the block cache counted meanwhile.
+    cache: Option<CacheStats>,
     /// What the middle tier counted meanwhile, and what it has now.
     middle: Option<MiddleStats>,
 }
 
 impl Found {
+    /// What the block cache counted meanwhile, and what it has now.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn cache(&self) -> Outcome<&CacheStats> {
+        let none = || Failure::Work("the hierarchy has no block cache".into());
+        self.cache.as_ref().ok_or_else(none)
+    }
+
     /// What the middle tier counted meanwhile, and what it has now.
     ///
     /// # Errors
@@ -214,6 +229,9 @@ impl Experiment {
                 builder.middle(middle).simulated_time(Time::Virtual(Arc::clone(time))).policy(self.policy)
             }
         };
+        if let Some(cache) = &self.hierarchy.cache {
+            builder = builder.cache(cache.clone()).simulated_time(Time::Virtual(Arc::clone(time)));
+        }
         if let Some(clean_victims) = self.clean_victims {
             builder = builder.clean_victims(clean_victims);
         }
@@ -276,7 +294,10 @@ impl Running {
         let after = self.db.stats();
         let middle = after.middle.as_ref().zip(before.middle.as_ref());
         let middle = middle.map(|(after, before)| after.since(before));
+        let cache = after.cache.as_ref().zip(before.cache.as_ref());
         Ok(Found {
+            store_written_bytes: after.written_bytes - before.written_bytes,
+            cache: cache.map(|(after, before)| after.since(before)),
             ops_per_second: operations as f64 / seconds,
             misses: (after.faults - before.faults) as f64 / operations.max(1) as f64,
             middle,
@@ -346,6 +367,7 @@ mod tests {
             hierarchy: Hierarchy {
                 dram_bytes: 2 << 20,
                 middle: None,
+                cache: None,
                 store: Profile::named("nvme-optane").unwrap(),
             },
             policy: Choice::Eager,

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use terrace::migration::{Choice, CleanVictims};
-use terrace::{Backend, LineWrites, Middle, MiddleStats, Migrate, NodeSet, Replacement};
+use terrace::{Backend, Cache, CacheStats, LineWrites, Middle, MiddleStats, Migrate, NodeSet, Replacement};
 
 use crate::failure::{Failure, Outcome};
 
@@ -132,6 +132,8 @@ pub struct Settings {
     pub replacement: Option<Replacement>,
     /// Memory between DRAM and the store; by default as the engine has it.
     pub middle: Option<Middle>,
+    /// Blocks of the page file on a faster device.
+    pub cache: Option<Cache>,
     /// How pages move between the tiers; by default as the engine has it.
     pub policy: Option<Choice>,
     /// Pages that an admission queue remembers; by default as the policy has it.
@@ -240,6 +242,8 @@ pub struct Counters {
     pub dram_to_store: u64,
     /// The middle tier, if there is one.
     pub middle: Option<MiddleStats>,
+    /// The block cache, if there is one.
+    pub cache: Option<CacheStats>,
     /// Transactions that a conflict ended.
     pub aborts: u64,
     /// Times somebody had to wait, by reason.
@@ -260,6 +264,10 @@ impl Counters {
             log_cycles: self.log_cycles.map(|cycles| cycles - earlier.log_cycles.unwrap_or(0.0)),
             store_to_dram: self.store_to_dram.saturating_sub(earlier.store_to_dram),
             dram_to_store: self.dram_to_store.saturating_sub(earlier.dram_to_store),
+            cache: self.cache.as_ref().map(|now| match &earlier.cache {
+                Some(earlier) => now.since(earlier),
+                None => now.clone(),
+            }),
             middle: self.middle.as_ref().map(|now| match &earlier.middle {
                 Some(earlier) => now.since(earlier),
                 None => now.clone(),

@@ -49,6 +49,7 @@ use crate::buffer::{
     BATCH_PAGES_MAX, BATCHES_MAX, FRAMES_MAX, Mode, RECORD_BYTES_PER_FRAME, RecordCache, VALUE_FRAMES_MIN,
     buffers_bytes, frame_cost, table_bytes_per_page,
 };
+use crate::cache::Cache;
 use crate::db::Db;
 use crate::db::options::Compression;
 use crate::error::{Error, Result};
@@ -59,6 +60,7 @@ use crate::replacement::Replacement;
 use crate::store::place::PLACE_BYTES;
 use crate::store::superblock::Superblock;
 
+mod cache;
 mod middle;
 #[cfg(test)]
 mod tests;
@@ -125,6 +127,8 @@ pub struct Builder {
     /// Whether there is none whatever the environment says.
     pub(crate) no_middle: bool,
     pub(crate) policy: Option<Choice>,
+    pub(crate) cache: Option<Cache>,
+    pub(crate) cache_directory: Option<Arc<dyn Directory>>,
     pub(crate) clean_victims: Option<CleanVictims>,
     pub(crate) admission_queue: Option<u64>,
     pub(crate) dram_nodes: Option<NodeSet>,
@@ -156,6 +160,8 @@ impl Default for Builder {
             middle: None,
             no_middle: false,
             policy: None,
+            cache: None,
+            cache_directory: None,
             clean_victims: None,
             admission_queue: None,
             dram_nodes: None,
@@ -500,8 +506,8 @@ pub(crate) struct Split {
     pub(crate) clock_window: usize,
     /// What a writer would write, of a database opened read-only.
     pub(crate) overlay: u64,
-    /// What is known of the frames of the middle tier.
-    pub(crate) beside_middle: u64,
+    /// What is known of the frames of the middle tier, and of the blocks of the cache.
+    pub(crate) beside: u64,
     /// What the record cache keeps beside each frame.
     pub(crate) beside_frame: u64,
     /// What is known of each page of the file, whether or not it is in memory.
@@ -597,7 +603,7 @@ impl Split {
             lock_slots,
             clock_window,
             overlay: 0,
-            beside_middle: 0,
+            beside: 0,
             beside_frame: if records == RecordCache::Off { 0 } else { RECORD_BYTES_PER_FRAME },
             table_bytes_per_page: TABLE_BYTES_PER_PAGE + table_bytes_per_page(backend, sizes.own),
             frame_bytes: 0,
@@ -605,9 +611,9 @@ impl Split {
         split.with_frames(sizes, file_pages)
     }
 
-    /// The same with what is known of the frames of a middle tier taken off.
-    pub(crate) fn with_middle(self, bytes: u64, sizes: PageSizes, file_pages: u64) -> Result<Split> {
-        Split { beside_middle: bytes, ..self }.with_frames(sizes, file_pages)
+    /// The same with what is known of the frames of a middle tier and the blocks of a cache taken off.
+    pub(crate) fn with_beside(self, bytes: u64, sizes: PageSizes, file_pages: u64) -> Result<Split> {
+        Split { beside: bytes, ..self }.with_frames(sizes, file_pages)
     }
 
     /// The same for a budget of `total` bytes, while the database is open. What is fixed at open stays; old versions
@@ -647,7 +653,7 @@ impl Split {
             lock_slots,
             clock_window,
             overlay,
-            beside_middle,
+            beside,
             beside_frame,
             ..
         } = self;
@@ -658,7 +664,7 @@ impl Split {
             .saturating_add(batches + page_table + buffers)
             .saturating_add(versions)
             .saturating_add(overlay)
-            .saturating_add(beside_middle);
+            .saturating_add(beside);
         // What the record cache has beside frames it has beside those of the database's own size, which may be all of them.
         let own_cost = frame_cost(sizes.own);
         let frames = total.saturating_sub(fixed) / (own_cost + beside_frame);

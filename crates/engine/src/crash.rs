@@ -15,12 +15,14 @@
 //! | `life.rs`    | one life of a pool: random steps until the power goes             |
 //! | `meanwhile.rs` | what other threads would do at the points where they may        |
 //! | `cycle.rs`   | lives and crashes in turn, recovery crashed too, and the verdict  |
+//! | `cached.rs`  | the page file behind a block cache                                |
 //! | `backup.rs`  | backups made meanwhile, cut off, and restored                     |
 //! | `tests.rs`   | the tests, and how to replay a failing one                        |
 //! | `bugs.rs`    | the planted bugs, each of which must be caught                    |
 
 mod backup;
 mod bugs;
+mod cached;
 mod cycle;
 mod life;
 mod meanwhile;
@@ -132,11 +134,11 @@ impl Sizes {
 /// An empty database on a new disk.
 fn create(disk: &SimulatedDisk, sizes: &Sizes) {
     let open = |name| disk.open(name, OpenMode::CreateNew).expect("a new disk is empty");
-    let files = Files { pages: open("pages"), log: open("log") };
+    let files = Files::new(open("pages"), open("log"));
     Pool::create(&files, &sizes.layout()).expect("a new disk has room");
     disk.sync().expect("a new disk works");
 }
 
 fn open(disk: &SimulatedDisk) -> std::io::Result<Files> {
-    Ok(Files { pages: disk.open("pages", OpenMode::Write)?, log: disk.open("log", OpenMode::Write)? })
+    Ok(Files::new(disk.open("pages", OpenMode::Write)?, disk.open("log", OpenMode::Write)?))
 }

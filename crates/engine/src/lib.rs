@@ -38,6 +38,7 @@ struct ReadMe;
 
 mod backend;
 mod buffer;
+mod cache;
 mod config;
 #[cfg(test)]
 mod crash;
@@ -59,6 +60,7 @@ mod wal;
 
 pub use backend::Backend;
 pub use buffer::{Mode, RecordCache, migration};
+pub use cache::{Cache, CacheKind};
 pub use config::{Builder, Durability, MIN_DRAM_BYTES, MIN_LOG_BYTES};
 pub use db::Db;
 pub use db::backup::{Backup, BackupReport};
@@ -80,9 +82,9 @@ pub use ids::{Lsn, PageId, SizeClass, TableId, Timestamp};
 pub use middle::{Middle, MiddleKind};
 pub use replacement::Replacement;
 pub use stats::{
-    Bucket, Bypasses, CachedRecords, Damage, FrameClass, GivenUp, Latency, LineWrites, MemoryMoves,
-    MiddleStats, MiddleWrites, Migrations, Retries, Stalls, Stats, Sweeps, TableStats, Tuning, VerifyReport,
-    WriteBacks,
+    Bucket, Bypasses, CacheBypasses, CacheStats, CachedRecords, Damage, FrameClass, GivenUp, Latency,
+    LineWrites, MemoryMoves, MiddleStats, MiddleWrites, Migrations, Retries, Stalls, Stats, Sweeps,
+    TableStats, Tuning, VerifyReport, WriteBacks,
 };
 pub use terrace_block::{
     Directory, FileDirectory, MemoryDirectory, Migrate, NodeSet, Profile, SimulatedDisk, Time, VirtualTime,

@@ -208,7 +208,7 @@ impl FromStr for Middle {
 }
 
 /// A number of bytes with one of the units B, KiB, MiB and GiB.
-fn bytes_of(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes_of(text: &str) -> Result<u64, String> {
     let wrong = || format!("\"{text}\" is not a size; sizes are whole numbers with B, KiB, MiB or GiB");
     let digits = text.find(|character: char| !character.is_ascii_digit()).ok_or_else(wrong)?;
     let (number, unit) = text.split_at(digits);

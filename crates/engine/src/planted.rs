@@ -8,6 +8,8 @@
 pub(crate) enum Bug {
     /// The log's sync returns without syncing.
     SkipLogSync,
+    /// A database that has a cache is opened without it, and the cache is not told.
+    CacheUntold,
     /// The store's sync before a mapping record is left out.
     SkipStoreSync,
     /// A commit is acknowledged before its log is durable.

@@ -5,6 +5,7 @@
 //! | this one        | all numbers together; what verification found        |
 //! | `reasons.rs`    | counts by reason: waits, retries, writes and more     |
 //! | `histogram.rs`  | latencies                                            |
+//! | `cache.rs`      | the block cache under the page file                  |
 //! | `middle.rs`     | the middle tier                                      |
 //! | `line_writes.rs` | how often each of its lines was written             |
 //! | `prometheus.rs` | the same as text for Prometheus                      |
@@ -12,6 +13,7 @@
 //! A hit in memory raises no counter and reads no clock. What many threads count at once, they count in slots of
 //! their own; the rest happens where something was waited for or written anyway.
 
+mod cache;
 pub(crate) mod histogram;
 mod line_writes;
 mod middle;
@@ -22,6 +24,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde::Serialize;
 
+pub use self::cache::{CacheBypasses, CacheStats};
 pub use self::histogram::{Bucket, Latency};
 pub use self::line_writes::LineWrites;
 pub use self::middle::{MemoryMoves, MiddleStats, MiddleWrites, Migrations, Tuning};
@@ -78,6 +81,8 @@ pub struct Stats {
     pub transaction_bytes: u64,
     /// The middle tier, if there is one.
     pub middle: Option<MiddleStats>,
+    /// The block cache under the page file, if there is one.
+    pub cache: Option<CacheStats>,
     /// Pages read from the page file.
     pub faults: u64,
     /// Bytes read from the page file for them.
@@ -389,6 +394,7 @@ impl Stats {
             version_bytes: core.versions.size_bytes() as u64,
             transaction_bytes: transaction_bytes as u64,
             middle: pool.middle_stats(),
+            cache: pool.cache.as_deref().map(CacheStats::of),
             faults,
             read_bytes: counted.store_read_bytes.load(Relaxed),
             reads_in_flight: counted.reads_in_flight.load(Relaxed),

@@ -63,7 +63,7 @@ impl Cached {
         if let Some(reason) = aside {
             cached.set_aside(reason);
         }
-        cached.lock = Some(lock);
+        *cached.lock.lock() = Some(lock);
         Ok(cached)
     }
 }

@@ -106,6 +106,18 @@ impl Cached {
         Ok(())
     }
 
+    /// As [`Cached::close`], and the cache is out of service from then on and has let go of its file, which others may use now, though
+    /// there are still handles of this one: nobody writes through them any more.
+    ///
+    /// # Errors
+    /// As [`Cached::close`]; it is out of service all the same.
+    pub fn retire(&self) -> Result<(), CacheError> {
+        let closed = self.close();
+        self.service.get_or_init(|| "closed".to_owned());
+        self.lock.lock().take();
+        closed
+    }
+
     fn sync_slow(&self) -> io::Result<()> {
         let number = self.regions.begin_sync();
         match self.slow.sync() {

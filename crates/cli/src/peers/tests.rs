@@ -22,6 +22,7 @@ fn settings(store: Option<&Path>) -> Settings {
         backend: None,
         replacement: None,
         middle: None,
+        cache: None,
         policy: None,
         admission_queue_pages: None,
         clean_victims: None,

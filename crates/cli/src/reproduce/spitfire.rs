@@ -50,6 +50,7 @@ fn experiment(dram: u64, middle: u64, data: u64, mix: &str, workers: usize) -> O
             dram_bytes: dram << 20,
             middle: Some((named("optane")?, middle << 20)),
             store: named("nvme-optane")?,
+            cache: None,
         },
         policy: Choice::Eager,
         clean_victims: None,

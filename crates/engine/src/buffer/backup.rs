@@ -289,7 +289,7 @@ impl Backup<'_> {
             upkeep = pool.upkeep.lock();
         }
         let extents = there.iter().map(|&(_, _, extent)| extent);
-        let read = read_images(&*pool.device, extents, &mut self.staging);
+        let read = read_images(pool.slow(), extents, &mut self.staging);
         // The upkeep must not wait for as long as this thread comes again and again.
         MutexGuard::unlock_fair(upkeep);
         let file = pool.device.name();

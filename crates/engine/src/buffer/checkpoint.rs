@@ -109,7 +109,7 @@ impl Pool {
         let (appended, images) =
             self.write_chunk_images(upkeep, names, current, &extents).inspect_err(|_| {
                 if !planted(Bug::ChunkInPlace) {
-                    extents.iter().for_each(|&extent| self.space.free(extent));
+                    extents.iter().for_each(|&extent| self.free_places(extent));
                 }
             })?;
         for (&name, image) in names.iter().zip(images) {
@@ -118,7 +118,7 @@ impl Pool {
             chunk.dirty = Lsn::NONE;
             upkeep.mapping.dirty_block_of(name, appended.lsn);
             if let Some(extent) = old.extent().filter(|_| old.extent() != image.extent()) {
-                self.space.free(extent);
+                self.free_places(extent);
             }
         }
         self.stats.mapping_images.fetch_add(names.len() as u64, Relaxed);
@@ -146,7 +146,7 @@ impl Pool {
             let extent = match old.extent() {
                 Some(old) if planted(Bug::ChunkInPlace) => {
                     self.overwrite_chunk(upkeep, slot, old)?;
-                    self.space.free(extent);
+                    self.free_places(extent);
                     old
                 }
                 _ => extent,
@@ -227,7 +227,7 @@ impl Pool {
         }
         self.put_superblock(upkeep, cut)?;
         for extent in freed {
-            self.space.free(extent);
+            self.free_places(extent);
         }
         Ok(())
     }
@@ -267,7 +267,7 @@ impl Pool {
                 written
                     .iter()
                     .filter_map(|(_, image)| image.extent())
-                    .for_each(|extent| self.space.free(extent));
+                    .for_each(|extent| self.free_places(extent));
                 return Err(error);
             }
         }

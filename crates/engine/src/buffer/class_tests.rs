@@ -39,7 +39,7 @@ type Pages = BTreeMap<PageId, Vec<u8>>;
 fn files() -> Files {
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
-    Files { pages: open("pages"), log: open("log") }
+    Files::new(open("pages"), open("log"))
 }
 
 /// Room for pages of every class.

@@ -2,7 +2,8 @@
 //!
 //! It reads a whole segment, piece by piece, asks the page table which of the images in it still count, and moves those:
 //! pages that are dirty in a frame are written back instead, others are copied as they are, chunks and directory blocks
-//! are written anew. A moved image keeps its LSN and checksum; the mapping record is the same as for any image.
+//! are written anew. A moved image keeps its LSN and checksum; the mapping record is the same as for any image. Of a block cache under
+//! the page file it asks nothing and admits nothing to it; what is cached of a moved image follows it.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -252,9 +253,19 @@ impl Pool {
         self.stats.count_read(images.len(), 0);
         sort_staged(&mut upkeep.staging, PLACE_BYTES, &mut images);
         let extents = self.space.allocate_or_grow(&lengths(&images), 0, Stream::Moved)?;
-        let free = || extents.iter().for_each(|&extent| self.space.free(extent));
-        let lsn = self.write_images(upkeep, &images, &extents).inspect_err(|_| free())?;
+        let free = || extents.iter().for_each(|&extent| self.free_places(extent));
+        upkeep.moving = true;
+        let written = self.write_images(upkeep, &images, &extents);
+        upkeep.moving = false;
+        let lsn = written.inspect_err(|_| free())?;
+        let mut at = 0;
         for (image, &extent) in images.iter().zip(&extents) {
+            if let Some(cache) = &self.cache
+                && let Some(old) = self.durable_state(image.id).extent()
+            {
+                cache.relocate(old.offset(), extent.offset(), &upkeep.staging[at..at + extent.bytes()]);
+            }
+            at += extent.bytes();
             self.put_in_force(upkeep, image, Mapped::at(extent, image.checksum), lsn);
         }
         self.stats.images_moved.fetch_add(images.len() as u64, Relaxed);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use terrace_block::{BlockDevice, SimulatedMemory, Time};
+use terrace_block::{BlockDevice, Cached, SimulatedMemory, Time};
 
 use super::middle::MiddleOptions;
 use super::pool::{Mode, Pool};
@@ -22,6 +22,19 @@ use crate::wal::{FIRST_LSN, Geometry, LogHeader, Wal};
 pub(crate) struct Files {
     pub(crate) pages: Arc<dyn BlockDevice>,
     pub(crate) log: Arc<dyn BlockDevice>,
+    /// The cache that `pages` is, if it is one.
+    pub(crate) cache: Option<Arc<Cached>>,
+}
+
+impl Files {
+    pub(crate) fn new(pages: Arc<dyn BlockDevice>, log: Arc<dyn BlockDevice>) -> Files {
+        Files { pages, log, cache: None }
+    }
+
+    /// The same with a cache before the page file.
+    pub(crate) fn with_cache(self, cache: Arc<Cached>) -> Files {
+        Files { pages: Arc::clone(&cache) as Arc<dyn BlockDevice>, cache: Some(cache), ..self }
+    }
 }
 
 /// What is fixed when a database is created.

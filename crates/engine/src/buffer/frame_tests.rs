@@ -76,7 +76,7 @@ pub(super) fn pool() -> (Files, Pool) {
 pub(super) fn pool_with(options: &PoolOptions) -> (Files, Pool) {
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
-    let files = Files { pages: open("pages"), log: open("log") };
+    let files = Files::new(open("pages"), open("log"));
     let layout = Layout { uuid: [7; 16], page_bytes: 4096, segment_places: 64, log_capacity: 4 << 20 };
     Pool::create(&files, &layout).unwrap();
     let pool = recover(&files, options);
@@ -396,7 +396,7 @@ fn a_class_for_which_there_is_no_room_is_refused() {
 fn a_class_longer_than_a_buffer_is_refused() {
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
-    let files = Files { pages: open("pages"), log: open("log") };
+    let files = Files::new(open("pages"), open("log"));
     let layout = Layout { uuid: [7; 16], page_bytes: 4096, segment_places: 8, log_capacity: 1 << 20 };
     Pool::create(&files, &layout).unwrap();
     let narrow = [

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering::R
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, RwLock};
-use terrace_block::{AlignedBuffer, BlockDevice, prefetch};
+use terrace_block::{AlignedBuffer, BlockDevice, Cached, prefetch};
 
 use super::backoff::Backoff;
 use super::batch::{Batches, Lent};
@@ -90,6 +90,8 @@ pub(crate) struct Pool {
     pub(super) table: PageTable,
     pub(super) frames: Frames,
     pub(super) device: Arc<dyn BlockDevice>,
+    /// The cache that the device is, if it is one.
+    pub(crate) cache: Option<Arc<Cached>>,
     pub(super) space: Space,
     pub(super) wal: Arc<Wal>,
     pub(super) page_bytes: usize,

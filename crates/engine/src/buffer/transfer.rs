@@ -11,6 +11,8 @@
 
 use std::io;
 
+use terrace_block::BlockDevice;
+
 use super::pool::Pool;
 use super::upkeep::Upkeep;
 use crate::ids::SizeClass;
@@ -34,12 +36,30 @@ impl Pool {
         ((bytes / PLACE_BYTES) as u64).max(self.image_places_max().min(SizeClass::LARGEST_NODE.places()))
     }
 
+    /// What is read for what nobody asked for, such as emptying a segment or a backup: past the cache, to which it would say
+    /// nothing about what will be read again.
+    pub(super) fn slow(&self) -> &dyn BlockDevice {
+        self.cache.as_ref().map_or(&*self.device, |cache| cache.slow())
+    }
+
+    /// Nobody needs the image at `extent` any more.
+    pub(super) fn free_places(&self, extent: Extent) {
+        if let Some(cache) = &self.cache {
+            cache.free(extent.offset(), extent.bytes() as u64);
+        }
+        self.space.free(extent);
+    }
+
     /// Writes what is staged from byte `at` on to `places`.
     pub(super) fn write_pieces(&self, upkeep: &Upkeep, mut at: usize, places: Extent) -> io::Result<()> {
         let mut first = places.first;
         while first < places.end() {
             let piece = Extent { first, places: self.transfer_places(upkeep).min(places.end() - first) };
-            self.device.write_at(piece.offset(), &upkeep.staging[at..at + piece.bytes()])?;
+            let bytes = &upkeep.staging[at..at + piece.bytes()];
+            match self.cache.as_ref().filter(|_| upkeep.moving) {
+                Some(cache) => cache.write_past(piece.offset(), bytes)?,
+                None => self.device.write_at(piece.offset(), bytes)?,
+            }
             (at, first) = (at + piece.bytes(), piece.end());
         }
         Ok(())
@@ -50,7 +70,7 @@ impl Pool {
         let mut first = places.first;
         while first < places.end() {
             let piece = Extent { first, places: self.transfer_places(upkeep).min(places.end() - first) };
-            self.device.read_at(piece.offset(), &mut upkeep.staging[at..at + piece.bytes()])?;
+            self.slow().read_at(piece.offset(), &mut upkeep.staging[at..at + piece.bytes()])?;
             (at, first) = (at + piece.bytes(), piece.end());
         }
         Ok(())

@@ -58,6 +58,8 @@ pub(crate) struct Upkeep {
     pub(super) cause: Cause,
     /// Whether somebody waits for what is being done just now (`transfer.rs`).
     pub(super) hurried: bool,
+    /// Whether what is being written is moved from elsewhere, which no cache is to keep for that.
+    pub(super) moving: bool,
     /// What a backup under way wants to know, and to be left.
     pub(super) backup: Option<BackupHold>,
 }
@@ -129,7 +131,7 @@ impl Pool {
         entry.set_location(Location::Nowhere);
         entry.latch().release_changed();
         match old.extent() {
-            Some(extent) => self.space.free(extent),
+            Some(extent) => self.free_places(extent),
             None => self.space.ungrant(places_granted(event.page)),
         }
         upkeep.mapping.dirty(event.page, event.lsn);

@@ -130,7 +130,7 @@ impl Pool {
             Err(error) => {
                 for (image, &extent) in images.iter().zip(&extents) {
                     self.unclaim(image.id);
-                    self.space.free(extent);
+                    self.free_places(extent);
                 }
                 Err(error)
             }
@@ -298,7 +298,7 @@ impl Pool {
             }
         };
         match old.extent() {
-            Some(extent) => self.space.free(extent),
+            Some(extent) => self.free_places(extent),
             None => self.space.ungrant(places_granted(image.id)),
         }
         upkeep.mapping.dirty(image.id, lsn);

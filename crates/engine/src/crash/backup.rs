@@ -58,7 +58,7 @@ fn recover(disk: &SimulatedDisk, plan: &Plan) -> Result<Pool> {
 fn empty(seed: u64) -> (SimulatedDisk, Files) {
     let disk = SimulatedDisk::new(seed);
     let file = |name| disk.open(name, OpenMode::CreateNew).expect("a new disk is empty");
-    let files = Files { pages: file("pages"), log: file("log") };
+    let files = Files::new(file("pages"), file("log"));
     disk.sync().expect("a new disk works");
     (disk, files)
 }

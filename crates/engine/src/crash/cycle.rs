@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use terrace_block::SimulatedDisk;
+use terrace_block::{SimulatedDisk, Start};
 
 use super::life::{Halt, Life};
 use super::meanwhile::{self, Random, Script, State};
 use super::model::{Model, Pages};
 use super::raw::{self, Raw};
-use super::{Sizes, create, open};
+use super::{Sizes, cached, create, open};
 use crate::buffer::MiddleOptions;
 use crate::buffer::{Pool, Recovered, Stop};
 use crate::error::Result;
@@ -41,6 +41,8 @@ pub(super) struct Plan {
     pub(super) resizes: bool,
     /// The first life ends with a compaction, of a file most of whose pages are freed before.
     pub(super) compacts: bool,
+    /// The page file is behind a block cache.
+    pub(super) cached: bool,
 }
 
 impl Plan {
@@ -70,6 +72,7 @@ impl Plan {
             open_max,
             resizes: false,
             compacts: false,
+            cached: false,
         }
     }
 
@@ -113,6 +116,12 @@ impl Plan {
         plan
     }
 
+    /// Lives over a block cache, with pages of one size or of two.
+    pub(super) fn cached(seed: u64) -> Plan {
+        let plan = if seed % 3 == 2 { Plan::mixed(seed) } else { Plan::random(seed) };
+        Plan { cached: true, ..plan }
+    }
+
     /// Short lives whose records all have the same length.
     pub(super) fn aligned(seed: u64) -> Plan {
         let mut plan = Plan { aligned: true, steps: 30, lives: 6, ..Plan::random(seed) };
@@ -135,6 +144,10 @@ pub(super) struct Tally {
     pub(super) frame_moves: u64,
     /// Those of them that were made before its compaction began.
     pub(super) calls_before_compaction: u64,
+    /// Of a block cache: blocks read from it, blocks that followed an image, and blocks that it began with, in all lives.
+    pub(super) cache_hits: u64,
+    pub(super) relocated: u64,
+    pub(super) kept: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -144,6 +157,9 @@ impl std::ops::AddAssign for Tally {
         self.compressed += other.compressed;
         self.frame_moves += other.frame_moves;
         self.calls_before_compaction += other.calls_before_compaction;
+        self.cache_hits += other.cache_hits;
+        self.relocated += other.relocated;
+        self.kept += other.kept;
     }
 }
 
@@ -159,6 +175,9 @@ struct Run {
 pub(super) fn live(plan: Plan) -> Result<Tally, String> {
     let disk = SimulatedDisk::new(plan.seed);
     create(&disk, &plan.sizes);
+    if plan.cached {
+        cached::create(&disk);
+    }
     let state = State {
         model: Model::default(),
         random: Random(plan.seed),
@@ -213,6 +232,14 @@ impl Run {
             }
             self.tally.compressed += pool.stats.images_compressed.load(Relaxed);
             self.tally.frame_moves += pool.stats.frame_moves.load(Relaxed);
+            if let Some(cache) = &pool.cache {
+                let stats = cache.stats();
+                self.tally.cache_hits += stats.hits;
+                self.tally.relocated += stats.relocations;
+                if let Start::Warm { kept, .. } = stats.start {
+                    self.tally.kept += kept;
+                }
+            }
             drop(pool);
             let place = disk.crashed();
             for _ in 0..BRANCHES {
@@ -266,7 +293,10 @@ impl Run {
     }
 
     fn recover_once(&mut self, disk: &SimulatedDisk) -> Result<Recovered> {
-        let files = open(disk).map_err(|source| crate::Error::io("open", "the disk", None, source))?;
+        let files = match self.plan.cached {
+            true => cached::open_cached(disk, self.plan.seed)?,
+            false => open(disk).map_err(|source| crate::Error::io("open", "the disk", None, source))?,
+        };
         let mut recovered = Pool::recover(&files, &self.plan.sizes.options(), &Raw)?;
         let losers = std::mem::take(&mut recovered.losers);
         if let Some(loser) = losers.iter().find(|loser| self.closed.contains(&loser.transaction)) {

@@ -102,10 +102,10 @@ impl Db {
         self.shared.check()?;
         refuse_used(destination)?;
         let _alone = self.shared.backups.lock();
-        let files = Files {
-            pages: create(destination, PARTIAL_PAGES)?,
-            log: create(destination, PARTIAL_LOG).inspect_err(|_| drop(destination.remove(PARTIAL_PAGES)))?,
-        };
+        let pages = create(destination, PARTIAL_PAGES)?;
+        let log =
+            create(destination, PARTIAL_LOG).inspect_err(|_| drop(destination.remove(PARTIAL_PAGES)))?;
+        let files = Files::new(pages, log);
         let copied = self.copy(destination, files);
         if copied.is_err() {
             // The page file's name goes last: it is what says that the log is a remainder.
@@ -177,7 +177,7 @@ impl Backup {
                 _ => Error::io("open", &within(directory, file), None, source),
             })
         };
-        let files = Files { pages: open(BACKUP_PAGES)?, log: open(BACKUP_LOG)? };
+        let files = Files::new(open(BACKUP_PAGES)?, open(BACKUP_LOG)?);
         Ok(Backup { archive: Archive::open(files)? })
     }
 
@@ -230,7 +230,7 @@ impl Backup {
         refuse_used(directory)?;
         let _lock = own(directory)?;
         let restored = create(directory, NEW_PAGES).and_then(|pages| {
-            let files = Files { pages, log: create(directory, NEW_LOG)? };
+            let files = Files::new(pages, create(directory, NEW_LOG)?);
             sync(directory)?;
             // Not 0, which is none, nor 1, with which databases begin.
             let timeline = rand::random_range(2..u64::MAX);

@@ -483,8 +483,13 @@ impl Shared {
         for thread in threads {
             let _ = thread.join();
         }
-        // Only now may there be another owner: what was under way when the log was poisoned has ended too.
         self.core.pool.wait_for_writes();
+        if let Some(cache) = &self.core.pool.cache
+            && let Err(error) = cache.retire()
+        {
+            tracing::warn!(%error, "closing the cache failed; some of it is cold when it is opened again");
+        }
+        // Only now may there be another owner: what was under way when the log was poisoned has ended too.
         self.core.lock.lock().take();
         tracing::info!(database = self.core.settings.name, cleanly = outcome.is_ok(), "closed");
         outcome

@@ -35,6 +35,7 @@ use super::count::{Counts, TableCount};
 use super::overlay::{Overlay, Room as OverlayRoom};
 use super::undo::KeyUndo;
 use crate::buffer::{Edit, Files, Layout, Mode, PAGES_MAX, Pool, PoolOptions, Recovered, id_count_below};
+use crate::cache::{Cache, Opening};
 use crate::config::{Builder, FRAMES_MIN, PageSizes, Split, overlay_bytes};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, TableId, Timestamp};
@@ -103,10 +104,24 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     let sharing = if builder.read_only { Sharing::Shared } else { Sharing::Alone };
     // Given back in this order: the owner's name last.
     let lock = Box::new((hold(&*directory, sharing)?, owner));
-    let files = open_files(&*directory, builder.read_only)?;
+    let mut files = open_files(&*directory, builder.read_only)?;
     let superblock = Pool::inspect(&files)?;
     if builder.read_only {
+        if let Some(cache) = &builder.cache {
+            tracing::info!(%cache, "opened to read only: past the cache");
+        }
         return open_read_only(builder, files, &superblock, name, lock);
+    }
+    let opening = Opening {
+        cache: builder.cache.as_ref(),
+        fast: builder.cache_directory.as_ref(),
+        directory: &*directory,
+        outlives_processes: builder.directory.is_none() && builder.cache_directory.is_none(),
+        dram_bytes: dram,
+        time: &builder.simulated_time,
+    };
+    if let Some(cached) = opening.attach(Arc::clone(&files.pages), &superblock)? {
+        files = files.with_cache(cached);
     }
     let (options, split) = shares(&builder, dram, &files, &superblock)?;
     let Recovered { mut pool, losers, redone, log_end, .. } = Pool::recover(&files, &options, &NodeRedo)?;
@@ -135,7 +150,7 @@ fn open_read_only(
     let dram = builder.dram_bytes()?;
     let bytes_max = overlay_bytes(dram, Pool::log_has_changes(&files)?);
     let room = OverlayRoom::new(bytes_max);
-    let files = Files { pages: Overlay::over(files.pages, &room), log: Overlay::over(files.log, &room) };
+    let files = Files::new(Overlay::over(files.pages, &room), Overlay::over(files.log, &room));
     let shares = shares(&builder, dram - bytes_max, &files, superblock);
     let (options, split) = shares.map_err(|error| {
         error.of_part(format_args!(
@@ -195,10 +210,9 @@ fn shares(
     let backend = builder.backend_or_default()?;
     let split = Split::new(dram, versions, records, backend, sizes, file_pages)?;
     let middle = builder.middle_options(sizes.own)?;
-    let split = match &middle {
-        Some(middle) => split.with_middle(bytes_beside(middle), sizes, file_pages)?,
-        None => split,
-    };
+    let cache = builder.cache.as_ref().filter(|_| !builder.read_only);
+    let beside = middle.as_ref().map_or(0, bytes_beside).saturating_add(cache.map_or(0, Cache::dram_bytes));
+    let split = if beside == 0 { split } else { split.with_beside(beside, sizes, file_pages)? };
     let options = PoolOptions {
         frame_bytes: split.frame_bytes,
         frame_bytes_max: builder.dram_bytes_max(builder.dram_bytes()?)?,
@@ -364,7 +378,7 @@ fn create(directory: &dyn Directory, layout: &Layout) -> Result<()> {
         let device = directory.open(file, OpenMode::CreateNew);
         device.map_err(|source| Error::io("create", &within(directory, file), None, source))
     };
-    let files = Files { pages: open(NEW_PAGES)?, log: open(NEW_LOG)? };
+    let files = Files::new(open(NEW_PAGES)?, open(NEW_LOG)?);
     let sync_names = || directory.sync().map_err(|source| Error::io("sync", &directory.name(), None, source));
     let name = |from: &str, to: &str| {
         let renamed = directory.rename(from, to);
@@ -399,7 +413,7 @@ fn open_files(directory: &dyn Directory, read_only: bool) -> Result<Files> {
             _ => Error::io("open", &within(directory, file), None, source),
         })
     };
-    Ok(Files { pages: open(PAGES)?, log: open(LOG)? })
+    Ok(Files::new(open(PAGES)?, open(LOG)?))
 }
 
 /// Makes the roots of catalog and garbage tree, in one record, durably.

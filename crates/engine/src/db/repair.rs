@@ -171,7 +171,7 @@ fn repair(
                 removed.map_err(|error| Error::io("remove", &within(&**destination, file), None, error))?;
             }
         }
-        Ok(Files { pages: create(&**destination, SALVAGE_PAGES)?, log: create(&**destination, SALVAGE_LOG)? })
+        Ok(Files::new(create(&**destination, SALVAGE_PAGES)?, create(&**destination, SALVAGE_LOG)?))
     };
     let options = |sizes: PageSizes, file_pages: u64| {
         let backend = builder.backend_or_default()?;

@@ -39,7 +39,7 @@ pub(super) fn test_pool_with(
 ) -> TestPool {
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
-    let files = Files { pages: open("pages.terrace"), log: open("log.terrace") };
+    let files = Files::new(open("pages.terrace"), open("log.terrace"));
     let class = SizeClass::of_bytes(page_bytes as u64).unwrap();
     let segment_places = 16 * class.places();
     let layout = Layout { uuid: [7; 16], page_bytes, segment_places, log_capacity: 1 << 20 };
@@ -70,7 +70,7 @@ pub(super) fn test_pool_with(
 pub(super) fn value_pool() -> TestPool {
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
-    let files = Files { pages: open("pages.terrace"), log: open("log.terrace") };
+    let files = Files::new(open("pages.terrace"), open("log.terrace"));
     let layout = Layout { uuid: [7; 16], page_bytes: 4096, segment_places: 256, log_capacity: 4 << 20 };
     let options = PoolOptions {
         frame_bytes: 8 << 20,

@@ -132,7 +132,7 @@ impl PagesBuilder {
         let largest = classes[classes.len() - 1];
         let file = PageFile::create(path.as_ref(), self.directory)?;
         let log = MemoryDevice::new("log of pages", 0);
-        let files = Files { pages: file.device(), log: Arc::new(log) };
+        let files = Files::new(file.device(), Arc::new(log));
         let segment_bytes = (dram / 64).clamp(64 << 10, 2 << 20);
         let layout = Layout {
             uuid: MARK,

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::{FrameClass, Latency, MiddleStats, Stats, TableStats};
+use super::{CacheBypasses, CacheStats, FrameClass, Latency, MiddleStats, Stats, TableStats};
 
 /// One of the numbers of the middle tier.
 type MiddleCount = fn(&MiddleStats) -> u64;
@@ -80,6 +80,7 @@ impl Stats {
         let mut text = Text(String::with_capacity(16 << 10));
         self.memory(&mut text);
         self.middle.iter().for_each(|middle| Stats::middle_tier(middle, &mut text));
+        self.cache.iter().for_each(|cache| Stats::block_cache(cache, &mut text));
         self.pages(&mut text);
         self.log(&mut text);
         self.transactions(&mut text);
@@ -139,6 +140,42 @@ impl Stats {
             "Pages of the system's that it put elsewhere than on the nodes of the middle tier.",
             middle.misplaced_pages,
         );
+    }
+
+    /// Of a database that has one.
+    fn block_cache(cache: &CacheStats, text: &mut Text) {
+        text.gauge("terrace_cache_bytes", "Bytes of blocks that the cache may hold.", cache.capacity_bytes);
+        text.gauge("terrace_cache_resident_bytes", "Bytes of blocks in the cache.", cache.resident_bytes);
+        let out = u64::from(cache.out_of_service.is_some());
+        text.gauge("terrace_cache_out_of_service", "1 where the cache has been given up.", out);
+        let aside = u64::from(cache.is_aside);
+        text.gauge("terrace_cache_aside", "1 while the cache's device is the slower one.", aside);
+        let about = ("terrace_cache_reads_total", "counter", "Blocks read, by where they were found.");
+        let found = [("cache", cache.hits), ("below", cache.below), ("missed", cache.misses)];
+        text.labelled(about, "found", found);
+        let about = ("terrace_cache_blocks_total", "counter", "Blocks of the cache, by what became of them.");
+        let fates = [
+            ("admitted", cache.admissions),
+            ("evicted", cache.evictions),
+            ("invalidated", cache.invalidations),
+            ("relocated", cache.relocations),
+            ("damaged", cache.damaged),
+        ];
+        text.labelled(about, "fate", fates);
+        let about = ("terrace_cache_bypasses_total", "counter", "Blocks that did not come in, by reason.");
+        let CacheBypasses { policy, in_use, no_slot, doubt, aside, budget, other } = cache.bypasses;
+        let reasons = [
+            ("policy", policy),
+            ("in-use", in_use),
+            ("no-slot", no_slot),
+            ("doubt", doubt),
+            ("aside", aside),
+            ("budget", budget),
+            ("other", other),
+        ];
+        text.labelled(about, "reason", reasons);
+        text.counter("terrace_cache_written_bytes_total", "Bytes written to the cache.", cache.written_bytes);
+        text.counter("terrace_cache_errors_total", "Errors of the cache's device.", cache.errors);
     }
 
     fn memory(&self, text: &mut Text) {

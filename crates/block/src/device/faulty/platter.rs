@@ -73,10 +73,13 @@ impl Platter {
         }
     }
 
-    /// A durable write. If its place is known only by a length that is not durable yet, that becomes so too.
+    /// A durable write. If its place is known only by a length that is not durable yet, or would be cut off by one on the way to
+    /// the latest, these become so too.
     pub(super) fn write_through(&mut self, offset: u64, bytes: &[u8]) {
         self.current.write(offset, bytes);
-        if offset + bytes.len() as u64 > self.durable.len() {
+        let end = offset + bytes.len() as u64;
+        let cuts = |pending: &Pending| matches!(pending, Pending::Length { bytes, durable: false, forsaken: false } if *bytes < end);
+        if end > self.durable.len() || self.pending.iter().any(cuts) {
             self.settle_lengths();
         }
         self.durable.write(offset, bytes);
@@ -282,6 +285,17 @@ mod tests {
         assert_eq!(survivors(&platter), [vec![0], vec![0, 0], vec![0, 1]].into());
         platter.write_through(512, &[2; 512]);
         assert_eq!(survivors(&platter), [vec![0, 2]].into());
+    }
+
+    #[test]
+    fn a_durable_write_outlives_lengths_that_became_durable_later() {
+        let mut platter = platter(2);
+        platter.set_len(512).unwrap();
+        platter.set_len(1024).unwrap();
+        platter.write_through(512, &[1; 512]);
+        assert_eq!(survivors(&platter), [vec![0, 1]].into());
+        platter.sync();
+        assert_eq!(survivors(&platter), [vec![0, 1]].into());
     }
 
     #[test]

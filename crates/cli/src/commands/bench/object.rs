@@ -60,6 +60,8 @@ pub struct BenchReport {
     pub(super) store_bytes_per_operation: f64,
     pub(super) policy: Policy,
     pub(super) in_place: InPlace,
+    /// What the block cache under the page file counted meanwhile, and what it has now; null where there is none.
+    pub(super) cache: Option<terrace::CacheStats>,
     pub(super) middle_writes_by_cause: MiddleWrites,
     pub(super) dram_flushes: u64,
     /// Dollars, of DRAM, middle tier and files by the prices of the profiles; null where there is a middle tier of which the flags do
@@ -238,6 +240,7 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
         misplaced_pages: counters.middle.as_ref().map_or(0, |middle| middle.misplaced_pages),
         inclusivity: counters.middle.as_ref().map_or(0.0, MiddleStats::inclusivity),
         middle_line_writes: line_writes(measured),
+        cache: counters.cache.clone(),
         policy: counters.middle.as_ref().map(|middle| middle.policy.into()).unwrap_or_default(),
         in_place: counters.middle.as_ref().map_or(InPlace::default(), |middle| InPlace {
             reads: middle.reads_in_place,

@@ -45,6 +45,7 @@ fn experiment(mix: &str, configuration: usize, data: u64) -> Outcome<Experiment>
             dram_bytes: 2 * GIB,
             middle: Some((named("cxl-prototype")?, 4 * GIB)),
             store: named("nvme-flash")?,
+            cache: None,
         },
         policy: choice(configuration)?,
         clean_victims: Some(CleanVictims::Offer),

@@ -38,6 +38,7 @@ fn settings(far: bool) -> Outcome<Settings> {
         record_cache_percent: Some(0),
         backend: None,
         replacement: None,
+        cache: None,
         middle: far.then(|| Middle::new(MiddleKind::Simulated(profile), BUDGET_BYTES)),
         policy: far.then_some(Choice::Fixed(policy)),
         admission_queue_pages: None,

@@ -45,7 +45,7 @@ fn bytes(frames: u32) -> u64 {
 fn pool(frames: u32, record_cache: RecordCache) -> Pool {
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
-    let files = Files { pages: open("pages.terrace"), log: open("log.terrace") };
+    let files = Files::new(open("pages.terrace"), open("log.terrace"));
     let layout = Layout { uuid: [7; 16], page_bytes: 4096, segment_places: 16, log_capacity: 1 << 20 };
     let options = PoolOptions {
         frame_bytes: bytes(frames),

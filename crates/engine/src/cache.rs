@@ -1,0 +1,381 @@
+//! The block cache under the page file: what it is, and how a database is given it.
+//!
+//! The page file is then a [`Cached`] over its device; nothing above knows of it but the cleaner, which moves images and has
+//! cached blocks follow them (`buffer/cleaner.rs`), and who frees places. Its blocks are places of 4 KiB, since images begin at any of them
+//! and have any number. The log is not cached: it is read in recovery alone.
+//!
+//! **Never stale.** The cache bears the database's identity and its timeline, so that of a restored database nothing of before counts.
+//! The file `cache.guard` beside the page file says which cache was used last. Who opens the database for writing with another cache or
+//! with none says so there, durably, before anything is written; and where the file is missing, as in a restored database, no cache
+//! counts. Who only reads leaves the cache alone: it is one process's.
+//!
+//! **Only slower.** What goes wrong with the fast device while it is used makes the cache go out of service, with a warning and the reason in
+//! the statistics; and so does a file that cannot be opened. Refused is what somebody has to mend first: a cache that another
+//! process uses, a directory that is not there, a size or a policy that cannot be.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use terrace_block::policy::Name;
+use terrace_block::{
+    BlockDevice, CacheConfig, CacheError, Cached, Clock, Directory, FileDirectory, MemoryDevice, OpenMode,
+    Profile, SimulatedDevice, Time, VirtualTime,
+};
+
+use crate::db::open::{exists, within};
+use crate::error::{Error, Result};
+use crate::middle::bytes_of;
+use crate::planted::{Bug, planted};
+use crate::store::place::PLACE_BYTES;
+use crate::store::superblock::Superblock;
+
+/// The file beside the page file that says which cache was used last.
+const GUARD: &str = "cache.guard";
+
+/// A cache of the page file's blocks on a device that is faster than the page file's.
+///
+/// What is said on the command line is its kind and its size, with a comma between.
+///
+/// ```
+/// use std::sync::Arc;
+/// use terrace::{Cache, Db, MemoryDirectory};
+///
+/// let cache: Cache = "file:/mnt/nvme/cache,64MiB".parse()?;
+/// assert_eq!((cache.bytes(), cache.policy_name().as_str()), (64 << 20, "sieve"));
+/// # let directory = Arc::new(MemoryDirectory::new());
+/// # let fast = Arc::new(MemoryDirectory::new());
+/// let builder = Db::builder().directory(directory).cache_directory(fast).dram(8 << 20);
+/// let db = builder.cache(cache.policy("obp+lru")?).open("")?;
+/// db.create_table("t")?.put("k", "v")?;
+/// assert_eq!(db.stats().cache.unwrap().capacity_bytes, 64 << 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cache {
+    kind: CacheKind,
+    bytes: u64,
+    policy: Name,
+    write_budget_bytes_day: Option<u64>,
+}
+
+/// Where a cache is.
+///
+/// ```
+/// use terrace::{CacheKind, Profile};
+///
+/// let kind: CacheKind = "simulated:optane".parse()?;
+/// assert_eq!(kind, CacheKind::Simulated(Profile::named("optane").unwrap()));
+/// # Ok::<(), String>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum CacheKind {
+    /// A file of this path, in a directory that exists; of a directory, the file that is called after the database's
+    /// identity.
+    File(PathBuf),
+    /// A device that this machine does not have: the bytes are in DRAM beside the budget, and accesses take as long as the profile says
+    /// ([`crate::Builder::simulated_time`]). Never a default, and empty whenever the database is opened.
+    Simulated(Profile),
+}
+
+/// Bytes of DRAM for each block with policies that keep a link, a count or a mark for each, the index and the block's name before
+/// an admission policy included.
+const BYTES_PER_BLOCK: u64 = 40;
+/// The same with policies that remember blocks which are not cached, too: an estimate.
+const BYTES_PER_BLOCK_WITH_GHOSTS: u64 = 160;
+
+impl Cache {
+    /// One of `bytes` bytes with the default policy, SIEVE. What does not make a block of 4 KiB is left alone.
+    pub fn new(kind: CacheKind, bytes: u64) -> Cache {
+        let policy = CacheConfig::new(1).policy;
+        Cache { kind, bytes, policy, write_budget_bytes_day: None }
+    }
+
+    /// Which policy decides what is cached: one of [`terrace_block::policy::NAMES`], behind any of
+    /// [`terrace_block::policy::ADMISSIONS`], as in `obp+lru`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if there is no such policy, or it needs the future.
+    pub fn policy(self, name: &str) -> Result<Cache> {
+        let policy: Name = name
+            .parse()
+            .map_err(|error: terrace_block::policy::UnknownPolicy| Error::Config(error.to_string()))?;
+        if policy.needs_future() {
+            return Err(Error::Config(format!("a cache cannot have the policy {name}: it needs the future")));
+        }
+        Ok(Cache { policy, ..self })
+    }
+
+    /// Bytes a day that may be written to the fast device; by default as many as come.
+    #[must_use]
+    pub fn write_budget(self, bytes_day: u64) -> Cache {
+        Cache { write_budget_bytes_day: Some(bytes_day), ..self }
+    }
+
+    /// Where it is.
+    pub fn kind(&self) -> &CacheKind {
+        &self.kind
+    }
+
+    /// Bytes of it.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What its policy is called.
+    pub fn policy_name(&self) -> String {
+        self.policy.to_string()
+    }
+
+    /// Bytes of DRAM that it takes: part of the budget.
+    pub(crate) fn dram_bytes(&self) -> u64 {
+        let name = self.policy.to_string();
+        let eviction = name.rsplit('+').next().unwrap_or(&name);
+        let is_plain = ["lru", "mru", "fifo", "clock", "sieve", "lfru", "lfu-in-cache"].contains(&eviction);
+        let per_block = if is_plain { BYTES_PER_BLOCK } else { BYTES_PER_BLOCK_WITH_GHOSTS };
+        (self.bytes / PLACE_BYTES as u64).saturating_mul(per_block)
+    }
+
+    fn config(&self, dram_bytes: u64) -> Result<CacheConfig> {
+        let blocks = self.bytes / PLACE_BYTES as u64;
+        let blocks = u32::try_from(blocks).map_err(|_| too_large(self.bytes))?;
+        let config = CacheConfig {
+            policy: self.policy.clone(),
+            dram_blocks: Some(dram_bytes / PLACE_BYTES as u64),
+            write_budget_bytes_day: self.write_budget_bytes_day,
+            ..CacheConfig::new(blocks).block_bytes(PLACE_BYTES)
+        };
+        config.check().map_err(|error| Error::Config(error.to_string()))?;
+        Ok(config)
+    }
+}
+
+fn too_large(bytes: u64) -> Error {
+    Error::Config(format!("a cache of {bytes} bytes has more blocks than can be numbered"))
+}
+
+/// How a database is opened, as far as its cache is concerned.
+pub(crate) struct Opening<'a> {
+    pub(crate) cache: Option<&'a Cache>,
+    /// Where a cache of the kind `file` is, instead of in the file system.
+    pub(crate) fast: Option<&'a Arc<dyn Directory>>,
+    /// The database's.
+    pub(crate) directory: &'a dyn Directory,
+    /// Whether that and the cache are on devices that keep what is written as long as the machine is on.
+    pub(crate) outlives_processes: bool,
+    pub(crate) dram_bytes: u64,
+    pub(crate) time: &'a Time,
+}
+
+impl Opening<'_> {
+    /// Puts the cache before the page file, or says that there is none before anything is written without it. Nobody else has the
+    /// page file.
+    pub(crate) fn attach(
+        &self,
+        pages: Arc<dyn BlockDevice>,
+        superblock: &Superblock,
+    ) -> Result<Option<Arc<Cached>>> {
+        let Some(cache) = self.cache else {
+            if exists(self.directory, GUARD)? && !planted(Bug::CacheUntold) {
+                self.revoke(&*self.guard(OpenMode::Write)?)?;
+            }
+            return Ok(None);
+        };
+        let mut config =
+            cache.config(self.dram_bytes)?.identity(identity(superblock)).guard(self.open_guard()?);
+        let cached = match &cache.kind {
+            CacheKind::Simulated(profile) => {
+                let inner = Arc::new(MemoryDevice::new("the cache", 0));
+                let fast = SimulatedDevice::new(inner, profile.clone(), self.time.clone());
+                if let Time::Virtual(time) = self.time {
+                    config = config.clock(Arc::new(WorkersClock(Arc::clone(time))));
+                }
+                Cached::open(pages, Arc::new(fast), config)
+            }
+            CacheKind::File(path) => {
+                let (directory, name) = self.place(path, superblock)?;
+                if self.outlives_processes {
+                    config = config.power_cycle(CacheConfig::machine_power_cycle());
+                }
+                match Cached::open_in(Arc::clone(&pages), &*directory, &name, config.clone()) {
+                    Err(CacheError::Directory { file, source }) => {
+                        tracing::warn!(file, %source, "the cache cannot be opened; going on without");
+                        Cached::open(pages, Arc::new(Unusable { file, source }), config)
+                    }
+                    opened => opened,
+                }
+            }
+        };
+        cached.map(|cached| Some(Arc::new(cached))).map_err(refused)
+    }
+
+    fn guard(&self, mode: OpenMode) -> Result<Arc<dyn BlockDevice>> {
+        let opened = self.directory.open(GUARD, mode);
+        opened.map_err(|source| Error::io("open", &within(self.directory, GUARD), None, source))
+    }
+
+    fn revoke(&self, guard: &dyn BlockDevice) -> Result<()> {
+        Cached::revoke_all(guard).map_err(|source| Error::io("write", guard.name(), Some(0), source))
+    }
+
+    /// The guard. One that is made says that no cache counts: who knows what was done before it was there.
+    fn open_guard(&self) -> Result<Arc<dyn BlockDevice>> {
+        if exists(self.directory, GUARD)? {
+            return self.guard(OpenMode::Write);
+        }
+        let guard = self.guard(OpenMode::CreateNew)?;
+        self.revoke(&*guard)?;
+        let synced = self.directory.sync();
+        synced.map_err(|source| Error::io("sync", &self.directory.name(), None, source))?;
+        Ok(guard)
+    }
+
+    /// The directory that the cache's file is in, and its name there.
+    fn place(&self, path: &Path, superblock: &Superblock) -> Result<(Arc<dyn Directory>, String)> {
+        let own_name =
+            || superblock.uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + ".cache";
+        let name = || path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
+        if let Some(directory) = self.fast {
+            return Ok((Arc::clone(directory), name().unwrap_or_else(own_name)));
+        }
+        let (parent, name) = match name() {
+            Some(name) if !path.is_dir() => (path.parent().unwrap_or(Path::new("")), name),
+            _ => (path, own_name()),
+        };
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        let opened = FileDirectory::open(parent);
+        let opened = opened.map_err(|source| {
+            Error::Config(format!("the cache's directory {} cannot be opened: {source}", parent.display()))
+        });
+        Ok((Arc::new(opened?), name))
+    }
+}
+
+/// What names the content of the page file: a restored database has another timeline.
+fn identity(superblock: &Superblock) -> [u8; 16] {
+    let mut identity = superblock.uuid;
+    let timeline = superblock.timeline.to_le_bytes();
+    identity[8..].iter_mut().zip(timeline).for_each(|(byte, timeline)| *byte ^= timeline);
+    identity
+}
+
+fn refused(error: CacheError) -> Error {
+    match error {
+        CacheError::Busy { file, owner_process } => {
+            Error::Busy { path: format!("the cache {file}"), owner_process }
+        }
+        CacheError::Slow { device, source } => Error::io("open a cache over", &device, None, source),
+        error => Error::Config(error.to_string()),
+    }
+}
+
+/// What the worker that asks has on its clock: a cache on a simulated device measures, in virtual time, what is charged there.
+/// Workers are not all as far, so it may go back from one to the other, by as much as an operation takes.
+#[derive(Debug)]
+struct WorkersClock(Arc<VirtualTime>);
+
+impl Clock for WorkersClock {
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.0.now(self.0.worker()))
+    }
+
+    fn sleep_until(&self, deadline: Duration) {
+        let left = deadline.saturating_sub(self.now());
+        self.0.spend(self.0.worker(), left.as_nanos() as u64);
+    }
+}
+
+/// What stands for a file that cannot be opened: a cache on it is out of service.
+#[derive(Debug)]
+struct Unusable {
+    file: String,
+    source: io::Error,
+}
+
+impl Unusable {
+    fn fail<T>(&self) -> io::Result<T> {
+        Err(io::Error::new(self.source.kind(), self.source.to_string()))
+    }
+}
+
+impl BlockDevice for Unusable {
+    fn name(&self) -> &str {
+        &self.file
+    }
+
+    fn len(&self) -> u64 {
+        // Longer than a superblock, so that reading one is tried and fails.
+        u64::MAX / 2
+    }
+
+    fn alignment(&self) -> usize {
+        512
+    }
+
+    fn read_at(&self, _: u64, _: &mut [u8]) -> io::Result<()> {
+        self.fail()
+    }
+
+    fn write_at(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        self.fail()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.fail()
+    }
+
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        self.fail()
+    }
+}
+
+impl fmt::Display for CacheKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CacheKind::File(path) => write!(f, "file:{}", path.display()),
+            CacheKind::Simulated(profile) => write!(f, "simulated:{}", profile.name()),
+        }
+    }
+}
+
+impl FromStr for CacheKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CacheKind, String> {
+        if let Some(profile) = text.strip_prefix("simulated:") {
+            Profile::find(profile).map(CacheKind::Simulated).map_err(|error| error.to_string())
+        } else if let Some(path) = text.strip_prefix("file:").filter(|path| !path.is_empty()) {
+            Ok(CacheKind::File(path.into()))
+        } else {
+            Err(format!("there is no cache \"{text}\"; there are file:PATH and simulated:PROFILE"))
+        }
+    }
+}
+
+impl fmt::Display for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{},{}B", self.kind, self.bytes)
+    }
+}
+
+impl FromStr for Cache {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cache, String> {
+        let (kind, size) = text
+            .rsplit_once(',')
+            .ok_or_else(|| format!("\"{text}\" is not a kind and a size, as in file:/mnt/nvme/cache,8GiB"))?;
+        let cache = Cache::new(kind.parse()?, bytes_of(size)?);
+        if cache.bytes < PLACE_BYTES as u64 {
+            return Err(format!("a cache of {size} has no room for a block of {PLACE_BYTES} bytes"));
+        }
+        Ok(cache)
+    }
+}
+
+#[cfg(test)]
+mod tests;

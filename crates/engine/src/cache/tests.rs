@@ -1,0 +1,248 @@
+//! A database over a cache: warm after every opening, never stale, and only slower when something goes wrong.
+
+use std::sync::Arc;
+
+use terrace_block::MemoryDirectory;
+
+use super::*;
+use crate::{Builder, CacheStats, Db, Mode};
+
+/// A database in one directory, and the fast device in another.
+struct Place {
+    slow: Arc<MemoryDirectory>,
+    fast: Arc<MemoryDirectory>,
+}
+
+const KEYS: u32 = 6000;
+
+impl Place {
+    fn new() -> Place {
+        Place { slow: Arc::new(MemoryDirectory::new()), fast: Arc::new(MemoryDirectory::new()) }
+    }
+
+    fn builder(&self) -> Builder {
+        let directory = Arc::clone(&self.slow) as Arc<dyn Directory>;
+        Db::builder().directory(directory).dram(2 << 20).log_max(1 << 20).mode(Mode::Inline).no_middle()
+    }
+
+    fn open(&self, name: &str) -> Db {
+        let fast = Arc::clone(&self.fast) as Arc<dyn Directory>;
+        let cache: Cache = format!("file:{name},16MiB").parse().unwrap();
+        self.builder().cache_directory(fast).cache(cache).open("").unwrap()
+    }
+}
+
+fn fill(db: &Db, round: u8) {
+    let table = db.open_or_create_table("t").unwrap();
+    for key in 0..KEYS {
+        table.put(key.to_be_bytes(), vec![round; 1000]).unwrap();
+    }
+}
+
+/// Reads all of it, which is more than the memory holds.
+fn check(db: &Db, round: u8) -> CacheStats {
+    let table = db.open_table("t").unwrap();
+    for key in 0..KEYS {
+        let value = table.get(key.to_be_bytes()).unwrap_or_else(|error| panic!("key {key}: {error}"));
+        assert_eq!(value.unwrap(), vec![round; 1000], "key {key}");
+    }
+    db.stats().cache.unwrap()
+}
+
+#[test]
+fn a_cache_is_warm_when_the_database_is_opened_again() {
+    let place = Place::new();
+    let db = place.open("cache");
+    fill(&db, 1);
+    let table = db.open_table("t").unwrap();
+    db.close().unwrap();
+    // A handle that is left does not keep the cache's file.
+    let db = place.open("cache");
+    drop(table);
+    let stats = check(&db, 1);
+    assert!(stats.kept > 1000 && stats.dropped == 0 && stats.cold.is_none(), "{stats:?}");
+    assert!(stats.hits > 10 * stats.misses, "{stats:?}");
+    assert!(db.verify().unwrap().is_ok());
+}
+
+fn used_without_the_cache(meanwhile: impl FnOnce(&Place)) -> CacheStats {
+    let place = Place::new();
+    let db = place.open("cache");
+    fill(&db, 1);
+    check(&db, 1);
+    db.close().unwrap();
+    meanwhile(&place);
+    check(&place.open("cache"), 2)
+}
+
+/// The cache still has what was in places that have been filled again since.
+fn without_a_cache() -> CacheStats {
+    used_without_the_cache(|place| {
+        let db = place.builder().open("").unwrap();
+        fill(&db, 3);
+        fill(&db, 2);
+        db.close().unwrap();
+    })
+}
+
+#[test]
+fn a_cache_that_was_left_out_or_replaced_is_cold() {
+    assert!(without_a_cache().cold.is_some());
+    let stats = used_without_the_cache(|place| {
+        let db = place.open("other");
+        fill(&db, 2);
+        db.close().unwrap();
+    });
+    assert!(stats.cold.unwrap().contains("another cache"));
+}
+
+#[test]
+#[should_panic(expected = "Corrupt")]
+fn catches_cache_untold() {
+    struct Planted;
+    impl Drop for Planted {
+        fn drop(&mut self) {
+            crate::planted::plant(None);
+        }
+    }
+    let _planted = Planted;
+    crate::planted::plant(Some(Bug::CacheUntold));
+    without_a_cache();
+}
+
+#[test]
+fn a_restored_database_finds_no_cache_warm() {
+    let place = Place::new();
+    let db = place.open("cache");
+    fill(&db, 1);
+    let (backup, restored) = (Arc::new(MemoryDirectory::new()), Place::new());
+    db.backup_to(&*backup).unwrap();
+    db.close().unwrap();
+    crate::Backup::open_in(&*backup).unwrap().restore_to(&*restored.slow).unwrap();
+    let restored = Place { fast: Arc::clone(&place.fast), ..restored };
+    let stats = check(&restored.open("cache"), 1);
+    assert_eq!((stats.kept, stats.damaged), (0, 0));
+}
+
+#[test]
+fn what_the_cleaner_moves_stays_cached_and_admits_nothing() {
+    let place = Place::new();
+    let db = place.open("cache");
+    fill(&db, 1);
+    check(&db, 1);
+    let table = db.open_table("t").unwrap();
+    // Every other page's places are freed, all over the file, until segments have to be emptied.
+    let mut round = 0_u32;
+    while db.stats().cache.unwrap().relocations < 100 && round < 40 {
+        for key in (0..KEYS).filter(|key| (key / 8 + round).is_multiple_of(3)) {
+            table.put(key.to_be_bytes(), vec![1; 1000]).unwrap();
+        }
+        db.checkpoint().unwrap();
+        round += 1;
+    }
+    let stats = db.stats();
+    let cache = stats.cache.unwrap();
+    assert!(cache.relocations >= 100, "{cache:?}");
+    assert!(
+        cache.relocations * 2 > stats.images_moved,
+        "nearly all was cached: {} {cache:?}",
+        stats.images_moved
+    );
+    check(&db, 1);
+    db.close().unwrap();
+    let stats = check(&place.open("cache"), 1);
+    assert!(stats.kept > 1000 && stats.damaged == 0, "{stats:?}");
+}
+
+#[test]
+fn compaction_and_reading_leave_the_cache_right() {
+    let place = Place::new();
+    let db = place.open("cache");
+    fill(&db, 1);
+    let table = db.open_table("t").unwrap();
+    for key in (0..KEYS).filter(|key| key % 8 != 0) {
+        table.delete(key.to_be_bytes()).unwrap();
+    }
+    db.compact().unwrap();
+    for key in (0..KEYS).step_by(8) {
+        assert!(table.get(key.to_be_bytes()).unwrap().is_some());
+    }
+    drop(table);
+    db.close().unwrap();
+    // To read only is past the cache, which knows nothing of it.
+    let db = place.builder().read_only(true).cache("file:cache,16MiB".parse().unwrap()).open("").unwrap();
+    assert!(db.stats().cache.is_none());
+    drop(db);
+    let db = place.open("cache");
+    assert!(db.stats().cache.unwrap().cold.is_none());
+    assert!(db.verify().unwrap().is_ok());
+}
+
+#[test]
+fn a_cache_in_use_and_impossible_settings_are_refused() {
+    let place = Place::new();
+    let _db = place.open("cache");
+    let other = Place { fast: Arc::clone(&place.fast), ..Place::new() };
+    let with =
+        |cache: Cache| other.builder().cache_directory(Arc::clone(&other.fast) as _).cache(cache).open("");
+    let cache = || "file:cache,16MiB".parse::<Cache>().unwrap();
+    assert!(matches!(with(cache()), Err(Error::Busy { path, .. }) if path.contains("cache")));
+    assert!(cache().policy("lruu").unwrap_err().to_string().contains("lruu"));
+    assert!(cache().policy("belady").is_err());
+    // What is known of the blocks is part of the budget, which is too small for it.
+    assert!(matches!(with("file:other,1GiB".parse().unwrap()), Err(Error::Config(_))));
+    for (text, wrong) in [
+        ("", "kind and a size"),
+        ("file:cache", "kind and a size"),
+        ("file:cache,10", "not a size"),
+        ("file:cache,4095B", "no room"),
+        ("file:,1MiB", "there is no cache"),
+        ("numa:0,1MiB", "there is no cache"),
+        ("simulated:drum,1MiB", "drum"),
+    ] {
+        let error = text.parse::<Cache>().unwrap_err();
+        assert!(error.contains(wrong), "{text}: {error}");
+    }
+    assert_eq!(cache().to_string().parse(), Ok(cache()));
+}
+
+#[test]
+fn files_that_are_not_there_are_told_apart_from_those_that_cannot_be_used() {
+    let (place, files) = (Place::new(), tempfile::tempdir().unwrap());
+    let path = |name: &str| files.path().join(name);
+    let open = |path: PathBuf| place.builder().cache(Cache::new(CacheKind::File(path), 4 << 20)).open("");
+    assert!(matches!(open(path("none/cache")), Err(Error::Config(what)) if what.contains("none")));
+    // A directory of that name is one in which the file lies.
+    let db = open(files.path().into()).unwrap();
+    fill(&db, 1);
+    db.close().unwrap();
+    let names: Vec<_> = std::fs::read_dir(files.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let file = names.iter().find(|path| path.extension().is_some_and(|end| end == "cache")).unwrap();
+    // Something foreign in its place is set aside.
+    std::fs::write(file, [7; 20_000]).unwrap();
+    let db = open(files.path().into()).unwrap();
+    assert!(
+        db.stats().cache.unwrap().cold.is_some()
+            && path("").join(file).with_extension("cache.aside").exists()
+    );
+    db.close().unwrap();
+    // What is there and is no file cannot be used: without a cache it goes on.
+    std::fs::remove_file(file).unwrap();
+    std::fs::create_dir(file).unwrap();
+    let db = open(files.path().into()).unwrap();
+    let stats = check(&db, 1);
+    assert!(stats.out_of_service.is_some() && stats.hits == 0, "{stats:?}");
+    db.close().unwrap();
+}
+
+#[test]
+fn a_simulated_cache_is_new_every_time() {
+    let place = Place::new();
+    for _ in 0..2 {
+        let db = place.builder().cache("simulated:dram,16MiB".parse().unwrap()).open("").unwrap();
+        fill(&db, 1);
+        let stats = check(&db, 1);
+        assert!(stats.kept == 0 && stats.hits + stats.below > 0, "{stats:?}");
+        db.close().unwrap();
+    }
+}

@@ -1,0 +1,74 @@
+//! The page file of a run behind a block cache, on the same disk: its calls are cut off with the others, its unsynced sectors are
+//! dropped with the others, and what comes back must be what comes back without it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use terrace_block::{BlockDevice, CacheConfig, Cached, Clock, Directory, OpenMode, SimulatedDisk};
+
+use super::cycle::{Plan, Tally};
+use super::open;
+use super::tests::{live_caught, seeds};
+use crate::buffer::Files;
+use crate::error::{Error, Result};
+use crate::store::place::PLACE_BYTES;
+
+/// Blocks of the cache: fewer than places, so that they leave for others.
+const BLOCKS: u32 = 48;
+/// Bytes of the page file that share a mark: few, so that not all is cold after each power cut.
+const REGION_BYTES: u64 = 16 << 10;
+
+/// Makes the files of a cache on a new disk.
+pub(super) fn create(disk: &SimulatedDisk) {
+    for name in ["cache", "guard"] {
+        disk.open(name, OpenMode::CreateNew).expect("a new disk is empty");
+    }
+    disk.sync().expect("a new disk works");
+}
+
+/// The files, the page file behind the cache that `policy` names.
+pub(super) fn open_cached(disk: &SimulatedDisk, seed: u64) -> Result<Files> {
+    let failed = |source| Error::io("open", "the disk", None, source);
+    let file = |name| disk.open(name, OpenMode::Write).map_err(failed);
+    let (files, fast, guard) = (open(disk).map_err(failed)?, file("cache")?, file("guard")?);
+    let policies = ["sieve", "lru", "s3-fifo", "probability:0.5@writes+fifo"];
+    let config = CacheConfig {
+        region_bytes: REGION_BYTES,
+        policy: policies[seed as usize % policies.len()].parse().expect("a policy's name"),
+        ..CacheConfig::new(BLOCKS).block_bytes(PLACE_BYTES)
+    };
+    let config = config.identity([7; 16]).guard(guard).clock(Arc::new(Hasty::default()));
+    let cached = Cached::open(Arc::clone(&files.pages) as Arc<dyn BlockDevice>, fast, config);
+    let cached = cached.map_err(|error| failed(std::io::Error::other(error)))?;
+    Ok(files.with_cache(Arc::new(cached)))
+}
+
+/// A clock for which each look at it takes a second, so that marks are taken off after every few syncs.
+#[derive(Debug, Default)]
+struct Hasty(AtomicU64);
+
+impl Clock for Hasty {
+    fn now(&self) -> Duration {
+        Duration::from_secs(self.0.fetch_add(1, Relaxed))
+    }
+
+    fn sleep_until(&self, deadline: Duration) {
+        self.0.fetch_max(deadline.as_secs(), Relaxed);
+    }
+}
+
+#[test]
+fn nothing_is_lost_over_a_cache() {
+    let mut tally = Tally::default();
+    let seeds = seeds(100);
+    for seed in seeds.clone() {
+        match live_caught(Plan::cached(seed)) {
+            Ok(more) => tally += more,
+            Err(what) => panic!("TERRACE_CRASH_SEED={seed} replays this: {what}"),
+        }
+    }
+    println!("{tally:?}");
+    let is_short = seeds.end - seeds.start < 10;
+    assert!(is_short || (tally.cache_hits > 1000 && tally.relocated > 50 && tally.kept > 50), "{tally:?}");
+}
