@@ -37,9 +37,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tpch::load(&path, scale)?;
     }
     let bytes = std::fs::metadata(&path)?.len();
-    let setting =
-        Setting { slow_us: 500, slow_operations: Some(3000), fast_us: 20, page_cache: bytes * 4 / 90 };
+    let setting = Setting {
+        slow_us: 500,
+        slow_operations: Some(3000),
+        fast_us: 20,
+        page_cache: bytes * 4 / 90,
+        trace: None,
+    };
     println!("database {} MiB, page cache {} KiB", bytes >> 20, setting.page_cache >> 10);
+    let scan = &tpch::power(scale)[0];
+    println!("an instruction of SQLite's takes {:.0} ns here", instruction_ns(&path, scan)?);
     let none = run(&path, &setting, None, &queries)?;
     report("no cache", &none, &none);
     for query in &none.costs {
@@ -72,6 +79,20 @@ fn run(
 ) -> Result<Stream, Box<dyn std::error::Error>> {
     let place = tempfile::tempdir_in(path.parent().unwrap_or(Path::new(".")))?;
     Ok(tpch::run(path, place.path(), setting, cache, queries)?)
+}
+
+/// What an instruction of SQLite's virtual machine takes here, in nanoseconds: Q1 over pages in memory.
+fn instruction_ns(path: &Path, query: &tpch::Query) -> Result<f64, Box<dyn std::error::Error>> {
+    let at_work = || -> Result<f64, Box<dyn std::error::Error>> {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+        Ok(text.split(' ').next().unwrap_or("").parse()?)
+    };
+    let db = rusqlite::Connection::open(path)?;
+    db.execute_batch("pragma cache_size = -1000000; pragma temp_store = memory")?;
+    tpch::drain(&db, &query.sql)?;
+    let before = at_work()?;
+    let (_, instructions) = tpch::drain(&db, &query.sql)?;
+    Ok((at_work()? - before) / instructions as f64)
 }
 
 fn report(name: &str, stream: &Stream, none: &Stream) {

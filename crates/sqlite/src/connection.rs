@@ -290,6 +290,9 @@ impl Handle for Connection {
 
     fn shm_barrier(&mut self) {
         self.below.shm_barrier();
+        if let Some(index) = self.index {
+            self.database().sees_log(index);
+        }
         if let Some(index) = self.index.filter(|_| std::mem::take(&mut self.is_new_mark)) {
             self.cache = self.database().reads_log(&self.below, index);
         }

@@ -51,6 +51,7 @@ use crate::below::{Below, CHECKPOINT_LOCK, WalIndex, WalState};
 use crate::fingerprint::Fingerprint;
 use crate::gates::SlowDisk;
 use crate::header::{Head, Header};
+use crate::log::LogPages;
 use crate::options::Options;
 use crate::planted::{Bug, planted};
 use crate::queries::{Queries, name_of};
@@ -104,6 +105,8 @@ pub(crate) struct Database {
     /// Where the policy or the trace has a use for it.
     queries: Option<Mutex<Queries>>,
     disk: Option<Arc<SlowDisk>>,
+    /// Where there is a cache.
+    log: Option<Arc<Mutex<LogPages>>>,
     state: Mutex<State>,
 }
 
@@ -165,6 +168,14 @@ impl Database {
         Ok(database)
     }
 
+    /// The pages of the log of the database at `path`, which is open, if they are kept.
+    pub fn log_of(path: &Path, options: &Options) -> Option<Arc<Mutex<LogPages>>> {
+        let databases = DATABASES.lock();
+        let is_it = |key: &&Key| key.0 == path && key.3 == *options;
+        let database = databases.as_ref()?.iter().find(|(key, _)| is_it(key))?.1.upgrade()?;
+        database.log.clone()
+    }
+
     /// A connection is about to close its file. The last one closes the cache, as long as it has a file to lend.
     pub fn leave(database: Arc<Database>, below: &Arc<Below>) {
         // Whoever opens the file meanwhile waits until its cache is free.
@@ -212,6 +223,7 @@ impl Database {
             !cache.no_hints && cache.policy.as_ref().is_some_and(|policy| policy.contains(QUERY_POLICY))
         });
         let queries = (is_hinted || recorder.is_some()).then(Mutex::default);
+        let log = storage.is_some().then(Arc::default);
         let state = State {
             storage,
             known: Known::Nothing,
@@ -226,7 +238,7 @@ impl Database {
             tried_to_record: None,
         };
         let (path, state) = (path.to_owned(), Mutex::new(state));
-        Ok(Database { path, inode, warn, relations, recorder, queries, disk, state })
+        Ok(Database { path, inode, warn, relations, recorder, queries, disk, log, state })
     }
 
     /// A connection has got the shared lock, or more. Gives the cache, if it may be read under that, and with it the head of the
@@ -255,6 +267,13 @@ impl Database {
             self.record(&mut state, self.fingerprint(header).filter(Fingerprint::is_settled));
         }
         (state.cache(), Some(head))
+    }
+
+    /// A connection has passed a barrier: SQLite is about to go by the index as it is now, or looks at it again.
+    pub fn sees_log(&self, index: WalIndex) {
+        if let Some(log) = &self.log {
+            log.lock().generation_is(index.state());
+        }
     }
 
     /// A connection has got a read mark, and has passed the barrier after that. Gives the cache, if it may be read under that.
@@ -311,6 +330,9 @@ impl Database {
 
     /// The connection gives up that lock.
     pub fn log_write_ends(&self, index: WalIndex) {
+        if let Some(log) = &self.log {
+            log.lock().commits(index.state());
+        }
         let mut state = self.state.lock();
         if std::mem::take(&mut state.is_first_to_log)
             && let Known::Wal(known) = &mut state.known
@@ -435,7 +457,9 @@ impl Database {
             .queries
             .as_ref()
             .map_or(String::new(), |queries| format!(r#","queries":{}"#, queries.lock().begun()));
-        format!(r#"{{"cache":{}{disk}{queries}}}"#, self.cache_stats())
+        let log =
+            self.log.as_ref().map_or(String::new(), |log| format!(r#","log_hits":{}"#, log.lock().hits()));
+        format!(r#"{{"cache":{}{log}{disk}{queries}}}"#, self.cache_stats())
     }
 
     fn cache_stats(&self) -> String {

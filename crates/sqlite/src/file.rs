@@ -106,28 +106,26 @@ impl File {
         unsafe { file.cast::<File>().write(File { methods, handle }) };
     }
 
-    /// Does `act` with the handle of `file`, if the file is one of ours.
+    /// The file control by which [`Call`]s come; SQLite's own are below 100.
+    pub const CALL: c_int = 0x7465_7272;
+
+    /// Whether `file` is one of ours.
     ///
     /// # Safety
-    /// `file` is null or an object of SQLite's for a file, on which no call is made meanwhile.
-    pub unsafe fn with<T>(
-        file: *mut ffi::sqlite3_file,
-        act: impl FnOnce(&mut dyn Handle, &'static Api) -> T,
-    ) -> Option<T> {
+    /// `file` is null or an object of SQLite's for a file.
+    pub unsafe fn is_ours(file: *mut ffi::sqlite3_file) -> bool {
         if file.is_null() {
-            return None;
+            return false;
         }
         // SAFETY: by the caller's word. Only what `put` made has one of our tables.
-        unsafe {
-            let methods = (*file).pMethods;
-            let is_ours = ptr::eq(methods, &METHODS) || ptr::eq(methods, &METHODS_WITHOUT_SHARED_MEMORY);
-            is_ours.then(|| {
-                let opened = &mut *(*file.cast::<File>()).handle;
-                act(opened.handle.as_mut(), opened.api)
-            })
-        }
+        let methods = unsafe { (*file).pMethods };
+        ptr::eq(methods, &METHODS) || ptr::eq(methods, &METHODS_WITHOUT_SHARED_MEMORY)
     }
 }
+
+/// What is done with the handle of a file from outside of its methods. It comes by a file control, so that SQLite keeps other calls
+/// on the file away meanwhile, those of connections with a shared cache, too.
+pub(crate) type Call<'a> = &'a mut dyn FnMut(&mut dyn Handle, &'static Api);
 
 /// The methods of version 2. Mapped reads came with version 3: they would go past the cache, so they are not offered, and
 /// `PRAGMA mmap_size` has no effect.
@@ -275,6 +273,11 @@ unsafe extern "C" fn control(file: *mut ffi::sqlite3_file, operation: c_int, arg
                 false => Code::of(opened.handle.below().control(operation, argument)),
             },
             ffi::SQLITE_FCNTL_MMAP_SIZE => ffi::SQLITE_NOTFOUND,
+            File::CALL => {
+                let call = argument.cast::<Call<'_>>();
+                (*call)(opened.handle.as_mut(), opened.api);
+                ffi::SQLITE_OK
+            }
             _ => Code::of(opened.handle.below().control(operation, argument)),
         })
     }

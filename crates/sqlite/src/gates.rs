@@ -82,7 +82,7 @@ pub(crate) fn of(path: &Path, slowness: Slowness) -> Arc<SlowDisk> {
 }
 
 /// The path of the database to which a journal or a log belongs.
-fn database_of(path: &Path) -> PathBuf {
+pub(crate) fn database_of(path: &Path) -> PathBuf {
     let text = path.to_string_lossy();
     let name = ["-journal", "-wal"].into_iter().find_map(|ending| text.strip_suffix(ending));
     name.map_or_else(|| path.to_owned(), PathBuf::from)

@@ -35,6 +35,7 @@
 //! | `connection.rs`  | a database file as one connection has it: its locks, its reads and writes                   |
 //! | `storage.rs`     | the cache's directory; `origin.rs` what it was made from, `fingerprint.rs` and `header.rs` how that is recognised |
 //! | `slow.rs`        | the file as the slow device below the cache                                                 |
+//! | `log.rs`         | pages of the write-ahead log, in memory; `log_file.rs` the log as one connection has it     |
 //! | `relations.rs`   | which table a page belongs to; `btree.rs` reads pages                                       |
 //! | `recorder.rs`    | traces for `terrace simulate`                                                               |
 //! | `options.rs`     | parameters of the URI; `gates.rs` the slow disks that they may ask for                     |
@@ -58,6 +59,8 @@ mod file;
 mod fingerprint;
 mod gates;
 mod header;
+mod log;
+mod log_file;
 mod options;
 mod origin;
 #[cfg(test)]

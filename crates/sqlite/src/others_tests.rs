@@ -269,4 +269,14 @@ mod planted {
     fn catches_write_past_the_cache() {
         is_caught(Bug::WritePastTheCache, &["delete"]);
     }
+
+    #[test]
+    fn catches_keep_old_frames() {
+        is_caught(Bug::KeepOldFrames, &["wal"]);
+    }
+
+    #[test]
+    fn catches_keep_uncommitted_frames() {
+        is_caught(Bug::KeepUncommittedFrames, &["wal"]);
+    }
 }

@@ -16,6 +16,10 @@ pub(crate) enum Bug {
     TrustTheOrigin,
     /// What this process writes does not reach the cache.
     WritePastTheCache,
+    /// Pages of an earlier generation of the log are served.
+    KeepOldFrames,
+    /// Pages of the log are kept that were not committed.
+    KeepUncommittedFrames,
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use libsqlite3_sys as ffi;
 
 use crate::api::Api;
 use crate::code::{Code, Outcome};
-use crate::file::File;
+use crate::file::{Call, File, Handle};
 
 /// Columns of `EXPLAIN`.
 const OPCODE: c_int = 1;
@@ -55,11 +55,9 @@ unsafe extern "C" fn connected(
             // SAFETY: the caller is SQLite.
             false => unsafe { Api::of(routines) }.ok()?,
         };
-        // SAFETY: as above; the connection is just being opened, and its file is not in use.
-        let api = unsafe {
-            let file = main_file(&api, connection);
-            File::with(file, |handle, api| handle.wants_statements().then_some(api))
-        };
+        // SAFETY: as above; the connection is just being opened.
+        let api =
+            unsafe { on_file(&api, connection, |handle, api| handle.wants_statements().then_some(api)) };
         let api = api.flatten()?;
         let events = ffi::SQLITE_TRACE_STMT | ffi::SQLITE_TRACE_PROFILE;
         // SAFETY: the connection is open; the functions that the callback is called with stay where they are.
@@ -81,15 +79,14 @@ unsafe extern "C" fn traced(
     text: *mut c_void,
 ) -> c_int {
     let note = || {
-        // SAFETY: the caller is SQLite, in a call to run or to end this statement: no call on the file is under way.
+        // SAFETY: the caller is SQLite, in a call to run or to end this statement.
         unsafe {
             let api = &*api.cast::<Api>();
             let address = statement as usize;
             let statement = statement.cast::<ffi::sqlite3_stmt>();
             let connection = (api.db_handle)(statement);
-            let file = main_file(api, connection);
             if event == ffi::SQLITE_TRACE_PROFILE {
-                File::with(file, |handle, _| handle.statement_ends(address));
+                on_file(api, connection, |handle, _| handle.statement_ends(address));
                 return;
             }
             // A trigger of the statement is reported with another text, and is a part of the statement.
@@ -99,9 +96,9 @@ unsafe extern "C" fn traced(
             }
             let own = CStr::from_ptr(own);
             let text = own.to_string_lossy();
-            let is_known = File::with(file, |handle, _| handle.knows_statement(&text));
+            let is_known = on_file(api, connection, |handle, _| handle.knows_statement(&text));
             let roots = (is_known == Some(false)).then(|| roots(api, connection, own));
-            File::with(file, |handle, _| handle.statement_begins(address, &text, roots));
+            on_file(api, connection, |handle, _| handle.statement_begins(address, &text, roots));
         }
     };
     let _ = catch_unwind(AssertUnwindSafe(note));
@@ -146,15 +143,30 @@ unsafe fn roots(api: &Api, connection: *mut ffi::sqlite3, text: &CStr) -> Vec<u3
     roots
 }
 
-/// The file of a connection's main database, or null.
+/// Does `act` with the file of a connection's main database, if it is one of ours.
 ///
 /// # Safety
 /// The connection is open, and its functions are `api`.
-unsafe fn main_file(api: &Api, connection: *mut ffi::sqlite3) -> *mut ffi::sqlite3_file {
+unsafe fn on_file<T>(
+    api: &Api,
+    connection: *mut ffi::sqlite3,
+    act: impl FnOnce(&mut dyn Handle, &'static Api) -> T,
+) -> Option<T> {
     let mut file: *mut ffi::sqlite3_file = ptr::null_mut();
-    let place = (&raw mut file).cast::<c_void>();
-    // SAFETY: by the caller's word; the place has room for a pointer.
-    let code =
-        unsafe { (api.file_control)(connection, c"main".as_ptr(), ffi::SQLITE_FCNTL_FILE_POINTER, place) };
-    if code == ffi::SQLITE_OK { file } else { ptr::null_mut() }
+    let control = |operation: c_int, argument: *mut c_void| {
+        // SAFETY: by the caller's word; the argument is what the operation wants.
+        unsafe { (api.file_control)(connection, c"main".as_ptr(), operation, argument) }
+    };
+    let code = control(ffi::SQLITE_FCNTL_FILE_POINTER, (&raw mut file).cast());
+    // SAFETY: SQLite has said which file it is.
+    if code != ffi::SQLITE_OK || !unsafe { File::is_ours(file) } {
+        return None;
+    }
+    let (mut act, mut outcome) = (Some(act), None);
+    let mut once = |handle: &mut dyn Handle, api: &'static Api| {
+        outcome = act.take().map(|act| act(handle, api));
+    };
+    let mut call: Call<'_> = &mut once;
+    control(File::CALL, (&raw mut call).cast());
+    outcome
 }

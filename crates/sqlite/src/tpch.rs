@@ -8,7 +8,7 @@
 mod queries;
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, StatementStatus};
@@ -36,6 +36,8 @@ pub struct Setting {
     pub fast_us: u64,
     /// The page cache of SQLite, in bytes.
     pub page_cache: u64,
+    /// A new file that what SQLite asks for is recorded in.
+    pub trace: Option<PathBuf>,
 }
 
 /// A block cache: its policy, its size in bytes, and whether its policy is told of queries.
@@ -56,6 +58,8 @@ pub struct Cost {
     pub name: String,
     /// Counted: processor, cache and disk.
     pub time: Duration,
+    /// The processor's part of it.
+    pub processor: Duration,
     /// Rows that came out, so that it is seen that all did the same.
     pub rows: u64,
     /// Pages read from the slow disk.
@@ -142,6 +146,9 @@ pub fn run(
     if let Some(operations) = setting.slow_operations {
         uri += &format!("&operations_per_second={operations}");
     }
+    if let Some(trace) = &setting.trace {
+        uri += &format!("&trace={}", trace.display());
+    }
     if let Some(cache) = cache {
         // A plus stands for a blank in a URI.
         let policy = cache.policy.replace('+', "%2b");
@@ -168,6 +175,7 @@ pub fn run(
         let processor = Duration::from_nanos(instructions * INSTRUCTION_NS);
         stream.costs.push(Cost {
             name: query.name.clone(),
+            processor,
             time: processor + Duration::from_micros(after.clock_us - before.clock_us),
             rows,
             slow_reads: after.slow_reads - before.slow_reads,
@@ -179,7 +187,10 @@ pub fn run(
 }
 
 /// Runs a query to its end; gives how many rows it had and how many instructions it took.
-fn drain(db: &Connection, sql: &str) -> rusqlite::Result<(u64, u64)> {
+///
+/// # Errors
+/// SQLite's.
+pub fn drain(db: &Connection, sql: &str) -> rusqlite::Result<(u64, u64)> {
     let mut statement = db.prepare(sql)?;
     let mut count = 0;
     {

@@ -20,6 +20,7 @@ use crate::connection::Connection;
 use crate::database::Database;
 use crate::file::{File, Handle};
 use crate::gates;
+use crate::log_file::Log;
 use crate::options::Options;
 use crate::storage::Storage;
 use crate::{NAME, RegisterError, statements};
@@ -163,11 +164,16 @@ unsafe fn open_handle(
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()));
     let is_database = flags & ffi::SQLITE_OPEN_MAIN_DB != 0;
     let disk = options.limits.map(|limits| gates::of(&path, limits));
-    if !is_database && disk.is_none() {
+    let is_log = flags & ffi::SQLITE_OPEN_WAL != 0;
+    if !is_database && disk.is_none() && !(is_log && options.cache.is_some()) {
         return Ok(None);
     }
     // SAFETY: the system's VFS is registered, and the name is SQLite's.
     let (below, flags) = unsafe { Below::open(ours.system, name, flags, disk.clone()) }?;
+    if is_log {
+        let pages = Database::log_of(&gates::database_of(&path), &options);
+        return Ok(Some((Box::new(Log::new(below, pages)), flags)));
+    }
     if !is_database {
         return Ok(Some((Box::new(Beside(below)), flags)));
     }
@@ -182,7 +188,7 @@ unsafe fn open_handle(
     Ok(Some((Box::new(Connection::new(below, database)), flags)))
 }
 
-/// A journal or a write-ahead log that passes the gate.
+/// A journal on a slow disk.
 struct Beside(Below);
 
 impl Handle for Beside {

@@ -1,5 +1,5 @@
 //! A process that loads a database is killed, again and again: what is left is a valid database, with the cache and without, and the
-//! next process goes on with both.
+//! next process goes on with both. `TERRACE_KILLS` says how often it is killed in each mode.
 
 mod common;
 
@@ -11,7 +11,12 @@ use common::{Place, Seed, check_integrity, journal_mode, random};
 use rand::RngExt;
 use rusqlite::Connection;
 
+/// Kills in each mode, if nothing else is said.
 const CYCLES: u64 = 8;
+
+fn cycles() -> u64 {
+    std::env::var("TERRACE_KILLS").map_or(CYCLES, |text| text.parse().expect("a number of kills"))
+}
 
 /// The other half of the test: loads rows until it is killed, and says after each commit how many there are.
 #[test]
@@ -50,7 +55,7 @@ fn a_killed_load_leaves_a_valid_database() {
             )
             .expect("tables");
         drop(plain);
-        for cycle in 0..CYCLES {
+        for cycle in 0..cycles() {
             let mut child = Command::new(std::env::current_exe().expect("this program"))
                 .args(["--ignored", "--exact", "child_loads", "--nocapture"])
                 .env("TERRACE_TEST_URI", place.uri(""))
