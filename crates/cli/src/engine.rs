@@ -353,6 +353,7 @@ fn counters(stats: &Stats) -> Counters {
     Counters {
         budget_bytes: stats.budget_bytes,
         dram_capacity_bytes: stats.frame_bytes,
+        dram_misplaced_pages: stats.misplaced_pages,
         store_capacity_bytes: stats.file_bytes,
         log_capacity_bytes: stats.log_file_bytes,
         store_hits: stats.faults,

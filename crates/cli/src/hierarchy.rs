@@ -7,12 +7,16 @@
 //! log is not charged: it is on a device of its own in the papers. Throughput is operations over the time from when all clocks
 //! were set alike, after the warm-up, to the clock of the last worker.
 //!
+//! Records are loaded once for all experiments that have the same: each opens a copy of that database, and reads all of it in order
+//! before anything else, as a load would go through the tiers.
+//!
 //! Capacities are those of frames alone, as the papers count; the rest of a budget is opened beside them. The record cache is off: no
 //! paper has one, and it would do the work of the tiers between which they choose.
 
+use std::collections::HashMap;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::available_parallelism;
 
 use terrace::migration::{Choice, CleanVictims, Policy};
@@ -32,6 +36,8 @@ const PAGE_FILE: &str = "pages.terrace";
 const TABLE: &str = "records";
 /// Bytes of a budget for which there is something left for frames, to begin with.
 const BESIDE_BYTES: u64 = 8 << 20;
+/// The budget of a load, which is a sweep.
+const LOADING_BYTES: u64 = 16 << 20;
 /// Times that a budget is opened to see how many frames it has.
 const OPENINGS_MAX: u32 = 6;
 
@@ -113,24 +119,124 @@ impl Found {
     }
 }
 
-/// Runs experiments side by side, as many at a time as there are processors: what comes of one depends on itself alone.
+/// Runs experiments side by side, those with the same records one after the other.
 ///
 /// # Errors
 /// The first that one of them ended in.
 pub fn run_all(experiments: &[Experiment]) -> Outcome<Vec<Found>> {
-    let found: Vec<OnceLock<Outcome<Found>>> = experiments.iter().map(|_| OnceLock::new()).collect();
+    let loaded = Loaded::for_all(experiments);
+    let mut order: Vec<usize> = (0..experiments.len()).collect();
+    order.sort_by_key(|&at| experiments[at].data());
+    let found = side_by_side(&order, |&at| {
+        let experiment = &experiments[at];
+        let found = experiment
+            .begin_on(&loaded.image(experiment.data())?, |running| running.measure(experiment.operations));
+        loaded.is_done(experiment.data());
+        found
+    })?;
+    let mut found: Vec<(usize, Found)> = order.into_iter().zip(found).collect();
+    found.sort_by_key(|(at, _)| *at);
+    Ok(found.into_iter().map(|(_, found)| found).collect())
+}
+
+/// What `work` makes of each item, for as many at a time as there are processors: what comes of one depends on itself alone.
+///
+/// # Errors
+/// The first that one of them ended in.
+pub fn side_by_side<T: Sync, R: Send + Sync>(
+    items: &[T],
+    work: impl Fn(&T) -> Outcome<R> + Sync,
+) -> Outcome<Vec<R>> {
+    let found: Vec<OnceLock<Outcome<R>>> = items.iter().map(|_| OnceLock::new()).collect();
     let next = AtomicUsize::new(0);
-    let work = || {
+    let take = || {
         loop {
             // Relaxed: which of them is taken is all that counts.
             let at = next.fetch_add(1, Relaxed);
-            let Some(experiment) = experiments.get(at) else { break };
-            _ = found[at].set(experiment.run());
+            let Some(item) = items.get(at) else { break };
+            _ = found[at].set(work(item));
         }
     };
-    let threads = available_parallelism().map_or(1, |count| count.get()).min(experiments.len());
-    std::thread::scope(|scope| (0..threads).for_each(|_| _ = scope.spawn(work)));
+    let threads = available_parallelism().map_or(1, |count| count.get()).min(items.len());
+    std::thread::scope(|scope| (0..threads).for_each(|_| _ = scope.spawn(take)));
     found.into_iter().map(|place| place.into_inner().expect("each of them was taken by somebody")).collect()
+}
+
+/// What is in a database before an experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Data {
+    page_bytes: u64,
+    value_bytes: usize,
+    records: u64,
+}
+
+impl Data {
+    /// A directory with a database of it, which is closed.
+    fn load(self) -> Outcome<MemoryDirectory> {
+        let directory = MemoryDirectory::new();
+        let db = Db::builder()
+            .no_middle()
+            .directory(Arc::new(directory.clone()))
+            .dram(LOADING_BYTES)
+            .page_size(self.page_bytes)
+            .page_size_max(self.page_bytes)
+            .record_cache(RecordCache::Off)
+            .durability(Durability::Buffered)
+            .mode(Mode::Inline)
+            .open("")?;
+        let table = db.create_table(TABLE)?;
+        let mut value = Vec::new();
+        for record in 0..self.records {
+            let number = values::loaded(record);
+            values::fill(number, 0, self.value_bytes, &mut value);
+            table.put(values::key(number), &value)?;
+        }
+        drop(table);
+        db.close()?;
+        Ok(directory)
+    }
+}
+
+/// Databases that several experiments begin with, each loaded when it is first wanted and gone when nobody will want it again.
+struct Loaded(Mutex<Uses>);
+
+/// By what is in them, how many will still want it.
+type Uses = HashMap<Data, (usize, Arc<OnceLock<MemoryDirectory>>)>;
+
+impl Loaded {
+    fn for_all(experiments: &[Experiment]) -> Loaded {
+        let mut uses = Uses::new();
+        for experiment in experiments {
+            uses.entry(experiment.data()).or_insert_with(|| (0, Arc::default())).0 += 1;
+        }
+        Loaded(Mutex::new(uses))
+    }
+
+    fn uses(&self) -> MutexGuard<'_, Uses> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy, of the caller's own.
+    fn image(&self, data: Data) -> Outcome<MemoryDirectory> {
+        let place = Arc::clone(&self.uses()[&data].1);
+        if let Some(image) = place.get() {
+            return Ok(image.copy());
+        }
+        // Two that come at once load twice, and the same.
+        let image = data.load()?;
+        Ok(place.get_or_init(|| image).copy())
+    }
+
+    fn is_done(&self, data: Data) {
+        let mut uses = self.uses();
+        let left = uses.get_mut(&data).map_or(0, |(left, _)| {
+            *left -= 1;
+            *left
+        });
+        if left == 0 {
+            uses.remove(&data);
+        }
+    }
 }
 
 /// An experiment that has been loaded.
@@ -150,11 +256,21 @@ impl Experiment {
         self.begin(|running| running.measure(self.operations))
     }
 
-    /// Loads the records, warms up, and goes on with `body`: in a thread of its own, because the engine counts some things by
-    /// thread, and what another database was doing must not show.
+    /// Loads the records, warms up, and goes on with `body`.
     pub fn begin<T: Send>(&self, body: impl FnOnce(&mut Running) -> Outcome<T> + Send) -> Outcome<T> {
+        self.begin_on(&self.data().load()?, body)
+    }
+
+    /// Opens a copy of `image`, which has the records, warms up, and goes on with `body`: in a thread of its own, because the engine
+    /// counts some things by thread, and what another database was doing must not show.
+    fn begin_on<T: Send>(
+        &self,
+        image: &MemoryDirectory,
+        body: impl FnOnce(&mut Running) -> Outcome<T> + Send,
+    ) -> Outcome<T> {
         let run = || {
-            let mut running = self.load()?;
+            let mut running = self.open(image)?;
+            running.read_all(self.records)?;
             running.fill(self)?;
             running.go_on(self.warmup)?;
             body(&mut running)
@@ -162,26 +278,22 @@ impl Experiment {
         std::thread::scope(|scope| scope.spawn(run).join().unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
-    fn load(&self) -> Outcome<Running> {
+    fn data(&self) -> Data {
+        Data { page_bytes: self.page_bytes, value_bytes: self.value_bytes, records: self.records }
+    }
+
+    fn open(&self, image: &MemoryDirectory) -> Outcome<Running> {
         let time = Arc::new(VirtualTime::new(self.workers));
         time.enter(0);
-        let db = self.open(&time)?;
-        let table = db.create_table(TABLE)?;
-        let mut value = Vec::new();
-        for record in 0..self.records {
-            let number = values::loaded(record);
-            values::fill(number, 0, self.value_bytes, &mut value);
-            table.put(values::key(number), &value)?;
-        }
-        db.checkpoint()?;
+        let db = self.open_with_frames(image, &time)?;
         Ok(Running {
             levels: levels(self.records, self.page_bytes, self.value_bytes as u64),
             streams: self.streams(),
             value_bytes: self.value_bytes,
+            table: db.open_table(TABLE)?,
             db,
-            table,
             time,
-            value,
+            value: Vec::new(),
         })
     }
 
@@ -193,12 +305,12 @@ impl Experiment {
         (0..workers).map(stream).collect()
     }
 
-    /// A new database in memory, its page file charged, with as many bytes of frames as were asked for, to a hundredth.
-    fn open(&self, time: &Arc<VirtualTime>) -> Outcome<Db> {
+    /// A copy of `image`, its page file charged, with as many bytes of frames as were asked for, to a hundredth.
+    fn open_with_frames(&self, image: &MemoryDirectory, time: &Arc<VirtualTime>) -> Outcome<Db> {
         let wanted = self.hierarchy.dram_bytes;
         let mut budget = wanted + BESIDE_BYTES;
         for _ in 0..OPENINGS_MAX {
-            let db = self.builder(time, budget).open("")?;
+            let db = self.builder(image.copy(), time, budget).open("")?;
             let stats = db.stats();
             let own = stats.frame_classes.iter().find(|class| class.page_bytes == self.page_bytes);
             let frames = own.map_or(0, |class| class.frames * class.page_bytes);
@@ -210,17 +322,16 @@ impl Experiment {
         Err(Failure::Work(format!("no budget has {wanted} bytes of frames of {} bytes", self.page_bytes)))
     }
 
-    fn builder(&self, time: &Arc<VirtualTime>, budget: u64) -> Builder {
+    fn builder(&self, image: MemoryDirectory, time: &Arc<VirtualTime>, budget: u64) -> Builder {
         let Hierarchy { middle, store, .. } = &self.hierarchy;
         let (profile, clock) = (store.clone(), Arc::clone(time));
-        let directory =
-            DecoratedDirectory::new(Arc::new(MemoryDirectory::new()), move |file, device| match file {
-                PAGE_FILE => {
-                    let time = Time::Virtual(Arc::clone(&clock));
-                    Arc::new(SimulatedDevice::new(device, profile.clone(), time))
-                }
-                _ => device,
-            });
+        let directory = DecoratedDirectory::new(Arc::new(image), move |file, device| match file {
+            PAGE_FILE => {
+                let time = Time::Virtual(Arc::clone(&clock));
+                Arc::new(SimulatedDevice::new(device, profile.clone(), time))
+            }
+            _ => device,
+        });
         let mut builder = Db::builder();
         builder = match middle {
             None => builder.no_middle(),
@@ -261,6 +372,29 @@ fn levels(records: u64, page_bytes: u64, value_bytes: u64) -> u64 {
 }
 
 impl Running {
+    /// Reads all there is, in order, and says so if that is not `records`.
+    fn read_all(&mut self, records: u64) -> Outcome {
+        let mut found = 0;
+        for entry in self.table.range(values::key(0)..) {
+            entry?;
+            found += 1;
+        }
+        self.level_clocks();
+        match found == records {
+            true => Ok(()),
+            false => Err(Failure::Damaged(format!("{found} records were loaded of {records}"))),
+        }
+    }
+
+    /// Sets all clocks to that of the last worker. Returns it.
+    fn level_clocks(&self) -> u64 {
+        let last = self.time.elapsed_ns();
+        for worker in 0..self.time.workers() {
+            self.time.spend(worker, last - self.time.now(worker));
+        }
+        last
+    }
+
     /// Runs operations that fill the middle tier, as the authors of Spitfire do: every page that comes from the store goes there. How
     /// often pages go up to DRAM is as it will be.
     fn fill(&mut self, experiment: &Experiment) -> Outcome {
@@ -284,10 +418,7 @@ impl Running {
 
     /// Runs so many operations, and says how many a second that was.
     pub fn measure(&mut self, operations: u64) -> Outcome<Found> {
-        let began = self.time.elapsed_ns();
-        for worker in 0..self.time.workers() {
-            self.time.spend(worker, began - self.time.now(worker));
-        }
+        let began = self.level_clocks();
         let before = self.db.stats();
         self.go_on(operations)?;
         let seconds = (self.time.elapsed_ns() - began).max(1) as f64 / 1e9;
@@ -392,6 +523,25 @@ mod tests {
         assert_eq!(runs[0].ops_per_second, runs[1].ops_per_second);
         assert_eq!(runs[0].misses, runs[1].misses);
         assert!(runs[0].misses > 0.25, "the data do not fit");
+    }
+
+    /// Alone or beside others that begin with the same records, and write: what comes of one depends on itself.
+    #[test]
+    fn experiments_side_by_side_find_what_each_finds_alone() {
+        let small = |mix: &str, records| Experiment {
+            mix: mix.parse().unwrap(),
+            records,
+            warmup: 500,
+            operations: 500,
+            ..experiment()
+        };
+        let all = [small("ba", 3000), small("ro", 2000), small("wh", 3000), small("ro", 3000)];
+        let together = run_all(&all).unwrap();
+        for (experiment, together) in all.iter().zip(together) {
+            let alone = experiment.run().unwrap();
+            assert_eq!(alone.ops_per_second, together.ops_per_second, "{experiment:?}");
+            assert_eq!(alone.misses, together.misses, "{experiment:?}");
+        }
     }
 
     /// Some three in four reads miss, and a miss is a read of 16 KiB: 12 us and 7 at 2.4 GB/s.

@@ -222,6 +222,8 @@ pub struct Counters {
     pub budget_bytes: u64,
     /// Bytes of the frames in DRAM.
     pub dram_capacity_bytes: u64,
+    /// Pages of the system's that frames in DRAM were given, since it was opened, and that are on other nodes than asked for.
+    pub dram_misplaced_pages: u64,
     /// Bytes the page file takes.
     pub store_capacity_bytes: u64,
     /// Bytes the log takes, beside the page file; 0 where they are counted with it.

@@ -170,7 +170,7 @@ pub(crate) fn options_of_environment(class: SizeClass) -> Option<MiddleOptions> 
 impl fmt::Display for MiddleKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            MiddleKind::Simulated(profile) => write!(f, "simulated:{}", profile.name()),
+            MiddleKind::Simulated(profile) => write!(f, "simulated:{}", profile.place()),
             MiddleKind::Numa(nodes) => write!(f, "numa:{nodes}"),
         }
     }
@@ -254,6 +254,18 @@ mod tests {
             let error = text.parse::<Middle>().unwrap_err();
             assert!(error.contains(wrong), "{text}: {error}");
         }
+    }
+
+    /// Else what is handed on as text, to another process, would be another memory or none.
+    #[test]
+    fn a_profile_of_a_file_round_trips_as_its_file_whatever_it_is_called() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("slow.toml");
+        std::fs::write(&path, "base = 'optane'\nname = 'optane'\nrandom_read_ns = 4000").unwrap();
+        let text = format!("simulated:{},64MiB", path.display());
+        let middle: Middle = text.parse().unwrap();
+        assert_eq!(middle.to_string(), text);
+        assert_eq!(middle.to_string().parse(), Ok(middle));
     }
 
     #[test]

@@ -48,6 +48,11 @@ fn middle(db: &Db) -> MiddleStats {
 
 /// Has the calling thread's calls about memory on nodes refused with EPERM, as containers do.
 fn refuse_calls() {
+    refuse_calls_with(libc::EPERM);
+}
+
+/// The same with another error.
+fn refuse_calls_with(error: i32) {
     let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     // Load the number of the call; if it is one of the three, go to the error, else to the end.
     let mut filter = [
@@ -56,7 +61,7 @@ fn refuse_calls() {
         instruction(0x15, 2, 0, libc::SYS_set_mempolicy as u32),
         instruction(0x15, 1, 0, libc::SYS_move_pages as u32),
         instruction(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
-        instruction(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        instruction(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | error as u32),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: the kernel reads the program, which lives until the call returns; it holds for this thread alone, and refuses three calls.
@@ -81,6 +86,23 @@ fn who_may_not_place_memory_is_told_at_open() {
             let error = without.clone().dram_nodes("0".parse().unwrap()).open("").unwrap_err();
             assert!(error.to_string().contains("CAP_SYS_NICE"), "{backend}: {error}");
             drop(without.open("").unwrap());
+        }
+    })
+    .join()
+    .unwrap();
+}
+
+/// A kernel without NUMA, or a filter that hides the calls: what is missing is said, and not that the budget is to be lowered.
+#[test]
+fn a_kernel_without_calls_for_nodes_is_told_at_open() {
+    std::thread::spawn(|| {
+        refuse_calls_with(libc::ENOSYS);
+        for backend in Backend::ALL {
+            for way in Migrate::ALL {
+                let error = builder(backend, 0).migrate(way).open("").unwrap_err();
+                assert!(matches!(error, Error::Config(_)), "{backend}, {way}: {error}");
+                assert!(error.to_string().contains("CONFIG_NUMA"), "{backend}, {way}: {error}");
+            }
         }
     })
     .join()

@@ -49,6 +49,12 @@ impl MemoryDevice {
     pub(crate) fn handle(&self, writable: bool) -> Self {
         Self { writable, ..self.clone() }
     }
+
+    /// A device of its own with the same content.
+    pub(crate) fn copy(&self) -> Self {
+        let content = Arc::new(RwLock::new(self.content.read().clone()));
+        Self { content, ..self.clone() }
+    }
 }
 
 impl BlockDevice for MemoryDevice {

@@ -31,6 +31,25 @@ impl MemoryDirectory {
     pub fn new() -> Self {
         Self::default()
     }
+
+    /// Another directory with the files that this one has now, and no locks. What neither changes is in memory once.
+    ///
+    /// ```
+    /// use terrace_block::{AlignedBuffer, BlockDevice, Directory, MemoryDirectory, OpenMode};
+    ///
+    /// let directory = MemoryDirectory::new();
+    /// directory.open("pages", OpenMode::CreateNew)?.set_len(512)?;
+    /// let copy = directory.copy();
+    /// copy.open("pages", OpenMode::Write)?.write_at(0, &AlignedBuffer::zeroed(512))?;
+    /// copy.remove("pages")?;
+    /// assert!(directory.exists("pages")?);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn copy(&self) -> Self {
+        let files = self.files.lock();
+        let copied = files.iter().map(|(name, device)| (name.clone(), device.copy()));
+        Self { files: Arc::new(Mutex::new(copied.collect())), locks: Locks::default() }
+    }
 }
 
 impl Directory for MemoryDirectory {

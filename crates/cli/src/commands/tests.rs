@@ -128,6 +128,7 @@ fn bench_prints_every_key_of_the_interface() {
         "migrations",
         "memory_moves",
         "misplaced_pages",
+        "dram_misplaced_pages",
         "inclusivity",
         "middle_line_writes",
         "log_bytes",

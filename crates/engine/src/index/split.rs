@@ -8,7 +8,7 @@
 //!
 //! Where to split: in the middle by bytes, counting the entry that is about to come, at the shortest separator
 //! near it (Bayer and Unterauer, "Prefix B-trees"). Loads in ascending order would leave every leaf half full, so
-//! an entry behind all others of the last leaf goes to a new leaf by itself, and the old one stays full. The same
+//! an entry behind all others of the last leaf goes to a new leaf by itself, or with the one before it, and the old one stays full. The same
 //! holds in other leaves if the entry before it is the one written last, which the entries' timestamps tell; and
 //! mirrored, for descending loads.
 //!
@@ -167,18 +167,27 @@ impl<'a> Candidates<'a> {
         fits.then_some(separator)
     }
 
-    /// Whether the record to come continues an ascending or a descending load: the item of the split if so.
-    fn load_order(&self) -> Option<usize> {
+    /// Whether the record to come continues an ascending or a descending load: the separator of the split if so, before the record or behind
+    /// it. A leaf that is full to the last bytes has no room for that fence; then one record goes with the one to come. Else it would be
+    /// halved, and every leaf of a load in which all are as full.
+    fn load_separator(&self) -> Option<Vec<u8>> {
         let written = |index: usize| self.node.entry(index).timestamp;
         let count = self.node.count();
         if self.replaces || count == 0 {
             return None;
         }
         let newest = |index: usize| (0..count).all(|other| written(other) <= written(index));
-        if self.position == count && (self.node.is_last() || newest(count - 1)) {
-            return Some(count);
+        let at_end = |is_end: bool, index: usize| is_end || newest(index);
+        if self.position == count && at_end(self.node.is_last(), count - 1) {
+            return [count, count - 1]
+                .into_iter()
+                .filter(|&item| item > 0)
+                .find_map(|item| self.separator(item));
         }
-        (self.position == 0 && (self.node.is_first() || newest(0))).then_some(1)
+        if self.position == 0 && at_end(self.node.is_first(), 0) {
+            return [1, 2].into_iter().filter(|&item| item <= count).find_map(|item| self.separator(item));
+        }
+        None
     }
 }
 
@@ -188,7 +197,7 @@ fn leaf_separator(page: &[u8], shape: &Shape, key: &[u8], value_length: usize) -
     if items < 2 {
         return Err(damaged(page, "a leaf to be split that has room"));
     }
-    if let Some(separator) = candidates.load_order().and_then(|item| candidates.separator(item)) {
+    if let Some(separator) = candidates.load_separator() {
         return Ok(separator);
     }
     let middle = (1..items).min_by_key(|&item| candidates.imbalance(item)).unwrap_or(1);

@@ -306,14 +306,31 @@ proptest! {
 
 /// Average fill of the leaves after `count` records were put in the order `key` gives.
 fn fill(count: u64, key: impl Fn(u64) -> u64) -> f64 {
+    fill_with(count, 100, |number| key(number).to_be_bytes().to_vec())
+}
+
+fn fill_with(count: u64, value_bytes: usize, key: impl Fn(u64) -> Vec<u8>) -> f64 {
     let mut tree = Tree::new(4096);
+    let value = vec![7; value_bytes];
     for number in 0..count {
-        tree.put(&key(number).to_be_bytes(), Timestamp(number + 1), &[7; 100]);
+        tree.put(&key(number), Timestamp(number + 1), &value);
     }
     assert_eq!(tree.records().len() as u64, count);
     let leaves: Vec<_> = tree.pages.values().filter(|page| Node::new(&page[..]).is_leaf()).collect();
     let used: usize = leaves.iter().map(|page| Node::new(&page[..]).used_bytes()).sum();
     used as f64 / (leaves.len() * 4096) as f64
+}
+
+/// Some of these lengths leave less room in a full leaf than the fence of a split behind it takes.
+#[test]
+fn ordered_loads_leave_full_leaves_whatever_the_length_of_values() {
+    for value_bytes in (8..=160).step_by(8) {
+        for turned in [0, u64::MAX] {
+            let key = |number: u64| format!("user{:020}", (number << 24) ^ turned).into_bytes();
+            let filled = fill_with(600, value_bytes, key);
+            assert!(filled > 0.85, "values of {value_bytes} bytes, turned {turned:x}: {filled:.2}");
+        }
+    }
 }
 
 #[test]

@@ -198,7 +198,10 @@ pub(super) fn explain(what: &str, nodes: &NodeSet, error: io::Error) -> io::Erro
             io::ErrorKind::PermissionDenied,
             "not permitted; a container may need the capability CAP_SYS_NICE",
         ),
-        Some(libc::ENOSYS) => (io::ErrorKind::Unsupported, "the kernel knows nothing of nodes"),
+        Some(libc::ENOSYS) => (
+            io::ErrorKind::Unsupported,
+            "the kernel does not have this call: it was built without NUMA (CONFIG_NUMA), or a filter of system calls hides it",
+        ),
         Some(libc::ENOMEM) => {
             (io::ErrorKind::OutOfMemory, "no memory for it, or too many mappings (vm.max_map_count)")
         }

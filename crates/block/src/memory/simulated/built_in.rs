@@ -55,6 +55,7 @@ fn memory(
 ) -> Profile {
     Profile {
         name: Cow::Borrowed(name),
+        file: None,
         latency_ns,
         gb_s,
         write_share_by_writers: Cow::Borrowed(&[]),

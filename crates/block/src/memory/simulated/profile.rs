@@ -14,7 +14,7 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use toml::{Table, Value};
@@ -54,6 +54,8 @@ pub enum Pattern {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profile {
     pub(super) name: Cow<'static, str>,
+    /// The file that it was read from.
+    pub(super) file: Option<PathBuf>,
     /// By direction and pattern.
     pub(super) latency_ns: [[f64; 2]; 2],
     /// By direction and pattern, 10^9 bytes a second.
@@ -148,7 +150,8 @@ impl Profile {
             .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
             .map_err(failed)?;
         let stem = path.file_stem().map_or(Cow::Borrowed("profile"), |stem| stem.to_string_lossy());
-        Profile::parse(&text, &stem).map_err(failed)
+        let profile = Profile::parse(&text, &stem).map_err(failed)?;
+        Ok(Profile { file: Some(path.to_owned()), ..profile })
     }
 
     /// Reads a profile from the text of a file; `name` is what it is called if the text does not say.
@@ -166,6 +169,14 @@ impl Profile {
     /// `InvalidData` with the key and what is wrong with it.
     pub fn parse(text: &str, name: &str) -> io::Result<Profile> {
         parse(text, name).map_err(|what| io::Error::new(io::ErrorKind::InvalidData, what))
+    }
+
+    /// By what [`Profile::find`] finds it: its name, or the file that it was read from.
+    pub fn place(&self) -> Cow<'_, str> {
+        match &self.file {
+            Some(file) => file.to_string_lossy(),
+            None => Cow::Borrowed(&self.name),
+        }
     }
 
     /// What it is called.
@@ -323,6 +334,7 @@ fn parse(text: &str, name: &str) -> Result<Profile, String> {
 /// What a file without a base fills in.
 const NOTHING: Profile = Profile {
     name: Cow::Borrowed(""),
+    file: None,
     latency_ns: [[0.0; 2]; 2],
     gb_s: [[1.0; 2]; 2],
     write_share_by_writers: Cow::Borrowed(&[]),

@@ -51,6 +51,8 @@ pub struct BenchReport {
     pub(super) memory_moves: MemoryMoves,
     /// Pages of the system's, 4 KiB each, that came to the middle tier and are on other nodes than its own.
     pub(super) misplaced_pages: u64,
+    /// The same of DRAM, where nodes were asked for, since the database was opened.
+    pub(super) dram_misplaced_pages: u64,
     pub(super) inclusivity: f64,
     pub(super) middle_line_writes: LineWritten,
     pub(super) log_bytes: u64,
@@ -238,6 +240,7 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
         migrations: migrations(counters),
         memory_moves: counters.middle.as_ref().map(|middle| middle.memory_moves).unwrap_or_default(),
         misplaced_pages: counters.middle.as_ref().map_or(0, |middle| middle.misplaced_pages),
+        dram_misplaced_pages: counters.dram_misplaced_pages,
         inclusivity: counters.middle.as_ref().map_or(0.0, MiddleStats::inclusivity),
         middle_line_writes: line_writes(measured),
         cache: counters.cache.clone(),

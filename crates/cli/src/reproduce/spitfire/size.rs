@@ -18,7 +18,7 @@ use super::super::{Measured, Setting, Verdict};
 use super::{PAGE_BYTES, RECORDS_PER_PAGE, experiment};
 use crate::cost::{EqualCost, Shape, Sizes};
 use crate::failure::{Failure, Outcome};
-use crate::hierarchy::Experiment;
+use crate::hierarchy::{Experiment, run_all, side_by_side};
 use crate::report::Lines;
 
 /// MiB of DRAM and of Optane.
@@ -95,8 +95,8 @@ fn shapes() -> Outcome<[Sizes; 3]> {
     EqualCost { base: Shape::ThreeTiers, dram_bytes: DRAM << 20, middle, least_dram_bytes }.sizes()
 }
 
-/// Operations a second over `data` MiB.
-fn throughput(runner: Runner, mix: &str, data: f64) -> Outcome<f64> {
+/// `runner` over `data` MiB.
+fn experiment_of(runner: Runner, mix: &str, data: f64) -> Outcome<Experiment> {
     let mut run = experiment(DRAM, MIDDLE, 1, mix, 1)?;
     let pages = (data * f64::from(1 << 20)) as u64 / PAGE_BYTES;
     let at = Shape::ALL.iter().position(|shape| *shape == runner.shape()).unwrap_or(0);
@@ -108,7 +108,7 @@ fn throughput(runner: Runner, mix: &str, data: f64) -> Outcome<f64> {
     }
     let three = runner.shape() == Shape::ThreeTiers;
     let filling = if three { run.filling } else { 0 };
-    let run = Experiment {
+    Ok(Experiment {
         policy: runner.policy()?,
         records: pages * RECORDS_PER_PAGE,
         filling,
@@ -116,10 +116,11 @@ fn throughput(runner: Runner, mix: &str, data: f64) -> Outcome<f64> {
         warmup: WARMUP_PER_PAGE * pages + filling,
         operations: OPERATIONS,
         ..run
-    };
-    if runner != Runner::Adaptive {
-        return Ok(run.run()?.ops_per_second);
-    }
+    })
+}
+
+/// Operations a second when the search for a policy is over.
+fn adapted(run: &Experiment) -> Outcome<f64> {
     run.begin(|running| {
         let mut epochs = 0;
         // A search is bounded. Where no operation has to do with the middle tier none is counted, and there is nothing to look for.
@@ -150,8 +151,12 @@ fn seconds_up() -> Outcome<f64> {
 /// Throughput by size of the data, MiB.
 type Curve = Vec<(f64, f64)>;
 
-fn curve(runner: Runner, mix: &str, sizes: &[f64]) -> Outcome<Curve> {
-    sizes.iter().map(|&data| Ok((data, throughput(runner, mix, data)?))).collect()
+/// The curves of several, in their order.
+fn curves<const N: usize>(runners: [Runner; N], mix: &str, sizes: &[f64]) -> Outcome<[Curve; N]> {
+    let all = runners.iter().flat_map(|runner| sizes.iter().map(|data| experiment_of(*runner, mix, *data)));
+    let found = run_all(&all.collect::<Outcome<Vec<Experiment>>>()?)?;
+    let mut found = found.into_iter().map(|found| found.ops_per_second);
+    Ok(runners.map(|_| sizes.iter().copied().zip(found.by_ref()).collect()))
 }
 
 fn at(curve: &[(f64, f64)], data: f64) -> f64 {
@@ -253,15 +258,12 @@ pub fn measure(_: &Setting) -> Outcome<Measured> {
     let mut sizes: Vec<f64> = (1..=STEPS).map(|step| room * f64::from(step) / f64::from(STEPS)).collect();
     sizes.extend(BEYOND);
     let pool = shapes()?[0].dram_bytes as f64 / f64::from(1 << 20);
-    let reads = Reads {
-        pool,
-        dram: curve(Runner::DramStore, "ro", &sizes)?,
-        middle: curve(Runner::MiddleStore, "ro", &sizes)?,
-        lazy: curve(Runner::Lazy, "ro", &sizes)?,
-        eager: curve(Runner::Eager, "ro", &sizes)?,
-    };
-    let hymem = curve(Runner::HyMem, "ro", &FEW)?;
-    let adaptive = curve(Runner::Adaptive, "ro", &FEW)?;
+    const ALL: [Runner; 4] = [Runner::DramStore, Runner::MiddleStore, Runner::Lazy, Runner::Eager];
+    let [dram, middle, lazy, eager] = curves(ALL, "ro", &sizes)?;
+    let reads = Reads { pool, dram, middle, lazy, eager };
+    let [hymem] = curves([Runner::HyMem], "ro", &FEW)?;
+    let adaptive: Curve =
+        side_by_side(&FEW, |&data| Ok((data, adapted(&experiment_of(Runner::Adaptive, "ro", data)?)?)))?;
     let mut figures = vec![
         [
             (Runner::DramStore, &reads.dram),
@@ -276,11 +278,9 @@ pub fn measure(_: &Setting) -> Outcome<Measured> {
     ];
     let mut written = Vec::new();
     for mix in ["ba", "wh"] {
-        let runners = [Runner::DramStore, Runner::MiddleStore, Runner::Lazy, Runner::Eager];
         let mut lines = chart(&mix.to_uppercase());
         let mut last = Vec::new();
-        for runner in runners {
-            let curve = curve(runner, mix, &FEW)?;
+        for (runner, curve) in ALL.into_iter().zip(curves(ALL, mix, &FEW)?) {
             last.push((runner, curve[FEW.len() - 1].1));
             lines = lines.line(runner.name(), curve);
         }

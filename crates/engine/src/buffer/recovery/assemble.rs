@@ -36,8 +36,8 @@ use crate::wal::Wal;
 /// The error for memory of a tier that could not be had.
 fn refused(what: &'static str, bytes: u64) -> impl Fn(io::Error) -> Error + Copy {
     move |source| match source.kind() {
-        // What the system does not permit is not had for a smaller budget either.
-        io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput => {
+        // What the system does not permit, or does not know, is not had for a smaller budget either.
+        io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported => {
             Error::Config(format!("{what}: {source}"))
         }
         _ => Error::Memory { bytes, what, source },
