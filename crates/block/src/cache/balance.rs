@@ -8,7 +8,8 @@
 //! aside*: it admits nothing and drops what is written, and the one in 256 is left to find out when it may come back.
 //!
 //! While all hits go to the fast device, one in 16 is timed, so that reading the clock costs a few nanoseconds. As the slow device may serve misses too rarely to
-//! be known, a hit in 1024 is read from it while nothing is known of it lately.
+//! be known, a hit in 1024 is read from it while nothing is known of it lately; where it was four times slower than the fast one
+//! or more, that is after a much longer time, as nothing hangs on it and each such read takes the slow device's time.
 //!
 //! This takes a slow device that is complete, which it is whenever writes go through or around.
 
@@ -26,6 +27,10 @@ const ROUND: u32 = 32;
 /// How often hits are timed, and read below only to know its time.
 const TIMED: u64 = 16;
 const PROBED: u64 = 1024;
+
+/// Rounds after which the slow device's time is old, and where it was far the slower one.
+const KNOWN_ROUNDS: u32 = 4;
+const FAR_KNOWN_ROUNDS: u32 = 256;
 
 /// The weight of a new time in the mean: an eighth.
 const WEIGHT_SHIFT: u32 = 3;
@@ -123,10 +128,11 @@ impl Balance {
         }
         times.round = 0;
         times.unknown_rounds += 1;
-        if times.unknown_rounds > 4 {
+        let (fast, slow) = (times.fast.0, times.slow.0);
+        let is_far = slow / 4 >= fast;
+        if times.unknown_rounds > if is_far { FAR_KNOWN_ROUNDS } else { KNOWN_ROUNDS } {
             self.is_unknown.store(true, Ordering::Relaxed);
         }
-        let (fast, slow) = (times.fast.0, times.slow.0);
         let before = self.share();
         let after = if slow == 0 || fast <= slow.saturating_add(slow >> TOLERANCE_SHIFT) {
             (before + 16).min(WHOLE)
@@ -173,6 +179,24 @@ mod tests {
         }
         let below = (0..10_000).filter(|&count| balance.route(count).below).count();
         assert!(below <= 10, "the slow device is only probed: {below}");
+    }
+
+    #[test]
+    fn a_slow_device_that_is_far_slower_is_seldom_probed() {
+        for (slow, probes) in [(120 * US, 60..140), (500 * US, 1..4)] {
+            let (balance, mut below) = (Balance::new(), 0);
+            balance.slow_took(slow);
+            for count in 0..300 * PROBED {
+                let route = balance.route(count);
+                if route.below {
+                    below += 1;
+                    balance.slow_took(slow);
+                } else if route.timed {
+                    balance.fast_took(100 * US);
+                }
+            }
+            assert!(probes.contains(&below), "{slow:?}: {below}");
+        }
     }
 
     #[test]
