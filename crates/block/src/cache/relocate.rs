@@ -72,9 +72,11 @@ impl Cached {
         let (from, to) = (from.div_ceil(mask + 1), to.div_ceil(mask + 1));
         let blocks = bytes.get(before..).unwrap_or(&[]).chunks_exact(self.block_bytes());
         let cached: Vec<_> = (from..)
-            .zip(to..self.whole_blocks())
+            .zip(to..)
             .zip(blocks)
-            .filter(|&((from, to), _)| self.index.find(from).is_some() && !self.is_in_doubt(to))
+            .filter(|&((from, to), _)| {
+                self.is_whole(to) && self.index.find(from).is_some() && !self.is_in_doubt(to)
+            })
             .map(|((from, to), bytes)| (from, to, super::checksum(bytes)))
             .collect();
         if cached.is_empty() {
