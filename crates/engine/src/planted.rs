@@ -93,8 +93,9 @@ pub enum Bug {
 
 impl Bug {
     /// Every planted bug, in the order of the list in docs/testing.md.
-    pub const ALL: [Bug; 40] = [
+    pub const ALL: [Bug; 41] = [
         Bug::SkipLogSync,
+        Bug::CacheUntold,
         Bug::SkipStoreSync,
         Bug::AcknowledgeBeforeFlush,
         Bug::WatermarkAsMaximum,
