@@ -183,6 +183,7 @@ impl Data {
             .record_cache(RecordCache::Off)
             .durability(Durability::Buffered)
             .mode(Mode::Inline)
+            .seed(1)
             .open("")?;
         let table = db.create_table(TABLE)?;
         let mut value = Vec::new();

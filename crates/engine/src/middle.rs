@@ -262,7 +262,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("slow.toml");
         std::fs::write(&path, "base = 'optane'\nname = 'optane'\nrandom_read_ns = 4000").unwrap();
-        let text = format!("simulated:{},64MiB", path.display());
+        let text = format!("simulated:{},67108864B", path.display());
         let middle: Middle = text.parse().unwrap();
         assert_eq!(middle.to_string(), text);
         assert_eq!(middle.to_string().parse(), Ok(middle));

