@@ -58,7 +58,7 @@ pub const ADMISSIONS: &[&str] = &[
     "always",
     "probability:P",
     "sequential[:BLOCKS]",
-    "frequency",
+    "frequency[:CHANCE]",
     "small-bypass[:DRAM_BLOCKS]",
     "obp[:TARGET]",
     "obp-lifetime[:TARGET]",
@@ -129,7 +129,7 @@ enum AdmissionName {
     Always,
     Probability(f64),
     Sequential(u32),
-    Frequency,
+    Frequency(f64),
     SmallBypass(Option<u64>),
     Obp(f64),
     ObpLifetime(f64),
@@ -252,7 +252,7 @@ impl AdmissionName {
             ("probability", _) => AdmissionName::Probability(ratio(None)?),
             ("sequential", None) => AdmissionName::Sequential(SequentialCutoff::BLOCKS_MAX),
             ("sequential", Some(blocks)) => AdmissionName::Sequential(blocks.parse().ok()?),
-            ("frequency", None) => AdmissionName::Frequency,
+            ("frequency", _) => AdmissionName::Frequency(ratio(Some(0.0))?),
             ("small-bypass", None) => AdmissionName::SmallBypass(None),
             ("small-bypass", Some(blocks)) => AdmissionName::SmallBypass(Some(blocks.parse().ok()?)),
             ("obp", _) => AdmissionName::Obp(ratio(Some(admission::TARGET))?),
@@ -266,7 +266,9 @@ impl AdmissionName {
             AdmissionName::Always => Box::new(Probability::new(1.0, settings.seed)),
             AdmissionName::Probability(p) => Box::new(Probability::new(p, settings.seed)),
             AdmissionName::Sequential(blocks) => Box::new(SequentialCutoff::new(blocks)),
-            AdmissionName::Frequency => Box::new(Frequency::new(settings.capacity)),
+            AdmissionName::Frequency(chance) => {
+                Box::new(Frequency::with_chance(settings.capacity, chance, settings.seed))
+            }
             AdmissionName::SmallBypass(blocks) => {
                 Box::new(SmallBypass::new(blocks.unwrap_or(settings.dram_blocks)))
             }
@@ -373,6 +375,7 @@ mod tests {
             ("obp:nan+lru", "'obp:nan'"),
             ("sequential:-1+lru", "'sequential:-1'"),
             ("+lru", "''"),
+            ("frequency:2+lru", "'frequency:2'"),
             ("obp+opencas", "'opencas' stands alone"),
             ("always+memory-mode", "'memory-mode' stands alone"),
         ] {

@@ -1,7 +1,10 @@
 //! TinyLFU's admission in front of any eviction: a block enters a full cache only if it was looked up more often lately
 //! than the block that would leave (Einziger, Friedman and Manes 2017).
+//!
+//! What is refused may be given a chance. A load in which blocks come back soon, and then not again, never shows a count that
+//! wins; a chance buys some of its hits with admissions.
 
-use super::{Admission, Occupancy};
+use super::{Admission, Occupancy, Probability};
 use crate::policy::Access;
 use crate::policy::sketch::Sketch;
 
@@ -9,12 +12,20 @@ use crate::policy::sketch::Sketch;
 #[derive(Clone, Debug)]
 pub struct Frequency {
     sketch: Sketch,
+    /// For what is not frequent enough.
+    chance: Probability,
 }
 
 impl Frequency {
     /// For a cache of `capacity` blocks.
     pub fn new(capacity: usize) -> Self {
-        Frequency { sketch: Sketch::new(capacity) }
+        Frequency::with_chance(capacity, 0.0, 1)
+    }
+
+    /// For a cache of `capacity` blocks; what is not frequent enough is admitted with probability `chance`, by draws that `seed`
+    /// decides.
+    pub fn with_chance(capacity: usize, chance: f64, seed: u64) -> Self {
+        Frequency { sketch: Sketch::new(capacity), chance: Probability::new(chance, seed) }
     }
 }
 
@@ -27,6 +38,7 @@ impl Admission for Frequency {
         match occupancy.coldest {
             Some(coldest) if occupancy.full => {
                 self.sketch.frequency(access.block) > self.sketch.frequency(coldest)
+                    || self.chance.admits(access, occupancy)
             }
             _ => true,
         }
@@ -49,5 +61,14 @@ mod tests {
         assert!(!admission.admits(Access::read(2), full), "as frequent");
         assert!(admission.admits(Access::read(3), full));
         assert!(admission.admits(Access::read(4), Occupancy { full: false, coldest: Some(1) }));
+    }
+
+    #[test]
+    fn what_is_refused_has_its_chance() {
+        let mut admission = Frequency::with_chance(100, 0.25, 3);
+        admission.look_up(Access::read(1), false);
+        let full = Occupancy { full: true, coldest: Some(1) };
+        let entered = (10..10_010).filter(|&block| admission.admits(Access::read(block), full)).count();
+        assert!((2300..2700).contains(&entered), "{entered}");
     }
 }
