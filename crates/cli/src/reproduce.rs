@@ -13,13 +13,14 @@
 //! | `hymem`       | H: Managing Non-Volatile Memory in Database Systems, SIGMOD 2018          |
 //! | `cxl`         | C: three-tier buffer management with CXL, HardBD & Active 2024            |
 //! | `nvcache`     | N: NVCache, "Writes Hurt", FAST 2022                                      |
-//! | `heuristicdb` | U: HeuristicDB, SYSTOR 2021                                               |
+//! | `heuristicdb` | U: HeuristicDB, SYSTOR 2021; U4 and U5, under SQLite, in `sqlite`          |
 
 mod cxl;
 mod heuristicdb;
 mod hymem;
 mod nvcache;
 mod spitfire;
+mod sqlite;
 mod traces;
 
 use std::path::PathBuf;

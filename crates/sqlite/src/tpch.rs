@@ -22,7 +22,8 @@ pub use queries::{COMPLEX, Query, complex, power};
 /// Tables with their primary keys, and an index for each foreign key that queries go by, as MySQL makes them.
 const SCHEMA: &str = include_str!("tpch/schema.sql");
 
-/// What an instruction of SQLite's virtual machine takes: 30 ns, as measured on this project's machine by the scan of Q1.
+/// What an instruction of SQLite's virtual machine counts as. In Q1's scan of pages in memory one took 25 ns on the build machine,
+/// by `examples/tpch.rs`; joins use longer ones.
 const INSTRUCTION_NS: u64 = 30;
 
 /// The disks that are compared, and what is before them.
