@@ -7,6 +7,7 @@ mod model;
 mod races;
 mod service;
 mod threads;
+mod write_back;
 
 use std::sync::Arc;
 
