@@ -4,16 +4,19 @@
 //!   again, up to the superblock;
 //! - [`log`]: the same for the log of a database that was killed;
 //! - [`operations`]: any sequence of calls against a `BTreeMap`;
+//! - [`caches`]: the file and the guard of a block cache, that was closed or has blocks to write back, in the same way;
 //! - [`traces`]: a block trace of any format, whose bytes were changed, read and simulated.
 //!
 //! A target fails by panicking, by hanging, or by taking more memory than the fuzzer allows. An error is a good answer to a
 //! hostile file. Everything is in memory and without threads, so an input replays exactly.
 
+mod cache;
 mod files;
 mod model;
 
 use std::sync::OnceLock;
 
+pub use cache::caches;
 use files::Files;
 use terrace_block::sim::{Simulation, Size};
 use terrace_block::trace::Trace;

@@ -76,6 +76,11 @@ fn operations_do_what_a_map_does() {
 }
 
 #[test]
+fn a_hostile_cache_is_an_error_or_serves_what_the_slow_device_has() {
+    run(terrace_fuzz::caches);
+}
+
+#[test]
 fn a_hostile_trace_is_an_error_or_harmless() {
     run(terrace_fuzz::traces);
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Cached`] is itself a [`BlockDevice`], so what stands on the slow device can stand on the cache with nothing else
 //! changed. The slow device is always complete: every write goes there before it is acknowledged, and the
-//! fast device may fail, fill up or vanish at any time. What is admitted and what must leave is decided by the policies of
+//! fast device may fail, fill up or vanish at any time. Only where write-back is asked for the slow device lags behind. What is admitted and what must leave is decided by the policies of
 //! [`policy`](crate::policy), the same objects that the simulator runs.
 //!
 //! | file           | what is in it                                                                  |
@@ -17,6 +17,9 @@
 //! | `batch.rs`     | batches of reads                                                                 |
 //! | `write.rs`     | writes and invalidations                                                         |
 //! | `relocate.rs`  | bytes that move from one place of the slow device to another                        |
+//! | `write_back.rs`| writes that the slow device gets later                                           |
+//! | `dirty.rs`     | which blocks those are, and in which order they go                                |
+//! | `recover.rs`   | those of an earlier life                                                         |
 //! | `layout.rs`    | what is where on the fast device                                                 |
 //! | `journal.rs`   | what is in which slot, for the next opening                                      |
 //! | `regions.rs`   | which parts of the slow device are being written                                 |
@@ -59,6 +62,7 @@ mod batch;
 mod budget;
 mod config;
 mod directory;
+mod dirty;
 mod error;
 mod guard;
 mod index;
@@ -68,11 +72,13 @@ mod open;
 mod placement;
 mod read;
 mod recent;
+mod recover;
 mod regions;
 mod relocate;
 mod stats;
 mod upkeep;
 mod write;
+mod write_back;
 
 #[cfg(test)]
 mod tests;
@@ -92,6 +98,7 @@ use recent::Recent;
 use regions::Regions;
 use stats::Counters;
 use write::Writer;
+use write_back::Back;
 
 /// A slow device with a cache on a fast one; `docs/cache.md` says how to use it, and when not to.
 ///
@@ -126,6 +133,8 @@ pub struct Cached {
     regions: Regions,
     journal: Journal,
     balance: Balance,
+    back: Back,
+    recovered: u64,
     /// One sync of the slow device at a time; when marks were last taken off.
     syncs: Mutex<Duration>,
     start: Start,
@@ -164,7 +173,8 @@ impl Cached {
     ///
     /// # Errors
     /// [`CacheError::Config`] when a setting is out of range or does not fit the devices, [`CacheError::Foreign`] and
-    /// [`CacheError::OtherVersion`] when `fast` holds something else, which is left as it is, and [`CacheError::Slow`].
+    /// [`CacheError::OtherVersion`] when `fast` holds something else, which is left as it is,
+    /// [`CacheError::Incomplete`] when blocks that were to be written back are missing, and [`CacheError::Slow`].
     pub fn open(
         slow: Arc<dyn BlockDevice>,
         fast: Arc<dyn BlockDevice>,
@@ -194,14 +204,14 @@ impl Cached {
             policy.resize(capacity as usize);
         }
         let (mut opened, failure) = match open::open(&*slow, &*fast, &config, revoked)? {
-            Usable::Yes(opened) => (opened, None),
+            Usable::Yes(opened) => (*opened, None),
             Usable::No(what, error) => (open::Opened::nothing(&config, &*slow), Some((what, error))),
         };
         let index = Index::new(slots, config.seed);
         let mut placement = Placement::new(policy, capacity);
         placement.account(config.relations.is_some(), Budget::new(&config));
         opened.restore(&index, &mut placement);
-        let open::Opened { superblock, regions, start, .. } = opened;
+        let open::Opened { superblock, regions, start, recovered, .. } = opened;
         let cached = Self {
             block_shift: config.block_bytes.trailing_zeros(),
             slots_start: superblock.layout.slots_start(),
@@ -214,6 +224,8 @@ impl Cached {
             regions,
             journal: Journal::new(superblock),
             balance: Balance::new(),
+            back: Back::new(config.mode),
+            recovered,
             syncs: Mutex::new(config.clock.now()),
             start,
             number: failure.is_none().then_some(superblock.number),
@@ -248,8 +260,10 @@ impl Cached {
 
     /// What has happened so far.
     pub fn stats(&self) -> CacheStats {
-        let placement = self.placement.lock();
+        let mut placement = self.placement.lock();
         CacheStats {
+            dirty_blocks: placement.dirty().len() as u64,
+            recovered: self.recovered,
             hits: self.recent.hits(),
             evictions: placement.evictions(),
             resident_blocks: u64::from(placement.used()),
@@ -282,6 +296,9 @@ impl Cached {
             return Err(CacheError::Config(what));
         }
         self.placement.lock().resize(&self.index, capacity_blocks);
+        if let Err(error) = self.drain() {
+            tracing::warn!(%error, "dirty blocks stay in the cache until they can be written back");
+        }
         self.write_journal_if_due();
         Ok(())
     }
@@ -433,6 +450,11 @@ impl BlockDevice for Cached {
     fn write_through_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         check_write(self.name(), self.alignment, self.length_for(offset, bytes.len()), offset, bytes)?;
         let write = [Write::new(offset, bytes)];
+        if self.back.is_on() {
+            // Wherever it goes.
+            self.write_at(offset, bytes)?;
+            return self.flush();
+        }
         let written = self.write_ranges(Writer::Above, &write, || self.slow.write_through_at(offset, bytes));
         if written.is_err() {
             // A durable write is a sync, too, and fails as one.

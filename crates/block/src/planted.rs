@@ -36,6 +36,22 @@ pub(crate) enum CacheBug {
     TrustFailedSync,
     /// A device that could not be told of a write is used again.
     ForgetRevoked,
+    /// A dirty block's slot is given to another block.
+    EvictDirty,
+    /// A dirty block is written over in the slot that has the only copy of what was synced.
+    OverwriteDirty,
+    /// Blocks count as written back though the slow device has not been synced since.
+    CleanBeforeSync,
+    /// Of what was synced, the newest is written back first.
+    DrainOutOfOrder,
+    /// A write goes to the slow device before what was synced earlier.
+    DirectBeforeEarlier,
+    /// A write is acknowledged before the journal says where it is.
+    AcknowledgeBeforeJournal,
+    /// A sync does not make the fast device durable.
+    SyncWithoutFast,
+    /// Dirty blocks of an earlier life are not written back.
+    ForgetDirty,
 }
 
 #[cfg(test)]

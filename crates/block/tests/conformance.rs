@@ -5,10 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use terrace_block::{
-    AlignedBuffer, BlockDevice, CountedDevice, Counters, DecoratedDirectory, Directory, FileDirectory,
-    FileOptions, Limits, LockError, MemoryDirectory, OpenMode, Profile, Read, SimulatedDevice, SimulatedDisk,
-    ThrottledDevice, Time, VirtualClock, VirtualTime, Write,
+    AlignedBuffer, BlockDevice, CacheConfig, Cached, CountedDevice, Counters, DecoratedDirectory, Directory,
+    FileDirectory, FileOptions, Limits, LockError, MemoryDevice, MemoryDirectory, OpenMode, Profile, Read,
+    SimulatedDevice, SimulatedDisk, ThrottledDevice, Time, VirtualClock, VirtualTime, Write, WriteMode,
 };
+
+/// A cache of a few blocks before `slow`.
+fn cached(slow: Arc<dyn BlockDevice>, mode: WriteMode) -> Arc<dyn BlockDevice> {
+    let (fast, guard) = (Arc::new(MemoryDevice::new("fast", 0)), Arc::new(MemoryDevice::new("guard", 0)));
+    let config = CacheConfig::new(60).mode(mode).guard(guard).clock(Arc::new(VirtualClock::default()));
+    Arc::new(Cached::open(slow, fast, config).unwrap())
+}
 
 /// Runs `check` on an empty directory of each kind.
 fn on_every_directory(check: impl Fn(&dyn Directory)) {
@@ -21,7 +28,7 @@ fn on_every_directory(check: impl Fn(&dyn Directory)) {
     let clock = Arc::new(VirtualClock::default());
     let limits = Limits { latency: Duration::from_millis(1), ..Limits::default() };
     let memory = || Arc::new(MemoryDirectory::new());
-    let directories: [(&str, Arc<dyn Directory>); 9] = [
+    let directories: [(&str, Arc<dyn Directory>); 10] = [
         ("files", files("files", true, false)),
         ("files, io_uring", files("uring", true, true)),
         ("files, page cache", files("cached", false, false)),
@@ -39,6 +46,10 @@ fn on_every_directory(check: impl Fn(&dyn Directory)) {
             Arc::new(DecoratedDirectory::new(memory(), move |_, device| {
                 Arc::new(CountedDevice::new(device, counters.clone()))
             })),
+        ),
+        (
+            "cached",
+            Arc::new(DecoratedDirectory::new(memory(), |_, device| cached(device, WriteMode::Through))),
         ),
         (
             "of a profile",
@@ -61,6 +72,10 @@ fn on_every_device(check: impl Fn(&dyn BlockDevice)) {
         device.set_len(1 << 20).unwrap();
         check(&*device);
     });
+    for mode in [WriteMode::Around, WriteMode::Back] {
+        println!("cached, {mode:?}");
+        check(&*cached(Arc::new(MemoryDevice::new("memory:slow", 1 << 20)), mode));
+    }
 }
 
 fn filled(length: usize, byte: u8) -> AlignedBuffer {

@@ -35,7 +35,7 @@ impl Cached {
             match self.index.find(piece.block) {
                 Some((slot, word)) if word.is_verified() => {
                     let route = self.balance.route(self.recent.look_ups());
-                    match route.below {
+                    match route.below && !word.is_dirty() {
                         true => singles.push(read),
                         false => hits.push((One { read, access }, slot, word)),
                     }

@@ -22,6 +22,11 @@ pub enum WriteMode {
     Through,
     /// A write goes to the slow device, and the block leaves the cache. The slow device alone is always complete.
     Around,
+    /// A write of whole blocks goes to the cache only, and to the slow device later, in the order of the syncs; a sync makes the
+    /// cache durable. **The slow device alone is not complete**: if the fast device dies, everything is lost that was
+    /// written since the last [`drain`](super::Cached::drain) or [`tend`](super::Cached::tend), and the slow device is as it was at some
+    /// sync since then. Needs a [guard](CacheConfig::guard).
+    Back,
 }
 
 /// Says which table or index a block of the slow device belongs to.
@@ -86,6 +91,9 @@ pub struct CacheConfig {
     /// A file of 4 KiB beside the slow device, which remembers a cache that must not be used again because its device failed
     /// while the slow one was written. Without it such a device must not be brought back after a restart.
     pub guard: Option<Arc<dyn BlockDevice>>,
+    /// Blocks that may wait to be written back at most; a quarter of the capacity by default. One that finds no room has all of them
+    /// written back first. They take about 100 bytes of DRAM each.
+    pub dirty_blocks_max: Option<u32>,
     /// Blocks of DRAM that the engine above caches in itself, for `small-bypass`; a tenth of the capacity by default.
     pub dram_blocks: Option<u64>,
     /// Bytes a day that may be written to the fast device, for its endurance; `None` for any number. See `docs/cache.md`.
@@ -121,6 +129,7 @@ impl CacheConfig {
             power_cycle: None,
             region_bytes: 1 << 20,
             guard: None,
+            dirty_blocks_max: None,
             dram_blocks: None,
             write_budget_bytes_day: None,
             relations: None,
@@ -200,6 +209,20 @@ impl CacheConfig {
         self.capacity_blocks_max.map_or(self.capacity_blocks, |max| max.max(self.capacity_blocks))
     }
 
+    pub(super) fn dirty_blocks_max(&self) -> u32 {
+        self.dirty_blocks_max.unwrap_or(self.capacity_blocks / 4).clamp(1, self.capacity_blocks)
+    }
+
+    /// Whether blocks may be written back.
+    pub(super) fn check_back(&self) -> Result<(), CacheError> {
+        match self.guard {
+            Some(_) => Ok(()),
+            None => Err(CacheError::Config(
+                "to write back takes a guard, which says that the slow device is not complete".to_owned(),
+            )),
+        }
+    }
+
     /// Sets which relation a block belongs to.
     #[must_use]
     pub fn relations(self, relations: Arc<dyn Relations>) -> Self {
@@ -231,6 +254,9 @@ impl CacheConfig {
                 "a capacity of {} blocks; it must be from 1 to {CAPACITY_BLOCKS_MAX}",
                 self.capacity_blocks
             ));
+        }
+        if self.mode == WriteMode::Back {
+            self.check_back()?;
         }
         if self.policy.needs_future() {
             return wrong(format!("'{}' needs the future, which only a trace has", self.policy));

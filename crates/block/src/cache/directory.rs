@@ -1,14 +1,18 @@
 //! A cache in a file of a directory: locked against other processes, and set aside when it cannot be used.
 //!
 //! The file is locked by `NAME.lock` beside it. A file that is not a cache, is of another version, or belongs to another slow device
-//! is renamed to `NAME.aside`, over what was set aside before, and a new one is made: so a name that was mistyped once costs nobody his
-//! file.
+//! is renamed to `NAME.aside`, `NAME.aside2` and so on up to 9, which is written over, and a new one is made: so a name that was mistyped
+//! costs nobody his file.
 
+use std::io;
 use std::sync::Arc;
 
 use super::layout::{Header, Superblock};
 use super::{CacheConfig, CacheError, Cached};
 use crate::{BlockDevice, Directory, LockError, OpenMode};
+
+/// Files that were set aside beside each other.
+const ASIDE_MAX: u32 = 9;
 
 impl Cached {
     /// As [`Cached::open`], with the cache in the file `name` of `directory`, which is made if need be. What cannot be used is
@@ -47,10 +51,10 @@ impl Cached {
         let mut aside = None;
         if exists {
             let device = directory.open(name, OpenMode::Read).map_err(failed)?;
-            aside = why_set_aside(&*device, &config);
+            aside = why_set_aside(&*device, &config)?;
         }
         if let Some(reason) = &aside {
-            let other = format!("{name}.aside");
+            let other = name_aside(directory, name).map_err(failed)?;
             tracing::warn!(file = name, aside = other, reason, "a file cannot be used as the cache");
             directory.rename(name, &other).map_err(failed)?;
         }
@@ -68,14 +72,35 @@ impl Cached {
     }
 }
 
-/// Why what is in a file is kept apart. What cannot be read is left to the cache, which does without it.
-fn why_set_aside(device: &dyn BlockDevice, config: &CacheConfig) -> Option<String> {
-    match Superblock::read(device).ok()? {
+/// A name that is not in use for what is set aside. Only the last one is given twice.
+fn name_aside(directory: &dyn Directory, name: &str) -> io::Result<String> {
+    let mut other = format!("{name}.aside");
+    for number in 2..=ASIDE_MAX {
+        if !directory.exists(&other)? {
+            break;
+        }
+        other = format!("{name}.aside{number}");
+    }
+    Ok(other)
+}
+
+/// Why what is in a file is kept apart. What cannot be read is left to the cache, which does without it. A cache of another slow device
+/// that has blocks to write back there is not touched.
+fn why_set_aside(device: &dyn BlockDevice, config: &CacheConfig) -> Result<Option<String>, CacheError> {
+    let Ok(header) = Superblock::read(device) else { return Ok(None) };
+    Ok(match header {
         Header::Foreign => Some("it is not a cache".to_owned()),
         Header::OtherVersion(version) => Some(format!("it is of version {version}")),
+        Header::Whole(found) if found.identity != config.identity && found.is_dirty => {
+            let reason = "it holds blocks that are yet to be written there".to_owned();
+            return Err(CacheError::Incomplete {
+                device: format!("another than that of {}", device.name()),
+                reason,
+            });
+        }
         Header::Whole(found) if found.identity != config.identity => {
             Some("it belongs to another slow device".to_owned())
         }
         Header::Blank | Header::Damaged | Header::Whole(_) => None,
-    }
+    })
 }

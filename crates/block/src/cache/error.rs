@@ -53,6 +53,16 @@ pub enum CacheError {
         /// What was reported.
         source: io::Error,
     },
+    /// Blocks of the slow device are in the cache only, which was to write them back, and the cache cannot be used. Nothing is
+    /// served, because what is on the slow device is older than what was synced. The cache's file has to be brought back, or, if it is
+    /// lost, the guard removed: then the slow device is used as it was at an earlier sync.
+    #[error("the slow device {device} is not complete without its cache: {reason}")]
+    Incomplete {
+        /// Its name.
+        device: String,
+        /// Why the cache cannot be used.
+        reason: String,
+    },
     /// The slow device reported an error.
     #[error("the slow device {device}: {source}")]
     Slow {

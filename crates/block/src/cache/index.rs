@@ -7,7 +7,7 @@
 //!  | generation 22  | flags  |  | block 36                            |
 //!                     |      |
 //!                     |      state: free, filling, writing, valid
-//!                     verified, doomed, hit
+//!                     verified, doomed, hit, dirty
 //! ```
 //!
 //! # Protocol
@@ -37,6 +37,7 @@ const STATE_MASK: u64 = 3 << STATE_SHIFT;
 const VERIFIED: u64 = 1 << 38;
 const DOOMED: u64 = 1 << 39;
 const HIT: u64 = 1 << 40;
+const DIRTY: u64 = 1 << 41;
 const GENERATION_SHIFT: u32 = 42;
 
 /// Links that a reader without the lock follows at most: the chain may be changing into a ring under it.
@@ -87,6 +88,11 @@ impl Word {
     /// Whether the block was hit since it came in: what a restart should know of it.
     pub fn is_hit(self) -> bool {
         self.0 & HIT != 0
+    }
+
+    /// Whether the slow device may not have these bytes, so that the slot must not be given up (`dirty.rs`).
+    pub fn is_dirty(self) -> bool {
+        self.0 & DIRTY != 0
     }
 
     /// Whether the block leaves as soon as what is done with it is over.
@@ -218,6 +224,18 @@ impl Index {
         self.checksums[slot as usize].store(checksum, Ordering::Relaxed);
         let word = self.word(slot);
         self.set(slot, word.block(), State::Valid, VERIFIED | word.0 & HIT);
+    }
+
+    /// Under the lock: the slot holds its block, and the slow device does not have these bytes.
+    pub fn set_dirty(&self, slot: u32, checksum: u32) {
+        self.checksums[slot as usize].store(checksum, Ordering::Relaxed);
+        let word = self.word(slot);
+        self.set(slot, word.block(), State::Valid, VERIFIED | DIRTY | word.0 & (HIT | DOOMED));
+    }
+
+    /// Under the lock: the slow device has them.
+    pub fn set_clean(&self, slot: u32) {
+        self.words[slot as usize].fetch_and(!DIRTY, Ordering::Release);
     }
 
     /// Under the lock: notes that the block was hit.

@@ -10,7 +10,9 @@
 //! ```
 //! A page counts if its checksum is right, its generation is that of the superblock, and all pages before it in its half
 //! count. A page is written once: what was synced is never overwritten by what a power cut can tear. The bit 63 of
-//! a block says that the slot is free, the bit 62 that the block had been hit. The superblock says how many pages are durable;
+//! a block says that the slot is free, the bit 62 that the block had been hit, the bit 61 that it is dirty, and then the bits 36 to 60 in
+//! which epoch (`dirty.rs`). A record that is both free and dirty says of no slot, but that all epochs up to that one are durable: a
+//! dirty block of one of them that is damaged is lost, while one of a later epoch may just have been torn. The superblock says how many pages are durable;
 //! where fewer count, or where a damaged page ends the journal although no power cut can have torn it, records are missing,
 //! and the cache is begun anew.
 //!
@@ -38,6 +40,7 @@ use std::io;
 use parking_lot::Mutex;
 
 use super::checksum;
+use super::dirty::EPOCH_MAX;
 use super::index::{Index, State};
 use super::layout::{Layout, PAGE_BYTES, PAGE_RECORDS, Superblock};
 use super::placement::Placement;
@@ -48,6 +51,8 @@ const HEAD_BYTES: usize = 64;
 const RECORD_BYTES: usize = 16;
 const FREE: u64 = 1 << 63;
 const HIT: u64 = 1 << 62;
+const DIRTY: u64 = 1 << 61;
+const EPOCH_SHIFT: u32 = 36;
 
 /// Pages read or written together.
 const BATCH_PAGES: usize = 64;
@@ -62,6 +67,8 @@ pub(super) struct Place {
     pub checksum: u32,
     /// Whether the block was hit since it came in.
     pub is_hit: bool,
+    /// The epoch, if the slow device does not have the block so, else 0.
+    pub epoch: u32,
 }
 
 /// What a slot holds.
@@ -79,15 +86,22 @@ pub(super) enum Record {
         /// The slot.
         slot: u32,
     },
+    /// Everything of the epochs up to this is durable.
+    Durable {
+        /// The epoch.
+        epoch: u32,
+    },
 }
 
 impl Record {
     fn encode(self, bytes: &mut [u8]) {
         let (slot, checksum, block) = match self {
-            Record::Holds { slot, place: Place { block, checksum, is_hit } } => {
-                (slot, checksum, block | if is_hit { HIT } else { 0 })
+            Record::Holds { slot, place: Place { block, checksum, is_hit, epoch } } => {
+                let dirty = if epoch > 0 { DIRTY | u64::from(epoch) << EPOCH_SHIFT } else { 0 };
+                (slot, checksum, block | dirty | if is_hit { HIT } else { 0 })
             }
             Record::Free { slot } => (slot, 0, FREE),
+            Record::Durable { epoch } => (0, 0, FREE | DIRTY | u64::from(epoch) << EPOCH_SHIFT),
         };
         bytes[..4].copy_from_slice(&slot.to_le_bytes());
         bytes[4..8].copy_from_slice(&checksum.to_le_bytes());
@@ -98,18 +112,27 @@ impl Record {
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let (slot, checksum) = (u32_at(0), u32_at(4));
         match u64::from_le_bytes(bytes[8..16].try_into().expect("eight bytes")) {
-            block if block & FREE != 0 => Record::Free { slot },
+            block if block & (FREE | DIRTY) == FREE => Record::Free { slot },
+            block if block & FREE != 0 => Record::Durable { epoch: epoch_of(block) },
             block => {
-                let place = Place { block: block & !HIT, checksum, is_hit: block & HIT != 0 };
+                let epoch = if block & DIRTY != 0 { epoch_of(block) } else { 0 };
+                let number = if epoch > 0 { block & ((1 << EPOCH_SHIFT) - 1) } else { block & !HIT };
+                let place = Place { block: number, checksum, is_hit: block & HIT != 0, epoch };
                 Record::Holds { slot, place }
             }
         }
     }
 
     fn slot(self) -> u32 {
-        let (Record::Holds { slot, .. } | Record::Free { slot }) = self;
-        slot
+        match self {
+            Record::Holds { slot, .. } | Record::Free { slot } => slot,
+            Record::Durable { .. } => 0,
+        }
     }
+}
+
+fn epoch_of(block: u64) -> u32 {
+    (block >> EPOCH_SHIFT) as u32 & EPOCH_MAX
 }
 
 /// Records that are not yet written, and which blocks they are about.
@@ -176,6 +199,11 @@ impl Pending {
         self.records.push(Record::Free { slot });
         self.left.add(block);
         self.left.add(claim(slot, before));
+    }
+
+    /// All epochs up to `epoch` are durable.
+    pub fn durable(&mut self, epoch: u32) {
+        self.records.push(Record::Durable { epoch });
     }
 
     /// Whether bytes with this checksum may fit a claim of `slot` that has ended without that being written yet.
@@ -295,6 +323,19 @@ impl Journal {
         Ok(PAGE_BYTES as u64)
     }
 
+    /// Says durably that there may be dirty blocks from now on.
+    pub fn begin_dirty(&self, fast: &dyn BlockDevice) -> io::Result<u64> {
+        let mut position = self.state.lock();
+        if position.is_stopped {
+            return Err(io::Error::other("the cache has been given up"));
+        }
+        let superblock = &mut position.superblock;
+        superblock.is_dirty = true;
+        superblock.sequence += 1;
+        superblock.write_both(fast)?;
+        Ok(2 * PAGE_BYTES as u64)
+    }
+
     /// Writes nothing more, and runs `then` before anybody can find out.
     pub fn stop(&self, then: impl FnOnce()) {
         let mut position = self.state.lock();
@@ -319,7 +360,8 @@ impl Journal {
     }
 
     /// Begins the other half, with a record for each slot that holds a block. All of it is durable when this returns, and so
-    /// is everything that was written to `fast` before. Gives the bytes written.
+    /// is everything that was written to `fast` before. Says that no block is dirty, if none is and none can become so meanwhile.
+    /// Gives the bytes written.
     pub fn begin_half(
         &self,
         fast: &dyn BlockDevice,
@@ -330,6 +372,7 @@ impl Journal {
         if position.is_stopped {
             return Ok(0);
         }
+        position.superblock.is_dirty = !placement.lock().dirty().is_empty();
         self.begin_half_at(&mut position, fast, index, placement)
     }
 
@@ -352,15 +395,19 @@ impl Journal {
             let mut records = Vec::with_capacity(BATCH_PAGES * PAGE_RECORDS);
             {
                 // What changes after this look is in records that are written after these.
-                let _placement = placement.lock();
+                let mut placement = placement.lock();
                 while slot < index.slots() && records.len() < BATCH_PAGES * PAGE_RECORDS {
                     let word = index.word(slot);
                     if word.state() == State::Valid {
-                        let checksum = index.checksum(slot);
-                        let place = Place { block: word.block(), checksum, is_hit: word.is_hit() };
+                        let (checksum, epoch) =
+                            (index.checksum(slot), placement.dirty().epoch(slot).unwrap_or(0));
+                        let place = Place { block: word.block(), checksum, is_hit: word.is_hit(), epoch };
                         records.push(Record::Holds { slot, place });
                     }
                     slot += 1;
+                }
+                if slot == index.slots() {
+                    records.extend(placement.overwritten(index));
                 }
             }
             bytes += self.append(position, fast, &records)?;

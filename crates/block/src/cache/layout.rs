@@ -22,7 +22,10 @@ use crate::{AlignedBuffer, BlockDevice};
 pub(super) const PAGE_BYTES: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"TERRCACH";
+/// A cache of which the slow device has every block. One with dirty blocks is of the version after that, which who knows only
+/// this one refuses.
 const VERSION: u32 = 1;
+const VERSION_DIRTY: u32 = 2;
 /// What a superblock takes of its page; the rest is zeros.
 const SECTOR_BYTES: usize = 512;
 const CHECK_AT: usize = SECTOR_BYTES - 4;
@@ -89,6 +92,8 @@ pub(super) struct Superblock {
     pub pages: u64,
     /// Of this cache since it was made, never 0; for the guard.
     pub number: u64,
+    /// There may be blocks that the slow device does not have.
+    pub is_dirty: bool,
 }
 
 /// What the superblocks' places hold.
@@ -111,7 +116,7 @@ impl Superblock {
         let mut page = AlignedBuffer::zeroed(PAGE_BYTES);
         let mut put = |at: usize, bytes: &[u8]| page[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, &MAGIC);
-        put(8, &VERSION.to_le_bytes());
+        put(8, &if self.is_dirty { VERSION_DIRTY } else { VERSION }.to_le_bytes());
         put(16, &self.identity);
         put(32, &self.power_cycle);
         put(48, &self.sequence.to_le_bytes());
@@ -142,7 +147,7 @@ impl Superblock {
         if u32_at(CHECK_AT) != checksum(&sector[..CHECK_AT]) || rest.iter().any(|&byte| byte != 0) {
             return Header::Damaged;
         }
-        if u32_at(8) != VERSION {
+        if !(VERSION..=VERSION_DIRTY).contains(&u32_at(8)) {
             return Header::OtherVersion(u32_at(8));
         }
         let layout = Layout { block_shift: u32_at(68), slots: u32_at(72), region_pages: u32_at(76) };
@@ -156,6 +161,7 @@ impl Superblock {
             half: u32_at(64),
             number: u64_at(88),
             pages: u64_at(96),
+            is_dirty: u32_at(8) == VERSION_DIRTY,
         };
         let in_range = (12..=21).contains(&layout.block_shift)
             && (1..u32::MAX).contains(&layout.slots)
@@ -227,6 +233,7 @@ mod tests {
             half: 1,
             number: 9,
             pages: 2,
+            is_dirty: sequence.is_multiple_of(2),
         }
     }
 

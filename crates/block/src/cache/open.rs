@@ -3,10 +3,12 @@
 //! 1. The superblock says whose cache this is. What is not a cache is refused; a cache of another database or of other
 //!    settings, or a damaged one, is emptied, which is told in a warning and in the statistics.
 //! 2. The slow device is synced: from now on it is what it will be, unless it is written.
-//! 3. The journal is replayed; if pages of it are missing the cache is emptied. A block is dropped if it lies beyond the device, if its region is in doubt, or if its region
+//! 3. Dirty blocks are written to it (`recover.rs`). A cache that the guard says is needed must be there for that; what else
+//!    says that it has dirty blocks is not believed.
+//! 4. The journal is replayed; if pages of it are missing the cache is emptied. A block is dropped if it lies beyond the device, if its region is in doubt, or if its region
 //!    is marked and the power may have gone since. Blocks that stay are compared with their checksum when they are first hit.
-//! 4. The other half of the journal is begun with what is left, and named by a new superblock, both durably.
-//! 5. Only then the marks are taken off.
+//! 5. The other half of the journal is begun with what is left, and named by a new superblock, both durably.
+//! 6. Only then the marks are taken off.
 //!
 //! Whether the power may have gone is known from the name of the machine's life between two power-ons
 //! ([`CacheConfig::power_cycle`]). If the process was killed and the machine lives, everything it wrote is there. Then the
@@ -20,6 +22,7 @@ use super::index::Index;
 use super::journal::{Place, Record, replay};
 use super::layout::{Header, Layout, REGION_PAGES_MAX, Superblock};
 use super::placement::Placement;
+use super::recover::{Recovered, recover};
 use super::regions::{Mark, PAGE_REGIONS, Regions};
 use super::stats::Start;
 use super::{CacheConfig, CacheError};
@@ -31,6 +34,8 @@ pub(super) struct Opened {
     pub superblock: Superblock,
     pub regions: Regions,
     pub start: Start,
+    /// Dirty blocks that were written to the slow device.
+    pub recovered: u64,
     /// By slot, what an earlier life has left; empty if nothing.
     found: Vec<Option<Place>>,
 }
@@ -38,7 +43,7 @@ pub(super) struct Opened {
 /// What `fast` can be used as.
 pub(super) enum Usable {
     /// As a cache, perhaps a warm one.
-    Yes(Opened),
+    Yes(Box<Opened>),
     /// Not at all.
     No(&'static str, io::Error),
 }
@@ -73,6 +78,7 @@ fn fresh_superblock(config: &CacheConfig, slow: &dyn BlockDevice) -> Superblock 
         half: 1,
         pages: 0,
         number: generation | 1,
+        is_dirty: false,
     }
 }
 
@@ -83,10 +89,33 @@ pub(super) fn open(
     config: &CacheConfig,
     revoked: Revoked,
 ) -> Result<Usable, CacheError> {
+    let incomplete = |reason: String| CacheError::Incomplete { device: slow.name().to_owned(), reason };
     let header = match Superblock::read(fast) {
         Ok(header) => header,
+        Err(error) if matches!(revoked, Revoked::AllButNeeded(_)) => {
+            return Err(incomplete(format!("{} cannot be read: {error}", fast.name())));
+        }
         Err(error) => return Ok(Usable::No("reading the superblock", error)),
     };
+    if let Revoked::AllButNeeded(number) = revoked {
+        match header {
+            Header::Whole(found) if found.number != number || found.identity != config.identity => {
+                return Err(incomplete(format!("{} is another cache", fast.name())));
+            }
+            Header::Whole(found) if fast.len() < found.layout.bytes() => {
+                return Err(incomplete(format!("{} is truncated", fast.name())));
+            }
+            Header::Whole(_) => {}
+            _ => return Err(incomplete(format!("{} is not its cache, or is damaged", fast.name()))),
+        }
+    }
+    if let Header::Whole(found) = header
+        && found.identity == config.identity
+        && found.is_dirty
+        && matches!(revoked, Revoked::None | Revoked::Unknown)
+    {
+        return Err(incomplete(format!("the guard that names {} is missing or damaged", fast.name())));
+    }
     let cold = |reason: &str| Start::Cold(reason.to_owned());
     let (superblock, mut start) = match header {
         Header::Foreign => return Err(CacheError::Foreign { device: fast.name().to_owned() }),
@@ -102,6 +131,9 @@ pub(super) fn open(
             };
             (None, cold(reason))
         }
+        Header::Whole(found) if found.is_dirty && !matches!(revoked, Revoked::AllButNeeded(_)) => {
+            (None, cold("it was put away before the slow device was complete"))
+        }
         Header::Whole(found) if found.identity != config.identity => {
             (None, cold("it belongs to another slow device"))
         }
@@ -115,17 +147,33 @@ pub(super) fn open(
         }
         return Err(CacheError::Slow { device: slow.name().to_owned(), source });
     }
+    let recovered = match header {
+        Header::Whole(found)
+            if found.is_dirty
+                && matches!(revoked, Revoked::AllButNeeded(_))
+                && !planted(CacheBug::ForgetDirty) =>
+        {
+            recover(slow, fast, &found, !is_same_cycle(&found, config))?
+        }
+        _ => Recovered::default(),
+    };
     if let Some(found) = superblock {
-        match warm(slow, fast, config, found) {
-            Ok(Some(opened)) => return Ok(Usable::Yes(opened)),
+        match warm(slow, fast, config, found, &recovered) {
+            Ok(Some(opened)) => {
+                return Ok(Usable::Yes(Box::new(Opened { recovered: recovered.written, ..opened })));
+            }
             Ok(None) => start = cold("the journal is damaged"),
             Err(error) => return Ok(Usable::No("reading the journal", error)),
         }
     }
     match format(slow, fast, config, header == Header::Blank) {
-        Ok((superblock, regions)) => {
-            Ok(Usable::Yes(Opened { superblock, regions, start, found: Vec::new() }))
-        }
+        Ok((superblock, regions)) => Ok(Usable::Yes(Box::new(Opened {
+            superblock,
+            regions,
+            start,
+            recovered: recovered.written,
+            found: Vec::new(),
+        }))),
         Err(error) => Ok(Usable::No("formatting", error)),
     }
 }
@@ -143,6 +191,12 @@ fn doubt(fast: &dyn BlockDevice, found: &Superblock) {
             "what is in doubt cannot be noted; this cache must not be used again"
         );
     }
+}
+
+/// Whether the machine has been on all the time since.
+fn is_same_cycle(found: &Superblock, config: &CacheConfig) -> bool {
+    let power_cycle = config.power_cycle.unwrap_or_default();
+    power_cycle != [0; 16] && power_cycle == found.power_cycle
 }
 
 fn is_of(found: &Superblock, config: &CacheConfig) -> bool {
@@ -173,29 +227,37 @@ fn warm(
     fast: &dyn BlockDevice,
     config: &CacheConfig,
     mut superblock: Superblock,
+    recovered: &Recovered,
 ) -> io::Result<Option<Opened>> {
     let layout = superblock.layout;
     let marks = Regions::read(fast, layout, superblock.region_shift)?;
     let power_cycle = config.power_cycle.unwrap_or_default();
-    let is_same_cycle = power_cycle != [0; 16] && power_cycle == superblock.power_cycle;
+    let is_same_cycle = is_same_cycle(&superblock, config);
     let mut found = vec![None; layout.slots as usize];
     let is_whole = replay(fast, &superblock, !is_same_cycle, |record| match record {
         Record::Holds { slot, place } => found[slot as usize] = Some(place),
         Record::Free { slot } => found[slot as usize] = None,
+        Record::Durable { .. } => {}
     })?;
     if !is_whole {
         return Ok(None);
     }
     let whole_blocks = slow.len() >> layout.block_shift;
     let mut dropped = 0;
-    for place in &mut found {
-        let Some(Place { block, .. }) = *place else { continue };
-        let is_current = block < whole_blocks
-            && match marks.mark(block << layout.block_shift) {
+    for (slot, place) in (0_u32..).zip(&mut found) {
+        let Some(Place { block, epoch, .. }) = *place else { continue };
+        let is_current = match recovered.slots.get(&block) {
+            // Just written and synced, from this very slot.
+            Some(&of_block) => {
+                of_block == Some(slot) && epoch > 0 && marks.mark(block << layout.block_shift) != Mark::Doubt
+            }
+            None if epoch > 0 || block >= whole_blocks => false,
+            None => match marks.mark(block << layout.block_shift) {
                 Mark::None => true,
                 Mark::Written => is_same_cycle || planted(CacheBug::ServeMarkedRegions),
                 Mark::Doubt | Mark::Unknown => false,
-            };
+            },
+        };
         if !is_current {
             *place = None;
             dropped += 1;
@@ -208,7 +270,8 @@ fn warm(
         regions.keep_doubts(&marks);
     }
     superblock.power_cycle = power_cycle;
-    Ok(Some(Opened { superblock, regions, start: Start::Warm { kept, dropped }, found }))
+    let start = Start::Warm { kept, dropped };
+    Ok(Some(Opened { superblock, regions, start, recovered: 0, found }))
 }
 
 impl Opened {
@@ -217,7 +280,7 @@ impl Opened {
         let superblock = fresh_superblock(config, slow);
         let regions = Regions::new(superblock.layout, superblock.region_shift, superblock.generation);
         let start = Start::Cold("the device cannot be used".to_owned());
-        Opened { superblock, regions, start, found: Vec::new() }
+        Opened { superblock, regions, start, recovered: 0, found: Vec::new() }
     }
 
     /// Gives the blocks that were found back to their slots.

@@ -21,6 +21,9 @@
 //! * Writes of one block that is cached wait for each other, in ascending order of blocks, so nobody waits in a circle.
 //! * A slot in `Filling` or `Writing` is not given up to another block. A policy that names it as its victim has forgotten it; it
 //!   is doomed, and the policy is asked for another.
+//! * Neither is one that is dirty (`dirty.rs`): it is doomed, too, and can still be read until the slow device has it. A dirty block that is
+//!   written again gets another slot, because the bytes of the one it has are the only copy; it stays readable meanwhile, and is
+//!   entered in `written`, so that nobody else takes hold of the block.
 
 use std::collections::HashMap;
 
@@ -28,8 +31,9 @@ use foldhash::fast::FixedState;
 
 use super::Bypass;
 use super::budget::Budget;
+use super::dirty::{Dirty, Version};
 use super::index::{FreeSlots, Index, State, Word};
-use super::journal::{Pending, Place};
+use super::journal::{Pending, Place, Record};
 use super::stats::RelationStats;
 use crate::planted::{CacheBug, planted};
 use crate::policy::{Access, Policy, Relation, Slot};
@@ -63,6 +67,7 @@ pub(super) struct Placement {
     /// Blocks evicted so far.
     evictions: u64,
     budget: Budget,
+    dirty: Dirty,
     /// What happened to blocks by relation, if that is counted.
     relations: Option<HashMap<Option<Relation>, RelationStats, FixedState>>,
 }
@@ -77,6 +82,7 @@ impl Placement {
             pending: Pending::default(),
             evictions: 0,
             budget: Budget::default(),
+            dirty: Dirty::default(),
             relations: None,
         }
     }
@@ -127,6 +133,10 @@ impl Placement {
         self.shrink(index);
     }
 
+    pub fn dirty(&mut self) -> &mut Dirty {
+        &mut self.dirty
+    }
+
     pub fn pending(&mut self) -> &mut Pending {
         &mut self.pending
     }
@@ -158,8 +168,9 @@ impl Placement {
         for _ in self.capacity..self.free.used() {
             let Some(Slot(victim)) = self.policy.victim(Access::read(0)) else { return };
             self.evictions += 1;
-            match index.word(victim).state() {
-                State::Valid => self.empty(index, victim),
+            let word = index.word(victim);
+            match word.state() {
+                State::Valid if !word.is_dirty() => self.empty(index, victim),
                 _ => index.doom(victim),
             }
         }
@@ -228,8 +239,12 @@ impl Placement {
         }
         for _ in 0..VICTIMS_MAX {
             let Some(Slot(victim)) = self.policy.victim(access) else { break };
-            if index.word(victim).state() == State::Valid {
-                self.pending.left(victim, index.word(victim).block(), index.checksum(victim));
+            let word = index.word(victim);
+            if word.state() == State::Valid && (!word.is_dirty() || planted(CacheBug::EvictDirty)) {
+                if word.is_dirty() {
+                    self.dirty.lose(word.block());
+                }
+                self.pending.left(victim, word.block(), index.checksum(victim));
                 index.unlink(victim);
                 self.evictions += 1;
                 return Ok(victim);
@@ -243,7 +258,10 @@ impl Placement {
     /// that has none and nobody is writing it. Says whether it is.
     pub fn rename(&mut self, index: &Index, from: u64, access: Access, checksum: u32) -> bool {
         let Some((slot, word)) = index.get(from) else { return false };
-        let can_move = word.state() == State::Valid && !word.is_doomed() && index.checksum(slot) == checksum;
+        let can_move = word.state() == State::Valid
+            && !word.is_doomed()
+            && !word.is_dirty()
+            && index.checksum(slot) == checksum;
         if !can_move || self.find(index, access.block) != Found::Nothing {
             return false;
         }
@@ -258,8 +276,17 @@ impl Placement {
 
     /// The block in `slot`, which is valid, leaves.
     pub fn remove(&mut self, index: &Index, slot: u32) {
-        self.policy.remove(Slot(slot));
-        self.empty(index, slot);
+        let word = index.word(slot);
+        if !word.is_doomed() {
+            self.policy.remove(Slot(slot));
+        }
+        if !word.is_dirty() {
+            return self.empty(index, slot);
+        }
+        for version in self.dirty.forget(word.block()) {
+            self.pending.left(version, word.block(), index.checksum(version));
+        }
+        index.unlink(slot);
     }
 
     /// The block in `slot`, which is in use, leaves when that is over.
@@ -277,7 +304,7 @@ impl Placement {
         match checksum {
             Some(checksum) if !doomed => {
                 let (word, before) = (index.word(slot), index.checksum(slot));
-                let place = Place { block: word.block(), checksum, is_hit: word.is_hit() };
+                let place = Place { block: word.block(), checksum, is_hit: word.is_hit(), epoch: 0 };
                 self.pending.holds(slot, place, before);
                 index.set_valid(slot, checksum);
                 true
@@ -290,6 +317,111 @@ impl Placement {
                 false
             }
         }
+    }
+
+    /// Whether somebody has entered a write of this block.
+    pub fn is_entered(&self, block: u64) -> bool {
+        self.written.contains_key(&block)
+    }
+
+    /// A slot for bytes that no look-up may find yet.
+    pub fn spare(&mut self, index: &Index, access: Access) -> Result<u32, Bypass> {
+        self.slot(index, access)
+    }
+
+    /// A slot for `access`, which is to be written and to become dirty, whatever the policy would admit.
+    pub fn admit_dirty(&mut self, index: &Index, access: Access) -> Result<u32, Bypass> {
+        let slot = self.slot(index, access)?;
+        self.count(access.relation, |stats| stats.admissions += 1);
+        index.link(slot, access.block, State::Writing);
+        self.policy.insert(access, Slot(slot));
+        Ok(slot)
+    }
+
+    /// A slot that was spare is free again.
+    pub fn give_back(&mut self, index: &Index, slot: u32) {
+        self.free.give_back(index, slot);
+    }
+
+    /// `slot`, which was spare, takes the place of what holds the block now. Gives the slot of that, if its bytes are those of the open
+    /// epoch, which nobody needs when the journal knows of the new ones.
+    pub fn replace(&mut self, index: &Index, slot: u32, access: Access) {
+        self.end_write(access.block);
+        if let Some((before, word)) = index.get(access.block) {
+            if !word.is_doomed() {
+                self.policy.remove(Slot(before));
+            }
+            match word.is_dirty() {
+                // The table knows it.
+                true => index.unlink(before),
+                false => self.empty(index, before),
+            }
+        }
+        index.link(slot, access.block, State::Writing);
+        self.policy.restore(access, Slot(slot), true);
+    }
+
+    /// `slot` holds bytes that the slow device does not have. Gives a slot that nobody needs any more, and that is to be given back once
+    /// the journal knows of this one.
+    pub fn publish_dirty(&mut self, index: &Index, slot: u32, checksum: u32) -> Option<u32> {
+        let (word, before) = (index.word(slot), index.checksum(slot));
+        index.set_dirty(slot, checksum);
+        let unneeded = self.dirty.add(word.block(), slot);
+        let epoch = self.dirty.open();
+        let place = Place { block: word.block(), checksum, is_hit: word.is_hit(), epoch };
+        self.pending.holds(slot, place, before);
+        if let Some(unneeded) = unneeded {
+            self.pending.left(unneeded, word.block(), index.checksum(unneeded));
+        }
+        unneeded
+    }
+
+    /// The slow device has an epoch durably. Gives the number of its blocks.
+    pub fn epoch_written(&mut self, index: &Index, epoch: u32) -> usize {
+        let versions = self.dirty.written(epoch);
+        for &(block, slot) in &versions {
+            match index.get(block) {
+                Some((live, word)) if live == slot => {
+                    let place =
+                        Place { block, checksum: index.checksum(slot), is_hit: word.is_hit(), epoch: 0 };
+                    self.pending.holds(slot, place, place.checksum);
+                }
+                _ => self.pending.left(slot, block, index.checksum(slot)),
+            }
+        }
+        versions.len()
+    }
+
+    /// What was settling is settled: the slots are clean, or free if nobody needs them.
+    pub fn settled(&mut self, index: &Index, versions: &[Version]) {
+        for &(block, slot) in versions {
+            self.dirty.settled((block, slot));
+            match index.get(block) {
+                Some((live, word)) if live == slot => {
+                    index.set_clean(slot);
+                    if word.is_doomed() {
+                        self.empty(index, slot);
+                    }
+                }
+                _ => self.free.give_back(index, slot),
+            }
+        }
+        if self.dirty.begin_anew() {
+            self.pending.durable(0);
+        }
+    }
+
+    /// Records of dirty versions that were written again since, which the index does not know, and of what is durable of them.
+    pub fn overwritten(&self, index: &Index) -> Vec<Record> {
+        let is_live = |block, slot| index.get(block).is_some_and(|(live, _)| live == slot);
+        let versions = self.dirty.versions().filter(|&(_, (block, slot))| !is_live(block, slot));
+        let records = versions.map(|(epoch, (block, slot))| {
+            let place = Place { block, checksum: index.checksum(slot), is_hit: false, epoch };
+            Record::Holds { slot, place }
+        });
+        records
+            .chain((!self.dirty.is_empty()).then_some(Record::Durable { epoch: self.dirty.durable() }))
+            .collect()
     }
 
     /// A write of a block without a slot begins.

@@ -27,12 +27,17 @@ impl Cached {
         while done < buffer.len() {
             let piece = self.piece(offset + done as u64, buffer.len() - done);
             let access = self.access(piece.block, false);
-            if self.is_out_of_service() {
+            if self.is_out_of_service() && !self.back.is_stranded() {
                 return self.slow.read_at(offset + done as u64, &mut buffer[done..]);
             }
             let target = &mut buffer[done..done + piece.length];
+            if self.back.is_stranded() {
+                self.read_stranded(piece, target)?;
+                done += piece.length;
+                continue;
+            }
             done += match self.index.find(piece.block) {
-                Some((slot, word)) if self.hit(access, piece, slot, word, target) => piece.length,
+                Some((slot, word)) if self.hit(access, piece, slot, word, target)? => piece.length,
                 _ => self.read_missed(access, offset + done as u64, &mut buffer[done..])?,
             };
         }
@@ -40,20 +45,27 @@ impl Cached {
     }
 
     /// Reads a piece of a block from its slot, if the slot is the block's all the time.
-    fn hit(&self, access: Access, piece: Piece, slot: u32, word: Word, target: &mut [u8]) -> bool {
+    fn hit(
+        &self,
+        access: Access,
+        piece: Piece,
+        slot: u32,
+        word: Word,
+        target: &mut [u8],
+    ) -> io::Result<bool> {
         if !word.is_verified() && !planted(CacheBug::ServeUnverified) {
             // The next look-up finds it verified, or not at all.
             self.verify(slot, word);
-            return false;
+            return Ok(false);
         }
         let route = self.balance.route(self.recent.look_ups());
-        if route.below && self.hit_below(access, piece, slot, target) {
-            return true;
+        if route.below && !word.is_dirty() && self.hit_below(access, piece, slot, word, target) {
+            return Ok(true);
         }
         let began = route.timed.then(|| self.config.clock.now());
         let read = self.fast.read_at(self.slot_offset(slot) + piece.within, target);
         if !self.index.is_unchanged(slot, word) && !planted(CacheBug::ServeReusedSlot) {
-            return false;
+            return Ok(false);
         }
         if let Some(began) = began
             && self.balance.fast_took(self.config.clock.now().saturating_sub(began))
@@ -66,22 +78,30 @@ impl Cached {
         }
         if let Err(error) = read {
             self.fast_error("read of a cached block", &error);
+            if word.is_dirty() {
+                // Nobody else has it.
+                return Err(error);
+            }
             self.remove_if_unchanged(slot, word);
-            return false;
+            return Ok(false);
         }
         self.recent.count_hit();
         self.note(slot, access);
-        true
+        Ok(true)
     }
 
     /// Serves a hit from the slow device, which has every block. If it fails, the fast one has to do.
-    fn hit_below(&self, access: Access, piece: Piece, slot: u32, target: &mut [u8]) -> bool {
+    fn hit_below(&self, access: Access, piece: Piece, slot: u32, word: Word, target: &mut [u8]) -> bool {
         let began = self.config.clock.now();
         let offset = (piece.block << self.block_shift) + piece.within;
         if self.slow.read_at(offset, target).is_err() {
             return false;
         }
         self.balance.slow_took(self.config.clock.now().saturating_sub(began));
+        if self.back.is_on() && !self.index.is_unchanged(slot, word) {
+            // It may have become dirty before the slow device was read.
+            return false;
+        }
         self.counters.below.add(1);
         self.note(slot, access);
         true
@@ -161,7 +181,7 @@ impl Cached {
         drop(placement);
         if let Some((piece, slot, word)) = valid {
             let target = &mut buffer[..piece.length];
-            return Ok(if self.hit(first, piece, slot, word, target) { piece.length } else { 0 });
+            return Ok(if self.hit(first, piece, slot, word, target)? { piece.length } else { 0 });
         }
         if length > 0 {
             self.fetch(&run, offset, &mut buffer[..length])?;

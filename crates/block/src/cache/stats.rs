@@ -127,6 +127,12 @@ pub struct CacheStats {
     pub relocations: u64,
     /// Look-ups that did not bring their block in, by reason, in the order of [`Bypass::ALL`].
     pub bypasses: [u64; Bypass::ALL.len()],
+    /// Blocks in the cache whose newest bytes the slow device does not have, or may not have after a power cut, every version counted.
+    pub dirty_blocks: u64,
+    /// Blocks written back to the slow device, every version counted.
+    pub written_back: u64,
+    /// Blocks of an earlier life that were written back when the cache was opened.
+    pub recovered: u64,
     /// Bytes written to the fast device: blocks and metadata.
     pub fast_written_bytes: u64,
     /// Blocks of an earlier life that were damaged, or not those of the slow device any more, and were dropped when first hit.
@@ -193,6 +199,7 @@ pub(super) struct Counters {
     pub invalidations: Counter,
     pub relocations: Counter,
     pub bypasses: [Counter; Bypass::ALL.len()],
+    pub written_back: Counter,
     pub fast_written_bytes: Counter,
     pub damaged: Counter,
     pub fast_errors: Counter,
@@ -229,6 +236,7 @@ impl Counters {
             invalidations: self.invalidations.get(),
             relocations: self.relocations.get(),
             bypasses: std::array::from_fn(|reason| self.bypasses[reason].get()),
+            written_back: self.written_back.get(),
             fast_written_bytes: self.fast_written_bytes.get(),
             damaged: self.damaged.get(),
             fast_errors: self.fast_errors.get(),

@@ -8,6 +8,7 @@ mod races;
 mod relocate;
 mod service;
 mod threads;
+mod write_back;
 
 use std::sync::Arc;
 

@@ -55,22 +55,30 @@ impl Cached {
     /// now. Durable when this returns.
     ///
     /// # Errors
-    /// Those of `guard`; then the slow device must not be written.
+    /// Those of `guard`, and one if the slow device is not complete without its cache; then the slow device must not be written.
     pub fn revoke_all(guard: &dyn BlockDevice) -> io::Result<()> {
-        if Revoked::read(guard)? == Revoked::All {
-            return Ok(());
+        match Revoked::read(guard)? {
+            Revoked::All => Ok(()),
+            Revoked::AllButNeeded(_) => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{}: a block cache has blocks that were not yet written back; open it with that cache", guard.name()),
+            )),
+            _ => Revoked::All.write(guard),
         }
-        Revoked::All.write(guard)
     }
 
-    /// Makes everything that was written durable, on the slow device. Now and then takes marks off, which takes a sync of the
-    /// fast device.
+    /// Makes everything that was written durable: on the slow device, or, where it was asked to be written back, on the fast
+    /// one. Now and then takes marks off, which takes a sync of the fast device.
     ///
     /// # Errors
-    /// Those of the slow device. What was written since the last sync is then in doubt, and is not cached any more.
+    /// Those of the slow device. What was written since the last sync is then in doubt, and is not cached any more. And one if blocks
+    /// that were to be written back are on a fast device that has failed.
     pub fn flush(&self) -> io::Result<()> {
         let mut last = self.syncs.lock();
-        self.sync_slow()?;
+        match self.back.is_on() {
+            true => self.sync_where_asked(&last)?,
+            false => self.sync_slow()?,
+        }
         let now = self.config.clock.now();
         if now.saturating_sub(*last) >= SETTLE_INTERVAL {
             *last = now;
@@ -80,9 +88,13 @@ impl Cached {
     }
 
     /// Reports hits to the policy, and makes what the cache knows durable: after this, what has not been written lately is warm
-    /// again even if the power goes. To be called from time to time where syncs are rare; a background thread may.
+    /// again even if the power goes. Writes dirty blocks back. To be called from time to time where syncs are rare, or where blocks are
+    /// written back; a background thread may.
     pub fn tend(&self) {
-        let _syncs = self.syncs.lock();
+        let syncs = self.syncs.lock();
+        if let Err(error) = self.drain_locked(&syncs) {
+            tracing::warn!(%error, "dirty blocks cannot be written back");
+        }
         self.placement.lock().hits(&self.index, &mut self.recent.lane().waiting());
         self.settle(false);
     }
@@ -93,9 +105,10 @@ impl Cached {
     /// # Errors
     /// [`CacheError::Slow`] when the slow device reports one.
     pub fn close(&self) -> Result<(), CacheError> {
-        let _syncs = self.syncs.lock();
-        let device = || self.slow.name().to_owned();
-        self.sync_slow().map_err(|source| CacheError::Slow { device: device(), source })?;
+        let syncs = self.syncs.lock();
+        let of_slow = |source| CacheError::Slow { device: self.slow.name().to_owned(), source };
+        let flagged = self.drain_for_good(&syncs).map_err(of_slow)?;
+        self.sync_slow().and_then(|()| self.pay_error()).map_err(of_slow)?;
         self.settle(true);
         self.placement.lock().hits(&self.index, &mut self.recent.lane().waiting());
         // Which blocks were hit is in the records of a new half only. It syncs the marks, too.
@@ -103,7 +116,7 @@ impl Cached {
             Ok(bytes) => self.counters.fast_written_bytes.add(bytes),
             Err(error) => self.give_up("closing the journal", &error),
         }
-        Ok(())
+        flagged.map_or(Ok(()), |flagged| self.unflag(flagged)).map_err(of_slow)
     }
 
     /// As [`Cached::close`], and the cache is out of service from then on and has let go of its file, which others may use now, though
@@ -118,7 +131,7 @@ impl Cached {
         closed
     }
 
-    fn sync_slow(&self) -> io::Result<()> {
+    pub(super) fn sync_slow(&self) -> io::Result<()> {
         let number = self.regions.begin_sync();
         match self.slow.sync() {
             Ok(()) => {
@@ -142,7 +155,7 @@ impl Cached {
             let mut placement = self.placement.lock();
             let word = self.index.word(slot);
             let offset = word.block() << self.block_shift;
-            if word.state() != State::Free && self.regions.mark(offset) == Mark::Doubt {
+            if word.state() != State::Free && !word.is_dirty() && self.regions.mark(offset) == Mark::Doubt {
                 self.invalidate_slot(&mut placement, slot);
             }
         }
@@ -214,8 +227,13 @@ impl Cached {
     /// Changes the slow device's length. What is cut off leaves the cache, and the journal says so, before it is gone.
     pub(super) fn change_len(&self, bytes: u64) -> io::Result<()> {
         if self.is_out_of_service() {
+            self.check_stranded()?;
             return self.check_revoked().and_then(|()| self.slow.set_len(bytes));
         }
+        if self.back.is_on() {
+            self.drain()?;
+        }
+        let _gate = if self.back.is_on() { Some(self.gate(std::iter::empty())?) } else { None };
         let before = self.slow.len();
         let (shorter, longer) = (bytes.min(before), bytes.max(before));
         let regions = self.regions.of([(shorter, longer - shorter)].into_iter());
@@ -229,6 +247,7 @@ impl Cached {
             self.invalidate(shorter >> self.block_shift, BLOCKS_MAX);
         }
         self.regions.end(&regions);
+        self.note_slow_written();
         outcome
     }
 
@@ -237,7 +256,10 @@ impl Cached {
         self.counters.fast_errors.add(1);
         self.journal.stop(|| {
             tracing::warn!(device = self.fast.name(), what, %error, "the cache is given up");
-            self.revoke();
+            match self.placement.lock().dirty().is_empty() {
+                true => self.revoke(),
+                false => self.back.strand(),
+            }
             self.service.get_or_init(|| format!("{what} failed: {error}"));
         });
     }
@@ -245,6 +267,9 @@ impl Cached {
     /// Refuses a write of the slow device while a cache is given up and the guard could not be told: the guard fails only
     /// with the slow device.
     pub(super) fn check_revoked(&self) -> io::Result<()> {
+        if self.back.is_stranded() {
+            return Err(self.stranded());
+        }
         if let Some(guard) = &self.config.guard
             && self.is_unrevoked.load(Ordering::Acquire)
         {
@@ -255,8 +280,9 @@ impl Cached {
     }
 
     /// Makes sure that nothing on the fast device is used again.
-    fn revoke(&self) {
-        if planted(CacheBug::ForgetRevoked) || Superblock::wipe(&*self.fast).is_ok() {
+    pub(super) fn revoke(&self) {
+        let is_wiped = planted(CacheBug::ForgetRevoked) || Superblock::wipe(&*self.fast).is_ok();
+        if is_wiped && !self.back.is_needed() {
             return;
         }
         match self.config.guard.as_ref().map(|guard| Revoked::All.write(&**guard)) {

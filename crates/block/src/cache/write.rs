@@ -48,8 +48,22 @@ impl Cached {
         slow: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         if self.is_out_of_service() {
+            self.check_stranded()?;
             return self.check_revoked().and_then(|()| slow());
         }
+        match self.back.is_on() {
+            true => self.write_where_asked(writer, writes, slow),
+            false => self.write_directly(writer, writes, slow),
+        }
+    }
+
+    /// The same, to the slow device at once.
+    pub(super) fn write_directly(
+        &self,
+        writer: Writer,
+        writes: &[Write<'_>],
+        slow: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
         let regions = self.regions.of(writes.iter().map(|write| (write.offset, write.bytes.len() as u64)));
         if planted(CacheBug::WriteBeforeMark) {
             let outcome = slow();
@@ -122,7 +136,7 @@ impl Cached {
     }
 
     /// The blocks that are written, in ascending order, and their bytes where one write covers all of a block.
-    fn blocks_of<'a>(&self, writes: &[Write<'a>]) -> BTreeMap<u64, Option<&'a [u8]>> {
+    pub(super) fn blocks_of<'a>(&self, writes: &[Write<'a>]) -> BTreeMap<u64, Option<&'a [u8]>> {
         let mut blocks = BTreeMap::new();
         for &Write { offset, bytes } in writes {
             let mut done = 0;
@@ -156,6 +170,10 @@ impl Cached {
                     Found::Slot(_, word) if word.state() == State::Writing => {
                         self.settled.wait(&mut placement);
                     }
+                    // It is dirty and gets another slot just now.
+                    Found::Slot(_, word) if word.state() == State::Valid && placement.is_entered(block) => {
+                        self.settled.wait(&mut placement);
+                    }
                     Found::Slot(slot, _) if writer == Writer::Mover => {
                         self.invalidate_slot(&mut placement, slot);
                         break None;
@@ -184,7 +202,7 @@ impl Cached {
         let access = self.access(block, true);
         placement.count(access.relation, |stats| stats.writes += 1);
         let stays = match bytes {
-            _ if self.config.mode == WriteMode::Around => Err(Bypass::WriteAround),
+            _ if self.mode_of(access.relation) == WriteMode::Around => Err(Bypass::WriteAround),
             _ if self.is_in_doubt(block) => Err(Bypass::Doubt),
             _ if self.balance.is_aside() => Err(Bypass::Aside),
             None => Err(Bypass::PartialWrite),
@@ -210,7 +228,7 @@ impl Cached {
         };
         self.counters.write_hits.add(1);
         match stays {
-            Ok(bytes) if word.state() == State::Valid => {
+            Ok(bytes) if word.state() == State::Valid && !word.is_dirty() => {
                 placement.policy().hit(crate::policy::Slot(slot), access);
                 self.index.begin_writing(slot);
                 return Some((slot, bytes));

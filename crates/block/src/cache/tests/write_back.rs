@@ -1,0 +1,377 @@
+//! Write-back under power cuts, kills and faults: what was acknowledged outlives a kill, what was synced a power cut, and the slow
+//! device alone is always as it was between two syncs.
+//!
+//! Every sector has a history: which versions were written to it, after how many syncs of the cache, and whether the write
+//! was acknowledged. A cycle is a life that ends at a call of either device drawn by chance; what is found afterwards through a cache, and
+//! on the slow device without one, is held against the histories.
+
+use super::*;
+use crate::policy::Relation;
+use crate::{CacheError, CallKind, Directory, FaultPlan, OpenMode, SimulatedDisk, VirtualClock, Write};
+
+const BLOCKS: u64 = 40;
+const SECTOR: usize = 512;
+const SECTORS: usize = BLOCKS as usize * BLOCK / SECTOR;
+
+type Failure = String;
+
+/// One write of a sector.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    version: u64,
+    /// Syncs before it.
+    syncs: u32,
+    /// Nobody knows whether it happened, or will last.
+    maybe: bool,
+}
+
+/// What was written to each sector since the state that a life began with.
+struct Histories {
+    sectors: Vec<Vec<Written>>,
+    syncs: u32,
+}
+
+impl Histories {
+    fn new(versions: &[u64]) -> Self {
+        let first = |&version: &u64| vec![Written { version, syncs: 0, maybe: false }];
+        Self { sectors: versions.iter().map(first).collect(), syncs: 1 }
+    }
+
+    fn write(&mut self, offset: u64, length: usize, version: u64, is_acknowledged: bool) {
+        let first = offset as usize / SECTOR;
+        let written = Written { version, syncs: self.syncs, maybe: !is_acknowledged };
+        self.sectors[first..first + length / SECTOR].iter_mut().for_each(|sector| sector.push(written));
+    }
+
+    /// After a sync that failed nobody knows what will become of what was written since the last.
+    fn sync(&mut self, is_done: bool) {
+        if is_done {
+            self.syncs += 1;
+            return;
+        }
+        for written in self.sectors.iter_mut().flatten().filter(|written| written.syncs == self.syncs) {
+            written.maybe = true;
+        }
+    }
+
+    /// Whether a sector may have this version, if what was written before so many syncs is there for certain, and nothing
+    /// that was written after `last` of them.
+    fn allows(&self, sector: usize, version: u64, certain: u32, last: u32) -> bool {
+        let history = &self.sectors[sector];
+        let base = history.iter().rposition(|written| !written.maybe && written.syncs < certain).unwrap_or(0);
+        history[base..].iter().any(|written| written.version == version && written.syncs <= last)
+    }
+
+    /// The first sector that does not have what it must.
+    fn first_wrong(&self, versions: &[u64], certain: u32, last: u32) -> Option<usize> {
+        (0..SECTORS).find(|&sector| !self.allows(sector, versions[sector], certain, last))
+    }
+
+    /// Whether this is a state between two syncs.
+    fn is_prefix(&self, versions: &[u64]) -> bool {
+        (1..=self.syncs).any(|syncs| self.first_wrong(versions, syncs, syncs).is_none())
+    }
+}
+
+/// The versions of all sectors, or which of them is not one.
+fn versions_of(device: &dyn BlockDevice) -> Result<Vec<u64>, Failure> {
+    let bytes = read(device, 0, BLOCKS as usize * BLOCK);
+    let version = |(number, sector): (usize, &[u8])| {
+        let word = |word: &[u8]| u64::from_le_bytes(word.try_into().unwrap());
+        let first = word(&sector[..8]);
+        let is_whole = sector.chunks_exact(8).all(|other| word(other) == first);
+        is_whole.then_some(first).ok_or_else(|| format!("sector {number} has parts of two versions"))
+    };
+    bytes.chunks(SECTOR).enumerate().map(version).collect()
+}
+
+fn content(length: usize, version: u64) -> AlignedBuffer {
+    let mut bytes = AlignedBuffer::zeroed(length);
+    bytes.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&version.to_le_bytes()));
+    bytes
+}
+
+struct Lives {
+    random: Random,
+    disk: SimulatedDisk,
+    clock: Arc<VirtualClock>,
+    power_cycle: Option<[u8; 16]>,
+    policy: &'static str,
+    /// All writes are written back, or those of one relation.
+    in_order: bool,
+    with_faults: bool,
+    version: u64,
+}
+
+#[derive(Default, Debug)]
+struct Seen {
+    cycles: u64,
+    recovered: u64,
+    written_back: u64,
+    incomplete: u64,
+    stranded: u64,
+    hits: u64,
+}
+
+impl Lives {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed);
+        let disk = SimulatedDisk::new(seed);
+        for name in ["slow", "fast", "guard"] {
+            disk.open(name, OpenMode::CreateNew).unwrap();
+        }
+        let slow = disk.open("slow", OpenMode::Write).unwrap();
+        slow.set_len(BLOCKS * BLOCK as u64).unwrap();
+        slow.sync().unwrap();
+        disk.sync().unwrap();
+        let policies = ["sieve", "fifo", "lru", "w-tinylfu", "probability:0.6+lru"];
+        Self {
+            power_cycle: (random.below(3) > 0).then_some([1; 16]),
+            policy: policies[random.below(policies.len() as u64) as usize],
+            in_order: random.below(4) > 0,
+            with_faults: random.below(4) == 0,
+            disk,
+            clock: Arc::default(),
+            version: 0,
+            random,
+        }
+    }
+
+    fn open(&self, disk: &SimulatedDisk, fast: &str) -> Result<Cached, CacheError> {
+        let gone = |source| CacheError::Directory { file: "the disk".to_owned(), source };
+        let file = |name: &str| disk.open(name, OpenMode::Write).map_err(gone);
+        let mut config = CacheConfig::new(14)
+            .policy(self.policy)?
+            .mode(if self.in_order { WriteMode::Back } else { WriteMode::Through })
+            .power_cycle(self.power_cycle)
+            .guard(file("guard")?)
+            .relations(Arc::new(|block: u64| Some((Relation((block % 2) as u32), block / 2))))
+            .clock(Arc::clone(&self.clock) as Arc<dyn crate::Clock>);
+        config.region_bytes = 2 * BLOCK as u64;
+        config.dirty_blocks_max = Some(8);
+        let cached = Cached::open(file("slow")?, file(fast)?, config)?;
+        if !self.in_order {
+            cached.write_mode(Relation(0), WriteMode::Back)?;
+        }
+        Ok(cached)
+    }
+
+    fn step(&mut self, cached: &Cached, histories: &mut Histories) -> Result<(), Failure> {
+        let block = self.random.skewed(BLOCKS);
+        let count = (1 + self.random.below(3)).min(BLOCKS - block);
+        let (offset, length) = (block * BLOCK as u64, count as usize * BLOCK);
+        self.version += 1;
+        let version = self.version;
+        match self.random.below(24) {
+            0..=3 => {
+                histories.sync(cached.sync().is_ok());
+            }
+            4 => cached.tend(),
+            5 => drop(cached.drain()),
+            6 => {
+                histories.sync(cached.close().is_ok());
+            }
+            7 => {
+                let written = cached.write_at(offset + 512, &content(1024, version));
+                histories.write(offset + 512, 1024, version, written.is_ok());
+            }
+            8 => {
+                let written = cached.write_through_at(offset, &content(length, version));
+                histories.write(offset, length, version, written.is_ok());
+                histories.sync(written.is_ok());
+            }
+            9 => {
+                let (bytes, other) = (content(BLOCK, version), (block + BLOCKS / 2) % BLOCKS * BLOCK as u64);
+                let written = cached.write_batch(&[Write::new(offset, &bytes), Write::new(other, &bytes)]);
+                histories.write(offset, BLOCK, version, written.is_ok());
+                histories.write(other, BLOCK, version, written.is_ok());
+            }
+            10 => cached.resize(7 + self.random.below(8) as u32).map_err(|error| error.to_string())?,
+            11..=17 => {
+                let length = if self.in_order { length } else { BLOCK };
+                let written = cached.write_at(offset, &content(length, version));
+                histories.write(offset, length, version, written.is_ok());
+            }
+            _ => {
+                let mut bytes = filled(length, 0xee);
+                if cached.read_at(offset, &mut bytes).is_err() {
+                    return Ok(());
+                }
+                for (sector, bytes) in (offset as usize / SECTOR..).zip(bytes.chunks(SECTOR)) {
+                    let version = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+                    if !histories.allows(sector, version, u32::MAX, u32::MAX) {
+                        return Err(format!("sector {sector} is read as version {version}"));
+                    }
+                }
+            }
+        }
+        let pause = std::time::Duration::from_millis(self.random.below(3000));
+        crate::Clock::sleep_until(&*self.clock, crate::Clock::now(&*self.clock) + pause);
+        Ok(())
+    }
+
+    /// What a cache serves of a disk, and what the slow device has without it, against the histories. What was written before so many syncs
+    /// is there for certain.
+    fn check(
+        &self,
+        disk: &SimulatedDisk,
+        histories: &Histories,
+        certain: u32,
+        seen: &mut Seen,
+    ) -> Result<(), Failure> {
+        let slow = disk.open("slow", OpenMode::Write).unwrap();
+        let alone = versions_of(&*slow)?;
+        if self.in_order && !self.with_faults && !histories.is_prefix(&alone) {
+            return Err("the slow device alone is not as it was between two syncs".to_owned());
+        }
+        let is_complete = histories.first_wrong(&alone, certain.min(histories.syncs), u32::MAX).is_none();
+        // Another, empty cache is only used if nothing is missing.
+        let other = disk.killed();
+        other.open("empty", OpenMode::CreateNew).unwrap();
+        match self.open(&other, "empty") {
+            Err(CacheError::Incomplete { .. }) => seen.incomplete += 1,
+            Err(error) => return Err(format!("with an empty cache: {error}")),
+            Ok(_) if is_complete => {}
+            Ok(_) => return Err("an empty cache is used though blocks are missing".to_owned()),
+        }
+        let cached = self.open(disk, "fast").map_err(|error| format!("it cannot be opened: {error}"))?;
+        seen.recovered += cached.stats().recovered;
+        for round in 0..2 {
+            let versions = versions_of(&cached)?;
+            if let Some(sector) = histories.first_wrong(&versions, certain, u32::MAX) {
+                let (version, history) = (versions[sector], &histories.sectors[sector]);
+                return Err(format!(
+                    "sector {sector} is of version {version} in round {round} after {certain} syncs of {}: {history:?}",
+                    histories.syncs
+                ));
+            }
+            if versions != versions_of(&*slow)? {
+                return Err("the slow device is not complete after opening".to_owned());
+            }
+        }
+        seen.hits += cached.stats().hits;
+        Ok(())
+    }
+
+    fn cycle(&mut self, seen: &mut Seen) -> Result<(), Failure> {
+        seen.cycles += 1;
+        let cached =
+            self.open(&self.disk, "fast").map_err(|error| format!("it cannot be opened: {error}"))?;
+        let mut histories = Histories::new(&versions_of(&cached)?);
+        self.disk.crash_at(self.disk.calls() + 1 + self.random.below(500));
+        if self.with_faults {
+            let kinds = [CallKind::Read, CallKind::Write, CallKind::WriteThrough, CallKind::Sync];
+            let (kind, nth) = (kinds[self.random.below(4) as usize], 1 + self.random.below(30));
+            self.disk.fail(match self.random.below(4) {
+                0 => FaultPlan::from_then_on(kind, nth, libc::EIO),
+                _ => FaultPlan::once(kind, nth, libc::EIO),
+            });
+        }
+        for step in 0..80 {
+            if self.disk.crashed().is_some() {
+                break;
+            }
+            self.step(&cached, &mut histories).map_err(|what| format!("step {step}: {what}"))?;
+        }
+        let stats = cached.stats();
+        seen.hits += stats.hits;
+        seen.written_back += stats.written_back;
+        seen.stranded += u64::from(stats.out_of_service.is_some() && stats.dirty_blocks > 0);
+        // After a sync that failed what is read may not last, so the next life cannot begin with that.
+        let is_killed = self.random.below(3) == 0 && !self.with_faults;
+        if is_killed {
+            self.check(&self.disk.killed(), &histories, u32::MAX, seen)?;
+            self.disk = self.disk.killed();
+            return Ok(());
+        }
+        let seed = self.random.next();
+        if let Some(cycle) = &mut self.power_cycle {
+            *cycle = u128::from_be_bytes(*cycle).wrapping_add(1).to_be_bytes();
+        }
+        self.check(&self.disk.survivor(seed), &histories, histories.syncs, seen)?;
+        self.disk = self.disk.survivor(seed);
+        Ok(())
+    }
+}
+
+/// Ten lives for each seed; gives the first failure.
+fn run(seeds: std::ops::Range<u64>) -> Result<Seen, Failure> {
+    let mut seen = Seen::default();
+    for seed in seeds {
+        let mut lives = Lives::new(seed);
+        for life in 0..10 {
+            lives.cycle(&mut seen).map_err(|what| {
+                let Lives { in_order, policy, power_cycle, with_faults, .. } = &lives;
+                format!(
+                    "seed {seed}, life {life}: {what}; {policy}, in order: {in_order}, faults: {with_faults}, {power_cycle:?}, crashed in {:?}",
+                    lives.disk.crashed()
+                )
+            })?;
+        }
+    }
+    Ok(seen)
+}
+
+#[test]
+fn what_was_synced_outlives_a_crash_and_the_slow_device_is_never_between() {
+    let seeds = std::env::var("TERRACE_CACHE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
+    let seen = run(0..seeds).unwrap();
+    println!("{seen:?}");
+    assert!(seen.recovered > 300 && seen.written_back > 1000 && seen.hits > 5000, "{seen:?}");
+    assert!(seen.incomplete > 50 && seen.stranded > 5, "{seen:?}");
+}
+
+/// Each deliberate fault is caught by the cycles above.
+#[cfg(feature = "planted-bugs")]
+mod planted_bugs {
+    use super::*;
+    use crate::planted::{CacheBug, plant};
+
+    fn is_caught(bug: CacheBug) {
+        plant(Some(bug));
+        let outcome = run(0..500);
+        plant(None);
+        let failure = outcome.expect_err("the cycles must notice");
+        println!("{bug:?} is noticed as: {failure}");
+    }
+
+    #[test]
+    fn catches_evict_dirty() {
+        is_caught(CacheBug::EvictDirty);
+    }
+
+    #[test]
+    fn catches_overwrite_dirty() {
+        is_caught(CacheBug::OverwriteDirty);
+    }
+
+    #[test]
+    fn catches_clean_before_sync() {
+        is_caught(CacheBug::CleanBeforeSync);
+    }
+
+    #[test]
+    fn catches_drain_out_of_order() {
+        is_caught(CacheBug::DrainOutOfOrder);
+    }
+
+    #[test]
+    fn catches_direct_before_earlier() {
+        is_caught(CacheBug::DirectBeforeEarlier);
+    }
+
+    #[test]
+    fn catches_acknowledge_before_journal() {
+        is_caught(CacheBug::AcknowledgeBeforeJournal);
+    }
+
+    #[test]
+    fn catches_sync_without_fast() {
+        is_caught(CacheBug::SyncWithoutFast);
+    }
+
+    #[test]
+    fn catches_forget_dirty() {
+        is_caught(CacheBug::ForgetDirty);
+    }
+}

@@ -1,0 +1,121 @@
+//! A block cache's file and its guard, changed: opening and reading must not panic, and where the checksums were left as they are,
+//! what is served is what the slow device has.
+
+use std::sync::{Arc, OnceLock};
+
+use terrace_block::{AlignedBuffer, BlockDevice, CacheConfig, Cached, MemoryDevice, WriteMode};
+
+use crate::edit;
+
+const BLOCKS: u64 = 40;
+const BLOCK: usize = 4096;
+const PAGE: usize = 4096;
+
+/// The slow device, the cache's file and the guard, and what was written last.
+#[derive(Clone)]
+struct Left {
+    slow: Vec<u8>,
+    fast: Vec<u8>,
+    guard: Vec<u8>,
+    /// Of each block, the bytes that it may have.
+    contents: Vec<Vec<u8>>,
+}
+
+fn bytes_of(device: &MemoryDevice) -> Vec<u8> {
+    let mut bytes = AlignedBuffer::zeroed(device.len() as usize);
+    device.read_at(0, &mut bytes).expect("memory can be read");
+    bytes.to_vec()
+}
+
+fn device_of(name: &str, bytes: &[u8]) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(name, bytes.len() as u64));
+    let mut buffer = AlignedBuffer::zeroed(bytes.len());
+    buffer.copy_from_slice(bytes);
+    device.write_at(0, &buffer).expect("memory can be written");
+    device
+}
+
+fn config(guard: Arc<MemoryDevice>, mode: WriteMode) -> CacheConfig {
+    CacheConfig::new(24).mode(mode).guard(guard).power_cycle(Some([1; 16]))
+}
+
+/// What a life leaves that ends with a close, or with blocks that are yet to be written back.
+fn left(mode: WriteMode) -> Left {
+    let new = |name, bytes| Arc::new(MemoryDevice::new(name, bytes));
+    let (slow, fast, guard) = (new("slow", BLOCKS * BLOCK as u64), new("fast", 0), new("guard", 0));
+    let cached = Cached::open(slow.clone(), fast.clone(), config(guard.clone(), mode)).expect("it opens");
+    let mut page = AlignedBuffer::zeroed(BLOCK);
+    let mut contents = vec![vec![0_u8]; BLOCKS as usize];
+    for step in 1..30_u8 {
+        let block = u64::from(step) * 7 % BLOCKS;
+        page.fill(step);
+        cached.write_at(block * BLOCK as u64, &page).expect("a write");
+        contents[block as usize].push(step);
+        cached.read_at((block + 3) % BLOCKS * BLOCK as u64, &mut page).expect("a read");
+        if step % 4 == 0 {
+            cached.sync().expect("a sync");
+        }
+    }
+    if mode == WriteMode::Through {
+        cached.close().expect("a close");
+        contents.iter_mut().for_each(|versions| drop(versions.drain(..versions.len() - 1)));
+    }
+    Left { slow: bytes_of(&slow), fast: bytes_of(&fast), guard: bytes_of(&guard), contents }
+}
+
+fn crc(bytes: &[u8]) -> [u8; 4] {
+    (crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32).to_le_bytes()
+}
+
+/// Makes the checksums of superblocks, marks, journal and guard good.
+fn mend(left: &mut Left) {
+    for page in left.fast.chunks_exact_mut(PAGE).take(2) {
+        let sum = crc(&page[..508]);
+        page[508..512].copy_from_slice(&sum);
+    }
+    for page in left.fast.chunks_exact_mut(PAGE).skip(2).filter(|page| page.iter().any(|&byte| byte != 0)) {
+        let sum = crc(&page[4..]);
+        page[..4].copy_from_slice(&sum);
+    }
+    for page in left.guard.chunks_exact_mut(PAGE) {
+        let sum = crc(&page[..508]);
+        page[508..512].copy_from_slice(&sum);
+    }
+}
+
+/// A cache's file that was changed. The first byte says which life it is of, what is changed and whether checksums are made good.
+pub fn caches(input: &[u8]) {
+    static LEFT: OnceLock<[Left; 2]> = OnceLock::new();
+    let Some((&how, edits)) = input.split_first() else { return };
+    let modes = [WriteMode::Through, WriteMode::Back];
+    let which = usize::from(how >> 1 & 1);
+    let mut left = LEFT.get_or_init(|| modes.map(left))[which].clone();
+    let slots = left.fast.len() - 24 * BLOCK;
+    match how >> 2 & 3 {
+        0 => edit(&mut left.fast, edits),
+        1 => edit(&mut left.guard, edits),
+        2 => edit(&mut left.fast[..2 * PAGE], edits),
+        _ => edit(&mut left.fast[2 * PAGE..slots], edits),
+    }
+    let is_mended = how & 1 == 0;
+    if is_mended {
+        mend(&mut left);
+    }
+    let (slow, fast) = (device_of("slow", &left.slow), device_of("fast", &left.fast));
+    // An error is a good answer.
+    let opened = Cached::open(slow.clone(), fast, config(device_of("guard", &left.guard), modes[which]));
+    let Ok(cached) = opened else { return };
+    let (mut served, mut truth) = (AlignedBuffer::zeroed(BLOCK), AlignedBuffer::zeroed(BLOCK));
+    for block in (0..BLOCKS).chain(0..BLOCKS) {
+        let read = cached.read_at(block * BLOCK as u64, &mut served);
+        slow.read_at(block * BLOCK as u64, &mut truth).expect("memory can be read");
+        if !is_mended {
+            read.expect("the slow device can be read");
+            assert!(served[..] == truth[..], "block {block} is not the slow device's");
+            let first = served[0];
+            assert!(served.iter().all(|&byte| byte == first), "block {block} is of two versions");
+            assert!(left.contents[block as usize].contains(&first), "block {block} is of version {first}");
+        }
+    }
+    let _ = cached.close();
+}
