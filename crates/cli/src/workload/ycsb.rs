@@ -29,6 +29,20 @@ const TUPLE_BYTES: usize = 64;
 /// Bytes of a value in the other mixes, if nothing else is said.
 const VALUE_BYTES: usize = 1000;
 
+/// The workloads of NVCache's table 2, without the endings that say there how large the data are.
+pub const NVCACHE: [&str; 10] = [
+    "500m-btree-50r50u",
+    "chkpt-stress",
+    "evict-btree-stress-multi",
+    "evict-btree-large",
+    "evict-btree-scan",
+    "medium-btree-large",
+    "overflow-130k",
+    "update-chkpt-btree",
+    "update-delta-mix1",
+    "update-grow-stress",
+];
+
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
@@ -101,13 +115,22 @@ impl FromStr for Mix {
             "cxl-read" => [95, 5, 0, 0, 0],
             "cxl-scan" => [0, 5, 0, 95, 0],
             "scan" => [0, 0, 0, 100, 0],
+            // NVCache, table 2.
+            "evict-btree-large" | "medium-btree-large" => [100, 0, 0, 0, 0],
+            "evict-btree-scan" => [95, 1, 4, 0, 0],
+            "evict-btree-stress-multi" => [80, 20, 0, 0, 0],
+            "500m-btree-50r50u" | "overflow-130k" => [50, 50, 0, 0, 0],
+            "chkpt-stress" | "update-delta-mix1" => [0, 100, 0, 0, 0],
+            "update-chkpt-btree" => [5, 5, 90, 0, 0],
+            "update-grow-stress" => [0, 96, 4, 0, 0],
             other => match other.strip_prefix("rw:").map(str::parse::<u8>) {
                 Some(Ok(reads @ 0..=100)) => [reads, 100 - reads, 0, 0, 0],
                 Some(_) => return Err(format!("{other:?}: PCT in rw:PCT is a whole number from 0 to 100")),
                 None => {
                     return Err(format!(
-                        "there is no workload {other:?}; use a b c d e f ro ba wh scan cxl-update cxl-read cxl-scan or \
-                         rw:PCT"
+                        "there is no workload {other:?}; use a b c d e f ro ba wh scan cxl-update cxl-read cxl-scan, \
+                         rw:PCT, or one of NVCache's: {}",
+                        NVCACHE.join(" ")
                     ));
                 }
             },
