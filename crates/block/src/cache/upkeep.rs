@@ -252,8 +252,10 @@ impl Cached {
 
     /// Makes sure that nothing on the fast device is used again.
     pub(super) fn revoke(&self) {
-        let is_wiped = planted(CacheBug::ForgetRevoked) || Superblock::wipe(&*self.fast).is_ok();
-        if is_wiped && !self.back.is_needed() {
+        // As long as the guard says that it is needed it must not be wiped.
+        if !self.back.is_needed()
+            && (planted(CacheBug::ForgetRevoked) || Superblock::wipe(&*self.fast).is_ok())
+        {
             return;
         }
         match self.config.guard.as_ref().map(|guard| Revoked::All.write(&**guard)) {
