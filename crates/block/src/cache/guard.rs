@@ -16,7 +16,8 @@
 //!
 //! # Format
 //! 4096 bytes: `TERRGARD`, the number of a cache (8 bytes), what it says of it (4 bytes): 0 that it is revoked, or every cache if the
-//! number is 0; 1 that it is the only one that may be used; 2 that it is needed. Then zeros, and from
+//! number is 0; 1 that it is the only one that may be used; 2 that it is needed; 3 that only its dirty blocks are to be
+//! used. Then zeros, and from
 //! byte 508 the CRC-32C of all before it: all is in one sector, which a power cut does not tear. Once the checksum was in the page's last
 //! four bytes, of the rest; such a guard is read, too. A page of zeros revokes nothing, a damaged one everything.
 
@@ -46,6 +47,8 @@ pub(super) enum Revoked {
     Unknown,
     /// All but this one, and without it the slow device is not complete.
     AllButNeeded(u64),
+    /// The same, but only what it has to write back may be used of it.
+    AllButDirty(u64),
 }
 
 impl Revoked {
@@ -55,7 +58,17 @@ impl Revoked {
             Revoked::None => false,
             Revoked::One(revoked) => revoked == number,
             Revoked::All | Revoked::Unknown => true,
-            Revoked::AllBut(only) | Revoked::AllButNeeded(only) => only != number && !planted(CacheBug::ForgetLatest),
+            Revoked::AllBut(only) | Revoked::AllButNeeded(only) | Revoked::AllButDirty(only) => {
+                only != number && !planted(CacheBug::ForgetLatest)
+            }
+        }
+    }
+
+    /// The cache without which the slow device is not complete.
+    pub fn needed(self) -> Option<u64> {
+        match self {
+            Revoked::AllButNeeded(number) | Revoked::AllButDirty(number) => Some(number),
+            _ => None,
         }
     }
 
@@ -78,6 +91,7 @@ impl Revoked {
             0 if is_whole && number != 0 => Revoked::One(number),
             1 if is_whole => Revoked::AllBut(number),
             2 if is_whole => Revoked::AllButNeeded(number),
+            3 if is_whole => Revoked::AllButDirty(number),
             _ if is_whole => Revoked::All,
             _ => Revoked::Unknown,
         })
@@ -92,6 +106,7 @@ impl Revoked {
             Revoked::All | Revoked::Unknown => Some((0, 0)),
             Revoked::AllBut(number) => Some((number, 1)),
             Revoked::AllButNeeded(number) => Some((number, 2)),
+            Revoked::AllButDirty(number) => Some((number, 3)),
         };
         if let Some((number, what)) = said {
             page[..8].copy_from_slice(&MAGIC);
@@ -113,7 +128,7 @@ mod tests {
     fn what_was_revoked_is_read_back_and_damage_revokes_everything() {
         let guard = MemoryDevice::new("guard", 0);
         assert_eq!(Revoked::read(&guard).unwrap(), Revoked::None);
-        let only = [Revoked::AllBut(3), Revoked::AllButNeeded(4)];
+        let only = [Revoked::AllBut(3), Revoked::AllButNeeded(4), Revoked::AllButDirty(5)];
         for revoked in
             [Revoked::One(7), Revoked::All, Revoked::None, Revoked::One(u64::MAX)].into_iter().chain(only)
         {

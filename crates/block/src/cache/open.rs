@@ -92,12 +92,12 @@ pub(super) fn open(
     let incomplete = |reason: String| CacheError::Incomplete { device: slow.name().to_owned(), reason };
     let header = match Superblock::read(fast) {
         Ok(header) => header,
-        Err(error) if matches!(revoked, Revoked::AllButNeeded(_)) => {
+        Err(error) if revoked.needed().is_some() => {
             return Err(incomplete(format!("{} cannot be read: {error}", fast.name())));
         }
         Err(error) => return Ok(Usable::No("reading the superblock", error)),
     };
-    if let Revoked::AllButNeeded(number) = revoked {
+    if let Some(number) = revoked.needed() {
         match header {
             Header::Whole(found) if found.number != number || found.identity != config.identity => {
                 return Err(incomplete(format!("{} is another cache", fast.name())));
@@ -131,8 +131,11 @@ pub(super) fn open(
             };
             (None, cold(reason))
         }
-        Header::Whole(found) if found.is_dirty && !matches!(revoked, Revoked::AllButNeeded(_)) => {
+        Header::Whole(found) if found.is_dirty && revoked.needed().is_none() => {
             (None, cold("it was put away before the slow device was complete"))
+        }
+        Header::Whole(_) if matches!(revoked, Revoked::AllButDirty(_)) => {
+            (None, cold("it was given up before the slow device was complete"))
         }
         Header::Whole(found) if found.identity != config.identity => {
             (None, cold("it belongs to another slow device"))
@@ -149,9 +152,7 @@ pub(super) fn open(
     }
     let recovered = match header {
         Header::Whole(found)
-            if found.is_dirty
-                && matches!(revoked, Revoked::AllButNeeded(_))
-                && !planted(CacheBug::ForgetDirty) =>
+            if found.is_dirty && revoked.needed().is_some() && !planted(CacheBug::ForgetDirty) =>
         {
             recover(slow, fast, &found, !is_same_cycle(&found, config))?
         }
@@ -165,6 +166,11 @@ pub(super) fn open(
             Ok(None) => start = cold("the journal is damaged"),
             Err(error) => return Ok(Usable::No("reading the journal", error)),
         }
+    }
+    if let Some(guard) = config.guard.as_ref().filter(|_| revoked.needed().is_some()) {
+        // The slow device is complete; a crash from here on must not have it wait for what is wiped.
+        let device = guard.name().to_owned();
+        Revoked::All.write(&**guard).map_err(|source| CacheError::Slow { device, source })?;
     }
     match format(slow, fast, config, header == Header::Blank) {
         Ok((superblock, regions)) => Ok(Usable::Yes(Box::new(Opened {

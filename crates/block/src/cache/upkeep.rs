@@ -59,7 +59,7 @@ impl Cached {
     pub fn revoke_all(guard: &dyn BlockDevice) -> io::Result<()> {
         match Revoked::read(guard)? {
             Revoked::All => Ok(()),
-            Revoked::AllButNeeded(_) => Err(io::Error::new(
+            guard_says if guard_says.needed().is_some() => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("{}: a block cache has blocks that were not yet written back; open it with that cache", guard.name()),
             )),
@@ -281,8 +281,10 @@ impl Cached {
 
     /// Makes sure that nothing on the fast device is used again.
     pub(super) fn revoke(&self) {
-        let is_wiped = planted(CacheBug::ForgetRevoked) || Superblock::wipe(&*self.fast).is_ok();
-        if is_wiped && !self.back.is_needed() {
+        // As long as the guard says that it is needed it must not be wiped.
+        if !self.back.is_needed()
+            && (planted(CacheBug::ForgetRevoked) || Superblock::wipe(&*self.fast).is_ok())
+        {
             return;
         }
         match self.config.guard.as_ref().map(|guard| Revoked::All.write(&**guard)) {

@@ -570,6 +570,10 @@ impl Cached {
 
     /// Brings the dirty blocks of a cache that was given up to the slow device, which is then complete, and revokes the cache.
     fn rescue(&self, _syncs: &MutexGuard<'_, Duration>) -> io::Result<()> {
+        // Nothing can be marked any more: what is clean there may be older than the slow device once that is written.
+        if let (Some(guard), Some(number)) = (&self.config.guard, self.number) {
+            Revoked::AllButDirty(number).write(&**guard)?;
+        }
         self.placement.lock().dirty().seal();
         self.write_epochs()?;
         let mut placement = self.placement.lock();

@@ -322,7 +322,6 @@ fn what_was_synced_outlives_a_crash_and_the_slow_device_is_never_between() {
 }
 
 /// Each deliberate fault is caught by the cycles above.
-#[cfg(feature = "planted-bugs")]
 mod planted_bugs {
     use super::*;
     use crate::planted::{CacheBug, plant};
