@@ -269,7 +269,11 @@ impl Placement {
             self.pending.left(slot, from, checksum);
         }
         index.rename(slot, access.block);
-        self.pending.holds(slot, Place { block: access.block, checksum, is_hit: word.is_hit(), epoch: 0 }, checksum);
+        self.pending.holds(
+            slot,
+            Place { block: access.block, checksum, is_hit: word.is_hit(), epoch: 0 },
+            checksum,
+        );
         self.policy.renamed(Slot(slot), access);
         true
     }

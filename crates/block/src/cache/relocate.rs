@@ -33,7 +33,8 @@ impl Cached {
     /// As [`BlockDevice::read_at`].
     pub fn read_past(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         check_read(self.name(), self.alignment, self.length_for(offset, buffer.len()), offset, buffer)?;
-        let blocks = offset >> self.block_shift..(offset + buffer.len() as u64).div_ceil(self.block_bytes() as u64);
+        let blocks =
+            offset >> self.block_shift..(offset + buffer.len() as u64).div_ceil(self.block_bytes() as u64);
         // What is to be written back is there before it is read.
         let _gate = if self.back.is_on() { Some(self.gate(blocks)?) } else { None };
         self.slow.read_at(offset, buffer)

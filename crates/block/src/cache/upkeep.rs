@@ -61,7 +61,10 @@ impl Cached {
             Revoked::All => Ok(()),
             guard_says if guard_says.needed().is_some() => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("{}: a block cache has blocks that were not yet written back; open it with that cache", guard.name()),
+                format!(
+                    "{}: a block cache has blocks that were not yet written back; open it with that cache",
+                    guard.name()
+                ),
             )),
             _ => Revoked::All.write(guard),
         }
