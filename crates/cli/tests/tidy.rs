@@ -136,7 +136,7 @@ fn every_planted_bug_has_its_row_and_a_test_named_after_it() {
         &found.unwrap_or_else(|| panic!("{name} is not there")).1
     };
     let planted = text("engine/src/planted.rs");
-    let variants: Vec<_> = between(planted, "pub enum Bug {", "\n}")
+    let variants: Vec<_> = between(planted, "pub(crate) enum Bug {", "\n}")
         .lines()
         .filter_map(|line| line.trim().strip_suffix(','))
         .collect();

@@ -211,6 +211,16 @@ impl Policy for WTinyLfu {
         self.refill();
     }
 
+    fn restore(&mut self, access: Access, slot: Slot, is_hit: bool) {
+        // What the sketch knew is lost, but these have been used, and the cache was full before.
+        self.sketch.increment(access.block);
+        self.insert(access, slot);
+        if is_hit {
+            self.sketch.increment(access.block);
+            self.hit(slot, access);
+        }
+    }
+
     fn remove(&mut self, slot: Slot) {
         self.lists.unlink(self.list_of[slot.index()] as usize, slot.0);
     }
