@@ -224,7 +224,7 @@ impl Cached {
             regions,
             journal: Journal::new(superblock),
             balance: Balance::new(),
-            back: Back::new(config.mode),
+            back: Back::new(config.mode, config.guard.is_some()),
             recovered,
             syncs: Mutex::new(config.clock.now()),
             start,
@@ -422,7 +422,14 @@ impl BlockDevice for Cached {
 
     fn read_batch(&self, reads: &mut [Read<'_>]) {
         if self.is_out_of_service() {
-            return self.slow.read_batch(reads);
+            if !self.back.is_stranded() {
+                return self.slow.read_batch(reads);
+            }
+            // One by one: what is dirty comes from where it is, or is an error.
+            for read in reads {
+                read.result = self.read_at(read.offset, read.buffer);
+            }
+            return;
         }
         self.read_ranges(reads);
     }

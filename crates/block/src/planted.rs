@@ -36,6 +36,8 @@ pub(crate) enum CacheBug {
     TrustFailedSync,
     /// A device that could not be told of a write is used again.
     ForgetRevoked,
+    /// A block that is written again while it settles is not said to have left its slot.
+    KeepSettling,
     /// A dirty block's slot is given to another block.
     EvictDirty,
     /// A dirty block is written over in the slot that has the only copy of what was synced.

@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use terrace_block::policy::Name;
 use terrace_block::{
-    BlockDevice, CacheConfig, CacheError, Cached, Clock, Directory, FileDirectory, MemoryDevice, OpenMode,
-    Profile, SimulatedDevice, Time, VirtualTime,
+    AlignedBuffer, BlockDevice, CacheConfig, CacheError, Cached, Clock, Directory, FileDirectory,
+    MemoryDevice, OpenMode, Profile, SimulatedDevice, Time, VirtualTime,
 };
 
 use crate::db::open::{exists, within};
@@ -224,10 +224,12 @@ impl Opening<'_> {
 
     /// The guard. One that is made says that no cache counts: who knows what was done before it was there.
     fn open_guard(&self) -> Result<Arc<dyn BlockDevice>> {
-        if exists(self.directory, GUARD)? {
-            return self.guard(OpenMode::Write);
+        let is_there = exists(self.directory, GUARD)?;
+        let guard = self.guard(if is_there { OpenMode::Write } else { OpenMode::CreateNew })?;
+        // One in which nothing was said is one whose making was cut off.
+        if is_there && !is_blank(&*guard)? {
+            return Ok(guard);
         }
-        let guard = self.guard(OpenMode::CreateNew)?;
         self.revoke(&*guard)?;
         let synced = self.directory.sync();
         synced.map_err(|source| Error::io("sync", &self.directory.name(), None, source))?;
@@ -253,6 +255,17 @@ impl Opening<'_> {
         });
         Ok((Arc::new(opened?), name))
     }
+}
+
+/// Whether nothing was said in a guard.
+fn is_blank(guard: &dyn BlockDevice) -> Result<bool> {
+    let mut page = AlignedBuffer::zeroed(PLACE_BYTES);
+    if guard.len() < page.len() as u64 {
+        return Ok(true);
+    }
+    let read = guard.read_at(0, &mut page);
+    read.map_err(|source| Error::io("read", guard.name(), Some(0), source))?;
+    Ok(page.iter().all(|&byte| byte == 0))
 }
 
 /// What names the content of the page file: a restored database has another timeline.

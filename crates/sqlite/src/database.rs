@@ -323,6 +323,9 @@ impl Database {
     /// A connection has got the lock of those that write to the log. In an empty log its commit begins a generation, and until
     /// then there is nothing that anybody could transfer.
     pub fn log_write_begins(&self, index: WalIndex) {
+        if let Some(log) = &self.log {
+            log.lock().begins();
+        }
         let mut state = self.state.lock();
         let now = index.state();
         state.is_first_to_log = now.frames == 0 && state.agrees_with(now);

@@ -13,10 +13,11 @@
 //!   at the index by which it makes sure of it, before a checkpoint begins, and one between getting a read mark and making sure that
 //!   the index is still the same. So it goes on only by a log with the salts that were seen there; and that log cannot
 //!   begin anew, because somebody reads it, or because a checkpoint is not through.
-//! * Where there is no index in shared memory, as with `locking_mode=EXCLUSIVE`, nothing is committed, and nothing is served.
+//! * With `locking_mode=EXCLUSIVE` there is no index in shared memory, or that lock is not asked for: nothing is committed, and nothing
+//!   more is served. What is pending then is forgotten when somebody gets the lock ([`LogPages::begins`]), for others may have written over it.
 //!
-//! SQLite writes the head of a frame and its page one after the other. They are written by one call: the head waits for the page, and for
-//! nothing else, since any other call on the file writes it first.
+//! SQLite writes the head of a frame that it appends and its page one after the other. They are written by one call: such a head waits for
+//! the page (`log_file.rs`), and any other call on the file writes it first.
 
 use std::collections::HashMap;
 
@@ -24,7 +25,7 @@ use crate::below::WalState;
 use crate::planted::{Bug, planted};
 
 /// Bytes of the log's head, and of a frame's ("Database File Format", sections 4.1 and 4.2).
-const LOG_HEAD_BYTES: u64 = 32;
+pub(crate) const LOG_HEAD_BYTES: u64 = 32;
 const FRAME_HEAD_BYTES: u64 = 24;
 
 /// What is kept at most, in bytes of pages.
@@ -60,6 +61,11 @@ impl LogPages {
     /// All of it is void.
     pub fn clear(&mut self) {
         *self = LogPages { hits: self.hits, ..LogPages::default() };
+    }
+
+    /// Somebody has got the lock of the log's writers. What is still pending was written without it.
+    pub fn begins(&mut self) {
+        self.bytes -= self.pending.drain().map(|(_, page)| page.len()).sum::<usize>();
     }
 
     /// The writer of the log is about to give up its lock; the index says what is committed.
@@ -149,6 +155,11 @@ mod tests {
         assert!(!has(&mut log, 2, 2) && !has(&mut log, 2, 9), "written over");
         log.generation_is(state(8, 5));
         assert!(!has(&mut log, 1, 1), "another log");
+        log.write(place(1), &[8; PAGE]);
+        log.begins();
+        log.commits(state(8, 5));
+        assert!(!has(&mut log, 1, 8), "written without the lock of the writers");
+        assert_eq!(log.bytes, 0);
         log.clear();
         assert_eq!((log.bytes, log.hits()), (0, 3));
     }

@@ -212,6 +212,37 @@ fn who_comes_second_has_no_cache_and_is_noticed() {
     }
 }
 
+/// A transaction that changes what it had put into the log before commits, and the process does nothing more: what a kill leaves then.
+fn commit_and_idle() {
+    let place = Place::new();
+    let db = place.cached_with("");
+    journal_mode(&db, "wal");
+    db.execute_batch("pragma synchronous = normal; pragma cache_size = 5; pragma wal_autocheckpoint = 0")
+        .expect("pragmas");
+    db.execute_batch(
+        "create table u(id integer primary key, value blob);
+        begin;
+        with recursive n(i) as (select 1 union all select i + 1 from n where i < 200)
+            insert into u select i, randomblob(1000) from n;
+        update u set value = zeroblob(1000);
+        commit",
+    )
+    .expect("a transaction");
+    let left = Place::new();
+    for name in ["x.db", "x.db-wal"] {
+        std::fs::copy(place.path().join(name), left.path().join(name)).expect("a copy");
+    }
+    let rows = left
+        .plain()
+        .query_row("select count(*) from u where value = zeroblob(1000)", [], |row| row.get::<_, i64>(0));
+    assert_eq!(rows.ok(), Some(200), "what was committed is gone");
+}
+
+#[test]
+fn what_was_committed_is_in_the_log_when_the_commit_returns() {
+    commit_and_idle();
+}
+
 /// The tests above are worth something if they notice each of these.
 mod planted {
     use super::*;
@@ -261,6 +292,14 @@ mod planted {
     fn catches_trust_the_origin() {
         plant(Some(Bug::TrustTheOrigin));
         let outcome = std::panic::catch_unwind(while_the_cache_was_closed);
+        plant(None);
+        assert!(outcome.is_err());
+    }
+
+    #[test]
+    fn catches_hold_every_head() {
+        plant(Some(Bug::HoldEveryHead));
+        let outcome = std::panic::catch_unwind(commit_and_idle);
         plant(None);
         assert!(outcome.is_err());
     }

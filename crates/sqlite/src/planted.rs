@@ -20,6 +20,8 @@ pub(crate) enum Bug {
     KeepOldFrames,
     /// Pages of the log are kept that were not committed.
     KeepUncommittedFrames,
+    /// Every head of a frame waits for a page, one that is written again at a commit, too.
+    HoldEveryHead,
 }
 
 #[cfg(test)]

@@ -336,6 +336,12 @@ impl Journal {
         Ok(2 * PAGE_BYTES as u64)
     }
 
+    /// Runs `then` unless nothing is written any more; [`Journal::stop`] waits for it.
+    pub fn unless_stopped<T>(&self, then: impl FnOnce() -> T) -> Option<T> {
+        let position = self.state.lock();
+        (!position.is_stopped).then(then)
+    }
+
     /// Writes nothing more, and runs `then` before anybody can find out.
     pub fn stop(&self, then: impl FnOnce()) {
         let mut position = self.state.lock();

@@ -146,7 +146,7 @@ pub(super) fn open(
     };
     if let Err(source) = slow.sync() {
         if let Some(found) = superblock {
-            doubt(fast, &found);
+            doubt(fast, &found, config, revoked);
         }
         return Err(CacheError::Slow { device: slow.name().to_owned(), source });
     }
@@ -185,13 +185,18 @@ pub(super) fn open(
 }
 
 /// The slow device cannot be synced: what was written in an earlier life is in doubt from now on.
-fn doubt(fast: &dyn BlockDevice, found: &Superblock) {
+fn doubt(fast: &dyn BlockDevice, found: &Superblock, config: &CacheConfig, revoked: Revoked) {
     let noted = Regions::read(fast, found.layout, found.region_shift).and_then(|marks| {
         marks.sync_failed();
         marks.write_all(fast)?;
         fast.sync()
     });
-    if noted.is_err() && Superblock::wipe(fast).is_err() {
+    let put_away = || match (revoked.needed(), &config.guard) {
+        // Its dirty blocks are the only copies.
+        (Some(number), Some(guard)) => Revoked::AllButDirty(number).write(&**guard),
+        _ => Superblock::wipe(fast),
+    };
+    if noted.is_err() && put_away().is_err() {
         tracing::error!(
             device = fast.name(),
             "what is in doubt cannot be noted; this cache must not be used again"

@@ -290,6 +290,8 @@ impl Placement {
         for version in self.dirty.forget(word.block()) {
             self.pending.left(version, word.block(), index.checksum(version));
         }
+        // If it is settling the journal says that it holds the block. To say so twice does no harm.
+        self.pending.left(slot, word.block(), index.checksum(slot));
         index.unlink(slot);
     }
 
@@ -356,8 +358,13 @@ impl Placement {
                 self.policy.remove(Slot(before));
             }
             match word.is_dirty() {
-                // The table knows it.
-                true => index.unlink(before),
+                true => {
+                    // The table knows it; but if it is settling the journal says that it holds the block, clean.
+                    if self.dirty.epoch(before).is_none() && !planted(CacheBug::KeepSettling) {
+                        self.pending.left(before, access.block, index.checksum(before));
+                    }
+                    index.unlink(before);
+                }
                 false => self.empty(index, before),
             }
         }

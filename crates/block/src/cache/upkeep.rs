@@ -48,6 +48,7 @@ impl Cached {
             let device = guard.name().to_owned();
             latest.write(&**guard).map_err(|source| CacheError::Slow { device, source })?;
         }
+        self.back.named();
         Ok(())
     }
 
@@ -65,6 +66,10 @@ impl Cached {
                     "{}: a block cache has blocks that were not yet written back; open it with that cache",
                     guard.name()
                 ),
+            )),
+            Revoked::Unknown => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{}: damaged; if no block cache writes back it may be removed", guard.name()),
             )),
             _ => Revoked::All.write(guard),
         }
@@ -126,9 +131,13 @@ impl Cached {
     /// there are still handles of this one: nobody writes through them any more.
     ///
     /// # Errors
-    /// As [`Cached::close`]; it is out of service all the same.
+    /// As [`Cached::close`]; it is out of service all the same, unless it has blocks that are still to be written back.
     pub fn retire(&self) -> Result<(), CacheError> {
         let closed = self.close();
+        if closed.is_err() && !self.is_out_of_service() && !self.placement.lock().dirty().is_empty() {
+            // The slow device alone would be read as it was: whoever is left goes on with the cache.
+            return closed;
+        }
         self.service.get_or_init(|| "closed".to_owned());
         self.lock.lock().take();
         closed

@@ -53,7 +53,11 @@ impl Cached {
         }
         match self.back.is_on() {
             true => self.write_where_asked(writer, writes, slow),
-            false => self.write_directly(writer, writes, slow),
+            false => {
+                let outcome = self.write_directly(writer, writes, slow);
+                self.note_slow_written();
+                outcome
+            }
         }
     }
 

@@ -55,7 +55,7 @@ pub(super) struct Back {
     gate: RwLock<()>,
     /// Whether fast device and guard say that there may be dirty blocks. Held while blocks become dirty.
     flagged: RwLock<bool>,
-    /// The guard says, or may say, that the cache is needed.
+    /// The guard says, or may say, anything but that only this cache may be used: then to wipe it is not enough, or too much.
     is_needed: AtomicBool,
     /// The cache is given up with dirty blocks.
     is_stranded: AtomicBool,
@@ -68,12 +68,12 @@ pub(super) struct Back {
 }
 
 impl Back {
-    pub fn new(mode: WriteMode) -> Self {
+    pub fn new(mode: WriteMode, has_guard: bool) -> Self {
         Self {
             is_on: (mode == WriteMode::Back).into(),
             gate: RwLock::default(),
             flagged: RwLock::default(),
-            is_needed: false.into(),
+            is_needed: has_guard.into(),
             is_stranded: false.into(),
             is_slow_written: true.into(),
             owes_error: false.into(),
@@ -87,6 +87,11 @@ impl Back {
 
     pub fn is_stranded(&self) -> bool {
         self.is_stranded.load(Ordering::Acquire)
+    }
+
+    /// The guard names this cache as the one that may be used, and no more.
+    pub fn named(&self) {
+        self.is_needed.store(false, Ordering::Release);
     }
 
     pub fn is_needed(&self) -> bool {
@@ -293,10 +298,11 @@ impl Cached {
         let mut placement = self.placement.lock();
         for held in holds {
             match held.how {
-                How::Own => {
-                    placement.finish(&self.index, held.slot, Some(self.index.checksum(held.slot)));
+                // What was said of it still is, and is compared again.
+                How::Own if !self.index.word(held.slot).is_doomed() => {
+                    self.index.set_claimed(held.slot, self.index.checksum(held.slot));
                 }
-                How::New => {
+                How::Own | How::New => {
                     placement.finish(&self.index, held.slot, None);
                 }
                 How::Spare => {
@@ -372,8 +378,12 @@ impl Cached {
         let mut flagged = self.back.flagged.write();
         if !*flagged {
             let (guard, number) = (self.config.guard.as_ref()?, self.number?);
-            self.back.is_needed.store(true, Ordering::Release);
-            if let Err(error) = Revoked::AllButNeeded(number).write(&**guard) {
+            // Not beside a revocation, which would be forgotten.
+            let said = self.journal.unless_stopped(|| {
+                self.back.is_needed.store(true, Ordering::Release);
+                Revoked::AllButNeeded(number).write(&**guard)
+            });
+            if let Err(error) = said? {
                 tracing::warn!(device = guard.name(), %error, "the guard cannot be written; writes go through");
                 return None;
             }
@@ -398,21 +408,29 @@ impl Cached {
         if !self.back.is_on() {
             return Ok(None);
         }
-        self.drain_locked(syncs)?;
-        let flagged = self.back.flagged.write();
-        self.drain_locked(syncs)?;
-        Ok(Some(flagged))
+        loop {
+            self.drain_locked(syncs)?;
+            // Who has this waits for nobody who may wait for it.
+            let flagged = self.back.flagged.write();
+            if self.is_out_of_service() || self.placement.lock().dirty().is_empty() {
+                return Ok(Some(flagged));
+            }
+        }
     }
 
     /// The fast device says durably that nothing is dirty: so does the guard.
     pub(super) fn unflag(&self, mut flagged: RwLockWriteGuard<'_, bool>) -> io::Result<()> {
         if let (Some(guard), Some(number)) = (&self.config.guard, self.number)
             && self.back.is_needed()
-            && !self.is_out_of_service()
         {
-            Revoked::AllBut(number).write(&**guard)?;
-            self.back.is_needed.store(false, Ordering::Release);
+            // The superblock says it already: whatever becomes of this, the next dirty block has both say the contrary again.
             *flagged = false;
+            let said = self.journal.unless_stopped(|| {
+                Revoked::AllBut(number).write(&**guard)?;
+                self.back.named();
+                Ok(())
+            });
+            return said.unwrap_or(Ok(()));
         }
         Ok(())
     }

@@ -212,11 +212,11 @@ impl Policy for WTinyLfu {
     }
 
     fn restore(&mut self, access: Access, slot: Slot, is_hit: bool) {
-        // What the sketch knew is lost, but these have been used, and the cache was full before.
-        self.sketch.increment(access.block);
+        // What the sketch knew is lost when a cache is opened, but these have been used. In one that is at work it is not.
+        let uses = if self.was_full { 0 } else { 1 + u32::from(is_hit) };
+        (0..uses).for_each(|_| self.sketch.increment(access.block));
         self.insert(access, slot);
         if is_hit {
-            self.sketch.increment(access.block);
             self.hit(slot, access);
         }
     }

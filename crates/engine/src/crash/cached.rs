@@ -69,6 +69,6 @@ fn nothing_is_lost_over_a_cache() {
         }
     }
     println!("{tally:?}");
-    let is_short = seeds.end - seeds.start < 10;
+    let is_short = seeds.end - seeds.start < 100;
     assert!(is_short || (tally.cache_hits > 1000 && tally.relocated > 50 && tally.kept > 50), "{tally:?}");
 }

@@ -321,6 +321,44 @@ fn what_was_synced_outlives_a_crash_and_the_slow_device_is_never_between() {
     assert!(seen.incomplete > 50 && seen.stranded > 5, "{seen:?}");
 }
 
+/// A block whose epoch the slow device has is written again while the next epoch cannot be written: its old slot is settling, and what
+/// the journal says of that is not true any more. The process is killed when all has been written back.
+fn written_again_while_it_settles() -> Result<(), Failure> {
+    let mut settled = 0;
+    for nth in 1..12 {
+        let lives = Lives { policy: "sieve", in_order: true, power_cycle: Some([1; 16]), ..Lives::new(1) };
+        let cached = lives.open(&lives.disk, "fast").unwrap();
+        let write = |block: u64, version| cached.write_at(block * BLOCK as u64, &content(BLOCK, version));
+        let written = (|| {
+            write(0, 1)?;
+            cached.sync()?;
+            write(1, 2)?;
+            cached.sync()?;
+            lives.disk.fail(FaultPlan::once(CallKind::Write, nth, libc::EIO));
+            let drained = cached.drain();
+            lives.disk.mend();
+            write(0, 3)?;
+            cached.sync()?;
+            cached.drain()?;
+            drained
+        })();
+        settled += u64::from(written.is_err());
+        let left = lives.disk.killed();
+        drop(cached);
+        let Ok(cached) = lives.open(&left, "fast") else { continue };
+        let read = versions_of(&cached)?;
+        if read[0] != 3 {
+            return Err(format!("write {nth}: version {} of what was written three times", read[0]));
+        }
+    }
+    if settled > 0 { Ok(()) } else { Err("no drain was cut off".into()) }
+}
+
+#[test]
+fn a_block_that_is_written_again_while_it_settles_is_not_stale_after_a_kill() {
+    written_again_while_it_settles().unwrap();
+}
+
 /// Each deliberate fault is caught by the cycles above.
 mod planted_bugs {
     use super::*;
@@ -332,6 +370,14 @@ mod planted_bugs {
         plant(None);
         let failure = outcome.expect_err("the cycles must notice");
         println!("{bug:?} is noticed as: {failure}");
+    }
+
+    #[test]
+    fn catches_keep_settling() {
+        plant(Some(CacheBug::KeepSettling));
+        let outcome = written_again_while_it_settles();
+        plant(None);
+        println!("{}", outcome.expect_err("it must be noticed"));
     }
 
     #[test]
