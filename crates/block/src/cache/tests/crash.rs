@@ -97,24 +97,20 @@ impl Lives {
                     cached.free(offset, length as u64);
                     Ok(())
                 }
-                3..=5 => {
-                    let synced = cached.sync();
-                    // Of this no cache can know in its next life.
-                    self.is_forsaken |= synced.is_err() && cached.stats().out_of_service.is_some();
-                    synced
-                }
+                3..=5 => self.synced(&cached, cached.sync()),
                 6 => {
                     cached.tend();
                     Ok(())
                 }
-                7 => cached.close().map_err(std::io::Error::other),
+                7 => self.synced(&cached, cached.close().map_err(std::io::Error::other)),
                 8..=9 => {
                     self.version += 1;
                     cached.write_at(offset + 512, &self.content(512))
                 }
                 10 => {
                     self.version += 1;
-                    cached.write_through_at(offset, &self.content(length))
+                    let bytes = self.content(length);
+                    self.synced(&cached, cached.write_through_at(offset, &bytes))
                 }
                 11 => {
                     self.version += 1;
@@ -155,6 +151,12 @@ impl Lives {
         seen.relocated += stats.relocations;
         seen.given_up += u64::from(stats.out_of_service.is_some());
         Ok(())
+    }
+
+    /// Passes on what came of a sync. Of one that failed while the cache was out of service no cache can know in its next life.
+    fn synced(&mut self, cached: &Cached, synced: std::io::Result<()>) -> std::io::Result<()> {
+        self.is_forsaken |= synced.is_err() && cached.stats().out_of_service.is_some();
+        synced
     }
 
     /// Bytes that were never written before.
