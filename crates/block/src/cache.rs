@@ -54,7 +54,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::device::{check_read, check_write, invalid_input};
-use crate::policy::{Access, HashedTable, Hint, Relation, Settings};
+use crate::policy::{Access, COUNTS_PER_SLOT, HashedTable, Hint, Relation, Settings};
 use crate::{BlockDevice, Read, Write};
 
 mod balance;
@@ -196,6 +196,7 @@ impl Cached {
         let (slots, capacity) = (config.capacity_blocks_max(), config.capacity_blocks);
         let mut settings = Settings::new(capacity as usize);
         settings.seed = config.seed;
+        settings.lfu_counts = Some(COUNTS_PER_SLOT);
         settings.dram_blocks = config.dram_blocks.unwrap_or(settings.dram_blocks);
         let mut policy = config.policy.boxed::<HashedTable>(&settings);
         if slots > capacity {
@@ -279,9 +280,8 @@ impl Cached {
     /// What happened to the blocks of each relation, in their order, the blocks of none first. Empty if the cache was not given
     /// [`CacheConfig::relations`].
     pub fn relation_stats(&self) -> Vec<RelationStats> {
-        let mut placement = self.placement.lock();
-        placement.hits(&self.index, &mut self.recent.lane().waiting());
-        placement.relations()
+        self.report_hits();
+        self.placement.lock().relations()
     }
 
     /// Changes the capacity, in blocks, up to the largest that the cache was opened for. What is above it leaves at once, but for
@@ -360,6 +360,14 @@ impl Cached {
         Piece { block: offset >> self.block_shift, within, length }
     }
 
+    /// In how many blocks a range that lies inside the slow device has a part.
+    fn blocks_in(&self, offset: u64, length: usize) -> u64 {
+        match length as u64 {
+            0 => 0,
+            length => ((offset + length - 1) >> self.block_shift) - (offset >> self.block_shift) + 1,
+        }
+    }
+
     fn access(&self, block: u64, write: bool) -> Access {
         let access = if write { Access::write(block) } else { Access::read(block) };
         match self.config.relations.as_ref().and_then(|relations| relations.relation(block)) {
@@ -423,7 +431,10 @@ impl BlockDevice for Cached {
     fn read_batch(&self, reads: &mut [Read<'_>]) {
         if self.is_out_of_service() {
             if !self.back.is_stranded() {
-                return self.slow.read_batch(reads);
+                self.slow.read_batch(reads);
+                let read = reads.iter().filter(|read| read.result.is_ok());
+                let blocks = read.map(|read| self.blocks_in(read.offset, read.buffer.len())).sum();
+                return self.count_unserved(&self.counters.misses, blocks);
             }
             // One by one: what is dirty comes from where it is, or is an error.
             for read in reads {

@@ -14,6 +14,7 @@
 //! | `policy/`    | eviction and admission policies of a block cache, over slot numbers        |
 //! | `trace/`     | block traces in six formats                                                |
 //! | `sim/`       | many caches over one trace at once, and miss-ratio curves                  |
+//! | `units.rs`   | sizes and durations as people write them                                   |
 #![deny(unsafe_code)]
 
 mod cache;
@@ -24,6 +25,7 @@ mod planted;
 pub mod policy;
 pub mod sim;
 pub mod trace;
+pub mod units;
 
 pub use cache::{
     Bypass, CacheConfig, CacheError, CacheStats, Cached, RelationStats, Relations, Start, WriteMode,
@@ -50,7 +52,7 @@ pub use memory::region::Region;
 pub use memory::simulated::device::SimulatedDevice;
 pub use memory::simulated::profile::{Direction, Pattern, Profile};
 pub use memory::simulated::virtual_time::{OPERATION_NS, PAGE_NS, VirtualTime};
-pub use memory::simulated::{Charge, SimulatedMemory, Time};
+pub use memory::simulated::{Charge, DramCacheCounts, SimulatedMemory, Time};
 
 /// The page of the documentation on the cache, so that its example is compiled and run.
 #[cfg(doctest)]

@@ -52,6 +52,12 @@ pub(crate) enum CacheBug {
     AcknowledgeBeforeJournal,
     /// A sync does not make the fast device durable.
     SyncWithoutFast,
+    /// A block becomes dirty while a part of it is written to the slow device directly.
+    DirtyWhileWritten,
+    /// A block becomes dirty while the cache is being closed, and says that none is.
+    DirtyWhileClosed,
+    /// Writing back begins while writes that know nothing of it are under way.
+    BackAmidWrites,
     /// Dirty blocks of an earlier life are not written back.
     ForgetDirty,
 }

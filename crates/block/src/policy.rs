@@ -55,6 +55,7 @@ mod mru;
 mod name;
 mod opencas;
 mod s3_fifo;
+mod sample;
 mod sieve;
 mod sketch;
 mod streams;
@@ -67,8 +68,8 @@ mod w_tiny_lfu;
 pub(crate) mod conformance;
 
 pub use admission::{
-    Admission, Applies, Filtered, Frequency, LifetimeObp, Obp, Occupancy, Probability, SequentialCutoff,
-    SmallBypass,
+    Admission, Applies, Filtered, Frequency, LifetimeObp, Obp, Occupancy, Probability, Ration,
+    SequentialCutoff, SmallBypass,
 };
 pub use arc::Arc;
 pub use auto::{Auto, Goal};
@@ -77,12 +78,13 @@ pub use clock::Clock;
 pub use fifo::Fifo;
 pub use heuristic_db::{HeuristicDb, HeuristicDbSettings};
 pub use lfru::Lfru;
+pub(crate) use lfu::COUNTS_PER_SLOT;
 pub use lfu::{Lfu, LfuInCache};
 pub use lirs::Lirs;
 pub use lru::Lru;
 pub use mq::Mq;
 pub use mru::Mru;
-pub use name::{ADMISSIONS, BASELINES, Build, NAMES, Name, Settings, UnknownPolicy};
+pub use name::{ADMISSIONS, BASELINES, Build, NAMES, Name, PRESETS, Settings, UnknownPolicy};
 pub use opencas::OpenCas;
 pub use s3_fifo::S3Fifo;
 pub use sieve::Sieve;
@@ -232,6 +234,14 @@ pub trait Policy: Send {
         self.restore(access, slot, true);
     }
 
+    /// The block in `from` is in `to` from now on, which was free, and `from` is: its new bytes could not be written over the old ones.
+    /// Nobody has used it by that, and it is neither an insertion nor a removal; what is known of its use stays, as far as the policy
+    /// can keep it.
+    fn moved(&mut self, from: Slot, to: Slot, access: Access) {
+        self.remove(from);
+        self.restore(access, to, false);
+    }
+
     /// Takes a hint; most policies have no use for one.
     fn hint(&mut self, hint: Hint<'_>) {
         let _ = hint;
@@ -280,6 +290,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
 
     fn renamed(&mut self, slot: Slot, access: Access) {
         (**self).renamed(slot, access);
+    }
+
+    fn moved(&mut self, from: Slot, to: Slot, access: Access) {
+        (**self).moved(from, to, access);
     }
 
     fn hint(&mut self, hint: Hint<'_>) {

@@ -355,7 +355,12 @@ impl Parser {
             Parser::OracleGeneral => return oracle_general::parse(input),
             _ => {}
         }
-        let Some(line) = input.line()? else { return Ok(Parsed::End) };
+        let Some(line) = input.line()? else {
+            return match self {
+                Parser::BlkTrace(blktrace) => blktrace.end(),
+                _ => Ok(Parsed::End),
+            };
+        };
         match self {
             Parser::Lis => lis::parse(line),
             Parser::Csv(csv) => csv.parse(line),

@@ -4,6 +4,7 @@
 //! clap's; what a flag means is turned into plain numbers here, so that no command sees text. A flag given twice
 //! counts as given last, which is what lets a configuration file come first (see `config`).
 
+mod flags;
 mod reproduce;
 mod simulate;
 
@@ -13,8 +14,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace::migration::{Choice, CleanVictims};
-use terrace::{Backend, Cache, Middle, Migrate, NodeSet, RecordCache, Replacement};
+use terrace::{Backend, Cache, Error, Middle, Migrate, NodeSet, RecordCache, Replacement};
 
+pub use flags::{OF_MIDDLE, is_middle_in_environment};
 pub use reproduce::ReproduceArgs;
 pub use simulate::{Policies, Shard, SimulateArgs};
 
@@ -120,9 +122,13 @@ pub struct TierArgs {
     /// Which blocks may come into the cache: always, or admission policies such as obp, small-bypass+obp or probability:0.1@reads [default: always]
     #[arg(long, value_name = "NAME", requires = "cache", value_parser = cache_admission)]
     pub cache_admission: Option<String>,
-    /// Which blocks leave the cache first: sieve, lru, lfru, arc, w-tinylfu, heuristicdb and others of `simulate` [default: sieve]
+    /// Which blocks leave the cache first: sieve, lru, lfru, arc, w-tinylfu, heuristicdb and others of `simulate`, or nvcache, which is
+    /// lfru behind small-bypass and obp [default: sieve]
     #[arg(long, value_name = "NAME", requires = "cache", value_parser = cache_eviction)]
     pub cache_eviction: Option<String>,
+    /// Bytes a day that may be written to the cache's device, for its endurance, such as 50GiB; by default as many as come
+    #[arg(long, value_name = "SIZE", requires = "cache", value_parser = units::size)]
+    pub cache_write_budget: Option<u64>,
     /// How pages move between DRAM, the middle tier and the store: adaptive, eager, lazy, hymem, lazy-cxl, or four probabilities [default: adaptive]
     #[arg(long, value_name = "NAME|DR,DW,NR,NW")]
     pub policy: Option<Choice>,
@@ -167,7 +173,11 @@ impl TierArgs {
         let eviction = self.cache_eviction.as_deref().unwrap_or("sieve");
         let admission = self.cache_admission.as_ref().map(|name| format!("{name}+")).unwrap_or_default();
         let cache = self.cache.clone()?;
-        Some(cache.policy(&format!("{admission}{eviction}")).expect("both names were checked"))
+        let cache = cache.policy(&format!("{admission}{eviction}")).expect("both names were checked");
+        Some(match self.cache_write_budget {
+            Some(bytes_day) => cache.write_budget(bytes_day),
+            None => cache,
+        })
     }
 
     /// The settings these flags come to, for a database in `store`.
@@ -218,7 +228,11 @@ fn cache_eviction(text: &str) -> Result<String, String> {
 
 fn policy_of(name: &str) -> Result<(), String> {
     let cache: Cache = "simulated:dram,1MiB".parse()?;
-    cache.policy(name).map(drop).map_err(|error| error.to_string())
+    cache.policy(name).map(drop).map_err(|error| match error {
+        // The flag that is wrong is said by whoever asks.
+        Error::Config(what) => what,
+        error => error.to_string(),
+    })
 }
 
 /// A database and how to open it.
@@ -668,6 +682,20 @@ mod tests {
     }
 
     #[test]
+    fn a_cache_has_presets_and_a_write_budget() {
+        let cache = |flags: &str| {
+            let args = ycsb(&format!("--cache simulated:optane,1GiB {flags}")).unwrap();
+            args.tiers.settings(None).cache.unwrap()
+        };
+        let preset = cache("--cache-eviction nvcache --cache-write-budget 1.5GiB");
+        assert_eq!(preset.policy_name(), "nvcache");
+        assert_eq!(preset.write_budget_bytes_day(), Some(3 << 29));
+        let more = cache("--cache-eviction nvcache --cache-admission probability:.5");
+        assert_eq!(more.policy_name(), "probability:.5+nvcache");
+        assert_eq!(more.write_budget_bytes_day(), None);
+    }
+
+    #[test]
     fn the_last_of_seconds_and_operations_counts() {
         let args = ycsb("--operations 7 --seconds 3").unwrap();
         assert_eq!((args.seconds, args.operations), (Some(Duration::from_secs(3)), None));
@@ -689,9 +717,13 @@ mod tests {
             ("--cache numa:1,1GiB", "--cache"),
             ("--cache simulated:dram,1MiB --cache-eviction lruu", "--cache-eviction"),
             ("--cache simulated:dram,1MiB --cache-eviction belady", "--cache-eviction"),
+            ("--cache simulated:dram,1MiB --cache-eviction opencas", "--cache-eviction"),
+            ("--cache simulated:dram,1MiB --cache-eviction memory-mode", "--cache-eviction"),
             ("--cache simulated:dram,1MiB --cache-eviction obp+lru", "--cache-admission"),
             ("--cache simulated:dram,1MiB --cache-admission lru", "--cache-admission"),
+            ("--cache simulated:dram,1MiB --cache-write-budget much", "--cache-write-budget"),
             ("--cache-eviction lru", "--cache"),
+            ("--cache-write-budget 1GiB", "--cache"),
             ("--policy 1,1,2,1", "--policy"),
             ("--clean-victims keep", "--clean-victims"),
             ("--dram-nodes far", "--dram-nodes"),
@@ -712,6 +744,7 @@ mod tests {
             let error = ycsb(flags).unwrap_err();
             assert_eq!(error.exit_code(), 2);
             assert!(error.to_string().contains(named), "{flags}: {error}");
+            assert!(!error.to_string().contains("bad setting"), "{flags}: {error}");
         }
     }
 }

@@ -2,9 +2,12 @@
 //!
 //! A file may say everything a flag says, under the flag's name without its dashes: `dram = "64MiB"`,
 //! `threads = 2`, `json = true`, `store = "/data/db"`. Its settings are put in front of the flags of the command line
-//! before those are parsed, and the last mention of a flag counts: so the file needs no grammar of its own and the
-//! command line wins. One file can serve several commands: a flag that only another command has is passed over, a
-//! name that no command has is refused.
+//! before those are parsed, so the file needs no grammar of its own; what the command line says too, or something that
+//! excludes it, is left out, so the command line wins, lists included. One file can serve several commands: a flag that only
+//! another command has is passed over, a name that no command has is refused.
+//!
+//! A flag on the command line that would do nothing is refused, too: one about a middle tier where there is none. In a file it may
+//! stand, for the commands that have one.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -12,9 +15,10 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use clap::Command;
+use clap::{Arg, Command};
 use toml::Value;
 
+use crate::args::{OF_MIDDLE, is_middle_in_environment};
 use crate::failure::{Failure, Outcome};
 
 /// The largest configuration file that is read.
@@ -22,11 +26,33 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// `arguments` (the program's name first) with the settings of the file that `--config` names put in.
 pub fn expand(root: &Command, mut arguments: Vec<OsString>) -> Outcome<Vec<OsString>> {
-    let Some(path) = path_given(&arguments) else { return Ok(arguments) };
     let Some((command, depth)) = running(root, &arguments) else { return Ok(arguments) };
-    let flags = flags_of(&read(&path)?, root, command, &path)?;
-    arguments.splice(depth..depth, flags);
+    let said: BTreeSet<String> = names(&arguments[depth..]).map(str::to_owned).collect();
+    if let Some(path) = path_given(&arguments) {
+        let flags = flags_of(&read(&path)?, root, command, &said, &path)?;
+        arguments.splice(depth..depth, flags);
+    }
+    check_middle(command, &said, &arguments[depth..])?;
     Ok(arguments)
+}
+
+/// The flags in `arguments`, without their dashes and values.
+fn names(arguments: &[OsString]) -> impl Iterator<Item = &str> {
+    let flags = arguments.iter().take_while(|argument| *argument != "--");
+    let flags = flags.filter_map(|argument| argument.to_str()?.strip_prefix("--"));
+    flags.map(|flag| flag.split_once('=').map_or(flag, |(name, _)| name))
+}
+
+/// Refuses flags that were `said` on the command line and mean nothing without a middle tier, if `all` flags come to none.
+fn check_middle(command: &Command, said: &BTreeSet<String>, all: &[OsString]) -> Outcome {
+    let has_middle = |name: &str| command.get_arguments().any(|argument| argument.get_long() == Some(name));
+    let is_there = || names(all).any(|name| name == "middle" || name == "help") || is_middle_in_environment();
+    match OF_MIDDLE.iter().find(|name| said.contains(**name)) {
+        Some(name) if has_middle("middle") && !is_there() => Err(Failure::Usage(format!(
+            "--{name} is about a middle tier, and there is none: say with --middle which it is, or leave out --{name}"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn path_given(arguments: &[OsString]) -> Option<PathBuf> {
@@ -67,7 +93,13 @@ fn read(path: &Path) -> Outcome<toml::Table> {
     text.parse::<toml::Table>().map_err(|error| refuse(format!("not valid TOML: {error}")))
 }
 
-fn flags_of(table: &toml::Table, root: &Command, command: &Command, path: &Path) -> Outcome<Vec<OsString>> {
+fn flags_of(
+    table: &toml::Table,
+    root: &Command,
+    command: &Command,
+    said: &BTreeSet<String>,
+    path: &Path,
+) -> Outcome<Vec<OsString>> {
     let known = flag_names(root);
     let mut flags = Vec::new();
     for (key, value) in table {
@@ -79,6 +111,9 @@ fn flags_of(table: &toml::Table, root: &Command, command: &Command, path: &Path)
         let Some(argument) = command.get_arguments().find(|a| a.get_long() == Some(key.as_str())) else {
             continue;
         };
+        if said.iter().any(|name| excludes(command, name, argument)) {
+            continue;
+        }
         let is_switch = !argument.get_action().takes_values();
         match (value, is_switch) {
             (Value::Boolean(true), true) => flags.push(format!("--{key}").into()),
@@ -92,6 +127,18 @@ fn flags_of(table: &toml::Table, root: &Command, command: &Command, path: &Path)
         }
     }
     Ok(flags)
+}
+
+/// Whether the flag `name` on the command line leaves no room for `argument` of a file: it is the same one, or either may not stand
+/// with the other.
+fn excludes(command: &Command, name: &str, argument: &Arg) -> bool {
+    let conflicts = |one: &Arg, other: &Arg| {
+        command.get_arg_conflicts_with(one).iter().any(|conflict| conflict.get_id() == other.get_id())
+    };
+    let said = command.get_arguments().find(|argument| argument.get_long() == Some(name));
+    said.is_some_and(|said| {
+        said.get_id() == argument.get_id() || conflicts(said, argument) || conflicts(argument, said)
+    })
 }
 
 /// A value as it would be written on the command line.
@@ -128,13 +175,40 @@ mod tests {
     }
 
     #[test]
-    fn settings_come_before_the_flags() {
+    fn settings_come_before_the_flags_and_those_given_twice_are_the_command_lines() {
         let toml = "dram = \"64MiB\"\nthreads = 2\njson = true\n";
         let arguments = expanded(toml, "terrace bench ycsb --threads 4").unwrap();
-        assert_eq!(
-            arguments,
-            ["terrace", "bench", "ycsb", "--dram=64MiB", "--json", "--threads=2", "--threads", "4"]
-        );
+        assert_eq!(arguments, ["terrace", "bench", "ycsb", "--dram=64MiB", "--json", "--threads", "4"]);
+    }
+
+    /// A list of the file would be added to one of the command line, and what excludes another would refuse it.
+    #[test]
+    fn what_the_command_line_says_leaves_no_room_for_the_files() {
+        let toml = "policy = [\"lru\", \"arc\"]\nsize = \"10%\"\n";
+        let arguments = expanded(toml, "terrace simulate t.lis --policy=sieve --size 20%").unwrap();
+        assert_eq!(arguments, ["terrace", "simulate", "t.lis", "--policy=sieve", "--size", "20%"]);
+        let arguments = expanded("engine = \"redb\"", "terrace bench ycsb --compare terrace,redb").unwrap();
+        assert_eq!(arguments, ["terrace", "bench", "ycsb", "--compare", "terrace,redb"]);
+        let arguments = expanded("compare = \"redb\"", "terrace bench ycsb --engine redb").unwrap();
+        assert_eq!(arguments, ["terrace", "bench", "ycsb", "--engine", "redb"]);
+        let arguments = expanded("json = true", "terrace stat --prometheus db").unwrap();
+        assert_eq!(arguments, ["terrace", "stat", "--prometheus", "db"]);
+    }
+
+    /// With `TERRACE_MIDDLE`, which is for running everything over three tiers, there is one always.
+    #[test]
+    fn flags_of_a_middle_tier_that_is_not_there_are_refused_but_for_those_of_a_file() {
+        for flag in OF_MIDDLE {
+            let refused = expanded("", &format!("terrace stat db --{flag}=1"));
+            if !is_middle_in_environment() {
+                let error = refused.unwrap_err();
+                assert!(error.code() == 2 && error.to_string().contains(flag), "{error}");
+            }
+            expanded("", &format!("terrace stat db --{flag} 1 --middle=numa:0,1MiB")).unwrap();
+            expanded("middle = \"numa:0,1MiB\"", &format!("terrace stat db --{flag} 1")).unwrap();
+            expanded(&format!("{flag} = 1"), "terrace stat db").unwrap();
+        }
+        expanded("", "terrace simulate t.lis --policy=lru").unwrap();
     }
 
     #[test]

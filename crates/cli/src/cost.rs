@@ -2,8 +2,8 @@
 //!
 //! A price is dollars for 10^9 bytes. DRAM is priced as the profile `dram`, and so are NUMA nodes, whose chips are those of DRAM, and
 //! files that are in main memory; a simulated tier as its profile; files on a disk as [`DISK`], whatever the disk is, since none says what
-//! it cost. What is priced is what was asked for: the whole budget of DRAM, frames or not, the frames of the middle tier, and the bytes
-//! that the files take.
+//! it cost, and so is the file of a block cache; a simulated one as its profile. What is priced is what was asked for: the whole budget of
+//! DRAM, frames or not, the frames of the middle tier, the blocks that the cache may hold, and the bytes that the files take.
 //!
 //! **Equal cost.** Spitfire (SIGMOD 2021, sections 6.6 and 6.7) and the CXL paper (HardBD & Active 2024, section IV) hold three [`Shape`]s
 //! against each other. The files are the same in all, so memory has to cost the same. In a middle-store hierarchy pages are used where
@@ -13,7 +13,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
-use terrace::{Middle, MiddleKind};
+use terrace::{CacheKind, Middle, MiddleKind};
 use terrace_block::Profile;
 
 use crate::failure::{Failure, Outcome};
@@ -33,6 +33,8 @@ pub struct Cost {
     pub unit: &'static str,
     pub dram: Part,
     pub middle: Part,
+    /// The block cache under the page file.
+    pub cache: Part,
     /// Page file and log.
     pub store: Part,
 }
@@ -49,7 +51,7 @@ pub struct Part {
 }
 
 impl Cost {
-    /// Of so many bytes of DRAM, middle tier and files. `kind` is what the middle tier is.
+    /// Of so many bytes of DRAM, middle tier and files. `kind` is what the middle tier is; DRAM that is a cache before it is DRAM, too.
     pub fn of(
         dram_bytes: u64,
         kind: Option<&MiddleKind>,
@@ -58,22 +60,35 @@ impl Cost {
         is_on_disk: bool,
     ) -> Outcome<Cost> {
         let store = named(if is_on_disk { DISK } else { DRAM })?;
-        let middle = match kind {
-            Some(kind) => Part::of(middle_bytes, &profile_of(kind)?),
-            None => Part { bytes: middle_bytes, ..Part::default() },
+        let (middle, before) = match kind {
+            Some(kind) => {
+                let profile = profile_of(kind)?;
+                (Part::of(middle_bytes, &profile), profile.dram_cache_bytes())
+            }
+            None => (Part { bytes: middle_bytes, ..Part::default() }, 0),
         };
         Ok(Cost {
             unit: "dollars",
-            dram: Part::of(dram_bytes, &named(DRAM)?),
+            dram: Part::of(dram_bytes.saturating_add(before), &named(DRAM)?),
             middle,
+            cache: Part::default(),
             store: Part::of(store_bytes, &store),
         })
+    }
+
+    /// The same with a block cache of `bytes` bytes.
+    pub fn with_cache(self, kind: &CacheKind, bytes: u64) -> Outcome<Cost> {
+        let cache = match kind {
+            CacheKind::Simulated(profile) => Part::of(bytes, profile),
+            _ => Part::of(bytes, &named(DISK)?),
+        };
+        Ok(Cost { cache, ..self })
     }
 
     /// The sum; none if there is something whose price is not known.
     pub fn dollars(&self) -> Option<f64> {
         let is_known = self.middle.profile.is_some() || self.middle.bytes == 0;
-        is_known.then_some(self.dram.dollars + self.middle.dollars + self.store.dollars)
+        is_known.then_some(self.dram.dollars + self.middle.dollars + self.cache.dollars + self.store.dollars)
     }
 }
 
@@ -174,8 +189,13 @@ impl EqualCost {
     /// # Errors
     /// Which price leaves nothing for which tier.
     pub fn sizes(&self) -> Outcome<[Sizes; 3]> {
-        let (near, far) = (named(DRAM)?.price_per_gb(), profile_of(self.middle.kind())?.price_per_gb());
-        let what = self.middle.kind();
+        let (near, profile) = (named(DRAM)?.price_per_gb(), profile_of(self.middle.kind())?);
+        let (far, what) = (profile.price_per_gb(), self.middle.kind());
+        if profile.dram_cache_bytes() > 0 {
+            return Err(Failure::Usage(format!(
+                "--equal-cost: {what} has DRAM before it, which none of the three hierarchies has; leave dram_cache_bytes out of the profile"
+            )));
+        }
         if far <= 0.0 {
             return Err(Failure::Usage(format!(
                 "--equal-cost: {what} costs nothing, so any size of it costs as much"
@@ -240,10 +260,22 @@ mod tests {
         let cost = Cost::of(2_000_000_000, Some(&optane), 4_000_000_000, 10_000_000_000, true).unwrap();
         assert_eq!(cost.dollars(), Some(20.0 + 18.0 + 2.0));
         assert_eq!(cost.store.profile.as_deref(), Some("nvme-flash"));
+        assert_eq!(cost.cache, Part::default());
+        for (kind, profile, dollars) in
+            [("simulated:optane", "optane", 9.0), ("file:/fast/cache", "nvme-flash", 0.4)]
+        {
+            let cached = cost.clone().with_cache(&kind.parse().unwrap(), 2_000_000_000).unwrap();
+            assert_eq!((cached.cache.profile.as_deref(), cached.cache.dollars), (Some(profile), dollars));
+            assert_eq!(cached.dollars(), Some(40.0 + dollars));
+        }
         let in_memory = Cost::of(1_000_000_000, None, 0, 1_000_000_000, false).unwrap();
         assert_eq!((in_memory.dollars(), in_memory.middle.profile.clone()), (Some(20.0), None));
         let untold = Cost::of(1, None, 1, 1, true).unwrap();
         assert_eq!(untold.dollars(), None, "a middle tier of unknown kind");
+        let memory_mode = Profile::named("optane").unwrap().with_dram_cache_bytes(1_000_000_000);
+        let memory_mode = MiddleKind::Simulated(memory_mode);
+        let cost = Cost::of(1_000_000_000, Some(&memory_mode), 2_000_000_000, 0, true).unwrap();
+        assert_eq!((cost.dram.dollars, cost.dollars()), (20.0, Some(29.0)), "its DRAM is DRAM");
         let node: MiddleKind = "numa:0".parse().unwrap();
         assert_eq!(Cost::of(0, Some(&node), 1_000_000_000, 0, true).unwrap().dollars(), Some(10.0));
     }
@@ -286,6 +318,14 @@ mod tests {
             assert_eq!(error.code(), 2);
             assert!(error.to_string().contains(named), "{error}");
         }
+    }
+
+    #[test]
+    fn memory_mode_is_none_of_the_shapes() {
+        let profile = Profile::named("optane").unwrap().with_dram_cache_bytes(1 << 20);
+        let middle = Middle::new(MiddleKind::Simulated(profile), 8 << 20);
+        let equal = EqualCost { base: Shape::ThreeTiers, dram_bytes: 8 << 20, middle, least_dram_bytes: 1 };
+        assert_eq!(equal.sizes().unwrap_err().code(), 2);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Opens databases with the engine of this workspace, behind the traits of [`crate::store`].
 //!
 //! Databases that are only looked at are opened read-only, which writes nothing. One that was not closed cannot be:
-//! it needs recovery first. It is then opened for writing, which recovers it, and looked at like that.
+//! it needs recovery first. That is done in memory; where there is too little of it, the database is opened for writing, which recovers
+//! it, and looked at like that.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -40,8 +41,8 @@ impl Opener for Engine {
             }
         };
         let db = match open(settings.read_only) {
-            // Settings that cannot be fail the second time too.
-            Err(Error::Config(_)) if settings.read_only => open(false)?,
+            // Recovery in memory had too little of that. Settings that cannot be fail the second time too.
+            Err(Error::NeedsRecovery { .. } | Error::Config(_)) if settings.read_only => open(false)?,
             opened => opened?,
         };
         let files = if settings.store.is_some() { "as given" } else { "none, all in memory" };
@@ -350,14 +351,19 @@ impl Store for Open {
 
 /// What the engine counts, in the words of the command. Hits are not counted: a hit writes nothing.
 fn counters(stats: &Stats) -> Counters {
+    // What the block cache has served, in bytes, was not read from the store.
+    let from_cache = stats.cache.as_ref().map_or(0, |cache| cache.hits * cache.block_bytes);
+    let from_store = stats.read_bytes.saturating_sub(from_cache);
+    // Images have many lengths, so it is as many as there are bytes of them.
+    let share = from_store as f64 / stats.read_bytes.max(1) as f64;
     Counters {
         budget_bytes: stats.budget_bytes,
         dram_capacity_bytes: stats.frame_bytes,
         dram_misplaced_pages: stats.misplaced_pages,
         store_capacity_bytes: stats.file_bytes,
         log_capacity_bytes: stats.log_file_bytes,
-        store_hits: stats.faults,
-        store_read_bytes: stats.read_bytes,
+        store_hits: (stats.faults as f64 * share).round() as u64,
+        store_read_bytes: from_store,
         store_written_bytes: stats.written_bytes,
         log_bytes: stats.log_flushed_bytes,
         log_cycles: Some(stats.log_tail as f64 / stats.log_capacity as f64),

@@ -24,7 +24,7 @@ use terrace::{
     Builder, Cache, CacheStats, Db, Durability, MemoryDirectory, Middle, MiddleKind, MiddleStats, Mode,
     RecordCache, Replacement, Table,
 };
-use terrace_block::{DecoratedDirectory, OPERATION_NS, PAGE_NS, Profile, SimulatedDevice, Time, VirtualTime};
+use terrace_block::{DecoratedDirectory, PAGE_NS, Profile, SimulatedDevice, Time, VirtualTime};
 
 use crate::failure::{Failure, Outcome};
 use crate::workload::values;
@@ -76,6 +76,8 @@ pub struct Experiment {
     pub mix: Mix,
     pub distribution: Distribution,
     pub workers: usize,
+    /// Nanoseconds that an operation computes beside its pages.
+    pub operation_ns: u64,
     /// Operations under a policy that fills the middle tier, before those under the one that is measured.
     pub filling: u64,
     /// Operations before those that count.
@@ -243,6 +245,7 @@ impl Loaded {
 /// An experiment that has been loaded.
 pub struct Running {
     db: Db,
+    operation_ns: u64,
     table: Table,
     time: Arc<VirtualTime>,
     streams: Vec<Stream>,
@@ -288,6 +291,7 @@ impl Experiment {
         time.enter(0);
         let db = self.open_with_frames(image, &time)?;
         Ok(Running {
+            operation_ns: self.operation_ns,
             levels: levels(self.records, self.page_bytes, self.value_bytes as u64),
             streams: self.streams(),
             value_bytes: self.value_bytes,
@@ -441,7 +445,7 @@ impl Running {
         for _ in 0..operations {
             let worker = self.time.next();
             self.time.enter(worker);
-            self.time.spend(worker, OPERATION_NS + self.levels * PAGE_NS);
+            self.time.spend(worker, self.operation_ns + self.levels * PAGE_NS);
             let operation = self.streams[worker].next_operation();
             self.request(operation)?;
         }
@@ -492,6 +496,8 @@ impl Running {
 
 #[cfg(test)]
 mod tests {
+    use terrace_block::OPERATION_NS;
+
     use super::*;
 
     fn experiment() -> Experiment {
@@ -511,6 +517,7 @@ mod tests {
             mix: "ba".parse().unwrap(),
             distribution: Distribution::Zipfian(0.3),
             workers: 2,
+            operation_ns: OPERATION_NS,
             filling: 0,
             warmup: 4000,
             operations: 4000,

@@ -16,7 +16,7 @@
 //! | `report` | HTML reports with charts |
 //! | `hierarchy` | workloads over simulated tiers, in virtual time |
 //! | `cost` | what hierarchies cost, and which cost the same |
-//! | `progress`, `escape`, `failure` | bars, printable text, exit codes |
+//! | `progress`, `escape`, `failure`, `log` | bars, printable text, exit codes, warnings |
 
 mod args;
 mod bystanders;
@@ -30,6 +30,7 @@ mod engine;
 mod escape;
 mod failure;
 mod hierarchy;
+mod log;
 mod memory;
 mod peers;
 mod progress;
@@ -47,6 +48,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
+    log::show_warnings();
     let done = config::expand(&args::Cli::command(), env::args_os().collect())
         // A wrong command line, and a request for help, end the process inside the parser.
         .map(args::Cli::parse_from)

@@ -89,6 +89,10 @@ pub struct Measured {
 pub struct Setting {
     /// The shared traces, where the command line says so.
     pub traces: Option<PathBuf>,
+    /// The profile of NVCache's Optane memory, instead of its machine's.
+    pub optane: Option<String>,
+    /// Nanoseconds that an operation computes in NVCache's claims, instead of those measured here.
+    pub operation_ns: Option<u64>,
 }
 
 /// How a claim is measured.

@@ -56,6 +56,29 @@ fn a_comparison_in_memory_has_one_object_for_each_engine() {
     assert_eq!(found["confined_to_bytes"], Value::Null);
 }
 
+/// Else what is compared would not be what was asked for.
+#[test]
+fn the_cache_of_a_comparison_and_of_equal_costs_is_the_one_asked_for() {
+    let cache = [
+        "--workload=c",
+        "--json",
+        "--cache=simulated:dram,16MiB",
+        "--cache-admission=obp",
+        "--cache-eviction=lfru",
+    ];
+    let output = compare("terrace", &[&cache[..], &["--dram=16MiB"]].concat());
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let asked = |run: &Value| assert_eq!(run["cache"]["policy"], "obp+lfru", "{run}");
+    asked(&found["runs"][0]);
+    let equal = ["--equal-cost=three-tiers", "--dram=24MiB", "--middle=simulated:optane,32MiB"];
+    let output = terrace(&[&SMALL[..7], &cache, &equal].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let runs = found["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 3);
+    runs.iter().for_each(asked);
+}
+
 #[test]
 fn databases_of_a_comparison_are_removed_and_nothing_else_is() {
     let place = tempfile::tempdir().expect("a directory");

@@ -366,3 +366,113 @@ fn a_file_is_loaded_and_loaded_again_with_little_memory_and_a_small_log() {
     let stat = json(&succeed(&["stat", &db, "--json"]));
     assert_eq!(stat["tables"][0]["entries"], 9000);
 }
+
+/// Fills a database with more changes than its budget has room for in memory, and kills who does so.
+fn killed_while_loading(db: &str, dram: &str) {
+    let load =
+        ["load", db, "--table", "t", "--format", "jsonl", "--durability", "buffered", "--log-max", "64MiB"];
+    let mut owner = command(&[&load[..], &["--dram", dram, "-"]].concat()).spawn().expect("starts");
+    let mut input = owner.stdin.take().expect("piped");
+    let value = "v".repeat(1000);
+    // What a pipe holds is little: nearly all of it has been taken when the last of it is written.
+    for row in 0..24_000_u64 {
+        let key = row.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        writeln!(input, "{{\"key\":\"{key:020}\",\"value\":\"{value}\"}}").expect("taken");
+    }
+    owner.kill().expect("killed");
+    owner.wait().expect("ended");
+    drop(input);
+}
+
+/// With the memory it was written with, what recovers in memory may not find enough of that. With more of it, nothing is changed,
+/// and what a recovery would read stays what it is.
+#[test]
+fn a_killed_database_is_looked_at_with_the_memory_it_had_and_with_more() {
+    let (_directory, db) = place();
+    killed_while_loading(&db, "8MiB");
+    let stats = || json(&succeed(&["stat", &db, "--dram", "128MiB", "--json"]));
+    let (one, two) = (stats(), stats());
+    assert!(one["log_bytes"].as_u64() > Some(1 << 20), "{one}");
+    assert_eq!(one["log_bytes"], two["log_bytes"]);
+    assert!(one["tables"][0]["entries"].as_u64() > Some(10_000), "{one}");
+    let opened = terrace::Db::builder().read_only(true).dram(8 << 20).open(&db);
+    assert!(matches!(opened, Err(terrace::Error::NeedsRecovery { .. })), "{:?}", opened.err());
+    let verify = json(&succeed(&["verify", &db, "--json", "--dram", "8MiB"]));
+    assert!(verify["errors"] == serde_json::json!([]), "{verify}");
+    assert!(verify["entries_checked"].as_u64() > Some(10_000), "{verify}");
+    // That has recovered it.
+    assert!(stats()["log_bytes"].as_u64() < one["log_bytes"].as_u64());
+}
+
+/// What one of the two files says of the other is that it was there, whole.
+#[test]
+fn half_a_database_is_damage_and_verify_says_so_in_its_object() {
+    let (_directory, db) = place();
+    succeed(&["put", &db, "--table", "t", "key", "value"]);
+    let (pages, log) = (Path::new(&db).join("pages.terrace"), Path::new(&db).join("log.terrace"));
+    let whole = fs::read(&pages).expect("the page file");
+    let verified = |what: &str, named: &str| {
+        let verify = terrace(&["verify", &db, "--json"]);
+        assert_eq!(verify.status.code(), Some(3), "{what}: {}", text(&verify.stderr));
+        let found = json(&verify.stdout);
+        assert_eq!(found["errors"].as_array().map(Vec::len), Some(1), "{what}: {found}");
+        assert!(
+            found["errors"][0]["file"].as_str().is_some_and(|file| file.contains(named)),
+            "{what}: {found}"
+        );
+        let told = terrace(&["verify", &db]);
+        assert!(told.status.code() == Some(3) && text(&told.stdout).contains(named), "{what}");
+        let get = terrace(&["get", &db, "--table", "t", "key"]);
+        assert!(get.status.code() == Some(3) && get.stdout.is_empty(), "{what}: {}", text(&get.stderr));
+    };
+    for length in [8192, 0] {
+        fs::write(&pages, &whole[..length]).expect("cut");
+        verified(&format!("a page file of {length} bytes"), "pages.terrace");
+    }
+    let mut flipped = whole.clone();
+    flipped[..32768].iter_mut().skip(100).step_by(512).for_each(|byte| *byte ^= 1);
+    fs::write(&pages, &flipped).expect("damaged");
+    verified("both superblocks", "pages.terrace");
+    // One of the two is what a crash leaves, too: the other counts, and it is said.
+    let mut flipped = whole.clone();
+    flipped[..8192].iter_mut().skip(100).step_by(512).for_each(|byte| *byte ^= 1);
+    fs::write(&pages, &flipped).expect("damaged");
+    let verify = terrace(&["verify", &db]);
+    assert_eq!(verify.status.code(), Some(0), "{}", text(&verify.stderr));
+    assert!(text(&verify.stderr).contains("one of the two superblocks"), "{}", text(&verify.stderr));
+    fs::write(&pages, &whole).expect("whole again");
+    let kept = fs::read(&log).expect("the log");
+    fs::write(&log, [7; 8192]).expect("overwritten");
+    verified("a log that is none", "log.terrace");
+    fs::remove_file(&log).expect("removed");
+    verified("no log", "log.terrace");
+    fs::write(&log, kept).expect("whole again");
+    let whole = terrace(&["verify", &db]);
+    assert!(whole.status.code() == Some(0) && whole.stderr.is_empty(), "{}", text(&whole.stderr));
+}
+
+#[test]
+fn a_cache_tells_what_it_did_and_what_was_wrong_with_it() {
+    let (directory, db) = place();
+    let file = directory.path().join("cache");
+    let cache = format!("file:{},16MiB", file.display());
+    fs::write(&file, [7; 20_000]).expect("something foreign");
+    let put = terrace(&["put", &db, "--table", "t", "a", "1", "--cache", &cache]);
+    assert_eq!(put.status.code(), Some(0), "{}", text(&put.stderr));
+    let said = text(&put.stderr);
+    assert!(said.starts_with("terrace: warning: ") && said.contains("aside"), "{said}");
+    let line = "bench ycsb --workload c --distribution uniform --records 6000 --value-size 1000 --operations 6000 \
+                --dram 2MiB --log-max 1MiB --durability buffered --cache-eviction lru --store";
+    let bench: Vec<&str> = line.split_whitespace().chain([&*db, "--cache", &cache]).collect();
+    let shown = succeed(&bench);
+    assert!(text(&shown).contains("\ncache lru: "), "{}", text(&shown));
+    let found = json(&succeed(&[&bench[..], &["--json"]].concat()));
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number");
+    let (hits, misses) = (number(&found["cache"]["hits"]), number(&found["cache"]["misses"]));
+    let below = number(&found["cache"]["below"]);
+    // What the cache has served was not read from the store.
+    let store = &found["tiers"]["store"];
+    assert!(hits > 100, "{found}");
+    assert!(number(&store["hits"]) <= misses + below + 100, "{store} {}", found["cache"]);
+    assert!(number(&store["read_bytes"]) <= (misses + below + 500) * 4096, "{store} {}", found["cache"]);
+}

@@ -23,12 +23,12 @@ use std::time::Duration;
 use terrace_block::policy::Name;
 use terrace_block::{
     AlignedBuffer, BlockDevice, CacheConfig, CacheError, Cached, Clock, Directory, FileDirectory,
-    MemoryDevice, OpenMode, Profile, SimulatedDevice, Time, VirtualTime,
+    MemoryDevice, OpenMode, Profile, SimulatedDevice, SimulatedMemory, Time, VirtualTime,
 };
 
 use crate::db::open::{exists, within};
 use crate::error::{Error, Result};
-use crate::middle::bytes_of;
+use crate::middle::kind_and_bytes;
 use crate::planted::{Bug, planted};
 use crate::store::place::PLACE_BYTES;
 use crate::store::superblock::Superblock;
@@ -78,15 +78,48 @@ pub enum CacheKind {
     /// identity.
     File(PathBuf),
     /// A device that this machine does not have: the bytes are in DRAM beside the budget, and accesses take as long as the profile says
-    /// ([`crate::Builder::simulated_time`]). Never a default, and empty whenever the database is opened.
+    /// ([`crate::Builder::simulated_time`]). Never a default, and empty whenever the database is opened. With a simulated middle tier of
+    /// a profile of the same name it shares the modules: one bandwidth, in which the writers of one slow down the readers of the other.
     Simulated(Profile),
 }
 
-/// Bytes of DRAM for each block with policies that keep a link, a count or a mark for each, the index and the block's name before
-/// an admission policy included.
-const BYTES_PER_BLOCK: u64 = 40;
-/// The same with policies that remember blocks which are not cached, too: an estimate.
-const BYTES_PER_BLOCK_WITH_GHOSTS: u64 = 160;
+/// Bytes of DRAM that the index and the journal's account take for each block.
+const INDEX_BYTES: u64 = 24;
+/// What admission policies take: the block's name, once, the sketch of `frequency`, and what `ration` remembers of blocks lately asked
+/// for and of what LRU would hold, by the sizes of its arrays.
+const NAME_BYTES: u64 = 8;
+const SKETCH_BYTES: u64 = 16;
+const RATION_BYTES: u64 = 176;
+
+/// Bytes of DRAM that an eviction policy takes for each block: the most that was measured by counting what it allocates while its
+/// tables grow, over nine capacities of look-ups of a database of twenty. `tac` keeps 64 bytes for every 128 KiB of the page file that were ever looked up,
+/// which for a database of that size is in here; all others are bounded.
+fn policy_bytes(eviction: &str) -> u64 {
+    match eviction {
+        "lru" | "mru" | "fifo" | "clock" | "sieve" | "lfu-in-cache" => 16,
+        "lfru" => 36,
+        "w-tinylfu" => 40,
+        "arc" | "2q" | "s3-fifo" => 112,
+        "tac" => 128,
+        "lirs" => 192,
+        // Counts of four blocks for each that is in the cache.
+        "lfu" | "mq" => 400,
+        "heuristicdb" | "heuristicdb-paper" | "heuristicdb-eager" => 408,
+        // Whole policies beside each other, of which each has its own idea of what is in the cache.
+        "auto" => 1000,
+        _ => 1400,
+    }
+}
+
+/// Bytes of DRAM for a cache of so many blocks: what is known of each, and what the policies remember of those that are not in it.
+pub(crate) fn dram_bytes(policy: &Name, blocks: u64) -> u64 {
+    let name = policy.to_string();
+    let filters = [("", NAME_BYTES), ("frequency", SKETCH_BYTES), ("ration", RATION_BYTES)];
+    let admitted = filters.iter().filter(|(filter, _)| policy.admissions() > 0 && name.contains(filter));
+    blocks.saturating_mul(
+        INDEX_BYTES + policy_bytes(policy.eviction()) + admitted.map(|(_, bytes)| bytes).sum::<u64>(),
+    )
+}
 
 impl Cache {
     /// One of `bytes` bytes with the default policy, SIEVE. What does not make a block of 4 KiB is left alone.
@@ -96,16 +129,22 @@ impl Cache {
     }
 
     /// Which policy decides what is cached: one of [`terrace_block::policy::NAMES`], behind any of
-    /// [`terrace_block::policy::ADMISSIONS`], as in `obp+lru`.
+    /// [`terrace_block::policy::ADMISSIONS`], as in `obp+lru`, or a preset of [`terrace_block::policy::PRESETS`].
     ///
     /// # Errors
-    /// [`Error::Config`] if there is no such policy, or it needs the future.
+    /// [`Error::Config`] if there is no such policy, or it is for traces only: because it needs the future, or is there to be
+    /// compared with.
     pub fn policy(self, name: &str) -> Result<Cache> {
         let policy: Name = name
             .parse()
             .map_err(|error: terrace_block::policy::UnknownPolicy| Error::Config(error.to_string()))?;
         if policy.needs_future() {
             return Err(Error::Config(format!("a cache cannot have the policy {name}: it needs the future")));
+        }
+        if policy.is_baseline() {
+            return Err(Error::Config(format!(
+                "a cache cannot have the policy {name}: it is there for traces only, to compare with"
+            )));
         }
         Ok(Cache { policy, ..self })
     }
@@ -114,6 +153,11 @@ impl Cache {
     #[must_use]
     pub fn write_budget(self, bytes_day: u64) -> Cache {
         Cache { write_budget_bytes_day: Some(bytes_day), ..self }
+    }
+
+    /// Bytes a day that may be written to the fast device, if that is limited.
+    pub fn write_budget_bytes_day(&self) -> Option<u64> {
+        self.write_budget_bytes_day
     }
 
     /// Where it is.
@@ -133,14 +177,19 @@ impl Cache {
 
     /// Bytes of DRAM that it takes: part of the budget.
     pub(crate) fn dram_bytes(&self) -> u64 {
-        let name = self.policy.to_string();
-        let eviction = name.rsplit('+').next().unwrap_or(&name);
-        let is_plain = ["lru", "mru", "fifo", "clock", "sieve", "lfru", "lfu-in-cache"].contains(&eviction);
-        let per_block = if is_plain { BYTES_PER_BLOCK } else { BYTES_PER_BLOCK_WITH_GHOSTS };
-        (self.bytes / PLACE_BYTES as u64).saturating_mul(per_block)
+        dram_bytes(&self.policy, self.bytes / PLACE_BYTES as u64)
     }
 
     fn config(&self, dram_bytes: u64) -> Result<CacheConfig> {
+        if let CacheKind::Simulated(profile) = &self.kind
+            && profile.dram_cache_bytes() > 0
+        {
+            let what = format!(
+                "the cache's profile {} has DRAM before it, which only memory can have",
+                profile.place()
+            );
+            return Err(Error::Config(what));
+        }
         let blocks = self.bytes / PLACE_BYTES as u64;
         let blocks = u32::try_from(blocks).map_err(|_| too_large(self.bytes))?;
         let config = CacheConfig {
@@ -169,6 +218,8 @@ pub(crate) struct Opening<'a> {
     pub(crate) outlives_processes: bool,
     pub(crate) dram_bytes: u64,
     pub(crate) time: &'a Time,
+    /// The middle tier's, where it is simulated.
+    pub(crate) memory: Option<&'a SimulatedMemory>,
 }
 
 impl Opening<'_> {
@@ -190,7 +241,10 @@ impl Opening<'_> {
         let cached = match &cache.kind {
             CacheKind::Simulated(profile) => {
                 let inner = Arc::new(MemoryDevice::new("the cache", 0));
-                let fast = SimulatedDevice::new(inner, profile.clone(), self.time.clone());
+                let fast = match self.memory.filter(|memory| memory.profile().name() == profile.name()) {
+                    Some(memory) => SimulatedDevice::beside(inner, memory),
+                    None => SimulatedDevice::new(inner, profile.clone(), self.time.clone()),
+                };
                 if let Time::Virtual(time) = self.time {
                     config = config.clock(Arc::new(WorkersClock(Arc::clone(time))));
                 }
@@ -350,7 +404,7 @@ impl fmt::Display for CacheKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CacheKind::File(path) => write!(f, "file:{}", path.display()),
-            CacheKind::Simulated(profile) => write!(f, "simulated:{}", profile.name()),
+            CacheKind::Simulated(profile) => write!(f, "simulated:{}", profile.place()),
         }
     }
 }
@@ -379,14 +433,11 @@ impl FromStr for Cache {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Cache, String> {
-        let (kind, size) = text
-            .rsplit_once(',')
-            .ok_or_else(|| format!("\"{text}\" is not a kind and a size, as in file:/mnt/nvme/cache,8GiB"))?;
-        let cache = Cache::new(kind.parse()?, bytes_of(size)?);
-        if cache.bytes < PLACE_BYTES as u64 {
-            return Err(format!("a cache of {size} has no room for a block of {PLACE_BYTES} bytes"));
+        let (kind, bytes) = kind_and_bytes(text, "file:/mnt/nvme/cache,8GiB")?;
+        if bytes < PLACE_BYTES as u64 {
+            return Err(format!("a cache of {bytes}B has no room for a block of {PLACE_BYTES} bytes"));
         }
-        Ok(cache)
+        Ok(Cache::new(kind, bytes))
     }
 }
 

@@ -82,8 +82,8 @@ pub use ids::{Lsn, PageId, SizeClass, TableId, Timestamp};
 pub use middle::{Middle, MiddleKind};
 pub use replacement::Replacement;
 pub use stats::{
-    Bucket, Bypasses, CacheBypasses, CacheStats, CachedRecords, Damage, FrameClass, GivenUp, Latency,
-    LineWrites, MemoryMoves, MiddleStats, MiddleWrites, Migrations, Retries, Stalls, Stats, Sweeps,
+    Bucket, Bypasses, CacheBypasses, CacheStats, CachedRecords, Damage, DramCacheStats, FrameClass, GivenUp,
+    Latency, LineWrites, MemoryMoves, MiddleStats, MiddleWrites, Migrations, Retries, Stalls, Stats, Sweeps,
     TableStats, Tuning, VerifyReport, WriteBacks,
 };
 pub use terrace_block::{

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::str::FromStr;
 
-use terrace_block::{NodeSet, Profile, check_room};
+use terrace_block::{NodeSet, Profile, check_room, units};
 
 use crate::buffer::{FRAMES_MAX, MIDDLE_FRAME_BYTES_BESIDE, MiddleOptions};
 use crate::error::{Error, Result};
@@ -200,27 +200,20 @@ impl FromStr for Middle {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Middle, String> {
-        let (kind, size) = text
-            .rsplit_once(',')
-            .ok_or_else(|| format!("\"{text}\" is not a kind and a size, as in simulated:dram,64MiB"))?;
-        Ok(Middle { kind: kind.parse()?, bytes: bytes_of(size)? })
+        let (kind, bytes) = kind_and_bytes(text, "simulated:dram,64MiB")?;
+        Ok(Middle { kind, bytes })
     }
 }
 
-/// A number of bytes with one of the units B, KiB, MiB and GiB.
-pub(crate) fn bytes_of(text: &str) -> Result<u64, String> {
-    let wrong = || format!("\"{text}\" is not a size; sizes are whole numbers with B, KiB, MiB or GiB");
-    let digits = text.find(|character: char| !character.is_ascii_digit()).ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit {
-        "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).ok_or_else(wrong)
+/// A kind and a size with a comma between, as in `example`.
+pub(crate) fn kind_and_bytes<K: FromStr<Err = String>>(
+    text: &str,
+    example: &str,
+) -> Result<(K, u64), String> {
+    let (kind, size) = text
+        .rsplit_once(',')
+        .ok_or_else(|| format!("\"{text}\" is not a kind and a size, as in {example}"))?;
+    Ok((kind.parse()?, units::size(size)?))
 }
 
 #[cfg(test)]
@@ -239,13 +232,17 @@ mod tests {
             let middle: Middle = text.parse().unwrap();
             assert_eq!(middle.to_string().parse(), Ok(middle));
         }
+        // Sizes are those of every other flag.
+        for (text, bytes) in [("simulated:dram,1.5GiB", 3 << 29), ("simulated:dram,65536", 65536)] {
+            assert_eq!(text.parse::<Middle>().unwrap().bytes(), bytes);
+        }
         for (text, wrong) in [
             ("", "kind and a size"),
             ("simulated:dram", "kind and a size"),
-            ("simulated:dram,64", "not a size"),
-            ("simulated:dram,MiB", "not a size"),
-            ("simulated:dram,1.5MiB", "not a size"),
-            ("simulated:dram,18446744073709551615GiB", "not a size"),
+            ("simulated:dram,64MB", "did you mean MiB"),
+            ("simulated:dram,MiB", "begin with a number"),
+            ("simulated:dram,1.5B", "whole number of bytes"),
+            ("simulated:dram,18446744073709551615GiB", "below 16 EiB"),
             ("dram,64MiB", "\"dram\""),
             ("simulated:drum,64MiB", "drum"),
             ("numa:,64MiB", ""),

@@ -13,6 +13,15 @@
 //! A hit in memory raises no counter and reads no clock. What many threads count at once, they count in slots of
 //! their own; the rest happens where something was waited for or written anyway.
 
+/// A copy of `$now` in which these counters, some of them in fields of fields, are what was counted since `$earlier`.
+macro_rules! since {
+    ($now:expr, $earlier:expr, $($($field:ident).+),+) => {{
+        let mut since = $now.clone();
+        $(since.$($field).+ = since.$($field).+.saturating_sub($earlier.$($field).+);)+
+        since
+    }};
+}
+
 mod cache;
 pub(crate) mod histogram;
 mod line_writes;
@@ -27,7 +36,7 @@ use serde::Serialize;
 pub use self::cache::{CacheBypasses, CacheStats};
 pub use self::histogram::{Bucket, Latency};
 pub use self::line_writes::LineWrites;
-pub use self::middle::{MemoryMoves, MiddleStats, MiddleWrites, Migrations, Tuning};
+pub use self::middle::{DramCacheStats, MemoryMoves, MiddleStats, MiddleWrites, Migrations, Tuning};
 pub use self::reasons::{Bypasses, GivenUp, Retries, Stalls, Sweeps, WriteBacks};
 use crate::backend::Backend;
 use crate::db::core::Core;
@@ -349,6 +358,7 @@ impl Stats {
         let (pool, counters) = (&core.pool, &core.counters);
         let counted = &pool.stats;
         let log = pool.wal().stats();
+        let (log_cut, log_tail) = counters.log_on_disk.unwrap_or((log.cut, log.tail));
         let (footprint, split) = (pool.footprint(), core.budget.split());
         let page_bytes = pool.page_bytes() as u64;
         let faults = counted.faults.load(Relaxed);
@@ -426,8 +436,8 @@ impl Stats {
             log_bytes: log.record_bytes,
             log_flushes: log.flushes,
             log_flushed_bytes: log.flushed_bytes,
-            log_tail: log.tail.0,
-            log_cut: log.cut.0,
+            log_tail: log_tail.0,
+            log_cut: log_cut.0,
             log_capacity: log.capacity,
             log_write: pool.wal().write_latency(),
             commit: pool.wal().commit_latency(),

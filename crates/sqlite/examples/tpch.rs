@@ -12,10 +12,11 @@ use std::path::{Path, PathBuf};
 
 use terrace_sqlite::tpch::{self, BlockCache, Setting, Stream};
 
-const POLICIES: [(&str, bool); 5] = [
+const POLICIES: [(&str, bool); 6] = [
     ("lru", false),
     ("tac", false),
     ("heuristicdb-paper", true),
+    ("heuristicdb-eager", true),
     ("heuristicdb", false),
     ("heuristicdb", true),
 ];

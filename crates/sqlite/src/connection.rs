@@ -17,6 +17,7 @@ use crate::code::{Code, Outcome};
 use crate::database::{Database, InUse};
 use crate::file::Handle;
 use crate::header::Head;
+use crate::queries::Roots;
 use crate::slow::SlowFile;
 
 /// The lock of the log's index that whoever writes to the log holds.
@@ -310,7 +311,7 @@ impl Handle for Connection {
         self.database().knows_query(text)
     }
 
-    fn statement_begins(&mut self, statement: usize, text: &str, roots: Option<Vec<u32>>) {
+    fn statement_begins(&mut self, statement: usize, text: &str, roots: Roots) {
         // The file's own address names the connection.
         let process = std::ptr::from_ref(&*self.below).addr();
         self.query = Some(self.database().query_begins(process as u64, statement, text, roots));

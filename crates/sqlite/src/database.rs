@@ -45,7 +45,7 @@ use std::time::{Duration, Instant};
 
 use libsqlite3_sys as ffi;
 use parking_lot::Mutex;
-use terrace_block::{BlockDevice, Cached, Start};
+use terrace_block::{BlockDevice, Cached};
 
 use crate::below::{Below, CHECKPOINT_LOCK, WalIndex, WalState};
 use crate::fingerprint::Fingerprint;
@@ -54,10 +54,11 @@ use crate::header::{Head, Header};
 use crate::log::LogPages;
 use crate::options::Options;
 use crate::planted::{Bug, planted};
-use crate::queries::{Queries, name_of};
+use crate::queries::{Queries, Roots, name_of};
 use crate::recorder::Recorder;
 use crate::relations::RelationMap;
 use crate::slow::SlowFile;
+use crate::stats::{self, Around};
 use crate::storage::Storage;
 
 /// How often it is tried to record the fingerprint of a file that we do not write.
@@ -405,13 +406,11 @@ impl Database {
     }
 
     /// A statement begins on a connection; gives its number.
-    pub fn query_begins(&self, process: u64, statement: usize, text: &str, roots: Option<Vec<u32>>) -> u32 {
+    pub fn query_begins(&self, process: u64, statement: usize, text: &str, roots: Roots) -> u32 {
         let Some(queries) = &self.queries else { return 0 };
         let cache = self.state.lock().cache();
         let mut queries = queries.lock();
-        if let Some(roots) = roots {
-            queries.learn(text, &roots);
-        }
+        queries.learn(text, &roots);
         let (number, before, relations) = queries.begin(statement, text);
         if let Some(InUse { cached, .. }) = cache {
             before.iter().for_each(|before| cached.query_ends(u64::from(*before)));
@@ -467,35 +466,11 @@ impl Database {
 
     fn cache_stats(&self) -> String {
         let state = self.state.lock();
-        let Some(InUse { cached, page_bytes, .. }) = state.cache() else { return "null".to_owned() };
-        let stats = cached.stats();
-        format!(
-            concat!(
-                r#"{{"block_bytes":{},"capacity_blocks":{},"resident_blocks":{},"hits":{},"misses":{},"#,
-                r#""hit_ratio":{:.4},"write_hits":{},"write_misses":{},"admissions":{},"evictions":{},"#,
-                r#""invalidations":{},"written_bytes":{},"errors":{},"emptied":{},"start":"{}","in_service":{}}}"#
-            ),
-            page_bytes,
-            stats.capacity_blocks,
-            stats.resident_blocks,
-            stats.hits,
-            stats.misses,
-            stats.hit_ratio(),
-            stats.write_hits,
-            stats.write_misses,
-            stats.admissions,
-            stats.evictions,
-            stats.invalidations,
-            stats.fast_written_bytes,
-            stats.fast_errors,
-            state.storage.as_ref().map_or(0, Storage::emptied),
-            match stats.start {
-                Start::Warm { .. } => "warm",
-                Start::Cold(_) => "cold",
-                _ => "new",
-            },
-            stats.out_of_service.is_none(),
-        )
+        let (Some(storage), Some(in_use)) = (&state.storage, state.cache()) else {
+            return "null".to_owned();
+        };
+        let around = Around { emptied: storage.emptied(), cold: storage.cold(), relations: &self.relations };
+        stats::of_cache(&in_use, &around)
     }
 
     /// Holds the cache against the log's index. `is_mine` says that the connection holds the checkpoint lock.

@@ -16,6 +16,7 @@ use libsqlite3_sys as ffi;
 use crate::api::Api;
 use crate::below::{Below, WalIndex};
 use crate::code::{Code, Outcome};
+use crate::queries::Roots;
 
 /// What stands between SQLite and a file of the system's VFS. Every call goes there as it is, unless it is said otherwise.
 pub(crate) trait Handle: Send {
@@ -75,8 +76,8 @@ pub(crate) trait Handle: Send {
         false
     }
 
-    /// A statement begins. `roots` are the roots of its tables and indexes, where they had to be told.
-    fn statement_begins(&mut self, _statement: usize, _text: &str, _roots: Option<Vec<u32>>) {}
+    /// A statement begins.
+    fn statement_begins(&mut self, _statement: usize, _text: &str, _roots: Roots) {}
 
     /// A statement is over.
     fn statement_ends(&mut self, _statement: usize) {}

@@ -27,7 +27,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The parameters of the URI are listed in `options.rs` and in `docs/cache.md`.
+//! The parameters of the URI are listed in `options.rs` and in `docs/sqlite.md`.
 //!
 //! | file             | what is in it                                                                               |
 //! |------------------|---------------------------------------------------------------------------------------------|
@@ -39,6 +39,7 @@
 //! | `relations.rs`   | which table a page belongs to; `btree.rs` reads pages                                       |
 //! | `recorder.rs`    | traces for `terrace simulate`                                                               |
 //! | `options.rs`     | parameters of the URI; `gates.rs` the slow disks that they may ask for                     |
+//! | `stats.rs`       | what `PRAGMA terrace_stats` says of a cache                                                 |
 //! | `queries.rs`     | the statements that run, and what tables and indexes they use                               |
 //! | `tpch.rs`        | a workload, with the feature of that name                                                    |
 //! | `vfs.rs`, `file.rs`, `below.rs`, `api.rs`, `extension.rs`, `statements.rs` | what SQLite calls and what is called of it: all unsafe code |
@@ -71,6 +72,7 @@ mod recorder;
 mod relations;
 mod slow;
 mod statements;
+mod stats;
 mod storage;
 #[cfg(feature = "tpch")]
 pub mod tpch;

@@ -19,7 +19,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use terrace_block::Limits;
+use terrace_block::{Limits, units};
 
 /// The least and the default size of a cache, in bytes.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
@@ -147,18 +147,9 @@ fn number(name: &str, text: &str) -> Result<u64, String> {
 
 /// A size of a cache, in bytes.
 fn size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let shift = match &text[digits.len()..] {
-        "" | "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        other => return Err(format!("block_cache_size ends in {other:?}; B, KiB, MiB and GiB are known")),
-    };
-    let bytes = number("block_cache_size", digits)?.checked_mul(1 << shift);
-    match bytes {
-        Some(bytes) if bytes >= CACHE_BYTES_MIN => Ok(bytes),
-        _ => Err(format!("block_cache_size is {text:?}; it must be at least 1MiB and fit 64 bits")),
+    match units::size(text).map_err(|wrong| format!("block_cache_size: {wrong}"))? {
+        bytes if bytes >= CACHE_BYTES_MIN => Ok(bytes),
+        _ => Err(format!("block_cache_size is {text:?}; it must be at least 1MiB")),
     }
 }
 
@@ -181,6 +172,8 @@ mod tests {
         let cache = options.cache.expect("a cache");
         assert_eq!((cache.bytes, cache.around, cache.policy), (3 << 20, false, None));
         assert_eq!(options.trace, Some(PathBuf::from("t.pgt")));
+        let fraction = parse("block_cache=/c&block_cache_size=1.5MiB").expect("a size as in every flag");
+        assert_eq!(fraction.cache.expect("a cache").bytes, 3 << 19);
         assert_eq!(Limits::from(options.limits.expect("limits")).latency, Duration::from_micros(5));
     }
 
@@ -190,6 +183,7 @@ mod tests {
             ("block_cache=", "block_cache"),
             ("block_cache_size=5MiB", "block_cache_size"),
             ("block_cache=/c&block_cache_size=5TB", "block_cache_size"),
+            ("block_cache=/c&block_cache_size=64MB", "did you mean MiB?"),
             ("block_cache=/c&block_cache_size=1KiB", "block_cache_size"),
             ("block_cache=/c&block_cache_size=99999999999GiB", "block_cache_size"),
             ("block_cache=/c&block_cache_mode=back", "block_cache_mode"),

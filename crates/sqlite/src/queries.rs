@@ -10,16 +10,39 @@ use terrace_block::policy::Relation;
 /// Texts that are remembered; when there are more, all are forgotten.
 const TEXTS_MAX: usize = 256;
 
+/// How often SQLite is asked again what a statement uses that it could not explain, as when it was interrupted or out of memory.
+/// Some it never explains, such as one that is an explanation itself.
+const TRIES_MAX: u8 = 3;
+
 /// Statements that run at a time, as far as they are known.
 const RUNNING_MAX: usize = 256;
 
 /// The longest name of a statement in a trace.
 const NAME_BYTES_MAX: usize = 32;
 
+/// What is told of the tables and indexes that a statement uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Roots {
+    /// Nothing: it is known already.
+    Known,
+    /// The pages of their roots.
+    Told(Vec<u32>),
+    /// SQLite could not tell.
+    Untold,
+}
+
+/// What is known of the statements with one text.
+#[derive(Debug, Default)]
+struct Uses {
+    relations: Box<[Relation]>,
+    /// How often in vain SQLite was asked for them; 0 if it has told.
+    tries: u8,
+}
+
 /// The statements of one database.
 #[derive(Debug, Default)]
 pub(crate) struct Queries {
-    relations: HashMap<Box<str>, Box<[Relation]>>,
+    uses: HashMap<Box<str>, Uses>,
     /// Numbers of those that run, by their addresses.
     running: HashMap<usize, u32>,
     begun: u32,
@@ -27,16 +50,26 @@ pub(crate) struct Queries {
 }
 
 impl Queries {
+    /// Whether SQLite need not be asked for the tables and indexes of the statement with this text.
     pub fn knows(&self, text: &str) -> bool {
-        self.relations.contains_key(text)
+        self.uses.get(text).is_some_and(|uses| uses.tries == 0 || uses.tries >= TRIES_MAX)
     }
 
-    /// The tables and indexes of the statement with this text were found out.
-    pub fn learn(&mut self, text: &str, roots: &[u32]) {
-        if self.relations.len() >= TEXTS_MAX {
-            self.relations.clear();
+    /// What SQLite says of the statement with this text.
+    pub fn learn(&mut self, text: &str, roots: &Roots) {
+        if *roots == Roots::Known {
+            return;
         }
-        self.relations.insert(text.into(), roots.iter().copied().map(Relation).collect());
+        if self.uses.len() >= TEXTS_MAX && !self.uses.contains_key(text) {
+            self.uses.clear();
+        }
+        let uses = self.uses.entry(text.into()).or_default();
+        match roots {
+            Roots::Told(roots) => {
+                *uses = Uses { relations: roots.iter().copied().map(Relation).collect(), tries: 0 };
+            }
+            _ => uses.tries = uses.tries.saturating_add(1),
+        }
     }
 
     /// A statement begins. Gives its number, that of the run at the same address of which no end was told, and what it uses.
@@ -46,7 +79,7 @@ impl Queries {
         }
         self.begun = self.begun.wrapping_add(1) & (u32::MAX >> 1);
         let before = self.running.insert(statement, self.begun);
-        (self.begun, before, self.relations.get(text).map_or(&[], |relations| relations))
+        (self.begun, before, self.uses.get(text).map_or(&[], |uses| &uses.relations))
     }
 
     /// A statement is over; gives its number if it was known to run.
@@ -62,7 +95,7 @@ impl Queries {
     /// The file's first page says that its schema has this version.
     pub fn saw_schema(&mut self, version: [u8; 4]) {
         if self.schema.replace(version).is_some_and(|before| before != version) {
-            self.relations.clear();
+            self.uses.clear();
         }
     }
 }
@@ -93,7 +126,7 @@ mod tests {
     fn what_a_statement_uses_is_known_until_the_schema_changes() {
         let mut queries = Queries::default();
         queries.saw_schema([1; 4]);
-        queries.learn("select", &[2, 3]);
+        queries.learn("select", &Roots::Told(vec![2, 3]));
         assert_eq!(queries.begin(70, "select"), (1, None, &[Relation(2), Relation(3)][..]));
         assert_eq!(queries.begin(70, "insert"), (2, Some(1), &[][..]));
         assert_eq!((queries.end(70), queries.end(70)), (Some(2), None));
@@ -104,13 +137,29 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_told_is_asked_for_again_a_few_times() {
+        let mut queries = Queries::default();
+        for _ in 0..TRIES_MAX {
+            assert!(!queries.knows("select"));
+            queries.learn("select", &Roots::Untold);
+            assert_eq!(queries.begin(70, "select").2, &[]);
+        }
+        assert!(queries.knows("select"), "no more");
+        queries.learn("insert", &Roots::Untold);
+        queries.learn("insert", &Roots::Told(vec![4]));
+        queries.learn("insert", &Roots::Known);
+        assert!(queries.knows("insert"));
+        assert_eq!(queries.begin(70, "insert").2, &[Relation(4)]);
+    }
+
+    #[test]
     fn no_number_of_statements_takes_more_memory() {
         let mut queries = Queries::default();
         for number in 0..10 * TEXTS_MAX {
-            queries.learn(&number.to_string(), &[1]);
+            queries.learn(&number.to_string(), &Roots::Told(vec![1]));
             queries.begin(number, &number.to_string());
         }
-        assert!(queries.relations.len() <= TEXTS_MAX && queries.running.len() <= RUNNING_MAX);
+        assert!(queries.uses.len() <= TEXTS_MAX && queries.running.len() <= RUNNING_MAX);
     }
 
     #[test]

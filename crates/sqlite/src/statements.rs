@@ -19,6 +19,7 @@ use libsqlite3_sys as ffi;
 use crate::api::Api;
 use crate::code::{Code, Outcome};
 use crate::file::{Call, File, Handle};
+use crate::queries::Roots;
 
 /// Columns of `EXPLAIN`.
 const OPCODE: c_int = 1;
@@ -97,7 +98,10 @@ unsafe extern "C" fn traced(
             let own = CStr::from_ptr(own);
             let text = own.to_string_lossy();
             let is_known = on_file(api, connection, |handle, _| handle.knows_statement(&text));
-            let roots = (is_known == Some(false)).then(|| roots(api, connection, own));
+            let roots = match is_known {
+                Some(false) => roots(api, connection, own),
+                _ => Roots::Known,
+            };
             on_file(api, connection, |handle, _| handle.statement_begins(address, &text, roots));
         }
     };
@@ -105,19 +109,23 @@ unsafe extern "C" fn traced(
     0
 }
 
-/// The roots of the tables and indexes of the main database that a statement uses; none if SQLite does not explain it.
+/// The roots of the tables and indexes of the main database that a statement uses, if SQLite explains it now.
 ///
 /// # Safety
 /// The connection is open, and its functions are `api`.
-unsafe fn roots(api: &Api, connection: *mut ffi::sqlite3, text: &CStr) -> Vec<u32> {
+unsafe fn roots(api: &Api, connection: *mut ffi::sqlite3, text: &CStr) -> Roots {
+    let Ok(explain) = CString::new([b"explain ", text.to_bytes()].concat()) else { return Roots::Untold };
     let mut roots = Vec::new();
-    let Ok(explain) = CString::new([b"explain ", text.to_bytes()].concat()) else { return roots };
     let mut statement = ptr::null_mut();
     // SAFETY: by the caller's word; the text is a C string, the statement is finalized below, and null is no statement.
     unsafe {
-        (api.prepare_v2)(connection, explain.as_ptr(), -1, &mut statement, ptr::null_mut());
+        let mut code = (api.prepare_v2)(connection, explain.as_ptr(), -1, &mut statement, ptr::null_mut());
         for _ in 0..INSTRUCTIONS_MAX {
-            if statement.is_null() || (api.step)(statement) != ffi::SQLITE_ROW {
+            if statement.is_null() {
+                break;
+            }
+            code = (api.step)(statement);
+            if code != ffi::SQLITE_ROW {
                 break;
             }
             let name = (api.column_text)(statement, OPCODE);
@@ -139,8 +147,12 @@ unsafe fn roots(api: &Api, connection: *mut ffi::sqlite3, text: &CStr) -> Vec<u3
             }
         }
         (api.finalize)(statement);
+        // After a row, if there are more than are looked at.
+        match code {
+            ffi::SQLITE_OK | ffi::SQLITE_ROW | ffi::SQLITE_DONE => Roots::Told(roots),
+            _ => Roots::Untold,
+        }
     }
-    roots
 }
 
 /// Does `act` with the file of a connection's main database, if it is one of ours.
@@ -169,4 +181,39 @@ unsafe fn on_file<T>(
     let mut call: Call<'_> = &mut once;
     control(File::CALL, (&raw mut call).cast());
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::Connection;
+    use terrace_block::trace::{Event, Trace};
+
+    use super::*;
+
+    /// The explanation of a statement, which is longer than it, is longer than SQLite may take when it first runs.
+    #[test]
+    fn a_statement_that_could_not_be_explained_is_asked_about_when_it_runs_again() {
+        crate::register(false).expect("SQLite takes the VFS");
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let (path, trace) = (place.path().display(), place.path().join("x.pgt"));
+        let db =
+            Connection::open(format!("file:{path}/x.db?vfs=terrace&trace={path}/x.pgt")).expect("it opens");
+        db.execute_batch("create table t(a)").expect("a table");
+        let text = "select a from t";
+        let mut statement = db.prepare(text).expect("a statement");
+        for length_max in [text.len() as i32, 1_000_000, 1_000_000] {
+            // SAFETY: the connection is open.
+            unsafe { ffi::sqlite3_limit(db.handle(), ffi::SQLITE_LIMIT_SQL_LENGTH, length_max) };
+            assert!(!statement.exists([]).expect("it runs"));
+        }
+        drop(statement);
+        drop(db);
+        let queries = Trace::open(&trace, None, 4096).expect("it is there").filter_map(|event| {
+            match event.expect("it is well formed") {
+                Event::Query(query) if query.template.starts_with("select") => Some(query.relations),
+                _ => None,
+            }
+        });
+        assert_eq!(queries.map(|relations| relations.len()).collect::<Vec<_>>(), [0, 1, 1]);
+    }
 }

@@ -46,6 +46,8 @@ pub(crate) struct Storage {
     in_use: Option<InUse>,
     /// How often it was emptied because the database was changed by others.
     emptied: u64,
+    /// Why it began with nothing though something was there, where the cache itself cannot know.
+    cold: Option<String>,
     /// It was emptied, and its device may not know that durably.
     is_unsettled: bool,
     settled_at: Option<Instant>,
@@ -91,6 +93,7 @@ impl Storage {
             relations,
             in_use: None,
             emptied: 0,
+            cold: None,
             is_unsettled: false,
             settled_at: None,
             _lock: lock,
@@ -107,6 +110,11 @@ impl Storage {
 
     pub fn emptied(&self) -> u64 {
         self.emptied
+    }
+
+    /// Why it began with nothing, where that is more than the cache itself says.
+    pub fn cold(&self) -> Option<&str> {
+        self.cold.as_deref()
     }
 
     /// Whether what the last process left was cached from a file with this fingerprint.
@@ -144,7 +152,9 @@ impl Storage {
         let mut told = None;
         let cached = match self.open_cached(page_bytes, bytes, below)? {
             Err(error @ (CacheError::Foreign { .. } | CacheError::OtherVersion { .. })) => {
-                told = Some(format!("{error}; it is now called {ASIDE}"));
+                let reason = format!("{error}; it is now called {ASIDE}");
+                self.cold = Some(reason.clone());
+                told = Some(reason);
                 self.set_aside().map_err(|error| format!("{}: {error}", self.name))?;
                 self.open_cached(page_bytes, bytes, below)?
             }

@@ -65,7 +65,7 @@ impl Place {
 
     /// The commands that open the database with a cache.
     fn opening(&self) -> String {
-        format!(".bail on\n.load {}\n.open '{}'\n", extension().display(), self.uri())
+        format!(".bail on\n.load {}\n.open '{}'\n{PATIENT}", extension().display(), self.uri())
     }
 
     /// What the shell answers to commands.
@@ -86,9 +86,12 @@ impl Place {
 
     /// What it answers when it knows of no cache.
     fn ask_plain(&self, shell: &str, commands: &str) -> String {
-        self.ask(shell, &format!(".bail on\n.open '{}/x.db'\n{commands}", self.path().display()))
+        self.ask(shell, &format!(".bail on\n.open '{}/x.db'\n{PATIENT}{commands}", self.path().display()))
     }
 }
+
+/// Another process that opens the database may have it locked for a moment. To be said of each database that is opened.
+const PATIENT: &str = ".timeout 10000\n";
 
 const ROWS: &str = "with recursive n(a) as (select 1 union all select a + 1 from n where a < 2000)";
 

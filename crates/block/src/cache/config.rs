@@ -140,14 +140,14 @@ impl CacheConfig {
     /// NVCache (paper 004): LFRU behind small-bypass and the overhead bypass over a window. `dram_blocks` is the memory
     /// above the cache, in blocks: nothing is admitted while the database fits there.
     pub fn nvcache(capacity_blocks: u32, dram_blocks: u64) -> Self {
-        let policy = "small-bypass+obp+lfru".parse().expect("a policy's name");
+        let policy = "nvcache".parse().expect("a policy's name");
         Self { policy, dram_blocks: Some(dram_blocks), ..Self::new(capacity_blocks) }
     }
 
-    /// HeuristicDB (paper 002) with the defaults of `docs/decisions/0019-heuristicdb.md`. It gains by
+    /// HeuristicDB (paper 002), the eager one of `docs/decisions/0019-heuristicdb.md`. It gains by
     /// [`Cached::query_begins`](super::Cached::query_begins) and [`CacheConfig::relations`], and works without.
     pub fn heuristicdb(capacity_blocks: u32) -> Self {
-        let policy = "heuristicdb".parse().expect("a policy's name");
+        let policy = "heuristicdb-eager".parse().expect("a policy's name");
         Self { policy, ..Self::new(capacity_blocks) }
     }
 

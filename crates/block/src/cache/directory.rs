@@ -1,8 +1,9 @@
 //! A cache in a file of a directory: locked against other processes, and set aside when it cannot be used.
 //!
-//! The file is locked by `NAME.lock` beside it. A file that is not a cache, is of another version, or belongs to another slow device
-//! is renamed to `NAME.aside`, `NAME.aside2` and so on up to 9, which is written over, and a new one is made: so a name that was mistyped
-//! costs nobody his file.
+//! The file is locked by `NAME.lock` beside it. A file that is not a cache, or is of another version, is renamed to `NAME.aside`,
+//! `NAME.aside2` and so on up to 9, which is written over, and a new one is made: so a name that was mistyped
+//! costs nobody his file. A cache of another slow device has nothing that is not there: it is made anew in the same file, so that one file
+//! which several devices use in turn takes the room of one. One that has blocks to write back there is refused.
 
 use std::io;
 use std::sync::Arc;
@@ -15,9 +16,9 @@ use crate::{BlockDevice, Directory, LockError, OpenMode};
 const ASIDE_MAX: u32 = 9;
 
 impl Cached {
-    /// As [`Cached::open`], with the cache in the file `name` of `directory`, which is made if need be. What cannot be used is
-    /// renamed to `name.aside`. A cache that is made anew for other settings, or because it was damaged, is made in the same
-    /// file.
+    /// As [`Cached::open`], with the cache in the file `name` of `directory`, which is made if need be. What is no cache, or one
+    /// of another version, is renamed to `name.aside`. A cache that is made anew because it belongs to another slow device, for other
+    /// settings, or because it was damaged, is made in the same file.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -85,7 +86,7 @@ fn name_aside(directory: &dyn Directory, name: &str) -> io::Result<String> {
 }
 
 /// Why what is in a file is kept apart. What cannot be read is left to the cache, which does without it. A cache of another slow device
-/// that has blocks to write back there is not touched.
+/// that has blocks to write back there is not touched; any other is for [`Cached::open`] to make anew.
 fn why_set_aside(device: &dyn BlockDevice, config: &CacheConfig) -> Result<Option<String>, CacheError> {
     let Ok(header) = Superblock::read(device) else { return Ok(None) };
     Ok(match header {
@@ -97,9 +98,6 @@ fn why_set_aside(device: &dyn BlockDevice, config: &CacheConfig) -> Result<Optio
                 device: format!("another than that of {}", device.name()),
                 reason,
             });
-        }
-        Header::Whole(found) if found.identity != config.identity => {
-            Some("it belongs to another slow device".to_owned())
         }
         Header::Blank | Header::Damaged | Header::Whole(_) => None,
     })

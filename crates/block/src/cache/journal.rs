@@ -309,6 +309,12 @@ impl Journal {
         (position.superblock.generation, position.next)
     }
 
+    /// Whether all that has been written is known to be durable.
+    pub fn is_vouched(&self) -> bool {
+        let position = self.state.lock();
+        position.superblock.pages >= position.next
+    }
+
     /// Notes durably that what [`Journal::written`] gave has become durable since. Gives the bytes written.
     pub fn vouch(&self, fast: &dyn BlockDevice, written: (u64, u64)) -> io::Result<u64> {
         let mut position = self.state.lock();

@@ -62,6 +62,8 @@ pub(super) struct Placement {
     free: FreeSlots,
     /// Blocks that have no slot and are being written, and by how many.
     written: HashMap<u64, u32, FixedState>,
+    /// Blocks that are being written to the slow device directly, where others are written back, and by how many.
+    kept_clean: HashMap<u64, u32, FixedState>,
     /// What the journal is to be told.
     pending: Pending,
     /// Blocks evicted so far.
@@ -79,6 +81,7 @@ impl Placement {
             capacity,
             free: FreeSlots::new(),
             written: HashMap::default(),
+            kept_clean: HashMap::default(),
             pending: Pending::default(),
             evictions: 0,
             budget: Budget::default(),
@@ -335,13 +338,11 @@ impl Placement {
         self.slot(index, access)
     }
 
-    /// A slot for `access`, which is to be written and to become dirty, whatever the policy would admit.
-    pub fn admit_dirty(&mut self, index: &Index, access: Access) -> Result<u32, Bypass> {
-        let slot = self.slot(index, access)?;
+    /// `slot`, which was spare, is for `access`, which is to be written and to become dirty, whatever the policy would admit.
+    pub fn admit_dirty(&mut self, index: &Index, access: Access, slot: u32) {
         self.count(access.relation, |stats| stats.admissions += 1);
         index.link(slot, access.block, State::Writing);
         self.policy.insert(access, Slot(slot));
-        Ok(slot)
     }
 
     /// A slot that was spare is free again.
@@ -353,10 +354,15 @@ impl Placement {
     /// epoch, which nobody needs when the journal knows of the new ones.
     pub fn replace(&mut self, index: &Index, slot: u32, access: Access) {
         self.end_write(access.block);
-        if let Some((before, word)) = index.get(access.block) {
-            if !word.is_doomed() {
-                self.policy.remove(Slot(before));
+        let found = index.get(access.block);
+        match found {
+            Some((before, word)) if !word.is_doomed() => {
+                self.policy.moved(Slot(before), Slot(slot), access);
             }
+            // It has left meanwhile, or had to leave for this very slot.
+            _ => self.policy.insert(access, Slot(slot)),
+        }
+        if let Some((before, word)) = found {
             match word.is_dirty() {
                 true => {
                     // The table knows it; but if it is settling the journal says that it holds the block, clean.
@@ -369,7 +375,15 @@ impl Placement {
             }
         }
         index.link(slot, access.block, State::Writing);
-        self.policy.restore(access, Slot(slot), true);
+        if found.is_some_and(|(_, word)| word.is_hit()) {
+            index.set_hit(slot);
+        }
+    }
+
+    /// Has another policy decide, in an empty cache.
+    #[cfg(test)]
+    pub fn set_policy(&mut self, policy: Box<dyn Policy>) {
+        self.policy = policy;
     }
 
     /// `slot` holds bytes that the slow device does not have. Gives a slot that nobody needs any more, and that is to be given back once
@@ -435,18 +449,45 @@ impl Placement {
             .collect()
     }
 
+    /// Whether somebody is writing this block, into its slot or without one.
+    pub fn is_held(&self, index: &Index, block: u64) -> bool {
+        self.is_entered(block) || index.get(block).is_some_and(|(_, word)| word.state() == State::Writing)
+    }
+
+    /// This block, which is not dirty, must not become so.
+    pub fn keep_clean(&mut self, block: u64) {
+        enter(&mut self.kept_clean, block);
+    }
+
+    /// It may again.
+    pub fn end_keep_clean(&mut self, block: u64) {
+        leave(&mut self.kept_clean, block);
+    }
+
+    pub fn is_kept_clean(&self, block: u64) -> bool {
+        self.kept_clean.contains_key(&block)
+    }
+
     /// A write of a block without a slot begins.
     pub fn begin_write(&mut self, block: u64) {
-        *self.written.entry(block).or_insert(0) += 1;
+        enter(&mut self.written, block);
     }
 
     /// It is over.
     pub fn end_write(&mut self, block: u64) {
-        if let Some(count) = self.written.get_mut(&block) {
-            *count -= 1;
-            if *count == 0 {
-                self.written.remove(&block);
-            }
+        leave(&mut self.written, block);
+    }
+}
+
+fn enter(blocks: &mut HashMap<u64, u32, FixedState>, block: u64) {
+    *blocks.entry(block).or_insert(0) += 1;
+}
+
+fn leave(blocks: &mut HashMap<u64, u32, FixedState>, block: u64) {
+    if let Some(count) = blocks.get_mut(&block) {
+        *count -= 1;
+        if *count == 0 {
+            blocks.remove(&block);
         }
     }
 }

@@ -12,6 +12,7 @@ use std::io;
 use super::index::{State, Word};
 use super::placement::{Found, Placement};
 use super::recent::Due;
+use super::stats::Counter;
 use super::{Bypass, Cached, Piece, checksum};
 use crate::planted::{CacheBug, planted};
 use crate::policy::Access;
@@ -28,7 +29,9 @@ impl Cached {
             let piece = self.piece(offset + done as u64, buffer.len() - done);
             let access = self.access(piece.block, false);
             if self.is_out_of_service() && !self.back.is_stranded() {
-                return self.slow.read_at(offset + done as u64, &mut buffer[done..]);
+                let offset = offset + done as u64;
+                self.count_unserved(&self.counters.misses, self.blocks_in(offset, buffer.len() - done));
+                return self.slow.read_at(offset, &mut buffer[done..]);
             }
             let target = &mut buffer[done..done + piece.length];
             if self.back.is_stranded() {
@@ -264,6 +267,12 @@ impl Cached {
             _ if self.balance.is_aside() => Err(Bypass::Aside),
             _ => placement.admit(&self.index, access, State::Filling, self.block_bytes() as u64),
         }
+    }
+
+    /// Look-ups that a cache out of service leaves to the slow device: misses, of reads or writes, and each a bypass.
+    pub(super) fn count_unserved(&self, misses: &Counter, blocks: u64) {
+        misses.add(blocks);
+        self.counters.bypasses[Bypass::OutOfService as usize].add(blocks);
     }
 
     pub(super) fn count_miss(&self, admitted: Result<u32, Bypass>) -> Option<u32> {

@@ -70,6 +70,11 @@ impl Recent {
         &self.lanes[THREAD.with(|thread| *thread) % LANES]
     }
 
+    /// Those of all threads.
+    pub fn lanes(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.iter()
+    }
+
     /// Counts a look-up that found its block; gives its number in this lane.
     pub fn look_ups(&self) -> u64 {
         self.lane().look_ups.fetch_add(1, Ordering::Relaxed)

@@ -77,6 +77,8 @@ pub(super) struct Regions {
     table: Mutex<Table>,
     io: Mutex<()>,
     any_doubt: AtomicBool,
+    /// Marks were taken off of which the fast device may not know durably: those of an earlier life, to begin with.
+    is_loose: AtomicBool,
 }
 
 impl Regions {
@@ -91,6 +93,7 @@ impl Regions {
             table: Mutex::new(Table { regions, tick: 1, synced: 0, rounds: 0 }),
             io: Mutex::new(()),
             any_doubt: AtomicBool::new(false),
+            is_loose: AtomicBool::new(true),
         }
     }
 
@@ -123,6 +126,16 @@ impl Regions {
     /// The mark at an offset of the slow device.
     pub fn mark(&self, offset: u64) -> Mark {
         self.table.lock().regions[self.region(offset)].mark
+    }
+
+    /// Whether marks were taken off since the fast device was synced last.
+    pub fn is_loose(&self) -> bool {
+        self.is_loose.load(Ordering::Acquire)
+    }
+
+    /// The fast device was synced, and no mark was taken off meanwhile.
+    pub fn tighten(&self) {
+        self.is_loose.store(false, Ordering::Release);
     }
 
     /// Whether the place is in doubt.
@@ -278,6 +291,9 @@ impl Regions {
     /// [`Regions::settled`] must be durable by now.
     pub fn unmark(&self, fast: &dyn BlockDevice, settled: &[(usize, u64)]) -> io::Result<()> {
         let _io = self.io.lock();
+        if !settled.is_empty() {
+            self.is_loose.store(true, Ordering::Release);
+        }
         for of_page in settled.chunk_by(|one, other| one.0 / PAGE_REGIONS == other.0 / PAGE_REGIONS) {
             let page = (of_page[0].0 / PAGE_REGIONS) as u32;
             let image = {

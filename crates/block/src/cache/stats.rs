@@ -106,7 +106,8 @@ pub enum Start {
 pub struct CacheStats {
     /// Reads served by the fast device.
     pub hits: u64,
-    /// Reads of blocks that were not in the cache.
+    /// Reads of blocks that were not in the cache, or came while it was out of service. Each is an admission or a bypass, and so is a
+    /// write that misses; what else is a bypass is a write of a cached block which that takes out of the cache.
     pub misses: u64,
     /// Writes of blocks that were in the cache.
     pub write_hits: u64,
@@ -179,7 +180,7 @@ pub struct RelationStats {
     pub relation: Option<Relation>,
     /// Reads of blocks that were in the cache. Some of the latest may not be counted yet.
     pub hits: u64,
-    /// Reads of blocks that were not.
+    /// Reads of blocks that were not; without those while the cache was out of service.
     pub misses: u64,
     /// Writes.
     pub writes: u64,

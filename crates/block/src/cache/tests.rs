@@ -1,14 +1,17 @@
 //! Tests of the cache: what they share, and the groups.
 
+mod account;
 mod claims;
 mod crash;
 mod faults;
+mod lives;
 mod model;
 mod races;
 mod relocate;
 mod service;
 mod threads;
 mod write_back;
+mod write_back_threads;
 
 use std::sync::Arc;
 

@@ -9,6 +9,8 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use parking_lot::MutexGuard;
+
 use super::guard::Revoked;
 use super::index::{BLOCKS_MAX, State};
 use super::layout::Superblock;
@@ -88,7 +90,9 @@ impl Cached {
             false => self.sync_slow()?,
         }
         let now = self.config.clock.now();
-        if now.saturating_sub(*last) >= SETTLE_INTERVAL {
+        // Where blocks are written back the round is left to who tends, if somebody does: it has them written, too.
+        let interval = if self.back.is_on() { 2 * SETTLE_INTERVAL } else { SETTLE_INTERVAL };
+        if now.saturating_sub(*last) >= interval {
             *last = now;
             self.settle(false);
         }
@@ -99,12 +103,34 @@ impl Cached {
     /// again even if the power goes. Writes dirty blocks back. To be called from time to time where syncs are rare, or where blocks are
     /// written back; a background thread may.
     pub fn tend(&self) {
-        let syncs = self.syncs.lock();
-        if let Err(error) = self.drain_locked(&syncs) {
+        self.tend_locked(&mut self.syncs.lock());
+    }
+
+    /// As [`Cached::tend`], but at most once in five seconds, a sync that takes marks off counted, and not while another is at it. To
+    /// be called as often as is convenient by who has a thread that goes around.
+    pub fn tend_if_due(&self) {
+        if let Some(mut last) = self.syncs.try_lock()
+            && self.config.clock.now().saturating_sub(*last) >= SETTLE_INTERVAL
+        {
+            self.tend_locked(&mut last);
+        }
+    }
+
+    fn tend_locked(&self, last: &mut MutexGuard<'_, Duration>) {
+        **last = self.config.clock.now();
+        if let Err(error) = self.drain_locked(last) {
             tracing::warn!(%error, "dirty blocks cannot be written back");
         }
-        self.placement.lock().hits(&self.index, &mut self.recent.lane().waiting());
+        self.report_hits();
         self.settle(false);
+    }
+
+    /// Reports the hits of all threads to the policy.
+    pub(super) fn report_hits(&self) {
+        let mut placement = self.placement.lock();
+        for lane in self.recent.lanes() {
+            placement.hits(&self.index, &mut lane.waiting());
+        }
     }
 
     /// Makes everything that was written durable, on both devices, so that the next life of the cache begins with all of it.
@@ -118,13 +144,13 @@ impl Cached {
         let flagged = self.drain_for_good(&syncs).map_err(of_slow)?;
         self.sync_slow().and_then(|()| self.pay_error()).map_err(of_slow)?;
         self.settle(true);
-        self.placement.lock().hits(&self.index, &mut self.recent.lane().waiting());
+        self.report_hits();
         // Which blocks were hit is in the records of a new half only. It syncs the marks, too.
         match self.journal.begin_half(&*self.fast, &self.index, &self.placement) {
             Ok(bytes) => self.counters.fast_written_bytes.add(bytes),
             Err(error) => self.give_up("closing the journal", &error),
         }
-        flagged.map_or(Ok(()), |flagged| self.unflag(flagged)).map_err(of_slow)
+        self.unflag(flagged).map_err(of_slow)
     }
 
     /// As [`Cached::close`], and the cache is out of service from then on and has let go of its file, which others may use now, though
@@ -190,6 +216,11 @@ impl Cached {
             self.regions.synced(u64::MAX);
         }
         let settled = self.regions.settled(even_recent);
+        let is_told = !self.regions.is_loose() && self.journal.is_vouched();
+        if is_told && settled.is_empty() && self.placement.lock().pending().len() == 0 {
+            // Nothing has happened of which the fast device does not know durably.
+            return;
+        }
         let mut durable = None;
         if !planted(CacheBug::UnmarkBeforeData) {
             self.write_journal();
@@ -200,6 +231,7 @@ impl Cached {
             if let Err(error) = self.fast.sync() {
                 return self.give_up("a sync", &error);
             }
+            self.regions.tighten();
         }
         match durable.map_or(Ok(0), |written| self.journal.vouch(&*self.fast, written)) {
             Ok(bytes) => self.counters.fast_written_bytes.add(bytes),

@@ -48,12 +48,16 @@ impl Cached {
         slow: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         if self.is_out_of_service() {
+            if writer == Writer::Above {
+                let blocks = writes.iter().map(|write| self.blocks_in(write.offset, write.bytes.len())).sum();
+                self.count_unserved(&self.counters.write_misses, blocks);
+            }
             self.check_stranded()?;
             return self.check_revoked().and_then(|()| slow());
         }
-        match self.back.is_on() {
-            true => self.write_where_asked(writer, writes, slow),
-            false => {
+        match self.unless_back() {
+            None => self.write_where_asked(writer, writes, slow),
+            Some(_gate) => {
                 let outcome = self.write_directly(writer, writes, slow);
                 self.note_slow_written();
                 outcome

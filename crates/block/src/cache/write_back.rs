@@ -15,7 +15,8 @@
 //! The oldest epoch is written to the slow device, which is synced; then comes the next. When all are there the journal says so,
 //! durably, and only then the slots are clean. It is done by [`Cached::tend`], when the dirty blocks have become too many, at
 //! closing, and before a write that goes to the slow device directly: that must not overtake what was synced before it.
-//! Such writes hold the *gate* while the slow device is written, and so does a drain, alone.
+//! Such writes hold the *gate* while the slow device is written, and so does a drain, alone; and their blocks cannot become dirty
+//! meanwhile.
 //!
 //! # When the fast device fails
 //! Dirty blocks are then the only copies. The cache is given up, but not revoked: it is *stranded*. Writes and syncs first try to
@@ -38,7 +39,7 @@ use super::guard::Revoked;
 use super::index::State;
 use super::placement::{Found, Placement};
 use super::write::Writer;
-use super::{Bypass, CacheError, Cached, Piece, WriteMode, checksum};
+use super::{CacheError, Cached, Piece, WriteMode, checksum};
 use crate::planted::{CacheBug, planted};
 use crate::policy::{Access, Relation};
 use crate::{AlignedBuffer, Read, Write};
@@ -122,6 +123,21 @@ enum How {
     Spare,
 }
 
+/// A direct write that is under way.
+struct Direct<'a> {
+    cached: &'a Cached,
+    blocks: Vec<u64>,
+    _gate: RwLockReadGuard<'a, ()>,
+}
+
+impl Drop for Direct<'_> {
+    fn drop(&mut self) {
+        let mut placement = self.cached.placement.lock();
+        self.blocks.iter().for_each(|&block| placement.end_keep_clean(block));
+        self.cached.settled.notify_all();
+    }
+}
+
 impl Cached {
     /// What is to be done with writes of a relation, whatever is done with others: [`WriteMode::Back`] for temporary data, of which
     /// nobody minds that it is lost with the fast device. The order in which writes reach the slow device is kept among relations that are
@@ -133,6 +149,10 @@ impl Cached {
         if mode == WriteMode::Back {
             self.config.check_back()?;
             self.back.is_on.store(true, Ordering::Release);
+            // Who began to write when it was off is done when this has the gate.
+            if !planted(CacheBug::BackAmidWrites) {
+                drop(self.back.gate.write());
+            }
         }
         self.back.modes.write().insert(relation, mode);
         Ok(())
@@ -152,6 +172,12 @@ impl Cached {
         self.drain_locked(&syncs)
     }
 
+    /// What keeps writing back from beginning while it is held; nothing if it is on.
+    pub(super) fn unless_back(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        let gate = self.back.gate.read();
+        (!self.back.is_on()).then_some(gate)
+    }
+
     /// Writes where writes may become dirty.
     pub(super) fn write_where_asked(
         &self,
@@ -163,10 +189,32 @@ impl Cached {
         if writer == Writer::Above && self.may_all_be_dirty(&blocks) && self.write_dirty(&blocks)? {
             return Ok(());
         }
-        let _gate = self.gate(blocks.keys().copied())?;
+        let _direct = self.begin_direct(&blocks)?;
         let outcome = self.write_directly(writer, writes, slow);
         self.note_slow_written();
         outcome
+    }
+
+    /// Lets a direct write of `blocks` begin; none of them becomes dirty until what this gives is dropped. Else a block that does so in
+    /// between would be taken for one that is written over, though the write may be of a part of it, or be lost when what is
+    /// dirty has long been synced.
+    fn begin_direct(&self, blocks: &BTreeMap<u64, Option<&[u8]>>) -> io::Result<Direct<'_>> {
+        loop {
+            let gate = self.gate(blocks.keys().copied())?;
+            let mut placement = self.placement.lock();
+            // Who holds one of these may want another, so all are kept at once, and not before all are free.
+            while blocks.keys().any(|&block| placement.is_held(&self.index, block)) {
+                self.settled.wait(&mut placement);
+            }
+            let is_clean = !blocks.keys().any(|&block| placement.dirty().has(block));
+            if is_clean || planted(CacheBug::DirectBeforeEarlier) {
+                let blocks: Vec<_> = blocks.keys().copied().collect();
+                if !planted(CacheBug::DirtyWhileWritten) {
+                    blocks.iter().for_each(|&block| placement.keep_clean(block));
+                }
+                return Ok(Direct { cached: self, blocks, _gate: gate });
+            }
+        }
     }
 
     /// The slow device has been changed directly. To be called after the change and before it is acknowledged: a sync in between must not make
@@ -240,7 +288,8 @@ impl Cached {
             let found = loop {
                 let found = placement.find(&self.index, block);
                 let is_free = matches!(found, Found::Slot(_, word) if word.state() == State::Valid);
-                if placement.is_entered(block) || !(is_free || found == Found::Nothing) {
+                let is_free = is_free || found == Found::Nothing;
+                if placement.is_kept_clean(block) || placement.is_entered(block) || !is_free {
                     self.settled.wait(&mut placement);
                     continue;
                 }
@@ -259,7 +308,9 @@ impl Cached {
 
     fn hold_one_dirty(&self, placement: &mut Placement, access: Access, found: Found) -> Option<(u32, How)> {
         let held = match found {
-            Found::Slot(slot, word) if !word.is_dirty() || planted(CacheBug::OverwriteDirty) => {
+            Found::Slot(slot, word)
+                if !word.is_dirty() || (!word.is_doomed() && planted(CacheBug::OverwriteDirty)) =>
+            {
                 if word.is_dirty() {
                     placement.dirty().lose(access.block);
                 }
@@ -267,18 +318,21 @@ impl Cached {
                 self.index.begin_writing(slot);
                 Some((slot, How::Own))
             }
-            Found::Slot(..) => {
-                let slot = placement.spare(&self.index, access).ok()?;
+            Found::Slot(before, _) => placement.spare(&self.index, access).ok().map(|slot| {
                 placement.begin_write(access.block);
-                Some((slot, How::Spare))
-            }
-            _ => {
-                let slot = placement.admit_dirty(&self.index, access);
-                if slot.is_ok() {
-                    placement.policy().miss(access);
+                // What had to leave for that slot may have been this very block.
+                match self.index.word(before).is_doomed() {
+                    false => placement.policy().hit(crate::policy::Slot(before), access),
+                    true => placement.policy().miss(access),
                 }
-                slot.ok().map(|slot| (slot, How::New))
-            }
+                (slot, How::Spare)
+            }),
+            // Without a slot it is tried again, and told then.
+            _ => placement.spare(&self.index, access).ok().map(|slot| {
+                placement.policy().miss(access);
+                placement.admit_dirty(&self.index, access, slot);
+                (slot, How::New)
+            }),
         };
         let is_miss = matches!(held, Some((_, How::New)));
         match held {
@@ -287,7 +341,7 @@ impl Cached {
                 self.counters.admissions.add(1);
             }
             Some(_) => self.counters.write_hits.add(1),
-            None => self.counters.bypass(Bypass::NoSlot),
+            None => {}
         }
         placement.count(access.relation, |stats| stats.writes += u64::from(held.is_some()));
         held
@@ -336,6 +390,7 @@ impl Cached {
             self.let_go(holds);
             return Ok(false);
         };
+        let flagged = (!planted(CacheBug::DirtyWhileClosed)).then_some(flagged);
         let writes: Vec<_> =
             holds.iter().map(|held| Write::new(self.slot_offset(held.slot), held.bytes)).collect();
         if !self.write_slots("write of a block to be written back", &writes) {
@@ -404,16 +459,13 @@ impl Cached {
     pub(super) fn drain_for_good(
         &self,
         syncs: &MutexGuard<'_, Duration>,
-    ) -> io::Result<Option<RwLockWriteGuard<'_, bool>>> {
-        if !self.back.is_on() {
-            return Ok(None);
-        }
+    ) -> io::Result<RwLockWriteGuard<'_, bool>> {
         loop {
             self.drain_locked(syncs)?;
             // Who has this waits for nobody who may wait for it.
             let flagged = self.back.flagged.write();
             if self.is_out_of_service() || self.placement.lock().dirty().is_empty() {
-                return Ok(Some(flagged));
+                return Ok(flagged);
             }
         }
     }
@@ -619,6 +671,7 @@ impl Cached {
         let placement = self.placement.lock();
         let Some((slot, _)) = self.index.get(piece.block).filter(|(_, word)| word.is_dirty()) else {
             drop(placement);
+            self.count_unserved(&self.counters.misses, 1);
             return self.slow.read_at(offset, target);
         };
         let mut bytes = AlignedBuffer::zeroed(self.block_bytes());
@@ -626,6 +679,7 @@ impl Cached {
         match read {
             Ok(()) if checksum(&bytes) == self.index.checksum(slot) => {
                 target.copy_from_slice(&bytes[piece.within as usize..][..piece.length]);
+                self.recent.count_hit();
                 Ok(())
             }
             Ok(()) => Err(self.lost(piece.block, "is damaged")),

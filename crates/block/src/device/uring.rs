@@ -262,7 +262,7 @@ impl Rings {
                 Err(error) => {
                     pool.made -= 1;
                     if pool.made == 0 {
-                        tracing::warn!(%error, "no io_uring here, batches are loops of plain calls");
+                        tracing::info!(%error, "no io_uring here, batches are loops of plain calls");
                         pool.refused = true;
                         self.freed.notify_all();
                     }

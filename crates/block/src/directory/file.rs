@@ -126,7 +126,7 @@ impl FileDirectory {
         let handle = open_directory(CWD, path)?;
         let uring = options.uring && uring::is_available();
         if options.uring && !uring {
-            tracing::warn!("no io_uring here, batches are loops of plain calls");
+            tracing::info!("no io_uring here, batches are loops of plain calls");
         }
         let buffered = AtomicBool::new(!options.direct);
         Ok(Self { path: path.to_owned(), handle, options, buffered, uring })

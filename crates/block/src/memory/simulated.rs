@@ -32,10 +32,12 @@
 //! | `channel.rs`      | who has to wait for whom                                |
 //! | `busy.rs`         | when a channel is in use, in virtual time               |
 //! | `line_cache.rs`   | the model of a last-level cache                         |
+//! | `dram_cache.rs`   | memory mode: DRAM as a cache of slower memory           |
 //! | `virtual_time.rs` | workers and their clocks                                |
 //! | `device.rs`       | a block device that is charged                          |
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -43,12 +45,15 @@ mod built_in;
 mod busy;
 mod channel;
 pub(crate) mod device;
+mod dram_cache;
 mod line_cache;
 pub(crate) mod profile;
 pub(crate) mod virtual_time;
 
 use channel::Channel;
 pub use channel::{Charge, Time};
+pub use dram_cache::DramCacheCounts;
+use dram_cache::{DramCache, Lines};
 use line_cache::{LINE_BYTES, LineCache};
 use profile::{Direction, Pattern, Profile};
 use virtual_time::COPY_NS_PER_KIB;
@@ -81,8 +86,9 @@ const SLOTS: usize = 64;
 /// ```
 #[derive(Debug)]
 pub struct SimulatedMemory {
-    channel: Channel,
+    channel: Arc<Channel>,
     caches: Box<[Slot]>,
+    dram: Option<DramCache>,
 }
 
 /// The model of one worker's cache, away from those of others. It is made when it is first used.
@@ -94,7 +100,14 @@ impl SimulatedMemory {
     /// A memory as `profile` says.
     pub fn new(profile: Profile, time: Time) -> Self {
         let slots = if profile.cache_bytes() < LINE_BYTES { 0 } else { SLOTS };
-        Self { channel: Channel::new(profile, time), caches: (0..slots).map(|_| Slot::default()).collect() }
+        let dram = DramCache::before(&profile, &time);
+        let caches = (0..slots).map(|_| Slot::default()).collect();
+        Self { channel: Arc::new(Channel::new(profile, time)), caches, dram }
+    }
+
+    /// What happened in the DRAM before it, if its profile has some.
+    pub fn dram_cache(&self) -> Option<DramCacheCounts> {
+        self.dram.as_ref().map(DramCache::counts)
     }
 
     /// What it is like.
@@ -117,6 +130,9 @@ impl SimulatedMemory {
     /// Begins an access that takes the caller some time itself, as a copy of a page does.
     pub fn begin(&self, direction: Direction, address: u64, bytes: u64, pattern: Pattern) -> Charge<'_> {
         let range = address..address.saturating_add(bytes);
+        if let Some(dram) = &self.dram {
+            return self.begin_in_memory_mode(dram, direction, &range, pattern);
+        }
         let missed = match pattern {
             Pattern::Sequential => self.granules(&range),
             Pattern::Random => self.missed_granules(&range),
@@ -130,6 +146,29 @@ impl SimulatedMemory {
         }
         let bytes = granules.saturating_mul(self.profile().granularity_bytes());
         self.channel.begin(direction, pattern, std::iter::once(bytes))
+    }
+
+    /// An access to memory that has DRAM before it.
+    fn begin_in_memory_mode<'c>(
+        &'c self,
+        dram: &'c DramCache,
+        direction: Direction,
+        range: &Range<u64>,
+        pattern: Pattern,
+    ) -> Charge<'c> {
+        let (unit, mut lines) = (self.profile().granularity_bytes(), Lines::default());
+        match pattern {
+            Pattern::Sequential => {
+                lines_of(range).for_each(|line| dram.use_line(line, direction, unit, &mut lines))
+            }
+            Pattern::Random => self.use_lines(range, |line, is_cached| {
+                // What is written has to reach the memory in the end, wherever it is now.
+                if !is_cached || direction == Direction::Write {
+                    dram.use_line(line, direction, unit, &mut lines);
+                }
+            }),
+        }
+        dram.begin(&self.channel, direction, pattern, &lines)
     }
 
     /// The calling worker copies `bytes` bytes with its own core, as part of an access that is under way: in virtual time that takes
@@ -154,21 +193,37 @@ impl SimulatedMemory {
         if self.caches.is_empty() || range.is_empty() {
             return self.granules(range);
         }
-        let mut slot = self.caches[self.channel.time.worker() % SLOTS].0.lock();
-        let cache = slot.get_or_insert_with(|| LineCache::new(self.profile().cache_bytes()));
         let unit = self.profile().granularity_bytes();
         let (mut missed, mut last) = (0, None);
-        for line in range.start / LINE_BYTES..=(range.end - 1) / LINE_BYTES {
+        self.use_lines(range, |line, is_cached| {
             // The first byte of the range in this line says which unit it takes.
             let granule = range.start.max(line * LINE_BYTES) / unit;
             // Units smaller than a line are brought in with it.
-            if !cache.use_line(line) && last != Some(granule) {
+            if !is_cached && last != Some(granule) {
                 missed += LINE_BYTES.div_ceil(unit);
                 last = Some(granule);
             }
-        }
+        });
         missed
     }
+
+    /// The lines of the range, each with whether the worker's cache has it, as it does from now on.
+    fn use_lines(&self, range: &Range<u64>, mut each: impl FnMut(u64, bool)) {
+        if self.caches.is_empty() {
+            return lines_of(range).for_each(|line| each(line, false));
+        }
+        let mut slot = self.caches[self.channel.time.worker() % SLOTS].0.lock();
+        let cache = slot.get_or_insert_with(|| LineCache::new(self.profile().cache_bytes()));
+        lines_of(range).for_each(|line| each(line, cache.use_line(line)));
+    }
+}
+
+/// The numbers of the lines that `range` is in.
+fn lines_of(range: &Range<u64>) -> Range<u64> {
+    if range.is_empty() {
+        return 0..0;
+    }
+    range.start / LINE_BYTES..(range.end - 1) / LINE_BYTES + 1
 }
 
 #[cfg(test)]

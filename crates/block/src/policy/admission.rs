@@ -8,6 +8,7 @@
 mod frequency;
 mod obp;
 mod probability;
+mod ration;
 mod sequential;
 mod small_bypass;
 
@@ -15,6 +16,8 @@ pub use frequency::Frequency;
 pub(crate) use obp::TARGET;
 pub use obp::{LifetimeObp, Obp};
 pub use probability::Probability;
+pub use ration::Ration;
+pub(crate) use ration::SHARE;
 pub use sequential::SequentialCutoff;
 pub use small_bypass::SmallBypass;
 
@@ -36,6 +39,13 @@ pub trait Admission: Send {
         let _ = (access, hit);
     }
 
+    /// Look-ups that were hits, oldest first.
+    fn hits(&mut self, hits: &[(Slot, Access)]) {
+        for &(_, access) in hits {
+            self.look_up(access, true);
+        }
+    }
+
     /// Whether the block of a missed look-up may be given a slot.
     fn admits(&mut self, access: Access, occupancy: Occupancy) -> bool;
 
@@ -48,6 +58,11 @@ pub trait Admission: Send {
     /// What the database told.
     fn hint(&mut self, hint: Hint<'_>) {
         let _ = hint;
+    }
+
+    /// The cache has another capacity from now on, in blocks.
+    fn resize(&mut self, capacity: usize) {
+        let _ = capacity;
     }
 }
 
@@ -110,6 +125,11 @@ impl<P: Policy> Policy for Filtered<P> {
         self.eviction.hit(slot, access);
     }
 
+    fn hits(&mut self, hits: &[(Slot, Access)]) {
+        self.each(|admission| admission.hits(hits));
+        self.eviction.hits(hits);
+    }
+
     fn miss(&mut self, access: Access) {
         self.each(|admission| admission.look_up(access, false));
         self.eviction.miss(access);
@@ -162,9 +182,15 @@ impl<P: Policy> Policy for Filtered<P> {
         self.eviction.renamed(slot, access);
     }
 
+    fn moved(&mut self, from: Slot, to: Slot, access: Access) {
+        self.blocks[to.index()] = access.block;
+        self.eviction.moved(from, to, access);
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.capacity = capacity;
         self.blocks.resize(capacity.max(self.blocks.len()), 0);
+        self.each(|admission| admission.resize(capacity));
         self.eviction.resize(capacity);
     }
 }

@@ -149,6 +149,12 @@ impl<T: BlockTable> Policy for Arc<T> {
         self.blocks[slot.index()] = access.block;
     }
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        self.blocks[to.index()] = self.blocks[from.index()];
+        self.seen_again[to.index()] = self.seen_again[from.index()];
+        self.resident.substitute(from.0, to.0);
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.capacity = capacity;
         self.once_target = self.once_target.min(capacity as f64);

@@ -17,12 +17,12 @@
 //! **How.** Nothing moves and nothing is forgotten: the candidate has always known what it would know. Its strays leave one
 //! for one with the blocks that come in, the one that it gave up first before the others.
 //!
-//! **What it costs.** Up to [`EXACT_BLOCKS_MAX`] slots every candidate is an expert all the time: about 100 bytes for
-//! each slot and candidate, so 32 MiB at most, and a look-up is one of each candidate's. A larger cache has candidates
+//! **What it costs.** Up to [`EXACT_BLOCKS_MAX`] slots every candidate is an expert all the time: up to 200 bytes for
+//! each slot and candidate, 85 MiB at most, and a look-up is one of each candidate's. A larger cache has candidates
 //! watched in [`shadow`]s of [`SAMPLED_BLOCKS`] slots by a sample of its blocks, and two experts at most: the one followed, and a
 //! challenger, which begins when its advantage in the sample comes to [`CHALLENGE`] of the capacity and can be followed after
-//! two capacities of look-ups. No look-up takes more than a constant number of steps besides the policies' own. Not
-//! bounded is what `lfu` keeps, one of `auto-thrifty`'s candidates: a number for every block ever looked up.
+//! two capacities of look-ups. No look-up takes more than a constant number of steps besides the policies' own. What
+//! `lfu` keeps, one of `auto-thrifty`'s candidates, is bounded in a live cache only: else it is a number for every block ever looked up.
 //!
 //! **Measured** on the 38 pairs of a shared trace and a size, `auto` misses 2.6 % more than the best of its candidates at the
 //! worst, 0.4 % in the mean, and in the mean over all pairs less than each of them (`docs/policies.md`).
@@ -37,8 +37,9 @@ use std::collections::HashMap;
 
 use expert::{Expert, Held};
 use foldhash::fast::FixedState;
-use shadow::{Change, Sample, Shadow};
+use shadow::{Change, Shadow};
 
+use super::sample::Sample;
 use super::{Access, BlockTable, Hint, Name, Policy, Relation, Settings, Slot};
 
 /// The largest cache that has all candidates watched at its own size.
@@ -97,6 +98,14 @@ impl Goal {
 struct Limits {
     exact_blocks_max: usize,
     sampled_blocks: usize,
+    /// [`Settings::lfu_counts`] of candidates.
+    lfu_counts: Option<usize>,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { exact_blocks_max: EXACT_BLOCKS_MAX, sampled_blocks: SAMPLED_BLOCKS, lfu_counts: None }
+    }
 }
 
 /// What the shadow of a candidate did since shadows were compared.
@@ -147,8 +156,13 @@ pub struct Auto<T> {
 impl<T: BlockTable> Auto<T> {
     /// For `capacity` blocks. `seed` goes to candidates that draw by chance.
     pub fn new(capacity: usize, goal: Goal, seed: u64) -> Self {
-        let limits = Limits { exact_blocks_max: EXACT_BLOCKS_MAX, sampled_blocks: SAMPLED_BLOCKS };
-        Auto::limited(capacity, goal, seed, limits)
+        Auto::limited(capacity, goal, seed, Limits::default())
+    }
+
+    /// What `settings` ask for.
+    pub(crate) fn of(goal: Goal, settings: &Settings) -> Self {
+        let limits = Limits { lfu_counts: settings.lfu_counts, ..Limits::default() };
+        Auto::limited(settings.capacity, goal, settings.seed, limits)
     }
 
     fn limited(capacity: usize, goal: Goal, seed: u64, limits: Limits) -> Self {
@@ -190,7 +204,8 @@ impl<T: BlockTable> Auto<T> {
     }
 
     fn shadow(&self, index: usize, capacity: usize) -> Shadow<T> {
-        let settings = Settings { seed: self.seed, ..Settings::new(capacity) };
+        let lfu_counts = self.limits.lfu_counts;
+        let settings = Settings { seed: self.seed, lfu_counts, ..Settings::new(capacity) };
         let mut shadow = Shadow::new(self.names[index].boxed::<T>(&settings), capacity);
         for (&relation, &blocks) in &self.sizes {
             shadow.hint(Hint::RelationSize { relation, blocks });
@@ -361,6 +376,12 @@ impl<T: BlockTable> Policy for Auto<T> {
                 expert.stray(slot);
             }
         }
+    }
+
+    /// The shadows have slots of their own: for them nothing has happened.
+    fn moved(&mut self, from: Slot, to: Slot, access: Access) {
+        self.leaves(from);
+        self.insert(access, to);
     }
 
     fn remove(&mut self, slot: Slot) {

@@ -62,6 +62,11 @@ impl Policy for Clock {
 
     fn renamed(&mut self, _: Slot, _: Access) {}
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        self.referenced[to.index()] = self.referenced[from.index()];
+        self.slots.substitute(from.0, to.0);
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.slots.grow(capacity);
         self.referenced.resize(capacity.max(self.referenced.len()), false);

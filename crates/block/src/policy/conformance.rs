@@ -91,6 +91,18 @@ impl<P: Policy> Cache<P> {
         }
     }
 
+    /// The block's bytes are from now on in another slot, if one is free.
+    pub fn relocate(&mut self, block: u64) {
+        if let Some(&from) = self.slots.get(&block)
+            && let Some(to) = self.free.pop()
+        {
+            self.policy.moved(from, to, Access::write(block));
+            self.blocks.swap(from.index(), to.index());
+            self.slots.insert(block, to);
+            self.free.insert(0, from);
+        }
+    }
+
     pub fn resize(&mut self, capacity: usize) {
         self.policy.resize(capacity);
         let known = self.blocks.len();
@@ -149,6 +161,7 @@ fn random_run<T: BlockTable>(name: &Name, seed: u64) -> Vec<bool> {
             }
             1..10 => cache.invalidate(block),
             10..20 => cache.rename(random.skewed(200), access),
+            20..30 => cache.relocate(block),
             _ => hits.push(cache.access(access)),
         }
         assert!(cache.slots.len() <= capacity, "{name}, seed {seed}, step {step}: over capacity");
@@ -229,6 +242,37 @@ fn a_renamed_block_keeps_its_place() {
     }
 }
 
+/// A block that gets another slot leaves when it would have left, and others come in and leave as they would have.
+#[test]
+fn a_block_in_another_slot_keeps_its_place() {
+    let candidates = NAMES.iter().filter(|name| !name.starts_with("auto") && **name != "belady");
+    for name in candidates.chain(&["obp:1+lru", "frequency+sieve"]) {
+        let name: Name = name.parse().expect("a policy's name");
+        let run = |relocate: bool| {
+            let mut cache = Cache::new(name.boxed::<HashedTable>(&Settings::new(20)), 20);
+            // One slot more than there may be blocks.
+            cache.resize(21);
+            cache.resize(20);
+            let (mut random, mut other) = (Random(7), Random(8));
+            let mut hits = Vec::new();
+            for _ in 0..3000 {
+                let block = random.skewed(60);
+                hits.push(cache.access(Access::read(block).of(Relation((block / 20) as u32), block % 20)));
+                if relocate {
+                    cache.relocate(other.skewed(60));
+                }
+            }
+            let leave = std::iter::from_fn(|| {
+                let blocks = cache.blocks.clone();
+                blocks[cache.evict(Access::read(5000))?.index()]
+            });
+            let left: Vec<_> = leave.collect();
+            (hits, left)
+        };
+        assert!(run(true) == run(false), "{name}");
+    }
+}
+
 #[test]
 fn a_ghost_is_not_lost_when_a_second_victim_is_asked_for() {
     for name in ["arc", "2q", "s3-fifo", "mq"] {
@@ -261,8 +305,13 @@ fn a_ghost_is_not_lost_when_a_second_victim_is_asked_for() {
 
 #[test]
 fn every_policy_keeps_the_protocol() {
-    let filtered =
-        ["obp+lru", "frequency+arc", "probability:0.5@reads+s3-fifo", "small-bypass:9+obp-lifetime:0.9+2q"];
+    let filtered = [
+        "obp+lru",
+        "ration+mq",
+        "frequency+arc",
+        "probability:0.5@reads+s3-fifo",
+        "small-bypass:9+obp-lifetime:0.9+2q",
+    ];
     for name in NAMES.iter().chain(&filtered) {
         let name: Name = name.parse().expect("a policy's name");
         for seed in 1..=20 {

@@ -65,11 +65,6 @@ impl FrequencyLists {
         }
     }
 
-    /// Whether `slot` is in a list.
-    pub fn contains(&self, slot: u32) -> bool {
-        self.nodes[slot as usize].list != NIL
-    }
-
     /// The frequency of `slot`, which is in a list.
     pub fn frequency(&self, slot: u32) -> u32 {
         self.lists[self.nodes[slot as usize].list as usize].frequency
@@ -96,6 +91,21 @@ impl FrequencyLists {
     pub fn remove(&mut self, slot: u32) {
         let list = self.unlink(slot);
         self.free_if_empty(list);
+    }
+
+    /// Puts `to`, which is in no list, where `from` is, which is in none then.
+    pub fn substitute(&mut self, from: u32, to: u32) {
+        let node =
+            std::mem::replace(&mut self.nodes[from as usize], Node { previous: NIL, next: NIL, list: NIL });
+        match node.previous {
+            NIL => self.lists[node.list as usize].front = to,
+            previous => self.nodes[previous as usize].next = to,
+        }
+        match node.next {
+            NIL => self.lists[node.list as usize].back = to,
+            next => self.nodes[next as usize].previous = to,
+        }
+        self.nodes[to as usize] = node;
     }
 
     /// Moves `slot` to the front of the list of the next frequency.

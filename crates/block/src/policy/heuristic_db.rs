@@ -14,13 +14,15 @@
 //! concurrent queries (7) hits go to the query submitted last, and every submission verifies the relations of all queries that run
 //! anew; a query runs from [`Hint::QueryBegins`] to [`Hint::QueryEnds`].
 //!
-//! There are two of it. `heuristicdb-paper` is what the paper writes. On real traces its frequency filter wins, but the
+//! There are three of it. `heuristicdb-paper` is what the paper writes. On real traces its frequency filter wins, but the
 //! demotion of rule 6 costs hits, because after it all cached blocks are equal; `heuristicdb`, the default, halves
 //! frequencies every few passes over the database instead, and takes rule 1 by the access: a block of a sequential run may
-//! fill a free slot but displaces nothing. Where
+//! fill a free slot but displaces nothing. `heuristicdb-eager`, the preset of a live cache, is for queries that are long against the cache: it
+//! demotes at a query, but not sooner than after some capacities of look-ups, halves more often, and lets a block as hot as the
+//! coldest displace one that nobody has used for long, nor since it was demoted. Where
 //! the paper leaves a question open, `docs/decisions/0019-heuristicdb.md` says what was decided, with measurements.
 //!
-//! Memory is bounded: 24 bytes a slot, and counts of at most four blocks a slot that are not cached, at 24 bytes each and
+//! Memory is bounded: 32 bytes a slot, and counts of at most four blocks a slot that are not cached, at 24 bytes each and
 //! their entries in the block table, 48 bytes for every relation,
 //! and the lists of relations of at most 64 queries that run.
 
@@ -36,8 +38,6 @@ use super::{Access, BlockTable, Hint, Policy, Slot};
 
 /// Counts kept of blocks that are not cached, in multiples of the capacity.
 const COUNTS_MAX: usize = 4;
-/// Frequencies are halved at most once in so many look-ups, in multiples of the capacity: TinyLFU's sample.
-const HALVING_CAPACITIES: u64 = 10;
 /// The part of a kept count that holds the number of halvings when it was set.
 const HALVINGS_BITS: u32 = 8;
 /// The largest frequency.
@@ -46,10 +46,16 @@ const FREQUENCY_MAX: u32 = (1 << (31 - HALVINGS_BITS)) - 1;
 /// What makes the two of HeuristicDB different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeuristicDbSettings {
-    /// Rule 6 in full: a new query sets the frequencies of all cached blocks to one and forgets all others.
-    pub demotes: bool,
+    /// Rule 6 in full: a new query sets the frequencies of all cached blocks to one and forgets all others, if the last that did was
+    /// at least so many look-ups ago, in multiples of the capacity; `None` never does.
+    pub demotion_capacities: Option<u64>,
     /// Frequencies are halved after so many look-ups for every block of the known relations; `None` never halves.
     pub halving_passes: Option<u64>,
+    /// But not sooner than after so many look-ups, in multiples of the capacity.
+    pub halving_capacities: u64,
+    /// A block that is as hot as the coldest displaces it, too, if that was not used for so many look-ups, in multiples of the capacity,
+    /// nor since it was demoted; `None` never does.
+    pub idle_capacities: Option<u64>,
     /// Rule 1 to the letter: nothing of a sequentially read relation is admitted. Else free slots are open to it, and
     /// in every relation a block of a sequential run displaces nothing.
     pub rule_1_by_relation: bool,
@@ -57,11 +63,29 @@ pub struct HeuristicDbSettings {
 
 impl HeuristicDbSettings {
     /// As the paper has it.
-    pub const PAPER: HeuristicDbSettings =
-        HeuristicDbSettings { demotes: true, halving_passes: None, rule_1_by_relation: true };
-    /// As measured to be better.
-    pub const DEFAULT: HeuristicDbSettings =
-        HeuristicDbSettings { demotes: false, halving_passes: Some(8), rule_1_by_relation: false };
+    pub const PAPER: HeuristicDbSettings = HeuristicDbSettings {
+        demotion_capacities: Some(0),
+        halving_passes: None,
+        halving_capacities: 0,
+        idle_capacities: None,
+        rule_1_by_relation: true,
+    };
+    /// As measured to be better; halving as often as TinyLFU's sample at most.
+    pub const DEFAULT: HeuristicDbSettings = HeuristicDbSettings {
+        demotion_capacities: None,
+        halving_passes: Some(8),
+        halving_capacities: 10,
+        idle_capacities: None,
+        rule_1_by_relation: false,
+    };
+    /// For queries that are long against the cache.
+    pub const EAGER: HeuristicDbSettings = HeuristicDbSettings {
+        demotion_capacities: Some(7),
+        halving_passes: Some(1),
+        halving_capacities: 5,
+        idle_capacities: Some(4),
+        rule_1_by_relation: false,
+    };
 }
 
 impl Default for HeuristicDbSettings {
@@ -92,6 +116,7 @@ pub struct HeuristicDb<T> {
     settings: HeuristicDbSettings,
     slots: FrequencyLists,
     blocks: Vec<u64>,
+    last_use: Vec<u64>,
     /// The counting table's blocks that are not cached, least recently counted at the back.
     counts: Ghosts<T, 1>,
     detector: Detector,
@@ -103,6 +128,10 @@ pub struct HeuristicDb<T> {
     /// Look-ups since frequencies were halved.
     look_ups: u64,
     halvings: u32,
+    /// All look-ups.
+    now: u64,
+    /// When a query last demoted.
+    demoted_at: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +147,7 @@ impl<T: BlockTable> HeuristicDb<T> {
             settings,
             slots: FrequencyLists::new(capacity),
             blocks: vec![0; capacity],
+            last_use: vec![0; capacity],
             counts: Ghosts::new(),
             detector: Detector::new(),
             queries: Queries::default(),
@@ -126,6 +156,8 @@ impl<T: BlockTable> HeuristicDb<T> {
             capacity,
             look_ups: 0,
             halvings: 0,
+            now: 0,
+            demoted_at: 0,
         }
     }
 
@@ -145,10 +177,23 @@ impl<T: BlockTable> HeuristicDb<T> {
         Some((kept >> HALVINGS_BITS).checked_shr(missed).unwrap_or(0))
     }
 
+    fn capacities(&self, count: u64) -> u64 {
+        count.saturating_mul(self.capacity as u64)
+    }
+
+    /// Whether a block may displace the one in `slot`, which is as hot.
+    fn is_idle(&self, slot: u32) -> bool {
+        let last_use = self.last_use[slot as usize];
+        self.settings.idle_capacities.is_some_and(|capacities| {
+            last_use <= self.demoted_at && self.now - last_use >= self.capacities(capacities)
+        })
+    }
+
     fn tick(&mut self) {
+        self.now += 1;
         let Some(passes) = self.settings.halving_passes else { return };
         self.look_ups += 1;
-        let shortest = HALVING_CAPACITIES * self.capacity as u64;
+        let shortest = self.capacities(self.settings.halving_capacities);
         if self.look_ups >= shortest.max(passes.saturating_mul(self.detector.database_blocks())) {
             self.look_ups = 0;
             self.halvings = self.halvings.wrapping_add(1);
@@ -162,6 +207,7 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
     fn hit(&mut self, slot: Slot, access: Access) {
         self.tick();
         self.queries.hit();
+        self.last_use[slot.index()] = self.now;
         if self.slots.frequency(slot.0) < FREQUENCY_MAX {
             self.slots.increment(slot.0);
         }
@@ -182,8 +228,10 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
             return true;
         }
         let full = self.resident >= self.capacity;
-        let coldest = self.slots.coldest().map_or(0, |(_, frequency)| frequency);
-        let hotter = !full || frequency > coldest;
+        let hotter = !full
+            || self.slots.coldest().is_none_or(|(slot, coldest)| {
+                frequency > coldest || (frequency == coldest && self.is_idle(slot))
+            });
         if self.settings.rule_1_by_relation {
             sight.status != Status::Sequential && hotter
         } else {
@@ -206,6 +254,7 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
         let frequency = self.take_count(access.block).unwrap_or(1);
         self.slots.insert(slot.0, frequency);
         self.blocks[slot.index()] = access.block;
+        self.last_use[slot.index()] = self.now;
         self.resident += 1;
     }
 
@@ -221,25 +270,40 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
                 let change = self.queries.begin(query, relations);
                 // Rule 7.2: those of the queries that still run are verified anew, too.
                 self.queries.running().for_each(|relations| self.detector.verify(relations));
-                let frequency = match change {
-                    Change::Evict { ref hot } => {
+                let (frequency, among) = match (change, self.settings.demotion_capacities) {
+                    (Change::Evict { ref hot }, _) => {
                         self.detector.mark_hot(hot);
-                        0
+                        (0, Among::HotFirst)
                     }
-                    Change::Demote if self.settings.demotes => 1,
-                    Change::Demote => return,
+                    (Change::Demote, Some(0)) => (1, Among::HotFirst),
+                    (Change::Demote, Some(capacities))
+                        if self.now - self.demoted_at >= self.capacities(capacities) =>
+                    {
+                        // What was hot is the likeliest to be so again.
+                        (1, Among::HotLast)
+                    }
+                    (Change::Demote, _) => return,
                 };
-                self.slots.renumber(Among::HotFirst, |_| frequency);
+                (self.demoted_at, self.look_ups) = (self.now, 0);
+                self.slots.renumber(among, |_| frequency);
                 self.counts.clear();
             }
             Hint::QueryEnds { query } => self.queries.end(query),
         }
     }
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        self.blocks[to.index()] = self.blocks[from.index()];
+        self.last_use[to.index()] = self.last_use[from.index()];
+        self.slots.substitute(from.0, to.0);
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.capacity = capacity;
         self.slots.grow(capacity);
-        self.blocks.resize(capacity.max(self.blocks.len()), 0);
+        let slots = capacity.max(self.blocks.len());
+        self.blocks.resize(slots, 0);
+        self.last_use.resize(slots, 0);
     }
 }
 

@@ -2,13 +2,20 @@
 //! 004, section 3.1; its source is Bilal and Kang 2017).
 //!
 //! NVCache's thread scans the cache once a second and approximates; here the order is exact. Time is look-ups, so that
-//! runs repeat. A block used within the window waits in a list by last use; once the window has passed over it, it is a
-//! candidate, in lists by count. Where the paper's thread finds no candidate it evicts nothing; a policy must name a
-//! victim, and then the block not used for the longest time leaves.
+//! runs repeat. A block waits in a list by last use; once the window has passed over it, it is a candidate, in lists by count. Where
+//! the paper's thread finds no candidate it evicts nothing; a policy must name a victim, and then the block not used for the
+//! longest time leaves.
+//!
+//! Blocks become candidates when there is a miss, and not before: a hit costs as much as LRU's, and what is used again before
+//! anything has to leave is never put among the candidates. A miss moves [`SWEPT_MAX`] blocks at most, so none takes long; after very many
+//! hits some blocks that the window has passed over are then candidates a few misses late.
 
 use super::frequency::FrequencyLists;
 use super::lists::Lists;
 use super::{Access, Policy, Slot};
+
+/// Blocks that become candidates with one miss, at most.
+const SWEPT_MAX: usize = 256;
 
 /// LFRU; see the module [`policy`](crate::policy) for how to drive it.
 ///
@@ -26,13 +33,20 @@ use super::{Access, Policy, Slot};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Lfru {
-    /// Used within the window, most recently used in front.
+    /// Used within the window, and those that are yet to become candidates; most recently used in front.
     recent: Lists<1>,
     candidates: FrequencyLists,
-    counts: Vec<u32>,
-    last_use: Vec<u64>,
+    entries: Vec<Entry>,
     now: u64,
     window: u64,
+}
+
+/// What is known of a slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    last_use: u64,
+    count: u32,
+    is_candidate: bool,
 }
 
 impl Lfru {
@@ -41,43 +55,47 @@ impl Lfru {
         Lfru {
             recent: Lists::new(capacity),
             candidates: FrequencyLists::new(capacity),
-            counts: vec![0; capacity],
-            last_use: vec![0; capacity],
+            entries: vec![Entry::default(); capacity],
             now: 0,
             window,
         }
     }
 
-    /// One look-up passes; blocks that leave the window become candidates.
-    fn tick(&mut self) {
-        self.now += 1;
-        while let Some(slot) = self.recent.back(0)
-            && self.last_use[slot as usize] + self.window < self.now
-        {
+    /// The blocks not used for the longest time become candidates, if the window has passed over them.
+    fn sweep(&mut self) {
+        for _ in 0..SWEPT_MAX {
+            let Some(slot) = self.recent.back(0) else { return };
+            let entry = &mut self.entries[slot as usize];
+            if entry.last_use + self.window >= self.now {
+                return;
+            }
+            entry.is_candidate = true;
             self.recent.unlink(0, slot);
-            self.candidates.insert(slot, self.counts[slot as usize]);
+            self.candidates.insert(slot, entry.count);
         }
     }
 
     fn enter(&mut self, slot: Slot, count: u32) {
-        self.counts[slot.index()] = count;
-        self.last_use[slot.index()] = self.now;
+        self.entries[slot.index()] = Entry { last_use: self.now, count, is_candidate: false };
         self.recent.push_front(0, slot.0);
     }
 }
 
 impl Policy for Lfru {
+    #[inline]
     fn hit(&mut self, slot: Slot, _: Access) {
         self.remove(slot);
-        self.tick();
-        self.enter(slot, self.counts[slot.index()].saturating_add(1));
+        self.now += 1;
+        self.enter(slot, self.entries[slot.index()].count.saturating_add(1));
     }
 
     fn miss(&mut self, _: Access) {
-        self.tick();
+        self.now += 1;
+        self.sweep();
     }
 
     fn victim(&mut self, _: Access) -> Option<Slot> {
+        self.sweep();
         let slot = self.coldest()?;
         self.remove(slot);
         Some(slot)
@@ -92,21 +110,28 @@ impl Policy for Lfru {
         self.enter(slot, 1);
     }
 
+    #[inline]
     fn remove(&mut self, slot: Slot) {
-        if self.candidates.contains(slot.0) {
-            self.candidates.remove(slot.0);
-        } else {
-            self.recent.unlink(0, slot.0);
+        match self.entries[slot.index()].is_candidate {
+            true => self.candidates.remove(slot.0),
+            false => self.recent.unlink(0, slot.0),
         }
     }
 
     fn renamed(&mut self, _: Slot, _: Access) {}
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        let entry = self.entries[from.index()];
+        self.entries[to.index()] = entry;
+        match entry.is_candidate {
+            true => self.candidates.substitute(from.0, to.0),
+            false => self.recent.substitute(from.0, to.0),
+        }
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.recent.grow(capacity);
         self.candidates.grow(capacity);
-        let slots = capacity.max(self.counts.len());
-        self.counts.resize(slots, 0);
-        self.last_use.resize(slots, 0);
+        self.entries.resize(capacity.max(self.entries.len()), Entry::default());
     }
 }

@@ -1,13 +1,19 @@
 //! LFU: the block used least often leaves, among equals the one not used for the longest time.
 //!
 //! Two kinds. [`Lfu`] keeps the counts of all blocks for ever, so a block that comes back goes on where it was ("perfect"
-//! LFU); it needs a number for every block ever seen. [`LfuInCache`] loses a block's count with the block: it needs no
+//! LFU); it needs a number for every block ever seen. That is for traces: in a live cache, whose memory is a budget, it is
+//! [bounded](Lfu::bounded), and the blocks that were not looked up for the longest time begin anew. [`LfuInCache`] loses a block's count with the block: it needs no
 //! memory beyond the cache, and old blocks with high counts may stay for ever in both.
 
 use super::frequency::FrequencyLists;
+use super::ghosts::Ghosts;
 use super::{Access, BlockTable, Policy, Slot};
 
-/// LFU with counts that survive eviction; memory is proportional to the number of blocks ever looked up.
+/// Counts that a live cache keeps of blocks which are not in it, in multiples of the capacity: as HeuristicDB and MQ.
+pub(crate) const COUNTS_PER_SLOT: usize = 4;
+
+/// LFU with counts that survive eviction; memory is proportional to the number of blocks ever looked up, or to the capacity if it is
+/// [bounded](Lfu::bounded).
 ///
 /// ```
 /// use terrace_block::policy::{Access, HashedTable, Lfu, Policy, Slot};
@@ -24,14 +30,67 @@ use super::{Access, BlockTable, Policy, Slot};
 pub struct Lfu<T> {
     slots: FrequencyLists,
     blocks: Vec<u64>,
-    /// Counts of blocks that are not resident; those of resident ones are stale.
-    counts: T,
+    counts: Counts<T>,
+}
+
+/// Counts of blocks that are not resident.
+#[derive(Clone, Debug)]
+enum Counts<T> {
+    /// Of all; those of resident ones are stale.
+    All(T),
+    /// Of so many for each slot, those first that were looked up last.
+    Latest { counts: Ghosts<T, 1>, per_slot: usize, max: usize },
+}
+
+impl<T: BlockTable> Counts<T> {
+    /// Takes the count of a block out, or looks at it where there is room for all.
+    fn take(&mut self, block: u64) -> Option<u32> {
+        match self {
+            Counts::All(counts) => counts.get(block),
+            Counts::Latest { counts, .. } => counts.take(block).map(|(_, count)| count),
+        }
+    }
+
+    /// Keeps the count of a block, in place of one that it may have.
+    fn keep(&mut self, block: u64, count: u32) {
+        let count = count.min(u32::MAX - 1);
+        match self {
+            Counts::All(counts) => counts.set(block, count),
+            Counts::Latest { counts, max, .. } => {
+                // A block that was renamed may have been counted under its new name before.
+                counts.take(block);
+                counts.push_front(0, block, count);
+                while counts.len(0) > *max {
+                    counts.drop_back(0);
+                }
+            }
+        }
+    }
+
+    fn resize(&mut self, capacity: usize) {
+        if let Counts::Latest { counts, per_slot, max } = self {
+            *max = capacity * *per_slot;
+            while counts.len(0) > *max {
+                counts.drop_back(0);
+            }
+        }
+    }
 }
 
 impl<T: BlockTable> Lfu<T> {
     /// For `capacity` blocks.
     pub fn new(capacity: usize) -> Self {
-        Lfu { slots: FrequencyLists::new(capacity), blocks: vec![0; capacity], counts: T::default() }
+        Lfu {
+            slots: FrequencyLists::new(capacity),
+            blocks: vec![0; capacity],
+            counts: Counts::All(T::default()),
+        }
+    }
+
+    /// The same, with the counts of `per_slot` blocks that are not resident for each slot, and no more.
+    pub fn bounded(capacity: usize, per_slot: usize) -> Self {
+        let counts = Counts::Latest { counts: Ghosts::new(), per_slot, max: capacity * per_slot };
+        Lfu { counts, ..Lfu::new(capacity) }
     }
 }
 
@@ -41,8 +100,8 @@ impl<T: BlockTable> Policy for Lfu<T> {
     }
 
     fn miss(&mut self, access: Access) {
-        let count = self.counts.get(access.block).unwrap_or(0);
-        self.counts.set(access.block, (count + 1).min(u32::MAX - 1));
+        let count = self.counts.take(access.block).unwrap_or(0);
+        self.counts.keep(access.block, count.saturating_add(1));
     }
 
     fn victim(&mut self, _: Access) -> Option<Slot> {
@@ -57,11 +116,11 @@ impl<T: BlockTable> Policy for Lfu<T> {
 
     fn insert(&mut self, access: Access, slot: Slot) {
         self.blocks[slot.index()] = access.block;
-        self.slots.insert(slot.0, self.counts.get(access.block).unwrap_or(1));
+        self.slots.insert(slot.0, self.counts.take(access.block).unwrap_or(1));
     }
 
     fn remove(&mut self, slot: Slot) {
-        self.counts.set(self.blocks[slot.index()], self.slots.frequency(slot.0).min(u32::MAX - 1));
+        self.counts.keep(self.blocks[slot.index()], self.slots.frequency(slot.0));
         self.slots.remove(slot.0);
     }
 
@@ -69,9 +128,15 @@ impl<T: BlockTable> Policy for Lfu<T> {
         self.blocks[slot.index()] = access.block;
     }
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        self.blocks[to.index()] = self.blocks[from.index()];
+        self.slots.substitute(from.0, to.0);
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.slots.grow(capacity);
         self.blocks.resize(capacity.max(self.blocks.len()), 0);
+        self.counts.resize(capacity);
     }
 }
 
@@ -123,7 +188,75 @@ impl Policy for LfuInCache {
 
     fn renamed(&mut self, _: Slot, _: Access) {}
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        self.slots.substitute(from.0, to.0);
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.slots.grow(capacity);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::HashedTable;
+
+    fn look_up(lfu: &mut Lfu<HashedTable>, block: u64) {
+        lfu.miss(Access::read(block));
+        if let Some(slot) = lfu.victim(Access::read(block)) {
+            lfu.insert(Access::read(block), slot);
+        }
+    }
+
+    #[test]
+    fn a_bounded_one_forgets_who_was_away_longest_and_no_other() {
+        let mut lfu = Lfu::<HashedTable>::bounded(2, 4);
+        for (block, slot) in [(0, Slot(0)), (1, Slot(1))] {
+            lfu.miss(Access::read(block));
+            lfu.insert(Access::read(block), slot);
+        }
+        (0..100).for_each(|_| lfu.hit(Slot(0), Access::read(0)));
+        let kept = |lfu: &Lfu<HashedTable>| match &lfu.counts {
+            Counts::Latest { counts, .. } => counts.len(0),
+            Counts::All(_) => 0,
+        };
+        for block in 2..10_000 {
+            look_up(&mut lfu, block);
+            assert!(kept(&lfu) <= 8, "{block}");
+        }
+        // Of those that were lately there the counts go on, of the others they begin anew.
+        assert_eq!(lfu.counts.take(9_998), Some(1));
+        assert_eq!(lfu.counts.take(2), None);
+        // A block that takes the name of one that was counted has one count, not two.
+        lfu.renamed(Slot(0), Access::read(9_997));
+        lfu.remove(Slot(0));
+        let before = kept(&lfu);
+        assert!(lfu.counts.take(9_997).is_some() && lfu.counts.take(9_997).is_none());
+        assert_eq!(kept(&lfu), before - 1);
+        lfu.resize(1);
+        assert!(kept(&lfu) <= 4);
+    }
+
+    #[test]
+    fn a_bounded_one_with_room_is_as_the_perfect_one() {
+        let (mut all, mut bounded) = (Lfu::<HashedTable>::new(4), Lfu::<HashedTable>::bounded(4, 10));
+        for lfu in [&mut all, &mut bounded] {
+            for slot in 0..4 {
+                lfu.miss(Access::read(slot));
+                lfu.insert(Access::read(slot), Slot(slot as u32));
+            }
+        }
+        for step in 0..2000_u64 {
+            let block = 4 + step * step % 31;
+            let is_resident = all.blocks.iter().position(|&resident| resident == block);
+            for lfu in [&mut all, &mut bounded] {
+                match is_resident {
+                    Some(slot) => lfu.hit(Slot(slot as u32), Access::read(block)),
+                    None => look_up(lfu, block),
+                }
+            }
+            assert_eq!(all.blocks, bounded.blocks, "step {step}");
+        }
     }
 }

@@ -211,6 +211,12 @@ impl<T: BlockTable> Policy for Lirs<T> {
         self.prune();
     }
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        let node = self.node_of_slot[from.index()];
+        self.nodes[node as usize].slot = to.0;
+        self.node_of_slot[to.index()] = node;
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.lir_max = capacity - (capacity / 100).max(1);
         self.ghosts_max = capacity;

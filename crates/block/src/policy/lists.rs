@@ -72,6 +72,13 @@ impl<const L: usize> Lists<L> {
         self.lengths[list] -= 1;
     }
 
+    /// Puts `to`, which is in no list, where `from` is, in whichever list that is; `from` is in none then.
+    #[inline]
+    pub fn substitute(&mut self, from: u32, to: u32) {
+        let Link { previous, next } = self.links[L + from as usize];
+        self.link(previous, to + L as u32, next);
+    }
+
     /// Moves `slot` to the front of `list`, which it is in.
     #[inline]
     pub fn move_to_front(&mut self, list: usize, slot: u32) {
@@ -112,7 +119,7 @@ mod tests {
 
     #[test]
     fn slots_keep_their_order_in_two_lists() {
-        let mut lists = Lists::<2>::new(4);
+        let mut lists = Lists::<2>::new(5);
         for slot in 0..4 {
             lists.push_front(0, slot);
         }
@@ -121,8 +128,9 @@ mod tests {
         lists.push_back(1, 3);
         assert_eq!((lists.front(0), lists.back(0), lists.before(0)), (Some(1), Some(0), Some(2)));
         assert_eq!((lists.front(1), lists.back(1), lists.before(3)), (Some(3), Some(3), None));
+        lists.substitute(2, 4);
         let order: Vec<_> = std::iter::from_fn(|| lists.pop_back(0)).collect();
-        assert_eq!(order, [0, 2, 1]);
+        assert_eq!(order, [0, 4, 1]);
         assert_eq!((lists.len(0), lists.len(1)), (0, 1));
     }
 }

@@ -138,6 +138,11 @@ impl<T: BlockTable> Policy for Mq<T> {
         self.entries[slot.index()].block = access.block;
     }
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        self.entries[to.index()] = self.entries[from.index()];
+        self.queues.substitute(from.0, to.0);
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.ghosts_max = 4 * capacity;
         while self.ghosts.len(0) > self.ghosts_max {

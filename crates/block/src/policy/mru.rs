@@ -51,6 +51,10 @@ impl Policy for Mru {
 
     fn renamed(&mut self, _: Slot, _: Access) {}
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        self.slots.substitute(from.0, to.0);
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.slots.grow(capacity);
     }

@@ -1,11 +1,11 @@
 //! Policies by name: what a command line says, and how a policy is made from it.
 //!
 //! ```text
-//! lru   obp+lru   small-bypass+obp+s3-fifo   probability:0.1@reads+arc
+//! lru   obp+lru   small-bypass+obp+s3-fifo   probability:0.1@reads+arc   nvcache
 //! ```
 //!
 //! A name is an eviction policy, with any number of admission policies before it, each with a plus; all must admit.
-//! An admission policy may have a value after a colon, and `@reads` or `@writes` if it is for these alone.
+//! `nvcache` is the name of such a row. An admission policy may have a value after a colon, and `@reads` or `@writes` if it is for these alone.
 //!
 //! Making a policy hands it to a [`Build`], which is generic over the policy, so that a simulator's loop is compiled once
 //! for every eviction policy and calls nothing through a table. Behind admission policies there is one pointer.
@@ -17,8 +17,8 @@ use std::sync;
 use super::{
     Admission, Applies, Arc, Auto, Belady, BlockTable, Clock, Fifo, Filtered, Frequency, Future, Goal,
     HeuristicDb, HeuristicDbSettings, Lfru, Lfu, LfuInCache, LifetimeObp, Lirs, Lru, Mq, Mru, Obp, OpenCas,
-    Policy, Probability, S3Fifo, SequentialCutoff, Sieve, SmallBypass, Tac, TacSettings, TwoQ, WTinyLfu,
-    admission, mq,
+    Policy, Probability, Ration, S3Fifo, SequentialCutoff, Sieve, SmallBypass, Tac, TacSettings, TwoQ,
+    WTinyLfu, admission, mq,
 };
 
 /// The names of all eviction policies, in the order of documentation.
@@ -41,6 +41,7 @@ pub const NAMES: &[&str] = &[
     "belady",
     "heuristicdb",
     "heuristicdb-paper",
+    "heuristicdb-eager",
     "auto",
     "auto-thrifty",
 ];
@@ -49,6 +50,9 @@ pub const NAMES: &[&str] = &[
 /// OpenCAS in write-around mode; `memory-mode` is DRAM as the direct-mapped cache of slower memory, where nobody decides anything,
 /// so it is no [`Policy`].
 pub const BASELINES: &[&str] = &[OPENCAS, MEMORY_MODE];
+
+/// What papers have put together: a name that stands for an eviction policy and the admission policies before it.
+pub const PRESETS: &[(&str, &str)] = &[("nvcache", "small-bypass+obp+lfru")];
 
 const OPENCAS: &str = "opencas";
 const MEMORY_MODE: &str = "memory-mode";
@@ -59,6 +63,7 @@ pub const ADMISSIONS: &[&str] = &[
     "probability:P",
     "sequential[:BLOCKS]",
     "frequency[:CHANCE]",
+    "ration[:SHARE]",
     "small-bypass[:DRAM_BLOCKS]",
     "obp[:TARGET]",
     "obp-lifetime[:TARGET]",
@@ -75,10 +80,12 @@ pub struct Settings {
     pub future: Option<sync::Arc<Future>>,
     /// The settings of `tac`.
     pub tac: TacSettings,
-    /// The settings of `heuristicdb`; those of `heuristicdb-paper` are fixed.
+    /// The settings of `heuristicdb`; those of `heuristicdb-paper` and `heuristicdb-eager` are fixed.
     pub heuristicdb: HeuristicDbSettings,
     /// The window of `lfru`, in look-ups; by default the capacity.
     pub lfru_window: u64,
+    /// Counts that `lfu` keeps of blocks which are not cached, in multiples of the capacity; by default it keeps all, without bound.
+    pub lfu_counts: Option<usize>,
     /// The life time of `mq`, in look-ups.
     pub mq_life_time: u64,
     /// The window of `obp`, in look-ups.
@@ -97,6 +104,7 @@ impl Settings {
             tac: TacSettings::default(),
             heuristicdb: HeuristicDbSettings::DEFAULT,
             lfru_window: capacity as u64,
+            lfu_counts: None,
             mq_life_time: mq::LIFE_TIME,
             obp_window: Obp::WINDOW,
             dram_blocks: capacity as u64 / 10,
@@ -130,6 +138,7 @@ enum AdmissionName {
     Probability(f64),
     Sequential(u32),
     Frequency(f64),
+    Ration(f64),
     SmallBypass(Option<u64>),
     Obp(f64),
     ObpLifetime(f64),
@@ -155,6 +164,16 @@ pub struct Name {
 }
 
 impl Name {
+    /// The eviction policy, one of [`NAMES`] or [`BASELINES`]; of a preset, that which it stands for.
+    pub fn eviction(&self) -> &'static str {
+        self.eviction
+    }
+
+    /// How many admission policies are before it, those of a preset included.
+    pub fn admissions(&self) -> usize {
+        self.admissions.len()
+    }
+
     /// Whether the policy needs the trace's future: then it is a bound, for traces only.
     pub fn needs_future(&self) -> bool {
         self.eviction == "belady"
@@ -179,7 +198,8 @@ impl Name {
     pub fn needs_relation_sizes(&self) -> bool {
         let is_bypass = |admission: &AdmissionName| matches!(admission, AdmissionName::SmallBypass(_));
         self.admissions.iter().any(|(_, admission)| is_bypass(admission))
-            || ["heuristicdb", "heuristicdb-paper", "auto-thrifty"].contains(&self.eviction)
+            || ["heuristicdb", "heuristicdb-paper", "heuristicdb-eager", "auto-thrifty"]
+                .contains(&self.eviction)
     }
 
     /// Makes the policy and hands it over.
@@ -190,7 +210,7 @@ impl Name {
         if self.admissions.is_empty() {
             return self.build_eviction::<T, B>(settings, build);
         }
-        let admissions = self.admissions.iter().map(|&(applies, name)| (applies, name.make(settings)));
+        let admissions = self.admissions.iter().map(|&(applies, name)| (applies, name.make::<T>(settings)));
         let eviction = self.build_eviction::<T, _>(settings, Boxed);
         build.build(Filtered::new(eviction, settings.capacity, admissions.collect()))
     }
@@ -202,7 +222,10 @@ impl Name {
             "mru" => build.build(Mru::new(capacity)),
             "fifo" => build.build(Fifo::new(capacity)),
             "clock" => build.build(Clock::new(capacity)),
-            "lfu" => build.build(Lfu::<T>::new(capacity)),
+            "lfu" => build.build(match settings.lfu_counts {
+                Some(per_slot) => Lfu::<T>::bounded(capacity, per_slot),
+                None => Lfu::<T>::new(capacity),
+            }),
             "lfu-in-cache" => build.build(LfuInCache::new(capacity)),
             "lfru" => build.build(Lfru::new(capacity, settings.lfru_window)),
             "arc" => build.build(Arc::<T>::new(capacity)),
@@ -214,9 +237,10 @@ impl Name {
             "sieve" => build.build(Sieve::new(capacity)),
             "w-tinylfu" => build.build(WTinyLfu::new(capacity, settings.seed)),
             "heuristicdb" => build.build(HeuristicDb::<T>::new(capacity, settings.heuristicdb)),
+            "heuristicdb-eager" => build.build(HeuristicDb::<T>::new(capacity, HeuristicDbSettings::EAGER)),
             "heuristicdb-paper" => build.build(HeuristicDb::<T>::new(capacity, HeuristicDbSettings::PAPER)),
-            "auto" => build.build(Auto::<T>::new(capacity, Goal::Hits, settings.seed)),
-            "auto-thrifty" => build.build(Auto::<T>::new(capacity, Goal::FewWrites, settings.seed)),
+            "auto" => build.build(Auto::<T>::of(Goal::Hits, settings)),
+            "auto-thrifty" => build.build(Auto::<T>::of(Goal::FewWrites, settings)),
             OPENCAS => build.build(OpenCas::new(capacity)),
             MEMORY_MODE => panic!("{MEMORY_MODE} is a placement, not a policy"),
             "belady" => {
@@ -253,6 +277,7 @@ impl AdmissionName {
             ("sequential", None) => AdmissionName::Sequential(SequentialCutoff::BLOCKS_MAX),
             ("sequential", Some(blocks)) => AdmissionName::Sequential(blocks.parse().ok()?),
             ("frequency", _) => AdmissionName::Frequency(ratio(Some(0.0))?),
+            ("ration", _) => AdmissionName::Ration(ratio(Some(admission::SHARE))?),
             ("small-bypass", None) => AdmissionName::SmallBypass(None),
             ("small-bypass", Some(blocks)) => AdmissionName::SmallBypass(Some(blocks.parse().ok()?)),
             ("obp", _) => AdmissionName::Obp(ratio(Some(admission::TARGET))?),
@@ -261,7 +286,7 @@ impl AdmissionName {
         })
     }
 
-    fn make(self, settings: &Settings) -> Box<dyn Admission> {
+    fn make<T: BlockTable>(self, settings: &Settings) -> Box<dyn Admission> {
         match self {
             AdmissionName::Always => Box::new(Probability::new(1.0, settings.seed)),
             AdmissionName::Probability(p) => Box::new(Probability::new(p, settings.seed)),
@@ -269,6 +294,7 @@ impl AdmissionName {
             AdmissionName::Frequency(chance) => {
                 Box::new(Frequency::with_chance(settings.capacity, chance, settings.seed))
             }
+            AdmissionName::Ration(share) => Box::new(Ration::<T>::new(settings.capacity, share)),
             AdmissionName::SmallBypass(blocks) => {
                 Box::new(SmallBypass::new(blocks.unwrap_or(settings.dram_blocks)))
             }
@@ -293,6 +319,11 @@ impl FromStr for Name {
             Some((admissions, eviction)) => (Some(admissions), eviction),
             None => (None, text),
         };
+        if let Some((_, whole)) = PRESETS.iter().find(|(name, _)| *name == eviction) {
+            let before = &text[..text.len() - eviction.len()];
+            let name: Name = format!("{before}{whole}").parse()?;
+            return Ok(Name { text: text.to_owned(), ..name });
+        }
         // What stands alone is not found behind an admission.
         let alone = BASELINES.iter().filter(|_| admissions.is_none());
         let found = NAMES.iter().chain(alone).find(|&&name| name == eviction);
@@ -331,7 +362,13 @@ impl fmt::Display for UnknownPolicy {
         if BASELINES.contains(&self.part.as_str()) {
             return write!(f, "'{}' stands alone, with no admission before it", self.part);
         }
-        write!(f, "no policy is called '{}'; the policies are {known}, and for comparison {alone}", self.part)
+        let presets =
+            PRESETS.iter().map(|(name, whole)| format!("{name} ({whole})")).collect::<Vec<_>>().join(" ");
+        write!(
+            f,
+            "no policy is called '{}'; the policies are {known} {presets}, and for comparison {alone}",
+            self.part
+        )
     }
 }
 
@@ -339,7 +376,22 @@ impl std::error::Error for UnknownPolicy {}
 
 #[cfg(test)]
 mod tests {
-    use super::{ADMISSIONS, BASELINES, NAMES, Name};
+    use super::{ADMISSIONS, BASELINES, NAMES, Name, PRESETS};
+
+    #[test]
+    fn presets_are_what_they_stand_for() {
+        for (name, whole) in PRESETS {
+            for before in ["", "probability:0.5+"] {
+                let preset: Name = format!("{before}{name}").parse().unwrap();
+                let spelt: Name = format!("{before}{whole}").parse().unwrap();
+                assert_eq!(preset.to_string(), format!("{before}{name}"));
+                assert_eq!((preset.eviction(), preset.admissions()), (spelt.eviction(), spelt.admissions()));
+                assert_eq!((preset.admissions, preset.eviction), (spelt.admissions, spelt.eviction));
+            }
+            assert!("lur".parse::<Name>().unwrap_err().to_string().contains(name));
+            assert!(format!("{name}+lru").parse::<Name>().is_err());
+        }
+    }
 
     #[test]
     fn every_documented_name_is_known() {

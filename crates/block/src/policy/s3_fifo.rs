@@ -142,6 +142,13 @@ impl<T: BlockTable> Policy for S3Fifo<T> {
         self.blocks[slot.index()] = access.block;
     }
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        self.blocks[to.index()] = self.blocks[from.index()];
+        self.counts[to.index()] = self.counts[from.index()];
+        self.in_main[to.index()] = self.in_main[from.index()];
+        self.queues.substitute(from.0, to.0);
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.small_target = (capacity / 10).max(1);
         self.main_target = capacity - self.small_target;

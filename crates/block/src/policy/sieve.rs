@@ -65,6 +65,14 @@ impl Policy for Sieve {
 
     fn renamed(&mut self, _: Slot, _: Access) {}
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        self.visited[to.index()] = self.visited[from.index()];
+        if self.hand == Some(from.0) {
+            self.hand = Some(to.0);
+        }
+        self.slots.substitute(from.0, to.0);
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.slots.grow(capacity);
         self.visited.resize(capacity.max(self.visited.len()), false);

@@ -185,6 +185,13 @@ impl Policy for Tac {
         self.len -= 1;
     }
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        let number = self.region_of_slot[from.index()];
+        self.region_of_slot[to.index()] = number;
+        let slots = &mut self.regions[number as usize].slots;
+        slots.iter_mut().filter(|slot| **slot == from.0).for_each(|slot| *slot = to.0);
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.capacity = capacity;
         self.region_of_slot.resize(capacity.max(self.region_of_slot.len()), 0);

@@ -99,6 +99,12 @@ impl<T: BlockTable> Policy for TwoQ<T> {
         self.blocks[slot.index()] = access.block;
     }
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        self.blocks[to.index()] = self.blocks[from.index()];
+        self.reused[to.index()] = self.reused[from.index()];
+        self.queues.substitute(from.0, to.0);
+    }
+
     fn resize(&mut self, capacity: usize) {
         self.new_target = capacity / 4;
         self.ghosts_max = capacity / 2;

@@ -229,6 +229,12 @@ impl Policy for WTinyLfu {
         self.blocks[slot.index()] = access.block;
     }
 
+    fn moved(&mut self, from: Slot, to: Slot, _: Access) {
+        self.blocks[to.index()] = self.blocks[from.index()];
+        self.list_of[to.index()] = self.list_of[from.index()];
+        self.lists.substitute(from.0, to.0);
+    }
+
     fn resize(&mut self, capacity: usize) {
         let share = match self.capacity {
             0 => WINDOW_SHARE,
@@ -291,8 +297,8 @@ impl Ghosts {
 #[cfg(test)]
 mod tests {
     use super::{Ghosts, WTinyLfu};
-    use crate::policy::Access;
     use crate::policy::conformance::{Cache, Random};
+    use crate::policy::{Access, Policy, Slot};
 
     #[test]
     fn the_window_follows_the_load() {
@@ -323,6 +329,20 @@ mod tests {
         }
         let again = cache.policy.window_target;
         assert!(frequent < 100 && recent > 20 && again < recent, "{frequent}, {recent}, {again}");
+    }
+
+    #[test]
+    fn a_block_that_gets_another_slot_is_not_counted_for_that() {
+        let mut policy = WTinyLfu::new(5, 1);
+        policy.resize(4);
+        (0..3).for_each(|block| policy.insert(Access::read(block), Slot(block as u32)));
+        policy.moved(Slot(2), Slot(3), Access::write(2));
+        policy.hit(Slot(3), Access::write(2));
+        assert_eq!(policy.sketch.frequency(2), 0, "nothing is counted before the cache is full");
+        policy.insert(Access::read(3), Slot(2));
+        policy.moved(Slot(3), Slot(4), Access::write(2));
+        policy.hit(Slot(4), Access::write(2));
+        assert_eq!(policy.sketch.frequency(2), 1);
     }
 
     #[test]

@@ -28,11 +28,14 @@ pub(super) struct BlkTrace {
     /// The numbers of those seen so far, as they are written.
     devices: HashMap<Vec<u8>, u64>,
     in_summary: bool,
+    has_queued: bool,
+    /// Actions that were passed over because they do not say that something was queued.
+    others: u64,
 }
 
 impl BlkTrace {
     pub(super) fn new(block_bytes: u64) -> BlkTrace {
-        BlkTrace { block_bytes, devices: HashMap::new(), in_summary: false }
+        BlkTrace { block_bytes, devices: HashMap::new(), in_summary: false, has_queued: false, others: 0 }
     }
 
     pub(super) fn parse(&mut self, line: &[u8]) -> Result<Parsed, ParseError> {
@@ -49,8 +52,10 @@ impl BlkTrace {
         number("the process", fields.next())?;
         let action = fields.next().ok_or_else(|| malformed("the action is missing"))?;
         if action != b"Q" {
+            self.others += 1;
             return Ok(Parsed::Nothing);
         }
+        self.has_queued = true;
         let what = fields.next().ok_or_else(|| malformed("what the request does is missing"))?;
         let moves_data = !what.contains(&b'D') && (what.contains(&b'R') || what.contains(&b'W'));
         if !moves_data {
@@ -78,6 +83,19 @@ impl BlkTrace {
         }
         span.request.block |= device << BLOCK_BITS;
         Ok(Parsed::Span(span.written(what.contains(&b'W')).at(Some(time_us))))
+    }
+
+    /// After the last line.
+    ///
+    /// # Errors
+    /// If there are actions and none of them is a request being queued: what was recorded without those is not what was asked for.
+    pub(super) fn end(&self) -> Result<Parsed, ParseError> {
+        match self.others {
+            others if others > 0 && !self.has_queued => Err(malformed(format!(
+                "the end, and no queued (Q) requests before it, only {others} other actions; record with the action queue"
+            ))),
+            _ => Ok(Parsed::End),
+        }
     }
 
     fn device(&mut self, field: &[u8]) -> Result<u64, ParseError> {

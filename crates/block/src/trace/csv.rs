@@ -8,11 +8,12 @@
 //! | `lbn`, `lba`, `sector`           | a place in sectors of 512 bytes                                           |
 //! | `offset`                         | a place in bytes                                                          |
 //! | `size`                           | bytes, with a place in sectors or bytes; one block if there is none       |
-//! | `op`, `rw`                       | `r`, `read`, `28` (SCSI's READ(10)), `w`, `write`, `2a` (WRITE(10)); a read if there is none |
-//! | `time`, `time_us`                | microseconds                                                              |
+//! | `op`, `rw`                       | `r`, `read`, or SCSI's READ (6, 10, 12, 16: `08`, `28`, `a8`, `88`); `w`, `write`, or WRITE (`0a`, `2a`, `aa`, `8a`); a read if there is none |
+//! | `time`, `time_us`                | microseconds; what is behind a point is passed over                       |
 //!
 //! So the dialect of the CloudPhysics traces in libCacheSim, `version,time,op,size,lbn`, is one of these. A file whose
-//! first line begins with a digit has no header: its lines are `block` or `block,op`.
+//! first line begins with a digit has no header: its lines are `block` or `block,op`. The byte-order mark that some programs put
+//! before everything is passed over.
 
 use super::{ParseError, Parsed, SECTOR_BYTES, Span, malformed, number, shown};
 
@@ -35,14 +36,22 @@ const COLUMNS_MAX: usize = 256;
 pub(super) struct Csv {
     block_bytes: u64,
     columns: Vec<Column>,
+    is_begun: bool,
 }
+
+/// What some programs put before the first character of a file.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl Csv {
     pub(super) fn new(block_bytes: u64) -> Csv {
-        Csv { block_bytes, columns: Vec::new() }
+        Csv { block_bytes, columns: Vec::new(), is_begun: false }
     }
 
     pub(super) fn parse(&mut self, line: &[u8]) -> Result<Parsed, ParseError> {
+        let line = match std::mem::replace(&mut self.is_begun, true) {
+            true => line,
+            false => line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line),
+        };
         let line = line.trim_ascii();
         if line.is_empty() {
             return Ok(Parsed::Nothing);
@@ -78,7 +87,7 @@ impl Csv {
                 Column::Offset => start = Some(number("the offset", Some(field))?),
                 Column::Size => size = number("the size", Some(field))?,
                 Column::Operation => write = is_write(field)?,
-                Column::Time => time_us = Some(number("the time", Some(field))?),
+                Column::Time => time_us = Some(whole("the time", field)?),
                 Column::Other => {}
             }
         }
@@ -91,6 +100,18 @@ impl Csv {
             (None, None) => unreachable!("a header says where"),
         };
         Ok(span.written(write).at(time_us))
+    }
+}
+
+/// The whole part of a number, of which the rest has to be digits too.
+fn whole(what: &str, field: &[u8]) -> Result<u64, ParseError> {
+    let mut parts = field.splitn(2, |byte| *byte == b'.');
+    let whole = number(what, parts.next())?;
+    match parts.next() {
+        Some(fraction) if fraction.is_empty() || !fraction.iter().all(u8::is_ascii_digit) => {
+            Err(malformed(format!("{what} is {}, which is no number", shown(field))))
+        }
+        _ => Ok(whole),
     }
 }
 
@@ -128,10 +149,10 @@ fn column(name: &[u8]) -> Column {
 
 fn is_write(field: &[u8]) -> Result<bool, ParseError> {
     match field.to_ascii_lowercase().as_slice() {
-        b"r" | b"read" | b"28" => Ok(false),
-        b"w" | b"write" | b"2a" => Ok(true),
+        b"r" | b"read" | b"08" | b"28" | b"a8" | b"88" => Ok(false),
+        b"w" | b"write" | b"0a" | b"2a" | b"aa" | b"8a" => Ok(true),
         _ => Err(malformed(format!(
-            "the operation is {}; r, read, 28, w, write and 2a are known",
+            "the operation is {}; r, read and w, write are known, and SCSI's 08, 28, a8, 88 and 0a, 2a, aa, 8a",
             shown(field)
         ))),
     }

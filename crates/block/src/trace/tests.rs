@@ -70,6 +70,14 @@ fn csv_reads_plain_columns_in_any_order_and_none() {
     assert_eq!(accesses("offset,size\n4095,2\n", "csv"), [(0, false), (1, false)]);
     assert_eq!(accesses("3\n4\n", "csv"), [(3, false), (4, false)]);
     assert_eq!(accesses("3,w\n4,r\n", "csv"), [(3, true), (4, false)]);
+    // A mark before the first character, operations of SCSI with any length of address, times with a fraction.
+    assert_eq!(accesses("\u{feff}block,op\n5,w\n", "csv"), [(5, true)]);
+    assert_eq!(accesses("\u{feff}5\n", "csv"), [(5, false)]);
+    let scsi = "op,block\n88,1\n8A,2\n08,3\n0a,4\na8,5\naa,6\n";
+    let codes: Vec<bool> = accesses(scsi, "csv").into_iter().map(|(_, write)| write).collect();
+    assert_eq!(codes, [false, true, false, true, false, true]);
+    let events = read("time,block\n17.5,1\n", "csv").unwrap();
+    assert!(matches!(events[0], Event::Request(Request { time_us: Some(17), .. })));
 }
 
 #[test]
@@ -80,6 +88,9 @@ fn csv_refuses_by_line() {
     refused("block,op\n1,2f\n", "csv", "line 2", "2f");
     refused("block,op\n1\n", "csv", "line 2", "fewer");
     refused("block\n1,2\n", "csv", "line 2", "more");
+    refused("block\n\u{feff}1\n", "csv", "line 2", "block");
+    refused("block,time\n1,0.x\n", "csv", "line 2", "time");
+    refused("block,time\n1,5.\n", "csv", "line 2", "time");
     refused("lbn\n36028797018963968\n", "csv", "line 2", "beyond");
     refused("offset,size\n0,99999999999\n", "csv", "line 2", "at most");
     refused("offset,size\n18446744073709551615,4096\n", "csv", "line 2", "beyond");
@@ -150,6 +161,13 @@ CPU3 (8,0):
     assert_eq!(accesses(text, "blktrace"), [(2, true), (1, false), (2, false), (3, false), (second, false)]);
     let events = read(text, "blktrace").unwrap();
     assert!(matches!(events[1], Event::Request(Request { time_us: Some(1_500_000), .. })));
+    refused(
+        "8,0 1 2 0.1 3 D R 0 + 8 [a]\n8,0 1 3 0.2 3 C R 0 + 8 [0]\n",
+        "blktrace",
+        "line 3",
+        "only 2 other actions",
+    );
+    assert_eq!(read("", "blktrace").unwrap().len(), 0);
     refused("hello\n", "blktrace", "line 1", "device");
     refused("8,0 1 2 x 3 Q R 0 + 8 [a]\n", "blktrace", "line 1", "time");
     refused("8,0 1 2 0.0 3 Q R 0 - 8 [a]\n", "blktrace", "line 1", "`+`");

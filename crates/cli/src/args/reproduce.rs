@@ -18,6 +18,12 @@ pub struct ReproduceArgs {
     /// Where the shared traces are [default: the variable TERRACE_TRACES, or shared/traces in this directory or one above it]
     #[arg(long, value_name = "DIR")]
     pub traces: Option<PathBuf>,
+    /// In NVCache's claims, N1 to N11: the profile of Optane memory [default: optane-2, that of the paper's machine]
+    #[arg(long, value_name = "PROFILE")]
+    pub optane: Option<String>,
+    /// In NVCache's claims: nanoseconds that an operation computes beside what its pages take [default: 240, measured here]
+    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(..1_000_000_000))]
+    pub operation_ns: Option<u64>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -24,7 +24,7 @@ pub struct SimulateArgs {
     /// Sizes of the cache: blocks, or a share of the footprint such as 10% [default: 1%,5%,10%,20%, and none with --curve]
     #[arg(long, value_name = "BLOCKS|P%,...", value_delimiter = ',', value_parser = str::parse::<Size>)]
     pub size: Vec<Size>,
-    /// The miss ratio from a thousandth of the footprint to all of it: of lru exact everywhere, of others at 24 sizes
+    /// The miss ratio from a thousandth of the footprint to all of it: of lru exactly, at 200 sizes, of others at 24
     #[arg(long)]
     pub curve: bool,
     /// Do only part I of N of the work, 1 <= I <= N; --merge joins the parts

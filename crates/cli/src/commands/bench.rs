@@ -21,8 +21,9 @@ use crate::store::{Opener, Settings};
 use crate::units::{show_count, show_size};
 use crate::workload::driver::{self, Length, Measured, Plan};
 use crate::workload::latency::Summary;
-use crate::{confine, peers};
+use crate::{confine, escape, peers};
 use object::{BenchReport, Surroundings};
+use terrace::CacheStats;
 
 /// The table that is loaded, and replaced when it is there already.
 const TABLE: &str = "ycsb";
@@ -97,7 +98,9 @@ fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
             confine::dirty_bytes(group).zip(dirty_before).map(|(now, was)| now.saturating_sub(was));
         let (engine, settings) = (args.engine.clone(), database.settings());
         let (middle, is_on_disk) = (args.tiers.middle.clone(), args.store.is_some());
-        let around = Surroundings { engine, settings, middle, is_on_disk, load, dirty_bytes, others_cpu };
+        let cache = args.tiers.cache.clone();
+        let around =
+            Surroundings { engine, settings, middle, cache, is_on_disk, load, dirty_bytes, others_cpu };
         Ok((measured, around))
     })?;
     let report = BenchReport::new(&plan, args.rate.as_ref(), around, &measured)?;
@@ -166,12 +169,16 @@ fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
             "load {load:.2} s, memory {rss} of process, budget {budget}, {verified} values verified\n"
         ),
     )?;
+    if let Some(cache) = &report.cache {
+        print(output, format_args!("{}\n", cache_line(cache)))?;
+    }
     if let (Some(dollars), prices) = (report.cost, &report.prices) {
         let (dram, middle, store) = (prices.dram.dollars, prices.middle.dollars, prices.store.dollars);
+        let cache = prices.cache.dollars;
         print(
             output,
             format_args!(
-                "cost {dollars:.4} dollars: DRAM {dram:.4}, middle tier {middle:.4}, files {store:.4}\n"
+                "cost {dollars:.4} dollars: DRAM {dram:.4}, middle tier {middle:.4}, block cache {cache:.4}, files {store:.4}\n"
             ),
         )?;
     }
@@ -180,4 +187,56 @@ fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
         print(output, format_args!("settings: {}\n", told.join(", ")))?;
     }
     Ok(())
+}
+
+/// What the block cache did meanwhile, and what of it did not go as it should.
+fn cache_line(cache: &CacheStats) -> String {
+    let count = show_count;
+    let mut line = format!(
+        "cache {}: {} of {}, {} hits, {} misses ({:.1} % hits), {} came in, {} left",
+        cache.policy,
+        show_size(cache.resident_bytes),
+        show_size(cache.capacity_bytes),
+        count(cache.hits + cache.below),
+        count(cache.misses),
+        cache.hit_ratio() * 100.0,
+        count(cache.admissions),
+        count(cache.evictions),
+    );
+    if cache.below > 0 {
+        line += &format!("; {} of the hits were read from the page file, being sooner", count(cache.below));
+    }
+    if cache.is_aside {
+        line += "; stepped aside, its device being the slower one";
+    }
+    if let Some(reason) = &cache.cold {
+        line += &format!("; began cold: {reason}");
+    }
+    if let Some(reason) = &cache.out_of_service {
+        line += &format!("; out of service: {reason}");
+    }
+    escape::text(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_says_how_it_was_and_what_went_wrong() {
+        let mut cache = CacheStats::default();
+        (cache.policy, cache.resident_bytes, cache.capacity_bytes) = ("sieve".into(), 1 << 20, 4 << 20);
+        (cache.hits, cache.misses, cache.admissions) = (3, 1, 2);
+        let line = cache_line(&cache);
+        assert_eq!(line, "cache sieve: 1 MiB of 4 MiB, 3 hits, 1 misses (75.0 % hits), 2 came in, 0 left");
+        (cache.below, cache.is_aside) = (1, true);
+        cache.cold = Some("another's".into());
+        cache.out_of_service = Some("read: no\u{1b}".into());
+        let line = cache_line(&cache);
+        for told in
+            ["4 hits", "1 of the hits", "stepped aside", "cold: another's", "out of service: read: no\\u{1b}"]
+        {
+            assert!(line.contains(told), "{told}: {line}");
+        }
+    }
 }

@@ -159,26 +159,11 @@ pub(super) fn flags(args: &YcsbArgs, tiers: &TierArgs) -> Vec<String> {
         format!("--distribution={distribution}"),
         format!("--threads={threads}"),
         format!("--warmup={}", milliseconds(args.warmup)),
-        format!("--seed={}", tiers.seed),
-        format!("--durability={}", tiers.durability.name()),
-        format!("--compression={}", tiers.compression.name()),
     ];
     flags.extend(args.seconds.map(|time| format!("--seconds={}", milliseconds(time))));
     flags.extend(args.rate.map(|rate| format!("--rate={rate}")));
     flags.extend(args.operations.map(|count| format!("--operations={count}")));
-    flags.extend(tiers.dram.map(|bytes| format!("--dram={bytes}")));
-    flags.extend(tiers.page_size.map(|bytes| format!("--page-size={bytes}")));
-    flags.extend(tiers.backend.map(|backend| format!("--backend={backend}")));
-    flags.extend(tiers.replacement.map(|name| format!("--replacement={name}")));
-    flags.extend(tiers.middle.as_ref().map(|middle| format!("--middle={middle}")));
-    flags.extend(tiers.policy.map(|policy| format!("--policy={policy}")));
-    flags.extend(tiers.admission_queue.map(|pages| format!("--admission-queue={pages}")));
-    flags.extend(tiers.clean_victims.map(|name| format!("--clean-victims={name}")));
-    flags.extend(tiers.dram_nodes.as_ref().map(|nodes| format!("--dram-nodes={nodes}")));
-    flags.extend(tiers.migrate.map(|way| format!("--migrate={way}")));
-    flags.extend(tiers.value_page_size.map(|bytes| format!("--value-page-size={bytes}")));
-    flags.extend(tiers.record_cache.map(|percent| format!("--record-cache={percent}")));
-    flags.extend(tiers.log_max.map(|bytes| format!("--log-max={bytes}")));
+    flags.extend(tiers.flags());
     flags
 }
 

@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{print, print_json, with_database};
-use crate::args::DemoArgs;
+use crate::args::{DemoArgs, TierArgs};
 use crate::demo::corpus::Corpus;
 use crate::demo::ledger::{Audit, Ledger};
 use crate::demo::serve::{self, Keys, Served};
@@ -31,7 +31,7 @@ use crate::demo::summary::{Kill, Size, Summary, Track};
 use crate::failure::{Failure, Outcome};
 use crate::memory;
 use crate::progress::Progress;
-use crate::store::{Opener, Settings, Store};
+use crate::store::{Durability, Opener, Settings, Store};
 
 /// The table the records go to.
 const TABLE: &str = "files";
@@ -239,25 +239,10 @@ impl<'a> Demo<'a> {
             |error: io::Error| Failure::Work(format!("starting the process to be killed failed: {error}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["demo", "--victim", "--store"]).args(&self.settings.store);
-        for (flag, bytes) in [
-            ("--dram", self.settings.dram_bytes),
-            ("--page-size", self.settings.page_bytes),
-            ("--value-page-size", self.settings.value_page_bytes_max),
-            ("--record-cache", self.settings.record_cache_percent.map(u64::from)),
-            ("--log-max", self.settings.log_bytes_max),
-        ] {
-            command.args(bytes.map(|bytes| format!("{flag}={bytes}")));
-        }
-        command.args(self.settings.backend.map(|backend| format!("--backend={backend}")));
-        command.args(self.settings.replacement.map(|name| format!("--replacement={name}")));
-        command.args(self.settings.middle.as_ref().map(|middle| format!("--middle={middle}")));
-        command.args(self.settings.policy.map(|policy| format!("--policy={policy}")));
-        command.args(self.settings.admission_queue_pages.map(|pages| format!("--admission-queue={pages}")));
-        command.args(self.settings.clean_victims.map(|name| format!("--clean-victims={name}")));
-        command.args(self.settings.dram_nodes.as_ref().map(|nodes| format!("--dram-nodes={nodes}")));
-        command.args(self.settings.migrate.map(|way| format!("--migrate={way}")));
-        command.arg(format!("--compression={}", self.settings.compression.name()));
-        command.arg(format!("--threads={}", args.threads)).arg(format!("--seed={}", self.settings.seed));
+        // What it acknowledges has to be durable, whatever the rest of the demo asks for.
+        let durability = Durability::Sync;
+        let tiers = TierArgs { dram: self.settings.dram_bytes, durability, ..args.tiers.clone() };
+        command.args(tiers.flags()).arg(format!("--threads={}", args.threads));
         command.env(ROUND, round.to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
         command.spawn().map_err(failed)
     }

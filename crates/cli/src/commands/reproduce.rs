@@ -32,7 +32,8 @@ struct ClaimFound {
     /// Ours; null where nothing was measured.
     measured: Option<String>,
     mode: &'static str,
-    verdict: &'static str,
+    /// Null in a list, where nothing was judged.
+    verdict: Option<&'static str>,
     note: String,
     /// The file of the first figure; null without --out.
     figure: Option<String>,
@@ -46,12 +47,13 @@ struct ClaimFound {
 pub fn run(args: &ReproduceArgs, output: &mut dyn Write) -> Outcome {
     let is_list = args.claims == ["list"];
     let chosen = chosen(&args.claims)?;
-    let setting = Setting { traces: args.traces.clone() };
+    let setting =
+        Setting { traces: args.traces.clone(), optane: args.optane.clone(), operation_ns: args.operation_ns };
     let bar = Progress::new("reproducing", chosen.len() as u64);
     let mut found = Vec::with_capacity(chosen.len());
     for claim in chosen {
         found.push(match is_list {
-            true => listed(claim),
+            true => ClaimFound { verdict: None, ..listed(claim) },
             false => measure(claim, &setting)?,
         });
         bar.add(1);
@@ -113,7 +115,7 @@ fn claim_found(claim: &Claim, measured: Measured) -> ClaimFound {
         paper: claim.paper,
         measured: Some(measured.measured).filter(|text| !text.is_empty()),
         mode: claim.mode.name(),
-        verdict: measured.verdict.name(),
+        verdict: Some(measured.verdict.name()),
         note: measured.note,
         figure: None,
         drawn: measured.figures,
@@ -159,7 +161,10 @@ fn show_list(found: &Found, output: &mut dyn Write) -> Outcome {
 
 fn show(found: &Found, output: &mut dyn Write) -> Outcome {
     for claim in &found.claims {
-        print(output, format_args!("{} {} [{}]: {}\n", claim.id, claim.claim, claim.mode, claim.verdict))?;
+        print(
+            output,
+            format_args!("{} {} [{}]: {}\n", claim.id, claim.claim, claim.mode, claim.holds.name()),
+        )?;
         print(output, format_args!("  paper: {}\n", claim.paper))?;
         if let Some(measured) = &claim.measured {
             print(output, format_args!("  here:  {measured}\n"))?;
@@ -181,6 +186,8 @@ mod tests {
             claims: claims.iter().map(|id| (*id).to_owned()).collect(),
             out: None,
             traces: Some("no-such-directory".into()),
+            optane: None,
+            operation_ns: None,
             output: crate::args::OutputArgs { json: true, config: None },
         };
         let mut output = Vec::new();
@@ -197,7 +204,9 @@ mod tests {
         for key in ["claim", "paper", "measured", "mode", "verdict", "note", "figure"] {
             assert!(claims[0].get(key).is_some(), "{key}");
         }
-        assert_eq!(json(&["list"])["claims"].as_array().unwrap().len(), 47);
+        let listed = json(&["list"]);
+        let listed = listed["claims"].as_array().unwrap();
+        assert!(listed.len() == 47 && listed.iter().all(|claim| claim["verdict"].is_null()), "{listed:?}");
         assert_eq!(chosen(&["U9".to_owned()]).map(|_| ()).unwrap_err().code(), 2);
     }
 

@@ -1,19 +1,30 @@
 //! `terrace verify`: reads and checks everything; exit code 3 when something is damaged.
+//!
+//! Damage that keeps a database from being opened is a finding like any other: it is in the object, alone.
 
 use std::io::Write;
+
+use terrace::Error;
 
 use super::{print, print_json, with_database};
 use crate::args::DatabaseArgs;
 use crate::engine;
 use crate::failure::{Failure, Outcome};
-use crate::store::Opener;
+use crate::store::{Damage, Opener, Verification};
 use crate::units::show_count;
 
 /// Checks a database, or a backup.
 pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
-    let found = match engine::check_backup(&args.database)? {
-        Some(found) => found,
-        None => with_database(opener, &args.read(), |database| database.verify())?,
+    let checked = match engine::check_backup(&args.database) {
+        Ok(None) => with_database(opener, &args.read(), |database| database.verify()),
+        Ok(Some(found)) => Ok(found),
+        Err(error) => Err(error),
+    };
+    let found = match checked {
+        Err(Failure::Engine(Error::Corrupt { file, page, what })) => {
+            Verification { errors: vec![Damage { file, page, what }], ..Verification::default() }
+        }
+        checked => checked?,
     };
     let (pages, entries) = (show_count(found.pages_checked), show_count(found.entries_checked));
     if args.output.json {
@@ -31,8 +42,9 @@ pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> 
     match found.errors.len() {
         0 => Ok(()),
         count => Err(Failure::Damaged(format!(
-            "{} is damaged in {count} places ({pages} pages checked); restore a backup",
-            crate::escape::path(&args.database)
+            "{} is damaged in {count} place{} ({pages} pages checked); restore a backup, or save the rest with `terrace repair`",
+            crate::escape::path(&args.database),
+            if count == 1 { "" } else { "s" }
         ))),
     }
 }

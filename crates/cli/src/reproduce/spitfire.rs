@@ -24,7 +24,7 @@ mod size;
 
 use terrace::Replacement;
 use terrace::migration::{Choice, Policy};
-use terrace_block::Profile;
+use terrace_block::{OPERATION_NS, Profile};
 
 use super::{Claim, Measured, Mode, Run, not_here};
 use crate::failure::{Failure, Outcome};
@@ -61,6 +61,7 @@ fn experiment(dram: u64, middle: u64, data: u64, mix: &str, workers: usize) -> O
         mix: mix.parse().map_err(Failure::Work)?,
         distribution: Distribution::Zipfian(0.3),
         workers,
+        operation_ns: OPERATION_NS,
         filling: FILLING_MAX * frames,
         warmup: 20 * frames,
         operations: 40 * frames,

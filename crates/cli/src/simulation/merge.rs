@@ -69,8 +69,10 @@ fn join(parts: Vec<(&PathBuf, Found)>) -> Outcome<Found> {
             all = Some(part);
             continue;
         };
-        let same = (&all.trace, all.requests, all.footprint, all.block_bytes, all.sample)
-            == (&part.trace, part.requests, part.footprint, part.block_bytes, part.sample);
+        // Machines have a trace in different directories.
+        let same = Path::new(&all.trace).file_name() == Path::new(&part.trace).file_name()
+            && (all.requests, all.writes, all.footprint, all.block_bytes, all.sample)
+                == (part.requests, part.writes, part.footprint, part.block_bytes, part.sample);
         if !same || all.shard.map(|[_, of]| of) != Some(of) {
             return Err(refuse("it is of another trace or of another number of parts".to_owned()));
         }
@@ -146,6 +148,8 @@ mod tests {
         let all = joined(vec![part(2, 2, &[1, 3]), part(1, 2, &[0, 2])]).unwrap();
         let order: Vec<usize> = all.results.iter().map(|result| result.index).collect();
         assert_eq!((order, all.shard, all.requests), (vec![0, 1, 2, 3], None, 9));
+        let elsewhere = Found { trace: "/another/place/t".into(), ..part(1, 2, &[0, 2]) };
+        assert_eq!(joined(vec![elsewhere, part(2, 2, &[1, 3])]).unwrap().results.len(), 4);
     }
 
     #[test]
@@ -175,6 +179,8 @@ mod tests {
     #[test]
     fn what_does_not_belong_together_is_refused() {
         let other = Found { requests: 8, ..part(2, 2, &[]) };
+        let rewritten = Found { writes: 1, ..part(2, 2, &[]) };
+        let renamed = Found { trace: "u".into(), ..part(2, 2, &[]) };
         let (mut priced, mut resized) = (part(2, 2, &[1, 3]), part(2, 2, &[1, 3]));
         priced.results[0].cost = Some(CostFound::default());
         resized.results[1].size = "7".to_owned();
@@ -183,6 +189,8 @@ mod tests {
             (vec![part(1, 2, &[]), part(1, 2, &[])], "twice"),
             (vec![part(1, 2, &[])], "part 2 of 2 is missing"),
             (vec![part(1, 2, &[]), other], "another trace"),
+            (vec![part(1, 2, &[]), rewritten], "another trace"),
+            (vec![part(1, 2, &[]), renamed], "another trace"),
             (vec![part(1, 2, &[]), part(2, 3, &[])], "another number"),
             (vec![part(1, 2, &[0, 2]), part(2, 2, &[1])], "different command lines"),
             (vec![part(1, 2, &[0, 2]), part(2, 2, &[1, 2])], "different command lines"),

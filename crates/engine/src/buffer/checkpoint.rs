@@ -51,6 +51,8 @@ impl Pool {
         let outcome =
             self.checkpoint_to(&mut upkeep, Lsn(target)).and_then(|()| self.clean_segments(&mut upkeep));
         upkeep.hurried = false;
+        drop(upkeep);
+        self.tend_cache();
         outcome
     }
 

@@ -15,7 +15,7 @@ use crate::ids::{SizeClass, Timestamp};
 use crate::replacement::Replacement;
 use crate::store::space::{Geometry as SpaceGeometry, SEGMENTS_MIN};
 use crate::store::superblock::{Slots, Superblock};
-use crate::wal::{FIRST_LSN, Geometry, LogHeader, Wal};
+use crate::wal::{FIRST_LSN, Geometry, LogHeader, Wal, read_header};
 
 /// The two files a pool lives on.
 #[derive(Clone, Debug)]
@@ -110,7 +110,27 @@ impl Pool {
     }
 
     /// What a database's superblock says about it, read without changing anything.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] also for a page file without any superblock, if the log beside it is one of ours; without that it is no
+    /// database.
     pub(crate) fn inspect(files: &Files) -> Result<Superblock> {
-        Slots::open(files.pages.clone()).map(|(_, superblock)| superblock)
+        let opened = Slots::open(files.pages.clone()).map_err(|error| match error {
+            Error::NotADatabase { path, what } if begins_as_log(files) => {
+                Error::corrupt(&path, None, format!("{what}, though its log is there"))
+            }
+            error => error,
+        });
+        let (slots, superblock) = opened?;
+        if slots.is_other_torn() {
+            let file = files.pages.name();
+            tracing::warn!(file, "one of the two superblocks is torn or damaged; the other one counts");
+        }
+        Ok(superblock)
     }
+}
+
+/// Whether the log's file is one of this engine's, damaged or not.
+fn begins_as_log(files: &Files) -> bool {
+    !matches!(read_header(&*files.log), Err(Error::NotADatabase { .. } | Error::Io { .. }))
 }

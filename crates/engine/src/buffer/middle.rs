@@ -195,6 +195,7 @@ impl Pool {
             tuning: middle.adaptation.as_ref().map(Adaptation::tuning),
             simulated: middle.memory.is_some(),
             lines_written: count(&counts.lines_written),
+            dram_cache: middle.memory.as_ref().and_then(|memory| memory.dram_cache()).map(Into::into),
             reads_in_place: counts.reads_in_place.total(),
             writes_in_place: counts.writes_in_place.total(),
             page_bytes,

@@ -55,7 +55,7 @@ pub(crate) struct Recovered {
 impl Pool {
     /// Whether the log in `files` holds changes since its last cut, so that recovery may have something to redo or undo.
     pub(crate) fn log_has_changes(files: &Files) -> Result<bool> {
-        let superblock = Pool::inspect(files)?;
+        let (_, superblock) = Slots::open(files.pages.clone())?;
         let (geometry, rule) = log_of(files, &superblock)?;
         let mut records = LogScan::new(files.log.clone(), geometry, superblock.cut, rule)?;
         while let Some(record) = records.next()? {
@@ -120,7 +120,11 @@ impl Pool {
 
 /// Where the log of this superblock's database is in its file, and which of its records count.
 fn log_of(files: &Files, superblock: &Superblock) -> Result<(Geometry, EpochRule)> {
-    let header = read_header(&*files.log)?;
+    let header = read_header(&*files.log).map_err(|error| match error {
+        // The page file is one, so this was one.
+        Error::NotADatabase { path, what } => Error::corrupt(&path, None, what),
+        error => error,
+    })?;
     if header.database != superblock.uuid || header.timeline != superblock.timeline {
         return Err(Error::NotADatabase {
             path: files.log.name().to_owned(),

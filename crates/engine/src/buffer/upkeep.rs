@@ -156,7 +156,17 @@ impl Pool {
             .and_then(|()| self.checkpoint_step(&mut upkeep))
             .and_then(|()| self.clean_segments(&mut upkeep));
         upkeep.hurried = false;
+        drop(upkeep);
+        self.tend_cache();
         outcome
+    }
+
+    /// Now and then has the cache make durable what it knows. Where the page file is written its syncs do that; where it is only read,
+    /// nobody else would, and what came in since would be cold after a power cut.
+    pub(super) fn tend_cache(&self) {
+        if let Some(cache) = &self.cache {
+            cache.tend_if_due();
+        }
     }
 
     /// Writes back dirty pages that the sweeps are about to look at; if it is `urgent`, any of those stripes for which somebody

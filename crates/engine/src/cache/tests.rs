@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrace_block::MemoryDirectory;
+use terrace_block::{Bypass, MemoryDirectory};
 
 use super::*;
 use crate::{Builder, CacheStats, Db, Mode};
@@ -179,6 +179,51 @@ fn compaction_and_reading_leave_the_cache_right() {
 }
 
 #[test]
+fn a_policy_that_remembers_more_takes_more_of_the_budget() {
+    let per_block = |policy: &str| {
+        let cache: Cache = "simulated:dram,16MiB".parse().unwrap();
+        cache.policy(policy).unwrap().dram_bytes() / 4096
+    };
+    let rising = ["sieve", "arc", "lfu", "auto", "auto-thrifty"].map(per_block);
+    assert!(rising.is_sorted_by(|less, more| less < more), "{rising:?}");
+    assert!(per_block("lru") <= 40 && per_block("nvcache") == per_block("small-bypass+obp+lfru"));
+    assert!(per_block("frequency+lru") > per_block("obp+lru"));
+    // It is told, and refused where there is no room for it.
+    let open = |dram, policy: &str| {
+        let cache: Cache = "simulated:dram,16MiB".parse().unwrap();
+        Place::new().builder().dram(dram).cache(cache.policy(policy).unwrap()).open("")
+    };
+    let db = open(16 << 20, "lfu").unwrap();
+    assert_eq!(db.stats().cache.unwrap().dram_bytes, 4096 * rising[2]);
+    assert!(open(4 << 20, "sieve").is_ok());
+    assert!(matches!(open(4 << 20, "auto"), Err(Error::Config(_))));
+}
+
+#[test]
+fn every_block_that_missed_came_in_or_was_bypassed_for_a_reason() {
+    let place = Place::new();
+    let cache: Cache = "file:cache,1MiB".parse().unwrap();
+    let cache = cache.policy("probability:0.5+sieve").unwrap();
+    let db = place.builder().cache_directory(Arc::clone(&place.fast) as _).cache(cache).open("").unwrap();
+    fill(&db, 1);
+    let stats = check(&db, 1);
+    let of = &stats.bypasses;
+    let policy = of.policy;
+    // No write of a cached block is among these.
+    let missed = policy + of.no_slot + of.tail + of.doubt + of.aside + of.budget + of.out_of_service;
+    let either = of.in_use + of.partial_write + of.write_around;
+    let (looked, came) = (stats.misses + stats.write_misses, stats.admissions);
+    assert!(policy > 100 && stats.write_misses > 100 && came > 100, "{stats:?}");
+    assert!(came + missed <= looked && looked <= came + missed + either, "{stats:?}");
+    // Each of them is in the text for Prometheus.
+    let text = db.stats().prometheus(&[]);
+    for reason in Bypass::ALL {
+        assert!(text.contains(&format!("reason=\"{}\"", reason.name())), "{}", reason.name());
+    }
+    assert!(text.contains("terrace_cache_writes_total"));
+}
+
+#[test]
 fn a_cache_in_use_and_impossible_settings_are_refused() {
     let place = Place::new();
     let _db = place.open("cache");
@@ -188,13 +233,18 @@ fn a_cache_in_use_and_impossible_settings_are_refused() {
     let cache = || "file:cache,16MiB".parse::<Cache>().unwrap();
     assert!(matches!(with(cache()), Err(Error::Busy { path, .. }) if path.contains("cache")));
     assert!(cache().policy("lruu").unwrap_err().to_string().contains("lruu"));
-    assert!(cache().policy("belady").is_err());
+    for name in ["belady", "opencas", "memory-mode"] {
+        let error = cache().policy(name).unwrap_err();
+        assert!(matches!(&error, Error::Config(what) if what.contains(name)), "{error}");
+    }
+    assert_eq!("file:x,1.5MiB".parse::<Cache>().unwrap().bytes(), 3 << 19);
     // What is known of the blocks is part of the budget, which is too small for it.
     assert!(matches!(with("file:other,1GiB".parse().unwrap()), Err(Error::Config(_))));
     for (text, wrong) in [
         ("", "kind and a size"),
         ("file:cache", "kind and a size"),
-        ("file:cache,10", "not a size"),
+        ("file:cache,10", "no room"),
+        ("file:cache,64MB", "did you mean MiB"),
         ("file:cache,4095B", "no room"),
         ("file:,1MiB", "there is no cache"),
         ("numa:0,1MiB", "there is no cache"),
@@ -204,6 +254,12 @@ fn a_cache_in_use_and_impossible_settings_are_refused() {
         assert!(error.contains(wrong), "{text}: {error}");
     }
     assert_eq!(cache().to_string().parse(), Ok(cache()));
+    // A profile of a file is its file: a process that is told of it by its name would know another one or none.
+    let profile = tempfile::tempdir().unwrap().keep().join("slow.toml");
+    std::fs::write(&profile, "base = 'optane'\nname = 'optane'\nrandom_read_ns = 4000").unwrap();
+    let slow: Cache = format!("simulated:{},1MiB", profile.display()).parse().unwrap();
+    assert_eq!(slow.to_string().parse(), Ok(slow));
+    std::fs::remove_dir_all(profile.parent().unwrap()).unwrap();
 }
 
 #[test]
@@ -232,6 +288,9 @@ fn files_that_are_not_there_are_told_apart_from_those_that_cannot_be_used() {
     let db = open(files.path().into()).unwrap();
     let stats = check(&db, 1);
     assert!(stats.out_of_service.is_some() && stats.hits == 0, "{stats:?}");
+    // Who asks why nothing came in is told of every block.
+    let missed = stats.misses + stats.write_misses;
+    assert!(missed > 0 && stats.bypasses.out_of_service == missed, "{stats:?}");
     db.close().unwrap();
 }
 
@@ -245,4 +304,43 @@ fn a_simulated_cache_is_new_every_time() {
         assert!(stats.kept == 0 && stats.hits + stats.below > 0, "{stats:?}");
         db.close().unwrap();
     }
+}
+
+/// Two workers read what is in neither tier, and the cache has it: its reads are slowed down by what the other
+/// writes to the middle tier where both are in the same modules.
+#[test]
+fn a_simulated_cache_and_middle_tier_of_one_name_share_the_modules() {
+    let elapsed = |middle: &str, cache: &str| {
+        let slow = |name: &str| {
+            let keys = ["sequential_read", "random_read", "sequential_write", "random_write"];
+            let text = keys.map(|key| format!("{key}_gb_s = 0.1\n")).concat();
+            Profile::parse(&format!("base = 'optane'\n{text}"), name).unwrap()
+        };
+        let time = Arc::new(VirtualTime::new(2));
+        time.enter(0);
+        let middle = crate::Middle::new(crate::MiddleKind::Simulated(slow(middle)), 2 << 20);
+        let builder = Place::new().builder().middle(middle).policy("0,0,1,1".parse().unwrap());
+        let builder = builder.simulated_time(Time::Virtual(Arc::clone(&time)));
+        let cache = Cache::new(CacheKind::Simulated(slow(cache)), 16 << 20);
+        let db = builder.cache(cache).open("").unwrap();
+        fill(&db, 1);
+        let (table, before) = (db.open_table("t").unwrap(), time.elapsed_ns());
+        time.spend(1, before);
+        for turn in 0..2000 {
+            time.enter(time.next());
+            table.get((turn * 7919 % KEYS).to_be_bytes()).unwrap().unwrap();
+        }
+        assert!(db.stats().cache.unwrap().hits > 0);
+        time.elapsed_ns() - before
+    };
+    let (shared, apart) = (elapsed("modules", "modules"), elapsed("modules", "others"));
+    assert!(shared > apart * 11 / 10, "{shared} {apart}");
+}
+
+#[test]
+fn a_cache_has_no_memory_mode() {
+    let profile = Profile::named("optane").unwrap().with_dram_cache_bytes(1 << 20);
+    let cache = Cache::new(CacheKind::Simulated(profile), 16 << 20);
+    let refused = Place::new().builder().cache(cache).open("");
+    assert!(matches!(refused, Err(Error::Config(what)) if what.contains("optane")));
 }

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use terrace_block::{BlockDevice, CacheConfig, Cached, Clock, Directory, OpenMode, SimulatedDisk};
+use terrace_block::{
+    AlignedBuffer, BlockDevice, CacheConfig, Cached, Clock, Directory, OpenMode, SimulatedDisk, Start,
+};
 
 use super::cycle::{Plan, Tally};
 use super::open;
-use super::tests::{live_caught, seeds};
-use crate::buffer::Files;
+use super::raw::Raw;
+use super::tests::{SIZES, live_caught, seeds};
+use crate::buffer::{Files, Pool};
 use crate::error::{Error, Result};
 use crate::store::place::PLACE_BYTES;
 
@@ -71,4 +74,34 @@ fn nothing_is_lost_over_a_cache() {
     println!("{tally:?}");
     let is_short = seeds.end - seeds.start < 100;
     assert!(is_short || (tally.cache_hits > 1000 && tally.relocated > 50 && tally.kept > 50), "{tally:?}");
+}
+
+/// The share of the cached blocks that is warm after a power cut, when a page file that was only read was looked after in so many rounds.
+fn warm_after(rounds: u32) -> f64 {
+    let disk = SimulatedDisk::new(5);
+    super::create(&disk, &SIZES);
+    create(&disk);
+    let files = open_cached(&disk, 0).expect("a new disk works");
+    let pool = Pool::recover(&files, &SIZES.options(), &Raw).expect("it is new").pool;
+    let cache = pool.cache.as_ref().expect("the files have a cache");
+    let mut place = AlignedBuffer::zeroed(PLACE_BYTES);
+    for number in 0..(cache.len() / PLACE_BYTES as u64).min(u64::from(BLOCKS)) {
+        cache.read_at(number * PLACE_BYTES as u64, &mut place).expect("a new disk works");
+    }
+    let resident = cache.stats().resident_blocks;
+    for _ in 0..rounds {
+        pool.round(false).expect("a new disk works");
+    }
+    drop(pool);
+    let files = open_cached(&disk.survivor(1), 0).expect("it was only read");
+    match files.cache.as_ref().map(|cache| cache.stats().start) {
+        Some(Start::Warm { kept, .. }) => kept as f64 / resident as f64,
+        other => panic!("the cache begins with {other:?}"),
+    }
+}
+
+#[test]
+fn the_upkeep_keeps_a_cache_warm_that_is_only_read() {
+    let (left_alone, looked_after) = (warm_after(0), warm_after(20));
+    assert!(left_alone < 0.5 && looked_after == 1.0, "{left_alone} and {looked_after}");
 }

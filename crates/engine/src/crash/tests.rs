@@ -10,7 +10,7 @@ use crate::ids::{Lsn, PageId, Timestamp};
 use crate::replacement::Replacement;
 use crate::wal::RecordBuilder;
 
-const SIZES: Sizes = Sizes {
+pub(super) const SIZES: Sizes = Sizes {
     page_bytes: 4096,
     other_page_bytes: None,
     frames: 16,

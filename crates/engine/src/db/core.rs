@@ -28,7 +28,7 @@ use super::options::Compression;
 use crate::buffer::{Mode, Pool};
 use crate::config::Durability;
 use crate::error::{Error, Result};
-use crate::ids::{PageId, SizeClass, TableId, Timestamp};
+use crate::ids::{Lsn, PageId, SizeClass, TableId, Timestamp};
 use crate::index::Tree;
 use crate::index::overflow::ValuePages;
 use crate::threads::Tally;
@@ -139,6 +139,8 @@ pub(crate) struct Counters {
     pub(crate) given_up_for_memory: AtomicU64,
     pub(crate) losers_undone: AtomicU64,
     pub(crate) changes_redone: AtomicU64,
+    /// Of a database that is only read: from where to where its log has what a recovery reads, whatever was recovered in memory.
+    pub(crate) log_on_disk: Option<(Lsn, Lsn)>,
 }
 
 /// Settings that hold while the database is open.

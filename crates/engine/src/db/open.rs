@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace_block::{Directory, FileDirectory, LockError, OpenMode, Sharing};
+use terrace_block::{BlockDevice, Directory, FileDirectory, LockError, OpenMode, Sharing, SimulatedMemory};
 
 use super::Db;
 use super::backup::Backup;
@@ -45,7 +45,7 @@ use crate::middle::bytes_beside;
 use crate::planted::{Bug, planted};
 use crate::store::page;
 use crate::store::place::PLACE_BYTES;
-use crate::store::superblock::Superblock;
+use crate::store::superblock::{Slots, Superblock};
 use crate::txn::clock::Clock;
 use crate::txn::flight::InFlight;
 use crate::txn::gate::Gate;
@@ -112,6 +112,7 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         }
         return open_read_only(builder, files, &superblock, name, lock);
     }
+    let memory = builder.middle_memory()?;
     let opening = Opening {
         cache: builder.cache.as_ref(),
         fast: builder.cache_directory.as_ref(),
@@ -119,11 +120,12 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         outlives_processes: builder.directory.is_none() && builder.cache_directory.is_none(),
         dram_bytes: dram,
         time: &builder.simulated_time,
+        memory: memory.as_deref(),
     };
     if let Some(cached) = opening.attach(Arc::clone(&files.pages), &superblock)? {
         files = files.with_cache(cached);
     }
-    let (options, split) = shares(&builder, dram, &files, &superblock)?;
+    let (options, split) = shares(&builder, dram, &files, &superblock, memory)?;
     let Recovered { mut pool, losers, redone, log_end, .. } = Pool::recover(&files, &options, &NodeRedo)?;
     let counters = counters(log_end, redone, losers.len());
     pool.undo_losers(&files, losers, &KeyUndo)?;
@@ -151,7 +153,7 @@ fn open_read_only(
     let bytes_max = overlay_bytes(dram, Pool::log_has_changes(&files)?);
     let room = OverlayRoom::new(bytes_max);
     let files = Files::new(Overlay::over(files.pages, &room), Overlay::over(files.log, &room));
-    let shares = shares(&builder, dram - bytes_max, &files, superblock);
+    let shares = shares(&builder, dram - bytes_max, &files, superblock, builder.middle_memory()?);
     let (options, split) = shares.map_err(|error| {
         error.of_part(format_args!(
             "of {dram} bytes of dram, {bytes_max} are for what the log comes to, and of the rest"
@@ -159,7 +161,10 @@ fn open_read_only(
     })?;
     let recover = || {
         let Recovered { pool, losers, redone, log_end, .. } = Pool::recover(&files, &options, &NodeRedo)?;
-        let counters = counters(log_end, redone, losers.len());
+        let counters = Counters {
+            log_on_disk: Some((superblock.cut, log_end)),
+            ..counters(log_end, redone, losers.len())
+        };
         pool.undo_losers(&files, losers, &KeyUndo)?;
         let recovered = counters.changes_redone.load(Relaxed) > 0 || counters.losers_undone.load(Relaxed) > 0;
         if pool.exists(catalog_root(pool.class())) && recovered {
@@ -198,6 +203,7 @@ fn shares(
     dram: u64,
     files: &Files,
     superblock: &Superblock,
+    middle_memory: Option<Arc<SimulatedMemory>>,
 ) -> Result<(PoolOptions, Split)> {
     let page_bytes = u64::from(superblock.page_bytes);
     let file_pages = pages_in(files.pages.len(), page_bytes, id_count_below(&superblock.page_ids_end));
@@ -227,7 +233,7 @@ fn shares(
         backend,
         replacement: builder.replacement,
         middle,
-        middle_memory: builder.middle_memory()?,
+        middle_memory,
         nodes: builder.node_options(sizes.own, split.frame_bytes)?,
         time: builder.simulated_time.clone(),
         mode: Mode::Inline,
@@ -405,15 +411,26 @@ fn create(directory: &dyn Directory, layout: &Layout) -> Result<()> {
 
 fn open_files(directory: &dyn Directory, read_only: bool) -> Result<Files> {
     let mode = if read_only { OpenMode::Read } else { OpenMode::Write };
-    let open = |file: &str| {
-        directory.open(file, mode).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => {
-                Error::NotADatabase { path: directory.name(), what: format!("it holds no {file}") }
-            }
-            _ => Error::io("open", &within(directory, file), None, source),
-        })
+    let failed = |file: &str, source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => {
+            Error::NotADatabase { path: directory.name(), what: format!("it holds no {file}") }
+        }
+        _ => Error::io("open", &within(directory, file), None, source),
     };
-    Ok(Files::new(open(PAGES)?, open(LOG)?))
+    let pages = directory.open(PAGES, mode).map_err(|source| failed(PAGES, source))?;
+    match directory.open(LOG, mode) {
+        Ok(log) => Ok(Files::new(pages, log)),
+        // It gets its name before the page file does, so it was there, if that is one.
+        Err(source) if source.kind() == io::ErrorKind::NotFound && is_page_file(&pages) => {
+            Err(Error::corrupt(&within(directory, LOG), None, "it is missing, though the page file is there"))
+        }
+        Err(source) => Err(failed(LOG, source)),
+    }
+}
+
+/// Whether a file is a page file, damaged or not.
+fn is_page_file(pages: &Arc<dyn BlockDevice>) -> bool {
+    !matches!(Slots::open(Arc::clone(pages)), Err(Error::NotADatabase { .. } | Error::Io { .. }))
 }
 
 /// Makes the roots of catalog and garbage tree, in one record, durably.

@@ -3,6 +3,8 @@
 use serde::Serialize;
 use terrace_block::{Bypass, Cached, Start};
 
+use crate::cache::dram_bytes;
+
 /// The cache under the page file: what is in it, and what happened since the database was opened. Its blocks have
 /// [`CacheStats::block_bytes`] bytes each.
 ///
@@ -30,12 +32,19 @@ pub struct CacheStats {
     pub capacity_bytes: u64,
     /// Bytes of blocks in it.
     pub resident_bytes: u64,
-    /// Bytes of DRAM that its index takes, part of the budget with what the policy keeps.
+    /// Bytes of DRAM that its index takes.
     pub index_bytes: u64,
+    /// Bytes of the budget that are set aside for it: for the index, and for what the policies keep, also of blocks that are not in it.
+    pub dram_bytes: u64,
     /// Blocks that were read from it.
     pub hits: u64,
-    /// Blocks that were read and not in it.
+    /// Blocks that were read and not in it, or while it was out of service. Each came in or is among the bypasses, as is each
+    /// of [`CacheStats::write_misses`].
     pub misses: u64,
+    /// Blocks in it that were written.
+    pub write_hits: u64,
+    /// Blocks that were written and not in it.
+    pub write_misses: u64,
     /// Blocks in it that were read from the page file's device all the same, because that was sooner.
     pub below: u64,
     /// Whether it has stepped aside because its device is the slower one.
@@ -76,46 +85,55 @@ pub struct CacheStats {
 pub struct CacheBypasses {
     /// The admission policy refused it.
     pub policy: u64,
+    /// It was written, and writes go around the cache.
+    pub write_around: u64,
+    /// A part of it was written.
+    pub partial_write: u64,
     /// It was in use.
     pub in_use: u64,
     /// No slot could be given up.
     pub no_slot: u64,
+    /// It is the page file's last and not whole.
+    pub tail: u64,
     /// Its place is in doubt since a sync failed.
     pub doubt: u64,
     /// The cache has stepped aside.
     pub aside: u64,
     /// The day's bytes are written.
     pub budget: u64,
-    /// All others.
-    pub other: u64,
+    /// The cache is out of service.
+    pub out_of_service: u64,
 }
 
 impl CacheStats {
     /// What was counted since `earlier`; what says how things are is as it is now.
     pub fn since(&self, earlier: &CacheStats) -> CacheStats {
-        let less = |count: fn(&CacheStats) -> u64| count(self).saturating_sub(count(earlier));
-        CacheStats {
-            hits: less(|stats| stats.hits),
-            misses: less(|stats| stats.misses),
-            below: less(|stats| stats.below),
-            admissions: less(|stats| stats.admissions),
-            evictions: less(|stats| stats.evictions),
-            invalidations: less(|stats| stats.invalidations),
-            relocations: less(|stats| stats.relocations),
-            written_bytes: less(|stats| stats.written_bytes),
-            damaged: less(|stats| stats.damaged),
-            errors: less(|stats| stats.errors),
-            bypasses: CacheBypasses {
-                policy: less(|stats| stats.bypasses.policy),
-                in_use: less(|stats| stats.bypasses.in_use),
-                no_slot: less(|stats| stats.bypasses.no_slot),
-                doubt: less(|stats| stats.bypasses.doubt),
-                aside: less(|stats| stats.bypasses.aside),
-                budget: less(|stats| stats.bypasses.budget),
-                other: less(|stats| stats.bypasses.other),
-            },
-            ..self.clone()
-        }
+        since!(
+            self,
+            earlier,
+            hits,
+            misses,
+            write_hits,
+            write_misses,
+            below,
+            admissions,
+            evictions,
+            invalidations,
+            relocations,
+            written_bytes,
+            damaged,
+            errors,
+            bypasses.policy,
+            bypasses.write_around,
+            bypasses.partial_write,
+            bypasses.in_use,
+            bypasses.no_slot,
+            bypasses.tail,
+            bypasses.doubt,
+            bypasses.aside,
+            bypasses.budget,
+            bypasses.out_of_service
+        )
     }
 
     /// Blocks read that were in it, for each that was read; 0 where none were.
@@ -131,20 +149,9 @@ impl CacheStats {
         let (stats, config) = (cached.stats(), cached.config());
         let bytes = config.block_bytes as u64;
         let bypassed = |reason| stats.bypassed(reason);
-        let named = CacheBypasses {
-            policy: bypassed(Bypass::Policy),
-            in_use: bypassed(Bypass::InUse),
-            no_slot: bypassed(Bypass::NoSlot),
-            doubt: bypassed(Bypass::Doubt),
-            aside: bypassed(Bypass::Aside),
-            budget: bypassed(Bypass::Budget),
-            other: 0,
-        };
-        let CacheBypasses { policy, in_use, no_slot, doubt, aside, budget, other: _ } = named;
-        let other = stats.bypasses.iter().sum::<u64>() - (policy + in_use + no_slot + doubt + aside + budget);
-        let (kept, dropped, cold) = match stats.start {
-            Start::Warm { kept, dropped } => (kept, dropped, None),
-            Start::Cold(reason) => (0, 0, Some(reason)),
+        let (kept, dropped, cold) = match &stats.start {
+            Start::Warm { kept, dropped } => (*kept, *dropped, None),
+            Start::Cold(reason) => (0, 0, Some(reason.clone())),
             _ => (0, 0, None),
         };
         CacheStats {
@@ -153,15 +160,29 @@ impl CacheStats {
             capacity_bytes: stats.capacity_blocks * bytes,
             resident_bytes: stats.resident_blocks * bytes,
             index_bytes: stats.index_bytes,
+            dram_bytes: dram_bytes(&config.policy, stats.capacity_blocks),
             hits: stats.hits,
             misses: stats.misses,
+            write_hits: stats.write_hits,
+            write_misses: stats.write_misses,
             below: stats.below,
             is_aside: stats.is_aside,
             admissions: stats.admissions,
             evictions: stats.evictions,
             invalidations: stats.invalidations,
             relocations: stats.relocations,
-            bypasses: CacheBypasses { other, ..named },
+            bypasses: CacheBypasses {
+                policy: bypassed(Bypass::Policy),
+                write_around: bypassed(Bypass::WriteAround),
+                partial_write: bypassed(Bypass::PartialWrite),
+                in_use: bypassed(Bypass::InUse),
+                no_slot: bypassed(Bypass::NoSlot),
+                tail: bypassed(Bypass::Tail),
+                doubt: bypassed(Bypass::Doubt),
+                aside: bypassed(Bypass::Aside),
+                budget: bypassed(Bypass::Budget),
+                out_of_service: bypassed(Bypass::OutOfService),
+            },
             written_bytes: stats.fast_written_bytes,
             damaged: stats.damaged,
             errors: stats.fast_errors,

@@ -1,6 +1,7 @@
 //! What a middle tier tells about itself.
 
 use serde::Serialize;
+use terrace_block::DramCacheCounts;
 
 use crate::migration::Policy;
 
@@ -42,6 +43,8 @@ pub struct MiddleStats {
     pub writes_in_place: u64,
     /// Lines of memory, of 64 bytes, that were changed in pages where they are.
     pub lines_written: u64,
+    /// What happened in the DRAM before its memory, where it is simulated and has some (memory mode).
+    pub dram_cache: Option<DramCacheStats>,
     /// Bytes of a page of it.
     pub page_bytes: u64,
     /// How pages moved.
@@ -90,6 +93,65 @@ impl MemoryMoves {
     /// System calls for each page that moved; 0 if none did.
     pub fn calls_per_page(&self) -> f64 {
         if self.pages == 0 { 0.0 } else { self.calls as f64 / self.pages as f64 }
+    }
+}
+
+/// DRAM that is a direct-mapped cache of the lines of a simulated memory ([`terrace_block::Profile::dram_cache_bytes`]).
+///
+/// ```
+/// use terrace::{Db, MemoryDirectory, Middle, MiddleKind, Profile};
+///
+/// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+/// let memory_mode = Profile::named("optane").unwrap().with_dram_cache_bytes(1 << 20);
+/// let builder = Db::builder().directory(directory).dram(4 << 20);
+/// let builder = builder.middle(Middle::new(MiddleKind::Simulated(memory_mode), 8 << 20));
+/// let db = builder.policy("0,0,1,1".parse()?).open("")?;
+/// db.create_table("t")?.put("k", "v")?;
+/// let dram = db.stats().middle.unwrap().dram_cache.unwrap();
+/// assert!(dram.misses > 0 && dram.hit_ratio() < 1.0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct DramCacheStats {
+    /// Lines of 64 bytes that were there.
+    pub hits: u64,
+    /// Lines that were not.
+    pub misses: u64,
+    /// Lines that others displaced and that were written back to the memory.
+    pub write_backs: u64,
+    /// Bytes that were read from the memory, in whole units of its media.
+    pub memory_read_bytes: u64,
+    /// And written to it.
+    pub memory_written_bytes: u64,
+}
+
+impl DramCacheStats {
+    /// Lines that were there, for each that was wanted; 0 where none was.
+    pub fn hit_ratio(&self) -> f64 {
+        match self.hits + self.misses {
+            0 => 0.0,
+            lines => self.hits as f64 / lines as f64,
+        }
+    }
+
+    fn since(&self, earlier: &DramCacheStats) -> DramCacheStats {
+        let less = |field: fn(&DramCacheStats) -> u64| field(self).saturating_sub(field(earlier));
+        DramCacheStats {
+            hits: less(|stats| stats.hits),
+            misses: less(|stats| stats.misses),
+            write_backs: less(|stats| stats.write_backs),
+            memory_read_bytes: less(|stats| stats.memory_read_bytes),
+            memory_written_bytes: less(|stats| stats.memory_written_bytes),
+        }
+    }
+}
+
+impl From<DramCacheCounts> for DramCacheStats {
+    fn from(counts: DramCacheCounts) -> DramCacheStats {
+        let DramCacheCounts { hits, misses, write_backs, memory_read_bytes, memory_written_bytes, .. } =
+            counts;
+        DramCacheStats { hits, misses, write_backs, memory_read_bytes, memory_written_bytes }
     }
 }
 
@@ -162,44 +224,40 @@ pub struct MiddleWrites {
 impl MiddleStats {
     /// The same with what was counted before `earlier` taken off; what there is now stays.
     pub fn since(&self, earlier: &MiddleStats) -> MiddleStats {
-        let less = |field: fn(&MiddleStats) -> u64| field(self).saturating_sub(field(earlier));
-        MiddleStats {
-            reads_in_place: less(|stats| stats.reads_in_place),
-            writes_in_place: less(|stats| stats.writes_in_place),
-            lines_written: less(|stats| stats.lines_written),
-            migrations: Migrations {
-                store_to_dram: less(|stats| stats.migrations.store_to_dram),
-                store_to_middle: less(|stats| stats.migrations.store_to_middle),
-                middle_to_dram: less(|stats| stats.migrations.middle_to_dram),
-                middle_to_dram_for_writes: less(|stats| stats.migrations.middle_to_dram_for_writes),
-                dram_to_middle: less(|stats| stats.migrations.dram_to_middle),
-                dram_to_middle_uncopied: less(|stats| stats.migrations.dram_to_middle_uncopied),
-                dram_to_store: less(|stats| stats.migrations.dram_to_store),
-                middle_to_store: less(|stats| stats.migrations.middle_to_store),
-            },
-            writes: MiddleWrites {
-                in_place: less(|stats| stats.writes.in_place),
-                from_dram: less(|stats| stats.writes.from_dram),
-                from_dram_clean: less(|stats| stats.writes.from_dram_clean),
-                from_store: less(|stats| stats.writes.from_store),
-                created: less(|stats| stats.writes.created),
-            },
-            dram_flushes: less(|stats| stats.dram_flushes),
-            middle_flushes: less(|stats| stats.middle_flushes),
-            up_refused: less(|stats| stats.up_refused),
-            up_deferred: less(|stats| stats.up_deferred),
-            memory_moves: MemoryMoves {
-                pages: less(|stats| stats.memory_moves.pages),
-                calls: less(|stats| stats.memory_moves.calls),
-                busy: less(|stats| stats.memory_moves.busy),
-                full: less(|stats| stats.memory_moves.full),
-            },
-            misplaced_pages: less(|stats| stats.misplaced_pages),
-            down_refused: less(|stats| stats.down_refused),
-            copies_dropped: less(|stats| stats.copies_dropped),
-            copies_invalidated: less(|stats| stats.copies_invalidated),
-            ..self.clone()
-        }
+        let dram_cache = self.dram_cache.map(|now| now.since(&earlier.dram_cache.unwrap_or_default()));
+        let counted = since!(
+            self,
+            earlier,
+            reads_in_place,
+            writes_in_place,
+            lines_written,
+            migrations.store_to_dram,
+            migrations.store_to_middle,
+            migrations.middle_to_dram,
+            migrations.middle_to_dram_for_writes,
+            migrations.dram_to_middle,
+            migrations.dram_to_middle_uncopied,
+            migrations.dram_to_store,
+            migrations.middle_to_store,
+            writes.in_place,
+            writes.from_dram,
+            writes.from_dram_clean,
+            writes.from_store,
+            writes.created,
+            dram_flushes,
+            middle_flushes,
+            up_refused,
+            up_deferred,
+            memory_moves.pages,
+            memory_moves.calls,
+            memory_moves.busy,
+            memory_moves.full,
+            misplaced_pages,
+            down_refused,
+            copies_dropped,
+            copies_invalidated
+        );
+        MiddleStats { dram_cache, ..counted }
     }
 
     /// The inclusivity ratio (Spitfire, section 3.3 and Table 2): pages that have a copy in DRAM and one here, of all that have one in

@@ -1,7 +1,7 @@
 //! The statistics in the text format that Prometheus reads (version 0.0.4).
 //!
 //! The numbers are those of one moment and always the same families in the same order, so there is no registry:
-//! a family is a few lines of text, and `tests/statistics.rs` reads them back by the rules of the format.
+//! a family is a few lines of text, and `tests/suite/statistics.rs` reads them back by the rules of the format.
 
 use std::fmt::Write;
 
@@ -135,6 +135,19 @@ impl Stats {
             "System calls that moved memory from tier to tier.",
             middle.memory_moves.calls,
         );
+        if let Some(dram) = &middle.dram_cache {
+            let about = (
+                "terrace_dram_cache_lines_total",
+                "counter",
+                "Lines wanted of a simulated memory that has DRAM before it, by where they were.",
+            );
+            text.labelled(about, "found", [("dram", dram.hits), ("memory", dram.misses)]);
+            text.counter(
+                "terrace_dram_cache_written_bytes_total",
+                "Bytes that went back from there to the memory.",
+                dram.memory_written_bytes,
+            );
+        }
         text.counter(
             "terrace_middle_misplaced_pages_total",
             "Pages of the system's that it put elsewhere than on the nodes of the middle tier.",
@@ -153,6 +166,9 @@ impl Stats {
         let about = ("terrace_cache_reads_total", "counter", "Blocks read, by where they were found.");
         let found = [("cache", cache.hits), ("below", cache.below), ("missed", cache.misses)];
         text.labelled(about, "found", found);
+        let about =
+            ("terrace_cache_writes_total", "counter", "Blocks written, by whether they were in the cache.");
+        text.labelled(about, "found", [("cache", cache.write_hits), ("missed", cache.write_misses)]);
         let about = ("terrace_cache_blocks_total", "counter", "Blocks of the cache, by what became of them.");
         let fates = [
             ("admitted", cache.admissions),
@@ -163,15 +179,29 @@ impl Stats {
         ];
         text.labelled(about, "fate", fates);
         let about = ("terrace_cache_bypasses_total", "counter", "Blocks that did not come in, by reason.");
-        let CacheBypasses { policy, in_use, no_slot, doubt, aside, budget, other } = cache.bypasses;
+        let CacheBypasses {
+            policy,
+            write_around,
+            partial_write,
+            in_use,
+            no_slot,
+            tail,
+            doubt,
+            aside,
+            budget,
+            out_of_service,
+        } = cache.bypasses;
         let reasons = [
             ("policy", policy),
+            ("write-around", write_around),
+            ("partial-write", partial_write),
             ("in-use", in_use),
             ("no-slot", no_slot),
+            ("tail", tail),
             ("doubt", doubt),
             ("aside", aside),
             ("budget", budget),
-            ("other", other),
+            ("out-of-service", out_of_service),
         ];
         text.labelled(about, "reason", reasons);
         text.counter("terrace_cache_written_bytes_total", "Bytes written to the cache.", cache.written_bytes);

@@ -163,12 +163,16 @@ pub(crate) struct Slots {
     /// The slot that holds the newest valid superblock.
     newest: usize,
     buffer: AlignedBuffer,
+    /// Whether the other slot held something that is no superblock when the file was opened: what a crash leaves that cut its
+    /// writing off, or damage.
+    is_other_torn: bool,
 }
 
 impl Slots {
     /// Writes `superblock` to both slots of a new file.
     pub(crate) fn create(device: Arc<dyn BlockDevice>, superblock: &Superblock) -> Result<Slots> {
-        let mut slots = Slots { device, newest: 0, buffer: AlignedBuffer::zeroed(SLOT_BYTES) };
+        let buffer = AlignedBuffer::zeroed(SLOT_BYTES);
+        let mut slots = Slots { device, newest: 0, buffer, is_other_torn: false };
         slots.write(superblock)?;
         slots.write(superblock)?;
         Ok(slots)
@@ -185,24 +189,30 @@ impl Slots {
         }
         let mut buffer = AlignedBuffer::zeroed(SLOT_BYTES);
         let mut best: Option<(usize, Superblock)> = None;
-        let mut magic_seen = false;
+        let (mut magic_seen, mut is_other_torn) = (false, false);
         for slot in 0..2 {
             let offset = (slot * SLOT_BYTES) as u64;
             device
                 .read_at(offset, &mut buffer)
                 .map_err(|source| Error::io("read", &file, Some(offset), source))?;
             magic_seen |= buffer[8..16] == MAGIC;
-            if let Some(found) = Superblock::decode(&buffer, &file)?
-                && best.as_ref().is_none_or(|(_, newest)| found.sequence > newest.sequence)
-            {
-                best = Some((slot, found));
+            match Superblock::decode(&buffer, &file)? {
+                Some(found) if best.as_ref().is_some_and(|(_, newest)| found.sequence <= newest.sequence) => {
+                }
+                Some(found) => best = Some((slot, found)),
+                None => is_other_torn |= buffer.iter().any(|&byte| byte != 0),
             }
         }
         match best {
-            Some((newest, superblock)) => Ok((Slots { device, newest, buffer }, superblock)),
+            Some((newest, superblock)) => Ok((Slots { device, newest, buffer, is_other_torn }, superblock)),
             None if magic_seen => Err(Error::corrupt(&file, None, "neither superblock is whole")),
             None => Err(Error::NotADatabase { path: file, what: "the page file has no superblock".into() }),
         }
+    }
+
+    /// Whether the slot that does not count held something that is no superblock when the file was opened.
+    pub(crate) fn is_other_torn(&self) -> bool {
+        self.is_other_torn
     }
 
     /// Writes the newest superblock over its own slot, byte for byte: what was read may have been in a cache only.
@@ -279,6 +289,17 @@ mod tests {
             Slots::create(device.clone(), &superblock).expect("created");
             assert!(matches!(Slots::open(device), Err(Error::Corrupt { .. })), "case {index}");
         }
+    }
+
+    #[test]
+    fn slots_that_are_whole_or_were_never_written_are_not_torn() {
+        let (device, superblock) = (file(), first());
+        let mut slots = Slots::create(device.clone(), &superblock).expect("created");
+        assert!(!Slots::open(device.clone()).expect("opened").0.is_other_torn());
+        slots.write(&Superblock { sequence: 2, ..superblock }).expect("written");
+        assert!(!Slots::open(device.clone()).expect("opened").0.is_other_torn());
+        device.write_at(SLOT_BYTES as u64, &AlignedBuffer::zeroed(SLOT_BYTES)).expect("written");
+        assert!(!Slots::open(device).expect("opened").0.is_other_torn());
     }
 
     #[test]
@@ -368,7 +389,7 @@ mod tests {
             before.iter().zip(after.iter()).position(|(old, new)| old != new)? / SLOT_BYTES * SLOT_BYTES;
         after[torn + 20] ^= 0xff;
         device.write_at(0, &after).expect("written");
-        Slots::open(device).ok().map(|(_, found)| found.sequence)
+        Slots::open(device).ok().filter(|(slots, _)| slots.is_other_torn()).map(|(_, found)| found.sequence)
     }
 
     #[test]

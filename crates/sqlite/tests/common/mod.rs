@@ -123,9 +123,14 @@ pub fn journal_mode(db: &Connection, mode: &str) {
     assert_eq!(got, mode);
 }
 
-/// A number of `PRAGMA terrace_stats`.
+/// What `PRAGMA terrace_stats` answers.
+pub fn stats(db: &Connection) -> String {
+    db.query_row("pragma terrace_stats", [], |row| row.get(0)).expect("the VFS answers")
+}
+
+/// A number of it.
 pub fn stat(db: &Connection, name: &str) -> f64 {
-    let stats: String = db.query_row("pragma terrace_stats", [], |row| row.get(0)).expect("the VFS answers");
+    let stats = stats(db);
     let rest = stats.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("no {name} in {stats}")).1;
     let end = rest.find([',', '}']).expect("an object");
     rest[..end].parse().expect("a number")

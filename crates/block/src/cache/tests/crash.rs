@@ -1,24 +1,16 @@
 //! Power cuts and kills at every call of the devices: what a cache serves afterwards is what the slow device has.
 //!
-//! Both files lie on one simulated disk, so that its calls are counted together; a power cut takes any part of the unsynced
-//! sectors of either. A *cycle* is a life of the cache that ends at a call drawn by chance, in the midst of opening it, of a
-//! write, a sync or a change of length. Then everything is read through a cache on what is left, and compared with
-//! the slow device itself; and the next life goes on from there. Every fifth disk also reports errors.
+//! A life (`lives.rs`) ends in the midst of opening the cache, of a write, a sync or a change of length. Then everything is read through a
+//! cache on what is left, and compared with the slow device itself. Every fifth disk also reports errors.
 
+use super::lives::{Failure, Lives, Machine, run};
 use super::*;
-use crate::{CallKind, Directory, FaultPlan, OpenMode, SimulatedDisk, Start, VirtualClock, Write};
+use crate::{Directory, OpenMode, SimulatedDisk, Start, Write};
 
 const BLOCKS: u64 = 48;
 
-/// What went wrong, in which cycle.
-type Failure = String;
-
-struct Lives {
-    random: Random,
-    disk: SimulatedDisk,
-    clock: Arc<VirtualClock>,
-    /// The machine's life; none where it is not told.
-    power_cycle: Option<[u8; 16]>,
+struct Through {
+    machine: Machine,
     policy: &'static str,
     mode: WriteMode,
     version: u64,
@@ -39,59 +31,28 @@ struct Seen {
     relocated: u64,
 }
 
-impl Lives {
-    fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
-        let disk = SimulatedDisk::new(seed);
-        for name in ["slow", "fast", "guard"] {
-            disk.open(name, OpenMode::CreateNew).unwrap();
-        }
-        disk.open("slow", OpenMode::Write).unwrap().set_len(BLOCKS * BLOCK as u64).unwrap();
-        disk.open("slow", OpenMode::Write).unwrap().sync().unwrap();
-        disk.sync().unwrap();
-        let policies = ["sieve", "fifo", "lru", "probability:0.6+lru", "probability:0.6@writes+fifo"];
-        let mode = if random.below(3) == 0 { WriteMode::Around } else { WriteMode::Through };
-        Self {
-            power_cycle: (random.below(3) > 0).then_some([1; 16]),
-            policy: policies[random.below(policies.len() as u64) as usize],
-            mode,
-            disk,
-            clock: Arc::new(VirtualClock::default()),
-            version: 0,
-            with_faults: random.below(5) == 0,
-            is_forsaken: false,
-            random,
-        }
-    }
-
+impl Through {
     fn open(&self, disk: &SimulatedDisk) -> Option<(Cached, Arc<dyn BlockDevice>)> {
         let file = |name| disk.open(name, OpenMode::Write).ok();
-        let (slow, fast, guard) = (file("slow")?, file("fast")?, file("guard")?);
-        let mut config = CacheConfig::new(12)
-            .policy(self.policy)
-            .unwrap()
-            .mode(self.mode)
-            .power_cycle(self.power_cycle)
-            .guard(guard)
-            .clock(Arc::clone(&self.clock) as Arc<dyn crate::Clock>);
-        config.region_bytes = 2 * BLOCK as u64;
+        let (slow, fast) = (file("slow")?, file("fast")?);
+        let config = self.machine.config(disk, 12, self.policy).ok()?.mode(self.mode);
         Some((Cached::open(Arc::clone(&slow), fast, config).ok()?, slow))
     }
 
     /// One life: steps until the power goes, or until there have been enough of them. Reads are compared with the slow device.
     fn live(&mut self, seen: &mut Seen) -> Result<(), Failure> {
-        let Some((cached, slow)) = self.open(&self.disk) else { return Ok(()) };
+        let Some((cached, slow)) = self.open(&self.machine.disk) else { return Ok(()) };
         for step in 0..60 {
-            if self.disk.crashed().is_some() {
+            if self.machine.disk.crashed().is_some() {
                 break;
             }
             let blocks = slow.len() / BLOCK as u64;
-            let block = self.random.skewed(blocks);
-            let count = (1 + self.random.below(3)).min(blocks - block);
+            let block = self.machine.random.skewed(blocks);
+            let count = (1 + self.machine.random.below(3)).min(blocks - block);
             let (offset, length) = (block * BLOCK as u64, count as usize * BLOCK);
             // Errors are the disk's business here; what counts is what is served.
-            let _ = match self.random.below(26) {
-                0 => cached.set_len((BLOCKS / 2 + self.random.below(BLOCKS / 2)) * BLOCK as u64),
+            let _ = match self.machine.random.below(26) {
+                0 => cached.set_len((BLOCKS / 2 + self.machine.random.below(BLOCKS / 2)) * BLOCK as u64),
                 1 => cached.set_len(BLOCKS * BLOCK as u64),
                 2 => {
                     cached.free(offset, length as u64);
@@ -123,7 +84,7 @@ impl Lives {
                     cached.write_at(offset, &self.content(length))
                 }
                 16..=17 => {
-                    let to = self.random.below(blocks - count + 1) * BLOCK as u64;
+                    let to = self.machine.random.below(blocks - count + 1) * BLOCK as u64;
                     let mut bytes = filled(length, 0xee);
                     let moved =
                         cached.read_past(offset, &mut bytes).and_then(|()| cached.write_past(to, &bytes));
@@ -142,8 +103,7 @@ impl Lives {
                     read
                 }
             };
-            let pause = std::time::Duration::from_millis(self.random.below(3000));
-            crate::Clock::sleep_until(&*self.clock, crate::Clock::now(&*self.clock) + pause);
+            self.machine.wait();
         }
         let stats = cached.stats();
         seen.hits += stats.hits;
@@ -190,60 +150,48 @@ impl Lives {
         seen.damaged += cached.stats().damaged;
         Ok(())
     }
-
-    /// One life, its end, and a look at what is left.
-    fn cycle(&mut self, seen: &mut Seen) -> Result<(), Failure> {
-        seen.cycles += 1;
-        let calls = 1 + self.random.below(260);
-        self.disk.crash_at(self.disk.calls() + calls);
-        if self.with_faults {
-            let kinds = [CallKind::Read, CallKind::Write, CallKind::WriteThrough, CallKind::Sync];
-            let kind = kinds[self.random.below(4) as usize];
-            let nth = 1 + self.random.below(20);
-            self.disk.fail(match self.random.below(6) {
-                0 => FaultPlan::from_then_on(kind, nth, libc::EIO),
-                _ => FaultPlan::once(kind, nth, libc::EIO),
-            });
-        }
-        self.live(seen)?;
-        let is_killed = self.random.below(3) == 0 && !std::mem::take(&mut self.is_forsaken);
-        if is_killed {
-            // If the power has gone in the midst of a call, the process dies with it; here the machine lives.
-            self.check(&self.disk.killed(), seen)?;
-            self.disk = self.disk.killed();
-            return Ok(());
-        }
-        let seed = self.random.next();
-        if let Some(cycle) = &mut self.power_cycle {
-            *cycle = u128::from_be_bytes(*cycle).wrapping_add(1).to_be_bytes();
-        }
-        self.check(&self.disk.survivor(seed), seen)?;
-        self.disk = self.disk.survivor(seed);
-        Ok(())
-    }
 }
 
-/// Ten lives for each seed; gives the first failure.
-fn run(seeds: std::ops::Range<u64>) -> Result<Seen, Failure> {
-    let mut seen = Seen::default();
-    for seed in seeds {
-        let mut lives = Lives::new(seed);
-        for life in 0..10 {
-            lives.cycle(&mut seen).map_err(|what| {
-                let Lives { mode, policy, power_cycle, with_faults, .. } = &lives;
-                format!(
-                    "seed {seed}, life {life}: {what}; {policy} {mode:?}, faults: {with_faults}, {power_cycle:?}, crashed in {:?}",
-                    lives.disk.crashed()
-                )
-            })?;
+impl Lives for Through {
+    type Seen = Seen;
+
+    fn new(seed: u64) -> Self {
+        let mut machine = Machine::new(seed, BLOCKS);
+        let policies = ["sieve", "fifo", "lru", "probability:0.6+lru", "probability:0.6@writes+fifo"];
+        Self {
+            policy: machine.one_of(&policies),
+            mode: machine.one_of(&[WriteMode::Around, WriteMode::Through, WriteMode::Through]),
+            version: 0,
+            with_faults: machine.random.below(5) == 0,
+            is_forsaken: false,
+            machine,
         }
     }
-    Ok(seen)
+
+    fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    fn describe(&self) -> String {
+        format!("{} {:?}, faults: {}", self.policy, self.mode, self.with_faults)
+    }
+
+    fn cycle(&mut self, seen: &mut Seen) -> Result<(), Failure> {
+        seen.cycles += 1;
+        self.machine.end_within(260);
+        if self.with_faults {
+            self.machine.fail_within(20, 6);
+        }
+        self.live(seen)?;
+        let is_killed = self.machine.random.below(3) == 0 && !std::mem::take(&mut self.is_forsaken);
+        let left = self.machine.next_life(is_killed);
+        self.check(&left, seen)
+    }
 }
 
 #[test]
 fn what_is_served_after_a_crash_is_what_the_slow_device_has() {
-    let seen = run(0..200).unwrap();
+    let seen = run::<Through>(0..200).unwrap();
     println!("{seen:?}");
     assert!(seen.kept > 1000 && seen.dropped > 1000 && seen.hits > 10_000, "{seen:?}");
     assert!(seen.damaged > 10 && seen.given_up > 10 && seen.relocated > 1000, "{seen:?}");
@@ -253,7 +201,7 @@ fn what_is_served_after_a_crash_is_what_the_slow_device_has() {
 #[test]
 #[ignore = "takes a minute"]
 fn ten_thousand_cycles_serve_nothing_stale() {
-    let seen = run(1_000_000..1_001_000).unwrap();
+    let seen = run::<Through>(1_000_000..1_001_000).unwrap();
     println!("{seen:?}");
     assert_eq!(seen.cycles, 10_000);
 }
@@ -265,7 +213,7 @@ mod planted_bugs {
 
     fn is_caught(bug: CacheBug) {
         plant(Some(bug));
-        let failure = run(0..2000);
+        let failure = run::<Through>(0..2000);
         plant(None);
         let failure = failure.expect_err("the cycles must notice");
         assert!(failure.contains("differ"), "{bug:?} is noticed as: {failure}");

@@ -3,7 +3,8 @@
 
 use super::*;
 use crate::{
-    Bypass, CacheError, CallKind, Directory, FaultPlan, MemoryDirectory, OpenMode, SimulatedDisk, Start,
+    Bypass, CacheError, CacheStats, CallKind, Directory, FaultPlan, MemoryDirectory, OpenMode, Read,
+    SimulatedDisk, Start, Write,
 };
 
 const BLOCKS: u64 = 40;
@@ -99,6 +100,18 @@ fn a_fast_device_that_vanishes_is_bypassed_with_its_reason() {
     devices.work(&cached, 4);
     let reason = cached.stats().out_of_service.expect("out of service");
     assert!(reason.contains("power lost"), "{reason}");
+    // What is read and written now is told, block by block, with its reason.
+    let counts = |stats: &CacheStats| {
+        (stats.misses, stats.write_misses, stats.bypassed(Bypass::OutOfService), stats.bypasses.iter().sum())
+    };
+    let (misses, write_misses, unserved, bypasses): (u64, u64, u64, u64) = counts(&cached.stats());
+    let half = BLOCK as u64 / 2;
+    read(&cached, half, 3 * BLOCK);
+    cached.write_batch(&[Write::new(0, &filled(BLOCK, 1)), Write::new(half, &filled(BLOCK, 1))]).unwrap();
+    let (mut first, mut second) = (filled(BLOCK, 0), filled(BLOCK, 0));
+    cached.read_batch(&mut [Read::new(0, &mut first), Read::new(u64::MAX - half, &mut second)]);
+    let expected = (misses + 5, write_misses + 3, unserved + 8, bypasses + 8);
+    assert_eq!(counts(&cached.stats()), expected, "the second read is no read of a block");
 }
 
 #[test]
@@ -221,14 +234,21 @@ fn a_cache_in_use_is_refused() {
 }
 
 #[test]
-fn the_cache_of_another_database_is_set_aside() {
+fn one_file_in_turn_for_several_databases_takes_the_room_of_one() {
     let (directory, slow) = in_directory();
-    let cached = open_in(&directory, &slow, [2; 16]).unwrap();
-    assert!(matches!(cached.stats().start, Start::Cold(reason) if reason.contains("another slow device")));
-    drop(cached);
-    directory.rename("cache.aside", "cache").unwrap();
-    let cached = open_in(&directory, &slow, [1; 16]).unwrap();
-    assert!(matches!(cached.stats().start, Start::Warm { kept: BLOCKS, .. }), "nothing was lost");
+    let length = || directory.open("cache", OpenMode::Read).unwrap().len();
+    let before = length();
+    for turn in 0..4 {
+        let cached = open_in(&directory, &slow, [2 + turn % 2; 16]).unwrap();
+        let start = cached.stats().start;
+        assert!(
+            matches!(start, Start::Cold(ref reason) if reason.contains("another slow device")),
+            "{start:?}"
+        );
+        read(&cached, 0, BLOCK);
+        cached.close().unwrap();
+    }
+    assert_eq!((length(), directory.exists("cache.aside").unwrap()), (before, false));
 }
 
 #[test]

@@ -9,10 +9,11 @@ use super::*;
 /// What a test does in the midst of a call.
 type Act = Box<dyn FnOnce() + Send>;
 
-/// A device that runs an act after its next read, before the caller sees the bytes.
-struct Interposed {
+/// A device that runs an act after its next read, before the caller sees the bytes, or before its next write.
+pub(super) struct Interposed {
     inner: MemoryDevice,
     act: Mutex<Option<Act>>,
+    before_write: Mutex<Option<Act>>,
 }
 
 impl std::fmt::Debug for Interposed {
@@ -22,8 +23,13 @@ impl std::fmt::Debug for Interposed {
 }
 
 impl Interposed {
-    fn new(bytes: u64) -> Arc<Self> {
-        Arc::new(Self { inner: MemoryDevice::new("interposed", bytes), act: Mutex::new(None) })
+    pub fn new(bytes: u64) -> Arc<Self> {
+        let inner = MemoryDevice::new("interposed", bytes);
+        Arc::new(Self { inner, act: Mutex::new(None), before_write: Mutex::new(None) })
+    }
+
+    pub fn before_next_write(&self, act: impl FnOnce() + Send + 'static) {
+        *self.before_write.lock() = Some(Box::new(act));
     }
 
     fn after_next_read(&self, act: impl FnOnce() + Send + 'static) {
@@ -56,6 +62,10 @@ impl BlockDevice for Interposed {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let act = self.before_write.lock().take();
+        if let Some(act) = act {
+            act();
+        }
         self.inner.write_at(offset, bytes)
     }
 

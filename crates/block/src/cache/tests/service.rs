@@ -201,3 +201,26 @@ fn a_batch_of_misses_is_one_batch_of_the_slow_device_and_one_of_hits_of_the_fast
         assert!(clock.now() - began <= Duration::from_micros(2000), "each device is waited for once");
     }
 }
+
+#[test]
+fn who_tends_often_syncs_once_in_five_seconds_and_only_if_something_happened() {
+    let clock = Arc::new(VirtualClock::default());
+    let counters = Arc::new(Counters::default());
+    let fast = CountedDevice::new(Arc::new(MemoryDevice::new("fast", 0)), Arc::clone(&counters));
+    let slow = Arc::new(MemoryDevice::new("slow", BLOCKS * BLOCK as u64));
+    let config = CacheConfig::new(100).clock(Arc::clone(&clock) as Arc<dyn Clock>);
+    let cached = Cached::open(slow, Arc::new(fast), config).unwrap();
+    let opened = counters.counts().syncs;
+    let mut syncs = Vec::new();
+    for second in 1..=25 {
+        clock.sleep_until(Duration::from_secs(second));
+        if [2, 7].contains(&second) {
+            read(&cached, second * BLOCK as u64, BLOCK);
+        }
+        let before = counters.counts().syncs;
+        (0..100).for_each(|_| cached.tend_if_due());
+        syncs.extend((counters.counts().syncs > before).then_some(second));
+    }
+    // A miss each before the first and the second time; after that there is nothing to tell.
+    assert_eq!((syncs, counters.counts().syncs - opened), (vec![5, 10], 2));
+}

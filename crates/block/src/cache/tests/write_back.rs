@@ -5,15 +5,14 @@
 //! was acknowledged. A cycle is a life that ends at a call of either device drawn by chance; what is found afterwards through a cache, and
 //! on the slow device without one, is held against the histories.
 
+use super::lives::{Failure, Lives, Machine, run};
 use super::*;
 use crate::policy::Relation;
-use crate::{CacheError, CallKind, Directory, FaultPlan, OpenMode, SimulatedDisk, VirtualClock, Write};
+use crate::{CacheError, CallKind, Directory, FaultPlan, OpenMode, SimulatedDisk, Write};
 
 const BLOCKS: u64 = 40;
 const SECTOR: usize = 512;
 const SECTORS: usize = BLOCKS as usize * BLOCK / SECTOR;
-
-type Failure = String;
 
 /// One write of a sector.
 #[derive(Clone, Copy, Debug)]
@@ -74,8 +73,8 @@ impl Histories {
 }
 
 /// The versions of all sectors, or which of them is not one.
-fn versions_of(device: &dyn BlockDevice) -> Result<Vec<u64>, Failure> {
-    let bytes = read(device, 0, BLOCKS as usize * BLOCK);
+pub(super) fn versions_of(device: &dyn BlockDevice, blocks: u64) -> Result<Vec<u64>, Failure> {
+    let bytes = read(device, 0, blocks as usize * BLOCK);
     let version = |(number, sector): (usize, &[u8])| {
         let word = |word: &[u8]| u64::from_le_bytes(word.try_into().unwrap());
         let first = word(&sector[..8]);
@@ -85,17 +84,14 @@ fn versions_of(device: &dyn BlockDevice) -> Result<Vec<u64>, Failure> {
     bytes.chunks(SECTOR).enumerate().map(version).collect()
 }
 
-fn content(length: usize, version: u64) -> AlignedBuffer {
+pub(super) fn content(length: usize, version: u64) -> AlignedBuffer {
     let mut bytes = AlignedBuffer::zeroed(length);
     bytes.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&version.to_le_bytes()));
     bytes
 }
 
-struct Lives {
-    random: Random,
-    disk: SimulatedDisk,
-    clock: Arc<VirtualClock>,
-    power_cycle: Option<[u8; 16]>,
+struct Back {
+    machine: Machine,
     policy: &'static str,
     /// All writes are written back, or those of one relation.
     in_order: bool,
@@ -113,41 +109,16 @@ struct Seen {
     hits: u64,
 }
 
-impl Lives {
-    fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
-        let disk = SimulatedDisk::new(seed);
-        for name in ["slow", "fast", "guard"] {
-            disk.open(name, OpenMode::CreateNew).unwrap();
-        }
-        let slow = disk.open("slow", OpenMode::Write).unwrap();
-        slow.set_len(BLOCKS * BLOCK as u64).unwrap();
-        slow.sync().unwrap();
-        disk.sync().unwrap();
-        let policies = ["sieve", "fifo", "lru", "w-tinylfu", "probability:0.6+lru"];
-        Self {
-            power_cycle: (random.below(3) > 0).then_some([1; 16]),
-            policy: policies[random.below(policies.len() as u64) as usize],
-            in_order: random.below(4) > 0,
-            with_faults: random.below(4) == 0,
-            disk,
-            clock: Arc::default(),
-            version: 0,
-            random,
-        }
-    }
-
+impl Back {
     fn open(&self, disk: &SimulatedDisk, fast: &str) -> Result<Cached, CacheError> {
         let gone = |source| CacheError::Directory { file: "the disk".to_owned(), source };
         let file = |name: &str| disk.open(name, OpenMode::Write).map_err(gone);
-        let mut config = CacheConfig::new(14)
-            .policy(self.policy)?
+        let mut config = self
+            .machine
+            .config(disk, 14, self.policy)
+            .map_err(gone)?
             .mode(if self.in_order { WriteMode::Back } else { WriteMode::Through })
-            .power_cycle(self.power_cycle)
-            .guard(file("guard")?)
-            .relations(Arc::new(|block: u64| Some((Relation((block % 2) as u32), block / 2))))
-            .clock(Arc::clone(&self.clock) as Arc<dyn crate::Clock>);
-        config.region_bytes = 2 * BLOCK as u64;
+            .relations(Arc::new(|block: u64| Some((Relation((block % 2) as u32), block / 2))));
         config.dirty_blocks_max = Some(8);
         let cached = Cached::open(file("slow")?, file(fast)?, config)?;
         if !self.in_order {
@@ -157,12 +128,12 @@ impl Lives {
     }
 
     fn step(&mut self, cached: &Cached, histories: &mut Histories) -> Result<(), Failure> {
-        let block = self.random.skewed(BLOCKS);
-        let count = (1 + self.random.below(3)).min(BLOCKS - block);
+        let block = self.machine.random.skewed(BLOCKS);
+        let count = (1 + self.machine.random.below(3)).min(BLOCKS - block);
         let (offset, length) = (block * BLOCK as u64, count as usize * BLOCK);
         self.version += 1;
         let version = self.version;
-        match self.random.below(24) {
+        match self.machine.random.below(24) {
             0..=3 => {
                 histories.sync(cached.sync().is_ok());
             }
@@ -186,7 +157,9 @@ impl Lives {
                 histories.write(offset, BLOCK, version, written.is_ok());
                 histories.write(other, BLOCK, version, written.is_ok());
             }
-            10 => cached.resize(7 + self.random.below(8) as u32).map_err(|error| error.to_string())?,
+            10 => {
+                cached.resize(7 + self.machine.random.below(8) as u32).map_err(|error| error.to_string())?
+            }
             11..=17 => {
                 let length = if self.in_order { length } else { BLOCK };
                 let written = cached.write_at(offset, &content(length, version));
@@ -205,8 +178,7 @@ impl Lives {
                 }
             }
         }
-        let pause = std::time::Duration::from_millis(self.random.below(3000));
-        crate::Clock::sleep_until(&*self.clock, crate::Clock::now(&*self.clock) + pause);
+        self.machine.wait();
         Ok(())
     }
 
@@ -220,7 +192,7 @@ impl Lives {
         seen: &mut Seen,
     ) -> Result<(), Failure> {
         let slow = disk.open("slow", OpenMode::Write).unwrap();
-        let alone = versions_of(&*slow)?;
+        let alone = versions_of(&*slow, BLOCKS)?;
         if self.in_order && !self.with_faults && !histories.is_prefix(&alone) {
             return Err("the slow device alone is not as it was between two syncs".to_owned());
         }
@@ -237,7 +209,7 @@ impl Lives {
         let cached = self.open(disk, "fast").map_err(|error| format!("it cannot be opened: {error}"))?;
         seen.recovered += cached.stats().recovered;
         for round in 0..2 {
-            let versions = versions_of(&cached)?;
+            let versions = versions_of(&cached, BLOCKS)?;
             if let Some(sector) = histories.first_wrong(&versions, certain, u32::MAX) {
                 let (version, history) = (versions[sector], &histories.sectors[sector]);
                 return Err(format!(
@@ -245,30 +217,48 @@ impl Lives {
                     histories.syncs
                 ));
             }
-            if versions != versions_of(&*slow)? {
+            if versions != versions_of(&*slow, BLOCKS)? {
                 return Err("the slow device is not complete after opening".to_owned());
             }
         }
         seen.hits += cached.stats().hits;
         Ok(())
     }
+}
+
+impl Lives for Back {
+    type Seen = Seen;
+
+    fn new(seed: u64) -> Self {
+        let mut machine = Machine::new(seed, BLOCKS);
+        Self {
+            policy: machine.one_of(&["sieve", "fifo", "lru", "w-tinylfu", "probability:0.6+lru"]),
+            in_order: machine.random.below(4) > 0,
+            with_faults: machine.random.below(4) == 0,
+            version: 0,
+            machine,
+        }
+    }
+
+    fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    fn describe(&self) -> String {
+        format!("{}, in order: {}, faults: {}", self.policy, self.in_order, self.with_faults)
+    }
 
     fn cycle(&mut self, seen: &mut Seen) -> Result<(), Failure> {
         seen.cycles += 1;
         let cached =
-            self.open(&self.disk, "fast").map_err(|error| format!("it cannot be opened: {error}"))?;
-        let mut histories = Histories::new(&versions_of(&cached)?);
-        self.disk.crash_at(self.disk.calls() + 1 + self.random.below(500));
+            self.open(&self.machine.disk, "fast").map_err(|error| format!("it cannot be opened: {error}"))?;
+        let mut histories = Histories::new(&versions_of(&cached, BLOCKS)?);
+        self.machine.end_within(500);
         if self.with_faults {
-            let kinds = [CallKind::Read, CallKind::Write, CallKind::WriteThrough, CallKind::Sync];
-            let (kind, nth) = (kinds[self.random.below(4) as usize], 1 + self.random.below(30));
-            self.disk.fail(match self.random.below(4) {
-                0 => FaultPlan::from_then_on(kind, nth, libc::EIO),
-                _ => FaultPlan::once(kind, nth, libc::EIO),
-            });
+            self.machine.fail_within(30, 4);
         }
         for step in 0..80 {
-            if self.disk.crashed().is_some() {
+            if self.machine.disk.crashed().is_some() {
                 break;
             }
             self.step(&cached, &mut histories).map_err(|what| format!("step {step}: {what}"))?;
@@ -278,44 +268,16 @@ impl Lives {
         seen.written_back += stats.written_back;
         seen.stranded += u64::from(stats.out_of_service.is_some() && stats.dirty_blocks > 0);
         // After a sync that failed what is read may not last, so the next life cannot begin with that.
-        let is_killed = self.random.below(3) == 0 && !self.with_faults;
-        if is_killed {
-            self.check(&self.disk.killed(), &histories, u32::MAX, seen)?;
-            self.disk = self.disk.killed();
-            return Ok(());
-        }
-        let seed = self.random.next();
-        if let Some(cycle) = &mut self.power_cycle {
-            *cycle = u128::from_be_bytes(*cycle).wrapping_add(1).to_be_bytes();
-        }
-        self.check(&self.disk.survivor(seed), &histories, histories.syncs, seen)?;
-        self.disk = self.disk.survivor(seed);
-        Ok(())
+        let is_killed = self.machine.random.below(3) == 0 && !self.with_faults;
+        let left = self.machine.next_life(is_killed);
+        self.check(&left, &histories, if is_killed { u32::MAX } else { histories.syncs }, seen)
     }
-}
-
-/// Ten lives for each seed; gives the first failure.
-fn run(seeds: std::ops::Range<u64>) -> Result<Seen, Failure> {
-    let mut seen = Seen::default();
-    for seed in seeds {
-        let mut lives = Lives::new(seed);
-        for life in 0..10 {
-            lives.cycle(&mut seen).map_err(|what| {
-                let Lives { in_order, policy, power_cycle, with_faults, .. } = &lives;
-                format!(
-                    "seed {seed}, life {life}: {what}; {policy}, in order: {in_order}, faults: {with_faults}, {power_cycle:?}, crashed in {:?}",
-                    lives.disk.crashed()
-                )
-            })?;
-        }
-    }
-    Ok(seen)
 }
 
 #[test]
 fn what_was_synced_outlives_a_crash_and_the_slow_device_is_never_between() {
     let seeds = std::env::var("TERRACE_CACHE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(60);
-    let seen = run(0..seeds).unwrap();
+    let seen = run::<Back>(0..seeds).unwrap();
     println!("{seen:?}");
     assert!(seen.recovered > 300 && seen.written_back > 1000 && seen.hits > 5000, "{seen:?}");
     assert!(seen.incomplete > 50 && seen.stranded > 5, "{seen:?}");
@@ -326,27 +288,29 @@ fn what_was_synced_outlives_a_crash_and_the_slow_device_is_never_between() {
 fn written_again_while_it_settles() -> Result<(), Failure> {
     let mut settled = 0;
     for nth in 1..12 {
-        let lives = Lives { policy: "sieve", in_order: true, power_cycle: Some([1; 16]), ..Lives::new(1) };
-        let cached = lives.open(&lives.disk, "fast").unwrap();
+        let mut lives = Back { policy: "sieve", in_order: true, ..Back::new(1) };
+        lives.machine.power_cycle = Some([1; 16]);
+        let disk = lives.machine.disk.clone();
+        let cached = lives.open(&disk, "fast").unwrap();
         let write = |block: u64, version| cached.write_at(block * BLOCK as u64, &content(BLOCK, version));
         let written = (|| {
             write(0, 1)?;
             cached.sync()?;
             write(1, 2)?;
             cached.sync()?;
-            lives.disk.fail(FaultPlan::once(CallKind::Write, nth, libc::EIO));
+            disk.fail(FaultPlan::once(CallKind::Write, nth, libc::EIO));
             let drained = cached.drain();
-            lives.disk.mend();
+            disk.mend();
             write(0, 3)?;
             cached.sync()?;
             cached.drain()?;
             drained
         })();
         settled += u64::from(written.is_err());
-        let left = lives.disk.killed();
+        let left = disk.killed();
         drop(cached);
         let Ok(cached) = lives.open(&left, "fast") else { continue };
-        let read = versions_of(&cached)?;
+        let read = versions_of(&cached, BLOCKS)?;
         if read[0] != 3 {
             return Err(format!("write {nth}: version {} of what was written three times", read[0]));
         }
@@ -366,7 +330,7 @@ mod planted_bugs {
 
     fn is_caught(bug: CacheBug) {
         plant(Some(bug));
-        let outcome = run(0..500);
+        let outcome = run::<Back>(0..500);
         plant(None);
         let failure = outcome.expect_err("the cycles must notice");
         println!("{bug:?} is noticed as: {failure}");

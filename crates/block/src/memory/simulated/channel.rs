@@ -110,21 +110,40 @@ impl Channel {
         pattern: Pattern,
         sizes: impl Iterator<Item = u64>,
     ) -> Charge<'_> {
-        let (started, deadline) = match &self.time {
-            Time::Wall(start) => self.begin_on_the_wall(*start, direction, pattern, sizes),
-            Time::Virtual(time) => self.begin_in_virtual_time(time, direction, pattern, sizes),
+        self.begin_at(self.now_ps(), direction, pattern, sizes)
+    }
+
+    /// The same from `now` on, picoseconds, which may be to come.
+    pub(super) fn begin_at(
+        &self,
+        now: u64,
+        direction: Direction,
+        pattern: Pattern,
+        sizes: impl Iterator<Item = u64>,
+    ) -> Charge<'_> {
+        let deadline = match &self.time {
+            Time::Wall(_) => self.begin_on_the_wall(now, direction, pattern, sizes),
+            Time::Virtual(time) => self.begin_in_virtual_time(time, now, direction, pattern, sizes),
         };
-        Charge { transfer: Some((self, direction)), started, deadline }
+        let writes = (direction == Direction::Write).then_some(self);
+        Charge { channel: Some(self), writes: [writes, None], started: now, deadline }
+    }
+
+    /// The caller's time.
+    fn now_ps(&self) -> u64 {
+        match &self.time {
+            Time::Wall(start) => picoseconds(*start),
+            Time::Virtual(time) => time.now_ps(time.worker()),
+        }
     }
 
     fn begin_on_the_wall(
         &self,
-        start: Instant,
+        now: u64,
         direction: Direction,
         pattern: Pattern,
         sizes: impl Iterator<Item = u64>,
-    ) -> (u64, u64) {
-        let now = picoseconds(start);
+    ) -> u64 {
         let writers = match direction {
             Direction::Read => self.wall.writers.load(Relaxed),
             Direction::Write => self.wall.writers.fetch_add(1, Relaxed) + 1,
@@ -133,18 +152,18 @@ impl Channel {
         let done = |free_at: u64| free_at.max(now).saturating_add(hold);
         // Relaxed: the word is the whole of what is shared.
         let free_at = self.wall.free_at[direction as usize].update(Relaxed, Relaxed, done);
-        (now, done(free_at).saturating_add(self.profile.latency_ps(direction, pattern)))
+        done(free_at).saturating_add(self.profile.latency_ps(direction, pattern))
     }
 
     fn begin_in_virtual_time(
         &self,
         time: &VirtualTime,
+        now: u64,
         direction: Direction,
         pattern: Pattern,
         sizes: impl Iterator<Item = u64>,
-    ) -> (u64, u64) {
+    ) -> u64 {
         let worker = time.worker();
-        let now = time.now_ps(worker);
         let mut simulated = self.simulated.lock();
         let others = simulated.writers_at(now, worker);
         let writers = if direction == Direction::Write { others + 1 } else { others };
@@ -157,7 +176,7 @@ impl Channel {
         if direction == Direction::Write {
             simulated.note_write(worker, now, deadline);
         }
-        (now, deadline)
+        deadline
     }
 
     fn hold(
@@ -188,16 +207,40 @@ impl Channel {
 #[derive(Debug)]
 #[must_use = "the access is over when this is dropped"]
 pub struct Charge<'c> {
-    /// Nothing, for an access that costs nothing.
-    transfer: Option<(&'c Channel, Direction)>,
+    /// Whose time it takes. None, for an access that costs nothing.
+    channel: Option<&'c Channel>,
+    /// Those that it writes to until it is over.
+    writes: [Option<&'c Channel>; 2],
     started: u64,
     deadline: u64,
 }
 
-impl Charge<'_> {
+impl<'c> Charge<'c> {
     /// An access that costs nothing.
     pub(super) fn nothing() -> Self {
-        Charge { transfer: None, started: 0, deadline: 0 }
+        Charge { channel: None, writes: [None; 2], started: 0, deadline: 0 }
+    }
+
+    /// When it is over, picoseconds.
+    pub(super) fn deadline_ps(&self) -> u64 {
+        self.deadline
+    }
+
+    /// This and a transfer of the same caller's that began with it or later, both of which are over when the later one is. They write to
+    /// two channels at most.
+    pub(super) fn and(mut self, mut other: Charge<'c>) -> Charge<'c> {
+        // Whoever has no channel does not wait when it is dropped.
+        let channel = self.channel.take().or(other.channel);
+        other.channel = None;
+        let mut writes = self.writes.into_iter().chain(other.writes).flatten();
+        let together = Charge {
+            channel,
+            writes: [writes.next(), writes.next()],
+            started: self.started,
+            deadline: self.deadline.max(other.deadline),
+        };
+        debug_assert!(writes.next().is_none(), "writes to a third channel would never end");
+        together
     }
 
     /// Waits for the end; returns the nanoseconds from the beginning.
@@ -208,13 +251,13 @@ impl Charge<'_> {
 
 impl Drop for Charge<'_> {
     fn drop(&mut self) {
-        let Some((channel, direction)) = self.transfer else { return };
+        let Some(channel) = self.channel else { return };
         match &channel.time {
             Time::Virtual(time) => time.wait_until_ps(time.worker(), self.deadline),
             Time::Wall(start) => {
                 wait_until(*start, self.deadline);
-                if direction == Direction::Write {
-                    channel.wall.writers.fetch_sub(1, Relaxed);
+                for written in self.writes.iter().flatten() {
+                    written.wall.writers.fetch_sub(1, Relaxed);
                 }
             }
         }

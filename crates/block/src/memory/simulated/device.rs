@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::SimulatedMemory;
 use super::channel::{Channel, Charge, Time};
 use super::profile::{Direction, Pattern, Profile};
 use crate::device::{BlockDevice, Read, Write};
@@ -34,17 +35,44 @@ const STREAMS: usize = 8;
 #[derive(Debug)]
 pub struct SimulatedDevice {
     inner: Arc<dyn BlockDevice>,
-    channel: Channel,
+    channel: Arc<Channel>,
     /// Where the last transfers of each direction ended, and which is to be replaced next.
     streams: [Mutex<([u64; STREAMS], usize)>; 2],
 }
 
 impl SimulatedDevice {
-    /// Makes `inner` as slow as `profile` says, which is to be slower than it is.
+    /// Makes `inner` as slow as `profile` says, which is to be slower than it is. Caches that the profile has before it are a memory's, and
+    /// not a device's.
     pub fn new(inner: Arc<dyn BlockDevice>, profile: Profile, time: Time) -> Self {
+        Self::over(inner, Arc::new(Channel::new(profile, time)))
+    }
+
+    /// Makes `inner` a part of the modules that `memory` is another part of: both share one bandwidth, and the writers of one slow down
+    /// the readers of the other. What the memory has before it, processor's caches and DRAM, the device goes past.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use terrace_block::{AlignedBuffer, BlockDevice, MemoryDevice, Pattern, Profile, SimulatedDevice, SimulatedMemory, Time, VirtualTime};
+    ///
+    /// let time = Arc::new(VirtualTime::new(2));
+    /// let optane = Profile::named("optane").unwrap();
+    /// let memory = SimulatedMemory::new(optane, Time::Virtual(Arc::clone(&time)));
+    /// let inner = Arc::new(MemoryDevice::new("the other half", 1 << 20));
+    /// let device = SimulatedDevice::beside(inner, &memory);
+    /// memory.write(0, 1 << 20, Pattern::Sequential);
+    /// time.enter(1);
+    /// device.write_at(0, &AlignedBuffer::zeroed(4096))?;
+    /// assert!(time.now(1) > 38_000, "a MiB at 27.6 GB/s is in the way");
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn beside(inner: Arc<dyn BlockDevice>, memory: &SimulatedMemory) -> Self {
+        Self::over(inner, Arc::clone(&memory.channel))
+    }
+
+    fn over(inner: Arc<dyn BlockDevice>, channel: Arc<Channel>) -> Self {
         // No transfer begins at the end of all offsets, so none is sequential at first.
         let streams = [(); 2].map(|()| Mutex::new(([u64::MAX; STREAMS], 0)));
-        Self { inner, channel: Channel::new(profile, time), streams }
+        Self { inner, channel, streams }
     }
 
     /// What it is like.

@@ -69,6 +69,7 @@ pub struct Profile {
     pub(super) price_per_gb: f64,
     pub(super) endurance_cycles: f64,
     pub(super) cache_bytes: u64,
+    pub(super) dram_cache_bytes: u64,
 }
 
 /// Length of a profile's file, at most.
@@ -92,7 +93,7 @@ const GRAIN: Bounds = Bounds { least: 1.0, most: 1_048_576.0, unit: "bytes" };
 const CACHE: Bounds = Bounds { least: 0.0, most: 1_073_741_824.0, unit: "bytes" };
 
 /// The keys of a file, beside `base` and `name`, and whether they may be left out without a base.
-pub(super) const KEYS: [(&str, bool); 15] = [
+pub(super) const KEYS: [(&str, bool); 16] = [
     ("sequential_read_ns", false),
     ("random_read_ns", false),
     ("sequential_write_ns", false),
@@ -108,6 +109,7 @@ pub(super) const KEYS: [(&str, bool); 15] = [
     ("price_per_gb", false),
     ("endurance_cycles", false),
     ("cache_bytes", true),
+    ("dram_cache_bytes", true),
 ];
 
 impl Profile {
@@ -238,6 +240,18 @@ impl Profile {
         self
     }
 
+    /// Bytes of DRAM before it, as a direct-mapped cache of its lines that all workers share (`dram_cache.rs`); 0 for none.
+    pub fn dram_cache_bytes(&self) -> u64 {
+        self.dram_cache_bytes
+    }
+
+    /// The same behind `bytes` of DRAM; 0 for none. What does not make a line of 64 bytes is left alone.
+    #[must_use]
+    pub fn with_dram_cache_bytes(mut self, bytes: u64) -> Profile {
+        self.dram_cache_bytes = bytes.min(CACHE.most as u64);
+        self
+    }
+
     /// How long a transfer takes when nobody else has one: latency and bytes, these rounded up to whole units of the media.
     pub fn time_of(&self, direction: Direction, pattern: Pattern, bytes: u64) -> Duration {
         let bytes = bytes.div_ceil(self.granularity_bytes).saturating_mul(self.granularity_bytes);
@@ -293,6 +307,10 @@ impl Profile {
                 self.cache_bytes = whole(value, &CACHE)?;
                 return Ok(());
             }
+            "dram_cache_bytes" => {
+                self.dram_cache_bytes = whole(value, &CACHE)?;
+                return Ok(());
+            }
             _ => {
                 let keys = KEYS.map(|(key, _)| key).join(", ");
                 return Err(format!("there is no such key; there are base, name, {keys}"));
@@ -344,6 +362,7 @@ const NOTHING: Profile = Profile {
     price_per_gb: 0.0,
     endurance_cycles: 1.0,
     cache_bytes: 0,
+    dram_cache_bytes: 0,
 };
 
 fn wrong(wanted: &str, value: &Value) -> String {

@@ -25,10 +25,11 @@ type Row = (&'static str, u64, [u64; 4], [f64; 4], f64);
 #[test]
 fn every_profile_charges_what_its_source_says() {
     #[rustfmt::skip]
-    let rows: [Row; 7] = [
+    let rows: [Row; 8] = [
         //                unit   latency: reads seq/random, writes     GB/s                        price
         ("dram",          64,    [75, 80, 75, 80],                     [180.0, 180.0, 180.0, 180.0], 10.0),
         ("optane",        256,   [170, 320, 75, 80],                   [91.2, 28.8, 27.6, 6.0],      4.5),
+        ("optane-2",      256,   [170, 320, 75, 80],                   [12.0, 12.0, 2.2, 2.2],       3.8),
         ("cxl-prototype", 64,    [557, 557, 557, 557],                 [9.4, 9.4, 9.4, 9.4],         10.0),
         ("cxl-2024",      64,    [250, 250, 250, 250],                 [26.0, 26.0, 26.0, 26.0],     10.0),
         ("nvme-optane",   16384, [10_000, 12_000, 10_000, 12_000],     [2.6, 2.4, 2.4, 2.3],         2.8),
@@ -128,7 +129,9 @@ fn bandwidth_is_shared_and_latency_is_not() {
 /// NVCache, figure 2: with eight readers, one writer takes 72 % of what they read, and eight take 93 %; of DRAM 18 % and 35 %.
 #[test]
 fn writers_slow_readers_down_as_measured() {
-    for (profile, one_writer, eight_writers) in [("optane", 0.28, 0.07), ("dram", 0.82, 0.65)] {
+    for (profile, one_writer, eight_writers) in
+        [("optane", 0.28, 0.07), ("optane-2", 0.28, 0.07), ("dram", 0.82, 0.65)]
+    {
         let alone = bandwidth(profile, 8, 0).0;
         for (writers, share) in [(1, one_writer), (8, eight_writers)] {
             let left = bandwidth(profile, 8, writers).0 / alone;

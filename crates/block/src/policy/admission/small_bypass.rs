@@ -16,6 +16,8 @@ use crate::policy::{Access, Hint, Relation};
 pub struct SmallBypass {
     dram_blocks: u64,
     sizes: HashMap<Option<Relation>, u64, FixedState>,
+    /// The relation looked up last, and its size: most look-ups say nothing new.
+    latest: Option<(Option<Relation>, u64)>,
     /// The sum of the sizes, which hints may make larger than 64 bits hold.
     database_blocks: u128,
 }
@@ -23,13 +25,18 @@ pub struct SmallBypass {
 impl SmallBypass {
     /// Refuses blocks until the database has more than `dram_blocks`.
     pub fn new(dram_blocks: u64) -> Self {
-        SmallBypass { dram_blocks, sizes: HashMap::default(), database_blocks: 0 }
+        SmallBypass { dram_blocks, sizes: HashMap::default(), latest: None, database_blocks: 0 }
     }
 
+    #[inline]
     fn grow(&mut self, relation: Option<Relation>, blocks: u64) {
+        if self.latest.is_some_and(|(latest, size)| latest == relation && blocks <= size) {
+            return;
+        }
         let size = self.sizes.entry(relation).or_insert(0);
         self.database_blocks += u128::from(blocks.saturating_sub(*size));
         *size = blocks.max(*size);
+        self.latest = Some((relation, *size));
     }
 }
 
@@ -44,6 +51,7 @@ impl Admission for SmallBypass {
 
     fn hint(&mut self, hint: Hint<'_>) {
         if let Hint::RelationSize { relation, blocks } = hint {
+            self.latest = None;
             let size = self.sizes.insert(Some(relation), blocks).unwrap_or(0);
             self.database_blocks = self.database_blocks - u128::from(size) + u128::from(blocks);
         }

@@ -1,8 +1,4 @@
 //! A shadow cache: a policy at work with no bytes, to see how many misses it would have, and what it would keep.
-//!
-//! Where not all blocks are watched, a block is in the [`Sample`] if a hash of its key is small, so all accesses to it
-//! are, and a cache of the same share of the capacity has about the same miss ratio (Waldspurger et al., "Efficient MRC
-//! Construction with SHARDS", FAST 2015).
 
 use crate::policy::{Access, BlockTable, Hint, Policy, Slot};
 
@@ -100,37 +96,11 @@ impl<T: BlockTable> Shadow<T> {
     }
 }
 
-/// Which blocks are in the sample.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
-    hash_max: u64,
-    /// The capacity of shadows, in blocks.
-    pub capacity: usize,
-}
-
-impl Sample {
-    /// A sample for shadows of at most `blocks_max` blocks of a cache of `capacity`.
-    pub fn new(capacity: usize, blocks_max: usize) -> Sample {
-        if capacity <= blocks_max {
-            return Sample { hash_max: u64::MAX, capacity };
-        }
-        let share = blocks_max as f64 / capacity as f64;
-        Sample { hash_max: (share * u64::MAX as f64) as u64, capacity: blocks_max }
-    }
-
-    pub fn has(self, block: u64) -> bool {
-        // The finaliser of SplitMix64, from another start than the sketch's.
-        let mut hash = block.wrapping_add(0x3C6E_F372_FE94_F82B);
-        hash = (hash ^ hash >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        hash = (hash ^ hash >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        hash ^ hash >> 31 <= self.hash_max
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Change, Sample, Shadow};
+    use super::{Change, Shadow};
     use crate::policy::conformance::{Cache, Random};
+    use crate::policy::sample::Sample;
     use crate::policy::{Access, HashedTable, Lru};
 
     #[test]

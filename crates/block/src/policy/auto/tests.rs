@@ -29,7 +29,7 @@ fn the_selector_leaves_a_policy_that_turns_bad() {
 }
 
 /// Small enough for a cache of a few hundred blocks to be watched by a sample.
-const SMALL: Limits = Limits { exact_blocks_max: 150, sampled_blocks: 50 };
+const SMALL: Limits = Limits { exact_blocks_max: 150, sampled_blocks: 50, lfu_counts: None };
 
 #[test]
 fn switches_at_any_time_keep_the_protocol() {
@@ -80,7 +80,7 @@ fn strays_are_listed(auto: &Auto<HashedTable>, when: &str) {
 #[test]
 fn a_cache_too_large_to_be_watched_whole_still_finds_the_better_policy() {
     const CAPACITY: usize = 4000;
-    let limits = Limits { exact_blocks_max: 2000, sampled_blocks: 1000 };
+    let limits = Limits { exact_blocks_max: 2000, sampled_blocks: 1000, lfu_counts: None };
     let mut random = Random(7);
     let mut auto = Cache::new(Auto::<HashedTable>::limited(CAPACITY, Goal::Hits, 1, limits), CAPACITY);
     let mut first = Cache::new(S3Fifo::<HashedTable>::new(CAPACITY), CAPACITY);

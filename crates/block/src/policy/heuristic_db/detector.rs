@@ -4,7 +4,8 @@
 //! *sequential* if more than 90 % of those accesses were, else *random*. An access is sequential if the database
 //! said that it reads ahead, or if it continues a run. As soon as a block's frequency is above one, the relation is
 //! *repeated*, whatever it was; *hot* is what rule 6 made it, and stays so until the next query that requires it.
-//! A relation's size is what was hinted, and at least what has been seen of it.
+//! A relation's size is what was hinted. If nothing was, it is the distance between the first and the last place seen of it: places may
+//! be those of the file that all relations are in, as SQLite's are.
 
 use std::collections::HashMap;
 
@@ -41,6 +42,9 @@ pub(super) struct Sight {
 struct Watch {
     status: Status,
     blocks: u64,
+    is_hinted: bool,
+    /// The first place seen, and the one after the last.
+    seen: (u64, u64),
     accesses: u64,
     sequential: u64,
 }
@@ -62,6 +66,8 @@ impl Detector {
         self.relations.entry(relation).or_insert(Watch {
             status: Status::Unknown,
             blocks: 0,
+            is_hinted: false,
+            seen: (u64::MAX, 0),
             accesses: 0,
             sequential: 0,
         })
@@ -77,8 +83,10 @@ impl Detector {
         let in_run = access.read_ahead || self.streams.run(access) > 0;
         let Some(relation) = access.relation else { return Sight { status: Status::Unknown, in_run } };
         let watch = self.watch(relation);
-        let growth = access.offset.saturating_add(1).saturating_sub(watch.blocks);
-        watch.blocks += growth;
+        let (first, end) = watch.seen;
+        watch.seen = (first.min(access.offset), end.max(access.offset.saturating_add(1)));
+        let blocks = if watch.is_hinted { watch.blocks } else { watch.seen.1 - watch.seen.0 };
+        let growth = blocks - std::mem::replace(&mut watch.blocks, blocks);
         match watch.status {
             Status::Hot => {}
             _ if frequency > 1 => watch.status = Status::Repeated,
@@ -99,7 +107,9 @@ impl Detector {
 
     /// The relation has `blocks` blocks now.
     pub fn resize(&mut self, relation: Relation, blocks: u64) {
-        let before = std::mem::replace(&mut self.watch(relation).blocks, blocks);
+        let watch = self.watch(relation);
+        watch.is_hinted = true;
+        let before = std::mem::replace(&mut watch.blocks, blocks);
         self.database_blocks = self.database_blocks.saturating_sub(before).saturating_add(blocks);
     }
 
@@ -107,7 +117,7 @@ impl Detector {
     pub fn verify(&mut self, relations: &[Relation]) {
         for &relation in relations {
             let watch = self.watch(relation);
-            *watch = Watch { status: Status::Unknown, blocks: watch.blocks, accesses: 0, sequential: 0 };
+            *watch = Watch { status: Status::Unknown, accesses: 0, sequential: 0, ..*watch };
         }
     }
 
@@ -143,6 +153,18 @@ mod tests {
             assert_eq!(see(&mut detector, 51, 1), Status::Unknown);
             assert_eq!(detector.database_blocks(), 5000);
         }
+    }
+
+    #[test]
+    fn places_in_a_file_that_relations_share_do_not_make_them_large() {
+        let mut detector = Detector::new();
+        for offset in 9000..9100 {
+            see(&mut detector, offset, 1);
+        }
+        assert_eq!(detector.database_blocks(), 100);
+        detector.resize(T, 300);
+        see(&mut detector, 20_000, 1);
+        assert_eq!(detector.database_blocks(), 300, "what was hinted is believed");
     }
 
     #[test]

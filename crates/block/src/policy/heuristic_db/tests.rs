@@ -96,8 +96,34 @@ fn rule_6_demotion_makes_all_cached_blocks_equal_in_the_paper_only() {
         begin(&mut cache, &[U]);
         cache.access(read(5050, U));
         cache.access(read(5050, U));
-        assert_eq!(cache.access(read(5050, U)), settings.demotes);
+        assert_eq!(cache.access(read(5050, U)), settings.demotion_capacities.is_some());
     }
+}
+
+#[test]
+fn the_eager_one_demotes_after_a_long_query_and_lets_equals_displace_what_was_idle_since() {
+    let mut cache = cache(10, HeuristicDbSettings::EAGER);
+    begin(&mut cache, &[T]);
+    let hot = |cache: &mut Cache<_>| {
+        for block in 0..10 {
+            cache.access(read(block * 100, T));
+        }
+    };
+    for _ in 0..3 {
+        hot(&mut cache);
+    }
+    begin(&mut cache, &[U]);
+    cache.access(read(5050, U));
+    assert!(!cache.access(read(5050, U)), "the query before was short");
+    // Seven capacities of look-ups, none of a block that is there.
+    for step in 0..70 {
+        cache.access(read(10_000 + step * 100, U));
+    }
+    cache.access(read(7070, U));
+    assert!(!cache.access(read(7070, U)), "what is cached was used more often");
+    begin(&mut cache, &[T]);
+    cache.access(read(6060, U));
+    assert!(cache.access(read(6060, U)), "one use is as many as those have that were idle");
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn tiers(said: &TierArgs, middle: &Middle, shape: Shape, sizes: Sizes) -> TierAr
     let alone = TierArgs { admission_queue: None, clean_victims: None, ..tiers.clone() };
     let middle = Some(Middle::new(middle.kind().clone(), sizes.middle_bytes));
     match shape {
-        Shape::DramStore => TierArgs { middle: None, policy: None, ..alone },
+        Shape::DramStore => TierArgs { middle: None, policy: None, migrate: None, ..alone },
         Shape::MiddleStore => TierArgs { middle, policy: Some(Choice::Fixed(in_place())), ..alone },
         Shape::ThreeTiers => TierArgs { middle, ..tiers },
     }

@@ -118,7 +118,8 @@ fn tiers(report: &mut Report, found: &BenchReport) {
 fn cost(report: &mut Report, found: &BenchReport) {
     let mut table = Table::new("", &["tier", "bytes", "priced as", "dollars for 10^9 bytes", "dollars"]);
     let prices = &found.prices;
-    for (name, part) in [("DRAM", &prices.dram), ("middle", &prices.middle), ("store", &prices.store)] {
+    let parts = [&prices.dram, &prices.middle, &prices.cache, &prices.store];
+    for (name, part) in ["DRAM", "middle", "block cache", "store"].into_iter().zip(parts) {
         let Part { profile, bytes, dollars_per_gb, dollars } = part;
         let profile = profile.as_deref().unwrap_or("nothing");
         table.row([

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use terrace::{MemoryMoves, Middle, MiddleStats};
+use terrace::{Cache, MemoryMoves, Middle, MiddleStats};
 
 use crate::cost::Cost;
 use crate::failure::Outcome;
@@ -66,7 +66,7 @@ pub struct BenchReport {
     pub(super) cache: Option<terrace::CacheStats>,
     pub(super) middle_writes_by_cause: MiddleWrites,
     pub(super) dram_flushes: u64,
-    /// Dollars, of DRAM, middle tier and files by the prices of the profiles; null where there is a middle tier of which the flags do
+    /// Dollars, of DRAM, middle tier, block cache and files by the prices of the profiles; null where there is a middle tier of which the flags do
     /// not say what it is, and for an engine that does not say how much memory it takes.
     pub(super) cost: Option<f64>,
     /// Of what it is the sum.
@@ -169,6 +169,8 @@ pub(super) struct Surroundings {
     pub(super) settings: BTreeMap<&'static str, String>,
     /// What the middle tier is, where the flags say so.
     pub(super) middle: Option<Middle>,
+    /// And the block cache.
+    pub(super) cache: Option<Cache>,
     pub(super) is_on_disk: bool,
     pub(super) load: Duration,
     pub(super) dirty_bytes: Option<u64>,
@@ -189,6 +191,10 @@ impl BenchReport {
         let middle = counters.middle.as_ref().map_or(0, |middle| middle.capacity_bytes);
         let kind = around.middle.as_ref().map(Middle::kind);
         let prices = Cost::of(dram, kind, middle, store, around.is_on_disk)?;
+        let prices = match (&around.cache, &counters.cache) {
+            (Some(cache), Some(found)) => prices.with_cache(cache.kind(), found.capacity_bytes)?,
+            _ => prices,
+        };
         let rate = rate.map(Rate::to_string);
         Ok(BenchReport {
             rate,
@@ -353,6 +359,7 @@ mod tests {
                 engine: "one".into(),
                 settings: BTreeMap::new(),
                 middle: None,
+                cache: None,
                 is_on_disk: false,
                 load: Duration::ZERO,
                 dirty_bytes: None,

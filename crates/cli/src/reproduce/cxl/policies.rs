@@ -2,7 +2,7 @@
 
 use terrace::Replacement;
 use terrace::migration::{Choice, CleanVictims, Policy};
-use terrace_block::Profile;
+use terrace_block::{OPERATION_NS, Profile};
 
 use super::super::{Measured, Setting, Verdict};
 use super::MIXES;
@@ -57,6 +57,7 @@ fn experiment(mix: &str, configuration: usize, data: u64) -> Outcome<Experiment>
         mix: mix.parse().map_err(Failure::Work)?,
         distribution: Distribution::Zipfian(0.99),
         workers: WORKERS,
+        operation_ns: OPERATION_NS,
         filling: 0,
         warmup: 120_000,
         operations: 60_000,

@@ -1,32 +1,19 @@
 //! N3 to N6, N9 and N10: a database over a block cache on Optane memory, in virtual time.
 //!
-//! A GB of the paper's is 256 KiB here. The page file is on an Optane disk, the cache of 180 GB on Optane memory, the engine's own cache is
-//! frames of DRAM; pages have 16 KiB, records 1000 bytes. What the paper left to the system's page cache is left out. Workloads have the
-//! mixes of table 2 by their names; a worker is a thread. WiredTiger writes pages to new places, as this engine does, and frees the old
-//! ones, which takes their blocks out of the cache.
+//! The machine is in `setup.rs`. The cache has 180 GB, DRAM is what table 2 gives the engine's own cache. Workloads have the mixes of
+//! table 2 by their names. WiredTiger writes pages to new places, as this engine does, and frees the old ones, which takes their
+//! blocks out of the cache.
 
 use std::collections::BTreeMap;
 
-use terrace::migration::Choice;
-use terrace::{Cache, CacheKind, Replacement};
-use terrace_block::Profile;
-
 use super::super::{Measured, Setting, Verdict};
-use crate::failure::{Failure, Outcome};
-use crate::hierarchy::{Experiment, Found, Hierarchy, run_all};
+use super::setup::{ADMIT_ALL, Machine, NVCACHE, Nvm, Work};
+use crate::failure::Outcome;
+use crate::hierarchy::Found;
 use crate::report::Lines;
 use crate::workload::ycsb::Distribution;
 
-/// Bytes that stand for a GB.
-const GB: u64 = 256 << 10;
 const CACHE_GB: u64 = 180;
-const PAGE_BYTES: u64 = 16 << 10;
-const VALUE_BYTES: usize = 1000;
-/// Bytes of a record in a page that is as full as one that was loaded.
-const RECORD_BYTES: u64 = 1100;
-/// The paper's presets, and what it holds against them.
-const NVCACHE: &str = "small-bypass+obp+lfru";
-const ADMIT_ALL: &str = "lru";
 
 /// A workload of table 2: its name, threads, GB of data and of the engine's cache.
 #[derive(Clone, Copy, Debug)]
@@ -64,59 +51,36 @@ const SMALL: [Workload; 3] = [
     workload("update-delta-mix1", 6, 10, 16),
 ];
 
-/// A run of `workload` with a cache of this policy, or none, so many GB large.
-fn experiment(
-    workload: Workload,
-    policy: Option<&str>,
-    cache_gb: u64,
-    operations: u64,
-) -> Outcome<Experiment> {
-    let named = |name: &str| Profile::named(name).map_err(|error| Failure::Work(error.to_string()));
-    let cache = match policy {
-        None => None,
-        Some(policy) => {
-            let cache = Cache::new(CacheKind::Simulated(named("optane")?), cache_gb * GB);
-            Some(cache.policy(policy)?)
+impl Workload {
+    fn work(&self, operations: u64) -> Work {
+        Work {
+            mix: self.name,
+            threads: self.threads,
+            data_gb: self.data_gb,
+            // As wtperf's are.
+            distribution: Distribution::Uniform,
+            warmup: operations,
+            operations,
         }
-    };
-    Ok(Experiment {
-        hierarchy: Hierarchy {
-            dram_bytes: (workload.dram_gb * GB).max(64 * PAGE_BYTES),
-            middle: None,
-            store: named("nvme-optane")?,
-            cache,
-        },
-        policy: Choice::Eager,
-        clean_victims: None,
-        replacement: Replacement::default(),
-        page_bytes: PAGE_BYTES,
-        records: workload.data_gb * GB / RECORD_BYTES,
-        value_bytes: VALUE_BYTES,
-        mix: workload.name.parse().map_err(Failure::Work)?,
-        distribution: Distribution::Uniform,
-        workers: workload.threads,
-        filling: 0,
-        warmup: operations,
-        operations,
-        seed: 20_220_222,
-    })
+    }
 }
 
-/// Runs each workload with each policy; gives them by workload.
+/// Runs each workload with a cache of each policy, or none; gives them by workload.
 fn run(
+    setting: &Setting,
     workloads: &[Workload],
-    policies: &[Option<&str>],
+    policies: &[Option<&'static str>],
     cache_gb: u64,
     operations: u64,
 ) -> Outcome<Vec<Vec<Found>>> {
-    let experiments = workloads
-        .iter()
-        .flat_map(|&workload| {
-            policies.iter().map(move |policy| experiment(workload, *policy, cache_gb, operations))
-        })
-        .collect::<Outcome<Vec<_>>>()?;
-    let mut found = run_all(&experiments)?.into_iter();
-    Ok(workloads.iter().map(|_| found.by_ref().take(policies.len()).collect()).collect())
+    let nvm =
+        |policy: Option<&'static str>| policy.map_or(Nvm::None, |policy| Nvm::Cache { policy, gb: cache_gb });
+    // DRAM is each workload's own.
+    let row = |workload: &Workload| {
+        let work = workload.work(operations);
+        policies.iter().map(|&policy| (work, workload.dram_gb, nvm(policy))).collect()
+    };
+    Machine::of(setting)?.run(&workloads.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Throughput of each against the first.
@@ -133,9 +97,9 @@ fn bars(title: &str, workloads: &[Workload], names: &[&str], rows: &[Vec<f64>]) 
 }
 
 /// Measures figure 4: data that DRAM holds.
-pub fn small(_: &Setting) -> Outcome<Measured> {
+pub fn small(setting: &Setting) -> Outcome<Measured> {
     let policies = [None, Some(ADMIT_ALL), Some("small-bypass+lru"), Some(NVCACHE)];
-    let found = run(&SMALL, &policies, CACHE_GB, 60_000)?;
+    let found = run(setting, &SMALL, &policies, CACHE_GB, 60_000)?;
     Ok(judge_small(&found.iter().map(|row| ratios(row)).collect::<Vec<_>>()))
 }
 
@@ -165,8 +129,8 @@ fn judge_small(rows: &[Vec<f64>]) -> Measured {
 }
 
 /// Measures figure 5: what was admitted and freed as outdated.
-pub fn dead(_: &Setting) -> Outcome<Measured> {
-    let found = run(&SMALL, &[Some(ADMIT_ALL)], CACHE_GB, 60_000)?;
+pub fn dead(setting: &Setting) -> Outcome<Measured> {
+    let found = run(setting, &SMALL, &[Some(ADMIT_ALL)], CACHE_GB, 60_000)?;
     let mut shares = Vec::new();
     for row in &found {
         let cache = row[0].cache()?;
@@ -190,8 +154,8 @@ fn judge_dead(shares: &[f64]) -> Measured {
 }
 
 /// Measures table 1: a cache that holds less than half of what is read.
-pub fn appetite(_: &Setting) -> Outcome<Measured> {
-    let found = run(&LARGE[..READ], &[Some(ADMIT_ALL), Some("obp+lru")], 50, 60_000)?;
+pub fn appetite(setting: &Setting) -> Outcome<Measured> {
+    let found = run(setting, &LARGE[..READ], &[Some(ADMIT_ALL), Some("obp+lru")], 50, 60_000)?;
     let mut rows = Vec::new();
     for row in &found {
         let hits = [row[0].cache()?.hit_ratio(), row[1].cache()?.hit_ratio()];
@@ -240,8 +204,8 @@ struct Large {
 }
 
 /// Measures figure 6 and table 2.
-pub fn large(_: &Setting) -> Outcome<Measured> {
-    let found = run(&LARGE, &[None, Some(NVCACHE), Some(ADMIT_ALL)], CACHE_GB, 60_000)?;
+pub fn large(setting: &Setting) -> Outcome<Measured> {
+    let found = run(setting, &LARGE, &[None, Some(NVCACHE), Some(ADMIT_ALL)], CACHE_GB, 60_000)?;
     let mut rows = Vec::new();
     for row in &found {
         let (rates, cache) = (ratios(row), row[1].cache()?);
@@ -290,9 +254,9 @@ fn judge_large(rows: &[Large]) -> Measured {
 /// Workloads of N9 and N10: one of each kind.
 const KINDS: [Workload; 3] = [LARGE[0], LARGE[MIXED], LARGE[4]];
 
-fn by_policy(policies: &[&'static str]) -> Outcome<BTreeMap<&'static str, Vec<f64>>> {
+fn by_policy(setting: &Setting, policies: &[&'static str]) -> Outcome<BTreeMap<&'static str, Vec<f64>>> {
     let all: Vec<Option<&str>> = std::iter::once(None).chain(policies.iter().copied().map(Some)).collect();
-    let found = run(&KINDS, &all, CACHE_GB, 60_000)?;
+    let found = run(setting, &KINDS, &all, CACHE_GB, 60_000)?;
     let rows: Vec<Vec<f64>> = found.iter().map(|row| ratios(row)).collect();
     let column = |at: usize| rows.iter().map(|row| row[at + 1]).collect();
     Ok(policies.iter().enumerate().map(|(at, &policy)| (policy, column(at))).collect())
@@ -311,8 +275,8 @@ fn told(rows: &BTreeMap<&'static str, Vec<f64>>) -> String {
 }
 
 /// Measures what targets do.
-pub fn targets(_: &Setting) -> Outcome<Measured> {
-    Ok(judge_targets(&by_policy(&["obp:0.05+lfru", "obp:0.1+lfru", "obp:0.3+lfru"])?))
+pub fn targets(setting: &Setting) -> Outcome<Measured> {
+    Ok(judge_targets(&by_policy(setting, &["obp:0.05+lfru", "obp:0.1+lfru", "obp:0.3+lfru"])?))
 }
 
 fn judge_targets(rows: &BTreeMap<&'static str, Vec<f64>>) -> Measured {
@@ -337,9 +301,9 @@ fn judge_targets(rows: &BTreeMap<&'static str, Vec<f64>>) -> Measured {
 }
 
 /// Measures the overhead bypass against caching no writes, and with it.
-pub fn no_write_allocate(_: &Setting) -> Outcome<Measured> {
+pub fn no_write_allocate(setting: &Setting) -> Outcome<Measured> {
     let policies = [OBP, NO_WRITES, BOTH];
-    Ok(judge_no_write_allocate(&by_policy(&policies)?))
+    Ok(judge_no_write_allocate(&by_policy(setting, &policies)?))
 }
 
 const OBP: &str = "obp+lfru";
@@ -407,11 +371,10 @@ mod tests {
     /// What the claims rest on: a cache of virtual time serves reads, and the same figures come again.
     #[test]
     fn a_cache_in_virtual_time_takes_reads_from_the_store() {
-        let mut with = experiment(workload("evict-btree-large", 4, 8, 2), Some(ADMIT_ALL), 12, 2000).unwrap();
-        with.hierarchy.dram_bytes = 1 << 20;
-        let mut without = with.clone();
-        without.hierarchy.cache = None;
-        let found = run_all(&[with.clone(), with, without]).unwrap();
+        let machine = Machine::of(&Setting::default()).unwrap();
+        let work = workload("evict-btree-large", 4, 8, 4).work(2000);
+        let with = (work, 4, Nvm::Cache { policy: ADMIT_ALL, gb: 12 });
+        let found = machine.run(&[vec![with, with, (work, 4, Nvm::None)]]).unwrap().remove(0);
         assert!(found[0].cache().unwrap().hit_ratio() > 0.8, "{:?}", found[0].cache().unwrap());
         assert_eq!(found[0].ops_per_second, found[1].ops_per_second);
         assert!(found[0].ops_per_second > 1.5 * found[2].ops_per_second);

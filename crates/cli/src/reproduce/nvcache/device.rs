@@ -8,6 +8,7 @@ use std::sync::Arc;
 use terrace_block::{Direction, Pattern, Profile, SimulatedMemory, Time, VirtualTime};
 
 use super::super::{Measured, Setting, Verdict};
+use super::setup::Machine;
 use crate::failure::{Failure, Outcome};
 use crate::report::Lines;
 
@@ -43,8 +44,8 @@ fn bandwidths(profile: &Profile, readers: usize, writers: usize) -> [f64; 2] {
 const WRITERS: [usize; 5] = [1, 2, 4, 8, 16];
 
 /// Measures figure 1.
-pub fn writes(_: &Setting) -> Outcome<Measured> {
-    let (optane, disk) = (profile("optane")?, profile("nvme-optane")?);
+pub fn writes(setting: &Setting) -> Outcome<Measured> {
+    let (optane, disk) = (Machine::of(setting)?.optane, profile("nvme-optane")?);
     let of = |profile: &Profile| WRITERS.map(|writers| bandwidths(profile, 0, writers)[1]);
     Ok(judge_writes(of(&optane), of(&disk)))
 }
@@ -61,7 +62,7 @@ fn judge_writes(optane: [f64; 5], disk: [f64; 5]) -> Measured {
     let line =
         |rates: [f64; 5]| WRITERS.iter().zip(rates).map(|(&writers, rate)| (writers as f64, rate)).collect();
     let figure = Lines::new("Sequential writes, N1", "threads", "GB/s")
-        .line("Optane memory, all modules", line(optane))
+        .line("Optane memory", line(optane))
         .line("Optane disk", line(disk));
     Measured {
         measured: format!(
@@ -70,10 +71,9 @@ fn judge_writes(optane: [f64; 5], disk: [f64; 5]) -> Measured {
             optane[4] / optane[0]
         ),
         verdict,
-        note: "A property of the profile optane, calibrated to this figure, whose values are not in the text: not a measurement of a \
-               device. The paper wrote to one and two modules, the profile has the bandwidth of all that Spitfire's machine had. Holds: writes fall \
-               with each doubling of threads, and one thread is at .8 to 2 times the disk; sign: 16 threads write less than one. One alone waits for \
-               the latency of each block, so two write a little more."
+        note: "A property of the profile optane-2, calibrated to this figure, whose values are not in the text: not a measurement of a \
+               device. Holds: writes fall with each doubling of threads, and one thread is at .8 to 2 times the disk; sign: 16 threads write \
+               less than one. The disk has one write at a time in flight, too, and waits for its latency."
             .into(),
         figures: vec![figure],
     }
@@ -83,12 +83,9 @@ fn judge_writes(optane: [f64; 5], disk: [f64; 5]) -> Measured {
 const BESIDE: [usize; 3] = [0, 1, 8];
 
 /// Measures figure 2.
-pub fn reads(_: &Setting) -> Outcome<Measured> {
-    let of = |name: &str| -> Outcome<Vec<f64>> {
-        let profile = profile(name)?;
-        Ok(BESIDE.iter().map(|&writers| bandwidths(&profile, 8, writers)[0]).collect())
-    };
-    Ok(judge_reads(&of("optane")?, &of("dram")?))
+pub fn reads(setting: &Setting) -> Outcome<Measured> {
+    let of = |profile: &Profile| BESIDE.map(|writers| bandwidths(profile, 8, writers)[0]);
+    Ok(judge_reads(&of(&Machine::of(setting)?.optane), &of(&profile("dram")?)))
 }
 
 fn judge_reads(optane: &[f64], dram: &[f64]) -> Measured {

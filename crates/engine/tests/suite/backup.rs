@@ -1,8 +1,6 @@
 //! Backups of a database that is written to meanwhile, what is restored from them, and what becomes of them when a
 //! disk is full, fails, loses power, or changes bytes.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -12,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use terrace::{Backup, Db, Durability, Error, Mode, Result, SimulatedDisk, Table};
 use terrace_block::{AlignedBuffer, CallKind, Directory, FaultPlan, OpenMode};
 
-use common::Stop;
+use crate::common::Stop;
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 

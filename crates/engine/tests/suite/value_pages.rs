@@ -1,13 +1,10 @@
 //! Long values on pages of their own size, up to 2 MiB: each has as few pages as it can, whatever its length; it is what was
 //! written after a crash, in copies and in what was repaired; its pages are used again; and what cannot be is refused.
 
-#[path = "common/copies.rs"]
-mod copies;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use copies::{Entries, check};
+use crate::common::copies::{Entries, check};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{
@@ -150,7 +147,7 @@ fn copies_repairs_and_compactions_know_pages_of_values() {
         assert!(db.stats().images_compressed > 0);
         // Of the state that a backup is made of, the log has a part.
         change(&db, &mut expected, 10, &mut random);
-        copies::survives(db, &disk, expected, &|| builder(sizes[1]), 128 << 20);
+        crate::common::copies::survives(db, &disk, expected, &|| builder(sizes[1]), 128 << 20);
     }
 }
 

@@ -1,11 +1,11 @@
 //! What goes wrong below is told as it is, and what goes wrong with the cache is not told at all.
 
-mod common;
-
 use std::fs::{self, OpenOptions};
 use std::process::Command;
 
-use common::{Model, Place, SCHEMA, change, check_integrity, content, journal_mode, random, stat};
+use crate::common::{
+    Model, Place, SCHEMA, change, check_integrity, content, journal_mode, random, stat, stats,
+};
 use rusqlite::{Connection, ErrorCode};
 
 fn code(error: &rusqlite::Error) -> i32 {
@@ -117,6 +117,8 @@ fn a_cache_that_is_cut_or_overwritten_harms_nothing() {
         }
     }
     assert!(stat(&db, "errors") > 0.0);
+    let told = stats(&db);
+    assert!(told.contains(r#""in_service":false,"out_of_service":"use of a device"#), "{told}");
     check_integrity(&db);
     drop(db);
     for name in ["blocks", "origin", "blocks"] {
@@ -124,6 +126,9 @@ fn a_cache_that_is_cut_or_overwritten_harms_nothing() {
         let db = place.cached();
         assert_eq!(content(&db).expect("rows"), model, "{name} is foreign");
         assert_ne!(stat(&db, "capacity_blocks"), 0.0, "{name} is foreign: there is a new one");
+        let told = stats(&db);
+        assert!(told.contains(r#""start":"cold""#) && !told.contains(r#""cold":null"#), "{name}: {told}");
+        assert_eq!(told.contains("blocks.aside"), name == "blocks", "{told}");
     }
 }
 
@@ -156,7 +161,7 @@ fn a_file_that_cannot_grow_has_the_code_of_the_systems_vfs() {
         // Without a handler the signal that comes with the limit ends the process; a shell ignores it for its children.
         let test = std::env::current_exe().expect("this program");
         let script = format!(
-            "trap '' XFSZ; exec '{}' --ignored --exact child_fills_its_limit --nocapture",
+            "trap '' XFSZ; exec '{}' --ignored --exact errors::child_fills_its_limit --nocapture",
             test.display()
         );
         let child =
@@ -206,7 +211,7 @@ fn child_cannot_roll_back() {
     assert_eq!(count(&plain.expect("it opens"), 1), 2000, "the journal is played back");
     assert_eq!(count(&db, 1), 2000, "and what it took back is not in the cache");
     assert!(stat(&db, "write_hits") > 100.0);
-    let stats: String = db.query_row("pragma terrace_stats", [], |row| row.get(0)).expect("an answer");
+    let stats = stats(&db);
     assert!(stats.contains("\"in_service\":true"), "{stats}");
     check_integrity(&db);
 }
@@ -217,7 +222,7 @@ fn a_change_that_another_takes_back_leaves_the_cache() {
     place.plain().execute_batch(SCHEMA).expect("tables");
     let test = std::env::current_exe().expect("this program");
     let script = format!(
-        "trap '' XFSZ; exec '{}' --ignored --exact child_cannot_roll_back --nocapture",
+        "trap '' XFSZ; exec '{}' --ignored --exact errors::child_cannot_roll_back --nocapture",
         test.display()
     );
     let child = Command::new("sh").arg("-c").arg(script).env("TERRACE_TEST_URI", place.uri("")).output();

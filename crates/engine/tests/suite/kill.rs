@@ -9,25 +9,34 @@
 //! transactions begun, the last acknowledged one or the one after it is what must be found, under every key alike.
 //! Every third transaction is aborted instead, with a marker that must never be seen.
 //!
+//! It is done over the page file alone, and over one with a block cache on another file, which must be warm again after each kill.
+//!
 //! `TERRACE_KILL_CYCLES` says how many cycles, `TERRACE_SEED` from which seed.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace::{Db, Table};
+use terrace::{CacheStats, Db, Table};
 
 const THREADS: u64 = 3;
 const KEYS: u64 = 8;
 const CHILD: &str = "TERRACE_KILL_CHILD";
+const CACHE: &str = "TERRACE_KILL_CACHE";
 const NUMBERS: &str = "TERRACE_KILL_NUMBERS";
 
-fn open(path: &Path) -> Db {
-    Db::builder().dram(2 << 20).page_size(4096).log_max(512 << 10).open(path).unwrap()
+/// Over a page file with a cache in the file `cache`, if one is given.
+fn open(path: &Path, cache: Option<&Path>) -> Db {
+    let builder = Db::builder().dram(2 << 20).page_size(4096).log_max(512 << 10);
+    let builder = match cache {
+        Some(file) => builder.cache(format!("file:{},4MiB", file.display()).parse().unwrap()),
+        None => builder,
+    };
+    builder.open(path).unwrap()
 }
 
 fn key(thread: u64, key: u64) -> String {
@@ -95,7 +104,8 @@ fn grow_and_compact_for_ever(db: &Db) {
 fn child() {
     let Some(path) = std::env::var_os(CHILD) else { return };
     let numbers = std::env::var(NUMBERS).unwrap();
-    let db = open(Path::new(&path));
+    let cache = std::env::var_os(CACHE).map(PathBuf::from);
+    let db = open(Path::new(&path), cache.as_deref());
     let table = db.open_or_create_table("ledger").unwrap();
     println!("\nready");
     std::thread::scope(|scope| {
@@ -107,17 +117,20 @@ fn child() {
     });
 }
 
-fn start(path: &Path, ledger: &BTreeMap<u64, (u64, u64)>) -> Child {
+fn start(path: &Path, cache: Option<&Path>, ledger: &BTreeMap<u64, (u64, u64)>) -> Child {
     let numbers = ledger.values().map(|(acknowledged, begun)| (acknowledged.max(begun) + 1).to_string());
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["child", "--exact", "--nocapture", "--test-threads=1"]);
+    command.args(["kill::child", "--exact", "--nocapture", "--test-threads=1"]);
     command.env(CHILD, path).env(NUMBERS, numbers.collect::<Vec<_>>().join(" "));
+    if let Some(cache) = cache {
+        command.env(CACHE, cache);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// Holds a database against what its writers were told.
-fn check(path: &Path, ledger: &mut BTreeMap<u64, (u64, u64)>) {
-    let db = open(path);
+/// Holds a database against what its writers were told. Gives what its cache tells, if it has one.
+fn check(path: &Path, cache: Option<&Path>, ledger: &mut BTreeMap<u64, (u64, u64)>) -> Option<CacheStats> {
+    let db = open(path, cache);
     assert_eq!(db.verify().unwrap().errors, []);
     let table = db.open_or_create_table("ledger").unwrap();
     for (&thread, (acknowledged, begun)) in ledger.iter_mut() {
@@ -134,7 +147,9 @@ fn check(path: &Path, ledger: &mut BTreeMap<u64, (u64, u64)>) {
         }
         (*acknowledged, *begun) = (found, found);
     }
+    let stats = db.stats().cache;
     db.close().unwrap();
+    stats
 }
 
 /// Notes what the child says until its end.
@@ -157,21 +172,22 @@ fn listen(
     commits
 }
 
-#[test]
-fn acknowledged_commits_survive_kills() {
+/// Gives what the cache told after each kill, if there is one.
+fn survive_kills(cycles_default: u64, with_cache: bool) -> Vec<CacheStats> {
     let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
-    let (cycles, seed) = (number("TERRACE_KILL_CYCLES", 15u64), number("TERRACE_SEED", 1));
+    let (cycles, seed) = (number("TERRACE_KILL_CYCLES", cycles_default), number("TERRACE_SEED", 1));
     let place = tempfile::tempdir().unwrap();
     let path = place.path().join("db");
+    let cache = with_cache.then(|| place.path().join("db.cache"));
     let mut random = SmallRng::seed_from_u64(seed);
     let mut ledger: BTreeMap<u64, (u64, u64)> = (0..THREADS).map(|thread| (thread, (0, 0))).collect();
-    let mut commits = 0;
+    let (mut commits, mut told) = (0, Vec::new());
     println!("seed {seed}");
     for cycle in 0..cycles {
-        let mut child = start(&path, &ledger);
+        let mut child = start(&path, cache.as_deref(), &ledger);
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        // One in four is killed while it opens.
-        if random.random_range(0..4) > 0 {
+        // One in four is killed while it opens, but not while it makes the files.
+        if (with_cache && cycle == 0) || random.random_range(0..4) > 0 {
             let ready = lines.by_ref().map_while(Result::ok).any(|line| line == "ready");
             assert!(ready, "cycle {cycle}: the child ended before it was killed");
         }
@@ -185,17 +201,41 @@ fn acknowledged_commits_survive_kills() {
         let status = killer.join().unwrap();
         assert_eq!(status.code(), None, "cycle {cycle}: the child ended by itself");
         // Every second life begins with what the kill left; the check is then made on a copy.
-        if random.random_range(0..2) == 0 {
-            check(&path, &mut ledger);
+        told.extend(if random.random_range(0..2) == 0 {
+            check(&path, cache.as_deref(), &mut ledger)
         } else {
             let copy = tempfile::tempdir().unwrap();
-            for file in ["pages.terrace", "log.terrace"] {
+            for file in ["pages.terrace", "log.terrace", "cache.guard"] {
                 if path.join(file).exists() {
                     std::fs::copy(path.join(file), copy.path().join(file)).unwrap();
                 }
             }
-            check(copy.path(), &mut ledger);
-        }
+            let copied = cache.as_ref().map(|_| copy.path().join("db.cache"));
+            if let (Some(cache), Some(copied)) = (&cache, &copied) {
+                std::fs::copy(cache, copied).unwrap();
+            }
+            check(copy.path(), copied.as_deref(), &mut ledger)
+        });
     }
     println!("{cycles} kills, {commits} commits acknowledged, seed {seed}");
+    told
+}
+
+#[test]
+fn acknowledged_commits_survive_kills() {
+    survive_kills(15, false);
+}
+
+#[test]
+fn acknowledged_commits_over_a_cache_survive_kills_and_it_is_warm_again() {
+    let told = survive_kills(4, true);
+    for (cycle, stats) in told.iter().enumerate() {
+        assert_eq!((&stats.cold, &stats.out_of_service), (&None, &None), "cycle {cycle}: {stats:?}");
+        assert!(stats.kept > 0, "cycle {cycle}: {stats:?}");
+    }
+    let sum = |count: fn(&CacheStats) -> u64| told.iter().map(count).sum::<u64>();
+    let (hits, dropped, damaged) =
+        (sum(|stats| stats.hits), sum(|stats| stats.dropped), sum(|stats| stats.damaged));
+    println!("{hits} hits, {dropped} blocks dropped, {damaged} found not to be the slow device's");
+    assert!(hits > 100 && dropped == 0, "{hits} hits, {dropped} blocks dropped");
 }

@@ -1,10 +1,8 @@
 //! Pages are known by their table or index, and what was asked for can be simulated.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{Model, Place, SCHEMA, change, journal_mode, random};
+use crate::common::{Model, Place, SCHEMA, change, content, journal_mode, random, stat, stats};
 use rusqlite::Connection;
 use terrace_block::trace::{Event, Trace};
 
@@ -118,12 +116,46 @@ fn a_policy_is_told_of_queries() {
     assert_eq!(told("&block_cache_policy=heuristicdb"), Some(6), "five, and the pragma that counts");
     assert_eq!(told("&block_cache_policy=heuristicdb&block_cache_hints=off"), None);
     assert_eq!(told("&block_cache_policy=lru"), None, "no policy that would use it");
+    assert_eq!(told("&block_cache_policy=nvcache"), None, "a preset by its name");
     assert!(Connection::open(place.uri("&block_cache_hints=maybe")).is_err());
+}
+
+#[test]
+fn the_statistics_tell_tables_and_reasons_apart() {
+    let place = Place::new();
+    // Behind a page cache it would be faster than its cache, which would step aside.
+    let db = place.cached_with("&latency_us=100&time=counted&block_cache_policy=probability:0.5%2bsieve");
+    db.execute_batch(SCHEMA).expect("tables");
+    db.execute_batch(
+        "create table \"a \"\" b\"(c);
+         with recursive n(a) as (select 1 union all select a + 1 from n where a < 2000)
+         insert into t select a, cast(printf('%0500d', a) as blob) from n;
+         insert into \"a \"\" b\" select value from t",
+    )
+    .expect("rows");
+    for _ in 0..3 {
+        assert_eq!(content(&db).expect("rows").len(), 2000);
+    }
+    let told = stats(&db);
+    assert!(told.contains(r#""policy":"probability:0.5+sieve""#), "{told}");
+    assert!(stat(&db, "below") >= 0.0 && stat(&db, "damaged") == 0.0);
+    let bypasses = told.split_once(r#""bypasses":{"policy":"#).expect("reasons").1;
+    let refused: u64 = bypasses.split(',').next().expect("a number").parse().expect("a number");
+    assert!(refused > 100, "{told}");
+    // The table, its index, and a name that must be escaped.
+    for of in [r#""name":"t","is_index":false"#, r#""name":"by_value","is_index":true"#, r#""name":"a \" b""#]
+    {
+        assert!(told.contains(of), "no {of} in {told}");
+    }
+    let relations = told.split_once(r#""relations":["#).expect("relations").1;
+    let table = relations.split_once(r#""name":"t""#).expect("the table").1;
+    let hits = table.split_once(r#""hits":"#).expect("hits").1.split(',').next().expect("a number");
+    assert!(hits.parse::<u64>().expect("a number") > 100, "{told}");
 }
 
 /// How many statements were seen to begin.
 fn queries(db: &Connection) -> Option<u64> {
-    let stats: String = db.query_row("pragma terrace_stats", [], |row| row.get(0)).expect("the VFS answers");
+    let stats = stats(db);
     let rest = stats.split_once("\"queries\":")?.1;
     rest.trim_end_matches('}').parse().ok()
 }

@@ -12,8 +12,6 @@ use terrace::pages::{Aggregate, Column, PageAllocator, Value};
 use terrace::{Backend, Error, MemoryDirectory, Mode, SimulatedDisk};
 use terrace_block::{CallKind, FaultPlan};
 
-mod common;
-
 fn open(mode: Mode, page_bytes: u64) -> PageAllocator {
     let directory = Arc::new(MemoryDirectory::new());
     let builder = PageAllocator::builder().dram(2 << 20).page_sizes(&[page_bytes]).mode(mode);
@@ -135,7 +133,7 @@ fn whoever_sees_the_length_sees_the_values() {
                 }
             });
         }
-        let _stop = common::Stop(&done);
+        let _stop = crate::common::Stop(&done);
         let mut next = 0;
         while next < 1_000_000 {
             let values: Vec<u64> = (next..next + 1777).collect();
@@ -274,7 +272,7 @@ fn a_column_larger_than_memory_keeps_to_the_budget() {
     }
     let place = tempfile::tempdir().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["filler", "--exact", "--nocapture", "--test-threads=1"]).env(PLACE, place.path());
+    command.args(["column::filler", "--exact", "--nocapture", "--test-threads=1"]).env(PLACE, place.path());
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let lines: Vec<String> = lines.map(Result::unwrap).collect();

@@ -1,13 +1,10 @@
 //! Compressed pages: what is read is what was written, whatever the settings are now; files become shorter; and backup,
 //! restore, repair, compaction, verification and a change of the budget know images of every length.
 
-#[path = "common/copies.rs"]
-mod copies;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use copies::{Entries, check, entries};
+use crate::common::copies::{Entries, check, entries};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{
@@ -167,7 +164,7 @@ fn copies_repairs_and_compactions_know_images_of_every_length() {
 
         // Of the state that a backup is made of, the log has a part.
         change(&db, &mut expected, 50, &mut random);
-        copies::survives(db, &disk, expected, &|| builder(page_bytes), 16 << 20);
+        crate::common::copies::survives(db, &disk, expected, &|| builder(page_bytes), 16 << 20);
     }
 }
 

@@ -39,7 +39,10 @@ fn child() {
 #[test]
 fn what_the_environment_says_counts_only_where_nothing_else_is_said() {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["child", "--exact", "--test-threads=1"]).env(CHILD, "1").env("TERRACE_BACKEND", "neither");
+    command
+        .args(["backend::child", "--exact", "--test-threads=1"])
+        .env(CHILD, "1")
+        .env("TERRACE_BACKEND", "neither");
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");

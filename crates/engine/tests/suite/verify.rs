@@ -2,8 +2,6 @@
 //!
 //! `TERRACE_RUNS` says how many verifications; what the threads do follows from seeds, how they meet does not.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -11,7 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{Db, Durability, Error, MemoryDirectory, Result};
 
-use common::Stop;
+use crate::common::Stop;
 
 const KEYS: u32 = 2000;
 /// A verification is to meet a good many changes.
@@ -60,7 +58,7 @@ fn work(db: &Db, random: &mut SmallRng) -> Result<()> {
 
 #[test]
 fn threads_that_change_everything_are_no_damage() {
-    let runs = std::env::var("TERRACE_RUNS").map_or(100, |runs| runs.parse::<u64>().unwrap());
+    let runs = std::env::var("TERRACE_RUNS").map_or(30, |runs| runs.parse::<u64>().unwrap());
     let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(6 << 20).log_max(4 << 20);
     let db = builder.durability(Durability::Buffered).open("").unwrap();
     let (done, commits) = (AtomicBool::new(false), AtomicU64::new(0));

@@ -1,7 +1,5 @@
 //! The budget is changed while others work: nothing is lost, nobody reads anything wrong, and what cannot be is refused.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
@@ -12,7 +10,7 @@ use terrace::{
 };
 use terrace_block::{CallKind, FaultPlan};
 
-use common::Stop;
+use crate::common::Stop;
 
 const ACCOUNTS: u64 = 6000;
 const BALANCE: u64 = 1000;

@@ -3,7 +3,7 @@
 //! they are. Where the last test fails, read what it says; this writes the fixture of the present version anew:
 //!
 //! ```sh
-//! TERRACE_WRITE_FIXTURE=1 cargo test -p terrace --test format fixture
+//! TERRACE_WRITE_FIXTURE=1 cargo test -p terrace --test suite format::fixture
 //! ```
 
 use std::collections::BTreeMap;

@@ -1,8 +1,8 @@
 //! Databases with a cache hold what databases without one hold, in every journal mode, by one connection or several.
 
-mod common;
-
-use common::{Model, Place, SCHEMA, Seed, change, check_integrity, content, journal_mode, random, stat};
+use crate::common::{
+    Model, Place, SCHEMA, Seed, change, check_integrity, content, journal_mode, random, stat,
+};
 use rand::RngExt;
 use rusqlite::Connection;
 

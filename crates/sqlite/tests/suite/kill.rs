@@ -1,13 +1,11 @@
 //! A process that loads a database is killed, again and again: what is left is a valid database, with the cache and without, and the
 //! next process goes on with both. `TERRACE_KILLS` says how often it is killed in each mode.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use common::{Place, Seed, check_integrity, journal_mode, random};
+use crate::common::{Place, Seed, check_integrity, journal_mode, random};
 use rand::RngExt;
 use rusqlite::Connection;
 
@@ -57,7 +55,7 @@ fn a_killed_load_leaves_a_valid_database() {
         drop(plain);
         for cycle in 0..cycles() {
             let mut child = Command::new(std::env::current_exe().expect("this program"))
-                .args(["--ignored", "--exact", "child_loads", "--nocapture"])
+                .args(["--ignored", "--exact", "kill::child_loads", "--nocapture"])
                 .env("TERRACE_TEST_URI", place.uri(""))
                 .stdout(Stdio::piped())
                 .spawn()

@@ -1,13 +1,10 @@
 //! Tables with pages of several sizes in one database: what is read is what was written; transactions, backup, restore,
 //! repair, compaction, verification and a change of the budget know all of them; and what cannot be is refused.
 
-#[path = "common/copies.rs"]
-mod copies;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use copies::{Entries, check};
+use crate::common::copies::{Entries, check};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{
@@ -161,7 +158,7 @@ fn copies_repairs_and_compactions_know_pages_of_every_size() {
 
         // Of the state that a backup is made of, the log has a part.
         change(&db, &mut expected, 50, &mut random);
-        copies::survives(db, &disk, expected, &|| builder(page_bytes), 64 << 20);
+        crate::common::copies::survives(db, &disk, expected, &|| builder(page_bytes), 64 << 20);
     }
 }
 

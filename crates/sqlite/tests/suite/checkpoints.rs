@@ -1,9 +1,7 @@
 //! A checkpoint of a log that was recovered: the index says before it that all frames were attempted, and what it changes in the
 //! file is noticed all the same.
 
-mod common;
-
-use common::{Place, journal_mode};
+use crate::common::{Place, journal_mode};
 use rusqlite::{Connection, config::DbConfig};
 
 const ROWS: i64 = 400;

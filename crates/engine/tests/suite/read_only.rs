@@ -1,6 +1,6 @@
 //! Opening for reading only: it leaves no trace, readers share a database and keep writers out, and one that was not
 //! closed cleanly is recovered in memory or refused. What a crash leaves is held against what a writing recovery
-//! finds by `tests/crash.rs`.
+//! finds by `crash.rs`.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -70,7 +70,8 @@ fn trace(path: &Path) -> BTreeMap<String, (Vec<u8>, SystemTime, i64, u32)> {
 
 fn child(test: &str, place: &Path, umask: &str) -> Command {
     let mut command = Command::new("sh");
-    let script = format!("umask {umask}; exec \"$0\" --exact {test} --include-ignored --nocapture");
+    let script =
+        format!("umask {umask}; exec \"$0\" --exact read_only::{test} --include-ignored --nocapture");
     command.args(["-c", &script]).arg(std::env::current_exe().unwrap()).env(PLACE, place);
     command
 }

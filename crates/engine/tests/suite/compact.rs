@@ -1,7 +1,5 @@
 //! Compaction: the file becomes shorter, nothing in it is lost, and others go on meanwhile.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use terrace::{Backup, Builder, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Table};
 use terrace_block::{CallKind, FaultPlan};
 
-use common::Stop;
+use crate::common::Stop;
 
 fn builder(directory: &Arc<MemoryDirectory>) -> Builder {
     let directory: Arc<MemoryDirectory> = Arc::clone(directory);

@@ -1,5 +1,7 @@
 //! What several of these tests use.
 
+pub mod copies;
+
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// Sets what other threads stop at when it goes out of scope: also when an assertion has failed, because a scope waits for
