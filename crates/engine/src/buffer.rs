@@ -65,6 +65,8 @@ mod checkpoint;
 #[cfg(test)]
 mod class_tests;
 mod cleaner;
+#[cfg(test)]
+mod cleaner_tests;
 mod compact;
 mod create;
 mod due;

@@ -5,6 +5,7 @@
 //! are written anew. A moved image keeps its LSN and checksum; the mapping record is the same as for any image. Of a block cache under
 //! the page file it asks nothing and admits nothing to it; what is cached of a moved image follows it.
 
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::pool::{Pool, class_of_page};
@@ -16,14 +17,14 @@ use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::store::page::{self, Kind};
 use crate::store::place::{Extent, Mapped, PLACE_BYTES};
-use crate::store::space::Stream;
+use crate::store::space::{Space, Stream};
 
 /// Segments kept free, at least.
 const FREE_MIN: u64 = 4;
 /// Segments kept free, as one part in this many of all.
 const FREE_SHARE: u64 = 32;
-/// Visits to a segment that leave something live in it, before it is left alone.
-const TRIES_MAX: u32 = 4;
+/// A segment in which something live was left is visited again after two more visits, then four, eight, up to two to the power of this.
+const TRIES_COUNTED: u32 = 8;
 /// What the mapping records of a moved image take in the log, at most, their share of the headers included.
 const LOG_BYTES_PER_PLACE: u64 = 64;
 /// Segments emptied per round, at most.
@@ -31,13 +32,61 @@ const SEGMENTS_PER_ROUND: u32 = 8;
 
 /// Why a segment was left alone, as long as it is the same images that are in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stubborn {
+struct Stubborn {
     /// When it was filled, as `Space::victim` says it.
     filled_at: u64,
     /// Visits so far.
     tries: u32,
-    /// What is in it cannot be read, and trying again will not help.
-    is_damaged: bool,
+    /// From which visit on it may be tried again. `None`: what is in it cannot be read, and trying again will not help.
+    again: Option<u64>,
+}
+
+/// The segments that were left alone, and the clock by which they are not for long: whoever had pages there latched does not keep them.
+#[derive(Debug, Default)]
+pub(super) struct LeftAlone {
+    segments: HashMap<u64, Stubborn>,
+    /// How often the cleaner has looked for a segment.
+    visits: u64,
+}
+
+impl LeftAlone {
+    /// Forgets segments from `end` on, which are not there any more.
+    pub(super) fn cut(&mut self, end: u64) {
+        self.segments.retain(|&segment, _| segment < end);
+    }
+
+    /// Has all be tried again at once that may be. Whether there are any that would have waited.
+    fn hurry(&mut self) -> bool {
+        let now = self.visits;
+        let waiting = self.segments.values_mut().filter_map(|stubborn| stubborn.again.as_mut());
+        waiting.filter(|again| **again > now).map(|again| *again = now).count() > 0
+    }
+
+    /// A look for a segment. Forgets those that are not as they were left, and gives how many places are live in the others that are
+    /// to be emptied yet.
+    pub(super) fn look(&mut self, space: &Space) -> u64 {
+        self.visits += 1;
+        let mut places = 0;
+        self.segments.retain(|&segment, stubborn| {
+            let (filled_at, live) = space.filling(segment);
+            let is_same = filled_at == stubborn.filled_at && live > 0;
+            places += if is_same && stubborn.again.is_some() { live } else { 0 };
+            is_same
+        });
+        places
+    }
+
+    /// Whether the cleaner may go for a segment: one that was left alone when its time has come.
+    fn is_due(&self, segment: u64) -> bool {
+        let stubborn = self.segments.get(&segment);
+        stubborn.is_none_or(|stubborn| stubborn.again.is_some_and(|again| again <= self.visits))
+    }
+
+    /// After `tries` visits something was left.
+    fn leave(&mut self, segment: u64, filled_at: u64, tries: u32, is_damaged: bool) {
+        let again = (!is_damaged).then(|| self.visits + (1 << tries.min(TRIES_COUNTED)));
+        self.segments.insert(segment, Stubborn { filled_at, tries, again });
+    }
 }
 
 /// What is live in a segment, but for the images that were copied.
@@ -75,13 +124,9 @@ impl Pool {
             if self.space.free_segments() >= wanted || self.log_left() < log_of_a_segment {
                 break;
             }
-            if !self.clean_one(upkeep)? {
-                // Who latched pages there has long let go of them; better to look again than to say that there is no room.
-                let before = upkeep.stubborn.len();
-                upkeep.stubborn.retain(|_, stubborn| stubborn.is_damaged);
-                if upkeep.stubborn.len() == before {
-                    break;
-                }
+            // Who latched pages there may have let go of them; better to look again than to say that there is no room.
+            if !self.clean_one(upkeep)? && !upkeep.left_alone.hurry() {
+                break;
             }
         }
         Ok(())
@@ -93,31 +138,35 @@ impl Pool {
     }
 
     /// Empties the segment that is worth it most. `false` if none is.
+    ///
+    /// Pages that are latched stay behind, and a segment that is emptied but for them gives nothing back for the room that the others
+    /// have taken. So no segment is begun for which there would not be room with all that stayed behind elsewhere: as soon as the latches
+    /// are let go of, that can be moved, and the first segment that comes free makes room for the next.
     fn clean_one(&self, upkeep: &mut Upkeep) -> Result<bool> {
         if self.in_memory {
             return Ok(false);
         }
         self.keep_log_for_upkeep(upkeep);
-        let geometry = self.space.geometry();
-        let may_touch = |segment, filled_at| {
-            let stubborn = upkeep.stubborn.get(&segment).filter(|stubborn| stubborn.filled_at == filled_at);
-            stubborn.is_none_or(|stubborn| !stubborn.is_damaged && stubborn.tries < TRIES_MAX)
+        let left = upkeep.left_alone.look(&self.space);
+        let room = self.space.room();
+        let left_alone = &upkeep.left_alone;
+        let may_touch = |segment, live| {
+            let wanted = if left_alone.segments.contains_key(&segment) { live } else { live + left };
+            left_alone.is_due(segment) && wanted <= room
         };
-        let Some((victim, filled_at)) = self.space.victim(geometry.segment_places - 1, may_touch) else {
+        let live_max = self.space.geometry().segment_places - 1;
+        let Some((victim, filled_at)) = self.space.victim(live_max, may_touch) else {
             return Ok(false);
         };
-        let before = upkeep.stubborn.remove(&victim).filter(|stubborn| stubborn.filled_at == filled_at);
-        let tries = before.map_or(0, |stubborn| stubborn.tries) + 1;
+        let tries = upkeep.left_alone.segments.remove(&victim).map_or(0, |stubborn| stubborn.tries) + 1;
         match self.empty(upkeep, victim) {
             Ok(_) if self.space.live_in(victim) == 0 => {}
-            Ok(_) => {
-                upkeep.stubborn.insert(victim, Stubborn { filled_at, tries, is_damaged: false });
-            }
+            Ok(_) => upkeep.left_alone.leave(victim, filled_at, tries, false),
             // Damage to a page that nobody asked for must not stop those who ask for others. Whoever reads it, or
             // verifies, is told.
             Err(error @ (Error::Corrupt { .. } | Error::Io { operation: "read", .. })) => {
                 tracing::error!(%error, victim, "a segment cannot be emptied");
-                upkeep.stubborn.insert(victim, Stubborn { filled_at, tries, is_damaged: true });
+                upkeep.left_alone.leave(victim, filled_at, tries, true);
             }
             Err(error) => return Err(error),
         }

@@ -108,7 +108,7 @@ impl Pool {
             return Ok(());
         }
         let segments = self.space.segments();
-        upkeep.stubborn.retain(|&segment, _| segment < segments);
+        upkeep.left_alone.cut(segments);
         if planted(Bug::TruncateBeforeSuperblock) {
             self.space.truncate()?;
         }

@@ -74,10 +74,14 @@ pub(super) fn pool() -> (Files, Pool) {
 }
 
 pub(super) fn pool_with(options: &PoolOptions) -> (Files, Pool) {
+    pool_of_segments(options, 64)
+}
+
+pub(super) fn pool_of_segments(options: &PoolOptions, segment_places: u64) -> (Files, Pool) {
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
     let files = Files::new(open("pages"), open("log"));
-    let layout = Layout { uuid: [7; 16], page_bytes: 4096, segment_places: 64, log_capacity: 4 << 20 };
+    let layout = Layout { uuid: [7; 16], page_bytes: 4096, segment_places, log_capacity: 4 << 20 };
     Pool::create(&files, &layout).unwrap();
     let pool = recover(&files, options);
     (files, pool)

@@ -5,14 +5,13 @@
 //! (durability, rule 6). In the background a thread runs rounds when it is rung for and every few milliseconds;
 //! inline, whoever needs something runs the part that gives it.
 
-use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use terrace_block::AlignedBuffer;
 
 use super::backup::BackupHold;
-use super::cleaner::Stubborn;
+use super::cleaner::LeftAlone;
 use super::mapping::Mapping;
 use super::pool::{Event, Pool, places_granted};
 use super::queues::{self, Queue};
@@ -32,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Rounds a commit waits for log space before it says that the disk is full.
 const LOG_WAITS_MAX: u32 = 4000;
 /// Rounds it waits for room in the page file, which only a longer file brings, or what is freed.
-const ROOM_WAITS_MAX: u32 = 50;
+const ROOM_ROUNDS_MAX: u64 = 50;
 /// How far ahead of the sweep pages are written: one part in this many of all frames.
 const AHEAD_SHARE: u32 = 8;
 /// But not less than so many.
@@ -49,7 +48,7 @@ pub(crate) struct Upkeep {
     /// What they are compressed with.
     pub(super) packer: Packer,
     /// Segments that could not be emptied, because images in them are damaged or latched.
-    pub(super) stubborn: HashMap<u64, Stubborn>,
+    pub(super) left_alone: LeftAlone,
     /// Every allocation and free with an LSN below this is in the durable state.
     pub(super) absorbed: Lsn,
     /// Frames of each stripe taken when the write-back last ran ahead of its sweep.
@@ -299,7 +298,9 @@ impl Pool {
     pub(crate) fn wait_for_log_space(&self) -> Result<()> {
         self.stats.log_waits.fetch_add(1, Relaxed);
         if self.works_inline() {
-            return self.checkpoint_now(false);
+            let made = self.checkpoint_now(false);
+            self.bell.rung.lock().rounds += 1;
+            return made;
         }
         self.bell.rung.lock().log_wanted = true;
         self.wait_for_round()
@@ -392,14 +393,10 @@ impl Pool {
     /// Waits for log space for `bytes` bytes of a commit, and until what is changed by now finds room in the page file. The
     /// caller holds no latch and nothing in flight.
     pub(crate) fn reserve_log(&self, bytes: u64) -> Result<Reservation<'_>> {
-        for _ in 0..ROOM_WAITS_MAX {
-            if self.changes_find_room() {
-                return self.reserve_log_to_free(bytes);
-            }
-            self.wait_for_log_space()?;
+        if !self.changes_find_room() {
+            self.wait_for_room()?;
         }
-        let what = "changed pages have become longer, and find no room in the page file";
-        Err(Error::Full { what: what.into() })
+        self.reserve_log_to_free(bytes)
     }
 
     /// The same for what frees pages, and so may make that room.
@@ -420,6 +417,20 @@ impl Pool {
         Err(Error::Full {
             what: "the log cannot be cut, because changed pages find no room in the page file".into(),
         })
+    }
+
+    /// Waits for rounds, not for times: on a busy machine the thread that makes room may not have run once in all of those.
+    fn wait_for_room(&self) -> Result<()> {
+        let rounds = || self.bell.rung.lock().rounds;
+        let last = rounds() + ROOM_ROUNDS_MAX;
+        while rounds() < last {
+            self.wait_for_log_space()?;
+            if self.changes_find_room() {
+                return Ok(());
+            }
+        }
+        let what = "changed pages have become longer, and find no room in the page file";
+        Err(Error::Full { what: what.into() })
     }
 }
 

@@ -459,6 +459,21 @@ impl Space {
         }
     }
 
+    /// When `segment` was filled, by the places handed out until then, and how many places in it are live.
+    pub(crate) fn filling(&self, segment: u64) -> (u64, u64) {
+        let segments = self.segments.lock();
+        (segments.filled_at[segment as usize], u64::from(segments.live[segment as usize]))
+    }
+
+    /// Places that can be handed out before the file grows, in whatever order images of several sizes come.
+    pub(crate) fn room(&self) -> u64 {
+        let segments = self.segments.lock();
+        let open = segments.open.iter().flatten();
+        let open = open.map(|open| (self.geometry.segment_places - open.used).saturating_sub(segments.lost));
+        open.sum::<u64>()
+            + segments.free.len() as u64 * self.geometry.segment_places.saturating_sub(segments.lost)
+    }
+
     /// Bytes of all images that count.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.segments.lock().live_total * PLACE_BYTES as u64
@@ -470,6 +485,7 @@ impl Space {
     /// more, for what is left in a segment after long will stay (cost and benefit; Rosenblum and Ousterhout, SOSP 1991).
     /// The root of the age: the age itself costs 3 % where all pages change alike, the root 1 %, and with a tenth of
     /// the pages taking nine tenths of the writes the root leaves 40 % of the moves, the age a third.
+    /// `may_touch` is asked with a segment and its live places.
     pub(crate) fn victim(&self, live_max: u64, may_touch: impl Fn(u64, u64) -> bool) -> Option<(u64, u64)> {
         let segments = self.segments.lock();
         let all = self.geometry.segment_places as f64;
@@ -480,10 +496,10 @@ impl Space {
             (1.0 - live) * (age as f64).sqrt() / live
         };
         (0..segments.live.len() as u64)
-            .filter(|&segment| (1..=live_max).contains(&u64::from(segments.live[segment as usize])))
-            .filter(|&segment| !segments.is_open(segment))
-            .map(|segment| (segment, segments.filled_at[segment as usize]))
-            .filter(|&(segment, filled_at)| may_touch(segment, filled_at))
+            .map(|segment| (segment, u64::from(segments.live[segment as usize])))
+            .filter(|(_, live)| (1..=live_max).contains(live))
+            .filter(|&(segment, live)| !segments.is_open(segment) && may_touch(segment, live))
+            .map(|(segment, _)| (segment, segments.filled_at[segment as usize]))
             .max_by(|&(one, _), &(other, _)| worth(one).total_cmp(&worth(other)))
     }
 

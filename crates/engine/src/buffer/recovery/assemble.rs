@@ -11,6 +11,7 @@ use terrace_block::AlignedBuffer;
 use super::analysis::{Analysis, Loser};
 use crate::buffer::batch::Batches;
 use crate::buffer::census::CensusPlace;
+use crate::buffer::cleaner::LeftAlone;
 use crate::buffer::create::PoolOptions;
 use crate::buffer::frame_cost;
 use crate::buffer::frames::Frames;
@@ -132,7 +133,7 @@ impl Analysis<'_> {
                 staging,
                 packer: Packer::default(),
                 absorbed,
-                stubborn: HashMap::new(),
+                left_alone: LeftAlone::default(),
                 frames_taken: [0; _],
                 cause: Cause::Checkpoint,
                 hurried: false,
