@@ -76,8 +76,14 @@ impl Pool {
         for batch in due.chunks(self.staging_table_images(upkeep)) {
             // What the old images of chunks leave behind is scattered over many segments.
             if self.space.free_segments() < SPARE_SEGMENTS {
-                self.make_room(upkeep, batch.len() as u64 * self.table_image_places())?;
+                let places = batch.len() as u64 * self.table_image_places();
+                self.make_room(upkeep, places)?;
                 current = self.absorb(upkeep);
+                let left = upkeep.left_alone.places(&self.space);
+                if left > 0 && self.space.room() < left + places {
+                    let what = "what is left belongs to pages that are in use, until these can be moved";
+                    return Err(Error::Full { what: what.into() });
+                }
             }
             self.write_chunks(upkeep, batch, current)?;
         }

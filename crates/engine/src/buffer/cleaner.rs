@@ -23,8 +23,9 @@ use crate::store::space::{Space, Stream};
 const FREE_MIN: u64 = 4;
 /// Segments kept free, as one part in this many of all.
 const FREE_SHARE: u64 = 32;
-/// A segment in which something live was left is visited again after two more visits, then four, eight, up to two to the power of this.
-const TRIES_COUNTED: u32 = 8;
+/// A segment in which a latched page was left is due again at the second look for one from then, the next time at the fourth, the eighth,
+/// up to two to the power of this.
+const TRIES_COUNTED: u32 = 4;
 /// What the mapping records of a moved image take in the log, at most, their share of the headers included.
 const LOG_BYTES_PER_PLACE: u64 = 64;
 /// Segments emptied per round, at most.
@@ -37,7 +38,7 @@ struct Stubborn {
     filled_at: u64,
     /// Visits so far.
     tries: u32,
-    /// From which visit on it may be tried again. `None`: what is in it cannot be read, and trying again will not help.
+    /// From which look on it may be tried again. `None`: what is in it cannot be read, or is not known, and trying again will not help.
     again: Option<u64>,
 }
 
@@ -46,7 +47,7 @@ struct Stubborn {
 pub(super) struct LeftAlone {
     segments: HashMap<u64, Stubborn>,
     /// How often the cleaner has looked for a segment.
-    visits: u64,
+    looks: u64,
 }
 
 impl LeftAlone {
@@ -55,17 +56,8 @@ impl LeftAlone {
         self.segments.retain(|&segment, _| segment < end);
     }
 
-    /// Has all be tried again at once that may be. Whether there are any that would have waited.
-    fn hurry(&mut self) -> bool {
-        let now = self.visits;
-        let waiting = self.segments.values_mut().filter_map(|stubborn| stubborn.again.as_mut());
-        waiting.filter(|again| **again > now).map(|again| *again = now).count() > 0
-    }
-
-    /// A look for a segment. Forgets those that are not as they were left, and gives how many places are live in the others that are
-    /// to be emptied yet.
-    pub(super) fn look(&mut self, space: &Space) -> u64 {
-        self.visits += 1;
+    /// Forgets segments that are not as they were left, and gives how many places are live in those that are to be emptied yet.
+    pub(super) fn places(&mut self, space: &Space) -> u64 {
         let mut places = 0;
         self.segments.retain(|&segment, stubborn| {
             let (filled_at, live) = space.filling(segment);
@@ -76,15 +68,22 @@ impl LeftAlone {
         places
     }
 
+    /// Has all be tried again at the next look that may be at all. Whether there are any that would have waited.
+    fn hurry(&mut self) -> bool {
+        let next = self.looks + 1;
+        let waiting = self.segments.values_mut().filter_map(|stubborn| stubborn.again.as_mut());
+        waiting.filter(|again| **again > next).map(|again| *again = next).count() > 0
+    }
+
     /// Whether the cleaner may go for a segment: one that was left alone when its time has come.
     fn is_due(&self, segment: u64) -> bool {
         let stubborn = self.segments.get(&segment);
-        stubborn.is_none_or(|stubborn| stubborn.again.is_some_and(|again| again <= self.visits))
+        stubborn.is_none_or(|stubborn| stubborn.again.is_some_and(|again| again <= self.looks))
     }
 
-    /// After `tries` visits something was left.
-    fn leave(&mut self, segment: u64, filled_at: u64, tries: u32, is_damaged: bool) {
-        let again = (!is_damaged).then(|| self.visits + (1 << tries.min(TRIES_COUNTED)));
+    /// After `tries` visits something was left, which a later one will not find again if it is `for_good`.
+    fn leave(&mut self, segment: u64, filled_at: u64, tries: u32, for_good: bool) {
+        let again = (!for_good).then(|| self.looks + (1 << tries.min(TRIES_COUNTED)));
         self.segments.insert(segment, Stubborn { filled_at, tries, again });
     }
 }
@@ -97,6 +96,14 @@ struct Live {
     dirty: Vec<PageId>,
     chunks: Vec<PageId>,
     blocks: Vec<PageId>,
+}
+
+/// What became of a segment's images.
+pub(super) struct Emptied {
+    /// How many are elsewhere now.
+    pub(super) moved: u64,
+    /// How many stayed because their pages were latched.
+    latched: u64,
 }
 
 impl Pool {
@@ -120,12 +127,17 @@ impl Pool {
         let wanted = places.div_ceil(filled) + super::write_back::SPARE_SEGMENTS + 1;
         // A checkpoint, which may have called for this, must not find that the log it is to cut has filled up.
         let log_of_a_segment = self.space.geometry().segment_places * LOG_BYTES_PER_PLACE;
+        let mut hurried = false;
         for _ in 0..self.space.segments() * 2 {
-            if self.space.free_segments() >= wanted || self.log_left() < log_of_a_segment {
+            let free = self.space.free_segments();
+            if free >= wanted || self.log_left() < log_of_a_segment {
                 break;
             }
-            // Who latched pages there may have let go of them; better to look again than to say that there is no room.
-            if !self.clean_one(upkeep)? && !upkeep.left_alone.hurry() {
+            let visited = self.clean_one(upkeep)?;
+            if self.space.free_segments() > free {
+                hurried = false;
+            } else if !visited && (std::mem::replace(&mut hurried, true) || !upkeep.left_alone.hurry()) {
+                // Who latched pages there may have let go of them: better to look once more than to say that there is no room.
                 break;
             }
         }
@@ -140,41 +152,50 @@ impl Pool {
     /// Empties the segment that is worth it most. `false` if none is.
     ///
     /// Pages that are latched stay behind, and a segment that is emptied but for them gives nothing back for the room that the others
-    /// have taken. So no segment is begun for which there would not be room with all that stayed behind elsewhere: as soon as the latches
-    /// are let go of, that can be moved, and the first segment that comes free makes room for the next.
+    /// have taken. So none is begun for which there would not be room with all that stayed behind elsewhere, and with a segment of what
+    /// the checkpoint writes meanwhile: as soon as the latches are let go of, that is moved, and the first segment that comes free makes
+    /// room for the next.
     fn clean_one(&self, upkeep: &mut Upkeep) -> Result<bool> {
         if self.in_memory {
             return Ok(false);
         }
         self.keep_log_for_upkeep(upkeep);
-        let left = upkeep.left_alone.look(&self.space);
+        let segment_places = self.space.geometry().segment_places;
+        upkeep.left_alone.looks += 1;
+        let left = match upkeep.left_alone.places(&self.space) {
+            0 => 0,
+            places => places + segment_places,
+        };
         let room = self.space.room();
         let left_alone = &upkeep.left_alone;
         let may_touch = |segment, live| {
-            let wanted = if left_alone.segments.contains_key(&segment) { live } else { live + left };
-            left_alone.is_due(segment) && wanted <= room
+            let is_begun = left_alone.segments.contains_key(&segment);
+            left_alone.is_due(segment) && (is_begun || live + left <= room)
         };
-        let live_max = self.space.geometry().segment_places - 1;
-        let Some((victim, filled_at)) = self.space.victim(live_max, may_touch) else {
+        let Some((victim, filled_at)) = self.space.victim(segment_places - 1, may_touch) else {
             return Ok(false);
         };
         let tries = upkeep.left_alone.segments.remove(&victim).map_or(0, |stubborn| stubborn.tries) + 1;
         match self.empty(upkeep, victim) {
             Ok(_) if self.space.live_in(victim) == 0 => {}
-            Ok(_) => upkeep.left_alone.leave(victim, filled_at, tries, false),
+            // What nobody latches and is still there a backup holds, or the header of its image is damaged.
+            Ok(emptied) => upkeep.left_alone.leave(victim, filled_at, tries, emptied.latched == 0),
             // Damage to a page that nobody asked for must not stop those who ask for others. Whoever reads it, or
             // verifies, is told.
             Err(error @ (Error::Corrupt { .. } | Error::Io { operation: "read", .. })) => {
                 tracing::error!(%error, victim, "a segment cannot be emptied");
                 upkeep.left_alone.leave(victim, filled_at, tries, true);
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                upkeep.left_alone.leave(victim, filled_at, tries, false);
+                return Err(error);
+            }
         }
         Ok(true)
     }
 
-    /// Moves everything that is live out of segment `victim`, but for pages latched just now. Returns how much was.
-    pub(super) fn empty(&self, upkeep: &mut Upkeep, victim: u64) -> Result<u64> {
+    /// Moves everything that is live out of segment `victim`, but for pages latched just now.
+    pub(super) fn empty(&self, upkeep: &mut Upkeep, victim: u64) -> Result<Emptied> {
         let geometry = self.space.geometry();
         let segment = Extent { first: geometry.first_place(victim), places: geometry.segment_places };
         let mut live = self.move_live(upkeep, segment)?;
@@ -191,7 +212,8 @@ impl Pool {
             }
             self.write_superblock(upkeep, Lsn(u64::MAX))?;
         }
-        Ok(live.moved + written + (live.chunks.len() + live.blocks.len()) as u64)
+        let moved = live.moved + written + (live.chunks.len() + live.blocks.len()) as u64;
+        Ok(Emptied { moved, latched: live.dirty.len() as u64 - written })
     }
 
     /// Dirty pages need a new image anyway; those latched just now are moved by a later visit. Unlike write-back, the

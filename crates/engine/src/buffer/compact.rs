@@ -63,7 +63,7 @@ impl Pool {
             visits -= 1;
             let Some((last, free_ahead)) = self.space.end_in_use() else { break };
             let pages = match self.space_ahead(last, free_ahead) {
-                Some(victim) => self.empty(&mut upkeep, victim)?,
+                Some(victim) => self.empty(&mut upkeep, victim)?.moved,
                 None => break,
             };
             moved += pages;

@@ -6,7 +6,7 @@
 //! inline, whoever needs something runs the part that gives it.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use terrace_block::AlignedBuffer;
 
@@ -30,8 +30,10 @@ use crate::wal::{Class, Reservation};
 const PAUSE: Duration = Duration::from_millis(5);
 /// Rounds a commit waits for log space before it says that the disk is full.
 const LOG_WAITS_MAX: u32 = 4000;
-/// Rounds it waits for room in the page file, which only a longer file brings, or what is freed.
-const ROOM_ROUNDS_MAX: u64 = 50;
+/// Rounds it waits for room in the page file, which only a longer file brings, or what is freed, or a latch that is let go of.
+const ROOM_ROUNDS: u64 = 50;
+/// And how long at least, since rounds may be short, and at most, since a device may hang.
+const ROOM_WAIT: std::ops::RangeInclusive<Duration> = Duration::from_millis(250)..=Duration::from_secs(20);
 /// How far ahead of the sweep pages are written: one part in this many of all frames.
 const AHEAD_SHARE: u32 = 8;
 /// But not less than so many.
@@ -419,11 +421,16 @@ impl Pool {
         })
     }
 
-    /// Waits for rounds, not for times: on a busy machine the thread that makes room may not have run once in all of those.
+    /// Waits for rounds, not for a time alone: on a busy machine the thread that makes room may not have run once in that.
     fn wait_for_room(&self) -> Result<()> {
         let rounds = || self.bell.rung.lock().rounds;
-        let last = rounds() + ROOM_ROUNDS_MAX;
-        while rounds() < last {
+        let (last, since) = (rounds() + ROOM_ROUNDS, Instant::now());
+        let goes_on = || {
+            let waited = since.elapsed();
+            let is_soon = rounds() < last || waited < *ROOM_WAIT.start() && !self.works_inline();
+            is_soon && waited < *ROOM_WAIT.end()
+        };
+        while goes_on() {
             self.wait_for_log_space()?;
             if self.changes_find_room() {
                 return Ok(());

@@ -465,13 +465,16 @@ impl Space {
         (segments.filled_at[segment as usize], u64::from(segments.live[segment as usize]))
     }
 
-    /// Places that can be handed out before the file grows, in whatever order images of several sizes come.
+    /// Places that can be handed out before the file grows, but for those at ends of segments for which the next image is too long.
     pub(crate) fn room(&self) -> u64 {
         let segments = self.segments.lock();
-        let open = segments.open.iter().flatten();
-        let open = open.map(|open| (self.geometry.segment_places - open.used).saturating_sub(segments.lost));
-        open.sum::<u64>()
-            + segments.free.len() as u64 * self.geometry.segment_places.saturating_sub(segments.lost)
+        let free = segments.free.len() as u64 * self.geometry.segment_places;
+        free + segments
+            .open
+            .iter()
+            .flatten()
+            .map(|open| self.geometry.segment_places - open.used)
+            .sum::<u64>()
     }
 
     /// Bytes of all images that count.
