@@ -256,14 +256,18 @@ fn the_selector_is_close_to_the_best() {
     assert!(others.iter().all(|sum| auto < sum), "{policies:?}: {sums:?}");
 }
 
-/// The bar of the goal of few writes, on the traces of databases: a third of LRU's admissions for a tenth more misses
-/// than with the other goal.
+/// The bar of the goal of few writes, where it is kept: a third of LRU's admissions for a tenth more misses than with the other goal.
 #[test]
-fn the_thrifty_selector_on_databases() {
-    for (file, sizes) in
-        [("pg_oltp.pgt.zst", [349, 1745, 3491, 6982]), ("pg_tpch.pgt.zst", [461, 2305, 4611, 9222])]
-    {
-        let Some(results) = rows_of(file, 8192, &sizes, &["lru", "auto", "auto-thrifty"]) else { return };
+fn the_thrifty_selector_writes_a_third_for_a_tenth_more_misses() {
+    for (file, block_bytes, sizes) in [
+        ("arc_OLTP.lis.zst", 4096, &[1000, 5000][..]),
+        ("cp_w92.csv.zst", 4096, &[2692, 26921, 53842]),
+        ("pg_oltp.pgt.zst", 8192, &[349, 1745, 3491, 6982]),
+        ("pg_tpch.pgt.zst", 8192, &[461, 2305, 4611, 9222]),
+    ] {
+        let Some(results) = rows_of(file, block_bytes, sizes, &["lru", "auto", "auto-thrifty"]) else {
+            return;
+        };
         for row in results.chunks(3) {
             let (size, [lru, auto, few]) = (row[0].cache_blocks, [0, 1, 2].map(|index| &row[index].counts));
             assert!(

@@ -107,7 +107,7 @@ fn policy_bytes(eviction: &str) -> u64 {
         "heuristicdb" | "heuristicdb-paper" | "heuristicdb-eager" => 408,
         // Whole policies beside each other, of which each has its own idea of what is in the cache.
         "auto" => 1000,
-        _ => 1400,
+        _ => 1200,
     }
 }
 

@@ -239,8 +239,8 @@ impl Name {
             "heuristicdb" => build.build(HeuristicDb::<T>::new(capacity, settings.heuristicdb)),
             "heuristicdb-eager" => build.build(HeuristicDb::<T>::new(capacity, HeuristicDbSettings::EAGER)),
             "heuristicdb-paper" => build.build(HeuristicDb::<T>::new(capacity, HeuristicDbSettings::PAPER)),
-            "auto" => build.build(Auto::<T>::of(Goal::Hits, settings)),
-            "auto-thrifty" => build.build(Auto::<T>::of(Goal::FewWrites, settings)),
+            "auto" => build.build(Auto::<T>::new(settings.capacity, Goal::Hits, settings.seed)),
+            "auto-thrifty" => build.build(Auto::<T>::new(settings.capacity, Goal::FewWrites, settings.seed)),
             OPENCAS => build.build(OpenCas::new(capacity)),
             MEMORY_MODE => panic!("{MEMORY_MODE} is a placement, not a policy"),
             "belady" => {

@@ -1,6 +1,6 @@
 //! Selectors of both goals, at work in small caches.
 
-use super::{Auto, Goal, Limits};
+use super::{Auto, Counts, Goal, Limits};
 use crate::policy::conformance::{Cache, Random};
 use crate::policy::{Access, DenseTable, HashedTable, Hint, Lru, Mru, Policy, Relation, S3Fifo, Slot};
 
@@ -29,7 +29,7 @@ fn the_selector_leaves_a_policy_that_turns_bad() {
 }
 
 /// Small enough for a cache of a few hundred blocks to be watched by a sample.
-const SMALL: Limits = Limits { exact_blocks_max: 150, sampled_blocks: 50, lfu_counts: None };
+const SMALL: Limits = Limits { exact_blocks_max: 150, sampled_blocks: 50 };
 
 #[test]
 fn switches_at_any_time_keep_the_protocol() {
@@ -80,7 +80,7 @@ fn strays_are_listed(auto: &Auto<HashedTable>, when: &str) {
 #[test]
 fn a_cache_too_large_to_be_watched_whole_still_finds_the_better_policy() {
     const CAPACITY: usize = 4000;
-    let limits = Limits { exact_blocks_max: 2000, sampled_blocks: 1000, lfu_counts: None };
+    let limits = Limits { exact_blocks_max: 2000, sampled_blocks: 1000 };
     let mut random = Random(7);
     let mut auto = Cache::new(Auto::<HashedTable>::limited(CAPACITY, Goal::Hits, 1, limits), CAPACITY);
     let mut first = Cache::new(S3Fifo::<HashedTable>::new(CAPACITY), CAPACITY);
@@ -133,4 +133,20 @@ fn the_thrifty_selector_writes_less() {
     }
     assert!(3 * thrifty.writes < lru.writes, "{} writes, LRU {}", thrifty.writes, lru.writes);
     assert!(thrifty.misses < lru.misses && thrifty.misses < mru.misses);
+}
+
+/// A candidate may spend at once what it has not used of its quota, up to a capacity, and is charged for what is beyond that, once.
+#[test]
+fn admissions_that_were_saved_up_are_not_charged() {
+    const CAPACITY: usize = 100;
+    let mut thrifty = Auto::<DenseTable>::new(CAPACITY, Goal::FewWrites, 1);
+    let lru = thrifty.advantages.len();
+    let mut cost = |lru_admissions, admissions| {
+        thrifty.counts[lru] = Counts { misses: 0, admissions: lru_admissions };
+        thrifty.counts[0] = Counts { misses: 5, admissions };
+        thrifty.cost(0).round()
+    };
+    // 33 are saved, 30 are spent, and of the next 30 there are 27 too many, at three misses each.
+    assert_eq!([cost(100, 0), cost(0, 30), cost(0, 30), cost(0, 0)], [5.0, 5.0, 86.0, 5.0]);
+    assert_eq!([cost(100_000, 0), cost(0, 110)], [5.0, 35.0], "a capacity at most");
 }
