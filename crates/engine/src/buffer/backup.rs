@@ -13,8 +13,9 @@
 //! copying began is in it, and with any commit all that were before it.
 //!
 //! Nothing is written to the source, and nothing but the cut is held back; a copy that fails leaves it as it was.
-//! Writers that outrun the last round wait for log space as they do for a checkpoint; when they have waited for half of
-//! what they may, the backup fails and they go on.
+//! Writers that outrun the last round wait for log space as they do for a checkpoint. When they have waited for half of
+//! what they may, the backup lets the log go and they go on. It then copies the pages that changed meanwhile and holds the
+//! log anew; after [`OUTRUN_MAX`] such rounds it fails.
 //!
 //! | file         | what is in it                                       |
 //! |--------------|-----------------------------------------------------|
@@ -54,6 +55,9 @@ const LAST_SHARE: u64 = 256;
 /// Rounds, at most: then the next one is the last.
 const ROUNDS_MAX: u32 = 16;
 
+/// Times that a backup may lose the log it holds and begin its last round again.
+const OUTRUN_MAX: u32 = 16;
+
 /// What the background work has to know of a backup under way.
 #[derive(Debug)]
 pub(crate) struct BackupHold {
@@ -61,6 +65,8 @@ pub(crate) struct BackupHold {
     pub(super) changed: PageSet,
     /// The log is not cut beyond this.
     pub(super) floor: Lsn,
+    /// Times that writers needed the log while it was held.
+    outrun: u32,
 }
 
 /// What was copied.
@@ -85,6 +91,8 @@ pub(crate) struct Backup<'p> {
     /// Ids below this are not due.
     next: PageId,
     rounds: u32,
+    /// Times that this backup has begun its last round again.
+    outrun: u32,
     staging: AlignedBuffer,
     phase: Phase,
 }
@@ -113,7 +121,7 @@ impl Pool {
         let pages = PackedFile::new(target.pages.clone(), self.space.geometry(), self.page_bytes)?;
         let mut upkeep = self.upkeep.lock();
         debug_assert!(upkeep.backup.is_none(), "one backup at a time");
-        upkeep.backup = Some(BackupHold { changed: PageSet::default(), floor: Lsn(u64::MAX) });
+        upkeep.backup = Some(BackupHold { changed: PageSet::default(), floor: Lsn(u64::MAX), outrun: 0 });
         let due = PageSet::below(self.ids.lock().ends());
         drop(upkeep);
         Ok(Backup {
@@ -123,6 +131,7 @@ impl Pool {
             due,
             next: PageId::NONE,
             rounds: 0,
+            outrun: 0,
             staging,
             phase: Phase::Ahead,
         })
@@ -130,8 +139,8 @@ impl Pool {
 }
 
 impl Pool {
-    /// A backup that holds the log while commits have waited for long gets nowhere in time: it fails, not they.
-    pub(crate) fn give_up_backup(&self) {
+    /// Takes the log from a backup that holds it while commits have waited for long: the backup repeats its last round.
+    pub(crate) fn take_log_from_backup(&self) {
         self.release_log(&mut self.upkeep.lock());
     }
 
@@ -143,9 +152,10 @@ impl Pool {
     }
 
     fn release_log(&self, upkeep: &mut Upkeep) {
-        if upkeep.backup.as_ref().is_some_and(|backup| backup.floor != Lsn(u64::MAX)) {
-            tracing::warn!("a backup is given up: it holds log that commits wait for");
-            upkeep.backup = None;
+        if let Some(backup) = upkeep.backup.as_mut().filter(|backup| backup.floor != Lsn(u64::MAX)) {
+            tracing::warn!("a backup repeats its last round: commits wait for the log that it holds");
+            backup.floor = Lsn(u64::MAX);
+            backup.outrun += 1;
         }
     }
 }
@@ -179,10 +189,15 @@ impl Backup<'_> {
     /// Copies a little more. What was copied, when all is and everything is durable.
     pub(crate) fn step(&mut self) -> Result<Option<Copied>> {
         // Whatever goes wrong in a database that has failed or was closed: that is why.
+        let reads_log = self.due.len() == 0 && !matches!(self.phase, Phase::Ahead);
         let stepped = self.advance();
         self.pool.check()?;
-        self.check_hold()?;
-        stepped?;
+        // A reader of the log fails when the log is cut below it; the next attempt reads another part. Pages that could
+        // not be copied are an error all the same, as is a page file that could not be finished.
+        let again = self.last_round_again()?;
+        if !(again && reads_log && self.pages.is_some()) {
+            stepped?;
+        }
         Ok(if let Phase::Done(copied) = self.phase { Some(copied) } else { None })
     }
 
@@ -228,13 +243,27 @@ impl Backup<'_> {
         }
     }
 
-    /// An error if the log was taken away from this backup.
-    fn check_hold(&self) -> Result<()> {
-        if self.pool.upkeep.lock().backup.is_some() {
-            return Ok(());
+    /// Begins the last round again if writers needed the log that it held.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when that happened too often, or emptying the copy's log failed.
+    fn last_round_again(&mut self) -> Result<bool> {
+        let outrun = self.pool.upkeep.lock().backup.as_ref().map_or(0, |hold| hold.outrun);
+        if outrun == self.outrun || matches!(self.phase, Phase::Done(_)) {
+            return Ok(false);
         }
-        let what = "writers needed the log before the last of it was copied; use a faster destination or a larger log";
-        Err(Error::io("back up", self.pool.file(), None, std::io::Error::other(what)))
+        self.outrun = outrun;
+        if outrun > OUTRUN_MAX {
+            let what = "writers needed the log before the last of it was copied, every time; use a faster destination \
+                        or a larger log";
+            return Err(Error::io("back up", self.pool.file(), None, std::io::Error::other(what)));
+        }
+        // What was left of `due` stays due, and the pages that changed since are in the hold. Records of the first
+        // attempt must not follow those of the next.
+        let log = &self.target.log;
+        log.set_len(0).map_err(|source| Error::io("cut", log.name(), None, source))?;
+        self.phase = Phase::Ahead;
+        Ok(true)
     }
 
     /// All that was due is copied.
@@ -251,7 +280,7 @@ impl Backup<'_> {
         self.rounds += 1;
         self.next = PageId::NONE;
         let mut upkeep = pool.upkeep.lock();
-        let Some(hold) = &mut upkeep.backup else { return Ok(()) };
+        let hold = upkeep.backup.as_mut().expect("held until the backup is dropped");
         self.due = std::mem::take(&mut hold.changed);
         let images = self.pages.as_ref().map_or(0, PackedFile::images);
         let few = LAST_PAGES.max(images / LAST_SHARE);

@@ -409,7 +409,7 @@ impl Pool {
         }
         for wait in 0..LOG_WAITS_MAX {
             if wait == LOG_WAITS_MAX / 2 {
-                self.give_up_backup();
+                self.take_log_from_backup();
             }
             if let Some(reservation) = self.wal.reserve(bytes, Class::Commit) {
                 return Ok(reservation);

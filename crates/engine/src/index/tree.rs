@@ -340,7 +340,7 @@ pub(super) fn dangling(id: PageId) -> Error {
 pub(super) fn reserve_system(pool: &Pool, bytes: u64) -> Result<Reservation<'_>> {
     for wait in 0..LOG_WAITS_MAX {
         if wait == LOG_WAITS_MAX / 2 {
-            pool.give_up_backup();
+            pool.take_log_from_backup();
         }
         let class = if pool.is_recovering() { Class::System } else { Class::Structure };
         if let Some(reservation) = pool.wal().reserve(bytes, class) {
