@@ -58,6 +58,8 @@ pub(crate) type KeyRange<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 /// Whether no key can lie in `range`. Ordered maps panic on such ranges, so they are sorted out before.
 pub(crate) fn is_empty_range(range: KeyRange<'_>) -> bool {
     match range {
+        // No key is below the empty one.
+        (_, Bound::Excluded([])) => true,
         (Bound::Included(low), Bound::Included(high)) => low > high,
         (Bound::Included(low) | Bound::Excluded(low), Bound::Included(high) | Bound::Excluded(high)) => {
             low >= high
@@ -117,7 +119,9 @@ mod tests {
         assert!(is_empty_range((Bound::Excluded(a), Bound::Included(a))));
         assert!(is_empty_range((Bound::Excluded(a), Bound::Excluded(a))));
         assert!(is_empty_range((Bound::Included(b), Bound::Included(a))));
-        assert!(!is_empty_range((Bound::Unbounded, Bound::Excluded(b""))));
+        assert!(is_empty_range((Bound::Unbounded, Bound::Excluded(b""))));
+        assert!(!is_empty_range((Bound::Unbounded, Bound::Included(b""))));
+        assert!(!is_empty_range((Bound::Excluded(b""), Bound::Unbounded)));
         assert!(!is_empty_range((Bound::Excluded(a), Bound::Excluded(b))));
     }
 }

@@ -27,6 +27,7 @@ mod model;
 mod named_snapshots;
 mod page_sizes;
 mod pages;
+mod ranges;
 mod read_ahead;
 mod read_only;
 mod record_cache;
