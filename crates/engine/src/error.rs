@@ -149,6 +149,16 @@ pub enum Error {
         /// Its id.
         page: u64,
     },
+    /// A page of [`crate::pages`] has as many shared guards as it can have, and none of them was dropped for two seconds.
+    #[error(
+        "page {page} has {max} shared guards, the most there can be, and none of them goes; drop some first"
+    )]
+    TooManyGuards {
+        /// Its id.
+        page: u64,
+        /// Shared guards of one page at the same time.
+        max: u64,
+    },
     /// The database was opened read-only.
     #[error("the database is open read-only; open it for writing to change it")]
     ReadOnly,

@@ -19,7 +19,7 @@
 //! [`PageAllocator`] hands out pages of a few sizes, all of which share one budget, and each of which is in memory or in
 //! a file beside. A structure uses the buffer manager as its allocator, and reads and writes pages under guards, as Riekenbrauck
 //! et al. have it for Hyrise over vmcache ("A Three-Tier Buffer Manager Integrating CXL Device Memory for Database
-//! Systems", section III): [`SharedGuard`], of which a page may have several, [`ExclusiveGuard`], which is alone, and
+//! Systems", section III): [`SharedGuard`], of which a page may have up to 200, [`ExclusiveGuard`], which is alone, and
 //! [`AllocationGuard`], which is the exclusive guard of a new page and gives it back unless it is kept. While there is a guard of a page, the page stays in memory, at the same place. A guard borrows the
 //! allocator, so none outlives it.
 //!
@@ -34,8 +34,9 @@
 //! guards, he gets [`crate::Error::OutOfFrames`] after some seconds. Each page size has at least 24 frames, or 4
 //! if it is above 64 KiB.
 //!
-//! **Guards and order.** A guard is waited for, for ever. Who holds several at a time keeps to an order of his own, as with
-//! any lock; who asks for an exclusive guard of a page of which he has a guard waits for himself.
+//! **Guards and order.** A thread waits for a guard as long as that takes. One that holds several at a time keeps to an order of its
+//! own, as with any lock; one that asks for an exclusive guard of a page of which it has a guard waits for itself. A page can have 200
+//! shared guards. One more waits two seconds for another to go, and then fails with [`crate::Error::TooManyGuards`].
 //!
 //! | file           | what is in it                                     |
 //! |----------------|---------------------------------------------------|

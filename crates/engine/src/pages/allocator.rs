@@ -6,17 +6,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::builder::PagesBuilder;
 use super::file::PageFile;
 use super::guard::{AllocationGuard, ExclusiveGuard, SharedGuard};
-use super::words::{PageWords, WORD_BYTES, next_number};
-use crate::buffer::{Mode, Pin, Pool, Purpose, Stop};
+use super::words::{PageWords, Refused, WORD_BYTES, next_number};
+use crate::buffer::{Mode, PINS_MAX, Pin, Pool, Purpose, Stop};
 use crate::config::any_class_of;
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass};
 use crate::stats::FrameClass;
 use crate::store::page;
+
+/// How long a thread waits for a shared guard of a page that has as many as it can have.
+const CROWDED_WAIT: Duration = Duration::from_secs(2);
 
 /// A page of an allocator, named by who keeps the structure it belongs to.
 ///
@@ -46,6 +50,14 @@ impl PageRef {
 
     fn missing(self) -> Error {
         Error::PageNotFound { page: self.id.0 }
+    }
+
+    /// Why there is no guard of it.
+    fn refused(self, refused: Refused) -> Error {
+        match refused {
+            Refused::Missing => self.missing(),
+            Refused::Crowded => Error::TooManyGuards { page: self.id.0, max: PINS_MAX },
+        }
     }
 
     /// What became of an attempt to hold it.
@@ -218,14 +230,15 @@ impl PageAllocator {
         Err(Error::Config(what))
     }
 
-    /// A guard for reading `page`, of which there may be several; waits for one that writes. Reads the page from the file
+    /// A guard for reading `page`, of which there may be 200 at a time; waits for one that writes. Reads the page from the file
     /// if it is not in memory.
     ///
     /// # Errors
-    /// [`Error::PageNotFound`] if it was freed or is another allocator's, [`Error::OutOfFrames`] if all pages in memory are under
-    /// guards, [`Error::Poisoned`] after a failed write if a page must leave memory for it, [`Error::Corrupt`], [`Error::Io`].
+    /// [`Error::PageNotFound`] if it was freed or is another allocator's, [`Error::TooManyGuards`] if there are 200 and none of them
+    /// is dropped within two seconds, [`Error::OutOfFrames`] if all pages in memory are under guards, [`Error::Poisoned`] after a failed write if a page must leave memory for it, [`Error::Corrupt`], [`Error::Io`].
     pub fn read(&self, page: PageRef) -> Result<SharedGuard<'_>> {
-        let hold = self.shared.words.share(page.id, page.number).ok_or_else(|| page.missing())?;
+        let hold = self.shared.words.share(page.id, page.number, CROWDED_WAIT);
+        let hold = hold.map_err(|refused| page.refused(refused))?;
         Ok(SharedGuard::new(self.pin(page)?, hold))
     }
 
@@ -236,7 +249,8 @@ impl PageAllocator {
     /// As [`PageAllocator::read`], and [`Error::Poisoned`] after any failed write.
     pub fn write(&self, page: PageRef) -> Result<ExclusiveGuard<'_>> {
         self.shared.pool.check()?;
-        let hold = self.shared.words.exclude(page.id, page.number).ok_or_else(|| page.missing())?;
+        let hold = self.shared.words.exclude(page.id, page.number);
+        let hold = hold.map_err(|refused| page.refused(refused))?;
         Ok(ExclusiveGuard::new(&self.shared, page, self.pin(page)?, hold))
     }
 
@@ -267,8 +281,8 @@ impl PageAllocator {
     /// # Errors
     /// [`Error::PageNotFound`] if it was freed before or is another allocator's.
     pub fn free(&self, page: PageRef) -> Result<()> {
-        let hold = self.shared.words.exclude(page.id, page.number).ok_or_else(|| page.missing())?;
-        hold.end();
+        let hold = self.shared.words.exclude(page.id, page.number);
+        hold.map_err(|refused| page.refused(refused))?.end();
         self.shared.freed(page);
         Ok(())
     }

@@ -7,13 +7,16 @@
 //!
 //! The number is drawn when the page is allocated, from a count of the whole process, and stands in every handle. So one
 //! comparison tells a handle whose page was freed, even if its id is another page's by now, and a handle of another allocator.
-//! Waiting is done here, by who wants a guard; the latches of the pool below are never held for long (`buffer/pin.rs`).
+//! A thread that wants a guard waits here; the latches of the pool below are never held for long (`buffer/pin.rs`). It waits for
+//! an exclusive guard as long as that takes. It waits for one of [`PINS_MAX`] shared guards only for a while, because they may all be
+//! the thread's own.
 
 use std::io;
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
+use std::time::{Duration, Instant};
 
 use terrace_block::Region;
 
@@ -36,6 +39,15 @@ pub(super) struct PageWords(Vec<Region>);
 pub(super) struct Hold<'a> {
     word: &'a AtomicU64,
     exclusive: bool,
+}
+
+/// Why there is no hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// The page is not the one with this number.
+    Missing,
+    /// There are [`PINS_MAX`] shared guards of the page, and none of them went.
+    Crowded,
 }
 
 /// A number that no page of this process has had: at a million pages a second there are enough for nine years.
@@ -82,41 +94,71 @@ impl PageWords {
         self.word(id).is_some_and(|word| word.load(Acquire) >> NUMBER_SHIFT == number)
     }
 
-    /// A hold on page `id` together with others; waits for who has it alone. None if it is not the page with this number.
-    pub(super) fn share(&self, id: PageId, number: u64) -> Option<Hold<'_>> {
-        let room = |word| word & EXCLUSIVE == 0 && word & SHARED < PINS_MAX;
-        let word = self.acquire(id, number, |word| room(word).then_some(word + 1))?;
-        Some(Hold { word, exclusive: false })
+    /// A hold on page `id` together with others; waits for an exclusive one as long as that takes, and for one of too many shared
+    /// ones for `patience`.
+    pub(super) fn share(&self, id: PageId, number: u64, patience: Duration) -> Result<Hold<'_>, Refused> {
+        let mut crowded_since = None;
+        let next = |word| {
+            if word & EXCLUSIVE != 0 {
+                crowded_since = None;
+                Next::Wait
+            } else if word & SHARED < PINS_MAX {
+                Next::Take(word + 1)
+            } else if crowded_since.get_or_insert_with(Instant::now).elapsed() >= patience {
+                Next::GiveUp
+            } else {
+                Next::Wait
+            }
+        };
+        let word = self.acquire(id, number, next)?;
+        Ok(Hold { word, exclusive: false })
     }
 
     /// A hold on page `id` alone; waits for all others.
-    pub(super) fn exclude(&self, id: PageId, number: u64) -> Option<Hold<'_>> {
-        let room = |word| word & (EXCLUSIVE | SHARED) == 0;
-        let word = self.acquire(id, number, |word| room(word).then_some(word | EXCLUSIVE))?;
-        Some(Hold { word, exclusive: true })
+    pub(super) fn exclude(&self, id: PageId, number: u64) -> Result<Hold<'_>, Refused> {
+        let next = |word| match word & (EXCLUSIVE | SHARED) {
+            0 => Next::Take(word | EXCLUSIVE),
+            _ => Next::Wait,
+        };
+        let word = self.acquire(id, number, next)?;
+        Ok(Hold { word, exclusive: true })
     }
 
     /// Acquire: partner of the Release with which the guard before was given back, so that what it wrote is seen.
-    fn acquire(&self, id: PageId, number: u64, next: impl Fn(u64) -> Option<u64>) -> Option<&AtomicU64> {
-        let word = self.word(id)?;
+    fn acquire(
+        &self,
+        id: PageId,
+        number: u64,
+        mut next: impl FnMut(u64) -> Next,
+    ) -> Result<&AtomicU64, Refused> {
+        let word = self.word(id).ok_or(Refused::Missing)?;
         let mut backoff = Backoff::new();
         let mut now = word.load(Relaxed);
         loop {
             if now >> NUMBER_SHIFT != number {
-                return None;
+                return Err(Refused::Missing);
             }
             match next(now) {
-                Some(next) => match word.compare_exchange_weak(now, next, AcqRel, Relaxed) {
-                    Ok(_) => return Some(word),
+                Next::Take(next) => match word.compare_exchange_weak(now, next, AcqRel, Relaxed) {
+                    Ok(_) => return Ok(word),
                     Err(other) => now = other,
                 },
-                None => {
+                Next::Wait => {
                     backoff.wait();
                     now = word.load(Relaxed);
                 }
+                Next::GiveUp => return Err(Refused::Crowded),
             }
         }
     }
+}
+
+/// What to do about a word that was seen.
+enum Next {
+    /// Try to put this in its place.
+    Take(u64),
+    Wait,
+    GiveUp,
 }
 
 impl Hold<'_> {
@@ -146,25 +188,47 @@ mod tests {
     fn a_word_knows_its_page_and_who_holds_it() {
         let words = PageWords::reserve(|_| 1024).unwrap();
         let id = PageId::new(SizeClass::SMALLEST, 7);
-        assert!(!words.is(id, 3) && words.share(id, 3).is_none());
+        let share = |number| words.share(id, number, Duration::ZERO);
+        assert!(!words.is(id, 3) && share(3).is_err());
         let begun = words.begin(id, 3);
         assert!(words.is(id, 3) && !words.is(id, 4));
         drop(begun);
-        let shared = [words.share(id, 3).unwrap(), words.share(id, 3).unwrap()];
+        let shared = [share(3).unwrap(), share(3).unwrap()];
         assert_eq!(words.word(id).unwrap().load(Relaxed), 3 << NUMBER_SHIFT | 2);
         drop(shared);
         words.exclude(id, 3).unwrap().end();
-        assert!(words.share(id, 3).is_none() && words.exclude(id, 3).is_none());
+        assert!(share(3).is_err() && words.exclude(id, 3).is_err());
         words.begin(id, 4);
-        assert!(words.share(id, 3).is_none(), "the id is another page's");
+        assert_eq!(share(3).unwrap_err(), Refused::Missing, "the id is another page's");
+    }
+
+    #[test]
+    fn one_shared_hold_too_many_is_refused_after_a_while_and_given_when_another_goes() {
+        let words = PageWords::reserve(|_| 1024).unwrap();
+        let id = PageId::new(SizeClass::SMALLEST, 7);
+        drop(words.begin(id, 3));
+        let mut holds: Vec<Hold> =
+            (0..PINS_MAX).map(|_| words.share(id, 3, Duration::ZERO).unwrap()).collect();
+        for patience in [Duration::ZERO, Duration::from_millis(1)] {
+            assert_eq!(words.share(id, 3, patience).unwrap_err(), Refused::Crowded);
+        }
+        // Refusals have taken nothing, and whoever waits gets what another gives back.
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| words.share(id, 3, Duration::MAX).map(drop));
+            holds.pop();
+            assert_eq!(waiting.join().unwrap(), Ok(()));
+        });
+        drop(holds);
+        words.exclude(id, 3).unwrap().end();
     }
 
     #[test]
     fn ids_that_no_page_can_have_have_no_word() {
         let words = PageWords::reserve(|_| 1024).unwrap();
         for index in [1024, 1 << 40, (1 << 56) - 1] {
-            assert!(words.share(PageId::new(SizeClass::LARGEST, index), 1).is_none());
+            let share = words.share(PageId::new(SizeClass::LARGEST, index), 1, Duration::ZERO);
+            assert_eq!(share.unwrap_err(), Refused::Missing);
         }
-        assert!(words.share(PageId(u64::MAX), 1).is_none());
+        assert!(words.share(PageId(u64::MAX), 1, Duration::ZERO).is_err());
     }
 }

@@ -259,6 +259,20 @@ fn readers_go_together_and_writers_alone() {
 }
 
 #[test]
+fn one_shared_guard_too_many_is_refused_and_the_page_goes_on() {
+    let pages = open(Mode::Inline);
+    let name = pages.allocate(4096).unwrap().keep();
+    let mut guards: Vec<_> = (0..200).map(|_| pages.read(name).unwrap()).collect();
+    let refused = pages.read(name).unwrap_err();
+    assert!(matches!(refused, Error::TooManyGuards { max: 200, .. }), "{refused}");
+    guards.pop();
+    guards.push(pages.read(name).unwrap());
+    drop(guards);
+    pages.write(name).unwrap().free();
+    assert!(is_missing(pages.read(name)));
+}
+
+#[test]
 fn names_of_other_pages_are_refused() {
     let (one, other) = (open(Mode::Inline), open(Mode::Inline));
     let (mine, theirs) = (one.allocate(4096).unwrap().keep(), other.allocate(4096).unwrap().keep());
