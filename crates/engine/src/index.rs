@@ -70,6 +70,12 @@ pub(crate) fn leaf_entries(page: &[u8]) -> u64 {
     if node.is_leaf() { node.count() as u64 } else { 0 }
 }
 
+/// The children of a sound page that is an inner node; of any other none.
+pub(crate) fn children(page: &[u8]) -> Vec<crate::PageId> {
+    let node = node::Node::new(page);
+    if node.is_leaf() { Vec::new() } else { (0..=node.count()).map(|index| node.child_at(index)).collect() }
+}
+
 #[cfg(test)]
 mod get_many_tests;
 #[cfg(test)]

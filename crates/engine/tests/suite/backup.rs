@@ -148,6 +148,28 @@ fn what_is_restored_is_a_moment_of_what_was_written_meanwhile() {
 }
 
 #[test]
+fn a_backup_counts_the_entries_that_its_database_counts() {
+    // From one leaf of each tree to a catalog of several levels.
+    for (tables, rows) in [(0, 0), (1, 500), (3, 2000), (400, 3)] {
+        let disk = SimulatedDisk::new(1);
+        let db = inline(&disk).unwrap();
+        for table in 0..tables {
+            let table = db.create_table(&format!("{table:0>60}")).unwrap();
+            (0..rows as u32).for_each(|row| table.put(row.to_be_bytes(), "value").unwrap());
+            table.put("long", vec![7; 30_000]).unwrap();
+            table.put("long", vec![8; 30_000]).unwrap();
+        }
+        db.checkpoint().unwrap();
+        let copy = SimulatedDisk::new(2);
+        db.backup_to(&copy).unwrap();
+        let (of_db, of_backup) = (db.verify().unwrap(), Backup::open_in(&copy).unwrap().check().unwrap());
+        assert!(of_db.is_ok() && of_backup.is_ok());
+        assert_eq!(of_backup.entries_checked, of_db.entries_checked, "{tables} tables");
+        assert_eq!(of_db.entries_checked, tables * (rows + 1));
+    }
+}
+
+#[test]
 fn a_backup_cut_off_at_any_call_is_none_and_a_finished_one_stays() {
     let source = SimulatedDisk::new(1);
     let db = small(&source);

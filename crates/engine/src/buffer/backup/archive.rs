@@ -8,6 +8,7 @@
 //! Nothing is believed that is not checked: every image by its checksum, its page id and the check in the page table,
 //! every record of the log by its own, the lengths of both files by the superblock.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use terrace_block::{AlignedBuffer, BlockDevice, Write};
@@ -102,6 +103,48 @@ impl Archive {
         Ok(Tally { pages, log_bytes: self.log_bytes() })
     }
 
+    /// The class of the database's own pages.
+    pub(crate) fn class(&self) -> SizeClass {
+        SizeClass::of_bytes(self.superblock.page_bytes.into()).expect("the superblock was checked")
+    }
+
+    /// Shows `below` each page of what hangs from `roots`, once; it says which pages hang from that. What is damaged is passed over:
+    /// [`Archive::check`] has it.
+    ///
+    /// # Errors
+    /// Failures to read.
+    pub(crate) fn descend(
+        &self,
+        roots: &[PageId],
+        below: &mut dyn FnMut(&[u8]) -> Result<Vec<PageId>, String>,
+    ) -> Result<()> {
+        let mut descent = Descent { below, next: roots.to_vec() };
+        let (mut chunks, mut pages, mut chunk) = (Vec::new(), Vec::new(), None);
+        let mut met = HashSet::new();
+        while let Some(id) = descent.next.pop() {
+            let Some(class) = id.class().filter(|_| met.insert(id)) else { continue };
+            let mut walk = self.walk_of(None, &mut descent)?;
+            let name = |index| PageId::new(class, index);
+            let wanted = name(id.index() / walk.per_page);
+            if chunk != Some(wanted) {
+                pages.clear();
+                let number = wanted.index() / walk.per_page;
+                let blocks = &self.superblock.directory[class.index()];
+                let block = usize::try_from(number).ok().and_then(|number| blocks.get(number));
+                let Some(&block) = block else { continue };
+                walk.words(block, Kind::Directory, name(number), &mut chunks)?;
+                if let Some(&(_, mapped)) = chunks.iter().find(|(other, _)| *other == wanted) {
+                    walk.words(mapped, Kind::Chunk, wanted, &mut pages)?;
+                }
+                chunk = Some(wanted);
+            }
+            let found: Vec<(PageId, Mapped)> =
+                pages.iter().filter(|(other, _)| *other == id).copied().collect();
+            walk.pages(class, &found)?;
+        }
+        Ok(())
+    }
+
     fn log_bytes(&self) -> u64 {
         self.superblock.log_end.0 - self.superblock.cut.0
     }
@@ -145,18 +188,7 @@ impl Archive {
     /// Reads every image that the page table names, and writes it to the same place of `target`. Returns how many pages
     /// there were.
     fn walk(&self, target: Option<&dyn BlockDevice>, visitor: &mut dyn Visitor) -> Result<u64> {
-        let page_bytes = self.superblock.page_bytes as usize;
-        let per_page = words_per_page(page_bytes);
-        let mut walk = Walk {
-            archive: self,
-            target,
-            visitor,
-            per_page,
-            image: copy_buffer(page_bytes)?,
-            staging: copy_buffer(BATCH_BYTES.max(self.longest_page()))?,
-            page: vec![0; self.longest_page()],
-            pages: 0,
-        };
+        let mut walk = self.walk_of(target, visitor)?;
         let (mut chunks, mut pages) = (Vec::new(), Vec::new());
         for (class, blocks) in SizeClass::all().zip(&self.superblock.directory) {
             let batch = (BATCH_BYTES / class.page_bytes()).max(1);
@@ -169,6 +201,41 @@ impl Archive {
             }
         }
         Ok(walk.pages)
+    }
+
+    fn walk_of<'a>(
+        &'a self,
+        target: Option<&'a dyn BlockDevice>,
+        visitor: &'a mut dyn Visitor,
+    ) -> Result<Walk<'a>> {
+        let page_bytes = self.superblock.page_bytes as usize;
+        Ok(Walk {
+            archive: self,
+            target,
+            visitor,
+            per_page: words_per_page(page_bytes),
+            image: copy_buffer(page_bytes)?,
+            staging: copy_buffer(BATCH_BYTES.max(self.longest_page()))?,
+            page: vec![0; self.longest_page()],
+            pages: 0,
+        })
+    }
+}
+
+/// Pages that hang from others, and are still to be shown.
+struct Descent<'a> {
+    below: &'a mut dyn FnMut(&[u8]) -> Result<Vec<PageId>, String>,
+    next: Vec<PageId>,
+}
+
+impl Visitor for Descent<'_> {
+    fn image(&mut self, _id: PageId, image: &[u8]) -> Result<(), String> {
+        self.next.extend((self.below)(image)?);
+        Ok(())
+    }
+
+    fn damage(&mut self, _error: Error) -> Result<()> {
+        Ok(())
     }
 }
 
