@@ -62,8 +62,11 @@ impl Place {
         let &[compression, values] = options else { return None };
         let root = PageId(u64::from_le_bytes(*root));
         let (own, values) = (root.class()?, SizeClass::from_index(values.into())?);
-        (!own.is_for_values() && own <= values).then_some(Place {
-            id: TableId(u64::from_le_bytes(*id)),
+        let id = u64::from_le_bytes(*id);
+        // Ids below are the database's own, and no table ever gets the last one.
+        let is_id = (FIRST_TABLE..u64::MAX).contains(&id);
+        (is_id && !own.is_for_values() && own <= values).then_some(Place {
+            id: TableId(id),
             root,
             compression: Compression::decode(compression)?,
             values,
@@ -120,7 +123,8 @@ impl Core {
         let count = self.count_of(place.id)?;
         let mut tables = self.tables.lock();
         if let Some(state) = tables.get(&place.id).and_then(Weak::upgrade) {
-            return Ok(state);
+            // Two names with one id would share the state of one tree.
+            return if state.tree.root == place.root { Ok(state) } else { Err(damaged()) };
         }
         if tables.len() == tables.capacity() {
             tables.retain(|_, state| state.strong_count() > 0);
@@ -185,10 +189,12 @@ impl Core {
             }
             self.use_class(class)?;
             let id = self.next_table_id()?;
+            // Decoding the next entry would refuse the id after the last one, so it is not written.
+            let next_id = id.0.checked_add(1).filter(|&next| next < u64::MAX).ok_or_else(damaged)?;
             let root = self.create_root(class, compression)?;
             let place = Place { id, root, compression, values };
             let next = Place {
-                id: TableId(id.0 + 1),
+                id: TableId(next_id),
                 root: PageId::NONE,
                 compression: Compression::None,
                 values: SizeClass::SMALLEST,
@@ -286,7 +292,7 @@ mod tests {
             assert!(matches!(check_name(name), Err(Error::InvalidName { .. })), "{name:?}");
         }
         let place = Place {
-            id: TableId(3),
+            id: TableId(FIRST_TABLE),
             root: PageId(1 << 56 | 9),
             compression: Compression::Lz4,
             values: SizeClass::LARGEST,
@@ -295,6 +301,10 @@ mod tests {
             let place = Place { values, ..place };
             assert_eq!(Place::decode(&place.encode()), Some(place));
         }
+        let ids = [0, CATALOG.0, FIRST_TABLE - 1, u64::MAX];
+        let no_ids = ids.map(|id| Place { id: TableId(id), ..place }.encode());
+        let last = Place { id: TableId(u64::MAX - 1), ..place };
+        assert_eq!(Place::decode(&last.encode()), Some(last));
         let smaller = Place { values: SizeClass::SMALLEST, ..place }.encode();
         let no_class = Place { root: PageId(10 << 56 | 3), ..place }.encode();
         let no_node = Place { root: PageId(5 << 56 | 3), ..place }.encode();
@@ -311,9 +321,53 @@ mod tests {
             &no_node,
             &no_values,
         ];
-        for hostile in hostile {
+        for hostile in hostile.into_iter().chain(no_ids.iter().map(|place| &place[..])) {
             assert_eq!(Place::decode(hostile), None);
         }
+    }
+
+    /// A database in whose catalog `change` was made.
+    fn with_catalog(change: impl FnOnce(&crate::Db)) -> crate::Db {
+        let directory = Arc::new(crate::MemoryDirectory::new());
+        let db = crate::Db::builder().directory(directory).dram(2 << 20).mode(crate::Mode::Inline);
+        let db = db.open("").unwrap();
+        db.create_table("t").unwrap().put("k", "v").unwrap();
+        change(&db);
+        db
+    }
+
+    fn set(db: &crate::Db, key: &[u8], place: Place) {
+        let changes = vec![(key, Some(place.encode().to_vec()))];
+        db.shared.alone(|| db.shared.change_catalog(changes, Vec::new(), Durability::Buffered)).unwrap();
+    }
+
+    #[test]
+    fn no_table_gets_an_id_after_the_last() {
+        for id in [0, CATALOG.0, u64::MAX - 1, u64::MAX] {
+            let next = Place {
+                id: TableId(id),
+                root: PageId::NONE,
+                compression: Compression::None,
+                values: SizeClass::SMALLEST,
+            };
+            let db = with_catalog(|db| set(db, NEXT_ID, next));
+            let refused = db.create_table("u").unwrap_err();
+            assert!(matches!(refused, Error::Corrupt { .. }), "{id}: {refused}");
+            assert_eq!(db.open_table("t").unwrap().get("k").unwrap().as_deref(), Some(&b"v"[..]));
+            assert!(db.open_table("u").is_err(), "{id}");
+        }
+    }
+
+    #[test]
+    fn two_names_with_one_id_are_damage() {
+        let db = with_catalog(|db| {
+            db.create_table("u").unwrap();
+            let [one, other] = ["t", "u"].map(|name| db.shared.place_of(name).unwrap().unwrap());
+            set(db, b"u", Place { id: one.id, ..other });
+        });
+        let one = db.open_table("t").unwrap();
+        assert!(matches!(db.open_table("u"), Err(Error::Corrupt { .. })));
+        assert_eq!(one.get("k").unwrap().as_deref(), Some(&b"v"[..]));
     }
 
     #[test]
