@@ -88,6 +88,8 @@ pub(crate) enum Bug {
     StaleMiddleCopy,
     /// The copy in the middle tier stays when the page goes from DRAM to the store.
     KeepMiddleCopy,
+    /// A count that was read from the catalog counts though another was saved and dropped since.
+    CountReadBeforeDrop,
 }
 
 #[cfg(test)]

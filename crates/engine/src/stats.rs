@@ -372,7 +372,8 @@ impl Stats {
             + core.flight.size_bytes()
             + core.snapshots.size_bytes()
             + 3 * counted.fault.size_bytes()
-            + core.counts.size_bytes();
+            + core.counts.size_bytes()
+            + core.table_bytes();
         let stalls = Stalls {
             frames: counted.frame_waits.load(Relaxed),
             log_space: counted.log_waits.load(Relaxed),

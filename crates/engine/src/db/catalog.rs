@@ -29,6 +29,8 @@ use crate::txn::write_set::{NewValue, WriteSet};
 const NAME_BYTES_MAX: usize = 255;
 /// Pages that the garbage entry of a new root may cost.
 const GARBAGE_PAGES: u64 = 4;
+/// What shared pointers to a table's state and to its name count by.
+const SHARED_BYTES: usize = 4 * size_of::<usize>();
 /// The key of the next table's id.
 const NEXT_ID: &[u8] = b"";
 /// No name is below this, and no other key above.
@@ -132,6 +134,23 @@ impl Core {
         let state = Arc::new(TableState::new(place, name, count));
         tables.insert(place.id, Arc::downgrade(&state));
         Ok(state)
+    }
+
+    /// Drops what is kept of tables that nobody has a handle of.
+    pub(super) fn forget_closed_tables(&self) {
+        let mut tables = self.tables.lock();
+        tables.retain(|_, state| state.strong_count() > 0);
+        tables.shrink_to_fit();
+    }
+
+    /// Bytes of memory that tables take of which somebody has, or had, a handle; without their counts.
+    pub(crate) fn table_bytes(&self) -> usize {
+        let of = |state: &Weak<TableState>| {
+            let name = state.upgrade().map_or(0, |state| state.name.read().len());
+            size_of::<TableState>() + name + SHARED_BYTES
+        };
+        let tables = self.tables.lock();
+        tables.capacity() * size_of::<(TableId, Weak<TableState>)>() + tables.values().map(of).sum::<usize>()
     }
 
     /// Runs `work` while nobody else commits.

@@ -1,9 +1,15 @@
 //! How many entries each table has, without walking it.
 //!
-//! A commit knows which keys it adds and which it removes, and tells the table's count so, in a slot of its own thread,
-//! before it is decided. So whoever sees an entry finds it counted; and who is alone inside the gate, where no commit
-//! is under way, reads a sum that is exact. No word is shared by the threads that commit, and a commit that only replaces
-//! values does nothing here.
+//! A commit knows which keys it adds and which it removes, and tells the table's count so before it is decided. So whoever
+//! sees an entry finds it counted; and who is alone inside the gate, where no commit is under way, reads a sum that is exact.
+//! A commit that only replaces values does nothing here.
+//!
+//! A table counts in one word until two threads meet there. Then it gets a slot for each thread, so that the threads that
+//! commit share no word. Slots take two kilobytes, and a database may have many tables: few of them are written by several
+//! threads at a time.
+//!
+//! A count is kept while somebody has a handle of the table, and until it is saved. Then it is dropped, and read from the
+//! catalog when the table is opened again. So counts take memory by the tables in use.
 //!
 //! Counts are saved in the catalog (`catalog.rs`), under the table's id, together with a *mark*:
 //!
@@ -27,7 +33,7 @@ use std::collections::HashMap;
 use std::ops::Bound;
 use std::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU64,
-    Ordering::{Acquire, Release, SeqCst},
+    Ordering::{Acquire, Relaxed, Release, SeqCst},
 };
 use std::sync::{Arc, OnceLock};
 
@@ -39,6 +45,7 @@ use super::scan::Scan;
 use crate::error::{Error, Result};
 use crate::ids::{TableId, Timestamp};
 use crate::index::{Found, Stored, Toward};
+use crate::planted::{Bug, planted};
 use crate::threads::{Padded, thread_number};
 
 /// Threads beyond share.
@@ -121,9 +128,11 @@ impl Since {
 pub(crate) struct TableCount {
     /// What the slots count from; below zero if entries were counted as gone that were never counted as there.
     base: AtomicI64,
-    /// Whether base and slots together are the number of entries.
+    /// Whether all together are the number of entries.
     exact: AtomicBool,
-    /// Made when the first entry comes or goes.
+    /// What came and went before there were slots.
+    first: AtomicI64,
+    /// Made when two threads meet in `first`.
     slots: OnceLock<Box<[Padded<AtomicI64>]>>,
 }
 
@@ -132,6 +141,7 @@ impl TableCount {
         TableCount {
             base: AtomicI64::new(saved.entries as i64),
             exact: AtomicBool::new(saved.exact),
+            first: AtomicI64::new(0),
             slots: OnceLock::new(),
         }
     }
@@ -144,15 +154,25 @@ impl TableCount {
     /// Notes that entries came, or went if `change` is below zero. Before the commit is decided, inside the gate.
     #[inline]
     pub(crate) fn add(&self, change: i64) {
-        let slots = self.slots.get_or_init(|| (0..SLOTS).map(|_| Padded::default()).collect());
-        // Release, partner of the load in `change`: who sees this addition sees that its timestamp was drawn.
+        // Release, partner of the loads in `change`: who sees this addition sees that its timestamp was drawn.
+        let slots = match self.slots.get() {
+            Some(slots) => slots,
+            None => {
+                let now = self.first.load(Relaxed);
+                let next = now.wrapping_add(change);
+                if self.first.compare_exchange(now, next, Release, Relaxed).is_ok() {
+                    return;
+                }
+                self.slots.get_or_init(|| (0..SLOTS).map(|_| Padded::default()).collect())
+            }
+        };
         slots[thread_number() as usize % SLOTS].fetch_add(change, Release);
     }
 
-    /// The sum of the slots.
+    /// The sum of what came and went.
     fn change(&self) -> i64 {
         let slots = self.slots.get().into_iter().flatten();
-        slots.fold(0, |sum, slot| sum.wrapping_add(slot.load(Acquire)))
+        slots.fold(self.first.load(Acquire), |sum, slot| sum.wrapping_add(slot.load(Acquire)))
     }
 
     fn now(&self) -> Saved {
@@ -168,11 +188,13 @@ impl TableCount {
     }
 }
 
-/// The counts of all tables that anybody has opened.
+/// The counts of the tables that somebody has a handle of, and of those that are not saved yet.
 #[derive(Debug)]
 pub(crate) struct Counts {
     since: Since,
     tables: Mutex<HashMap<TableId, Known>>,
+    /// How often counts were dropped from the map. Changes under its lock.
+    drops: AtomicU64,
     /// The end of the log when counts were last saved.
     saved_at: AtomicU64,
     /// The commit that wrote the mark last, or that of the mark that was found valid.
@@ -186,15 +208,30 @@ struct Known {
     saved: Saved,
 }
 
+impl Known {
+    /// Whether it is needed: a handle has it, or the catalog does not say it. Nobody gets a handle of it without the lock of
+    /// the map it is in.
+    fn is_needed(&self) -> bool {
+        Arc::strong_count(&self.count) > 1 || self.count.now() != self.saved
+    }
+}
+
 impl Counts {
     /// No count can be believed but those that commits above `highest` save, of tables from `next` on.
     pub(crate) fn unknown(highest: Timestamp, next: TableId) -> Self {
         Counts {
             since: Since { commit: Timestamp(highest.0 + 1), table: next },
             tables: Mutex::default(),
+            drops: AtomicU64::new(0),
             saved_at: AtomicU64::new(0),
             mark: AtomicU64::new(0),
         }
+    }
+
+    /// Drops the counts that nobody needs.
+    fn drop_unneeded(&self, tables: &mut HashMap<TableId, Known>) {
+        tables.retain(|_, known| known.is_needed());
+        self.drops.fetch_add(1, SeqCst);
     }
 
     /// Forgets a table that was dropped.
@@ -238,22 +275,40 @@ impl Core {
 
     /// The count of a table that exists.
     pub(super) fn count_of(&self, table: TableId) -> Result<Arc<TableCount>> {
-        if let Some(known) = self.counts.tables.lock().get(&table) {
-            return Ok(Arc::clone(&known.count));
+        loop {
+            let drops = {
+                let tables = self.counts.tables.lock();
+                if let Some(known) = tables.get(&table) {
+                    return Ok(Arc::clone(&known.count));
+                }
+                self.counts.drops.load(SeqCst)
+            };
+            let saved = self.saved_count(table)?;
+            self.pool.meanwhile();
+            let mut tables = self.counts.tables.lock();
+            // Another thread may have been faster, and have counted since; and that may have been saved and dropped.
+            if self.counts.drops.load(SeqCst) != drops && !planted(Bug::CountReadBeforeDrop) {
+                continue;
+            }
+            if tables.len() == tables.capacity() {
+                self.counts.drop_unneeded(&mut tables);
+            }
+            let new = || Known { count: Arc::new(TableCount::of(saved)), saved };
+            return Ok(Arc::clone(&tables.entry(table).or_insert_with(new).count));
         }
+    }
+
+    /// What the catalog says about the count of a table.
+    fn saved_count(&self, table: TableId) -> Result<Saved> {
         let since = self.counts.since;
-        let saved = match self.catalog.tree.get(&self.pool, &count_key(table))? {
+        match self.catalog.tree.get(&self.pool, &count_key(table))? {
             Some(Found { timestamp, value: Stored::Inline(value) }) => {
                 let Saved { entries, exact } = Saved::decode(&value).ok_or_else(damaged)?;
-                Saved { entries, exact: exact && timestamp >= since.commit }
+                Ok(Saved { entries, exact: exact && timestamp >= since.commit })
             }
-            Some(_) => return Err(damaged()),
-            None => Saved { entries: 0, exact: table >= since.table },
-        };
-        let mut tables = self.counts.tables.lock();
-        // Another thread may have been faster, and have counted since.
-        let new = || Known { count: Arc::new(TableCount::of(saved)), saved };
-        Ok(Arc::clone(&tables.entry(table).or_insert_with(new).count))
+            Some(_) => Err(damaged()),
+            None => Ok(Saved { entries: 0, exact: table >= since.table }),
+        }
     }
 
     /// How many entries a table has, of one moment during the call; walks it if that is not known.
@@ -376,13 +431,14 @@ impl Core {
             }
             let mut tables = self.counts.tables.lock();
             for (table, now) in changed {
-                let Some(known) = tables.get_mut(&table) else { continue };
-                known.saved = now;
-                // Nobody has a handle of the table, and who wants one must come here: its slots can go.
-                if Arc::strong_count(&known.count) == 1 {
-                    known.count = Arc::new(TableCount::of(now));
+                if let Some(known) = tables.get_mut(&table) {
+                    known.saved = now;
                 }
             }
+            self.counts.drop_unneeded(&mut tables);
+            tables.shrink_to_fit();
+            drop(tables);
+            self.forget_closed_tables();
             Ok(())
         })
     }
@@ -390,7 +446,68 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use terrace_block::MemoryDirectory;
+
     use super::*;
+    use crate::planted::plant;
+    use crate::{Db, Mode};
+
+    fn open() -> Db {
+        let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(8 << 20).seed(1);
+        builder.mode(Mode::Inline).durability(crate::Durability::Buffered).open("").unwrap()
+    }
+
+    #[test]
+    fn counts_take_memory_by_the_tables_in_use_and_little_for_each() {
+        const TABLES: u64 = 600;
+        let db = open();
+        let bytes = || db.shared.counts.size_bytes() + db.shared.table_bytes();
+        let made = |number: u64| {
+            let table = db.create_table(&format!("t{number}")).unwrap();
+            (0..=number % 3).for_each(|key| table.put(key.to_be_bytes(), "").unwrap());
+            table
+        };
+        let tables: Vec<_> = (0..TABLES).map(made).collect();
+        assert!(bytes() < TABLES as usize * 500, "{} bytes", bytes());
+        drop(tables);
+        db.shared.save_counts(false).unwrap();
+        assert!(bytes() < 2000, "{} bytes of tables that nobody has open", bytes());
+        for number in 0..TABLES {
+            let table = db.open_table(&format!("t{number}")).unwrap();
+            assert_eq!(table.len_if_known().unwrap(), Some(number % 3 + 1), "table {number}");
+        }
+        assert!(bytes() < 200_000, "{} bytes of tables that were opened one after the other", bytes());
+        assert_eq!(db.verify().unwrap().errors, []);
+    }
+
+    /// The count of a table that is opened while it is opened, written and closed by another thread, and its count saved.
+    fn opened_while_another_count_is_saved() -> Option<u64> {
+        let db = open();
+        db.create_table("t").unwrap().put("one", "").unwrap();
+        db.shared.save_counts(false).unwrap();
+        let (other, is_first) = (db.clone(), Cell::new(true));
+        crate::crash::play(Some(Rc::new(move |_| {
+            if is_first.replace(false) {
+                other.open_table("t").unwrap().put("two", "").unwrap();
+                other.shared.save_counts(false).unwrap();
+            }
+        })));
+        let table = db.open_table("t");
+        crate::crash::play(None);
+        table.unwrap().len_if_known().unwrap()
+    }
+
+    #[test]
+    fn catches_count_read_before_drop() {
+        plant(Some(Bug::CountReadBeforeDrop));
+        let wrong = opened_while_another_count_is_saved();
+        plant(None);
+        assert_eq!(wrong, Some(1), "the bug was not noticed");
+        assert_eq!(opened_while_another_count_is_saved(), Some(2));
+    }
 
     #[test]
     fn what_is_saved_is_read_back_and_nothing_else() {
