@@ -86,7 +86,7 @@ pub(crate) enum Bug {
     DemoteWithoutRecLsn,
     /// The copy in the middle tier of a page that leaves DRAM counts though it is older.
     StaleMiddleCopy,
-    /// The copy in the middle tier stays when the page goes from DRAM to the store.
+    /// The copy in the middle tier stays when the page above it is freed.
     KeepMiddleCopy,
     /// A count that was read from the catalog counts though another was saved and dropped since.
     CountReadBeforeDrop,

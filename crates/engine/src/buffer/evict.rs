@@ -49,7 +49,8 @@ pub(super) enum Evicted {
 
 impl Pool {
     /// Latches the page `id` to be evicted from `frame`, if it is unlatched and at the version seen, and if it is clean or may go to
-    /// the middle tier. [`Pool::leave`] is next. `offered`: the middle tier may have it even if it has no copy of it now.
+    /// the middle tier. [`Pool::leave`] is next. `offered`: the middle tier may have it even if it has no copy of it now; a page that
+    /// has one keeps its place there.
     pub(super) fn try_evict(
         &self,
         id: PageId,
@@ -82,11 +83,9 @@ impl Pool {
             return Evicted::No;
         }
         let dirty = now.is_dirty() && !lost;
-        let below = header.below();
-        let is_equal = below.is_some_and(|below| self.frames.header(below).equal_at() == now.version());
+        let has_copy = header.below().is_some();
         let path = match middle {
-            _ if is_equal => Path::DramToMiddle,
-            Some(middle) if offered => middle.path_of_victim(id, now.version(), dirty, below.is_some()),
+            Some(middle) if offered || has_copy => middle.path_of_victim(id, now.version(), dirty, has_copy),
             _ if dirty => Path::DramToStore,
             _ => Path::Drop,
         };
@@ -110,7 +109,7 @@ impl Pool {
         }
         let to_store = |page: &&Leaving<'_>| page.to == To::Store;
         let pages: Vec<Housed> = leaving.iter().filter(to_store).map(|page| (page.id, page.frame)).collect();
-        let below: Vec<u32> = leaving.iter().filter(to_store).filter_map(|page| self.forget(page)).collect();
+        leaving.iter().filter(to_store).for_each(|page| self.forget(page));
         let unlatch = || {
             leaving.iter().filter(to_store).for_each(|page| _ = page.entry.latch().release_changed());
         };
@@ -122,7 +121,6 @@ impl Pool {
             self.evacuate(&pages);
             unlatch();
         }
-        below.into_iter().for_each(|frame| self.give_frame(frame));
         for page in leaving.iter_mut() {
             if page.to != To::Stays {
                 page.to = To::Gone;
@@ -131,22 +129,18 @@ impl Pool {
         }
     }
 
-    /// Ends the copies in memory of a page that goes to the store, which has it as it is; gives the frame of one in the middle tier,
-    /// which holds nothing any more.
-    fn forget(&self, page: &Leaving<'_>) -> Option<u32> {
+    /// Ends the copy in memory of a page that goes to the store, which has it as it is. It has no other: a page with a copy in the
+    /// middle tier goes there.
+    fn forget(&self, page: &Leaving<'_>) {
         let header = self.frames.header(page.frame);
+        debug_assert_eq!(header.below(), None);
         page.entry.latch().set_dirty(false);
         page.entry.set_location(Location::Store(header.mapped()));
         header.set_page(PageId::NONE);
-        let below = self.part(&header);
         if let Some(middle) = &self.middle {
             let counts = &middle.counts;
             let count = if is_middle(page.frame) { &counts.middle_to_store } else { &counts.dram_to_store };
             count.fetch_add(1, Relaxed);
-            counts.copies_invalidated.fetch_add(u64::from(below.is_some()), Relaxed);
         }
-        below.filter(|_| !planted(Bug::KeepMiddleCopy)).inspect(|&below| {
-            self.frames.header(below).set_page(PageId::NONE);
-        })
     }
 }

@@ -90,8 +90,8 @@ pub(super) struct Counts {
     pub(super) down_refused: AtomicU64,
     /// Copies that were dropped for others, since there was one in DRAM.
     pub(super) copies_dropped: AtomicU64,
-    /// Copies that were dropped because the page went from DRAM to the store, and they were older.
-    pub(super) copies_invalidated: AtomicU64,
+    /// Copies that were dropped because their pages were freed.
+    pub(super) copies_freed: AtomicU64,
     /// Pages that left for the store.
     pub(super) middle_to_store: AtomicU64,
     /// Pages that left DRAM for the store.
@@ -224,7 +224,7 @@ impl Pool {
             misplaced_pages: self.frames.nodes().misplaced(Tier::Middle),
             down_refused: count(&counts.down_refused),
             copies_dropped: count(&counts.copies_dropped),
-            copies_invalidated: count(&counts.copies_invalidated),
+            copies_freed: count(&counts.copies_freed),
         })
     }
 

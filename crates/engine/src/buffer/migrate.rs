@@ -9,9 +9,9 @@
 //! where it is, *below*. The page table names the copy in DRAM, whose header is what counts; it knows the frame below, and the header
 //! there has the version of the page at which both were equal. Every change moves the version. So when the page leaves DRAM and the
 //! version is still that one, the copy below is as new, and takes over what the header said, dirtiness included, without a byte
-//! being moved; else the page is copied down, or, if it goes to the store, the copy below is dropped with it: nobody ever reads one
-//! that is older. There is no write to a copy that has another above it. A copy below is dropped at any time for another page's sake,
-//! which readers do not notice. **One copy**: where the bytes of a page are at one address whatever frame it has, and where
+//! being moved; else the page is copied down, dirty or clean: nobody ever reads a copy that is older, and a page that has its place
+//! in the middle tier keeps it. There is no write to a copy that has another above it. A copy below is dropped at any time for
+//! another page's sake, which readers do not notice, and with its page when that is freed. **One copy**: where the bytes of a page are at one address whatever frame it has, and where
 //! replacement goes by versions (`fifo.rs`), the frame below is given back at once.
 //!
 //! **Memory that moves.** Where the two tiers of mapped pages are nodes, a page that changes tiers has its memory moved by the system, while
@@ -286,6 +286,13 @@ impl Pool {
             entry.latch().release_unchanged();
         }
         were_away
+    }
+
+    /// A copy in the middle tier was dropped because its page was freed.
+    pub(super) fn count_copy_freed(&self) {
+        if let Some(middle) = &self.middle {
+            middle.counts.copies_freed.fetch_add(1, Relaxed);
+        }
     }
 
     /// A copy in the middle tier was dropped for another page.

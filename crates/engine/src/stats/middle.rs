@@ -63,8 +63,8 @@ pub struct MiddleStats {
     pub down_refused: u64,
     /// Copies of pages in DRAM that made room for other pages here.
     pub copies_dropped: u64,
-    /// Copies that were older than their pages in DRAM when those went to the store, and were dropped with them.
-    pub copies_invalidated: u64,
+    /// Copies that went with their pages when those were freed.
+    pub copies_freed: u64,
     /// How memory moved with them.
     pub memory_moves: MemoryMoves,
     /// Pages of the system's, 4 KiB each, that came to a tier on nodes and that the system put elsewhere, since the database was opened.
@@ -255,7 +255,7 @@ impl MiddleStats {
             misplaced_pages,
             down_refused,
             copies_dropped,
-            copies_invalidated
+            copies_freed
         );
         MiddleStats { dram_cache, ..counted }
     }

@@ -95,7 +95,8 @@ impl FromStr for Choice {
     }
 }
 
-/// What is done with a page that leaves DRAM and need not be written anywhere, because the store has it as it is.
+/// What is done with a page that leaves DRAM and need not be written anywhere, because the store has it as it is. A page that has
+/// a copy in the middle tier goes to that copy in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CleanVictims {
     /// It is forgotten.

@@ -56,9 +56,9 @@ pub enum Path {
     InPlace,
     /// From the middle tier to DRAM.
     MiddleToDram,
-    /// From DRAM to the middle tier.
+    /// From DRAM to the middle tier, to the copy there if there is one.
     DramToMiddle,
-    /// From DRAM to the store. If there is a copy in the middle tier, it is older: it is to be invalidated first.
+    /// From DRAM to the store.
     DramToStore,
     /// Out of DRAM, without being written anywhere: a slower copy is as new.
     Drop,
@@ -119,9 +119,9 @@ fn mix(number: u64) -> u64 {
 ///
 /// * A load into the middle tier casts for DRAM in the same operation, as the first access to it.
 /// * A new page that would go on to DRAM at once is made there: there is nothing yet that the middle tier could keep a copy of.
-/// * A dirty page that has a copy in the middle tier is written to that copy, whatever `N_w` is, which is about admission: the page
-///   has its place there, and a write to the store would leave a copy in it that is too old.
-/// * A clean page is dropped, or considered for the middle tier like a dirty one, as `clean` says, unless a copy is there.
+/// * A page that has a copy in the middle tier goes to that copy, dirty or clean, whatever `N_w` and `clean` are. Both are about
+///   admission, and this page has its place there. If the copy is as new, nothing is copied.
+/// * A clean page without such a copy is dropped, or considered for the middle tier like a dirty one, as `clean` says.
 ///
 /// ```
 /// use terrace::migration::{CleanVictims, Die, Intent, Path, Policy, path};
@@ -146,8 +146,7 @@ pub fn path(policy: Policy, clean: CleanVictims, intent: Intent, die: Die, queue
         Intent::Load(access) if to_dram(access) => Path::ToMiddleThenDram,
         Intent::Create if to_dram(Access::Write) => Path::ToDram,
         Intent::Load(_) | Intent::Create => Path::ToMiddle,
-        Intent::Evict { dirty: true, middle_copy: true } => Path::DramToMiddle,
-        Intent::Evict { dirty: false, middle_copy: true } => Path::Drop,
+        Intent::Evict { middle_copy: true, .. } => Path::DramToMiddle,
         Intent::Evict { dirty: true, .. } if is_admitted() => Path::DramToMiddle,
         Intent::Evict { dirty: true, .. } => Path::DramToStore,
         Intent::Evict { dirty: false, .. } => match clean {
@@ -279,9 +278,9 @@ mod tests {
         for nw in [0.0, 1.0] {
             let admitted = |other| if nw == 1.0 { Path::DramToMiddle } else { other };
             for clean in CleanVictims::ALL {
-                // Who has a place in the middle tier keeps it.
+                // A page that has a place in the middle tier keeps it, however new the copy there is.
                 assert_eq!(evict(nw, clean, true, true, None), Path::DramToMiddle);
-                assert_eq!(evict(nw, clean, false, true, None), Path::Drop);
+                assert_eq!(evict(nw, clean, false, true, None), Path::DramToMiddle);
                 assert_eq!(evict(nw, clean, true, false, None), admitted(Path::DramToStore));
             }
             assert_eq!(evict(nw, CleanVictims::Drop, false, false, None), Path::Drop);
