@@ -17,7 +17,7 @@ use terrace::{
 use crate::failure::{Failure, Outcome};
 use crate::store::{
     Access, Compacted, Compression, Copied, Counters, Damage, Database, Durability, Ending, FrameStat,
-    Opener, Settings, Stat, Store, TableStat, Verification, Visit,
+    MiddleStat, Opener, Settings, Stat, Store, TableStat, Verification, Visit,
 };
 use crate::units::show_size;
 
@@ -220,6 +220,16 @@ impl Database for Opened {
             last_checkpoint_lsn: stats.log_cut,
             budget_bytes: stats.budget_bytes,
             frames: stats.frame_classes.iter().map(frames).collect(),
+            middle: stats.middle.as_ref().map(|middle| MiddleStat {
+                bytes: middle.capacity_bytes,
+                frames: middle.frames,
+                page_bytes: middle.page_bytes,
+                other_page_bytes: {
+                    let sizes = stats.frame_classes.iter().map(|class| class.page_bytes);
+                    sizes.filter(|bytes| *bytes != middle.page_bytes).collect()
+                },
+                other_sizes: middle.other_sizes,
+            }),
             prometheus,
         })
     }

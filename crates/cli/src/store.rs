@@ -304,9 +304,26 @@ pub struct Stat {
     pub budget_bytes: u64,
     /// Its frames by the size of their pages, the smallest first.
     pub frames: Vec<FrameStat>,
+    /// Its middle tier, if it has one.
+    pub middle: Option<MiddleStat>,
     /// All of what the engine counts, as text for Prometheus.
     #[serde(skip)]
     pub prometheus: String,
+}
+
+/// The middle tier in [`Stat`].
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct MiddleStat {
+    /// Bytes of its frames.
+    pub bytes: u64,
+    /// Frames there are.
+    pub frames: u64,
+    /// Bytes of a page of it.
+    pub page_bytes: u64,
+    /// Sizes of pages in use that do not go there, in bytes, the smallest first.
+    pub other_page_bytes: Vec<u64>,
+    /// Pages of those sizes that were read or made.
+    pub other_sizes: u64,
 }
 
 /// The frames for pages of one size in [`Stat`].

@@ -46,6 +46,30 @@ fn place() -> (tempfile::TempDir, String) {
 }
 
 #[test]
+fn a_middle_tier_says_which_pages_do_not_go_there() {
+    let (_directory, db) = place();
+    let large = ["--dram", "24MiB", "--value-page-size", "64KiB"];
+    let value = "v".repeat(100_000);
+    succeed(&[&["put", &db, "--table", "t", "k", &value][..], &large].concat());
+    let stat = |flags: &[&str]| {
+        let line = [&["stat", &db, "--middle", "simulated:dram,8MiB"], flags].concat();
+        succeed(&[&line[..], &large].concat())
+    };
+    let stat_json = json(&stat(&["--json"]));
+    let middle = &stat_json["middle"];
+    assert_eq!((&middle["frames"], &middle["page_bytes"]), (&2048.into(), &4096.into()));
+    let others = middle["other_page_bytes"].as_array().unwrap();
+    assert!(others.contains(&65536.into()), "{middle}");
+    let said = stat(&[]);
+    let said = text(&said);
+    assert!(said.contains("64 KiB do not go to the middle tier"), "{said}");
+    let (_directory, plain) = place();
+    succeed(&["put", &plain, "--table", "t", "k", "v"]);
+    let said = succeed(&["stat", &plain, "--middle", "simulated:dram,8MiB"]);
+    assert!(text(&said).contains("frames for pages of 4 KiB alone") && !text(&said).contains("do not go"));
+}
+
+#[test]
 fn entries_are_put_read_removed_and_scanned() {
     let (_directory, db) = place();
     for (key, value) in [("a", "1"), ("b", "2"), ("ba", "3"), ("c", "4")] {

@@ -93,6 +93,31 @@ fn opening_and_closing_are_told_and_operations_are_not() {
 }
 
 #[test]
+fn pages_that_do_not_go_to_the_middle_tier_are_told_of_when_there_are_any() {
+    let disk = SimulatedDisk::new(1);
+    let open = || {
+        let tiers = builder(&disk).dram(16 << 20).page_size_max(16 << 10).log_max(1 << 20);
+        tiers.middle("simulated:dram,1MiB".parse().unwrap()).open("").unwrap()
+    };
+    let warned = |found: &[Told]| {
+        let warnings = found.iter().filter(|told| told.level == Level::WARN);
+        Vec::from_iter(warnings.map(|told| format!("{} {}", told.message, told.fields.join(" "))))
+    };
+    let said = "pages of another size do not go to the middle tier page_bytes=16384 middle_page_bytes=4096";
+    let found = told(|| {
+        let db = open();
+        db.create_table("own").unwrap();
+        assert!(warned(&told(|| drop(db.create_table("also own").unwrap()))).is_empty());
+        db.create_table_with("large", &terrace::TableOptions::new().page_size(16 << 10)).unwrap();
+        db.create_table_with("larger", &terrace::TableOptions::new().page_size(16 << 10)).unwrap();
+        db.close().unwrap();
+    });
+    assert_eq!(warned(&found), [said], "{found:?}");
+    let found = told(|| open().close().unwrap());
+    assert_eq!(warned(&found), [said], "{found:?}");
+}
+
+#[test]
 fn recovery_says_what_it_did() {
     let disk = SimulatedDisk::new(1);
     let db = builder(&disk).open("").unwrap();

@@ -34,6 +34,16 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
             (show_count(class.frames), show_size(class.page_bytes), show_size(class.bytes));
         print(output, format_args!("{frames} frames for pages of {page}, {bytes}\n"))?;
     }
+    if let Some(middle) = &stat.middle {
+        let (bytes, frames, page) =
+            (show_size(middle.bytes), show_count(middle.frames), show_size(middle.page_bytes));
+        print(output, format_args!("middle tier {bytes}, {frames} frames for pages of {page} alone\n"))?;
+        if !middle.other_page_bytes.is_empty() {
+            let others: Vec<String> = middle.other_page_bytes.iter().copied().map(show_size).collect();
+            let others = others.join(", ");
+            print(output, format_args!("pages of {others} do not go to the middle tier\n"))?;
+        }
+    }
     for table in &stat.tables {
         let name = crate::escape::bytes(table.name.as_bytes());
         let entries = show_count(table.entries);

@@ -16,7 +16,7 @@ use super::migration::{
 };
 use super::operation;
 use super::pool::{Mode, Pool};
-use super::stripe::{Stripe, Tier, is_middle};
+use super::stripe::{Stripe, Tier, class_of, is_middle};
 use super::table::Location;
 use super::wear::Wear;
 use crate::ids::{PageId, SizeClass};
@@ -92,6 +92,8 @@ pub(super) struct Counts {
     pub(super) copies_dropped: AtomicU64,
     /// Copies that were dropped because their pages were freed.
     pub(super) copies_freed: AtomicU64,
+    /// Pages of other sizes than the tier's that were read from the store, or made, and could not come here.
+    pub(super) other_sizes: AtomicU64,
     /// Pages that left for the store.
     pub(super) middle_to_store: AtomicU64,
     /// Pages that left DRAM for the store.
@@ -225,6 +227,7 @@ impl Pool {
             down_refused: count(&counts.down_refused),
             copies_dropped: count(&counts.copies_dropped),
             copies_freed: count(&counts.copies_freed),
+            other_sizes: count(&counts.other_sizes),
         })
     }
 
@@ -253,8 +256,28 @@ impl Pool {
 
     /// Counts a page that was read from the store to `frame`.
     pub(super) fn count_loaded(&self, frame: u32) {
-        if let Some(middle) = self.middle.as_ref().filter(|_| is_middle(frame)) {
-            middle.counts.store_to_middle.fetch_add(1, Relaxed);
+        self.count_arrival(frame, |counts| &counts.store_to_middle);
+    }
+
+    /// Counts a page that came to `frame` from nowhere in memory: by `counter` if that is in the middle tier, else only if its size
+    /// kept it out.
+    fn count_arrival(&self, frame: u32, counter: impl Fn(&Counts) -> &AtomicU64) {
+        let Some(middle) = &self.middle else { return };
+        if is_middle(frame) {
+            counter(&middle.counts).fetch_add(1, Relaxed);
+        } else if class_of(frame) != middle.class {
+            middle.counts.other_sizes.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Warns that pages of `class`, which are used from now on, will not come to the middle tier.
+    pub(super) fn warn_of_size(&self, class: SizeClass) {
+        if let Some(middle) = self.middle.as_ref().filter(|middle| middle.class != class) {
+            tracing::warn!(
+                page_bytes = class.page_bytes(),
+                middle_page_bytes = middle.class.page_bytes(),
+                "pages of another size do not go to the middle tier"
+            );
         }
     }
 
@@ -270,9 +293,7 @@ impl Pool {
 
     /// Counts a page that was made in `frame`.
     pub(super) fn count_created(&self, frame: u32) {
-        if let Some(middle) = self.middle.as_ref().filter(|_| is_middle(frame)) {
-            middle.counts.created.fetch_add(1, Relaxed);
-        }
+        self.count_arrival(frame, |counts| &counts.created);
     }
 
     /// Takes the copy of a page in the middle tier away from below that in DRAM, whose header this is, under its exclusive latch.

@@ -115,6 +115,7 @@ impl Pool {
             frames = budget.floor(class),
             "pages of another size are used"
         );
+        self.warn_of_size(class);
         Ok(())
     }
 

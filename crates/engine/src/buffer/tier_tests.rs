@@ -15,7 +15,7 @@ use super::stripe::{is_middle, stripe_of};
 use super::table::Location;
 use super::view::View;
 use super::{MiddleOptions, Mode, Pool, PoolOptions, frame_bytes, operation};
-use crate::ids::PageId;
+use crate::ids::{PageId, SizeClass};
 use crate::migration::Choice;
 use crate::replacement::Replacement;
 use crate::stats::MiddleStats;
@@ -238,6 +238,25 @@ fn a_page_that_was_written_keeps_its_place_in_the_middle_tier() {
             assert_eq!(pool.audit(), [""; 0], "{what}");
         }
     }
+}
+
+#[test]
+fn pages_of_other_sizes_than_the_tiers_are_counted() {
+    let pool = pool_of(10 * DRAM_FRAMES, 8, policy(0.0, 0.0, 1.0, 1.0), CleanVictims::Always);
+    let large = SizeClass::of_bytes(16 << 10).unwrap();
+    pool.use_class(large).unwrap();
+    let (own, other) = (make(&pool, small()), make(&pool, large));
+    assert_eq!((place(&pool, own), place(&pool, other)), (Place::Middle, Place::Dram));
+    pool.checkpoint_now(true).unwrap();
+    assert!(evict(&pool, other));
+    assert_eq!((place(&pool, other), stats(&pool).other_sizes), (Place::Store, 1));
+    read(&pool, other);
+    pool.checkpoint_now(true).unwrap();
+    assert!(evict(&pool, other));
+    pool.fault_many(&[other], super::Purpose::Wanted, &mut |at, error| panic!("{at}: {error}")).unwrap();
+    let stats = stats(&pool);
+    assert_eq!((place(&pool, other), stats.other_sizes), (Place::Dram, 3));
+    assert_eq!((stats.page_bytes, stats.used), (4096, 1));
 }
 
 #[test]

@@ -12,8 +12,10 @@ use crate::middle::{Middle, MiddleKind, nodes_of, with_room};
 use crate::migration::{Choice, CleanVictims};
 
 impl Builder {
-    /// Memory between DRAM and the store, for pages of the database's own size. It is no part of the budget ([`Builder::dram`]); what is
-    /// known of its frames is. Default: what the environment variable `TERRACE_MIDDLE` says, or else none.
+    /// Memory between DRAM and the store, for pages of the database's own size ([`Builder::page_size`]) alone. Pages of other sizes, of
+    /// tables or of long values, live in DRAM and the store; an event warns of them, and [`crate::MiddleStats::other_sizes`] counts
+    /// them. The tier keeps its size until the database is closed: [`Db::set_dram`](crate::Db::set_dram) does not change it. It is no
+    /// part of the budget ([`Builder::dram`]); what is known of its frames is. Default: what the environment variable `TERRACE_MIDDLE` says, or else none.
     pub fn middle(mut self, middle: Middle) -> Self {
         self.middle = Some(middle);
         self.no_middle = false;

@@ -45,7 +45,7 @@ pub struct MiddleStats {
     pub lines_written: u64,
     /// What happened in the DRAM before its memory, where it is simulated and has some (memory mode).
     pub dram_cache: Option<DramCacheStats>,
-    /// Bytes of a page of it.
+    /// Bytes of a page of it: the database's own size. Pages of other sizes do not come here ([`MiddleStats::other_sizes`]).
     pub page_bytes: u64,
     /// How pages moved.
     pub migrations: Migrations,
@@ -65,6 +65,8 @@ pub struct MiddleStats {
     pub copies_dropped: u64,
     /// Copies that went with their pages when those were freed.
     pub copies_freed: u64,
+    /// Pages of other sizes than [`MiddleStats::page_bytes`] that were read from the store, or made. The tier has no frames for them.
+    pub other_sizes: u64,
     /// How memory moved with them.
     pub memory_moves: MemoryMoves,
     /// Pages of the system's, 4 KiB each, that came to a tier on nodes and that the system put elsewhere, since the database was opened.
@@ -255,7 +257,8 @@ impl MiddleStats {
             misplaced_pages,
             down_refused,
             copies_dropped,
-            copies_freed
+            copies_freed,
+            other_sizes
         );
         MiddleStats { dram_cache, ..counted }
     }

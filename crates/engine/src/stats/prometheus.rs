@@ -103,6 +103,16 @@ impl Stats {
             "Pages with a copy in DRAM and one in the middle tier.",
             middle.copies,
         );
+        text.gauge(
+            "terrace_middle_page_bytes",
+            "Bytes of the pages that the middle tier has frames for.",
+            middle.page_bytes,
+        );
+        text.counter(
+            "terrace_middle_other_sizes_total",
+            "Pages read or made that the middle tier has no frames for, because of their size.",
+            middle.other_sizes,
+        );
         let about = ("terrace_migrations_total", "counter", "Pages that went from one tier to another.");
         let ways: [(&str, MiddleCount); 7] = [
             ("store_to_dram", |middle| middle.migrations.store_to_dram),
