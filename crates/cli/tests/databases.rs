@@ -46,6 +46,23 @@ fn place() -> (tempfile::TempDir, String) {
 }
 
 #[test]
+fn a_way_to_move_memory_is_refused_where_none_moves() {
+    let (_directory, db) = place();
+    let tiers = [
+        (&["--middle", "simulated:dram,1MiB", "--backend", "mapped"][..], "simulated:dram"),
+        (&["--middle", "numa:0,1MiB", "--backend", "frames"], "frames"),
+    ];
+    for (tiers, why) in tiers {
+        let line = [&["put", &db, "--table", "t", "k", "v", "--migrate", "copy"][..], tiers].concat();
+        let refused = terrace(&line);
+        assert_eq!(refused.status.code(), Some(2), "{line:?}");
+        let said = text(&refused.stderr);
+        assert!(said.contains("migrate is copy") && said.contains(why), "{said}");
+        assert!(!Path::new(&db).exists(), "nothing was made");
+    }
+}
+
+#[test]
 fn a_middle_tier_says_which_pages_do_not_go_there() {
     let (_directory, db) = place();
     let large = ["--dram", "24MiB", "--value-page-size", "64KiB"];

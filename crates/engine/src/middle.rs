@@ -137,7 +137,7 @@ impl Middle {
 /// As [`with_room`].
 pub(crate) fn nodes_of(middle: &Middle, class: SizeClass) -> Result<Option<NodeSet>> {
     let MiddleKind::Numa(nodes) = middle.kind() else { return Ok(None) };
-    let bytes = u64::from(middle.frames(class)) * class.page_bytes() as u64;
+    let bytes = middle.bytes() / class.page_bytes() as u64 * class.page_bytes() as u64;
     with_room(nodes, bytes, "the middle tier").map(Some)
 }
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use terrace_block::{Migrate, NodeSet, SimulatedMemory, Time};
 
 use super::Builder;
+use crate::backend::Backend;
 use crate::buffer::{MiddleOptions, NodeOptions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::SizeClass;
 use crate::middle::{Middle, MiddleKind, nodes_of, with_room};
 use crate::migration::{Choice, CleanVictims};
@@ -79,8 +80,8 @@ impl Builder {
     }
 
     /// How the memory of pages goes from the nodes of one tier to those of the other, with [`crate::Backend::Mapped`] and a middle tier
-    /// of the kind [`crate::MiddleKind::Numa`]; else it means nothing. [`Migrate::Copy`] takes up to 64 KiB beside the budget for each
-    /// thread. Default: [`Migrate::Batch`].
+    /// of the kind [`crate::MiddleKind::Numa`]. Without both no memory moves, and [`Builder::open`] refuses it with
+    /// [`crate::Error::Config`]. [`Migrate::Copy`] takes up to 64 KiB beside the budget for each thread. Default: [`Migrate::Batch`].
     ///
     /// ```
     /// use terrace::{Backend, Db, MemoryDirectory, Migrate};
@@ -92,7 +93,7 @@ impl Builder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn migrate(mut self, way: Migrate) -> Self {
-        self.migrate = way;
+        self.migrate = Some(way);
         self
     }
 
@@ -150,14 +151,31 @@ impl Builder {
         Ok(self.middle_or_default()?.and_then(memory))
     }
 
-    /// The nodes that memory is on: DRAM, of which `dram_bytes` are for frames, and the middle tier, of pages of `class`.
-    pub(crate) fn node_options(&self, class: SizeClass, dram_bytes: u64) -> Result<NodeOptions> {
+    /// Refuses a way for memory to move where none does.
+    pub(crate) fn check_migrate(&self) -> Result<()> {
+        let Some(way) = self.migrate else { return Ok(()) };
+        let refuse = |why: String| {
+            let what = format!(
+                "migrate is {way}, but {why}; memory moves with mapped pages and a middle tier numa:NODES"
+            );
+            Err(Error::Config(what))
+        };
+        match (self.middle_or_default()?, self.backend_or_default()?) {
+            (None, _) => refuse("there is no middle tier".to_owned()),
+            (Some(middle), Backend::Mapped) if matches!(middle.kind(), MiddleKind::Numa(_)) => Ok(()),
+            (Some(_), Backend::Frames) => refuse("the back end is frames".to_owned()),
+            (Some(middle), _) => refuse(format!("the middle tier is {}", middle.kind())),
+        }
+    }
+
+    /// The nodes that the middle tier is on, for pages of `class`, if it is on any. They have room for it.
+    pub(crate) fn middle_nodes(&self, class: SizeClass) -> Result<Option<NodeSet>> {
+        Ok(self.middle_or_default()?.map(|middle| nodes_of(&middle, class)).transpose()?.flatten())
+    }
+
+    /// The nodes that memory is on: DRAM, of which `dram_bytes` are for frames, and the middle tier, which is on `middle`.
+    pub(crate) fn node_options(&self, middle: Option<NodeSet>, dram_bytes: u64) -> Result<NodeOptions> {
         let dram = self.dram_nodes.as_ref().map(|nodes| with_room(nodes, dram_bytes, "the DRAM tier"));
-        let middle = self.middle_or_default()?.map(|middle| nodes_of(&middle, class));
-        Ok(NodeOptions {
-            dram: dram.transpose()?,
-            middle: middle.transpose()?.flatten(),
-            migrate: self.migrate,
-        })
+        Ok(NodeOptions { dram: dram.transpose()?, middle, migrate: self.migrate.unwrap_or_default() })
     }
 }

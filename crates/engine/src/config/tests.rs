@@ -93,6 +93,40 @@ fn parts_are_made_for_the_largest_pages_asked_for() {
 }
 
 #[test]
+fn a_way_to_move_memory_wants_mapped_pages_and_nodes() {
+    let directory = || std::sync::Arc::new(crate::MemoryDirectory::new());
+    for way in terrace_block::Migrate::ALL {
+        let builder = || Builder::default().directory(directory()).dram(4 << 20).no_middle().migrate(way);
+        let with = |middle: &str| builder().middle(middle.parse().unwrap());
+        let refused = [
+            (builder().backend(Backend::Mapped), "there is no middle tier"),
+            (with("simulated:dram,1MiB").backend(Backend::Mapped), "the middle tier is simulated:dram"),
+            (with("numa:0,1MiB").backend(Backend::Frames), "the back end is frames"),
+        ];
+        for (builder, why) in refused {
+            let error = builder.open("").unwrap_err();
+            assert!(matches!(error, Error::Config(_)), "{error}");
+            let said = error.to_string();
+            assert!(said.contains(why) && said.contains(&format!("migrate is {way}")), "{said}");
+        }
+        assert!(with("numa:0,1MiB").backend(Backend::Mapped).check_migrate().is_ok());
+    }
+}
+
+/// The bill for what is known of its frames comes to nothing if the node has no room for the frames.
+#[test]
+fn a_middle_tier_beyond_its_node_is_refused_for_the_node() {
+    let directory = std::sync::Arc::new(crate::MemoryDirectory::new());
+    let builder = Builder::default().directory(directory).dram(4 << 20);
+    let error = builder.clone().middle("numa:0,8000000GiB".parse().unwrap()).open("").unwrap_err();
+    assert!(matches!(error, Error::Memory { .. }), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("the middle tier: node 0 has") && said.contains("MiB would fit"), "{said}");
+    let large = builder.middle("simulated:dram,800GiB".parse().unwrap()).open("").unwrap_err().to_string();
+    assert!(large.contains("the middle tier") && large.contains("give it about"), "{large}");
+}
+
+#[test]
 fn a_budget_too_small_says_what_would_do() {
     let error =
         Split::new(1 << 20, None, RecordCache::Auto, Backend::Frames, LARGE, 0).unwrap_err().to_string();

@@ -69,6 +69,7 @@ pub(crate) type Lock = Box<dyn Send + Sync>;
 pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     let dram = builder.dram_bytes()?;
     builder.dram_bytes_max(dram)?;
+    builder.check_migrate()?;
     let layout = builder.new_layout()?;
     let may_create = builder.create && !builder.read_only;
     let directory = match &builder.directory {
@@ -214,11 +215,17 @@ fn shares(
     };
     let (versions, records) = (builder.old_version_bytes_max, builder.record_cache);
     let backend = builder.backend_or_default()?;
+    // First: memory for what is known of a tier is of no use if the tier has no room.
+    let middle_nodes = builder.middle_nodes(sizes.own)?;
     let split = Split::new(dram, versions, records, backend, sizes, file_pages)?;
     let middle = builder.middle_options(sizes.own)?;
     let cache = builder.cache.as_ref().filter(|_| !builder.read_only);
     let beside = middle.as_ref().map_or(0, bytes_beside).saturating_add(cache.map_or(0, Cache::dram_bytes));
-    let split = if beside == 0 { split } else { split.with_beside(beside, sizes, file_pages)? };
+    let with_beside = |split: Split| {
+        let part = format_args!("what is known of the middle tier and of the cache takes {beside} bytes");
+        split.with_beside(beside, sizes, file_pages).map_err(|error| error.of_part(part))
+    };
+    let split = if beside == 0 { split } else { with_beside(split)? };
     let options = PoolOptions {
         frame_bytes: split.frame_bytes,
         frame_bytes_max: builder.dram_bytes_max(builder.dram_bytes()?)?,
@@ -234,7 +241,7 @@ fn shares(
         replacement: builder.replacement,
         middle,
         middle_memory,
-        nodes: builder.node_options(sizes.own, split.frame_bytes)?,
+        nodes: builder.node_options(middle_nodes, split.frame_bytes)?,
         time: builder.simulated_time.clone(),
         mode: Mode::Inline,
         in_memory: builder.read_only,

@@ -162,7 +162,8 @@ pub fn is_numa_balancing() -> bool {
 /// ```
 ///
 /// # Errors
-/// `NotFound` for a node that is not there or has no memory, with those that there are; `OutOfMemory` for one that has less free.
+/// `NotFound` for a node that is not there or has no memory, with those that there are; `OutOfMemory` for one that has less free,
+/// with its memory and about how much would fit.
 pub fn check_room(nodes: &NodeSet, bytes: u64) -> io::Result<()> {
     check_room_in(&self::nodes(), nodes, bytes)
 }
@@ -176,14 +177,23 @@ fn check_room_in(there: &[Node], nodes: &NodeSet, bytes: u64) -> io::Result<()> 
             return Err(io::Error::new(io::ErrorKind::NotFound, what));
         };
         if node.free_bytes < share {
-            let free = node.free_bytes;
+            let Node { bytes, free_bytes: free, .. } = node;
+            let fits = room_in(there, nodes) >> 20;
             let what = format!(
-                "node {number} has {free} bytes of memory free, which is less than the {share} wanted"
+                "node {number} has {free} bytes of memory free of {bytes}, which is less than the {share} wanted; \
+                 about {fits}MiB would fit"
             );
             return Err(io::Error::new(io::ErrorKind::OutOfMemory, what));
         }
     }
     Ok(())
+}
+
+/// Bytes that fit on `nodes` in equal parts, with a sixteenth to spare, because what is free changes.
+fn room_in(there: &[Node], nodes: &NodeSet) -> u64 {
+    let free = |number| there.iter().find(|node| node.node == number).map_or(0, |node| node.free_bytes);
+    let least = nodes.iter().map(free).min().unwrap_or(0);
+    (least - least / 16).saturating_mul(nodes.len() as u64)
 }
 
 /// An error of a call about nodes, in words.
@@ -379,7 +389,16 @@ mod tests {
         check("0,2", 222 << 10).unwrap();
         let full = check("2", (111 << 10) + 1).unwrap_err();
         assert_eq!(full.kind(), io::ErrorKind::OutOfMemory);
-        assert!(full.to_string().contains("node 2 has 113664 bytes"), "{full}");
+        assert!(full.to_string().contains("node 2 has 113664 bytes of memory free of 1048576"), "{full}");
+        // What is said to fit does, on as many nodes as were named.
+        let mut roomy = there.clone();
+        roomy.iter_mut().for_each(|node| node.free_bytes = 100 << 20);
+        for (nodes, fits) in [("0", 93), ("0,2", 187)] {
+            let set = nodes.parse().unwrap();
+            let error = check_room_in(&roomy, &set, u64::MAX).unwrap_err().to_string();
+            assert!(error.contains(&format!("about {fits}MiB would fit")), "{error}");
+            check_room_in(&roomy, &set, fits << 20).unwrap();
+        }
         for absent in ["1", "0,3"] {
             let error = check(absent, 1).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::NotFound);
