@@ -77,6 +77,8 @@ pub(crate) fn children(page: &[u8]) -> Vec<crate::PageId> {
 }
 
 #[cfg(test)]
+mod damage_tests;
+#[cfg(test)]
 mod get_many_tests;
 #[cfg(test)]
 mod order_tests;

@@ -86,6 +86,8 @@ pub(crate) enum Bug {
     DemoteWithoutRecLsn,
     /// The copy in the middle tier of a page that leaves DRAM counts though it is older.
     StaleMiddleCopy,
+    /// A page that a record has freed can be latched again before the record is durable.
+    FreedUnmarked,
     /// The copy in the middle tier stays when the page above it is freed.
     KeepMiddleCopy,
     /// A count that was read from the catalog counts though another was saved and dropped since.

@@ -8,6 +8,7 @@ use super::stripe::is_middle;
 use super::table::{Entry, Location};
 use super::view::{Racy, View};
 use crate::ids::{Lsn, PageId};
+use crate::planted::{Bug, planted};
 use crate::store::page;
 
 /// An optimistic look at a page. It holds nothing; what was read through it counts only after `validate`.
@@ -94,8 +95,12 @@ impl<'p> ReadGuard<'p> {
         source
     }
 
-    /// Latches the page exclusively, if it is still at the version seen.
+    /// Latches the page exclusively, if it is still at the version seen. A page that a record has freed is missing, though
+    /// it keeps its content until that record is durable: it must be neither changed nor freed once more.
     pub(crate) fn upgrade(self) -> Result<WriteGuard<'p>, Stop> {
+        if self.seen.is_freed() {
+            return Err(Stop::Missing(self.id));
+        }
         if self.entry.latch().try_exclusive(self.seen) {
             Ok(WriteGuard::new(self.pool, self.id, self.entry, self.frame))
         } else {
@@ -169,6 +174,9 @@ impl WriteGuard<'_> {
 
     /// Unlatches a page that has been freed: readers that still hold its old version must notice.
     pub(super) fn give_back_freed(mut self) {
+        if !planted(Bug::FreedUnmarked) {
+            self.entry.latch().set_freed(true);
+        }
         self.changed = true;
     }
 }

@@ -1,8 +1,8 @@
 //! The one-word latch of a page.
 //!
 //! ```text
-//!   63         62    61     60       59..52        51..50  49..0
-//!   exclusive  mark  dirty  claimed  shared count  tier    version
+//!   63         62    61     60       59..52        51..50  49     48..0
+//!   exclusive  mark  dirty  claimed  shared count  tier    freed  version
 //! ```
 //!
 //! - **exclusive**: one thread may change content or location. Also held by the thread that loads the page, so that
@@ -12,6 +12,8 @@
 //! - **mark**: touched since the sweep last came by. Set by a reader only when clear, so a hot page costs no write.
 //! - **dirty**: the content differs from the image in the store; the frame's recovery LSN says since when.
 //! - **claimed**: an image of this page is in flight to the store; the page may change, but is not evicted.
+//! - **freed**: a record has freed the page, and is not durable yet: the page keeps its content and its id for so long. In a sound
+//!   database nothing refers to it any more, so whoever comes to latch it has followed a damaged reference.
 //! - **version**: bumped when content or location change, by nothing else; optimistic readers compare it together
 //!   with the exclusive bit, and mask the rest.
 //!
@@ -31,7 +33,8 @@ const DIRTY: u64 = 1 << 61;
 const CLAIMED: u64 = 1 << 60;
 const SHARED_ONE: u64 = 1 << 52;
 const SHARED: u64 = 0xff << 52;
-const VERSION: u64 = (1 << 50) - 1;
+const FREED: u64 = 1 << 49;
+const VERSION: u64 = (1 << 49) - 1;
 
 /// A state word as it was at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +64,11 @@ impl Word {
     #[inline]
     pub(crate) fn is_claimed(self) -> bool {
         self.0 & CLAIMED != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_freed(self) -> bool {
+        self.0 & FREED != 0
     }
 
     #[inline]
@@ -189,6 +197,15 @@ impl Latch<'_> {
         }
     }
 
+    /// Notes that a record has freed the page, or that the page is gone; under the exclusive latch.
+    pub(crate) fn set_freed(self, freed: bool) {
+        if freed {
+            self.0.fetch_or(FREED, Ordering::Relaxed);
+        } else {
+            self.0.fetch_and(!FREED, Ordering::Relaxed);
+        }
+    }
+
     /// Sets or clears the claim; under a latch.
     #[inline]
     pub(crate) fn set_claimed(self, claimed: bool) {
@@ -228,6 +245,10 @@ mod tests {
         let now = latch.load();
         assert!(now.is_marked() && now.is_dirty() && now.is_claimed() && !now.is_latched());
         assert_eq!(now.version(), seen.version() + 1);
+        latch.set_freed(true);
+        assert!(latch.load().is_freed() && latch.validate(now), "the version says when that was");
+        latch.set_freed(false);
+        assert_eq!(latch.load(), now);
     }
 
     #[test]

@@ -284,10 +284,10 @@ impl Pool {
         operation::begin(Access::Write);
         let mut backoff = Backoff::new();
         loop {
-            if let Ok(guard) = self.read(id)?.upgrade() {
-                return Ok(guard);
+            match self.read(id)?.upgrade() {
+                Err(Stop::Restart) => backoff.wait(),
+                other => return other,
             }
-            backoff.wait();
         }
     }
 

@@ -131,9 +131,11 @@ impl Pool {
                 old
             }
             Location::Store(mapped) => mapped,
+            // No file leads here: a freed page is not latched again (`ReadGuard::upgrade`).
             Location::Nowhere => unreachable!("page {} freed twice", event.page),
         };
         entry.set_location(Location::Nowhere);
+        entry.latch().set_freed(false);
         entry.latch().release_changed();
         match old.extent() {
             Some(extent) => self.free_places(extent),

@@ -68,6 +68,10 @@ impl Tree {
     ) -> Result<Attempt, Stop> {
         let freed = read_all(pool, &write.free)?;
         let leaf = self.leaf(pool, Seek::At(change.key()))?;
+        if write.free.contains(&leaf.id()) {
+            leaf.validate()?;
+            return Err(damaged_page(leaf.id(), "it is to be freed, but it is a leaf that stays").into());
+        }
         let op = match *change {
             Change::Put { key, value, .. } => {
                 if !leaf::has_room(leaf.view(), key, value.len()) {

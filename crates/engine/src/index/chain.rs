@@ -17,7 +17,7 @@ use super::overflow::{
     INDEX_COUNT, NEXT, OVERFLOW_DATA, OVERFLOW_INDEX, Reference, ValuePages, append_data, append_index,
     init_data, init_index, pages_of,
 };
-use super::tree::{copy, dangling, reserve_system, retry, with_scratch};
+use super::tree::{copy, dangling, distinct, reserve_system, retry, with_scratch};
 use crate::MAX_VALUE_BYTES;
 use crate::buffer::view::{Racy, View};
 use crate::buffer::{Edit, Grant, NewPage, Pool, Purpose, ReadGuard, Stop};
@@ -169,7 +169,7 @@ pub(crate) fn free_step(pool: &Pool, head: PageId, pages_max: usize) -> Result<F
             return shorten(pool, head, free, pages_max);
         }
         free.push(head);
-        return distinct(head, &free).map(|()| FreeStep::Last(free));
+        return last(pool, head, free);
     };
     if !free.is_empty() {
         return shorten(pool, head, free, pages_max);
@@ -186,7 +186,7 @@ pub(crate) fn free_step(pool: &Pool, head: PageId, pages_max: usize) -> Result<F
         Some(next) => edit_and_free(pool, head, NEXT, &next.0.to_le_bytes(), &free),
         None => {
             free.push(head);
-            distinct(head, &free).map(|()| FreeStep::Last(free))
+            last(pool, head, free)
         }
     }
 }
@@ -200,11 +200,10 @@ fn shorten(pool: &Pool, index: PageId, mut ids: Vec<PageId>, pages_max: usize) -
 
 /// Writes `bytes` into the index page `index` and frees pages, in one record.
 fn edit_and_free(pool: &Pool, index: PageId, at: usize, bytes: &[u8], free: &[PageId]) -> Result<FreeStep> {
-    let pages: Vec<PageId> = free.iter().copied().chain([index]).collect();
-    distinct(index, &pages)?;
+    distinct(index, free.iter().copied().chain([index]))?;
     let mut reservation = reserve_system(pool, 256 + 16 * free.len() as u64)?;
     retry(index, || {
-        let guards = read_all(pool, free)?;
+        let guards = read_pages(pool, free)?;
         let page = pool.read(index)?;
         let mut content = copy(&page)?;
         content[at..at + bytes.len()].copy_from_slice(bytes);
@@ -224,13 +223,27 @@ fn edit_and_free(pool: &Pool, index: PageId, at: usize, bytes: &[u8], free: &[Pa
     })
 }
 
-/// Refuses to change a page twice in one record, as a damaged value would have it.
-fn distinct(index: PageId, pages: &[PageId]) -> Result<()> {
-    let twice = |(at, id): (usize, &PageId)| pages[..at].contains(id);
-    match pages.iter().enumerate().any(twice) {
-        true => Err(damaged_page(index, "a long value that has a page twice")),
-        false => Ok(()),
+/// All of what is left of a value under `head`, which the caller's record frees.
+fn last(pool: &Pool, head: PageId, free: Vec<PageId>) -> Result<FreeStep> {
+    distinct(head, free.iter().copied())?;
+    retry(head, || read_pages(pool, &free)?.iter().try_for_each(ReadGuard::validate))?;
+    Ok(FreeStep::Last(free))
+}
+
+/// Looks at pages of a value that are to be freed. A damaged value may list pages of a tree, its own or another, which are
+/// not to go with it. What is seen counts once the guards validate, or are upgraded.
+fn read_pages<'p>(pool: &'p Pool, ids: &[PageId]) -> Result<Vec<ReadGuard<'p>>, Stop> {
+    let guards = read_all(pool, ids)?;
+    for guard in &guards {
+        let kind = guard.view().u8(KIND);
+        if kind != OVERFLOW_DATA && kind != OVERFLOW_INDEX {
+            guard.validate()?;
+            return Err(
+                damaged_page(guard.id(), "a long value refers to it, but it is of another kind").into()
+            );
+        }
     }
+    Ok(guards)
 }
 
 enum Page {

@@ -10,9 +10,10 @@ use std::io;
 
 use terrace_block::Region;
 
+use super::edit::damaged_page;
 use super::get::{Found, record_in};
 use super::node::{LEFTMOST, Node};
-use super::tree::{Seek, Tree, copy, retry};
+use super::tree::{Seek, Tree, copy_node, retry};
 use crate::buffer::latch::Latch;
 use crate::buffer::view::Racy;
 use crate::buffer::{Pool, Stop};
@@ -26,6 +27,8 @@ pub(crate) struct RawTree {
     /// A state word for each frame.
     states: Region,
     page_bytes: usize,
+    /// Frames there are, and frames in use.
+    pages: usize,
     used: usize,
 }
 
@@ -54,22 +57,25 @@ impl RawTree {
         };
         let frames = memory(pages * page_bytes).map_err(failed)?;
         let states = memory(pages * STATE_BYTES).map_err(failed)?;
-        let mut raw = RawTree { frames, states, page_bytes, used: 0 };
-        raw.add(pool, tree.root)?;
+        let mut raw = RawTree { frames, states, page_bytes, pages, used: 0 };
+        raw.add(pool, tree.root, None)?;
         Ok(raw)
     }
 
     /// Copies the page `id` and what is below it; the frame it is in.
-    fn add(&mut self, pool: &Pool, id: PageId) -> Result<usize> {
-        let mut page = retry(id, || copy(&pool.read(id)?))?;
+    fn add(&mut self, pool: &Pool, id: PageId, above: Option<u8>) -> Result<usize> {
+        let mut page = retry(id, || copy_node(&pool.read(id)?, above))?;
         let frame = self.used;
+        if frame >= self.pages || page.len() != self.page_bytes {
+            return Err(damaged_page(id, "not one of the nodes that were counted"));
+        }
         self.used += 1;
         let node = Node::new(&page[..]);
         if !node.is_leaf() {
             let place = |index: usize| index.checked_sub(1).map_or(LEFTMOST, |slot| node.slot(slot).at());
             let children: Vec<_> = (0..=node.count()).map(|at| (place(at), node.child_at(at))).collect();
             for (at, child) in children {
-                let child = self.add(pool, child)? as u64;
+                let child = self.add(pool, child, Some(node.level()))? as u64;
                 page[at..at + 8].copy_from_slice(&child.to_le_bytes());
             }
         }

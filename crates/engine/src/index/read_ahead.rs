@@ -122,7 +122,7 @@ impl Tree {
         within: &dyn Fn(&[u8]) -> bool,
         leaves: &mut Vec<PageId>,
     ) -> Result<(), Stop> {
-        let (_, parent) = self.descend(pool, seek, 1)?;
+        let Some((_, parent)) = self.descend(pool, seek, 1)? else { return Ok(()) };
         let node = Node::new(parent.view());
         let first = seek.child_index(&node);
         let mut separator = Vec::new();

@@ -206,7 +206,8 @@ impl Tree {
     /// Fills `rows` with those of one leaf.
     pub(crate) fn read_leaf(&self, pool: &Pool, seek: Seek<'_>, rows: &mut LeafRows) -> Result<()> {
         retry(self.root, || {
-            let (parent, leaf) = self.descend(pool, seek, 0)?;
+            // Level 0 is in every tree.
+            let (parent, leaf) = self.descend(pool, seek, 0)?.ok_or_else(|| pool.changed())?;
             let place = match parent {
                 None => None,
                 Some(parent) => {

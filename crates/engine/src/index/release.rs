@@ -11,17 +11,16 @@ use super::apply::describe_image;
 use super::chain::{FreeStep, free_step};
 use super::edit;
 use super::inner;
-use super::node::{Entry, LEVEL, Node};
+use super::node::{Entry, LEVEL, Node, OVERFLOW};
 use super::overflow::Reference;
-use super::tree::{Change, Seek, Tree, Write, child, copy, reserve_system, retry, with_scratch};
+use super::tree::{
+    Change, Seek, Tree, Write, child, copy_node, distinct, reserve_system, retry, with_scratch,
+};
 use crate::buffer::{Edit, Pool, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::{Lsn, Timestamp};
 use crate::store::image::wants_compression;
 use crate::wal::{Kind, change_kind};
-
-/// Nodes that no tree is higher than.
-const HEIGHT_MAX: usize = 256;
 
 /// What to do next.
 enum Step {
@@ -71,7 +70,7 @@ impl Tree {
         let mut left = node.count() - 1;
         while is_above_leaves && left > 0 && freed.len() < pages_max {
             let next = child(pool, &parent, node.child_at(left))?;
-            let next_page = copy(&next)?;
+            let next_page = copy_node(&next, Some(1))?;
             if long_value(&Node::new(&next_page[..])).is_some() {
                 break;
             }
@@ -86,30 +85,32 @@ impl Tree {
         Ok(Step::Freed)
     }
 
-    /// Copies of the nodes from the root to the last leaf, at versions at which they belonged together.
+    /// Copies of the nodes from the root to the last leaf, at versions at which they belonged together. Each is at the level
+    /// below the one before, so a circle of references is no endless way.
     fn last_path<'p>(&self, pool: &'p Pool) -> Result<Vec<(ReadGuard<'p>, Vec<u8>)>, Stop> {
         let mut path: Vec<(ReadGuard<'p>, Vec<u8>)> = Vec::new();
-        let mut guard = pool.read(self.root)?;
+        let (mut guard, mut above) = (pool.read(self.root)?, None);
         loop {
-            let page = copy(&guard)?;
-            super::check_page(&page).map_err(|what| edit::damaged(&page, what))?;
+            let page = copy_node(&guard, above)?;
             let node = Node::new(&page[..]);
-            if node.is_leaf() || path.len() >= HEIGHT_MAX {
+            if node.is_leaf() {
                 path.push((guard, page));
                 return Ok(path);
             }
             let next = child(pool, &guard, node.child_at(Seek::Last.child_index(&node)))?;
+            above = Some(node.level());
             path.push((guard, page));
             guard = next;
         }
     }
 
     fn release_value(&self, pool: &Pool, key: &[u8], pages_max: usize) -> Result<()> {
+        // The last leaf has it, and nobody else changes the tree: what says otherwise would do so each time.
         let mut value = Vec::new();
-        if self.get_into(pool, key, &mut value)?.is_none() {
-            return Ok(());
-        }
-        let Some(reference) = Reference::decode(&value) else { return Ok(()) };
+        let found = self.get_into(pool, key, &mut value)?.filter(|(_, flags)| flags & OVERFLOW != 0);
+        let reference = found.and_then(|_| Reference::decode(&value));
+        let what = "a long value in its last leaf is not found by its key";
+        let reference = reference.ok_or_else(|| edit::damaged_page(self.root, what))?;
         match free_step(pool, reference.head, pages_max)? {
             FreeStep::Again => Ok(()),
             FreeStep::Last(free) => {
@@ -132,6 +133,7 @@ fn publish(
     mut content: Vec<u8>,
     freed: Vec<ReadGuard<'_>>,
 ) -> Result<(), Stop> {
+    distinct(node.id(), freed.iter().map(ReadGuard::id).chain([node.id()]))?;
     with_scratch(|scratch| {
         let record = scratch.record.restart(Kind::Pages, Timestamp::NONE, Lsn::NONE);
         describe_image(record, node.id(), 0, &content);

@@ -6,6 +6,8 @@
 //! own, which stay whatever becomes of the transaction. What remains are the splits of leaves that take more than
 //! about half a page, which the commit counts by their bytes.
 
+use super::apply::SPLITS_MAX;
+use super::edit::damaged_page;
 use super::leaf;
 use super::node::{LEAF, Node, SLOT, align8, entry_header};
 use super::tree::{Seek, Tree, retry};
@@ -41,13 +43,16 @@ impl Tree {
 
     /// Splits the leaves that `puts`, which are in key order, would crowd.
     pub(crate) fn make_room_for(&self, pool: &Pool, puts: &[Put<'_>]) -> Result<()> {
-        let mut rest = puts;
+        let (mut rest, mut splits) = (puts, 0);
         while let Some((key, _)) = rest.first() {
             let share = self.share(pool, rest)?;
-            if share.crowded {
+            if !share.crowded {
+                (rest, splits) = (&rest[share.puts..], 0);
+            } else if splits < SPLITS_MAX {
                 self.make_room(pool, &mut None, &mut None, 0, key, share.wanted)?;
+                splits += 1;
             } else {
-                rest = &rest[share.puts..];
+                return Err(damaged_page(self.root, "splits below it make no room"));
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use super::apply::{describe_image, describe_op};
 use super::edit::damaged_page;
 use super::node::Node;
 use super::op::NodeOp;
-use super::tree::{Seek, Tree, child, copy, reserve_system, retry, with_scratch};
+use super::tree::{Seek, Tree, checked_level, child, copy, distinct, reserve_system, retry, with_scratch};
 use super::{inner, leaf, split};
 use crate::buffer::backoff::Backoff;
 use crate::buffer::operation;
@@ -73,7 +73,10 @@ impl Tree {
             _ => Some(reserve_system(pool, bytes)?),
         };
         let split = retry(self.root, || {
-            let (parent, node) = self.descend(pool, Seek::At(key), level)?;
+            // Others may have made the tree lower than it was when a separator did not fit: then there is room below.
+            let Some((parent, node)) = self.descend(pool, Seek::At(key), level)? else {
+                return Ok(Split::Done);
+            };
             let has_room = match level {
                 0 => leaf::has_room(node.view(), key, value_length),
                 _ => inner::has_room(node.view(), key.len()),
@@ -114,6 +117,19 @@ impl Tree {
         }
     }
 
+    /// The same for the neighbour of `node`, both at `level`. A damaged parent may have the same page twice.
+    fn copy_neighbour(
+        &self,
+        neighbour: &ReadGuard<'_>,
+        node: &ReadGuard<'_>,
+        level: u8,
+    ) -> Result<Vec<u8>, Stop> {
+        distinct(neighbour.id(), [neighbour.id(), node.id()])?;
+        let page = self.copy_node(neighbour)?;
+        checked_level(&Node::new(&page[..]), neighbour, Some(level + 1))?;
+        Ok(page)
+    }
+
     /// After a removal at `key`: merges the leaf, and then the nodes above it, with a neighbour, as long as they are
     /// nearly empty and one fits. Best effort: what fails is left to later removals, and a failure of the log will be
     /// met by the next change.
@@ -140,7 +156,7 @@ impl Tree {
 
     /// Merges the node at `level` responsible for `key` with a neighbour under the same parent.
     fn try_merge(&self, pool: &Pool, level: u8, key: &[u8]) -> Result<bool, Stop> {
-        let (Some(parent), node) = self.descend(pool, Seek::At(key), level)? else { return Ok(false) };
+        let Some((Some(parent), node)) = self.descend(pool, Seek::At(key), level)? else { return Ok(false) };
         let page = self.copy_node(&node)?;
         if !split::is_underfull(&page) {
             return Ok(false);
@@ -150,7 +166,7 @@ impl Tree {
         let index = above.child_index(key);
         if index < above.count() {
             let right = child(pool, &parent, above.child_at(index + 1))?;
-            let right_page = self.copy_node(&right)?;
+            let right_page = self.copy_neighbour(&right, &node, level)?;
             let separator = above.key(index);
             if split::can_merge(&page, &right_page, &separator) {
                 let (left, right) = ((node, page), (right, right_page));
@@ -159,7 +175,7 @@ impl Tree {
         }
         if let Some(before) = index.checked_sub(1) {
             let left = child(pool, &parent, above.child_at(before))?;
-            let left_page = self.copy_node(&left)?;
+            let left_page = self.copy_neighbour(&left, &node, level)?;
             let separator = above.key(before);
             if split::can_merge(&left_page, &page, &separator) {
                 let (left, right) = ((left, left_page), (node, page));

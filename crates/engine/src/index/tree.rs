@@ -8,7 +8,8 @@
 //! 4. validate the parent again: the child was still the one for the key when its version was noted.
 //!
 //! So whatever is read from a leaf counts once the leaf validates. Whoever finds that something moved starts again
-//! at the root. A page that does not exist is damage only if the pointer to it still stands.
+//! at the root. A page that does not exist, or is not what its parent says, is damage only if the pointer to it still stands:
+//! if the parent has not changed since, no other thread's work explains it, and starting again would not end.
 //!
 //! Writers descend the same way, prepare everything they can without a latch, and then turn the versions they saw
 //! into latches; that neither waits nor does I/O, and fails if anything moved. Hence no latch is ever held while
@@ -18,6 +19,7 @@
 //! single child takes its content in.
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use super::edit::damaged_page;
 use super::leaf;
@@ -33,8 +35,10 @@ use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::store::image::COMPRESS;
 use crate::wal::{Class, RecordBuilder, Reservation};
 
-/// Attempts before a thread gives up. Each waits longer than the last, so this is many seconds.
-const RESTARTS_MAX: u32 = 500_000;
+/// How long a thread starts again before it gives up.
+const RESTARTS_TIME: Duration = Duration::from_secs(10);
+/// And how often at least: a process that was stopped for that long has not tried for that long.
+const RESTARTS_LEAST: u32 = 64;
 /// Rounds of upkeep waited for until the log has room for a change of the tree's structure.
 const LOG_WAITS_MAX: u32 = 2000;
 
@@ -44,6 +48,9 @@ pub(crate) struct Tree {
     /// The root's page.
     pub(crate) root: PageId,
 }
+
+/// Where a descent ends: a node's parent, and the node.
+pub(super) type Descent<'p> = (Option<ReadGuard<'p>>, ReadGuard<'p>);
 
 /// Which leaf to go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,25 +196,25 @@ impl Tree {
     }
 
     /// The node at `level` on the way to a leaf, and its parent; no parent if it is the root. The parent is valid as
-    /// of the moment the node's version was noted. Restarts if the tree is lower than that.
+    /// of the moment the node's version was noted. None if the tree is lower than that.
     #[inline]
     pub(super) fn descend<'p>(
         &self,
         pool: &'p Pool,
         seek: Seek<'_>,
         level: u8,
-    ) -> Result<(Option<ReadGuard<'p>>, ReadGuard<'p>), Stop> {
+    ) -> Result<Option<Descent<'p>>, Stop> {
         let mut parent: Option<(ReadGuard<'p>, u8)> = None;
         let mut guard = pool.read(self.root)?;
         loop {
             let node = Node::new(guard.view());
             let here = checked_level(&node, &guard, parent.as_ref().map(|(_, above)| *above))?;
             if here == level {
-                return Ok((parent.map(|(parent, _)| parent), guard));
+                return Ok(Some((parent.map(|(parent, _)| parent), guard)));
             }
             if here < level {
                 guard.validate()?;
-                return Err(pool.changed());
+                return Ok(None);
             }
             let next = child(pool, &guard, node.child_at(seek.child_index(&node)))?;
             parent = Some((guard, here));
@@ -236,13 +243,19 @@ pub(super) fn checked_level<V: View>(
     guard: &ReadGuard<'_>,
     above: Option<u8>,
 ) -> Result<u8, Stop> {
-    let here = node.level();
-    let kind = if here == 0 { LEAF } else { INNER };
-    if node.kind() == kind && above.is_none_or(|above| above == here + 1) {
+    if let Some(here) = level_below(node, above) {
         return Ok(here);
     }
     guard.validate()?;
     Err(damaged_page(guard.id(), "not the node its parent says it is").into())
+}
+
+/// The level of `node`, if it is one that a child of a node at level `above` can be.
+#[inline]
+pub(super) fn level_below<V: View>(node: &Node<V>, above: Option<u8>) -> Option<u8> {
+    let here = node.level();
+    let kind = if here == 0 { LEAF } else { INNER };
+    (node.kind() == kind && above.is_none_or(|above| above == here + 1)).then_some(here)
 }
 
 /// Steps 2 to 4 of a descent: the child `id`, at a version at which `parent` still pointed to it. For a child in a frame
@@ -305,21 +318,43 @@ pub(super) fn retry_write<T>(head: PageId, attempt: impl FnMut() -> Result<T, St
 }
 
 fn attempts<T>(head: PageId, mut attempt: impl FnMut() -> Result<T, Stop>) -> Result<T> {
-    let mut backoff = Backoff::new();
-    for _ in 0..RESTARTS_MAX {
+    let mut patience = Patience::default();
+    loop {
         match attempt() {
             Ok(result) => return Ok(result),
-            Err(Stop::Restart) => {
+            Err(Stop::Restart) if !patience.is_over(Instant::now) => {
                 operation::again();
-                backoff.wait();
+                patience.backoff.wait();
+            }
+            Err(Stop::Restart) => {
+                return Err(Error::OutOfFrames {
+                    what: format!("the pages under page {head} are replaced faster than they can be read"),
+                });
             }
             Err(Stop::Missing(id)) => return Err(dangling(id)),
             Err(Stop::Fail(error)) => return Err(error),
         }
     }
-    Err(Error::OutOfFrames {
-        what: format!("the pages under page {head} are replaced faster than they can be read"),
-    })
+}
+
+/// For how long it is worth starting again.
+#[derive(Default)]
+struct Patience {
+    backoff: Backoff,
+    restarts: u32,
+    since: Option<Instant>,
+}
+
+impl Patience {
+    /// Whether it ends with this restart. `now` is asked when there have been some, so that a conflict costs no look at the clock.
+    fn is_over(&mut self, now: impl FnOnce() -> Instant) -> bool {
+        self.restarts += 1;
+        if self.restarts < RESTARTS_LEAST {
+            return false;
+        }
+        let now = now();
+        now.duration_since(*self.since.get_or_insert(now)) >= RESTARTS_TIME
+    }
 }
 
 /// A private copy of the whole page at the guard's version.
@@ -329,6 +364,25 @@ pub(super) fn copy(guard: &ReadGuard<'_>) -> Result<Vec<u8>, Stop> {
     guard.validate()?;
     guard.copied(page.len());
     Ok(page)
+}
+
+/// A private copy of the node in `guard`, which must be sound and one that a child of a node at level `above` can be.
+pub(super) fn copy_node(guard: &ReadGuard<'_>, above: Option<u8>) -> Result<Vec<u8>, Stop> {
+    let page = copy(guard)?;
+    super::check_page(&page).map_err(|what| damaged_page(guard.id(), what))?;
+    checked_level(&Node::new(&page[..]), guard, above)?;
+    Ok(page)
+}
+
+/// Refuses to change a page twice in one record, as damaged references would have it: the second latch would be waited for
+/// for ever. `referrer` is the page with the references.
+pub(super) fn distinct(referrer: PageId, pages: impl IntoIterator<Item = PageId>) -> Result<()> {
+    let mut pages: Vec<PageId> = pages.into_iter().collect();
+    pages.sort_unstable();
+    match pages.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(damaged_page(referrer, format!("it leads to page {} twice", pair[0]))),
+        None => Ok(()),
+    }
 }
 
 /// The error for a reference to a page that does not exist.
@@ -378,4 +432,20 @@ pub(super) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     scratch.record.forget_above(RECORD_BYTES_KEPT);
     SCRATCH.set(Some(scratch));
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restarts_are_bounded_by_time_and_not_by_a_pause_alone() {
+        let (mut patience, start) = (Patience::default(), Instant::now());
+        for _ in 1..RESTARTS_LEAST {
+            assert!(!patience.is_over(|| panic!("few restarts cost no look at the clock")));
+        }
+        assert!(!patience.is_over(|| start), "the time counts from here");
+        assert!(!patience.is_over(|| start + RESTARTS_TIME - Duration::from_nanos(1)));
+        assert!(patience.is_over(|| start + RESTARTS_TIME));
+    }
 }
