@@ -301,8 +301,8 @@ impl Db {
     /// until then stays moved.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::Full`], [`Error::Corrupt`] when a page that is to be moved is
-    /// damaged, [`Error::Io`].
+    /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::Full`], [`Error::Corrupt`] when a page that is to be moved, or a value
+    /// or table that is to be freed, is damaged, [`Error::Io`].
     ///
     /// ```
     /// use terrace::{Db, Durability, MemoryDirectory};

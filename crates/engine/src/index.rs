@@ -77,6 +77,9 @@ pub(crate) fn children(page: &[u8]) -> Vec<crate::PageId> {
 }
 
 #[cfg(test)]
+pub(crate) use pool_tests::overwrite;
+
+#[cfg(test)]
 mod damage_tests;
 #[cfg(test)]
 mod get_many_tests;

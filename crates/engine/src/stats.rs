@@ -182,7 +182,7 @@ pub struct Stats {
     pub named_snapshot_bytes: u64,
     /// Old versions dropped.
     pub versions_dropped: u64,
-    /// Values and tables waiting to be freed.
+    /// Values and tables waiting to be freed, those that cannot be because they are damaged among them.
     pub garbage: u64,
     /// Bytes of the page file.
     pub file_bytes: u64,
@@ -451,7 +451,7 @@ impl Stats {
             named_snapshots: named.len() as u64,
             named_snapshot_bytes: named.iter().map(|named| named.version_bytes).max().unwrap_or(0),
             versions_dropped: counters.versions_dropped.load(Relaxed),
-            garbage: core.garbage.waiting() as u64,
+            garbage: (core.garbage.waiting() + core.garbage.damaged()) as u64,
             file_bytes: footprint.file_bytes,
             live_bytes: footprint.live_bytes,
             log_file_bytes: log.capacity + 4096,

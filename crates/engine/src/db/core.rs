@@ -369,10 +369,12 @@ impl Core {
             // Told once, however often it is tried again.
             match &freed {
                 Err(Error::Full { what }) if !failed => tracing::warn!(what, "freeing waits for disk space"),
+                // Told where it was set aside, once for each.
+                Err(Error::Corrupt { .. }) => {}
                 Err(error) if !failed => tracing::error!(%error, "freeing failed; the next open will do it"),
                 _ => {}
             }
-            failed = freed.is_err();
+            failed = matches!(&freed, Err(error) if !matches!(error, Error::Corrupt { .. }));
             if saved.elapsed() >= SAVE_PAUSE {
                 // As above: it is tried again.
                 let _ = self.save_counts_if_due();
@@ -393,6 +395,12 @@ impl Core {
         self.check()?;
         if let Err(error) = self.save_counts(true) {
             tracing::warn!(%error, "counts of entries were not saved; tables will be counted when somebody asks");
+        }
+        match self.garbage.damaged() {
+            0 => {}
+            damaged => {
+                tracing::warn!(damaged, "closing with deleted values or tables that are damaged and stay")
+            }
         }
         self.pool.stats.closing.store(true, Relaxed);
         self.collect();

@@ -103,6 +103,8 @@ enum Item {
 pub(crate) struct Garbage {
     queue: Mutex<VecDeque<Item>>,
     waiting: AtomicUsize,
+    /// What is damaged. It keeps its entry and what is left of its pages.
+    damaged: Mutex<Vec<Item>>,
     /// Held by who frees: one at a time.
     freeing: Mutex<()>,
 }
@@ -145,6 +147,24 @@ impl Garbage {
     /// Keeps everything from being freed until dropped.
     pub(crate) fn hold(&self) -> impl Drop + '_ {
         self.freeing.lock()
+    }
+
+    /// Notes that an item cannot be freed, because what it names is damaged. Trying again finds the same, so nobody does
+    /// until all is to be freed.
+    fn set_aside(&self, item: Item, error: &Error) {
+        tracing::error!(%error, "what was deleted is damaged and cannot be freed: its space is lost until `repair`");
+        self.damaged.lock().push(item);
+    }
+
+    /// Has what is damaged looked at again.
+    fn reconsider(&self) {
+        let damaged = std::mem::take(&mut *self.damaged.lock());
+        self.push(damaged);
+    }
+
+    /// How many values and tables cannot be freed because they are damaged.
+    pub(crate) fn damaged(&self) -> usize {
+        self.damaged.lock().len()
     }
 
     /// How much is waiting to be freed.
@@ -218,15 +238,36 @@ pub(crate) fn each_entry(
 impl Core {
     /// Queues what the garbage tree names: what the last owner of this database left behind.
     pub(crate) fn load_garbage(&self) -> Result<()> {
-        let items = entries(&self.pool)?.into_iter().map(|(key, named)| match named {
-            Named::Value(reference) => Item::Value(key, reference),
-            Named::Table(root) => Item::Table { root, not_before: Timestamp::NONE },
-        });
-        self.garbage.push(items);
+        let (garbage, catalog) = (garbage_tree(&self.pool).root, self.catalog.tree.root);
+        for (key, named) in entries(&self.pool)? {
+            let item = match named {
+                Named::Value(reference) => Item::Value(key, reference),
+                Named::Table(root) if root == garbage || root == catalog => {
+                    return Err(Error::corrupt(
+                        "the garbage tree",
+                        Some(root.0),
+                        "it has a tree that every database has",
+                    ));
+                }
+                Named::Table(root) => Item::Table { root, not_before: Timestamp::NONE },
+            };
+            self.garbage.push([item]);
+        }
         Ok(())
     }
 
+    /// Frees all that is not damaged: what is, keeps neither an opening nor a checkpoint from its work.
+    pub(crate) fn free_sound_garbage(&self) -> Result<()> {
+        match self.free_garbage(usize::MAX) {
+            Err(Error::Corrupt { .. }) => Ok(()),
+            other => other,
+        }
+    }
+
     /// Frees up to `steps` steps' worth of what nobody can see. Does nothing if another thread is at it.
+    ///
+    /// # Errors
+    /// The first damage that is met. What is damaged is set aside, and the rest freed.
     pub(crate) fn free_garbage(&self, steps: usize) -> Result<()> {
         if self.garbage.waiting() == 0 {
             return Ok(());
@@ -235,15 +276,19 @@ impl Core {
         self.free_steps(steps)
     }
 
-    /// Frees all that nobody can see, after whoever is at it.
+    /// Frees all that nobody can see, after whoever is at it; also tries once more what was found damaged.
+    ///
+    /// # Errors
+    /// As [`Core::free_garbage`].
     pub(crate) fn free_garbage_now(&self) -> Result<()> {
         let _turn = self.garbage.freeing.lock();
+        self.garbage.reconsider();
         self.free_steps(usize::MAX)
     }
 
     /// The caller has the turn.
     fn free_steps(&self, steps: usize) -> Result<()> {
-        let mut left = steps;
+        let (mut left, mut damage) = (steps, None);
         // Items that must wait go to the back; each is looked at once.
         for _ in 0..self.garbage.waiting() {
             let Some(item) = self.garbage.queue.lock().pop_front() else { break };
@@ -257,6 +302,11 @@ impl Core {
                         left -= 1;
                         item = rest;
                     }
+                    Err(error @ Error::Corrupt { .. }) => {
+                        self.garbage.set_aside(next, &error);
+                        damage.get_or_insert(error);
+                        item = None;
+                    }
                     Err(error) => {
                         self.garbage.push(item);
                         return Err(error);
@@ -268,7 +318,7 @@ impl Core {
                 break;
             }
         }
-        Ok(())
+        damage.map_or(Ok(()), Err)
     }
 
     fn free_step(&self, item: Item) -> Result<Freed> {
@@ -317,7 +367,7 @@ impl Core {
             self.collector.ring();
             return Ok(());
         }
-        self.free_garbage(usize::MAX)
+        self.free_sound_garbage()
     }
 }
 

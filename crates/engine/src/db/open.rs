@@ -137,7 +137,7 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     let core = assemble(pool, settings(&builder, name)?, split, counters, lock)?;
     core.load_garbage()?;
     if core.pool.mode() == Mode::Inline {
-        core.free_garbage(usize::MAX)?;
+        core.free_sound_garbage()?;
     }
     start(core)
 }

@@ -491,7 +491,7 @@ fn long_values_come_back_and_leave_nothing() {
 }
 
 /// Overwrites bytes of a page, as a hostile file might hold them.
-pub(super) fn overwrite(pool: &Pool, id: PageId, at: usize, bytes: &[u8]) {
+pub(crate) fn overwrite(pool: &Pool, id: PageId, at: usize, bytes: &[u8]) {
     let mut guard = pool.latch(id).unwrap();
     let mut content = Vec::new();
     guard.copy(&mut content);

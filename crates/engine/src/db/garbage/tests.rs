@@ -7,7 +7,9 @@ use terrace_block::MemoryDirectory;
 
 use super::entries;
 use crate::ids::PageId;
+use crate::index::node::LEFTMOST;
 use crate::index::overflow::data_capacity;
+use crate::index::{Write, overwrite};
 use crate::{Db, Durability, Mode, Transaction};
 
 /// New values beside two that are half freed take the pages that those had; each of them is a garbage key then.
@@ -53,4 +55,54 @@ fn a_value_freed_in_parts_keeps_its_entry_to_the_end() {
     core.free_all_garbage().unwrap();
     assert_eq!(entries(pool).unwrap().len(), 0);
     assert_eq!(db.verify().unwrap().errors, []);
+}
+
+/// Makes the first child of the table's root a page that does not exist.
+fn damage_tree(db: &Db, root: PageId) {
+    let pool = &db.shared.pool;
+    overwrite(pool, root, LEFTMOST, &500_000u64.to_le_bytes());
+}
+
+/// Freeing it was tried again and again, by whoever had anything to free; a database without threads did not open any more.
+#[test]
+fn a_dropped_table_that_is_damaged_is_set_aside_and_the_rest_is_freed() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let open = || {
+        let builder = Db::builder().directory(directory.clone()).dram(4 << 20);
+        builder.mode(Mode::Inline).durability(Durability::Buffered).open("")
+    };
+    let db = open().unwrap();
+    let (core, pool) = (&db.shared, &db.shared.pool);
+    for name in ["damaged", "sound"] {
+        let table = db.create_table(name).unwrap();
+        (0..2000u32).for_each(|number| table.put(number.to_be_bytes(), [7; 100]).unwrap());
+    }
+    damage_tree(&db, db.open_table("damaged").unwrap().state().tree.root);
+    db.drop_table("damaged").unwrap();
+    db.drop_table("sound").unwrap();
+    db.checkpoint().unwrap();
+    assert_eq!((core.garbage.waiting(), core.garbage.damaged(), entries(pool).unwrap().len()), (0, 1, 1));
+    assert_eq!(db.stats().garbage, 1, "it is told as long as it is there");
+    core.free_garbage(usize::MAX).expect("nobody tries again");
+    let refused = db.compact();
+    assert!(matches!(refused, Err(crate::Error::Corrupt { page: Some(500_000), .. })), "{refused:?}");
+    assert_eq!((core.garbage.waiting(), core.garbage.damaged()), (0, 1));
+    db.close().unwrap();
+    let db = open().unwrap();
+    assert_eq!((db.shared.garbage.waiting(), db.shared.garbage.damaged()), (0, 1));
+}
+
+/// What the garbage tree names is freed: an entry that named a tree of the database's own was believed, and emptied it.
+#[test]
+fn garbage_that_names_the_catalog_is_damage() {
+    let directory = Arc::new(MemoryDirectory::new());
+    let builder = || Db::builder().directory(directory.clone()).dram(4 << 20).mode(Mode::Inline);
+    let db = builder().open("").unwrap();
+    db.create_table("t").unwrap().put("k", "v").unwrap();
+    let (pool, catalog) = (&db.shared.pool, db.shared.catalog.tree.root);
+    let key = super::GarbageKey::table(catalog);
+    super::garbage_tree(pool).apply(pool, &mut Write::default(), super::put(&key, &[])).unwrap();
+    db.close().unwrap();
+    let refused = builder().open("");
+    assert!(matches!(refused, Err(crate::Error::Corrupt { .. })), "{refused:?}");
 }
