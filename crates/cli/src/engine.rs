@@ -141,6 +141,7 @@ fn verification(report: terrace::VerifyReport) -> Verification {
         pages_checked: report.pages_checked,
         entries_checked: report.entries_checked,
         errors: report.errors.into_iter().map(damage).collect(),
+        more_errors: report.more_errors,
     }
 }
 

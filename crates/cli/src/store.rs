@@ -382,8 +382,17 @@ pub struct Verification {
     pub pages_checked: u64,
     /// Entries read and checked.
     pub entries_checked: u64,
-    /// What did not hold; empty when all is well.
+    /// What did not hold; empty when all is well. The first 1,000 findings.
     pub errors: Vec<Damage>,
+    /// Findings beyond those.
+    pub more_errors: u64,
+}
+
+impl Verification {
+    /// How much did not hold.
+    pub fn error_count(&self) -> u64 {
+        self.errors.len() as u64 + self.more_errors
+    }
 }
 
 /// One thing `verify` found wrong.

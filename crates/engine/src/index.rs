@@ -58,6 +58,7 @@ pub(crate) use read_leaf::LeafRows;
 pub(crate) use room::CROWDED_MAX;
 pub(crate) use single::{Before, Single, SingleOutcome};
 pub(crate) use tree::{Change, NodeRedo, Seek, Tree, Write, log_bytes};
+pub(crate) use verify::Met;
 
 /// Whether bytes that came from a disk are a page of the index; says what does not hold.
 pub(crate) fn check_page(page: &[u8]) -> Result<(), String> {

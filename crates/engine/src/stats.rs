@@ -317,8 +317,10 @@ pub struct VerifyReport {
     pub pages_checked: u64,
     /// Entries of tables counted.
     pub entries_checked: u64,
-    /// What did not hold; empty when all is well.
+    /// What did not hold; empty when all is well. The first 1,000 findings.
     pub errors: Vec<Damage>,
+    /// Findings beyond those. Of more than 65,536 findings, one that is met in two ways may count twice.
+    pub more_errors: u64,
 }
 
 impl VerifyReport {
@@ -334,7 +336,7 @@ impl VerifyReport {
 /// let damage = terrace::Damage { file: "pages.terrace".into(), page: Some(7), what: "its checksum does not hold".into() };
 /// assert_eq!(damage.to_string(), "pages.terrace, page 7: its checksum does not hold");
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Damage {
     /// The file it is in.
     pub file: String,

@@ -30,7 +30,7 @@ pub fn run(args: &RestoreArgs, opener: &dyn Opener, output: &mut dyn Write) -> O
         let _progress = Progress::endless("verify");
         database.verify()
     })?;
-    let (database, damaged) = (crate::escape::path(&args.to.database), found.errors.len());
+    let (database, damaged) = (crate::escape::path(&args.to.database), found.error_count());
     let restored = Restored { copied, found };
     if args.to.output.json {
         print_json(output, &restored)?;

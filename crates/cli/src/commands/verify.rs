@@ -35,15 +35,20 @@ pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> 
             let (file, what) = (crate::escape::text(&damage.file), crate::escape::text(&damage.what));
             print(output, format_args!("{file}{page}: {what}\n"))?;
         }
+        if found.more_errors > 0 {
+            let more = show_count(found.more_errors);
+            print(output, format_args!("and {more} more, which are not listed\n"))?;
+        }
         if found.errors.is_empty() {
             print(output, format_args!("sound: {pages} pages and {entries} entries checked\n"))?;
         }
     }
-    match found.errors.len() {
+    match found.error_count() {
         0 => Ok(()),
         count => Err(Failure::Damaged(format!(
-            "{} is damaged in {count} place{} ({pages} pages checked); restore a backup, or save the rest with `terrace repair`",
+            "{} is damaged in {} place{} ({pages} pages checked); restore a backup, or save the rest with `terrace repair`",
             crate::escape::path(&args.database),
+            show_count(count),
             if count == 1 { "" } else { "s" }
         ))),
     }

@@ -197,7 +197,7 @@ impl Summary {
             self.kills.len(),
             show_count(self.committed),
             self.faults() + self.wrong,
-            self.verification.errors.len()
+            self.verification.error_count()
         );
         text += &format!(
             "{} operations/s with {} of data; memory {} (budget {})\n",
@@ -212,7 +212,7 @@ impl Summary {
 
     /// Lost or damaged data make the demo fail.
     pub fn verdict(&self) -> Outcome {
-        match (self.faults() + self.wrong, self.verification.errors.len()) {
+        match (self.faults() + self.wrong, self.verification.error_count()) {
             (0, 0) => Ok(()),
             (records, places) => Err(Failure::Damaged(format!(
                 "{records} records were not as acknowledged, {places} places in the files are damaged; see {}",
@@ -279,7 +279,7 @@ impl Summary {
                 "Verification of {} pages and {} entries found {} damaged places.",
                 show_count(self.verification.pages_checked),
                 show_count(self.verification.entries_checked),
-                self.verification.errors.len()
+                self.verification.error_count()
             ),
         );
         report.verdict(

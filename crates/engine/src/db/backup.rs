@@ -21,6 +21,7 @@ use terrace_block::{Directory, FileDirectory, OpenMode};
 use super::Db;
 use super::core::{catalog_root, garbage_root};
 use super::open::{LOG, NEW_LOG, NEW_PAGES, PAGES, exists, own, within};
+use super::verify::damages::Damages;
 use crate::buffer::Files;
 use crate::buffer::backup::{Archive, Tally, Visitor};
 use crate::error::{Error, Result};
@@ -199,8 +200,8 @@ impl Backup {
     /// # Errors
     /// Failures to look. Damage is in the report.
     pub fn check(&self) -> Result<VerifyReport> {
-        let mut report = VerifyReport::default();
-        report.pages_checked = self.archive.check(&mut Inspector { report: &mut report })?.pages;
+        let mut inspector = Inspector { entries: 0, damages: Damages::default() };
+        let pages_checked = self.archive.check(&mut inspector)?.pages;
         // No page says which tree it is of. So the entries of the two that are no tables are taken off in the end.
         let mut not_of_tables = 0;
         let class = self.archive.class();
@@ -209,8 +210,9 @@ impl Backup {
             not_of_tables += leaf_entries(page);
             Ok(children(page))
         })?;
-        report.entries_checked = report.entries_checked.saturating_sub(not_of_tables);
-        Ok(report)
+        let entries_checked = inspector.entries.saturating_sub(not_of_tables);
+        let (errors, more_errors) = inspector.damages.into_parts();
+        Ok(VerifyReport { pages_checked, entries_checked, errors, more_errors })
     }
 
     /// Makes a database of the backup in the directory `path`, which is empty or does not exist. Everything is checked
@@ -259,21 +261,22 @@ impl Backup {
     }
 }
 
-/// Puts what is wrong into a report.
-struct Inspector<'a> {
-    report: &'a mut VerifyReport,
+/// Counts entries, and collects what is wrong.
+struct Inspector {
+    entries: u64,
+    damages: Damages,
 }
 
-impl Visitor for Inspector<'_> {
+impl Visitor for Inspector {
     fn image(&mut self, _id: PageId, image: &[u8]) -> Result<(), String> {
         check_page(image)?;
-        self.report.entries_checked += leaf_entries(image);
+        self.entries += leaf_entries(image);
         Ok(())
     }
 
     fn damage(&mut self, error: Error) -> Result<()> {
         match error {
-            Error::Corrupt { file, page, what } => self.report.errors.push(Damage { file, page, what }),
+            Error::Corrupt { file, page, what } => self.damages.add(Damage { file, page, what }),
             other => return Err(other),
         }
         Ok(())

@@ -25,8 +25,12 @@ use crate::error::{Error, Result};
 use crate::ids::PageId;
 use crate::index::chain::{chain_pages, is_value};
 use crate::index::overflow::Reference;
-use crate::index::{LeafRows, Seek, Tree};
+use crate::index::{LeafRows, Met, Seek, Tree};
 use crate::stats::{Damage, VerifyReport};
+
+pub(crate) mod damages;
+
+use damages::Damages;
 
 /// Snapshots of the catalog that may be given up before one is read to its end.
 const CATALOG_ATTEMPTS: u32 = 1000;
@@ -41,6 +45,7 @@ impl Core {
             core: self,
             counting,
             report: VerifyReport::default(),
+            damages: Damages::default(),
             owner: String::new(),
             pace: Pace { start: Instant::now(), bytes: 0, bytes_per_s },
         };
@@ -52,7 +57,8 @@ impl Core {
             findings.passed_on()?;
         }
         findings.images()?;
-        Ok(findings.report)
+        let (errors, more_errors) = findings.damages.into_parts();
+        Ok(VerifyReport { errors, more_errors, ..findings.report })
     }
 
     /// Begins a census, when no other verification is under way.
@@ -87,7 +93,9 @@ impl Core {
 struct Findings<'a> {
     core: &'a Core,
     counting: Counting<'a>,
+    /// What was looked at.
     report: VerifyReport,
+    damages: Damages,
     /// Whose pages are being met.
     owner: String,
     pace: Pace,
@@ -117,10 +125,7 @@ impl Pace {
 impl Findings<'_> {
     fn damage(&mut self, page: Option<PageId>, what: String) {
         let (file, page) = (self.core.pool.file().to_owned(), page.map(|page| page.0));
-        let damage = Damage { file, page, what };
-        if !self.report.errors.contains(&damage) {
-            self.report.errors.push(damage);
-        }
+        self.damages.add(Damage { file, page, what });
     }
 
     /// Damage goes into the report, other errors end the verification.
@@ -153,13 +158,11 @@ impl Findings<'_> {
 
     fn tree(&mut self, tree: Tree, whole: bool, may_be_met: bool) -> Result<()> {
         let pool = &self.core.pool;
-        let mut visit = |page| self.met(page, may_be_met);
-        let problems =
-            if whole { tree.verify(pool, &mut visit) } else { tree.verify_released(pool, &mut visit) };
-        for (page, what) in problems? {
-            self.damage(Some(page), what);
-        }
-        Ok(())
+        let mut visit = |met: Met| match met {
+            Met::Page(page) => self.met(page, may_be_met),
+            Met::Problem(page, what) => self.damage(Some(page), what),
+        };
+        if whole { tree.verify(pool, &mut visit) } else { tree.verify_released(pool, &mut visit) }
     }
 
     fn tables(&mut self) -> Result<()> {
@@ -168,11 +171,12 @@ impl Findings<'_> {
             Err(error) => return self.note(error),
         };
         for (name, place) in tables {
-            let before = std::mem::take(&mut self.report.errors);
+            let part = self.damages.begin_part();
+            let before = std::mem::replace(&mut self.damages, part);
             let tree = Tree { root: place.root };
             self.owned(&format!("table {name:?}"), |found| found.tree(tree, true, false))?;
             self.count(&name, place)?;
-            let found = std::mem::replace(&mut self.report.errors, before);
+            let found = std::mem::replace(&mut self.damages, before);
             if found.is_empty() {
                 continue;
             }
@@ -183,9 +187,9 @@ impl Findings<'_> {
                     true
                 }
             };
-            let found = found.into_iter().filter(|_| is_there);
-            let new: Vec<_> = found.filter(|damage| !self.report.errors.contains(damage)).collect();
-            self.report.errors.extend(new);
+            if is_there {
+                self.damages.take(found);
+            }
         }
         Ok(())
     }
@@ -277,7 +281,10 @@ impl Findings<'_> {
             let mut visit = |page| self.met(page, true);
             let walked = match is_value(&core.pool, head) {
                 Ok(true) => chain_pages(&core.pool, head, &mut visit),
-                Ok(false) => Tree { root: head }.verify_released(&core.pool, &mut visit).map(|_| ()),
+                Ok(false) => Tree { root: head }.verify_released(&core.pool, &mut |met| match met {
+                    Met::Page(page) => visit(page),
+                    Met::Problem(..) => {}
+                }),
                 Err(error) => Err(error),
             };
             match walked {
@@ -291,13 +298,13 @@ impl Findings<'_> {
     /// Checks the images of all pages, and that each page belongs to somebody.
     fn images(&mut self) -> Result<()> {
         let core = self.core;
-        let lost: Vec<PageId> = self.left_over().collect();
-        for page in lost {
-            self.damage(Some(page), "it belongs to nothing: its space is lost".to_owned());
-        }
         for page in core.pool.page_ids() {
+            // In the order of `left_over`.
             if !core.pool.exists(page) {
                 continue;
+            }
+            if self.counting.census.known(page) == Known::Unmet {
+                self.damage(Some(page), "it belongs to nothing: its space is lost".to_owned());
             }
             core.pool.meanwhile();
             self.pace.page(page.class().expect("pages that exist have a class").page_bytes());

@@ -10,7 +10,7 @@ use terrace_block::{Directory, MemoryDirectory, OpenMode};
 use super::chain::{self, FreeStep};
 use super::node::LEFTMOST;
 use super::overflow::{Reference, ValuePages};
-use super::{Change, Found, LeafRows, NodeRedo, Seek, Stored, Tree, Write, leaf, log_bytes};
+use super::{Change, Found, LeafRows, Met, NodeRedo, Seek, Stored, Tree, Write, leaf, log_bytes};
 use crate::MAX_KEY_BYTES;
 use crate::buffer::{Edit, Files, Layout, Mode, NodeOptions, Pool, PoolOptions, RecordCache, frame_bytes};
 use crate::error::Error;
@@ -149,13 +149,34 @@ impl TestPool {
     /// The pages of the tree, which must be sound.
     pub(super) fn pages(&self) -> Vec<PageId> {
         let mut pages = Vec::new();
-        let problems = self.tree.verify(&self.pool, &mut |id| pages.push(id)).unwrap();
+        let problems = problems(&self.pool, self.tree, &mut |id| pages.push(id));
         assert_eq!(problems, []);
         let mut unique = pages.clone();
         unique.sort_unstable();
         unique.dedup();
         assert_eq!(unique.len(), pages.len(), "a page is in the tree twice");
         pages
+    }
+}
+
+/// What is wrong with `tree`, of which `visit` is told every page.
+pub(super) fn problems(pool: &Pool, tree: Tree, visit: &mut dyn FnMut(PageId)) -> Vec<(PageId, String)> {
+    let mut problems = Vec::new();
+    tree.verify(pool, &mut |met| sort_out(met, visit, &mut problems)).unwrap();
+    problems
+}
+
+/// The same of one that is being released.
+fn problems_of_released(pool: &Pool, tree: Tree, visit: &mut dyn FnMut(PageId)) -> Vec<(PageId, String)> {
+    let mut problems = Vec::new();
+    tree.verify_released(pool, &mut |met| sort_out(met, visit, &mut problems)).unwrap();
+    problems
+}
+
+fn sort_out(met: Met, visit: &mut dyn FnMut(PageId), problems: &mut Vec<(PageId, String)>) {
+    match met {
+        Met::Page(id) => visit(id),
+        Met::Problem(id, what) => problems.push((id, what)),
     }
 }
 
@@ -301,7 +322,7 @@ fn run(page_bytes: usize, frames: u32, steps: Vec<Step>) {
     test = test.reopen();
     assert_holds(&test, &model);
     while !test.tree.release_step(&test.pool, 5).unwrap() {
-        let problems = test.tree.verify_released(&test.pool, &mut |_| {}).unwrap();
+        let problems = problems_of_released(&test.pool, test.tree, &mut |_| {});
         assert_eq!(problems, []);
     }
     assert_eq!(test.pages(), [test.tree.root]);
@@ -522,7 +543,7 @@ fn a_node_of_another_size_than_its_tree_is_damage() {
         matches!(&refused, Some(Error::Corrupt { what, .. }) if what.contains("another size")),
         "{refused:?}"
     );
-    let problems = test.tree.verify(&test.pool, &mut |_| {}).unwrap();
+    let problems = problems(&test.pool, test.tree, &mut |_| {});
     assert_eq!(problems.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [other.root], "{problems:?}");
 }
 
@@ -547,7 +568,7 @@ fn a_long_value_without_an_end_is_damage_and_no_endless_walk() {
     };
     test.tree.apply(&test.pool, &mut Write::default(), change).unwrap();
     let mut visited = 0u64;
-    assert_eq!(test.tree.verify(&test.pool, &mut |_| visited += 1).unwrap().len(), 1);
+    assert_eq!(problems(&test.pool, test.tree, &mut |_| visited += 1).len(), 1);
     assert!(visited < 10, "{visited} pages of a value that cannot be");
 }
 
@@ -564,7 +585,7 @@ fn a_tree_with_long_values_is_released() {
     let mut left = pages.len();
     while !test.tree.release_step(&test.pool, 7).unwrap() {
         let mut now = 0;
-        let problems = test.tree.verify_released(&test.pool, &mut |_| now += 1).unwrap();
+        let problems = problems_of_released(&test.pool, test.tree, &mut |_| now += 1);
         assert_eq!(problems, []);
         assert!(now <= left);
         left = now;
@@ -609,7 +630,7 @@ fn damage_is_reported_and_the_rest_is_walked() {
     test.pool.change(&mut record, None, [Edit::Update(&mut guard, &mut content)]).unwrap();
     drop(guard);
     let mut seen = Vec::new();
-    let problems = test.tree.verify(&test.pool, &mut |id| seen.push(id)).unwrap();
+    let problems = problems(&test.pool, test.tree, &mut |id| seen.push(id));
     assert_eq!(problems.len(), 1);
     assert_eq!(problems[0].0, leaf.leaf);
     assert_eq!(seen, pages);

@@ -20,6 +20,15 @@ use crate::buffer::{Pool, Stop};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
 
+/// What a walk over a tree comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Met {
+    /// A page of the tree or of one of its long values.
+    Page(PageId),
+    /// What is wrong with a page.
+    Problem(PageId, String),
+}
+
 /// A node on a path, and what is wrong with it.
 struct Visited {
     id: PageId,
@@ -46,44 +55,36 @@ struct Expected {
 }
 
 impl Tree {
-    /// Walks the whole tree, calls `visit` with every page, those of long values included, and returns what is
-    /// wrong. An error is a failure to look, not damage.
-    pub(crate) fn verify(&self, pool: &Pool, visit: &mut dyn FnMut(PageId)) -> Result<Vec<(PageId, String)>> {
+    /// Walks the whole tree and calls `visit` with every page, those of long values included, and with what is wrong. An
+    /// error is a failure to look, not damage.
+    pub(crate) fn verify(&self, pool: &Pool, visit: &mut dyn FnMut(Met)) -> Result<()> {
         self.walk(pool, visit, true)
     }
 
     /// As [`Tree::verify`], for a tree that is being released.
-    pub(crate) fn verify_released(
-        &self,
-        pool: &Pool,
-        visit: &mut dyn FnMut(PageId),
-    ) -> Result<Vec<(PageId, String)>> {
+    pub(crate) fn verify_released(&self, pool: &Pool, visit: &mut dyn FnMut(Met)) -> Result<()> {
         self.walk(pool, visit, false)
     }
 
-    fn walk(
-        &self,
-        pool: &Pool,
-        visit: &mut dyn FnMut(PageId),
-        strict: bool,
-    ) -> Result<Vec<(PageId, String)>> {
-        let mut problems = Vec::new();
+    fn walk(&self, pool: &Pool, visit: &mut dyn FnMut(Met), strict: bool) -> Result<()> {
         let mut cursor = Vec::new();
         loop {
             pool.meanwhile();
             let path = retry(self.root, || self.path(pool, &cursor, strict))?;
             for node in path.nodes {
                 if node.is_new {
-                    visit(node.id);
-                    problems.extend(node.problem.map(|problem| (node.id, problem)));
+                    visit(Met::Page(node.id));
+                    if let Some(problem) = node.problem {
+                        visit(Met::Problem(node.id, problem));
+                    }
                 }
                 if let Some(page) = node.leaf {
-                    self.verify_values(pool, &page, &cursor, strict, visit, &mut problems)?;
+                    self.verify_values(pool, &page, &cursor, strict, visit)?;
                 }
             }
             match path.next {
                 Some(next) if next > cursor => cursor = next,
-                _ => return Ok(problems),
+                _ => return Ok(()),
             }
         }
     }
@@ -139,8 +140,7 @@ impl Tree {
         page: &[u8],
         cursor: &[u8],
         strict: bool,
-        visit: &mut dyn FnMut(PageId),
-        problems: &mut Vec<(PageId, String)>,
+        visit: &mut dyn FnMut(Met),
     ) -> Result<()> {
         let node = Node::new(page);
         let mut again = Vec::new();
@@ -152,9 +152,10 @@ impl Tree {
             let value = &page[entry.value_at..entry.value_at + entry.value_length];
             let Some(reference) = Reference::decode(value) else { continue };
             // A value being freed is shorter than its reference says.
+            let mut page_met = |id| visit(Met::Page(id));
             let verified = match strict {
-                true => verify_value(pool, reference, visit),
-                false => chain_pages(pool, reference.head, visit),
+                true => verify_value(pool, reference, &mut page_met),
+                false => chain_pages(pool, reference.head, &mut page_met),
             };
             match verified {
                 Ok(()) => {}
@@ -163,7 +164,7 @@ impl Tree {
                     // the same commit has written, it was not.
                     let now = self.get_into(pool, &node.key(index), &mut again)?;
                     if now.is_some_and(|(timestamp, _)| timestamp == entry.timestamp) && again == value {
-                        problems.push((page.map_or(reference.head, PageId), what));
+                        visit(Met::Problem(page.map_or(reference.head, PageId), what));
                     }
                 }
                 Err(error) => return Err(error),

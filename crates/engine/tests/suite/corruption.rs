@@ -371,3 +371,45 @@ fn the_files_of_another_database_are_refused() {
     assert!(one.is_found(&[], |files| files.0[1] = two.0[1].clone()));
     assert!(one.is_found(&[], |files| files.0[0] = two.0[0].clone()));
 }
+
+/// Each finding was compared with all before it, and all of them were kept.
+#[test]
+fn of_much_damage_the_first_findings_are_kept_and_the_rest_is_counted() {
+    const LEAVES: u32 = 1500;
+    let disk = SimulatedDisk::new(1);
+    let builder = || {
+        let builder =
+            Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(PAGE_BYTES as u64);
+        builder.mode(Mode::Inline).durability(terrace::Durability::Buffered)
+    };
+    let db = builder().open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    // Three entries a leaf.
+    (0..LEAVES * 3).for_each(|number| table.put(number.to_be_bytes(), [number as u8; 1200]).unwrap());
+    drop(table);
+    db.close().unwrap();
+    let device = disk.open(PAGES, OpenMode::Write).unwrap();
+    let mut bytes = AlignedBuffer::zeroed(device.len() as usize);
+    device.read_at(0, &mut bytes).unwrap();
+    let mut damaged = BTreeSet::new();
+    for image in bytes.chunks_exact_mut(PAGE_BYTES).skip(8) {
+        let (kind, id) = (image[4], u64::from_le_bytes(image[8..16].try_into().unwrap()));
+        // Leaves, but those of the database's own.
+        if kind == 1 && id > 4 {
+            image[2048..2560].fill(0);
+            damaged.insert(id);
+        }
+    }
+    device.write_at(0, &bytes).unwrap();
+    let report = builder().open("").unwrap().verify().unwrap();
+    let named: BTreeSet<u64> = report.errors.iter().filter_map(|damage| damage.page).collect();
+    assert_eq!((report.errors.len(), named.len()), (1000, 1000), "no page twice");
+    assert!(named.is_subset(&damaged) && !report.is_ok());
+    // Some images are of pages that were written again elsewhere.
+    let found = report.errors.len() as u64 + report.more_errors;
+    assert!(
+        (u64::from(LEAVES) - 100..=damaged.len() as u64).contains(&found),
+        "{found} of {}",
+        damaged.len()
+    );
+}
