@@ -15,8 +15,9 @@
 //! anew; a query runs from [`Hint::QueryBegins`] to [`Hint::QueryEnds`].
 //!
 //! There are three of it. `heuristicdb-paper` is what the paper writes. On real traces its frequency filter wins, but the
-//! demotion of rule 6 costs hits, because after it all cached blocks are equal; `heuristicdb`, the default, halves
-//! frequencies every few passes over the database instead, and takes rule 1 by the access: a block of a sequential run may
+//! demotion of rule 6 costs hits, because after it all cached blocks are equal. Its eviction empties the cache where a statement makes
+//! a look-up or two, for one of them that misses shows "no benefit"; the others judge that over a capacity of look-ups.
+//! `heuristicdb`, the default, halves frequencies every few passes over the database instead of a demotion, and takes rule 1 by the access: a block of a sequential run may
 //! fill a free slot but displaces nothing. `heuristicdb-eager`, the preset of a live cache, is for queries that are long against the cache: it
 //! demotes at a query, but not sooner than after some capacities of look-ups, halves more often, and lets a block as hot as the
 //! coldest displace one that nobody has used for long, nor since it was demoted. Where
@@ -46,8 +47,12 @@ const FREQUENCY_MAX: u32 = (1 << (31 - HALVINGS_BITS)) - 1;
 /// What makes the two of HeuristicDB different.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeuristicDbSettings {
-    /// Rule 6 in full: a new query sets the frequencies of all cached blocks to one and forgets all others, if the last that did was
-    /// at least so many look-ups ago, in multiples of the capacity; `None` never does.
+    /// Rule 6's eviction: a new query sets the frequencies of all cached blocks to zero if they had no hit in at least so many look-ups,
+    /// in multiples of the capacity. With 0 the last query alone decides, however short it was.
+    pub eviction_capacities: u64,
+    /// Rule 6's demotion: a new query sets the frequencies of all cached blocks to one and forgets all others, if the last that did was
+    /// at least so many look-ups ago, in multiples of the capacity; `None` never does. Nor does one after a query of fewer look-ups
+    /// than eviction asks for.
     pub demotion_capacities: Option<u64>,
     /// Frequencies are halved after so many look-ups for every block of the known relations; `None` never halves.
     pub halving_passes: Option<u64>,
@@ -64,6 +69,7 @@ pub struct HeuristicDbSettings {
 impl HeuristicDbSettings {
     /// As the paper has it.
     pub const PAPER: HeuristicDbSettings = HeuristicDbSettings {
+        eviction_capacities: 0,
         demotion_capacities: Some(0),
         halving_passes: None,
         halving_capacities: 0,
@@ -72,6 +78,7 @@ impl HeuristicDbSettings {
     };
     /// As measured to be better; halving as often as TinyLFU's sample at most.
     pub const DEFAULT: HeuristicDbSettings = HeuristicDbSettings {
+        eviction_capacities: 1,
         demotion_capacities: None,
         halving_passes: Some(8),
         halving_capacities: 10,
@@ -80,6 +87,7 @@ impl HeuristicDbSettings {
     };
     /// For queries that are long against the cache.
     pub const EAGER: HeuristicDbSettings = HeuristicDbSettings {
+        eviction_capacities: 1,
         demotion_capacities: Some(7),
         halving_passes: Some(1),
         halving_capacities: 5,
@@ -206,7 +214,7 @@ impl<T: BlockTable> HeuristicDb<T> {
 impl<T: BlockTable> Policy for HeuristicDb<T> {
     fn hit(&mut self, slot: Slot, access: Access) {
         self.tick();
-        self.queries.hit();
+        self.queries.look_up(true);
         self.last_use[slot.index()] = self.now;
         if self.slots.frequency(slot.0) < FREQUENCY_MAX {
             self.slots.increment(slot.0);
@@ -217,6 +225,7 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
 
     fn miss(&mut self, access: Access) {
         self.tick();
+        self.queries.look_up(false);
         let frequency = self.take_count(access.block).unwrap_or(0) + 1;
         self.keep_count(access.block, frequency);
         self.latest = Latest { sight: self.detector.see(access, frequency), frequency };
@@ -267,7 +276,8 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
         match hint {
             Hint::RelationSize { relation, blocks } => self.detector.resize(relation, blocks),
             Hint::QueryBegins { query, relations } => {
-                let change = self.queries.begin(query, relations);
+                let judged = self.capacities(self.settings.eviction_capacities);
+                let change = self.queries.begin(query, relations, judged);
                 // Rule 7.2: those of the queries that still run are verified anew, too.
                 self.queries.running().for_each(|relations| self.detector.verify(relations));
                 let (frequency, among) = match (change, self.settings.demotion_capacities) {
@@ -282,7 +292,7 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
                         // What was hot is the likeliest to be so again.
                         (1, Among::HotLast)
                     }
-                    (Change::Demote, _) => return,
+                    (Change::Demote | Change::Keep, _) => return,
                 };
                 (self.demoted_at, self.look_ups) = (self.now, 0);
                 self.slots.renumber(among, |_| frequency);

@@ -313,6 +313,48 @@ fn sizes_are_exact_and_refused_by_reason() {
     }
 }
 
+/// Point queries of one table: 60,000 reads of 8,000 blocks by Zipf's law of .9, and a query before every `reads` of them, or none.
+fn point_queries(seed: u64, reads: usize) -> String {
+    use std::fmt::Write as _;
+    let mut random = Random(seed);
+    let mut text = String::from("R 0 t r\n");
+    for index in 0..60_000 {
+        if reads > 0 && index % reads == 0 {
+            writeln!(text, "Q {index} {} 1 point 0", index / reads).unwrap();
+        }
+        let share = (random.next() >> 11) as f64 / (1u64 << 53) as f64;
+        let rank = (share.powf(1.0 / (1.0 - 0.9)) * 8000.0) as u64;
+        // What is hot lies scattered.
+        writeln!(text, "r {index} 0 {} 0", rank * 4999 % 8000).unwrap();
+    }
+    text
+}
+
+#[test]
+fn short_queries_do_not_empty_the_cache() {
+    for seed in 1..=3 {
+        let policies = ["heuristicdb", "heuristicdb-eager", "heuristicdb-paper"];
+        let caches = policies
+            .iter()
+            .fold(Simulation::new(), |all, policy| all.cache(name(policy), Size::Blocks(1600)));
+        let untold = run(&caches, &point_queries(seed, 0), "pgt").unwrap();
+        for reads in [1, 4, 50] {
+            let told = run(&caches, &point_queries(seed, reads), "pgt").unwrap();
+            let (paper, others) = told.results.split_last().unwrap();
+            for (told, untold) in others.iter().zip(&untold.results) {
+                let (with, without) = (&told.counts, &untold.counts);
+                let what =
+                    format!("{}, seed {seed}, {reads} reads a query: {with:?}, {without:?}", told.policy);
+                assert!(50 * with.hits >= 49 * without.hits, "{what}");
+                assert!(10 * with.admissions <= 11 * without.admissions, "{what}");
+            }
+            // The paper's rule judges one query, even of one look-up.
+            let without = &untold.results[2].counts;
+            assert!(reads > 1 || 4 * paper.counts.hits < 3 * without.hits, "{paper:?}");
+        }
+    }
+}
+
 #[test]
 fn streamed_is_as_loaded_for_policies_that_know_relations() {
     let text = pgt(8, 150_000);

@@ -1,9 +1,12 @@
 //! The query profile queue (paper 002, section 5.1): the relations a query requires, and the hits since it began.
 //!
 //! The paper's queue has two places, one of which is the query being submitted; what has to be kept is the other. Queries
-//! may run at the same time; a hit counts for the one submitted last. Rule 7.2 wants to know which others run: those
-//! that have begun and not ended, at most [`RUNNING_MAX`] of them, so that a caller who never tells of an end
-//! costs no more than that.
+//! may run at the same time; a look-up counts for the one submitted last. Rule 7.2 wants to know which others run: those
+//! that have begun and not ended, at most [`RUNNING_MAX`] of them. A caller that never tells of an end costs no more than that.
+//!
+//! A short statement makes one look-up or none, and says nothing of the cache if that misses. So the caller says how many
+//! look-ups a judgement takes. A query that made fewer is judged together with those before it, back to the last judgement, and
+//! is no reason for a demotion.
 
 use std::collections::VecDeque;
 
@@ -15,16 +18,20 @@ const RUNNING_MAX: usize = 64;
 /// What rule 6 wants done with the cached blocks when a query is submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// The cached blocks gave no hits, and the queries share these relations.
+    /// The cached blocks gave no hits in enough look-ups, and the queries share these relations.
     Evict { hot: Vec<Relation> },
-    /// All other cases.
+    /// They gave hits, or the queries share nothing.
     Demote,
+    /// The last query was too short to say anything.
+    Keep,
 }
 
 /// The profile of the query submitted last, if there was one, and the relations of those that run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queries {
     last: Option<Profile>,
+    /// Of the queries before the last since a judgement.
+    unjudged: Benefit,
     /// Oldest first.
     running: VecDeque<(u64, Vec<Relation>)>,
 }
@@ -33,19 +40,27 @@ pub(super) struct Queries {
 struct Profile {
     /// Sorted.
     relations: Vec<Relation>,
+    benefit: Benefit,
+}
+
+/// What the cached blocks gave.
+#[derive(Clone, Copy, Debug, Default)]
+struct Benefit {
+    look_ups: u64,
     hits: u64,
 }
 
 impl Queries {
-    /// Counts a hit for the last query.
-    pub fn hit(&mut self) {
+    /// Counts a look-up for the last query.
+    pub fn look_up(&mut self, is_hit: bool) {
         if let Some(last) = &mut self.last {
-            last.hits += 1;
+            last.benefit.look_ups += 1;
+            last.benefit.hits += u64::from(is_hit);
         }
     }
 
-    /// A query that requires `relations` is submitted.
-    pub fn begin(&mut self, query: u64, relations: &[Relation]) -> Change {
+    /// A query that requires `relations` is submitted. At least `judged_look_ups` decide whether the cache gave no benefit.
+    pub fn begin(&mut self, query: u64, relations: &[Relation], judged_look_ups: u64) -> Change {
         self.end(query);
         if self.running.len() == RUNNING_MAX {
             self.running.pop_front();
@@ -53,12 +68,27 @@ impl Queries {
         self.running.push_back((query, relations.to_vec()));
         let mut sorted = relations.to_vec();
         sorted.sort_unstable();
-        let Some(last) = self.last.replace(Profile { relations: sorted, hits: 0 }) else {
+        let profile = Profile { relations: sorted, benefit: Benefit::default() };
+        let Some(last) = self.last.replace(profile) else {
             return Change::Demote;
         };
+        let mut benefit = last.benefit;
+        if benefit.look_ups < judged_look_ups {
+            benefit.look_ups += self.unjudged.look_ups;
+            benefit.hits += self.unjudged.hits;
+        }
+        if benefit.look_ups < judged_look_ups {
+            self.unjudged = benefit;
+            return Change::Keep;
+        }
+        self.unjudged = Benefit::default();
         let is_shared = |relation: &Relation| last.relations.binary_search(relation).is_ok();
         let hot: Vec<_> = relations.iter().copied().filter(is_shared).collect();
-        if last.hits == 0 && !hot.is_empty() { Change::Evict { hot } } else { Change::Demote }
+        match benefit.hits {
+            0 if !hot.is_empty() => Change::Evict { hot },
+            _ if last.benefit.look_ups < judged_look_ups => Change::Keep,
+            _ => Change::Demote,
+        }
     }
 
     /// A query is over.
@@ -81,26 +111,42 @@ mod tests {
     fn eviction_needs_no_hits_and_a_shared_relation() {
         let [a, b, c] = [1, 2, 3].map(Relation);
         let mut queries = Queries::default();
-        queries.hit();
-        assert_eq!(queries.begin(1, &[a, b]), Change::Demote, "nothing to compare with");
-        assert_eq!(queries.begin(2, &[c, b]), Change::Evict { hot: vec![b] });
-        queries.hit();
-        assert_eq!(queries.begin(3, &[b, c]), Change::Demote, "a hit");
-        assert_eq!(queries.begin(4, &[a]), Change::Demote, "nothing shared");
+        queries.look_up(true);
+        assert_eq!(queries.begin(1, &[a, b], 0), Change::Demote, "nothing to compare with");
+        assert_eq!(queries.begin(2, &[c, b], 0), Change::Evict { hot: vec![b] });
+        queries.look_up(true);
+        assert_eq!(queries.begin(3, &[b, c], 0), Change::Demote, "a hit");
+        assert_eq!(queries.begin(4, &[a], 0), Change::Demote, "nothing shared");
+    }
+
+    #[test]
+    fn short_queries_are_judged_together() {
+        let (a, evict) = (Relation(1), Change::Evict { hot: vec![Relation(1)] });
+        let mut queries = Queries::default();
+        let mut run = |look_ups, hits| {
+            (0..look_ups).for_each(|look_up| queries.look_up(look_up < hits));
+            queries.begin(1, &[a], 10)
+        };
+        assert_eq!(run(0, 0), Change::Demote, "nothing to compare with");
+        assert_eq!([run(4, 0), run(5, 0)], [Change::Keep, Change::Keep], "too few look-ups");
+        assert_eq!(run(1, 0), evict, "ten without a hit");
+        assert_eq!([run(4, 1), run(5, 0), run(1, 0)], [Change::Keep, Change::Keep, Change::Keep], "one hit");
+        assert_eq!([run(9, 0), run(9, 0)], [Change::Keep, evict.clone()], "judged anew");
+        assert_eq!([run(9, 9), run(10, 0), run(10, 1)], [Change::Keep, evict, Change::Demote], "long ones");
     }
 
     #[test]
     fn queries_run_until_they_end_and_not_without_bound() {
         let mut queries = Queries::default();
         for query in 0..1000 {
-            queries.begin(query, &[Relation(query as u32)]);
+            queries.begin(query, &[Relation(query as u32)], 0);
         }
         assert_eq!(queries.running().count(), RUNNING_MAX);
         queries.end(999);
         queries.end(0);
         let last = queries.running().last().map(<[Relation]>::to_vec);
         assert_eq!((queries.running().count(), last), (RUNNING_MAX - 1, Some(vec![Relation(998)])));
-        queries.begin(998, &[Relation(7)]);
+        queries.begin(998, &[Relation(7)], 0);
         assert_eq!(queries.running().count(), RUNNING_MAX - 1, "a query runs once");
     }
 }
