@@ -5,7 +5,9 @@
 //! OBP = (blocks inserted + blocks removed) / blocks looked up
 //! ```
 //!
-//! is kept at a target, 10 %. Above the target nothing is admitted, and so nothing evicted. Removed are evicted and
+//! is kept at a target, 10 %. Above the target nothing is admitted, and so nothing evicted. Looked up are blocks that are read: the
+//! ratio weighs "the rate of block admission and removal, which generate writes", against "the rate of cache lookups, which
+//! produce reads". A write is no benefit of the cache, so a load of writes alone admits nothing. Removed are evicted and
 //! invalidated blocks; invalidations count and are never refused, so a database that overwrites much may lie above
 //! the target with no admission at all.
 //!
@@ -30,6 +32,7 @@ pub(crate) const TARGET: f64 = 0.1;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
+    /// Blocks read.
     look_ups: u64,
     /// Insertions and removals.
     writes: u64,
@@ -90,7 +93,10 @@ impl Obp {
 }
 
 impl Admission for Obp {
-    fn look_up(&mut self, _: Access, _: bool) {
+    fn look_up(&mut self, access: Access, _: bool) {
+        if access.write {
+            return;
+        }
         if self.current.look_ups >= self.part_look_ups {
             self.turn();
         }
@@ -134,8 +140,8 @@ impl LifetimeObp {
 }
 
 impl Admission for LifetimeObp {
-    fn look_up(&mut self, _: Access, _: bool) {
-        self.totals.look_ups += 1;
+    fn look_up(&mut self, access: Access, _: bool) {
+        self.totals.look_ups += u64::from(!access.write);
     }
 
     fn admits(&mut self, _: Access, occupancy: Occupancy) -> bool {
@@ -222,6 +228,25 @@ mod tests {
             });
             let ratio = cache.writes as f64 / look_ups as f64;
             assert!((0.9 * target..=1.1 * target).contains(&ratio), "{target} over {window}: {ratio}");
+        }
+    }
+
+    #[test]
+    fn writes_earn_no_admissions() {
+        let both: [fn() -> Box<dyn Admission>; 2] =
+            [|| Box::new(Obp::new(TARGET, Obp::WINDOW)), || Box::new(LifetimeObp::new(TARGET))];
+        for admission in both {
+            // Of a hundred accesses so many read.
+            for reads in [0, 20, 100] {
+                let lru = Filtered::new(Lru::new(CAPACITY), CAPACITY, vec![(Applies::Both, admission())]);
+                let mut cache = Cache::new(lru, CAPACITY);
+                for step in 0..100_000 {
+                    cache.access(Access { write: step % 100 >= reads, ..Access::read(step) });
+                }
+                let earned = (TARGET * 1000.0 * reads as f64) as u64;
+                assert!(cache.writes <= earned, "{reads} % reads: {} of {earned}", cache.writes);
+                assert!(10 * cache.writes >= 9 * earned, "{reads} % reads: {} of {earned}", cache.writes);
+            }
         }
     }
 
