@@ -19,6 +19,12 @@
 //! A block that is overwritten outside of the cache, or deleted, is an invalidation: `remove(slot)`; no policy may
 //! refuse it. [`Hint`]s are optional and may come at any time.
 //!
+//! # Requests
+//! A request may be for several blocks, as a page of 16 KiB is in blocks of 4 KiB. Each of them is looked up, and each has a slot
+//! of its own, which the eviction policy knows alone. The admission policies of [`Filtered`] decide once for all of them, at
+//! the first that is missed: a page of which a quarter is cached is read from both devices. [`Access::continues`] tells
+//! where requests begin; a caller that never sets it makes requests of one block.
+//!
 //! # Which there are
 //! [`NAMES`] lists the eviction policies and [`ADMISSIONS`] the filters; [`Name`] makes them. `heuristicdb` takes hints of queries
 //! and relations, `auto` chooses among others, `belady` is a bound that needs the future. [`BASELINES`] are what others
@@ -130,12 +136,14 @@ pub struct Access {
     pub write: bool,
     /// The database reads ahead of a scan.
     pub read_ahead: bool,
+    /// An earlier block of the same request was looked up before this one. Admission policies decide once for each request.
+    pub continues: bool,
 }
 
 impl Access {
     /// A read of `block`, which is its own offset, of no known relation.
     pub fn read(block: u64) -> Access {
-        Access { block, offset: block, relation: None, write: false, read_ahead: false }
+        Access { block, offset: block, relation: None, write: false, read_ahead: false, continues: false }
     }
 
     /// A write of `block`, as [`Access::read`].
@@ -146,6 +154,11 @@ impl Access {
     /// The same access, of block number `offset` of `relation`.
     pub fn of(self, relation: Relation, offset: u64) -> Access {
         Access { relation: Some(relation), offset, ..self }
+    }
+
+    /// The same access, which begins a request or continues the one before.
+    pub fn continuing(self, continues: bool) -> Access {
+        Access { continues, ..self }
     }
 }
 

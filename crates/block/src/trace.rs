@@ -69,6 +69,8 @@ pub struct Request {
     pub query: Option<u32>,
     /// When, in microseconds since the trace's own beginning of time.
     pub time_us: Option<u64>,
+    /// It is of the same request of several blocks as the one before it.
+    pub continues: bool,
 }
 
 /// A table, an index or another file of the database.
@@ -243,7 +245,14 @@ struct Span {
 
 impl Span {
     const EMPTY: Span = Span {
-        request: Request { block: 0, write: false, relation: None, query: None, time_us: None },
+        request: Request {
+            block: 0,
+            write: false,
+            relation: None,
+            query: None,
+            time_us: None,
+            continues: false,
+        },
         blocks: 0,
     };
 
@@ -286,6 +295,7 @@ impl Span {
         self.blocks = self.blocks.checked_sub(1)?;
         let request = self.request;
         self.request.block = self.request.block.wrapping_add(1);
+        self.request.continues = true;
         Some(request)
     }
 }

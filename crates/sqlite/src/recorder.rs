@@ -108,6 +108,7 @@ impl Recorder {
             let upper = if writer.has_relations() { u64::from(relation) << 32 } else { 0 };
             let block = upper | u64::from(page);
             writer.request(&Request {
+                continues: false,
                 block,
                 write,
                 relation: Some(relation),

@@ -4,6 +4,10 @@
 //! [`Policy`]: `small-bypass+obp+lru` asks both filters, and both must agree. Every filter hears of every look-up,
 //! insertion, eviction and invalidation, so that it can count; it is asked only for the accesses it applies to, which
 //! are reads, writes or both ([`Applies`]). Nothing can refuse an invalidation.
+//!
+//! Look-ups are told block by block, admission is asked once for a request ([`Access::continues`]): what the first missed
+//! block of it is told holds for the others. `sequential` is asked for each block, since a run may be one long request. Where threads take turns, a request that is looked up in several parts may
+//! get the answer of another's in the later ones.
 
 mod frequency;
 mod obp;
@@ -48,6 +52,11 @@ pub trait Admission: Send {
 
     /// Whether the block of a missed look-up may be given a slot.
     fn admits(&mut self, access: Access, occupancy: Occupancy) -> bool;
+
+    /// Whether it is asked once for all blocks of a request, or for each.
+    fn is_by_request(&self) -> bool {
+        true
+    }
 
     /// A block was given a slot.
     fn inserted(&mut self) {}
@@ -104,12 +113,31 @@ pub struct Filtered<P> {
     blocks: Vec<u64>,
     resident: usize,
     capacity: usize,
+    /// What the admissions said of the request that was looked up last, if they were asked.
+    answer: Option<bool>,
 }
 
 impl<P: Policy> Filtered<P> {
     /// `eviction`, which is for `capacity` blocks, behind `admissions`.
     pub fn new(eviction: P, capacity: usize, admissions: Vec<(Applies, Box<dyn Admission>)>) -> Self {
-        Filtered { eviction, admissions, blocks: vec![0; capacity], resident: 0, capacity }
+        Filtered { eviction, admissions, blocks: vec![0; capacity], resident: 0, capacity, answer: None }
+    }
+
+    /// Asks the admissions that decide by request, or those that decide by block.
+    fn ask(&mut self, access: Access, by_request: bool) -> bool {
+        let coldest = self.eviction.coldest().map(|slot| self.blocks[slot.index()]);
+        let occupancy = Occupancy { full: self.resident >= self.capacity, coldest };
+        let asked = self.admissions.iter_mut().filter(|(applies, _)| applies.to(access));
+        let mut asked = asked.filter(|(_, admission)| admission.is_by_request() == by_request);
+        asked.all(|(_, admission)| admission.admits(access, occupancy))
+    }
+
+    /// Forgets the answer of the request before, if these look-ups begin another.
+    #[inline]
+    fn note_request(&mut self, begins: bool) {
+        if begins {
+            self.answer = None;
+        }
     }
 
     fn each(&mut self, mut tell: impl FnMut(&mut dyn Admission)) {
@@ -121,25 +149,30 @@ impl<P: Policy> Filtered<P> {
 
 impl<P: Policy> Policy for Filtered<P> {
     fn hit(&mut self, slot: Slot, access: Access) {
+        self.note_request(!access.continues);
         self.each(|admission| admission.look_up(access, true));
         self.eviction.hit(slot, access);
     }
 
     fn hits(&mut self, hits: &[(Slot, Access)]) {
+        self.note_request(hits.iter().any(|(_, access)| !access.continues));
         self.each(|admission| admission.hits(hits));
         self.eviction.hits(hits);
     }
 
     fn miss(&mut self, access: Access) {
+        self.note_request(!access.continues);
         self.each(|admission| admission.look_up(access, false));
         self.eviction.miss(access);
     }
 
     fn admits(&mut self, access: Access) -> bool {
-        let coldest = self.eviction.coldest().map(|slot| self.blocks[slot.index()]);
-        let occupancy = Occupancy { full: self.resident >= self.capacity, coldest };
-        let mut admissions = self.admissions.iter_mut().filter(|(applies, _)| applies.to(access));
-        admissions.all(|(_, admission)| admission.admits(access, occupancy)) && self.eviction.admits(access)
+        let answer = match self.answer {
+            Some(answer) if access.continues => answer,
+            _ => self.ask(access, true),
+        };
+        self.answer = Some(answer);
+        answer && self.ask(access, false) && self.eviction.admits(access)
     }
 
     fn victim(&mut self, access: Access) -> Option<Slot> {

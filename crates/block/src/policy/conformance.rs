@@ -147,6 +147,7 @@ fn random_run<T: BlockTable>(name: &Name, seed: u64) -> Vec<bool> {
     for step in 0..4000 {
         let block = random.skewed(200);
         let access = Access {
+            continues: false,
             write: random.below(4) == 0,
             ..Access::read(block).of(Relation((block / 50) as u32), block % 50)
         };

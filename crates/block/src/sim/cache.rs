@@ -1,6 +1,7 @@
 //! One cache: a policy, the map from blocks to slots that it is driven with, and what happened.
 //!
-//! Every request is a look-up. A hit updates the policy; a miss is admitted unless the policy refuses. A written block
+//! Every request is a look-up of one block; those that a trace asks for together are told as one ([`Access::continues`]), and are
+//! admitted together by an admission policy. A hit updates the policy; a miss is admitted unless the policy refuses. A written block
 //! that is in the cache is dirty until it leaves, which is a write-back, unless the cache writes through; one that is not
 //! admitted goes to the store at once. The loop is compiled for each policy by itself and knows blocks by their interned numbers, so a hit is an
 //! element of an array and the policy's own work.
@@ -146,7 +147,7 @@ impl<P: Policy> Cache<P> {
 
     #[inline]
     fn request(&mut self, request: Interned, has_relations: bool) {
-        let Interned { number, block, write } = request;
+        let Interned { number, block, write, continues } = request;
         let access = match has_relations {
             true => Access {
                 block: u64::from(number),
@@ -154,10 +155,16 @@ impl<P: Policy> Cache<P> {
                 relation: Some(Relation((block >> 32) as u32)),
                 write,
                 read_ahead: false,
+                continues,
             },
-            false => {
-                Access { block: u64::from(number), offset: block, relation: None, write, read_ahead: false }
-            }
+            false => Access {
+                block: u64::from(number),
+                offset: block,
+                relation: None,
+                write,
+                read_ahead: false,
+                continues,
+            },
         };
         let slot = self.slots[number as usize];
         if slot != NONE {

@@ -2,7 +2,7 @@
 //!
 //! Blocks get dense numbers in the order in which they are first seen, so that what a simulated cache knows of a block is
 //! an element of an array. That happens once, by whoever reads the trace; all caches share the chunks. A request takes
-//! 12 bytes: its number with a bit for writes, and the block as the trace names it, which only policies that look at
+//! 12 bytes: its number with a bit for writes and one for all but the first of several that are asked for together, and the block as the trace names it, which only policies that look at
 //! places read. What changes seldom, the query and its hints, are [`Mark`]s between requests.
 
 use std::collections::{BTreeMap, HashMap};
@@ -21,8 +21,11 @@ pub(super) const CHUNK_REQUESTS: usize = 1 << 16;
 /// The bit of a number that says that the block is written.
 const WRITE: u32 = 1 << 31;
 
+/// The bit that says that the block was asked for together with the one before.
+const CONTINUES: u32 = 1 << 30;
+
 /// The most different blocks that a trace may have.
-pub(super) const FOOTPRINT_MAX: usize = WRITE as usize - 1;
+pub(super) const FOOTPRINT_MAX: usize = CONTINUES as usize - 1;
 
 /// What happens between two requests.
 #[derive(Clone, Debug)]
@@ -58,6 +61,8 @@ pub(super) struct Interned {
     /// The block as the trace names it.
     pub(super) block: u64,
     pub(super) write: bool,
+    /// It was asked for together with the one before.
+    pub(super) continues: bool,
 }
 
 impl Chunk {
@@ -69,7 +74,12 @@ impl Chunk {
     #[inline]
     pub(super) fn requests(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = Interned> {
         let pairs = self.numbers[range.clone()].iter().zip(&self.blocks[range]);
-        pairs.map(|(word, block)| Interned { number: word & !WRITE, block: *block, write: word & WRITE != 0 })
+        pairs.map(|(word, block)| Interned {
+            number: word & !(WRITE | CONTINUES),
+            block: *block,
+            write: word & WRITE != 0,
+            continues: word & CONTINUES != 0,
+        })
     }
 }
 
@@ -80,6 +90,8 @@ pub(super) struct Chunks {
     /// Of the blocks simulated, and the hash below which a block is one; everything without a sample.
     sample: Option<(f64, u64)>,
     query: Option<u32>,
+    /// A block of the latest request is in the sample.
+    any_of_request: bool,
     relations: Vec<Relation>,
     /// Blocks of each relation: one more than the last page that was asked for.
     relation_blocks: BTreeMap<u32, u64>,
@@ -107,6 +119,7 @@ impl Chunks {
             numbers: HashMap::default(),
             sample: sample.map(|share| (share, (share * u64::MAX as f64) as u64)),
             query: None,
+            any_of_request: false,
             relations: Vec::new(),
             relation_blocks: BTreeMap::new(),
             has_relations: false,
@@ -165,6 +178,7 @@ impl Chunks {
     fn request(&mut self, request: &Request, chunk: &mut Chunk) -> Result<(), SimError> {
         self.requests += 1;
         self.writes += u64::from(request.write);
+        self.any_of_request &= request.continues;
         if let Some((_, limit)) = self.sample
             && scattered(request.block) > limit
         {
@@ -186,7 +200,10 @@ impl Chunks {
             chunk.marks.push((chunk.len(), Mark::Current(request.query)));
         }
         self.has_relations |= request.relation.is_some();
-        chunk.numbers.push(number | if request.write { WRITE } else { 0 });
+        // Of a request whose first blocks are not in the sample the first that is begins it.
+        let continues = std::mem::replace(&mut self.any_of_request, true);
+        let bits = if request.write { WRITE } else { 0 } | if continues { CONTINUES } else { 0 };
+        chunk.numbers.push(number | bits);
         chunk.blocks.push(request.block);
         Ok(())
     }

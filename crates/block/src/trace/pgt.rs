@@ -42,7 +42,8 @@ fn request<'a>(write: bool, fields: &mut impl Iterator<Item = &'a [u8]>) -> Resu
         return Err(malformed(format!("the page is {page}, which is not below 2^32")));
     }
     let block = u64::from(relation) << 32 | page;
-    let request = Request { block, write, relation: Some(relation), query, time_us: Some(time_us) };
+    let (relation, time_us) = (Some(relation), Some(time_us));
+    let request = Request { block, write, relation, query, time_us, continues: false };
     Ok(Span { request, blocks: 1 })
 }
 

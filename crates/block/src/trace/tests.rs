@@ -103,7 +103,8 @@ fn pgt_has_relations_and_queries() {
     let events = read(text, "pgt").unwrap();
     let request = |write, page: u32, query, time_us| {
         let block = 3 << 32 | u64::from(page);
-        Event::Request(Request { block, write, relation: Some(3), query, time_us: Some(time_us) })
+        let (relation, time_us) = (Some(3), Some(time_us));
+        Event::Request(Request { block, write, relation, query, time_us, continues: false })
     };
     let query = |number, template: &str, time_us, relations: &[u32]| {
         let (template, relations) = (template.to_owned(), relations.to_vec());

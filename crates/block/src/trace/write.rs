@@ -18,7 +18,8 @@ const CSV_HEADER: &[u8] = b"time_us,block,op\n";
 ///
 /// let format: Format = "csv".parse().unwrap();
 /// let mut writer = TraceWriter::new(Vec::new(), format)?;
-/// let request = Request { block: 7, write: true, relation: None, query: None, time_us: Some(5) };
+/// let request =
+///     Request { block: 7, write: true, relation: None, query: None, time_us: Some(5), continues: false };
 /// writer.request(&request)?;
 /// let written = writer.finish()?;
 /// let events: Vec<_> = Trace::new("7.csv", std::io::Cursor::new(written), format, 4096).map(Result::unwrap).collect();
@@ -146,6 +147,7 @@ mod tests {
             let block = 3 << 32 | u64::from(page);
             let query = (page % 2 == 0).then_some(9);
             requests.push(Request {
+                continues: false,
                 block,
                 write: page > 1,
                 relation: Some(3),

@@ -31,6 +31,11 @@ impl Admission for SequentialCutoff {
     fn admits(&mut self, _: Access, _: Occupancy) -> bool {
         !self.refused
     }
+
+    /// One request may be longer than the run that is still admitted.
+    fn is_by_request(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]
