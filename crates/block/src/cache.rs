@@ -14,6 +14,9 @@
 //! | `placement.rs` | policy, free slots and what is being written, under the one lock                     |
 //! | `recent.rs`    | hits that the policy has not yet heard of, by thread                               |
 //! | `read.rs`      | hits, misses and fetches                                                         |
+//! | `again.rs`     | reads of bytes that turned out damaged                                             |
+//! | `request.rs`   | what is asked for together                                                          |
+//! | `metered.rs`   | counts what is written to the fast device                                             |
 //! | `batch.rs`     | batches of reads                                                                 |
 //! | `write.rs`     | writes and invalidations                                                         |
 //! | `relocate.rs`  | bytes that move from one place of the slow device to another                        |
@@ -57,6 +60,7 @@ use crate::device::{check_read, check_write, invalid_input};
 use crate::policy::{Access, COUNTS_PER_SLOT, HashedTable, Hint, Relation, Settings};
 use crate::{BlockDevice, Read, Write};
 
+mod again;
 mod balance;
 mod batch;
 mod budget;
@@ -68,6 +72,7 @@ mod guard;
 mod index;
 mod journal;
 mod layout;
+mod metered;
 mod open;
 mod placement;
 mod read;
@@ -75,6 +80,7 @@ mod recent;
 mod recover;
 mod regions;
 mod relocate;
+mod request;
 mod stats;
 mod upkeep;
 mod write;
@@ -92,10 +98,12 @@ use budget::Budget;
 use guard::Revoked;
 use index::{BLOCKS_MAX, Index, SLOT_BYTES};
 use journal::Journal;
+use metered::Metered;
 use open::Usable;
 use placement::Placement;
 use recent::Recent;
 use regions::Regions;
+use request::Starts;
 use stats::Counters;
 use write::Writer;
 use write_back::Back;
@@ -181,6 +189,9 @@ impl Cached {
         config: CacheConfig,
     ) -> Result<Self, CacheError> {
         config.check()?;
+        let counters = Counters::default();
+        let meter = &counters.fast_written_bytes;
+        let fast: Arc<dyn BlockDevice> = Arc::new(Metered::new(fast, Arc::clone(meter)));
         let alignment = slow.alignment().max(fast.alignment());
         if alignment > config.block_bytes.min(layout::PAGE_BYTES) {
             return Err(CacheError::Config(format!("devices that are aligned to {alignment} bytes")));
@@ -210,7 +221,7 @@ impl Cached {
         };
         let index = Index::new(slots, config.seed);
         let mut placement = Placement::new(policy, capacity);
-        placement.account(config.relations.is_some(), Budget::new(&config));
+        placement.account(config.relations.is_some(), Budget::new(&config, Arc::clone(meter)));
         opened.restore(&index, &mut placement);
         let open::Opened { superblock, regions, start, recovered, .. } = opened;
         let cached = Self {
@@ -221,7 +232,7 @@ impl Cached {
             recent: Recent::new(),
             placement: Mutex::new(placement),
             settled: Condvar::new(),
-            counters: Counters::default(),
+            counters,
             regions,
             journal: Journal::new(superblock),
             balance: Balance::new(),
@@ -266,6 +277,7 @@ impl Cached {
             dirty_blocks: placement.dirty().len() as u64,
             recovered: self.recovered,
             hits: self.recent.hits(),
+            requests_whole: self.recent.whole(),
             evictions: placement.evictions(),
             resident_blocks: u64::from(placement.used()),
             capacity_blocks: u64::from(placement.capacity()),
@@ -331,6 +343,35 @@ impl Cached {
         self.invalidate(first, offset.saturating_add(bytes) >> self.block_shift);
     }
 
+    /// As [`BlockDevice::read_batch`], where several requests may begin in one read: at the offsets `starts`, in ascending order, beside
+    /// the beginning of each read. So pages that adjoin are read together, and each is admitted by itself.
+    pub fn read_batch_of(&self, reads: &mut [Read<'_>], starts: &[u64]) {
+        if self.is_out_of_service() {
+            if !self.back.is_stranded() {
+                self.slow.read_batch(reads);
+                let read = reads.iter().filter(|read| read.result.is_ok());
+                let blocks = read.map(|read| self.blocks_in(read.offset, read.buffer.len())).sum();
+                return self.count_unserved(&self.counters.misses, blocks);
+            }
+            // One by one: what is dirty comes from where it is, or is an error.
+            for read in reads {
+                read.result = self.read_at(read.offset, read.buffer);
+            }
+            return;
+        }
+        self.read_ranges(reads, Starts(starts));
+    }
+
+    /// As [`BlockDevice::write_at`], of bytes in which requests begin at the offsets `starts`, as in [`Cached::read_batch_of`].
+    ///
+    /// # Errors
+    /// As [`BlockDevice::write_at`].
+    pub fn write_of(&self, offset: u64, bytes: &[u8], starts: &[u64]) -> io::Result<()> {
+        check_write(self.name(), self.alignment, self.length_for(offset, bytes.len()), offset, bytes)?;
+        let write = [Write::new(offset, bytes)];
+        self.write_ranges(Writer::Above, &write, Starts(starts), || self.slow.write_at(offset, bytes))
+    }
+
     fn block_bytes(&self) -> usize {
         1 << self.block_shift
     }
@@ -388,8 +429,6 @@ impl Cached {
             [write] => self.fast.write_at(write.offset, write.bytes),
             _ => self.fast.write_batch(writes),
         };
-        let bytes = writes.iter().map(|write| write.bytes.len() as u64).sum();
-        self.counters.fast_written_bytes.add(bytes);
         outcome.inspect_err(|error| self.fast_error(what, error)).is_ok()
     }
 }
@@ -425,30 +464,15 @@ impl BlockDevice for Cached {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         check_read(self.name(), self.alignment, self.length_for(offset, buffer.len()), offset, buffer)?;
-        self.read_range(offset, buffer)
+        self.read_range(offset, buffer, Starts::default())
     }
 
     fn read_batch(&self, reads: &mut [Read<'_>]) {
-        if self.is_out_of_service() {
-            if !self.back.is_stranded() {
-                self.slow.read_batch(reads);
-                let read = reads.iter().filter(|read| read.result.is_ok());
-                let blocks = read.map(|read| self.blocks_in(read.offset, read.buffer.len())).sum();
-                return self.count_unserved(&self.counters.misses, blocks);
-            }
-            // One by one: what is dirty comes from where it is, or is an error.
-            for read in reads {
-                read.result = self.read_at(read.offset, read.buffer);
-            }
-            return;
-        }
-        self.read_ranges(reads);
+        self.read_batch_of(reads, &[]);
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        check_write(self.name(), self.alignment, self.length_for(offset, bytes.len()), offset, bytes)?;
-        let write = [Write::new(offset, bytes)];
-        self.write_ranges(Writer::Above, &write, || self.slow.write_at(offset, bytes))
+        self.write_of(offset, bytes, &[])
     }
 
     fn write_batch(&self, writes: &[Write<'_>]) -> io::Result<()> {
@@ -461,7 +485,8 @@ impl BlockDevice for Cached {
                 Err(error) => first = first.and(Err(error)),
             }
         }
-        let written = self.write_ranges(Writer::Above, &ready, || self.slow.write_batch(&ready));
+        let written =
+            self.write_ranges(Writer::Above, &ready, Starts::default(), || self.slow.write_batch(&ready));
         first.and(written)
     }
 
@@ -473,7 +498,8 @@ impl BlockDevice for Cached {
             self.write_at(offset, bytes)?;
             return self.flush();
         }
-        let written = self.write_ranges(Writer::Above, &write, || self.slow.write_through_at(offset, bytes));
+        let through = || self.slow.write_through_at(offset, bytes);
+        let written = self.write_ranges(Writer::Above, &write, Starts::default(), through);
         if written.is_err() {
             // A durable write is a sync, too, and fails as one.
             self.doubt();

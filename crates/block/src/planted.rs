@@ -32,6 +32,8 @@ pub(crate) enum CacheBug {
     ServeReusedSlot,
     /// A block that is fetched while it is written stays in the cache.
     KeepRacedFetch,
+    /// Cached bytes that turned out damaged stay in the cache.
+    KeepDamaged,
     /// Blocks stay in the cache after a sync of the slow device has failed.
     TrustFailedSync,
     /// A device that could not be told of a write is used again.

@@ -1,11 +1,12 @@
 //! Batches of reads: what is in the cache in one batch of the fast device, what is not in one of the slow device.
 //!
-//! This is for reads of one whole block each, as an engine makes when it reads ahead. Other reads of a batch, and
-//! those that find their block in somebody's hands, are done one by one afterwards.
+//! This is for reads of one whole block each, as an engine makes when it reads ahead. Other reads of a batch, of which several requests
+//! may begin in one (`request.rs`), and those that find their block in somebody's hands, are done one by one afterwards.
 
 use super::index::{State, Word};
 use super::placement::Found;
-use super::{Bypass, Cached};
+use super::request::{Request, Starts};
+use super::{Bypass, Cached, checksum};
 use crate::Read;
 use crate::device::check_read;
 use crate::policy::Access;
@@ -18,7 +19,7 @@ struct One<'r, 'a> {
 
 impl Cached {
     /// Does all reads and leaves their results in them.
-    pub(super) fn read_ranges(&self, reads: &mut [Read<'_>]) {
+    pub(super) fn read_ranges(&self, reads: &mut [Read<'_>], starts: Starts<'_>) {
         let (mut hits, mut misses, mut singles) = (Vec::new(), Vec::new(), Vec::new());
         for read in reads {
             let length = self.length_for(read.offset, read.buffer.len());
@@ -47,7 +48,7 @@ impl Cached {
         self.read_hits(hits, &mut singles);
         self.read_misses(misses, &mut singles);
         for read in singles {
-            read.result = self.read_range(read.offset, read.buffer);
+            read.result = self.read_range(read.offset, read.buffer, starts);
         }
     }
 
@@ -63,12 +64,15 @@ impl Cached {
         self.fast.read_batch(&mut batch);
         let results: Vec<_> = batch.into_iter().map(|read| read.result.is_ok()).collect();
         for ((One { read, access }, slot, word), is_read) in hits.into_iter().zip(results) {
+            let is_right =
+                is_read && (!self.must_verify(word) || checksum(read.buffer) == self.index.checksum(slot));
             // What went wrong shows again, and is seen to, when it is read by itself.
-            if !is_read || !self.index.is_unchanged(slot, word) {
+            if !is_right || !self.index.is_unchanged(slot, word) {
                 singles.push(read);
                 continue;
             }
             self.recent.count_hit();
+            self.recent.count_whole();
             self.note(slot, access);
             read.result = Ok(());
         }
@@ -90,8 +94,9 @@ impl Cached {
                         continue;
                     }
                     Found::Slot(..) | Found::BeingWritten => Err(Bypass::InUse),
-                    Found::Nothing => self.admit_read(&mut placement, access),
+                    Found::Nothing => self.admit_read(&mut placement, access, &mut Request::default()),
                 };
+                self.counters.requests_missed.add(1);
                 fetches.push((read, self.count_miss(admitted)));
             }
         }

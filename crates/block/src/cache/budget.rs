@@ -1,12 +1,14 @@
 //! The endurance budget: bytes a day that may be written to the fast device.
 //!
 //! It is earned evenly and can be saved for an hour. An admission waits until it is affordable; what must be written,
-//! blocks that are written while they are in the cache and the journal, is written at once and paid by later admissions.
+//! blocks that are written while they are in the cache, the journal, marks and superblocks, is written at once and paid by later
+//! admissions. What was written the meter of the device tells (`metered.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::CacheConfig;
+use super::stats::Counter;
 use crate::Clock;
 
 const DAY_NANOSECONDS: u128 = 86_400 * 1_000_000_000;
@@ -24,18 +26,24 @@ pub(super) struct Budget {
 struct Limit {
     bytes_day: u64,
     clock: Arc<dyn Clock>,
+    written_bytes: Arc<Counter>,
+    /// What of that is paid.
+    paid_bytes: u64,
     /// What is left, below nothing if more was written than earned.
     bytes: i128,
     earned_until: Duration,
 }
 
 impl Budget {
-    pub fn new(config: &CacheConfig) -> Self {
+    /// That of `config`, for a device that counts in `written_bytes`.
+    pub fn new(config: &CacheConfig, written_bytes: Arc<Counter>) -> Self {
         let limit = |bytes_day: u64| Limit {
             bytes_day,
             bytes: i128::from(bytes_day / SAVED_PARTS),
             earned_until: config.clock.now(),
             clock: Arc::clone(&config.clock),
+            paid_bytes: 0,
+            written_bytes: Arc::clone(&written_bytes),
         };
         Self { limit: config.write_budget_bytes_day.map(limit) }
     }
@@ -43,20 +51,20 @@ impl Budget {
     /// Whether `bytes` can be afforded now.
     pub fn affords(&mut self, bytes: u64) -> bool {
         self.limit.as_mut().is_none_or(|limit| {
+            limit.pay();
             limit.earn();
             limit.bytes >= i128::from(bytes)
         })
     }
-
-    /// `bytes` are written.
-    pub fn spend(&mut self, bytes: u64) {
-        if let Some(limit) = &mut self.limit {
-            limit.bytes -= i128::from(bytes);
-        }
-    }
 }
 
 impl Limit {
+    fn pay(&mut self) {
+        let written = self.written_bytes.get();
+        self.bytes -= i128::from(written - self.paid_bytes);
+        self.paid_bytes = written;
+    }
+
     fn earn(&mut self) {
         let now = self.clock.now();
         let time = now.saturating_sub(self.earned_until).as_nanos();
@@ -82,12 +90,13 @@ mod tests {
         let clock = Arc::new(VirtualClock::default());
         let mut config = CacheConfig::new(10).clock(Arc::clone(&clock) as Arc<dyn Clock>);
         config.write_budget_bytes_day = Some(24_000_000);
-        let mut budget = Budget::new(&config);
+        let meter = Arc::new(Counter::default());
+        let mut budget = Budget::new(&config, Arc::clone(&meter));
         let mut spent = 0_u64;
         for second in 0..86_400 {
             clock.sleep_until(Duration::from_secs(second));
             while budget.affords(4096) {
-                budget.spend(4096);
+                meter.add(4096);
                 spent += 4096;
             }
         }
@@ -95,7 +104,7 @@ mod tests {
         assert!((24_990_000..25_010_000).contains(&spent), "{spent}");
         clock.sleep_until(Duration::from_secs(10 * 86_400));
         assert!(budget.affords(1_000_000) && !budget.affords(1_000_001));
-        budget.spend(3_000_000);
+        meter.add(3_000_000);
         assert!(!budget.affords(1), "what had to be written is paid later");
     }
 }

@@ -98,6 +98,9 @@ pub struct CacheConfig {
     pub dram_blocks: Option<u64>,
     /// Bytes a day that may be written to the fast device, for its endurance; `None` for any number. See `docs/cache.md`.
     pub write_budget_bytes_day: Option<u64>,
+    /// Whether every hit is compared with its block's checksum. By default it is. A reader that checks what it reads by checksums of its
+    /// own does without, and calls [`read_again`](super::Cached::read_again) when they do not hold.
+    pub verify_hits: bool,
     /// Which relation a block belongs to; no policy needs it.
     pub relations: Option<Arc<dyn Relations>>,
     /// Tells the time.
@@ -132,6 +135,7 @@ impl CacheConfig {
             dirty_blocks_max: None,
             dram_blocks: None,
             write_budget_bytes_day: None,
+            verify_hits: true,
             relations: None,
             clock: Arc::new(MachineClock::default()),
         }

@@ -34,6 +34,7 @@ use super::budget::Budget;
 use super::dirty::{Dirty, Version};
 use super::index::{FreeSlots, Index, State, Word};
 use super::journal::{Pending, Place, Record};
+use super::request::Request;
 use super::stats::RelationStats;
 use crate::planted::{CacheBug, planted};
 use crate::policy::{Access, Policy, Relation, Slot};
@@ -106,11 +107,6 @@ impl Placement {
     pub fn account(&mut self, by_relation: bool, budget: Budget) {
         self.relations = by_relation.then(HashMap::default);
         self.budget = budget;
-    }
-
-    /// Bytes are written to the fast device.
-    pub fn spend(&mut self, bytes: u64) {
-        self.budget.spend(bytes);
     }
 
     /// Adds to what happened to the blocks of a relation.
@@ -222,21 +218,22 @@ impl Placement {
         access: Access,
         state: State,
         block_bytes: u64,
+        request: &mut Request,
     ) -> Result<u32, Bypass> {
         if !self.policy.admits(access) {
             return Err(Bypass::Policy);
         }
-        if !self.budget.affords(block_bytes) {
+        if !request.affords(|| self.budget.affords(block_bytes)) {
             return Err(Bypass::Budget);
         }
-        let slot = self.slot(index, access)?;
+        let slot = self.slot(index, access, request)?;
         self.count(access.relation, |stats| stats.admissions += 1);
         index.link(slot, access.block, state);
         self.policy.insert(access, Slot(slot));
         Ok(slot)
     }
 
-    fn slot(&mut self, index: &Index, access: Access) -> Result<u32, Bypass> {
+    fn slot(&mut self, index: &Index, access: Access, request: &mut Request) -> Result<u32, Bypass> {
         if let Some(slot) = self.free.take(index, self.capacity) {
             return Ok(slot);
         }
@@ -248,6 +245,11 @@ impl Placement {
                     self.dirty.lose(word.block());
                 }
                 self.pending.left(victim, word.block(), index.checksum(victim));
+                index.unlink(victim);
+                self.evictions += 1;
+                return Ok(victim);
+            }
+            if request.gives_up(victim) {
                 index.unlink(victim);
                 self.evictions += 1;
                 return Ok(victim);
@@ -335,7 +337,7 @@ impl Placement {
 
     /// A slot for bytes that no look-up may find yet.
     pub fn spare(&mut self, index: &Index, access: Access) -> Result<u32, Bypass> {
-        self.slot(index, access)
+        self.slot(index, access, &mut Request::default())
     }
 
     /// `slot`, which was spare, is for `access`, which is to be written and to become dirty, whatever the policy would admit.

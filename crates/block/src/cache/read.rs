@@ -2,7 +2,12 @@
 //!
 //! A read is taken block by block. What is in the cache is read from the fast device, as `index.rs` describes. Neighbours
 //! that are not are one run, and one read of the slow device. Those of them that are admitted are written to their slots from
-//! the same buffer; where the reader wanted only part of such a block, the whole of it is fetched.
+//! the same buffer; where the reader wanted only part of such a block, the whole of it is fetched. Admission is decided once for
+//! a request (`request.rs`).
+//!
+//! A hit is compared with the block's checksum where nobody above checks what is read ([`CacheConfig::verify_hits`]), and at the first
+//! hit of a block of an earlier life, which nobody else can vouch for. Bytes that do not hold are dropped, and the slow
+//! device is read; `again.rs` is for those that a reader above finds.
 //!
 //! A reader waits for another's fetch of its first block, so that a block is fetched once; it never waits while others may be
 //! waiting for it.
@@ -12,6 +17,7 @@ use std::io;
 use super::index::{State, Word};
 use super::placement::{Found, Placement};
 use super::recent::Due;
+use super::request::{Request, Starts};
 use super::stats::Counter;
 use super::{Bypass, Cached, Piece, checksum};
 use crate::planted::{CacheBug, planted};
@@ -23,14 +29,18 @@ const RUN_BLOCKS_MAX: usize = 1024;
 
 impl Cached {
     /// Reads a range that lies inside the slow device and is aligned.
-    pub(super) fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    pub(super) fn read_range(&self, offset: u64, buffer: &mut [u8], starts: Starts<'_>) -> io::Result<()> {
+        let mut request = Request::default();
         let mut done = 0;
         while done < buffer.len() {
-            let piece = self.piece(offset + done as u64, buffer.len() - done);
-            let access = self.access(piece.block, false);
+            let offset = offset + done as u64;
+            let piece = self.piece(offset, buffer.len() - done);
+            self.begin_request(starts.has(offset), &mut request);
             if self.is_out_of_service() && !self.back.is_stranded() {
-                let offset = offset + done as u64;
-                self.count_unserved(&self.counters.misses, self.blocks_in(offset, buffer.len() - done));
+                let blocks = self.blocks_in(offset, buffer.len() - done);
+                self.count_unserved(&self.counters.misses, blocks);
+                request.missed(blocks);
+                self.count_request(&mut request);
                 return self.slow.read_at(offset, &mut buffer[done..]);
             }
             let target = &mut buffer[done..done + piece.length];
@@ -39,11 +49,16 @@ impl Cached {
                 done += piece.length;
                 continue;
             }
+            let access = self.read_access(piece, &request);
             done += match self.index.find(piece.block) {
-                Some((slot, word)) if self.hit(access, piece, slot, word, target)? => piece.length,
-                _ => self.read_missed(access, offset + done as u64, &mut buffer[done..])?,
+                Some((slot, word)) if self.hit(access, piece, slot, word, target)? => {
+                    request.hit();
+                    piece.length
+                }
+                _ => self.read_missed(offset, &mut buffer[done..], starts, &mut request)?,
             };
         }
+        self.count_request(&mut request);
         Ok(())
     }
 
@@ -56,17 +71,18 @@ impl Cached {
         word: Word,
         target: &mut [u8],
     ) -> io::Result<bool> {
-        if !word.is_verified() && !planted(CacheBug::ServeUnverified) {
-            // The next look-up finds it verified, or not at all.
-            self.verify(slot, word);
-            return Ok(false);
-        }
         let route = self.balance.route(self.recent.look_ups());
-        if route.below && !word.is_dirty() && self.hit_below(access, piece, slot, word, target) {
+        let verifies = self.must_verify(word);
+        // What was not compared with its checksum yet is no hit before it was.
+        let is_sure = word.is_verified() || !verifies;
+        if route.below && !word.is_dirty() && is_sure && self.hit_below(access, piece, slot, word, target) {
             return Ok(true);
         }
         let began = route.timed.then(|| self.config.clock.now());
-        let read = self.fast.read_at(self.slot_offset(slot) + piece.within, target);
+        let read = match verifies {
+            true => self.read_verified(piece, slot, target),
+            false => self.fast.read_at(self.slot_offset(slot) + piece.within, target).map(|()| true),
+        };
         if !self.index.is_unchanged(slot, word) && !planted(CacheBug::ServeReusedSlot) {
             return Ok(false);
         }
@@ -79,18 +95,55 @@ impl Cached {
                 false => tracing::info!(device, "faster than the slow device again; the cache is back"),
             }
         }
-        if let Err(error) = read {
-            self.fast_error("read of a cached block", &error);
-            if word.is_dirty() {
-                // Nobody else has it.
+        match read {
+            Ok(true) if word.is_verified() => {}
+            Ok(true) => {
+                let _placement = self.placement.lock();
+                if self.index.is_unchanged(slot, word) {
+                    self.index.set_valid(slot, self.index.checksum(slot));
+                }
+            }
+            // Nobody else has it.
+            Ok(false) if word.is_dirty() => return Err(self.lost(piece.block, "is damaged")),
+            Err(error) if word.is_dirty() => {
+                self.fast_error("read of a cached block", &error);
                 return Err(error);
             }
-            self.remove_if_unchanged(slot, word);
-            return Ok(false);
+            Ok(false) => {
+                // Of an earlier life it may just be older than the slow device.
+                if word.is_verified() {
+                    self.count_fallback(piece.block);
+                }
+                self.drop_damaged(slot, word);
+                return Ok(false);
+            }
+            Err(error) => {
+                self.fast_error("read of a cached block", &error);
+                self.remove_if_unchanged(slot, word);
+                return Ok(false);
+            }
         }
         self.recent.count_hit();
         self.note(slot, access);
         Ok(true)
+    }
+
+    /// Whether bytes of the slot are to be compared with their checksum before they are served.
+    #[inline]
+    pub(super) fn must_verify(&self, word: Word) -> bool {
+        (self.config.verify_hits || !word.is_verified()) && !planted(CacheBug::ServeUnverified)
+    }
+
+    /// Reads a piece of a block from its slot; says whether the block has the checksum that it should have.
+    fn read_verified(&self, piece: Piece, slot: u32, target: &mut [u8]) -> io::Result<bool> {
+        if piece.length == self.block_bytes() {
+            self.fast.read_at(self.slot_offset(slot), target)?;
+            return Ok(checksum(target) == self.index.checksum(slot));
+        }
+        let mut bytes = AlignedBuffer::zeroed(self.block_bytes());
+        self.fast.read_at(self.slot_offset(slot), &mut bytes)?;
+        target.copy_from_slice(&bytes[piece.within as usize..][..piece.length]);
+        Ok(checksum(&bytes) == self.index.checksum(slot))
     }
 
     /// Serves a hit from the slow device, which has every block. If it fails, the fast one has to do.
@@ -123,25 +176,7 @@ impl Cached {
         }
     }
 
-    /// Compares a block of an earlier life of the cache with its checksum.
-    fn verify(&self, slot: u32, word: Word) {
-        let mut bytes = AlignedBuffer::zeroed(self.block_bytes());
-        let read = self.fast.read_at(self.slot_offset(slot), &mut bytes);
-        match read {
-            Ok(()) if checksum(&bytes) == self.index.checksum(slot) => {
-                let _placement = self.placement.lock();
-                if self.index.is_unchanged(slot, word) {
-                    self.index.set_valid(slot, self.index.checksum(slot));
-                }
-                return;
-            }
-            Ok(()) => self.counters.damaged.add(1),
-            Err(error) => self.fast_error("read of a cached block", &error),
-        }
-        self.remove_if_unchanged(slot, word);
-    }
-
-    fn remove_if_unchanged(&self, slot: u32, word: Word) {
+    pub(super) fn remove_if_unchanged(&self, slot: u32, word: Word) {
         let mut placement = self.placement.lock();
         if self.index.is_unchanged(slot, word) {
             placement.remove(&self.index, slot);
@@ -151,14 +186,21 @@ impl Cached {
 
     /// Reads the run at the start of `buffer` that is not in the cache. Gives its length in bytes; none if the first block
     /// has been fetched by another meanwhile.
-    fn read_missed(&self, first: Access, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    fn read_missed(
+        &self,
+        offset: u64,
+        buffer: &mut [u8],
+        starts: Starts<'_>,
+        request: &mut Request,
+    ) -> io::Result<usize> {
         let mut run: Vec<(Piece, Option<u32>)> = Vec::new();
         let mut length = 0;
         let mut valid = None;
         let mut placement = self.placement.lock();
         placement.hits(&self.index, &mut self.recent.lane().waiting());
         while length < buffer.len() && run.len() < RUN_BLOCKS_MAX {
-            let piece = self.piece(offset + length as u64, buffer.len() - length);
+            let at = offset + length as u64;
+            let piece = self.piece(at, buffer.len() - length);
             let found = placement.find(&self.index, piece.block);
             let admitted = match found {
                 Found::Slot(slot, word) if word.state() == State::Valid => {
@@ -172,19 +214,35 @@ impl Cached {
                     }
                     break;
                 }
-                Found::Slot(..) | Found::BeingWritten => Err(Bypass::InUse),
+                Found::Slot(..) | Found::BeingWritten => {
+                    self.begin_request(!run.is_empty() && starts.has(at), request);
+                    Err(Bypass::InUse)
+                }
                 Found::Nothing => {
-                    let access = if run.is_empty() { first } else { self.access(piece.block, false) };
-                    self.admit_read(&mut placement, access)
+                    self.begin_request(!run.is_empty() && starts.has(at), request);
+                    let access = self.read_access(piece, request);
+                    self.admit_read(&mut placement, access, request)
                 }
             };
-            run.push((piece, self.count_miss(admitted)));
+            request.missed(1);
+            let slot = self.count_miss(admitted);
+            if let Some(slot) = slot {
+                // An earlier block of the run may have had to leave for it.
+                run.iter_mut().filter(|(_, other)| *other == Some(slot)).for_each(|(_, other)| *other = None);
+                request.gains(slot);
+            }
+            run.push((piece, slot));
             length += piece.length;
         }
+        request.publishes();
         drop(placement);
         if let Some((piece, slot, word)) = valid {
-            let target = &mut buffer[..piece.length];
-            return Ok(if self.hit(first, piece, slot, word, target)? { piece.length } else { 0 });
+            let (access, target) = (self.read_access(piece, request), &mut buffer[..piece.length]);
+            let is_hit = self.hit(access, piece, slot, word, target)?;
+            if is_hit {
+                request.hit();
+            }
+            return Ok(if is_hit { piece.length } else { 0 });
         }
         if length > 0 {
             self.fetch(&run, offset, &mut buffer[..length])?;
@@ -239,7 +297,6 @@ impl Cached {
         self.end_claims(&sums);
         let is_written = self.write_slots("write of a fetched block", &writes);
         let mut placement = self.placement.lock();
-        placement.spend((fetched.len() * self.block_bytes()) as u64);
         for (slot, sum) in sums {
             placement.finish(&self.index, slot, is_written.then_some(sum));
         }
@@ -258,14 +315,19 @@ impl Cached {
     }
 
     /// A read has missed its block: gives it a slot to be fetched into, or says why not.
-    pub(super) fn admit_read(&self, placement: &mut Placement, access: Access) -> Result<u32, Bypass> {
+    pub(super) fn admit_read(
+        &self,
+        placement: &mut Placement,
+        access: Access,
+        request: &mut Request,
+    ) -> Result<u32, Bypass> {
         placement.policy().miss(access);
         placement.count(access.relation, |stats| stats.misses += 1);
         match access.block {
             block if !self.is_whole(block) => Err(Bypass::Tail),
             block if self.is_in_doubt(block) => Err(Bypass::Doubt),
             _ if self.balance.is_aside() => Err(Bypass::Aside),
-            _ => placement.admit(&self.index, access, State::Filling, self.block_bytes() as u64),
+            _ => placement.admit(&self.index, access, State::Filling, self.block_bytes() as u64, request),
         }
     }
 

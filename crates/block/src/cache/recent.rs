@@ -33,6 +33,7 @@ thread_local! {
 pub(super) struct Lane {
     look_ups: AtomicU64,
     hits: AtomicU64,
+    whole: AtomicU64,
     waiting: Mutex<Vec<(Slot, Access)>>,
 }
 
@@ -83,6 +84,16 @@ impl Recent {
     /// Counts one that the fast device has served.
     pub fn count_hit(&self) {
         self.lane().hits.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a read request of which every block was in the cache.
+    pub fn count_whole(&self) {
+        self.lane().whole.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Those of all threads.
+    pub fn whole(&self) -> u64 {
+        self.lanes.iter().map(|lane| lane.whole.load(Ordering::Relaxed)).sum()
     }
 
     /// Takes note of a hit.

@@ -21,6 +21,7 @@
 use std::io;
 
 use super::Cached;
+use super::request::Starts;
 use super::write::Writer;
 use crate::device::{check_read, check_write};
 use crate::{BlockDevice, Write};
@@ -47,7 +48,7 @@ impl Cached {
     pub fn write_past(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         check_write(self.name(), self.alignment, self.length_for(offset, bytes.len()), offset, bytes)?;
         let write = [Write::new(offset, bytes)];
-        self.write_ranges(Writer::Mover, &write, || self.slow.write_at(offset, bytes))
+        self.write_ranges(Writer::Mover, &write, Starts::default(), || self.slow.write_at(offset, bytes))
     }
 
     /// `bytes`, which are at `from`, have been written to `to`, too, by [`Cached::write_past`]. Whole blocks that are cached under

@@ -1,6 +1,7 @@
 //! What a cache counts. Counters are independent of each other, hence relaxed; those of a hit lie on lines of their own
 //! by thread, so that two threads that hit do not write to the same one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::policy::Relation;
@@ -116,6 +117,12 @@ pub struct CacheStats {
     /// Reads of blocks in the cache that the slow device has served, because the fast one is saturated or slower, or to learn the
     /// slow one's time; not among the hits.
     pub below: u64,
+    /// Read requests, each of one block or several, that the cache had wholly.
+    pub requests_whole: u64,
+    /// Those of which it had some blocks: they took both devices.
+    pub requests_part: u64,
+    /// Those of which it had none.
+    pub requests_missed: u64,
     /// Whether the cache has stepped aside because the fast device is the slower one.
     pub is_aside: bool,
     /// Blocks that were given a slot.
@@ -134,10 +141,13 @@ pub struct CacheStats {
     pub written_back: u64,
     /// Blocks of an earlier life that were written back when the cache was opened.
     pub recovered: u64,
-    /// Bytes written to the fast device: blocks and metadata.
+    /// Bytes written to the fast device: blocks, journal, marks of regions and superblocks.
     pub fast_written_bytes: u64,
-    /// Blocks of an earlier life that were damaged, or not those of the slow device any more, and were dropped when first hit.
+    /// Blocks that were damaged in the cache and were dropped; blocks of an earlier life also if they were not those of the slow
+    /// device any more, when first hit.
     pub damaged: u64,
+    /// Reads that found bytes of the cache damaged since they were written there, and that the slow device has served.
+    pub fallbacks: u64,
     /// Errors of the fast device.
     pub fast_errors: u64,
     /// Why the cache is out of service, if it is.
@@ -158,6 +168,14 @@ impl CacheStats {
         match self.hits + self.below + self.misses {
             0 => 0.0,
             reads => (self.hits + self.below) as f64 / reads as f64,
+        }
+    }
+
+    /// Read requests that the cache had wholly, for each; 0 where there were none.
+    pub fn request_hit_ratio(&self) -> f64 {
+        match self.requests_whole + self.requests_part + self.requests_missed {
+            0 => 0.0,
+            requests => self.requests_whole as f64 / requests as f64,
         }
     }
 
@@ -200,9 +218,13 @@ pub(super) struct Counters {
     pub invalidations: Counter,
     pub relocations: Counter,
     pub bypasses: [Counter; Bypass::ALL.len()],
+    pub requests_part: Counter,
+    pub requests_missed: Counter,
     pub written_back: Counter,
-    pub fast_written_bytes: Counter,
+    /// Counted by the device itself.
+    pub fast_written_bytes: Arc<Counter>,
     pub damaged: Counter,
+    pub fallbacks: Counter,
     pub fast_errors: Counter,
 }
 
@@ -237,9 +259,12 @@ impl Counters {
             invalidations: self.invalidations.get(),
             relocations: self.relocations.get(),
             bypasses: std::array::from_fn(|reason| self.bypasses[reason].get()),
+            requests_part: self.requests_part.get(),
+            requests_missed: self.requests_missed.get(),
             written_back: self.written_back.get(),
             fast_written_bytes: self.fast_written_bytes.get(),
             damaged: self.damaged.get(),
+            fallbacks: self.fallbacks.get(),
             fast_errors: self.fast_errors.get(),
             ..CacheStats::default()
         }

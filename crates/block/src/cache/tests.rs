@@ -3,11 +3,13 @@
 mod account;
 mod claims;
 mod crash;
+mod damage;
 mod faults;
 mod lives;
 mod model;
 mod races;
 mod relocate;
+mod requests;
 mod service;
 mod threads;
 mod write_back;

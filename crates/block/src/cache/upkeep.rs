@@ -39,7 +39,7 @@ impl Cached {
     pub(super) fn enter_service(&self, revoked: Revoked) -> Result<(), CacheError> {
         let made = self.journal.begin_half(&*self.fast, &self.index, &self.placement);
         match made.and_then(|bytes| Ok((bytes, self.regions.write_all(&*self.fast)?))) {
-            Ok((bytes, ())) => self.counters.fast_written_bytes.add(bytes),
+            Ok((_, ())) => {}
             Err(error) => {
                 self.give_up("beginning the journal", &error);
                 return Ok(());
@@ -147,7 +147,7 @@ impl Cached {
         self.report_hits();
         // Which blocks were hit is in the records of a new half only. It syncs the marks, too.
         match self.journal.begin_half(&*self.fast, &self.index, &self.placement) {
-            Ok(bytes) => self.counters.fast_written_bytes.add(bytes),
+            Ok(_) => {}
             Err(error) => self.give_up("closing the journal", &error),
         }
         self.unflag(flagged).map_err(of_slow)
@@ -234,7 +234,7 @@ impl Cached {
             self.regions.tighten();
         }
         match durable.map_or(Ok(0), |written| self.journal.vouch(&*self.fast, written)) {
-            Ok(bytes) => self.counters.fast_written_bytes.add(bytes),
+            Ok(_) => {}
             Err(error) => return self.give_up("writing the superblock", &error),
         }
         if let Err(error) = self.regions.unmark(&*self.fast, &settled) {
@@ -260,10 +260,7 @@ impl Cached {
             return;
         }
         match self.journal.flush(&*self.fast, &self.index, &self.placement, least) {
-            Ok(bytes) => {
-                self.counters.fast_written_bytes.add(bytes);
-                self.placement.lock().spend(bytes);
-            }
+            Ok(_) => {}
             Err(error) => self.give_up("writing the journal", &error),
         }
     }

@@ -17,6 +17,7 @@ use std::io;
 
 use super::index::State;
 use super::placement::{Found, Placement};
+use super::request::{Request, Starts};
 use super::{Bypass, Cached, WriteMode, checksum};
 use crate::Write;
 use crate::planted::{CacheBug, planted};
@@ -45,6 +46,7 @@ impl Cached {
         &self,
         writer: Writer,
         writes: &[Write<'_>],
+        starts: Starts<'_>,
         slow: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         if self.is_out_of_service() {
@@ -56,9 +58,9 @@ impl Cached {
             return self.check_revoked().and_then(|()| slow());
         }
         match self.unless_back() {
-            None => self.write_where_asked(writer, writes, slow),
+            None => self.write_where_asked(writer, writes, starts, slow),
             Some(_gate) => {
-                let outcome = self.write_directly(writer, writes, slow);
+                let outcome = self.write_directly(writer, writes, starts, slow);
                 self.note_slow_written();
                 outcome
             }
@@ -70,18 +72,19 @@ impl Cached {
         &self,
         writer: Writer,
         writes: &[Write<'_>],
+        starts: Starts<'_>,
         slow: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         let regions = self.regions.of(writes.iter().map(|write| (write.offset, write.bytes.len() as u64)));
         if planted(CacheBug::WriteBeforeMark) {
             let outcome = slow();
             self.mark(&regions);
-            self.write_cached(writer, writes, || Ok(()))?;
+            self.write_cached(writer, writes, starts, || Ok(()))?;
             self.regions.end(&regions);
             return outcome;
         }
         self.mark(&regions);
-        let outcome = self.write_cached(writer, writes, slow);
+        let outcome = self.write_cached(writer, writes, starts, slow);
         self.regions.end(&regions);
         self.write_journal_if_due();
         outcome
@@ -98,10 +101,14 @@ impl Cached {
         &self,
         writer: Writer,
         writes: &[Write<'_>],
+        starts: Starts<'_>,
         slow: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         let blocks = self.blocks_of(writes);
-        let (holds, any_left) = self.hold(writer, &blocks);
+        let mut firsts: Vec<u64> = writes.iter().map(|write| write.offset).chain(starts.0.to_vec()).collect();
+        firsts.iter_mut().for_each(|first| *first >>= self.block_shift);
+        firsts.sort_unstable();
+        let (holds, any_left) = self.hold(writer, &blocks, Starts(&firsts));
         let sums: Vec<_> = holds
             .iter()
             .filter_map(|(_, hold)| match hold {
@@ -160,19 +167,25 @@ impl Cached {
         blocks
     }
 
-    /// Takes hold of blocks. Says, too, whether one has left its slot and the journal has yet to say so.
+    /// Takes hold of blocks, of which requests begin at `firsts`. Says, too, whether one has left its slot and the journal has yet to
+    /// say so.
     fn hold<'a>(
         &self,
         writer: Writer,
         blocks: &BTreeMap<u64, Option<&'a [u8]>>,
+        firsts: Starts<'_>,
     ) -> (Vec<(u64, Hold<'a>)>, bool) {
         let mut any_left = false;
+        let mut request = Request::default();
         let mut holds = Vec::with_capacity(blocks.len());
         let mut placement = self.placement.lock();
         placement.hits(&self.index, &mut self.recent.lane().waiting());
         for (&block, &bytes) in blocks {
             // A write of part of the device's last block, if that is not whole, is one of part of a block.
             let bytes = bytes.filter(|_| self.is_whole(block));
+            if firsts.has(block) {
+                request = Request::default();
+            }
             let slot = loop {
                 match placement.find(&self.index, block) {
                     Found::Slot(_, word) if word.state() == State::Writing => {
@@ -187,7 +200,7 @@ impl Cached {
                         break None;
                     }
                     _ if writer == Writer::Mover => break None,
-                    found => break self.hold_one(&mut placement, block, bytes, found),
+                    found => break self.hold_one(&mut placement, block, bytes, found, &mut request),
                 }
             };
             if slot.is_none() {
@@ -206,8 +219,10 @@ impl Cached {
         block: u64,
         bytes: Option<&'a [u8]>,
         found: Found,
+        request: &mut Request,
     ) -> Option<(u32, &'a [u8])> {
-        let access = self.access(block, true);
+        let access = self.access(block, true).continuing(request.is_begun());
+        request.missed(1);
         placement.count(access.relation, |stats| stats.writes += 1);
         let stays = match bytes {
             _ if self.mode_of(access.relation) == WriteMode::Around => Err(Bypass::WriteAround),
@@ -222,10 +237,8 @@ impl Cached {
             let admitted = match found {
                 Found::BeingWritten => Err(Bypass::InUse),
                 _ => stays.and_then(|bytes| {
-                    Ok((
-                        placement.admit(&self.index, access, State::Writing, self.block_bytes() as u64)?,
-                        bytes,
-                    ))
+                    let block_bytes = self.block_bytes() as u64;
+                    Ok((placement.admit(&self.index, access, State::Writing, block_bytes, request)?, bytes))
                 }),
             };
             match admitted {
@@ -267,7 +280,6 @@ impl Cached {
 
     fn release(&self, holds: &[(u64, Hold<'_>)], sums: &[(u32, u32)], is_written: bool) {
         let mut placement = self.placement.lock();
-        placement.spend((sums.len() * self.block_bytes()) as u64);
         for &(slot, sum) in sums {
             placement.finish(&self.index, slot, is_written.then_some(sum));
         }

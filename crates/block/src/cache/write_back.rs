@@ -38,6 +38,7 @@ use super::dirty::Version;
 use super::guard::Revoked;
 use super::index::State;
 use super::placement::{Found, Placement};
+use super::request::Starts;
 use super::write::Writer;
 use super::{CacheError, Cached, Piece, WriteMode, checksum};
 use crate::planted::{CacheBug, planted};
@@ -183,6 +184,7 @@ impl Cached {
         &self,
         writer: Writer,
         writes: &[Write<'_>],
+        starts: Starts<'_>,
         slow: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         let blocks = self.blocks_of(writes);
@@ -190,7 +192,7 @@ impl Cached {
             return Ok(());
         }
         let _direct = self.begin_direct(&blocks)?;
-        let outcome = self.write_directly(writer, writes, slow);
+        let outcome = self.write_directly(writer, writes, starts, slow);
         self.note_slow_written();
         outcome
     }
@@ -400,7 +402,6 @@ impl Cached {
         let mut unneeded = Vec::new();
         {
             let mut placement = self.placement.lock();
-            placement.spend((holds.len() * self.block_bytes()) as u64);
             for (held, &(slot, sum)) in holds.iter().zip(&sums) {
                 if held.how == How::Spare {
                     placement.replace(&self.index, slot, held.access);
@@ -443,7 +444,7 @@ impl Cached {
                 return None;
             }
             match self.journal.begin_dirty(&*self.fast) {
-                Ok(bytes) => self.counters.fast_written_bytes.add(bytes),
+                Ok(_) => {}
                 Err(error) => {
                     drop(flagged);
                     self.give_up("writing the superblock", &error);
@@ -597,9 +598,14 @@ impl Cached {
         outcome
     }
 
-    fn lost(&self, block: u64, what: &str) -> io::Error {
+    /// A block that was to be written back cannot be: it is the cache's file that is damaged.
+    pub(super) fn lost(&self, block: u64, what: &str) -> io::Error {
         let (slow, fast) = (self.slow.name(), self.fast.name());
-        io::Error::other(format!("{slow}: block {block} has its only copy in the cache {fast}, which {what}"))
+        let what = format!(
+            "{fast} {what}: it has the only copy of block {block} of {slow}, which was to be written back"
+        );
+        let advice = "bring back a whole copy of that cache, or restore a backup of both";
+        io::Error::new(io::ErrorKind::InvalidData, format!("{what}; {advice}"))
     }
 
     pub(super) fn stranded(&self) -> io::Error {

@@ -224,3 +224,53 @@ fn who_tends_often_syncs_once_in_five_seconds_and_only_if_something_happened() {
     // A miss each before the first and the second time; after that there is nothing to tell.
     assert_eq!((syncs, counters.counts().syncs - opened), (vec![5, 10], 2));
 }
+
+/// A fast device whose writes are counted, and the work of a life of a cache on it: what the device and the cache say was written.
+fn written_in_a_life(mode: WriteMode) -> (u64, u64) {
+    let clock = Arc::new(VirtualClock::default());
+    let counters = Arc::new(Counters::default());
+    let fast = CountedDevice::new(Arc::new(MemoryDevice::new("fast", 0)), Arc::clone(&counters));
+    let slow = Arc::new(MemoryDevice::new("slow", 64 << 20));
+    let guard = Arc::new(MemoryDevice::new("guard", BLOCK as u64));
+    let mut config =
+        CacheConfig::new(100).mode(mode).clock(Arc::clone(&clock) as Arc<dyn Clock>).guard(guard);
+    config.region_bytes = 64 << 10;
+    let cached = Cached::open(slow, Arc::new(fast), config).unwrap();
+    let mut random = Random(11);
+    for second in 0..500 {
+        clock.sleep_until(Duration::from_secs(second));
+        let offset = random.below(64 << 8) * BLOCK as u64;
+        match second % 3 {
+            0 => drop(read(&cached, offset, BLOCK)),
+            1 => cached.write_at(offset, &filled(BLOCK, 1)).unwrap(),
+            _ => cached.sync().unwrap(),
+        }
+    }
+    cached.close().unwrap();
+    (counters.counts().written_bytes, cached.stats().fast_written_bytes)
+}
+
+#[test]
+fn every_byte_written_to_the_fast_device_is_counted() {
+    for mode in [WriteMode::Through, WriteMode::Around, WriteMode::Back] {
+        let (written, told) = written_in_a_life(mode);
+        assert_eq!(told, written, "{mode:?}");
+        assert!(written > 1 << 20, "{mode:?}: {written}");
+    }
+}
+
+#[test]
+fn marks_of_regions_are_paid_for_out_of_the_budget() {
+    let clock = Arc::new(VirtualClock::default());
+    let mut config =
+        CacheConfig::new(100).mode(WriteMode::Around).clock(Arc::clone(&clock) as Arc<dyn Clock>);
+    (config.write_budget_bytes_day, config.region_bytes) = (Some(24 << 20), 64 << 10);
+    let (cached, _) = in_memory(1 << 14, config);
+    read(&cached, 0, BLOCK);
+    assert_eq!(cached.stats().admissions, 1);
+    // Writes of which nothing is cached, and of each of which a mark is written.
+    (0..1000).for_each(|region| cached.write_at(region << 16, &filled(BLOCK, 1)).unwrap());
+    assert!(cached.stats().fast_written_bytes > 1000 * BLOCK as u64, "{:?}", cached.stats());
+    read(&cached, BLOCK as u64, BLOCK);
+    assert_eq!((cached.stats().admissions, cached.stats().bypassed(Bypass::Budget)), (1, 1));
+}
