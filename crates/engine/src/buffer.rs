@@ -94,6 +94,7 @@ pub(crate) mod records;
 mod recovery;
 #[cfg(test)]
 pub(crate) mod replacement_tests;
+mod reread;
 mod residency;
 mod resize;
 pub(crate) mod salvage;

@@ -196,6 +196,8 @@ impl Cache {
             policy: self.policy.clone(),
             dram_blocks: Some(dram_bytes / PLACE_BYTES as u64),
             write_budget_bytes_day: self.write_budget_bytes_day,
+            // Every image has a checksum of its own, and what reads it asks the page file if that does not hold.
+            verify_hits: false,
             ..CacheConfig::new(blocks).block_bytes(PLACE_BYTES)
         };
         config.check().map_err(|error| Error::Config(error.to_string()))?;

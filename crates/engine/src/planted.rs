@@ -10,6 +10,8 @@ pub(crate) enum Bug {
     SkipLogSync,
     /// A database that has a cache is opened without it, and the cache is not told.
     CacheUntold,
+    /// An image that does not hold is damage, though the page file was not asked past the cache.
+    BelieveCache,
     /// The store's sync before a mapping record is left out.
     SkipStoreSync,
     /// A commit is acknowledged before its log is durable.

@@ -307,7 +307,7 @@ impl Pool {
         for (page, read) in coming.into_iter().zip(reads) {
             let (image, behind) = rest.split_at_mut(page.extent.bytes());
             rest = behind;
-            let read = read.unwrap_or_else(|| self.read_places(page.extent, image));
+            let read = read.unwrap_or_else(|| self.read_places(&*self.device, page.extent, image));
             let spare = if page.class().is_for_values() { &mut *long_spare } else { &mut *spare };
             let content = read
                 .and_then(|()| self.vouch(page.id, page.mapped, image))
@@ -390,7 +390,14 @@ impl Pool {
             rest = behind;
         }
         let in_flight = self.reads_in_flight(pages.len());
-        self.device.read_batch(&mut reads);
+        match &self.cache {
+            // Pages that adjoin are one read, and each is a request of its own to the cache.
+            Some(cache) => {
+                let starts: Vec<u64> = pages.iter().map(|page| page.extent.offset()).collect();
+                cache.read_batch_of(&mut reads, &starts);
+            }
+            None => self.device.read_batch(&mut reads),
+        }
         drop(in_flight);
         self.stats.batches.fetch_add(1, Relaxed);
         self.stats.batched_pages.fetch_add(pages.len() as u64, Relaxed);

@@ -316,7 +316,8 @@ impl Pool {
                 "the durable state changes under the upkeep lock only"
             );
             let image = &upkeep.staging[at..at + extent.bytes()];
-            self.vouch(id, mapped, image)?;
+            // It was read past the cache.
+            page::vouch(image, id, mapped).map_err(|what| self.damaged(id, mapped, what))?;
             let (lsn, checksum) = (page::lsn(image), page::checksum(image).0);
             images.push(Image { id, lsn, checksum, places: extent.places });
             at += extent.bytes();

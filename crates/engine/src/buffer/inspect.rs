@@ -89,7 +89,8 @@ impl Pool {
         self.space.limit_to_fill(fill)
     }
 
-    /// Reads the durable image of `id`, if it has one, and holds it against everything that vouches for it.
+    /// Reads the durable image of `id` from the page file, if it has one, and holds it against everything that vouches for it. A copy in
+    /// the cache proves nothing about the page file, and one that is damaged does no harm.
     pub(crate) fn check_image(&self, id: PageId) -> Result<()> {
         let mut buffer = self.image_buffer(class_of_page(id))?;
         match self.read_durable(id, &mut buffer) {
@@ -111,6 +112,6 @@ impl Pool {
             return Ok(());
         }
         self.stats.verified.fetch_add(1, Relaxed);
-        self.read_image(id, mapped, buffer).map(drop)
+        self.read_image_from(self.slow(), id, mapped, buffer).map(drop)
     }
 }

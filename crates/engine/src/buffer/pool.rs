@@ -38,9 +38,9 @@ use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::replacement::Replacement;
+use crate::store::image;
 use crate::store::place::{Extent, Mapped, places_of};
 use crate::store::space::Space;
-use crate::store::{image, page};
 use crate::threads::Padded;
 use crate::wal::Wal;
 
@@ -451,30 +451,41 @@ impl Pool {
         mapped: Mapped,
         buffer: &'b mut [u8],
     ) -> Result<&'b [u8]> {
+        self.read_image_from(&*self.device, id, mapped, buffer)
+    }
+
+    /// The same, of `device`: the page file, or the page file through the cache.
+    pub(super) fn read_image_from<'b>(
+        &self,
+        device: &dyn BlockDevice,
+        id: PageId,
+        mapped: Mapped,
+        buffer: &'b mut [u8],
+    ) -> Result<&'b [u8]> {
         let extent = mapped.extent().expect("only pages with an image are read");
         let page_bytes = class_of_page(id).page_bytes();
         let (image, page) = buffer[..2 * page_bytes].split_at_mut(page_bytes);
         let image = image.get_mut(..extent.bytes()).ok_or_else(|| {
             Error::corrupt(self.device.name(), Some(id.0), "the page table names more places than a page has")
         })?;
-        self.read_places(extent, image)?;
+        self.read_places(device, extent, image)?;
         self.vouch(id, mapped, image)?;
         self.unpack(id, mapped, image, page)
     }
 
-    /// Reads the image at `extent`, which is as long as `image`.
-    pub(super) fn read_places(&self, extent: Extent, image: &mut [u8]) -> Result<()> {
+    /// Reads the image at `extent` of `device`, which is as long as `image`.
+    pub(super) fn read_places(
+        &self,
+        device: &dyn BlockDevice,
+        extent: Extent,
+        image: &mut [u8],
+    ) -> Result<()> {
         let in_flight = self.reads_in_flight(1);
-        let read = self.device.read_at(extent.offset(), image);
+        let read = device.read_at(extent.offset(), image);
         drop(in_flight);
         read.map_err(|source| Error::io("read", self.device.name(), Some(extent.offset()), source))?;
         self.stats.count_read(1, image.len());
         Ok(())
-    }
-
-    /// Holds an image that was read against everything that vouches for it.
-    pub(super) fn vouch(&self, id: PageId, mapped: Mapped, image: &[u8]) -> Result<()> {
-        page::vouch(image, id, mapped).map(drop).map_err(|what| self.damaged(id, mapped, what))
     }
 
     /// The page that an image is of, which has been vouched for; decompressed into the first bytes of `page` if it must be.

@@ -50,14 +50,29 @@ impl Pool {
         self.space.free(extent);
     }
 
-    /// Writes what is staged from byte `at` on to `places`.
-    pub(super) fn write_pieces(&self, upkeep: &Upkeep, mut at: usize, places: Extent) -> io::Result<()> {
+    /// Writes what is staged from byte `at` on to `places`, in which the images of pages begin at `starts`, in ascending order: each of
+    /// them is a request of its own to the cache.
+    pub(super) fn write_pieces(
+        &self,
+        upkeep: &Upkeep,
+        mut at: usize,
+        places: Extent,
+        starts: &[u64],
+    ) -> io::Result<()> {
         let mut first = places.first;
         while first < places.end() {
-            let piece = Extent { first, places: self.transfer_places(upkeep).min(places.end() - first) };
+            let most = self.transfer_places(upkeep).min(places.end() - first);
+            let mut piece = Extent { first, places: most };
+            if self.cache.is_some() && piece.end() < places.end() {
+                // A page that does not begin and end in one piece would be two requests.
+                let ends = starts.iter().map(|offset| offset / PLACE_BYTES as u64);
+                let end = ends.take_while(|end| *end <= piece.end()).last().filter(|end| *end > first);
+                piece.places = end.map_or(most, |end| end - first);
+            }
             let bytes = &upkeep.staging[at..at + piece.bytes()];
-            match self.cache.as_ref().filter(|_| upkeep.moving) {
-                Some(cache) => cache.write_past(piece.offset(), bytes)?,
+            match &self.cache {
+                Some(cache) if upkeep.moving => cache.write_past(piece.offset(), bytes)?,
+                Some(cache) => cache.write_of(piece.offset(), bytes, starts)?,
                 None => self.device.write_at(piece.offset(), bytes)?,
             }
             (at, first) = (at + piece.bytes(), piece.end());

@@ -259,8 +259,9 @@ impl Pool {
         let mut at = 0;
         let written = extents.chunk_by(|one, next| one.end() == next.first).try_for_each(|run| {
             let places = run.iter().map(|extent| extent.places).sum();
+            let starts: Vec<u64> = run.iter().map(|extent| extent.offset()).collect();
             let run = Extent { first: run[0].first, places };
-            self.write_pieces(upkeep, at, run)?;
+            self.write_pieces(upkeep, at, run, &starts)?;
             at += run.bytes();
             Ok(())
         });

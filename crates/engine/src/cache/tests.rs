@@ -1,5 +1,7 @@
 //! A database over a cache: warm after every opening, never stale, and only slower when something goes wrong.
 
+mod damage;
+
 use std::sync::Arc;
 
 use terrace_block::{Bypass, MemoryDirectory};

@@ -38,6 +38,7 @@ pub(super) fn open_cached(disk: &SimulatedDisk, seed: u64) -> Result<Files> {
     let policies = ["sieve", "lru", "s3-fifo", "probability:0.5@writes+fifo"];
     let config = CacheConfig {
         region_bytes: REGION_BYTES,
+        verify_hits: false,
         policy: policies[seed as usize % policies.len()].parse().expect("a policy's name"),
         ..CacheConfig::new(BLOCKS).block_bytes(PLACE_BYTES)
     };

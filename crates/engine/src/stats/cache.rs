@@ -47,6 +47,12 @@ pub struct CacheStats {
     pub write_misses: u64,
     /// Blocks in it that were read from the page file's device all the same, because that was sooner.
     pub below: u64,
+    /// Page reads that it served wholly. A read of several pages that are beside each other counts for each.
+    pub requests_whole: u64,
+    /// Page reads of which it had a part: they took both devices.
+    pub requests_part: u64,
+    /// Page reads of which it had nothing.
+    pub requests_missed: u64,
     /// Whether it has stepped aside because its device is the slower one.
     pub is_aside: bool,
     /// Blocks that came in.
@@ -59,10 +65,12 @@ pub struct CacheStats {
     pub relocations: u64,
     /// Blocks that were read or written and did not come in, by reason.
     pub bypasses: CacheBypasses,
-    /// Bytes written to its device.
+    /// Bytes written to its device: blocks, journal, marks and superblocks.
     pub written_bytes: u64,
-    /// Blocks of before the database was opened that turned out damaged and were dropped.
+    /// Blocks that turned out damaged in it and were dropped.
     pub damaged: u64,
+    /// Reads of pages that found bytes of it damaged since the database was opened, and that the page file has served.
+    pub fallbacks: u64,
     /// Errors of its device.
     pub errors: u64,
     /// Blocks of before the database was opened that it began with.
@@ -116,12 +124,16 @@ impl CacheStats {
             write_hits,
             write_misses,
             below,
+            requests_whole,
+            requests_part,
+            requests_missed,
             admissions,
             evictions,
             invalidations,
             relocations,
             written_bytes,
             damaged,
+            fallbacks,
             errors,
             bypasses.policy,
             bypasses.write_around,
@@ -141,6 +153,14 @@ impl CacheStats {
         match self.hits + self.below + self.misses {
             0 => 0.0,
             reads => (self.hits + self.below) as f64 / reads as f64,
+        }
+    }
+
+    /// Page reads that it served wholly, for each that there was; 0 where there were none.
+    pub fn request_hit_ratio(&self) -> f64 {
+        match self.requests_whole + self.requests_part + self.requests_missed {
+            0 => 0.0,
+            requests => self.requests_whole as f64 / requests as f64,
         }
     }
 
@@ -166,6 +186,9 @@ impl CacheStats {
             write_hits: stats.write_hits,
             write_misses: stats.write_misses,
             below: stats.below,
+            requests_whole: stats.requests_whole,
+            requests_part: stats.requests_part,
+            requests_missed: stats.requests_missed,
             is_aside: stats.is_aside,
             admissions: stats.admissions,
             evictions: stats.evictions,
@@ -185,6 +208,7 @@ impl CacheStats {
             },
             written_bytes: stats.fast_written_bytes,
             damaged: stats.damaged,
+            fallbacks: stats.fallbacks,
             errors: stats.fast_errors,
             kept,
             dropped,

@@ -215,6 +215,13 @@ impl Stats {
         ];
         text.labelled(about, "reason", reasons);
         text.counter("terrace_cache_written_bytes_total", "Bytes written to the cache.", cache.written_bytes);
+        let about =
+            ("terrace_cache_requests_total", "counter", "Page reads, by how much of them the cache had.");
+        let parts =
+            [("all", cache.requests_whole), ("part", cache.requests_part), ("none", cache.requests_missed)];
+        text.labelled(about, "cached", parts);
+        let help = "Page reads that found damage in the cache and that the page file has served.";
+        text.counter("terrace_cache_fallbacks_total", help, cache.fallbacks);
         text.counter("terrace_cache_errors_total", "Errors of the cache's device.", cache.errors);
     }
 

@@ -14,6 +14,7 @@ use terrace_block::AlignedBuffer;
 
 use crate::buffer::create::{Files, PoolOptions};
 use crate::buffer::mapping::{Mapping, Part, Parts};
+use crate::buffer::reread::reread;
 use crate::buffer::table::{Location, PageTable};
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, Lsn, PageId, SizeClass, Timestamp};
@@ -211,9 +212,12 @@ impl<'a> Analysis<'a> {
         let offset = extent.offset();
         let read = self.files.pages.read_at(offset, image);
         read.map_err(|source| Error::io("read", file, Some(offset), source))?;
-        let (checksum, holds) = page::checksum(image);
-        let right = holds && mapped.vouches_for(checksum) && page::kind(image) == kind as u8;
-        if !right || page::page_id(image) != name {
+        let is_right = |image: &[u8]| {
+            let (checksum, holds) = page::checksum(image);
+            let is_it = page::kind(image) == kind as u8 && page::page_id(image) == name;
+            holds && is_it && mapped.vouches_for(checksum)
+        };
+        if !is_right(image) && !reread(self.files.cache.as_deref(), file, offset, image, is_right)? {
             return Err(Error::corrupt(
                 file,
                 None,
