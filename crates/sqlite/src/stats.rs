@@ -49,6 +49,9 @@ fn counts(object: &mut Object, stats: &CacheStats) {
     }
     object.raw("hit_ratio", format_args!("{:.4}", stats.hit_ratio()));
     for (name, count) in [
+        ("requests_whole", stats.requests_whole),
+        ("requests_part", stats.requests_part),
+        ("requests_missed", stats.requests_missed),
         ("write_hits", stats.write_hits),
         ("write_misses", stats.write_misses),
         ("admissions", stats.admissions),
@@ -56,6 +59,7 @@ fn counts(object: &mut Object, stats: &CacheStats) {
         ("invalidations", stats.invalidations),
         ("written_bytes", stats.fast_written_bytes),
         ("damaged", stats.damaged),
+        ("fallbacks", stats.fallbacks),
         ("errors", stats.fast_errors),
     ] {
         object.number(name, count);
