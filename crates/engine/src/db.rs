@@ -21,6 +21,7 @@
 //! | `range.rs`       | bounds; a transaction's cursor                                         |
 //! | `commit.rs`      | the commit                                                             |
 //! | `undo.rs`        | taking losers back                                                     |
+//! | `commit/take_back.rs` | taking a commit back that failed halfway                          |
 //! | `large.rs`       | writing large values                                                   |
 //! | `garbage.rs`     | pages that belong to nobody                                            |
 //! | `verify.rs`      | whether everything is what it should be                                |

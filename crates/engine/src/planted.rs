@@ -94,6 +94,10 @@ pub(crate) enum Bug {
     KeepMiddleCopy,
     /// A count that was read from the catalog counts though another was saved and dropped since.
     CountReadBeforeDrop,
+    /// A commit that failed halfway is closed, and what it had changed stays.
+    LeaveAbortedChanges,
+    /// A value is freed with the old version of an entry that was put back.
+    FreeRestoredValue,
 }
 
 #[cfg(test)]

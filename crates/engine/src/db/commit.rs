@@ -16,8 +16,12 @@
 //! A transaction of several records holds a ticket of the log from before its first record until its last one is
 //! durable, so that the log is not cut between the two. A single record needs none: it is there or it is not.
 //!
-//! A failure before the first change takes the versions back and changes nothing. A failure after it leaves half a
-//! transaction in the pages, so it fails the log: nothing more is read or promised, and recovery undoes it.
+//! A failure before the first change takes the versions back and changes nothing. A commit that fails after it, for
+//! instance because a page cannot be read, takes its changes back (`commit/take_back.rs`): it ends as if it had never
+//! begun. Only if that fails too does half a transaction stay in the pages. Then the log fails: nothing more is read
+//! or promised, and recovery undoes it.
+
+mod take_back;
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -122,7 +126,8 @@ struct Chain<'a, 'p> {
     core: &'p Core,
     timestamp: Timestamp,
     left: usize,
-    previous: Lsn,
+    /// Those that are in the log.
+    lsns: Vec<Lsn>,
     end: Lsn,
     undo: Vec<u8>,
     /// Where leaves are nearly empty now.
@@ -138,7 +143,7 @@ impl<'p> Chain<'_, 'p> {
         let mut underfull = false;
         let mut write = TreeWrite {
             transaction: self.timestamp,
-            previous: self.previous,
+            previous: self.previous(),
             undo: &self.undo,
             commit: self.left == 0,
             reservation: Some(&mut *self.reservation),
@@ -150,9 +155,14 @@ impl<'p> Chain<'_, 'p> {
         if underfull {
             self.underfull.push((tree, change.key().into()));
         }
-        self.previous = appended.lsn;
+        self.lsns.push(appended.lsn);
         self.end = appended.end;
         Ok(())
+    }
+
+    /// The record before the next one.
+    fn previous(&self) -> Lsn {
+        self.lsns.last().copied().unwrap_or(Lsn::NONE)
     }
 }
 
@@ -166,7 +176,7 @@ fn state_of(tables: &[Arc<TableState>], id: TableId) -> &TableState {
 }
 
 impl Core {
-    /// Commits, or fails with nothing changed; see the essay for what is left when it fails in between.
+    /// Commits, or fails with nothing changed.
     pub(crate) fn commit(&self, work: Work<'_>) -> Result<Committed> {
         self.check()?;
         if work.writes.is_empty() && work.transfers.is_empty() {
@@ -260,7 +270,7 @@ impl Core {
             core: self,
             timestamp,
             left: estimate.records,
-            previous: Lsn::NONE,
+            lsns: Vec::with_capacity(estimate.records),
             end: Lsn::NONE,
             undo: Vec::new(),
             underfull: Vec::new(),
@@ -268,19 +278,26 @@ impl Core {
             grant: &mut grant,
         };
         let applied = push.and_then(|()| self.apply_all(&mut chain, tables, steps(), large, &transfers));
-        let Chain { end, previous, underfull, .. } = chain;
         if let Err(error) = applied {
-            if previous.is_none() {
+            if chain.lsns.is_empty() {
                 for ((table, key, _), _) in kept().take(pushed) {
                     self.versions.retract(table, key, timestamp);
                 }
-            } else {
-                self.pool.wal().poison(&format!("a commit failed halfway: {error}"));
+            } else if let Some(end) = self.take_back(&mut chain, tables, steps(), large, &transfers, &error) {
+                // What is in the pages again is not what the old versions alone refer to.
+                for ((table, key, _), _) in kept().take(pushed) {
+                    self.versions.restored(table, key, timestamp);
+                }
+                if let Some(ticket) = ticket {
+                    self.pool.wal().retire_when_durable(ticket, end);
+                }
             }
+            // Not before the pages are as they were: until then nobody may see as of this time.
             drop(drawn);
             self.clock.advance(self.pool.wal().durable());
             return Err(error);
         }
+        let Chain { end, underfull, .. } = chain;
         for ((table, _, write), old) in steps() {
             match (write, old) {
                 (Write::Put(_), None) => state_of(tables, table).count.add(1),

@@ -4,10 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace_block::{MemoryDirectory, SimulatedDisk};
+use terrace_block::{CallKind, FaultPlan, MemoryDirectory, SimulatedDisk};
 
 use crate::planted::{Bug, plant};
-use crate::{Db, Durability, Error, Mode, RecordCache, Transaction};
+use crate::{Db, Durability, Error, Mode, RecordCache, Transaction, WriteBatch};
 
 fn open(disk: &SimulatedDisk) -> Result<Db, String> {
     let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
@@ -103,6 +103,48 @@ fn catches_read_own_stale_version() {
         let all: Vec<_> = transaction.prefix(&table, "").collect();
         expect(all.len() == 1 && all[0].as_ref().is_ok_and(|(_, value)| value == b"new"), "nor scanned")
     });
+}
+
+/// A commit over more leaves than there are frames, of which one cannot be read a second time: it has failed halfway, and
+/// everything must be as it was.
+fn failed_halfway() -> Result<(), String> {
+    let disk = SimulatedDisk::new(1);
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
+    let db = builder.log_max(2 << 20).mode(Mode::Inline).seed(1).open("").map_err(text)?;
+    let table = db.create_table("t").map_err(text)?;
+    table.put([0; 4], vec![1; 9000]).map_err(text)?;
+    for number in 1..600u32 {
+        table.put(number.to_be_bytes(), vec![1; 1000]).map_err(text)?;
+    }
+    db.checkpoint().map_err(text)?;
+    for nth in (100..500).step_by(7) {
+        let mut batch = WriteBatch::new();
+        (0..600u32).step_by(3).for_each(|number| _ = batch.put(&table, number.to_be_bytes(), [2; 90]));
+        disk.fail(FaultPlan::once(CallKind::Read, nth, 5));
+        let records = db.stats().log_records;
+        let outcome = db.write(batch, Durability::Sync);
+        disk.mend();
+        let error = outcome.err().ok_or("no commit failed halfway")?;
+        expect(matches!(error, Error::Io { operation: "read", .. }), &error.to_string())?;
+        if db.stats().log_records > records {
+            break;
+        }
+    }
+    // Frees what is garbage by now.
+    db.checkpoint().map_err(text)?;
+    let mut seen = table.iter();
+    expect(seen.all(|row| row.is_ok_and(|(_, value)| value[0] == 1)), "half of a failed commit is seen")?;
+    expect(db.verify().map_err(text)?.is_ok(), "a page that is in use was freed")
+}
+
+#[test]
+fn catches_leave_aborted_changes() {
+    caught(Bug::LeaveAbortedChanges, failed_halfway);
+}
+
+#[test]
+fn catches_free_restored_value() {
+    caught(Bug::FreeRestoredValue, failed_halfway);
 }
 
 /// Keys that the longer transaction writes before the one in the range.

@@ -51,6 +51,7 @@ use self::queue::Queue;
 use self::record::{Header, New, RECORD_BYTES_MIN};
 use super::{Key, KeyRange, Padded, hash_key, thread_number};
 use crate::error::{Error, Result};
+use crate::planted::{Bug, planted};
 use crate::{TableId, Timestamp};
 
 /// Queues at most. Threads beyond share.
@@ -209,20 +210,41 @@ impl Versions {
     /// Takes back what the commit at `superseded_at` has pushed for `key`: it failed before it changed the page. The
     /// old entry, its overflow value included, is still the page's. The key is still locked.
     pub(crate) fn retract(&self, table: TableId, key: &[u8], superseded_at: Timestamp) {
+        self.with_pushed(table, key, superseded_at, |link, is_deletion| {
+            if is_deletion {
+                self.deleted.remove(table, key);
+            }
+            self.arena.retract(link);
+        });
+    }
+
+    /// The commit at `superseded_at` was taken back after it had changed the page of `key`: the old entry, its overflow
+    /// value included, is the page's again. The version stays for who has read the page meanwhile. The key is still
+    /// locked, and the timestamp undecided.
+    pub(crate) fn restored(&self, table: TableId, key: &[u8], superseded_at: Timestamp) {
+        if !planted(Bug::FreeRestoredValue) {
+            self.with_pushed(table, key, superseded_at, |link, _| self.arena.restored(link));
+        }
+    }
+
+    /// Calls back with the version that the commit at `superseded_at` has pushed for `key`, and whether it deletes.
+    fn with_pushed(
+        &self,
+        table: TableId,
+        key: &[u8],
+        superseded_at: Timestamp,
+        found: impl FnOnce(Link, bool),
+    ) {
         let mut link = Link(self.head(table, key).load(Relaxed));
         while let Some(header) = self.arena.header(link)
             && header.superseded_at >= superseded_at
         {
             if header.superseded_at == superseded_at && self.arena.is_of(link, table, key) {
-                if header.is_deletion() {
-                    self.deleted.remove(table, key);
-                }
-                self.arena.retract(link);
-                return;
+                return found(link, header.is_deletion());
             }
             link = header.below;
         }
-        debug_assert!(false, "what is retracted was pushed, and is above all that may be dropped");
+        debug_assert!(false, "it was pushed, and is above all that may be dropped");
     }
 
     /// What counted for `key` at time `at`, if it is no longer what the page says, the page having been read before.

@@ -37,5 +37,6 @@ mod replacement;
 mod resize;
 mod statistics;
 mod swap;
+mod taken_back;
 mod value_pages;
 mod verify;

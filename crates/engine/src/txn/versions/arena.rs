@@ -223,6 +223,13 @@ impl Arena {
         }
     }
 
+    /// Marks the version behind `link` as one whose entry is in its leaf again. By who pushed it, the key still locked.
+    pub(super) fn restored(&self, link: Link) {
+        if let Some(words) = self.behind(link) {
+            record::restored(words);
+        }
+    }
+
     /// Bytes of the chunks in use.
     pub(super) fn used_bytes(&self) -> usize {
         self.used.load(Relaxed) * self.chunk_bytes

@@ -26,6 +26,7 @@ const DELETION: u64 = 1;
 const ABSENT: u64 = 2;
 const OVERFLOW: u64 = 4;
 const RETRACTED: u64 = 8;
+const RESTORED: u64 = 16;
 
 /// A version to be pushed.
 pub(super) struct New<'a> {
@@ -176,6 +177,10 @@ pub(super) fn retract(words: Racy<'_>) {
     words.set_word(6, words.u64(6 * 8) | RETRACTED);
 }
 
+pub(super) fn restored(words: Racy<'_>) {
+    words.set_word(6, words.u64(6 * 8) | RESTORED);
+}
+
 /// The front of a queue's chunk: when it was superseded, and the words it takes; `None` where the chunk ends.
 pub(super) fn front(words: Racy<'_>) -> Option<(Timestamp, usize)> {
     let (superseded_at, shape) = (words.u64(0), words.u64(6 * 8));
@@ -195,6 +200,7 @@ pub(super) fn dropped(words: Racy<'_>) -> Option<Dropped> {
         table: TableId(words.u64(5 * 8)),
         key,
         is_deletion: shape & DELETION != 0,
-        overflow: (shape & OVERFLOW != 0).then(|| overflow(words, shape)),
+        // The value of an entry that was put back is that entry's.
+        overflow: (shape & (OVERFLOW | RESTORED) == OVERFLOW).then(|| overflow(words, shape)),
     })
 }

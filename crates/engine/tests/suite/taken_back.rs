@@ -1,0 +1,131 @@
+//! Commits that fail after they have changed something: they are taken back, and the database goes on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use terrace::{Db, Durability, Error, Mode, Result, SimulatedDisk, Table, WriteBatch};
+use terrace_block::{CallKind, FaultPlan};
+
+type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
+
+const EIO: i32 = 5;
+/// More than fits the memory.
+const KEYS: u32 = 800;
+
+fn open(disk: &SimulatedDisk) -> Result<Db> {
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
+    builder.log_max(1 << 20).mode(Mode::Inline).seed(1).open("")
+}
+
+fn value(number: u32, round: u32) -> Vec<u8> {
+    vec![(number + round) as u8; if number.is_multiple_of(80) { 9000 } else { 1000 }]
+}
+
+fn filled(disk: &SimulatedDisk) -> (Db, Table) {
+    let db = open(disk).unwrap();
+    let table = db.create_table("t").unwrap();
+    (0..KEYS).for_each(|number| table.put(number.to_be_bytes(), value(number, 0)).unwrap());
+    db.checkpoint().unwrap();
+    (db, table)
+}
+
+/// Keys are put, put back in, and removed, in as many leaves as there are.
+fn write(db: &Db, table: &Table, round: u32) -> Result<()> {
+    let mut batch = WriteBatch::new();
+    for number in (0..KEYS).step_by(8) {
+        match number % 24 {
+            0 => _ = batch.delete(table, (number + 1).to_be_bytes()),
+            8 => _ = batch.put(table, [&number.to_be_bytes()[..], b"new"].concat(), [round as u8; 300]),
+            _ => _ = batch.put(table, number.to_be_bytes(), value(number, round)),
+        }
+        if number.is_multiple_of(80) {
+            batch.put(table, number.to_be_bytes(), value(number, round));
+        }
+    }
+    db.write(batch, Durability::Sync)
+}
+
+fn entries(table: &Table) -> Entries {
+    table.iter().map(Result::unwrap).collect()
+}
+
+/// Whichever read of a commit fails: it has done nothing, snapshots see what they saw, and the next commit works.
+#[test]
+fn a_commit_that_cannot_read_a_page_while_it_is_applied_is_taken_back() {
+    let disk = SimulatedDisk::new(1);
+    let (db, table) = filled(&disk);
+    let before = entries(&table);
+    let (mut halfway, mut round) = (0, 0);
+    for nth in (1..).step_by(9) {
+        round += 1;
+        let snapshot = db.snapshot();
+        let records = db.stats().log_records;
+        disk.fail(FaultPlan::once(CallKind::Read, nth, EIO));
+        let outcome = write(&db, &table, round);
+        disk.mend();
+        let Err(error) = outcome else { break };
+        assert!(matches!(error, Error::Io { operation: "read", .. }), "read {nth}: {error}");
+        // Values that are too large for a leaf have records of their own before the commit begins.
+        halfway += u64::from(db.stats().log_records - records > 60);
+        assert!(entries(&table) == before, "read {nth}");
+        assert_eq!(table.len().unwrap(), before.len() as u64);
+        assert!(snapshot.iter(&table).map(Result::unwrap).eq(before.clone()), "read {nth}");
+        drop(snapshot);
+        // What is garbage now is freed.
+        db.checkpoint().unwrap();
+        if halfway % 4 == 1 {
+            assert_eq!(db.verify().unwrap().errors, [], "read {nth}");
+        }
+    }
+    assert!(halfway > 4, "{halfway} commits failed after their first record");
+    assert!(entries(&table) != before);
+    assert_eq!(db.verify().unwrap().errors, []);
+}
+
+/// The power goes at a call while a commit is taken back, or some commits later.
+#[test]
+fn a_power_cut_finds_nothing_of_a_commit_that_was_taken_back() {
+    // A read in the middle of the commit's changes.
+    let script = |disk: &SimulatedDisk, nth: u64| -> (u64, Entries, Result<()>) {
+        let (db, table) = filled(disk);
+        let (calls, before) = (disk.calls(), entries(&table));
+        disk.fail(FaultPlan::once(CallKind::Read, nth, EIO));
+        let failed = write(&db, &table, 1);
+        disk.mend();
+        let after = failed.and(Ok(())).or_else(|error| match error {
+            Error::Io { operation: "read", .. } => {
+                (0..30u32).try_for_each(|number| table.put(format!("after {number}"), [7; 100]).map(drop))
+            }
+            other => Err(other),
+        });
+        (calls, before, after)
+    };
+    let halfway = |nth: u64| {
+        let disk = SimulatedDisk::new(1);
+        let (db, table) = filled(&disk);
+        let records = db.stats().log_records;
+        disk.fail(FaultPlan::once(CallKind::Read, nth, EIO));
+        let failed = write(&db, &table, 1).is_err();
+        (failed, db.stats().log_records - records)
+    };
+    let nth = (1..).step_by(5).find(|&nth| halfway(nth).1 > 120).expect("a read among the changes");
+    assert!(halfway(nth).0, "read {nth} is one of the commit's");
+    let disk = SimulatedDisk::new(1);
+    let (first, before, after) = script(&disk, nth);
+    after.unwrap();
+    let last = disk.calls();
+    let step = ((last - first) / 50).max(1);
+    for call in (first + 1..=last).step_by(step as usize) {
+        let disk = SimulatedDisk::new(1);
+        disk.crash_at(call);
+        let (_, _, after) = script(&disk, nth);
+        assert!(after.is_err(), "call {call}");
+        for seed in 0..2 {
+            let db = open(&disk.survivor(seed)).unwrap();
+            let mut found = entries(&db.open_table("t").unwrap());
+            found.retain(|key, _| !key.starts_with(b"after"));
+            assert!(found == before, "call {call} of {first} to {last}, seed {seed}");
+            assert_eq!(db.verify().unwrap().errors, [], "call {call}, seed {seed}");
+        }
+    }
+}
