@@ -28,9 +28,12 @@
 //! | `records.rs`    | hot records of pages that are away                                   |
 //! | `records/`      | its parts                                                            |
 //! | `recall.rs`     | what the pool does with them                                         |
+//! | `reserve.rs`    | frames for pages about to exist, reserved before the first is taken  |
 //! | `resize.rs`     | more frames, or fewer, and how many of each size                     |
 //! | `balance.rs`    | which size gains most by more of them                                |
 //! | `change.rs`     | logged changes, new pages, freed pages                               |
+//! | `patience.rs`   | how long a thread waits for what others must do first                |
+//! | `room.rs`       | waiting for log space, and for room in the page file                 |
 //! | `upkeep.rs`     | the background work and its thread                                   |
 //! | `write_back.rs` | images on their way to the store                                     |
 //! | `transfer.rs`   | how much of them is moved at a time                                  |
@@ -86,6 +89,7 @@ pub mod migration;
 mod node_tests;
 pub(crate) mod operation;
 mod page_ids;
+mod patience;
 mod pin;
 mod pool;
 mod queues;
@@ -95,8 +99,10 @@ mod recovery;
 #[cfg(test)]
 pub(crate) mod replacement_tests;
 mod reread;
+mod reserve;
 mod residency;
 mod resize;
+mod room;
 pub(crate) mod salvage;
 mod stats;
 mod stripe;

@@ -43,6 +43,13 @@ pub enum Error {
         /// What could not be done.
         what: String,
     },
+    /// The log is too small for what runs at the same time: no space of it came free while nothing moved for ten seconds.
+    /// Nothing has happened; other work goes on.
+    #[error("{what}; raise log_max, or run less at once")]
+    OutOfLog {
+        /// What could not be had.
+        what: String,
+    },
     /// Another transaction changed what this one read. Run the transaction again.
     #[error("conflict with another transaction; run this transaction again")]
     Conflict,

@@ -57,6 +57,7 @@ pub(crate) use read_ahead::{Ahead, Toward};
 pub(crate) use read_leaf::LeafRows;
 pub(crate) use room::CROWDED_MAX;
 pub(crate) use single::{Before, Single, SingleOutcome};
+pub(crate) use smo::SPLIT_FRAMES;
 pub(crate) use tree::{Change, NodeRedo, Seek, Tree, Write, log_bytes};
 pub(crate) use verify::Met;
 

@@ -98,6 +98,8 @@ pub(crate) enum Bug {
     LeaveAbortedChanges,
     /// A value is freed with the old version of an entry that was put back.
     FreeRestoredValue,
+    /// More frames are reserved for new pages than leave some for everybody else.
+    ReserveBeyondFrames,
 }
 
 #[cfg(test)]

@@ -7,9 +7,10 @@
 
 use super::guard::WriteGuard;
 use super::pool::{Event, Pool, Stop};
+use super::reserve::FrameReservation;
 use super::table::Location;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId, SizeClass};
+use crate::ids::{ByClass, Lsn, PageId, SizeClass};
 use crate::planted::{Bug, planted};
 use crate::store::page;
 use crate::store::place::Mapped;
@@ -21,6 +22,15 @@ pub(crate) struct Grant<'p> {
     pool: &'p Pool,
     /// Places.
     left: u64,
+    /// Frames.
+    frames: FrameReservation<'p>,
+}
+
+impl Grant<'_> {
+    /// Frames of `class` that may be in hand at once.
+    pub(crate) fn frames(&self, class: SizeClass) -> u32 {
+        self.frames.of(class)
+    }
 }
 
 impl Drop for Grant<'_> {
@@ -75,10 +85,12 @@ pub(crate) enum Edit<'a, 'p> {
 }
 
 impl Pool {
-    /// Promises room for new pages that take so many places, or says that the disk is full.
-    pub(crate) fn grant(&self, places: u64) -> Result<Grant<'_>> {
+    /// Promises room for new pages that take so many places, or says that the disk is full; and so many frames of each
+    /// class to be in hand at once, which is waited for. The caller holds no frame, no log space and no other grant.
+    pub(crate) fn grant(&self, places: u64, frames: ByClass<u32>) -> Result<Grant<'_>> {
+        let frames = self.reserve_frames(frames)?;
         self.space.grant(places)?;
-        Ok(Grant { pool: self, left: places })
+        Ok(Grant { pool: self, left: places, frames })
     }
 
     /// A page id and a frame for a page of `class`, out of `grant` or, when that is used up, out of what is free. May wait

@@ -8,6 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace_block::{Directory, MemoryDirectory, OpenMode};
 
+use super::patience::{WAIT_MAX, hasten};
 use super::stats::PoolStats;
 use super::view::View;
 use super::{
@@ -17,6 +18,7 @@ use super::{
 use crate::error::Error;
 use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::index::NodeRedo;
+use crate::planted::{Bug, plant};
 use crate::replacement::Replacement;
 use crate::store::image::COMPRESS;
 use crate::store::page::{self, HEADER_BYTES, Kind};
@@ -467,4 +469,86 @@ fn threads_find_whole_pages_of_both_sizes_while_frames_change_hands() {
     for (&id, round) in ids.iter().zip(&rounds) {
         assert_is(&look(&pool, id), id, *round.lock(), "at the end");
     }
+}
+
+fn large_frames(count: u32) -> [u32; SizeClass::COUNT] {
+    let mut frames = [0; SizeClass::COUNT];
+    frames[large().index()] = count;
+    frames
+}
+
+/// Half of the frames are for makers of pages: whether one comes in that wants more than is left, before the other leaves.
+fn passes_the_line(bug: Option<Bug>) -> bool {
+    let (_files, pool) = pool();
+    pool.use_class(large()).unwrap();
+    let half = pool.frames.count(large()) / 2;
+    let first = pool.reserve_frames(large_frames(half - 1)).unwrap();
+    let (entered, small_entered) = (AtomicBool::new(false), AtomicBool::new(false));
+    let waiting = || pool.stats.frame_reservation_waits.load(Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            plant(bug);
+            // More than half: only alone.
+            let second = pool.reserve_frames(large_frames(half + 1)).unwrap();
+            assert_eq!(second.of(large()), half + 1);
+            entered.store(true, Relaxed);
+        });
+        while waiting() == 0 && !entered.load(Relaxed) {
+            std::thread::yield_now();
+        }
+        let passed = entered.load(Relaxed);
+        if !passed {
+            // For one there would be room, but it stands behind the other.
+            scope.spawn(|| {
+                drop(pool.reserve_frames(large_frames(1)).unwrap());
+                small_entered.store(true, Relaxed);
+            });
+            while waiting() == 1 {
+                std::thread::yield_now();
+            }
+            assert!(!small_entered.load(Relaxed) && !entered.load(Relaxed));
+        }
+        drop(first);
+        passed
+    })
+}
+
+#[test]
+fn makers_of_pages_come_one_after_the_other_where_frames_are_few() {
+    assert!(!passes_the_line(None));
+}
+
+#[test]
+fn catches_reserve_beyond_frames() {
+    assert!(passes_the_line(Some(Bug::ReserveBeyondFrames)));
+}
+
+/// With a thread for the upkeep that does nothing: neither frames nor what is reserved of them comes free.
+#[test]
+fn waits_end_when_nothing_has_moved_for_the_stated_time() {
+    let (_files, pool) = pool();
+    pool.use_class(large()).unwrap();
+    let held: Vec<_> = (0..FLOOR).map(|_| pool.new_page(large(), None).unwrap()).collect();
+    let _reserved = pool.reserve_frames(large_frames(FLOOR)).unwrap();
+    pool.upkeep_runs.store(true, Relaxed);
+    hasten(WAIT_MAX / 20);
+    let waits = pool.stats.frame_waits.load(Relaxed);
+    let refused = pool.new_page(large(), None).unwrap_err();
+    assert!(matches!(refused, Error::OutOfFrames { .. }), "{refused}");
+    let looks = pool.stats.frame_waits.load(Relaxed) - waits;
+    assert!((20..30).contains(&looks), "{looks} looks in twenty twentieths of the time");
+    let refused = pool.reserve_frames(large_frames(1)).unwrap_err();
+    assert!(matches!(refused, Error::OutOfFrames { .. }), "{refused}");
+    // Most of the log is taken, and what has been promised stays.
+    let all = pool.wal.max_reservation();
+    let _most = pool.reserve_log(all).unwrap();
+    let refused = pool.reserve_log(all).unwrap_err();
+    assert!(matches!(refused, Error::OutOfLog { .. }), "{refused}");
+    hasten(std::time::Duration::ZERO);
+    pool.upkeep_runs.store(false, Relaxed);
+    // Nothing of it has done any harm.
+    drop(held);
+    assert_eq!(pool.check().map_err(|error| error.to_string()), Ok(()));
+    make(&pool, large());
+    assert_eq!(pool.audit(), [""; 0]);
 }

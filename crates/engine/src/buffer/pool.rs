@@ -27,8 +27,10 @@ use super::migration::Access;
 use super::operation;
 use super::page_ids::PageIds;
 use super::records::Records;
+use super::reserve::ReservedFrames;
 use super::residency::Housed;
 use super::resize::FrameBudget;
+use super::room::Line;
 use super::stats::PoolStats;
 use super::stripe::ByStripe;
 use super::sweep::FreeFrames;
@@ -134,6 +136,10 @@ pub(crate) struct Pool {
     pub(super) wanting: AtomicU32,
     /// And for each class for which somebody has waited in vain: its frames are in the hands of others who wait.
     pub(super) starving: AtomicU16,
+    /// Frames reserved for pages that are about to exist.
+    pub(super) reserved_frames: ReservedFrames,
+    /// Commits that wait for log space.
+    pub(super) log_line: Line,
     /// The highest commit timestamp drawn; the transaction layer keeps it, the superblock stores it.
     pub(crate) highest_timestamp: Arc<Padded<AtomicU64>>,
 }
@@ -154,6 +160,8 @@ pub(super) struct BellState {
     pub(super) log_wanted: bool,
     pub(super) stop: bool,
     pub(super) rounds: u64,
+    /// Whether the last round found no room in the page file.
+    pub(super) is_full: bool,
 }
 
 impl Pool {

@@ -48,6 +48,8 @@ pub(crate) struct PoolStats {
     pub(crate) not_discarded: AtomicU64,
     /// Times a fault found no clean frame and waited for write-back.
     pub(crate) frame_waits: AtomicU64,
+    /// Times somebody waited until frames for new pages were reserved.
+    pub(crate) frame_reservation_waits: AtomicU64,
     /// Times somebody waited for log space.
     pub(crate) log_waits: AtomicU64,
     /// Times write-back found no free segment.

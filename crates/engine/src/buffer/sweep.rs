@@ -14,6 +14,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::evict::{Evicted, Leaving, To};
 use super::fifo::{Entry as InLine, Fifo};
+use super::patience::Patience;
 use super::pool::Pool;
 use super::queues::{Queue, Queues, probation_goal};
 use super::stripe::{Stripe, Tier, index_of, is_middle, stripe_of};
@@ -26,8 +27,6 @@ use crate::replacement::Replacement;
 const BATCH: usize = 32;
 /// And where they take their memory to other nodes, which costs the system as much for one as for many.
 const BATCH_OF_MEMORY: usize = 128;
-/// Rounds of upkeep a fault waits for before it gives up.
-const ROUNDS_MAX: u32 = 2000;
 /// Rounds after which frames are not only dirty, but in the hands of others who wait for more of them: then other classes
 /// give some up.
 const STARVED_ROUNDS: u32 = 4;
@@ -95,7 +94,8 @@ impl Pool {
         if self.works_inline() {
             self.balance()?;
         }
-        for round in 0..ROUNDS_MAX {
+        let mut patience = Patience::new(self.works_inline());
+        for round in 0u32.. {
             if class == self.class() {
                 // Before any page goes for it.
                 self.records.give_back(self);
@@ -104,6 +104,9 @@ impl Pool {
                 return Ok(frame);
             }
             self.stats.frame_waits.fetch_add(1, Relaxed);
+            if !patience.lasts(self.frame_progress(class)) {
+                break;
+            }
             if round >= STARVED_ROUNDS {
                 self.note_starving(class);
             }
@@ -118,10 +121,13 @@ impl Pool {
                 std::thread::yield_now();
             }
         }
-        let (count, bytes) = (self.frames.count(class), class.page_bytes());
-        Err(Error::OutOfFrames {
-            what: format!("all {count} frames of {bytes} bytes of the DRAM tier are in use at once"),
-        })
+        Err(self.out_of_frames(class))
+    }
+
+    /// How far those have come who need frames of `class` in DRAM, and those who make pages in them clean.
+    fn frame_progress(&self, class: SizeClass) -> (u64, u64, u32) {
+        let images = self.stats.images_written.load(Relaxed);
+        (self.stats.taken(class), images, self.frames.count(class))
     }
 
     /// A frame of `stripe` that holds nothing, if one can be had without waiting, as [`Pool::take_frame`] gives one. Without a thread

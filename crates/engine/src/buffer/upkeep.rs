@@ -6,7 +6,7 @@
 //! inline, whoever needs something runs the part that gives it.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use terrace_block::AlignedBuffer;
 
@@ -25,16 +25,9 @@ use crate::planted::{Bug, planted};
 use crate::store::image::Packer;
 use crate::store::place::Mapped;
 use crate::store::superblock::{Slots, Superblock};
-use crate::wal::{Class, Reservation};
 
 /// How long the upkeep thread sleeps when nobody rings.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Rounds a commit waits for log space before it says that the disk is full.
-const LOG_WAITS_MAX: u32 = 4000;
-/// Rounds it waits for room in the page file, which only a longer file brings, or what is freed, or a latch that is let go of.
-const ROOM_ROUNDS: u64 = 50;
-/// And how long at least, since rounds may be short, and at most, since a device may hang.
-const ROOM_WAIT: std::ops::RangeInclusive<Duration> = Duration::from_millis(250)..=Duration::from_secs(20);
 /// How far ahead of the sweep pages are written: one part in this many of all frames.
 const AHEAD_SHARE: u32 = 8;
 /// But not less than so many.
@@ -380,6 +373,7 @@ impl Pool {
             }
             let mut rung = self.bell.rung.lock();
             rung.rounds += 1;
+            rung.is_full = was_full;
             self.bell.done.notify_all();
         }
     }
@@ -396,54 +390,6 @@ impl Pool {
         // Images, chunks and superblocks are written under this lock, each after a look at the poison.
         drop(self.upkeep.lock());
         self.wal.wait_for_writes();
-    }
-
-    /// Waits for log space for `bytes` bytes of a commit, and until what is changed by now finds room in the page file. The
-    /// caller holds no latch and nothing in flight.
-    pub(crate) fn reserve_log(&self, bytes: u64) -> Result<Reservation<'_>> {
-        if !self.changes_find_room() {
-            self.wait_for_room()?;
-        }
-        self.reserve_log_to_free(bytes)
-    }
-
-    /// The same for what frees pages, and so may make that room.
-    pub(crate) fn reserve_log_to_free(&self, bytes: u64) -> Result<Reservation<'_>> {
-        let most = self.wal.max_reservation();
-        if bytes > most {
-            return Err(Error::TransactionTooLarge { bytes, max: most });
-        }
-        for wait in 0..LOG_WAITS_MAX {
-            if wait == LOG_WAITS_MAX / 2 {
-                self.take_log_from_backup();
-            }
-            if let Some(reservation) = self.wal.reserve(bytes, Class::Commit) {
-                return Ok(reservation);
-            }
-            self.wait_for_log_space()?;
-        }
-        Err(Error::Full {
-            what: "the log cannot be cut, because changed pages find no room in the page file".into(),
-        })
-    }
-
-    /// Waits for rounds, not for a time alone: on a busy machine the thread that makes room may not have run once in that.
-    fn wait_for_room(&self) -> Result<()> {
-        let rounds = || self.bell.rung.lock().rounds;
-        let (last, since) = (rounds() + ROOM_ROUNDS, Instant::now());
-        let goes_on = || {
-            let waited = since.elapsed();
-            let is_soon = rounds() < last || waited < *ROOM_WAIT.start() && !self.works_inline();
-            is_soon && waited < *ROOM_WAIT.end()
-        };
-        while goes_on() {
-            self.wait_for_log_space()?;
-            if self.changes_find_room() {
-                return Ok(());
-            }
-        }
-        let what = "changed pages have become longer, and find no room in the page file";
-        Err(Error::Full { what: what.into() })
     }
 }
 

@@ -22,7 +22,7 @@ use super::table::Table;
 use crate::config::{Durability, class_of, value_class_of};
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass, TableId, Timestamp};
-use crate::index::{Stored, Tree, Write, log_bytes};
+use crate::index::{SPLIT_FRAMES, Stored, Tree, Write, log_bytes};
 use crate::txn::read_set::ReadSet;
 use crate::txn::write_set::{NewValue, WriteSet};
 
@@ -229,7 +229,11 @@ impl Core {
 
     /// An empty tree, garbage until somebody claims it.
     fn create_root(&self, class: SizeClass, compression: Compression) -> Result<PageId> {
-        let mut grant = self.pool.grant(class.places() + GARBAGE_PAGES * self.pool.class().places())?;
+        let mut frames = [0; SizeClass::COUNT];
+        frames[class.index()] += 1;
+        frames[self.pool.class().index()] += SPLIT_FRAMES;
+        let places = class.places() + GARBAGE_PAGES * self.pool.class().places();
+        let mut grant = self.pool.grant(places, frames)?;
         let new = self.pool.new_page(class, Some(&mut grant))?;
         let root = new.id();
         let key = GarbageKey::table(root);

@@ -33,10 +33,10 @@ use super::undo::{Inverse, OldEntry};
 use crate::buffer::{Grant, Pool};
 use crate::config::Durability;
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId, SizeClass, TableId, Timestamp};
+use crate::ids::{ByClass, Lsn, PageId, SizeClass, TableId, Timestamp};
 use crate::index::node::OVERFLOW;
 use crate::index::overflow::Reference;
-use crate::index::{CROWDED_MAX, Change, Tree, Write as TreeWrite, log_bytes};
+use crate::index::{CROWDED_MAX, Change, SPLIT_FRAMES, Tree, Write as TreeWrite, log_bytes};
 use crate::planted::{Bug, planted};
 use crate::txn::clock::{Outcome, Ticket};
 use crate::txn::next_owner;
@@ -118,6 +118,13 @@ impl Estimate {
         SizeClass::all().zip(self.leaf_bytes).filter_map(|(class, leaf_bytes)| {
             Some((class, 2 + CROWDED_MAX as u64 + leaf_bytes? * 2 / class.page_bytes() as u64))
         })
+    }
+}
+
+impl Estimate {
+    /// Frames that are in hand at once, at most.
+    fn frames(&self) -> ByClass<u32> {
+        self.leaf_bytes.map(|bytes| if bytes.is_some() { SPLIT_FRAMES } else { 0 })
     }
 }
 
@@ -238,8 +245,8 @@ impl Core {
         let split_bytes: u64 =
             estimate.pages().map(|(class, pages)| pages * (class.page_bytes() as u64 / 2 + 256)).sum();
         let places = estimate.pages().map(|(class, pages)| pages * class.places()).sum();
+        let mut grant = self.pool.grant(places, estimate.frames())?;
         let mut reservation = self.pool.reserve_log(estimate.log_bytes + 2 * 64 + split_bytes)?;
-        let mut grant = self.pool.grant(places)?;
         let flight = self.flight.announce(me, Arc::clone(&writes));
         let permit = (estimate.records > 1).then(|| self.chains.take());
         let ticket = permit.is_some().then(|| self.pool.wal().enter());

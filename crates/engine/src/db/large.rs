@@ -9,10 +9,10 @@ use super::core::TableState;
 use super::garbage::{GarbageKey, garbage_tree, put};
 use super::options::Compression;
 use crate::error::Result;
-use crate::ids::PageId;
+use crate::ids::{ByClass, PageId, SizeClass};
 use crate::index::chain::store_part;
 use crate::index::overflow::{Reference, ValuePages};
-use crate::index::{Write, log_bytes};
+use crate::index::{SPLIT_FRAMES, Write, log_bytes};
 
 /// Pages that its garbage entry may cost.
 const GARBAGE_PAGES: u64 = 4;
@@ -58,7 +58,7 @@ impl Core {
     ) -> Result<usize> {
         let sizes = table.value_pages();
         let places = part_places(sizes, value.len()) + GARBAGE_PAGES * self.pool.class().places();
-        let mut grant = self.pool.grant(places)?;
+        let mut grant = self.pool.grant(places, part_frames(sizes, value.len(), self.pool.class()))?;
         let compress = table.compression != Compression::None;
         let next = written.map_or(PageId::NONE, |written| written.reference.head);
         let part = store_part(&self.pool, Some(&mut grant), value, stored_from, next, (sizes, compress))?;
@@ -83,6 +83,18 @@ impl Core {
         *written = Some(Written { reference, key });
         Ok(part.from)
     }
+}
+
+/// Frames that the pages of one part of a value of this length take at most, and the splits of its garbage entry.
+fn part_frames(sizes: ValuePages, length: usize, garbage: SizeClass) -> ByClass<u32> {
+    let mut frames = [0; SizeClass::COUNT];
+    let several = sizes.batch().min(length / sizes.capacity()) as u32;
+    let rest = length % sizes.capacity();
+    frames[sizes.most.index()] += several;
+    frames[sizes.class_for(rest).index()] += u32::from(rest > 0);
+    frames[sizes.own.index()] += u32::from(length > sizes.capacity());
+    frames[garbage.index()] += SPLIT_FRAMES;
+    frames
 }
 
 /// Places that the pages of one part of a value of this length take at most.

@@ -20,7 +20,7 @@ use crate::buffer::backoff::Backoff;
 use crate::buffer::operation;
 use crate::buffer::{Edit, Grant, NewPage, Pool, ReadGuard, Stop};
 use crate::error::Result;
-use crate::ids::{Lsn, Timestamp};
+use crate::ids::{ByClass, Lsn, SizeClass, Timestamp};
 use crate::wal::{ALLOCATES, Class, Kind, Reservation, change_kind};
 
 /// Attempts at a merge, which nobody needs, before it is left to the next removal.
@@ -28,6 +28,9 @@ const MERGE_ATTEMPTS: u32 = 4;
 
 /// What is wrong with a node whose id is of another class than the root's.
 pub(super) const OTHER_SIZE: &str = "a node of another size than its tree's root";
+
+/// Frames for new pages that a structure modification has in hand at once, at most.
+pub(crate) const SPLIT_FRAMES: u32 = 2;
 
 /// Log space that any structure modification needs at most: the entries of one page, spread over up to three
 /// images, each with its header and fences, and a separator.
@@ -51,6 +54,8 @@ enum Split {
     Done,
     /// The parent has no room for this separator.
     ParentFull(Vec<u8>),
+    /// There is less log space set aside than this.
+    NeedsLog(u64),
 }
 
 impl Tree {
@@ -66,44 +71,52 @@ impl Tree {
         value_length: usize,
     ) -> Result<()> {
         let mut spare = Vec::new();
+        // What the caller has reserved is enough for one split after the other. Frames come before log space.
+        let has_frames = grant.as_ref().is_some_and(|grant| grant.frames(self.class()) >= SPLIT_FRAMES);
+        let frames = if has_frames { None } else { Some(pool.reserve_frames(split_frames(self.class()))?) };
         // Out of what the commit has set aside, as long as that lasts.
-        let bytes = record_bytes_max(self);
         let mut own = match reserved {
-            Some(reserved) if reserved.left() >= bytes => None,
-            _ => Some(reserve_system(pool, bytes)?),
+            Some(_) => None,
+            None => Some(reserve_system(pool, record_bytes_max(self))?),
         };
-        let split = retry(self.root, || {
-            // Others may have made the tree lower than it was when a separator did not fit: then there is room below.
-            let Some((parent, node)) = self.descend(pool, Seek::At(key), level)? else {
-                return Ok(Split::Done);
-            };
-            let has_room = match level {
-                0 => leaf::has_room(node.view(), key, value_length),
-                _ => inner::has_room(node.view(), key.len()),
-            };
-            node.validate()?;
-            if has_room {
-                return Ok(Split::Done);
-            }
-            let page = self.copy_node(&node)?;
-            while spare.len() < if parent.is_some() { 1 } else { 2 } {
-                spare.push(pool.new_page(self.class(), grant.as_deref_mut())?);
-            }
-            let room = Room { key, value_length };
-            let reservation = own.as_mut().or(reserved.as_deref_mut()).expect("one of them has room");
-            match parent {
-                Some(parent) => {
-                    let parent_page = self.copy_node(&parent)?;
-                    split_node(pool, reservation, room, (parent, parent_page), (node, page), &mut spare)
+        loop {
+            let split = retry(self.root, || {
+                // Others may have made the tree lower than it was when a separator did not fit: then there is room below.
+                let Some((parent, node)) = self.descend(pool, Seek::At(key), level)? else {
+                    return Ok(Split::Done);
+                };
+                let has_room = match level {
+                    0 => leaf::has_room(node.view(), key, value_length),
+                    _ => inner::has_room(node.view(), key.len()),
+                };
+                node.validate()?;
+                if has_room {
+                    return Ok(Split::Done);
                 }
-                None => grow_root(pool, reservation, room, (node, page), &mut spare),
+                let page = self.copy_node(&node)?;
+                while spare.len() < if parent.is_some() { 1 } else { 2 } {
+                    spare.push(pool.new_page(self.class(), grant.as_deref_mut())?);
+                }
+                let room = Room { key, value_length };
+                let reservation = own.as_mut().or(reserved.as_deref_mut()).expect("there is one of them");
+                match parent {
+                    Some(parent) => {
+                        let parent_page = self.copy_node(&parent)?;
+                        split_node(pool, reservation, room, (parent, parent_page), (node, page), &mut spare)
+                    }
+                    None => grow_root(pool, reservation, room, (node, page), &mut spare),
+                }
+            })?;
+            match split {
+                Split::Done => return Ok(()),
+                Split::NeedsLog(bytes) => {
+                    own = Some(reserve_system(pool, bytes.max(record_bytes_max(self)))?);
+                }
+                Split::ParentFull(separator) => {
+                    drop((own, spare, frames));
+                    return self.make_room(pool, grant, reserved, level + 1, &separator, 0);
+                }
             }
-        })?;
-        drop(own);
-        drop(spare);
-        match split {
-            Split::Done => Ok(()),
-            Split::ParentFull(separator) => self.make_room(pool, grant, reserved, level + 1, &separator, 0),
         }
     }
 
@@ -227,6 +240,13 @@ impl Tree {
     }
 }
 
+/// The frames for new pages of `class` that one split has in hand.
+fn split_frames(class: SizeClass) -> ByClass<u32> {
+    let mut frames = [0; SizeClass::COUNT];
+    frames[class.index()] = SPLIT_FRAMES;
+    frames
+}
+
 /// Splits `node` into itself and a new right neighbour, one of `spare`.
 fn split_node<'p>(
     pool: &'p Pool,
@@ -250,6 +270,9 @@ fn split_node<'p>(
         describe_image(record, right_id, ALLOCATES, &right_page);
         describe_op(record, node.id(), &truncate);
         describe_op(record, parent.id(), &insert);
+        if reservation.left() < record.len() as u64 {
+            return Ok(Split::NeedsLog(record.len() as u64));
+        }
         let (mut parent, mut node) = (parent.upgrade()?, node.upgrade()?);
         let right = spare.pop().expect("one was taken");
         let edits = [
@@ -279,6 +302,9 @@ fn grow_root<'p>(
         describe_image(record, left_id, ALLOCATES, &left_page);
         describe_image(record, right_id, ALLOCATES, &right_page);
         describe_image(record, root.id(), 0, &root_page);
+        if reservation.left() < record.len() as u64 {
+            return Ok(Split::NeedsLog(record.len() as u64));
+        }
         let mut root = root.upgrade()?;
         let right = spare.pop().expect("two were taken");
         let left = spare.pop().expect("two were taken");

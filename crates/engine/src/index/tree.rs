@@ -33,14 +33,12 @@ use crate::buffer::{Grant, NewPage, Pool, ReadGuard, Redo, Stop};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::store::image::COMPRESS;
-use crate::wal::{Class, RecordBuilder, Reservation};
+use crate::wal::{RecordBuilder, Reservation};
 
 /// How long a thread starts again before it gives up.
 const RESTARTS_TIME: Duration = Duration::from_secs(10);
 /// And how often at least: a process that was stopped for that long has not tried for that long.
 const RESTARTS_LEAST: u32 = 64;
-/// Rounds of upkeep waited for until the log has room for a change of the tree's structure.
-const LOG_WAITS_MAX: u32 = 2000;
 
 /// A tree, by the page its root is and stays. All methods take the pool its pages are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -392,18 +390,7 @@ pub(super) fn dangling(id: PageId) -> Error {
 
 /// Log space for work that must not fail. Waits; the caller holds no latch.
 pub(super) fn reserve_system(pool: &Pool, bytes: u64) -> Result<Reservation<'_>> {
-    for wait in 0..LOG_WAITS_MAX {
-        if wait == LOG_WAITS_MAX / 2 {
-            pool.take_log_from_backup();
-        }
-        let class = if pool.is_recovering() { Class::System } else { Class::Structure };
-        if let Some(reservation) = pool.wal().reserve(bytes, class) {
-            return Ok(reservation);
-        }
-        pool.check()?;
-        pool.wait_for_log_space()?;
-    }
-    Err(Error::Full { what: format!("the log has no {bytes} bytes left for a change of a tree") })
+    pool.reserve_log_for_structure(bytes)
 }
 
 /// What a change needs while it is put together, kept by each thread so that a change allocates nothing.

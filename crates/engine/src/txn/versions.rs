@@ -219,7 +219,7 @@ impl Versions {
     }
 
     /// The commit at `superseded_at` was taken back after it had changed the page of `key`: the old entry, its overflow
-    /// value included, is the page's again. The version stays for who has read the page meanwhile. The key is still
+    /// value included, is the page's again. The version stays for readers that saw the page changed. The key is still
     /// locked, and the timestamp undecided.
     pub(crate) fn restored(&self, table: TableId, key: &[u8], superseded_at: Timestamp) {
         if !planted(Bug::FreeRestoredValue) {

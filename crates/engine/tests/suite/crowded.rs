@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrace::{Db, Durability, Error, Mode, SimulatedDisk, Table, WriteBatch};
+use terrace::{Builder, Db, Durability, Error, Mode, SimulatedDisk, Table, WriteBatch};
 
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Background];
 
@@ -110,4 +110,50 @@ fn the_crowded_leaves_of_many_tables_count_together() {
         db.write(one_for_each(&tables, 300), Durability::Sync).unwrap();
         assert_eq!(db.verify().unwrap().errors, []);
     }
+}
+
+/// Threads that write long values, and transactions of some entries, at a budget near the least there may be: how often each
+/// of them was refused, by what it was told. The database is whole after it.
+fn crowd(threads: u32, rounds: u32, builder: Builder) -> Vec<String> {
+    let disk = SimulatedDisk::new(1);
+    let db = builder.directory(Arc::new(disk)).mode(Mode::Background).seed(1).open("").unwrap();
+    let db = &db;
+    let table = &db.open_or_create_table("t").unwrap();
+    let work = |thread: u32| {
+        let mut refused = Vec::new();
+        for round in 0..rounds {
+            let written = match round % 2 {
+                0 => table.put(format!("{thread} long {}", round % 6), vec![thread as u8; 160_000]).map(drop),
+                _ => db.update(|transaction| {
+                    for number in 0..20 {
+                        let key = format!("{thread} {}", (round * 97 + number * 31) % 1000);
+                        transaction.put(table, key, vec![round as u8; 1500])?;
+                    }
+                    Ok(())
+                }),
+            };
+            refused.extend(written.err().map(|error| error.to_string()));
+        }
+        refused
+    };
+    let refused = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        all.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(db.verify().unwrap().errors, []);
+    refused
+}
+
+/// Each of them needs half of the frames for a moment.
+#[test]
+fn threads_that_have_few_frames_for_long_values_wait_for_each_other() {
+    let builder = Db::builder().dram(2 << 20).page_size(16 << 10).log_max(1 << 20);
+    assert_eq!(crowd(4, 24, builder), [""; 0]);
+}
+
+/// Each of them needs a good part of the log for a moment.
+#[test]
+fn threads_that_have_little_log_wait_for_each_other_and_no_disk_is_full() {
+    let builder = Db::builder().dram(1 << 20).page_size(4096).log_max(256 << 10);
+    assert_eq!(crowd(16, 8, builder), [""; 0]);
 }

@@ -85,47 +85,47 @@ fn a_commit_that_cannot_read_a_page_while_it_is_applied_is_taken_back() {
 /// The power goes at a call while a commit is taken back, or some commits later.
 #[test]
 fn a_power_cut_finds_nothing_of_a_commit_that_was_taken_back() {
-    // A read in the middle of the commit's changes.
-    let script = |disk: &SimulatedDisk, nth: u64| -> (u64, Entries, Result<()>) {
+    // The read `nth` of a commit fails, and the power goes `cut` calls after the commit has begun. How many calls it takes in all.
+    let script = |disk: &SimulatedDisk, nth: u64, cut: u64| -> (u64, Entries, Result<()>) {
         let (db, table) = filled(disk);
-        let (calls, before) = (disk.calls(), entries(&table));
+        let (before, calls) = (entries(&table), disk.calls());
+        disk.crash_at(calls + cut);
         disk.fail(FaultPlan::once(CallKind::Read, nth, EIO));
-        let failed = write(&db, &table, 1);
-        disk.mend();
-        let after = failed.and(Ok(())).or_else(|error| match error {
-            Error::Io { operation: "read", .. } => {
-                (0..30u32).try_for_each(|number| table.put(format!("after {number}"), [7; 100]).map(drop))
+        let after = match write(&db, &table, 1) {
+            Err(Error::Io { operation: "read", .. }) => {
+                disk.mend();
+                (0..30u32).try_for_each(|number| table.put(format!("after {number}"), [7; 100]))
             }
-            other => Err(other),
-        });
-        (calls, before, after)
+            other => other,
+        };
+        (disk.calls() - calls, before, after)
     };
-    let halfway = |nth: u64| {
+    // A read in the middle of those that the commit's changes take.
+    let reads: Vec<u64> = {
         let disk = SimulatedDisk::new(1);
         let (db, table) = filled(&disk);
-        let records = db.stats().log_records;
-        disk.fail(FaultPlan::once(CallKind::Read, nth, EIO));
-        let failed = write(&db, &table, 1).is_err();
-        (failed, db.stats().log_records - records)
+        let is_halfway = |&nth: &u64| {
+            let records = db.stats().log_records;
+            disk.fail(FaultPlan::once(CallKind::Read, nth, EIO));
+            let failed = write(&db, &table, 1).is_err();
+            disk.mend();
+            failed && db.stats().log_records - records > 120
+        };
+        (1..500).step_by(9).skip_while(|nth| !is_halfway(nth)).take_while(is_halfway).collect()
     };
-    let nth = (1..).step_by(5).find(|&nth| halfway(nth).1 > 120).expect("a read among the changes");
-    assert!(halfway(nth).0, "read {nth} is one of the commit's");
-    let disk = SimulatedDisk::new(1);
-    let (first, before, after) = script(&disk, nth);
+    let nth = reads[reads.len() / 2];
+    let (calls, _, after) = script(&SimulatedDisk::new(1), nth, u64::MAX / 2);
     after.unwrap();
-    let last = disk.calls();
-    let step = ((last - first) / 50).max(1);
-    for call in (first + 1..=last).step_by(step as usize) {
+    for cut in (1..=calls).step_by((calls / 24).max(1) as usize) {
         let disk = SimulatedDisk::new(1);
-        disk.crash_at(call);
-        let (_, _, after) = script(&disk, nth);
-        assert!(after.is_err(), "call {call}");
+        let (_, before, after) = script(&disk, nth, cut);
+        assert!(after.is_err() || cut + 10 > calls, "{cut} of {calls} calls");
         for seed in 0..2 {
             let db = open(&disk.survivor(seed)).unwrap();
             let mut found = entries(&db.open_table("t").unwrap());
             found.retain(|key, _| !key.starts_with(b"after"));
-            assert!(found == before, "call {call} of {first} to {last}, seed {seed}");
-            assert_eq!(db.verify().unwrap().errors, [], "call {call}, seed {seed}");
+            assert!(found == before, "{cut} of {calls} calls, seed {seed}");
+            assert_eq!(db.verify().unwrap().errors, [], "{cut} of {calls} calls, seed {seed}");
         }
     }
 }

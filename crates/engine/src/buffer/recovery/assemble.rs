@@ -149,6 +149,8 @@ impl Analysis<'_> {
             is_tight: AtomicBool::new(false),
             stats: PoolStats::default(),
             recovery_floor: AtomicU64::new(cut.0),
+            reserved_frames: Default::default(),
+            log_line: Default::default(),
             highest_timestamp: Arc::new(Padded(AtomicU64::new(self.highest.0))),
             upkeep_runs: AtomicBool::new(false),
             unwritten: Mutex::new(self.unwritten),

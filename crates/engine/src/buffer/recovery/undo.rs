@@ -1,6 +1,7 @@
 //! Undoing the losers: transactions whose records are in the log and whose commit is not.
 //!
-//! Undo is logical, by key, and happens in recovery only. The records of all losers are taken together, in descending
+//! Undo is logical, by key. (A commit that fails while the database is open is taken back by its own thread, in the same
+//! way: `db/commit/take_back.rs`.) The records of all losers are taken together, in descending
 //! order of their LSNs, so that what one loser wrote over another comes off in the right order. Each record that
 //! carries undo bytes is undone by a compensation record, which is redo-only and names what is to be undone next: a
 //! recovery that is itself interrupted goes on from there and undoes nothing twice. An end record closes the loser.
