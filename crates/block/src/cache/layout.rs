@@ -30,6 +30,9 @@ const VERSION_DIRTY: u32 = 2;
 const SECTOR_BYTES: usize = 512;
 const CHECK_AT: usize = SECTOR_BYTES - 4;
 
+/// Beyond the number of superblocks that anybody will write: the next ones are counted on from what a file says.
+const SEQUENCE_MAX: u64 = 1 << 62;
+
 /// Records of one page of the journal.
 pub(super) const PAGE_RECORDS: usize = 252;
 
@@ -167,7 +170,8 @@ impl Superblock {
             && (1..u32::MAX).contains(&layout.slots)
             && (1..=REGION_PAGES_MAX).contains(&layout.region_pages)
             && (12..64).contains(&superblock.region_shift)
-            && superblock.half < 2;
+            && superblock.half < 2
+            && superblock.sequence <= SEQUENCE_MAX;
         if in_range { Header::Whole(superblock) } else { Header::Damaged }
     }
 
@@ -277,6 +281,15 @@ mod tests {
             let found = Superblock::decode(&flipped);
             let expected = if byte < 8 { Header::Foreign } else { Header::Damaged };
             assert_eq!(found, expected, "byte {byte}");
+        }
+    }
+
+    /// The next superblock's number was beyond the last there is, or below that of this one.
+    #[test]
+    fn a_sequence_that_leaves_no_room_for_the_next_ones_is_damage() {
+        assert!(matches!(Superblock::decode(&superblock(SEQUENCE_MAX).encode()), Header::Whole(_)));
+        for sequence in [SEQUENCE_MAX + 1, u64::MAX] {
+            assert_eq!(Superblock::decode(&superblock(sequence).encode()), Header::Damaged);
         }
     }
 

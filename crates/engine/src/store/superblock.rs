@@ -29,6 +29,8 @@ const PAGE_IDS_AT: usize = 112;
 const BLOCKS_AT: usize = PAGE_IDS_AT + 8 * SizeClass::COUNT;
 /// Beyond what any log will reach; it leaves room for a log to be added to.
 const LSN_MAX: u64 = 1 << 62;
+/// Beyond the number of superblocks that anybody will write: the next ones are counted on from what a file says.
+const SEQUENCE_MAX: u64 = 1 << 62;
 /// The most directory blocks a superblock can name, those of all classes together; with blocks of 4 KiB enough for every
 /// page there may be.
 pub(crate) const DIRECTORY_BLOCKS_MAX: usize = (SLOT_BYTES - FIXED_BYTES) / 8;
@@ -142,7 +144,7 @@ impl Superblock {
             && superblock.log_end.0 <= LSN_MAX
             && superblock.epoch_start.0 <= LSN_MAX
             && superblock.epoch < u32::MAX
-            && superblock.sequence < u64::MAX
+            && superblock.sequence <= SEQUENCE_MAX
             && superblock.segments <= PLACES_MAX / u64::from(superblock.segment_places)
             && blocks[SizeClass::COUNT] <= DIRECTORY_BLOCKS_MAX;
         if !sane {
@@ -361,6 +363,16 @@ mod tests {
             }
             device.write_at(0, &both).expect("written");
             assert!(matches!(Slots::open(device), Err(Error::Corrupt { .. })), "{blocks:?}");
+        }
+    }
+
+    /// The next superblock's number was beyond the last there is, or below that of this one.
+    #[test]
+    fn a_sequence_that_leaves_no_room_for_the_next_ones_is_refused() {
+        for sequence in [SEQUENCE_MAX + 1, u64::MAX - 1, u64::MAX] {
+            let device = file();
+            Slots::create(device.clone(), &Superblock { sequence, ..first() }).expect("created");
+            assert!(matches!(Slots::open(device), Err(Error::Corrupt { .. })), "{sequence}");
         }
     }
 
