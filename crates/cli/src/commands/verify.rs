@@ -30,15 +30,7 @@ pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> 
     if args.output.json {
         print_json(output, &found)?;
     } else {
-        for damage in &found.errors {
-            let page = damage.page.map(|page| format!(", page {page}")).unwrap_or_default();
-            let (file, what) = (crate::escape::text(&damage.file), crate::escape::text(&damage.what));
-            print(output, format_args!("{file}{page}: {what}\n"))?;
-        }
-        if found.more_errors > 0 {
-            let more = show_count(found.more_errors);
-            print(output, format_args!("and {more} more, which are not listed\n"))?;
-        }
+        list(&found, output)?;
         if found.errors.is_empty() {
             print(output, format_args!("sound: {pages} pages and {entries} entries checked\n"))?;
         }
@@ -51,5 +43,34 @@ pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> 
             show_count(count),
             if count == 1 { "" } else { "s" }
         ))),
+    }
+}
+
+/// What was found, a line for each.
+fn list(found: &Verification, output: &mut dyn Write) -> Outcome {
+    for damage in &found.errors {
+        let page = damage.page.map(|page| format!(", page {page}")).unwrap_or_default();
+        let (file, what) = (crate::escape::text(&damage.file), crate::escape::text(&damage.what));
+        print(output, format_args!("{file}{page}: {what}\n"))?;
+    }
+    if found.more_errors > 0 {
+        let more = show_count(found.more_errors);
+        print(output, format_args!("and {more} more, which are not listed\n"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_listed_is_counted() {
+        let damage = Damage { file: "pages".into(), page: Some(7), what: "bad".into() };
+        let found = Verification { errors: vec![damage], more_errors: 12_345, ..Verification::default() };
+        let mut text = Vec::new();
+        list(&found, &mut text).unwrap();
+        let expected = format!("pages, page 7: bad\nand {} more, which are not listed\n", show_count(12_345));
+        assert_eq!((String::from_utf8(text).unwrap(), found.error_count()), (expected, 12_346));
     }
 }
