@@ -5,11 +5,13 @@ use std::sync::{Arc, OnceLock};
 
 use terrace_block::{AlignedBuffer, BlockDevice, CacheConfig, Cached, MemoryDevice, WriteMode};
 
+use crate::choices::Choices;
 use crate::edit;
 
 const BLOCKS: u64 = 40;
 const BLOCK: usize = 4096;
 const PAGE: usize = 4096;
+const MODES: [WriteMode; 2] = [WriteMode::Through, WriteMode::Back];
 
 /// The slow device, the cache's file and the guard, and what was written last.
 #[derive(Clone)]
@@ -83,13 +85,41 @@ fn mend(left: &mut Left) {
     }
 }
 
+/// What both lives leave, as they are.
+fn lives(which: usize) -> Left {
+    static LEFT: OnceLock<[Left; 2]> = OnceLock::new();
+    LEFT.get_or_init(|| MODES.map(left))[which].clone()
+}
+
+/// A cache some of whose fields have other numbers, with checksums made again. The first byte says which life it is of.
+pub fn cache_fields(input: &[u8]) {
+    let mut choices = Choices(input);
+    let which = usize::from(choices.byte() & 1);
+    let mut left = lives(which);
+    let slots = left.fast.len() - 24 * BLOCK;
+    let usual = [0, 1, 23, 24, 25, BLOCKS - 1, BLOCKS, 4096, left.slow.len() as u64, left.fast.len() as u64];
+    for _ in 0..1 + choices.below(4) {
+        let in_use = |page: &usize| left.fast[page * PAGE..][..PAGE].iter().any(|&byte| byte != 0);
+        let pages: Vec<usize> = (0..slots / PAGE).filter(in_use).collect();
+        match choices.below(4) {
+            0 => choices.poke(&mut left.guard[..256], &usual),
+            1 => choices.poke(&mut left.fast[..256], &usual),
+            _ => {
+                let Some(page) = choices.pick(&pages) else { return };
+                let end = if choices.byte() % 2 == 0 { 128 } else { PAGE };
+                choices.poke(&mut left.fast[page * PAGE..][4..end], &usual);
+            }
+        }
+    }
+    mend(&mut left);
+    judge(&left, which, true);
+}
+
 /// A cache's file that was changed. The first byte says which life it is of, what is changed and whether checksums are made good.
 pub fn caches(input: &[u8]) {
-    static LEFT: OnceLock<[Left; 2]> = OnceLock::new();
     let Some((&how, edits)) = input.split_first() else { return };
-    let modes = [WriteMode::Through, WriteMode::Back];
     let which = usize::from(how >> 1 & 1);
-    let mut left = LEFT.get_or_init(|| modes.map(left))[which].clone();
+    let mut left = lives(which);
     let slots = left.fast.len() - 24 * BLOCK;
     match how >> 2 & 3 {
         0 => edit(&mut left.fast, edits),
@@ -101,9 +131,14 @@ pub fn caches(input: &[u8]) {
     if is_mended {
         mend(&mut left);
     }
+    judge(&left, which, is_mended);
+}
+
+/// Opens a cache and reads through it. If its checksums were not made again, what it serves is what the slow device has.
+fn judge(left: &Left, which: usize, is_mended: bool) {
     let (slow, fast) = (device_of("slow", &left.slow), device_of("fast", &left.fast));
     // An error is a good answer.
-    let opened = Cached::open(slow.clone(), fast, config(device_of("guard", &left.guard), modes[which]));
+    let opened = Cached::open(slow.clone(), fast, config(device_of("guard", &left.guard), MODES[which]));
     let Ok(cached) = opened else { return };
     let (mut served, mut truth) = (AlignedBuffer::zeroed(BLOCK), AlignedBuffer::zeroed(BLOCK));
     for block in (0..BLOCKS).chain(0..BLOCKS) {

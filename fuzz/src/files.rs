@@ -5,8 +5,12 @@ use std::sync::Arc;
 
 use terrace_block::{AlignedBuffer, Directory, MemoryDirectory, OpenMode};
 
-const PAGES: &str = "pages.terrace";
-const LOG: &str = "log.terrace";
+/// The names of the page file and of the log.
+pub(crate) type Names = [&'static str; 2];
+/// Those of a database.
+pub(crate) const DATABASE: Names = ["pages.terrace", "log.terrace"];
+/// Those of a backup.
+pub(crate) const BACKUP: Names = ["pages.backup", "log.backup"];
 
 const SLOT_BYTES: usize = 16 << 10;
 const BLOCKS_AT: usize = 192;
@@ -33,6 +37,20 @@ fn crc(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
+/// An image in the page file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Image {
+    pub(crate) start: usize,
+    pub(crate) length: usize,
+    /// What its header says: its kind, without the bit of compressed ones, and its page.
+    pub(crate) kind: u8,
+    pub(crate) id: u64,
+}
+
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(bytes[at..at + 2].try_into().expect("two bytes"))
+}
+
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
@@ -49,20 +67,20 @@ fn seal(bytes: &mut [u8]) -> u32 {
 
 impl Files {
     /// What is in `directory` now.
-    pub(crate) fn of(directory: &MemoryDirectory) -> Files {
+    pub(crate) fn of(directory: &MemoryDirectory, [pages, log]: Names) -> Files {
         let read = |name| {
             let device = directory.open(name, OpenMode::Read).expect("the file is there");
             let mut bytes = AlignedBuffer::zeroed(device.len() as usize);
             device.read_at(0, &mut bytes).expect("memory can be read");
             bytes.to_vec()
         };
-        Files { pages: read(PAGES), log: read(LOG) }
+        Files { pages: read(pages), log: read(log) }
     }
 
     /// A directory with these files.
-    pub(crate) fn directory(&self) -> Arc<MemoryDirectory> {
+    pub(crate) fn directory(&self, [pages, log]: Names) -> Arc<MemoryDirectory> {
         let directory = MemoryDirectory::new();
-        for (name, content) in [(PAGES, &self.pages), (LOG, &self.log)] {
+        for (name, content) in [(pages, &self.pages), (log, &self.log)] {
             let device = directory.open(name, OpenMode::CreateNew).expect("the directory is empty");
             device.set_len(content.len() as u64).expect("memory can grow");
             let mut bytes = AlignedBuffer::zeroed(content.len());
@@ -84,14 +102,66 @@ impl Files {
         LOG_HEADER_BYTES + cut % capacity
     }
 
+    /// Where the image is that a mapping word names, and how long it is, if it is in the file.
+    fn extent(&self, word: u64) -> Option<(usize, usize)> {
+        let place = (word & PLACE_MASK).checked_sub(1)?;
+        let unit = if word & LONG == 0 { PLACE_BYTES } else { LONG_PLACES * PLACE_BYTES };
+        let start = usize::try_from(place).ok()?.checked_mul(PLACE_BYTES)?;
+        let length = ((word >> LENGTH_SHIFT) as usize % 16 + 1) * unit;
+        (start >= 2 * SLOT_BYTES && start + length <= self.pages.len()).then_some((start, length))
+    }
+
+    /// Directory blocks that the superblock at `slot` names.
+    fn block_count(&self, slot: usize) -> usize {
+        let blocks = |class| u32_at(&self.pages, slot + BLOCKS_AT + class * 4) as usize;
+        (0..CLASSES).map(blocks).sum::<usize>().min((SLOT_BYTES - DIRECTORY_AT) / 8)
+    }
+
+    /// The images that the newest superblock leads to: directory blocks, chunks, pages.
+    pub(crate) fn images(&self) -> [Vec<Image>; 3] {
+        let slot = self.newest_slot() * SLOT_BYTES;
+        let image = |word_at: usize| {
+            let (start, length) = self.extent(u64_at(&self.pages, word_at))?;
+            let (kind, id) = (self.pages[start + 4] & 0x7f, u64_at(&self.pages, start + 8));
+            Some(Image { start, length, kind, id })
+        };
+        let below = |images: &[Image]| -> Vec<Image> {
+            let words = |of: &Image| (of.start + PAGE_HEADER_BYTES..of.start + of.length - 7).step_by(8);
+            images.iter().flat_map(words).filter_map(image).collect()
+        };
+        let words = (0..self.block_count(slot)).map(|block| slot + DIRECTORY_AT + block * 8);
+        let blocks: Vec<Image> = words.filter_map(image).collect();
+        let chunks = below(&blocks);
+        let pages = below(&chunks);
+        [blocks, chunks, pages]
+    }
+
+    /// Where the sound records of the log are that do not wrap, and how long.
+    pub(crate) fn records(&self) -> Vec<(usize, usize)> {
+        let (mut at, mut found) = (self.log_start() as usize, Vec::new());
+        while at + 40 <= self.log.len() {
+            let length = u32_at(&self.log, at + 4) as usize;
+            let is_one = length >= 40 && length.is_multiple_of(8) && length <= self.log.len() - at;
+            if !is_one || u32_at(&self.log, at) != crc(&self.log[at + 4..at + length]) {
+                break;
+            }
+            found.push((at, length));
+            at += length;
+        }
+        found
+    }
+
+    /// Makes the checksum of a record hold again.
+    pub(crate) fn seal_record(&mut self, at: usize, length: usize) {
+        seal(&mut self.log[at..at + length]);
+    }
+
     /// Makes the checksums hold again, from the pages up to both superblocks.
     pub(crate) fn mend_pages(&mut self) {
         for slot in [0, 1] {
             let page_bytes = u32_at(&self.pages, slot * SLOT_BYTES + 48) as usize;
             if page_bytes.is_power_of_two() && (4096..=65536).contains(&page_bytes) {
-                let blocks = |class| u32_at(&self.pages, slot * SLOT_BYTES + BLOCKS_AT + class * 4) as usize;
-                let blocks: usize = (0..CLASSES).map(blocks).sum();
-                for block in 0..blocks.min((SLOT_BYTES - DIRECTORY_AT) / 8) {
+                for block in 0..self.block_count(slot * SLOT_BYTES) {
                     self.mend_below(slot * SLOT_BYTES + DIRECTORY_AT + block * 8, 2);
                 }
             }
@@ -102,14 +172,7 @@ impl Files {
     /// Mends the image that the mapping word at `at` names, after those that it names itself.
     fn mend_below(&mut self, at: usize, levels: u32) {
         let word = u64_at(&self.pages, at);
-        let Some(place) = (word & PLACE_MASK).checked_sub(1) else { return };
-        let unit = if word & LONG == 0 { PLACE_BYTES } else { LONG_PLACES * PLACE_BYTES };
-        let (start, length) =
-            (place as usize * PLACE_BYTES, ((word >> LENGTH_SHIFT) as usize % 16 + 1) * unit);
-        let inside = start >= 2 * SLOT_BYTES && start + length <= self.pages.len();
-        if !inside {
-            return;
-        }
+        let Some((start, length)) = self.extent(word) else { return };
         if levels > 0 {
             for word in (start + PAGE_HEADER_BYTES..start + length - 7).step_by(8) {
                 self.mend_below(word, levels - 1);

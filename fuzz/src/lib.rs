@@ -5,21 +5,28 @@
 //! - [`log`]: the same for the log of a database that was killed;
 //! - [`operations`]: any sequence of calls against a `BTreeMap`;
 //! - [`caches`]: the file and the guard of a block cache, that was closed or has blocks to write back, in the same way;
-//! - [`traces`]: a block trace of any format, whose bytes were changed, read and simulated.
+//! - [`traces`]: a block trace of any format, whose bytes were changed, read and simulated;
+//! - [`databases`], [`backups`], [`cache_fields`], [`trace_fields`]: the same kinds of files, with numbers put into the fields of
+//!   their structures and all checksums made again.
 //!
 //! A target fails by panicking, by hanging, or by taking more memory than the fuzzer allows. An error is a good answer to a
 //! hostile file. Everything is in memory and without threads, so an input replays exactly.
 
 mod cache;
+mod choices;
 mod files;
 mod model;
+mod structure;
+mod trace;
 
 use std::sync::OnceLock;
 
-pub use cache::caches;
+pub use cache::{cache_fields, caches};
 use files::Files;
+pub use structure::{backups, databases};
 use terrace_block::sim::{Simulation, Size};
 use terrace_block::trace::Trace;
+pub use trace::trace_fields;
 
 /// Bytes of an edit in an input: where (three bytes), what (one byte: how; eight bytes: the value).
 const EDIT_BYTES: usize = 12;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use terrace::{Compression, Db, Error, Mode, Table};
 use terrace_block::MemoryDirectory;
 
-use crate::files::Files;
+use crate::files::{DATABASE, Files};
 
 /// Entries looked at in a damaged database.
 const ENTRIES_MAX: usize = 10_000;
@@ -47,7 +47,7 @@ pub(crate) fn closed(compressed: bool) -> Files {
     let db = opened.expect("a new database opens");
     fill(&db);
     db.close().expect("closes");
-    Files::of(&directory)
+    Files::of(&directory, DATABASE)
 }
 
 /// The files of a database as a killed process leaves them, with work for recovery in the log.
@@ -55,24 +55,45 @@ pub(crate) fn killed() -> Files {
     let directory = Arc::new(MemoryDirectory::new());
     let db = open(directory.clone(), true).expect("a new database opens");
     fill(&db);
-    let files = Files::of(&directory);
+    let files = Files::of(&directory, DATABASE);
     drop(db);
     files
 }
 
-/// Opens files that may be anything and does a little of everything; errors are fine.
+/// Opens files that may be anything and does a little of everything; errors are fine. Twice, as what was found damaged in one
+/// life is met by the next.
 pub(crate) fn use_hostile(files: &Files) {
-    let Ok(db) = open(files.directory(), false) else { return };
-    let _ = db.verify();
-    for name in db.table_names().unwrap_or_default() {
-        let Ok(table) = db.open_table(&name) else { continue };
-        let _ = table.iter().take(ENTRIES_MAX).take_while(|entry| entry.is_ok()).count();
-        let _ = table.iter().rev().take(ENTRIES_MAX).take_while(|entry| entry.is_ok()).count();
-        let _ = table.get(b"key 001");
-        let _ = table.put(b"key 001", &[1; 9000]);
-        let _ = table.delete(b"key 009");
+    let directory = files.directory(DATABASE);
+    use_twice(|| open(directory.clone(), false));
+}
+
+/// The same, of a database that `open` opens.
+pub(crate) fn use_twice(open: impl Fn() -> terrace::Result<Db>) {
+    for life in 0..2 {
+        let Ok(db) = open() else { return };
+        let _ = db.verify();
+        for name in db.table_names().unwrap_or_default() {
+            let Ok(table) = db.open_table(&name) else { continue };
+            let _ = table.iter().take(ENTRIES_MAX).take_while(|entry| entry.is_ok()).count();
+            let _ = table.iter().rev().take(ENTRIES_MAX).take_while(|entry| entry.is_ok()).count();
+            let _ = table.get(b"key 001");
+            let _ = table.get_many([b"key 001", b"key 002"]);
+            let _ = table.put(b"key 001", &[1; 9000]);
+            let _ = table.delete(b"key 009");
+            let _ = (table.pages(), table.len());
+            // The first life leaves something to the second.
+            let _ = if life == 0 {
+                table.delete_range("k".."kz")
+            } else {
+                table.delete_range_in_steps::<&[u8]>(..)
+            };
+            if life == 1 {
+                let _ = db.drop_table(&name);
+            }
+        }
+        let _ = (db.table_stats(), db.checkpoint(), db.compact());
+        let _ = db.close();
     }
-    let _ = db.close();
 }
 
 /// A table beside its model.
@@ -145,7 +166,7 @@ impl Pair {
 
     /// Goes on with what is on the disk at this moment, as after a kill. Every commit was acknowledged as durable.
     fn kill(&mut self) {
-        self.directory = Files::of(&self.directory).directory();
+        self.directory = Files::of(&self.directory, DATABASE).directory(DATABASE);
         (self.table, self.db) = (None, None);
         self.reopen(false);
     }

@@ -4,8 +4,19 @@
 use std::env;
 use std::time::{Duration, Instant};
 
+/// More than this in memory, by all tests of the process together, means that as well. A window of a compressed trace is 128 MiB.
+const MEMORY_MAX: u64 = 2 << 30;
+
+/// The most memory that the process has had so far, in bytes; 0 where the system does not say.
+fn memory_peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|text| text.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or_default() << 10
+}
+
 /// Longer than this means that a number out of a hostile file was believed.
-const CASE_MAX: Duration = Duration::from_secs(20);
+const CASE_MAX: Duration = Duration::from_secs(60);
 
 /// SplitMix64: enough for inputs, and the same everywhere.
 struct Random(u64);
@@ -55,6 +66,7 @@ fn run(target: fn(&[u8])) {
         let (_case, case_began) = (Case(seed), Instant::now());
         target(&Random(seed).input());
         assert!(case_began.elapsed() < CASE_MAX, "took {:?}", case_began.elapsed());
+        assert!(memory_peak() < MEMORY_MAX, "took {} bytes of memory", memory_peak());
         seed += 1;
     }
     println!("{} cases, seeds {first} to {}", seed - first, seed - 1);
@@ -83,6 +95,26 @@ fn a_hostile_cache_is_an_error_or_serves_what_the_slow_device_has() {
 #[test]
 fn a_hostile_trace_is_an_error_or_harmless() {
     run(terrace_fuzz::traces);
+}
+
+#[test]
+fn a_database_with_hostile_fields_is_an_error_or_harmless() {
+    run(terrace_fuzz::databases);
+}
+
+#[test]
+fn a_backup_with_hostile_fields_is_restored_whole_or_not_at_all() {
+    run(terrace_fuzz::backups);
+}
+
+#[test]
+fn a_cache_with_hostile_fields_is_an_error_or_harmless() {
+    run(terrace_fuzz::cache_fields);
+}
+
+#[test]
+fn a_trace_with_hostile_fields_is_an_error_or_harmless() {
+    run(terrace_fuzz::trace_fields);
 }
 
 /// An entry's timestamp above the clock's panicked; the id of a page was believed and a table of that size was made.

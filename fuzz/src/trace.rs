@@ -1,0 +1,196 @@
+//! Block traces whose fields have numbers that they should not, and Zstandard frames that lie about themselves.
+
+use std::io::Cursor;
+
+use terrace_block::sim::{Simulation, Size};
+use terrace_block::trace::{Event, Trace};
+
+use crate::choices::Choices;
+
+/// Events that are read of a trace; a request for a million blocks is a million of them.
+const EVENTS_MAX: usize = 1 << 21;
+/// Traces of more events are read and not simulated: a simulation keeps what it knows of every block.
+const SIMULATED_MAX: usize = 1 << 16;
+
+const FORMATS: [&str; 6] = ["lis", "u32le", "csv", "pgt", "oracleGeneral", "blktrace"];
+const USUAL: [u64; 8] = [0, 1, 7, 4096, 1 << 20, (1 << 20) + 1, 1 << 31, 1 << 48];
+
+/// A trace of any format, compressed or not, made field by field.
+pub fn trace_fields(input: &[u8]) {
+    let mut choices = Choices(input);
+    let name = choices.pick(&FORMATS).expect("there are some");
+    let is_compressed = choices.byte() % 3 == 0;
+    let mut bytes = Vec::new();
+    while !choices.is_over() && bytes.len() < 4096 {
+        line(name, &mut choices, &mut bytes);
+    }
+    let mut format = name.to_owned();
+    if is_compressed {
+        format += ".zst";
+        let mut choices = Choices(input);
+        bytes = frames(&bytes, &mut choices);
+    }
+    read(&bytes, &format);
+}
+
+fn read(bytes: &[u8], format: &str) {
+    let format = format.parse().expect("a format");
+    let open = || Trace::new("hostile", Cursor::new(bytes.to_vec()), format, 4096);
+    let mut events = 0;
+    for event in open().take(EVENTS_MAX) {
+        match event {
+            // What is read is what the documentation promises.
+            Ok(Event::Request(request)) => assert!(request.relation.is_none_or(|number| number < 1 << 31)),
+            Ok(_) => {}
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+        events += 1;
+    }
+    if events <= SIMULATED_MAX {
+        let simulation = Simulation::new().threads(1).parts(true, true);
+        let simulation = simulation.cache("lru".parse().expect("a policy"), Size::Blocks(1));
+        // An error is a good answer.
+        let _ = simulation.run(&mut || Ok(open()), true, &|_| {});
+    }
+}
+
+/// A number in decimal; now and then one that is none, or has no end.
+fn field(choices: &mut Choices<'_>) -> String {
+    match choices.byte() % 24 {
+        0 => "-1".to_owned(),
+        1 => "18446744073709551616".to_owned(),
+        2 => "9".repeat(1 + choices.below(400)),
+        3 => "1e9".to_owned(),
+        4 => format!("{}.{}", choices.number(&USUAL), "7".repeat(choices.below(300))),
+        5 => String::new(),
+        6 => "\u{0}\u{ff}x".to_owned(),
+        _ => choices.number(&USUAL).to_string(),
+    }
+}
+
+/// A small number, mostly: what is wrong is to be one field of a line.
+fn sane(choices: &mut Choices<'_>) -> String {
+    if choices.byte() % 8 == 0 { field(choices) } else { choices.byte().to_string() }
+}
+
+fn line(format: &str, choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
+    let mut next = || sane(choices);
+    let text = match format {
+        "u32le" => return bytes.extend_from_slice(&(choices.number(&USUAL) as u32).to_le_bytes()),
+        "oracleGeneral" => {
+            bytes.extend_from_slice(&(choices.number(&USUAL) as u32).to_le_bytes());
+            bytes.extend_from_slice(&choices.number(&USUAL).to_le_bytes());
+            bytes.extend_from_slice(&(choices.number(&USUAL) as u32).to_le_bytes());
+            bytes.extend_from_slice(&choices.number(&USUAL).to_le_bytes());
+            // One that is cut off.
+            if choices.byte() % 32 == 0 {
+                bytes.pop();
+            }
+            return;
+        }
+        "lis" => format!("{} {} {} {}", next(), next(), next(), next()),
+        "csv" if bytes.is_empty() => {
+            let columns = ["block", "lbn", "offset", "size", "op", "time", "other", ""];
+            let count = 1 + choices.below(6);
+            let names: Vec<&str> = (0..count).filter_map(|_| choices.pick(&columns)).collect();
+            names.join(",")
+        }
+        "csv" => {
+            let count = 1 + choices.below(6);
+            let operations = ["r", "w", "28", "2a", "q"];
+            let fields: Vec<String> = (0..count)
+                .map(|_| match choices.byte() % 4 {
+                    0 => choices.pick(&operations).unwrap_or("r").to_owned(),
+                    _ => sane(choices),
+                })
+                .collect();
+            fields.join(",")
+        }
+        "pgt" => match choices.byte() % 4 {
+            0 => format!("R {} name r", sane(choices)),
+            1 => format!(
+                "Q {} {} {} q6 {},{}",
+                sane(choices),
+                sane(choices),
+                sane(choices),
+                sane(choices),
+                sane(choices)
+            ),
+            2 => format!("r {} {} {} {}", sane(choices), sane(choices), sane(choices), sane(choices)),
+            _ => format!("w {} {} {} -1", sane(choices), sane(choices), sane(choices)),
+        },
+        _ => {
+            let (device, action) = (next(), ["Q", "Q", "D", "C"][usize::from(choices.byte() % 4)]);
+            let what = ["R", "W", "RA", "FWS", "D", "N"][usize::from(choices.byte() % 6)];
+            let (time, sector, count) = (field(choices), sane(choices), sane(choices));
+            format!("{device},0 3 2 {time} 697 {action} {what} {sector} + {count} [a]")
+        }
+    };
+    bytes.extend_from_slice(text.as_bytes());
+    // A line that has no end, now and then.
+    if choices.byte() % 32 != 0 {
+        bytes.push(b'\n');
+    }
+}
+
+/// `content` in Zstandard frames, whose headers and blocks say one thing or another.
+fn frames(content: &[u8], choices: &mut Choices<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..1 + choices.below(3) {
+        match choices.byte() % 4 {
+            // One to be skipped, as long as it says or not.
+            0 => {
+                bytes.extend_from_slice(&(0x184d_2a50u32 + u32::from(choices.byte() % 16)).to_le_bytes());
+                bytes.extend_from_slice(&(choices.number(&[0, 3, 4]) as u32).to_le_bytes());
+                bytes.extend_from_slice(b"skip");
+            }
+            // A sound one, of which some bytes are changed.
+            1 | 2 => {
+                let from = bytes.len();
+                bytes.extend(ruzstd::encoding::compress_to_vec(
+                    content,
+                    ruzstd::encoding::CompressionLevel::Fastest,
+                ));
+                for _ in 0..choices.below(4) {
+                    // Within the header and the first block's, or anywhere.
+                    let most = bytes.len() - from;
+                    let end = if choices.byte() % 2 == 0 { most.min(24) } else { most };
+                    let at = from + choices.below(end);
+                    bytes[at] ^= 1 << (choices.byte() % 8);
+                }
+            }
+            _ => frame(content, choices, &mut bytes),
+        }
+    }
+    if choices.byte() % 8 == 0 {
+        bytes.truncate(choices.below(bytes.len() + 1));
+    }
+    bytes
+}
+
+/// A frame by its fields: window and content size of any number, blocks of each kind, as long as they say or not.
+fn frame(content: &[u8], choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
+    bytes.extend_from_slice(&0xfd2f_b528u32.to_le_bytes());
+    let descriptor = choices.byte() & 0b1110_0100;
+    bytes.push(descriptor);
+    let is_single = descriptor & 0b0010_0000 != 0;
+    if !is_single {
+        bytes.push(choices.byte());
+    }
+    let size_bytes = match (descriptor >> 6, is_single) {
+        (0, false) => 0,
+        (0, true) => 1,
+        (1, _) => 2,
+        (2, _) => 4,
+        _ => 8,
+    };
+    bytes.extend_from_slice(&choices.number(&[content.len() as u64]).to_le_bytes()[..size_bytes]);
+    for number in 0..=choices.below(4) {
+        let kind = u32::from(choices.byte() % 4);
+        let size = choices.number(&[content.len() as u64, 1, 128 << 10]) as u32 & 0x1f_ffff;
+        let is_last = u32::from(number == 3);
+        bytes.extend_from_slice(&(size << 3 | kind << 1 | is_last).to_le_bytes()[..3]);
+        let length = if kind == 1 { 1 } else { (size as usize).min(content.len()) };
+        bytes.extend_from_slice(&content[..length.min(content.len())]);
+    }
+}
