@@ -24,11 +24,14 @@
 //! two capacities of look-ups. No look-up takes more than a constant number of steps besides the policies' own.
 //!
 //! **Measured** on the 38 pairs of a shared trace and a size, `auto` misses 2.6 % more than the best of its candidates at the
-//! worst, 0.4 % in the mean, and in the mean over all pairs less than each of them (`docs/policies.md`).
+//! worst, 0.4 % in the mean, and in the mean over all pairs less than each of them. On traces that are short against the cache
+//! it is further behind (`docs/policies.md`).
 //!
-//! Two goals: `auto` wants hits. `auto-thrifty` wants few writes to the device: its candidates filter what they admit, and
-//! admissions beyond [`QUOTA`] of what LRU would admit are charged dearly. A candidate may save its quota up for a capacity of
-//! admissions: a [ration](super::Ration) is kept over thousands of look-ups, not over the few between two comparisons.
+//! Two goals: `auto` wants hits. `heuristicdb` is among its candidates once a query has been told. `auto-thrifty` wants few writes to
+//! the device: its candidates filter what they admit, and admissions beyond [`QUOTA`] of what LRU would admit are charged dearly. A
+//! candidate may save its quota up for a capacity of admissions: a [ration](super::Ration) is kept over thousands of look-ups, not
+//! over the few between two comparisons. Where the working set drifts, a ration costs several times LRU's misses. LRU is a candidate,
+//! too, and is charged as the others are; while it is followed the quota is given up, and all candidates of `auto` are watched.
 
 mod expert;
 mod shadow;
@@ -61,6 +64,16 @@ const SAVED_MAX: f64 = 1.0;
 /// What an admission beyond the quota costs, in misses.
 const ADMISSION_COST: f64 = 3.0;
 
+/// When a candidate is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Watched {
+    Always,
+    /// Once a query has been told.
+    WithQueries,
+    /// While the quota is given up.
+    WithoutQuota,
+}
+
 /// What the selector is to achieve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
@@ -72,21 +85,34 @@ pub enum Goal {
 
 impl Goal {
     /// The first is followed until another proves better.
-    fn candidates(self) -> &'static [&'static str] {
+    fn candidates(self) -> &'static [(&'static str, Watched)] {
         match self {
-            Goal::Hits => &["w-tinylfu", "s3-fifo", "lru", "arc", "mq"],
-            // Less than the quota each, since what a switch brings in is admitted beside their rations.
-            Goal::FewWrites => &["ration:0.305+w-tinylfu", "ration:0.305+mq", "heuristicdb"],
+            Goal::Hits => &[
+                ("w-tinylfu", Watched::Always),
+                ("s3-fifo", Watched::Always),
+                ("lru", Watched::Always),
+                ("arc", Watched::Always),
+                ("mq", Watched::Always),
+                ("heuristicdb", Watched::WithQueries),
+            ],
+            Goal::FewWrites => &[
+                // Less than the quota each, since what a switch brings in is admitted beside their rations.
+                ("ration:0.305+w-tinylfu", Watched::Always),
+                ("ration:0.305+mq", Watched::Always),
+                ("heuristicdb", Watched::Always),
+                // The quota is a part of its admissions. It is followed where it pays to give the quota up.
+                ("lru", Watched::Always),
+                ("w-tinylfu", Watched::WithoutQuota),
+                ("s3-fifo", Watched::WithoutQuota),
+                ("arc", Watched::WithoutQuota),
+                ("mq", Watched::WithoutQuota),
+            ],
         }
     }
 
-    /// What is watched besides, and never followed.
-    fn measures(self) -> &'static [&'static str] {
-        match self {
-            Goal::Hits => &[],
-            // For the quota.
-            Goal::FewWrites => &["lru"],
-        }
+    /// Whether following this candidate gives the quota up.
+    fn gives_up(self, candidate: &Name) -> bool {
+        self == Goal::FewWrites && candidate.admissions() == 0 && candidate.eviction() != "heuristicdb"
     }
 }
 
@@ -129,12 +155,12 @@ pub struct Auto<T> {
     goal: Goal,
     seed: u64,
     limits: Limits,
-    /// The candidates, and after them what is only measured.
+    /// The candidates.
     names: Vec<Name>,
-    /// At the size of the cache: all of `names`, or the one followed and the challenger.
+    /// At the size of the cache: all that are watched, or the one followed and the challenger.
     experts: Vec<Option<Expert<T>>>,
-    /// Of all `names`, if experts are not.
-    sampled: Vec<Shadow<T>>,
+    /// Of all that are watched, if experts are not; else empty.
+    sampled: Vec<Option<Shadow<T>>>,
     sample: Sample,
     counts: Vec<Counts>,
     /// Of each candidate, in misses of the cache.
@@ -142,6 +168,12 @@ pub struct Auto<T> {
     /// Admissions of each candidate's quota that it has not made yet.
     saved: Vec<f64>,
     chosen: usize,
+    /// Whose admissions the quota is a part of.
+    lru: usize,
+    /// A query has been told.
+    has_queries: bool,
+    /// Nothing has been looked up or inserted.
+    is_new: bool,
     held: Held<T>,
     capacity: usize,
     /// Counted look-ups since shadows were compared.
@@ -157,8 +189,8 @@ impl<T: BlockTable> Auto<T> {
     }
 
     fn limited(capacity: usize, goal: Goal, seed: u64, limits: Limits) -> Self {
-        let parse = |name: &&str| name.parse::<Name>().expect("a candidate is a policy");
-        let names: Vec<Name> = goal.candidates().iter().chain(goal.measures()).map(parse).collect();
+        let parse = |(name, _): &(&str, Watched)| name.parse::<Name>().expect("a candidate is a policy");
+        let names: Vec<Name> = goal.candidates().iter().map(parse).collect();
         let mut auto = Auto {
             goal,
             seed,
@@ -167,22 +199,21 @@ impl<T: BlockTable> Auto<T> {
             sampled: Vec::new(),
             sample: Sample::new(capacity, capacity),
             counts: vec![Counts::default(); names.len()],
-            advantages: vec![0.0; goal.candidates().len()],
-            saved: vec![0.0; goal.candidates().len()],
-            names,
+            advantages: vec![0.0; names.len()],
+            saved: vec![0.0; names.len()],
             chosen: 0,
+            lru: names.iter().position(|name| name.eviction() == "lru").expect("a candidate"),
+            has_queries: false,
+            is_new: true,
+            names,
             held: Held::new(capacity),
             capacity,
             look_ups: 0,
             sizes: HashMap::default(),
         };
+        auto.begin(auto.chosen);
+        auto.sample_if_large();
         auto.watch();
-        // Nothing is in the cache yet: all begin together.
-        for index in 0..auto.names.len() {
-            if auto.is_exact() || index == auto.chosen {
-                auto.experts[index] = Some(Expert::new(auto.shadow(index, capacity), capacity));
-            }
-        }
         auto
     }
 
@@ -204,13 +235,49 @@ impl<T: BlockTable> Auto<T> {
         shadow
     }
 
-    /// Has a sample watched, if candidates are not experts.
-    fn watch(&mut self) {
+    /// Makes room for shadows of a sample, if candidates are not experts.
+    fn sample_if_large(&mut self) {
         self.sampled.clear();
         if !self.is_exact() {
             self.sample = Sample::new(self.capacity, self.limits.sampled_blocks);
-            self.sampled =
-                (0..self.names.len()).map(|index| self.shadow(index, self.sample.capacity)).collect();
+            self.sampled.extend(self.names.iter().map(|_| None));
+        }
+    }
+
+    /// The quota is given up now.
+    fn has_given_up(&self) -> bool {
+        self.goal.gives_up(&self.names[self.chosen])
+    }
+
+    fn is_watched(&self, index: usize) -> bool {
+        match self.goal.candidates()[index].1 {
+            Watched::Always => true,
+            Watched::WithQueries => self.has_queries,
+            Watched::WithoutQuota => self.has_given_up(),
+        }
+    }
+
+    /// Begins what is to be watched from now on, and lets go what is not any more.
+    fn watch(&mut self) {
+        for index in 0..self.names.len() {
+            let is_watched = self.is_watched(index);
+            if !self.is_exact() {
+                match &self.sampled[index] {
+                    None if is_watched => {
+                        self.sampled[index] = Some(self.shadow(index, self.sample.capacity));
+                        self.saved[index] = 0.0;
+                    }
+                    Some(_) if !is_watched => self.sampled[index] = None,
+                    _ => {}
+                }
+            } else if is_watched && self.experts[index].is_none() {
+                self.begin(index);
+                self.saved[index] = 0.0;
+            }
+            if !is_watched {
+                self.experts[index] = None;
+                self.advantages[index] = 0.0;
+            }
         }
     }
 
@@ -227,6 +294,7 @@ impl<T: BlockTable> Auto<T> {
     }
 
     fn look_up(&mut self, access: Access) {
+        self.is_new = false;
         let is_exact = self.sampled.is_empty();
         for (expert, counts) in self.experts.iter_mut().zip(&mut self.counts) {
             let Some(expert) = expert else { continue };
@@ -240,7 +308,9 @@ impl<T: BlockTable> Auto<T> {
                 return;
             }
             for (shadow, counts) in self.sampled.iter_mut().zip(&mut self.counts) {
-                counts.add(shadow.look_up(access));
+                if let Some(shadow) = shadow {
+                    counts.add(shadow.look_up(access));
+                }
             }
         }
         self.look_ups += 1;
@@ -257,7 +327,7 @@ impl<T: BlockTable> Auto<T> {
         match self.goal {
             Goal::Hits => misses,
             Goal::FewWrites => {
-                let lru = self.counts[self.advantages.len()].admissions as f64;
+                let lru = self.counts[self.lru].admissions as f64;
                 let slots = if self.is_exact() { self.capacity } else { self.sample.capacity };
                 let saved_max = SAVED_MAX * slots as f64;
                 let saved = &mut self.saved[candidate];
@@ -274,8 +344,11 @@ impl<T: BlockTable> Auto<T> {
         let costs: Vec<f64> = (0..self.advantages.len()).map(|candidate| self.cost(candidate)).collect();
         // Misses of the cache for each that was counted.
         let scale = if self.is_exact() { 1.0 } else { self.capacity as f64 / self.sample.capacity as f64 };
-        for (advantage, cost) in self.advantages.iter_mut().zip(&costs) {
-            *advantage = (*advantage + scale * (costs[self.chosen] - cost)).max(0.0);
+        for (index, cost) in costs.iter().enumerate() {
+            if self.is_watched(index) {
+                let advantage = self.advantages[index] + scale * (costs[self.chosen] - cost);
+                self.advantages[index] = advantage.max(0.0);
+            }
         }
         self.counts.fill(Counts::default());
         let advantages = &self.advantages;
@@ -299,6 +372,7 @@ impl<T: BlockTable> Auto<T> {
             self.experts[from] = None;
         }
         self.advantages.fill(0.0);
+        self.watch();
     }
 
     /// Lets a challenger go that has no advantage any more; without one, the candidate with the greatest begins.
@@ -318,11 +392,14 @@ impl<T: BlockTable> Auto<T> {
         }
     }
 
-    /// Makes an expert of a candidate while the cache is at work.
+    /// Makes an expert of a candidate. If the cache is at work already it begins late.
     fn begin(&mut self, index: usize) {
         let shadow = self.shadow(index, self.capacity);
         let cold = COLD_CAPACITIES * self.capacity as u64;
-        self.experts[index] = Some(Expert::late(shadow, self.held.slots(), cold));
+        self.experts[index] = Some(match self.is_new {
+            true => Expert::new(shadow, self.capacity),
+            false => Expert::late(shadow, self.held.slots(), cold),
+        });
     }
 
     /// The block in `slot` leaves the cache.
@@ -367,6 +444,7 @@ impl<T: BlockTable> Policy for Auto<T> {
     }
 
     fn insert(&mut self, access: Access, slot: Slot) {
+        self.is_new = false;
         self.held.insert(access.block, slot);
         for expert in self.experts_mut() {
             if !expert.shadow.has(access.block) {
@@ -385,15 +463,20 @@ impl<T: BlockTable> Policy for Auto<T> {
         let block = self.held.block(slot);
         self.leaves(slot);
         self.experts_mut().for_each(|expert| expert.shadow.remove(block));
-        self.sampled.iter_mut().for_each(|shadow| shadow.remove(block));
+        self.sampled.iter_mut().flatten().for_each(|shadow| shadow.remove(block));
     }
 
     fn hint(&mut self, hint: Hint<'_>) {
-        if let Hint::RelationSize { relation, blocks } = hint {
-            self.sizes.insert(relation, blocks);
+        match hint {
+            Hint::RelationSize { relation, blocks } => _ = self.sizes.insert(relation, blocks),
+            Hint::QueryBegins { .. } if !self.has_queries => {
+                self.has_queries = true;
+                self.watch();
+            }
+            _ => {}
         }
         self.experts_mut().for_each(|expert| expert.shadow.hint(hint));
-        self.sampled.iter_mut().for_each(|shadow| shadow.hint(hint));
+        self.sampled.iter_mut().flatten().for_each(|shadow| shadow.hint(hint));
     }
 
     fn resize(&mut self, capacity: usize) {
@@ -402,13 +485,12 @@ impl<T: BlockTable> Policy for Auto<T> {
         for expert in self.experts.iter_mut().flatten() {
             expert.resize(capacity, &self.held);
         }
-        for index in 0..self.names.len() {
-            if self.is_exact() && self.experts[index].is_none() {
-                self.begin(index);
-            } else if !self.is_exact() && index != self.chosen {
-                self.experts[index] = None;
-            }
+        if !self.is_exact() {
+            let chosen = self.chosen;
+            let others = self.experts.iter_mut().enumerate().filter(|(index, _)| *index != chosen);
+            others.for_each(|(_, expert)| *expert = None);
         }
+        self.sample_if_large();
         self.watch();
         self.advantages.fill(0.0);
         self.counts.fill(Counts::default());

@@ -197,9 +197,14 @@ impl Name {
     /// Whether the policy decides by the sizes of relations, and so must be told them before it begins.
     pub fn needs_relation_sizes(&self) -> bool {
         let is_bypass = |admission: &AdmissionName| matches!(admission, AdmissionName::SmallBypass(_));
-        self.admissions.iter().any(|(_, admission)| is_bypass(admission))
-            || ["heuristicdb", "heuristicdb-paper", "heuristicdb-eager", "auto-thrifty"]
-                .contains(&self.eviction)
+        self.admissions.iter().any(|(_, admission)| is_bypass(admission)) || self.wants_queries()
+    }
+
+    /// Whether the policy goes by queries where they are told, with [`Hint::QueryBegins`](super::Hint::QueryBegins): `heuristicdb` in
+    /// all its forms, and the selectors, which have it among their candidates.
+    pub fn wants_queries(&self) -> bool {
+        ["heuristicdb", "heuristicdb-paper", "heuristicdb-eager", "auto", "auto-thrifty"]
+            .contains(&self.eviction)
     }
 
     /// Makes the policy and hands it over.
@@ -391,6 +396,15 @@ mod tests {
             assert!("lur".parse::<Name>().unwrap_err().to_string().contains(name));
             assert!(format!("{name}+lru").parse::<Name>().is_err());
         }
+    }
+
+    #[test]
+    fn those_that_go_by_queries_say_so() {
+        let wants = |text: &str| text.parse::<Name>().unwrap().wants_queries();
+        assert!(
+            ["heuristicdb", "obp+heuristicdb-eager", "auto", "ration+auto-thrifty"].into_iter().all(wants)
+        );
+        assert!(!["lru", "nvcache", "frequency+w-tinylfu", "opencas"].into_iter().any(wants));
     }
 
     #[test]

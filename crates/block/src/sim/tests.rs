@@ -358,7 +358,7 @@ fn short_queries_do_not_empty_the_cache() {
 #[test]
 fn streamed_is_as_loaded_for_policies_that_know_relations() {
     let text = pgt(8, 150_000);
-    let policies = ["heuristicdb", "heuristicdb-paper", "small-bypass:1000+lru"];
+    let policies = ["heuristicdb", "heuristicdb-paper", "auto", "small-bypass:1000+lru"];
     let simulation = policies
         .iter()
         .fold(Simulation::new(), |simulation, policy| simulation.cache(name(policy), Size::Blocks(300)));

@@ -44,7 +44,9 @@ fn switches_at_any_time_keep_the_protocol() {
                 match random.below(400) {
                     0 => cache.resize(1 + random.below(300) as usize),
                     1..10 => cache.invalidate(block),
-                    10..20 => match &cache.policy.experts[candidate] {
+                    10 => cache.policy.hint(Hint::QueryBegins { query: step, relations: &[Relation(1)] }),
+                    11..20 if !cache.policy.is_watched(candidate) => {}
+                    11..20 => match &cache.policy.experts[candidate] {
                         None => cache.policy.begin(candidate),
                         Some(expert) if expert.is_ready() && candidate != cache.policy.chosen => {
                             cache.policy.follow(candidate);
@@ -135,12 +137,64 @@ fn the_thrifty_selector_writes_less() {
     assert!(thrifty.misses < lru.misses && thrifty.misses < mru.misses);
 }
 
+#[test]
+fn the_thrifty_selector_gives_its_quota_up_while_the_working_set_drifts() {
+    const CAPACITY: usize = 500;
+    for seed in 1..=3 {
+        let mut random = Random(seed);
+        let new = |goal| Cache::new(Auto::<HashedTable>::new(CAPACITY, goal, seed), CAPACITY);
+        let (mut thrifty, mut auto) = (new(Goal::FewWrites), new(Goal::Hits));
+        let mut lru = Cache::new(Lru::new(CAPACITY), CAPACITY);
+        // Every block that is refused is missed again and again while the working set passes over it.
+        for step in 0..200_000 {
+            let access = Access::read(step / 20 + random.below(450));
+            let _ = (thrifty.access(access), auto.access(access), lru.access(access));
+        }
+        assert!(thrifty.policy.has_given_up(), "seed {seed}: {}", thrifty.policy.at_work());
+        assert!(4 * thrifty.misses < 5 * auto.misses, "seed {seed}: {} {}", thrifty.misses, auto.misses);
+        // What stays can be rationed.
+        let before = (thrifty.writes, lru.writes);
+        for _ in 0..200_000 {
+            let access = Access::read((1 << 20) + random.skewed(5000));
+            let _ = (thrifty.access(access), lru.access(access));
+        }
+        assert!(!thrifty.policy.has_given_up(), "seed {seed}: {}", thrifty.policy.at_work());
+        let (writes, of_lru) = (thrifty.writes - before.0, lru.writes - before.1);
+        assert!(3 * writes < of_lru, "seed {seed}: {writes} writes, LRU {of_lru}");
+    }
+}
+
+#[test]
+fn where_queries_are_told_heuristicdb_is_a_candidate() {
+    const CAPACITY: usize = 400;
+    for limits in [Limits::default(), Limits { exact_blocks_max: 200, sampled_blocks: 200 }] {
+        for (told, late) in [(false, false), (true, false), (true, true)] {
+            let auto = Auto::<HashedTable>::limited(CAPACITY, Goal::Hits, 1, limits);
+            let mut auto = Cache::new(auto, CAPACITY);
+            // A loop too long for the cache, of which a part should stay, and blocks that never come back.
+            for step in 0..200_000u64 {
+                if told && step % 2000 == 0 && (!late || step > 20_000) {
+                    auto.policy.hint(Hint::QueryBegins { query: step, relations: &[Relation(1)] });
+                }
+                let block = if step % 3 == 0 { 200_000 + step * 17 } else { step % 1500 * 37 };
+                auto.access(Access::read(block).of(Relation(1), block));
+            }
+            let watched = auto.policy.names.iter().position(|name| name.eviction() == "heuristicdb").unwrap();
+            let is_expert = auto.policy.experts[watched].is_some();
+            let is_sampled = auto.policy.sampled.get(watched).is_some_and(Option::is_some);
+            assert_eq!(is_expert || is_sampled, told, "{limits:?}");
+            let is_better = auto.policy.chosen == watched || auto.policy.advantages[watched] > 0.0;
+            assert_eq!(is_better, told, "{limits:?}, late {late}: {}", auto.policy.at_work());
+        }
+    }
+}
+
 /// A candidate may spend at once what it has not used of its quota, up to a capacity, and is charged for what is beyond that, once.
 #[test]
 fn admissions_that_were_saved_up_are_not_charged() {
     const CAPACITY: usize = 100;
     let mut thrifty = Auto::<DenseTable>::new(CAPACITY, Goal::FewWrites, 1);
-    let lru = thrifty.advantages.len();
+    let lru = thrifty.lru;
     let mut cost = |lru_admissions, admissions| {
         thrifty.counts[lru] = Counts { misses: 0, admissions: lru_admissions };
         thrifty.counts[0] = Counts { misses: 5, admissions };
