@@ -453,6 +453,33 @@ impl<T: BlockTable> Policy for Auto<T> {
         }
     }
 
+    /// The shadows take it as restored, too: a candidate need not have looked it up, nor pay for it.
+    fn restore(&mut self, access: Access, slot: Slot, is_hit: bool) {
+        self.experts_mut().for_each(|expert| expert.shadow.restore(access, is_hit));
+        if self.sample.has(access.block) {
+            self.sampled.iter_mut().flatten().for_each(|shadow| shadow.restore(access, is_hit));
+        }
+        self.insert(access, slot);
+    }
+
+    fn renamed(&mut self, slot: Slot, access: Access) {
+        let from = self.held.block(slot);
+        self.held.rename(slot, access.block);
+        for expert in self.experts.iter_mut().flatten() {
+            expert.shadow.renamed(from, access);
+            if expert.shadow.has(access.block) {
+                expert.settle(slot);
+            }
+        }
+        let is_sampled = self.sample.has(access.block);
+        for shadow in self.sampled.iter_mut().flatten() {
+            match is_sampled {
+                true => shadow.renamed(from, access),
+                false => shadow.remove(from),
+            }
+        }
+    }
+
     /// The shadows have slots of their own: for them nothing has happened.
     fn moved(&mut self, from: Slot, to: Slot, access: Access) {
         self.leaves(from);

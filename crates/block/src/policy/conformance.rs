@@ -224,6 +224,12 @@ fn a_renamed_block_keeps_its_place() {
         "2q",
         "s3-fifo",
         "sieve",
+        "lirs",
+        "w-tinylfu",
+        "heuristicdb",
+        "heuristicdb-eager",
+        "auto",
+        "auto-thrifty",
         "obp+lru",
     ] {
         let name: Name = name.parse().expect("a policy's name");

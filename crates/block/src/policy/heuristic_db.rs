@@ -302,6 +302,11 @@ impl<T: BlockTable> Policy for HeuristicDb<T> {
         }
     }
 
+    fn renamed(&mut self, slot: Slot, access: Access) {
+        self.take_count(access.block);
+        self.blocks[slot.index()] = access.block;
+    }
+
     fn moved(&mut self, from: Slot, to: Slot, _: Access) {
         self.blocks[to.index()] = self.blocks[from.index()];
         self.last_use[to.index()] = self.last_use[from.index()];

@@ -211,6 +211,14 @@ impl<T: BlockTable> Policy for Lirs<T> {
         self.prune();
     }
 
+    fn renamed(&mut self, slot: Slot, access: Access) {
+        if let Some(ghost) = self.ghost_nodes.get(access.block) {
+            self.drop_ghost(ghost);
+            self.prune();
+        }
+        self.nodes[self.node_of_slot[slot.index()] as usize].block = access.block;
+    }
+
     fn moved(&mut self, from: Slot, to: Slot, _: Access) {
         let node = self.node_of_slot[from.index()];
         self.nodes[node as usize].slot = to.0;

@@ -185,6 +185,12 @@ impl Policy for Tac {
         self.len -= 1;
     }
 
+    /// A place in another region, which nobody has looked up.
+    fn renamed(&mut self, slot: Slot, access: Access) {
+        self.remove(slot);
+        self.insert(access, slot);
+    }
+
     fn moved(&mut self, from: Slot, to: Slot, _: Access) {
         let number = self.region_of_slot[from.index()];
         self.region_of_slot[to.index()] = number;

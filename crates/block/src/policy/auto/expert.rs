@@ -61,6 +61,13 @@ impl<T: BlockTable> Held<T> {
         self.arrivals.push_front(0, slot.0);
     }
 
+    /// The block in `slot` is called `block` from now on.
+    pub fn rename(&mut self, slot: Slot, block: u64) {
+        let before = std::mem::replace(&mut self.blocks[slot.index()], block);
+        self.slots.take(before);
+        self.slots.set(block, slot.0);
+    }
+
     pub fn remove(&mut self, slot: Slot) {
         self.slots.take(self.blocks[slot.index()]);
         self.arrivals.unlink(0, slot.0);

@@ -43,15 +43,24 @@ impl<T: BlockTable> Shadow<T> {
             return Change::Refused;
         }
         let left = if self.resident >= self.capacity { self.evict(access) } else { None };
-        let slot = self.free.pop().unwrap_or_else(|| {
+        let slot = self.take_slot();
+        self.policy.insert(access, Slot(slot));
+        self.enter(access.block, slot);
+        Change::Admitted { left }
+    }
+
+    /// A slot that holds nothing.
+    fn take_slot(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
             self.blocks.push(0);
             self.blocks.len() as u32 - 1
-        });
+        })
+    }
+
+    fn enter(&mut self, block: u64, slot: u32) {
         self.resident += 1;
-        self.policy.insert(access, Slot(slot));
-        self.blocks[slot as usize] = access.block;
-        self.slots.set(access.block, slot);
-        Change::Admitted { left }
+        self.blocks[slot as usize] = block;
+        self.slots.set(block, slot);
     }
 
     /// Takes out the block that the policy gives up for `access`.
@@ -75,6 +84,26 @@ impl<T: BlockTable> Shadow<T> {
             self.policy.remove(Slot(slot));
             self.free.push(slot);
             self.resident -= 1;
+        }
+    }
+
+    /// As [`Policy::restore`]. A shadow that is full does without.
+    pub fn restore(&mut self, access: Access, is_hit: bool) {
+        if !self.has(access.block) && self.resident < self.capacity {
+            let slot = self.take_slot();
+            self.policy.restore(access, Slot(slot), is_hit);
+            self.enter(access.block, slot);
+        }
+    }
+
+    /// As [`Policy::renamed`], of the block that was called `from`.
+    pub fn renamed(&mut self, from: u64, access: Access) {
+        if let Some(slot) = self.slots.take(from) {
+            // Nothing else has that name any more.
+            self.remove(access.block);
+            self.policy.renamed(Slot(slot), access);
+            self.blocks[slot as usize] = access.block;
+            self.slots.set(access.block, slot);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Selectors of both goals, at work in small caches.
 
+use super::expert::Expert;
 use super::{Auto, Counts, Goal, Limits};
 use crate::policy::conformance::{Cache, Random};
 use crate::policy::{Access, DenseTable, HashedTable, Hint, Lru, Mru, Policy, Relation, S3Fifo, Slot};
@@ -186,6 +187,21 @@ fn where_queries_are_told_heuristicdb_is_a_candidate() {
             let is_better = auto.policy.chosen == watched || auto.policy.advantages[watched] > 0.0;
             assert_eq!(is_better, told, "{limits:?}, late {late}: {}", auto.policy.at_work());
         }
+    }
+}
+
+#[test]
+fn what_is_found_again_when_a_cache_is_opened_is_paid_for() {
+    for (goal, limits) in [Goal::Hits, Goal::FewWrites].into_iter().flat_map(|goal| {
+        [Limits::default(), Limits { exact_blocks_max: 20, sampled_blocks: 20 }].map(|limits| (goal, limits))
+    }) {
+        let mut auto = Auto::<HashedTable>::limited(100, goal, 1, limits);
+        for slot in 0..100 {
+            auto.restore(Access::read(1000 + u64::from(slot)), Slot(slot), slot % 2 == 0);
+        }
+        let strays: Vec<_> = auto.experts.iter().flatten().map(Expert::strays).collect();
+        assert!(strays.iter().all(|&strays| strays == 0), "{goal:?}: {strays:?}");
+        assert!(auto.counts.iter().all(|counts| counts.misses == 0), "nobody has looked anything up");
     }
 }
 
