@@ -45,6 +45,7 @@ use std::time::{Duration, Instant};
 
 use libsqlite3_sys as ffi;
 use parking_lot::Mutex;
+use terrace_block::policy::Name;
 use terrace_block::{BlockDevice, Cached};
 
 use crate::below::{Below, CHECKPOINT_LOCK, WalIndex, WalState};
@@ -69,9 +70,6 @@ const SCHEMA_VERSION: std::ops::Range<usize> = 40..44;
 
 /// What a journal begins with ("Database File Format", section 3).
 const JOURNAL_MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
-
-/// What is in the names of the policies that go by queries.
-const QUERY_POLICY: &str = "heuristicdb";
 
 /// Says what went wrong, in a line.
 pub(crate) type Warn = Arc<dyn Fn(&str) + Send + Sync>;
@@ -221,7 +219,8 @@ impl Database {
             storage.map_err(|why| warn(&format!("{why}; going on without a cache"))).ok()
         });
         let is_hinted = options.cache.as_ref().is_some_and(|cache| {
-            !cache.no_hints && cache.policy.as_ref().is_some_and(|policy| policy.contains(QUERY_POLICY))
+            let policy = cache.policy.as_ref().and_then(|policy| policy.parse::<Name>().ok());
+            !cache.no_hints && policy.is_some_and(|policy| policy.wants_queries())
         });
         let queries = (is_hinted || recorder.is_some()).then(Mutex::default);
         let log = storage.is_some().then(Arc::default);

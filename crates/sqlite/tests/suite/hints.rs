@@ -116,6 +116,7 @@ fn a_policy_is_told_of_queries() {
     };
     assert_eq!(told("&block_cache_policy=heuristicdb"), Some(6), "five, and the pragma that counts");
     assert_eq!(told("&block_cache_policy=heuristicdb&block_cache_hints=off"), None);
+    assert_eq!(told("&block_cache_policy=auto"), Some(6), "it has a candidate that would use it");
     assert_eq!(told("&block_cache_policy=lru"), None, "no policy that would use it");
     assert_eq!(told("&block_cache_policy=nvcache"), None, "a preset by its name");
     assert!(Connection::open(place.uri("&block_cache_hints=maybe")).is_err());
