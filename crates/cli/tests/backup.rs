@@ -94,6 +94,38 @@ fn what_is_no_backup_or_is_in_the_way_is_refused_by_name() {
     }
 }
 
+/// What a kill leaves of a restore, a repair or a backup: no command makes a database of it, or takes it for one.
+#[test]
+fn what_was_never_finished_is_refused_by_name_and_stays() {
+    for (what, files) in [
+        ("restore", &["pages.restoring", "log.restoring"][..]),
+        ("restore", &["pages.restoring", "log.terrace"]),
+        ("restore", &["log.restoring"]),
+        ("repair", &["pages.salvage", "log.salvage"]),
+        ("repair", &["pages.repaired", "log.repaired", "pages.salvage", "log.salvage"]),
+        ("repair", &["pages.repaired", "log.terrace"]),
+        ("backup", &["pages.partial", "log.partial"]),
+        ("backup", &["pages.partial", "log.backup"]),
+    ] {
+        let (_directory, [half, other]) = places(["half", "other"]);
+        fs::create_dir(&half).expect("a directory");
+        let files: Vec<_> = files.iter().map(|file| Path::new(&half).join(file)).collect();
+        files.iter().for_each(|file| fs::write(file, "cut off").expect("written"));
+        for line in [
+            &["put", &half, "--table", "t", "a", "1"][..],
+            &["get", &half, "--table", "t", "a"],
+            &["stat", &half],
+            &["backup", &half, &other],
+        ] {
+            let (_, complaint) = ends_with(1, line);
+            let named = complaint.contains("never finished") && complaint.contains(what);
+            assert!(named && complaint.contains("again"), "{line:?}: {complaint}");
+        }
+        assert!(files.iter().all(|file| fs::read(file).is_ok_and(|bytes| bytes == b"cut off")), "{what}");
+        assert!(!Path::new(&half).join("pages.terrace").exists());
+    }
+}
+
 #[test]
 fn a_damaged_backup_is_refused_with_its_own_exit_code() {
     let (_directory, [db, backup, restored]) = places(["db", "backup", "restored"]);

@@ -7,6 +7,7 @@
 //! | `pages.backup`   | the images of all pages, packed, with their page table             |
 //! | `log.backup`     | the stretch of the log that makes one state of them                |
 //! | `*.partial`      | the same, of a backup that was never finished                      |
+//! | `*.restoring`    | a database that is being made of a backup                          |
 //!
 //! The log gets its name first, the page file last, each made durable before the next step: a directory that holds
 //! `pages.backup` holds all of a backup. How it is copied is described in `buffer/backup.rs`.
@@ -21,6 +22,7 @@ use terrace_block::{Directory, FileDirectory, OpenMode};
 use super::Db;
 use super::core::{catalog_root, garbage_root};
 use super::open::{LOG, NEW_LOG, NEW_PAGES, PAGES, exists, own, within};
+use super::repair::UNFINISHED_REPAIR;
 use super::verify::damages::Damages;
 use crate::buffer::Files;
 use crate::buffer::backup::{Archive, Tally, Visitor};
@@ -33,6 +35,8 @@ const BACKUP_PAGES: &str = "pages.backup";
 const BACKUP_LOG: &str = "log.backup";
 const PARTIAL_PAGES: &str = "pages.partial";
 const PARTIAL_LOG: &str = "log.partial";
+const RESTORING_PAGES: &str = "pages.restoring";
+const RESTORING_LOG: &str = "log.restoring";
 
 /// What was backed up, or restored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -188,11 +192,6 @@ impl Backup {
         [BACKUP_PAGES, PARTIAL_PAGES].iter().any(|file| path.as_ref().join(file).exists())
     }
 
-    /// As [`Backup::is_at`], of a directory of any kind.
-    pub(crate) fn is_in(directory: &dyn Directory) -> Result<bool> {
-        Ok(exists(directory, BACKUP_PAGES)? || exists(directory, PARTIAL_PAGES)?)
-    }
-
     /// Reads all of the backup and checks it: every page against its checksums, and that it is a page; every record of
     /// the log. The entries counted are those of tables, as [`Db::verify`] counts them, as far as they are in the pages: what the
     /// log would change about them is not counted.
@@ -241,19 +240,27 @@ impl Backup {
     /// As [`Backup::restore`].
     pub fn restore_to(&self, directory: &dyn Directory) -> Result<BackupReport> {
         refuse_used(directory)?;
-        let _lock = own(directory)?;
-        let restored = create(directory, NEW_PAGES).and_then(|pages| {
-            let files = Files::new(pages, create(directory, NEW_LOG)?);
+        // First of all: whatever ends this from now on leaves what says so.
+        let pages = create(directory, RESTORING_PAGES)?;
+        let restored = own(directory).and_then(|_lock| {
+            // Somebody may have made a database here since the first look.
+            refuse(directory, &[PAGES, LOG, NEW_PAGES, NEW_LOG])?;
+            let files = Files::new(pages, create(directory, RESTORING_LOG)?);
             sync(directory)?;
             // Not 0, which is none, nor 1, with which databases begin.
             let timeline = rand::random_range(2..u64::MAX);
             let Tally { pages, log_bytes } = self.archive.restore(&files, timeline, &mut Refuser)?;
             let page_file_bytes = files.pages.len();
-            publish(directory, [(NEW_LOG, LOG), (NEW_PAGES, PAGES)])?;
+            let published = publish(directory, [(RESTORING_LOG, LOG), (RESTORING_PAGES, PAGES)]);
+            published.inspect_err(|_| {
+                for file in [PAGES, LOG] {
+                    let _ = directory.remove(file);
+                }
+            })?;
             Ok(BackupReport { pages, page_file_bytes, log_bytes })
         });
         if restored.is_err() {
-            for file in [PAGES, LOG, NEW_LOG, NEW_PAGES] {
+            for file in [RESTORING_LOG, RESTORING_PAGES] {
                 let _ = directory.remove(file);
             }
         }
@@ -319,13 +326,52 @@ fn not_empty() -> io::Error {
 
 /// Refuses a directory that holds what would be written over or mixed up.
 pub(crate) fn refuse_used(directory: &dyn Directory) -> Result<()> {
-    let names = [PAGES, LOG, NEW_PAGES, NEW_LOG, BACKUP_PAGES, BACKUP_LOG, PARTIAL_PAGES, PARTIAL_LOG];
-    for file in names {
+    refuse(
+        directory,
+        &[PAGES, LOG, NEW_PAGES, NEW_LOG, BACKUP_PAGES, BACKUP_LOG, PARTIAL_PAGES, PARTIAL_LOG],
+    )?;
+    refuse(directory, &[RESTORING_PAGES, RESTORING_LOG])?;
+    refuse(directory, &UNFINISHED_REPAIR)
+}
+
+fn refuse(directory: &dyn Directory, files: &[&str]) -> Result<()> {
+    for file in files {
         if exists(directory, file)? {
             return Err(Error::io("write into", &directory.name(), None, not_empty()));
         }
     }
     Ok(())
+}
+
+/// Refuses a directory without a database in which something else was made, or was begun and never finished: a database that
+/// was made there now would look like what that was to be.
+pub(crate) fn refuse_unfinished(directory: &dyn Directory) -> Result<()> {
+    let unfinished = |file: &str, what: &str| {
+        format!(
+            "{file} there is of a {what} that was never finished; empty the directory and run the {what} again"
+        )
+    };
+    let backup = "it holds a backup; make a database of it with `terrace restore`".to_owned();
+    let there = |files: &[&'static str]| -> Result<Option<&'static str>> {
+        for &file in files {
+            if exists(directory, file)? {
+                return Ok(Some(file));
+            }
+        }
+        Ok(None)
+    };
+    let what = if there(&[BACKUP_PAGES])?.is_some() {
+        backup
+    } else if let Some(file) = there(&[PARTIAL_PAGES, PARTIAL_LOG])? {
+        unfinished(file, "backup")
+    } else if let Some(file) = there(&[RESTORING_PAGES, RESTORING_LOG])? {
+        unfinished(file, "restore")
+    } else if let Some(file) = there(&UNFINISHED_REPAIR)? {
+        unfinished(file, "repair")
+    } else {
+        return Ok(());
+    };
+    Err(Error::NotADatabase { path: directory.name(), what })
 }
 
 pub(crate) fn create(directory: &dyn Directory, file: &str) -> Result<Arc<dyn terrace_block::BlockDevice>> {

@@ -26,7 +26,7 @@ use rand::{RngExt, SeedableRng};
 use terrace_block::{BlockDevice, Directory, FileDirectory, LockError, OpenMode, Sharing, SimulatedMemory};
 
 use super::Db;
-use super::backup::Backup;
+use super::backup::refuse_unfinished;
 use super::budget::Budget;
 use super::core::{
     Core, Counters, FIRST_TABLE, Settings, Shared, TableState, catalog_place, catalog_root, garbage_root,
@@ -78,9 +78,8 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     };
     let name = directory.name();
     let there = || exists(&*directory, PAGES);
-    if !there()? && Backup::is_in(&*directory)? {
-        let what = "it holds a backup; make a database of it with `terrace restore`".to_owned();
-        return Err(Error::NotADatabase { path: name, what });
+    if !there()? {
+        refuse_unfinished(&*directory)?;
     }
     if !may_create && !there()? {
         let what = format!("it holds no {PAGES}");
@@ -88,6 +87,8 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
     }
     let owner = if builder.read_only { None } else { Some(own(&*directory)?) };
     if !there()? {
+        // Somebody may have begun something since the first look.
+        refuse_unfinished(&*directory)?;
         builder.compression.check(layout.page_bytes)?;
         let mut uuid = [0; 16];
         match builder.seed {

@@ -38,6 +38,8 @@ const SALVAGE_PAGES: &str = "pages.salvage";
 const SALVAGE_LOG: &str = "log.salvage";
 const REPAIRED_PAGES: &str = "pages.repaired";
 const REPAIRED_LOG: &str = "log.repaired";
+/// Where there is one of these and no database, a repair was never finished.
+pub(super) const UNFINISHED_REPAIR: [&str; 4] = [SALVAGE_PAGES, SALVAGE_LOG, REPAIRED_PAGES, REPAIRED_LOG];
 
 /// What [`Builder::repair`] has saved, and what it could not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -203,7 +205,8 @@ fn repair(
     let page_bytes = salvaged.pool.page_bytes() as u64;
     let harvest = Harvest::of(&salvaged)?;
 
-    let renamed = Renamed::new(Arc::clone(destination), [(PAGES, REPAIRED_PAGES), (LOG, REPAIRED_LOG)]);
+    let names = [(PAGES, REPAIRED_PAGES), (LOG, REPAIRED_LOG)];
+    let renamed = Renamed::new(Arc::clone(destination), names, &UNFINISHED_REPAIR);
     let page_size = builder.page_size.unwrap_or(page_bytes);
     // Tables are made with pages of the size they had.
     let largest = salvaged.pool.page_sizes().largest_used().min(SizeClass::LARGEST_NODE).page_bytes() as u64;

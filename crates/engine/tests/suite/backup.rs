@@ -232,6 +232,55 @@ fn a_restore_cut_off_at_any_call_leaves_no_half_a_database() {
     }
 }
 
+/// What a kill leaves of something that makes a database: nothing, all of it, or what is refused by name and stays.
+fn is_refused_or_whole(left: SimulatedDisk, what: &str, expected: &BTreeMap<String, Entries>, call: u64) {
+    let names = ["pages.restoring", "log.restoring"].into_iter();
+    let names = names.chain(["pages.salvage", "log.salvage", "pages.repaired", "log.repaired"]);
+    let begun: Vec<&str> = names.filter(|name| left.exists(name).unwrap()).collect();
+    let is_named = left.exists("pages.terrace").unwrap();
+    let opened = Db::builder().directory(Arc::new(left.clone())).dram(1 << 20).mode(Mode::Inline).open("");
+    match opened {
+        Ok(db) if is_named => assert_eq!(entries(&db), *expected, "call {call}"),
+        Ok(_) => assert!(begun.is_empty(), "call {call}: an empty database beside {begun:?}"),
+        Err(error) => {
+            let told = error.to_string();
+            let is_told = told.contains("never finished") && told.contains(what) && told.contains("again");
+            assert!(matches!(error, Error::NotADatabase { .. }) && is_told, "call {call}: {told}");
+            assert!(!is_named && begun.iter().all(|name| left.exists(name).unwrap()), "call {call}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_restore_or_repair_is_no_place_for_an_empty_database() {
+    let source = SimulatedDisk::new(1);
+    let db = small(&source);
+    let expected = entries(&db);
+    let backup = SimulatedDisk::new(1);
+    db.backup_to(&backup).unwrap();
+    let backup = Backup::open_in(&backup).unwrap();
+    drop(db);
+    let restore = |disk: &SimulatedDisk| backup.restore_to(disk).map(drop);
+    let repair = |disk: &SimulatedDisk| {
+        let builder = Db::builder().dram(2 << 20).mode(Mode::Inline);
+        builder.repair_in(&source, Arc::new(disk.clone())).map(drop)
+    };
+    let makers: [(&str, &dyn Fn(&SimulatedDisk) -> terrace::Result<()>); 2] =
+        [("restore", &restore), ("repair", &repair)];
+    for (what, make) in makers {
+        let disk = SimulatedDisk::new(1);
+        make(&disk).unwrap();
+        let calls = disk.calls();
+        for call in (1..=calls).step_by((calls / 60).max(1) as usize).chain(calls - 8..=calls + 1) {
+            let disk = SimulatedDisk::new(1);
+            disk.crash_at(call);
+            let made = make(&disk);
+            assert!(made.is_ok() || call <= calls, "{what}, call {call} of {calls}");
+            is_refused_or_whole(disk.killed(), what, &expected, call);
+        }
+    }
+}
+
 #[test]
 fn a_full_or_failing_destination_is_said_and_the_source_goes_on() {
     let db = small(&SimulatedDisk::new(1));

@@ -1,21 +1,26 @@
-//! A directory in which some files have other names: a database that must not be taken for one yet.
+//! A directory in which some files have other names, and some are not seen: a database that must not be taken for one yet.
 
 use std::io;
 use std::sync::Arc;
 
 use terrace_block::{BlockDevice, Directory, LockError, OpenMode, Sharing};
 
-/// Another directory, with some names replaced.
+/// Another directory, with some names replaced and some hidden.
 #[derive(Debug)]
 pub(super) struct Renamed<const N: usize> {
     directory: Arc<dyn Directory>,
     names: [(&'static str, &'static str); N],
+    hidden: &'static [&'static str],
 }
 
 impl<const N: usize> Renamed<N> {
-    /// `directory`, with the second of two names wherever the first is asked for.
-    pub(super) fn new(directory: Arc<dyn Directory>, names: [(&'static str, &'static str); N]) -> Self {
-        Renamed { directory, names }
+    /// `directory`, with the second of two names wherever the first is asked for, and without the files `hidden`.
+    pub(super) fn new(
+        directory: Arc<dyn Directory>,
+        names: [(&'static str, &'static str); N],
+        hidden: &'static [&'static str],
+    ) -> Self {
+        Renamed { directory, names, hidden }
     }
 
     fn real<'a>(&self, file: &'a str) -> &'a str {
@@ -33,7 +38,7 @@ impl<const N: usize> Directory for Renamed<N> {
     }
 
     fn exists(&self, file: &str) -> io::Result<bool> {
-        self.directory.exists(self.real(file))
+        Ok(!self.hidden.contains(&file) && self.directory.exists(self.real(file))?)
     }
 
     fn remove(&self, file: &str) -> io::Result<()> {
