@@ -16,7 +16,7 @@
 //! | `report` | HTML reports with charts |
 //! | `hierarchy` | workloads over simulated tiers, in virtual time |
 //! | `cost` | what hierarchies cost, and which cost the same |
-//! | `progress`, `escape`, `failure`, `log` | bars, printable text, exit codes, warnings |
+//! | `progress`, `escape`, `failure`, `log`, `signals` | bars, printable text, exit codes, warnings, limits as errors |
 
 mod args;
 mod bystanders;
@@ -37,6 +37,7 @@ mod progress;
 mod report;
 mod reproduce;
 mod rows;
+mod signals;
 mod simulation;
 mod store;
 mod units;
@@ -48,6 +49,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 fn main() -> ExitCode {
+    signals::take_file_limits_as_errors();
     log::show_warnings();
     let done = config::expand(&args::Cli::command(), env::args_os().collect())
         // A wrong command line, and a request for help, end the process inside the parser.

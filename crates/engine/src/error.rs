@@ -31,7 +31,10 @@ pub enum Error {
         /// What did not hold.
         what: String,
     },
-    /// The disk, or the limit set on the file's size, leaves no room. Reads go on; commits work again when space is free.
+    /// The disk, a quota, or a limit on the size of files leaves no room. Reads go on; commits work again when there is some.
+    ///
+    /// A limit of the process on the size of files (`RLIMIT_FSIZE`) also sends it the signal `SIGXFSZ`, which ends it unless the
+    /// program ignores the signal or has a handler for it. The library leaves that to the program.
     #[error("disk full: {what}; free some space and try again, nothing needs to be restarted")]
     Full {
         /// What could not be placed.
@@ -216,6 +219,14 @@ impl Error {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Error::Full { what: format!("{operation} on {file}{}: {source}", at(&offset)) }
             }
+            // So does this one: the limit can be raised while the process runs.
+            io::ErrorKind::FileTooLarge => Error::Full {
+                what: format!(
+                    "{operation} on {file}{}: {source}; files may not be longer by a limit of the process (`ulimit -f`) \
+                     or of the file system, which is to be raised",
+                    at(&offset)
+                ),
+            },
             _ => Error::Io { operation, file: file.to_owned(), offset, source },
         }
     }
