@@ -43,6 +43,7 @@ pub use directory::memory::MemoryDirectory;
 pub use directory::{Directory, LockError, OpenMode, Sharing};
 pub use memory::aligned::AlignedBuffer;
 pub use memory::copy::copy_words;
+pub use memory::limit::{AddressLimit, address_limit};
 pub use memory::numa::measure::{Speed, measure_node};
 pub use memory::numa::migrate::{Migrate, Moved};
 pub use memory::numa::nodes::{Node, NodeSet, Performance, check_room, is_numa_balancing, nodes};

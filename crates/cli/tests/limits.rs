@@ -76,3 +76,18 @@ fn a_limit_on_the_size_of_files_is_a_full_disk_for_every_command() {
     succeeds(&words(&load(&db)), &records(3000..4000));
     succeeds(&["verify", &db], "");
 }
+
+#[test]
+fn a_limit_on_addresses_is_named_with_one_that_suffices() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let db = directory.path().join("db").to_str().expect("a path of text").to_owned();
+    let put = ["put", &db, "--table", "t", "a", "1", "--dram", "8MiB"];
+    let said = complaint("ulimit -v 4000000", &put, "");
+    assert!(said.contains("ulimit -v") && !said.contains("lower the budget"), "{said}");
+    let enough = said.split("limit to ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a number");
+    let output = limited(&format!("ulimit -v {enough}"), &put, "");
+    assert_eq!(output.status.code(), Some(0), "{enough}: {}", String::from_utf8_lossy(&output.stderr));
+    // Without a limit it is the budget that is too large.
+    let said = complaint("true", &[&put[..7], &["99999GiB"]].concat(), "");
+    assert!(said.contains("lower the budget") && !said.contains(" 0 bytes"), "{said}");
+}

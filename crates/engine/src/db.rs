@@ -28,6 +28,7 @@
 //! | `repair.rs`      | a new database of what is whole in a damaged one                       |
 //! | `compact.rs`     | making the page file shorter                                           |
 //! | `overlay.rs`     | reading without writing                                                |
+//! | `limits.rs`      | what the process's limits refuse                                        |
 
 pub(crate) mod backup;
 pub(crate) mod batch;
@@ -39,6 +40,7 @@ pub(crate) mod core;
 pub(crate) mod count;
 pub(crate) mod garbage;
 pub(crate) mod large;
+mod limits;
 pub(crate) mod lookup;
 pub(crate) mod named;
 pub(crate) mod open;

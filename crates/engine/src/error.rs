@@ -176,7 +176,7 @@ pub enum Error {
     #[error("bad setting: {0}")]
     Config(String),
     /// Memory could not be had from the operating system.
-    #[error("cannot get {bytes} bytes of memory for {what}: {source}; lower the budget")]
+    #[error("cannot get {bytes} bytes of memory for {what}: {source}{}", memory_advice(source))]
     Memory {
         /// How much was asked for.
         bytes: u64,
@@ -185,6 +185,24 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
+}
+
+/// What the operating system said of memory, where it is the process's own limit on addresses that refuses it.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{source}; the process may have {limit_bytes} bytes of addresses (`ulimit -v`), and needs about {needed_bytes} of them, \
+     most of which never get any memory: raise that limit to {} KiB or more",
+    needed_bytes / 1024
+)]
+pub(crate) struct AddressLimit {
+    pub(crate) limit_bytes: u64,
+    pub(crate) needed_bytes: u64,
+    pub(crate) source: io::Error,
+}
+
+fn memory_advice(source: &io::Error) -> &'static str {
+    let is_limited = source.get_ref().is_some_and(|inner| inner.is::<AddressLimit>());
+    if is_limited { "" } else { "; lower the budget" }
 }
 
 fn other_release(found: u32, supported: u32) -> &'static str {

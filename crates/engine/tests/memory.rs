@@ -197,8 +197,20 @@ fn confined() {
         println!("refused: {refused}");
         refused
     };
-    // Enough for the page table, and not for an address for each page.
+    // What the advice says is enough is enough.
     let limits = getrlimit(Resource::As);
+    for backend in [Backend::Frames, Backend::Mapped] {
+        let few = status_bytes("VmSize:").unwrap() + (1 << 30);
+        setrlimit(Resource::As, Rlimit { current: Some(few), ..limits }).unwrap();
+        let told = open(backend).unwrap_err().to_string();
+        assert!(told.contains("ulimit -v") && !told.contains("lower the budget"), "{told}");
+        let enough = told.split("limit to ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
+        let enough = enough.parse::<u64>().unwrap() * 1024;
+        setrlimit(Resource::As, Rlimit { current: Some(enough), ..limits }).unwrap();
+        open(backend).unwrap();
+    }
+    setrlimit(Resource::As, limits).unwrap();
+    // Enough for the page table, and not for an address for each page.
     let little = status_bytes("VmSize:").unwrap() + (64 << 30);
     setrlimit(Resource::As, Rlimit { current: Some(little), ..limits }).unwrap();
     let few = refused();

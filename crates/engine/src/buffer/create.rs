@@ -5,14 +5,17 @@ use std::sync::Arc;
 
 use terrace_block::{BlockDevice, Cached, SimulatedMemory, Time};
 
+use super::frames::Frames;
 use super::middle::MiddleOptions;
 use super::pool::{Mode, Pool};
 use super::records::RecordCache;
 use super::residency::NodeOptions;
+use super::table::PageTable;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::ids::{SizeClass, Timestamp};
 use crate::replacement::Replacement;
+use crate::store::place::PLACE_BYTES;
 use crate::store::space::{Geometry as SpaceGeometry, SEGMENTS_MIN};
 use crate::store::superblock::{Slots, Superblock};
 use crate::wal::{FIRST_LSN, Geometry, LogHeader, Wal, read_header};
@@ -81,6 +84,18 @@ pub(crate) struct PoolOptions {
 }
 
 impl Pool {
+    /// Bytes of addresses that a pool takes, most of which never get memory.
+    pub(crate) fn address_bytes(options: &PoolOptions) -> u64 {
+        let middle = options.middle.as_ref().map(|middle| (SizeClass::SMALLEST, middle.frames));
+        let frames = Frames::address_bytes(options.frame_bytes_max.max(options.frame_bytes), middle);
+        // Mapped pages have addresses by their ids, as many for each size that comes to be used.
+        let mapped = match options.backend {
+            Backend::Frames => 0,
+            Backend::Mapped => SizeClass::COUNT as u64 * options.pages_max * PLACE_BYTES as u64,
+        };
+        PageTable::reserved_bytes(options.pages_max).saturating_add(frames).saturating_add(mapped)
+    }
+
     /// Writes the files of a new, empty database. Their names are the caller's to make durable.
     pub(crate) fn create(files: &Files, layout: &Layout) -> Result<()> {
         let geometry = Geometry::new(layout.log_capacity)?;

@@ -183,14 +183,7 @@ impl Frames {
         backend: Backend,
         pages_max: u64,
     ) -> io::Result<Frames> {
-        let mut counts: ByStripe<u32> = [0; _];
-        for class in SizeClass::all() {
-            let count_max = bytes_max / (class.page_bytes() as u64 + HEADER_BYTES);
-            counts[Stripe::from(class).index()] = count_max.clamp(1, u64::from(FRAMES_MAX)) as u32;
-        }
-        if let Some((class, count)) = middle {
-            counts[Stripe::middle(class).index()] = count;
-        }
+        let counts = Frames::counts_max(bytes_max, middle);
         let most = counts.iter().map(|&count| header_bytes(count)).max().unwrap_or(0);
         let headers = most.next_power_of_two();
         Ok(Frames {
@@ -203,6 +196,26 @@ impl Frames {
             headers_shift: headers.trailing_zeros(),
             stripes: counts.map(|count_max| Counts { count: AtomicU32::new(0), count_max }),
         })
+    }
+
+    /// Bytes of addresses that [`Frames::reserve`] takes, but for those that mapped pages get class by class.
+    pub(crate) fn address_bytes(bytes_max: u64, middle: Option<(SizeClass, u32)>) -> u64 {
+        let counts = Frames::counts_max(bytes_max, middle);
+        let headers = counts.iter().map(|&count| header_bytes(count)).max().unwrap_or(0).next_power_of_two();
+        (Residency::frame_address_bytes(&counts) + headers * counts.len()) as u64
+    }
+
+    /// Frames of each stripe that there are addresses for.
+    fn counts_max(bytes_max: u64, middle: Option<(SizeClass, u32)>) -> ByStripe<u32> {
+        let mut counts: ByStripe<u32> = [0; _];
+        for class in SizeClass::all() {
+            let count_max = bytes_max / (class.page_bytes() as u64 + HEADER_BYTES);
+            counts[Stripe::from(class).index()] = count_max.clamp(1, u64::from(FRAMES_MAX)) as u32;
+        }
+        if let Some((class, count)) = middle {
+            counts[Stripe::middle(class).index()] = count;
+        }
+        counts
     }
 
     /// The same on nodes; the middle tier has frames of `class`.

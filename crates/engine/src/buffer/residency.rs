@@ -78,6 +78,11 @@ impl Residency {
         })
     }
 
+    /// Bytes of addresses for frames of their own, at most so many of each stripe.
+    pub(super) fn frame_address_bytes(counts_max: &[u32]) -> usize {
+        Fixed::stripe_bytes(counts_max) * counts_max.len()
+    }
+
     /// Has frames that hold no page, where they have addresses of their own, on the nodes of DRAM.
     pub(super) fn place(&self, nodes: &Placement) -> io::Result<()> {
         match self {

@@ -32,6 +32,7 @@ use super::core::{
     Core, Counters, FIRST_TABLE, Settings, Shared, TableState, catalog_place, catalog_root, garbage_root,
 };
 use super::count::{Counts, TableCount};
+use super::limits;
 use super::overlay::{Overlay, Room as OverlayRoom};
 use super::undo::KeyUndo;
 use crate::buffer::{Edit, Files, Layout, Mode, PAGES_MAX, Pool, PoolOptions, Recovered, id_count_below};
@@ -128,14 +129,19 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         files = files.with_cache(cached);
     }
     let (options, split) = shares(&builder, dram, &files, &superblock, memory)?;
-    let Recovered { mut pool, losers, redone, log_end, .. } = Pool::recover(&files, &options, &NodeRedo)?;
-    let counters = counters(log_end, redone, losers.len());
-    pool.undo_losers(&files, losers, &KeyUndo)?;
-    if !pool.exists(catalog_root(pool.class())) {
-        create_roots(&pool)?;
-    }
-    pool.set_mode(builder.mode);
-    let core = assemble(pool, settings(&builder, name)?, split, counters, lock)?;
+    let recover = || {
+        let Recovered { mut pool, losers, redone, log_end, .. } = Pool::recover(&files, &options, &NodeRedo)?;
+        let counters = counters(log_end, redone, losers.len());
+        pool.undo_losers(&files, losers, &KeyUndo)?;
+        if !pool.exists(catalog_root(pool.class())) {
+            create_roots(&pool)?;
+        }
+        pool.set_mode(builder.mode);
+        assemble(pool, settings(&builder, name)?, split, counters, lock)
+    };
+    let dram_max = options.frame_bytes_max;
+    let core = recover()
+        .map_err(|error| limits::explained(error, &options, split, dram_max, superblock.log_capacity))?;
     core.load_garbage()?;
     if core.pool.mode() == Mode::Inline {
         core.free_sound_garbage()?;
@@ -176,7 +182,7 @@ fn open_read_only(
     };
     let (pool, counters) = recover().map_err(|error| match room.is_used_up() {
         true => Error::NeedsRecovery { path: name.clone(), bytes_max },
-        false => error,
+        false => limits::explained(error, &options, split, options.frame_bytes_max, superblock.log_capacity),
     })?;
     if !pool.exists(catalog_root(pool.class())) {
         return Err(Error::NotADatabase { path: name, what: "it was created and never opened".to_owned() });
@@ -316,14 +322,19 @@ fn check_sizes(pool: &Pool, split: Split) -> Result<()> {
 /// before anything can be dropped, which is what the log and the clock's window let them.
 fn old_versions(pool: &Pool, settings: &Settings, split: Split) -> Room {
     let entry_bytes_max = max_record(split.largest_node().page_bytes());
-    let bytes_max = split.versions as usize;
-    let in_flight = pool.wal().stats().capacity as usize + split.clock_window * entry_bytes_max;
-    let bytes_later = match settings.old_version_bytes_max {
-        Some(_) => split.versions,
-        None => Split::versions_share(settings.dram_max),
+    let dram_max = match settings.old_version_bytes_max {
+        Some(_) => 0,
+        None => settings.dram_max,
     };
-    let bytes_reserved = 2 * (bytes_max.max(bytes_later as usize) + in_flight);
-    Room { chains: split.lock_slots, bytes_max, bytes_reserved, entry_bytes_max }
+    let bytes_reserved = old_version_bytes_reserved(split, dram_max, pool.wal().stats().capacity) as usize;
+    Room { chains: split.lock_slots, bytes_max: split.versions as usize, bytes_reserved, entry_bytes_max }
+}
+
+/// Addresses for old versions, if the budget may become `dram_max` bytes.
+pub(super) fn old_version_bytes_reserved(split: Split, dram_max: u64, log_bytes: u64) -> u64 {
+    let entry_bytes_max = max_record(split.largest_node().page_bytes()) as u64;
+    let in_flight = log_bytes + split.clock_window as u64 * entry_bytes_max;
+    2 * (split.versions.max(Split::versions_share(dram_max)) + in_flight)
 }
 
 pub(crate) fn open_directory(path: &Path, create: bool) -> Result<Arc<dyn Directory>> {

@@ -82,21 +82,20 @@ impl Analysis<'_> {
         }
         space.settle(self.unwritten.iter().map(|&id| places_granted(id)).sum());
         let memory = |bytes: u64| refused("the DRAM tier", bytes);
+        let bytes_max = options.frame_bytes_max.max(options.frame_bytes);
         let class = SizeClass::of_bytes(self.page_bytes as u64).expect("the superblock was checked");
         let budget = FrameBudget { bytes: options.frame_bytes, floor: options.frames_floor, taken: 0 };
-        let frames = Frames::reserve(
-            options.frame_bytes_max.max(options.frame_bytes),
-            options.middle.as_ref().map(|middle| (class, middle.frames)),
-            options.backend,
-            options.pages_max,
-        )
-        .and_then(|frames| frames.on_nodes(&options.nodes, class))
-        .map_err(memory(0))?;
+        let middle = options.middle.as_ref().map(|middle| (class, middle.frames));
+        let addresses = Frames::address_bytes(bytes_max, middle);
+        let frames = Frames::reserve(bytes_max, middle, options.backend, options.pages_max)
+            .map_err(refused("the addresses of the DRAM tier", addresses))?
+            .on_nodes(&options.nodes, class)
+            .map_err(memory(options.frame_bytes))?;
         // All of them are the database's own class's, until another is used.
         let count = (budget.for_frames(class) / frame_cost(class)) as u32;
         frames.grow(class, count).map_err(memory(u64::from(count) * self.page_bytes as u64))?;
         let records = Records::new(options.record_cache, self.page_bytes, count, frames.count_max(class))
-            .map_err(memory(0))?;
+            .map_err(refused("the record cache", options.frame_bytes))?;
         let mut free: ByStripe<FreeFrames> = std::array::from_fn(|index| {
             let stripe = Stripe::from_index(index).expect("there are as many");
             FreeFrames::none(stripe, budget.ghost_least(stripe.class), options.replacement)

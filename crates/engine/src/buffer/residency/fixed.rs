@@ -21,12 +21,17 @@ pub(in crate::buffer) struct Fixed {
 impl Fixed {
     /// Addresses for as many frames of each stripe, by their numbers, out of a region that `reserve` makes.
     pub(super) fn reserve(counts_max: &[u32], reserve: fn(usize) -> io::Result<Region>) -> io::Result<Fixed> {
+        let stripe = Fixed::stripe_bytes(counts_max);
+        let region = reserve(stripe * counts_max.len())?;
+        Ok(Fixed { region, stripe_shift: stripe.trailing_zeros() })
+    }
+
+    /// Bytes of addresses that each stripe has.
+    pub(super) fn stripe_bytes(counts_max: &[u32]) -> usize {
         let bytes =
             Stripe::all().map(|stripe| counts_max[stripe.index()] as usize * stripe.class.page_bytes());
         // They begin at a huge page.
-        let stripe = bytes.max().unwrap_or(0).next_multiple_of(2 << 20).next_power_of_two();
-        let region = reserve(stripe * counts_max.len())?;
-        Ok(Fixed { region, stripe_shift: stripe.trailing_zeros() })
+        bytes.max().unwrap_or(0).next_multiple_of(2 << 20).next_power_of_two()
     }
 
     #[inline(always)]
