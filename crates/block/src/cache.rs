@@ -146,8 +146,8 @@ pub struct Cached {
     /// One sync of the slow device at a time; when marks were last taken off.
     syncs: Mutex<Duration>,
     start: Start,
-    /// The number of the cache on the fast device, if it could be read.
-    number: Option<u64>,
+    /// Whether the fast device could be used from the start, so that there is a cache on it.
+    has_journal: bool,
     /// Why it is out of service.
     service: OnceLock<String>,
     /// It is, and nobody could be told that what is on the fast device must not be used.
@@ -219,6 +219,9 @@ impl Cached {
             Usable::Yes(opened) => (*opened, None),
             Usable::No(what, error) => (open::Opened::nothing(&config, &*slow), Some((what, error))),
         };
+        if let Start::Cold(reason) = &opened.start {
+            tracing::warn!(device = fast.name(), reason, "the cache is taken as empty");
+        }
         let index = Index::new(slots, config.seed);
         let mut placement = Placement::new(policy, capacity);
         placement.account(config.relations.is_some(), Budget::new(&config, Arc::clone(meter)));
@@ -240,7 +243,7 @@ impl Cached {
             recovered,
             syncs: Mutex::new(config.clock.now()),
             start,
-            number: failure.is_none().then_some(superblock.number),
+            has_journal: failure.is_none(),
             service: OnceLock::new(),
             is_unrevoked: AtomicBool::new(false),
             lock: Mutex::new(None),
@@ -250,7 +253,7 @@ impl Cached {
         };
         match failure {
             Some((what, error)) => cached.give_up(what, &error),
-            None => cached.enter_service(revoked)?,
+            None => cached.enter_service()?,
         }
         Ok(cached)
     }

@@ -24,6 +24,12 @@ pub(crate) enum CacheBug {
     ForgetMoved,
     /// A cache is used though another was used since.
     ForgetLatest,
+    /// A cache is used whatever its session is.
+    ForgetSession,
+    /// The session before is kept when the guard has the new one.
+    KeepSession,
+    /// A cache is used though the slow device is not as far as it was, or further.
+    ForgetProgress,
     /// A slot gets bytes that fit a claim of it in the journal that is no longer true.
     ForgetEndedClaims,
     /// What is cut off the slow device stays in the cache.

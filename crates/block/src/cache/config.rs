@@ -91,6 +91,14 @@ pub struct CacheConfig {
     /// A file of 4 KiB beside the slow device, which remembers a cache that must not be used again because its device failed
     /// while the slow one was written. Without it such a device must not be brought back after a restart.
     pub guard: Option<Arc<dyn BlockDevice>>,
+    /// [`Cached::session`](super::Cached::session) of the cache when it was left, for owners that have no guard. A cache of another
+    /// session, such as an older copy of the file, is taken as empty. `None`, the default, takes any.
+    pub session: Option<u64>,
+    /// How far the slow device is, as its owner counts: each step that a reader of it begins with, such as a database's superblock, has a
+    /// number one higher or more, and what the steps before refer to is not written over until [`Cached::progress`](super::Cached::progress)
+    /// has been told. An opening makes at least two steps. A cache is taken as empty if the slow device is at another place than
+    /// it knows, because a copy of the slow device was put back. 0, the default, is for owners that do not count.
+    pub progress: u64,
     /// Blocks that may wait to be written back at most; a quarter of the capacity by default. One that finds no room has all of them
     /// written back first. They take about 100 bytes of DRAM each.
     pub dirty_blocks_max: Option<u32>,
@@ -132,6 +140,8 @@ impl CacheConfig {
             power_cycle: None,
             region_bytes: 1 << 20,
             guard: None,
+            session: None,
+            progress: 0,
             dirty_blocks_max: None,
             dram_blocks: None,
             write_budget_bytes_day: None,

@@ -14,23 +14,61 @@
 //! So several caches may be used in turn, and so may none: who writes the slow device without one says so first
 //! ([`Cached::revoke_all`](super::Cached::revoke_all)).
 //!
-//! # Format
+//! # Sessions
+//! A cache's number stays the same from its making on, so it cannot tell a cache's file from an older copy of it. Each opening
+//! and each close therefore draws a *session*, a random number, for guard and cache ([`Name`]). A cache is used only if the guard
+//! has its session: an older copy of the cache's file has another, and so has the cache of an older copy of the guard. The
+//! order, each step durable before the next:
+//!
+//! 1. the cache has the new session, and the one before as well;
+//! 2. the guard has the new session;
+//! 3. the cache has the new one only. Nothing is written to the slow device before that.
+//!
+//! A crash between 1 and 2 leaves a guard of the session before, which the cache still accepts: it is as it was in that session. A
+//! crash between 2 and 3 leaves the new session in both. Were the session before kept any longer, the cache would fit a copy of the
+//! slow device and its guard that is one opening old.
+//!
+//! # Format, version 2
 //! 4096 bytes: `TERRGARD`, the number of a cache (8 bytes), what it says of it (4 bytes): 0 that it is revoked, or every cache if the
 //! number is 0; 1 that it is the only one that may be used; 2 that it is needed; 3 that only its dirty blocks are to be
-//! used. Then zeros, and from
-//! byte 508 the CRC-32C of all before it: all is in one sector, which a power cut does not tear. Once the checksum was in the page's last
-//! four bytes, of the rest; such a guard is read, too. A page of zeros revokes nothing, a damaged one everything.
+//! used. Then the version (4 bytes), the session (8 bytes), the sequence that the cache's superblock had when it was named (8 bytes),
+//! zeros, and from byte 508 the CRC-32C of all before it: all is in one sector, which a power cut does not tear.
+//!
+//! Version 1 has zeros for version, session and sequence; it fits only a cache of a version without sessions. Once the checksum was in
+//! the page's last four bytes, of the rest; such a guard is read, too. A later version is as a damaged one. A page of zeros revokes
+//! nothing, a damaged one everything.
 
 use std::io;
 
 use super::checksum;
-use super::layout::PAGE_BYTES;
+use super::layout::{PAGE_BYTES, Superblock};
 use crate::planted::{CacheBug, planted};
 use crate::{AlignedBuffer, BlockDevice};
 
 const MAGIC: [u8; 8] = *b"TERRGARD";
 const CHECK_AT: usize = 508;
 const CHECK_ONCE_AT: usize = PAGE_BYTES - 4;
+const VERSION: u32 = 2;
+
+/// What the guard calls a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Name {
+    /// Of the cache, from its making on.
+    pub number: u64,
+    /// From one opening or close to the next; 0 where the guard is of a version that had none.
+    pub session: u64,
+    /// Of the cache's superblock at that time: an older copy of the cache has a smaller one.
+    pub sequence: u64,
+}
+
+impl Name {
+    /// Whether this is the cache with this superblock, as it was left.
+    pub fn fits(self, found: &Superblock) -> bool {
+        let is_before = found.session_before != 0 && found.session_before == self.session;
+        self.number == found.number
+            && (self.session == found.session || is_before || planted(CacheBug::ForgetSession))
+    }
+}
 
 /// Which caches are revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,13 +80,13 @@ pub(super) enum Revoked {
     /// All.
     All,
     /// All but the one with this number, which was used last.
-    AllBut(u64),
+    AllBut(Name),
     /// The guard is damaged: all, and nobody knows whether one is needed.
     Unknown,
     /// All but this one, and without it the slow device is not complete.
-    AllButNeeded(u64),
+    AllButNeeded(Name),
     /// The same, but only what it has to write back may be used of it.
-    AllButDirty(u64),
+    AllButDirty(Name),
 }
 
 impl Revoked {
@@ -59,16 +97,24 @@ impl Revoked {
             Revoked::One(revoked) => revoked == number,
             Revoked::All | Revoked::Unknown => true,
             Revoked::AllBut(only) | Revoked::AllButNeeded(only) | Revoked::AllButDirty(only) => {
-                only != number && !planted(CacheBug::ForgetLatest)
+                only.number != number && !planted(CacheBug::ForgetLatest)
             }
         }
     }
 
     /// The cache without which the slow device is not complete.
-    pub fn needed(self) -> Option<u64> {
+    pub fn needed(self) -> Option<Name> {
         match self {
-            Revoked::AllButNeeded(number) | Revoked::AllButDirty(number) => Some(number),
+            Revoked::AllButNeeded(name) | Revoked::AllButDirty(name) => Some(name),
             _ => None,
+        }
+    }
+
+    /// The cache that was used last, where the guard knows it.
+    pub fn latest(self) -> Option<Name> {
+        match self {
+            Revoked::AllBut(name) => Some(name),
+            _ => self.needed(),
         }
     }
 
@@ -85,13 +131,15 @@ impl Revoked {
         }
         let is_checked = |at: usize| page[at..at + 4] == checksum(&page[..at]).to_le_bytes();
         let is_whole = page[..8] == MAGIC && (is_checked(CHECK_AT) || is_checked(CHECK_ONCE_AT));
-        let number = u64::from_le_bytes(page[8..16].try_into().expect("eight bytes"));
-        let what = u32::from_le_bytes(page[16..20].try_into().expect("four bytes"));
-        Ok(match what {
-            0 if is_whole && number != 0 => Revoked::One(number),
-            1 if is_whole => Revoked::AllBut(number),
-            2 if is_whole => Revoked::AllButNeeded(number),
-            3 if is_whole => Revoked::AllButDirty(number),
+        let u64_at = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"));
+        let u32_at = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"));
+        let name = Name { number: u64_at(8), session: u64_at(24), sequence: u64_at(32) };
+        Ok(match u32_at(16) {
+            _ if u32_at(20) > VERSION => Revoked::Unknown,
+            0 if is_whole && name.number != 0 => Revoked::One(name.number),
+            1 if is_whole => Revoked::AllBut(name),
+            2 if is_whole => Revoked::AllButNeeded(name),
+            3 if is_whole => Revoked::AllButDirty(name),
             _ if is_whole => Revoked::All,
             _ => Revoked::Unknown,
         })
@@ -100,18 +148,22 @@ impl Revoked {
     /// Writes the guard, durably.
     pub fn write(self, guard: &dyn BlockDevice) -> io::Result<()> {
         let mut page = AlignedBuffer::zeroed(PAGE_BYTES);
+        let nameless = |number| Name { number, session: 0, sequence: 0 };
         let said = match self {
             Revoked::None => None,
-            Revoked::One(number) => Some((number, 0_u32)),
-            Revoked::All | Revoked::Unknown => Some((0, 0)),
-            Revoked::AllBut(number) => Some((number, 1)),
-            Revoked::AllButNeeded(number) => Some((number, 2)),
-            Revoked::AllButDirty(number) => Some((number, 3)),
+            Revoked::One(number) => Some((nameless(number), 0_u32)),
+            Revoked::All | Revoked::Unknown => Some((nameless(0), 0)),
+            Revoked::AllBut(name) => Some((name, 1)),
+            Revoked::AllButNeeded(name) => Some((name, 2)),
+            Revoked::AllButDirty(name) => Some((name, 3)),
         };
-        if let Some((number, what)) = said {
+        if let Some((name, what)) = said {
             page[..8].copy_from_slice(&MAGIC);
-            page[8..16].copy_from_slice(&number.to_le_bytes());
+            page[8..16].copy_from_slice(&name.number.to_le_bytes());
             page[16..20].copy_from_slice(&what.to_le_bytes());
+            page[20..24].copy_from_slice(&VERSION.to_le_bytes());
+            page[24..32].copy_from_slice(&name.session.to_le_bytes());
+            page[32..40].copy_from_slice(&name.sequence.to_le_bytes());
             let check = checksum(&page[..CHECK_AT]);
             page[CHECK_AT..CHECK_AT + 4].copy_from_slice(&check.to_le_bytes());
         }
@@ -128,7 +180,8 @@ mod tests {
     fn what_was_revoked_is_read_back_and_damage_revokes_everything() {
         let guard = MemoryDevice::new("guard", 0);
         assert_eq!(Revoked::read(&guard).unwrap(), Revoked::None);
-        let only = [Revoked::AllBut(3), Revoked::AllButNeeded(4), Revoked::AllButDirty(5)];
+        let name = |number| Name { number, session: number << 40, sequence: 7 };
+        let only = [Revoked::AllBut(name(3)), Revoked::AllButNeeded(name(4)), Revoked::AllButDirty(name(5))];
         for revoked in
             [Revoked::One(7), Revoked::All, Revoked::None, Revoked::One(u64::MAX)].into_iter().chain(only)
         {

@@ -41,8 +41,10 @@ use parking_lot::Mutex;
 
 use super::checksum;
 use super::dirty::EPOCH_MAX;
+use super::guard::Name;
 use super::index::{Index, State};
 use super::layout::{Layout, PAGE_BYTES, PAGE_RECORDS, Superblock};
+use super::open::draw;
 use super::placement::Placement;
 use crate::planted::{CacheBug, planted};
 use crate::{AlignedBuffer, BlockDevice, Write};
@@ -327,6 +329,49 @@ impl Journal {
         superblock.sequence += 1;
         superblock.write(fast)?;
         Ok(PAGE_BYTES as u64)
+    }
+
+    /// What the guard is to call the cache.
+    pub fn name(&self) -> Name {
+        let Superblock { number, session, sequence, .. } = self.state.lock().superblock;
+        Name { number, session, sequence }
+    }
+
+    /// Draws a new session; the next superblock has it, and the one before (`guard.rs`).
+    pub fn draw_session(&self) {
+        let superblock = &mut self.state.lock().superblock;
+        // One that the guard has never had does not matter; the one that it has must not be forgotten.
+        if superblock.session_before == 0 || planted(CacheBug::KeepSession) {
+            superblock.session_before = superblock.session;
+        }
+        superblock.session = draw();
+    }
+
+    /// The guard has the session: forgets the one before, durably. Gives the bytes written.
+    pub fn end_session_before(&self, fast: &dyn BlockDevice) -> io::Result<u64> {
+        self.change_superblock(fast, |superblock| superblock.session_before = 0)
+    }
+
+    /// Notes durably how far the slow device is. Gives the bytes written.
+    pub fn set_progress(&self, fast: &dyn BlockDevice, progress: u64) -> io::Result<u64> {
+        self.change_superblock(fast, |superblock| superblock.progress = progress)
+    }
+
+    fn change_superblock(
+        &self,
+        fast: &dyn BlockDevice,
+        change: impl FnOnce(&mut Superblock),
+    ) -> io::Result<u64> {
+        let mut position = self.state.lock();
+        if position.is_stopped {
+            return Ok(0);
+        }
+        let superblock = &mut position.superblock;
+        change(superblock);
+        superblock.sequence += 1;
+        // Both: what the other says is not to count again should this one be damaged.
+        superblock.write_both(fast)?;
+        Ok(2 * PAGE_BYTES as u64)
     }
 
     /// Says durably that there may be dirty blocks from now on.

@@ -22,10 +22,13 @@ use crate::{AlignedBuffer, BlockDevice};
 pub(super) const PAGE_BYTES: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"TERRCACH";
-/// A cache of which the slow device has every block. One with dirty blocks is of the version after that, which who knows only
-/// this one refuses.
-const VERSION: u32 = 1;
-const VERSION_DIRTY: u32 = 2;
+/// A cache of which the slow device has every block. One with dirty blocks is of the version after that, which a program that knows
+/// only this one refuses.
+const VERSION: u32 = 3;
+const VERSION_DIRTY: u32 = 4;
+/// The same without sessions: such a cache is made anew, after its dirty blocks have been written back.
+const VERSION_ONCE: u32 = 1;
+const VERSION_ONCE_DIRTY: u32 = 2;
 /// What a superblock takes of its page; the rest is zeros.
 const SECTOR_BYTES: usize = 512;
 const CHECK_AT: usize = SECTOR_BYTES - 4;
@@ -95,6 +98,12 @@ pub(super) struct Superblock {
     pub pages: u64,
     /// Of this cache since it was made, never 0; for the guard.
     pub number: u64,
+    /// Drawn at each opening and each close, never 0; for the guard (`guard.rs`). 0 in a cache of a version that had none.
+    pub session: u64,
+    /// The session before, until the guard has this one; else 0.
+    pub session_before: u64,
+    /// How far the slow device was, as its owner counts; 0 if nobody has said. See [`super::CacheConfig::progress`].
+    pub progress: u64,
     /// There may be blocks that the slow device does not have.
     pub is_dirty: bool,
 }
@@ -131,6 +140,9 @@ impl Superblock {
         put(80, &self.region_shift.to_le_bytes());
         put(88, &self.number.to_le_bytes());
         put(96, &self.pages.to_le_bytes());
+        put(104, &self.session.to_le_bytes());
+        put(112, &self.session_before.to_le_bytes());
+        put(120, &self.progress.to_le_bytes());
         let check = checksum(&page[..CHECK_AT]);
         page[CHECK_AT..SECTOR_BYTES].copy_from_slice(&check.to_le_bytes());
         page
@@ -150,9 +162,12 @@ impl Superblock {
         if u32_at(CHECK_AT) != checksum(&sector[..CHECK_AT]) || rest.iter().any(|&byte| byte != 0) {
             return Header::Damaged;
         }
-        if !(VERSION..=VERSION_DIRTY).contains(&u32_at(8)) {
-            return Header::OtherVersion(u32_at(8));
-        }
+        let version = u32_at(8);
+        let has_sessions = match version {
+            VERSION | VERSION_DIRTY => true,
+            VERSION_ONCE | VERSION_ONCE_DIRTY => false,
+            other => return Header::OtherVersion(other),
+        };
         let layout = Layout { block_shift: u32_at(68), slots: u32_at(72), region_pages: u32_at(76) };
         let superblock = Superblock {
             layout,
@@ -164,14 +179,18 @@ impl Superblock {
             half: u32_at(64),
             number: u64_at(88),
             pages: u64_at(96),
-            is_dirty: u32_at(8) == VERSION_DIRTY,
+            session: u64_at(104),
+            session_before: u64_at(112),
+            progress: u64_at(120),
+            is_dirty: [VERSION_DIRTY, VERSION_ONCE_DIRTY].contains(&version),
         };
         let in_range = (12..=21).contains(&layout.block_shift)
             && (1..u32::MAX).contains(&layout.slots)
             && (1..=REGION_PAGES_MAX).contains(&layout.region_pages)
             && (12..64).contains(&superblock.region_shift)
             && superblock.half < 2
-            && superblock.sequence <= SEQUENCE_MAX;
+            && superblock.sequence <= SEQUENCE_MAX
+            && (superblock.session != 0) == has_sessions;
         if in_range { Header::Whole(superblock) } else { Header::Damaged }
     }
 
@@ -237,6 +256,9 @@ mod tests {
             half: 1,
             number: 9,
             pages: 2,
+            session: 10,
+            session_before: sequence,
+            progress: 11,
             is_dirty: sequence.is_multiple_of(2),
         }
     }

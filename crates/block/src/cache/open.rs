@@ -1,7 +1,8 @@
 //! Opening: what an earlier life of the cache has left, and how much of it is used.
 //!
 //! 1. The superblock says whose cache this is. What is not a cache is refused; a cache of another database or of other
-//!    settings, or a damaged one, is emptied, which is told in a warning and in the statistics.
+//!    settings, or a damaged one, is emptied, which is told in a warning and in the statistics. So is one that is not as the guard
+//!    left it (`guard.rs`), or whose slow device is not as far as it was: a copy of one of them was put back.
 //! 2. The slow device is synced: from now on it is what it will be, unless it is written.
 //! 3. Dirty blocks are written to it (`recover.rs`). A cache that the guard says is needed must be there for that; what else
 //!    says that it has dirty blocks is not believed.
@@ -17,7 +18,7 @@
 
 use std::io;
 
-use super::guard::Revoked;
+use super::guard::{Name, Revoked};
 use super::index::Index;
 use super::journal::{Place, Record, replay};
 use super::layout::{Header, Layout, REGION_PAGES_MAX, Superblock};
@@ -57,10 +58,15 @@ fn region_shift(config: &CacheConfig, slow: &dyn BlockDevice) -> u32 {
     least.max(wanted).trailing_zeros()
 }
 
-fn fresh_superblock(config: &CacheConfig, slow: &dyn BlockDevice) -> Superblock {
+/// A number that nobody has drawn before.
+pub(super) fn draw() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
+    RandomState::new().build_hasher().finish() | 1
+}
+
+fn fresh_superblock(config: &CacheConfig, slow: &dyn BlockDevice) -> Superblock {
     // Never one that pages which were left here could have.
-    let generation = RandomState::new().build_hasher().finish();
+    let generation = draw();
     let region_shift = region_shift(config, slow);
     let regions = ((slow.len() * 2) >> region_shift) + 1;
     let region_pages = regions.div_ceil(PAGE_REGIONS as u64).clamp(1, u64::from(REGION_PAGES_MAX)) as u32;
@@ -77,7 +83,10 @@ fn fresh_superblock(config: &CacheConfig, slow: &dyn BlockDevice) -> Superblock 
         generation,
         half: 1,
         pages: 0,
-        number: generation | 1,
+        number: draw(),
+        session: draw(),
+        session_before: 0,
+        progress: config.progress,
         is_dirty: false,
     }
 }
@@ -97,10 +106,15 @@ pub(super) fn open(
         }
         Err(error) => return Ok(Usable::No("reading the superblock", error)),
     };
-    if let Some(number) = revoked.needed() {
+    if let Some(name) = revoked.needed() {
         match header {
-            Header::Whole(found) if found.number != number || found.identity != config.identity => {
+            Header::Whole(found) if found.number != name.number || found.identity != config.identity => {
                 return Err(incomplete(format!("{} is another cache", fast.name())));
+            }
+            Header::Whole(found) if !name.fits(&found) => {
+                let (older, newer) = ("an older copy of its cache", "its cache, but newer than the guard");
+                let what = if found.sequence < name.sequence { older } else { newer };
+                return Err(incomplete(format!("{} is {what}", fast.name())));
             }
             Header::Whole(found) if fast.len() < found.layout.bytes() => {
                 return Err(incomplete(format!("{} is truncated", fast.name())));
@@ -115,6 +129,17 @@ pub(super) fn open(
         && matches!(revoked, Revoked::None | Revoked::Unknown)
     {
         return Err(incomplete(format!("the guard that names {} is missing or damaged", fast.name())));
+    }
+    if let Header::Whole(found) = header
+        && let Revoked::AllBut(name) = revoked
+        && found.identity == config.identity
+        && found.is_dirty
+        && found.number == name.number
+        && found.sequence > name.sequence
+        && !name.fits(&found)
+    {
+        // An older cache's dirty blocks have been written back since; these have not.
+        return Err(incomplete(format!("the guard is older than {}, which has blocks to write back", fast.name())));
     }
     let cold = |reason: &str| Start::Cold(reason.to_owned());
     let (superblock, mut start) = match header {
@@ -140,6 +165,9 @@ pub(super) fn open(
         Header::Whole(found) if found.identity != config.identity => {
             (None, cold("it belongs to another slow device"))
         }
+        Header::Whole(found) if found.session == 0 => (None, cold("it was made by an earlier version")),
+        Header::Whole(found) if !is_as_left(&found, config, revoked) => (None, Start::Cold(OLDER.to_owned())),
+        Header::Whole(found) if !has_progress_of(&found, config) => (None, Start::Cold(ELSEWHERE.to_owned())),
         Header::Whole(found) if !is_of(&found, config) => (None, cold("it was made with other settings")),
         Header::Whole(found) if fast.len() < found.layout.bytes() => (None, cold("it is truncated")),
         Header::Whole(found) => (Some(found), Start::New),
@@ -193,7 +221,7 @@ fn doubt(fast: &dyn BlockDevice, found: &Superblock, config: &CacheConfig, revok
     });
     let put_away = || match (revoked.needed(), &config.guard) {
         // Its dirty blocks are the only copies.
-        (Some(number), Some(guard)) => Revoked::AllButDirty(number).write(&**guard),
+        (Some(name), Some(guard)) => Revoked::AllButDirty(name).write(&**guard),
         _ => Superblock::wipe(fast),
     };
     if noted.is_err() && put_away().is_err() {
@@ -208,6 +236,32 @@ fn doubt(fast: &dyn BlockDevice, found: &Superblock, config: &CacheConfig, revok
 fn is_same_cycle(found: &Superblock, config: &CacheConfig) -> bool {
     let power_cycle = config.power_cycle.unwrap_or_default();
     power_cycle != [0; 16] && power_cycle == found.power_cycle
+}
+
+/// Why a cache is not used that the guard knows in another session.
+pub(super) const OLDER: &str =
+    "it is not as it was left: an older copy of it, or of the slow device and its guard, was put back";
+/// Why a cache is not used whose slow device is at another point of its history.
+pub(super) const ELSEWHERE: &str =
+    "the slow device is not as it was left: a copy of it was put back, or it was written without the cache";
+
+/// Whether a cache is the one that was used last, as it was left then.
+fn is_as_left(found: &Superblock, config: &CacheConfig, revoked: Revoked) -> bool {
+    let fits_guard = revoked.latest().is_none_or(|name| name.fits(found));
+    let fits_session = config.session.is_none_or(|session| {
+        let number = found.number;
+        Name { number, session, sequence: 0 }.fits(found)
+    });
+    fits_guard && fits_session
+}
+
+/// Whether the slow device is as far as the cache knows, or one step further: the step is told when it has been made.
+fn has_progress_of(found: &Superblock, config: &CacheConfig) -> bool {
+    let steps = config.progress.checked_sub(found.progress);
+    found.progress == 0
+        || config.progress == 0
+        || steps.is_some_and(|steps| steps <= 1)
+        || planted(CacheBug::ForgetProgress)
 }
 
 fn is_of(found: &Superblock, config: &CacheConfig) -> bool {
@@ -281,6 +335,7 @@ fn warm(
         regions.keep_doubts(&marks);
     }
     superblock.power_cycle = power_cycle;
+    superblock.progress = config.progress;
     let start = Start::Warm { kept, dropped };
     Ok(Some(Opened { superblock, regions, start, recovered: 0, found }))
 }

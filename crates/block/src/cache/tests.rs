@@ -11,6 +11,7 @@ mod races;
 mod relocate;
 mod requests;
 mod service;
+mod sessions;
 mod threads;
 mod write_back;
 mod write_back_threads;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::guard::Revoked;
+use super::guard::{Name, Revoked};
 use super::index::{BLOCKS_MAX, State};
 use super::layout::Superblock;
 use super::regions::Mark;
@@ -36,7 +36,8 @@ impl Cached {
     }
 
     /// Makes the fast device say what the cache begins with.
-    pub(super) fn enter_service(&self, revoked: Revoked) -> Result<(), CacheError> {
+    pub(super) fn enter_service(&self) -> Result<(), CacheError> {
+        self.journal.draw_session();
         let made = self.journal.begin_half(&*self.fast, &self.index, &self.placement);
         match made.and_then(|bytes| Ok((bytes, self.regions.write_all(&*self.fast)?))) {
             Ok((_, ())) => {}
@@ -45,13 +46,59 @@ impl Cached {
                 return Ok(());
             }
         }
-        let latest = self.number.map_or(Revoked::All, Revoked::AllBut);
-        if let Some(guard) = self.config.guard.as_ref().filter(|_| revoked != latest) {
-            let device = guard.name().to_owned();
-            latest.write(&**guard).map_err(|source| CacheError::Slow { device, source })?;
+        let device = || self.config.guard.as_ref().map_or_else(String::new, |guard| guard.name().to_owned());
+        self.name_in_guard().map_err(|source| CacheError::Slow { device: device(), source })
+    }
+
+    /// What the guard calls the cache, unless the fast device could not be used from the start.
+    pub(super) fn guard_name(&self) -> Option<Name> {
+        self.has_journal.then(|| self.journal.name())
+    }
+
+    /// The cache's session: a number that is drawn at each opening and each close. Who has no [guard](super::CacheConfig::guard)
+    /// keeps it where a copy of the cache's file put back is not, durably before the slow device is written, then calls
+    /// [`Cached::session_noted`], and gives it to the next opening ([`CacheConfig::session`](super::CacheConfig::session)). `None` for
+    /// a cache whose device cannot be used.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use terrace_block::{CacheConfig, Cached, MemoryDevice};
+    ///
+    /// let slow = Arc::new(MemoryDevice::new("database", 1 << 20));
+    /// let fast = Arc::new(MemoryDevice::new("cache", 0));
+    /// let cached = Cached::open(slow.clone(), fast.clone(), CacheConfig::new(64))?;
+    /// cached.session_noted();
+    /// cached.close()?;
+    /// let config = CacheConfig { session: cached.session(), ..CacheConfig::new(64) };
+    /// let again = Cached::open(slow, fast, config)?;
+    /// assert_ne!(again.session(), cached.session());
+    /// # Ok::<(), terrace_block::CacheError>(())
+    /// ```
+    pub fn session(&self) -> Option<u64> {
+        self.guard_name().map(|name| name.session)
+    }
+
+    /// [`Cached::session`] has been noted durably: the cache does not fit the session before any more.
+    pub fn session_noted(&self) {
+        if self.is_out_of_service() || planted(CacheBug::KeepSession) {
+            return;
         }
-        self.back.named();
-        Ok(())
+        match self.journal.end_session_before(&*self.fast) {
+            Ok(bytes) => self.counters.fast_written_bytes.add(bytes),
+            Err(error) => self.give_up("writing the superblock", &error),
+        }
+    }
+
+    /// The slow device has made a step: see [`CacheConfig::progress`](super::CacheConfig::progress). Durable on the fast device
+    /// when this returns. To be called when the step is durable, and before the next is begun.
+    pub fn progress(&self, progress: u64) {
+        if self.is_out_of_service() {
+            return;
+        }
+        match self.journal.set_progress(&*self.fast, progress) {
+            Ok(bytes) => self.counters.fast_written_bytes.add(bytes),
+            Err(error) => self.give_up("writing the superblock", &error),
+        }
     }
 
     /// The slow device is about to be written without a cache: none that was used with this `guard` is used with what it has
@@ -145,6 +192,8 @@ impl Cached {
         self.sync_slow().and_then(|()| self.pay_error()).map_err(of_slow)?;
         self.settle(true);
         self.report_hits();
+        // A copy that was made while the cache was open is not to be taken for what it is now.
+        self.journal.draw_session();
         // Which blocks were hit is in the records of a new half only. It syncs the marks, too.
         match self.journal.begin_half(&*self.fast, &self.index, &self.placement) {
             Ok(_) => {}

@@ -433,11 +433,11 @@ impl Cached {
         drop(flagged);
         let mut flagged = self.back.flagged.write();
         if !*flagged {
-            let (guard, number) = (self.config.guard.as_ref()?, self.number?);
+            let (guard, name) = (self.config.guard.as_ref()?, self.guard_name()?);
             // Not beside a revocation, which would be forgotten.
             let said = self.journal.unless_stopped(|| {
                 self.back.is_needed.store(true, Ordering::Release);
-                Revoked::AllButNeeded(number).write(&**guard)
+                Revoked::AllButNeeded(name).write(&**guard)
             });
             if let Err(error) = said? {
                 tracing::warn!(device = guard.name(), %error, "the guard cannot be written; writes go through");
@@ -471,20 +471,21 @@ impl Cached {
         }
     }
 
-    /// The fast device says durably that nothing is dirty: so does the guard.
+    /// The fast device says durably that nothing is dirty, and has a new session: so does the guard.
     pub(super) fn unflag(&self, mut flagged: RwLockWriteGuard<'_, bool>) -> io::Result<()> {
-        if let (Some(guard), Some(number)) = (&self.config.guard, self.number)
-            && self.back.is_needed()
-        {
-            // The superblock says it already: whatever becomes of this, the next dirty block has both say the contrary again.
-            *flagged = false;
-            let said = self.journal.unless_stopped(|| {
-                Revoked::AllBut(number).write(&**guard)?;
-                self.back.named();
-                Ok(())
-            });
-            return said.unwrap_or(Ok(()));
-        }
+        // The superblock says it already: whatever becomes of this, the next dirty block has both say the contrary again.
+        *flagged = false;
+        self.name_in_guard()
+    }
+
+    /// Names the cache in the guard, and no more, by the session that its superblock has; then the session before is over.
+    pub(super) fn name_in_guard(&self) -> io::Result<()> {
+        let (Some(guard), Some(name)) = (&self.config.guard, self.guard_name()) else { return Ok(()) };
+        // Not beside a revocation, which would be forgotten.
+        let said = self.journal.unless_stopped(|| Revoked::AllBut(name).write(&**guard));
+        let Some(said) = said else { return Ok(()) };
+        said.inspect(|()| self.back.named())?;
+        self.session_noted();
         Ok(())
     }
 
@@ -647,8 +648,8 @@ impl Cached {
     /// Brings the dirty blocks of a cache that was given up to the slow device, which is then complete, and revokes the cache.
     fn rescue(&self, _syncs: &MutexGuard<'_, Duration>) -> io::Result<()> {
         // Nothing can be marked any more: what is clean there may be older than the slow device once that is written.
-        if let (Some(guard), Some(number)) = (&self.config.guard, self.number) {
-            Revoked::AllButDirty(number).write(&**guard)?;
+        if let (Some(guard), Some(name)) = (&self.config.guard, self.guard_name()) {
+            Revoked::AllButDirty(name).write(&**guard)?;
         }
         self.placement.lock().dirty().seal();
         self.write_epochs()?;

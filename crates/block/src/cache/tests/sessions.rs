@@ -1,0 +1,348 @@
+//! Copies that are put back: of the cache's file, of the guard, of the slow device, of any two of them, and of slow devices that
+//! were copied to be used with one cache in turn. What is served is what the slow device has.
+//!
+//! The slow device's first block is its superblock here: its owner counts the steps there, past the cache.
+
+use super::*;
+use crate::planted::{CacheBug, plant};
+use crate::{CacheError, CallKind, Directory, FaultPlan, OpenMode, SimulatedDisk, Start};
+
+const BLOCKS: u64 = 12;
+/// Lives after each of which all three are copied.
+const LIVES: usize = 4;
+
+/// The three devices after a life.
+#[derive(Clone)]
+struct Copies {
+    slow: Arc<MemoryDevice>,
+    fast: Arc<MemoryDevice>,
+    guard: Arc<MemoryDevice>,
+    /// How far the slow device is.
+    progress: u64,
+}
+
+impl Copies {
+    fn new() -> Self {
+        let device = |name, bytes| Arc::new(MemoryDevice::new(name, bytes));
+        let slow = device("slow", BLOCKS * BLOCK as u64);
+        Self { slow, fast: device("fast", 0), guard: device("guard", 0), progress: 5 }
+    }
+
+    fn copied(&self) -> Self {
+        let copy = |device: &Arc<MemoryDevice>| Arc::new(device.copy());
+        let (slow, fast, guard) = (copy(&self.slow), copy(&self.fast), copy(&self.guard));
+        Self { slow, fast, guard, progress: self.progress }
+    }
+
+    fn open(&self, counts: bool) -> Result<Cached, CacheError> {
+        let config = timeless(32).power_cycle(Some([1; 16])).guard(Arc::clone(&self.guard) as _);
+        let config = CacheConfig { progress: if counts { self.progress } else { 0 }, ..config };
+        Cached::open(Arc::clone(&self.slow) as _, Arc::clone(&self.fast) as _, config)
+    }
+
+    /// A life in which all blocks are read, written and read again; it ends with a close or a kill.
+    fn live(&mut self, life: usize, counts: bool, is_closed: bool) {
+        let cached = self.open(counts).unwrap();
+        for step in 0..2 {
+            read(&cached, 0, BLOCKS as usize * BLOCK);
+            for block in 0..BLOCKS {
+                let bytes = filled(BLOCK, (16 * (life + 1)) as u8 + 8 * step + block as u8 % 8);
+                cached.write_at(block * BLOCK as u64, &bytes).unwrap();
+            }
+            self.progress += 1;
+            if counts {
+                cached.progress(self.progress);
+            }
+        }
+        if is_closed {
+            cached.close().unwrap();
+        }
+    }
+}
+
+/// Lives that end as the bits of `closed` say, and then what is left in all mixtures of what was there after each.
+fn mixtures(closed: u32, counts: bool) -> Result<u32, String> {
+    let mut place = Copies::new();
+    let mut after = vec![];
+    for life in 0..LIVES {
+        place.live(life, counts, closed >> life & 1 == 1);
+        after.push(place.copied());
+    }
+    let mut warm = 0;
+    for mixture in 0..LIVES.pow(3) {
+        let [slow, fast, guard] = [mixture % LIVES, mixture / LIVES % LIVES, mixture / LIVES.pow(2)];
+        if !counts && slow != guard {
+            // Without a count the guard is put back with the slow device or not at all.
+            continue;
+        }
+        let copies = |of: usize| after[of].copied();
+        let (fast_of, guard_of) = (copies(fast).fast, copies(guard).guard);
+        let place = Copies { fast: fast_of, guard: guard_of, ..copies(slow) };
+        let cached = place.open(counts).map_err(|error| error.to_string())?;
+        let what = format!("ends {closed:b}, slow device of {slow}, cache of {fast}, guard of {guard}");
+        for block in 0..BLOCKS {
+            let truth = read(&*place.slow, block * BLOCK as u64, BLOCK);
+            if read(&cached, block * BLOCK as u64, BLOCK)[..] != truth[..] {
+                return Err(format!("{what}: block {block} is stale"));
+            }
+        }
+        match cached.stats().start {
+            Start::Warm { kept, .. } if slow == fast && fast == guard && kept == BLOCKS => warm += 1,
+            Start::Cold(_) if (slow, slow) != (fast, guard) => {}
+            start => return Err(format!("{what}: {start:?}")),
+        }
+    }
+    Ok(warm)
+}
+
+#[test]
+fn no_mixture_of_copies_is_stale_and_what_was_left_together_is_warm() {
+    for closed in 0..1 << LIVES {
+        for counts in [true, false] {
+            assert_eq!(mixtures(closed, counts), Ok(LIVES as u32));
+        }
+    }
+}
+
+#[track_caller]
+fn is_caught(bug: CacheBug, counts: bool) {
+    plant(Some(bug));
+    let outcome = mixtures(0b0101, counts);
+    plant(None);
+    let failure = outcome.expect_err("the mixtures must notice");
+    assert!(failure.contains("is stale"), "{bug:?} is noticed as: {failure}");
+}
+
+#[test]
+fn catches_forget_session() {
+    is_caught(CacheBug::ForgetSession, false);
+}
+
+#[test]
+fn catches_forget_progress() {
+    is_caught(CacheBug::ForgetProgress, true);
+}
+
+#[test]
+fn catches_keep_session() {
+    is_caught(CacheBug::KeepSession, false);
+}
+
+/// `cp -r a b`, then `b` is used with the cache, and then `a` is opened with it.
+#[test]
+fn of_two_copies_of_a_device_that_use_a_cache_in_turn_each_finds_it_cold() {
+    let mut a = Copies::new();
+    a.live(0, false, true);
+    let mut b = Copies { fast: Arc::clone(&a.fast), ..a.copied() };
+    b.live(1, false, true);
+    for place in [&a, &b, &a] {
+        let cached = place.open(false).unwrap();
+        assert!(matches!(cached.stats().start, Start::Cold(_)), "{:?}", cached.stats().start);
+        for block in 0..BLOCKS {
+            let (offset, length) = (block * BLOCK as u64, BLOCK);
+            assert!(read(&cached, offset, length)[..] == read(&*place.slow, offset, length)[..]);
+        }
+        cached.close().unwrap();
+    }
+}
+
+/// A copy that was made while the cache was open is older than what a close leaves, though no opening lies in between.
+#[test]
+fn a_copy_made_while_the_cache_was_open_is_cold_after_a_close() {
+    let place = Copies::new();
+    let cached = place.open(false).unwrap();
+    read(&cached, 0, BLOCKS as usize * BLOCK);
+    cached.tend();
+    let fast = Arc::new(place.fast.copy());
+    cached.write_at(0, &filled(BLOCK, 7)).unwrap();
+    cached.close().unwrap();
+    drop(cached);
+    let cached = Copies { fast, ..place }.open(false).unwrap();
+    assert!(matches!(cached.stats().start, Start::Cold(_)), "{:?}", cached.stats().start);
+    assert_eq!(read(&cached, 0, BLOCK)[0], 7);
+}
+
+/// An owner without a guard keeps the session itself.
+#[test]
+fn an_owner_that_keeps_the_session_finds_an_older_file_cold() {
+    let slow = Arc::new(MemoryDevice::new("slow", BLOCKS * BLOCK as u64));
+    let open = |fast: &Arc<MemoryDevice>, session| {
+        let config = CacheConfig { session, ..timeless(32).power_cycle(Some([1; 16])) };
+        let cached = Cached::open(Arc::clone(&slow) as _, Arc::clone(fast) as _, config).unwrap();
+        cached.session_noted();
+        cached
+    };
+    let fast = Arc::new(MemoryDevice::new("fast", 0));
+    let cached = open(&fast, None);
+    read(&cached, 0, BLOCKS as usize * BLOCK);
+    cached.tend();
+    let (first, older) = (cached.session(), Arc::new(fast.copy()));
+    drop(cached);
+    let cached = open(&fast, first);
+    assert!(matches!(cached.stats().start, Start::Warm { kept: BLOCKS, .. }));
+    cached.write_at(0, &filled(BLOCK, 9)).unwrap();
+    let second = cached.session();
+    drop(cached);
+    let cached = open(&older, second);
+    assert!(matches!(cached.stats().start, Start::Cold(_)), "{:?}", cached.stats().start);
+    assert_eq!(read(&cached, 0, BLOCK)[0], 9);
+}
+
+/// A cache on a disk that ends at a call drawn by the test; the guard and the slow device on it, too.
+fn open_on(disk: &SimulatedDisk, power_cycle: u8) -> Option<Cached> {
+    let file = |name| disk.open(name, OpenMode::Write).ok();
+    let config = timeless(32).power_cycle(Some([power_cycle; 16])).guard(file("guard")?);
+    Cached::open(file("slow")?, file("fast")?, config).ok()
+}
+
+fn disk_with_a_cache() -> SimulatedDisk {
+    let disk = SimulatedDisk::new(1);
+    for name in ["slow", "fast", "guard"] {
+        disk.open(name, OpenMode::CreateNew).unwrap();
+    }
+    disk.open("slow", OpenMode::Write).unwrap().set_len(BLOCKS * BLOCK as u64).unwrap();
+    disk.sync().unwrap();
+    let cached = open_on(&disk, 1).unwrap();
+    for block in 0..BLOCKS {
+        cached.write_at(block * BLOCK as u64, &filled(BLOCK, block as u8)).unwrap();
+    }
+    cached.close().unwrap();
+    disk
+}
+
+#[track_caller]
+fn is_warm_and_right(disk: &SimulatedDisk, power_cycle: u8, what: &str) {
+    let cached = open_on(disk, power_cycle).unwrap();
+    assert_eq!(cached.stats().start, Start::Warm { kept: BLOCKS, dropped: 0 }, "{what}");
+    for block in 0..BLOCKS {
+        assert_eq!(read(&cached, block * BLOCK as u64, BLOCK)[0], block as u8, "{what}");
+    }
+}
+
+#[test]
+fn an_opening_or_a_close_that_is_cut_off_anywhere_leaves_the_cache_warm() {
+    let (mut openings, mut closes) = (0, 0);
+    for call in 1..60 {
+        let disk = disk_with_a_cache().killed();
+        disk.crash_at(disk.calls() + call);
+        let cached = open_on(&disk, 1);
+        openings += u32::from(cached.is_none());
+        let closed = cached.map(|cached| cached.close());
+        closes += u32::from(matches!(closed, Some(Err(_))));
+        is_warm_and_right(&disk.killed(), 1, &format!("killed at call {call}"));
+        for seed in 0..10 {
+            let what = format!("power cut {seed} at call {call}");
+            is_warm_and_right(&disk.survivor(seed), 2, &what);
+        }
+    }
+    assert!(openings > 3 && closes > 0, "{openings} {closes}");
+}
+
+/// A write-back cache that has blocks which the slow device does not have; the slow device has zeros.
+fn dirty() -> Copies {
+    let place = Copies::new();
+    let cached = open_back(&place).unwrap();
+    (0..3).for_each(|block| cached.write_at(block * BLOCK as u64, &filled(BLOCK, 1)).unwrap());
+    cached.sync().unwrap();
+    assert!(cached.stats().dirty_blocks == 3);
+    place
+}
+
+fn open_back(place: &Copies) -> Result<Cached, CacheError> {
+    let config = timeless(32).power_cycle(Some([1; 16])).guard(Arc::clone(&place.guard) as _);
+    let config = config.mode(WriteMode::Back);
+    Cached::open(Arc::clone(&place.slow) as _, Arc::clone(&place.fast) as _, config)
+}
+
+#[track_caller]
+fn is_refused(place: &Copies, why: &str) {
+    let (slow, fast) = (place.slow.copy(), place.fast.copy());
+    let error = open_back(place).expect_err("blocks are missing").to_string();
+    assert!(error.contains("not complete") && error.contains(why), "{error}");
+    let is_same = |now: &MemoryDevice, before: &MemoryDevice| {
+        now.len() == before.len()
+            && read(now, 0, now.len() as usize)[..] == read(before, 0, now.len() as usize)[..]
+    };
+    assert!(is_same(&place.slow, &slow) && is_same(&place.fast, &fast), "what is refused stays as it is");
+}
+
+#[test]
+fn an_older_copy_of_a_cache_with_blocks_to_write_back_is_refused() {
+    let older = dirty();
+    let newer = older.copied();
+    let cached = open_back(&newer).unwrap();
+    assert_eq!(cached.stats().recovered, 3);
+    (0..3).for_each(|block| cached.write_at(block * BLOCK as u64, &filled(BLOCK, 2)).unwrap());
+    cached.sync().unwrap();
+    drop(cached);
+    is_refused(&Copies { fast: Arc::clone(&older.fast), ..newer.clone() }, "an older copy");
+    is_refused(&Copies { guard: Arc::clone(&older.guard), ..newer.clone() }, "newer than the guard");
+    // With its own files it goes on.
+    assert_eq!(open_back(&newer).unwrap().stats().recovered, 3);
+    assert_eq!(read(&*newer.slow, 0, BLOCK)[0], 2);
+}
+
+#[test]
+fn blocks_to_write_back_are_not_dropped_for_an_older_guard_that_knows_of_none() {
+    let place = Copies::new();
+    open_back(&place).unwrap().close().unwrap();
+    let guard = Arc::new(place.guard.copy());
+    let cached = open_back(&place).unwrap();
+    cached.write_at(0, &filled(BLOCK, 1)).unwrap();
+    cached.sync().unwrap();
+    drop(cached);
+    is_refused(&Copies { guard, ..place.clone() }, "the guard is older");
+    // The other way round, the older cache's blocks have long been written back.
+    let fast = Arc::new(place.fast.copy());
+    open_back(&place).unwrap().close().unwrap();
+    let place = Copies { fast, ..place };
+    let cached = open_back(&place).unwrap();
+    assert!(matches!(cached.stats().start, Start::Cold(_)) && cached.stats().recovered == 0);
+    assert_eq!(read(&cached, 0, BLOCK)[0], 1);
+}
+
+/// Where the guard cannot be written the cache goes on with the session that the guard has.
+#[test]
+fn a_guard_that_cannot_be_written_at_a_close_leaves_the_cache_warm() {
+    let disk = disk_with_a_cache().killed();
+    let cached = open_on(&disk, 1).unwrap();
+    disk.fail(FaultPlan::once(CallKind::WriteThrough, 3, libc::EIO));
+    let closed = cached.close();
+    assert!(matches!(closed, Err(CacheError::Slow { .. })), "{closed:?} {:?}", cached.stats());
+    drop(cached);
+    disk.mend();
+    is_warm_and_right(&disk, 1, "the guard was not written");
+}
+
+/// What a version without sessions has left: the cache begins anew, and what was to be written back is written back first.
+#[test]
+fn a_cache_of_an_earlier_version_is_cold_and_its_dirty_blocks_are_not_lost() {
+    for is_dirty in [false, true] {
+        let place = if is_dirty { dirty() } else { Copies::new() };
+        if !is_dirty {
+            let cached = open_back(&place).unwrap();
+            read(&cached, 0, BLOCK);
+            cached.close().unwrap();
+        }
+        // Version, session and sequence, and what else is new, were zeros, and the checksum stands behind.
+        for (device, page, version, zeros) in [
+            (&place.fast, 0, Some(1 + u32::from(is_dirty)), 104..128),
+            (&place.fast, 4096, Some(1 + u32::from(is_dirty)), 104..128),
+            (&place.guard, 0, None, 20..40),
+        ] {
+            let mut bytes = read(&**device, page, 4096);
+            if let Some(version) = version {
+                bytes[8..12].copy_from_slice(&version.to_le_bytes());
+            }
+            bytes[zeros].fill(0);
+            let check = super::super::checksum(&bytes[..508]);
+            bytes[508..512].copy_from_slice(&check.to_le_bytes());
+            device.write_at(page, &bytes).unwrap();
+        }
+        let cached = open_back(&place).unwrap();
+        let start = cached.stats().start;
+        assert!(matches!(&start, Start::Cold(reason) if reason.contains("earlier version")), "{start:?}");
+        assert_eq!(cached.stats().recovered, if is_dirty { 3 } else { 0 });
+        assert_eq!(read(&cached, 0, BLOCK)[0], u8::from(is_dirty));
+    }
+}
