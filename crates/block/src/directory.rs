@@ -170,7 +170,8 @@ pub trait Directory: Send + Sync + Debug {
     /// death of the process does too.
     ///
     /// # Errors
-    /// [`LockError::Busy`] with the owner's process id if another process or another call in this one holds it.
+    /// [`LockError::Busy`] with the owner's process id if another process or another call in this one holds it; `InvalidInput` if
+    /// the file has something else in it than a lock, and what the system reports.
     fn lock(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError>;
 
     /// Locks `file`, which exists, without waiting and without changing anything. Not for files of [`Directory::lock`].

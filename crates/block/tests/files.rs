@@ -146,3 +146,24 @@ fn a_full_disk_refuses_to_grow_and_keeps_the_length() {
     assert_eq!(device.len(), 8192);
     device.set_len(12288).unwrap();
 }
+
+#[test]
+fn a_file_that_is_no_lock_is_left_as_it_is() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = FileDirectory::open(place.path()).unwrap();
+    for content in ["a line of somebody's\n", "12345678901234567\n", "12\n34x", "\0"] {
+        let file = place.path().join("yarn.lock");
+        std::fs::write(&file, content).unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+        match directory.lock("yarn.lock") {
+            Err(LockError::Io(error)) => assert!(error.to_string().contains("yarn.lock"), "{error}"),
+            other => panic!("{content:?}: {:?}", other.map(drop)),
+        }
+        assert_eq!((std::fs::read_to_string(&file).unwrap().as_str(), mode(&file)), (content, 0o644));
+    }
+    // What an owner has left that was killed is none of these.
+    for content in ["", "4711\n", "47"] {
+        std::fs::write(place.path().join("lock"), content).unwrap();
+        assert!(directory.lock("lock").is_ok(), "{content:?}");
+    }
+}

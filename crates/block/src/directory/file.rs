@@ -33,6 +33,9 @@ const OWNER_ONLY_DIRECTORY: Mode = Mode::RWXU;
 const OWNER_WAIT: Duration = Duration::from_millis(5);
 const OWNER_WAITS_MAX: u32 = 20;
 
+/// The most that is in the file of a lock.
+const OWNER_BYTES_MAX: usize = 16;
+
 /// How files are read and written.
 ///
 /// ```
@@ -241,7 +244,7 @@ impl Directory for FileDirectory {
         let mut waits = 0;
         loop {
             match retry(|| rustix::fs::flock(&opened, FlockOperation::NonBlockingLockExclusive)) {
-                Ok(()) => return Ok(Box::new(FileLock::named(opened)?)),
+                Ok(()) => return Ok(Box::new(FileLock::named(opened, file)?)),
                 Err(Errno::WOULDBLOCK) => {}
                 Err(error) => return Err(LockError::Io(error.into())),
             }
@@ -286,7 +289,8 @@ struct FileLock {
 }
 
 impl FileLock {
-    fn named(file: OwnedFd) -> io::Result<Self> {
+    fn named(file: OwnedFd, name: &str) -> io::Result<Self> {
+        check_lock(&file, name)?;
         let lock = Self { file, names_owner: true, process: std::process::id() };
         retry(|| rustix::fs::fchmod(&lock.file, OWNER_ONLY_FILE))?;
         retry(|| rustix::fs::ftruncate(&lock.file, 0))?;
@@ -313,8 +317,19 @@ impl Drop for FileLock {
     }
 }
 
+/// Refuses to write over a file that is not a lock: one has its owner's number, or nothing.
+fn check_lock(file: &OwnedFd, name: &str) -> io::Result<()> {
+    let mut text = [0; OWNER_BYTES_MAX + 1];
+    let length = retry(|| rustix::io::pread(file, &mut text, 0))?;
+    let is_owner = text[..length].iter().all(|byte| byte.is_ascii_digit() || *byte == b'\n');
+    if length > OWNER_BYTES_MAX || !is_owner {
+        return Err(invalid_input(format!("{name:?} is needed as a lock, and is another file")));
+    }
+    Ok(())
+}
+
 fn read_owner(file: &OwnedFd) -> io::Result<Option<u32>> {
-    let mut text = [0; 16];
+    let mut text = [0; OWNER_BYTES_MAX];
     let length = retry(|| rustix::io::pread(file, &mut text, 0))?;
     // Without its newline the number may be cut short.
     let line = std::str::from_utf8(&text[..length]).ok().and_then(|text| text.strip_suffix('\n'));
