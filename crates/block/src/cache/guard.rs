@@ -64,9 +64,11 @@ pub(super) struct Name {
 impl Name {
     /// Whether this is the cache with this superblock, as it was left.
     pub fn fits(self, found: &Superblock) -> bool {
+        if self.number != found.number {
+            return planted(CacheBug::ForgetLatest);
+        }
         let is_before = found.session_before != 0 && found.session_before == self.session;
-        self.number == found.number
-            && (self.session == found.session || is_before || planted(CacheBug::ForgetSession))
+        self.session == found.session || is_before || planted(CacheBug::ForgetSession)
     }
 }
 

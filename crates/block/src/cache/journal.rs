@@ -349,29 +349,29 @@ impl Journal {
 
     /// The guard has the session: forgets the one before, durably. Gives the bytes written.
     pub fn end_session_before(&self, fast: &dyn BlockDevice) -> io::Result<u64> {
-        self.change_superblock(fast, |superblock| superblock.session_before = 0)
-    }
-
-    /// Notes durably how far the slow device is. Gives the bytes written.
-    pub fn set_progress(&self, fast: &dyn BlockDevice, progress: u64) -> io::Result<u64> {
-        self.change_superblock(fast, |superblock| superblock.progress = progress)
-    }
-
-    fn change_superblock(
-        &self,
-        fast: &dyn BlockDevice,
-        change: impl FnOnce(&mut Superblock),
-    ) -> io::Result<u64> {
         let mut position = self.state.lock();
         if position.is_stopped {
             return Ok(0);
         }
         let superblock = &mut position.superblock;
-        change(superblock);
+        superblock.session_before = 0;
         superblock.sequence += 1;
-        // Both: what the other says is not to count again should this one be damaged.
+        // Both: the session before is not to count again should one of them be damaged.
         superblock.write_both(fast)?;
         Ok(2 * PAGE_BYTES as u64)
+    }
+
+    /// Notes durably how far the slow device is. Gives the bytes written.
+    pub fn set_progress(&self, fast: &dyn BlockDevice, progress: u64) -> io::Result<u64> {
+        let mut position = self.state.lock();
+        if position.is_stopped {
+            return Ok(0);
+        }
+        let superblock = &mut position.superblock;
+        superblock.progress = progress;
+        superblock.sequence += 1;
+        superblock.write(fast)?;
+        Ok(PAGE_BYTES as u64)
     }
 
     /// Says durably that there may be dirty blocks from now on.

@@ -1,9 +1,10 @@
 //! Power cuts and kills at every call of the devices: what a cache serves afterwards is what the slow device has.
 //!
 //! A life (`lives.rs`) ends in the midst of opening the cache, of a write, a sync or a change of length. Then everything is read through a
-//! cache on what is left, and compared with the slow device itself. Every fifth disk also reports errors.
+//! cache on what is left, and compared with the slow device itself; so it is with the cache's file of the life before. Every fifth
+//! disk also reports errors.
 
-use super::lives::{Failure, Lives, Machine, run};
+use super::lives::{Failure, Lives, Machine, copy_of_cache, run, with_cache};
 use super::*;
 use crate::{Directory, OpenMode, SimulatedDisk, Start, Write};
 
@@ -17,6 +18,8 @@ struct Through {
     with_faults: bool,
     /// A sync failed that no cache could take note of: the machine has to be switched on anew.
     is_forsaken: bool,
+    /// The cache's file as the life before has left it.
+    older: Option<AlignedBuffer>,
 }
 
 /// What a series of cycles came to.
@@ -164,6 +167,7 @@ impl Lives for Through {
             version: 0,
             with_faults: machine.random.below(5) == 0,
             is_forsaken: false,
+            older: None,
             machine,
         }
     }
@@ -185,6 +189,11 @@ impl Lives for Through {
         self.live(seen)?;
         let is_killed = self.machine.random.below(3) == 0 && !std::mem::take(&mut self.is_forsaken);
         let left = self.machine.next_life(is_killed);
+        if let Some(older) = self.older.replace(copy_of_cache(&left)) {
+            let put_back = with_cache(&left, &older);
+            let checked = self.check(&put_back, &mut Seen::default());
+            checked.map_err(|what| format!("with the cache of the life before, {what}"))?;
+        }
         self.check(&left, seen)
     }
 }
@@ -262,6 +271,11 @@ mod planted_bugs {
     #[test]
     fn catches_forget_truncate() {
         is_caught(CacheBug::ForgetTruncate);
+    }
+
+    #[test]
+    fn catches_forget_session() {
+        is_caught(CacheBug::ForgetSession);
     }
 
     #[test]

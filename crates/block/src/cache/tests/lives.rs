@@ -91,6 +91,21 @@ impl Machine {
     }
 }
 
+/// What is in the cache's file.
+pub(super) fn copy_of_cache(disk: &SimulatedDisk) -> AlignedBuffer {
+    let fast = disk.open("fast", OpenMode::Read).unwrap();
+    read(&*fast, 0, fast.len() as usize)
+}
+
+/// A disk on which the cache's file is an older one.
+pub(super) fn with_cache(disk: &SimulatedDisk, older: &[u8]) -> SimulatedDisk {
+    let disk = disk.killed();
+    let fast = disk.open("fast", OpenMode::Write).unwrap();
+    fast.set_len(older.len() as u64).unwrap();
+    fast.write_at(0, older).unwrap();
+    disk
+}
+
 /// What a series of lives is.
 pub(super) trait Lives {
     /// What it has seen.

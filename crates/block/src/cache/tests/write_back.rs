@@ -5,7 +5,7 @@
 //! was acknowledged. A cycle is a life that ends at a call of either device drawn by chance; what is found afterwards through a cache, and
 //! on the slow device without one, is held against the histories.
 
-use super::lives::{Failure, Lives, Machine, run};
+use super::lives::{Failure, Lives, Machine, copy_of_cache, run, with_cache};
 use super::*;
 use crate::policy::Relation;
 use crate::{CacheError, CallKind, Directory, FaultPlan, OpenMode, SimulatedDisk, Write};
@@ -97,6 +97,8 @@ struct Back {
     in_order: bool,
     with_faults: bool,
     version: u64,
+    /// The cache's file as the life before has left it.
+    older: Option<AlignedBuffer>,
 }
 
 #[derive(Default, Debug)]
@@ -206,6 +208,22 @@ impl Back {
             Ok(_) if is_complete => {}
             Ok(_) => return Err("an empty cache is used though blocks are missing".to_owned()),
         }
+        // So is the cache's file of the life before.
+        if let Some(older) = &self.older {
+            match self.open(&with_cache(disk, older), "fast") {
+                Err(CacheError::Incomplete { .. }) => {}
+                Err(error) => return Err(format!("with an older cache: {error}")),
+                Ok(cached) => {
+                    let versions = versions_of(&cached, BLOCKS)?;
+                    if let Some(sector) = histories.first_wrong(&versions, certain, u32::MAX) {
+                        return Err(format!(
+                            "with an older cache sector {sector} is of {}",
+                            versions[sector]
+                        ));
+                    }
+                }
+            }
+        }
         let cached = self.open(disk, "fast").map_err(|error| format!("it cannot be opened: {error}"))?;
         seen.recovered += cached.stats().recovered;
         for round in 0..2 {
@@ -236,6 +254,7 @@ impl Lives for Back {
             in_order: machine.random.below(4) > 0,
             with_faults: machine.random.below(4) == 0,
             version: 0,
+            older: None,
             machine,
         }
     }
@@ -270,7 +289,10 @@ impl Lives for Back {
         // After a sync that failed what is read may not last, so the next life cannot begin with that.
         let is_killed = self.machine.random.below(3) == 0 && !self.with_faults;
         let left = self.machine.next_life(is_killed);
-        self.check(&left, &histories, if is_killed { u32::MAX } else { histories.syncs }, seen)
+        let copy = copy_of_cache(&left);
+        self.check(&left, &histories, if is_killed { u32::MAX } else { histories.syncs }, seen)?;
+        self.older = Some(copy);
+        Ok(())
     }
 }
 
