@@ -1,14 +1,18 @@
 //! A cache in a file of a directory: locked against other processes, and set aside when it cannot be used.
 //!
-//! The file is locked by `NAME.lock` beside it. A file that is not a cache, or is of another version, is renamed to `NAME.aside`,
-//! `NAME.aside2` and so on up to 9, which is written over, and a new one is made: so a name that was mistyped
-//! costs nobody his file. A cache of another slow device has nothing that is not there: it is made anew in the same file, so that one file
-//! which several devices use in turn takes the room of one. One that has blocks to write back there is refused.
+//! The file is locked by `NAME.lock` beside it. A file that is not a cache is refused and left as it is: its name was mistyped. A cache of
+//! another version is renamed to `NAME.aside`, `NAME.aside2` and so on up to 9, and a new one is made; where all of these exist the
+//! cache is refused, so that nothing is ever written over. A cache of another slow device has nothing that is not there: it is made
+//! anew in the same file, so that one file which several devices use in turn takes the room of one. One that has blocks to write back
+//! there is refused.
+//!
+//! A new file gets a cache's first bytes before its length, so a crash leaves no long file of zeros. One that begins with zeros is
+//! therefore not a cache either: disk images may begin so.
 
 use std::io;
 use std::sync::Arc;
 
-use super::layout::{Header, Superblock};
+use super::layout::{Header, PAGE_BYTES, Superblock};
 use super::{CacheConfig, CacheError, Cached};
 use crate::{BlockDevice, Directory, LockError, OpenMode};
 
@@ -16,8 +20,8 @@ use crate::{BlockDevice, Directory, LockError, OpenMode};
 const ASIDE_MAX: u32 = 9;
 
 impl Cached {
-    /// As [`Cached::open`], with the cache in the file `name` of `directory`, which is made if need be. What is no cache, or one
-    /// of another version, is renamed to `name.aside`. A cache that is made anew because it belongs to another slow device, for other
+    /// As [`Cached::open`], with the cache in the file `name` of `directory`, which is made if need be. A cache of another version is
+    /// renamed to `name.aside`; a file that is not a cache is refused. A cache that is made anew because it belongs to another slow device, for other
     /// settings, or because it was damaged, is made in the same file.
     ///
     /// ```
@@ -35,7 +39,8 @@ impl Cached {
     ///
     /// # Errors
     /// As [`Cached::open`]; [`CacheError::Busy`] when another cache, in this process or another, has the file;
-    /// [`CacheError::Directory`] when the file cannot be made.
+    /// [`CacheError::Directory`] when the file cannot be made, or nine others have been set aside;
+    /// [`CacheError::Foreign`] when the file is not a cache.
     pub fn open_in(
         slow: Arc<dyn BlockDevice>,
         directory: &dyn Directory,
@@ -44,6 +49,10 @@ impl Cached {
     ) -> Result<Self, CacheError> {
         config.check()?;
         let failed = |source| CacheError::Directory { file: format!("{}/{name}", directory.name()), source };
+        if directory.exists(name).map_err(failed)? {
+            // Before there is a lock beside somebody else's file.
+            is_unclaimed(&*directory.open(name, OpenMode::Read).map_err(failed)?)?;
+        }
         let lock = directory.lock(&format!("{name}.lock")).map_err(|error| match error {
             LockError::Busy { owner_process } => CacheError::Busy { file: name.to_owned(), owner_process },
             LockError::Io(error) => failed(error),
@@ -61,7 +70,7 @@ impl Cached {
         }
         let mode = if exists && aside.is_none() { OpenMode::Write } else { OpenMode::CreateNew };
         let fast = directory.open(name, mode).map_err(failed)?;
-        if mode == OpenMode::CreateNew {
+        if Self::claim(&*fast)? {
             directory.sync().map_err(failed)?;
         }
         let mut cached = Self::open(slow, fast, config)?;
@@ -71,18 +80,43 @@ impl Cached {
         *cached.lock.lock() = Some(lock);
         Ok(cached)
     }
+
+    /// Says in an empty file, durably, that it is to become a cache. Says whether that was to be done: a cache, or what has become of one,
+    /// stays as it is. For owners that keep their caches in files of their own; [`Cached::open_in`] does it.
+    ///
+    /// # Errors
+    /// [`CacheError::Foreign`] when the file has something else in it, and [`CacheError::Directory`] when an empty one cannot be
+    /// written. A file that cannot be read is none: the cache does without it.
+    pub fn claim(file: &dyn BlockDevice) -> Result<bool, CacheError> {
+        if !is_unclaimed(file)? {
+            return Ok(false);
+        }
+        let failed = |source| CacheError::Directory { file: file.name().to_owned(), source };
+        Superblock::reserve(file).map(|()| true).map_err(failed)
+    }
 }
 
-/// A name that is not in use for what is set aside. Only the last one is given twice.
+/// Whether a file is empty; refuses one that is neither that nor a cache.
+fn is_unclaimed(file: &dyn BlockDevice) -> Result<bool, CacheError> {
+    match Superblock::read(file) {
+        Ok(Header::Blank) if file.len() <= 2 * PAGE_BYTES as u64 => Ok(true),
+        // Only the first pages were read.
+        Ok(Header::Blank | Header::Foreign) => Err(CacheError::Foreign { device: file.name().to_owned() }),
+        _ => Ok(false),
+    }
+}
+
+/// A name that is not in use for what is set aside.
 fn name_aside(directory: &dyn Directory, name: &str) -> io::Result<String> {
     let mut other = format!("{name}.aside");
-    for number in 2..=ASIDE_MAX {
+    for number in 2..=ASIDE_MAX + 1 {
         if !directory.exists(&other)? {
-            break;
+            return Ok(other);
         }
         other = format!("{name}.aside{number}");
     }
-    Ok(other)
+    let what = format!("{ASIDE_MAX} files have been set aside beside it; remove those that nobody needs");
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, what))
 }
 
 /// Why what is in a file is kept apart. What cannot be read is left to the cache, which does without it. A cache of another slow device
@@ -90,7 +124,6 @@ fn name_aside(directory: &dyn Directory, name: &str) -> io::Result<String> {
 fn why_set_aside(device: &dyn BlockDevice, config: &CacheConfig) -> Result<Option<String>, CacheError> {
     let Ok(header) = Superblock::read(device) else { return Ok(None) };
     Ok(match header {
-        Header::Foreign => Some("it is not a cache".to_owned()),
         Header::OtherVersion(version) => Some(format!("it is of version {version}")),
         Header::Whole(found) if found.identity != config.identity && found.is_dirty => {
             let reason = "it holds blocks that are yet to be written there".to_owned();
@@ -99,6 +132,7 @@ fn why_set_aside(device: &dyn BlockDevice, config: &CacheConfig) -> Result<Optio
                 reason,
             });
         }
-        Header::Blank | Header::Damaged | Header::Whole(_) => None,
+        // What is none is refused when it is claimed.
+        Header::Foreign | Header::Blank | Header::Reserved | Header::Damaged | Header::Whole(_) => None,
     })
 }

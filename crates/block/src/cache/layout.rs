@@ -22,6 +22,8 @@ use crate::{AlignedBuffer, BlockDevice};
 pub(super) const PAGE_BYTES: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"TERRCACH";
+/// In place of the version of a file that is to become a cache.
+const RESERVED: u32 = u32::MAX;
 /// A cache of which the slow device has every block. One with dirty blocks is of the version after that, which a program that knows
 /// only this one refuses.
 const VERSION: u32 = 3;
@@ -113,6 +115,8 @@ pub(super) struct Superblock {
 pub(super) enum Header {
     /// Nothing was ever written.
     Blank,
+    /// Nothing but that it is to become a cache.
+    Reserved,
     /// Something that is no cache.
     Foreign,
     /// A cache of another version of the format.
@@ -164,6 +168,7 @@ impl Superblock {
         }
         let version = u32_at(8);
         let has_sessions = match version {
+            RESERVED => return Header::Reserved,
             VERSION | VERSION_DIRTY => true,
             VERSION_ONCE | VERSION_ONCE_DIRTY => false,
             other => return Header::OtherVersion(other),
@@ -199,22 +204,35 @@ impl Superblock {
         if fast.is_empty() {
             return Ok(Header::Blank);
         }
-        if fast.len() < 2 * PAGE_BYTES as u64 {
+        let mut pages = AlignedBuffer::zeroed(2 * PAGE_BYTES);
+        let length = fast.len().min(pages.len() as u64) as usize;
+        let whole = length - length % fast.alignment();
+        if whole < SECTOR_BYTES {
+            // Too short to be looked at.
             return Ok(Header::Foreign);
         }
-        let mut pages = AlignedBuffer::zeroed(2 * PAGE_BYTES);
-        fast.read_at(0, &mut pages)?;
+        fast.read_at(0, &mut pages[..whole])?;
+        if whole < pages.len() {
+            // What a cache was, perhaps, and nothing that could be used as one.
+            return Ok(match Self::decode(&pages[..PAGE_BYTES]) {
+                Header::Whole(_) => Header::Damaged,
+                other => other,
+            });
+        }
         let (even, odd) = pages.split_at(PAGE_BYTES);
         Ok(match (Self::decode(even), Self::decode(odd)) {
             (Header::Whole(even), Header::Whole(odd)) => {
                 Header::Whole(if even.sequence > odd.sequence { even } else { odd })
             }
             (Header::Whole(one), _) | (_, Header::Whole(one)) => Header::Whole(one),
+            // Only one that begins as a cache is taken for what has become of one.
+            (Header::Foreign, Header::Damaged) => Header::Foreign,
             // Before the second was ever written, and the first torn, or the other way round.
             (Header::Damaged, _) | (_, Header::Damaged) => Header::Damaged,
             (Header::OtherVersion(version), _) | (_, Header::OtherVersion(version)) => {
                 Header::OtherVersion(version)
             }
+            (Header::Reserved, _) | (_, Header::Reserved) => Header::Reserved,
             (Header::Blank, Header::Blank) => Header::Blank,
             _ => Header::Foreign,
         })
@@ -229,6 +247,19 @@ impl Superblock {
     pub fn write_both(&self, fast: &dyn BlockDevice) -> io::Result<()> {
         self.write(fast)?;
         fast.write_through_at((!self.sequence & 1) * PAGE_BYTES as u64, &self.encode())
+    }
+
+    /// Says durably that this is to become a cache, before it is as long as one: so a long file of zeros is nobody's.
+    pub fn reserve(fast: &dyn BlockDevice) -> io::Result<()> {
+        if fast.len() < 2 * PAGE_BYTES as u64 {
+            fast.set_len(2 * PAGE_BYTES as u64)?;
+        }
+        let mut page = AlignedBuffer::zeroed(PAGE_BYTES);
+        page[..8].copy_from_slice(&MAGIC);
+        page[8..12].copy_from_slice(&RESERVED.to_le_bytes());
+        let check = checksum(&page[..CHECK_AT]);
+        page[CHECK_AT..SECTOR_BYTES].copy_from_slice(&check.to_le_bytes());
+        fast.write_through_at(0, &page)
     }
 
     /// Makes both unreadable, durably: what is on `fast` will not be used again.

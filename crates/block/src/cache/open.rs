@@ -139,7 +139,10 @@ pub(super) fn open(
         && !name.fits(&found)
     {
         // An older cache's dirty blocks have been written back since; these have not.
-        return Err(incomplete(format!("the guard is older than {}, which has blocks to write back", fast.name())));
+        return Err(incomplete(format!(
+            "the guard is older than {}, which has blocks to write back",
+            fast.name()
+        )));
     }
     let cold = |reason: &str| Start::Cold(reason.to_owned());
     let (superblock, mut start) = match header {
@@ -147,7 +150,7 @@ pub(super) fn open(
         Header::OtherVersion(version) => {
             return Err(CacheError::OtherVersion { device: fast.name().to_owned(), version });
         }
-        Header::Blank => (None, Start::New),
+        Header::Blank | Header::Reserved => (None, Start::New),
         Header::Damaged => (None, cold("the superblocks are damaged")),
         Header::Whole(found) if revoked.covers(found.number) && !planted(CacheBug::ForgetRevoked) => {
             let reason = match revoked {
@@ -200,7 +203,7 @@ pub(super) fn open(
         let device = guard.name().to_owned();
         Revoked::All.write(&**guard).map_err(|source| CacheError::Slow { device, source })?;
     }
-    match format(slow, fast, config, header == Header::Blank) {
+    match format(slow, fast, config, matches!(header, Header::Blank | Header::Reserved)) {
         Ok((superblock, regions)) => Ok(Usable::Yes(Box::new(Opened {
             superblock,
             regions,

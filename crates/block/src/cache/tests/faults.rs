@@ -253,18 +253,93 @@ fn one_file_in_turn_for_several_databases_takes_the_room_of_one() {
 
 #[test]
 fn a_file_that_is_no_cache_is_left_as_it_is() {
+    // The last two are as short as none of ours, and begin with zeros as some disk images do.
+    for (length, content) in [(20_480, 0x41), (1024, 0x41), (8192, 0)] {
+        let (directory, slow) = in_directory();
+        directory.remove("cache").unwrap();
+        let file = directory.open("cache", OpenMode::CreateNew).unwrap();
+        file.set_len(65536 + length).unwrap();
+        file.write_at(65536, &filled(length as usize, 0x42)).unwrap();
+        file.write_at(0, &filled(length as usize, content)).unwrap();
+        if length == 1024 {
+            file.set_len(length).unwrap();
+        }
+        if content != 0 {
+            let slow = Arc::clone(&slow) as Arc<dyn BlockDevice>;
+            let refused = Cached::open(slow, Arc::clone(&file), timeless(64));
+            assert!(matches!(refused, Err(CacheError::Foreign { .. })), "{refused:?}");
+        }
+        let before = read(&*file, 0, file.len() as usize);
+        match open_in(&directory, &slow, [1; 16]) {
+            Err(CacheError::Foreign { device }) => assert!(device.contains("cache"), "{device}"),
+            other => panic!("{other:?}"),
+        }
+        let after = directory.open("cache", OpenMode::Read).unwrap();
+        assert!(read(&*after, 0, after.len() as usize)[..] == before[..]);
+        assert!(!directory.exists("cache.aside").unwrap());
+    }
+}
+
+/// A file with the beginning of a cache of a version that is yet to come.
+fn of_another_version(directory: &MemoryDirectory, content: u8) {
+    let file = directory.open("cache", OpenMode::Write).unwrap();
+    for page in [0, 4096] {
+        let mut bytes = read(&*file, page, 4096);
+        bytes[8..12].copy_from_slice(&(100 + u32::from(content)).to_le_bytes());
+        let check = super::super::checksum(&bytes[..508]);
+        bytes[508..512].copy_from_slice(&check.to_le_bytes());
+        file.write_at(page, &bytes).unwrap();
+    }
+}
+
+#[test]
+fn caches_of_other_versions_are_set_aside_and_none_is_written_over() {
     let (directory, slow) = in_directory();
-    directory.remove("cache").unwrap();
-    let file = directory.open("cache", OpenMode::CreateNew).unwrap();
-    file.set_len(20_480).unwrap();
-    file.write_at(0, &filled(20_480, 0x41)).unwrap();
-    let config = timeless(64);
-    let refused = Cached::open(Arc::clone(&slow) as Arc<dyn BlockDevice>, Arc::clone(&file), config);
-    assert!(matches!(refused, Err(CacheError::Foreign { .. })));
-    let cached = open_in(&directory, &slow, [1; 16]).unwrap();
-    assert!(matches!(cached.stats().start, Start::Cold(_)));
-    let aside = directory.open("cache.aside", OpenMode::Read).unwrap();
-    assert!(read(&*aside, 0, 20_480).iter().all(|&byte| byte == 0x41));
+    for number in 0..9 {
+        of_another_version(&directory, number);
+        let cached = open_in(&directory, &slow, [1; 16]).unwrap();
+        assert!(matches!(cached.stats().start, Start::Cold(_)));
+        cached.close().unwrap();
+    }
+    of_another_version(&directory, 9);
+    let refused = open_in(&directory, &slow, [1; 16]);
+    assert!(
+        matches!(&refused, Err(CacheError::Directory { source, .. }) if source.to_string().contains("set aside"))
+    );
+    for number in 0..9_u8 {
+        let name = if number == 0 { "cache.aside".to_owned() } else { format!("cache.aside{}", number + 1) };
+        assert_eq!(read(&*directory.open(&name, OpenMode::Read).unwrap(), 0, 512)[8], 100 + number, "{name}");
+    }
+}
+
+/// What is left of a cache that was cut short is not taken for somebody else's file.
+#[test]
+fn a_cache_that_was_cut_to_its_first_page_is_made_anew() {
+    for length in [0, 4096, 8192, 12288] {
+        let (directory, slow) = in_directory();
+        directory.open("cache", OpenMode::Write).unwrap().set_len(length).unwrap();
+        let cached = open_in(&directory, &slow, [1; 16]).unwrap();
+        assert!(!matches!(cached.stats().start, Start::Warm { .. }));
+    }
+}
+
+/// A crash at any call of the first opening leaves a file that the next takes for a cache.
+#[test]
+fn the_first_opening_in_a_directory_may_be_cut_off_anywhere() {
+    for call in 1..40 {
+        let disk = SimulatedDisk::new(call);
+        disk.open("slow", OpenMode::CreateNew).unwrap().set_len(BLOCKS * BLOCK as u64).unwrap();
+        disk.sync().unwrap();
+        disk.crash_at(disk.calls() + call);
+        let open = |disk: &SimulatedDisk| {
+            let slow = disk.open("slow", OpenMode::Write).map_err(|error| error.to_string())?;
+            Cached::open_in(slow, disk, "cache", timeless(64)).map_err(|error| error.to_string())
+        };
+        let _ = open(&disk);
+        for left in (0..40).map(|seed| disk.survivor(seed)).chain([disk.killed()]) {
+            assert_eq!(open(&left).map(drop), Ok(()), "call {call}");
+        }
+    }
 }
 
 /// Flips bits and cuts, anywhere: what is served is right all the same.
