@@ -30,6 +30,7 @@
 //! | `open.rs`      | what is used of an earlier life                                                  |
 //! | `upkeep.rs`    | syncs, the journal's pages, and what is done when the fast device fails            |
 //! | `guard.rs`     | a page beside the slow device that says what must not be used again                  |
+//! | `trust.rs`     | how much is believed of a cache whose process died                                   |
 //!
 //! # What a hit does
 //! It finds the slot in the index, reads the fast device, looks whether the slot's word is still what it was, and
@@ -82,6 +83,7 @@ mod regions;
 mod relocate;
 mod request;
 mod stats;
+mod trust;
 mod upkeep;
 mod write;
 mod write_back;
@@ -92,6 +94,7 @@ mod tests;
 pub use config::{CacheConfig, Relations, WriteMode};
 pub use error::CacheError;
 pub use stats::{Bypass, CacheStats, RelationStats, Start};
+pub use trust::CacheTrust;
 
 use balance::Balance;
 use budget::Budget;

@@ -19,6 +19,7 @@ use crate::device::{BlockDevice, invalid_input};
 
 pub(crate) mod decorated;
 pub(crate) mod file;
+mod locality;
 pub(crate) mod memory;
 
 /// How to open a file.
@@ -165,6 +166,12 @@ pub trait Directory: Send + Sync + Debug {
     /// # Errors
     /// What the system reports; the names changed before are then in doubt.
     fn sync(&self) -> io::Result<()>;
+
+    /// Whether what is written to a file here outlives the process as long as this machine is on, synced or not. A file system of
+    /// another machine that may be switched off by itself does not keep it. False where nobody knows, which is the default.
+    fn is_local(&self) -> bool {
+        false
+    }
 
     /// Takes the lock `file` without waiting, creating the file if need be. Dropping what is returned unlocks it, the
     /// death of the process does too.

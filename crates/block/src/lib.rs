@@ -28,7 +28,8 @@ pub mod trace;
 pub mod units;
 
 pub use cache::{
-    Bypass, CacheConfig, CacheError, CacheStats, Cached, RelationStats, Relations, Start, WriteMode,
+    Bypass, CacheConfig, CacheError, CacheStats, CacheTrust, Cached, RelationStats, Relations, Start,
+    WriteMode,
 };
 pub use device::counted::{CountedDevice, Counters, Counts};
 pub use device::faulty::{CallKind, FaultPlan, SimulatedDisk};

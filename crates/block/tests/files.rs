@@ -167,3 +167,9 @@ fn a_file_that_is_no_lock_is_left_as_it_is() {
         assert!(directory.lock("lock").is_ok(), "{content:?}");
     }
 }
+
+#[test]
+fn a_directory_says_whether_it_is_of_this_machine() {
+    // Of a process's own files it is never said that they outlive it.
+    assert!(!FileDirectory::open(Path::new("/proc/self")).unwrap().is_local());
+}

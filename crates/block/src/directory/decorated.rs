@@ -72,6 +72,10 @@ impl Directory for DecoratedDirectory {
         self.inner.sync()
     }
 
+    fn is_local(&self) -> bool {
+        self.inner.is_local()
+    }
+
     fn lock(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError> {
         self.inner.lock(file)
     }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Directory, LockError, OpenMode, Sharing, check_name};
+use super::{Directory, LockError, OpenMode, Sharing, check_name, locality};
 use crate::AlignedBuffer;
 use crate::device::file::{BLOCK_BYTES, FileDevice, retry};
 use crate::device::uring::{self, UringDevice};
@@ -236,6 +236,10 @@ impl Directory for FileDirectory {
 
     fn sync(&self) -> io::Result<()> {
         Ok(retry(|| rustix::fs::fsync(&self.handle))?)
+    }
+
+    fn is_local(&self) -> bool {
+        locality::is_local(&self.handle, &self.path)
     }
 
     fn lock(&self, file: &str) -> Result<Box<dyn Send + Sync>, LockError> {
