@@ -7,7 +7,8 @@
 //! **Never stale.** The cache bears the database's identity and its timeline, so that of a restored database nothing of before counts.
 //! The file `cache.guard` beside the page file says which cache was used last. Who opens the database for writing with another cache or
 //! with none says so there, durably, before anything is written; and where the file is missing, as in a restored database, no cache
-//! counts. Who only reads leaves the cache alone: it is one process's.
+//! counts. Who only reads leaves the cache alone: it is one process's. Guard and cache have a number of each opening and close, and the
+//! cache knows the superblock of the page file, so that a copy of one of the files that is put back is noticed: the cache begins empty.
 //!
 //! **Only slower.** What goes wrong with the fast device while it is used makes the cache go out of service, with a warning and the reason in
 //! the statistics; and so does a file that cannot be opened. Refused is what somebody has to mend first: a cache that another
@@ -239,8 +240,8 @@ impl Opening<'_> {
             }
             return Ok(None);
         };
-        let mut config =
-            cache.config(self.dram_bytes)?.identity(identity(superblock)).guard(self.open_guard()?);
+        let config = cache.config(self.dram_bytes)?.identity(identity(superblock)).guard(self.open_guard()?);
+        let mut config = CacheConfig { progress: superblock.sequence, ..config };
         let cached = match &cache.kind {
             CacheKind::Simulated(profile) => {
                 let inner = Arc::new(MemoryDevice::new("the cache", 0));

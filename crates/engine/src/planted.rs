@@ -10,6 +10,10 @@ pub(crate) enum Bug {
     SkipLogSync,
     /// A database that has a cache is opened without it, and the cache is not told.
     CacheUntold,
+    /// Superblocks are read and written through the block cache.
+    CacheSuperblocks,
+    /// The block cache is not told of a new superblock.
+    StepUntold,
     /// An image that does not hold is damage, though the page file was not asked past the cache.
     BelieveCache,
     /// The store's sync before a mapping record is left out.

@@ -38,6 +38,14 @@ impl Files {
     pub(crate) fn with_cache(self, cache: Arc<Cached>) -> Files {
         Files { pages: Arc::clone(&cache) as Arc<dyn BlockDevice>, cache: Some(cache), ..self }
     }
+
+    /// The superblocks of the page file and the newest of them.
+    pub(crate) fn superblocks(&self) -> Result<(Slots, Superblock)> {
+        match &self.cache {
+            Some(cache) => Slots::open_below(cache),
+            None => Slots::open(self.pages.clone()),
+        }
+    }
 }
 
 /// What is fixed when a database is created.
@@ -130,7 +138,7 @@ impl Pool {
     /// [`Error::Corrupt`] also for a page file without any superblock, if the log beside it is one of ours; without that it is no
     /// database.
     pub(crate) fn inspect(files: &Files) -> Result<Superblock> {
-        let opened = Slots::open(files.pages.clone()).map_err(|error| match error {
+        let opened = files.superblocks().map_err(|error| match error {
             Error::NotADatabase { path, what } if begins_as_log(files) => {
                 Error::corrupt(&path, None, format!("{what}, though its log is there"))
             }

@@ -170,6 +170,12 @@ impl Stats {
         text.gauge("terrace_cache_bytes", "Bytes of blocks that the cache may hold.", cache.capacity_bytes);
         text.gauge("terrace_cache_resident_bytes", "Bytes of blocks in the cache.", cache.resident_bytes);
         let out = u64::from(cache.out_of_service.is_some());
+        let cold = u64::from(cache.cold.is_some());
+        text.counter(
+            "terrace_cache_cold_starts_total",
+            "1 where a cache was there and was not believed.",
+            cold,
+        );
         text.gauge("terrace_cache_out_of_service", "1 where the cache has been given up.", out);
         let aside = u64::from(cache.is_aside);
         text.gauge("terrace_cache_aside", "1 while the cache's device is the slower one.", aside);

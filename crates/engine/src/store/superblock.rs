@@ -5,10 +5,15 @@
 //! the older slot names is still there, because log space and directory blocks are used again only after the newer
 //! slot is durable. `log_end` is the durable end of the log when the slot was written: recovery that finds less log
 //! than that is looking at damage, not at a crash.
+//!
+//! A block cache before the page file never holds a superblock: they are read and written past it. Each one that is durable is
+//! told to it as a step of the page file before the places are used again that only the superblock before refers to, so
+//! that a cache is not used before a page file at another point of its history (`CacheConfig::progress`).
 
+use std::io;
 use std::sync::Arc;
 
-use terrace_block::{AlignedBuffer, BlockDevice};
+use terrace_block::{AlignedBuffer, BlockDevice, Cached};
 
 use super::page::crc32c;
 use super::place::{Mapped, PLACE_BYTES, PLACES_MAX};
@@ -168,13 +173,49 @@ pub(crate) struct Slots {
     /// Whether the other slot held something that is no superblock when the file was opened: what a crash leaves that cut its
     /// writing off, or damage.
     is_other_torn: bool,
+    /// The cache before the page file, if there is one.
+    cache: Option<Arc<Cached>>,
+}
+
+/// The page file past the cache before it.
+#[derive(Debug)]
+struct Past(Arc<Cached>);
+
+impl BlockDevice for Past {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn alignment(&self) -> usize {
+        self.0.alignment()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.0.read_past(offset, buffer)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_past(offset, bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.0.set_len(bytes)
+    }
 }
 
 impl Slots {
     /// Writes `superblock` to both slots of a new file.
     pub(crate) fn create(device: Arc<dyn BlockDevice>, superblock: &Superblock) -> Result<Slots> {
         let buffer = AlignedBuffer::zeroed(SLOT_BYTES);
-        let mut slots = Slots { device, newest: 0, buffer, is_other_torn: false };
+        let mut slots = Slots { device, newest: 0, buffer, is_other_torn: false, cache: None };
         slots.write(superblock)?;
         slots.write(superblock)?;
         Ok(slots)
@@ -206,10 +247,22 @@ impl Slots {
             }
         }
         match best {
-            Some((newest, superblock)) => Ok((Slots { device, newest, buffer, is_other_torn }, superblock)),
+            Some((newest, superblock)) => {
+                Ok((Slots { device, newest, buffer, is_other_torn, cache: None }, superblock))
+            }
             None if magic_seen => Err(Error::corrupt(&file, None, "neither superblock is whole")),
             None => Err(Error::NotADatabase { path: file, what: "the page file has no superblock".into() }),
         }
+    }
+
+    /// As [`Slots::open`], of the page file below `cache`.
+    pub(crate) fn open_below(cache: &Arc<Cached>) -> Result<(Slots, Superblock)> {
+        let device: Arc<dyn BlockDevice> = match planted(Bug::CacheSuperblocks) {
+            true => Arc::clone(cache) as _,
+            false => Arc::new(Past(Arc::clone(cache))),
+        };
+        let (slots, superblock) = Slots::open(device)?;
+        Ok((Slots { cache: Some(Arc::clone(cache)), ..slots }, superblock))
     }
 
     /// Whether the slot that does not count held something that is no superblock when the file was opened.
@@ -237,6 +290,9 @@ impl Slots {
             .and_then(|()| self.device.sync())
             .map_err(|source| Error::io("write", self.device.name(), Some(offset), source))?;
         self.newest = slot;
+        if let Some(cache) = self.cache.as_ref().filter(|_| !planted(Bug::StepUntold)) {
+            cache.progress(superblock.sequence);
+        }
         Ok(())
     }
 }
@@ -302,6 +358,39 @@ mod tests {
         assert!(!Slots::open(device.clone()).expect("opened").0.is_other_torn());
         device.write_at(SLOT_BYTES as u64, &AlignedBuffer::zeroed(SLOT_BYTES)).expect("written");
         assert!(!Slots::open(device).expect("opened").0.is_other_torn());
+    }
+
+    fn read_past_a_cache() {
+        let slow = file();
+        let superblock = first();
+        Slots::create(slow.clone(), &superblock).expect("created");
+        let fast = Arc::new(terrace_block::MemoryDevice::new("fast", 0));
+        let config = terrace_block::CacheConfig { progress: 1, ..terrace_block::CacheConfig::new(64) };
+        let cache = Arc::new(Cached::open(slow.clone(), fast, config).expect("memory"));
+        let (mut slots, _) = Slots::open_below(&cache).expect("opened");
+        slots.write_again().expect("memory");
+        slots.write(&Superblock { sequence: 2, ..superblock.clone() }).expect("memory");
+        Slots::open(slow)
+            .expect("opened")
+            .0
+            .write(&Superblock { sequence: 3, ..superblock })
+            .expect("memory");
+        assert_eq!(Slots::open_below(&cache).expect("opened").1.sequence, 3, "the page file's counts");
+        assert_eq!(cache.stats().resident_blocks, 0);
+    }
+
+    #[test]
+    fn superblocks_are_never_in_a_cache() {
+        read_past_a_cache();
+    }
+
+    #[test]
+    #[should_panic(expected = "the page file's counts")]
+    fn catches_cache_superblocks() {
+        crate::planted::plant(Some(Bug::CacheSuperblocks));
+        let outcome = std::panic::catch_unwind(read_past_a_cache);
+        crate::planted::plant(None);
+        std::panic::resume_unwind(outcome.expect_err("it must be noticed"));
     }
 
     #[test]

@@ -1,0 +1,174 @@
+//! Files that are put back from copies, one or several of those that belong together: the page file and its log, the guard, the
+//! cache's. What the page file has is what is read, and a cache that does not belong to it begins empty.
+
+use super::*;
+const DATABASE: [&str; 2] = ["pages.terrace", "log.terrace"];
+
+/// Puts copies of files of `from` into `to`.
+fn put(from: &MemoryDirectory, to: &MemoryDirectory, names: &[&str]) {
+    for name in names {
+        let source = from.open(name, OpenMode::Read).unwrap();
+        let mut bytes = AlignedBuffer::zeroed(source.len() as usize);
+        source.read_at(0, &mut bytes).unwrap();
+        if to.exists(name).unwrap() {
+            to.remove(name).unwrap();
+        }
+        let target = to.open(name, OpenMode::CreateNew).unwrap();
+        target.set_len(bytes.len() as u64).unwrap();
+        target.write_at(0, &bytes).unwrap();
+    }
+}
+
+impl Place {
+    fn copied(&self) -> Place {
+        let copy = Place::new();
+        put(&self.slow, &copy.slow, &DATABASE);
+        put(&self.slow, &copy.slow, &[GUARD]);
+        put(&self.fast, &copy.fast, &["cache"]);
+        copy
+    }
+
+    /// A life in which every value becomes `round`, more than once so that places are used again.
+    fn live(&self, round: u8) {
+        let db = self.open("cache");
+        fill(&db, round);
+        fill(&db, round);
+        check(&db, round);
+        db.close().unwrap();
+    }
+}
+
+/// A database after a life, and after another.
+fn lives() -> (Place, Place) {
+    let place = Place::new();
+    place.live(1);
+    let older = place.copied();
+    place.live(2);
+    (older, place)
+}
+
+#[track_caller]
+fn is_cold(place: &Place, round: u8) {
+    let db = place.open("cache");
+    let stats = check(&db, round);
+    assert!(db.stats().prometheus(&[]).contains("terrace_cache_cold_starts_total 1"));
+    assert!(stats.cold.is_some() && (stats.kept, stats.damaged) == (0, 0), "{stats:?}");
+}
+
+#[test]
+fn an_older_copy_of_the_caches_file_is_cold() {
+    let (older, place) = lives();
+    put(&older.fast, &place.fast, &["cache"]);
+    is_cold(&place, 2);
+}
+
+#[test]
+fn an_older_copy_of_the_guard_makes_the_cache_cold() {
+    let (older, place) = lives();
+    put(&older.slow, &place.slow, &[GUARD]);
+    is_cold(&place, 2);
+}
+
+#[test]
+fn older_copies_of_cache_and_guard_are_cold_before_a_newer_database() {
+    let (older, place) = lives();
+    put(&older.slow, &place.slow, &[GUARD]);
+    put(&older.fast, &place.fast, &["cache"]);
+    is_cold(&place, 2);
+}
+
+/// `cp -a copy db`, with the guard of the copy or without any.
+#[test]
+fn a_copy_of_a_database_beside_a_newer_cache_opens_with_that_empty() {
+    for with_guard in [true, false] {
+        let (older, place) = lives();
+        if !with_guard {
+            older.slow.remove(GUARD).unwrap();
+        }
+        let put_back = Place { fast: Arc::clone(&place.fast), ..older };
+        is_cold(&put_back, 1);
+        // The one that the cache was used with last is as good as before.
+        is_cold(&place, 2);
+    }
+}
+
+/// `cp -r a b`, then `b` is used with the cache, and then `a`.
+#[test]
+fn a_clone_that_used_the_cache_leaves_it_cold_for_the_original() {
+    let place = Place::new();
+    place.live(1);
+    let clone = Place { fast: Arc::clone(&place.fast), ..place.copied() };
+    clone.live(2);
+    is_cold(&place, 1);
+}
+
+fn page_file_put_back_alone() {
+    let (older, place) = lives();
+    put(&older.slow, &place.slow, &DATABASE);
+    is_cold(&place, 1);
+}
+
+#[test]
+fn an_older_page_file_and_log_under_a_newer_guard_and_cache_find_it_cold() {
+    page_file_put_back_alone();
+}
+
+#[test]
+fn catches_step_untold() {
+    crate::planted::plant(Some(Bug::StepUntold));
+    let outcome = std::panic::catch_unwind(page_file_put_back_alone);
+    crate::planted::plant(None);
+    assert!(outcome.is_err(), "it must be noticed");
+}
+
+/// The volume of the database goes back to a snapshot of the midst of a life; the cache is on another.
+#[test]
+fn a_snapshot_of_database_and_guard_within_a_life_finds_a_later_cache_cold() {
+    let place = Place::new();
+    let db = place.open("cache");
+    fill(&db, 1);
+    db.checkpoint().unwrap();
+    let snapshot = place.copied();
+    fill(&db, 2);
+    fill(&db, 2);
+    check(&db, 2);
+    // As a kill leaves it.
+    let fast = place.copied().fast;
+    drop(db);
+    is_cold(&Place { fast, ..snapshot }, 1);
+}
+
+/// With all three put back together nothing is lost of the cache.
+#[test]
+fn copies_of_one_time_are_warm_together() {
+    let (older, place) = lives();
+    put(&older.slow, &place.slow, &DATABASE);
+    put(&older.slow, &place.slow, &[GUARD]);
+    put(&older.fast, &place.fast, &["cache"]);
+    let stats = check(&place.open("cache"), 1);
+    assert!(stats.cold.is_none() && stats.kept > 1000 && stats.damaged == 0, "{stats:?}");
+}
+
+#[test]
+fn a_file_that_is_no_cache_is_refused_by_name_and_left_as_it_is() {
+    let place = Place::new();
+    place.live(1);
+    let other = Place::new();
+    put(&place.slow, &other.fast, &["pages.terrace"]);
+    let bytes = |name: &str| {
+        let file = other.fast.open(name, OpenMode::Read).unwrap();
+        let mut bytes = AlignedBuffer::zeroed(file.len() as usize);
+        file.read_at(0, &mut bytes).unwrap();
+        bytes
+    };
+    let before = bytes("pages.terrace");
+    let fast = Arc::clone(&other.fast) as Arc<dyn Directory>;
+    let cache: Cache = "file:pages.terrace,16MiB".parse().unwrap();
+    let refused = other.builder().cache_directory(fast).cache(cache).open("");
+    assert!(
+        matches!(&refused, Err(Error::Config(what)) if what.contains("pages.terrace") && what.contains("not a cache")),
+        "{refused:?}"
+    );
+    assert!(bytes("pages.terrace")[..] == before[..]);
+    assert!(!other.fast.exists("pages.terrace.aside").unwrap());
+}
