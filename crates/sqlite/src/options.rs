@@ -8,6 +8,7 @@
 //! | `block_cache_mode`      | `through` (the default) or `around`                                                        |
 //! | `block_cache_io`        | `direct` (the default), around the kernel's page cache, or `buffered`, through it          |
 //! | `block_cache_hints`     | `on` (the default) or `off`: whether a policy that goes by queries is told of them         |
+//! | `block_cache_trust`     | `auto` (the default), `written` or `synced`: how much of the cache is believed after a kill |
 //! | `trace`                 | a file to record the accesses in, `.pgt` or `.csv`                                         |
 //! | `latency_us`            | makes the database's device slower: microseconds of each transfer and sync                 |
 //! | `operations_per_second` | makes it slower: transfers that pass in a second                                           |
@@ -19,7 +20,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use terrace_block::{Limits, units};
+use terrace_block::{CacheTrust, Limits, units};
 
 /// The least and the default size of a cache, in bytes.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
@@ -49,6 +50,8 @@ pub(crate) struct CacheOptions {
     pub no_hints: bool,
     /// How slow its device is to be.
     pub latency_us: Option<u64>,
+    /// How much of it is believed after its process died.
+    pub trust: CacheTrust,
 }
 
 /// How slow the database's device is to be.
@@ -94,6 +97,9 @@ impl Options {
                 buffered: second_of("block_cache_io", &parameter, ["direct", "buffered"])?,
                 no_hints: second_of("block_cache_hints", &parameter, ["on", "off"])?,
                 latency_us: latency_of("block_cache_latency_us")?,
+                trust: parameter("block_cache_trust").map_or(Ok(CacheTrust::Auto), |text| {
+                    text.parse().map_err(|wrong| format!("block_cache_trust: {wrong}"))
+                })?,
             }),
             None => {
                 let without = [
@@ -103,6 +109,7 @@ impl Options {
                     "block_cache_io",
                     "block_cache_hints",
                     "block_cache_latency_us",
+                    "block_cache_trust",
                 ];
                 if let Some(name) = without.into_iter().find(|name| parameter(name).is_some()) {
                     return Err(format!("{name} is given without block_cache"));
@@ -171,6 +178,9 @@ mod tests {
             .expect("correct parameters");
         let cache = options.cache.expect("a cache");
         assert_eq!((cache.bytes, cache.around, cache.policy), (3 << 20, false, None));
+        assert_eq!(cache.trust, CacheTrust::Auto);
+        let synced = parse("block_cache=/c&block_cache_trust=synced").expect("correct parameters");
+        assert_eq!(synced.cache.expect("a cache").trust, CacheTrust::Synced);
         assert_eq!(options.trace, Some(PathBuf::from("t.pgt")));
         let fraction = parse("block_cache=/c&block_cache_size=1.5MiB").expect("a size as in every flag");
         assert_eq!(fraction.cache.expect("a cache").bytes, 3 << 19);
@@ -188,6 +198,8 @@ mod tests {
             ("block_cache=/c&block_cache_size=99999999999GiB", "block_cache_size"),
             ("block_cache=/c&block_cache_mode=back", "block_cache_mode"),
             ("block_cache=/c&block_cache_io=slow", "block_cache_io"),
+            ("block_cache=/c&block_cache_trust=all", "block_cache_trust"),
+            ("block_cache_trust=synced", "block_cache_trust"),
             ("latency_us=x", "latency_us"),
             ("latency_us=1000001", "latency_us"),
             ("operations_per_second=0", "operations_per_second"),

@@ -1,7 +1,9 @@
 //! The file in a cache's directory that says what the cache was made from.
 //!
-//! It is one block: magic, version, the identity under which the blocks were cached, and the fingerprint of the database file of
-//! which they are right, all under a checksum. A file that is anything else counts as none: the cache then begins empty.
+//! It is one block: magic, version, the identity under which the blocks were cached, the cache's session, and the fingerprint of the
+//! database file of which they are right, all under a checksum. The session is that of the cache's latest opening or close, so an older
+//! copy of the blocks' file does not fit. A block that is damaged or of another version counts as none: the cache then begins empty. A
+//! file that begins with something else is refused.
 //!
 //! The system's page cache holds it, for it must outlive the process, not the machine: after a power cut an older one may be
 //! back, and an older fingerprint matches only a file that was not changed since.
@@ -16,17 +18,22 @@ use crate::fingerprint::Fingerprint;
 
 const FILE: &str = "origin";
 const BLOCK_BYTES: usize = 4096;
-const MAGIC: &[u8; 16] = b"terrace origin 1";
+const MAGIC: &[u8; 16] = b"terrace origin 2";
+/// What it begins with in every version.
+const MAGIC_EVER: &[u8] = b"terrace origin ";
 const IDENTITY: std::ops::Range<usize> = 16..32;
 const CHECKSUM: std::ops::Range<usize> = 32..40;
 /// 1 where there is a fingerprint.
 const KNOWN: usize = 40;
 const FINGERPRINT: std::ops::Range<usize> = 41..41 + Fingerprint::BYTES;
+const SESSION: std::ops::Range<usize> = FINGERPRINT.end..FINGERPRINT.end + 8;
 
 /// What a cache was made from.
 pub(crate) struct Origin {
     device: Arc<dyn BlockDevice>,
     pub identity: [u8; 16],
+    /// The session in which the cache was left; none if it was not.
+    pub session: Option<u64>,
     /// The bytes of the fingerprint that was recorded.
     recorded: Option<[u8; Fingerprint::BYTES]>,
 }
@@ -39,15 +46,23 @@ impl Origin {
             false => directory.open(FILE, OpenMode::CreateNew)?,
         };
         let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
-        if device.len() < BLOCK_BYTES as u64 {
+        let is_short = (1..BLOCK_BYTES as u64).contains(&device.len());
+        if device.is_empty() {
             device.set_len(BLOCK_BYTES as u64)?;
-        } else {
+        } else if !is_short {
             device.read_at(0, &mut block)?;
         }
+        let is_blank = block.iter().all(|&byte| byte == 0) && device.len() == BLOCK_BYTES as u64;
+        if is_short || !(is_blank || block.starts_with(MAGIC_EVER)) {
+            let what = format!("{} is not of a cache; it is left as it is", device.name());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
         let is_right = block.starts_with(MAGIC) && block[CHECKSUM] == checksum(&block);
-        let mut origin = Origin { device, identity: rand::rng().random(), recorded: None };
-        if is_right && block[KNOWN] == 1 {
+        let mut origin = Origin { device, identity: rand::rng().random(), session: None, recorded: None };
+        let session = u64::from_le_bytes(block[SESSION].try_into().expect("eight bytes"));
+        if is_right && block[KNOWN] == 1 && session != 0 {
             origin.identity = block[IDENTITY].try_into().expect("sixteen bytes");
+            origin.session = Some(session);
             origin.recorded = Some(block[FINGERPRINT].try_into().expect("as long as it is"));
         }
         Ok(origin)
@@ -62,7 +77,14 @@ impl Origin {
     pub fn begin_anew(&mut self) -> io::Result<()> {
         self.identity = rand::rng().random();
         self.recorded = None;
+        self.session = None;
         self.write()
+    }
+
+    /// Notes the session of the cache, durably: nothing is changed before that.
+    pub fn begin_session(&mut self, session: Option<u64>) -> io::Result<()> {
+        self.session = session;
+        self.device.write_through_at(0, &self.block())
     }
 
     /// The cache is right of a file with this fingerprint.
@@ -72,6 +94,10 @@ impl Origin {
     }
 
     fn write(&self) -> io::Result<()> {
+        self.device.write_at(0, &self.block())
+    }
+
+    fn block(&self) -> AlignedBuffer {
         let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
         block[..MAGIC.len()].copy_from_slice(MAGIC);
         block[IDENTITY].copy_from_slice(&self.identity);
@@ -79,9 +105,10 @@ impl Origin {
             block[KNOWN] = 1;
             block[FINGERPRINT].copy_from_slice(recorded);
         }
+        block[SESSION].copy_from_slice(&self.session.unwrap_or(0).to_le_bytes());
         let sum = checksum(&block);
         block[CHECKSUM].copy_from_slice(&sum);
-        self.device.write_at(0, &block)
+        block
     }
 }
 
@@ -108,6 +135,8 @@ mod tests {
         let mut origin = Origin::open(&directory).expect("a new one");
         assert!(!origin.is_of(&fingerprint()));
         origin.record(&fingerprint()).expect("memory");
+        assert!(!Origin::open(&directory).expect("the same").is_of(&fingerprint()), "without a session");
+        origin.begin_session(Some(3)).expect("memory");
         let again = Origin::open(&directory).expect("the same");
         assert!(again.is_of(&fingerprint()) && again.identity == origin.identity);
         origin.begin_anew().expect("memory");
@@ -116,20 +145,50 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_origin_is_left_as_it_is() {
+        for length in [512, BLOCK_BYTES, 3 * BLOCK_BYTES] {
+            let directory = MemoryDirectory::new();
+            let device = directory.open(FILE, OpenMode::CreateNew).expect("a new one");
+            device.set_len(length as u64).expect("memory");
+            let mut bytes = AlignedBuffer::zeroed(length);
+            bytes[length - 1] = 7;
+            device.write_at(0, &bytes).expect("memory");
+            let refused = Origin::open(&directory).err().expect("it is not ours").to_string();
+            assert!(refused.contains("left as it is"), "{refused}");
+            let mut after = AlignedBuffer::zeroed(length);
+            device.read_at(0, &mut after).expect("memory");
+            assert!(device.len() == length as u64 && after[..] == bytes[..]);
+        }
+    }
+
+    #[test]
+    fn a_session_is_kept_with_the_fingerprint() {
+        let directory = MemoryDirectory::new();
+        let mut origin = Origin::open(&directory).expect("a new one");
+        origin.record(&fingerprint()).expect("memory");
+        origin.begin_session(Some(9)).expect("memory");
+        assert_eq!(Origin::open(&directory).expect("the same").session, Some(9));
+        origin.begin_anew().expect("memory");
+        assert_eq!(Origin::open(&directory).expect("the same").session, None);
+    }
+
+    #[test]
     fn no_flipped_byte_is_believed() {
         let directory = MemoryDirectory::new();
-        Origin::open(&directory).expect("a new one").record(&fingerprint()).expect("memory");
+        let mut origin = Origin::open(&directory).expect("a new one");
+        origin.begin_session(Some(3)).expect("memory");
+        origin.record(&fingerprint()).expect("memory");
+        assert!(Origin::open(&directory).expect("the same").is_of(&fingerprint()));
         let device = directory.open(FILE, OpenMode::Write).expect("it is there");
         let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
         device.read_at(0, &mut block).expect("memory");
-        for place in 0..FINGERPRINT.end + 8 {
+        for place in 0..SESSION.end + 8 {
             let mut flipped = block.clone();
             flipped[place] ^= 1 << (place % 8);
             device.write_at(0, &flipped).expect("memory");
-            let origin = Origin::open(&directory).expect("it can be read");
-            assert!(!origin.is_of(&fingerprint()), "byte {place}");
+            // What does not even begin as one is left as it is.
+            let is_believed = Origin::open(&directory).is_ok_and(|origin| origin.is_of(&fingerprint()));
+            assert!(!is_believed, "byte {place}");
         }
-        device.set_len(512).expect("memory");
-        assert!(!Origin::open(&directory).expect("it is short").is_of(&fingerprint()));
     }
 }

@@ -164,6 +164,34 @@ fn while_the_cache_was_closed() {
     }
 }
 
+/// The file of the blocks alone comes back from a copy: what it was cached from says nothing of that.
+#[test]
+fn an_older_copy_of_the_blocks_is_not_believed() {
+    for mode in ["delete", "wal"] {
+        let (place, mut random, mut model) = (Place::new(), random(3), Model::new());
+        let mut change_and_read = |place: &Place| {
+            let mut db = place.cached();
+            journal_mode(&db, mode);
+            db.execute_batch(SCHEMA).expect("tables");
+            for _ in 0..20 {
+                change(&mut db, &mut model, &mut random).expect("a change");
+            }
+            assert_eq!(content(&db).expect("rows"), model);
+            model.clone()
+        };
+        change_and_read(&place);
+        change_and_read(&place);
+        let blocks = place.path().join("cache/blocks");
+        let older = std::fs::read(&blocks).expect("the blocks");
+        let model = change_and_read(&place);
+        std::fs::write(&blocks, older).expect("the blocks");
+        let db = place.cached();
+        assert_eq!(content(&db).expect("rows"), model, "{mode}");
+        assert_eq!(stat(&db, "kept"), 0.0, "{mode}");
+        check_integrity(&db);
+    }
+}
+
 /// A connection that was opened and not yet used keeps the cache, but no lock: the log goes away with the others.
 #[test]
 fn what_is_known_of_a_log_goes_with_the_last_lock() {
@@ -292,6 +320,14 @@ mod planted {
     fn catches_trust_the_origin() {
         plant(Some(Bug::TrustTheOrigin));
         let outcome = std::panic::catch_unwind(while_the_cache_was_closed);
+        plant(None);
+        assert!(outcome.is_err());
+    }
+
+    #[test]
+    fn catches_forget_the_session() {
+        plant(Some(Bug::ForgetTheSession));
+        let outcome = std::panic::catch_unwind(an_older_copy_of_the_blocks_is_not_believed);
         plant(None);
         assert!(outcome.is_err());
     }

@@ -14,6 +14,8 @@ pub(crate) enum Bug {
     KeepTheLog,
     /// What an earlier process left is believed, whatever became of the file.
     TrustTheOrigin,
+    /// What an earlier process left is believed, whatever the session is in which the cache was left.
+    ForgetTheSession,
     /// What this process writes does not reach the cache.
     WritePastTheCache,
     /// Pages of an earlier generation of the log are served.

@@ -20,12 +20,15 @@ use crate::fingerprint::Fingerprint;
 use crate::gates::SlowDisk;
 use crate::options::CacheOptions;
 use crate::origin::Origin;
+use crate::planted::{Bug, planted};
 use crate::relations::RelationMap;
 use crate::slow::SlowFile;
 
 const LOCK: &str = "lock";
 const BLOCKS: &str = "blocks";
 const ASIDE: &str = "blocks.aside";
+/// Files that were set aside beside each other.
+const ASIDE_MAX: u32 = 9;
 
 /// The smallest block of a cache, in bytes.
 const BLOCK_BYTES_MIN: u32 = 4096;
@@ -43,6 +46,8 @@ pub(crate) struct Storage {
     origin: Origin,
     slow_name: String,
     relations: Arc<RelationMap>,
+    /// Of the machine, if what was written and not synced is to be believed.
+    power_cycle: Option<[u8; 16]>,
     in_use: Option<InUse>,
     /// How often it was emptied because the database was changed by others.
     emptied: u64,
@@ -82,6 +87,9 @@ impl Storage {
         let small = FileOptions { direct: false, uring: false };
         let small = FileDirectory::open_with(&options.directory, small).map_err(failed)?;
         let origin = Origin::open(&small).map_err(failed)?;
+        let parent = database.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let parent = FileDirectory::open(parent.unwrap_or(Path::new("."))).map_err(failed)?;
+        let power_cycle = options.trust.power_cycle(&[&blocks, &parent]);
         Ok(Storage {
             name,
             directory: blocks,
@@ -91,6 +99,7 @@ impl Storage {
             origin,
             slow_name: database.display().to_string(),
             relations,
+            power_cycle,
             in_use: None,
             emptied: 0,
             cold: None,
@@ -123,7 +132,7 @@ impl Storage {
     }
 
     /// Begins to use the cache, or goes on; it is emptied unless the file is the same as before. `below` is the file.
-    /// What is no cache, though it stands in its place, is set aside; that is told in the answer.
+    /// A cache of another version is set aside; that is told in the answer. What is no cache is left as it is, which is an error.
     pub fn begin(
         &mut self,
         is_same: bool,
@@ -151,16 +160,23 @@ impl Storage {
         }
         let mut told = None;
         let cached = match self.open_cached(page_bytes, bytes, below)? {
-            Err(error @ (CacheError::Foreign { .. } | CacheError::OtherVersion { .. })) => {
-                let reason = format!("{error}; it is now called {ASIDE}");
+            Err(error @ CacheError::OtherVersion { .. }) => {
+                let aside = self.set_aside().map_err(|error| format!("{}: {error}", self.name))?;
+                let reason = format!("{error}; it is now called {aside}");
                 self.cold = Some(reason.clone());
                 told = Some(reason);
-                self.set_aside().map_err(|error| format!("{}: {error}", self.name))?;
                 self.open_cached(page_bytes, bytes, below)?
             }
             cached => cached,
         };
-        self.in_use = Some(cached.map_err(|error| format!("{}: {error}", self.name))?);
+        let in_use = cached.map_err(|error| format!("{}: {error}", self.name))?;
+        self.origin
+            .begin_session(in_use.cached.session())
+            .map_err(|error| format!("{}: {error}", self.name))?;
+        if !planted(Bug::ForgetTheSession) {
+            in_use.cached.session_noted();
+        }
+        self.in_use = Some(in_use);
         Ok(told)
     }
 
@@ -173,24 +189,37 @@ impl Storage {
         let slow = Arc::new(SlowFile::new(self.slow_name.clone(), file_bytes));
         let relations = Arc::clone(&self.relations);
         let config = config(&self.options, page_bytes)?;
-        let config = config.identity(self.origin.identity).power_cycle(CacheConfig::machine_power_cycle());
+        let config = config.identity(self.origin.identity).power_cycle(self.power_cycle);
+        let session = self.origin.session.filter(|_| !planted(Bug::ForgetTheSession));
+        let config = CacheConfig { session, ..config };
         let config = config.clock(Arc::clone(&self.clock));
         let config = config.relations(Arc::new(move |block: u64| {
             let relation = relations.relation(u32::try_from(block + 1).ok()?)?;
             Some((Relation(relation), block))
         }));
         let opened = SlowFile::through(below, ffi::SQLITE_SYNC_NORMAL, ffi::SQLITE_IOERR, || {
-            Ok(Cached::open(Arc::clone(&slow) as _, Arc::clone(&self.fast), config))
+            Ok(Cached::claim(&*self.fast)
+                .and_then(|_| Cached::open(Arc::clone(&slow) as _, Arc::clone(&self.fast), config)))
         });
         let opened = opened.map_err(|code| format!("{}: SQLite's code {}", self.name, code.0))?;
         Ok(opened.map(|cached| InUse { cached: Arc::new(cached), slow, page_bytes: page_bytes as usize }))
     }
 
-    fn set_aside(&mut self) -> std::io::Result<()> {
-        self.directory.rename(BLOCKS, ASIDE)?;
+    /// Renames the blocks' file, never over another; gives its new name.
+    fn set_aside(&mut self) -> std::io::Result<String> {
+        let names = (1..=ASIDE_MAX).map(|number| match number {
+            1 => ASIDE.to_owned(),
+            number => format!("{ASIDE}{number}"),
+        });
+        let mut free = names.filter(|name| matches!(self.directory.exists(name), Ok(false)));
+        let Some(aside) = free.next() else {
+            let what = format!("{ASIDE_MAX} files have been set aside there; remove those that nobody needs");
+            return Err(std::io::Error::new(std::io::ErrorKind::AlreadyExists, what));
+        };
+        self.directory.rename(BLOCKS, &aside)?;
         let fast = self.directory.open(BLOCKS, OpenMode::CreateNew)?;
         self.fast = slowed(fast, &self.options, &self.clock);
-        Ok(())
+        Ok(aside)
     }
 
     /// The cache is right of a file with this fingerprint. What was taken out of it because of changes by others must be out
@@ -222,6 +251,7 @@ impl Storage {
         });
         let closed = closed.map_err(|code| format!("{}: SQLite's code {}", self.name, code.0))?;
         closed.map_err(|error| format!("{}: {error}", self.name))?;
+        self.origin.session = in_use.cached.session();
         match record.filter(|_| !in_use.is_given_up()) {
             Some(record) => self.origin.record(&record).map_err(|error| format!("{}: {error}", self.name)),
             None => Ok(()),

@@ -121,15 +121,61 @@ fn a_cache_that_is_cut_or_overwritten_harms_nothing() {
     assert!(told.contains(r#""in_service":false,"out_of_service":"use of a device"#), "{told}");
     check_integrity(&db);
     drop(db);
-    for name in ["blocks", "origin", "blocks"] {
-        fs::write(place.path().join("cache").join(name), vec![0x5a; 1 << 20]).expect("it can be overwritten");
+}
+
+#[test]
+fn files_that_are_not_the_caches_are_left_as_they_are() {
+    let place = Place::new();
+    let mut db = place.cached();
+    db.execute_batch(SCHEMA).expect("tables");
+    let (mut model, mut random) = (Model::new(), random(5));
+    change(&mut db, &mut model, &mut random).expect("a change");
+    drop(db);
+    for name in ["blocks", "origin", "lock"] {
+        let file = place.path().join("cache").join(name);
+        fs::write(&file, vec![0x5a; 1 << 20]).expect("it can be overwritten");
         let db = place.cached();
         assert_eq!(content(&db).expect("rows"), model, "{name} is foreign");
-        assert_ne!(stat(&db, "capacity_blocks"), 0.0, "{name} is foreign: there is a new one");
-        let told = stats(&db);
-        assert!(told.contains(r#""start":"cold""#) && !told.contains(r#""cold":null"#), "{name}: {told}");
-        assert_eq!(told.contains("blocks.aside"), name == "blocks", "{told}");
+        assert!(stats(&db).contains(r#"{"cache":null"#), "{name}: {}", stats(&db));
+        drop(db);
+        assert!(fs::read(&file).expect("it is there") == vec![0x5a; 1 << 20], "{name} is changed");
+        fs::remove_file(&file).expect("it is there");
+        let db = place.cached();
+        assert_eq!(content(&db).expect("rows"), model);
+        assert_ne!(stat(&db, "capacity_blocks"), 0.0, "without {name} there is a new one");
     }
+    let left = fs::read_dir(place.path().join("cache")).expect("it is there");
+    let names: Vec<_> = left.map(|entry| entry.expect("an entry").file_name()).collect();
+    assert!(names.iter().all(|name| !name.to_string_lossy().contains("aside")), "{names:?}");
+}
+
+/// Caches of a version that is yet to come are set aside, each under a name of its own.
+#[test]
+fn caches_of_other_versions_are_set_aside_and_none_is_written_over() {
+    let place = Place::new();
+    let open = || {
+        let db = place.cached();
+        db.execute_batch(SCHEMA).expect("tables");
+        content(&db).expect("rows");
+        stats(&db)
+    };
+    open();
+    let file = |name: &str| place.path().join("cache").join(name);
+    for (version, aside) in [(101_u32, "blocks.aside"), (102, "blocks.aside2")] {
+        open();
+        let mut bytes = fs::read(file("blocks")).expect("a cache");
+        for page in [0, 4096] {
+            bytes[page + 8..page + 12].copy_from_slice(&version.to_le_bytes());
+            let check =
+                crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &bytes[page..page + 508]) as u32;
+            bytes[page + 508..page + 512].copy_from_slice(&check.to_le_bytes());
+        }
+        fs::write(file("blocks"), bytes).expect("it can be overwritten");
+        let told = open();
+        assert!(told.contains(aside), "{told}");
+    }
+    assert_eq!(fs::read(file("blocks.aside")).expect("it is there")[8], 101);
+    assert_eq!(fs::read(file("blocks.aside2")).expect("it is there")[8], 102);
 }
 
 /// The other half of the next test: a process that may not write files longer than it is told.
