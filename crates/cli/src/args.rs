@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace::migration::{Choice, CleanVictims};
-use terrace::{Backend, Cache, Error, Middle, Migrate, NodeSet, RecordCache, Replacement};
+use terrace::{Backend, Cache, CacheTrust, Error, Middle, Migrate, NodeSet, RecordCache, Replacement};
 
 pub use flags::{OF_MIDDLE, is_middle_in_environment};
 pub use reproduce::ReproduceArgs;
@@ -129,6 +129,10 @@ pub struct TierArgs {
     /// Bytes a day that may be written to the cache's device, for its endurance, such as 50GiB; by default as many as come
     #[arg(long, value_name = "SIZE", requires = "cache", value_parser = units::size)]
     pub cache_write_budget: Option<u64>,
+    /// How much of the cache is believed after a kill: written, all of it, unless the machine was switched on anew; synced, what was
+    /// synced, for devices that may lose writes by themselves, as network disks do; auto, synced where a file system is not known to be local
+    #[arg(long, value_name = "NAME", requires = "cache", default_value_t)]
+    pub cache_trust: CacheTrust,
     /// How pages move between DRAM, the middle tier and the store: adaptive, eager, lazy, hymem, lazy-cxl, or four probabilities [default: adaptive]
     #[arg(long, value_name = "NAME|DR,DW,NR,NW")]
     pub policy: Option<Choice>,
@@ -174,6 +178,7 @@ impl TierArgs {
         let admission = self.cache_admission.as_ref().map(|name| format!("{name}+")).unwrap_or_default();
         let cache = self.cache.clone()?;
         let cache = cache.policy(&format!("{admission}{eviction}")).expect("both names were checked");
+        let cache = cache.trust(self.cache_trust);
         Some(match self.cache_write_budget {
             Some(bytes_day) => cache.write_budget(bytes_day),
             None => cache,

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use terrace_block::policy::Name;
 use terrace_block::{
-    AlignedBuffer, BlockDevice, CacheConfig, CacheError, Cached, Clock, Directory, FileDirectory,
+    AlignedBuffer, BlockDevice, CacheConfig, CacheError, CacheTrust, Cached, Clock, Directory, FileDirectory,
     MemoryDevice, OpenMode, Profile, SimulatedDevice, SimulatedMemory, Time, VirtualTime,
 };
 
@@ -61,6 +61,7 @@ pub struct Cache {
     bytes: u64,
     policy: Name,
     write_budget_bytes_day: Option<u64>,
+    trust: CacheTrust,
 }
 
 /// Where a cache is.
@@ -127,7 +128,7 @@ impl Cache {
     /// One of `bytes` bytes with the default policy, SIEVE. What does not make a block of 4 KiB is left alone.
     pub fn new(kind: CacheKind, bytes: u64) -> Cache {
         let policy = CacheConfig::new(1).policy;
-        Cache { kind, bytes, policy, write_budget_bytes_day: None }
+        Cache { kind, bytes, policy, write_budget_bytes_day: None, trust: CacheTrust::Auto }
     }
 
     /// Which policy decides what is cached: one of [`terrace_block::policy::NAMES`], behind any of
@@ -160,6 +161,13 @@ impl Cache {
     /// Bytes a day that may be written to the fast device, if that is limited.
     pub fn write_budget_bytes_day(&self) -> Option<u64> {
         self.write_budget_bytes_day
+    }
+
+    /// How much of it is believed after its process died; by default all that was written where both it and the database are on
+    /// file systems of this machine, and what was synced elsewhere.
+    #[must_use]
+    pub fn trust(self, trust: CacheTrust) -> Cache {
+        Cache { trust, ..self }
     }
 
     /// Where it is.
@@ -218,8 +226,6 @@ pub(crate) struct Opening<'a> {
     pub(crate) fast: Option<&'a Arc<dyn Directory>>,
     /// The database's.
     pub(crate) directory: &'a dyn Directory,
-    /// Whether that and the cache are on devices that keep what is written as long as the machine is on.
-    pub(crate) outlives_processes: bool,
     pub(crate) dram_bytes: u64,
     pub(crate) time: &'a Time,
     /// The middle tier's, where it is simulated.
@@ -256,9 +262,7 @@ impl Opening<'_> {
             }
             CacheKind::File(path) => {
                 let (directory, name) = self.place(path, superblock)?;
-                if self.outlives_processes {
-                    config = config.power_cycle(CacheConfig::machine_power_cycle());
-                }
+                config = config.power_cycle(cache.trust.power_cycle(&[self.directory, &*directory]));
                 match Cached::open_in(Arc::clone(&pages), &*directory, &name, config.clone()) {
                     Err(CacheError::Directory { file, source }) => {
                         tracing::warn!(file, %source, "the cache cannot be opened; going on without");

@@ -86,6 +86,7 @@ pub use stats::{
     Latency, LineWrites, MemoryMoves, MiddleStats, MiddleWrites, Migrations, Retries, Stalls, Stats, Sweeps,
     TableStats, Tuning, VerifyReport, WriteBacks,
 };
+pub use terrace_block::CacheTrust;
 pub use terrace_block::{
     Directory, FileDirectory, MemoryDirectory, Migrate, NodeSet, Profile, SimulatedDisk, Time, VirtualTime,
 };

@@ -28,6 +28,7 @@ impl TierArgs {
             cache_admission,
             cache_eviction,
             cache_write_budget,
+            cache_trust,
             policy,
             admission_queue,
             clean_victims,
@@ -55,6 +56,7 @@ impl TierArgs {
         flags.extend(cache_admission.as_ref().map(|name| format!("--cache-admission={name}")));
         flags.extend(cache_eviction.as_ref().map(|name| format!("--cache-eviction={name}")));
         flags.extend(cache_write_budget.map(|bytes| format!("--cache-write-budget={bytes}")));
+        flags.extend(cache.as_ref().map(|_| format!("--cache-trust={cache_trust}")));
         flags.extend(middle.as_ref().map(|middle| format!("--middle={middle}")));
         // A file of settings may say these without a middle tier, a command line may not.
         if middle.is_some() || is_middle_in_environment() {
@@ -92,7 +94,7 @@ mod tests {
         for line in [
             format!("--cache=simulated:{},64MiB", profile.display()),
             "--cache=file:/fast/c,2GiB --cache-admission=small-bypass+obp --cache-eviction=lfru \
-             --cache-write-budget=50GiB"
+             --cache-write-budget=50GiB --cache-trust=synced"
                 .to_owned(),
             "--middle=simulated:optane,1.5GiB --policy=.1,.1,.5,1 --admission-queue=7 --clean-victims=always \
              --migrate=copy --dram=64MiB --backend=mapped --replacement=fifo-paper --dram-nodes=0,2 --page-size=16KiB \

@@ -120,7 +120,6 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         cache: builder.cache.as_ref(),
         fast: builder.cache_directory.as_ref(),
         directory: &*directory,
-        outlives_processes: builder.directory.is_none() && builder.cache_directory.is_none(),
         dram_bytes: dram,
         time: &builder.simulated_time,
         memory: memory.as_deref(),

@@ -2,6 +2,8 @@
 //! cache's. What the page file has is what is read, and a cache that does not belong to it begins empty.
 
 use super::*;
+use terrace_block::{LockError, Sharing};
+
 const DATABASE: [&str; 2] = ["pages.terrace", "log.terrace"];
 
 /// Puts copies of files of `from` into `to`.
@@ -171,4 +173,84 @@ fn a_file_that_is_no_cache_is_refused_by_name_and_left_as_it_is() {
     );
     assert!(bytes("pages.terrace")[..] == before[..]);
     assert!(!other.fast.exists("pages.terrace.aside").unwrap());
+}
+
+/// A directory in memory that says whether it is local.
+#[derive(Debug)]
+struct Local(Arc<MemoryDirectory>, bool);
+
+impl Directory for Local {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn open(&self, file: &str, mode: OpenMode) -> io::Result<Arc<dyn BlockDevice>> {
+        self.0.open(file, mode)
+    }
+
+    fn exists(&self, file: &str) -> io::Result<bool> {
+        self.0.exists(file)
+    }
+
+    fn remove(&self, file: &str) -> io::Result<()> {
+        self.0.remove(file)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+
+    fn is_local(&self) -> bool {
+        self.1
+    }
+
+    fn lock(&self, file: &str) -> std::result::Result<Box<dyn Send + Sync>, LockError> {
+        self.0.lock(file)
+    }
+
+    fn lock_existing(
+        &self,
+        file: &str,
+        sharing: Sharing,
+    ) -> std::result::Result<Box<dyn Send + Sync>, LockError> {
+        self.0.lock_existing(file, sharing)
+    }
+
+    fn lock_owner(&self, file: &str) -> Option<u32> {
+        self.0.lock_owner(file)
+    }
+}
+
+/// How many blocks were not believed when the process had been killed in the midst of writing.
+fn dropped_after_a_kill(slow: bool, fast: bool, trust: CacheTrust) -> u64 {
+    let place = Place::new();
+    let open = |place: &Place| {
+        let cache = "file:cache,16MiB".parse::<Cache>().unwrap().trust(trust);
+        let builder = place.builder().directory(Arc::new(Local(Arc::clone(&place.slow), slow)));
+        let fast = Arc::new(Local(Arc::clone(&place.fast), fast));
+        builder.cache_directory(fast).cache(cache).open("").unwrap()
+    };
+    let db = open(&place);
+    fill(&db, 1);
+    db.checkpoint().unwrap();
+    fill(&db, 2);
+    let killed = place.copied();
+    drop(db);
+    let stats = check(&open(&killed), 2);
+    assert!(stats.cold.is_none() && stats.kept + stats.dropped > 1000 && stats.damaged == 0, "{stats:?}");
+    stats.dropped
+}
+
+#[test]
+fn a_cache_is_believed_as_far_as_it_was_synced_unless_both_devices_are_local() {
+    let synced = dropped_after_a_kill(true, true, CacheTrust::Synced);
+    assert!(synced > 100, "{synced}");
+    assert_eq!(dropped_after_a_kill(true, true, CacheTrust::Auto), 0);
+    assert!(dropped_after_a_kill(false, true, CacheTrust::Auto) > 100);
+    assert!(dropped_after_a_kill(true, false, CacheTrust::Auto) > 100);
+    assert_eq!(dropped_after_a_kill(false, false, CacheTrust::Written), 0);
 }
