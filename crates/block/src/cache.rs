@@ -44,7 +44,7 @@
 //!   bytes some slot could claim; so bytes with the right checksum are the slow device's;
 //! * if the power may have gone: its region carries no mark; then the slow device was synced after the last write to it, and
 //!   everything the cache knew was made durable after that;
-//! * and in neither case if the region is in doubt, or the device is revoked.
+//! * and in neither case if the region is in doubt, the device is revoked, or it is not as the guard left it (`guard.rs`).
 //!
 //! # Lock order
 //! `syncs`, then the journal's `state`, then the placement; the regions' `io` and `table`, and the lists of hits, are innermost. A device

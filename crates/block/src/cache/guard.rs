@@ -29,14 +29,14 @@
 //! slow device and its guard that is one opening old.
 //!
 //! # Format, version 2
-//! 4096 bytes: `TERRGARD`, the number of a cache (8 bytes), what it says of it (4 bytes): 0 that it is revoked, or every cache if the
-//! number is 0; 1 that it is the only one that may be used; 2 that it is needed; 3 that only its dirty blocks are to be
+//! 4096 bytes: `TERRGARD`, the number of a cache (8 bytes), what it says of it (4 bytes): 0 that every cache is revoked;
+//! 1 that it is the only one that may be used; 2 that it is needed; 3 that only its dirty blocks are to be
 //! used. Then the version (4 bytes), the session (8 bytes), the sequence that the cache's superblock had when it was named (8 bytes),
 //! zeros, and from byte 508 the CRC-32C of all before it: all is in one sector, which a power cut does not tear.
 //!
 //! Version 1 has zeros for version, session and sequence; it fits only a cache of a version without sessions. Once the checksum was in
-//! the page's last four bytes, of the rest; such a guard is read, too. A later version is as a damaged one. A page of zeros revokes
-//! nothing, a damaged one everything.
+//! the page's last four bytes, of the rest; such a guard is read, too. A later version is as a damaged one. A page of zeros, as of
+//! a guard that was lost, revokes everything, and so does a damaged one.
 
 use std::io;
 
@@ -75,11 +75,11 @@ impl Name {
 /// Which caches are revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Revoked {
-    /// None.
+    /// None: there is no guard.
     None,
-    /// The one with this number. Earlier versions wrote this.
-    One(u64),
-    /// All.
+    /// All: the guard is new, or stands for one that was lost, so nobody knows what was done before.
+    Blank,
+    /// All. Earlier versions revoked single ones; those of the others that may still be there are of their format.
     All,
     /// All but the one with this number, which was used last.
     AllBut(Name),
@@ -96,8 +96,7 @@ impl Revoked {
     pub fn covers(self, number: u64) -> bool {
         match self {
             Revoked::None => false,
-            Revoked::One(revoked) => revoked == number,
-            Revoked::All | Revoked::Unknown => true,
+            Revoked::Blank | Revoked::All | Revoked::Unknown => true,
             Revoked::AllBut(only) | Revoked::AllButNeeded(only) | Revoked::AllButDirty(only) => {
                 only.number != number && !planted(CacheBug::ForgetLatest)
             }
@@ -129,7 +128,7 @@ impl Revoked {
         let mut page = AlignedBuffer::zeroed(PAGE_BYTES);
         guard.read_at(0, &mut page)?;
         if page.iter().all(|&byte| byte == 0) {
-            return Ok(Revoked::None);
+            return Ok(Revoked::Blank);
         }
         let is_checked = |at: usize| page[at..at + 4] == checksum(&page[..at]).to_le_bytes();
         let is_whole = page[..8] == MAGIC && (is_checked(CHECK_AT) || is_checked(CHECK_ONCE_AT));
@@ -138,7 +137,6 @@ impl Revoked {
         let name = Name { number: u64_at(8), session: u64_at(24), sequence: u64_at(32) };
         Ok(match u32_at(16) {
             _ if u32_at(20) > VERSION => Revoked::Unknown,
-            0 if is_whole && name.number != 0 => Revoked::One(name.number),
             1 if is_whole => Revoked::AllBut(name),
             2 if is_whole => Revoked::AllButNeeded(name),
             3 if is_whole => Revoked::AllButDirty(name),
@@ -150,11 +148,10 @@ impl Revoked {
     /// Writes the guard, durably.
     pub fn write(self, guard: &dyn BlockDevice) -> io::Result<()> {
         let mut page = AlignedBuffer::zeroed(PAGE_BYTES);
-        let nameless = |number| Name { number, session: 0, sequence: 0 };
+        let nameless = Name { number: 0, session: 0, sequence: 0 };
         let said = match self {
-            Revoked::None => None,
-            Revoked::One(number) => Some((nameless(number), 0_u32)),
-            Revoked::All | Revoked::Unknown => Some((nameless(0), 0)),
+            Revoked::None | Revoked::Blank => None,
+            Revoked::All | Revoked::Unknown => Some((nameless, 0_u32)),
             Revoked::AllBut(name) => Some((name, 1)),
             Revoked::AllButNeeded(name) => Some((name, 2)),
             Revoked::AllButDirty(name) => Some((name, 3)),
@@ -181,16 +178,14 @@ mod tests {
     #[test]
     fn what_was_revoked_is_read_back_and_damage_revokes_everything() {
         let guard = MemoryDevice::new("guard", 0);
-        assert_eq!(Revoked::read(&guard).unwrap(), Revoked::None);
+        assert_eq!(Revoked::read(&guard).unwrap(), Revoked::Blank);
         let name = |number| Name { number, session: number << 40, sequence: 7 };
         let only = [Revoked::AllBut(name(3)), Revoked::AllButNeeded(name(4)), Revoked::AllButDirty(name(5))];
-        for revoked in
-            [Revoked::One(7), Revoked::All, Revoked::None, Revoked::One(u64::MAX)].into_iter().chain(only)
-        {
+        for revoked in [Revoked::All, Revoked::Blank].into_iter().chain(only) {
             revoked.write(&guard).unwrap();
             assert_eq!(Revoked::read(&guard).unwrap(), revoked);
         }
-        assert!(Revoked::One(7).covers(7) && !Revoked::One(7).covers(8) && Revoked::All.covers(8));
+        assert!(Revoked::All.covers(8) && Revoked::Blank.covers(8) && !Revoked::None.covers(8));
         assert!(only.iter().all(|revoked| revoked.covers(8)) && !only[0].covers(3) && !only[1].covers(4));
         let mut page = AlignedBuffer::zeroed(512);
         page[0] = 1;

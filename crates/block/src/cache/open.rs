@@ -126,7 +126,7 @@ pub(super) fn open(
     if let Header::Whole(found) = header
         && found.identity == config.identity
         && found.is_dirty
-        && matches!(revoked, Revoked::None | Revoked::Unknown)
+        && matches!(revoked, Revoked::None | Revoked::Blank | Revoked::Unknown)
     {
         return Err(incomplete(format!("the guard that names {} is missing or damaged", fast.name())));
     }
@@ -155,6 +155,7 @@ pub(super) fn open(
         Header::Whole(found) if revoked.covers(found.number) && !planted(CacheBug::ForgetRevoked) => {
             let reason = match revoked {
                 Revoked::AllBut(_) => "the slow device was used with another cache since",
+                Revoked::Blank => "the guard is new, so nobody knows how the slow device was used",
                 _ => "the slow device was written without it since",
             };
             (None, cold(reason))

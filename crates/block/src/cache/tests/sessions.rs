@@ -146,6 +146,22 @@ fn of_two_copies_of_a_device_that_use_a_cache_in_turn_each_finds_it_cold() {
     }
 }
 
+/// The slow device comes back from a copy, and the guard does not: its owner makes a new one.
+#[test]
+fn with_a_guard_that_is_new_the_cache_is_cold() {
+    let mut place = Copies::new();
+    place.live(0, false, true);
+    let slow = place.copied().slow;
+    place.live(1, false, true);
+    let place = Copies { slow, guard: Copies::new().guard, ..place };
+    let cached = place.open(false).unwrap();
+    assert!(matches!(cached.stats().start, Start::Cold(_)), "{:?}", cached.stats().start);
+    for block in 0..BLOCKS {
+        let offset = block * BLOCK as u64;
+        assert!(read(&cached, offset, BLOCK)[..] == read(&*place.slow, offset, BLOCK)[..]);
+    }
+}
+
 /// A copy that was made while the cache was open is older than what a close leaves, though no opening lies in between.
 #[test]
 fn a_copy_made_while_the_cache_was_open_is_cold_after_a_close() {
