@@ -123,7 +123,7 @@ mod tests {
 23 21 0:22 / /data/a\\040b rw - overlay over rw,lowerdir=/l,upperdir=/net/u\\0401,workdir=/w\n\
 24 21 8:1 / /var rw - ext4 /dev/sda1 rw\n";
         let upper = |path: &str| upper_of(mounts, Path::new(path));
-        assert_eq!(upper("/home/x"), Some("/layers/u".into()));
+        assert_eq!(upper("/srv/x"), Some("/layers/u".into()));
         assert_eq!(upper("/data/a b/c"), Some("/net/u 1".into()));
         assert_eq!(
             (upper("/data/a"), upper("/var/x"), upper("/variety")),
