@@ -21,10 +21,18 @@ thread_local! {
     static THREAD: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A number of the calling thread, from 1, never given to another thread of this process.
+static THREADS: AtomicU64 = AtomicU64::new(1);
+
+/// Gives threads that have no number yet none below `number`.
+#[cfg(test)]
+pub(crate) fn skip_numbers_to(number: u64) {
+    THREADS.fetch_max(number, Relaxed);
+}
+
+/// A number of the calling thread, from 1, never given to another thread of this process. Not small: programs start threads for
+/// years.
 #[inline]
 pub(crate) fn thread_number() -> u64 {
-    static THREADS: AtomicU64 = AtomicU64::new(1);
     THREAD.with(|thread| {
         if thread.get() == 0 {
             // Relaxed: only the number's uniqueness counts, nothing is published with it.

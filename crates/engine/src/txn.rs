@@ -42,6 +42,7 @@ use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use foldhash::quality::FixedState;
 
@@ -80,18 +81,30 @@ pub(crate) fn hash_key(table: TableId, key: &[u8]) -> u64 {
     hasher.finish()
 }
 
+/// Owners that a thread takes at a time. Of 63 bits, 2^53 such blocks are there to be taken, which would last a million
+/// threads a second for 285 years.
+const OWNERS_BLOCK: u64 = 1 << 10;
+
 thread_local! {
-    static OWNERS_DRAWN: Cell<u32> = const { Cell::new(0) };
+    /// The next owner of the thread's block, and the end of the block.
+    static OWNERS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
 /// A number that names one attempt to commit in the lock table and among the keys in flight: never zero, the top
-/// bit clear. Drawn from the thread's own range, because the commit timestamp does not exist yet and another
-/// shared counter would be one more contended line per commit.
+/// bit clear, and never drawn again. Drawn from a block of the thread's own, because the commit timestamp does not exist
+/// yet and another shared counter would be one more contended line per commit.
 pub(crate) fn next_owner() -> u64 {
-    let drawn = OWNERS_DRAWN.with(|drawn| drawn.replace(drawn.get().wrapping_add(1)));
-    let thread = thread_number();
-    assert!(thread < 1 << 31, "more than two billion threads were started");
-    thread << 32 | u64::from(drawn)
+    static BLOCKS: AtomicU64 = AtomicU64::new(OWNERS_BLOCK);
+    OWNERS.with(|owners| {
+        let (mut next, mut end) = owners.get();
+        if next == end {
+            // Relaxed: only that no other thread has the block, nothing is published with it.
+            next = BLOCKS.fetch_add(OWNERS_BLOCK, Relaxed);
+            end = next + OWNERS_BLOCK;
+        }
+        owners.set((next + 1, end));
+        next
+    })
 }
 
 #[cfg(test)]
@@ -99,15 +112,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_thread_after_two_billion_others_draws_owners() {
+        crate::threads::skip_numbers_to((1 << 31) - 2);
+        let owners = |_| std::thread::spawn(|| (thread_number(), next_owner())).join().unwrap();
+        let drawn: Vec<(u64, u64)> = (0..4).map(owners).collect();
+        assert!(drawn.iter().all(|&(_, owner)| owner != 0 && owner < 1 << 63), "{drawn:?}");
+        assert!(drawn[3].0 >= 1 << 31, "{drawn:?}");
+    }
+
+    #[test]
     fn owners_are_unique_across_threads() {
         let mut owners: Vec<u64> = std::thread::scope(|scope| {
-            let draw = || (0..1000).map(|_| next_owner()).collect::<Vec<_>>();
+            let draw = || (0..3 * OWNERS_BLOCK as usize).map(|_| next_owner()).collect::<Vec<_>>();
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(draw)).collect();
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
         owners.sort_unstable();
         owners.dedup();
-        assert_eq!(owners.len(), 4000);
+        assert_eq!(owners.len(), 12 * OWNERS_BLOCK as usize);
         assert!(owners.iter().all(|&owner| owner != 0 && owner < 1 << 63));
     }
 
