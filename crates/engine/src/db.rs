@@ -22,6 +22,7 @@
 //! | `commit.rs`      | the commit                                                             |
 //! | `undo.rs`        | taking losers back                                                     |
 //! | `commit/take_back.rs` | taking a commit back that failed halfway                          |
+//! | `update.rs`      | running a transaction's body until it commits                          |
 //! | `large.rs`       | writing large values                                                   |
 //! | `garbage.rs`     | pages that belong to nobody                                            |
 //! | `verify.rs`      | whether everything is what it should be                                |
@@ -60,6 +61,7 @@ pub(crate) mod swap;
 pub(crate) mod table;
 pub(crate) mod transaction;
 pub(crate) mod undo;
+pub(crate) mod update;
 pub(crate) mod verify;
 #[cfg(test)]
 mod wear_tests;
@@ -67,8 +69,6 @@ mod wear_tests;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use self::batch::{BatchChange, WriteBatch};
 use self::compact::Compaction;
@@ -81,14 +81,9 @@ use crate::config::{Builder, Durability};
 use crate::error::{Error, Result};
 use crate::migration::Policy;
 use crate::stats::{LineWrites, Stats, TableStats, VerifyReport};
-use crate::txn::gate::MAX_RETRIES;
 
 /// Pages of a database up to which those of each table are counted: it takes a read for every hundred of them.
 const PAGES_COUNTED_MAX: u64 = 100_000;
-/// The longest pause before a transaction runs again, in microseconds; it doubles from one attempt to the next.
-const BACKOFF_US_MAX: u64 = 1000;
-/// Attempts of a transaction that is alone: each can only fail for a snapshot that was given up.
-const ATTEMPTS_ALONE: u32 = 8;
 
 /// An open database. A handle: clones name the same database, and all threads may use it.
 ///
@@ -207,12 +202,21 @@ impl Db {
         Transaction::new(&self.shared, durability)
     }
 
-    /// Runs `body` in a transaction and commits it, again after each conflict; after sixteen of them alone, when no
-    /// other can interfere. An error of the body aborts, and is returned unless what the body had read no longer
-    /// holds: then it is run again too. The body must expect to be run from the start.
+    /// Runs `body` in a transaction and commits it, again after each conflict. An error of the body aborts, and is
+    /// returned unless what the body had read no longer holds: then it is run again too. The body must expect to be run
+    /// from the start.
+    ///
+    /// After sixteen conflicts, or with the first after 100 ms, the transaction gets *priority*, one transaction at a
+    /// time. Commits of other threads that write what it has read wait until it has ended; all others pass. They wait
+    /// at most for twice the length of its longest run so far, for no less than 10 ms and no more than 30 s. Then they
+    /// go on, and the transaction meets a conflict. So a body that waits for such a commit delays it and does not stop it.
+    ///
+    /// The body runs at most 24 times.
     ///
     /// # Errors
-    /// The body's, and those of [`Transaction::commit`].
+    /// The body's, and those of [`Transaction::commit`]. [`Error::Conflict`] if eight runs with priority have failed, or
+    /// three in which others had waited as long as they do: the body takes more than 30 s, or waits for commits that write what
+    /// it has read.
     ///
     /// ```
     /// use terrace::{Db, MemoryDirectory};
@@ -228,29 +232,8 @@ impl Db {
     /// assert_eq!(count, 1);
     /// # Ok::<(), terrace::Error>(())
     /// ```
-    pub fn update<T>(&self, mut body: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
-        let mut attempt = 0;
-        loop {
-            let alone = attempt >= MAX_RETRIES && !self.shared.gate.is_mine();
-            let alone = alone.then(|| self.shared.gate.enter_alone());
-            if alone.is_some() {
-                self.shared.counters.alone.fetch_add(1, Relaxed);
-            }
-            let mut transaction = self.begin();
-            let outcome = match body(&mut transaction) {
-                Ok(value) => transaction.commit().map(|()| value),
-                Err(Error::Conflict) => Err(Error::Conflict),
-                Err(_) if self.shared.check().is_ok() && !transaction.still_holds() => Err(Error::Conflict),
-                Err(error) => return Err(error),
-            };
-            match outcome {
-                Err(Error::Conflict) if attempt < MAX_RETRIES + ATTEMPTS_ALONE => {}
-                other => return other,
-            }
-            drop(alone);
-            attempt += 1;
-            pause(attempt);
-        }
+    pub fn update<T>(&self, body: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
+        Ok(self::update::update(&self.shared, body)?)
     }
 
     /// Takes a snapshot.
@@ -470,16 +453,5 @@ impl Db {
     /// and recovers when it is opened again.
     pub fn close(self) -> Result<()> {
         self.shared.close()
-    }
-}
-
-/// Waits before another attempt: at random, so that two that met do not meet again.
-fn pause(attempt: u32) {
-    let most = (1u64 << attempt.min(20)).min(BACKOFF_US_MAX);
-    let us = rand::random_range(0..=most);
-    if us > 10 {
-        std::thread::sleep(Duration::from_micros(us));
-    } else {
-        std::thread::yield_now();
     }
 }

@@ -119,10 +119,14 @@ pub enum Error {
         /// The limit, bytes.
         max: usize,
     },
-    /// A transaction's changes do not fit into the log that is allowed.
-    #[error("transaction needs {bytes} bytes of log, at most {max} are allowed; split it or raise log_max")]
+    /// A transaction's changes do not fit into the log that is allowed, or what it has read not into its part of the
+    /// budget.
+    #[error(
+        "transaction needs {bytes} bytes, at most {max} are allowed; split it, or raise log_max for what it writes and \
+         dram for what it reads"
+    )]
     TransactionTooLarge {
-        /// Log bytes the transaction would need.
+        /// Bytes the transaction would need, of the log or of the part of the budget.
         bytes: u64,
         /// The limit, bytes.
         max: u64,

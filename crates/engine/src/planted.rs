@@ -104,6 +104,10 @@ pub(crate) enum Bug {
     FreeRestoredValue,
     /// More frames are reserved for new pages than leave some for everybody else.
     ReserveBeyondFrames,
+    /// A commit writes what a transaction with priority has read, and does not wait.
+    WriteProtectedReads,
+    /// What a transaction with priority has read stays protected until the transaction ends.
+    ProtectForEver,
 }
 
 #[cfg(test)]

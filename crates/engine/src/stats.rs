@@ -170,7 +170,7 @@ pub struct Stats {
     pub aborts: u64,
     /// Commits that met a conflict.
     pub conflicts: u64,
-    /// Transactions that ran alone in the end.
+    /// Runs of transactions with priority, after too many conflicts: see [`crate::Db::update`].
     pub alone: u64,
     /// Snapshots held, those of cursors and running transactions included.
     pub snapshots: u64,
@@ -373,6 +373,7 @@ impl Stats {
             + core.locks.size_bytes()
             + core.flight.size_bytes()
             + core.snapshots.size_bytes()
+            + core.read_memory.used()
             + 3 * counted.fault.size_bytes()
             + core.counts.size_bytes()
             + core.table_bytes();

@@ -2,7 +2,8 @@
 //!
 //! This folder holds the parts a commit is made of. A commit walks them in this order:
 //!
-//! 1. [`gate`]: enter shared, or alone after [`gate::MAX_RETRIES`] conflicts.
+//! 1. [`gate`]: enter. A commit that writes what a transaction with [`priority`] has read waits before, for a bounded time;
+//!    [`effort`] says which transactions have priority.
 //! 2. [`locks`]: lock the write set's keys, slots in ascending order, so that two commits never wait in a circle.
 //! 3. [`flight`]: announce the write set, so that validators of *ranges* see keys that no page holds yet. The change
 //!    of a single key skips this: it draws its timestamp under the leaf's latch, which those validators look at.
@@ -26,10 +27,12 @@
 //! into another module.
 
 pub(crate) mod clock;
+pub(crate) mod effort;
 pub(crate) mod flight;
 pub(crate) mod gate;
 pub(crate) mod locks;
 pub(crate) mod merge;
+pub(crate) mod priority;
 pub(crate) mod read_set;
 pub(crate) mod snapshots;
 pub(crate) mod versions;

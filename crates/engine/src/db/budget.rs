@@ -80,6 +80,7 @@ impl Core {
         // Frames first: it is they that may not be had, or not be given back.
         self.pool.resize(new.frame_bytes)?;
         self.versions.set_bytes_max(new.versions as usize);
+        self.read_memory.set_total(total);
         self.collect();
         *self.budget.now.lock() = new;
         tracing::info!(from = old.total, to = new.total, "the budget was changed");

@@ -181,6 +181,7 @@ impl Core {
             large: &|_| unreachable!("the catalog has no large values"),
             transfers,
             durability,
+            alone: None,
         })?;
         Ok(committed.timestamp)
     }

@@ -39,6 +39,7 @@ use crate::index::overflow::Reference;
 use crate::index::{CROWDED_MAX, Change, SPLIT_FRAMES, Tree, Write as TreeWrite, log_bytes};
 use crate::planted::{Bug, planted};
 use crate::txn::clock::{Outcome, Ticket};
+use crate::txn::gate::Alone;
 use crate::txn::next_owner;
 use crate::txn::read_set::ReadSet;
 use crate::txn::versions::{OldValue, OldVersion, OverflowRef};
@@ -56,6 +57,8 @@ pub(crate) struct Work<'a> {
     /// What else changes in the garbage tree.
     pub(crate) transfers: Vec<Transfer>,
     pub(crate) durability: Durability,
+    /// With nobody else inside the gate until what was read is validated.
+    pub(crate) alone: Option<Alone<'a>>,
 }
 
 /// How a commit ended.
@@ -187,7 +190,7 @@ impl Core {
     pub(crate) fn commit(&self, work: Work<'_>) -> Result<Committed> {
         self.check()?;
         if work.writes.is_empty() && work.transfers.is_empty() {
-            return self.commit_reads(&work);
+            return self.commit_reads(work);
         }
         let outcome = self.commit_writes(work);
         self.count(&outcome);
@@ -205,13 +208,14 @@ impl Core {
     }
 
     /// A transaction that wrote nothing: what it read must hold, and must be decided.
-    fn commit_reads(&self, work: &Work<'_>) -> Result<Committed> {
+    fn commit_reads(&self, mut work: Work<'_>) -> Result<Committed> {
         if work.reads.is_empty() {
             return Ok(Committed { timestamp: Timestamp::NONE, existed: false });
         }
         self.validate(work.tables, work.reads, next_owner()).inspect_err(|_| {
             self.counters.conflicts.fetch_add(1, Relaxed);
         })?;
+        drop(work.alone.take());
         // An absent key has no timestamp: if any was deleted lately, wait for whatever may have done it.
         let deleted = work.tables.iter().any(|table| !self.versions.nothing_deleted(table.id));
         let needs = if deleted { self.clock.highest_drawn() } else { work.reads.highest() };
@@ -224,10 +228,10 @@ impl Core {
     }
 
     fn commit_writes(&self, work: Work<'_>) -> Result<Committed> {
-        let Work { tables, reads, writes, large, transfers, durability } = work;
+        let Work { tables, reads, writes, large, transfers, durability, alone } = work;
         let me = next_owner();
         let writes = Arc::new(writes);
-        let inside = self.gate.enter();
+        let inside = self.gate.enter(|reads| writes.keys().any(|(table, key)| reads.holds(table, key)));
         // A table is dropped by who is alone inside the gate, so this holds until the end.
         tables.iter().try_for_each(|table| table.check())?;
         let locks = self.locks.lock(me, writes.keys());
@@ -237,7 +241,7 @@ impl Core {
         if estimate.records == 0 {
             // Nothing but deletions of what is not there.
             self.validate(tables, reads, me)?;
-            drop((locks, inside));
+            drop((alone, locks, inside));
             return self.nothing_to_do(durability);
         }
         make_room(&self.pool, tables, &writes)?;
@@ -257,6 +261,7 @@ impl Core {
             self.clock.advance(self.pool.wal().durable());
             return Err(error);
         }
+        drop(alone);
         let newest = olds.iter().flatten().map(|old| old.timestamp).max();
         if newest.is_some_and(|newest| newest >= timestamp) {
             drop(drawn);
@@ -419,6 +424,9 @@ impl Core {
 
     /// Whether everything read still holds: no key changed or locked by another, no range changed or about to be.
     pub(crate) fn validate(&self, tables: &[Arc<TableState>], reads: &ReadSet, me: u64) -> Result<()> {
+        if reads.is_contradicted() {
+            return Err(Error::Conflict);
+        }
         let mut value = Vec::new();
         for point in reads.points() {
             // The lock first: a commit that ends in between has then been applied, and is seen.
@@ -437,7 +445,8 @@ impl Core {
             }
             let tree = tree_of(tables, range.table());
             let unmoved = |&(leaf, version): &(PageId, u64)| tree.leaf_version_is(&self.pool, leaf, version);
-            if !range.leaves().iter().all(unmoved) && !super::scan::digest_holds(self, tree, range)? {
+            let moved = !range.leaves().is_some_and(|leaves| leaves.iter().all(unmoved));
+            if moved && !super::scan::digest_holds(self, tree, range)? {
                 return Err(Error::Conflict);
             }
         }

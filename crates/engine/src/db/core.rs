@@ -36,6 +36,7 @@ use crate::txn::clock::Clock;
 use crate::txn::flight::InFlight;
 use crate::txn::gate::Gate;
 use crate::txn::locks::LockTable;
+use crate::txn::read_set::ReadMemory;
 use crate::txn::snapshots::Snapshots;
 use crate::txn::versions::Versions;
 
@@ -166,6 +167,8 @@ pub(crate) struct Core {
     pub(crate) locks: LockTable,
     pub(crate) flight: InFlight,
     pub(crate) versions: Versions,
+    /// For what transactions have read.
+    pub(crate) read_memory: ReadMemory,
     pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) named: NamedSnapshots,
     pub(crate) catalog: Arc<TableState>,
@@ -303,7 +306,7 @@ impl Core {
             let (oldest, visible) = (self.snapshots.oldest(&self.clock), self.clock.visible());
             let collected = self.versions.collect(oldest, visible, &mut freed);
             self.counters.versions_dropped.fetch_add(collected.versions as u64, Relaxed);
-            if !self.versions.is_over_limit() {
+            if !self.versions.is_over_limit(self.read_memory.used()) {
                 break;
             }
             match self.snapshots.give_up_oldest() {
@@ -330,7 +333,7 @@ impl Core {
         if !freed.is_empty() {
             self.garbage.add_values(freed);
         }
-        if self.versions.is_over_limit() {
+        if self.versions.is_over_limit(self.read_memory.used()) {
             self.collect();
         }
     }

@@ -51,6 +51,7 @@ use crate::txn::clock::Clock;
 use crate::txn::flight::InFlight;
 use crate::txn::gate::Gate;
 use crate::txn::locks::LockTable;
+use crate::txn::read_set::ReadMemory;
 use crate::txn::snapshots::{MonotonicTime, Snapshots};
 use crate::txn::versions::{Room, Versions};
 use crate::wal::{ALLOCATES, RecordBuilder, change_kind};
@@ -283,9 +284,10 @@ fn assemble(pool: Pool, settings: Settings, split: Split, counters: Counters, lo
     let catalog = catalog_place(pool.class());
     let mut core = Core {
         clock: Clock::counting_on(Arc::clone(&pool.highest_timestamp), split.clock_window),
-        gate: Gate::new(),
+        gate: Gate::new(Arc::new(MonotonicTime::new())),
         locks: LockTable::new(split.lock_slots),
         flight: InFlight::new(),
+        read_memory: ReadMemory::of(split.total),
         versions: Versions::new(old_versions(&pool, &settings, split))?,
         pool,
         snapshots: Snapshots::new(Arc::new(MonotonicTime::new())),

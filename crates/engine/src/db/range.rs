@@ -53,8 +53,8 @@ impl Base<'_> {
     fn row(&mut self, back: bool) -> Result<Option<(Vec<u8>, Stored)>> {
         let slot = if back { &mut self.down } else { &mut self.up };
         let id = *slot.get_or_insert_with(|| self.reads.begin_range(self.table.id));
-        let range = self.reads.range_mut(id);
-        let mut visit = |leaf, version| range.visited(leaf, version);
+        let reads = &mut *self.reads;
+        let mut visit = |leaf, version| reads.visited(id, leaf, version);
         let row = if back {
             self.scan.next_back(self.core, self.table, &mut visit)
         } else {
@@ -63,10 +63,11 @@ impl Base<'_> {
         let (low, high) = (as_slice(&self.asked.0), as_slice(&self.asked.1));
         let Some(Row { key, timestamp, value }) = row else {
             let left = self.scan.left();
-            range.cover(if back { (left.0, high) } else { (low, left.1) });
+            self.reads.cover(id, if back { (left.0, high) } else { (low, left.1) });
             return Ok(None);
         };
-        range.cover(if back { (Bound::Included(&key), high) } else { (low, Bound::Included(&key)) });
+        let covered = if back { (Bound::Included(&key[..]), high) } else { (low, Bound::Included(&key[..])) };
+        self.reads.cover(id, covered);
         self.reads.saw(id, &key, timestamp);
         Ok(Some((key, value)))
     }
@@ -161,7 +162,8 @@ impl<'t> TransactionRange<'t> {
             return Some(Err(refused));
         }
         let merged = self.merged.as_mut()?;
-        if let Err(error) = self.core.check() {
+        let affordable = merged.base_mut().reads.afford(&self.core.read_memory, 0);
+        if let Err(error) = self.core.check().and(affordable) {
             self.merged = None;
             return Some(Err(error));
         }

@@ -59,7 +59,7 @@ impl Core {
         mut accept: impl FnMut(Option<&Before<'_>>) -> bool,
     ) -> Result<SingleEnd> {
         let me = next_owner();
-        let inside = self.gate.enter();
+        let inside = self.gate.enter(|reads| reads.holds(table.id, single.key));
         // A table is dropped by who is alone inside the gate, so this holds until the end.
         table.check()?;
         let lock = self.locks.lock_one(me, table.id, single.key);

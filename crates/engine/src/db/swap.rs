@@ -9,16 +9,16 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Db;
 use super::core::{Core, Shared, TableState};
 use super::single::SingleEnd;
 use super::table::Table;
+use super::update::{GaveUp, insist, update};
 use crate::MAX_KEY_BYTES;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::Timestamp;
 use crate::index::Single;
 use crate::index::leaf::max_inline_value;
-use crate::txn::gate::MAX_RETRIES;
+use crate::txn::effort::MAX_CONFLICTS;
 
 /// What became of a [`Table::compare_and_swap`].
 ///
@@ -92,7 +92,7 @@ impl Shared {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<Swap> {
-        let outcome = Db::new(Arc::clone(self)).update(|transaction| {
+        insist(self, |transaction| {
             let found = transaction.get(table, key)?;
             if found.as_deref() != expected {
                 return Ok(Swap::Found(found));
@@ -102,11 +102,11 @@ impl Shared {
                 None => transaction.remove(table, key)?,
             }
             Ok(Swap::Done)
-        });
-        outcome.map_err(alone_and_too_old)
+        })
     }
 
-    /// Sets `key` to what `change` makes of its value, again after each change by others, in the end alone.
+    /// Sets `key` to what `change` makes of its value, again after each change by others, in the end with
+    /// priority.
     pub(crate) fn fetch_and_update(
         self: &Arc<Self>,
         table: &Table,
@@ -114,7 +114,7 @@ impl Shared {
         mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     ) -> Result<Option<Vec<u8>>> {
         let mut now = self.get_now(table.state(), key)?;
-        for _ in 0..MAX_RETRIES {
+        for _ in 0..MAX_CONFLICTS {
             let new = change(now.as_deref());
             match self.compare_and_swap(table, key, now.as_deref(), new.as_deref())? {
                 Swap::Done => return Ok(new),
@@ -122,7 +122,7 @@ impl Shared {
             }
             self.counters.conflicts.fetch_add(1, Relaxed);
         }
-        let outcome = Db::new(Arc::clone(self)).update(|transaction| {
+        let outcome = update(self, |transaction| {
             let new = change(transaction.get(table, key)?.as_deref());
             match &new {
                 Some(new) => transaction.put(table, key, new)?,
@@ -130,7 +130,7 @@ impl Shared {
             }
             Ok(new)
         });
-        outcome.map_err(alone_and_too_old)
+        outcome.map_err(GaveUp::of_large_value)
     }
 }
 
@@ -147,13 +147,5 @@ impl Core {
         };
         self.clock.wait_visible(needs, || self.pump())?;
         Ok(Swap::Found(other.value))
-    }
-}
-
-/// Who runs alone meets a conflict only if the snapshot that keeps a large value is given up.
-pub(super) fn alone_and_too_old(error: Error) -> Error {
-    match error {
-        Error::Conflict => Error::SnapshotTooOld,
-        other => other,
     }
 }

@@ -3,14 +3,14 @@
 use std::ops::{Bound, ControlFlow, RangeBounds};
 use std::sync::Arc;
 
-use super::Db;
 use super::core::{Shared, TableState};
 use super::lookup::Lookup;
 use super::scan::OwnedRange;
 use super::single::SingleEnd;
 use super::snapshot::{Range, Snapshot};
-use super::swap::{Swap, alone_and_too_old};
+use super::swap::Swap;
 use super::transaction::{Deleted, Transaction};
+use super::update::insist;
 use crate::MAX_KEY_BYTES;
 use crate::error::{Error, Result};
 use crate::index::Single;
@@ -191,7 +191,7 @@ impl Table {
         }
         let mut transaction = self.begin();
         transaction.remove(self, key)?;
-        transaction.finish().map(|committed| committed.existed)
+        transaction.finish(None).map(|committed| committed.existed)
     }
 
     /// Sets `key` to `new` if its value is `expected`, in one step that nothing can come between. None stands for a key
@@ -227,10 +227,10 @@ impl Table {
     }
 
     /// Sets `key` to what `change` makes of its value, and returns that; none stands for a key that is absent. `change`
-    /// runs again when others change the key meanwhile, at last in a transaction that is alone.
+    /// runs again when others change the key meanwhile, at last in a transaction that has priority: see [`Db::update`](crate::Db::update).
     ///
     /// # Errors
-    /// As [`Table::compare_and_swap`].
+    /// As [`Table::compare_and_swap`], and [`Error::Conflict`] if `change` waits for other threads that change the key.
     ///
     /// ```
     /// use terrace::{Db, MemoryDirectory};
@@ -312,9 +312,8 @@ impl Table {
     }
 
     fn delete_some(&self, range: &OwnedRange, log_bytes: Option<u64>) -> Result<Deleted> {
-        let db = Db::new(Arc::clone(&self.shared));
-        let outcome = db.update(|transaction| transaction.delete_owned(self, range.clone(), log_bytes));
-        let deleted = outcome.map_err(alone_and_too_old)?;
+        let delete = |transaction: &mut Transaction| transaction.delete_owned(self, range.clone(), log_bytes);
+        let deleted = insist(&self.shared, delete)?;
         if deleted.entries == 0 {
             // The range may be empty by a buffered deletion; to be told so promises that it stays empty.
             self.shared.nothing_to_do(self.shared.settings.durability)?;

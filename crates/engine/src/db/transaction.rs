@@ -17,8 +17,10 @@ use crate::error::{Error, Result};
 use crate::index::get_many;
 use crate::index::leaf::max_inline_value;
 use crate::index::overflow::Reference;
+use crate::txn::gate::Alone;
 use crate::txn::next_owner;
-use crate::txn::read_set::ReadSet;
+use crate::txn::priority::ProtectedReads;
+use crate::txn::read_set::{POINT_BYTES, ReadSet};
 use crate::txn::snapshots::SnapshotHandle;
 use crate::txn::versions::OverflowRef;
 use crate::txn::write_set::{NewValue, Write, WriteSet};
@@ -128,6 +130,7 @@ impl Transaction {
             None => {}
         }
         let shared = Arc::clone(&self.shared);
+        self.reads.afford(&shared.read_memory, 0)?;
         let pin = self.pin.get_or_insert_with(|| shared.snapshots.register(&shared.clock));
         let state = table.state();
         let value = match state.tree.get(&shared.pool, key) {
@@ -157,6 +160,8 @@ impl Transaction {
         self.enlist(table)?;
         let keys: Vec<K> = keys.into_iter().collect();
         let shared = Arc::clone(&self.shared);
+        let more = keys.iter().map(|key| key.as_ref().len() + POINT_BYTES).sum();
+        self.reads.afford(&shared.read_memory, more)?;
         let pin = self.pin.get_or_insert_with(|| shared.snapshots.register(&shared.clock));
         let state = table.state();
         let (reads, writes) = (&mut self.reads, &self.writes);
@@ -360,14 +365,30 @@ impl Transaction {
     /// # Errors
     /// [`Error::Conflict`] if something that was read has changed, [`Error::TransactionTooLarge`], [`Error::Full`],
     /// [`Error::TableNotFound`], [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
-    pub fn commit(self) -> Result<()> {
-        self.finish().map(|_| ())
+    pub fn commit(mut self) -> Result<()> {
+        self.finish(None).map(|_| ())
     }
 
     /// Forgets the changes. Dropping the transaction does the same.
     pub fn abort(self) {}
 
-    pub(crate) fn finish(mut self) -> Result<Committed> {
+    /// What it has read is protected from now on.
+    pub(crate) fn protect(&mut self, reads: Arc<ProtectedReads>) {
+        self.reads.protect(reads);
+    }
+
+    /// What it has read.
+    pub(crate) fn reads(&self) -> &ReadSet {
+        &self.reads
+    }
+
+    /// Whether the pages of large values that it has read may have been freed.
+    pub(crate) fn is_too_old(&self) -> bool {
+        self.pin.as_ref().is_some_and(SnapshotHandle::expired)
+    }
+
+    /// Commits; with `alone`, no other commit is in flight until what was read is validated. It is of no use afterwards.
+    pub(crate) fn finish(&mut self, alone: Option<Alone<'_>>) -> Result<Committed> {
         let writes = std::mem::take(&mut self.writes);
         let transfers = std::mem::take(&mut self.transfers);
         let used: Vec<OverflowRef> = writes.overflow_values().collect();
@@ -378,6 +399,7 @@ impl Transaction {
             large: &|reference| self.large[&reference],
             transfers,
             durability: self.durability,
+            alone,
         });
         if outcome.is_ok() {
             // They belong to the tables now; whatever is left in the map is garbage when `self` is dropped.
@@ -395,6 +417,7 @@ impl Transaction {
 
     fn cursor<'t>(&'t mut self, table: &'t Table, range: OwnedRange) -> TransactionRange<'t> {
         let refused = self.enlist(table).err();
+        self.reads.begin_cursor();
         let shared = &self.shared;
         let pin = self.pin.get_or_insert_with(|| shared.snapshots.register(&shared.clock));
         let bounds = (super::scan::as_slice(&range.0), super::scan::as_slice(&range.1));
@@ -450,5 +473,6 @@ impl Drop for Transaction {
     fn drop(&mut self) {
         let left: Vec<OverflowRef> = self.large.keys().copied().collect();
         left.into_iter().for_each(|reference| self.discard(reference));
+        self.reads.give_back(&self.shared.read_memory);
     }
 }

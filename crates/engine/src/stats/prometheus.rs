@@ -360,7 +360,7 @@ impl Stats {
             "outcome",
             outcomes,
         );
-        text.counter("terrace_alone_total", "Transactions that ran alone in the end.", self.alone);
+        text.counter("terrace_alone_total", "Runs of transactions with priority.", self.alone);
         let help = "From a commit's last record until it was durable.";
         text.histogram("terrace_commit_seconds", help, &self.commit);
         text.gauge("terrace_snapshots", "Snapshots held, those of cursors included.", self.snapshots);

@@ -45,7 +45,8 @@ by_reason! {
         latches,
         /// A commit waited for another that had locked one of its keys, longer than a moment.
         locks,
-        /// A commit waited outside while a transaction that had met too many conflicts ran alone.
+        /// A commit waited for a transaction with priority that had read what it writes, or for a moment in which the
+        /// engine needs no commits.
         gate,
         /// A commit waited for a timestamp, because as many were undecided as the clock keeps.
         timestamps,

@@ -1,39 +1,52 @@
-//! The gate every commit passes: shared as a rule, alone in the end.
-//!
-//! Optimistic transactions can starve: a long one loses to a stream of short ones again and again. So a transaction
-//! that has met [`MAX_RETRIES`] conflicts closes the gate, waits until the commits inside have left, runs again with
-//! nobody committing beside it, and cannot meet a conflict.
+//! The gate every commit passes: shared as a rule, alone for a moment where the engine needs one without commits.
 //!
 //! Entering shared touches a counter of the thread's own slot and reads one word that hardly ever changes; no line is
 //! written by two threads. Raising the counter and then reading the word, against writing the word and then reading
 //! the counters, is sequentially consistent, so at least one side sees the other.
 //!
-//! The thread inside alone may also enter shared (its transaction's body may commit another transaction); any other
-//! thread it waits for must not itself wait for a commit.
+//! ```text
+//!     63          62 .. 0
+//!    +-----------+------------------------------------------------+
+//!    | protected | the thread inside alone, or waiting to be; 0 = open |
+//!    +-----------+------------------------------------------------+
+//! ```
+//!
+//! A user's code never runs while the gate is closed: the engine closes it to change the catalog, to take a count, and to
+//! validate a transaction with [priority](super::priority). How long it stays closed depends on the engine alone.
+//!
+//! While a transaction has priority, the bit `protected` sends every commit to look whether it writes what that transaction has read. Such
+//! a commit waits outside, holding nothing, for a bounded time. The transaction sets the bit, then closes and opens the gate
+//! once: commits that entered before the bit was set have left by then.
+//!
+//! The thread inside alone may also enter shared.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::priority::{Priority, ProtectedReads, Reads, WAIT_MAX};
+use super::snapshots::TimeSource;
 use super::{Padded, thread_number};
-
-/// Conflicts a transaction may meet before it runs alone. Each costs one run of its body, so the bound is low; with
-/// random backoff sixteen in a row mean that optimism does not work for it.
-pub(crate) const MAX_RETRIES: u32 = 16;
+use crate::planted::{Bug, planted};
 
 const SLOTS: usize = 64;
+
+/// A transaction has priority; its reads are protected.
+const PROTECTED: u64 = 1 << 63;
 
 /// Lets commits in: many, or one alone.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    /// The thread that is inside alone or waits for it; 0 = open.
-    closed_by: Padded<AtomicU64>,
+    state: Padded<AtomicU64>,
     inside: Box<[Padded<AtomicU64>]>,
-    /// Held by who closes the gate, for as long as it is closed.
+    /// Held by the thread that closes the gate, for as long as it is closed.
     alone: Mutex<()>,
     outside: Mutex<()>,
     opened: Condvar,
-    /// How often somebody waited outside.
+    priority: Priority,
+    /// How often a commit waited outside.
     waits: AtomicU64,
 }
 
@@ -44,23 +57,34 @@ pub(crate) struct Shared<'a> {
     inside: &'a AtomicU64,
 }
 
-/// A transaction is inside alone; dropping it opens the gate. Stays on its thread.
+/// A thread is inside alone; dropping it opens the gate. Stays on its thread.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Alone<'a> {
     gate: &'a Gate,
-    _turn: MutexGuard<'a, ()>,
+    _closed: MutexGuard<'a, ()>,
+    /// Ends when the gate has been opened.
+    turn: Option<Turn<'a>>,
+}
+
+/// A transaction has priority; dropping it ends that.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct Turn<'a> {
+    gate: &'a Gate,
+    number: u64,
 }
 
 impl Gate {
     /// An open gate.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(time: Arc<dyn TimeSource>) -> Self {
         Gate {
-            closed_by: Padded::default(),
+            state: Padded::default(),
             inside: (0..SLOTS).map(|_| Padded::default()).collect(),
             alone: Mutex::new(()),
             outside: Mutex::new(()),
             opened: Condvar::new(),
+            priority: Priority::new(time),
             waits: AtomicU64::new(0),
         }
     }
@@ -70,41 +94,74 @@ impl Gate {
         size_of::<Self>() + size_of_val(&*self.inside)
     }
 
-    /// Enters together with others; waits while somebody is alone inside.
-    pub(crate) fn enter(&self) -> Shared<'_> {
+    /// Time of the clock that priority is measured by.
+    pub(crate) fn now(&self) -> Duration {
+        self.priority.now()
+    }
+
+    /// Enters together with others. Waits while another thread is alone inside, and at most [`WAIT_MAX`] for transactions with
+    /// priority that have read what the commit `writes`. The caller holds no lock of a commit.
+    pub(crate) fn enter(&self, writes: impl Fn(&Reads) -> bool) -> Shared<'_> {
         let me = thread_number();
         let inside = &*self.inside[me as usize % SLOTS];
+        inside.fetch_add(1, SeqCst);
+        if self.state.load(SeqCst) != 0 {
+            self.enter_slowly(me, inside, &writes);
+        }
+        Shared { inside }
+    }
+
+    /// The rest of [`Gate::enter`], with the slot's counter raised, and raised again when it returns.
+    #[cold]
+    fn enter_slowly(&self, me: u64, inside: &AtomicU64, writes: &dyn Fn(&Reads) -> bool) {
+        let mut patience = None;
         loop {
+            let state = self.state.load(SeqCst);
+            let closed_by = state & !PROTECTED;
+            if closed_by == me {
+                return;
+            }
+            if closed_by != 0 {
+                inside.fetch_sub(1, SeqCst);
+                self.waits.fetch_add(1, Relaxed);
+                let mut outside = self.outside.lock();
+                // Opening takes this mutex between its store and its wake-up, so the wake-up is not missed.
+                while ![0, me].contains(&(self.state.load(SeqCst) & !PROTECTED)) {
+                    self.opened.wait(&mut outside);
+                }
+            } else {
+                let stopped = match state & PROTECTED {
+                    0 => None,
+                    _ => self.priority.stops(me, writes),
+                };
+                let Some(number) = stopped.filter(|_| !planted(Bug::WriteProtectedReads)) else { return };
+                let until = *patience.get_or_insert_with(|| self.now() + WAIT_MAX);
+                if self.now() >= until {
+                    return;
+                }
+                inside.fetch_sub(1, SeqCst);
+                self.waits.fetch_add(1, Relaxed);
+                self.priority.wait(number, until, || self.unprotect());
+            }
             inside.fetch_add(1, SeqCst);
-            let closed_by = self.closed_by.load(SeqCst);
-            if closed_by == 0 || closed_by == me {
-                return Shared { inside };
-            }
-            inside.fetch_sub(1, SeqCst);
-            self.waits.fetch_add(1, Relaxed);
-            let mut outside = self.outside.lock();
-            // Opening takes this mutex between its store and its wake-up, so the wake-up is not missed.
-            while ![0, me].contains(&self.closed_by.load(SeqCst)) {
-                self.opened.wait(&mut outside);
-            }
         }
     }
 
-    /// How often somebody waited outside.
+    /// How often a commit waited outside.
     pub(crate) fn waits(&self) -> u64 {
         self.waits.load(Relaxed)
     }
 
     /// Whether the calling thread is alone inside.
     pub(crate) fn is_mine(&self) -> bool {
-        self.closed_by.load(SeqCst) == thread_number()
+        self.state.load(SeqCst) & !PROTECTED == thread_number()
     }
 
     /// Enters alone, after those inside have left and after others who wanted the same. The calling thread is
     /// neither inside already nor holds anything that those inside wait for.
     pub(crate) fn enter_alone(&self) -> Alone<'_> {
-        let turn = self.alone.lock();
-        self.closed_by.store(thread_number(), SeqCst);
+        let closed = self.alone.lock();
+        self.state.fetch_or(thread_number(), SeqCst);
         for inside in &self.inside {
             let mut looks = 0usize;
             while inside.load(SeqCst) > 0 {
@@ -113,11 +170,56 @@ impl Gate {
                     0..1000 => std::hint::spin_loop(),
                     1000..2000 => std::thread::yield_now(),
                     // A commit inside waits for a disk; it takes no part in waking us, so look now and then.
-                    _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+                    _ => std::thread::sleep(Duration::from_micros(50)),
                 }
             }
         }
-        Alone { gate: self, _turn: turn }
+        Alone { gate: self, _closed: closed, turn: None }
+    }
+
+    /// Whether a transaction of the calling thread has priority.
+    pub(crate) fn has_turn(&self) -> bool {
+        self.priority.is_held_by(thread_number())
+    }
+
+    /// Waits for priority, in the order of asking, for `length`: others do not commit what is in `reads` until the turn is dropped or that
+    /// time has passed. Commits that entered before have left when this returns. The calling thread is not inside and
+    /// [has no turn](Gate::has_turn).
+    pub(crate) fn take_turn(&self, reads: Arc<ProtectedReads>, length: Duration) -> Turn<'_> {
+        let number = self.priority.acquire(
+            thread_number(),
+            reads,
+            || self.state.fetch_or(PROTECTED, SeqCst),
+            || self.unprotect(),
+        );
+        let turn = Turn { gate: self, number };
+        drop(self.enter_alone());
+        self.priority.start(number, length);
+        turn
+    }
+
+    fn unprotect(&self) {
+        self.state.fetch_and(!PROTECTED, SeqCst);
+    }
+}
+
+impl<'a> Turn<'a> {
+    /// Whether its time has not been ended by a commit that waited.
+    pub(crate) fn lasts(&self) -> bool {
+        self.gate.priority.is_held(self.number)
+    }
+
+    /// Enters alone, to validate what was read with no commit in flight. Opening the gate ends the turn.
+    pub(crate) fn alone(self) -> Alone<'a> {
+        let mut alone = self.gate.enter_alone();
+        alone.turn = Some(self);
+        alone
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.gate.priority.release(self.number, || self.gate.unprotect());
     }
 }
 
@@ -129,53 +231,11 @@ impl Drop for Shared<'_> {
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        self.gate.closed_by.store(0, SeqCst);
+        self.gate.state.fetch_and(PROTECTED, SeqCst);
         drop(self.gate.outside.lock());
         self.gate.opened.notify_all();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use super::*;
-
-    #[test]
-    fn who_is_alone_may_also_enter_shared() {
-        let gate = Gate::new();
-        let alone = gate.enter_alone();
-        drop(gate.enter());
-        drop(alone);
-        drop(gate.enter());
-        assert!(gate.size_bytes() >= SLOTS * 128);
-    }
-
-    #[test]
-    fn alone_excludes_everybody() {
-        let gate = Gate::new();
-        let (shared, alone) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        std::thread::scope(|scope| {
-            for thread in 0..5 {
-                let (gate, shared, alone) = (&gate, &shared, &alone);
-                scope.spawn(move || {
-                    for round in 0..4000 {
-                        if round % 50 == thread {
-                            let _inside = gate.enter_alone();
-                            assert_eq!(alone.fetch_add(1, SeqCst), 0);
-                            assert_eq!(shared.load(SeqCst), 0);
-                            std::thread::yield_now();
-                            assert_eq!(shared.load(SeqCst), 0);
-                            alone.fetch_sub(1, SeqCst);
-                        } else {
-                            let _inside = gate.enter();
-                            shared.fetch_add(1, SeqCst);
-                            assert_eq!(alone.load(SeqCst), 0);
-                            shared.fetch_sub(1, SeqCst);
-                        }
-                    }
-                });
-            }
-        });
-    }
-}
+mod tests;

@@ -11,24 +11,60 @@
 //!
 //! Entries the transaction wrote itself are not read; they belong to neither.
 //!
-//! Keys are copied into one growing buffer: a read costs no allocation of its own.
+//! **Memory.** Keys are copied into one growing buffer: a read costs no allocation of its own. A key or range that is
+//! read again with the same outcome is kept once; with another outcome, the transaction cannot commit any more, and
+//! nothing further is kept. What is kept beyond [`FREE_BYTES`] is taken from the database's
+//! [share for reads](ReadMemory). Where that is used up, the leaves of ranges are forgotten first, which costs a second
+//! scan; then reads fail.
 
+mod memory;
+
+use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::ops::Bound;
+use std::sync::Arc;
 
 use foldhash::quality::RandomState;
 
+pub(crate) use self::memory::ReadMemory;
 use super::KeyRange;
-use crate::{PageId, TableId, Timestamp};
+use super::priority::ProtectedReads;
+use crate::{PageId, Result, TableId, Timestamp};
+
+/// Bytes that a transaction keeps without asking: most never come to more.
+pub(crate) const FREE_BYTES: usize = 4 << 10;
+/// Reads up to which equal ones are not looked for.
+const FEW: usize = 32;
+/// Bytes that an entry of an index takes: key, value, a byte of the table's, an eighth of them empty.
+const INDEX_BYTES: usize = 20;
+/// Bytes that a point takes beside its key, about: vectors and tables grow by doubling.
+pub(crate) const POINT_BYTES: usize = 2 * (size_of::<Point>() + INDEX_BYTES);
+
+/// The last read of a hash.
+type Index = HashMap<u64, u32, foldhash::fast::RandomState>;
 
 /// Everything a transaction has read.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReadSet {
     keys: Vec<u8>,
     points: Vec<Point>,
+    /// Empty as long as there are few points.
+    point_index: Index,
     ranges: Vec<RangeRead>,
+    /// Empty as long as there are few ranges.
+    range_index: Index,
+    /// Ranges whose scans have ended, of which no two are equal.
+    settled: usize,
+    /// Bytes that ranges take beside themselves.
+    range_bytes: usize,
     highest: Timestamp,
     seed: RandomState,
+    /// Something was read twice, with two outcomes.
+    contradicted: bool,
+    /// Where reads are entered as well, if the transaction has priority.
+    protected: Option<Arc<ProtectedReads>>,
+    /// Bytes it may take without asking.
+    granted: usize,
 }
 
 #[derive(Debug)]
@@ -59,7 +95,8 @@ pub(crate) struct RangeId(usize);
 pub(crate) struct RangeRead {
     table: TableId,
     covered: Option<OwnedRange>,
-    leaves: Vec<(PageId, u64)>,
+    /// None = forgotten.
+    leaves: Option<Vec<(PageId, u64)>>,
     digest: RangeDigest,
 }
 
@@ -73,25 +110,151 @@ pub(crate) struct RangeDigest {
     entries: u64,
 }
 
+impl Default for ReadSet {
+    fn default() -> Self {
+        ReadSet {
+            keys: Vec::new(),
+            points: Vec::new(),
+            point_index: Index::default(),
+            ranges: Vec::new(),
+            range_index: Index::default(),
+            settled: 0,
+            range_bytes: 0,
+            highest: Timestamp::NONE,
+            seed: RandomState::default(),
+            contradicted: false,
+            protected: None,
+            granted: FREE_BYTES,
+        }
+    }
+}
+
 impl ReadSet {
-    /// Notes that `key` was read, and which entry of it.
-    pub(crate) fn point(&mut self, table: TableId, key: &[u8], seen: Option<Timestamp>) {
-        self.keys.extend_from_slice(key);
-        let seen = seen.unwrap_or(Timestamp::NONE);
-        self.points.push(Point { table, end: self.keys.len(), seen });
-        self.highest = self.highest.max(seen);
+    /// Enters what is read from now on in `protected`, too.
+    pub(crate) fn protect(&mut self, protected: Arc<ProtectedReads>) {
+        self.protected = Some(protected);
     }
 
-    /// Notes that a scan of `table` has begun. It covers nothing until [`RangeRead::cover`] says so.
+    /// Notes that `key` was read, and which entry of it.
+    pub(crate) fn point(&mut self, table: TableId, key: &[u8], seen: Option<Timestamp>) {
+        let seen = seen.unwrap_or(Timestamp::NONE);
+        self.highest = self.highest.max(seen);
+        if self.contradicted || self.is_known(table, key, seen) {
+            return;
+        }
+        self.keys.extend_from_slice(key);
+        self.points.push(Point { table, end: self.keys.len(), seen });
+        if let Some(protected) = &self.protected {
+            protected.point(table, key);
+        }
+    }
+
+    /// Whether a point is there already; if not, it is the next one.
+    fn is_known(&mut self, table: TableId, key: &[u8], seen: Timestamp) -> bool {
+        let next = self.points.len() as u32;
+        if self.points.len() < FEW {
+            return false;
+        }
+        if self.point_index.is_empty() {
+            let hash = |point: PointRead<'_>| hash(&self.seed, point.table, [point.key]);
+            self.point_index = self.points().map(hash).zip(0..).collect();
+        }
+        let hash = hash(&self.seed, table, [key]);
+        let known = self.point_index.insert(hash, next).map(|index| index as usize);
+        let Some(known) = known.filter(|&known| self.points[known].table == table && self.key(known) == key)
+        else {
+            return false;
+        };
+        self.point_index.insert(hash, known as u32);
+        self.contradicted |= self.points[known].seen != seen;
+        true
+    }
+
+    fn key(&self, index: usize) -> &[u8] {
+        let start = index.checked_sub(1).map_or(0, |before| self.points[before].end);
+        &self.keys[start..self.points[index].end]
+    }
+
+    /// Notes that a cursor is made: scans before it have ended.
+    pub(crate) fn begin_cursor(&mut self) {
+        for range in self.ranges.split_off(self.settled) {
+            self.settle(range);
+        }
+        self.settled = self.ranges.len();
+    }
+
+    /// Keeps a range that is complete, once.
+    fn settle(&mut self, range: RangeRead) {
+        let bytes = range.heap_bytes();
+        let Some((low, high)) = range.covered().filter(|_| !self.contradicted) else {
+            // It promises nothing.
+            self.range_bytes -= bytes;
+            return;
+        };
+        if self.ranges.len() >= FEW {
+            let sides = |(low, high): KeyRange<'_>| {
+                let side = |bound: Bound<&[u8]>| match bound {
+                    Bound::Unbounded => 0u8,
+                    Bound::Included(_) => 1,
+                    Bound::Excluded(_) => 2,
+                };
+                [side(low), side(high)]
+            };
+            let hash = |range: &RangeRead| {
+                let covered = range.covered().expect("what is settled covers something");
+                let key = |bound| match bound {
+                    Bound::Unbounded => &[][..],
+                    Bound::Included(key) | Bound::Excluded(key) => key,
+                };
+                let kinds = sides(covered);
+                hash(&self.seed, range.table, [&kinds[..], key(covered.0), key(covered.1)])
+            };
+            if self.range_index.is_empty() {
+                self.range_index = self.ranges.iter().map(hash).zip(0..).collect();
+            }
+            let (hash, next) = (hash(&range), self.ranges.len() as u32);
+            let known = self.range_index.insert(hash, next).map(|index| index as usize);
+            let same = |at: &usize| {
+                let known = &self.ranges[*at];
+                known.table == range.table && known.covered() == Some((low, high))
+            };
+            if let Some(known) = known.filter(same) {
+                self.range_index.insert(hash, known as u32);
+                self.contradicted |= self.ranges[known].digest != range.digest;
+                self.range_bytes -= self.ranges[known].heap_bytes();
+                // Its leaves were seen later, and are less likely to have moved.
+                self.ranges[known] = range;
+                return;
+            }
+        }
+        self.ranges.push(range);
+    }
+
+    /// Notes that a scan of `table` has begun. It covers nothing until [`ReadSet::cover`] says so.
     pub(crate) fn begin_range(&mut self, table: TableId) -> RangeId {
         let digest = RangeDigest { seed: self.seed.clone(), sum: 0, entries: 0 };
-        self.ranges.push(RangeRead { table, covered: None, leaves: Vec::new(), digest });
+        self.ranges.push(RangeRead { table, covered: None, leaves: Some(Vec::new()), digest });
         RangeId(self.ranges.len() - 1)
     }
 
-    /// The range of a scan that goes on, to note more of it.
-    pub(crate) fn range_mut(&mut self, id: RangeId) -> &mut RangeRead {
-        &mut self.ranges[id.0]
+    /// Says what the scan covers by now, from its first call on: the bounds of everything it has looked at, gaps
+    /// between entries included. Bounds only ever widen; a scan in two disjoint pieces is two ranges.
+    pub(crate) fn cover(&mut self, id: RangeId, covered: KeyRange<'_>) {
+        let range = &mut self.ranges[id.0];
+        let before = range.heap_bytes();
+        range.cover(covered);
+        self.range_bytes = self.range_bytes + range.heap_bytes() - before;
+        if let Some(protected) = &self.protected {
+            protected.range(range.table, covered);
+        }
+    }
+
+    /// Notes a leaf visited, at the version its content was read at.
+    pub(crate) fn visited(&mut self, id: RangeId, leaf: PageId, version: u64) {
+        let range = &mut self.ranges[id.0];
+        let before = range.heap_bytes();
+        range.leaves.iter_mut().for_each(|leaves| leaves.push((leaf, version)));
+        self.range_bytes = self.range_bytes + range.heap_bytes() - before;
     }
 
     /// Notes an entry seen by a scan.
@@ -100,7 +263,7 @@ impl ReadSet {
         self.highest = self.highest.max(timestamp);
     }
 
-    /// All keys read, in the order they were read in; a key read twice comes twice.
+    /// All keys read, in the order they were read in; few of them may come twice.
     pub(crate) fn points(&self) -> impl Iterator<Item = PointRead<'_>> {
         let mut start = 0;
         self.points.iter().map(move |point| {
@@ -116,6 +279,11 @@ impl ReadSet {
         &self.ranges
     }
 
+    /// Whether something was read twice with two outcomes. Then not all reads are kept, and the transaction cannot commit.
+    pub(crate) fn is_contradicted(&self) -> bool {
+        self.contradicted
+    }
+
     /// The highest timestamp of any entry read. A transaction that wrote nothing is acknowledged when `visible` has
     /// reached it.
     pub(crate) fn highest(&self) -> Timestamp {
@@ -126,6 +294,57 @@ impl ReadSet {
     pub(crate) fn is_empty(&self) -> bool {
         self.points.is_empty() && self.ranges.is_empty()
     }
+
+    /// Bytes of memory taken.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.keys.capacity()
+            + self.points.capacity() * size_of::<Point>()
+            + self.ranges.capacity() * size_of::<RangeRead>()
+            + (self.point_index.capacity() + self.range_index.capacity()) * INDEX_BYTES
+            + self.range_bytes
+    }
+
+    /// Takes from `memory` what was read so far and `more` bytes, if that is more than it was granted already.
+    ///
+    /// # Errors
+    /// [`crate::Error::TransactionTooLarge`] if there is not as much.
+    #[inline]
+    pub(crate) fn afford(&mut self, memory: &ReadMemory, more: usize) -> Result<()> {
+        if self.size_bytes() + more <= self.granted { Ok(()) } else { self.ask(memory, more) }
+    }
+
+    #[cold]
+    fn ask(&mut self, memory: &ReadMemory, more: usize) -> Result<()> {
+        let bytes = self.size_bytes() + more;
+        let refused = match memory.grow(self.granted, bytes) {
+            Ok(granted) => {
+                self.granted = granted;
+                return Ok(());
+            }
+            Err(refused) => refused,
+        };
+        for range in &mut self.ranges {
+            let before = range.heap_bytes();
+            range.leaves = None;
+            self.range_bytes = self.range_bytes + range.heap_bytes() - before;
+        }
+        if self.size_bytes() + more <= self.granted { Ok(()) } else { Err(refused) }
+    }
+
+    /// Gives back to `memory` what was taken from it. Nothing more is read then.
+    pub(crate) fn give_back(&mut self, memory: &ReadMemory) {
+        memory.shrink(std::mem::replace(&mut self.granted, FREE_BYTES) - FREE_BYTES);
+    }
+}
+
+fn hash<const PARTS: usize>(seed: &RandomState, table: TableId, parts: [&[u8]; PARTS]) -> u64 {
+    let mut hasher = seed.build_hasher();
+    hasher.write_u64(table.0);
+    for part in parts {
+        hasher.write_usize(part.len());
+        hasher.write(part);
+    }
+    hasher.finish()
 }
 
 impl RangeRead {
@@ -139,9 +358,9 @@ impl RangeRead {
         self.covered.as_ref().map(|(low, high)| (as_slice(low), as_slice(high)))
     }
 
-    /// The leaves visited, with the version each had.
-    pub(crate) fn leaves(&self) -> &[(PageId, u64)] {
-        &self.leaves
+    /// The leaves visited, with the version each had; none = only a second scan tells whether the range holds.
+    pub(crate) fn leaves(&self) -> Option<&[(PageId, u64)]> {
+        self.leaves.as_deref()
     }
 
     /// The digest of what was seen.
@@ -149,9 +368,16 @@ impl RangeRead {
         &self.digest
     }
 
-    /// Says what the scan covers by now, from its first call on: the bounds of everything it has looked at, gaps
-    /// between entries included. Bounds only ever widen; a scan in two disjoint pieces is two ranges.
-    pub(crate) fn cover(&mut self, (low, high): KeyRange<'_>) {
+    fn heap_bytes(&self) -> usize {
+        let key = |bound: Bound<&[u8]>| match bound {
+            Bound::Unbounded => 0,
+            Bound::Included(key) | Bound::Excluded(key) => key.len(),
+        };
+        let leaves = self.leaves.as_ref().map_or(0, Vec::capacity);
+        leaves * size_of::<(PageId, u64)>() + self.covered().map_or(0, |(low, high)| key(low) + key(high))
+    }
+
+    fn cover(&mut self, (low, high): KeyRange<'_>) {
         match &mut self.covered {
             None => self.covered = Some((low.map(Box::from), high.map(Box::from))),
             Some((old_low, old_high)) => {
@@ -164,11 +390,6 @@ impl RangeRead {
                 }
             }
         }
-    }
-
-    /// Notes a leaf visited, at the version its content was read at.
-    pub(crate) fn visited(&mut self, leaf: PageId, version: u64) {
-        self.leaves.push((leaf, version));
     }
 }
 
@@ -199,59 +420,4 @@ fn as_slice(bound: &Bound<Box<[u8]>>) -> Bound<&[u8]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::ops::Bound::{Excluded, Included, Unbounded};
-
-    use super::*;
-
-    const TABLE: TableId = TableId(1);
-
-    #[test]
-    fn points_come_back_as_they_were_noted() {
-        let mut reads = ReadSet::default();
-        assert!(reads.is_empty());
-        reads.point(TABLE, b"key", Some(Timestamp(7)));
-        reads.point(TableId(2), b"", None);
-        reads.point(TABLE, b"another", Some(Timestamp(5)));
-        let seen: Vec<_> = reads.points().collect();
-        assert_eq!(seen[0], PointRead { table: TABLE, key: b"key", seen: Some(Timestamp(7)) });
-        assert_eq!(seen[1], PointRead { table: TableId(2), key: b"", seen: None });
-        assert_eq!(seen[2], PointRead { table: TABLE, key: b"another", seen: Some(Timestamp(5)) });
-        assert_eq!(reads.highest(), Timestamp(7));
-    }
-
-    #[test]
-    fn a_range_covers_only_what_was_looked_at() {
-        let mut reads = ReadSet::default();
-        let id = reads.begin_range(TABLE);
-        assert!(reads.ranges()[0].covered().is_none());
-        reads.range_mut(id).cover((Included(b"a"), Included(b"c")));
-        reads.saw(id, b"c", Timestamp(9));
-        reads.range_mut(id).visited(PageId(4), 12);
-        reads.range_mut(id).cover((Included(b"a"), Unbounded));
-        let range = &reads.ranges()[0];
-        assert_eq!(range.covered(), Some((Included(&b"a"[..]), Unbounded)));
-        assert_eq!((range.table(), range.leaves()), (TABLE, &[(PageId(4), 12)][..]));
-        assert_eq!(reads.highest(), Timestamp(9));
-        let _: KeyRange<'_> = (Excluded(b"a"), Unbounded);
-    }
-
-    #[test]
-    fn a_digest_knows_entries_but_not_their_order() {
-        let mut reads = ReadSet::default();
-        let id = reads.begin_range(TABLE);
-        reads.saw(id, b"a", Timestamp(1));
-        reads.saw(id, b"b", Timestamp(2));
-        let first = reads.ranges()[0].digest();
-        let digest = |entries: &[(&[u8], u64)]| {
-            let mut digest = first.fresh();
-            entries.iter().for_each(|&(key, timestamp)| digest.add(key, Timestamp(timestamp)));
-            digest
-        };
-        assert_eq!(*first, digest(&[(b"b", 2), (b"a", 1)]));
-        assert_ne!(*first, digest(&[(b"b", 1), (b"a", 2)]));
-        assert_ne!(*first, digest(&[(b"a", 1)]));
-        assert_ne!(*first, digest(&[(b"a", 1), (b"b", 3)]));
-        assert_ne!(*first, digest(&[(b"a", 1), (b"b", 2), (b"c", 2)]));
-    }
-}
+mod tests;

@@ -61,6 +61,31 @@ impl TimeSource for MonotonicTime {
     }
 }
 
+/// A clock that stands still until a test moves it.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(crate) struct ManualTime(AtomicU64);
+
+#[cfg(test)]
+impl ManualTime {
+    /// Sets it to so long after its beginning.
+    pub(crate) fn set(&self, elapsed: Duration) {
+        self.0.store(elapsed.as_nanos() as u64, SeqCst);
+    }
+
+    /// Moves it on.
+    pub(crate) fn advance(&self, by: Duration) {
+        self.0.fetch_add(by.as_nanos() as u64, SeqCst);
+    }
+}
+
+#[cfg(test)]
+impl TimeSource for ManualTime {
+    fn elapsed(&self) -> Duration {
+        Duration::from_nanos(self.0.load(SeqCst))
+    }
+}
+
 /// All snapshots of a database.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
@@ -273,15 +298,6 @@ mod tests {
     use super::*;
     use crate::Lsn;
 
-    #[derive(Debug, Default)]
-    struct ManualTime(AtomicU64);
-
-    impl TimeSource for ManualTime {
-        fn elapsed(&self) -> Duration {
-            Duration::from_secs(self.0.load(SeqCst))
-        }
-    }
-
     fn tick(clock: &Clock) {
         clock.draw(|| Ok(())).unwrap().complete(Outcome::Buffered);
         clock.advance(Lsn::NONE);
@@ -313,11 +329,11 @@ mod tests {
         let registry = Snapshots::new(Arc::clone(&time) as Arc<dyn TimeSource>);
         let old = registry.register(&clock);
         tick(&clock);
-        time.0.store(60, SeqCst);
+        time.set(Duration::from_secs(60));
         let young = registry.register(&clock);
         assert_eq!(old.age(), Duration::from_secs(60));
         assert_eq!(registry.give_up_older_than(Duration::from_secs(60)), 0);
-        time.0.store(61, SeqCst);
+        time.set(Duration::from_secs(61));
         assert_eq!(registry.give_up_older_than(Duration::from_secs(60)), 1);
         assert!(old.expired() && !young.expired());
         assert!(matches!(old.check(), Err(Error::SnapshotTooOld)));
@@ -332,14 +348,14 @@ mod tests {
         let registry = Snapshots::new(Arc::clone(&time) as Arc<dyn TimeSource>);
         let kept = registry.register(&clock);
         kept.keep(true);
-        time.0.store(61, SeqCst);
+        time.set(Duration::from_secs(61));
         assert_eq!(registry.give_up_older_than(Duration::from_secs(60)), 0);
         assert!(!kept.expired());
         assert_eq!(registry.give_up_oldest(), 1);
         assert!(kept.expired() && !kept.give_up());
         drop(kept);
         let next = registry.register(&clock);
-        time.0.store(200, SeqCst);
+        time.set(Duration::from_secs(200));
         assert_eq!(registry.give_up_older_than(Duration::from_secs(60)), 1, "the mark does not stay");
         drop(next);
         let last = registry.register(&clock);

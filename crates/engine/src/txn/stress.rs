@@ -13,8 +13,9 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::clock::{Clock, Outcome};
+use super::effort::{Effort, Protected};
 use super::flight::InFlight;
-use super::gate::{Gate, MAX_RETRIES};
+use super::gate::{Alone, Gate};
 use super::locks::LockTable;
 use super::read_set::ReadSet;
 use super::snapshots::{MonotonicTime, Snapshots};
@@ -41,7 +42,7 @@ struct Bank {
     versions: Versions,
     snapshots: Arc<Snapshots>,
     conflicts: AtomicU64,
-    alone: AtomicU64,
+    with_priority: AtomicU64,
 }
 
 /// A transaction over the bank's one leaf.
@@ -64,14 +65,14 @@ impl Bank {
         let opened = |n| (Key::from([n].as_slice()), (Timestamp(1), TOTAL / u64::from(ACCOUNTS)));
         Bank {
             leaf: Mutex::new((0..ACCOUNTS).map(opened).collect()),
-            gate: Gate::new(),
+            gate: Gate::new(Arc::new(MonotonicTime::new())),
             locks: LockTable::new(CHAINS),
             flight: InFlight::new(),
             clock: Clock::starting_above(Timestamp(1), 8),
             versions: Versions::new(room).unwrap(),
             snapshots: Snapshots::new(Arc::new(MonotonicTime::new())),
             conflicts: AtomicU64::new(0),
-            alone: AtomicU64::new(0),
+            with_priority: AtomicU64::new(0),
         }
     }
 
@@ -93,13 +94,16 @@ impl Bank {
 
     fn scan(&self, transfer: &mut Transfer) -> Vec<(Key, u64)> {
         let id = transfer.reads.begin_range(TABLE);
-        transfer.reads.range_mut(id).cover(ALL);
+        transfer.reads.cover(id, ALL);
         let leaf = self.leaf.lock().clone();
         leaf.iter().for_each(|(key, (timestamp, _))| transfer.reads.saw(id, key, *timestamp));
         leaf.into_iter().map(|(key, (_, value))| (key, value)).collect()
     }
 
     fn validate(&self, reads: &ReadSet, me: u64) -> Result<()> {
+        if reads.is_contradicted() {
+            return Err(Error::Conflict);
+        }
         for point in reads.points() {
             let locked = self.locks.is_locked_by_other(TABLE, point.key, me);
             let now = self.leaf.lock().get(point.key).map(|entry| entry.0);
@@ -119,15 +123,21 @@ impl Bank {
         Ok(())
     }
 
-    fn commit(&self, transfer: Transfer, random: &mut SmallRng) -> Result<Timestamp> {
+    fn commit(
+        &self,
+        transfer: &mut Transfer,
+        alone: Option<Alone<'_>>,
+        random: &mut SmallRng,
+    ) -> Result<Timestamp> {
         let me = next_owner();
-        let (reads, writes) = (transfer.reads, Arc::new(transfer.writes));
-        let inside = self.gate.enter();
+        let (reads, writes) = (&transfer.reads, Arc::new(std::mem::take(&mut transfer.writes)));
+        let inside = self.gate.enter(|reads| writes.keys().any(|(table, key)| reads.holds(table, key)));
         let locks = self.locks.lock(me, writes.keys());
         let flight = self.flight.announce(me, Arc::clone(&writes));
         let ticket = self.clock.draw(|| self.pump())?;
         let timestamp = ticket.timestamp();
-        self.validate(&reads, me)?;
+        self.validate(reads, me)?;
+        drop(alone);
         if random.random_range(0..8) == 0 {
             // Validated and not applied yet: the moment in which others must be stopped by locks alone.
             std::thread::sleep(std::time::Duration::from_micros(20));
@@ -164,22 +174,31 @@ impl Bank {
         Ok(timestamp)
     }
 
-    /// Runs `body` until it commits, in the end alone.
+    /// Runs `body` until it commits, in the end with priority.
     fn update(&self, random: &mut SmallRng, mut body: impl FnMut(&mut Transfer, &mut SmallRng)) -> Timestamp {
-        for attempt in 0.. {
-            let alone = (attempt >= MAX_RETRIES).then(|| self.gate.enter_alone());
+        let mut effort = Effort::new(&self.gate);
+        loop {
             let mut transfer = Transfer::default();
+            let turn = effort.begin_run().map(|Protected { turn, reads }| {
+                transfer.reads.protect(reads);
+                turn
+            });
             body(&mut transfer, random);
-            if let Ok(timestamp) = self.commit(transfer, random) {
-                self.alone.fetch_add(u64::from(alone.is_some()), SeqCst);
+            let had_turn = turn.is_some();
+            let turn = turn.filter(|turn| turn.lasts());
+            let lapsed = had_turn && turn.is_none();
+            if let Ok(timestamp) = self.commit(&mut transfer, turn.map(|turn| turn.alone()), random) {
+                self.with_priority.fetch_add(u64::from(had_turn), SeqCst);
                 return timestamp;
             }
             self.conflicts.fetch_add(1, SeqCst);
+            if !effort.goes_on(lapsed, &transfer.reads) {
+                effort = Effort::new(&self.gate);
+            }
             if random.random_range(0..4) == 0 {
                 std::thread::yield_now();
             }
         }
-        unreachable!("the attempts do not end")
     }
 
     /// Moves money between two accounts; an account that is empty is closed, one that is missing is opened.
@@ -292,7 +311,7 @@ fn money_is_neither_made_nor_lost_and_no_insert_is_missed() {
     opened.sort_unstable();
     let seen: Vec<usize> = opened.iter().map(|(_, there)| *there).collect();
     assert_eq!(seen, (0..800).collect::<Vec<_>>(), "two transactions missed each other's insert");
-    println!("{} conflicts, {} alone", bank.conflicts.load(SeqCst), bank.alone.load(SeqCst));
+    println!("{} conflicts, {} with priority", bank.conflicts.load(SeqCst), bank.with_priority.load(SeqCst));
     let now = bank.clock.visible();
     bank.versions.collect(bank.snapshots.oldest(&bank.clock), now, &mut Vec::new());
     assert!(bank.versions.deleted_in(TABLE, ALL, Timestamp(1)).is_empty());

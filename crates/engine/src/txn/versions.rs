@@ -375,8 +375,9 @@ impl Versions {
     }
 
     /// Whether they take more memory than they should. The caller then gives up the oldest snapshots and collects.
-    pub(crate) fn is_over_limit(&self) -> bool {
-        self.arena.used_bytes() + self.deleted.size_bytes() > self.bytes_max.load(Relaxed)
+    pub(crate) fn is_over_limit(&self, reads: usize) -> bool {
+        let bytes_max = self.bytes_max.load(Relaxed);
+        self.arena.used_bytes() + self.deleted.size_bytes() + reads.min(bytes_max / 2) > bytes_max
     }
 }
 

@@ -38,5 +38,6 @@ mod resize;
 mod statistics;
 mod swap;
 mod taken_back;
+mod update;
 mod value_pages;
 mod verify;

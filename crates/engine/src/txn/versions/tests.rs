@@ -106,10 +106,10 @@ fn no_room_at_all_is_an_error_and_keeps_nothing() {
         versions.push(TABLE, b"k", Timestamp(at), at % 2 == 0, &borrowed(at - 1, &value)).is_ok()
     });
     let last = pushed.last().unwrap();
-    assert!(versions.is_over_limit());
+    assert!(versions.is_over_limit(0));
     assert_eq!(versions.read(TABLE, b"k", Timestamp(last)), None);
     assert_eq!(versions.collect(Timestamp(last), Timestamp(last), &mut Vec::new()).versions as u64, last - 1);
-    assert!(versions.nothing_deleted(TABLE) && !versions.is_over_limit());
+    assert!(versions.nothing_deleted(TABLE) && !versions.is_over_limit(0));
     push(&versions, b"k", last + 1, false, borrowed(last, &value));
 }
 
@@ -154,7 +154,7 @@ fn overflow_values_come_back_once_and_never_after_a_retraction() {
 fn memory_is_counted_and_given_back() {
     let versions = versions_of(2 << 20);
     let empty = versions.size_bytes();
-    assert!(!versions.is_over_limit());
+    assert!(!versions.is_over_limit(0));
     for timestamp in 2..20_002u64 {
         let name = (timestamp % 3000).to_be_bytes();
         push(&versions, &name, timestamp, timestamp % 5 == 0, borrowed(1, &[7; 100]));
@@ -162,7 +162,7 @@ fn memory_is_counted_and_given_back() {
     let payload = 20_000 * (100 + 8);
     let full = versions.size_bytes() - empty;
     assert!(full > payload && full < payload * 2, "{full} for {payload}");
-    assert!(versions.is_over_limit());
+    assert!(versions.is_over_limit(0));
     let collected = versions.collect(Timestamp(20_001), Timestamp(20_001), &mut Vec::new());
     assert_eq!(collected.versions, 20_000);
     let left = versions.size_bytes() - empty;
@@ -180,7 +180,7 @@ fn one_version_of_each_thread_is_not_too_much() {
                 scope.spawn(move || push(versions, &thread.to_be_bytes(), 2, false, borrowed(1, b"v")));
             }
         });
-        assert!(!versions.is_over_limit(), "of {bytes_max} bytes");
+        assert!(!versions.is_over_limit(0), "of {bytes_max} bytes");
     }
 }
 
