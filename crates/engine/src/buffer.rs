@@ -93,6 +93,7 @@ mod patience;
 mod pin;
 mod pool;
 mod queues;
+mod read_buffer;
 mod recall;
 pub(crate) mod records;
 mod recovery;
@@ -145,9 +146,10 @@ use crate::store::image::packer_bytes;
 const FRAME_HEADER_BYTES: u64 = frames::HEADER_BYTES + queues::GHOST_BYTES;
 /// Bytes of DRAM beside a frame of the middle tier.
 pub(crate) const MIDDLE_FRAME_BYTES_BESIDE: u64 = FRAME_HEADER_BYTES;
-/// Pages that readers have for images: one and the page in it, for each of eight threads. Pages above 64 KiB are read through the
-/// buffers of batches.
-const READ_BUFFER_PAGES: u64 = 16;
+/// Buffers that readers have for images, by the budget. Pages above 64 KiB are read through the buffers of batches.
+const READ_BUFFERS: usize = 8;
+/// Pages in them: an image in each, and the page in it.
+const READ_BUFFER_PAGES: u64 = 2 * READ_BUFFERS as u64;
 /// Frames that a class for values alone has at least, if it is in use: a thread has one of them in hands at a time, and who waits
 /// for one holds none.
 pub(crate) const VALUE_FRAMES_MIN: u32 = 4;

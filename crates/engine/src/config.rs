@@ -9,6 +9,7 @@
 //! | staging           | 1/64, at least eight pages, else at most 2 MiB             | as it was               |
 //! | batches of reads  | 1/64, at least four pages, at most 256                     | as it was               |
 //! | old versions      | 1/16, or what `old_version_bytes_max` says                 | a new limit; see below  |
+//! | reads of transactions | at most 1/32, taken from the part of old versions      | a new limit             |
 //! | locks, clock      | 1/256 and 1/512                                            | as they were            |
 //! | snapshots, gate, statistics | about 160 KiB of slots, one line each             | as they were            |
 //! | read buffers      | two pages for each of eight threads                        | an estimate, as it was  |
@@ -35,7 +36,8 @@
 //! The page table grows with the store, 16 bytes a page, and frames are not given back for it: a store that grows to
 //! more than about five times its budget (with 4 KiB pages) while it is open exceeds the share. `Stats` says by how
 //! much, and the next open takes it off the frames. A transaction's write set is its caller's memory; it is bounded
-//! by the log, of which its records may take five eighths.
+//! by the log, of which its records may take five eighths. So are the first 4 KiB of what it has read, and the scratch memory that
+//! each thread keeps: at most three times 64 KiB, and less with small pages.
 
 use std::fmt::Debug;
 use std::path::Path;

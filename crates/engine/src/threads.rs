@@ -42,6 +42,11 @@ pub(crate) fn thread_number() -> u64 {
     })
 }
 
+/// Bytes of scratch memory of one kind that a thread keeps from one call to the next. There are three kinds: for changes, for
+/// images read, for rows of scans. A budget does not know how many threads there are, so what each keeps is little, and
+/// what takes more goes back when the call ends.
+pub(crate) const KEPT_BYTES_MAX: usize = 64 << 10;
+
 const TALLY_SLOTS: usize = 32;
 
 /// A counter that many threads raise at once and hardly anybody reads.

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering::R
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex, RwLock};
-use terrace_block::{AlignedBuffer, BlockDevice, Cached, prefetch};
+use terrace_block::{BlockDevice, Cached, prefetch};
 
 use super::backoff::Backoff;
-use super::batch::{Batches, Lent};
+use super::batch::Batches;
 use super::census::CensusPlace;
 use super::frames::Frames;
 use super::guard::{ReadGuard, WriteGuard};
@@ -26,6 +26,7 @@ use super::middle::MiddleTier;
 use super::migration::Access;
 use super::operation;
 use super::page_ids::PageIds;
+use super::read_buffer::{ImageBuffer, PageBuffer, ReadBuffers};
 use super::records::Records;
 use super::reserve::ReservedFrames;
 use super::residency::Housed;
@@ -108,6 +109,8 @@ pub(crate) struct Pool {
     pub(super) bell: Bell,
     /// What reads of several pages at a time go through.
     pub(super) batches: Batches,
+    /// What reads of one page go through, where it is more than a thread keeps.
+    pub(super) read_buffers: ReadBuffers,
     pub(super) replacement: Replacement,
     pub(super) mode: Mode,
     /// See [`PoolOptions`](super::PoolOptions).
@@ -514,8 +517,8 @@ impl Pool {
     }
 
     /// An aligned buffer for this thread, of an image and of the page in it, of any class that nodes can have.
-    pub(super) fn read_buffer(&self) -> PageBuffer {
-        PageBuffer::take(2 * self.frames.largest().min(SizeClass::LARGEST_NODE).page_bytes())
+    pub(super) fn read_buffer(&self) -> PageBuffer<'_> {
+        self.read_buffers.take(2 * self.frames.largest().min(SizeClass::LARGEST_NODE).page_bytes())
     }
 
     /// A buffer for an image and a page of `class`: this thread's, or for a page that it has no room for one of those of
@@ -539,64 +542,4 @@ impl Pool {
 /// The class of a page that is in the page table, which has no others.
 pub(super) fn class_of_page(id: PageId) -> SizeClass {
     id.class().expect("pages of the page table are of classes there are")
-}
-
-/// An aligned buffer, lent by the thread that uses it and given back when dropped.
-pub(super) struct PageBuffer(Option<AlignedBuffer>);
-
-/// What an image is read into, and the page in it decompressed.
-pub(super) enum ImageBuffer<'p> {
-    Own(PageBuffer),
-    Lent(Lent<'p>),
-}
-
-impl std::ops::Deref for ImageBuffer<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            ImageBuffer::Own(buffer) => buffer,
-            ImageBuffer::Lent(buffer) => buffer,
-        }
-    }
-}
-
-impl std::ops::DerefMut for ImageBuffer<'_> {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        match self {
-            ImageBuffer::Own(buffer) => buffer,
-            ImageBuffer::Lent(buffer) => buffer,
-        }
-    }
-}
-
-thread_local! {
-    static SPARE: std::cell::Cell<Option<AlignedBuffer>> = const { std::cell::Cell::new(None) };
-}
-
-impl PageBuffer {
-    fn take(bytes: usize) -> Self {
-        let spare = SPARE.with(std::cell::Cell::take).filter(|buffer| buffer.len() == bytes);
-        PageBuffer(Some(spare.unwrap_or_else(|| AlignedBuffer::zeroed(bytes))))
-    }
-}
-
-impl Drop for PageBuffer {
-    fn drop(&mut self) {
-        SPARE.with(|spare| spare.set(self.0.take()));
-    }
-}
-
-impl std::ops::Deref for PageBuffer {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.0.as_ref().expect("present until dropped")
-    }
-}
-
-impl std::ops::DerefMut for PageBuffer {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        self.0.as_mut().expect("present until dropped")
-    }
 }

@@ -16,6 +16,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use rand::RngExt;
+use rand::rand_core::UnwrapErr;
+use rand::rngs::SysRng;
 use serde::Serialize;
 use terrace_block::{Directory, FileDirectory, OpenMode};
 
@@ -248,7 +251,7 @@ impl Backup {
             let files = Files::new(pages, create(directory, RESTORING_LOG)?);
             sync(directory)?;
             // Not 0, which is none, nor 1, with which databases begin.
-            let timeline = rand::random_range(2..u64::MAX);
+            let timeline = UnwrapErr(SysRng).random_range(2..u64::MAX);
             let Tally { pages, log_bytes } = self.archive.restore(&files, timeline, &mut Refuser)?;
             let page_file_bytes = files.pages.len();
             let published = publish(directory, [(RESTORING_LOG, LOG), (RESTORING_PAGES, PAGES)]);

@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use parking_lot::Mutex;
-use rand::rngs::SmallRng;
+use rand::rand_core::UnwrapErr;
+use rand::rngs::{SmallRng, SysRng};
 use rand::{RngExt, SeedableRng};
 use terrace_block::{BlockDevice, Directory, FileDirectory, LockError, OpenMode, Sharing, SimulatedMemory};
 
@@ -94,7 +95,8 @@ pub(crate) fn open(builder: Builder, path: &Path) -> Result<Db> {
         builder.compression.check(layout.page_bytes)?;
         let mut uuid = [0; 16];
         match builder.seed {
-            0 => rand::rng().fill(&mut uuid),
+            // A thread that ends may have lost a generator of its own.
+            0 => UnwrapErr(SysRng).fill(&mut uuid),
             seed => SmallRng::seed_from_u64(seed).fill(&mut uuid),
         }
         let layout = Layout {

@@ -21,9 +21,7 @@ use crate::buffer::view::View;
 use crate::buffer::{Pool, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::{PageId, Timestamp};
-
-/// More memory than this a thread does not keep between two scans.
-const SPARE_BYTES_MAX: usize = 256 << 10;
+use crate::threads::KEPT_BYTES_MAX;
 
 /// The rows of one leaf, at one version of it. Its memory is used again by the next [`Tree::read_leaf`].
 #[derive(Clone, Debug, Default)]
@@ -100,10 +98,17 @@ impl LeafRows {
 
     /// Leaves the memory to the thread, if it is not too much to keep beside the budget.
     pub(crate) fn give_back(self) {
-        if !self.page.is_empty() && self.page.capacity() + self.keys.capacity() <= SPARE_BYTES_MAX {
+        if !self.page.is_empty() && self.size_bytes() <= KEPT_BYTES_MAX {
             // The thread may be ending, and have given up its own memory before this scan.
             let _ = SPARE.try_with(|spare| spare.set(Some(Box::new(self))));
         }
+    }
+
+    /// Bytes of memory taken.
+    fn size_bytes(&self) -> usize {
+        let bounds = self.lower.capacity() + self.upper.as_ref().map_or(0, Vec::capacity);
+        let rows = self.rows.capacity() * size_of::<Row>();
+        self.page.capacity() + self.keys.capacity() + rows + bounds
     }
 
     /// Whether every row was written by `at` and has its value here.
@@ -287,4 +292,15 @@ fn step_beside(pool: &Pool, toward: Toward, rows: &mut LeafRows) -> Option<Resul
 thread_local! {
     /// Memory for rows that nobody needs just now.
     static SPARE: Cell<Option<Box<LeafRows>>> = const { Cell::new(None) };
+}
+
+/// Bytes of rows that the calling thread keeps.
+#[cfg(test)]
+pub(crate) fn rows_bytes_kept() -> usize {
+    SPARE.with(|kept| {
+        let rows = kept.take();
+        let bytes = rows.as_ref().map_or(0, |rows| rows.size_bytes());
+        kept.set(rows);
+        bytes
+    })
 }

@@ -33,6 +33,7 @@ use crate::buffer::{Grant, NewPage, Pool, ReadGuard, Redo, Stop};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
 use crate::store::image::COMPRESS;
+use crate::threads::KEPT_BYTES_MAX;
 use crate::wal::{RecordBuilder, Reservation};
 
 /// How long a thread starts again before it gives up.
@@ -408,16 +409,32 @@ thread_local! {
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
-/// Bytes that a thread keeps for records: what a batch of a long value on pages of 64 KiB makes of them. Longer records have one
-/// page that is larger, and come seldom.
-const RECORD_BYTES_KEPT: usize = 2 << 20;
+/// Bytes of scratch that the calling thread keeps.
+#[cfg(test)]
+pub(crate) fn scratch_bytes_kept() -> usize {
+    SCRATCH.with(|kept| {
+        let scratch = kept.take();
+        let bytes = scratch.as_ref().map_or(0, |scratch| scratch.size_bytes());
+        kept.set(scratch);
+        bytes
+    })
+}
 
-/// Lends the thread's scratch memory.
+impl Scratch {
+    /// Bytes of memory taken.
+    fn size_bytes(&self) -> usize {
+        self.record.capacity() + self.page.capacity() + self.old.capacity() + self.entry.capacity()
+    }
+}
+
+/// Lends the thread's scratch memory. A thread keeps little of it, for there may be many threads and they are outside the
+/// budget; what long values take goes back to the allocator. A thread that ends may have given up its own already.
 pub(super) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
-    let mut scratch = SCRATCH.take().unwrap_or_default();
+    let mut scratch = SCRATCH.try_with(Cell::take).ok().flatten().unwrap_or_default();
     let result = work(&mut scratch);
-    scratch.record.forget_above(RECORD_BYTES_KEPT);
-    SCRATCH.set(Some(scratch));
+    if scratch.size_bytes() <= KEPT_BYTES_MAX {
+        let _ = SCRATCH.try_with(|kept| kept.set(Some(scratch)));
+    }
     result
 }
 

@@ -144,3 +144,36 @@ fn large_pages_are_freed_one_by_one() {
     let there = all.iter().filter(|&&id| test.pool.exists(id)).count();
     assert_eq!(there, 2, "those are the caller's to free");
 }
+
+/// There may be hundreds of threads, and what they keep is in no budget.
+#[test]
+fn a_thread_keeps_little_memory_after_a_long_value() {
+    use std::sync::Arc;
+
+    use super::read_leaf::rows_bytes_kept;
+    use super::tree::scratch_bytes_kept;
+    use crate::threads::KEPT_BYTES_MAX;
+
+    for page_size in [4096, 65536] {
+        let directory = Arc::new(crate::MemoryDirectory::new());
+        let builder =
+            crate::Db::builder().directory(directory).dram(16 << 20).page_size(page_size).no_middle();
+        let db = builder.durability(crate::Durability::Buffered).open("").unwrap();
+        let table = db.create_table("t").unwrap();
+        let kept = |what: &str| {
+            let kept = scratch_bytes_kept().max(rows_bytes_kept());
+            assert!(kept <= KEPT_BYTES_MAX, "{kept} bytes are kept after {what}, pages of {page_size} bytes");
+        };
+        for key in 0..200u32 {
+            table.put(key.to_be_bytes(), vec![1; 2000]).unwrap();
+            kept("a put");
+        }
+        table.put("long", value(900_000)).unwrap();
+        kept("a long value");
+        assert_eq!(table.iter().count(), 201);
+        kept("a scan");
+        table.delete("long").unwrap();
+        db.checkpoint().unwrap();
+        kept("freeing");
+    }
+}

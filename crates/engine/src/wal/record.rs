@@ -189,11 +189,9 @@ impl RecordBuilder {
         Self::started(Kind::Chunk, Timestamp::NONE, Lsn::NONE)
     }
 
-    /// Forgets the record and gives its memory back if that is more than `bytes` bytes.
-    pub(crate) fn forget_above(&mut self, bytes: usize) {
-        if self.bytes.capacity() > bytes {
-            *self = Self::new();
-        }
+    /// Bytes of memory it takes.
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
     }
 
     /// Begins another record in the same memory, which keeps its size.

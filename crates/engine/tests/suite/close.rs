@@ -173,3 +173,105 @@ fn nothing_is_written_after_the_lock_is_given_back() {
         );
     }
 }
+
+mod of_a_thread {
+    use std::cell::RefCell;
+
+    use terrace::{Db, Durability, MemoryDirectory, SimulatedDisk, Table, Transaction};
+
+    use super::*;
+
+    thread_local! {
+        static KEPT: RefCell<Option<(Option<Transaction>, Table, Db)>> = const { RefCell::new(None) };
+    }
+
+    /// A thread touches its own place for a database, uses a database, puts it there, and ends. What the engine keeps for the thread is gone when
+    /// the database is dropped, which writes everything out. A panic there would end the process.
+    fn ends_with_its_database(page_size: u64, long: usize, leave: fn(&Db, &Table) -> Option<Transaction>) {
+        let directory = Arc::new(MemoryDirectory::new());
+        let open = || {
+            let builder = Db::builder().directory(directory.clone()).dram(8 << 20).page_size(page_size);
+            builder.durability(Durability::Buffered).no_middle().open("").unwrap()
+        };
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                KEPT.with_borrow(|kept| assert!(kept.is_none()));
+                let db = open();
+                let table = db.create_table("t").unwrap();
+                (0..2000u32).for_each(|key| table.put(key.to_be_bytes(), [7; 300]).unwrap());
+                table.put("long", vec![8; long]).unwrap();
+                assert_eq!(table.iter().count(), 2001);
+                let left = leave(&db, &table);
+                KEPT.set(Some((left, table, db)));
+            });
+            // The scope itself does not wait for what the thread drops.
+            thread.join().unwrap();
+        });
+        let db = open();
+        let table = db.open_table("t").unwrap();
+        assert_eq!(table.len().unwrap(), 2001);
+        assert_eq!(table.get("long").unwrap().unwrap().len(), long);
+        assert_eq!(db.stats().changes_redone, 0, "it was closed cleanly");
+        assert!(db.verify().unwrap().is_ok());
+    }
+
+    #[test]
+    fn a_database_in_a_threads_own_memory_is_closed_when_the_thread_ends() {
+        for (page_size, long) in [(4096, 100_000), (65536, 900_000)] {
+            ends_with_its_database(page_size, long, |_, _| None);
+        }
+    }
+
+    #[test]
+    fn so_it_is_with_a_transaction_that_has_written_long_values() {
+        ends_with_its_database(4096, 100_000, |db, table| {
+            let mut transaction = db.begin();
+            transaction.put(table, "never committed", vec![9; 50_000]).unwrap();
+            transaction.range::<&str>(table, ..).next().unwrap().unwrap();
+            Some(transaction)
+        });
+    }
+
+    /// Work in a thread's own memory, when all else that the thread has kept is gone.
+    #[test]
+    fn a_thread_works_to_its_end() {
+        struct Last(Option<Db>);
+        impl Drop for Last {
+            fn drop(&mut self) {
+                let db = self.0.take().unwrap();
+                let table = db.open_table("t").unwrap();
+                table.put("long", vec![8; 60_000]).unwrap();
+                assert_eq!(table.get("long").unwrap().unwrap().len(), 60_000);
+                assert_eq!(table.iter().count(), 2001);
+                let mut runs = 0;
+                db.update(|transaction| {
+                    runs += 1;
+                    let read = transaction.get(&table, 1u32.to_be_bytes())?;
+                    if runs < 3 {
+                        table.put(1u32.to_be_bytes(), [runs; 300])?;
+                    }
+                    transaction.put(&table, 2u32.to_be_bytes(), read.unwrap())
+                })
+                .unwrap();
+            }
+        }
+        thread_local! {
+            static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
+        }
+        let disk = SimulatedDisk::new(7);
+        let db = Db::builder().directory(Arc::new(disk)).dram(1 << 20).page_size(4096).open("").unwrap();
+        let table = db.create_table("t").unwrap();
+        (0..2000u32).for_each(|key| table.put(key.to_be_bytes(), [7; 300]).unwrap());
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                LAST.with_borrow(|last| assert!(last.is_none()));
+                // Its memory is made now, and so is given up before.
+                assert_eq!(table.iter().count(), 2000);
+                table.put(0u32.to_be_bytes(), [8; 300]).unwrap();
+                LAST.set(Some(Last(Some(db.clone()))));
+            });
+            thread.join().unwrap();
+        });
+        assert_eq!(table.get(2u32.to_be_bytes()).unwrap().unwrap(), [2; 300]);
+    }
+}

@@ -200,12 +200,12 @@ impl Region {
         let here = |at: &usize| present[*at].is_some_and(|node| !nodes.contains(node));
         let mut kept: Vec<Range<usize>> =
             (0..pages.len()).filter(here).map(|at| pages[at]..pages[at] + PAGE_BYTES).collect();
-        let parts = runs(&mut kept).iter().flat_map(|range| {
+        let mut parts = runs(&mut kept).iter().flat_map(|range| {
             let starts = range.clone().step_by(COPY_BYTES_MAX);
             starts.map(|start| start..range.end.min(start + COPY_BYTES_MAX))
         });
-        BUFFER.with_borrow_mut(|buffer| {
-            for part in parts {
+        let mut move_parts = |buffer: &mut Vec<u8>| {
+            for part in parts.by_ref() {
                 buffer.resize(buffer.len().max(part.len()), 0);
                 let bytes = &mut buffer[..part.len()];
                 copy_words(self.words(part.clone()), bytes);
@@ -220,7 +220,10 @@ impl Region {
                 refused.map_or(Ok(()), Err)?;
             }
             Ok(calls)
-        })
+        };
+        // A thread that ends may have given up its own memory already.
+        let moved = BUFFER.try_with(|buffer| move_parts(&mut buffer.borrow_mut()));
+        moved.unwrap_or_else(|_| move_parts(&mut Vec::new()))
     }
 }
 

@@ -140,6 +140,7 @@ impl Analysis<'_> {
                 backup: None,
             }),
             bell: Bell::default(),
+            read_buffers: Default::default(),
             batches: Batches::new(options.batch_bytes, self.page_bytes, options.batch_least),
             replacement: options.replacement,
             mode: options.mode,
