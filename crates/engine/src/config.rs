@@ -91,8 +91,8 @@ pub enum Durability {
     /// When it would survive a power cut.
     #[default]
     Sync,
-    /// At once. A crash may lose the last ones, in the order of their commits and never a part of one. Others see the
-    /// changes before they are durable.
+    /// At once. A crash may lose the last ones, never a part of one, and none that had returned before one that survives
+    /// began. Others see the changes before they are durable.
     Buffered,
 }
 

@@ -46,6 +46,8 @@ pub(crate) mod lookup;
 pub(crate) mod named;
 pub(crate) mod open;
 pub(crate) mod options;
+#[cfg(test)]
+mod order_tests;
 pub(crate) mod overlay;
 #[cfg(test)]
 mod planted_tests;
