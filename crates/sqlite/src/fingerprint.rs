@@ -12,6 +12,8 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rand::RngExt;
+use rand::rand_core::UnwrapErr;
+use rand::rngs::SysRng;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT};
 use terrace_block::CacheConfig;
 
@@ -35,6 +37,12 @@ pub(crate) struct Fingerprint {
     /// For a file in WAL mode the machine's life since it was switched on, zeros otherwise. Syncing a file's bytes need not sync its times: after
     /// a power cut an older time may be back over newer bytes, and in WAL mode nothing else tells.
     pub power_cycle: [u8; 16],
+}
+
+/// The system's random numbers. A generator of the thread's own may be gone when the last connection is closed: a thread that ends drops
+/// what it keeps in any order.
+pub(crate) fn system_random() -> UnwrapErr<SysRng> {
+    UnwrapErr(SysRng)
 }
 
 impl Fingerprint {
@@ -64,8 +72,8 @@ impl Fingerprint {
         let [seconds, nanoseconds] = self.modified;
         // Later, never earlier: a backup that goes by times must not pass over the file.
         let modified = match BILLION - 1 - nanoseconds {
-            0..1_000_000 => [seconds + 1, rand::rng().random_range(0..BILLION)],
-            _ => [seconds, rand::rng().random_range(nanoseconds + 1..BILLION)],
+            0..1_000_000 => [seconds + 1, system_random().random_range(0..BILLION)],
+            _ => [seconds, system_random().random_range(nanoseconds + 1..BILLION)],
         };
         let times = Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rand::RngExt;
 use terrace_block::{AlignedBuffer, BlockDevice, Directory, OpenMode};
 
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Fingerprint, system_random};
 
 const FILE: &str = "origin";
 const BLOCK_BYTES: usize = 4096;
@@ -58,7 +58,7 @@ impl Origin {
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         let is_right = block.starts_with(MAGIC) && block[CHECKSUM] == checksum(&block);
-        let mut origin = Origin { device, identity: rand::rng().random(), session: None, recorded: None };
+        let mut origin = Origin { device, identity: system_random().random(), session: None, recorded: None };
         let session = u64::from_le_bytes(block[SESSION].try_into().expect("eight bytes"));
         if is_right && block[KNOWN] == 1 && session != 0 {
             origin.identity = block[IDENTITY].try_into().expect("sixteen bytes");
@@ -75,7 +75,7 @@ impl Origin {
 
     /// From now on the cache is made from something else.
     pub fn begin_anew(&mut self) -> io::Result<()> {
-        self.identity = rand::rng().random();
+        self.identity = system_random().random();
         self.recorded = None;
         self.session = None;
         self.write()

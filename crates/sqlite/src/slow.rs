@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -20,7 +21,8 @@ use crate::code::{Code, Outcome};
 const ALIGNMENT: usize = 512;
 
 thread_local! {
-    static LENT: RefCell<Option<Lent>> = const { RefCell::new(None) };
+    // Nothing is to be dropped when the thread ends: a connection may be closed then, after such memory is gone.
+    static LENT: RefCell<Option<ManuallyDrop<Lent>>> = const { RefCell::new(None) };
 }
 
 /// A connection's file, for the length of a call.
@@ -62,10 +64,10 @@ impl SlowFile {
         struct Back;
         impl Drop for Back {
             fn drop(&mut self) {
-                LENT.with_borrow_mut(|lent| *lent = None);
+                LENT.take().into_iter().for_each(|lent| drop(ManuallyDrop::into_inner(lent)));
             }
         }
-        let lent = Lent { below: Arc::clone(below), sync_flags, error: None };
+        let lent = ManuallyDrop::new(Lent { below: Arc::clone(below), sync_flags, error: None });
         LENT.with_borrow_mut(|place| *place = Some(lent));
         let back = Back;
         let outcome = act().map_err(|_| {

@@ -163,3 +163,36 @@ fn threads_share_a_cache() {
     assert_eq!(content(&db).expect("rows"), model);
     check_integrity(&db);
 }
+
+thread_local! {
+    static KEPT: std::cell::RefCell<Option<Connection>> = const { std::cell::RefCell::new(None) };
+}
+
+/// A thread that ends gives up what the VFS keeps for it, and then closes its connection, which moves the write-ahead log
+/// into the database and records the cache. A panic there would end the process.
+#[test]
+fn a_connection_in_a_threads_own_memory_is_closed_when_the_thread_ends() {
+    let place = Place::new();
+    let (mut model, mut random) = (Model::new(), random(9));
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // Made now, and so given up after what the VFS keeps.
+            KEPT.with_borrow(|kept| assert!(kept.is_none()));
+            let mut db = place.cached();
+            journal_mode(&db, "wal");
+            db.execute_batch(SCHEMA).expect("tables");
+            (0..30).for_each(|_| change(&mut db, &mut model, &mut random).expect("a change"));
+            KEPT.set(Some(db));
+        });
+        // The scope itself does not wait for what the thread drops.
+        thread.join().expect("the thread ends");
+    });
+    let db = place.cached();
+    check_integrity(&db);
+    assert_eq!(content(&db).expect("rows"), model);
+    assert_eq!(
+        std::fs::metadata(place.path().join("x.db-wal")).map_or(0, |log| log.len()),
+        0,
+        "it was closed"
+    );
+}
