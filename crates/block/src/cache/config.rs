@@ -95,10 +95,10 @@ pub struct CacheConfig {
     /// session, such as an older copy of the file, is taken as empty. `None`, the default, takes any.
     pub session: Option<u64>,
     /// How far the slow device is, as its owner counts: each step that a reader of it begins with, such as a database's superblock, has a
-    /// number one higher or more, and what the steps before refer to is not written over until [`Cached::progress`](super::Cached::progress)
-    /// has been told. An opening makes at least two steps. A cache is taken as empty if the slow device is at another place than
-    /// it knows, because a copy of the slow device was put back. 0, the default, is for owners that do not count, and
-    /// for those that have blocks written back.
+    /// number one higher, and what the steps before refer to is not written over until [`Cached::progress`](super::Cached::progress)
+    /// has been told. An opening begins with a step of the number [`Cached::first_step`](super::Cached::first_step). A cache is taken
+    /// as empty if the slow device is at another place than it knows, because a copy of the slow device was put back. 0, the default, is
+    /// for owners that do not count, and for those that have blocks written back.
     pub progress: u64,
     /// Blocks that may wait to be written back at most; a quarter of the capacity by default. One that finds no room has all of them
     /// written back first. They take about 100 bytes of DRAM each.

@@ -361,6 +361,11 @@ impl Journal {
         Ok(2 * PAGE_BYTES as u64)
     }
 
+    /// The number of the first step in this opening, until it was noted.
+    pub fn first_step(&self) -> u64 {
+        self.state.lock().superblock.first_step
+    }
+
     /// Notes durably how far the slow device is. Gives the bytes written.
     pub fn set_progress(&self, fast: &dyn BlockDevice, progress: u64) -> io::Result<u64> {
         let mut position = self.state.lock();
@@ -368,7 +373,7 @@ impl Journal {
             return Ok(0);
         }
         let superblock = &mut position.superblock;
-        superblock.progress = progress;
+        (superblock.progress, superblock.first_step) = (progress, 0);
         superblock.sequence += 1;
         superblock.write(fast)?;
         Ok(PAGE_BYTES as u64)

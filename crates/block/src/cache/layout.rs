@@ -106,6 +106,8 @@ pub(super) struct Superblock {
     pub session_before: u64,
     /// How far the slow device was, as its owner counts; 0 if nobody has said. See [`super::CacheConfig::progress`].
     pub progress: u64,
+    /// The first step that the slow device makes in this opening, until it has been told; else 0.
+    pub first_step: u64,
     /// There may be blocks that the slow device does not have.
     pub is_dirty: bool,
 }
@@ -147,6 +149,7 @@ impl Superblock {
         put(104, &self.session.to_le_bytes());
         put(112, &self.session_before.to_le_bytes());
         put(120, &self.progress.to_le_bytes());
+        put(128, &self.first_step.to_le_bytes());
         let check = checksum(&page[..CHECK_AT]);
         page[CHECK_AT..SECTOR_BYTES].copy_from_slice(&check.to_le_bytes());
         page
@@ -187,6 +190,7 @@ impl Superblock {
             session: u64_at(104),
             session_before: u64_at(112),
             progress: u64_at(120),
+            first_step: u64_at(128),
             is_dirty: [VERSION_DIRTY, VERSION_ONCE_DIRTY].contains(&version),
         };
         let in_range = (12..=21).contains(&layout.block_shift)
@@ -290,6 +294,7 @@ mod tests {
             session: 10,
             session_before: sequence,
             progress: 11,
+            first_step: 12,
             is_dirty: sequence.is_multiple_of(2),
         }
     }

@@ -87,6 +87,7 @@ fn fresh_superblock(config: &CacheConfig, slow: &dyn BlockDevice) -> Superblock 
         session: draw(),
         session_before: 0,
         progress: config.progress,
+        first_step: draw_first_step(config),
         is_dirty: false,
     }
 }
@@ -259,12 +260,23 @@ fn is_as_left(found: &Superblock, config: &CacheConfig, revoked: Revoked) -> boo
     fits_guard && fits_session
 }
 
-/// Whether the slow device is as far as the cache knows, or one step further: the step is told when it has been made.
+/// The number of the first step of this opening. By chance, so that it is of no other opening, even of one that began at the same place.
+fn draw_first_step(config: &CacheConfig) -> u64 {
+    const STEPS_MAX: u64 = 1 << 16;
+    match config.progress {
+        0 => 0,
+        progress => progress.saturating_add(2 + draw() / 2 % STEPS_MAX),
+    }
+}
+
+/// Whether the slow device is as far as the cache knows, or one step further: the step is told when it has been made. The first of an
+/// opening is known before.
 fn has_progress_of(found: &Superblock, config: &CacheConfig) -> bool {
     let steps = config.progress.checked_sub(found.progress);
     found.progress == 0
         || config.progress == 0
         || steps.is_some_and(|steps| steps <= 1)
+        || config.progress == found.first_step
         || planted(CacheBug::ForgetProgress)
 }
 
@@ -340,6 +352,7 @@ fn warm(
     }
     superblock.power_cycle = power_cycle;
     superblock.progress = config.progress;
+    superblock.first_step = draw_first_step(config);
     let start = Start::Warm { kept, dropped };
     Ok(Some(Opened { superblock, regions, start, recovered: 0, found }))
 }

@@ -89,6 +89,12 @@ impl Cached {
         }
     }
 
+    /// The number that the first step of the slow device has in this opening; 0 after that, and for owners that do not count
+    /// ([`CacheConfig::progress`](super::CacheConfig::progress)).
+    pub fn first_step(&self) -> u64 {
+        self.journal.first_step()
+    }
+
     /// The slow device has made a step: see [`CacheConfig::progress`](super::CacheConfig::progress). Durable on the fast device
     /// when this returns. To be called when the step is durable, and before the next is begun.
     pub fn progress(&self, progress: u64) {

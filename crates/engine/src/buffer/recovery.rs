@@ -85,8 +85,7 @@ impl Pool {
         superblock.epoch += 1;
         superblock.epoch_start = log_end;
         superblock.log_end = log_end;
-        // By two, so that no cache fits an earlier life that takes the page file for one step further than it knows.
-        superblock.sequence += 2;
+        superblock.sequence = slots.first_of_life(superblock.sequence);
         superblock.highest_timestamp = superblock.highest_timestamp.max(analysis.highest);
         if !first_append_before_sync {
             slots.write(&superblock)?;

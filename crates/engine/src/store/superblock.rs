@@ -265,6 +265,12 @@ impl Slots {
         Ok((Slots { cache: Some(Arc::clone(cache)), ..slots }, superblock))
     }
 
+    /// The sequence of the first superblock that recovery writes, after one of `sequence`: one that a cache knows this life by.
+    pub(crate) fn first_of_life(&self, sequence: u64) -> u64 {
+        let first = self.cache.as_ref().map_or(0, |cache| cache.first_step());
+        first.max(sequence + 1)
+    }
+
     /// Whether the slot that does not count held something that is no superblock when the file was opened.
     pub(crate) fn is_other_torn(&self) -> bool {
         self.is_other_torn

@@ -51,6 +51,7 @@ impl Copies {
             }
             self.progress += 1;
             if counts {
+                self.progress = self.progress.max(cached.first_step());
                 cached.progress(self.progress);
             }
         }
@@ -126,6 +127,28 @@ fn catches_forget_progress() {
 #[test]
 fn catches_keep_session() {
     is_caught(CacheBug::KeepSession, false);
+}
+
+/// The first step of an opening is on the slow device, and the process dies before the cache is told.
+#[test]
+fn a_first_step_that_was_not_told_leaves_the_cache_warm_and_right() {
+    let mut place = Copies::new();
+    place.live(0, true, false);
+    let cached = place.open(true).unwrap();
+    place.progress = cached.first_step();
+    drop(cached);
+    let again = place.open(true).unwrap();
+    assert_eq!(again.stats().start, Start::Warm { kept: BLOCKS, dropped: 0 });
+    // Another opening from the same place would have made another step.
+    assert!(place.progress > 8 && again.first_step() > place.progress + 1);
+    place.progress += 1;
+    drop(again);
+    assert!(matches!(place.open(true).unwrap().stats().start, Start::Warm { .. }));
+    place.progress += 1;
+    assert!(matches!(place.open(true).unwrap().stats().start, Start::Warm { .. }));
+    // An older slow device never fits.
+    place.progress -= 1;
+    assert!(matches!(place.open(true).unwrap().stats().start, Start::Cold(_)));
 }
 
 /// `cp -r a b`, then `b` is used with the cache, and then `a` is opened with it.
