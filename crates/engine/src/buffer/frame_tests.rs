@@ -544,6 +544,11 @@ fn waits_end_when_nothing_has_moved_for_the_stated_time() {
     let _most = pool.reserve_log(all).unwrap();
     let refused = pool.reserve_log(all).unwrap_err();
     assert!(matches!(refused, Error::OutOfLog { .. }), "{refused}");
+    // What the upkeep has found is said, whoever is first in line.
+    pool.bell.rung.lock().is_full = true;
+    let refused = pool.reserve_log(all).unwrap_err();
+    assert!(matches!(refused, Error::Full { .. }), "{refused}");
+    pool.bell.rung.lock().is_full = false;
     hasten(std::time::Duration::ZERO);
     pool.upkeep_runs.store(false, Relaxed);
     // Nothing of it has done any harm.

@@ -126,15 +126,31 @@ impl Pool {
 
     /// Waits until there is log space, and it is the caller's turn to have it.
     fn wait_for_log(&self, bytes: u64, class: Class, has_turn: impl Fn() -> bool) -> Result<Reservation<'_>> {
-        let inline = self.works_inline();
-        let (mut patience, mut full_since, mut asked_backup) = (Patience::new(inline), None, false);
+        let mut patience = Patience::new(self.works_inline());
+        let (mut full_since, mut asked_backup) = (None, false);
         loop {
             let spent = patience.spent(self.log_progress(), WAIT_MAX);
+            let (rounds, is_full) = {
+                let rung = self.bell.rung.lock();
+                (rung.rounds, rung.is_full)
+            };
+            // The upkeep says so round after round, and nothing has moved since it first did.
+            full_since = match full_since {
+                _ if !is_full || spent == 0.0 => None,
+                None => Some((rounds, Instant::now())),
+                since => since,
+            };
+            let is_full_for_long = full_since.is_some_and(|(first, since)| {
+                rounds >= first + ROOM_ROUNDS && since.elapsed() >= *ROOM_WAIT.start()
+            });
+            if is_full_for_long || is_full && spent >= 1.0 {
+                let what = "the log cannot be cut, because changed pages find no room in the page file";
+                return Err(Error::Full { what: what.into() });
+            }
             if spent >= 1.0 {
                 let held = self.wal.tail().0 - self.wal.cut().0;
-                return Err(Error::OutOfLog {
-                    what: format!("no {bytes} bytes of the log came free: {held} bytes of it are in use"),
-                });
+                let what = format!("no {bytes} bytes of the log came free: {held} bytes of it are in use");
+                return Err(Error::OutOfLog { what });
             }
             if spent > 0.5 && !std::mem::replace(&mut asked_backup, true) {
                 self.take_log_from_backup();
@@ -147,19 +163,6 @@ impl Pool {
                 return Ok(reservation);
             }
             self.wait_for_log_space()?;
-            let (rounds, is_full) = {
-                let rung = self.bell.rung.lock();
-                (rung.rounds, rung.is_full)
-            };
-            if !is_full || spent == 0.0 {
-                full_since = None;
-                continue;
-            }
-            let (first, since) = *full_since.get_or_insert((rounds, Instant::now()));
-            if rounds >= first + ROOM_ROUNDS && since.elapsed() >= *ROOM_WAIT.start() {
-                let what = "the log cannot be cut, because changed pages find no room in the page file";
-                return Err(Error::Full { what: what.into() });
-            }
         }
     }
 

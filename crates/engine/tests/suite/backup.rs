@@ -265,9 +265,9 @@ fn a_killed_restore_or_repair_is_no_place_for_an_empty_database() {
         let builder = Db::builder().dram(2 << 20).mode(Mode::Inline);
         builder.repair_in(&source, Arc::new(disk.clone())).map(drop)
     };
-    let makers: [(&str, &dyn Fn(&SimulatedDisk) -> terrace::Result<()>); 2] =
-        [("restore", &restore), ("repair", &repair)];
-    for (what, make) in makers {
+    type Maker<'m> = &'m dyn Fn(&SimulatedDisk) -> Result<()>;
+    let makers: [Maker<'_>; 2] = [&restore, &repair];
+    for (what, make) in ["restore", "repair"].into_iter().zip(makers) {
         let disk = SimulatedDisk::new(1);
         make(&disk).unwrap();
         let calls = disk.calls();
