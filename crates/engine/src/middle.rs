@@ -75,14 +75,30 @@ impl Middle {
     }
 
     /// How many pages of `class` it has room for.
-    pub(crate) fn frames(&self, class: SizeClass) -> u32 {
-        (self.bytes / class.page_bytes() as u64).min(u64::from(FRAMES_MAX)) as u32
+    ///
+    /// # Errors
+    /// [`Error::Config`] if it has not room for one, or for more than there can be frames.
+    fn frames(&self, class: SizeClass) -> Result<u32> {
+        let (bytes, page_bytes) = (self.bytes, class.page_bytes() as u64);
+        match bytes / page_bytes {
+            0 => {
+                let what = format!("a middle tier of {bytes} bytes has no room for one page of {page_bytes}");
+                Err(Error::Config(what))
+            }
+            frames if frames > u64::from(FRAMES_MAX) => {
+                let most = u64::from(FRAMES_MAX) * page_bytes;
+                Err(Error::Config(format!(
+                    "a middle tier of {bytes} bytes; with pages of {page_bytes} bytes the most is {most}"
+                )))
+            }
+            frames => Ok(frames as u32),
+        }
     }
 
     /// What a pool of pages of `class` is to be told of it.
     ///
     /// # Errors
-    /// [`Error::Config`] if there is not room for one page.
+    /// [`Error::Config`] if there is not room for one page, or for more than there can be.
     pub(crate) fn options(
         &self,
         class: SizeClass,
@@ -90,12 +106,7 @@ impl Middle {
         clean_victims: Option<CleanVictims>,
         queue_pages: Option<u64>,
     ) -> Result<MiddleOptions> {
-        let frames = self.frames(class);
-        if frames == 0 {
-            let (bytes, page_bytes) = (self.bytes, class.page_bytes());
-            let what = format!("a middle tier of {bytes} bytes has no room for one page of {page_bytes}");
-            return Err(Error::Config(what));
-        }
+        let frames = self.frames(class)?;
         // HyMem's queue is half as long as there are frames (Spitfire, section 6.5).
         let queue_pages = match choice.has_queue() {
             true => Some(queue_pages.unwrap_or(u64::from(frames / 2).max(1)) as usize),
@@ -275,6 +286,11 @@ mod tests {
         assert_eq!(on("0").unwrap(), Some("0".parse().unwrap()));
         assert!(on("1000").unwrap_err().to_string().contains("node 1000"));
         assert!(options((16 << 10) - 1, Choice::Eager, None).is_err());
+        // What is asked for is there, or refused.
+        let most = u64::from(FRAMES_MAX) * (16 << 10);
+        assert_eq!(options(most, Choice::Lazy, None).unwrap().frames, FRAMES_MAX);
+        let refused = options(most + (16 << 10), Choice::Lazy, None).unwrap_err().to_string();
+        assert!(refused.contains(&format!("the most is {most}")), "{refused}");
         assert_eq!(options(16 << 10, Choice::Eager, None).unwrap().frames, 1);
         assert_eq!(options(1 << 20, Choice::HyMem, None).unwrap().queue_pages, Some(32));
         assert_eq!(options(1 << 20, Choice::HyMem, Some(7)).unwrap().queue_pages, Some(7));

@@ -122,7 +122,7 @@ fn a_middle_tier_beyond_its_node_is_refused_for_the_node() {
     assert!(matches!(error, Error::Memory { .. }), "{error}");
     let said = error.to_string();
     assert!(said.contains("the middle tier: node 0 has") && said.contains("MiB would fit"), "{said}");
-    let large = builder.middle("simulated:dram,800GiB".parse().unwrap()).open("").unwrap_err().to_string();
+    let large = builder.middle("simulated:dram,100GiB".parse().unwrap()).open("").unwrap_err().to_string();
     assert!(large.contains("the middle tier") && large.contains("give it about"), "{large}");
 }
 
