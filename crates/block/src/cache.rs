@@ -368,7 +368,9 @@ impl Cached {
         self.read_ranges(reads, Starts(starts));
     }
 
-    /// As [`BlockDevice::write_at`], of bytes in which requests begin at the offsets `starts`, as in [`Cached::read_batch_of`].
+    /// As [`BlockDevice::write_at`], of bytes in which requests begin at the offsets `starts`, in ascending order. Bytes before the
+    /// first of them in the range are the rest of the request that was written last, as of a page that is written in pieces. If there are
+    /// none, it is one request.
     ///
     /// # Errors
     /// As [`BlockDevice::write_at`].

@@ -3,12 +3,13 @@
 //! Each block is looked up and has a slot by itself, but whether the blocks that are missed come in is decided once for
 //! the request: a page of which some blocks are cached is read from both devices, which costs more than a miss. A transfer
 //! is one request, unless the caller says that several begin in it ([`Cached::read_batch_of`], [`Cached::write_of`]): pages
-//! that adjoin are read and written together, but decided one by one.
+//! that adjoin are read and written together, but decided one by one. A page that is written in several pieces is one
+//! request all the same.
 
 use super::{Cached, Piece};
 use crate::policy::Access;
 
-/// Where requests begin on the slow device, beside the beginning of each transfer: offsets in ascending order.
+/// Where requests begin on the slow device: offsets in ascending order. A read begins one anyway, and so does a write if there are none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Starts<'a>(pub &'a [u64]);
 
@@ -32,6 +33,11 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// One of which a part was handed over before.
+    pub fn continued() -> Self {
+        Self { blocks: 1, ..Self::default() }
+    }
+
     /// Whether a block of it was looked up before.
     pub fn is_begun(&self) -> bool {
         self.blocks > 0

@@ -105,7 +105,10 @@ impl Cached {
         slow: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         let blocks = self.blocks_of(writes);
-        let mut firsts: Vec<u64> = writes.iter().map(|write| write.offset).chain(starts.0.to_vec()).collect();
+        let mut firsts: Vec<u64> = match starts.0 {
+            [] => writes.iter().map(|write| write.offset).collect(),
+            starts => starts.to_vec(),
+        };
         firsts.iter_mut().for_each(|first| *first >>= self.block_shift);
         firsts.sort_unstable();
         let (holds, any_left) = self.hold(writer, &blocks, Starts(&firsts));
@@ -176,7 +179,8 @@ impl Cached {
         firsts: Starts<'_>,
     ) -> (Vec<(u64, Hold<'a>)>, bool) {
         let mut any_left = false;
-        let mut request = Request::default();
+        // What begins before the first of them is the rest of the request that was written last.
+        let mut request = Request::continued();
         let mut holds = Vec::with_capacity(blocks.len());
         let mut placement = self.placement.lock();
         placement.hits(&self.index, &mut self.recent.lane().waiting());

@@ -61,14 +61,7 @@ impl Pool {
     ) -> io::Result<()> {
         let mut first = places.first;
         while first < places.end() {
-            let most = self.transfer_places(upkeep).min(places.end() - first);
-            let mut piece = Extent { first, places: most };
-            if self.cache.is_some() && piece.end() < places.end() {
-                // A page that does not begin and end in one piece would be two requests.
-                let ends = starts.iter().map(|offset| offset / PLACE_BYTES as u64);
-                let end = ends.take_while(|end| *end <= piece.end()).last().filter(|end| *end > first);
-                piece.places = end.map_or(most, |end| end - first);
-            }
+            let piece = Extent { first, places: self.transfer_places(upkeep).min(places.end() - first) };
             let bytes = &upkeep.staging[at..at + piece.bytes()];
             match &self.cache {
                 Some(cache) if upkeep.moving => cache.write_past(piece.offset(), bytes)?,

@@ -79,6 +79,23 @@ fn pages_that_are_handed_over_together_are_admitted_one_by_one() {
 }
 
 #[test]
+fn a_page_that_is_written_in_pieces_is_admitted_wholly_or_not_at_all() {
+    let cached = with("probability:0.5+lru", (PAGES * PAGE) as u32);
+    let starts: Vec<u64> = (0..PAGES).map(page_offset).collect();
+    let piece = filled(3 * BLOCK, 1);
+    for first in (0..PAGES * PAGE - 2).step_by(3) {
+        cached.write_of(first * BLOCK as u64, &piece, &starts).unwrap();
+    }
+    let admitted = cached.stats().admissions;
+    assert!((PAGES..3 * PAGES).contains(&admitted), "{admitted} blocks of {PAGES} pages");
+    // The last page was not written to its end.
+    (0..PAGES - 1).for_each(|page| drop(read(&cached, page_offset(page), PAGE as usize * BLOCK)));
+    let stats = cached.stats();
+    assert_eq!(stats.requests_part, 0, "{stats:?}");
+    assert!(stats.requests_whole > 20, "{stats:?}");
+}
+
+#[test]
 fn the_budget_is_asked_once_for_a_page() {
     let clock = Arc::new(VirtualClock::default());
     let mut config = CacheConfig::new(400).clock(Arc::clone(&clock) as Arc<dyn Clock>);
