@@ -44,6 +44,9 @@ pub(crate) trait Visitor {
     fn damage(&mut self, error: Error) -> Result<()>;
 }
 
+/// Which pages hang from the one that is shown, or what is wrong with it.
+pub(crate) type Below<'a> = &'a mut dyn FnMut(&[u8]) -> Result<Vec<PageId>, String>;
+
 /// A backup's files.
 #[derive(Debug)]
 pub(crate) struct Archive {
@@ -113,11 +116,7 @@ impl Archive {
     ///
     /// # Errors
     /// Failures to read.
-    pub(crate) fn descend(
-        &self,
-        roots: &[PageId],
-        below: &mut dyn FnMut(&[u8]) -> Result<Vec<PageId>, String>,
-    ) -> Result<()> {
+    pub(crate) fn descend(&self, roots: &[PageId], below: Below<'_>) -> Result<()> {
         let mut descent = Descent { below, next: roots.to_vec() };
         let (mut chunks, mut pages, mut chunk) = (Vec::new(), Vec::new(), None);
         let mut met = HashSet::new();
@@ -224,7 +223,7 @@ impl Archive {
 
 /// Pages that hang from others, and are still to be shown.
 struct Descent<'a> {
-    below: &'a mut dyn FnMut(&[u8]) -> Result<Vec<PageId>, String>,
+    below: Below<'a>,
     next: Vec<PageId>,
 }
 
