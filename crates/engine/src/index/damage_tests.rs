@@ -36,8 +36,8 @@ fn fill(pool: &Pool, tree: Tree, level: u8) {
 fn page(pool: &Pool, id: PageId) -> (Vec<PageId>, u8) {
     let Ok(content) = copy(&pool.read(id).ok().unwrap()) else { panic!("nobody else is there") };
     let node = Node::new(&content[..]);
-    let children = if node.kind() == INNER { 0..=node.count() } else { 1..=0 };
-    (children.map(|index| node.child_at(index)).collect(), node.level())
+    let children = (node.kind() == INNER).then(|| 0..=node.count());
+    (children.into_iter().flatten().map(|index| node.child_at(index)).collect(), node.level())
 }
 
 /// Makes `child` the child of `parent` at `index`.
