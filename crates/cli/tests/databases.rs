@@ -499,9 +499,11 @@ fn a_cache_tells_what_it_did_and_what_was_wrong_with_it() {
     let cache = format!("file:{},16MiB", file.display());
     fs::write(&file, [7; 20_000]).expect("something foreign");
     let put = terrace(&["put", &db, "--table", "t", "a", "1", "--cache", &cache]);
-    assert_eq!(put.status.code(), Some(0), "{}", text(&put.stderr));
     let said = text(&put.stderr);
-    assert!(said.starts_with("terrace: warning: ") && said.contains("aside"), "{said}");
+    assert_eq!(put.status.code(), Some(2), "{said}");
+    assert!(said.contains("not a cache") && said.contains(&*file.to_string_lossy()), "{said}");
+    assert_eq!(fs::read(&file).expect("it is left as it is"), [7; 20_000]);
+    fs::remove_file(&file).expect("removed");
     let line = "bench ycsb --workload c --distribution uniform --records 6000 --value-size 1000 --operations 6000 \
                 --dram 2MiB --log-max 1MiB --durability buffered --cache-eviction lru --store";
     let bench: Vec<&str> = line.split_whitespace().chain([&*db, "--cache", &cache]).collect();

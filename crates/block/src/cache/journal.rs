@@ -261,23 +261,23 @@ impl Journal {
     }
 
     /// Writes all pending records, if there are at least `least`. When this returns they are on `fast`, not
-    /// durably. Gives the bytes written.
+    /// durably.
     pub fn flush(
         &self,
         fast: &dyn BlockDevice,
         index: &Index,
         placement: &Mutex<Placement>,
         least: usize,
-    ) -> io::Result<u64> {
+    ) -> io::Result<()> {
         let mut position = if least > 1 {
             // Nobody relies on it: whoever is writing may go on with these, too.
-            let Some(position) = self.state.try_lock() else { return Ok(0) };
+            let Some(position) = self.state.try_lock() else { return Ok(()) };
             position
         } else {
             self.state.lock()
         };
         if position.is_stopped {
-            return Ok(0);
+            return Ok(());
         }
         if position.is_broken {
             return Err(io::Error::other("an earlier write of the journal has failed"));
@@ -286,7 +286,7 @@ impl Journal {
             let mut placement = placement.lock();
             let pending = placement.pending();
             if pending.len() < least.max(1) {
-                return Ok(0);
+                return Ok(());
             }
             std::mem::swap(&mut pending.left, &mut pending.leaving);
             std::mem::take(&mut pending.records)
@@ -294,15 +294,15 @@ impl Journal {
         let pages = records.len().div_ceil(PAGE_RECORDS) as u64;
         // Until it has succeeded nobody else may take it for written.
         position.is_broken = true;
-        let bytes = if position.next + pages > self.layout.half_pages() {
+        if position.next + pages > self.layout.half_pages() {
             // The new half says all that these records say, and what happened since.
-            self.begin_half_at(&mut position, fast, index, placement)?
+            self.begin_half_at(&mut position, fast, index, placement)?;
         } else {
-            self.append(&mut position, fast, &records)?
-        };
+            self.append(&mut position, fast, &records)?;
+        }
         position.is_broken = false;
         placement.lock().pending().leaving.clear();
-        Ok(bytes)
+        Ok(())
     }
 
     /// How far the journal is: what has been written of which generation.
@@ -317,18 +317,17 @@ impl Journal {
         position.superblock.pages >= position.next
     }
 
-    /// Notes durably that what [`Journal::written`] gave has become durable since. Gives the bytes written.
-    pub fn vouch(&self, fast: &dyn BlockDevice, written: (u64, u64)) -> io::Result<u64> {
+    /// Notes durably that what [`Journal::written`] gave has become durable since.
+    pub fn vouch(&self, fast: &dyn BlockDevice, written: (u64, u64)) -> io::Result<()> {
         let mut position = self.state.lock();
         let is_stopped = position.is_stopped;
         let superblock = &mut position.superblock;
         if is_stopped || superblock.generation != written.0 || superblock.pages >= written.1 {
-            return Ok(0);
+            return Ok(());
         }
         superblock.pages = written.1;
         superblock.sequence += 1;
-        superblock.write(fast)?;
-        Ok(PAGE_BYTES as u64)
+        superblock.write(fast)
     }
 
     /// What the guard is to call the cache.
@@ -347,18 +346,17 @@ impl Journal {
         superblock.session = draw();
     }
 
-    /// The guard has the session: forgets the one before, durably. Gives the bytes written.
-    pub fn end_session_before(&self, fast: &dyn BlockDevice) -> io::Result<u64> {
+    /// The guard has the session: forgets the one before, durably.
+    pub fn end_session_before(&self, fast: &dyn BlockDevice) -> io::Result<()> {
         let mut position = self.state.lock();
         if position.is_stopped {
-            return Ok(0);
+            return Ok(());
         }
         let superblock = &mut position.superblock;
         superblock.session_before = 0;
         superblock.sequence += 1;
         // Both: the session before is not to count again should one of them be damaged.
-        superblock.write_both(fast)?;
-        Ok(2 * PAGE_BYTES as u64)
+        superblock.write_both(fast)
     }
 
     /// The number of the first step in this opening, until it was noted.
@@ -366,21 +364,20 @@ impl Journal {
         self.state.lock().superblock.first_step
     }
 
-    /// Notes durably how far the slow device is. Gives the bytes written.
-    pub fn set_progress(&self, fast: &dyn BlockDevice, progress: u64) -> io::Result<u64> {
+    /// Notes durably how far the slow device is.
+    pub fn set_progress(&self, fast: &dyn BlockDevice, progress: u64) -> io::Result<()> {
         let mut position = self.state.lock();
         if position.is_stopped {
-            return Ok(0);
+            return Ok(());
         }
         let superblock = &mut position.superblock;
         (superblock.progress, superblock.first_step) = (progress, 0);
         superblock.sequence += 1;
-        superblock.write(fast)?;
-        Ok(PAGE_BYTES as u64)
+        superblock.write(fast)
     }
 
     /// Says durably that there may be dirty blocks from now on.
-    pub fn begin_dirty(&self, fast: &dyn BlockDevice) -> io::Result<u64> {
+    pub fn begin_dirty(&self, fast: &dyn BlockDevice) -> io::Result<()> {
         let mut position = self.state.lock();
         if position.is_stopped {
             return Err(io::Error::other("the cache has been given up"));
@@ -388,8 +385,7 @@ impl Journal {
         let superblock = &mut position.superblock;
         superblock.is_dirty = true;
         superblock.sequence += 1;
-        superblock.write_both(fast)?;
-        Ok(2 * PAGE_BYTES as u64)
+        superblock.write_both(fast)
     }
 
     /// Runs `then` unless nothing is written any more; [`Journal::stop`] waits for it.
@@ -407,7 +403,7 @@ impl Journal {
         }
     }
 
-    fn append(&self, position: &mut Position, fast: &dyn BlockDevice, records: &[Record]) -> io::Result<u64> {
+    fn append(&self, position: &mut Position, fast: &dyn BlockDevice, records: &[Record]) -> io::Result<()> {
         let Superblock { half, generation, .. } = position.superblock;
         let images: Vec<_> = (position.next..)
             .zip(records.chunks(PAGE_RECORDS))
@@ -418,21 +414,21 @@ impl Journal {
             images.iter().map(|(number, image)| Write::new(offset(*number), image)).collect();
         fast.write_batch(&writes)?;
         position.next += images.len() as u64;
-        Ok((images.len() * PAGE_BYTES) as u64)
+        Ok(())
     }
 
     /// Begins the other half, with a record for each slot that holds a block. All of it is durable when this returns, and so
     /// is everything that was written to `fast` before. Says that no block is dirty, if none is and none can become so meanwhile.
-    /// Gives the bytes written.
+    ///
     pub fn begin_half(
         &self,
         fast: &dyn BlockDevice,
         index: &Index,
         placement: &Mutex<Placement>,
-    ) -> io::Result<u64> {
+    ) -> io::Result<()> {
         let mut position = self.state.lock();
         if position.is_stopped {
-            return Ok(0);
+            return Ok(());
         }
         position.superblock.is_dirty = !placement.lock().dirty().is_empty();
         self.begin_half_at(&mut position, fast, index, placement)
@@ -444,7 +440,7 @@ impl Journal {
         fast: &dyn BlockDevice,
         index: &Index,
         placement: &Mutex<Placement>,
-    ) -> io::Result<u64> {
+    ) -> io::Result<()> {
         // If it fails there is no half to which others could write.
         position.is_broken = true;
         let superblock = &mut position.superblock;
@@ -452,7 +448,7 @@ impl Journal {
         superblock.generation = superblock.generation.wrapping_add(1);
         superblock.sequence += 1;
         position.next = 0;
-        let (mut slot, mut bytes) = (0, 0);
+        let mut slot = 0;
         while slot < index.slots() {
             let mut records = Vec::with_capacity(BATCH_PAGES * PAGE_RECORDS);
             {
@@ -472,13 +468,13 @@ impl Journal {
                     records.extend(placement.overwritten(index));
                 }
             }
-            bytes += self.append(position, fast, &records)?;
+            self.append(position, fast, &records)?;
         }
         fast.sync()?;
         position.superblock.pages = position.next;
         position.superblock.write_both(fast)?;
         position.is_broken = false;
-        Ok(bytes + 2 * PAGE_BYTES as u64)
+        Ok(())
     }
 }
 

@@ -39,8 +39,8 @@ impl Cached {
     pub(super) fn enter_service(&self) -> Result<(), CacheError> {
         self.journal.draw_session();
         let made = self.journal.begin_half(&*self.fast, &self.index, &self.placement);
-        match made.and_then(|bytes| Ok((bytes, self.regions.write_all(&*self.fast)?))) {
-            Ok((_, ())) => {}
+        match made.and_then(|()| self.regions.write_all(&*self.fast)) {
+            Ok(()) => {}
             Err(error) => {
                 self.give_up("beginning the journal", &error);
                 return Ok(());
@@ -83,9 +83,8 @@ impl Cached {
         if self.is_out_of_service() || planted(CacheBug::KeepSession) {
             return;
         }
-        match self.journal.end_session_before(&*self.fast) {
-            Ok(bytes) => self.counters.fast_written_bytes.add(bytes),
-            Err(error) => self.give_up("writing the superblock", &error),
+        if let Err(error) = self.journal.end_session_before(&*self.fast) {
+            self.give_up("writing the superblock", &error);
         }
     }
 
@@ -101,9 +100,8 @@ impl Cached {
         if self.is_out_of_service() {
             return;
         }
-        match self.journal.set_progress(&*self.fast, progress) {
-            Ok(bytes) => self.counters.fast_written_bytes.add(bytes),
-            Err(error) => self.give_up("writing the superblock", &error),
+        if let Err(error) = self.journal.set_progress(&*self.fast, progress) {
+            self.give_up("writing the superblock", &error);
         }
     }
 
@@ -201,9 +199,8 @@ impl Cached {
         // A copy that was made while the cache was open is not to be taken for what it is now.
         self.journal.draw_session();
         // Which blocks were hit is in the records of a new half only. It syncs the marks, too.
-        match self.journal.begin_half(&*self.fast, &self.index, &self.placement) {
-            Ok(_) => {}
-            Err(error) => self.give_up("closing the journal", &error),
+        if let Err(error) = self.journal.begin_half(&*self.fast, &self.index, &self.placement) {
+            self.give_up("closing the journal", &error);
         }
         self.unflag(flagged).map_err(of_slow)
     }
@@ -288,9 +285,8 @@ impl Cached {
             }
             self.regions.tighten();
         }
-        match durable.map_or(Ok(0), |written| self.journal.vouch(&*self.fast, written)) {
-            Ok(_) => {}
-            Err(error) => return self.give_up("writing the superblock", &error),
+        if let Err(error) = durable.map_or(Ok(()), |written| self.journal.vouch(&*self.fast, written)) {
+            return self.give_up("writing the superblock", &error);
         }
         if let Err(error) = self.regions.unmark(&*self.fast, &settled) {
             self.give_up("taking marks off", &error);
@@ -314,9 +310,8 @@ impl Cached {
         if self.is_out_of_service() {
             return;
         }
-        match self.journal.flush(&*self.fast, &self.index, &self.placement, least) {
-            Ok(_) => {}
-            Err(error) => self.give_up("writing the journal", &error),
+        if let Err(error) = self.journal.flush(&*self.fast, &self.index, &self.placement, least) {
+            self.give_up("writing the journal", &error);
         }
     }
 

@@ -444,7 +444,7 @@ impl Cached {
                 return None;
             }
             match self.journal.begin_dirty(&*self.fast) {
-                Ok(_) => {}
+                Ok(()) => {}
                 Err(error) => {
                     drop(flagged);
                     self.give_up("writing the superblock", &error);

@@ -205,7 +205,9 @@ impl Run {
             disk = now;
             let pool = recovered.pool;
             let before = disk.calls();
-            let reach = if self.plan.aligned || self.below(3) == 0 { 12 } else { 400 };
+            // A cache makes two to three calls of one.
+            let far = if self.plan.cached { 1000 } else { 400 };
+            let reach = if self.plan.aligned || self.below(3) == 0 { 12 } else { far };
             let crash_at = match self.plan.crash_at {
                 Some(call) if life == 0 => call,
                 _ => 1 + self.below(reach) as u64,
