@@ -391,7 +391,7 @@ impl Table {
         self.shared.count_entries(&self.state)
     }
 
-    /// As [`Table::len`], but none where that would take a walk: after a crash, until `len` or [`Db::verify`] has counted.
+    /// As [`Table::len`], but none where that would take a walk: after a crash, until `len` or [`Db::verify`](crate::Db::verify) has counted.
     ///
     /// # Errors
     /// As [`Table::get`].
@@ -410,7 +410,7 @@ impl Table {
     }
 
     /// How many entries there are, more or less, at once: waits for nobody and holds up nobody. It may be off by the entries
-    /// that commits under way add and remove, and after a crash, until [`Table::len`] or [`Db::verify`] has counted, by
+    /// that commits under way add and remove, and after a crash, until [`Table::len`] or [`Db::verify`](crate::Db::verify) has counted, by
     /// those that were added and removed in the last second before it or, if that took longer, while the log grew by an
     /// eighth of [`crate::Builder::log_max`].
     ///

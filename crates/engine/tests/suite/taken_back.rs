@@ -9,8 +9,8 @@ use terrace_block::{CallKind, FaultPlan};
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const EIO: i32 = 5;
-/// More than fits the memory.
-const KEYS: u32 = 800;
+/// More than fits the memory, a small middle tier included.
+const KEYS: u32 = 1200;
 
 fn open(disk: &SimulatedDisk) -> Result<Db> {
     let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
@@ -100,20 +100,21 @@ fn a_power_cut_finds_nothing_of_a_commit_that_was_taken_back() {
         };
         (disk.calls() - calls, before, after)
     };
-    // A read in the middle of those that the commit's changes take.
-    let reads: Vec<u64> = {
+    // The read at whose failure most of the commit's records were in the log.
+    let (records, nth) = {
         let disk = SimulatedDisk::new(1);
         let (db, table) = filled(&disk);
-        let is_halfway = |&nth: &u64| {
+        let fails_after = |nth: u64| {
             let records = db.stats().log_records;
             disk.fail(FaultPlan::once(CallKind::Read, nth, EIO));
             let failed = write(&db, &table, 1).is_err();
             disk.mend();
-            failed && db.stats().log_records - records > 120
+            failed.then(|| (db.stats().log_records - records, nth))
         };
-        (1..500).step_by(9).skip_while(|nth| !is_halfway(nth)).take_while(is_halfway).collect()
+        (1..).step_by(9).map_while(fails_after).max().expect("a commit reads")
     };
-    let nth = reads[reads.len() / 2];
+    // Values that are too large for a leaf have records of their own before the commit begins.
+    assert!(records > 60, "{records} records before read {nth}");
     let (calls, _, after) = script(&SimulatedDisk::new(1), nth, u64::MAX / 2);
     after.unwrap();
     for cut in (1..=calls).step_by((calls / 24).max(1) as usize) {
