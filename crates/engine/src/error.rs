@@ -163,10 +163,8 @@ pub enum Error {
         /// Its id.
         page: u64,
     },
-    /// A page of [`crate::pages`] has as many shared guards as it can have, and none of them was dropped for two seconds.
-    #[error(
-        "page {page} has {max} shared guards, the most there can be, and none of them goes; drop some first"
-    )]
+    /// A page of [`crate::pages`] had as many shared guards as it can have for two seconds.
+    #[error("page {page} has {max} shared guards, the most there can be; drop some first")]
     TooManyGuards {
         /// Its id.
         page: u64,

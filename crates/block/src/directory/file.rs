@@ -321,11 +321,12 @@ impl Drop for FileLock {
     }
 }
 
-/// Refuses to write over a file that is not a lock: one has its owner's number, or nothing.
+/// Refuses to write over a file that is not a lock: one has its owner's number, or nothing, or zeros where a power cut has kept
+/// the length of a number and not the number.
 fn check_lock(file: &OwnedFd, name: &str) -> io::Result<()> {
     let mut text = [0; OWNER_BYTES_MAX + 1];
     let length = retry(|| rustix::io::pread(file, &mut text, 0))?;
-    let is_owner = text[..length].iter().all(|byte| byte.is_ascii_digit() || *byte == b'\n');
+    let is_owner = text[..length].iter().all(|byte| byte.is_ascii_digit() || matches!(byte, b'\n' | 0));
     if length > OWNER_BYTES_MAX || !is_owner {
         return Err(invalid_input(format!("{name:?} is needed as a lock, and is another file")));
     }

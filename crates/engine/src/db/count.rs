@@ -34,6 +34,7 @@ use std::ops::Bound;
 use std::sync::atomic::{
     AtomicBool, AtomicI64, AtomicU64,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
+    fence,
 };
 use std::sync::{Arc, OnceLock};
 
@@ -212,7 +213,12 @@ impl Known {
     /// Whether it is needed: a handle has it, or the catalog does not say it. Nobody gets a handle of it without the lock of
     /// the map it is in.
     fn is_needed(&self) -> bool {
-        Arc::strong_count(&self.count) > 1 || self.count.now() != self.saved
+        if Arc::strong_count(&self.count) > 1 {
+            return true;
+        }
+        // Partner of the Release with which the last handle was dropped: the count is loaded after all it has added.
+        fence(Acquire);
+        self.count.now() != self.saved
     }
 }
 

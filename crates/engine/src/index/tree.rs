@@ -38,8 +38,9 @@ use crate::wal::{RecordBuilder, Reservation};
 
 /// How long a thread starts again before it gives up.
 const RESTARTS_TIME: Duration = Duration::from_secs(10);
-/// And how often at least: a process that was stopped for that long has not tried for that long.
-const RESTARTS_LEAST: u32 = 64;
+/// And how often before that time begins. Attempts that wait for frames, log space or the disk take long, and so does a
+/// stopped process; only attempts that fail at once reach this number within seconds.
+const RESTARTS_LEAST: u32 = 10_000;
 
 /// A tree, by the page its root is and stays. All methods take the pool its pages are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -234,8 +234,8 @@ impl PageAllocator {
     /// if it is not in memory.
     ///
     /// # Errors
-    /// [`Error::PageNotFound`] if it was freed or is another allocator's, [`Error::TooManyGuards`] if there are 200 and none of them
-    /// is dropped within two seconds, [`Error::OutOfFrames`] if all pages in memory are under guards, [`Error::Poisoned`] after a failed write if a page must leave memory for it, [`Error::Corrupt`], [`Error::Io`].
+    /// [`Error::PageNotFound`] if it was freed or is another allocator's, [`Error::TooManyGuards`] if it finds 200
+    /// for two seconds, [`Error::OutOfFrames`] if all pages in memory are under guards, [`Error::Poisoned`] after a failed write if a page must leave memory for it, [`Error::Corrupt`], [`Error::Io`].
     pub fn read(&self, page: PageRef) -> Result<SharedGuard<'_>> {
         let hold = self.shared.words.share(page.id, page.number, CROWDED_WAIT);
         let hold = hold.map_err(|refused| page.refused(refused))?;

@@ -103,6 +103,7 @@ impl PageWords {
                 crowded_since = None;
                 Next::Wait
             } else if word & SHARED < PINS_MAX {
+                crowded_since = None;
                 Next::Take(word + 1)
             } else if crowded_since.get_or_insert_with(Instant::now).elapsed() >= patience {
                 Next::GiveUp
