@@ -18,6 +18,9 @@
 
 use std::io;
 
+use rustix::io::retry_on_intr;
+use rustix::rand::{GetRandomFlags, getrandom};
+
 use super::guard::{Name, Revoked};
 use super::index::Index;
 use super::journal::{Place, Record, replay};
@@ -58,10 +61,13 @@ fn region_shift(config: &CacheConfig, slow: &dyn BlockDevice) -> u32 {
     least.max(wanted).trailing_zeros()
 }
 
-/// A number that nobody has drawn before.
+/// A number that nobody has drawn before. The system draws it: what a process draws with keys of its own, its forked children draw, too.
 pub(super) fn draw() -> u64 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    RandomState::new().build_hasher().finish() | 1
+    let mut bytes = [0; 8];
+    let drawn = retry_on_intr(|| getrandom(&mut bytes, GetRandomFlags::empty()));
+    // Fewer than 256 bytes come all or not at all.
+    assert_eq!(drawn, Ok(bytes.len()), "the system has no random numbers");
+    u64::from_le_bytes(bytes) | 1
 }
 
 fn fresh_superblock(config: &CacheConfig, slow: &dyn BlockDevice) -> Superblock {
