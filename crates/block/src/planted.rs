@@ -40,6 +40,8 @@ pub(crate) enum CacheBug {
     KeepRacedFetch,
     /// Cached bytes that turned out damaged stay in the cache.
     KeepDamaged,
+    /// Whether a block is to be written back is looked up without the lock.
+    FindWithoutLock,
     /// Blocks stay in the cache after a sync of the slow device has failed.
     TrustFailedSync,
     /// A device that could not be told of a write is used again.

@@ -6,7 +6,7 @@
 
 use std::io;
 
-use super::index::Word;
+use super::index::{State, Word};
 use super::{Cached, Piece, checksum};
 use crate::device::check_read;
 use crate::planted::{CacheBug, planted};
@@ -83,7 +83,7 @@ impl Cached {
             return Ok(dirty);
         }
         for (at, piece) in self.pieces(offset, length) {
-            while let Some((slot, word)) = self.index.find(piece.block).filter(|(_, word)| word.is_dirty()) {
+            while let Some((slot, word)) = self.dirty_slot(piece.block) {
                 let mut block = AlignedBuffer::zeroed(self.block_bytes());
                 self.fast.read_at(self.slot_offset(slot), &mut block)?;
                 let is_right = checksum(&block) == self.index.checksum(slot);
@@ -99,6 +99,21 @@ impl Cached {
             }
         }
         Ok(dirty)
+    }
+
+    /// The slot of a block that the slow device does not have. Under the lock: without it a block is not found while it goes from one slot
+    /// to another, or where its chain is long.
+    fn dirty_slot(&self, block: u64) -> Option<(u32, Word)> {
+        if planted(CacheBug::FindWithoutLock) {
+            return self.index.find(block).filter(|(_, word)| word.is_dirty());
+        }
+        let mut placement = self.placement.lock();
+        loop {
+            match self.index.get(block) {
+                Some((_, word)) if word.state() == State::Writing => self.settled.wait(&mut placement),
+                found => return found.filter(|(_, word)| word.is_dirty()),
+            }
+        }
     }
 
     /// Whether a slot has these bytes, and the rest of its block as it should be.

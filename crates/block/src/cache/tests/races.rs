@@ -4,6 +4,7 @@ use std::io;
 
 use parking_lot::Mutex;
 
+use super::super::index::State;
 use super::*;
 
 /// What a test does in the midst of a call.
@@ -133,6 +134,70 @@ fn a_block_that_is_freed_while_it_is_fetched_is_not_kept() {
     assert_eq!(cached.stats().resident_blocks, 0);
 }
 
+/// A write-back cache over zeros whose block 0 is dirty and filled with 1, and its slow device.
+fn with_a_dirty_block(blocks: u64) -> (Arc<Cached>, Arc<Interposed>) {
+    let slow = Interposed::new(blocks * BLOCK as u64);
+    let device = |bytes| Arc::new(MemoryDevice::new("memory", bytes));
+    let config = timeless(64).mode(WriteMode::Back).guard(device(BLOCK as u64));
+    let cached = Cached::open(Arc::clone(&slow) as Arc<dyn BlockDevice>, device(0), config).unwrap();
+    cached.write_at(0, &filled(BLOCK, 1)).unwrap();
+    assert_eq!(cached.stats().dirty_blocks, 1);
+    (Arc::new(cached), slow)
+}
+
+/// A byte of block 0 as it is read again.
+fn read_again(cached: &Cached) -> u8 {
+    let mut buffer = filled(BLOCK, 0xee);
+    assert!(cached.read_again(0, &mut buffer, |_| true).unwrap());
+    buffer[0]
+}
+
+/// The block is written once more: it is taken away from its slot, then it has one that is being written, then that is dirty.
+#[test]
+fn a_dirty_block_that_is_read_again_amid_a_write_is_not_the_slow_devices() {
+    let (cached, slow) = with_a_dirty_block(16);
+    let (tell, told) = std::sync::mpsc::channel();
+    slow.after_next_read(move || tell.send(()).unwrap());
+    // A reader that takes a state in between for the last has the time to read the slow device; another waits.
+    let chance = || {
+        let _ = told.recv_timeout(std::time::Duration::from_millis(50));
+    };
+    let placement = cached.placement.lock();
+    let (slot, _) = cached.index.get(0).unwrap();
+    cached.index.unlink(slot);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| read_again(&cached));
+        chance();
+        cached.index.link(slot, 0, State::Writing);
+        drop(placement);
+        chance();
+        let placement = cached.placement.lock();
+        cached.index.set_dirty(slot, cached.index.checksum(slot));
+        cached.settled.notify_all();
+        drop(placement);
+        assert_eq!(reader.join().unwrap(), 1, "what was acknowledged is lost");
+    });
+}
+
+/// What is read again of a dirty block at the end of a chain. Who has no lock gives up a look-up that takes too many steps.
+fn end_of_a_long_chain() -> u8 {
+    let (cached, _) = with_a_dirty_block(8192);
+    let chain = |block: u64| {
+        let hash = (block ^ cached.config.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        (hash * 64) >> 32
+    };
+    for block in (1..8192).filter(|&block| chain(block) == chain(0)).take(40) {
+        read(&*cached, block * BLOCK as u64, BLOCK);
+    }
+    assert!(cached.index.find(0).is_none() && cached.index.get(0).is_some(), "the chain is long");
+    read_again(&cached)
+}
+
+#[test]
+fn a_dirty_block_at_the_end_of_a_long_chain_is_read_again_from_the_cache() {
+    assert_eq!(end_of_a_long_chain(), 1);
+}
+
 mod planted_bugs {
     use super::*;
     use crate::planted::{CacheBug, plant};
@@ -143,6 +208,14 @@ mod planted_bugs {
         let served = reader_of_a_reused_slot();
         plant(None);
         assert!(served.iter().any(|&byte| byte != 1), "the other block's bytes are seen");
+    }
+
+    #[test]
+    fn catches_find_without_lock() {
+        plant(Some(CacheBug::FindWithoutLock));
+        let found = end_of_a_long_chain();
+        plant(None);
+        assert_eq!(found, 0, "the slow device's bytes are served");
     }
 
     #[test]
