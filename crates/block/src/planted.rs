@@ -28,6 +28,8 @@ pub(crate) enum CacheBug {
     ForgetSession,
     /// The session before is kept when the guard has the new one.
     KeepSession,
+    /// The session before is kept when the guard is known to have this one, so that the next takes the place of the wrong one.
+    KeepUnneeded,
     /// A cache is used though the slow device is not as far as it was, or further.
     ForgetProgress,
     /// A slot gets bytes that fit a claim of it in the journal that is no longer true.

@@ -384,6 +384,10 @@ impl Journal {
         }
         let superblock = &mut position.superblock;
         superblock.is_dirty = true;
+        if !planted(CacheBug::KeepUnneeded) {
+            // The guard has been written with this one.
+            superblock.session_before = 0;
+        }
         superblock.sequence += 1;
         superblock.write_both(fast)
     }

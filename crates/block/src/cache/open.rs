@@ -198,7 +198,7 @@ pub(super) fn open(
         _ => Recovered::default(),
     };
     if let Some(found) = superblock {
-        match warm(slow, fast, config, found, &recovered) {
+        match warm(slow, fast, config, found, revoked, &recovered) {
             Ok(Some(opened)) => {
                 return Ok(Usable::Yes(Box::new(Opened { recovered: recovered.written, ..opened })));
             }
@@ -266,6 +266,13 @@ fn is_as_left(found: &Superblock, config: &CacheConfig, revoked: Revoked) -> boo
     fits_guard && fits_session
 }
 
+/// Whether whoever notes the session has the one that the cache has now, not the one before: that need not be kept, and the next opening
+/// has to keep this one.
+fn is_session_noted(found: &Superblock, config: &CacheConfig, revoked: Revoked) -> bool {
+    let noted = [revoked.latest().map(|name| name.session), config.session];
+    noted.contains(&Some(found.session)) && !noted.contains(&Some(found.session_before))
+}
+
 /// The number of the first step of this opening. By chance, so that it is of no other opening, even of one that began at the same place.
 fn draw_first_step(config: &CacheConfig) -> u64 {
     const STEPS_MAX: u64 = 1 << 16;
@@ -314,6 +321,7 @@ fn warm(
     fast: &dyn BlockDevice,
     config: &CacheConfig,
     mut superblock: Superblock,
+    revoked: Revoked,
     recovered: &Recovered,
 ) -> io::Result<Option<Opened>> {
     let layout = superblock.layout;
@@ -357,6 +365,9 @@ fn warm(
         regions.keep_doubts(&marks);
     }
     superblock.power_cycle = power_cycle;
+    if is_session_noted(&superblock, config, revoked) && !planted(CacheBug::KeepUnneeded) {
+        superblock.session_before = 0;
+    }
     superblock.progress = config.progress;
     superblock.first_step = draw_first_step(config);
     let start = Start::Warm { kept, dropped };

@@ -277,6 +277,158 @@ fn an_opening_or_a_close_that_is_cut_off_anywhere_leaves_the_cache_warm() {
     assert!(openings > 3 && closes > 0, "{openings} {closes}");
 }
 
+/// Opens the cache and closes it, with what the disk allows.
+fn live_on(disk: &SimulatedDisk, power_cycle: u8) -> Option<()> {
+    open_on(disk, power_cycle)?.close().ok()
+}
+
+/// The calls after which to cut off `live`, and the disk as a kill leaves it there.
+fn cuts(disk: &SimulatedDisk, live: impl Fn(&SimulatedDisk) -> Option<()>) -> Vec<SimulatedDisk> {
+    let mut cuts = vec![];
+    for call in 1.. {
+        let disk = disk.killed();
+        disk.crash_at(disk.calls() + call);
+        let lived = live(&disk);
+        if disk.crashed().is_none() {
+            lived.expect("nothing fails but for the crash");
+            break;
+        }
+        cuts.push(disk);
+    }
+    assert!(cuts.len() > 8, "{} calls", cuts.len());
+    cuts
+}
+
+#[test]
+fn two_lives_in_a_row_that_are_cut_off_anywhere_leave_the_cache_warm() {
+    let begun = disk_with_a_cache();
+    for (first, disk) in cuts(&begun, |disk| live_on(disk, 1)).iter().enumerate() {
+        for (second, disk) in cuts(disk, |disk| live_on(disk, 1)).iter().enumerate() {
+            is_warm_and_right(&disk.killed(), 1, &format!("killed at call {first} and then {second}"));
+            let what = format!("killed at call {first}, power cut at call {second}");
+            is_warm_and_right(&disk.survivor(second as u64), 2, &what);
+        }
+    }
+}
+
+/// As [`open_on`], by an owner that keeps the session itself, in the file of the guard.
+fn open_noted(disk: &SimulatedDisk) -> Option<(Cached, Arc<dyn BlockDevice>)> {
+    let file = |name| disk.open(name, OpenMode::Write).ok();
+    let (origin, mut page) = (file("guard")?, AlignedBuffer::zeroed(BLOCK));
+    origin.read_at(0, &mut page).ok()?;
+    let session = u64::from_le_bytes(page[..8].try_into().unwrap());
+    let config = CacheConfig { session: Some(session), ..timeless(32).power_cycle(Some([1; 16])) };
+    let cached = Cached::open(file("slow")?, file("fast")?, config).ok()?;
+    note(&cached, &*origin)?;
+    cached.session_noted();
+    Some((cached, origin))
+}
+
+fn note(cached: &Cached, origin: &dyn BlockDevice) -> Option<()> {
+    let mut page = AlignedBuffer::zeroed(BLOCK);
+    page[..8].copy_from_slice(&cached.session()?.to_le_bytes());
+    origin.write_through_at(0, &page).ok()
+}
+
+fn live_noted(disk: &SimulatedDisk) -> Option<()> {
+    let (cached, origin) = open_noted(disk)?;
+    cached.close().ok()?;
+    note(&cached, &*origin)
+}
+
+#[test]
+fn two_lives_in_a_row_that_are_cut_off_are_warm_for_an_owner_that_keeps_the_session() {
+    let begun = disk_with_a_cache();
+    begun.open("guard", OpenMode::Write).unwrap().set_len(0).unwrap();
+    begun.open("guard", OpenMode::Write).unwrap().set_len(BLOCK as u64).unwrap();
+    // The cache that there is has a session that nobody has noted: it is emptied once, and filled again.
+    let (cached, origin) = open_noted(&begun).unwrap();
+    for block in 0..BLOCKS {
+        cached.write_at(block * BLOCK as u64, &filled(BLOCK, block as u8)).unwrap();
+    }
+    cached.close().unwrap();
+    note(&cached, &*origin).unwrap();
+    for (first, disk) in cuts(&begun, live_noted).iter().enumerate() {
+        for (second, disk) in cuts(disk, live_noted).iter().enumerate() {
+            let (cached, _) = open_noted(&disk.killed()).unwrap();
+            let start = cached.stats().start;
+            assert_eq!(
+                start,
+                Start::Warm { kept: BLOCKS, dropped: 0 },
+                "killed at {first} and then {second}"
+            );
+        }
+    }
+}
+
+fn open_back_on(disk: &SimulatedDisk) -> Option<Result<Cached, String>> {
+    let file = |name| disk.open(name, OpenMode::Write).ok();
+    let config = timeless(32).power_cycle(Some([1; 16])).guard(file("guard")?).mode(WriteMode::Back);
+    Some(Cached::open(file("slow")?, file("fast")?, config).map_err(|error| error.to_string()))
+}
+
+/// A cache that writes back, whose guard could not be written at a close, and that was used on.
+fn dirty_after_a_failed_close() -> (SimulatedDisk, Cached) {
+    let disk = disk_with_a_cache();
+    let cached = open_back_on(&disk).unwrap().unwrap();
+    disk.fail(FaultPlan::once(CallKind::WriteThrough, 3, libc::EIO));
+    let closed = cached.close();
+    assert!(matches!(closed, Err(CacheError::Slow { .. })), "{closed:?} {:?}", cached.stats());
+    disk.mend();
+    cached.write_at(0, &filled(BLOCK, 77)).unwrap();
+    cached.sync().unwrap();
+    assert_eq!((cached.stats().dirty_blocks, cached.stats().out_of_service), (1, None));
+    (disk, cached)
+}
+
+#[track_caller]
+fn has_what_was_dirty(disk: &SimulatedDisk, call: u64) {
+    let cached = open_back_on(&disk.killed()).unwrap();
+    let cached = cached.unwrap_or_else(|error| panic!("killed at call {call}: {error}"));
+    assert_eq!(read(&cached, 0, BLOCK)[0], 77, "killed at call {call}");
+}
+
+#[test]
+fn a_guard_that_failed_at_a_close_does_not_cost_blocks_to_write_back_at_two_kills() {
+    let (begun, _cached) = dirty_after_a_failed_close();
+    for (call, disk) in (1..).zip(cuts(&begun, |disk| open_back_on(disk)?.ok().map(drop))) {
+        has_what_was_dirty(&disk, call);
+    }
+}
+
+#[test]
+fn a_guard_that_failed_at_a_close_does_not_cost_blocks_to_write_back_at_a_kill_in_the_next() {
+    for call in 1..100 {
+        let (disk, cached) = dirty_after_a_failed_close();
+        disk.crash_at(disk.calls() + call);
+        let closed = cached.close();
+        has_what_was_dirty(&disk, call);
+        if disk.crashed().is_none() {
+            closed.expect("nothing fails but for the crash");
+            assert!(call > 8, "{call} calls");
+            return;
+        }
+    }
+    panic!("the close does not end");
+}
+
+#[test]
+fn catches_keep_unneeded() {
+    for test in [
+        two_lives_in_a_row_that_are_cut_off_anywhere_leave_the_cache_warm,
+        two_lives_in_a_row_that_are_cut_off_are_warm_for_an_owner_that_keeps_the_session,
+        a_guard_that_failed_at_a_close_does_not_cost_blocks_to_write_back_at_two_kills,
+        a_guard_that_failed_at_a_close_does_not_cost_blocks_to_write_back_at_a_kill_in_the_next,
+    ] {
+        plant(Some(CacheBug::KeepUnneeded));
+        let outcome = std::panic::catch_unwind(test);
+        plant(None);
+        let told = outcome.expect_err("the test must notice");
+        let told = told.downcast_ref::<String>().map_or("", |told| told);
+        assert!(told.contains("killed at"), "it is noticed as: {told}");
+    }
+}
+
 /// A write-back cache that has blocks which the slow device does not have; the slow device has zeros.
 fn dirty() -> Copies {
     let place = Copies::new();
