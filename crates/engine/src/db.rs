@@ -62,6 +62,8 @@ pub(crate) mod snapshot;
 pub(crate) mod swap;
 pub(crate) mod table;
 pub(crate) mod transaction;
+#[cfg(test)]
+mod undecided_tests;
 pub(crate) mod undo;
 pub(crate) mod update;
 pub(crate) mod verify;

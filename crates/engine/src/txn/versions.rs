@@ -349,6 +349,9 @@ impl Versions {
         while queue.holds_below(bound) {
             let dropped = queue.drop_some(&self.arena, bound, |version| {
                 if version.is_deletion {
+                    if version.is_restored {
+                        self.deleted.note_taken_back(version.table);
+                    }
                     self.deleted.remove(version.table, &version.key);
                 }
                 freed.extend(version.overflow);

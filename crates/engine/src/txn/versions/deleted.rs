@@ -4,10 +4,14 @@
 //! Parts by table, each with a count of its keys that is read without the mutex. Zero means that nothing was deleted
 //! before the reader read its leaf: a commit raises the count before it changes the page, and the reader has read the
 //! changed page.
+//!
+//! A deletion that was taken back must not let the count fall to zero again. A reader without a snapshot may have found
+//! the key gone before that, and may ask at any time after it; nobody knows of such a reader. So from then on the part
+//! counts one more until the database is opened anew: reads of absent keys take a snapshot there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
@@ -25,7 +29,9 @@ pub(super) struct DeletedKeys {
 
 #[derive(Debug, Default)]
 struct Part {
+    /// Keys, and one more if a deletion was taken back.
     keys: AtomicUsize,
+    taken_back: AtomicBool,
     key_bytes: AtomicUsize,
     tables: Mutex<BTreeMap<TableId, BTreeMap<Key, Deletions>>>,
 }
@@ -69,6 +75,14 @@ impl DeletedKeys {
             if keys.is_empty() {
                 tables.remove(&table);
             }
+        }
+    }
+
+    /// A deletion from `table` was taken back: there may be readers for good that found its key gone.
+    pub(super) fn note_taken_back(&self, table: TableId) {
+        let part = self.part(table);
+        if !part.taken_back.swap(true, SeqCst) {
+            part.keys.fetch_add(1, SeqCst);
         }
     }
 

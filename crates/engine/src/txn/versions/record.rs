@@ -68,6 +68,8 @@ pub(super) struct Dropped {
     pub(super) key: Vec<u8>,
     /// Whether it was in the index of deleted keys.
     pub(super) is_deletion: bool,
+    /// Whether its entry was put back: the commit that superseded it was taken back.
+    pub(super) is_restored: bool,
     /// The large value that nothing refers to any longer.
     pub(super) overflow: Option<OverflowRef>,
 }
@@ -200,6 +202,7 @@ pub(super) fn dropped(words: Racy<'_>) -> Option<Dropped> {
         table: TableId(words.u64(5 * 8)),
         key,
         is_deletion: shape & DELETION != 0,
+        is_restored: shape & RESTORED != 0,
         // The value of an entry that was put back is that entry's.
         overflow: (shape & (OVERFLOW | RESTORED) == OVERFLOW).then(|| overflow(words, shape)),
     })

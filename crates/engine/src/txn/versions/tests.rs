@@ -150,6 +150,25 @@ fn overflow_values_come_back_once_and_never_after_a_retraction() {
     assert!(versions.deleted.is_empty(TABLE));
 }
 
+/// A reader without a snapshot may have found the key gone, and asks whenever it comes to it.
+#[test]
+fn deletions_that_were_taken_back_are_remembered_in_little_memory() {
+    let versions = versions_of(2 << 20);
+    for number in 0..1000u64 {
+        push(&versions, &number.to_be_bytes(), 2 + number, true, borrowed(1, b"v"));
+        versions.restored(TABLE, &number.to_be_bytes(), Timestamp(2 + number));
+    }
+    assert_eq!(versions.collect(Timestamp(2000), Timestamp(2000), &mut Vec::new()).versions, 1000);
+    assert!(!versions.nothing_deleted(TABLE));
+    assert!(versions.deleted_in(TABLE, (Unbounded, Unbounded), Timestamp(1)).is_empty());
+    let bytes = versions.deleted.size_bytes();
+    assert!(bytes < 1000, "{bytes} bytes for keys that are there");
+    push(&versions, b"k", 3000, true, borrowed(1, b"v"));
+    versions.collect(Timestamp(4000), Timestamp(4000), &mut Vec::new());
+    assert!(!versions.nothing_deleted(TABLE));
+    assert_eq!(versions.deleted.size_bytes(), bytes);
+}
+
 #[test]
 fn memory_is_counted_and_given_back() {
     let versions = versions_of(2 << 20);

@@ -1,0 +1,90 @@
+//! What others may do with changes of a commit that is not decided yet, and then fails.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use terrace_block::{CallKind, FaultPlan, SimulatedDisk};
+
+use crate::buffer::Pool;
+use crate::crash::play;
+use crate::{Db, Durability, Error, Mode, Result, Table, WriteBatch};
+
+/// More than fits the memory.
+const KEYS: u32 = 1200;
+/// The key that a commit changes first.
+const FIRST: [u8; 4] = [0; 4];
+/// Records after which the first key's leaf is not the one that is being changed.
+const RECORDS: u64 = 40;
+
+fn open(disk: &SimulatedDisk) -> Db {
+    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
+    builder.log_max(2 << 20).mode(Mode::Inline).seed(1).open("").unwrap()
+}
+
+fn filled(disk: &SimulatedDisk) -> (Db, Table) {
+    let db = open(disk);
+    let table = db.create_table("t").unwrap();
+    (0..KEYS).for_each(|number| table.put(number.to_be_bytes(), [1; 1000]).unwrap());
+    db.checkpoint().unwrap();
+    (db, table)
+}
+
+/// New keys in many leaves behind the first key's, whose old versions take little memory: snapshots are not given up for them.
+fn changes(table: &Table) -> WriteBatch {
+    let mut batch = WriteBatch::new();
+    for number in (9..KEYS).step_by(3) {
+        batch.put(table, [&number.to_be_bytes()[..], b"new"].concat(), [2; 9]);
+    }
+    batch
+}
+
+/// Commits `batch`; calls `between` once, when the commit has logged its first changes and not its last.
+fn commit_with(db: &Db, batch: WriteBatch, between: impl FnOnce(&Pool) + 'static) -> Result<()> {
+    let (before, between) = (db.stats().log_records, RefCell::new(Some(between)));
+    let watched = db.clone();
+    play(Some(Rc::new(move |pool: &Pool| {
+        let is_halfway = watched.stats().log_records >= before + RECORDS;
+        if let Some(between) = is_halfway.then(|| between.take()).flatten() {
+            between(pool);
+        }
+    })));
+    let outcome = catch_unwind(AssertUnwindSafe(|| db.write(batch, Durability::Buffered)));
+    play(None);
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// As [`commit_with`], and the next read fails, so that the commit is taken back.
+fn take_back(disk: &SimulatedDisk, db: &Db, batch: WriteBatch, between: impl FnOnce(&Pool) + 'static) {
+    let failing = disk.clone();
+    let outcome = commit_with(db, batch, move |pool| {
+        between(pool);
+        failing.fail(FaultPlan::once(CallKind::Read, 1, 5));
+    });
+    disk.mend();
+    assert!(matches!(outcome, Err(Error::Io { operation: "read", .. })), "{outcome:?}");
+}
+
+/// A `get` that found no entry while the deletion was undecided looked for deleted keys when the commit was taken back and its
+/// old versions were dropped: it said that a key was absent that nobody had ever deleted.
+#[test]
+fn a_get_that_met_a_deletion_which_was_taken_back_does_not_say_absent() {
+    let disk = SimulatedDisk::new(1);
+    let (db, table) = filled(&disk);
+    let core = &db.shared;
+    let mut batch = changes(&table);
+    batch.delete(&table, FIRST);
+    let found = Rc::new(RefCell::new(None));
+    let (note, reader, seen_by) = (Rc::clone(&found), Arc::clone(table.state()), db.clone());
+    take_back(&disk, &db, batch, move |pool| {
+        let visible = seen_by.shared.clock.visible();
+        *note.borrow_mut() = Some((reader.tree.get(pool, &FIRST).unwrap(), visible));
+    });
+    core.collect();
+    let (found, visible) = found.take().expect("the commit logged many changes");
+    assert!(found.is_none(), "the reader came after the deletion");
+    assert_eq!(core.decided(table.state(), found, visible), None, "it must look again");
+    assert_eq!(table.get(FIRST).unwrap(), Some(vec![1; 1000]));
+    assert_eq!(table.get("never there").unwrap(), None);
+}
