@@ -296,7 +296,9 @@ impl Core {
                     self.versions.retract(table, key, timestamp);
                 }
             } else if let Some(end) = self.take_back(&mut chain, tables, steps(), large, &transfers, &error) {
-                // What is in the pages again is not what the old versions alone refer to.
+                // What is in the pages again is not what the old versions alone refer to; and what was in them, others
+                // may have found.
+                self.garbage.note_taken_back(timestamp);
                 for ((table, key, _), _) in kept().take(pushed) {
                     self.versions.restored(table, key, timestamp);
                 }

@@ -11,12 +11,13 @@
 //! ```
 //!
 //! While the database is open nobody searches the tree: what has become garbage is queued here, a value when its last
-//! version is dropped, a table with the time below which snapshots may still read it. Freeing goes in steps, each one
+//! version is dropped, a table with the time below which snapshots may still read it. Transactions read the newest entry,
+//! decided or not; so the values of a commit that was taken back also wait until no snapshot is older than it. Freeing goes in steps, each one
 //! atomic record that frees a few pages. The entry stays as it is to the end: the last record removes it and frees the
 //! page it is under. Were that page freed before, a new value could have its entry under the same key.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use parking_lot::Mutex;
 
@@ -94,8 +95,21 @@ pub(crate) enum Transfer {
 
 #[derive(Clone, Copy, Debug)]
 enum Item {
-    Value(GarbageKey, Reference),
+    Value { key: GarbageKey, reference: Reference, not_before: Timestamp },
     Table { root: PageId, not_before: Timestamp },
+}
+
+impl Item {
+    /// What nobody has a snapshot for that could lead to it.
+    fn unseen(key: GarbageKey, reference: Reference) -> Self {
+        Item::Value { key, reference, not_before: Timestamp::NONE }
+    }
+
+    /// Snapshots below this may still read it.
+    fn not_before(&self) -> Timestamp {
+        let (Item::Value { not_before, .. } | Item::Table { not_before, .. }) = *self;
+        not_before
+    }
 }
 
 /// What is to be freed.
@@ -103,6 +117,8 @@ enum Item {
 pub(crate) struct Garbage {
     queue: Mutex<VecDeque<Item>>,
     waiting: AtomicUsize,
+    /// The highest timestamp of a commit that was taken back.
+    taken_back: AtomicU64,
     /// What is damaged. It keeps its entry and what is left of its pages.
     damaged: Mutex<Vec<Item>>,
     /// Held by who frees: one at a time.
@@ -127,16 +143,23 @@ impl Garbage {
     pub(crate) fn add_values(&self, values: Vec<OverflowRef>) {
         let item = |OverflowRef(bytes): OverflowRef| {
             let reference = Reference::decode(&bytes)?;
-            Some(Item::Value(GarbageKey::value(reference.head), reference))
+            Some(Item::unseen(GarbageKey::value(reference.head), reference))
         };
         if !values.is_empty() {
             self.push(values.into_iter().filter_map(item));
         }
     }
 
-    /// A value that nobody has ever seen.
+    /// A value of a transaction that did not commit. Nobody has seen it, unless the commit was taken back.
     pub(crate) fn add_value(&self, key: GarbageKey, reference: Reference) {
-        self.push([Item::Value(key, reference)]);
+        let not_before = Timestamp(self.taken_back.load(SeqCst));
+        self.push([Item::Value { key, reference, not_before }]);
+    }
+
+    /// The commit that drew `timestamp` was taken back: until it was, snapshots below that could lead to its values. It is
+    /// told before they are added. Values of others that are added later may wait for the same snapshots, needlessly.
+    pub(crate) fn note_taken_back(&self, timestamp: Timestamp) {
+        self.taken_back.fetch_max(timestamp.0, SeqCst);
     }
 
     /// A table that snapshots below `not_before` may still read.
@@ -241,7 +264,7 @@ impl Core {
         let (garbage, catalog) = (garbage_tree(&self.pool).root, self.catalog.tree.root);
         for (key, named) in entries(&self.pool)? {
             let item = match named {
-                Named::Value(reference) => Item::Value(key, reference),
+                Named::Value(reference) => Item::unseen(key, reference),
                 Named::Table(root) if root == garbage || root == catalog => {
                     return Err(Error::corrupt(
                         "the garbage tree",
@@ -322,10 +345,10 @@ impl Core {
     }
 
     fn free_step(&self, item: Item) -> Result<Freed> {
+        if self.snapshots.oldest(&self.clock) < item.not_before() {
+            return Ok(Freed::Later);
+        }
         match item {
-            Item::Table { not_before, .. } if self.snapshots.oldest(&self.clock) < not_before => {
-                Ok(Freed::Later)
-            }
             Item::Table { root, .. } => {
                 if !(Tree { root }).release_step(&self.pool, self.step_pages(root, TABLE_STEP_PAGES))? {
                     return Ok(Freed::Some(Some(item)));
@@ -334,7 +357,7 @@ impl Core {
                 self.garbage_record(Change::Remove { key: key.bytes() }, vec![root])?;
                 Ok(Freed::Some(None))
             }
-            Item::Value(key, reference) => {
+            Item::Value { key, reference, .. } => {
                 let pages = self.step_pages(reference.head, VALUE_STEP_PAGES);
                 match free_step(&self.pool, reference.head, pages)? {
                     FreeStep::Again => Ok(Freed::Some(Some(item))),

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use terrace_block::{CallKind, FaultPlan, SimulatedDisk};
 
+use super::garbage::entries;
+use super::range::load_pinned;
 use crate::buffer::Pool;
 use crate::crash::play;
 use crate::{Db, Durability, Error, Mode, Result, Table, WriteBatch};
@@ -87,4 +89,31 @@ fn a_get_that_met_a_deletion_which_was_taken_back_does_not_say_absent() {
     assert_eq!(core.decided(table.state(), found, visible), None, "it must look again");
     assert_eq!(table.get(FIRST).unwrap(), Some(vec![1; 1000]));
     assert_eq!(table.get("never there").unwrap(), None);
+}
+
+/// A transaction reads the newest entry, decided or not. The pages of a new large value were freed as soon as the commit was taken
+/// back, and the transaction found damage, or other bytes, in a sound database.
+#[test]
+fn a_large_value_that_was_taken_back_stays_for_a_transaction_that_found_it() {
+    let disk = SimulatedDisk::new(1);
+    let (db, table) = filled(&disk);
+    let core = &db.shared;
+    let new = vec![3; 9000];
+    let mut batch = changes(&table);
+    batch.put(&table, FIRST, &new);
+    let pin = core.snapshots.register(&core.clock);
+    let found = Rc::new(RefCell::new(None));
+    let (note, reader) = (Rc::clone(&found), Arc::clone(table.state()));
+    take_back(&disk, &db, batch, move |pool| {
+        *note.borrow_mut() = reader.tree.get(pool, &FIRST).unwrap();
+    });
+    core.free_all_garbage().unwrap();
+    let found = found.take().expect("the key was there all the time");
+    assert_eq!(load_pinned(core, found.value, &pin).unwrap(), new);
+    assert_eq!(core.garbage.waiting(), 1);
+    drop(pin);
+    core.free_all_garbage().unwrap();
+    assert_eq!((core.garbage.waiting(), entries(&core.pool).unwrap().len()), (0, 0));
+    assert_eq!(table.get(FIRST).unwrap(), Some(vec![1; 1000]));
+    assert_eq!(db.verify().unwrap().errors, []);
 }
