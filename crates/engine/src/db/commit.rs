@@ -18,7 +18,7 @@
 //!
 //! A failure before the first change takes the versions back and changes nothing. A commit that fails after it, for
 //! instance because a page cannot be read, takes its changes back (`commit/take_back.rs`): it ends as if it had never
-//! begun. Only if that fails too does half a transaction stay in the pages. Then the log fails: nothing more is read
+//! begun. Only if that fails too, or the thread panics, does half a transaction stay in the pages. Then the log fails: nothing more is read
 //! or promised, and recovery undoes it.
 
 mod take_back;
@@ -144,6 +144,18 @@ struct Chain<'a, 'p> {
     underfull: Vec<(Tree, Box<[u8]>)>,
     reservation: &'a mut Reservation<'p>,
     grant: &'a mut Grant<'p>,
+    /// The transaction is in the pages as a whole, or not at all.
+    settled: bool,
+}
+
+/// A panic may leave half a transaction in the pages, and old versions that say otherwise. The log fails before the
+/// timestamp is decided and the keys are unlocked, which are dropped after this.
+impl Drop for Chain<'_, '_> {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.core.pool.wal().poison("a thread panicked while it committed");
+        }
+    }
 }
 
 impl<'p> Chain<'_, 'p> {
@@ -269,15 +281,6 @@ impl Core {
             return Err(self.never_drawn(newest.unwrap_or_default()));
         }
         let kept = || steps().filter(|((_, _, write), old)| old.is_some() || **write != Write::Delete);
-        let mut pushed = 0;
-        let push = kept().try_for_each(|((table, key, write), old)| {
-            let none = OldVersion { timestamp: Timestamp::NONE, value: OldValue::Absent };
-            let old = old.as_ref().map_or(none, Old::version);
-            self.versions.push(table, key, timestamp, *write == Write::Delete, &old)?;
-            pushed += 1;
-            Ok(())
-        });
-        self.note_passing(steps(), &transfers);
         let mut chain = Chain {
             core: self,
             timestamp,
@@ -288,7 +291,17 @@ impl Core {
             underfull: Vec::new(),
             reservation: &mut reservation,
             grant: &mut grant,
+            settled: false,
         };
+        let mut pushed = 0;
+        let push = kept().try_for_each(|((table, key, write), old)| {
+            let none = OldVersion { timestamp: Timestamp::NONE, value: OldValue::Absent };
+            let old = old.as_ref().map_or(none, Old::version);
+            self.versions.push(table, key, timestamp, *write == Write::Delete, &old)?;
+            pushed += 1;
+            Ok(())
+        });
+        self.note_passing(steps(), &transfers);
         let applied = push.and_then(|()| self.apply_all(&mut chain, tables, steps(), large, &transfers));
         if let Err(error) = applied {
             if chain.lsns.is_empty() {
@@ -306,12 +319,15 @@ impl Core {
                     self.pool.wal().retire_when_durable(ticket, end);
                 }
             }
+            chain.settled = true;
             // Not before the pages are as they were: until then nobody may see as of this time.
             drop(drawn);
             self.clock.advance(self.pool.wal().durable());
             return Err(error);
         }
-        let Chain { end, underfull, .. } = chain;
+        chain.settled = true;
+        let (end, underfull) = (chain.end, std::mem::take(&mut chain.underfull));
+        drop(chain);
         for ((table, _, write), old) in steps() {
             match (write, old) {
                 (Write::Put(_), None) => state_of(tables, table).count.add(1),

@@ -48,9 +48,9 @@ impl RawFrames {
     /// # Errors
     /// Those of [`Table::get`], and [`Error::Config`] for a value of more than a page.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        let visible = self.shared.clock.visible();
         self.shared.check()?;
         self.state.check()?;
-        let visible = self.shared.clock.visible();
         let found = self.tree.get(key.as_ref())?;
         match self.shared.decided(&self.state, found, visible) {
             Some(answer) => self.state.check().map(|()| answer),

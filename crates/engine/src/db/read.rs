@@ -19,9 +19,10 @@ impl Core {
     /// an entry of a commit that is not decided yet, a deletion that may not be, a large value whose pages must stay.
     #[inline]
     pub(crate) fn get_now(&self, table: &TableState, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        // Before the check: a commit that stays half done fails the log before its timestamp is decided.
+        let visible = self.clock.visible();
         self.check()?;
         table.check()?;
-        let visible = self.clock.visible();
         let found = match table.tree.get(&self.pool, key) {
             Ok(found) => found,
             Err(error) => return table.check().and(Err(error)),
@@ -52,10 +53,11 @@ impl Core {
 
     /// As [`Core::get_now`] if memory alone has the answer: no I/O, no waiting.
     pub(crate) fn get_from_memory(&self, table: &TableState, key: &[u8]) -> Option<Result<Option<Vec<u8>>>> {
+        // Before the check, as above.
+        let visible = self.clock.visible();
         if let Err(error) = self.check().and_then(|()| table.check()) {
             return Some(Err(error));
         }
-        let visible = self.clock.visible();
         let value = match get_resident(&self.pool, table.tree, key) {
             Ok(Look::Found(found)) => Ok(self.decided(table, found, visible)?),
             Ok(Look::Away(_) | Look::Moved) => return None,
@@ -89,7 +91,9 @@ impl Core {
         self.check()?;
         table.check()?;
         let wanted: Vec<_> = keys.iter().map(|&key| (table, key)).collect();
-        collect(keys.len(), |answer| self.get_many_now(&wanted, answer))
+        let answers = collect(keys.len(), |answer| self.get_many_now(&wanted, answer));
+        // As in `get_now`; once for all of them, and so after them.
+        self.check().and(answers)
     }
 
     /// What `snapshot` sees of each of `keys`, in their order.

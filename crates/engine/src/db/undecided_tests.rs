@@ -117,3 +117,30 @@ fn a_large_value_that_was_taken_back_stays_for_a_transaction_that_found_it() {
     assert_eq!(table.get(FIRST).unwrap(), Some(vec![1; 1000]));
     assert_eq!(db.verify().unwrap().errors, []);
 }
+
+/// Everybody saw the first half of a commit whose thread had panicked.
+#[test]
+fn a_panic_between_two_records_of_a_commit_fails_the_database() {
+    let disk = SimulatedDisk::new(1);
+    let (db, table) = filled(&disk);
+    let mut batch = changes(&table);
+    batch.delete(&table, FIRST);
+    let snapshot = db.snapshot();
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        commit_with(&db, batch, |pool| {
+            pool.wal().flush_to(pool.wal().tail()).unwrap();
+            panic!("planted by the test");
+        })
+    }));
+    assert!(outcome.is_err(), "the panic goes on: {outcome:?}");
+    let refused = table.get(FIRST);
+    assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
+    let refused = snapshot.get(&table, FIRST);
+    assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
+    drop((snapshot, table, db));
+    let db = open(&disk.killed());
+    let table = db.open_table("t").unwrap();
+    assert_eq!(table.len().unwrap(), u64::from(KEYS));
+    assert!((0..KEYS).all(|number| table.get(number.to_be_bytes()).unwrap() == Some(vec![1; 1000])));
+    assert_eq!(db.verify().unwrap().errors, []);
+}
