@@ -144,3 +144,23 @@ fn a_panic_between_two_records_of_a_commit_fails_the_database() {
     assert!((0..KEYS).all(|number| table.get(number.to_be_bytes()).unwrap() == Some(vec![1; 1000])));
     assert_eq!(db.verify().unwrap().errors, []);
 }
+
+/// What was read is looked for in pages that are somebody else's by now: that was damage, or a conflict.
+#[test]
+fn a_transaction_that_read_a_table_which_is_gone_says_so() {
+    let disk = SimulatedDisk::new(1);
+    let (db, table) = filled(&disk);
+    let core = &db.shared;
+    let mut transaction = db.begin();
+    assert!(transaction.get(&table, FIRST).unwrap().is_some());
+    db.drop_table("t").unwrap();
+    // The snapshot that keeps the pages is given up.
+    assert_eq!(core.snapshots.give_up_oldest(), 1);
+    core.free_all_garbage().unwrap();
+    db.checkpoint().unwrap();
+    assert_eq!(core.garbage.waiting(), 0);
+    let conflicts = db.stats().conflicts;
+    let refused = transaction.commit();
+    assert!(matches!(refused, Err(Error::TableNotFound(_))), "{refused:?}");
+    assert_eq!(db.stats().conflicts, conflicts);
+}
