@@ -246,6 +246,8 @@ impl Opening<'_> {
             }
             return Ok(None);
         };
+        // Whether the database has been used with a cache before.
+        let is_known = exists(self.directory, GUARD)?;
         let config = cache.config(self.dram_bytes)?.identity(identity(superblock)).guard(self.open_guard()?);
         let mut config = CacheConfig { progress: superblock.sequence, ..config };
         let cached = match &cache.kind {
@@ -267,6 +269,21 @@ impl Opening<'_> {
                     Err(CacheError::Directory { file, source }) => {
                         tracing::warn!(file, %source, "the cache cannot be opened; going on without");
                         Cached::open(pages, Arc::new(Unusable { file, source }), config)
+                    }
+                    // It may be what damage has left of the cache, and does not keep the database from being opened. It may be
+                    // a file of somebody else's, too, and is left as it is.
+                    Err(CacheError::Foreign { device: file }) if is_known => {
+                        tracing::warn!(
+                            file,
+                            "the file is not a cache and is left as it is; going on without"
+                        );
+                        let source = io::Error::new(io::ErrorKind::InvalidData, "it is not a cache");
+                        Cached::open(pages, Arc::new(Unusable { file, source }), config)
+                    }
+                    // A name that was mistyped: the next attempt is to be told so, too.
+                    Err(CacheError::Foreign { device }) => {
+                        let _ = self.directory.remove(GUARD);
+                        Err(CacheError::Foreign { device })
                     }
                     opened => opened,
                 }
