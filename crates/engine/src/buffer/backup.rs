@@ -52,7 +52,7 @@ pub(super) const BATCH_BYTES: usize = 256 << 10;
 /// The last round begins when no more pages than this are left, or one in so many of all.
 const LAST_PAGES: u64 = 64;
 const LAST_SHARE: u64 = 256;
-/// Rounds, at most: then the next one is the last.
+/// Rounds, at most: then the next one is the last. Half as many when the last round has to begin again.
 const ROUNDS_MAX: u32 = 16;
 
 /// Times that a backup may lose the log it holds and begin its last round again.
@@ -211,6 +211,18 @@ impl Backup<'_> {
         }
     }
 
+    /// Rounds there may be yet before the last one.
+    #[cfg(test)]
+    pub(crate) fn rounds_left(&self) -> u32 {
+        ROUNDS_MAX.saturating_sub(self.rounds)
+    }
+
+    /// Has the next round be the last one, as after very many.
+    #[cfg(test)]
+    pub(crate) fn use_up_rounds(&mut self) {
+        self.rounds = ROUNDS_MAX;
+    }
+
     /// Whether the log is being held from being cut.
     #[cfg(test)]
     pub(crate) fn holds_log(&self) -> bool {
@@ -263,6 +275,8 @@ impl Backup<'_> {
         let log = &self.target.log;
         log.set_len(0).map_err(|source| Error::io("cut", log.name(), None, source))?;
         self.phase = Phase::Ahead;
+        // More pages may be due by now than the next last round could copy in time: some rounds ahead of it again.
+        self.rounds = self.rounds.min(ROUNDS_MAX / 2);
         Ok(true)
     }
 

@@ -225,6 +225,22 @@ fn a_backup_whose_log_was_needed_copies_it_again_to_a_later_end() {
     });
 }
 
+/// After as many rounds as there may be, the last round began again at once, with all that had changed meanwhile.
+#[test]
+fn a_backup_whose_log_was_needed_after_its_last_round_has_rounds_again() {
+    with_backup(|pool, mut backup| {
+        backup.use_up_rounds();
+        while !backup.holds_log() {
+            backup.step().unwrap();
+        }
+        assert_eq!(backup.rounds_left(), 0);
+        pool.take_log_from_backup();
+        assert_eq!(backup.step().unwrap(), None);
+        assert!(backup.rounds_left() > 1, "{} rounds", backup.rounds_left());
+        assert!((0..10_000).any(|_| backup.step().unwrap().is_some()));
+    });
+}
+
 #[test]
 fn a_backup_whose_log_is_needed_every_time_fails() {
     with_backup(|pool, mut backup| {
