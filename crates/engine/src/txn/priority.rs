@@ -42,6 +42,8 @@ pub(crate) const WAIT_MAX: Duration = PROTECTED_MAX;
 const NAP: Duration = Duration::from_millis(5);
 /// Ranges of a table that are kept apart. Beyond that, one range that covers them all takes their place.
 const RANGES_MAX: usize = 256;
+/// Keys of a table that are kept apart. Beyond that, the whole table takes their place.
+const POINTS_MAX: usize = 1 << 16;
 
 /// Who has priority, and who waits for it.
 #[derive(Debug)]
@@ -186,7 +188,7 @@ pub(crate) struct ProtectedReads(Mutex<Reads>);
 /// Keys and ranges. They hold more than was read where that takes less memory; a commit then waits needlessly.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
-    points: HashSet<u64, RandomState>,
+    points: HashMap<TableId, HashSet<u64, RandomState>, RandomState>,
     /// In order and apart from each other.
     ranges: HashMap<TableId, Vec<Interval>, RandomState>,
 }
@@ -217,7 +219,7 @@ impl ProtectedReads {
     pub(crate) fn of(reads: &ReadSet) -> Arc<Self> {
         let mut protected = Reads::default();
         for point in reads.points() {
-            protected.points.insert(hash_key(point.table, point.key));
+            protected.add_point(point.table, point.key);
         }
         for range in reads.ranges() {
             range.covered().into_iter().for_each(|covered| protected.add_range(range.table(), covered));
@@ -227,7 +229,7 @@ impl ProtectedReads {
 
     /// Protects a key.
     pub(crate) fn point(&self, table: TableId, key: &[u8]) {
-        self.0.lock().points.insert(hash_key(table, key));
+        self.0.lock().add_point(table, key);
     }
 
     /// Whether a key is protected.
@@ -245,13 +247,26 @@ impl ProtectedReads {
 impl Reads {
     /// Whether `key` is among them.
     pub(crate) fn holds(&self, table: TableId, key: &[u8]) -> bool {
-        if self.points.contains(&hash_key(table, key)) {
+        if self.points.get(&table).is_some_and(|points| points.contains(&hash_key(table, key))) {
             return true;
         }
         let Some(ranges) = self.ranges.get(&table) else { return false };
         let (before, after) = (Cut::At(key, Side::Before), Cut::At(key, Side::After));
         let first = ranges.partition_point(|range| range.high.borrowed() < after);
         ranges.get(first).is_some_and(|range| range.low.borrowed() <= before)
+    }
+
+    fn add_point(&mut self, table: TableId, key: &[u8]) {
+        if self.holds(table, key) {
+            return;
+        }
+        let points = self.points.entry(table).or_default();
+        if points.len() < POINTS_MAX {
+            points.insert(hash_key(table, key));
+        } else {
+            *points = HashSet::default();
+            self.add_range(table, (Bound::Unbounded, Bound::Unbounded));
+        }
     }
 
     fn add_range(&mut self, table: TableId, (low, high): KeyRange<'_>) {

@@ -59,3 +59,18 @@ fn very_many_ranges_become_one() {
     }
     assert!(!reads.holds(TABLE, &(2 * last + 1).to_be_bytes()));
 }
+
+#[test]
+fn very_many_keys_of_a_table_become_the_whole_table() {
+    let other = TableId(2);
+    let reads = ProtectedReads::default();
+    reads.point(other, b"other");
+    for n in 0..(1u32 << 16) + 10 {
+        reads.point(TABLE, &n.to_be_bytes());
+    }
+    for n in 0..(1u32 << 16) + 10 {
+        assert!(reads.holds(TABLE, &n.to_be_bytes()));
+    }
+    assert!(reads.holds(TABLE, b"never read"), "keys beyond so many take no memory");
+    assert!(reads.holds(other, b"other") && !reads.holds(other, b"never read"));
+}
