@@ -46,11 +46,13 @@ pub(super) fn update<T>(
     loop {
         let protected = effort.begin_run();
         let mut transaction = Transaction::new(shared, shared.settings.durability);
-        let turn = protected.map(|Protected { turn, reads }| {
-            shared.counters.alone.fetch_add(1, Relaxed);
+        let turn = protected.and_then(|Protected { turn, reads }| {
             transaction.protect(reads);
             turn
         });
+        if turn.is_some() {
+            shared.counters.alone.fetch_add(1, Relaxed);
+        }
         let outcome = body(&mut transaction);
         let had_turn = turn.is_some();
         let turn = turn.filter(|turn| turn.lasts());

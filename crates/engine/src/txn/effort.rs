@@ -47,7 +47,8 @@ pub(crate) struct Effort<'g> {
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Protected<'g> {
-    pub(crate) turn: Turn<'g>,
+    /// None where it runs in the body of a transaction that has priority, and so under that one's turn.
+    pub(crate) turn: Option<Turn<'g>>,
     /// Where the transaction is to enter what it reads.
     pub(crate) reads: Arc<ProtectedReads>,
 }
@@ -69,7 +70,7 @@ impl<'g> Effort<'g> {
     }
 
     /// Begins a run; with priority, if it has come to that, which may have to be waited for. A transaction within the body
-    /// of one that has priority goes without.
+    /// of one that has priority is protected under that one's turn: to wait for a turn of its own would be to wait for itself.
     pub(crate) fn begin_run(&mut self) -> Option<Protected<'g>> {
         self.runs += 1;
         let Some(reads) = &self.protected else {
@@ -79,12 +80,15 @@ impl<'g> Effort<'g> {
             return None;
         };
         self.protected_runs += 1;
-        let protected = (!self.gate.has_turn()).then(|| {
-            let turn = self.gate.take_turn(Arc::clone(reads), self.length());
-            Protected { turn, reads: Arc::clone(reads) }
-        });
+        let protected = match self.gate.reads_of_turn() {
+            Some(reads) => Protected { turn: None, reads },
+            None => {
+                let turn = self.gate.take_turn(Arc::clone(reads), self.length());
+                Protected { turn: Some(turn), reads: Arc::clone(reads) }
+            }
+        };
         self.run_began = self.gate.now();
-        protected
+        Some(protected)
     }
 
     /// How long the next run is protected.

@@ -177,14 +177,14 @@ impl Gate {
         Alone { gate: self, _closed: closed, turn: None }
     }
 
-    /// Whether a transaction of the calling thread has priority.
-    pub(crate) fn has_turn(&self) -> bool {
-        self.priority.is_held_by(thread_number())
+    /// What is protected for a transaction of the calling thread; none if none of its transactions has priority.
+    pub(crate) fn reads_of_turn(&self) -> Option<Arc<ProtectedReads>> {
+        self.priority.reads_of(thread_number())
     }
 
     /// Waits for priority, in the order of asking, for `length`: others do not commit what is in `reads` until the turn is dropped or that
     /// time has passed. Commits that entered before have left when this returns. The calling thread is not inside and
-    /// [has no turn](Gate::has_turn).
+    /// [has no turn](Gate::reads_of_turn).
     pub(crate) fn take_turn(&self, reads: Arc<ProtectedReads>, length: Duration) -> Turn<'_> {
         let number = self.priority.acquire(
             thread_number(),

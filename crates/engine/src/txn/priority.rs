@@ -152,8 +152,11 @@ impl Priority {
         self.state.lock().is_held(number)
     }
 
-    pub(super) fn is_held_by(&self, thread: u64) -> bool {
-        self.state.lock().holder.as_ref().is_some_and(|holder| holder.thread == thread)
+    /// What is protected for `thread`, if it has the turn.
+    pub(super) fn reads_of(&self, thread: u64) -> Option<Arc<ProtectedReads>> {
+        let state = self.state.lock();
+        let holder = state.holder.as_ref().filter(|holder| holder.thread == thread)?;
+        Some(Arc::clone(&holder.reads))
     }
 
     /// The turn that keeps a commit of `thread` outside which writes what `writes` says.

@@ -179,7 +179,7 @@ impl Bank {
         let mut effort = Effort::new(&self.gate);
         loop {
             let mut transfer = Transfer::default();
-            let turn = effort.begin_run().map(|Protected { turn, reads }| {
+            let turn = effort.begin_run().and_then(|Protected { turn, reads }| {
                 transfer.reads.protect(reads);
                 turn
             });
