@@ -163,10 +163,19 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
+/// A disk in a machine.
+struct Machine {
+    disk: SimulatedDisk,
+    /// Names the time since the power came: the same after a kill, another after a power cut.
+    power_cycle: u64,
+}
+
 struct Run {
     plan: Plan,
     script: Script,
     tally: Tally,
+    /// Times that the power came.
+    power_ons: u64,
     /// Losers that are closed, durably.
     closed: HashSet<Timestamp>,
 }
@@ -187,9 +196,10 @@ pub(super) fn live(plan: Plan) -> Result<Tally, String> {
         resizes: plan.resizes,
     };
     let script = Rc::new(RefCell::new(state));
-    let mut run = Run { plan, script: script.clone(), tally: Tally::default(), closed: HashSet::new() };
+    let closed = HashSet::new();
+    let mut run = Run { plan, script: script.clone(), tally: Tally::default(), power_ons: 1, closed };
     meanwhile::play(None);
-    let outcome = run.lives(disk);
+    let outcome = run.lives(Machine { disk, power_cycle: 1 });
     meanwhile::play(None);
     outcome.map(|()| run.tally)
 }
@@ -199,10 +209,11 @@ impl Run {
         self.script.borrow_mut().random.below(limit)
     }
 
-    fn lives(&mut self, mut disk: SimulatedDisk) -> Result<(), String> {
+    fn lives(&mut self, mut machine: Machine) -> Result<(), String> {
         for life in 0..self.plan.lives {
-            let (recovered, now) = self.recover(disk, true)?;
-            disk = now;
+            let (recovered, now) = self.recover(machine, true)?;
+            machine = now;
+            let disk = &machine.disk;
             let pool = recovered.pool;
             let before = disk.calls();
             // A cache makes two to three calls of one.
@@ -245,58 +256,61 @@ impl Run {
             drop(pool);
             let place = disk.crashed();
             for _ in 0..BRANCHES {
-                self.branch(&disk).map_err(|what| format!("life {life}, {place:?}: {what}"))?;
+                self.branch(&machine).map_err(|what| format!("life {life}, {place:?}: {what}"))?;
             }
-            disk = self.next_disk(&disk);
+            machine = self.next_machine(&machine);
         }
-        self.recover(disk, true).map(|_| ())
+        self.recover(machine, true).map(|_| ())
     }
 
-    fn next_disk(&self, disk: &SimulatedDisk) -> SimulatedDisk {
+    fn next_machine(&mut self, machine: &Machine) -> Machine {
+        let Machine { disk, power_cycle } = machine;
         let mut state = self.script.borrow_mut();
-        if state.random.below(4) == 0 { disk.killed() } else { disk.survivor(state.random.next()) }
+        if state.random.below(4) == 0 {
+            return Machine { disk: disk.killed(), power_cycle: *power_cycle };
+        }
+        self.power_ons += 1;
+        Machine { disk: disk.survivor(state.random.next()), power_cycle: self.power_ons }
     }
 
     /// Recovers and judges another survivor of this crash; the run goes on from none of it.
-    fn branch(&mut self, disk: &SimulatedDisk) -> Result<(), String> {
+    fn branch(&mut self, machine: &Machine) -> Result<(), String> {
         let (model, closed) = (self.script.borrow().model.clone(), self.closed.clone());
-        let disk = self.next_disk(disk);
-        let outcome = self.recover(disk, false).map(|_| ());
+        let machine = self.next_machine(machine);
+        let outcome = self.recover(machine, false).map(|_| ());
         self.script.borrow_mut().model = model;
         self.closed = closed;
         outcome
     }
 
     /// Recovers, with crashes in between, and judges what comes back.
-    fn recover(
-        &mut self,
-        mut disk: SimulatedDisk,
-        with_crashes: bool,
-    ) -> Result<(Recovered, SimulatedDisk), String> {
+    fn recover(&mut self, mut machine: Machine, with_crashes: bool) -> Result<(Recovered, Machine), String> {
         for attempt in 0..=RECOVERY_CRASHES_MAX {
             self.tally.states += 1;
+            let disk = &machine.disk;
             if with_crashes && attempt < RECOVERY_CRASHES_MAX && self.below(3) > 0 {
                 let call = disk.calls() + 3 + self.below(40) as u64;
                 disk.crash_at(call);
             }
-            match self.recover_once(&disk) {
+            match self.recover_once(&machine) {
                 Ok(recovered) => {
                     // The first recovery's log end says exactly which commits survived.
                     let end = (attempt == 0).then_some(recovered.log_end);
-                    disk.crash_at(u64::MAX);
+                    machine.disk.crash_at(u64::MAX);
                     self.judge(&recovered, end)?;
-                    return Ok((recovered, disk));
+                    return Ok((recovered, machine));
                 }
-                Err(_) if disk.crashed().is_some() => disk = self.next_disk(&disk),
+                Err(_) if machine.disk.crashed().is_some() => machine = self.next_machine(&machine),
                 Err(error) => return Err(format!("recovery {attempt}: {error}")),
             }
         }
         unreachable!("the last attempt is not crashed")
     }
 
-    fn recover_once(&mut self, disk: &SimulatedDisk) -> Result<Recovered> {
+    fn recover_once(&mut self, machine: &Machine) -> Result<Recovered> {
+        let Machine { disk, power_cycle } = machine;
         let files = match self.plan.cached {
-            true => cached::open_cached(disk, self.plan.seed)?,
+            true => cached::open_cached(disk, self.plan.seed, *power_cycle)?,
             false => open(disk).map_err(|source| crate::Error::io("open", "the disk", None, source))?,
         };
         let mut recovered = Pool::recover(&files, &self.plan.sizes.options(), &Raw)?;
