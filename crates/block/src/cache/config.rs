@@ -66,7 +66,8 @@ pub struct CacheConfig {
     /// What the cache holds, in blocks.
     pub capacity_blocks: u32,
     /// Bytes of one block: a power of two from 4 KiB to 2 MiB. The size of the pages above is right: a write of part of a
-    /// block takes the block out of the cache, and a read of part of one may fetch all of it.
+    /// block takes the block out of the cache, a read of part of one may fetch all of it, and a hit on part of one reads all of it
+    /// where it is compared ([`CacheConfig::verify_hits`]). Only reads of whole blocks tell which device is the faster one.
     pub block_bytes: usize,
     /// What is done with writes.
     pub mode: WriteMode,
@@ -107,8 +108,8 @@ pub struct CacheConfig {
     pub dram_blocks: Option<u64>,
     /// Bytes a day that may be written to the fast device, for its endurance; `None` for any number. See `docs/cache.md`.
     pub write_budget_bytes_day: Option<u64>,
-    /// Whether every hit is compared with its block's checksum. By default it is. A reader that checks what it reads by checksums of its
-    /// own does without, and calls [`read_again`](super::Cached::read_again) when they do not hold.
+    /// Whether every hit is compared with its block's checksum. By default it is. That costs CRC-32C over the block, and a hit on part of
+    /// a block then reads the whole block from the fast device. A reader that checks what it reads by checksums of its own does without, and calls [`read_again`](super::Cached::read_again) when they do not hold.
     pub verify_hits: bool,
     /// Which relation a block belongs to; no policy needs it.
     pub relations: Option<Arc<dyn Relations>>,

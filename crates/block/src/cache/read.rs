@@ -78,7 +78,9 @@ impl Cached {
         if route.below && !word.is_dirty() && is_sure && self.hit_below(access, piece, slot, word, target) {
             return Ok(true);
         }
-        let began = route.timed.then(|| self.config.clock.now());
+        // A part that is compared takes the time of the whole, and below that of the part: only whole blocks are.
+        let is_whole = piece.length == self.block_bytes();
+        let began = (route.timed && is_whole).then(|| self.config.clock.now());
         let read = match verifies {
             true => self.read_verified(piece, slot, target),
             false => self.fast.read_at(self.slot_offset(slot) + piece.within, target).map(|()| true),
@@ -148,12 +150,14 @@ impl Cached {
 
     /// Serves a hit from the slow device, which has every block. If it fails, the fast one has to do.
     fn hit_below(&self, access: Access, piece: Piece, slot: u32, word: Word, target: &mut [u8]) -> bool {
-        let began = self.config.clock.now();
+        let began = (piece.length == self.block_bytes()).then(|| self.config.clock.now());
         let offset = (piece.block << self.block_shift) + piece.within;
         if self.slow.read_at(offset, target).is_err() {
             return false;
         }
-        self.balance.slow_took(self.config.clock.now().saturating_sub(began));
+        if let Some(began) = began {
+            self.balance.slow_took(self.config.clock.now().saturating_sub(began));
+        }
         if self.back.is_on() && !self.index.is_unchanged(slot, word) {
             // It may have become dirty before the slow device was read.
             return false;
@@ -270,7 +274,8 @@ impl Cached {
             self.drop_fetched(&slots);
             return self.slow.read_at(offset, buffer);
         }
-        let began = (run.len() == 1).then(|| self.config.clock.now());
+        let is_one = run.len() == 1 && buffer.len() == block_bytes;
+        let began = is_one.then(|| self.config.clock.now());
         match self.slow.read_at(offset, buffer) {
             Ok(()) => {
                 if let Some(began) = began {

@@ -93,6 +93,25 @@ fn before_a_faster_device_the_cache_steps_aside_and_says_so() {
     assert!(cached.stats().bypassed(Bypass::Aside) > 0);
 }
 
+/// Both devices move a byte in a nanosecond, and half of a block is read. To compare a hit takes all of it.
+#[test]
+fn that_a_part_of_a_block_is_compared_as_a_whole_does_not_make_the_cache_step_aside() {
+    let clock = Arc::new(VirtualClock::default());
+    let device = |bytes| {
+        let limits = Limits { bytes_per_second: Some(1 << 30), ..Limits::default() };
+        let clock = Arc::clone(&clock) as Arc<dyn Clock>;
+        Arc::new(ThrottledDevice::new(Arc::new(MemoryDevice::new("inner", bytes)), limits, clock))
+    };
+    let config = CacheConfig::new(16).block_bytes(2 * BLOCK).clock(Arc::clone(&clock) as Arc<dyn Clock>);
+    let cached = Cached::open(device(16 * 2 * BLOCK as u64), device(0), config).unwrap();
+    let mut random = Random(4);
+    for _ in 0..20_000 {
+        read(&cached, random.below(32) * BLOCK as u64, BLOCK);
+    }
+    let stats = cached.stats();
+    assert!(!stats.is_aside && stats.below < 100, "{stats:?}");
+}
+
 #[test]
 fn before_a_slower_device_it_serves_what_it_has() {
     let (cached, clock) = throttled(20);
