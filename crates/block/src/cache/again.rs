@@ -14,7 +14,7 @@ use crate::{AlignedBuffer, BlockDevice};
 
 impl Cached {
     /// Reads again, past the cache, what did not hold as it was read through it. Says whether `is_whole` says so of what is in
-    /// `buffer` now. If it does, the cached blocks that differ are dropped and the event is counted
+    /// `buffer` now. If it does, the cached blocks that differ are dropped, and if there is one the event is counted
     /// ([`CacheStats::fallbacks`](super::CacheStats)); the first is told in a warning. What is to be written back comes from the cache.
     ///
     /// ```
@@ -51,17 +51,22 @@ impl Cached {
         if !is_whole(buffer) {
             return Ok(false);
         }
-        self.count_fallback(offset >> self.block_shift);
         if planted(CacheBug::KeepDamaged) {
             return Ok(true);
         }
+        // Another reader may have found the same, or what did not hold was spoilt above.
+        let mut first = None;
         for (at, piece) in self.pieces(offset, buffer.len()) {
             if let Some((slot, word)) = self.index.find(piece.block)
                 && !word.is_dirty()
                 && !self.holds(slot, piece, &buffer[at..at + piece.length])
+                && self.drop_damaged(slot, word)
             {
-                self.drop_damaged(slot, word);
+                first.get_or_insert(piece.block);
             }
+        }
+        if let Some(block) = first {
+            self.count_fallback(block);
         }
         Ok(true)
     }
@@ -125,10 +130,11 @@ impl Cached {
             && checksum(&block) == self.index.checksum(slot)
     }
 
-    /// A block turned out to be damaged in its slot, and the slow device has it.
-    pub(super) fn drop_damaged(&self, slot: u32, word: Word) {
-        self.counters.damaged.add(1);
-        self.remove_if_unchanged(slot, word);
+    /// A block turned out to be damaged in its slot, and the slow device has it. Says whether it was still there.
+    pub(super) fn drop_damaged(&self, slot: u32, word: Word) -> bool {
+        let is_dropped = self.remove_if_unchanged(slot, word);
+        self.counters.damaged.add(u64::from(is_dropped));
+        is_dropped
     }
 
     /// A read found damaged bytes, and the slow device serves it.

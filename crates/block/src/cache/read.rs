@@ -180,12 +180,15 @@ impl Cached {
         }
     }
 
-    pub(super) fn remove_if_unchanged(&self, slot: u32, word: Word) {
+    /// Says whether it was unchanged.
+    pub(super) fn remove_if_unchanged(&self, slot: u32, word: Word) -> bool {
         let mut placement = self.placement.lock();
-        if self.index.is_unchanged(slot, word) {
+        let is_unchanged = self.index.is_unchanged(slot, word);
+        if is_unchanged {
             placement.remove(&self.index, slot);
             self.counters.invalidations.add(1);
         }
+        is_unchanged
     }
 
     /// Reads the run at the start of `buffer` that is not in the cache. Gives its length in bytes; none if the first block

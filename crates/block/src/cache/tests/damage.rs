@@ -109,6 +109,23 @@ fn a_reader_with_checks_of_its_own_reads_past_bad_bytes_and_drops_them() {
     assert_eq!(counts(&stats), (4 + 3, 4 + 1, 1, 1));
 }
 
+/// What did not hold was spoilt above the cache.
+#[test]
+fn a_read_again_that_finds_nothing_wrong_in_the_cache_is_no_fallback() {
+    let rotting = Rotting::new(false);
+    let cached = &rotting.cached;
+    read(cached, offset(2), BLOCK);
+    let mut buffer = filled(BLOCK, 0xee);
+    assert!(cached.read_again(offset(2), &mut buffer, |bytes| bytes[..] == content(2)[..]).unwrap());
+    assert_eq!(counts(&cached.stats()), (0, 1, 0, 0));
+    // Two readers saw the same damage, and the first has dropped the block.
+    rotting.rot(3);
+    for _ in 0..2 {
+        assert!(cached.read_again(offset(2), &mut buffer, |_| true).unwrap());
+    }
+    assert_eq!(counts(&cached.stats()), (0, 1, 1, 1));
+}
+
 #[test]
 fn catches_keep_damaged() {
     plant(Some(CacheBug::KeepDamaged));
