@@ -234,8 +234,12 @@ impl Cached {
             request.missed(1);
             let slot = self.count_miss(admitted);
             if let Some(slot) = slot {
-                // An earlier block of the run may have had to leave for it.
-                run.iter_mut().filter(|(_, other)| *other == Some(slot)).for_each(|(_, other)| *other = None);
+                if request.took_back() {
+                    // An earlier block of the run had to leave for it.
+                    run.iter_mut()
+                        .filter(|(_, other)| *other == Some(slot))
+                        .for_each(|(_, other)| *other = None);
+                }
                 request.gains(slot);
             }
             run.push((piece, slot));
@@ -330,6 +334,7 @@ impl Cached {
         request: &mut Request,
     ) -> Result<u32, Bypass> {
         placement.policy().miss(access);
+        request.tells();
         placement.count(access.relation, |stats| stats.misses += 1);
         match access.block {
             block if !self.is_whole(block) => Err(Bypass::Tail),

@@ -26,6 +26,10 @@ pub(super) struct Request {
     blocks: u64,
     /// Those among them that were in the cache.
     served: u64,
+    /// Whether the policy was told of one that may be admitted: the answer it gave last is then this request's.
+    is_told: bool,
+    /// Whether the slot that was given last was taken from it.
+    took_back: bool,
     /// Whether the budget affords its admissions, once that was asked.
     affords: Option<bool>,
     /// Slots that were given to blocks of it, or of those read with it, and of which nobody else knows yet.
@@ -35,12 +39,17 @@ pub(super) struct Request {
 impl Request {
     /// One of which a part was handed over before.
     pub fn continued() -> Self {
-        Self { blocks: 1, ..Self::default() }
+        Self { blocks: 1, is_told: true, ..Self::default() }
     }
 
-    /// Whether a block of it was looked up before.
-    pub fn is_begun(&self) -> bool {
-        self.blocks > 0
+    /// The policy is told of a block of it.
+    pub fn tells(&mut self) {
+        self.is_told = true;
+    }
+
+    /// Whether the policy was told of a block of it before.
+    pub fn is_told(&self) -> bool {
+        self.is_told
     }
 
     /// The answer of the budget, which is asked once: what a request overdraws, later ones pay.
@@ -56,7 +65,13 @@ impl Request {
     /// Gives up a slot that only it knows of.
     pub fn gives_up(&mut self, slot: u32) -> bool {
         let found = self.fresh.iter().position(|&other| other == slot);
-        found.map(|at| self.fresh.swap_remove(at)).is_some()
+        self.took_back = found.map(|at| self.fresh.swap_remove(at)).is_some();
+        self.took_back
+    }
+
+    /// Whether the slot that was given last is one that it gave up for that.
+    pub fn took_back(&mut self) -> bool {
+        std::mem::take(&mut self.took_back)
     }
 
     /// What it has so far others will know of from now on.
@@ -67,6 +82,8 @@ impl Request {
     /// A block of it was in the cache.
     pub fn hit(&mut self) {
         (self.blocks, self.served) = (self.blocks + 1, self.served + 1);
+        // Before the next is asked for.
+        self.is_told = true;
     }
 
     /// Blocks of it were not.
@@ -78,7 +95,7 @@ impl Request {
 impl Cached {
     /// The read of a block of `request`.
     pub(super) fn read_access(&self, piece: Piece, request: &Request) -> Access {
-        self.access(piece.block, false).continuing(request.is_begun())
+        self.access(piece.block, false).continuing(request.is_told())
     }
 
     /// Another request begins, perhaps.

@@ -225,7 +225,7 @@ impl Cached {
         found: Found,
         request: &mut Request,
     ) -> Option<(u32, &'a [u8])> {
-        let access = self.access(block, true).continuing(request.is_begun());
+        let access = self.access(block, true).continuing(request.is_told());
         request.missed(1);
         placement.count(access.relation, |stats| stats.writes += 1);
         let stays = match bytes {
@@ -238,6 +238,7 @@ impl Cached {
         let Found::Slot(slot, word) = found else {
             self.counters.write_misses.add(1);
             placement.policy().miss(access);
+            request.tells();
             let admitted = match found {
                 Found::BeingWritten => Err(Bypass::InUse),
                 _ => stays.and_then(|bytes| {
@@ -255,6 +256,7 @@ impl Cached {
         match stays {
             Ok(bytes) if word.state() == State::Valid && !word.is_dirty() => {
                 placement.policy().hit(crate::policy::Slot(slot), access);
+                request.tells();
                 self.index.begin_writing(slot);
                 return Some((slot, bytes));
             }

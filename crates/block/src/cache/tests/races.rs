@@ -6,6 +6,8 @@ use parking_lot::Mutex;
 
 use super::super::index::State;
 use super::*;
+use crate::Bypass;
+use crate::policy::{Access, Admission, Applies, Filtered, Lru, Occupancy};
 
 /// What a test does in the midst of a call.
 type Act = Box<dyn FnOnce() + Send>;
@@ -196,6 +198,34 @@ fn end_of_a_long_chain() -> u8 {
 #[test]
 fn a_dirty_block_at_the_end_of_a_long_chain_is_read_again_from_the_cache() {
     assert_eq!(end_of_a_long_chain(), 1);
+}
+
+/// Admits nothing, and notes the blocks of which it is asked.
+struct Asked(Arc<Mutex<Vec<u64>>>);
+
+impl Admission for Asked {
+    fn admits(&mut self, access: Access, _: Occupancy) -> bool {
+        self.0.lock().push(access.block);
+        false
+    }
+}
+
+/// Two blocks are read while the first is written: the policy hears of the second only.
+#[test]
+fn a_request_whose_first_block_is_in_use_does_not_get_the_answer_of_the_one_before() {
+    let slow = Interposed::new(1 << 20);
+    let fast = Arc::new(MemoryDevice::new("fast", 0));
+    let cached = Cached::open(Arc::clone(&slow) as Arc<dyn BlockDevice>, fast, timeless(16)).unwrap();
+    let asked = Arc::new(Mutex::new(vec![]));
+    let admission: Box<dyn Admission> = Box::new(Asked(Arc::clone(&asked)));
+    let policy = Filtered::new(Lru::new(16), 16, vec![(Applies::Both, admission)]);
+    cached.placement.lock().set_policy(Box::new(policy));
+    let cached = Arc::new(cached);
+    let other = Arc::clone(&cached);
+    slow.before_next_write(move || drop(read(&*other, 0, 2 * BLOCK)));
+    cached.write_at(0, &filled(BLOCK, 1)).unwrap();
+    assert_eq!(cached.stats().bypassed(Bypass::InUse), 1);
+    assert_eq!(*asked.lock(), [0, 1], "of the write's block, and of the one that was read");
 }
 
 mod planted_bugs {
