@@ -36,6 +36,8 @@ const BLOCKS_AT: usize = PAGE_IDS_AT + 8 * SizeClass::COUNT;
 const LSN_MAX: u64 = 1 << 62;
 /// Beyond the number of superblocks that anybody will write: the next ones are counted on from what a file says.
 const SEQUENCE_MAX: u64 = 1 << 62;
+/// What a life may add to the sequence it begins with.
+const SEQUENCES_OF_A_LIFE: u64 = 1 << 32;
 /// The most directory blocks a superblock can name, those of all classes together; with blocks of 4 KiB enough for every
 /// page there may be.
 pub(crate) const DIRECTORY_BLOCKS_MAX: usize = (SLOT_BYTES - FIXED_BYTES) / 8;
@@ -247,6 +249,9 @@ impl Slots {
             }
         }
         match best {
+            Some((_, superblock)) if superblock.sequence > SEQUENCE_MAX - SEQUENCES_OF_A_LIFE => {
+                Err(Error::corrupt(&file, None, "the superblock's sequence leaves no room to count on"))
+            }
             Some((newest, superblock)) => {
                 Ok((Slots { device, newest, buffer, is_other_torn, cache: None }, superblock))
             }
@@ -338,11 +343,12 @@ mod tests {
     #[test]
     fn numbers_that_leave_no_room_to_count_on_are_refused() {
         let end = Lsn(!7);
-        let hostile: [fn(&mut Superblock, Lsn); 7] = [
+        let hostile: [fn(&mut Superblock, Lsn); 8] = [
             |superblock, end| (superblock.cut, superblock.log_end) = (end, end),
             |superblock, end| superblock.epoch_start = end,
             |superblock, _| superblock.epoch = u32::MAX,
             |superblock, _| superblock.sequence = u64::MAX,
+            |superblock, _| superblock.sequence = SEQUENCE_MAX,
             |superblock, _| superblock.segments = u64::MAX,
             |superblock, _| superblock.page_bytes = 12288,
             |superblock, _| superblock.page_bytes = 128 << 10,
