@@ -1,9 +1,10 @@
-//! A block cache's file and its guard, changed: opening and reading must not panic, and where the checksums were left as they are,
-//! what is served is what the slow device has.
+//! Mutates a block cache's file and guard. Opening and reading must never panic. With untouched
+//! checksums the cache must serve the slow device's data.
 
 use std::sync::{Arc, OnceLock};
 
-use terrace_block::{AlignedBuffer, BlockDevice, CacheConfig, Cached, MemoryDevice, WriteMode};
+use terrace_cache::{CacheConfig, Cached, WriteMode};
+use terrace_io::{AlignedBuffer, BlockDevice, MemoryDevice};
 
 use crate::choices::Choices;
 use crate::edit;
@@ -13,13 +14,13 @@ const BLOCK: usize = 4096;
 const PAGE: usize = 4096;
 const MODES: [WriteMode; 2] = [WriteMode::Through, WriteMode::Back];
 
-/// The slow device, the cache's file and the guard, and what was written last.
+/// The slow device, the cache's file and the guard, with the last writes.
 #[derive(Clone)]
 struct Left {
     slow: Vec<u8>,
     fast: Vec<u8>,
     guard: Vec<u8>,
-    /// Of each block, the bytes that it may have.
+    /// Acceptable contents of each block.
     contents: Vec<Vec<u8>>,
 }
 
@@ -41,7 +42,7 @@ fn config(guard: Arc<MemoryDevice>, mode: WriteMode) -> CacheConfig {
     CacheConfig::new(24).mode(mode).guard(guard).power_cycle(Some([1; 16]))
 }
 
-/// What a life leaves that ends with a close, or with blocks that are yet to be written back.
+/// The state after a close, or with pending write-backs.
 fn left(mode: WriteMode) -> Left {
     let new = |name, bytes| Arc::new(MemoryDevice::new(name, bytes));
     let (slow, fast, guard) = (new("slow", BLOCKS * BLOCK as u64), new("fast", 0), new("guard", 0));
@@ -69,7 +70,7 @@ fn crc(bytes: &[u8]) -> [u8; 4] {
     (crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32).to_le_bytes()
 }
 
-/// Makes the checksums of superblocks, marks, journal and guard good.
+/// Recomputes the checksums of superblocks, marks, journal and guard.
 fn mend(left: &mut Left) {
     for page in left.fast.chunks_exact_mut(PAGE).take(2) {
         let sum = crc(&page[..508]);
@@ -85,13 +86,14 @@ fn mend(left: &mut Left) {
     }
 }
 
-/// What both lives leave, as they are.
+/// The unmodified state of either kind.
 fn lives(which: usize) -> Left {
     static LEFT: OnceLock<[Left; 2]> = OnceLock::new();
     LEFT.get_or_init(|| MODES.map(left))[which].clone()
 }
 
-/// A cache some of whose fields have other numbers, with checksums made again. The first byte says which life it is of.
+/// Sets fields of a cache to other numbers and recomputes checksums. The first byte selects the
+/// state.
 pub fn cache_fields(input: &[u8]) {
     let mut choices = Choices(input);
     let which = usize::from(choices.byte() & 1);
@@ -115,7 +117,8 @@ pub fn cache_fields(input: &[u8]) {
     judge(&left, which, true);
 }
 
-/// A cache's file that was changed. The first byte says which life it is of, what is changed and whether checksums are made good.
+/// Mutates a cache's file. The first byte selects the state, the part to change, and whether to
+/// recompute checksums.
 pub fn caches(input: &[u8]) {
     let Some((&how, edits)) = input.split_first() else { return };
     let which = usize::from(how >> 1 & 1);
@@ -134,10 +137,11 @@ pub fn caches(input: &[u8]) {
     judge(&left, which, is_mended);
 }
 
-/// Opens a cache and reads through it. If its checksums were not made again, what it serves is what the slow device has.
+/// Opens a cache and reads through it. Without recomputed checksums it must serve the slow device's
+/// data.
 fn judge(left: &Left, which: usize, is_mended: bool) {
     let (slow, fast) = (device_of("slow", &left.slow), device_of("fast", &left.fast));
-    // An error is a good answer.
+    // An error is acceptable.
     let opened = Cached::open(slow.clone(), fast, config(device_of("guard", &left.guard), MODES[which]));
     let Ok(cached) = opened else { return };
     let (mut served, mut truth) = (AlignedBuffer::zeroed(BLOCK), AlignedBuffer::zeroed(BLOCK));

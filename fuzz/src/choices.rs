@@ -1,6 +1,6 @@
-//! An input taken as a series of choices, and the numbers that hurt.
+//! Interprets an input as choices, including numbers that provoke bugs.
 
-/// Takes choices from an input; zeros when it is used up.
+/// Takes choices from an input; zeros after its end.
 pub(crate) struct Choices<'a>(pub(crate) &'a [u8]);
 
 impl Choices<'_> {
@@ -18,7 +18,7 @@ impl Choices<'_> {
         (0..8).fold(0, |word, _| word << 8 | u64::from(self.byte()))
     }
 
-    /// A number below `end`, which is above 0.
+    /// A number below `end`, which must be positive.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         let bytes = if end <= 256 { 1 } else { 3 };
         (0..bytes).fold(0, |number, _| number << 8 | usize::from(self.byte())) % end
@@ -28,8 +28,8 @@ impl Choices<'_> {
         (!from.is_empty()).then(|| from[self.below(from.len())])
     }
 
-    /// A number as a field may have it that is believed without a look: none, all, a single bit, one of the `usual` ones
-    /// or close to it, small, or any.
+    /// A field value that careless code would trust: zero, all ones, a single bit, a `usual` number
+    /// or near one, small, or any.
     pub(crate) fn number(&mut self, usual: &[u64]) -> u64 {
         match self.byte() % 10 {
             0 => 0,
@@ -43,7 +43,7 @@ impl Choices<'_> {
         }
     }
 
-    /// Puts a number into two, four or eight bytes of `bytes`, aligned as fields are, or flips a bit.
+    /// Sets two, four or eight aligned bytes to a number, or flips a bit.
     pub(crate) fn poke(&mut self, bytes: &mut [u8], usual: &[u64]) {
         let length = [2, 4, 8, 8][usize::from(self.byte() % 4)];
         if bytes.len() < length {

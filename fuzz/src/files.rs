@@ -1,15 +1,15 @@
-//! The files of a database as bytes, and how to make the checksums of changed ones hold again: an attacker can do that,
-//! and a fuzzer that cannot would only ever test the checksum.
+//! A database's files as bytes, and code to recompute their checksums. An attacker can do that;
+//! without it a fuzzer tests only the checksum.
 
 use std::sync::Arc;
 
-use terrace_block::{AlignedBuffer, Directory, MemoryDirectory, OpenMode};
+use terrace_io::{AlignedBuffer, Directory, MemoryDirectory, OpenMode};
 
-/// The names of the page file and of the log.
+/// Names of the page file and the log.
 pub(crate) type Names = [&'static str; 2];
-/// Those of a database.
+/// Names in a database.
 pub(crate) const DATABASE: Names = ["pages.terrace", "log.terrace"];
-/// Those of a backup.
+/// Names in a backup.
 pub(crate) const BACKUP: Names = ["pages.backup", "log.backup"];
 
 const SLOT_BYTES: usize = 16 << 10;
@@ -17,16 +17,16 @@ const BLOCKS_AT: usize = 192;
 const CLASSES: usize = 10;
 const DIRECTORY_AT: usize = 256;
 const LOG_HEADER_BYTES: u64 = 4096;
-const PLACE_BYTES: usize = 4096;
-const PLACE_MASK: u64 = (1 << 34) - 1;
+const BLOCK_BYTES: usize = 4096;
+const BLOCK_MASK: u64 = (1 << 34) - 1;
 const LENGTH_SHIFT: u32 = 34;
 const LONG: u64 = 1 << 62;
-const LONG_PLACES: usize = 32;
+const LONG_BLOCKS: usize = 32;
 const CHECK_SHIFT: u32 = 38;
 const CHECK_MASK: u64 = (1 << 24) - 1;
 const PAGE_HEADER_BYTES: usize = 24;
 
-/// Both files.
+/// Page file and log.
 #[derive(Clone, Debug)]
 pub(crate) struct Files {
     pub(crate) pages: Vec<u8>,
@@ -42,7 +42,7 @@ fn crc(bytes: &[u8]) -> u32 {
 pub(crate) struct Image {
     pub(crate) start: usize,
     pub(crate) length: usize,
-    /// What its header says: its kind, without the bit of compressed ones, and its page.
+    /// Header fields: the kind, without the compression bit, and the page id.
     pub(crate) kind: u8,
     pub(crate) id: u64,
 }
@@ -66,7 +66,7 @@ fn seal(bytes: &mut [u8]) -> u32 {
 }
 
 impl Files {
-    /// What is in `directory` now.
+    /// The current files in `directory`.
     pub(crate) fn of(directory: &MemoryDirectory, [pages, log]: Names) -> Files {
         let read = |name| {
             let device = directory.open(name, OpenMode::Read).expect("the file is there");
@@ -90,34 +90,34 @@ impl Files {
         Arc::new(directory)
     }
 
-    /// The newer slot of the superblock, by its sequence alone.
+    /// The superblock slot with the higher sequence number.
     fn newest_slot(&self) -> usize {
         usize::from(u64_at(&self.pages, SLOT_BYTES + 40) > u64_at(&self.pages, 40))
     }
 
-    /// Where in the log's file recovery begins to read.
+    /// File offset in the log where recovery starts.
     pub(crate) fn log_start(&self) -> u64 {
         let cut = u64_at(&self.pages, self.newest_slot() * SLOT_BYTES + 72);
         let capacity = self.log.len() as u64 - LOG_HEADER_BYTES;
         LOG_HEADER_BYTES + cut % capacity
     }
 
-    /// Where the image is that a mapping word names, and how long it is, if it is in the file.
+    /// Offset and length of a mapping word's image, if it is inside the file.
     fn extent(&self, word: u64) -> Option<(usize, usize)> {
-        let place = (word & PLACE_MASK).checked_sub(1)?;
-        let unit = if word & LONG == 0 { PLACE_BYTES } else { LONG_PLACES * PLACE_BYTES };
-        let start = usize::try_from(place).ok()?.checked_mul(PLACE_BYTES)?;
+        let block = (word & BLOCK_MASK).checked_sub(1)?;
+        let unit = if word & LONG == 0 { BLOCK_BYTES } else { LONG_BLOCKS * BLOCK_BYTES };
+        let start = usize::try_from(block).ok()?.checked_mul(BLOCK_BYTES)?;
         let length = ((word >> LENGTH_SHIFT) as usize % 16 + 1) * unit;
         (start >= 2 * SLOT_BYTES && start + length <= self.pages.len()).then_some((start, length))
     }
 
-    /// Directory blocks that the superblock at `slot` names.
+    /// Directory blocks named by the superblock at `slot`.
     fn block_count(&self, slot: usize) -> usize {
         let blocks = |class| u32_at(&self.pages, slot + BLOCKS_AT + class * 4) as usize;
         (0..CLASSES).map(blocks).sum::<usize>().min((SLOT_BYTES - DIRECTORY_AT) / 8)
     }
 
-    /// The images that the newest superblock leads to: directory blocks, chunks, pages.
+    /// Images reachable from the newest superblock: directory blocks, chunks, pages.
     pub(crate) fn images(&self) -> [Vec<Image>; 3] {
         let slot = self.newest_slot() * SLOT_BYTES;
         let image = |word_at: usize| {
@@ -136,7 +136,7 @@ impl Files {
         [blocks, chunks, pages]
     }
 
-    /// Where the sound records of the log are that do not wrap, and how long.
+    /// Offsets and lengths of the valid log records that do not wrap.
     pub(crate) fn records(&self) -> Vec<(usize, usize)> {
         let (mut at, mut found) = (self.log_start() as usize, Vec::new());
         while at + 40 <= self.log.len() {
@@ -151,12 +151,12 @@ impl Files {
         found
     }
 
-    /// Makes the checksum of a record hold again.
+    /// Recomputes a record's checksum.
     pub(crate) fn seal_record(&mut self, at: usize, length: usize) {
         seal(&mut self.log[at..at + length]);
     }
 
-    /// Makes the checksums hold again, from the pages up to both superblocks.
+    /// Recomputes checksums from the pages up to both superblocks.
     pub(crate) fn mend_pages(&mut self) {
         for slot in [0, 1] {
             let page_bytes = u32_at(&self.pages, slot * SLOT_BYTES + 48) as usize;
@@ -169,7 +169,7 @@ impl Files {
         }
     }
 
-    /// Mends the image that the mapping word at `at` names, after those that it names itself.
+    /// Recomputes the image at a mapping word, after the images it refers to.
     fn mend_below(&mut self, at: usize, levels: u32) {
         let word = u64_at(&self.pages, at);
         let Some((start, length)) = self.extent(word) else { return };
@@ -183,7 +183,7 @@ impl Files {
         self.pages[at..at + 8].copy_from_slice(&word.to_le_bytes());
     }
 
-    /// Makes the checksums of the log's header and of its records hold again, as far as their lengths lead.
+    /// Recomputes checksums of the log's header and of the records its lengths lead to.
     pub(crate) fn mend_log(&mut self) {
         let check = crc(&self.log[..48]);
         self.log[48..52].copy_from_slice(&check.to_le_bytes());

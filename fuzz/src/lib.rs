@@ -1,16 +1,18 @@
-//! What the fuzz targets do, as plain functions, so that `cargo test` can run them too.
+//! The fuzz targets as plain functions, so that `cargo test` can run them too.
 //!
-//! - [`pages`]: a page file whose bytes were changed, those of compressed images too, and whose checksums were made to hold
-//!   again, up to the superblock;
-//! - [`log`]: the same for the log of a database that was killed;
-//! - [`operations`]: any sequence of calls against a `BTreeMap`;
-//! - [`caches`]: the file and the guard of a block cache, that was closed or has blocks to write back, in the same way;
-//! - [`traces`]: a block trace of any format, whose bytes were changed, read and simulated;
-//! - [`databases`], [`backups`], [`cache_fields`], [`trace_fields`]: the same kinds of files, with numbers put into the fields of
-//!   their structures and all checksums made again.
+//! - [`pages`]: a page file with mutated bytes, also of compressed images, and checksums recomputed
+//!   up to the superblock;
+//! - [`log`]: the log of a killed database, in the same way;
+//! - [`operations`]: sequences of calls compared with a `BTreeMap`;
+//! - [`caches`]: file and guard of a block cache, closed or with pending write-backs, in the same
+//!   way;
+//! - [`traces`]: a block trace of any format with mutated bytes, read and simulated;
+//! - [`databases`], [`backups`], [`cache_fields`], [`trace_fields`]: the same kinds of files, with
+//!   numbers set in structure fields and all checksums recomputed.
 //!
-//! A target fails by panicking, by hanging, or by taking more memory than the fuzzer allows. An error is a good answer to a
-//! hostile file. Everything is in memory and without threads, so an input replays exactly.
+//! A target fails by panicking, hanging, or exceeding the fuzzer's memory limit. An error is an
+//! acceptable answer to a hostile file. Everything is in memory and single-threaded, so an input
+//! replays exactly.
 
 mod cache;
 mod choices;
@@ -24,16 +26,16 @@ use std::sync::OnceLock;
 pub use cache::{cache_fields, caches};
 use files::Files;
 pub use structure::{backups, databases};
-use terrace_block::sim::{Simulation, Size};
-use terrace_block::trace::Trace;
+use terrace_cache::sim::{Simulation, Size};
+use terrace_cache::trace::Trace;
 pub use trace::trace_fields;
 
-/// Bytes of an edit in an input: where (three bytes), what (one byte: how; eight bytes: the value).
+/// Bytes per edit: position (three), how (one), value (eight).
 const EDIT_BYTES: usize = 12;
-/// Edits taken from one input.
+/// Limit of edits per input.
 const EDITS_MAX: usize = 32;
 
-/// Changes bytes of `file` as `input` says: a byte flipped, or a word set.
+/// Applies the edits of `input` to `file`: flips a byte or sets a word.
 fn edit(file: &mut [u8], input: &[u8]) {
     for edit in input.chunks_exact(EDIT_BYTES).take(EDITS_MAX) {
         let at = usize::from(edit[0]) << 16 | usize::from(edit[1]) << 8 | usize::from(edit[2]);
@@ -49,8 +51,8 @@ fn edit(file: &mut [u8], input: &[u8]) {
     }
 }
 
-/// A database that was closed, with its page file changed. The first byte says whether checksums are made good, and
-/// whether it is a database whose pages are compressed.
+/// A closed database with a mutated page file. The first byte selects whether to recompute
+/// checksums and whether pages are compressed.
 pub fn pages(input: &[u8]) {
     static CLOSED: OnceLock<[Files; 2]> = OnceLock::new();
     let Some((&how, edits)) = input.split_first() else { return };
@@ -63,13 +65,13 @@ pub fn pages(input: &[u8]) {
     model::use_hostile(&files);
 }
 
-/// A database that was killed, with its log changed. The first byte says whether checksums are made good.
+/// A killed database with a mutated log. The first byte selects whether to recompute checksums.
 pub fn log(input: &[u8]) {
     static KILLED: OnceLock<Files> = OnceLock::new();
     let Some((&how, edits)) = input.split_first() else { return };
     let mut files = KILLED.get_or_init(model::killed).clone();
     let from = files.log_start() as usize;
-    // Most of a ring is never written in so short a life; edits go where records are.
+    // A short run leaves most of the ring unwritten, so edits go where records are.
     let (start, end) =
         if how & 2 == 0 { (from, (from + (64 << 10)).min(files.log.len())) } else { (0, files.log.len()) };
     edit(&mut files.log[start..end], edits);
@@ -79,12 +81,12 @@ pub fn log(input: &[u8]) {
     model::use_hostile(&files);
 }
 
-/// Any calls, each compared with a map, over several lives of the database.
+/// Any calls, each compared with a map, over several restarts of the database.
 pub fn operations(input: &[u8]) {
     model::operations(input);
 }
 
-/// A trace of each format, the last compressed.
+/// A trace of each format; the last is compressed.
 const TRACES: [(&str, &[u8]); 7] = [
     ("lis", b"10 2 0 0\n7 1 0 1\n10 9 0 2\n"),
     ("u32le", b"\x01\0\0\0\x02\0\0\0\x01\0\0\0"),
@@ -95,7 +97,7 @@ const TRACES: [(&str, &[u8]); 7] = [
     ("lis.zst", b"\x28\xb5\x2f\xfd\x04\x58\x41\0\x001 1 0 0\n\x56\xdb\x54\xb0"),
 ];
 
-/// A trace, changed. The first byte says which; what is not an edit is put behind it.
+/// A mutated trace. The first byte selects the trace; input beyond the edits is appended.
 pub fn traces(input: &[u8]) {
     let Some((&which, edits)) = input.split_first() else { return };
     let (format, sample) = TRACES[usize::from(which) % TRACES.len()];
@@ -103,12 +105,12 @@ pub fn traces(input: &[u8]) {
     edit(&mut bytes, edits);
     bytes.extend_from_slice(edits.chunks_exact(EDIT_BYTES).remainder());
     let format = format.parse().expect("a format");
-    // A request may ask for a million blocks, and a trace has few.
+    // A request may cover a million blocks, but a trace has few.
     let simulation = Simulation::new()
         .threads(1)
         .cache("lru".parse().expect("a policy"), Size::Blocks(1))
         .parts(true, true);
     let mut open = || Ok(Trace::new("fuzzed", std::io::Cursor::new(bytes.clone()), format, 4096));
-    // An error is a good answer.
+    // An error is acceptable.
     let _ = simulation.run(&mut open, true, &|_| {});
 }

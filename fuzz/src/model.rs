@@ -1,29 +1,34 @@
-//! Databases to damage, what is done with a damaged one, and the map a sound one is compared with.
+//! Databases to damage, operations on damaged ones, and a map to compare sound ones with.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrace::{Compression, Db, Error, Mode, Table};
-use terrace_block::MemoryDirectory;
+use terrace::{Builder, Compression, Db, Error, Mode, Table};
+use terrace_io::MemoryDirectory;
 
 use crate::files::{DATABASE, Files};
 
-/// Entries looked at in a damaged database.
+/// Limit of entries read from a damaged database.
 const ENTRIES_MAX: usize = 10_000;
 
+/// A builder with the environment's back end, so that a run can cover each.
+pub(crate) fn defaults() -> Builder {
+    Db::builder().defaults_from(|name| std::env::var(name).ok()).expect("a back end")
+}
+
 fn open(directory: Arc<MemoryDirectory>, create: bool) -> terrace::Result<Db> {
-    let builder = Db::builder().dram(2 << 20).page_size(4096).log_max(1 << 20).mode(Mode::Inline).seed(1);
+    let builder = defaults().dram(2 << 20).page_size(4096).log_max(1 << 20).mode(Mode::Inline).seed(1);
     builder.create(create).directory(directory).open("memory")
 }
 
-/// A new database of larger pages, compressed.
+/// A new database with larger, compressed pages.
 fn open_compressed(directory: Arc<MemoryDirectory>) -> terrace::Result<Db> {
-    let builder = Db::builder().dram(2 << 20).page_size(8192).log_max(1 << 20).mode(Mode::Inline).seed(1);
+    let builder = defaults().dram(2 << 20).page_size(8192).log_max(1 << 20).mode(Mode::Inline).seed(1);
     builder.compression(Compression::Lz4).directory(directory).open("memory")
 }
 
-/// A few hundred entries of all sizes, two tables, entries that were changed and removed.
+/// A few hundred entries of all sizes in two tables, some changed or removed.
 fn fill(db: &Db) {
     let table = db.create_table("first").expect("a new table");
     let other = db.create_table("second").expect("another");
@@ -40,7 +45,7 @@ fn fill(db: &Db) {
     }
 }
 
-/// The files of a database that was closed.
+/// Files of a closed database.
 pub(crate) fn closed(compressed: bool) -> Files {
     let directory = Arc::new(MemoryDirectory::new());
     let opened = if compressed { open_compressed(directory.clone()) } else { open(directory.clone(), true) };
@@ -50,7 +55,7 @@ pub(crate) fn closed(compressed: bool) -> Files {
     Files::of(&directory, DATABASE)
 }
 
-/// The files of a database as a killed process leaves them, with work for recovery in the log.
+/// Files of a killed database whose log needs recovery.
 pub(crate) fn killed() -> Files {
     let directory = Arc::new(MemoryDirectory::new());
     let db = open(directory.clone(), true).expect("a new database opens");
@@ -60,14 +65,14 @@ pub(crate) fn killed() -> Files {
     files
 }
 
-/// Opens files that may be anything and does a little of everything; errors are fine. Twice, as what was found damaged in one
-/// life is met by the next.
+/// Opens arbitrary files and tries many operations; errors are acceptable. Runs twice, because the
+/// second open meets what the first found damaged.
 pub(crate) fn use_hostile(files: &Files) {
     let directory = files.directory(DATABASE);
     use_twice(|| open(directory.clone(), false));
 }
 
-/// The same, of a database that `open` opens.
+/// Does the same with databases from `open`.
 pub(crate) fn use_twice(open: impl Fn() -> terrace::Result<Db>) {
     for life in 0..2 {
         let Ok(db) = open() else { return };
@@ -81,7 +86,7 @@ pub(crate) fn use_twice(open: impl Fn() -> terrace::Result<Db>) {
             let _ = table.put(b"key 001", &[1; 9000]);
             let _ = table.delete(b"key 009");
             let _ = (table.pages(), table.len());
-            // The first life leaves something to the second.
+            // The first run leaves something for the second.
             let _ = if life == 0 {
                 table.delete_range("k".."kz")
             } else {
@@ -96,7 +101,7 @@ pub(crate) fn use_twice(open: impl Fn() -> terrace::Result<Db>) {
     }
 }
 
-/// A table beside its model.
+/// A table and its model.
 struct Pair {
     directory: Arc<MemoryDirectory>,
     db: Option<Db>,
@@ -104,7 +109,7 @@ struct Pair {
     map: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// Takes numbers from an input; zeros when it is used up.
+/// Takes numbers from an input; zeros after its end.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -114,7 +119,7 @@ impl Input<'_> {
         byte
     }
 
-    /// A key: mostly short and close to others, now and then long.
+    /// A key: mostly short and close to others, sometimes long.
     fn key(&mut self) -> Vec<u8> {
         let (shape, number) = (self.byte(), self.byte());
         match shape % 8 {
@@ -164,7 +169,8 @@ impl Pair {
         self.reopen(false);
     }
 
-    /// Goes on with what is on the disk at this moment, as after a kill. Every commit was acknowledged as durable.
+    /// Restarts from the current disk contents, as after a kill. All commits were acknowledged as
+    /// durable.
     fn kill(&mut self) {
         self.directory = Files::of(&self.directory, DATABASE).directory(DATABASE);
         (self.table, self.db) = (None, None);
@@ -194,7 +200,7 @@ impl Pair {
         assert_eq!(deleted.expect("a range is deleted"), (before - self.map.len()) as u64);
     }
 
-    /// Several changes in one transaction, which commits or not, after some that it takes back.
+    /// Several changes in one transaction that may commit, after some it rolls back.
     fn transact(&mut self, input: &mut Input<'_>) {
         let mut changed = self.map.clone();
         let mut transaction = self.db().begin();
@@ -226,7 +232,7 @@ impl Pair {
     }
 }
 
-/// Runs the calls that `input` stands for and compares each with the map.
+/// Runs the calls encoded in `input` and compares each with the map.
 pub(crate) fn operations(input: &[u8]) {
     let mut pair = Pair::new();
     let mut input = Input(input);

@@ -1,17 +1,17 @@
-//! Databases and backups whose structures say what they should not, with checksums made again: numbers in the fields of
-//! superblocks, of the page table, of nodes, of long values, of the catalog, of the garbage tree, and of log records.
+//! Databases and backups with wrong field values and recomputed checksums. Fields are in
+//! superblocks, the page table, nodes, long values, the catalog, the garbage tree and log records.
 //!
-//! A byte changed anywhere, as the other targets do it, hits the bytes of values, for the most part, and hardly ever makes one
-//! page the child of another.
+//! Random byte changes, as in the other targets, mostly hit values and rarely make one page
+//! another's child.
 
 use std::sync::{Arc, OnceLock};
 
 use terrace::{Backup, Compression, Db, Durability, Mode, TableOptions};
-use terrace_block::MemoryDirectory;
+use terrace_io::MemoryDirectory;
 
 use crate::choices::Choices;
 use crate::files::{BACKUP, DATABASE, Files, Image, u16_at};
-use crate::model::use_twice;
+use crate::model::{defaults, use_twice};
 
 const LEAF: u8 = 1;
 const INNER: u8 = 2;
@@ -19,20 +19,17 @@ const INDEX: u8 = 3;
 const SLOT_BYTES: usize = 16 << 10;
 
 fn builder(directory: Arc<MemoryDirectory>) -> terrace::Builder {
-    let builder = Db::builder()
-        .dram(8 << 20)
-        .page_size(4096)
-        .page_size_max(16 << 10)
-        .log_max(1 << 20)
-        .mode(Mode::Inline);
+    let builder =
+        defaults().dram(8 << 20).page_size(4096).page_size_max(16 << 10).log_max(1 << 20).mode(Mode::Inline);
     builder.seed(1).durability(Durability::Buffered).directory(directory)
 }
 
-/// A database with trees of three levels, of two sizes of pages, with long values, some of them on several pages, and with garbage.
+/// A database with three-level trees, two page sizes, long values on one or several pages, and
+/// garbage.
 fn filled(directory: Arc<MemoryDirectory>) -> Db {
     let db = builder(directory).open("").expect("a new database opens");
     let small = db.create_table("small").expect("a table");
-    // Keys that differ at their ends make long separators, and so a high tree of few pages.
+    // Keys that differ at their ends make long separators, so few pages make a high tree.
     for number in 0..400u32 {
         let key = [&[b'k'; 700][..], &number.to_be_bytes()].concat();
         small.put(&key, [number as u8; 90]).expect("put");
@@ -51,7 +48,7 @@ fn filled(directory: Arc<MemoryDirectory>) -> Db {
     db
 }
 
-/// The files of databases that were closed and killed, the latter with garbage and records to redo; and of a backup.
+/// Files of a closed database, of a killed one with garbage and redo records, and of a backup.
 fn bases() -> &'static [Files; 3] {
     static BASES: OnceLock<[Files; 3]> = OnceLock::new();
     BASES.get_or_init(|| {
@@ -61,7 +58,7 @@ fn bases() -> &'static [Files; 3] {
         let directory = Arc::new(MemoryDirectory::new());
         let db = filled(directory.clone());
         let small = db.open_table("small").expect("a table");
-        // What the snapshot sees is garbage that stays.
+        // The snapshot keeps its versions as garbage.
         let snapshot = db.snapshot();
         small.delete("long 7").expect("delete");
         small.put("long 8", "short").expect("put");
@@ -81,7 +78,7 @@ fn bases() -> &'static [Files; 3] {
     })
 }
 
-/// A database, some of whose fields have other numbers. The first byte says whether it was closed or killed.
+/// Sets fields of a database to other numbers. The first byte selects closed or killed.
 pub fn databases(input: &[u8]) {
     let mut choices = Choices(input);
     let mut files = bases()[usize::from(choices.byte() & 1)].clone();
@@ -90,7 +87,7 @@ pub fn databases(input: &[u8]) {
     use_twice(|| builder(directory.clone()).create(false).open(""));
 }
 
-/// A backup, some of whose fields have other numbers: what is not found whole is not restored.
+/// Sets fields of a backup to other numbers. Restoring must refuse an invalid backup.
 pub fn backups(input: &[u8]) {
     let mut files = bases()[2].clone();
     mutate(&mut files, &mut Choices(input));
@@ -112,7 +109,7 @@ fn mutate(files: &mut Files, choices: &mut Choices<'_>) {
     for _ in 0..1 + choices.below(3) {
         match choices.below(16) {
             0 => {
-                // Both slots alike, or the other one would count.
+                // Both slots alike, or the other slot would win.
                 let rest = choices.0;
                 for slot in [0, SLOT_BYTES] {
                     choices.0 = rest;
@@ -151,7 +148,7 @@ fn poke_image(
     choices.poke(&mut files.pages[image.start + within.start..image.start + end], ids);
 }
 
-/// Where a page's image is: that of another page, none, or another number.
+/// Redirects a page's image: to another page's, to none, or to any number.
 fn mapping_word(files: &mut Files, choices: &mut Choices<'_>, chunks: &[Image], ids: &[u64]) {
     let Some(chunk) = choices.pick(chunks) else { return };
     let words: Vec<usize> = (chunk.start + 24..chunk.start + chunk.length - 7)
@@ -168,33 +165,33 @@ fn mapping_word(files: &mut Files, choices: &mut Choices<'_>, chunks: &[Image], 
     files.pages[to..to + 8].copy_from_slice(&word);
 }
 
-/// Where the entries of a node are: behind its slots, which begin at `slots_at`.
+/// Offsets of a node's entries, found through its slots at `slots_at`.
 fn entries(files: &Files, node: Image, slots_at: usize) -> Vec<usize> {
     let count = usize::from(u16_at(&files.pages, node.start + 24));
     let slots = (0..count).map(|slot| slots_at + slot * 8).take_while(|at| at + 8 <= node.length);
-    let places = slots.map(|at| usize::from(u16_at(&files.pages, node.start + at + 2)) * 8);
-    places.filter(|at| at + 48 <= node.length).map(|at| node.start + at).collect()
+    let blocks = slots.map(|at| usize::from(u16_at(&files.pages, node.start + at + 2)) * 8);
+    blocks.filter(|at| at + 48 <= node.length).map(|at| node.start + at).collect()
 }
 
 /// A child of an inner node.
 fn child(files: &mut Files, choices: &mut Choices<'_>, nodes: &[Image], ids: &[u64]) {
     let Some(node) = choices.pick(nodes) else { return };
-    let mut places = entries(files, node, 48);
-    places.push(node.start + 40);
-    let Some(at) = choices.pick(&places) else { return };
+    let mut blocks = entries(files, node, 48);
+    blocks.push(node.start + 40);
+    let Some(at) = choices.pick(&blocks) else { return };
     let id = if choices.byte() % 4 == 0 { node.id } else { choices.number(ids) };
     files.pages[at..at + 8].copy_from_slice(&id.to_le_bytes());
 }
 
-/// The beginning of a leaf's entry: timestamp, length, flags, or what its value says if its key is short.
+/// The start of a leaf entry: timestamp, length, flags, or the value's start if the key is short.
 fn entry(files: &mut Files, choices: &mut Choices<'_>, leaves: &[Image], ids: &[u64]) {
     let Some(leaf) = choices.pick(leaves) else { return };
-    let places = entries(files, leaf, 40);
-    let Some(at) = choices.pick(&places) else { return };
+    let blocks = entries(files, leaf, 40);
+    let Some(at) = choices.pick(&blocks) else { return };
     choices.poke(&mut files.pages[at..at + 48], ids);
 }
 
-/// A field of a log record, whose checksum is made again.
+/// A field of a log record, with its checksum recomputed.
 fn record(files: &mut Files, choices: &mut Choices<'_>, ids: &[u64]) {
     let records = files.records();
     let Some((at, length)) = choices.pick(&records) else { return };

@@ -1,21 +1,21 @@
-//! Block traces whose fields have numbers that they should not, and Zstandard frames that lie about themselves.
+//! Block traces with wrong field values, and invalid Zstandard frames.
 
 use std::io::Cursor;
 
-use terrace_block::sim::{Simulation, Size};
-use terrace_block::trace::{Event, Trace};
+use terrace_cache::sim::{Simulation, Size};
+use terrace_cache::trace::{Event, Trace};
 
 use crate::choices::Choices;
 
-/// Events that are read of a trace; a request for a million blocks is a million of them.
+/// Limit of events read; one request may make a million.
 const EVENTS_MAX: usize = 1 << 21;
-/// Traces of more events are read and not simulated: a simulation keeps what it knows of every block.
+/// Longer traces are read but not simulated, since a simulation keeps state per block.
 const SIMULATED_MAX: usize = 1 << 16;
 
 const FORMATS: [&str; 6] = ["lis", "u32le", "csv", "pgt", "oracleGeneral", "blktrace"];
 const USUAL: [u64; 8] = [0, 1, 7, 4096, 1 << 20, (1 << 20) + 1, 1 << 31, 1 << 48];
 
-/// A trace of any format, compressed or not, made field by field.
+/// A trace of any format, compressed or not, built field by field.
 pub fn trace_fields(input: &[u8]) {
     let mut choices = Choices(input);
     let name = choices.pick(&FORMATS).expect("there are some");
@@ -39,7 +39,7 @@ fn read(bytes: &[u8], format: &str) {
     let mut events = 0;
     for event in open().take(EVENTS_MAX) {
         match event {
-            // What is read is what the documentation promises.
+            // Requests must match the documented ranges.
             Ok(Event::Request(request)) => assert!(request.relation.is_none_or(|number| number < 1 << 31)),
             Ok(_) => {}
             Err(error) => assert!(!error.to_string().is_empty()),
@@ -49,12 +49,12 @@ fn read(bytes: &[u8], format: &str) {
     if events <= SIMULATED_MAX {
         let simulation = Simulation::new().threads(1).parts(true, true);
         let simulation = simulation.cache("lru".parse().expect("a policy"), Size::Blocks(1));
-        // An error is a good answer.
+        // An error is acceptable.
         let _ = simulation.run(&mut || Ok(open()), true, &|_| {});
     }
 }
 
-/// A number in decimal; now and then one that is none, or has no end.
+/// A decimal number; sometimes invalid or endless.
 fn field(choices: &mut Choices<'_>) -> String {
     match choices.byte() % 24 {
         0 => "-1".to_owned(),
@@ -68,7 +68,7 @@ fn field(choices: &mut Choices<'_>) -> String {
     }
 }
 
-/// A small number, mostly: what is wrong is to be one field of a line.
+/// Mostly a small number, so that only one field of a line is wrong.
 fn sane(choices: &mut Choices<'_>) -> String {
     if choices.byte() % 8 == 0 { field(choices) } else { choices.byte().to_string() }
 }
@@ -82,7 +82,7 @@ fn line(format: &str, choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
             bytes.extend_from_slice(&choices.number(&USUAL).to_le_bytes());
             bytes.extend_from_slice(&(choices.number(&USUAL) as u32).to_le_bytes());
             bytes.extend_from_slice(&choices.number(&USUAL).to_le_bytes());
-            // One that is cut off.
+            // Truncated.
             if choices.byte() % 32 == 0 {
                 bytes.pop();
             }
@@ -127,24 +127,24 @@ fn line(format: &str, choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
         }
     };
     bytes.extend_from_slice(text.as_bytes());
-    // A line that has no end, now and then.
+    // Sometimes a line without an end.
     if choices.byte() % 32 != 0 {
         bytes.push(b'\n');
     }
 }
 
-/// `content` in Zstandard frames, whose headers and blocks say one thing or another.
+/// `content` in Zstandard frames with true or false headers and blocks.
 fn frames(content: &[u8], choices: &mut Choices<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..1 + choices.below(3) {
         match choices.byte() % 4 {
-            // One to be skipped, as long as it says or not.
+            // A skippable frame with a true or false length.
             0 => {
                 bytes.extend_from_slice(&(0x184d_2a50u32 + u32::from(choices.byte() % 16)).to_le_bytes());
                 bytes.extend_from_slice(&(choices.number(&[0, 3, 4]) as u32).to_le_bytes());
                 bytes.extend_from_slice(b"skip");
             }
-            // A sound one, of which some bytes are changed.
+            // A valid frame with some bytes changed.
             1 | 2 => {
                 let from = bytes.len();
                 bytes.extend(ruzstd::encoding::compress_to_vec(
@@ -152,7 +152,7 @@ fn frames(content: &[u8], choices: &mut Choices<'_>) -> Vec<u8> {
                     ruzstd::encoding::CompressionLevel::Fastest,
                 ));
                 for _ in 0..choices.below(4) {
-                    // Within the header and the first block's, or anywhere.
+                    // Within the frame and first block headers, or anywhere.
                     let most = bytes.len() - from;
                     let end = if choices.byte() % 2 == 0 { most.min(24) } else { most };
                     let at = from + choices.below(end);
@@ -168,7 +168,7 @@ fn frames(content: &[u8], choices: &mut Choices<'_>) -> Vec<u8> {
     bytes
 }
 
-/// A frame by its fields: window and content size of any number, blocks of each kind, as long as they say or not.
+/// A frame built by field: any window and content size, all block kinds, true or false lengths.
 fn frame(content: &[u8], choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
     bytes.extend_from_slice(&0xfd2f_b528u32.to_le_bytes());
     let descriptor = choices.byte() & 0b1110_0100;

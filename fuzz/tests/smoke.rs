@@ -1,13 +1,14 @@
-//! Each target for a few seconds without the fuzzer. `TERRACE_FUZZ_SECONDS` says how long, `TERRACE_FUZZ_SEED` runs the
-//! one case of that number.
+//! Runs each target for a few seconds without the fuzzer. `TERRACE_FUZZ_SECONDS` sets the time;
+//! `TERRACE_FUZZ_SEED` runs only that case.
 
 use std::env;
 use std::time::{Duration, Instant};
 
-/// More than this in memory, by all tests of the process together, means that as well. A window of a compressed trace is 128 MiB.
+/// More memory than this, over all tests of the process, also means a trusted hostile number. The
+/// window of a compressed trace is 128 MiB.
 const MEMORY_MAX: u64 = 2 << 30;
 
-/// The most memory that the process has had so far, in bytes; 0 where the system does not say.
+/// Peak memory of the process in bytes; 0 if unknown.
 fn memory_peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -15,10 +16,10 @@ fn memory_peak() -> u64 {
     kib.unwrap_or_default() << 10
 }
 
-/// Longer than this means that a number out of a hostile file was believed.
+/// A longer run means that a hostile number was trusted.
 const CASE_MAX: Duration = Duration::from_secs(60);
 
-/// SplitMix64: enough for inputs, and the same everywhere.
+/// SplitMix64: sufficient for inputs and portable.
 struct Random(u64);
 
 impl Random {
@@ -30,7 +31,7 @@ impl Random {
         word ^ word >> 31
     }
 
-    /// Bytes, some of which repeat or are small, as numbers in files are.
+    /// Bytes with repetitions and small numbers, like numbers in files.
     fn input(&mut self) -> Vec<u8> {
         let length = 1 + self.next() as usize % 400;
         let small = self.next() % 4 == 0;
@@ -38,7 +39,7 @@ impl Random {
     }
 }
 
-/// Tells which case was running when a test panics.
+/// Names the running case when a test panics.
 struct Case(u64);
 
 impl Drop for Case {
@@ -59,7 +60,7 @@ fn run(target: fn(&[u8])) {
     }
     let time = Duration::from_secs(number("TERRACE_FUZZ_SECONDS").unwrap_or(3));
     let began = Instant::now();
-    // The same cases each time, so that a run can be repeated; TERRACE_FUZZ_FIRST begins elsewhere.
+    // The same cases each time, for repeatable runs; TERRACE_FUZZ_FIRST sets another start.
     let first = number("TERRACE_FUZZ_FIRST").unwrap_or(1);
     let mut seed = first;
     while began.elapsed() < time {
@@ -117,7 +118,8 @@ fn a_trace_with_hostile_fields_is_an_error_or_harmless() {
     run(terrace_fuzz::trace_fields);
 }
 
-/// An entry's timestamp above the clock's panicked; the id of a page was believed and a table of that size was made.
+/// A timestamp above the clock's once panicked; a trusted page id once allocated a table of that
+/// size.
 #[test]
 fn logs_that_were_too_hostile_once() {
     for seed in [147_023_199_187_765, 133_012_256_991_209] {

@@ -1,13 +1,13 @@
 //! `--config FILE`: flags from a TOML file.
 //!
-//! A file may say everything a flag says, under the flag's name without its dashes: `dram = "64MiB"`,
-//! `threads = 2`, `json = true`, `store = "/data/db"`. Its settings are put in front of the flags of the command line
-//! before those are parsed, so the file needs no grammar of its own; what the command line says too, or something that
-//! excludes it, is left out, so the command line wins, lists included. One file can serve several commands: a flag that only
-//! another command has is passed over, a name that no command has is refused.
+//! A file may set any flag by its name without dashes: `dram = "64MiB"`, `threads = 2`, `json =
+//! true`, `store = "/data/db"`. The settings are inserted before the command line's flags and
+//! parsed with them, so the file needs no grammar of its own. A setting is dropped if the command
+//! line has the same flag or a conflicting one, lists included. One file can serve several
+//! commands: flags of other commands are skipped, unknown names are errors.
 //!
-//! A flag on the command line that would do nothing is refused, too: one about a middle tier where there is none. In a file it may
-//! stand, for the commands that have one.
+//! Flags of a middle tier without such a tier are an error on the command line. A file may contain
+//! them for commands that have one.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -18,15 +18,19 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, Command};
 use toml::Value;
 
-use crate::args::{OF_MIDDLE, is_middle_in_environment};
-use crate::failure::{Failure, Outcome};
+use terrace_common::failure::{Failure, Outcome};
+use terrace_common::tiers::{OF_MIDDLE, is_middle_in_environment};
 
-/// The largest configuration file that is read.
+/// Size limit of a configuration file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// `arguments` (the program's name first) with the settings of the file that `--config` names put in.
+/// Inserts the settings of the `--config` file into `arguments` (program name first).
 pub fn expand(root: &Command, mut arguments: Vec<OsString>) -> Outcome<Vec<OsString>> {
     let Some((command, depth)) = running(root, &arguments) else { return Ok(arguments) };
+    // A command that this build lacks reports that itself.
+    if command.is_hide_set() {
+        return Ok(arguments);
+    }
     let said: BTreeSet<String> = names(&arguments[depth..]).map(str::to_owned).collect();
     if let Some(path) = path_given(&arguments) {
         let flags = flags_of(&read(&path)?, root, command, &said, &path)?;
@@ -36,21 +40,21 @@ pub fn expand(root: &Command, mut arguments: Vec<OsString>) -> Outcome<Vec<OsStr
     Ok(arguments)
 }
 
-/// The flags in `arguments`, without their dashes and values.
+/// Names of the flags in `arguments`.
 fn names(arguments: &[OsString]) -> impl Iterator<Item = &str> {
     let flags = arguments.iter().take_while(|argument| *argument != "--");
     let flags = flags.filter_map(|argument| argument.to_str()?.strip_prefix("--"));
     flags.map(|flag| flag.split_once('=').map_or(flag, |(name, _)| name))
 }
 
-/// Refuses flags that were `said` on the command line and mean nothing without a middle tier, if `all` flags come to none.
+/// Rejects middle-tier flags `said` on the command line if `all` flags name no such tier.
 fn check_middle(command: &Command, said: &BTreeSet<String>, all: &[OsString]) -> Outcome {
     let has_middle = |name: &str| command.get_arguments().any(|argument| argument.get_long() == Some(name));
     let is_there = || names(all).any(|name| name == "middle" || name == "help") || is_middle_in_environment();
     match OF_MIDDLE.iter().find(|name| said.contains(**name)) {
-        Some(name) if has_middle("middle") && !is_there() => Err(Failure::Usage(format!(
-            "--{name} is about a middle tier, and there is none: say with --middle which it is, or leave out --{name}"
-        ))),
+        Some(name) if has_middle("middle") && !is_there() => {
+            Err(Failure::Usage(format!("--{name} needs a middle tier; add --middle, or leave out --{name}")))
+        }
         _ => Ok(()),
     }
 }
@@ -68,7 +72,7 @@ fn path_given(arguments: &[OsString]) -> Option<PathBuf> {
     found
 }
 
-/// The command that `arguments` name, and how many of them it took to name it.
+/// The command in `arguments`, and the number of words that name it.
 fn running<'a>(root: &'a Command, arguments: &[OsString]) -> Option<(&'a Command, usize)> {
     let mut command = root;
     let mut depth = 1;
@@ -81,14 +85,14 @@ fn running<'a>(root: &'a Command, arguments: &[OsString]) -> Option<(&'a Command
 }
 
 fn read(path: &Path) -> Outcome<toml::Table> {
-    let name = crate::escape::path(path);
+    let name = terrace_common::escape::path(path);
     let refuse = |why: String| Failure::Usage(format!("--config {name}: {why}"));
     let file = fs::File::open(path).map_err(|error| refuse(error.to_string()))?;
     let mut text = String::new();
-    // Not by the length it says it has: a device says 0 and does not end.
+    // Do not trust the reported length: a device reports 0 and never ends.
     let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
     if read.map_err(|error| refuse(error.to_string()))? as u64 > FILE_BYTES_MAX {
-        return Err(refuse(format!("it is too long, at most {FILE_BYTES_MAX} bytes are read")));
+        return Err(refuse(format!("it is longer than {FILE_BYTES_MAX} bytes")));
     }
     text.parse::<toml::Table>().map_err(|error| refuse(format!("not valid TOML: {error}")))
 }
@@ -103,10 +107,11 @@ fn flags_of(
     let known = flag_names(root);
     let mut flags = Vec::new();
     for (key, value) in table {
-        let refuse =
-            |why: String| Failure::Usage(format!("--config {}: {key:?} {why}", crate::escape::path(path)));
+        let refuse = |why: String| {
+            Failure::Usage(format!("--config {}: {key:?} {why}", terrace_common::escape::path(path)))
+        };
         if key == "config" || !known.contains(key.as_str()) {
-            return Err(refuse("is not the name of any flag; see --help".to_owned()));
+            return Err(refuse("is not a flag; see --help".to_owned()));
         }
         let Some(argument) = command.get_arguments().find(|a| a.get_long() == Some(key.as_str())) else {
             continue;
@@ -129,8 +134,8 @@ fn flags_of(
     Ok(flags)
 }
 
-/// Whether the flag `name` on the command line leaves no room for `argument` of a file: it is the same one, or either may not stand
-/// with the other.
+/// Whether flag `name` on the command line excludes a file's `argument`: it is the same flag or
+/// conflicts with it.
 fn excludes(command: &Command, name: &str, argument: &Arg) -> bool {
     let conflicts = |one: &Arg, other: &Arg| {
         command.get_arg_conflicts_with(one).iter().any(|conflict| conflict.get_id() == other.get_id())
@@ -141,7 +146,7 @@ fn excludes(command: &Command, name: &str, argument: &Arg) -> bool {
     })
 }
 
-/// A value as it would be written on the command line.
+/// A value in command-line syntax.
 fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -152,7 +157,7 @@ fn text_of(value: &Value) -> Option<String> {
     }
 }
 
-/// The visible flags of `command` and all below it.
+/// Visible flags of `command` and its subcommands.
 fn flag_names(command: &Command) -> BTreeSet<&str> {
     let own = command.get_arguments().filter(|a| !a.is_hide_set()).filter_map(|a| a.get_long());
     own.chain(command.get_subcommands().flat_map(flag_names)).collect()
@@ -175,27 +180,33 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "lab")]
     fn settings_come_before_the_flags_and_those_given_twice_are_the_command_lines() {
         let toml = "dram = \"64MiB\"\nthreads = 2\njson = true\n";
         let arguments = expanded(toml, "terrace bench ycsb --threads 4").unwrap();
         assert_eq!(arguments, ["terrace", "bench", "ycsb", "--dram=64MiB", "--json", "--threads", "4"]);
     }
 
-    /// A list of the file would be added to one of the command line, and what excludes another would refuse it.
+    /// A list in the file would extend the command line's list, and a conflict would be an error.
     #[test]
     fn what_the_command_line_says_leaves_no_room_for_the_files() {
         let toml = "policy = [\"lru\", \"arc\"]\nsize = \"10%\"\n";
         let arguments = expanded(toml, "terrace simulate t.lis --policy=sieve --size 20%").unwrap();
         assert_eq!(arguments, ["terrace", "simulate", "t.lis", "--policy=sieve", "--size", "20%"]);
-        let arguments = expanded("engine = \"redb\"", "terrace bench ycsb --compare terrace,redb").unwrap();
-        assert_eq!(arguments, ["terrace", "bench", "ycsb", "--compare", "terrace,redb"]);
-        let arguments = expanded("compare = \"redb\"", "terrace bench ycsb --engine redb").unwrap();
-        assert_eq!(arguments, ["terrace", "bench", "ycsb", "--engine", "redb"]);
         let arguments = expanded("json = true", "terrace stat --prometheus db").unwrap();
         assert_eq!(arguments, ["terrace", "stat", "--prometheus", "db"]);
     }
 
-    /// With `TERRACE_MIDDLE`, which is for running everything over three tiers, there is one always.
+    #[test]
+    #[cfg(feature = "lab")]
+    fn an_engine_on_the_command_line_leaves_no_room_for_the_files() {
+        let arguments = expanded("engine = \"redb\"", "terrace bench ycsb --compare terrace,redb").unwrap();
+        assert_eq!(arguments, ["terrace", "bench", "ycsb", "--compare", "terrace,redb"]);
+        let arguments = expanded("compare = \"redb\"", "terrace bench ycsb --engine redb").unwrap();
+        assert_eq!(arguments, ["terrace", "bench", "ycsb", "--engine", "redb"]);
+    }
+
+    /// `TERRACE_MIDDLE` sets a middle tier for everything, so nothing is refused then.
     #[test]
     fn flags_of_a_middle_tier_that_is_not_there_are_refused_but_for_those_of_a_file() {
         for flag in OF_MIDDLE {

@@ -1,14 +1,16 @@
-//! The parts of `terrace demo`: real records, a workload whose every commit is accounted for, and the account.
+//! The parts of `terrace demo`: real records, an audited workload, and its ledger.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
-//! | `corpus` | records made of the files on this machine, or generated ones where there are too few |
-//! | `stamp` | values that carry their version and prove themselves |
-//! | `ledger` | what a process announced before it was killed, and what must be found afterwards |
-//! | `serve` | the workload that the killed process runs |
-//! | `summary` | what was found, as JSON, text and report |
+//! | `corpus` | records from files of this machine, or generated ones |
+//! | `keys` | the keys of the table |
+//! | `stamp` | values with a version and a checksum |
+//! | `ledger` | announcements of a killed process, and the audit afterwards |
+//! | `serve` | the workload of the killed process |
+//! | `summary` | results as JSON, text and report |
 
 pub mod corpus;
+pub mod keys;
 pub mod ledger;
 pub mod serve;
 pub mod stamp;

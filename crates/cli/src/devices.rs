@@ -1,10 +1,11 @@
-//! What this machine has, and how fast it is: NUMA nodes, DAX devices and mounts, the disk under a directory.
+//! Hardware of this machine and its speed: NUMA nodes, DAX devices and mounts, a disk.
 //!
-//! Measurements are short (well under two seconds in all) and mean to tell kinds of memory apart, not to rank
-//! machines. Latency is a chase of dependent loads through a random cycle of cache lines larger than most caches;
-//! bandwidth is one thread's sum over, and fill of, the same memory. A node is measured from the processors this
-//! process may use, in memory that the kernel says is of that node (`terrace_block::measure_node`). The disk is read at random in 4 KiB blocks, one at a time, past the
-//! page cache where the file system allows it.
+//! All measurements take under two seconds. They tell kinds of memory apart; they do not rank
+//! machines. Latency is a chain of dependent loads through a random cycle larger than most caches.
+//! Bandwidth is one thread summing and filling the same memory. A node is measured from the CPUs
+//! this process may use, in memory that the kernel confirms is on the node
+//! (`terrace_io::measure_node`). Disk reads are random 4 KiB blocks, one at a time, with O_DIRECT
+//! if the file system supports it.
 
 mod disk;
 
@@ -13,86 +14,86 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use crate::failure::Outcome;
+use terrace_common::failure::Outcome;
 
-/// What `terrace devices` found.
+/// Result of `terrace devices`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Devices {
-    /// The NUMA nodes that have memory.
+    /// NUMA nodes with memory.
     pub nodes: Vec<Node>,
-    /// Whether the kernel moves pages between nodes on its own.
+    /// Whether the kernel migrates pages between nodes automatically.
     pub numa_balancing: bool,
-    /// Character devices and mounts with direct access.
+    /// DAX devices and mounts.
     pub dax: Vec<Dax>,
-    /// The disk asked about.
+    /// The disk under the given directory.
     pub store: Vec<disk::Disk>,
 }
 
 /// A NUMA node with memory.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Node {
-    /// Its number.
+    /// Node number.
     pub node: u32,
-    /// Processors on it; none on a node of memory alone.
+    /// CPUs on the node; empty for memory-only nodes.
     pub cpus: Vec<u32>,
     /// Bytes of memory.
     pub bytes: u64,
-    /// Bytes that are free, or hold files that can be read again.
+    /// Bytes free or in the page cache.
     pub free_bytes: u64,
-    /// How far each node is, by number; 10 is itself.
+    /// Distance to each node, by number; 10 means local.
     pub distances: Vec<u32>,
-    /// Nanoseconds of a dependent load.
+    /// Nanoseconds per dependent load.
     pub read_latency_ns: f64,
-    /// Bandwidth of reading with one thread, 10^9 bytes a second.
+    /// Read bandwidth of one thread, 10^9 bytes per second.
     pub read_gb_s: f64,
-    /// Bandwidth of writing with one thread, 10^9 bytes a second.
+    /// Write bandwidth of one thread, 10^9 bytes per second.
     pub write_gb_s: f64,
-    /// What the firmware says of it.
+    /// Firmware data of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hmat: Option<Hmat>,
-    /// The kernel's memory tier that it is in, less for faster memory.
+    /// The node's kernel memory tier; lower is faster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_tier: Option<u32>,
-    /// Why nothing could be measured.
+    /// Why the node was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unmeasured: Option<String>,
 }
 
-/// A node's memory by the firmware's table (HMAT), as seen from the processors next to it; 0 is not said.
+/// Firmware (HMAT) data for access from adjacent CPUs; 0 means unknown.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Hmat {
-    /// Nanoseconds of a read.
+    /// Read latency in nanoseconds.
     pub read_latency_ns: u64,
-    /// Nanoseconds of a write.
+    /// Write latency in nanoseconds.
     pub write_latency_ns: u64,
-    /// 10^9 bytes a second read.
+    /// Read bandwidth, 10^9 bytes per second.
     pub read_gb_s: f64,
-    /// 10^9 bytes a second written.
+    /// Write bandwidth, 10^9 bytes per second.
     pub write_gb_s: f64,
 }
 
-/// Memory that can be mapped as it is.
+/// Directly mappable memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Dax {
-    /// The device, or where the file system is mounted.
+    /// Device path or mount point.
     pub path: String,
-    /// `device`, or the kind of file system.
+    /// `device`, or the file system type.
     pub kind: String,
 }
 
-/// Looks at the whole machine, and at the disk under `store`.
+/// Examines the machine and the disk under `store`.
 pub fn find(store: &Path) -> Outcome<Devices> {
     let disk = disk::measure(store)?;
-    let nodes = terrace_block::nodes().into_iter().map(measure).collect();
-    let numa_balancing = terrace_block::is_numa_balancing();
+    let nodes = terrace_io::nodes().into_iter().map(measure).collect();
+    let numa_balancing = terrace_io::is_numa_balancing();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut dax = dax_devices(Path::new("/sys/bus/dax/devices"));
     dax.extend(dax_mounts(&mounts));
     Ok(Devices { nodes, numa_balancing, dax, store: vec![disk] })
 }
 
-/// Measures a node; what cannot be measured says why instead.
-fn measure(found: terrace_block::Node) -> Node {
+/// Measures a node, or records why it could not.
+fn measure(found: terrace_io::Node) -> Node {
     let gb_s = |mib_s: u64| mib_s as f64 * 1_048_576.0 / 1e9;
     let hmat = found.performance.map(|said| Hmat {
         read_latency_ns: said.read_latency_ns,
@@ -110,7 +111,7 @@ fn measure(found: terrace_block::Node) -> Node {
         memory_tier: found.memory_tier,
         ..Node::default()
     };
-    match terrace_block::measure_node(node.node) {
+    match terrace_io::measure_node(node.node) {
         Ok(speed) => {
             (node.read_latency_ns, node.read_gb_s, node.write_gb_s) =
                 (speed.read_latency_ns, speed.read_gb_s, speed.write_gb_s);
@@ -133,15 +134,15 @@ fn dax_devices(directory: &Path) -> Vec<Dax> {
     entries(directory).into_iter().map(device).collect()
 }
 
-/// Mounts with direct access, from the kernel's table of mounts.
+/// DAX mounts from the kernel's mount table.
 fn dax_mounts(table: &str) -> Vec<Dax> {
     let mount = |line: &str| {
         let (mount, system) = line.split_once(" - ")?;
-        let place = mount.split(' ').nth(4)?;
+        let mount = mount.split(' ').nth(4)?;
         let mut system = system.split(' ');
         let (kind, options) = (system.next()?, system.nth(1)?);
         let is_dax = options.split(',').any(|option| matches!(option, "dax" | "dax=always"));
-        is_dax.then(|| Dax { path: place.replace("\\040", " "), kind: kind.to_owned() })
+        is_dax.then(|| Dax { path: mount.replace("\\040", " "), kind: kind.to_owned() })
     };
     table.lines().filter_map(mount).collect()
 }

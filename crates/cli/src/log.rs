@@ -1,9 +1,9 @@
-//! What goes wrong beside a command's work, as lines of standard error.
+//! Warnings beside a command's work, as lines on standard error.
 //!
-//! The engine and what is below it tell of what they put up with as events of `tracing`: a cache that cannot be used, memory on other
-//! nodes than asked for, a disk that is full. Those are warnings and errors; what is told for measurements (`info` and below) is not
-//! shown. A line is `terrace: warning: the message (field value, ...)`. What events quote may be foreign, a file's name for
-//! one, so it is escaped, line feeds too: one event is one line.
+//! The engine reports problems it tolerates as `tracing` events: an unusable cache, memory on the
+//! wrong nodes, a full disk. Warnings and errors are shown; `info` and below serve measurements. A
+//! line is `terrace: warning: the message (field value, ...)`. Events may quote foreign text such
+//! as file names. It is escaped, line feeds included, so one event is one line.
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
@@ -15,11 +15,11 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Shows warnings and errors from now on.
 pub fn show_warnings() {
-    // Fails if somebody else listens to events already; then they are that one's to show.
+    // Fails if another subscriber is installed; then that one shows events.
     let _ = tracing::subscriber::set_global_default(Lines);
 }
 
-/// Writes a line for each event that is at least a warning.
+/// Prints a line per warning or error.
 struct Lines;
 
 impl Subscriber for Lines {
@@ -34,11 +34,11 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut said = Said::default();
         event.record(&mut said);
-        // Nobody is left to be told if standard error is closed.
+        // If standard error is closed, the message is lost.
         let _ = writeln!(std::io::stderr().lock(), "{}", said.line(*event.metadata().level()));
     }
 
-    // Spans say where something happened; the lines do not.
+    // Lines do not show spans.
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
     }
@@ -49,7 +49,7 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-/// What an event says.
+/// Message and fields of an event.
 #[derive(Default)]
 struct Said {
     message: String,
@@ -64,7 +64,7 @@ impl Said {
             true => format!("terrace: {kind}: {message}"),
             false => format!("terrace: {kind}: {message} ({fields})"),
         };
-        crate::escape::text(&line).replace('\n', "\\n")
+        terrace_common::escape::text(&line).replace('\n', "\\n")
     }
 
     fn add(&mut self, field: &Field, value: fmt::Arguments<'_>) {
@@ -93,7 +93,7 @@ impl Visit for Said {
 mod tests {
     use super::*;
 
-    /// Keeps the line of the last event.
+    /// Keeps the last event's line.
     struct Kept(std::sync::Arc<std::sync::Mutex<String>>);
 
     impl Subscriber for Kept {

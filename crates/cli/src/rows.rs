@@ -1,14 +1,15 @@
-//! Records in files: what `load` reads and `dump` writes.
+//! Records in files: the formats of `load` and `dump`.
 //!
-//! **The form of `dump`** is one JSON object a line, `{"key": K, "value": V}`, where K and V are strings, or
-//! `{"base64": "..."}` where the bytes are not UTF-8. `load --format jsonl` reads exactly that back, byte for byte.
+//! **`dump`** writes one JSON object per line, `{"key": K, "value": V}`. K and V are strings, or
+//! `{"base64": "..."}` for bytes that are not UTF-8. `load --format jsonl` reads this back byte for
+//! byte.
 //!
-//! **Files of others.** With `--key MEMBER`, each line of a JSON-lines file is one record: the member is the key, the
-//! line itself the value. A CSV file has a header line; the column named by `--key`, or else the first one, is the
-//! key, and the value is the row as a JSON object of its columns in their order.
+//! **Other files.** With `--key MEMBER`, each JSON line is one record: the member is the key, the
+//! line the value. A CSV file has a header line. Its key is the column named by `--key`, or the
+//! first one; its value is the row as a JSON object in column order.
 //!
-//! Files are read as a stream, so they may be larger than memory. A line has a greatest length, so that a file
-//! without line ends is refused instead of filling memory. Every error names file and line.
+//! Files are streamed, so they may exceed memory. A length limit per line rejects files without
+//! line ends. Every error names file and line.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, Read, Write};
@@ -17,18 +18,18 @@ use std::rc::Rc;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
+use terrace_common::escape::{self, Bytes};
+use terrace_common::failure::{Failure, Outcome};
 
 use crate::args::Format;
-use crate::escape::{self, Bytes};
-use crate::failure::{Failure, Outcome};
 
-/// The longest line, or row, that is read. A value of 64 MiB fits whatever its bytes.
+/// Limit of a line or row. A value of 64 MiB fits in any encoding.
 pub const LINE_BYTES_MAX: u64 = 512 << 20;
 
 /// A key and its value.
 pub type Record = (Vec<u8>, Vec<u8>);
 
-/// The records of `input`, which is called `name` in errors.
+/// The records of `input`; errors call it `name`.
 pub fn read<'a>(
     input: impl Read + 'a,
     name: &str,
@@ -56,7 +57,7 @@ fn read_bounded<'a>(
     })
 }
 
-/// Writes one record in the form of `dump`.
+/// Writes one record in `dump` format.
 pub fn write(output: &mut impl Write, key: &[u8], value: &[u8]) -> Outcome {
     #[derive(Serialize)]
     struct Line<'a> {
@@ -79,12 +80,12 @@ struct JsonLines<R> {
 }
 
 impl<R: BufRead> JsonLines<R> {
-    /// The next line that is not blank.
+    /// Reads the next non-blank line.
     fn read_line(&mut self) -> Result<bool, String> {
         loop {
             self.text.clear();
             self.line += 1;
-            // One more than allowed tells a line that is too long from one that just fits.
+            // One extra byte distinguishes a line that fits from one that is too long.
             let mut bounded = (&mut self.input).take(self.line_bytes_max + 1);
             let length = bounded.read_until(b'\n', &mut self.text).map_err(|error| error.to_string())?;
             if length as u64 > self.line_bytes_max {
@@ -221,7 +222,7 @@ impl<R: Read> Iterator for CsvRows<R> {
     }
 }
 
-/// A row of a CSV file as a JSON object, columns in their order.
+/// A CSV row as a JSON object in column order.
 struct Row<'a> {
     header: &'a csv::ByteRecord,
     row: &'a csv::ByteRecord,
@@ -237,7 +238,7 @@ impl Serialize for Row<'_> {
     }
 }
 
-/// Fails once more was read than there is room for; whoever finishes a row makes new room.
+/// Fails after reading more than its room; finishing a row renews the room.
 struct Bounded<R> {
     input: R,
     room: Rc<Cell<u64>>,
@@ -248,7 +249,7 @@ impl<R: Read> Read for Bounded<R> {
         let read = self.input.read(buffer)?;
         match self.room.get().checked_sub(read as u64) {
             Some(room) => self.room.set(room),
-            // A single read may end many rows, so only a reader that had no room at all is stopped.
+            // One read may complete many rows, so fail only if no room was left before.
             None if self.room.get() > 0 => self.room.set(0),
             None => return Err(io::Error::other("is longer than allowed; is a closing quote missing?")),
         }

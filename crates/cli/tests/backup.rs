@@ -1,4 +1,4 @@
-//! The commands that copy a database, make one of a copy, and save what is left of one, on real files.
+//! The commands `backup`, `restore` and `repair` on real files.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ fn terrace(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_terrace")).args(arguments).output().expect("the command runs")
 }
 
-/// Runs a command that must end with `code`, and gives its standard output and standard error.
+/// Runs a command that must exit with `code`; returns standard output and standard error.
 fn ends_with(code: i32, arguments: &[&str]) -> (String, String) {
     let output = terrace(arguments);
     let text = |bytes| String::from_utf8(bytes).expect("output is text");
@@ -22,8 +22,8 @@ fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).expect("one JSON object")
 }
 
-/// A directory, and paths in it.
-fn places<const N: usize>(names: [&str; N]) -> (tempfile::TempDir, [String; N]) {
+/// A directory and paths in it.
+fn folders<const N: usize>(names: [&str; N]) -> (tempfile::TempDir, [String; N]) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let paths = names.map(|name| directory.path().join(name).to_str().expect("a path of text").to_owned());
     (directory, paths)
@@ -37,7 +37,7 @@ fn fill(db: &str) {
 
 #[test]
 fn a_backup_is_verified_and_restored() {
-    let (_directory, [db, backup, restored]) = places(["db", "backup", "restored"]);
+    let (_directory, [db, backup, restored]) = folders(["db", "backup", "restored"]);
     fill(&db);
     let copied = json(&ends_with(0, &["backup", &db, &backup, "--json"]).0);
     assert!(copied["pages"].as_u64() >= Some(3) && copied["page_file_bytes"].is_u64(), "{copied}");
@@ -50,15 +50,15 @@ fn a_backup_is_verified_and_restored() {
     assert_eq!(ends_with(0, &["get", &restored, "--table", "t", "a"]).0, "1\n");
     ends_with(0, &["put", &restored, "--table", "t", "d", "4"]);
     assert!(ends_with(0, &["verify", &restored]).0.contains("4 entries"));
-    // Without --json there are words.
-    let (_other, [words, again]) = places(["words", "again"]);
+    // Without --json the output is text.
+    let (_other, [words, again]) = folders(["words", "again"]);
     assert!(ends_with(0, &["backup", &db, &words]).0.contains("pages"));
     assert!(ends_with(0, &["restore", &words, &again]).0.contains("3 entries"));
 }
 
 #[test]
 fn what_is_no_backup_or_is_in_the_way_is_refused_by_name() {
-    let (directory, [db, backup, nothing]) = places(["db", "backup", "nothing"]);
+    let (directory, [db, backup, nothing]) = folders(["db", "backup", "nothing"]);
     fill(&db);
     ends_with(0, &["backup", &db, &backup]);
     let before = fs::read(Path::new(&db).join("pages.terrace")).expect("a page file");
@@ -80,7 +80,7 @@ fn what_is_no_backup_or_is_in_the_way_is_refused_by_name() {
     assert!(complaint.contains("terrace restore"), "{complaint}");
     let (_, complaint) = ends_with(1, &["put", &backup, "--table", "t", "a", "1"]);
     assert!(complaint.contains("terrace restore"), "{complaint}");
-    // What a kill leaves.
+    // As after a kill.
     let half = directory.path().join("half");
     fs::create_dir(&half).expect("a directory");
     fs::write(half.join("pages.partial"), "cut off").expect("written");
@@ -94,7 +94,7 @@ fn what_is_no_backup_or_is_in_the_way_is_refused_by_name() {
     }
 }
 
-/// What a kill leaves of a restore, a repair or a backup: no command makes a database of it, or takes it for one.
+/// The unfinished remains of a restore, repair or backup: no command accepts them.
 #[test]
 fn what_was_never_finished_is_refused_by_name_and_stays() {
     for (what, files) in [
@@ -107,7 +107,7 @@ fn what_was_never_finished_is_refused_by_name_and_stays() {
         ("backup", &["pages.partial", "log.partial"]),
         ("backup", &["pages.partial", "log.backup"]),
     ] {
-        let (_directory, [half, other]) = places(["half", "other"]);
+        let (_directory, [half, other]) = folders(["half", "other"]);
         fs::create_dir(&half).expect("a directory");
         let files: Vec<_> = files.iter().map(|file| Path::new(&half).join(file)).collect();
         files.iter().for_each(|file| fs::write(file, "cut off").expect("written"));
@@ -128,7 +128,7 @@ fn what_was_never_finished_is_refused_by_name_and_stays() {
 
 #[test]
 fn a_damaged_backup_is_refused_with_its_own_exit_code() {
-    let (_directory, [db, backup, restored]) = places(["db", "backup", "restored"]);
+    let (_directory, [db, backup, restored]) = folders(["db", "backup", "restored"]);
     fill(&db);
     ends_with(0, &["backup", &db, &backup]);
     let file = Path::new(&backup).join("pages.backup");
@@ -151,7 +151,7 @@ fn a_damaged_backup_is_refused_with_its_own_exit_code() {
 
 #[test]
 fn a_damaged_database_is_repaired_into_a_new_one() {
-    let (directory, [db, whole, rest]) = places(["db", "whole", "rest"]);
+    let (directory, [db, whole, rest]) = folders(["db", "whole", "rest"]);
     let csv = directory.path().join("in.csv");
     let rows: String = (0..3000).map(|row| format!("{row:05},value {row} of some length\n")).collect();
     fs::write(&csv, format!("id,what\n{rows}")).expect("written");
@@ -182,14 +182,14 @@ fn a_damaged_database_is_repaired_into_a_new_one() {
     let range = &told["tables"][0]["lost_ranges"][0];
     assert!(range["from"].as_str() <= Some("01500") && range["to"].as_str() > Some("01500"), "{told}");
     assert!((2900..3000).contains(&told["entries"].as_u64().expect("a number")), "{told}");
-    assert!(complaint.contains("not all is"), "{complaint}");
+    assert!(complaint.contains("other data are lost"), "{complaint}");
     assert_eq!(fs::read(&file).expect("still there"), bytes, "the source is not written to");
     ends_with(0, &["verify", &rest]);
     assert_eq!(
         ends_with(0, &["get", &rest, "--table", "t", "00007"]).0.trim(),
         ends_with(0, &["get", &db, "--table", "t", "00007"]).0.trim()
     );
-    let (_other, [words]) = places(["words"]);
+    let (_other, [words]) = folders(["words"]);
     let (said, _) = ends_with(3, &["repair", &db, &words]);
     assert!(said.contains("lost: table t, keys from") && said.contains("lost: page"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! The built command: what it prints where, and its exit codes.
+//! The built command: its output and exit codes.
 
 use std::process::{Command, Output};
 
@@ -16,6 +16,7 @@ fn help_and_version_succeed() {
     assert_eq!(help.status.code(), Some(0));
     for command in [
         "demo",
+        #[cfg(feature = "lab")]
         "bench",
         "load",
         "dump",
@@ -28,6 +29,7 @@ fn help_and_version_succeed() {
         "compact",
         "devices",
         "simulate",
+        #[cfg(feature = "lab")]
         "reproduce",
     ] {
         assert!(text(&help.stdout).contains(command), "{command}");
@@ -40,7 +42,10 @@ fn help_and_version_succeed() {
 fn wrong_command_lines_exit_with_two_and_name_the_flag() {
     for (line, named) in [
         (&["nonsense"][..], "nonsense"),
+        (&["stat", "db", "--dram", "64MB"], "MiB"),
+        #[cfg(feature = "lab")]
         (&["bench", "ycsb", "--dram", "64MB"], "MiB"),
+        #[cfg(feature = "lab")]
         (&["bench", "ycsb", "--workload", "q"], "--workload"),
         (&["get", "db", "key"], "--table"),
         (&["stat"], "DB"),
@@ -58,12 +63,12 @@ fn wrong_command_lines_exit_with_two_and_name_the_flag() {
 fn a_config_file_is_read_and_its_unknown_keys_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("c.toml");
-    let place = directory.path().to_str().unwrap();
-    std::fs::write(&file, format!("json = true\nstore = {place:?}\nthreads = 4\n")).unwrap();
+    let folder = directory.path().to_str().unwrap();
+    std::fs::write(&file, format!("json = true\nstore = {folder:?}\nthreads = 4\n")).unwrap();
     let output = terrace(&["devices", "--config", file.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(found["store"][0]["path"], place);
+    assert_eq!(found["store"][0]["path"], folder);
     std::fs::write(&file, "thread = 4\n").unwrap();
     let output = terrace(&["devices", "--config", file.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
@@ -81,4 +86,22 @@ fn devices_prints_one_object_and_no_progress_into_a_pipe() {
     let output = terrace(&["devices", "--store", "/no/such/directory"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("/no/such/directory"));
+}
+
+#[test]
+#[cfg(not(feature = "lab"))]
+fn commands_of_the_lab_are_absent_and_name_their_feature() {
+    let help = terrace(&["--help"]);
+    for (line, command) in [
+        (&["bench"][..], "bench"),
+        (&["bench", "ycsb", "--help"], "bench"),
+        (&["bench", "ycsb", "--config", "/no/such.toml"], "bench"),
+        (&["reproduce", "S1", "--json"], "reproduce"),
+    ] {
+        assert!(!text(&help.stdout).contains(command));
+        let output = terrace(line);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{line:?}");
+        let told = text(&output.stderr);
+        assert!(told.contains(&format!("no {command}")) && told.contains("--features lab"), "{told}");
+    }
 }

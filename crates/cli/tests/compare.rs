@@ -1,4 +1,4 @@
-//! The built command compares engines: each in a process of its own, one object for each engine, and nothing left behind.
+//! The built command compares engines: one process and one object per engine, no files left.
 
 use std::fs;
 use std::path::Path;
@@ -56,7 +56,7 @@ fn a_comparison_in_memory_has_one_object_for_each_engine() {
     assert_eq!(found["confined_to_bytes"], Value::Null);
 }
 
-/// Else what is compared would not be what was asked for.
+/// Otherwise the comparison would use another cache than requested.
 #[test]
 fn the_cache_of_a_comparison_and_of_equal_costs_is_the_one_asked_for() {
     let cache = [
@@ -81,9 +81,9 @@ fn the_cache_of_a_comparison_and_of_equal_costs_is_the_one_asked_for() {
 
 #[test]
 fn databases_of_a_comparison_are_removed_and_nothing_else_is() {
-    let place = tempfile::tempdir().expect("a directory");
-    fs::write(place.path().join("kept"), "mine").expect("written");
-    let store = format!("--store={}", place.path().display());
+    let folder = tempfile::tempdir().expect("a directory");
+    fs::write(folder.path().join("kept"), "mine").expect("written");
+    let store = format!("--store={}", folder.path().display());
     let output = compare("terrace,lmdb", &["--workload=e", "--dram=32MiB", &store]);
     let shown = text(&output.stdout);
     assert!(
@@ -91,14 +91,14 @@ fn databases_of_a_comparison_are_removed_and_nothing_else_is() {
         "{shown}"
     );
     let left: Vec<_> =
-        fs::read_dir(place.path()).expect("read").flatten().map(|entry| entry.file_name()).collect();
+        fs::read_dir(folder.path()).expect("read").flatten().map(|entry| entry.file_name()).collect();
     assert_eq!(left, ["kept"]);
 }
 
 #[test]
 fn one_engine_is_measured_in_a_directory_that_stays() {
-    let place = tempfile::tempdir().expect("a directory");
-    let path = place.path().join("db");
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = folder.path().join("db");
     let store = format!("--store={}", path.display());
     for _ in 0..2 {
         let output = terrace(&[&SMALL[..8], &["--workload=a", "--engine=redb", "--json", &store]].concat());

@@ -1,4 +1,4 @@
-//! The built command over real databases: what went in comes out, and what is wrong is said with its exit code.
+//! The built command over real databases: data round-trips, and errors have exit codes.
 
 use std::fs;
 use std::io::Write;
@@ -23,7 +23,7 @@ fn feed(arguments: &[&str], input: &[u8]) -> Output {
     child.wait_with_output().expect("the command ends")
 }
 
-/// Runs a command that must succeed, and gives its standard output.
+/// Runs a command that must succeed; returns its standard output.
 fn succeed(arguments: &[&str]) -> Vec<u8> {
     let output = terrace(arguments);
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", text(&output.stderr));
@@ -38,8 +38,8 @@ fn json(bytes: &[u8]) -> serde_json::Value {
     serde_json::from_slice(bytes).expect("one JSON object")
 }
 
-/// A directory, and a path for a database in it.
-fn place() -> (tempfile::TempDir, String) {
+/// A directory and a database path in it.
+fn folder() -> (tempfile::TempDir, String) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let path = directory.path().join("db").to_str().expect("a path of text").to_owned();
     (directory, path)
@@ -47,7 +47,7 @@ fn place() -> (tempfile::TempDir, String) {
 
 #[test]
 fn a_way_to_move_memory_is_refused_where_none_moves() {
-    let (_directory, db) = place();
+    let (_directory, db) = folder();
     let tiers = [
         (&["--middle", "simulated:dram,1MiB", "--backend", "mapped"][..], "simulated:dram"),
         (&["--middle", "numa:0,1MiB", "--backend", "frames"], "frames"),
@@ -64,7 +64,7 @@ fn a_way_to_move_memory_is_refused_where_none_moves() {
 
 #[test]
 fn a_middle_tier_says_which_pages_do_not_go_there() {
-    let (_directory, db) = place();
+    let (_directory, db) = folder();
     let large = ["--dram", "24MiB", "--value-page-size", "64KiB"];
     let value = "v".repeat(100_000);
     succeed(&[&["put", &db, "--table", "t", "k", &value][..], &large].concat());
@@ -80,7 +80,7 @@ fn a_middle_tier_says_which_pages_do_not_go_there() {
     let said = stat(&[]);
     let said = text(&said);
     assert!(said.contains("64 KiB do not go to the middle tier"), "{said}");
-    let (_directory, plain) = place();
+    let (_directory, plain) = folder();
     succeed(&["put", &plain, "--table", "t", "k", "v"]);
     let said = succeed(&["stat", &plain, "--middle", "simulated:dram,8MiB"]);
     assert!(text(&said).contains("frames for pages of 4 KiB alone") && !text(&said).contains("do not go"));
@@ -88,7 +88,7 @@ fn a_middle_tier_says_which_pages_do_not_go_there() {
 
 #[test]
 fn entries_are_put_read_removed_and_scanned() {
-    let (_directory, db) = place();
+    let (_directory, db) = folder();
     for (key, value) in [("a", "1"), ("b", "2"), ("ba", "3"), ("c", "4")] {
         succeed(&["put", &db, "--table", "t", key, value]);
     }
@@ -109,12 +109,12 @@ fn entries_are_put_read_removed_and_scanned() {
 fn a_compressed_table_takes_less_room_and_stays_what_it_is() {
     let rows: String = (0..8000).map(|row| format!("{row:05},the same words in every row\n")).collect();
     let bytes = |compression: &str| {
-        let (_directory, db) = place();
+        let (_directory, db) = folder();
         let flags = ["--page-size", "16KiB", "--compression", compression];
         let load = ["load", &db, "--table", "t", "--format", "csv", "--json", "-"];
         let loaded = feed(&[&load[..], &flags].concat(), format!("id,what\n{rows}").as_bytes());
         assert_eq!(loaded.status.code(), Some(0), "{}", text(&loaded.stderr));
-        // Whatever the flags of later commands are.
+        // Page sizes in the flags of later commands do not matter.
         assert_eq!(text(&succeed(&["get", &db, "--table", "t", "07777"])).lines().count(), 1);
         let stat = json(&succeed(&["stat", &db, "--json"]));
         assert_eq!((&stat["tables"][0]["compression"], &stat["format"]), (&compression.into(), &4.into()));
@@ -125,7 +125,7 @@ fn a_compressed_table_takes_less_room_and_stays_what_it_is() {
     let (plain, compressed) = (bytes("none"), bytes("lz4"));
     assert!(compressed * 3 < plain * 2, "{plain} bytes, compressed {compressed}");
 
-    let (_directory, db) = place();
+    let (_directory, db) = folder();
     let refused = terrace(&["put", &db, "--table", "t", "--compression", "lz4", "a", "1"]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("16 KiB"), "{}", text(&refused.stderr));
@@ -134,11 +134,11 @@ fn a_compressed_table_takes_less_room_and_stays_what_it_is() {
 #[test]
 fn tables_of_one_database_have_pages_of_several_sizes() {
     let rows: String = (0..3000).map(|row| format!("{row:05},what row {row} says\n")).collect();
-    let (_directory, db) = place();
+    let (_directory, db) = folder();
     for (table, size) in [("large", Some("32KiB")), ("small", None)] {
         let load = ["load", &db, "--table", table, "--format", "csv", "-"];
         let flags = size.map_or(Vec::new(), |size| vec!["--page-size", size]);
-        // The first one makes the database, of pages of the size that is given.
+        // The first command creates the database with the given page size.
         let made = feed(&["put", &db, "--table", "first", "k", "-"], b"v");
         assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
         let loaded = feed(&[&load[..], &flags].concat(), format!("id,what\n{rows}").as_bytes());
@@ -157,7 +157,7 @@ fn tables_of_one_database_have_pages_of_several_sizes() {
 
 #[test]
 fn long_values_have_pages_of_the_size_that_is_given() {
-    let (_directory, db) = place();
+    let (_directory, db) = folder();
     let flags = ["--dram", "64MiB", "--value-page-size", "256KiB"];
     let value = vec![b'v'; 200_000];
     let put = ["put", &db, "--table", "t", "k", "-"];
@@ -177,14 +177,14 @@ fn long_values_have_pages_of_the_size_that_is_given() {
 
 #[test]
 fn a_dump_loads_again_to_the_same() {
-    let (directory, db) = place();
+    let (directory, db) = folder();
     let csv = directory.path().join("in.csv");
     let rows: String =
         (0..5000).map(|row| format!("{:05},\"value {row}, quoted\"\n", row * 7 % 5000)).collect();
     fs::write(&csv, format!("id,what\n{rows}")).expect("written");
     let loaded = succeed(&["load", &db, "--table", "t", "--format", "csv", "--json", csv.to_str().unwrap()]);
     assert_eq!(json(&loaded)["records"], 5000);
-    // A value longer than a page and one that is no text.
+    // A value longer than a page, and one that is not text.
     let long = "x".repeat(300_000);
     let put = feed(&["put", &db, "--table", "t", "long", "-"], long.as_bytes());
     assert_eq!(put.status.code(), Some(0), "{}", text(&put.stderr));
@@ -207,7 +207,7 @@ fn a_dump_loads_again_to_the_same() {
 
 #[test]
 fn compaction_shrinks_the_file_and_keeps_what_is_in_it() {
-    let (_directory, db) = place();
+    let (_directory, db) = folder();
     let rows: String = (0..20_000).map(|row| format!("{row:05},{}\n", "v".repeat(200))).collect();
     let csv = format!("id,what\n{rows}");
     let load = feed(&["load", &db, "--table", "t", "--format", "csv", "-"], csv.as_bytes());
@@ -227,7 +227,7 @@ fn compaction_shrinks_the_file_and_keeps_what_is_in_it() {
 
 #[test]
 fn a_flipped_byte_is_damage() {
-    let (_directory, db) = place();
+    let (_directory, db) = folder();
     succeed(&["put", &db, "--table", "t", "key", "a value to be found again"]);
     let file = Path::new(&db).join("pages.terrace");
     let mut bytes = fs::read(&file).expect("the page file");
@@ -259,14 +259,14 @@ fn a_flipped_byte_is_damage() {
 
 #[test]
 fn a_busy_database_names_its_owner_and_a_killed_one_is_free() {
-    let (_directory, db) = place();
+    let (_directory, db) = folder();
     succeed(&["put", &db, "--table", "t", "key", "value"]);
-    // It waits for its standard input with the database open.
+    // The owner waits on standard input with the database open.
     let hold = || {
         let mut owner =
             command(&["load", &db, "--table", "t", "--format", "jsonl", "-"]).spawn().expect("starts");
         let mut input = owner.stdin.take().expect("piped");
-        // It may have ended already, see below.
+        // The process may have exited already, see below.
         let _ = input.write_all(b"{\"key\": \"other\", \"value\": \"1\"}\n");
         (owner, input)
     };
@@ -278,7 +278,7 @@ fn a_busy_database_names_its_owner_and_a_killed_one_is_free() {
             break output;
         }
         assert!(began.elapsed() < Duration::from_secs(60), "the owner never opened the database");
-        // The one who asks had the database just then, and the owner was refused.
+        // The other command had the database open at that moment, and the owner was refused.
         if owner.try_wait().expect("asked").is_some() {
             (owner, input) = hold();
         }
@@ -296,7 +296,7 @@ fn a_busy_database_names_its_owner_and_a_killed_one_is_free() {
 
 #[test]
 fn a_path_that_is_no_database_is_said_and_left_alone() {
-    let (directory, db) = place();
+    let (directory, db) = folder();
     for line in [
         &["get", &db, "--table", "t", "k"][..],
         &["verify", &db],
@@ -326,8 +326,9 @@ fn a_path_that_is_no_database_is_said_and_left_alone() {
 }
 
 #[test]
+#[cfg(feature = "lab")]
 fn a_workload_verifies_its_values_and_prints_one_object() {
-    let (_directory, db) = place();
+    let (_directory, db) = folder();
     let line = "bench ycsb --workload a --records 2000 --value-size 100 --operations 4000 --threads 2 --dram 4MiB --json";
     let arguments: Vec<&str> = line.split(' ').chain(["--store", &db]).collect();
     let found = json(&succeed(&arguments));
@@ -339,12 +340,13 @@ fn a_workload_verifies_its_values_and_prints_one_object() {
 }
 
 #[test]
+#[cfg(feature = "lab")]
 fn a_measurement_goes_on_until_the_log_was_filled_as_often_as_asked_for() {
     let line = "bench ycsb --workload a --records 200 --value-size 1000 --dram 16MiB --log-max 1MiB \
                 --durability buffered --rate update=1000 --seconds 100ms --json --log-cycles";
     let line: Vec<_> = line.split_whitespace().collect();
     let found = json(&succeed(&[&line[..], &["1"]].concat()));
-    // A hundred updates do not fill it. After ten times as long it gives up.
+    // A hundred updates do not fill the log. After ten times the duration it gives up.
     let (cycles, seconds) = (found["log_cycles"].as_f64().unwrap(), found["seconds"].as_f64().unwrap());
     assert!(cycles >= 1.0 || seconds >= 1.0, "{found}");
     let refused = terrace(&[&line[..], &["1", "--engine", "btreemap"]].concat());
@@ -353,7 +355,7 @@ fn a_measurement_goes_on_until_the_log_was_filled_as_often_as_asked_for() {
 
 #[test]
 fn stat_has_everything_that_is_counted_as_text_for_prometheus() {
-    let (_directory, db) = place();
+    let (_directory, db) = folder();
     succeed(&["put", &db, "--table", "t \"1\"", "a", "1"]);
     let output = succeed(&["stat", &db, "--prometheus"]);
     let said = text(&output);
@@ -368,8 +370,8 @@ fn stat_has_everything_that_is_counted_as_text_for_prometheus() {
 
 #[test]
 fn two_databases_have_two_identities_and_their_files_are_not_mixed() {
-    let (_one, one) = place();
-    let (_other, other) = place();
+    let (_one, one) = folder();
+    let (_other, other) = folder();
     succeed(&["put", &one, "--table", "t", "a", "1"]);
     succeed(&["put", &other, "--table", "t", "a", "2"]);
     let identity =
@@ -383,7 +385,7 @@ fn two_databases_have_two_identities_and_their_files_are_not_mixed() {
 
 #[test]
 fn a_file_is_loaded_and_loaded_again_with_little_memory_and_a_small_log() {
-    let (directory, db) = place();
+    let (directory, db) = folder();
     let file = directory.path().join("records.jsonl");
     let value = "x".repeat(256);
     let line = |number: u32| format!("{{\"key\":\"{number:09}\",\"value\":\"{value}\"}}\n");
@@ -408,14 +410,14 @@ fn a_file_is_loaded_and_loaded_again_with_little_memory_and_a_small_log() {
     assert_eq!(stat["tables"][0]["entries"], 9000);
 }
 
-/// Fills a database with more changes than its budget has room for in memory, and kills who does so.
+/// Fills a database beyond its memory budget, then kills the process.
 fn killed_while_loading(db: &str, dram: &str) {
     let load =
         ["load", db, "--table", "t", "--format", "jsonl", "--durability", "buffered", "--log-max", "64MiB"];
     let mut owner = command(&[&load[..], &["--dram", dram, "-"]].concat()).spawn().expect("starts");
     let mut input = owner.stdin.take().expect("piped");
     let value = "v".repeat(1000);
-    // What a pipe holds is little: nearly all of it has been taken when the last of it is written.
+    // A pipe holds little, so nearly all rows are consumed when the last is written.
     for row in 0..24_000_u64 {
         let key = row.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         writeln!(input, "{{\"key\":\"{key:020}\",\"value\":\"{value}\"}}").expect("taken");
@@ -425,11 +427,11 @@ fn killed_while_loading(db: &str, dram: &str) {
     drop(input);
 }
 
-/// With the memory it was written with, what recovers in memory may not find enough of that. With more of it, nothing is changed,
-/// and what a recovery would read stays what it is.
+/// With its original memory, recovery in memory may run out. With more memory, nothing changes on
+/// disk, and recovery still has the same log to read.
 #[test]
 fn a_killed_database_is_looked_at_with_the_memory_it_had_and_with_more() {
-    let (_directory, db) = place();
+    let (_directory, db) = folder();
     killed_while_loading(&db, "8MiB");
     let stats = || json(&succeed(&["stat", &db, "--dram", "128MiB", "--json"]));
     let (one, two) = (stats(), stats());
@@ -441,14 +443,14 @@ fn a_killed_database_is_looked_at_with_the_memory_it_had_and_with_more() {
     let verify = json(&succeed(&["verify", &db, "--json", "--dram", "8MiB"]));
     assert!(verify["errors"] == serde_json::json!([]), "{verify}");
     assert!(verify["entries_checked"].as_u64() > Some(10_000), "{verify}");
-    // That has recovered it.
+    // This open recovered the database.
     assert!(stats()["log_bytes"].as_u64() < one["log_bytes"].as_u64());
 }
 
-/// What one of the two files says of the other is that it was there, whole.
+/// One file without the other is damage: each proves that the other existed.
 #[test]
 fn half_a_database_is_damage_and_verify_says_so_in_its_object() {
-    let (_directory, db) = place();
+    let (_directory, db) = folder();
     succeed(&["put", &db, "--table", "t", "key", "value"]);
     let (pages, log) = (Path::new(&db).join("pages.terrace"), Path::new(&db).join("log.terrace"));
     let whole = fs::read(&pages).expect("the page file");
@@ -474,7 +476,7 @@ fn half_a_database_is_damage_and_verify_says_so_in_its_object() {
     flipped[..32768].iter_mut().skip(100).step_by(512).for_each(|byte| *byte ^= 1);
     fs::write(&pages, &flipped).expect("damaged");
     verified("both superblocks", "pages.terrace");
-    // One of the two is what a crash leaves, too: the other counts, and it is said.
+    // A crash can also leave one copy damaged: the other counts, and a finding reports it.
     let mut flipped = whole.clone();
     flipped[..8192].iter_mut().skip(100).step_by(512).for_each(|byte| *byte ^= 1);
     fs::write(&pages, &flipped).expect("damaged");
@@ -493,8 +495,8 @@ fn half_a_database_is_damage_and_verify_says_so_in_its_object() {
 }
 
 #[test]
-fn a_cache_tells_what_it_did_and_what_was_wrong_with_it() {
-    let (directory, db) = place();
+fn a_file_that_is_no_cache_is_said_and_left_alone() {
+    let (directory, db) = folder();
     let file = directory.path().join("cache");
     let cache = format!("file:{},16MiB", file.display());
     fs::write(&file, [7; 20_000]).expect("something foreign");
@@ -503,7 +505,13 @@ fn a_cache_tells_what_it_did_and_what_was_wrong_with_it() {
     assert_eq!(put.status.code(), Some(2), "{said}");
     assert!(said.contains("not a cache") && said.contains(&*file.to_string_lossy()), "{said}");
     assert_eq!(fs::read(&file).expect("it is left as it is"), [7; 20_000]);
-    fs::remove_file(&file).expect("removed");
+}
+
+#[test]
+#[cfg(feature = "lab")]
+fn a_cache_tells_what_it_did() {
+    let (directory, db) = folder();
+    let cache = format!("file:{},16MiB", directory.path().join("cache").display());
     let line = "bench ycsb --workload c --distribution uniform --records 6000 --value-size 1000 --operations 6000 \
                 --dram 2MiB --log-max 1MiB --durability buffered --cache-eviction lru --store";
     let bench: Vec<&str> = line.split_whitespace().chain([&*db, "--cache", &cache]).collect();
@@ -513,7 +521,7 @@ fn a_cache_tells_what_it_did_and_what_was_wrong_with_it() {
     let number = |value: &serde_json::Value| value.as_u64().expect("a number");
     let (hits, misses) = (number(&found["cache"]["hits"]), number(&found["cache"]["misses"]));
     let below = number(&found["cache"]["below"]);
-    // What the cache has served was not read from the store.
+    // Bytes served by the cache were not read from the store.
     let store = &found["tiers"]["store"];
     assert!(hits > 100, "{found}");
     assert!(number(&store["hits"]) <= misses + below + 100, "{store} {}", found["cache"]);

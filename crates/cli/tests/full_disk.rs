@@ -1,4 +1,5 @@
-//! A file system that really runs full: 64 MiB, mounted by `.ci/run`, which names it in `TERRACE_SMALL_DISK`.
+//! A file system that really fills up: 64 MiB, mounted by `.ci/run` and named in
+//! `TERRACE_SMALL_DISK`.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +16,7 @@ fn run(arguments: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .expect("the command starts");
-    // A load that fails stops reading; that is not this side's failure.
+    // A failed load stops reading its input, which is no error here.
     let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
     child.wait_with_output().expect("the command ends")
 }
@@ -37,10 +38,10 @@ fn a_full_disk_is_said_and_passes_when_there_is_space() {
     let ballast = disk.join("ballast");
     fs::write(&ballast, vec![0xaa; 12 << 20]).expect("there is room for the ballast");
     let path = disk.join("db");
-    let place = path.to_str().expect("a path of text");
+    let folder = path.to_str().expect("a path of text");
     let load = |numbers: std::ops::Range<u32>| {
         let flags = ["--dram", "8MiB", "--log-max", "4MiB"];
-        let line = [&["load", place, "--table", "t", "--format", "jsonl"][..], &flags, &["-"]].concat();
+        let line = [&["load", folder, "--table", "t", "--format", "jsonl"][..], &flags, &["-"]].concat();
         run(&line, &records(numbers))
     };
 
@@ -51,14 +52,14 @@ fn a_full_disk_is_said_and_passes_when_there_is_space() {
     assert_eq!(full.status.code(), Some(1), "{said}");
     assert!(said.contains("disk full") && said.contains("free some space"), "{said}");
 
-    let verify = run(&["verify", place], "");
+    let verify = run(&["verify", folder], "");
     assert_eq!(verify.status.code(), Some(0), "{}", String::from_utf8_lossy(&verify.stderr));
-    let value = run(&["get", place, "--table", "t", "--raw", "00000999"], "");
+    let value = run(&["get", folder, "--table", "t", "--raw", "00000999"], "");
     assert_eq!(value.stdout.len(), VALUE_BYTES, "{}", String::from_utf8_lossy(&value.stderr));
 
     fs::remove_file(&ballast).expect("the ballast goes");
     let more = load(60_000..62_000);
     assert_eq!(more.status.code(), Some(0), "{}", String::from_utf8_lossy(&more.stderr));
-    let verify = run(&["verify", place], "");
+    let verify = run(&["verify", folder], "");
     assert_eq!(verify.status.code(), Some(0), "{}", String::from_utf8_lossy(&verify.stderr));
 }

@@ -1,10 +1,10 @@
-//! The built command under limits of the system on its process: each is said as what it is, and no file is lost by it.
+//! The built command under process limits: each gives a clear error and loses no file.
 
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Runs the command in a shell that has set `limits` before.
+/// Runs the command in a shell with `limits` set.
 fn limited(limits: &str, arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new("sh")
         .args(["-c", &format!("{limits}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_terrace")])
@@ -14,7 +14,7 @@ fn limited(limits: &str, arguments: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .expect("a shell starts");
-    // A load that fails stops reading; that is not this side's failure.
+    // A failed load stops reading its input, which is no error here.
     let _ = child.stdin.take().expect("piped").write_all(input.as_bytes());
     child.wait_with_output().expect("the command ends")
 }
@@ -24,11 +24,11 @@ fn succeeds(arguments: &[&str], input: &str) {
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What the command says about a limit that stops it.
+/// The error message under a limit.
 fn complaint(limits: &str, arguments: &[&str], input: &str) -> String {
     let output = limited(limits, arguments, input);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    // No code: a signal has ended it.
+    // No exit code would mean death by a signal.
     assert_eq!(output.status.code(), Some(1), "{arguments:?} under {limits}: {said}");
     said
 }
@@ -69,7 +69,7 @@ fn a_limit_on_the_size_of_files_is_a_full_disk_for_every_command() {
             _ => assert!(!Path::new(&other).exists(), "{line:?} leaves nothing"),
         }
     }
-    // Where it strikes a database that is there, that stays whole, and grows again without the limit.
+    // An existing database stays intact and grows again without the limit.
     let said = complaint(limit, &words(&load(&db)), &records(3000..6000));
     assert!(said.contains("disk full"), "{said}");
     succeeds(&["verify", &db], "");
@@ -87,7 +87,7 @@ fn a_limit_on_addresses_is_named_with_one_that_suffices() {
     let enough = said.split("limit to ").nth(1).and_then(|rest| rest.split(' ').next()).expect("a number");
     let output = limited(&format!("ulimit -v {enough}"), &put, "");
     assert_eq!(output.status.code(), Some(0), "{enough}: {}", String::from_utf8_lossy(&output.stderr));
-    // Without a limit it is the budget that is too large.
+    // Without a limit the budget itself is too large.
     let said = complaint("true", &[&put[..7], &["99999GiB"]].concat(), "");
     assert!(said.contains("lower the budget") && !said.contains(" 0 bytes"), "{said}");
 }

@@ -1,20 +1,21 @@
-//! The two ways to house the bytes of pages.
+//! The two back ends that hold the bytes of pages in memory.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
 
-use crate::error::{Error, Result};
-
-/// Where the bytes of pages in memory are. Everything else is the same with either: files, log, tree, transactions, and the
-/// budget. A database written with one opens with the other.
+/// Placement of page bytes in memory.
+///
+/// Files, log, tree, transactions and budget do not depend on it. A database written with one opens
+/// with the other.
 ///
 /// ```
 /// use terrace::{Backend, Db, MemoryDirectory};
 ///
 /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
-/// let db = Db::builder().directory(directory.clone()).dram(4 << 20).backend(Backend::Mapped).open("")?;
+/// let builder = Db::builder().directory(directory.clone()).dram(4 << 20);
+/// let db = builder.backend(Backend::Mapped).open("")?;
 /// db.create_table("t")?.put("k", "v")?;
 /// assert_eq!(db.stats().backend, Backend::Mapped);
 /// db.close()?;
@@ -25,41 +26,25 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// In frames, which have their memory from the start, in huge pages where the system has them.
+    /// In frames: fixed addresses, memory as pages come, in huge pages if available.
     #[default]
     Frames,
-    /// At an address for each page id, with memory as long as the page is in it: translation by virtual memory, as in vmcache
-    /// and in the CXL buffer manager. Takes a terabyte of addresses for each size of pages in use, eight bytes of the
-    /// kernel's page tables for every 4 KiB that were ever in memory, and a system call for each batch of pages that comes or
-    /// goes.
+    /// At an address per page id (vmcache, CXL buffer manager).
+    ///
+    /// Costs a terabyte of address space per page size in use, and a system call per batch of pages
+    /// that enter or leave. Kernel page tables take eight bytes per 4 KiB ever in memory.
     Mapped,
 }
 
-/// The variable of the environment that says what a builder means that says nothing: for running programs and tests as they are
-/// with either.
-const VARIABLE: &str = "TERRACE_BACKEND";
-
 impl Backend {
-    /// Both.
+    /// All back ends.
     pub const ALL: [Backend; 2] = [Backend::Frames, Backend::Mapped];
 
-    /// Its name in commands and settings.
+    /// Name in commands and settings.
     pub const fn name(self) -> &'static str {
         match self {
             Backend::Frames => "frames",
             Backend::Mapped => "mapped",
-        }
-    }
-
-    /// What the environment variable `TERRACE_BACKEND` says, or else the default.
-    ///
-    /// # Errors
-    /// [`Error::Config`] if it names none.
-    pub(crate) fn of_environment() -> Result<Backend> {
-        match std::env::var(VARIABLE) {
-            Ok(name) => name.parse().map_err(|error| Error::Config(format!("{VARIABLE}: {error}"))),
-            Err(std::env::VarError::NotPresent) => Ok(Backend::default()),
-            Err(error) => Err(Error::Config(format!("{VARIABLE}: {error}"))),
         }
     }
 }

@@ -1,18 +1,18 @@
-//! The block cache under the page file: what it is, and how a database is given it.
+//! The block cache under the page file, and how a database opens it.
 //!
-//! The page file is then a [`Cached`] over its device; nothing above knows of it but the cleaner, which moves images and has
-//! cached blocks follow them (`buffer/cleaner.rs`), and who frees places. Its blocks are places of 4 KiB, since images begin at any of them
-//! and have any number. The log is not cached: it is read in recovery alone.
+//! The page file is then a [`Cached`] over its device. Only the cleaner knows: it moves images, and
+//! the cached blocks follow (`maintenance/cleaner.rs`). Cache blocks have 4 KiB, because images
+//! begin at any block id. The log is not cached.
 //!
-//! **Never stale.** The cache bears the database's identity and its timeline, so that of a restored database nothing of before counts.
-//! The file `cache.guard` beside the page file says which cache was used last. Who opens the database for writing with another cache or
-//! with none says so there, durably, before anything is written; and where the file is missing, as in a restored database, no cache
-//! counts. Who only reads leaves the cache alone: it is one process's. Guard and cache have a number of each opening and close, and the
-//! cache knows the superblock of the page file, so that a copy of one of the files that is put back is noticed: the cache begins empty.
+//! **Never stale.** The cache carries the identity and timeline of the database. The file
+//! `cache.guard` beside the page file names the cache used last. An open for writing with another
+//! cache, or none, updates it durably before any write. Without a guard no cache is trusted. Guard
+//! and cache count opens and closes, and the cache knows the superblock, so a file restored from a
+//! copy makes the cache cold. A read-only open ignores the cache, which only one process can use.
 //!
-//! **Only slower.** What goes wrong with the fast device while it is used makes the cache go out of service, with a warning and the reason in
-//! the statistics; and so does a file that cannot be opened. Refused is what somebody has to mend first: a cache that another
-//! process uses, a directory that is not there, a size or a policy that cannot be.
+//! **Only slower.** A failed fast device, or a cache file that cannot be opened, takes the cache
+//! out of service. An open fails only for what the user must correct: a cache in use by another
+//! process, a missing directory, an invalid size or policy.
 
 use std::fmt;
 use std::io;
@@ -21,25 +21,25 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace_block::policy::Name;
-use terrace_block::{
-    AlignedBuffer, BlockDevice, CacheConfig, CacheError, CacheTrust, Cached, Clock, Directory, FileDirectory,
-    MemoryDevice, OpenMode, Profile, SimulatedDevice, SimulatedMemory, Time, VirtualTime,
+use terrace_cache::policy::Name;
+use terrace_cache::{CacheConfig, CacheError, CacheTrust, Cached};
+use terrace_io::{
+    AlignedBuffer, BlockDevice, Clock, Directory, FileDirectory, MemoryDevice, OpenMode, Profile,
+    SimulatedDevice, SimulatedMemory, Time, VirtualTime, units,
 };
 
-use crate::db::open::{exists, within};
 use crate::error::{Error, Result};
-use crate::middle::kind_and_bytes;
 use crate::planted::{Bug, planted};
-use crate::store::place::PLACE_BYTES;
+use crate::store::mapping_word::BLOCK_BYTES;
+use crate::store::names::{exists, within};
 use crate::store::superblock::Superblock;
 
-/// The file beside the page file that says which cache was used last.
+/// File beside the page file that names the cache used last.
 const GUARD: &str = "cache.guard";
 
-/// A cache of the page file's blocks on a device that is faster than the page file's.
+/// A cache of page file blocks on a faster device.
 ///
-/// What is said on the command line is its kind and its size, with a comma between.
+/// On the command line: kind and size, separated by a comma.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -64,7 +64,7 @@ pub struct Cache {
     trust: CacheTrust,
 }
 
-/// Where a cache is.
+/// Location of a cache.
 ///
 /// ```
 /// use terrace::{CacheKind, Profile};
@@ -76,71 +76,37 @@ pub struct Cache {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum CacheKind {
-    /// A file of this path, in a directory that exists; of a directory, the file that is called after the database's
-    /// identity.
+    /// A file in an existing directory. If the path is a directory, the file is named after the
+    /// database's identity.
     File(PathBuf),
-    /// A device that this machine does not have: the bytes are in DRAM beside the budget, and accesses take as long as the profile says
-    /// ([`crate::Builder::simulated_time`]). Never a default, and empty whenever the database is opened. With a simulated middle tier of
-    /// a profile of the same name it shares the modules: one bandwidth, in which the writers of one slow down the readers of the other.
+    /// A simulated device with this profile, in DRAM beyond the budget.
+    ///
+    /// Accesses take as long as the profile says ([`crate::Builder::simulated_time`]). Never a
+    /// default, and empty at each open. A simulated middle tier with a profile of the same name
+    /// shares its bandwidth: writes of one slow down reads of the other.
     Simulated(Profile),
 }
 
-/// Bytes of DRAM that the index and the journal's account take for each block.
-const INDEX_BYTES: u64 = 24;
-/// What admission policies take: the block's name, once, the sketch of `frequency`, and what `ration` remembers of blocks lately asked
-/// for and of what LRU would hold, by the sizes of its arrays.
-const NAME_BYTES: u64 = 8;
-const SKETCH_BYTES: u64 = 16;
-const RATION_BYTES: u64 = 176;
-
-/// Bytes of DRAM that an eviction policy takes for each block: the most that was measured by counting what it allocates while its
-/// tables grow, over nine capacities of look-ups of a database of twenty. `tac` keeps 64 bytes for every 128 KiB of the page file that were ever looked up,
-/// which for a database of that size is in here; all others are bounded.
-fn policy_bytes(eviction: &str) -> u64 {
-    match eviction {
-        "lru" | "mru" | "fifo" | "clock" | "sieve" | "lfu-in-cache" => 16,
-        "lfru" => 36,
-        "w-tinylfu" => 40,
-        "arc" | "2q" | "s3-fifo" => 112,
-        "tac" => 128,
-        "lirs" => 192,
-        // Counts of four blocks for each that is in the cache.
-        "lfu" | "mq" => 400,
-        "heuristicdb" | "heuristicdb-paper" | "heuristicdb-eager" => 408,
-        // Whole policies beside each other, of which each has its own idea of what is in the cache. Those that are watched only where
-        // queries are told, or while the quota is given up, are added by what they take alone and 72 bytes for a shadow.
-        "auto" => 1480,
-        _ => 2150,
-    }
-}
-
-/// Bytes of DRAM for a cache of so many blocks: what is known of each, and what the policies remember of those that are not in it.
-pub(crate) fn dram_bytes(policy: &Name, blocks: u64) -> u64 {
-    let name = policy.to_string();
-    let filters = [("", NAME_BYTES), ("frequency", SKETCH_BYTES), ("ration", RATION_BYTES)];
-    let admitted = filters.iter().filter(|(filter, _)| policy.admissions() > 0 && name.contains(filter));
-    blocks.saturating_mul(
-        INDEX_BYTES + policy_bytes(policy.eviction()) + admitted.map(|(_, bytes)| bytes).sum::<u64>(),
-    )
-}
-
 impl Cache {
-    /// One of `bytes` bytes with the default policy, SIEVE. What does not make a block of 4 KiB is left alone.
+    /// A cache of `bytes` bytes with the default policy, SIEVE.
+    ///
+    /// Rounds down to whole blocks of 4 KiB.
     pub fn new(kind: CacheKind, bytes: u64) -> Cache {
         let policy = CacheConfig::new(1).policy;
         Cache { kind, bytes, policy, write_budget_bytes_day: None, trust: CacheTrust::Auto }
     }
 
-    /// Which policy decides what is cached: one of [`terrace_block::policy::NAMES`], behind any of
-    /// [`terrace_block::policy::ADMISSIONS`], as in `obp+lru`, or a preset of [`terrace_block::policy::PRESETS`].
+    /// Sets the policy: an eviction policy, optional admission policies, or a preset.
+    ///
+    /// Names are in [`terrace_cache::policy::NAMES`], [`terrace_cache::policy::ADMISSIONS`] (as in
+    /// `obp+lru`) and [`terrace_cache::policy::PRESETS`].
     ///
     /// # Errors
-    /// [`Error::Config`] if there is no such policy, or it is for traces only: because it needs the future, or is there to be
-    /// compared with.
+    /// [`Error::Config`] for an unknown policy or one for traces only.
     pub fn policy(self, name: &str) -> Result<Cache> {
         let policy: Name = name
             .parse()
-            .map_err(|error: terrace_block::policy::UnknownPolicy| Error::Config(error.to_string()))?;
+            .map_err(|error: terrace_cache::policy::UnknownPolicy| Error::Config(error.to_string()))?;
         if policy.needs_future() {
             return Err(Error::Config(format!("a cache cannot have the policy {name}: it needs the future")));
         }
@@ -152,42 +118,43 @@ impl Cache {
         Ok(Cache { policy, ..self })
     }
 
-    /// Bytes a day that may be written to the fast device; by default as many as come.
+    /// Limits writes to the fast device, bytes per day. Default: no limit.
     #[must_use]
     pub fn write_budget(self, bytes_day: u64) -> Cache {
         Cache { write_budget_bytes_day: Some(bytes_day), ..self }
     }
 
-    /// Bytes a day that may be written to the fast device, if that is limited.
+    /// The write limit of the fast device, bytes per day.
     pub fn write_budget_bytes_day(&self) -> Option<u64> {
         self.write_budget_bytes_day
     }
 
-    /// How much of it is believed after its process died; by default all that was written where both it and the database are on
-    /// file systems of this machine, and what was synced elsewhere.
+    /// Sets how much of the cache is trusted after its process was killed.
+    ///
+    /// By default everything written, if cache and database are on local file systems; otherwise
+    /// only synced blocks.
     #[must_use]
     pub fn trust(self, trust: CacheTrust) -> Cache {
         Cache { trust, ..self }
     }
 
-    /// Where it is.
+    /// Location of the cache.
     pub fn kind(&self) -> &CacheKind {
         &self.kind
     }
 
-    /// Bytes of it.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What its policy is called.
+    /// Name of the policy.
     pub fn policy_name(&self) -> String {
         self.policy.to_string()
     }
 
-    /// Bytes of DRAM that it takes: part of the budget.
     pub(crate) fn dram_bytes(&self) -> u64 {
-        dram_bytes(&self.policy, self.bytes / PLACE_BYTES as u64)
+        self.policy.dram_bytes(self.bytes / BLOCK_BYTES as u64)
     }
 
     fn config(&self, dram_bytes: u64) -> Result<CacheConfig> {
@@ -196,19 +163,19 @@ impl Cache {
         {
             let what = format!(
                 "the cache's profile {} has DRAM before it, which only memory can have",
-                profile.place()
+                profile.location()
             );
             return Err(Error::Config(what));
         }
-        let blocks = self.bytes / PLACE_BYTES as u64;
+        let blocks = self.bytes / BLOCK_BYTES as u64;
         let blocks = u32::try_from(blocks).map_err(|_| too_large(self.bytes))?;
         let config = CacheConfig {
             policy: self.policy.clone(),
-            dram_blocks: Some(dram_bytes / PLACE_BYTES as u64),
+            dram_blocks: Some(dram_bytes / BLOCK_BYTES as u64),
             write_budget_bytes_day: self.write_budget_bytes_day,
-            // Every image has a checksum of its own, and what reads it asks the page file if that does not hold.
+            // Each image has its own checksum; a reader falls back to the page file.
             verify_hits: false,
-            ..CacheConfig::new(blocks).block_bytes(PLACE_BYTES)
+            ..CacheConfig::new(blocks).block_bytes(BLOCK_BYTES)
         };
         config.check().map_err(|error| Error::Config(error.to_string()))?;
         Ok(config)
@@ -219,22 +186,22 @@ fn too_large(bytes: u64) -> Error {
     Error::Config(format!("a cache of {bytes} bytes has more blocks than can be numbered"))
 }
 
-/// How a database is opened, as far as its cache is concerned.
 pub(crate) struct Opening<'a> {
     pub(crate) cache: Option<&'a Cache>,
-    /// Where a cache of the kind `file` is, instead of in the file system.
+    /// Replaces the file system for a cache of kind `file`.
     pub(crate) fast: Option<&'a Arc<dyn Directory>>,
-    /// The database's.
+    /// Directory of the database.
     pub(crate) directory: &'a dyn Directory,
     pub(crate) dram_bytes: u64,
     pub(crate) time: &'a Time,
-    /// The middle tier's, where it is simulated.
+    /// Memory of the middle tier, if simulated.
     pub(crate) memory: Option<&'a SimulatedMemory>,
 }
 
 impl Opening<'_> {
-    /// Puts the cache before the page file, or says that there is none before anything is written without it. Nobody else has the
-    /// page file.
+    /// Opens the cache over the page file, or durably records that there is none.
+    ///
+    /// The caller has exclusive access to the page file.
     pub(crate) fn attach(
         &self,
         pages: Arc<dyn BlockDevice>,
@@ -246,7 +213,6 @@ impl Opening<'_> {
             }
             return Ok(None);
         };
-        // Whether the database has been used with a cache before.
         let is_known = exists(self.directory, GUARD)?;
         let config = cache.config(self.dram_bytes)?.identity(identity(superblock)).guard(self.open_guard()?);
         let mut config = CacheConfig { progress: superblock.sequence, ..config };
@@ -263,15 +229,15 @@ impl Opening<'_> {
                 Cached::open(pages, Arc::new(fast), config)
             }
             CacheKind::File(path) => {
-                let (directory, name) = self.place(path, superblock)?;
+                let (directory, name) = self.path(path, superblock)?;
                 config = config.power_cycle(cache.trust.power_cycle(&[self.directory, &*directory]));
                 match Cached::open_in(Arc::clone(&pages), &*directory, &name, config.clone()) {
                     Err(CacheError::Directory { file, source }) => {
                         tracing::warn!(file, %source, "the cache cannot be opened; going on without");
                         Cached::open(pages, Arc::new(Unusable { file, source }), config)
                     }
-                    // It may be what damage has left of the cache, and does not keep the database from being opened. It may be
-                    // a file of somebody else's, too, and is left as it is.
+                    // It may be a damaged cache or a foreign file. Leave it alone, and open the
+                    // database without.
                     Err(CacheError::Foreign { device: file }) if is_known => {
                         tracing::warn!(
                             file,
@@ -280,7 +246,8 @@ impl Opening<'_> {
                         let source = io::Error::new(io::ErrorKind::InvalidData, "it is not a cache");
                         Cached::open(pages, Arc::new(Unusable { file, source }), config)
                     }
-                    // A name that was mistyped: the next attempt is to be told so, too.
+                    // Probably a mistyped name. Remove the guard, so that the next attempt fails
+                    // too.
                     Err(CacheError::Foreign { device }) => {
                         let _ = self.directory.remove(GUARD);
                         Err(CacheError::Foreign { device })
@@ -301,11 +268,11 @@ impl Opening<'_> {
         Cached::revoke_all(guard).map_err(|source| Error::io("write", guard.name(), Some(0), source))
     }
 
-    /// The guard. One that is made says that no cache counts: who knows what was done before it was there.
+    /// Opens the guard. A new guard trusts no cache: the history before it is unknown.
     fn open_guard(&self) -> Result<Arc<dyn BlockDevice>> {
         let is_there = exists(self.directory, GUARD)?;
         let guard = self.guard(if is_there { OpenMode::Write } else { OpenMode::CreateNew })?;
-        // One in which nothing was said is one whose making was cut off.
+        // An empty guard is one whose creation was interrupted.
         if is_there && !is_blank(&*guard)? {
             return Ok(guard);
         }
@@ -315,8 +282,8 @@ impl Opening<'_> {
         Ok(guard)
     }
 
-    /// The directory that the cache's file is in, and its name there.
-    fn place(&self, path: &Path, superblock: &Superblock) -> Result<(Arc<dyn Directory>, String)> {
+    /// Directory and name of the cache file.
+    fn path(&self, path: &Path, superblock: &Superblock) -> Result<(Arc<dyn Directory>, String)> {
         let own_name =
             || superblock.uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + ".cache";
         let name = || path.file_name().and_then(|name| name.to_str()).map(str::to_owned);
@@ -336,9 +303,9 @@ impl Opening<'_> {
     }
 }
 
-/// Whether nothing was said in a guard.
+/// Whether a guard is empty.
 fn is_blank(guard: &dyn BlockDevice) -> Result<bool> {
-    let mut page = AlignedBuffer::zeroed(PLACE_BYTES);
+    let mut page = AlignedBuffer::zeroed(BLOCK_BYTES);
     if guard.len() < page.len() as u64 {
         return Ok(true);
     }
@@ -347,7 +314,7 @@ fn is_blank(guard: &dyn BlockDevice) -> Result<bool> {
     Ok(page.iter().all(|&byte| byte == 0))
 }
 
-/// What names the content of the page file: a restored database has another timeline.
+/// Identity of the page file's content.
 fn identity(superblock: &Superblock) -> [u8; 16] {
     let mut identity = superblock.uuid;
     let timeline = superblock.timeline.to_le_bytes();
@@ -365,8 +332,7 @@ fn refused(error: CacheError) -> Error {
     }
 }
 
-/// What the worker that asks has on its clock: a cache on a simulated device measures, in virtual time, what is charged there.
-/// Workers are not all as far, so it may go back from one to the other, by as much as an operation takes.
+/// The calling worker's virtual clock; it may go back slightly between workers.
 #[derive(Debug)]
 struct WorkersClock(Arc<VirtualTime>);
 
@@ -381,7 +347,7 @@ impl Clock for WorkersClock {
     }
 }
 
-/// What stands for a file that cannot be opened: a cache on it is out of service.
+/// Stands for a file that cannot be opened.
 #[derive(Debug)]
 struct Unusable {
     file: String,
@@ -429,7 +395,7 @@ impl fmt::Display for CacheKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CacheKind::File(path) => write!(f, "file:{}", path.display()),
-            CacheKind::Simulated(profile) => write!(f, "simulated:{}", profile.place()),
+            CacheKind::Simulated(profile) => write!(f, "simulated:{}", profile.location()),
         }
     }
 }
@@ -459,11 +425,22 @@ impl FromStr for Cache {
 
     fn from_str(text: &str) -> Result<Cache, String> {
         let (kind, bytes) = kind_and_bytes(text, "file:/mnt/nvme/cache,8GiB")?;
-        if bytes < PLACE_BYTES as u64 {
-            return Err(format!("a cache of {bytes}B has no room for a block of {PLACE_BYTES} bytes"));
+        if bytes < BLOCK_BYTES as u64 {
+            return Err(format!("a cache of {bytes}B has no room for a block of {BLOCK_BYTES} bytes"));
         }
         Ok(Cache::new(kind, bytes))
     }
+}
+
+/// Parses a kind and a size with a comma between, as in `example`.
+pub(crate) fn kind_and_bytes<K: FromStr<Err = String>>(
+    text: &str,
+    example: &str,
+) -> Result<(K, u64), String> {
+    let (kind, size) = text
+        .rsplit_once(',')
+        .ok_or_else(|| format!("\"{text}\" is not a kind and a size, as in {example}"))?;
+    Ok((kind.parse()?, units::size(size)?))
 }
 
 #[cfg(test)]

@@ -1,49 +1,34 @@
-//! The database as its users see it.
+//! Public handles of a database, and their shared state.
 //!
-//! | file             | what is in it                                                          |
-//! |------------------|------------------------------------------------------------------------|
-//! | `open.rs`        | creating, locking, recovering                                          |
-//! | `core.rs`        | what all handles share; the threads; closing                           |
-//! | `budget.rs`      | the budget, and changing it                                            |
-//! | `catalog.rs`     | tables by name                                                         |
-//! | `count.rs`       | how many entries tables have                                           |
-//! | `table.rs`       | single operations                                                      |
-//! | `single.rs`      | the commit of one key                                                  |
-//! | `swap.rs`        | changing a key depending on its value                                  |
-//! | `transaction.rs` | several operations as one                                              |
-//! | `batch.rs`       | several writes as one                                                  |
-//! | `backup.rs`      | copying it while it is used, and making a database of the copy         |
-//! | `snapshot.rs`    | reading at one moment                                                  |
-//! | `named.rs`       | snapshots that have names                                              |
-//! | `read.rs`        | finding what counts for a key, now and at a time                       |
-//! | `lookup.rs`      | reads that do not block                                                |
-//! | `scan.rs`        | walking entries from both ends                                         |
-//! | `range.rs`       | bounds; a transaction's cursor                                         |
-//! | `commit.rs`      | the commit                                                             |
-//! | `undo.rs`        | taking losers back                                                     |
-//! | `commit/take_back.rs` | taking a commit back that failed halfway                          |
-//! | `update.rs`      | running a transaction's body until it commits                          |
-//! | `large.rs`       | writing large values                                                   |
-//! | `garbage.rs`     | pages that belong to nobody                                            |
-//! | `verify.rs`      | whether everything is what it should be                                |
-//! | `repair.rs`      | a new database of what is whole in a damaged one                       |
-//! | `compact.rs`     | making the page file shorter                                           |
-//! | `overlay.rs`     | reading without writing                                                |
-//! | `limits.rs`      | what the process's limits refuse                                        |
+//! | file                          | contents                                     |
+//! |-------------------------------|----------------------------------------------|
+//! | `open.rs`, `files.rs`         | creation, locks, recovery; names of files    |
+//! | `core.rs`                     | shared state, threads, closing               |
+//! | `budget.rs`, `limits.rs`      | budget changes; errors of process limits     |
+//! | `names.rs`, `options.rs`      | table handles by name; table options         |
+//! | `table.rs`                    | gets of a table                              |
+//! | `table_changes.rs`, `swap.rs` | changes and scans; compare-and-swap          |
+//! | `transaction.rs`, `update.rs` | transactions; retries of a closure           |
+//! | `batch.rs`, `lookup.rs`       | write batches; asynchronous reads            |
+//! | `snapshot.rs`, `named.rs`     | snapshots and cursors; named snapshots       |
+//! | `range.rs`, `raw.rs`          | cursor of a transaction; raw frames          |
+//! | `backup.rs`, `compact.rs`     | backup and restore; compaction               |
+//! | `verify.rs`, `repair.rs`      | verification; repair                         |
+//! | `overlay.rs`                  | memory layer of a read-only open             |
+//! | `stats.rs`                    | statistics                                   |
 
 pub(crate) mod backup;
 pub(crate) mod batch;
 pub(crate) mod budget;
-pub(crate) mod catalog;
-pub(crate) mod commit;
 pub(crate) mod compact;
 pub(crate) mod core;
-pub(crate) mod count;
-pub(crate) mod garbage;
-pub(crate) mod large;
+pub(crate) mod files;
 mod limits;
+#[cfg(test)]
+mod line_writes_tests;
 pub(crate) mod lookup;
 pub(crate) mod named;
+mod names;
 pub(crate) mod open;
 pub(crate) mod options;
 #[cfg(test)]
@@ -54,21 +39,17 @@ mod planted_tests;
 pub(crate) mod range;
 #[cfg(feature = "raw-frames")]
 pub(crate) mod raw;
-pub(crate) mod read;
 pub(crate) mod repair;
-pub(crate) mod scan;
-pub(crate) mod single;
 pub(crate) mod snapshot;
+mod stats;
 pub(crate) mod swap;
 pub(crate) mod table;
+mod table_changes;
 pub(crate) mod transaction;
 #[cfg(test)]
 mod undecided_tests;
-pub(crate) mod undo;
-pub(crate) mod update;
+mod update;
 pub(crate) mod verify;
-#[cfg(test)]
-mod wear_tests;
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -79,20 +60,26 @@ use self::compact::Compaction;
 use self::core::Shared;
 use self::options::TableOptions;
 use self::snapshot::Snapshot;
+use self::stats::stats;
 use self::table::Table;
 use self::transaction::Transaction;
-use crate::config::{Builder, Durability};
+use self::verify::verify_all;
+use crate::config::Builder;
 use crate::error::{Error, Result};
 use crate::migration::Policy;
 use crate::stats::{LineWrites, Stats, TableStats, VerifyReport};
+use crate::txn::catalog::tables;
+use crate::txn::durability::Durability;
 
-/// Pages of a database up to which those of each table are counted: it takes a read for every hundred of them.
+/// Above this number of pages, `table_stats` counts none: it needs a read per hundred pages.
 const PAGES_COUNTED_MAX: u64 = 100_000;
 
-/// An open database. A handle: clones name the same database, and all threads may use it.
+/// An open database.
 ///
-/// The last handle that is dropped, tables, transactions, snapshots and cursors included, closes it;
-/// [`Db::close`] does so at once and says whether it succeeded.
+/// A cheap handle: clones share the database, and any thread may use it.
+///
+/// The database closes when its last handle is dropped. Tables, transactions, snapshots and cursors
+/// are handles too. [`Db::close`] closes it at once and reports errors.
 ///
 /// ```
 /// use terrace::Db;
@@ -117,32 +104,32 @@ impl Db {
         Db { shared }
     }
 
-    /// Settings to open a database with.
+    /// Returns a builder with default settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Opens the database in the directory `path` with the default settings, or creates it.
+    /// Opens or creates the database in directory `path` with default settings.
     ///
     /// # Errors
-    /// As [`Builder::open`].
+    /// Those of [`Builder::open`].
     pub fn open(path: impl AsRef<Path>) -> Result<Db> {
         Builder::default().open(path)
     }
 
-    /// Makes a table, durably.
+    /// Creates a table durably.
     ///
     /// # Errors
-    /// [`Error::TableExists`], [`Error::InvalidName`], [`Error::ReadOnly`], [`Error::Full`], [`Error::Poisoned`],
-    /// [`Error::Io`].
+    /// [`Error::TableExists`], [`Error::InvalidName`], [`Error::ReadOnly`], [`Error::Full`],
+    /// [`Error::Poisoned`], [`Error::Io`].
     pub fn create_table(&self, name: &str) -> Result<Table> {
         self.shared.new_table(name, &TableOptions::default())
     }
 
-    /// Makes a table with other options than the database has for those that say nothing, durably. It keeps them.
+    /// Creates a table with its own options, durably. The database supplies omitted ones.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that cannot be, and as [`Db::create_table`].
+    /// [`Error::Config`] for invalid options, and those of [`Db::create_table`].
     pub fn create_table_with(&self, name: &str, options: &TableOptions) -> Result<Table> {
         self.shared.new_table(name, options)
     }
@@ -155,72 +142,72 @@ impl Db {
         self.shared.table(name)
     }
 
-    /// Opens a table, or makes it.
+    /// Opens a table, or creates it.
     ///
     /// # Errors
-    /// As [`Db::create_table`] and [`Db::open_table`].
+    /// Those of [`Db::create_table`] and [`Db::open_table`].
     pub fn open_or_create_table(&self, name: &str) -> Result<Table> {
         match self.open_table(name) {
             Err(Error::TableNotFound(_)) => {}
             other => return other,
         }
         match self.create_table(name) {
-            // Another thread was faster.
+            // Another thread created it first.
             Err(Error::TableExists(_)) => self.open_table(name),
             other => other,
         }
     }
 
-    /// The names of all tables, sorted.
+    /// Returns the names of all tables, sorted.
     ///
     /// # Errors
     /// [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
     pub fn table_names(&self) -> Result<Vec<String>> {
-        Ok(self.shared.tables()?.into_iter().map(|(name, _)| name).collect())
+        Ok(tables(&self.shared)?.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Gives a table another name, durably. Handles of it stay valid.
+    /// Renames a table durably. Existing handles stay valid.
     ///
     /// # Errors
-    /// [`Error::TableNotFound`], [`Error::TableExists`], and as [`Db::create_table`].
+    /// [`Error::TableNotFound`], [`Error::TableExists`], and those of [`Db::create_table`].
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         self.shared.rename_table(from, to)
     }
 
-    /// Removes a table with everything in it, durably. Snapshots taken before still see it; its space is used again
-    /// when the last of them is gone.
+    /// Drops a table with its entries, durably.
+    ///
+    /// Earlier snapshots still read it. The last of them to end frees its space.
     ///
     /// # Errors
-    /// [`Error::TableNotFound`], and as [`Db::create_table`].
+    /// [`Error::TableNotFound`], and those of [`Db::create_table`].
     pub fn drop_table(&self, name: &str) -> Result<()> {
         self.shared.drop_table(name)
     }
 
-    /// Begins a transaction with the durability the database was opened with.
+    /// Begins a transaction with the default durability of the database.
     pub fn begin(&self) -> Transaction {
         self.begin_with(self.shared.settings.durability)
     }
 
-    /// Begins a transaction.
+    /// Begins a transaction with the given durability.
     pub fn begin_with(&self, durability: Durability) -> Transaction {
         Transaction::new(&self.shared, durability)
     }
 
-    /// Runs `body` in a transaction and commits it, again after each conflict. An error of the body aborts, and is
-    /// returned unless what the body had read no longer holds: then it is run again too. The body must expect to be run
-    /// from the start.
+    /// Runs `body` in a transaction and commits it, with retries on conflict.
     ///
-    /// After sixteen conflicts, or with the first after 100 ms, the transaction gets *priority*, one transaction at a
-    /// time. Commits of other threads that write what it has read wait until it has ended; all others pass. They wait
-    /// at most for twice the length of its longest run so far, for no less than 10 ms and no more than 30 s. Then they
-    /// go on, and the transaction meets a conflict. So a body that waits for such a commit delays it and does not stop it.
+    /// The body may run up to 24 times, so it must not change anything outside the transaction. Its
+    /// error aborts and is returned, unless data that it read has changed: then it runs again.
     ///
-    /// The body runs at most 24 times.
+    /// After sixteen conflicts, or the first one later than 100 ms, the transaction gets
+    /// *priority*. Only one transaction has it at a time. Commits that write what it has read then
+    /// wait until it ends. They wait at most twice its longest run so far, and between 10 ms and 30
+    /// s. After that they proceed, and the transaction meets a conflict. So a body that waits for
+    /// such a commit only delays it.
     ///
     /// # Errors
-    /// The body's, and those of [`Transaction::commit`]. [`Error::Conflict`] if eight runs with priority have failed, or
-    /// three in which others had waited as long as they do: the body takes more than 30 s, or waits for commits that write what
-    /// it has read.
+    /// Those of the body and of [`Transaction::commit`]. [`Error::Conflict`] after eight failed
+    /// runs with priority, or after three that outlasted the wait of other commits.
     ///
     /// ```
     /// use terrace::{Db, MemoryDirectory};
@@ -240,15 +227,15 @@ impl Db {
         Ok(self::update::update(&self.shared, body)?)
     }
 
-    /// Takes a snapshot.
+    /// Takes a snapshot of all tables.
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::new(&self.shared)
     }
 
-    /// Makes all changes of a batch as one.
+    /// Applies all changes of a batch atomically.
     ///
     /// # Errors
-    /// As [`Transaction::put`] and [`Transaction::commit`], but never [`Error::Conflict`].
+    /// Those of [`Transaction::put`] and [`Transaction::commit`], except [`Error::Conflict`].
     pub fn write(&self, batch: WriteBatch, durability: Durability) -> Result<()> {
         let mut transaction = self.begin_with(durability);
         for BatchChange { table, key, value } in &batch.changes {
@@ -260,7 +247,7 @@ impl Db {
         transaction.commit()
     }
 
-    /// Returns when every commit acknowledged so far would survive a power cut, the buffered ones too.
+    /// Makes all acknowledged commits durable, the buffered ones included.
     ///
     /// # Errors
     /// [`Error::Poisoned`], [`Error::Io`].
@@ -271,10 +258,12 @@ impl Db {
         }
         let wal = self.shared.pool.wal();
         wal.flush_to(wal.tail())?;
-        self.shared.pump()
+        self.shared.advance()
     }
 
-    /// Writes everything out and cuts the log, so that a recovery has nothing to do, and frees what nobody needs.
+    /// Writes all dirty pages, cuts the log and frees garbage.
+    ///
+    /// A crash right afterwards needs no recovery.
     ///
     /// # Errors
     /// [`Error::Poisoned`], [`Error::Full`], [`Error::Io`].
@@ -282,23 +271,25 @@ impl Db {
         self.shared.check_writable()?;
         self.shared.free_all_garbage()?;
         self.shared.save_counts(true)?;
-        self.shared.pool.checkpoint_now(true)
+        self.shared.maintenance.checkpoint_now(true)
     }
 
-    /// Makes the page file shorter, while others read and write: moves pages from its end to free places ahead and cuts it
-    /// off behind the last one. What is left is 1.14 times the pages in use, and a little that the cleaner needs; the file
-    /// grows again when pages are added. The log keeps its size. A crash at any time loses nothing, and what was moved
-    /// until then stays moved.
+    /// Shrinks the page file while other threads read and write.
+    ///
+    /// Moves pages from the end of the file into free space and cuts the file. The result is 1.14
+    /// times the pages in use plus a small reserve. The log keeps its size. A crash keeps the
+    /// progress made.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::Full`], [`Error::Corrupt`] when a page that is to be moved, or a value
-    /// or table that is to be freed, is damaged, [`Error::Io`].
+    /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::Full`], [`Error::Io`]. [`Error::Corrupt`]
+    /// if a page to move, or a value or table to free, is damaged.
     ///
     /// ```
     /// use terrace::{Db, Durability, MemoryDirectory};
     ///
     /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
-    /// let db = Db::builder().directory(directory).dram(4 << 20).durability(Durability::Buffered).open("")?;
+    /// let builder = Db::builder().directory(directory).dram(4 << 20);
+    /// let db = builder.durability(Durability::Buffered).open("")?;
     /// let table = db.create_table("t")?;
     /// (0..4000u32).try_for_each(|key| table.put(key.to_be_bytes(), [7; 1000]))?;
     /// db.drop_table("t")?;
@@ -311,20 +302,22 @@ impl Db {
         self.compact_with(|_| ControlFlow::Continue(()))
     }
 
-    /// As [`Db::compact`], and calls `progress` after each segment that was emptied; when it breaks, the compaction ends
-    /// with what was reached. It can be gone on with at any time.
+    /// Compacts like [`Db::compact`], and calls `progress` after each emptied segment.
+    ///
+    /// The compaction ends if `progress` breaks. A later call continues.
     ///
     /// # Errors
-    /// As [`Db::compact`].
+    /// Those of [`Db::compact`].
     pub fn compact_with(&self, progress: impl FnMut(&Compaction) -> ControlFlow<()>) -> Result<Compaction> {
         self.shared.compact(progress)
     }
 
-    /// Changes the budget ([`Builder::dram`]) to `bytes`, at most [`Builder::dram_max`], while others go on working.
+    /// Changes the memory budget to `bytes` while the database is in use.
     ///
-    /// Raised, the memory is there when this returns. Lowered, it has been given back to the system then: pages in
-    /// the frames that go are written if they are dirty, and dropped. That may take as long as writing all of them.
-    /// What is fixed at open, as the log's buffer, stays as it is; `docs/tiers.md` has the list.
+    /// The limit is [`Builder::dram_max`]. When the call returns, added memory is available and
+    /// removed memory is back with the system. Lowering the budget writes the dirty pages of the
+    /// removed frames, which can take as long as writing all of them. Parts fixed at open, such as
+    /// the log buffer, keep their size. `docs/guide/memory.md` lists the parts.
     ///
     /// ```
     /// use terrace::{Db, MemoryDirectory};
@@ -340,23 +333,26 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] for too much, and for too little with what would do; [`Error::Memory`] if the system refuses
-    /// the memory; [`Error::OutOfFrames`] if pages stay in use for many seconds; [`Error::Full`], [`Error::Poisoned`],
-    /// [`Error::Io`] if dirty pages cannot be written. The budget is the old one then.
+    /// [`Error::Config`] for a budget out of range; the message says what would do.
+    /// [`Error::Memory`] if the system refuses the memory, [`Error::OutOfFrames`] if pages stay in
+    /// use for many seconds. [`Error::Full`], [`Error::Poisoned`] or [`Error::Io`] if dirty pages
+    /// cannot be written. After an error the budget is unchanged.
     pub fn set_dram(&self, bytes: u64) -> Result<()> {
-        self.shared.set_dram(bytes)
+        self.shared.budget.set(&self.shared, bytes)
     }
 
-    /// Changes by which probabilities pages move between DRAM, the middle tier and the store, for all threads, at once. What was said
-    /// when the database was opened of clean victims and of an admission queue stays as it is. Without a middle tier
-    /// ([`Builder::middle`]) it changes nothing.
+    /// Changes the migration policy of all threads at once.
+    ///
+    /// The other settings of [`Builder::migration`] stay. Without a middle tier
+    /// ([`Builder::middle`]) the call has no effect.
     ///
     /// ```
     /// use terrace::{Db, MemoryDirectory};
     /// use terrace::migration::{Choice, Policy};
     ///
     /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
-    /// let builder = Db::builder().directory(directory).dram(4 << 20).middle("simulated:dram,8MiB".parse()?);
+    /// let builder = Db::builder().directory(directory).dram(4 << 20);
+    /// let builder = builder.middle("simulated:dram,8MiB".parse()?);
     /// let db = builder.policy(Choice::Eager).open("")?;
     /// db.set_policy(Policy::new(0.1, 0.1, 0.5, 1.0)?);
     /// assert_eq!(db.policy().unwrap().nr(), 0.5);
@@ -366,24 +362,27 @@ impl Db {
         self.shared.pool.set_policy(policy);
     }
 
-    /// By which probabilities pages move now; none without a middle tier.
+    /// Returns the current migration policy; `None` without a middle tier.
     pub fn policy(&self) -> Option<Policy> {
         self.shared.pool.policy()
     }
 
-    /// What the database has done and what it takes.
+    /// Returns counters and sizes of the database.
     pub fn stats(&self) -> Stats {
-        Stats::of(&self.shared)
+        stats(&self.shared)
     }
 
-    /// How often each line of the middle tier was written; none if there is no middle tier that is simulated. Takes 4 bytes for each line
-    /// that was ever changed where it is.
+    /// Returns how often each line of the middle tier was written.
+    ///
+    /// `None` without a simulated middle tier. The copy takes 4 bytes for each line ever written in
+    /// place.
     pub fn line_writes(&self) -> Option<LineWrites> {
         self.shared.pool.line_writes()
     }
 
-    /// What there is in each table, sorted by name. Entries are not counted where their number is not known, and pages
-    /// not in a database of more than 100,000, so this does not take long.
+    /// Returns statistics of each table, sorted by name.
+    ///
+    /// Walks no table to count entries, and counts no pages in a database of more than 100,000.
     ///
     /// # Errors
     /// [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
@@ -407,28 +406,32 @@ impl Db {
         };
         let of = |name: String| match self.open_table(&name) {
             Ok(table) => table_stats(table, name),
-            // Dropped meanwhile.
+            // Dropped by another thread.
             Err(Error::TableNotFound(_)) => Ok(None),
             Err(error) => Err(error),
         };
         names.into_iter().filter_map(|name| of(name).transpose()).collect()
     }
 
-    /// Checks everything: every image in the page file against its checksum, every tree, every large value, and
-    /// that every page belongs to exactly one of them. Others go on working meanwhile: commits wait only for a moment at the
-    /// beginning, as when a table is dropped. It takes two bits of memory per page beside the budget.
+    /// Checks the whole database while other threads use it.
     ///
-    /// What is there all the time is checked. Of what comes or goes meanwhile, a table or a large value, damage may be
-    /// left for the next time; it is never reported where there is none. Two verifications take turns.
+    /// Verifies the checksum of every image, every tree and every large value, and that each page
+    /// has exactly one owner. Commits wait only briefly at the beginning. It takes two bits per
+    /// page beyond the budget.
+    ///
+    /// It may miss tables and large values that appear or disappear meanwhile, but never reports
+    /// them wrongly. Verifications run one at a time.
     ///
     /// # Errors
-    /// Failures to look. Damage is in the report.
+    /// Only read errors. Damage is in the report.
     pub fn verify(&self) -> Result<VerifyReport> {
-        self.shared.verify(u64::MAX)
+        verify_all(&self.shared, u64::MAX)
     }
 
-    /// As [`Db::verify`], looking at no more than `bytes_per_s` bytes of pages a second, so that those who work beside it
-    /// keep what they need of the disk and the memory. Each page is looked at twice, in its tree and in the page file.
+    /// Verifies like [`Db::verify`], at most `bytes_per_s` bytes of pages per second.
+    ///
+    /// The limit leaves disk and memory bandwidth to other threads. Each page is read twice, in its
+    /// tree and in the page file.
     ///
     /// ```
     /// use terrace::{Db, MemoryDirectory};
@@ -441,20 +444,21 @@ impl Db {
     /// ```
     ///
     /// # Errors
-    /// As [`Db::verify`]; [`Error::Config`] for a rate of nothing.
+    /// Those of [`Db::verify`]; [`Error::Config`] for a rate of 0.
     pub fn verify_at(&self, bytes_per_s: u64) -> Result<VerifyReport> {
         if bytes_per_s == 0 {
             return Err(Error::Config("a verification at 0 bytes a second would never end".into()));
         }
-        self.shared.verify(bytes_per_s)
+        verify_all(&self.shared, bytes_per_s)
     }
 
-    /// Makes everything durable, writes everything out and lets go of the files, also if other handles are left:
-    /// their calls fail from now on.
+    /// Makes all commits durable, writes all pages and closes the files.
+    ///
+    /// Calls on the remaining handles fail from then on.
     ///
     /// # Errors
-    /// What prevented it, [`Error::Poisoned`], [`Error::Full`] or [`Error::Io`]. The database is closed in any case,
-    /// and recovers when it is opened again.
+    /// [`Error::Poisoned`], [`Error::Full`] or [`Error::Io`] if something could not be written. The
+    /// database is closed in any case, and recovers at the next open.
     pub fn close(self) -> Result<()> {
         self.shared.close()
     }

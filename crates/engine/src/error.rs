@@ -1,8 +1,8 @@
-//! The one error type. Each variant is a thing its user can act on, and each message says what to do next.
+//! The error type of the engine. Each message names the cause and the next step.
 
 use std::io;
 
-/// What can go wrong in a call of the engine.
+/// An error of the engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -11,102 +11,105 @@ pub enum Error {
     Io {
         /// What was attempted: "read", "write", "sync", "open", ...
         operation: &'static str,
-        /// The file's path or device name.
+        /// Path or device name of the file.
         file: String,
-        /// Where in the file, in bytes.
+        /// Offset in the file, bytes.
         offset: Option<u64>,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Stored bytes are not what was written.
+    /// Stored bytes differ from those that were written.
     #[error(
         "{file} is damaged{}: {what}; run `terrace verify`, then restore a backup or save the rest with `terrace repair`",
         page_of(page)
     )]
     Corrupt {
-        /// The file's path or device name.
+        /// Path or device name of the file.
         file: String,
-        /// The page concerned, where it is known.
+        /// Id of the damaged page, if known.
         page: Option<u64>,
-        /// What did not hold.
+        /// The check that failed.
         what: String,
     },
-    /// The disk, a quota, or a limit on the size of files leaves no room. Reads go on; commits work again when there is some.
+    /// The disk, a quota or a file size limit leaves no room.
     ///
-    /// A limit of the process on the size of files (`RLIMIT_FSIZE`) also sends it the signal `SIGXFSZ`, which ends it unless the
-    /// program ignores the signal or has a handler for it. The library leaves that to the program.
+    /// Reads still work, and commits work again once there is room. A process beyond its file size
+    /// limit (`RLIMIT_FSIZE`) also gets `SIGXFSZ`, which ends it unless the program handles or
+    /// ignores the signal.
     #[error("disk full: {what}; free some space and try again, nothing needs to be restarted")]
     Full {
-        /// What could not be placed.
+        /// The operation that found no room.
         what: String,
     },
-    /// The budget is too small for what runs at the same time.
+    /// The memory budget is too small for the concurrent work.
     #[error("{what}; give the database more memory, or run less at once")]
     OutOfFrames {
-        /// What could not be done.
+        /// The operation that needed frames.
         what: String,
     },
-    /// The log is too small for what runs at the same time: no space of it came free while nothing moved for ten seconds.
-    /// Nothing has happened; other work goes on.
+    /// The log is too small for the concurrent work.
+    ///
+    /// No space became free for ten seconds. The call changed nothing.
     #[error("{what}; raise log_max, or run less at once")]
     OutOfLog {
-        /// What could not be had.
+        /// The operation that needed log space.
         what: String,
     },
-    /// Another transaction changed what this one read. Run the transaction again.
+    /// Another transaction changed data that this one read.
+    ///
+    /// Retry the transaction; [`crate::Db::update`] does so automatically.
     #[error("conflict with another transaction; run this transaction again")]
     Conflict,
-    /// A write or sync failed earlier, so nothing more can be promised until the database is opened again.
+    /// A write or sync failed earlier. Reopen the database to continue.
     #[error("the database stopped accepting work after a failure: {reason}; close it and open it again")]
     Poisoned {
         /// The first failure.
         reason: String,
     },
-    /// Another process, or another handle in this one, has the database open.
+    /// Another process or another handle has the database open.
     #[error("{path} is in use{}; close it there first", owner(owner_process))]
     Busy {
         /// The database directory.
         path: String,
-        /// The process id of the owner, where there is one: not of those that only read it.
+        /// Process id of the writer; `None` if only readers have it open.
         owner_process: Option<u32>,
     },
-    /// The database was not closed cleanly, and recovering it in memory, for reading only, takes more of that than there
-    /// is.
+    /// A read-only open needs more memory to recover an unclean database.
     #[error(
-        "{path} was not closed cleanly, and what its log has to make good takes more than the {bytes_max} bytes that \
-         opening it read-only has for that; give it more memory, or open it once for writing"
+        "{path} was not closed cleanly, and recovering it read-only takes more than the {bytes_max} bytes of memory set \
+         aside for that; give it more memory, or open it once for writing"
     )]
     NeedsRecovery {
         /// The database directory.
         path: String,
-        /// Bytes of memory there were for it.
+        /// Memory available for the recovery, bytes.
         bytes_max: u64,
     },
     /// The path does not hold a Terrace database.
     #[error("{path} is not a Terrace database: {what}")]
     NotADatabase {
-        /// The path that was opened.
+        /// The path given.
         path: String,
-        /// What is missing or foreign.
+        /// The missing or unexpected thing.
         what: String,
     },
-    /// The database was written by another format version.
+    /// The files have a different format version.
     #[error(
         "{file} has format version {found}, this build reads version {supported}; {}",
         other_release(*found, *supported)
     )]
     Version {
-        /// The file that says so.
+        /// The file with that version.
         file: String,
-        /// The version found in it.
+        /// The version in the file.
         found: u32,
-        /// The version this build reads and writes.
+        /// The version that this build reads and writes.
         supported: u32,
     },
     /// A key is longer than [`crate::MAX_KEY_BYTES`].
     #[error("key of {length} bytes is too large, at most {max} are allowed")]
     KeyTooLarge {
-        /// Length of the key given, bytes.
+        /// Length of the key, bytes.
         length: usize,
         /// The limit, bytes.
         max: usize,
@@ -114,39 +117,40 @@ pub enum Error {
     /// A value is longer than [`crate::MAX_VALUE_BYTES`].
     #[error("value of {length} bytes is too large, at most {max} are allowed")]
     ValueTooLarge {
-        /// Length of the value given, bytes.
+        /// Length of the value, bytes.
         length: usize,
         /// The limit, bytes.
         max: usize,
     },
-    /// A transaction's changes do not fit into the log that is allowed, or what it has read not into its part of the
-    /// budget.
+    /// A transaction exceeds its share of the log or of the budget.
+    ///
+    /// Changes count against the log, reads against the budget.
     #[error(
         "transaction needs {bytes} bytes, at most {max} are allowed; split it, or raise log_max for what it writes and \
          dram for what it reads"
     )]
     TransactionTooLarge {
-        /// Bytes the transaction would need, of the log or of the part of the budget.
+        /// Bytes needed, of log or of memory.
         bytes: u64,
         /// The limit, bytes.
         max: u64,
     },
-    /// No table of this name.
+    /// No table has this name.
     #[error("there is no table named {0:?}; create it first")]
     TableNotFound(String),
-    /// A table of this name exists already.
+    /// A table has this name already.
     #[error("a table named {0:?} exists already; open it instead")]
     TableExists(String),
-    /// A table's name is empty, too long, or holds control characters.
+    /// The table name is empty, too long, or has control characters.
     #[error("{name:?} cannot name a table: {what}")]
     InvalidName {
         /// The name given.
         name: String,
-        /// What is wrong with it.
+        /// The rule that the name breaks.
         what: &'static str,
     },
-    /// The snapshot outlived the limit of age or of old versions kept; take a new one.
-    #[error("the snapshot is too old, the versions it needs were given up; take a new one")]
+    /// The snapshot exceeded its age limit or the limit of old versions.
+    #[error("the snapshot is too old: the old versions it needs were dropped; take a new one")]
     SnapshotTooOld,
     /// No snapshot has this name.
     #[error("there is no snapshot named {0:?}; create it first")]
@@ -154,21 +158,23 @@ pub enum Error {
     /// A snapshot has this name already.
     #[error("a snapshot named {0:?} exists already; drop it first, or read at it")]
     SnapshotExists(String),
-    /// A savepoint is of another transaction, or the transaction has gone back to an earlier one since.
-    #[error("the savepoint does not exist any more; take a new one")]
+    /// The savepoint is of another transaction or was rolled back.
+    #[error("the savepoint no longer exists; take a new one")]
     SavepointGone,
-    /// A page of [`crate::pages`] was freed, or is another allocator's.
-    #[error("page {page} was freed, or is of another allocator; the structure that names it is wrong")]
+    /// The page of [`crate::pages`] was freed or belongs to another allocator.
+    #[error(
+        "page {page} was freed or belongs to another allocator; the structure that refers to it is wrong"
+    )]
     PageNotFound {
-        /// Its id.
+        /// Page id.
         page: u64,
     },
-    /// A page of [`crate::pages`] had as many shared guards as it can have for two seconds.
-    #[error("page {page} has {max} shared guards, the most there can be; drop some first")]
+    /// The page of [`crate::pages`] had the most possible shared guards for two seconds.
+    #[error("page {page} has {max} shared guards, the maximum; drop some first")]
     TooManyGuards {
-        /// Its id.
+        /// Page id.
         page: u64,
-        /// Shared guards of one page at the same time.
+        /// The limit of concurrent shared guards per page.
         max: u64,
     },
     /// The database was opened read-only.
@@ -177,23 +183,23 @@ pub enum Error {
     /// A setting is out of range or contradicts another.
     #[error("bad setting: {0}")]
     Config(String),
-    /// Memory could not be had from the operating system.
+    /// The operating system refused memory.
     #[error("cannot get {bytes} bytes of memory for {what}: {source}{}", memory_advice(source))]
     Memory {
-        /// How much was asked for.
+        /// Bytes requested.
         bytes: u64,
-        /// For what.
+        /// Purpose of the memory.
         what: &'static str,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// What the operating system said of memory, where it is the process's own limit on addresses that refuses it.
+/// A refusal caused by the process's address space limit.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{source}; the process may have {limit_bytes} bytes of addresses (`ulimit -v`), and needs about {needed_bytes} of them, \
-     most of which never get any memory: raise that limit to {} KiB or more",
+    "{source}; the process is limited to {limit_bytes} bytes of address space (`ulimit -v`) and needs about \
+     {needed_bytes}, most of it reserved and never used: raise that limit to {} KiB or more",
     needed_bytes / 1024
 )]
 pub(crate) struct AddressLimit {
@@ -227,23 +233,22 @@ fn owner(process: &Option<u32>) -> String {
 }
 
 impl Error {
-    /// Whether running the same transaction again may succeed.
+    /// Whether a retry of the transaction may succeed.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::Conflict)
     }
 
-    /// An I/O error with its place.
     pub(crate) fn io(operation: &'static str, file: &str, offset: Option<u64>, source: io::Error) -> Self {
-        // A full file system is the one I/O failure that passes by itself, so it has a kind of its own.
+        // Recoverable, because space can become free while the process runs.
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Error::Full { what: format!("{operation} on {file}{}: {source}", at(&offset)) }
             }
-            // So does this one: the limit can be raised while the process runs.
+            // Recoverable, because the limit can be raised.
             io::ErrorKind::FileTooLarge => Error::Full {
                 what: format!(
-                    "{operation} on {file}{}: {source}; files may not be longer by a limit of the process (`ulimit -f`) \
-                     or of the file system, which is to be raised",
+                    "{operation} on {file}{}: {source}; raise the limit on the size of files, of the process \
+                     (`ulimit -f`) or of the file system",
                     at(&offset)
                 ),
             },
@@ -251,12 +256,11 @@ impl Error {
         }
     }
 
-    /// Damage found in `file`.
     pub(crate) fn corrupt(file: &str, page: Option<u64>, what: impl Into<String>) -> Self {
         Error::Corrupt { file: file.to_owned(), page, what: what.into() }
     }
 
-    /// The same where what settings do not suffice for has a part of the budget only, which `part` says.
+    /// Prefixes an error of settings with `part` of the budget.
     pub(crate) fn of_part(self, part: impl std::fmt::Display) -> Self {
         match self {
             Error::Config(what) => Error::Config(format!("{part}: {what}")),
@@ -265,5 +269,5 @@ impl Error {
     }
 }
 
-/// The result of every fallible call of the engine.
+/// Result of a fallible call of the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,4 +1,4 @@
-//! The pages of `docs/guide`, so that their examples are compiled and run.
+//! Compiles and runs the examples of `docs/guide`.
 
 #[doc = include_str!("../../../docs/guide/first-steps.md")]
 struct FirstSteps;
@@ -32,6 +32,3 @@ struct Backup;
 
 #[doc = include_str!("../../../docs/guide/pages.md")]
 struct Pages;
-
-#[doc = include_str!("../../../docs/guide/simulate.md")]
-struct Simulate;

@@ -1,8 +1,14 @@
-//! The numbers everything else is named by. Newtypes, so that a page is never passed where a log position is meant.
+//! Typed numbers of pages, log positions, commits and tables.
 
 use std::fmt;
 
-use crate::store::place::places_of;
+/// Longest key, bytes.
+pub const MAX_KEY_BYTES: usize = 1024;
+/// Longest value, bytes.
+pub const MAX_VALUE_BYTES: usize = 1 << 30;
+
+/// Bytes of a block, the unit of space in the page file.
+pub(crate) const BLOCK_BYTES: usize = 4096;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -11,7 +17,7 @@ macro_rules! id {
         pub struct $name(pub u64);
 
         impl $name {
-            /// Zero means "none" for every one of these numbers.
+            /// Zero means "none".
             pub const NONE: Self = Self(0);
 
             /// Whether this is [`Self::NONE`].
@@ -29,39 +35,41 @@ macro_rules! id {
 }
 
 id! {
-    /// A page of the database: how large it is, in the highest byte, and which of that size, from 1 on, below. Both are what
-    /// [`PageId::new`] was given. Indexes are dense in each class, and ids are used again after a page is freed.
+    /// Id of a page: size class (highest byte) and index from 1.
+    ///
+    /// Indexes are dense in each class, and are reused after a page is freed.
     PageId
 }
 id! {
-    /// A log sequence number: the byte offset of a record in the endless stream of the log.
+    /// Log sequence number: byte offset of a record in the log stream.
     Lsn
 }
 id! {
-    /// A commit timestamp, which is also the transaction's id in the log. Never issued twice, not even across crashes.
+    /// Commit timestamp, also the transaction id in the log. Never reused, not even after a crash.
     Timestamp
 }
 id! {
-    /// A table. Ids are never used again.
+    /// Id of a table. Never reused.
     TableId
 }
 
-/// How large a page is: one of the powers of two from 4 KiB to 2 MiB. Nodes of trees, and whatever else is no part of a long
-/// value, are on pages of 64 KiB at most.
+/// Page size: a power of two from 4 KiB to 2 MiB.
+///
+/// Pages above 64 KiB hold only parts of long values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SizeClass(u8);
 
 impl SizeClass {
-    /// Classes there are.
+    /// Number of classes.
     pub const COUNT: usize = 10;
     /// Pages of 4 KiB.
     pub const SMALLEST: SizeClass = SizeClass(0);
-    /// Pages of 64 KiB, the largest that a tree can have.
+    /// Pages of 64 KiB, the largest of a tree.
     pub const LARGEST_NODE: SizeClass = SizeClass(4);
     /// Pages of 2 MiB.
     pub const LARGEST: SizeClass = SizeClass(Self::COUNT as u8 - 1);
 
-    /// The class whose pages have so many bytes, if there is one.
+    /// The class with pages of exactly `bytes` bytes.
     pub fn of_bytes(bytes: u64) -> Option<SizeClass> {
         Self::all().find(|class| class.page_bytes() as u64 == bytes)
     }
@@ -71,81 +79,82 @@ impl SizeClass {
         (index < Self::COUNT).then_some(SizeClass(index as u8))
     }
 
-    /// The smallest class whose pages have at least so many bytes, if there is one.
+    /// The smallest class with pages of at least `bytes` bytes.
     pub fn holding(bytes: u64) -> Option<SizeClass> {
         Self::all().find(|class| class.page_bytes() as u64 >= bytes)
     }
 
-    /// Whether its pages are larger than those of any tree, and hold nothing but long values.
+    /// Whether its pages hold only long values.
     #[inline]
     pub fn is_for_values(self) -> bool {
         self > Self::LARGEST_NODE
     }
 
-    /// All of them, the smallest first.
+    /// All classes, smallest first.
     pub fn all() -> impl DoubleEndedIterator<Item = SizeClass> {
         (0..Self::COUNT as u8).map(SizeClass)
     }
 
-    /// Its number: 0 for the smallest, and one more for each that is twice as large.
+    /// Number of the class; 0 is the smallest, each next one doubles.
     #[inline]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 
-    /// Bytes of a page.
+    /// Bytes per page.
     #[inline]
     pub const fn page_bytes(self) -> usize {
         PAGE_BYTES_MIN << self.0
     }
 
-    /// Places of the page file that an image of a page takes at the most, and that a page without one is granted.
-    pub(crate) fn places(self) -> u64 {
-        places_of(self.page_bytes())
+    /// Blocks of the largest image; reserved per page without image.
+    pub(crate) fn blocks(self) -> u64 {
+        blocks_of(self.page_bytes())
     }
 }
 
-/// Something for each class, by its number.
 pub(crate) type ByClass<T> = [T; SizeClass::COUNT];
 
-/// Bytes of the smallest pages.
 const PAGE_BYTES_MIN: usize = 4 << 10;
-/// Where in a page id the class begins.
 const CLASS_SHIFT: u32 = 56;
 
 impl PageId {
-    /// The page of `class` with this index, which is below 2^56.
+    /// The page of `class` with this `index`, below 2^56.
     #[inline]
     pub fn new(class: SizeClass, index: u64) -> PageId {
         debug_assert!(index < 1 << CLASS_SHIFT);
         PageId((class.0 as u64) << CLASS_SHIFT | index)
     }
 
-    /// The number of the page's class, which may be none of those there are: ids come from files, and from pages that change
-    /// while they are read.
+    /// Number of the page's class.
+    ///
+    /// May be out of range: ids come from files, and from pages that change during a read.
     #[inline]
     pub fn class_index(self) -> usize {
         (self.0 >> CLASS_SHIFT) as usize
     }
 
-    /// How large the page is; `None` for an id that no page can have.
+    /// Class of the page; `None` for an invalid id.
     #[inline]
     pub fn class(self) -> Option<SizeClass> {
         SizeClass::from_index(self.class_index())
     }
 
-    /// Bytes of the page; of an id that no page can have as many as of the smallest, and who reads such a page is told that
-    /// it is missing.
+    /// Bytes of the page. An invalid id counts as the smallest class; its page is reported missing.
     #[inline]
     pub(crate) fn page_bytes(self) -> usize {
         self.class().unwrap_or(SizeClass::SMALLEST).page_bytes()
     }
 
-    /// Which of its class it is.
+    /// Index of the page in its class.
     #[inline]
     pub fn index(self) -> u64 {
         self.0 & ((1 << CLASS_SHIFT) - 1)
     }
+}
+
+pub(crate) fn blocks_of(bytes: usize) -> u64 {
+    bytes.div_ceil(BLOCK_BYTES) as u64
 }
 
 #[cfg(test)]
@@ -157,7 +166,7 @@ mod tests {
         let bytes: Vec<usize> = SizeClass::all().map(SizeClass::page_bytes).collect();
         assert_eq!(bytes, (12..=21).map(|bits| 1 << bits).collect::<Vec<usize>>());
         assert_eq!(SizeClass::LARGEST_NODE.page_bytes(), 64 << 10);
-        assert_eq!(SizeClass::LARGEST.places(), 512);
+        assert_eq!(SizeClass::LARGEST.blocks(), 512);
         for class in SizeClass::all() {
             let bytes = class.page_bytes() as u64;
             assert_eq!(SizeClass::of_bytes(bytes), Some(class));

@@ -19,26 +19,39 @@
 //! # Ok::<(), terrace::Error>(())
 //! ```
 //!
-//! | module   | what is in it                                                              |
-//! |----------|----------------------------------------------------------------------------|
-//! | `db`     | the public interface: databases, tables, transactions, snapshots, cursors   |
-//! | [`pages`] | the public interface for other structures: pages, guards, a column          |
-//! | `txn`    | the parts of a commit: locks, clock, old versions, read and write sets      |
-//! | `index`  | the B+-tree                                                                 |
-//! | `buffer` | the buffer pool: pages in frames, replacement, checkpoint, recovery         |
-//! | [`migration`] | policies that say which tier a page goes to                        |
-//! | `wal`    | the log                                                                     |
-//! | `store`  | images of pages, and the space of the page file                             |
-//! | `threads` | lines and numbers of their own for threads                                |
+//! | module             | contents                                                   |
+//! |--------------------|------------------------------------------------------------|
+//! | `db`               | public handles: databases, tables, transactions, snapshots |
+//! | [`pages`]          | pages, guards and a column for other data structures       |
+//! | `txn`              | commit: locks, clock, old versions, garbage                |
+//! | `index`            | the B+-tree                                                |
+//! | `recovery`         | analysis, redo, undo, and salvage of damaged files         |
+//! | `backup`           | online backup, and its restore                             |
+//! | `maintenance`      | write-back, checkpoint, cleaner, compaction                |
+//! | `pool`             | the buffer pool: frames, latches, eviction, tiers          |
+//! | [`migration`]      | policies that choose the tier of a page                    |
+//! | `wal`              | the log                                                    |
+//! | `store`            | page images and the space of the page file                 |
+//! | `cache`            | the block cache under the page file                        |
+//! | `config`           | settings, and the split of the memory budget               |
+//! | `stats`            | statistics                                                 |
+//! | `threads`          | thread numbers and padded counters                         |
+//! | `crash`, `planted` | crash tests, and the planted bugs that they catch          |
 
-/// The read-me's example, so that it is compiled.
+/// Compiles the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct ReadMe;
 
+/// Compiles the example of the package's README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct PackageReadMe;
+
 mod backend;
-mod buffer;
+mod backup;
 mod cache;
+mod compression;
 mod config;
 #[cfg(test)]
 mod crash;
@@ -48,9 +61,12 @@ mod error;
 mod guide;
 mod ids;
 mod index;
+mod maintenance;
 mod middle;
 pub mod pages;
 mod planted;
+mod pool;
+mod recovery;
 mod replacement;
 mod stats;
 mod store;
@@ -59,41 +75,39 @@ mod txn;
 mod wal;
 
 pub use backend::Backend;
-pub use buffer::{Mode, RecordCache, migration};
 pub use cache::{Cache, CacheKind};
-pub use config::{Builder, Durability, MIN_DRAM_BYTES, MIN_LOG_BYTES};
+pub use compression::Compression;
+pub use config::{Builder, MIN_DRAM_BYTES, MIN_LOG_BYTES};
 pub use db::Db;
 pub use db::backup::{Backup, BackupReport};
 pub use db::batch::WriteBatch;
 pub use db::compact::Compaction;
 pub use db::lookup::Lookup;
-pub use db::named::NamedSnapshot;
-pub use db::options::{Compression, TableOptions};
+pub use db::options::TableOptions;
 pub use db::range::TransactionRange;
 #[cfg(feature = "raw-frames")]
 pub use db::raw::RawFrames;
-pub use db::repair::{RepairReport, RepairedTable};
+pub use db::repair::report::{RepairReport, RepairedTable};
 pub use db::snapshot::{Range, Snapshot};
 pub use db::swap::Swap;
 pub use db::table::Table;
 pub use db::transaction::{Savepoint, Transaction};
 pub use error::{Error, Result};
-pub use ids::{Lsn, PageId, SizeClass, TableId, Timestamp};
+pub use ids::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, PageId, SizeClass, TableId, Timestamp};
 pub use middle::{Middle, MiddleKind};
+pub use pool::{Mode, RecordCache, migration};
 pub use replacement::Replacement;
 pub use stats::{
     Bucket, Bypasses, CacheBypasses, CacheStats, CachedRecords, Damage, DramCacheStats, FrameClass, GivenUp,
     Latency, LineWrites, MemoryMoves, MiddleStats, MiddleWrites, Migrations, Retries, Stalls, Stats, Sweeps,
     TableStats, Tuning, VerifyReport, WriteBacks,
 };
-pub use terrace_block::CacheTrust;
-pub use terrace_block::{
+pub use terrace_cache::CacheTrust;
+pub use terrace_io::{
     Directory, FileDirectory, MemoryDirectory, Migrate, NodeSet, Profile, SimulatedDisk, Time, VirtualTime,
 };
+pub use txn::durability::Durability;
+pub use txn::named::NamedSnapshot;
 
-/// The version of the file format that this build reads and writes; `docs/format.md` says what it promises.
+/// File format version of this build; see `docs/format.md`.
 pub const FORMAT_VERSION: u32 = store::superblock::FORMAT_VERSION;
-/// The longest key, in bytes.
-pub const MAX_KEY_BYTES: usize = 1024;
-/// The longest value, in bytes.
-pub const MAX_VALUE_BYTES: usize = 1 << 30;

@@ -1,112 +1,94 @@
-//! Deliberate faults. A test suite is proved by the bugs it catches, so each rule of the log, the store and the
-//! transactions has a switch here that breaks it. Except in the crate's own tests the switch is the constant `false`
-//! and the wrong branch is not compiled in.
+//! Deliberate faults that tests must catch, one switch per rule.
+//!
+//! Outside unit tests the switch is the constant `false`.
 
-/// One way to get durability or isolation wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Bug {
-    /// The log's sync returns without syncing.
+    /// A faulty device in the test harness, `crash/unsynced.rs`.
+    #[cfg(test)]
     SkipLogSync,
-    /// A database that has a cache is opened without it, and the cache is not told.
+    /// An open without the database's cache does not update the guard.
     CacheUntold,
-    /// Superblocks are read and written through the block cache.
     CacheSuperblocks,
-    /// The block cache is not told of a new superblock.
+    /// The block cache does not learn of a new superblock.
     StepUntold,
-    /// An image that does not hold is damage, though the page file was not asked past the cache.
+    /// A bad image counts as damage without a read past the cache.
     BelieveCache,
-    /// The store's sync before a mapping record is left out.
     SkipStoreSync,
-    /// A commit is acknowledged before its log is durable.
     AcknowledgeBeforeFlush,
-    /// The durable end is taken as the highest filled byte, holes included.
+    /// The durable end is the highest filled byte, holes included.
     WatermarkAsMaximum,
-    /// Records of an earlier epoch are accepted beyond the point where a later one began.
+    /// Records of an earlier epoch count beyond the start of a later one.
     NoEpochInRecords,
-    /// Records are appended before the new epoch's superblock is synced.
     AppendBeforeEpochSync,
-    /// Recovery leaves the losers' changes in place.
     SkipUndo,
-    /// Recovery does not close the losers it has undone.
     NoEndRecordAfterUndo,
-    /// Redo applies a record whose LSN equals or is below the page's.
+    /// Redo applies a record whose LSN is at most the page's.
     CompareLsnsWrongly,
-    /// A change's record is appended before its page is latched.
+    /// A wrong writer in the test `index/order_tests.rs`.
+    #[cfg(test)]
     AppendBeforeLatching,
-    /// The mapping record is appended before the images are synced.
     MappingBeforeImageSync,
-    /// A place is freed before the mapping record that leaves it is durable.
-    ReusePlaceEarly,
-    /// The recovery LSN is cleared though the page changed after its copy was taken.
+    /// A block is freed before the mapping record that releases it is durable.
+    ReuseBlocksEarly,
+    /// The recLSN is cleared though the page changed after its copy was taken.
     ClearRecLsn,
     /// Cleaner and checkpoint write the same page at the same time.
     TwoImagesInFlight,
-    /// A mapping chunk is written over its old image.
+    /// A mapping chunk overwrites its image.
     ChunkInPlace,
-    /// The log is cut past a dirty chunk.
     CutPastDirtyChunk,
-    /// The log is cut past a commit in flight.
     CutPastCommitInFlight,
-    /// The log is cut past the durable watermark.
     CutPastWatermark,
-    /// Log space is used again before the superblock that cuts it is synced.
+    /// Records at other offsets of a doubled log are not copied there.
+    LogLeftBehind,
+    /// Records written while a doubled log is announced are at their old offsets only.
+    LogInOldRing,
+    /// Log space is reused before the superblock is synced.
     RecycleBeforeSuperblock,
-    /// The superblock is written over its newest slot.
     WriteNewestSuperblock,
-    /// Recovery reads base images through a mapping that is not final.
+    /// Recovery uses a mapping that is not final.
     BaseThroughOldMapping,
-    /// The clock starts at zero after a restart.
     TimestampsFromZero,
-    /// The directory is not synced after a file is created.
     SkipDirectorySync,
-    /// A dirty page is evicted without being written.
     LoseEvictionWrite,
-    /// A transaction reads the version below its own write.
     ReadOwnStaleVersion,
-    /// Range reads are validated without looking for foreign keys in flight.
+    /// Range validation ignores foreign keys in flight.
     NoRangeCheck,
-    /// The page file is made shorter before a superblock that needs no more of it is durable.
+    /// The page file shrinks before its superblock is durable.
     TruncateBeforeSuperblock,
-    /// A backup lets the log be cut past where its own begins.
     BackupCutsLog,
-    /// A backup copies no page again that was written back while it ran.
+    /// A backup misses pages written back while it runs.
     BackupSkipsChangedPages,
-    /// A backup's log ends where the log ended before the last images were copied.
     BackupEndsLogEarly,
-    /// Places that a backup is about to read are freed and used again.
-    BackupReadsFreedPlaces,
-    /// Pages come into being and are freed without a verification that runs being told.
+    /// Blocks that a backup is about to read are freed and reused.
+    BackupReadsFreedBlocks,
+    /// A verification misses created and freed pages.
     RenewalUntold,
-    /// Values and tables change hands without a verification that runs being told.
+    /// A verification misses values and tables that change owner.
     PassingUntold,
-    /// A cached record counts whatever image of its page it was copied from.
     RecordOfOtherImage,
-    /// A cached record counts though its memory became something else while it was copied.
     RecordOfReusedMemory,
-    /// A cached record counts though its page was another tree's by the time it was looked up.
+    /// The page belongs to another tree by then.
     RecordOfLeftPage,
-    /// The memory of an evicted page is taken away when others may have loaded the page again.
+    /// Other threads may have reloaded the page.
     DiscardAfterUnlatching,
-    /// A dirty page goes from DRAM to the middle tier, and its recovery LSN does not.
     DemoteWithoutRecLsn,
-    /// The copy in the middle tier of a page that leaves DRAM counts though it is older.
+    /// A stale middle copy counts when its page leaves DRAM.
     StaleMiddleCopy,
-    /// A page that a record has freed can be latched again before the record is durable.
+    /// A freed page can be latched before its record is durable.
     FreedUnmarked,
-    /// The copy in the middle tier stays when the page above it is freed.
     KeepMiddleCopy,
-    /// A count that was read from the catalog counts though another was saved and dropped since.
+    /// The count was saved and dropped since.
     CountReadBeforeDrop,
-    /// A commit that failed halfway is closed, and what it had changed stays.
+    /// A commit that failed halfway is closed with its changes in place.
     LeaveAbortedChanges,
-    /// A value is freed with the old version of an entry that was put back.
+    /// A value is freed with the old version of a restored entry.
     FreeRestoredValue,
-    /// More frames are reserved for new pages than leave some for everybody else.
+    /// Reservations for new pages leave too few frames for other threads.
     ReserveBeyondFrames,
-    /// A commit writes what a transaction with priority has read, and does not wait.
     WriteProtectedReads,
-    /// What a transaction with priority has read stays protected until the transaction ends.
     ProtectForEver,
 }
 
@@ -115,20 +97,19 @@ thread_local! {
     static CURRENT: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
-/// Plants `bug` for all that the calling thread does from now on; `None` removes it.
+/// Plants `bug` for the calling thread; `None` removes it.
 #[cfg(test)]
 pub(crate) fn plant(bug: Option<Bug>) {
     CURRENT.with(|current| current.set(bug));
 }
 
-/// Whether `bug` is planted on this thread.
 #[cfg(test)]
 #[inline]
 pub(crate) fn planted(bug: Bug) -> bool {
     CURRENT.with(|current| current.get() == Some(bug))
 }
 
-/// Whether `bug` is planted: never, in this build.
+/// Always false in this build.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn planted(_bug: Bug) -> bool {

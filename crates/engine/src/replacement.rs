@@ -1,42 +1,71 @@
-//! The ways to choose which pages leave memory.
+//! The page replacement policies.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Which pages leave memory when others need their place.
+/// Page replacement policy.
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory, Replacement};
 ///
 /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
-/// let db = Db::builder().directory(directory).dram(4 << 20).replacement(Replacement::FifoPaper).open("")?;
+/// let builder = Db::builder().directory(directory).dram(4 << 20);
+/// let db = builder.replacement(Replacement::Mark).open("")?;
 /// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Replacement {
-    /// Three queues and a memory of what left, with one mark on each page that a hit sets if it is clear (S3-FIFO, SOSP 2023).
+    /// Three queues, a ghost and a mark per page (S3-FIFO, SOSP 2023).
     #[default]
     Mark,
-    /// One queue with a second chance, of pages with the version at which they stood in line, as in the CXL buffer manager
-    /// (section III-E): whoever changes a page puts it at the end. To compare with; up to 64 bytes a frame are taken beside
-    /// the budget.
+    /// A second-chance queue, as in the CXL buffer manager (section III-E).
+    ///
+    /// Each page is queued with its version; a change moves it to the end. A baseline: takes up to
+    /// 64 bytes per frame beyond the budget.
+    #[cfg(any(test, feature = "paper-baselines"))]
     FifoPaper,
-    /// A CLOCK for each tier that knows nothing of the other's, as in Spitfire (section 3): a page that has a copy in the middle tier
-    /// keeps it while it is in DRAM, as long as its turn there has not come. To compare with.
+    /// One independent CLOCK per tier, as in Spitfire (section 3).
+    ///
+    /// A page in DRAM keeps its middle copy until the middle tier's CLOCK evicts it. A baseline.
+    #[cfg(any(test, feature = "paper-baselines"))]
     ClockPaper,
 }
 
 impl Replacement {
-    /// All of them.
+    /// All policies: without the feature `paper-baselines`, one.
+    #[cfg(not(any(test, feature = "paper-baselines")))]
+    pub const ALL: [Replacement; 1] = [Replacement::Mark];
+    /// All policies.
+    #[cfg(any(test, feature = "paper-baselines"))]
     pub const ALL: [Replacement; 3] = [Replacement::Mark, Replacement::FifoPaper, Replacement::ClockPaper];
 
-    /// Its name in commands and settings.
+    /// Name in commands and settings.
     pub const fn name(self) -> &'static str {
         match self {
             Replacement::Mark => "mark",
+            #[cfg(any(test, feature = "paper-baselines"))]
             Replacement::FifoPaper => "fifo-paper",
+            #[cfg(any(test, feature = "paper-baselines"))]
             Replacement::ClockPaper => "clock-paper",
         }
+    }
+
+    /// Whether it is the queue of the CXL paper.
+    #[inline]
+    pub(crate) const fn is_fifo_paper(self) -> bool {
+        #[cfg(any(test, feature = "paper-baselines"))]
+        return matches!(self, Replacement::FifoPaper);
+        #[cfg(not(any(test, feature = "paper-baselines")))]
+        false
+    }
+
+    /// Whether it is the CLOCK of the Spitfire paper.
+    #[inline]
+    pub(crate) const fn is_clock_paper(self) -> bool {
+        #[cfg(any(test, feature = "paper-baselines"))]
+        return matches!(self, Replacement::ClockPaper);
+        #[cfg(not(any(test, feature = "paper-baselines")))]
+        false
     }
 }
 
@@ -52,6 +81,12 @@ impl FromStr for Replacement {
     fn from_str(name: &str) -> Result<Replacement, String> {
         let found = Replacement::ALL.into_iter().find(|replacement| replacement.name() == name);
         found.ok_or_else(|| {
+            if matches!(name, "fifo-paper" | "clock-paper") {
+                return format!(
+                    "this program was built without the replacement \"{name}\"; it needs the feature \
+                     paper-baselines of terrace"
+                );
+            }
             format!("there is no replacement \"{name}\"; there are mark, fifo-paper and clock-paper")
         })
     }

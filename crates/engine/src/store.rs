@@ -1,7 +1,10 @@
-//! Page images on disk: where they are, how they are vouched for, and which space is free.
+//! Page images on disk: their location, verification and free space.
 
+pub(crate) mod files;
 pub(crate) mod image;
+pub(crate) mod mapping_word;
+pub(crate) mod names;
 pub(crate) mod page;
-pub(crate) mod place;
+pub(crate) mod page_sizes;
 pub(crate) mod space;
 pub(crate) mod superblock;

@@ -1,40 +1,64 @@
-//! Transactions: multi-version, ordered by commit timestamp, validated when they commit, strict serializable.
+//! Transactions: multi-version, strict serializable, validated at commit.
 //!
-//! This folder holds the parts a commit is made of. A commit walks them in this order:
+//! A commit takes these steps in order:
 //!
-//! 1. [`gate`]: enter. A commit that writes what a transaction with [`priority`] has read waits before, for a bounded time;
-//!    [`effort`] says which transactions have priority.
-//! 2. [`locks`]: lock the write set's keys, slots in ascending order, so that two commits never wait in a circle.
-//! 3. [`flight`]: announce the write set, so that validators of *ranges* see keys that no page holds yet. The change
-//!    of a single key skips this: it draws its timestamp under the leaf's latch, which those validators look at.
-//! 4. [`clock`]: draw the commit timestamp. From here on it must be completed, whatever happens.
-//! 5. [`read_set`]: validate. Every point is unchanged and not locked by others; every range has unmoved leaves
-//!    (or the same digest when it is scanned again) and no foreign key in flight.
-//!    The lock is looked at *before* the entry, the keys in flight before the leaves: a commit that ends in between has
-//!    then been applied, and is seen. The other way round it would slip through.
-//! 6. [`versions`]: push what each page entry was, *then* change the page. A reader reads the page first and the
-//!    old versions second, so it finds one of the two.
-//! 7. Complete the timestamp, take the keys out of flight, unlock, leave the gate; acknowledge once the clock's
-//!    `visible` has passed the timestamp.
+//! 1. [`gate`]: enter; wait a bounded time for reads protected by [`priority`] (see [`effort`]).
+//! 2. [`locks`]: lock the write set in ascending slot order, so commits never wait in a circle.
+//! 3. [`flight`]: announce the write set to validators of *ranges*. A single-key change skips this:
+//!    it draws its timestamp under the leaf's latch, which they check.
+//! 4. [`clock`]: draw the commit timestamp, which must then be completed in every case.
+//! 5. `validate.rs`: validate the [`read_set`]. Points are unchanged and not locked by others.
+//!    Ranges have unmoved leaves (or an equal digest on a second scan) and no foreign key in
+//!    flight. Read the lock *before* the entry, the keys in flight before the leaves: a commit that
+//!    ends in between was applied, and is seen.
+//! 6. [`versions`]: push the old version, *then* change the page. Readers do the reverse, so they
+//!    find one of the two.
+//! 7. Complete the timestamp, end the flight, unlock, leave the gate; acknowledge once `visible`
+//!    has passed it.
 //!
-//! Steps 2 to 4 come before step 5 in every commit that has one, with sequentially consistent operations. So of two commits
-//! that each write what the other one read, at least one sees the other's lock or key in flight.
+//! Steps 2 to 4 precede step 5, with sequentially consistent operations. So of two commits that
+//! each write what the other read, at least one sees the other's lock or key.
 //!
-//! [`snapshots`] knows the oldest time anybody still reads at, and with it `versions` gives up what nobody can see.
-//! A transaction's own uncommitted changes are in [`write_set`], and [`merge`] lays them over a scan of the tree.
+//! [`commit`] and [`single`] walk these steps over [`mvcc`], the state that reads and commits
+//! share; [`records`], [`chain`] and [`take_back`] are their parts. [`read`] and [`scan`] read.
+//! [`catalog`], [`tables`] and [`counts`] keep tables by name, [`garbage`] and [`large`] pages
+//! without an owner.
 //!
-//! Lock order: gate, key locks, then at most one mutex of this folder at a time; none of those is held across a call
-//! into another module.
+//! [`snapshots`] bounds the versions to keep. [`write_set`] holds uncommitted changes, and
+//! [`merge`] adds them to a scan. Lock order: gate, key locks, then at most one mutex of this
+//! folder, never held across a call into another module.
 
+pub(crate) mod catalog;
+pub(crate) mod chain;
 pub(crate) mod clock;
+pub(crate) mod commit;
+pub(crate) mod counters;
+pub(crate) mod counts;
+pub(crate) mod durability;
 pub(crate) mod effort;
 pub(crate) mod flight;
+pub(crate) mod garbage;
 pub(crate) mod gate;
+pub(crate) mod large;
 pub(crate) mod locks;
 pub(crate) mod merge;
+pub(crate) mod mvcc;
+pub(crate) mod named;
+pub(crate) mod permits;
 pub(crate) mod priority;
+pub(crate) mod read;
 pub(crate) mod read_set;
+pub(crate) mod records;
+pub(crate) mod scan;
+pub(crate) mod settings;
+pub(crate) mod single;
 pub(crate) mod snapshots;
+pub(crate) mod table;
+pub(crate) mod table_count;
+pub(crate) mod tables;
+pub(crate) mod take_back;
+pub(crate) mod undo;
+pub(crate) mod validate;
 pub(crate) mod versions;
 pub(crate) mod write_set;
 
@@ -53,13 +77,12 @@ pub(crate) use crate::threads::{Padded, thread_number};
 
 use crate::TableId;
 
-/// A key that several structures hold at once: the write set, and scans that merge it in.
+/// A key shared by several structures: the write set, and scans that merge it.
 pub(crate) type Key = Arc<[u8]>;
 
-/// A range of keys, either end included, excluded or open.
 pub(crate) type KeyRange<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
-/// Whether no key can lie in `range`. Ordered maps panic on such ranges, so they are sorted out before.
+/// Whether `range` can hold no key; ordered maps panic on such ranges.
 pub(crate) fn is_empty_range(range: KeyRange<'_>) -> bool {
     match range {
         // No key is below the empty one.
@@ -72,10 +95,10 @@ pub(crate) fn is_empty_range(range: KeyRange<'_>) -> bool {
     }
 }
 
-/// The same in every run, so that a failing test's seed finds the same collisions again.
+/// Constant, so that a failing test's seed finds the same collisions again.
 const HASH_SEED: u64 = 0x7465_7272_6163_6501;
 
-/// Where a key belongs in hashed structures. A colliding key costs a needless wait or conflict, never a wrong answer.
+/// Hash of a key. A collision costs a needless wait or conflict, never a wrong answer.
 #[inline]
 pub(crate) fn hash_key(table: TableId, key: &[u8]) -> u64 {
     let mut hasher = FixedState::with_seed(HASH_SEED).build_hasher();
@@ -84,8 +107,7 @@ pub(crate) fn hash_key(table: TableId, key: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Owners that a thread takes at a time. Of 63 bits, 2^53 such blocks are there to be taken, which would last a million
-/// threads a second for 285 years.
+/// Owners per block. 63 bits hold 2^53 blocks: 285 years at a million threads a second.
 const OWNERS_BLOCK: u64 = 1 << 10;
 
 thread_local! {
@@ -93,15 +115,15 @@ thread_local! {
     static OWNERS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
-/// A number that names one attempt to commit in the lock table and among the keys in flight: never zero, the top
-/// bit clear, and never drawn again. Drawn from a block of the thread's own, because the commit timestamp does not exist
-/// yet and another shared counter would be one more contended line per commit.
+/// A unique number for one attempt to commit. Never zero, top bit clear.
+///
+/// It comes from a block of the thread, because a shared counter would contend on every commit.
 pub(crate) fn next_owner() -> u64 {
     static BLOCKS: AtomicU64 = AtomicU64::new(OWNERS_BLOCK);
     OWNERS.with(|owners| {
         let (mut next, mut end) = owners.get();
         if next == end {
-            // Relaxed: only that no other thread has the block, nothing is published with it.
+            // Relaxed: the block need only be unique.
             next = BLOCKS.fetch_add(OWNERS_BLOCK, Relaxed);
             end = next + OWNERS_BLOCK;
         }

@@ -1,35 +1,22 @@
-//! The log: one stream of records in LSN order, from which recovery rebuilds everything that is not yet in the store.
+//! The log: one stream of records in LSN order, for recovery.
 //!
-//! An LSN is the offset of a byte in a stream without end, of which the file keeps the last `capacity` bytes. The
-//! first record is at [`FIRST_LSN`]; [`Lsn::NONE`] is never one. The way of a record:
+//! An LSN is a byte offset in an endless stream; the file keeps the last `capacity` bytes. The
+//! first record is at [`FIRST_LSN`]; [`Lsn::NONE`] is never one. The path of a record:
 //!
 //! ```text
 //!  reserve ──> enter ──> append ──────────────────────────> flush_to ──> acknowledge
-//!  log space   a ticket   draw a place (one fetch_add),       group
+//!  log space   a ticket   draw a slot (one fetch_add),         group
 //!  (may fail)  (in flight) seal, copy it into the ring         commit
 //! ```
 //!
-//! | file         | what is in it                                                                  |
-//! |--------------|--------------------------------------------------------------------------------|
-//! | `record.rs`  | the format of records, and building them                                       |
-//! | `parse.rs`   | reading them, from bytes that may be anything                                  |
-//! | `layout.rs`  | the file: header block and ring                                                |
-//! | `buffer.rs`  | the ring in memory: places drawn, holes, the contiguous watermark              |
-//! | `flush.rs`   | group commit: writing rounds                                                   |
-//! | `group.rs`   | whose turn it is to write, and who waits                                       |
-//! | `writer.rs`  | the thread that writes what nobody waits for                                   |
-//! | `space.rs`   | cut, capacity, reservations                                                    |
-//! | `tickets.rs` | what is in flight                                                              |
-//! | `marks.rs`   | lower bounds published without a lock, under both of the above                 |
-//! | `failure.rs` | the first failure, after which nothing more is promised                        |
-//! | `scan.rs`    | reading the log back                                                           |
+//! **Order of calls.** Reserve space before any latch; take a ticket before the first LSN is drawn.
+//! [`Wal::append`] allocates nothing. It takes no lock and does no I/O unless the ring is full.
+//! Then it waits for the log's device, or writes itself. It may run under page latches, since that
+//! needs none.
 //!
-//! **Order of calls.** Space is reserved before anything is latched; a ticket is taken before the first LSN is drawn.
-//! [`Wal::append`] takes no lock and allocates nothing. It may be called under page latches: it then waits at most
-//! for the ring to be written out, by others or by itself, which needs no latch.
-//!
-//! **Lock order.** Three mutexes, never held together and never during I/O: the turns in `group.rs` (with the seats
-//! below it), the bell of `writer.rs`, the list of pending tickets in `tickets.rs`. Nothing is called out to from under any.
+//! **Lock order.** Three mutexes, never held together or during I/O or calls to other modules: the
+//! turns in `group.rs` (above its seats), the wake-up in `writer.rs`, the pending tickets in
+//! `tickets.rs`.
 
 mod buffer;
 mod copy;
@@ -45,6 +32,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 mod tickets;
+mod units;
 mod writer;
 
 use std::io;
@@ -52,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use terrace_block::{AlignedBuffer, BlockDevice};
+use terrace_io::{AlignedBuffer, BlockDevice};
 
 pub(crate) use copy::{LogCopy, geometry_for};
 pub(crate) use layout::{Geometry, LogHeader, read_header, write_header};
@@ -64,6 +52,7 @@ pub(crate) use record::{
 pub(crate) use scan::{EpochRule, LogScan, RecordReader, rewrite_tail};
 pub(crate) use space::{Class, Reservation};
 pub(crate) use tickets::Ticket;
+pub(crate) use units::{BLOCK, BUFFER_BYTES_MAX, CAPACITY_FIRST, FIRST_LSN};
 
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
@@ -71,82 +60,58 @@ use crate::planted::{Bug, planted};
 use crate::stats::Latency;
 use crate::stats::histogram::Histogram;
 use group::Pace;
+use layout::Present;
+use units::{BUFFER_BYTES_MIN, block_floor};
 
-/// The block the log is written in, and the size of its header.
-pub(crate) const BLOCK: u64 = 4096;
-/// Where the first record of a new log is.
-pub(crate) const FIRST_LSN: Lsn = Lsn(BLOCK);
-/// No log has a larger buffer.
-pub(crate) const BUFFER_BYTES_MAX: u64 = 8 << 20;
-/// The smallest buffer: a block to fill and one to keep.
-pub(crate) const BUFFER_BYTES_MIN: usize = 2 * BLOCK as usize;
-
-const fn block_floor(lsn: u64) -> u64 {
-    lsn - lsn % BLOCK
-}
-
-/// How a log is opened: with what recovery found out about it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WalOptions {
-    /// Where LSNs are in the file, from its header.
     pub(crate) geometry: Geometry,
-    /// Size of the buffer in memory: a power of two, at least [`BUFFER_BYTES_MIN`]. No record can be longer than this
-    /// without one block.
+    /// The ring that `geometry` may grow to.
+    pub(crate) largest: Geometry,
+    /// Size of the ring in memory: a power of two, at least [`BUFFER_BYTES_MIN`]. Records are at
+    /// least one block shorter.
     pub(crate) buffer_bytes: usize,
-    /// The epoch of all records from now on. The superblock that says so is synced already.
+    /// The epoch of all new records. The superblock that names it is synced already.
     pub(crate) epoch: u32,
-    /// Where the log ends.
     pub(crate) tail: Lsn,
-    /// Where it is cut.
     pub(crate) cut: Lsn,
 }
 
-/// Where a record came to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Appended {
-    /// Its LSN.
     pub(crate) lsn: Lsn,
-    /// The end of it: it is durable when the log is durable up to here.
+    /// The record's end: it is durable once the log is durable up to here.
     pub(crate) end: Lsn,
 }
 
-/// What a log has done and where it stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WalStats {
-    /// Records appended since it was opened.
     pub(crate) records: u64,
-    /// Bytes appended since it was opened.
     pub(crate) record_bytes: u64,
-    /// Rounds written to the device.
     pub(crate) flushes: u64,
-    /// Bytes written to the device, blocks written again included.
+    /// Bytes written to the device, rewritten blocks included.
     pub(crate) flushed_bytes: u64,
-    /// The end of everything appended.
     pub(crate) tail: Lsn,
-    /// The end of everything durable.
     pub(crate) durable: Lsn,
-    /// Where it is cut.
     pub(crate) cut: Lsn,
-    /// Bytes set aside and not yet appended.
     pub(crate) reserved: u64,
-    /// Bytes it can hold.
     pub(crate) capacity: u64,
+    pub(crate) capacity_max: u64,
     /// Times a record waited for room in the ring.
     pub(crate) buffer_waits: u64,
 }
 
-/// The log. All calls take `&self`, from any thread.
 pub(crate) struct Wal {
     ring: Arc<buffer::Ring>,
     flusher: flush::Flusher,
     space: space::Space,
     tickets: tickets::Tickets,
-    geometry: Geometry,
+    geometry: Arc<Present>,
+    largest: Geometry,
     first: Lsn,
-    bell: writer::Bell,
-    /// Times a record waited for room in the ring.
+    wake_up: writer::WakeUp,
     buffer_waits: AtomicU64,
-    /// From the append of a commit's last record until it may be acknowledged as durable.
+    /// From the append of a commit's last record until its acknowledgement.
     commits: Histogram,
 }
 
@@ -157,22 +122,22 @@ impl std::fmt::Debug for Wal {
 }
 
 impl Wal {
-    /// Makes an empty file a log: allocates all of its space and writes the header, durably but for the file's name.
+    /// Makes an empty file a log: allocates the space of `ring` and writes the header. All is
+    /// durable except the file's name.
     ///
     /// # Errors
     /// [`Error::Full`] if there is no space for it, [`Error::Io`], also if the file is not empty.
-    pub(crate) fn create(device: &dyn BlockDevice, header: &LogHeader) -> Result<()> {
+    pub(crate) fn create(device: &dyn BlockDevice, header: &LogHeader, ring: Geometry) -> Result<()> {
         let name = device.name();
         if !device.is_empty() {
             return Err(Error::io("create", name, None, io::ErrorKind::AlreadyExists.into()));
         }
-        let bytes = header.geometry.file_bytes();
+        let bytes = ring.file_bytes();
         device.set_len(bytes).map_err(|source| Error::io("allocate", name, Some(bytes), source))?;
         write_header(device, header)?;
         device.sync().map_err(|source| Error::io("sync", name, None, source))
     }
 
-    /// Bytes of memory that a log takes with a buffer of `buffer_bytes`.
     pub(crate) const fn memory_bytes(buffer_bytes: u64) -> u64 {
         buffer_bytes + flush::Flusher::size_bytes(buffer_bytes)
     }
@@ -180,10 +145,10 @@ impl Wal {
     /// Opens a log at the end that recovery found.
     ///
     /// # Errors
-    /// [`Error::Config`] for an impossible buffer, [`Error::Corrupt`] for a cut and a tail that do not fit together,
-    /// [`Error::Memory`], [`Error::Io`].
+    /// [`Error::Config`] for an impossible buffer, [`Error::Corrupt`] for contradictory cut and
+    /// tail, [`Error::Memory`], [`Error::Io`].
     pub(crate) fn open(device: Arc<dyn BlockDevice>, options: WalOptions) -> Result<Self> {
-        let WalOptions { geometry, buffer_bytes, epoch, tail, cut } = options;
+        let WalOptions { geometry, largest, buffer_bytes, epoch, tail, cut } = options;
         let fits = (BUFFER_BYTES_MIN as u64..=BUFFER_BYTES_MAX).contains(&(buffer_bytes as u64));
         if !buffer_bytes.is_power_of_two() || !fits {
             return Err(Error::Config(format!(
@@ -203,30 +168,33 @@ impl Wal {
             scan::read(&*device, geometry, block_floor(tail.0), &mut block)?;
         }
         let (ring, drain) = buffer::ring(buffer_bytes, epoch, tail, &block[..kept])?;
-        let flusher = flush::Flusher::new(Arc::clone(&ring), drain, device, geometry);
-        let space = space::Space::new(geometry, cut);
+        let geometry = Arc::new(Present::new(geometry));
+        let flusher = flush::Flusher::new(Arc::clone(&ring), drain, device, Arc::clone(&geometry));
+        let space = space::Space::new(Arc::clone(&geometry), cut);
         Ok(Self {
             ring,
             flusher,
             space,
             tickets: tickets::Tickets::new(),
             geometry,
+            largest,
             first: tail,
-            bell: writer::Bell::default(),
+            wake_up: writer::WakeUp::default(),
             buffer_waits: AtomicU64::new(0),
             commits: Histogram::default(),
         })
     }
 
-    /// Appends a record, using space from `reservation`. Without one, or with one that is too small, the caller has
-    /// shown by other means that there is space; if there is none after all the log fails, for then a rule is broken.
+    /// Appends a record, using space from `reservation`.
     ///
-    /// The record is durable once [`Wal::durable`] has reached the end returned. Takes no lock and allocates nothing; if
-    /// the buffer is full it helps to write it out.
+    /// Without enough reserved, the caller guarantees space by other means; if there is none, the
+    /// log fails. The record is durable once [`Wal::durable`] reaches the returned end. If the
+    /// buffer is full, this helps to write it.
     ///
     /// # Errors
-    /// [`Error::TransactionTooLarge`] if no place in the log can hold the record; nothing has happened then. Else the
-    /// log has failed: [`Error::Poisoned`], or [`Error::Io`] if this call met the failure.
+    /// [`Error::TransactionTooLarge`] if the record can never fit, and nothing has happened.
+    /// Otherwise the log has failed: [`Error::Poisoned`], or [`Error::Io`] if this call met the
+    /// failure.
     pub(crate) fn append(
         &self,
         record: &mut RecordBuilder,
@@ -240,11 +208,11 @@ impl Wal {
                 max: self.record_bytes_max() as u64,
             });
         }
-        let place = match reservation {
+        let slot = match reservation {
             Some(reservation) if reservation.left() >= bytes as u64 => {
-                let place = self.ring.draw(bytes);
+                let slot = self.ring.draw(bytes);
                 reservation.consume(bytes as u64);
-                place
+                slot
             }
             _ => {
                 let mut proved =
@@ -252,34 +220,35 @@ impl Wal {
                         self.ring.failure.set("a record was appended without space for it in the log");
                         Error::Poisoned { reason: self.poisoned().unwrap_or_default().to_owned() }
                     })?;
-                let place = self.ring.draw(bytes);
+                let slot = self.ring.draw(bytes);
                 proved.consume(bytes as u64);
-                place
+                slot
             }
         };
-        let appended = Appended { lsn: place.lsn(), end: place.end() };
+        let appended = Appended { lsn: slot.lsn(), end: slot.end() };
         let sealed = record.seal(appended.lsn, self.ring.epoch());
-        if !place.has_room() {
+        if !slot.has_room() {
             self.buffer_waits.fetch_add(1, Relaxed);
-            if let Err(error) = self.flusher.flush_to(place.room_needs(), Pace::Hurry) {
-                place.abandon();
+            if let Err(error) = self.flusher.flush_to(slot.room_needs(), Pace::Hurry) {
+                slot.abandon();
                 return Err(error);
             }
         }
-        place.fill(sealed);
-        self.note_filled(appended.lsn.0, appended.end.0);
+        slot.fill(sealed);
+        self.wake_up.note_filled(&self.ring, appended.lsn.0, appended.end.0);
         Ok(appended)
     }
 
-    /// Returns when everything below `to` is durable: a record's end, or the tail for all there is.
+    /// Waits until everything below `to` is durable: a record's end, or the tail.
     ///
     /// # Errors
-    /// [`Error::Io`] for the call that met the failure, [`Error::Poisoned`] for all others and ever after.
+    /// [`Error::Io`] for the call that met the failure, [`Error::Poisoned`] for all others and ever
+    /// after.
     pub(crate) fn flush_to(&self, to: Lsn) -> Result<()> {
         self.flusher.flush_to(to, Pace::Hurry)
     }
 
-    /// Returns when the commit whose record ends at `to` may be acknowledged.
+    /// Waits until the commit whose record ends at `to` may be acknowledged.
     ///
     /// # Errors
     /// As [`Wal::flush_to`]; the commit's fate is then unknown.
@@ -297,109 +266,159 @@ impl Wal {
         Ok(())
     }
 
-    /// How long commits waited for the log.
+    /// The body of the log's thread; ends after [`Wal::stop_writer`], or when the log has failed.
+    pub(crate) fn run_writer(&self) {
+        while self.wake_up.wait() && self.flush_at_leisure().is_ok() {}
+    }
+
+    /// Waits until everything appended so far is durable. Lets commits gather first.
+    ///
+    /// # Errors
+    /// As [`Wal::flush_to`].
+    pub(crate) fn flush_at_leisure(&self) -> Result<()> {
+        self.flusher.flush_to(self.tail(), Pace::Leisure)
+    }
+
+    pub(crate) fn stop_writer(&self) {
+        self.wake_up.stop();
+    }
+
     pub(crate) fn commit_latency(&self) -> Latency {
         self.commits.latency()
     }
 
-    /// How long each write of the log took until it was durable.
     pub(crate) fn write_latency(&self) -> Latency {
         self.flusher.latency()
     }
 
-    /// Reads the records from `from`, where one begins. The caller sees to it that they stay in the log meanwhile, and
-    /// stops at a place up to which they were durable before.
+    /// Reads the records from `from`, where one begins.
+    ///
+    /// The caller keeps them in the log, and stops where they were durable at the latest.
     ///
     /// # Errors
     /// [`Error::Memory`].
     pub(crate) fn scan(&self, from: Lsn, rule: EpochRule) -> Result<LogScan> {
-        LogScan::new(self.flusher.device(), self.geometry, from, rule)
+        LogScan::new(self.flusher.device(), self.geometry.get(), from, rule)
     }
 
-    /// The end of everything durable.
     pub(crate) fn durable(&self) -> Lsn {
         Lsn(self.ring.durable())
     }
 
-    /// The end of everything appended, or being appended.
+    /// The end of everything appended or being appended.
     pub(crate) fn tail(&self) -> Lsn {
         Lsn(self.ring.tail())
     }
 
-    /// Below this, recovery needs nothing.
+    /// Recovery needs nothing below this.
     pub(crate) fn cut(&self) -> Lsn {
         self.space.cut()
     }
 
-    /// Lets the log below `cut` be overwritten. The superblock that names the cut must be synced before. Never moves
-    /// back.
+    /// Lets the log below `cut` be overwritten. Never moves back.
+    ///
+    /// The superblock that names the cut must be synced.
     pub(crate) fn set_cut(&self, cut: Lsn) {
         self.space.set_cut(cut);
     }
 
-    /// Sets log space aside, or says that there is none now. Never waits.
+    /// Reserves log space if available. Never waits.
     pub(crate) fn reserve(&self, bytes: u64, class: Class) -> Option<Reservation<'_>> {
         self.space.reserve(&self.ring, bytes, class)
     }
 
-    /// The most that can be reserved at once: a transaction that needs more is too large.
+    /// The largest reservation: a transaction that needs more is too large.
     pub(crate) fn max_reservation(&self) -> u64 {
-        self.space.reservation_max()
+        space::Space::reservation_max(self.largest)
     }
 
-    /// The longest record.
+    /// The largest reservation that needs no longer log.
+    pub(crate) fn max_reservation_now(&self) -> u64 {
+        space::Space::reservation_max(self.geometry.get())
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.geometry.get().capacity()
+    }
+
+    /// The capacity that the log may grow to.
+    pub(crate) fn capacity_max(&self) -> u64 {
+        self.largest.capacity()
+    }
+
+    /// Doubles the log's capacity. False if it has its largest already.
+    ///
+    /// `announce` gets the new capacity and names it in a durable superblock. The caller prevents
+    /// that anything else reads the log.
+    ///
+    /// # Errors
+    /// [`Error::Full`] without space for it, and those of `announce`; [`Error::Io`],
+    /// [`Error::Memory`], [`Error::Poisoned`]. The capacity is the old one then.
+    pub(crate) fn double(&self, announce: impl FnOnce(u64) -> Result<()>) -> Result<bool> {
+        let Some(to) = self.geometry.get().doubled(self.largest) else { return Ok(false) };
+        let (device, bytes) = (self.flusher.device(), to.file_bytes());
+        if device.len() < bytes {
+            device
+                .set_len(bytes)
+                .map_err(|source| Error::io("allocate", device.name(), Some(bytes), source))?;
+            device.sync().map_err(|source| Error::io("sync", device.name(), None, source))?;
+        }
+        self.flusher.continue_in(to, self.cut(), || announce(to.capacity()))?;
+        tracing::debug!(capacity = to.capacity(), "the log has grown");
+        Ok(true)
+    }
+
     pub(crate) fn record_bytes_max(&self) -> usize {
-        RECORD_BYTES_MAX.min(self.ring.place_bytes_max()).min(self.max_reservation() as usize)
+        RECORD_BYTES_MAX.min(self.ring.slot_bytes_max()).min(self.max_reservation() as usize)
     }
 
-    /// Notes that work begins whose records must stay in the log until it is finished. Waits while a great many others
-    /// are under way, so it is called before anything is latched.
+    /// Starts work whose records must stay in the log until it ends.
+    ///
+    /// May wait for a ticket, never for a latch. So it may be called under page latches.
     pub(crate) fn enter(&self) -> Ticket<'_> {
         self.tickets.enter(&self.ring)
     }
 
-    /// Leaves `ticket` behind until the log is durable up to `end`, and then lets it go.
+    /// Ends `ticket` once the log is durable up to `end`.
     pub(crate) fn retire_when_durable(&self, ticket: Ticket<'_>, end: Lsn) {
         ticket.retire(&self.ring, end);
     }
 
-    /// Below this nothing is in flight: all that was appended there is applied, and durable if it had to be.
+    /// Nothing below this is in flight: it is applied, and durable if required.
     pub(crate) fn floor(&self) -> Lsn {
         self.tickets.floor(&self.ring)
     }
 
-    /// As far as the log itself allows a cut: [`Wal::floor`], but not beyond what is durable.
+    /// The highest cut that the log allows: [`Wal::floor`], up to the durable end.
     pub(crate) fn cut_limit(&self) -> Lsn {
         let floor = self.floor();
         if planted(Bug::CutPastWatermark) { floor } else { floor.min(self.durable()) }
     }
 
-    /// Fails the log: what happened elsewhere makes its promises void. The first reason stays.
+    /// Fails the log after a failure elsewhere. The first reason stays.
     pub(crate) fn poison(&self, reason: &str) {
         self.ring.failure.set(reason);
     }
 
-    /// Ends the log: nothing more is appended or written. Not a failure, if there was none before.
+    /// Ends the log: nothing more is appended or written. No failure, unless it had failed.
     pub(crate) fn close(&self, reason: &str) {
         self.ring.failure.close(reason);
     }
 
-    /// After it has failed: returns when nothing is being written to it any more.
+    /// After a failure, waits until no thread writes to the log.
     pub(crate) fn wait_for_writes(&self) {
         self.flusher.wait_for_leader();
     }
 
-    /// Why the log has failed, if it has.
     pub(crate) fn poisoned(&self) -> Option<&str> {
         self.ring.failure.get()
     }
 
-    /// What it has done and where it stands. The numbers are read one after the other.
     pub(crate) fn stats(&self) -> WalStats {
         let (flushes, flushed_bytes) = self.flusher.written();
         let tail = self.tail();
         WalStats {
-            records: self.ring.places(),
+            records: self.ring.slots(),
             record_bytes: tail.0 - self.first.0,
             flushes,
             flushed_bytes,
@@ -407,7 +426,8 @@ impl Wal {
             durable: self.durable(),
             cut: self.cut(),
             reserved: self.space.reserved(),
-            capacity: self.geometry.capacity(),
+            capacity: self.capacity(),
+            capacity_max: self.capacity_max(),
             buffer_waits: self.buffer_waits.load(Relaxed),
         }
     }

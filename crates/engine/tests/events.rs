@@ -1,15 +1,16 @@
-//! What a database tells `tracing` of: each change of its state, once, and nothing of single operations.
+//! Events that a database reports to `tracing`: one per change of state, none for single
+//! operations.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
 use terrace::{Builder, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk};
-use terrace_block::{CallKind, FaultPlan};
+use terrace_io::{CallKind, FaultPlan};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// An event as text: its level, its message, and its fields as `name=value`.
+/// An event: level, message, and fields as `name=value`.
 #[derive(Clone, Debug)]
 struct Told {
     level: Level,
@@ -17,7 +18,7 @@ struct Told {
     fields: Vec<String>,
 }
 
-/// Keeps what this crate tells.
+/// Collects the events of this crate.
 #[derive(Clone, Default)]
 struct Collected(Arc<Mutex<Vec<Told>>>);
 
@@ -54,14 +55,14 @@ impl Subscriber for Collected {
     fn exit(&self, _: &Id) {}
 }
 
-/// What is told while `work` runs, by this thread.
+/// Events of this thread during `work`.
 fn told(work: impl FnOnce()) -> Vec<Told> {
     let collected = Collected::default();
     tracing::subscriber::with_default(collected.clone(), work);
     std::mem::take(&mut *collected.0.lock().unwrap())
 }
 
-/// The messages above `Level::DEBUG`.
+/// Messages more important than `Level::DEBUG`.
 fn messages(told: &[Told]) -> Vec<&str> {
     let above = told.iter().filter(|told| told.level < Level::DEBUG);
     above.map(|told| told.message.as_str()).collect()

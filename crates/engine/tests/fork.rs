@@ -1,20 +1,20 @@
-//! A process that forks while it has a database open: the child's copy must not touch what is its parent's.
+//! A fork while a database is open: the child must not touch what belongs to its parent.
 //!
-//! One test alone in its binary, so that no other thread holds a lock at the fork.
+//! The only test of its binary, so that no other thread holds a lock at the fork.
 #![allow(unsafe_code)]
 
 use terrace::{Db, Error};
 
 #[test]
 fn a_forked_child_cannot_write_and_takes_nothing_with_it() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("db");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
     let open = || Db::builder().dram(2 << 20).open(&path);
     let db = open().unwrap();
     let table = db.create_table("t").unwrap();
     table.put("before", "it").unwrap();
 
-    // SAFETY: the child only uses what it has a copy of, and leaves without running anybody's destructors.
+    // SAFETY: the child uses only its own copies, and exits without running destructors.
     match unsafe { libc::fork() } {
         0 => {
             let read = table.get("before").unwrap();
@@ -27,7 +27,7 @@ fn a_forked_child_cannot_write_and_takes_nothing_with_it() {
         }
         child => {
             let mut status = 0;
-            // SAFETY: waits for the child just made; `status` outlives the call.
+            // SAFETY: waits for the child just created; `status` outlives the call.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert_eq!(status, 0, "the child found something wrong");
         }

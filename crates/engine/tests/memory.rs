@@ -1,10 +1,12 @@
-//! The memory of a whole process stays within the budget and 32 MiB, with data eight times the budget and a log six
-//! times as long: while they are loaded and changed, while all of it is recovered, and when the budget is raised and
-//! lowered.
+//! The memory of a process stays within the budget plus 32 MiB.
 //!
-//! Each part is a process of its own, this binary started again, because the kernel keeps the peak of a process and
-//! not of a part of it. The first loads, changes until the log is more than half full, tells its peak, and is killed;
-//! the second recovers, reads, and tells its own; the third changes its budget, and tells what it has after each change.
+//! The data have eight times the budget and the log has six times. Checked during load and changes,
+//! during recovery, and after changes of the budget.
+//!
+//! Each part is a process of its own, a new run of this binary, because the kernel keeps one peak
+//! per process. The first loads, changes until the log is more than half full, reports its peak,
+//! and is killed. The second recovers, reads, and reports its own. The third changes its budget and
+//! reports its memory after each change.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -17,16 +19,16 @@ use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use terrace::{Backend, Compression, Db, Durability, Error, Table, WriteBatch};
 
 const BUDGET_BYTES: u64 = 8 << 20;
-/// What the budget is raised to: nearly all data fit.
+/// The raised budget: nearly all data fit.
 const LARGE_BUDGET_BYTES: u64 = 64 << 20;
 const LOG_BYTES: u64 = 48 << 20;
-/// What the program, its stacks and the write set of a transaction take.
+/// Bytes for the program, its stacks and a write set.
 const BESIDE_BYTES: u64 = 32 << 20;
 const VALUE_BYTES: usize = 1000;
 const ENTRIES: u64 = 8 * BUDGET_BYTES / VALUE_BYTES as u64;
 const BATCH: u64 = 64;
 const DATABASE: &str = "TERRACE_MEMORY_DATABASE";
-/// Set where pages are larger and compressed.
+/// Selects larger, compressed pages.
 const COMPRESSED: &str = "TERRACE_MEMORY_COMPRESSED";
 
 fn open(path: &Path) -> Db {
@@ -44,19 +46,19 @@ fn value(number: u64, round: u8) -> Vec<u8> {
     value
 }
 
-/// What the system says of this process's memory in the line `name`, bytes, if it says it.
+/// Line `name` of this process's memory status, bytes, if the system has it.
 fn status_bytes(name: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
-/// The most memory this process ever had, bytes, if the system tells.
+/// Peak memory of this process, bytes, if the system reports it.
 fn peak_bytes() -> Option<u64> {
     status_bytes("VmHWM:")
 }
 
-/// The memory this process has, bytes.
+/// Memory of this process, bytes.
 fn resident_bytes() -> u64 {
     status_bytes("VmRSS:").unwrap()
 }
@@ -78,12 +80,12 @@ fn load(db: &Db) -> Table {
     table
 }
 
-/// Or for the end of the parent, should that fail.
+/// Also ends with the parent, should that fail.
 fn wait_to_be_killed() {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// Loads, changes, and waits to be killed; run among the other tests it does nothing.
+/// Loads, changes, and waits to be killed; does nothing without its environment variable.
 #[test]
 fn loader() {
     let Some(path) = std::env::var_os(DATABASE) else { return };
@@ -96,7 +98,8 @@ fn loader() {
         let old = table.get(number.to_be_bytes()).unwrap().unwrap();
         table.put(number.to_be_bytes(), value(number, old[8].wrapping_add(1))).unwrap();
         let stats = db.stats();
-        // Few large pages are soon written, and a checkpoint that begins at half then leaves next to nothing.
+        // Few large pages are written quickly. A checkpoint that begins at half then leaves almost
+        // no log.
         let enough = LOG_BYTES / if stats.page_bytes > 4096 { 4 } else { 2 };
         if change >= ENTRIES / 4 && stats.log_tail - stats.log_cut > enough {
             break;
@@ -109,7 +112,7 @@ fn loader() {
     wait_to_be_killed();
 }
 
-/// Recovers and reads; run among the other tests it does nothing.
+/// Recovers and reads; does nothing without its environment variable.
 #[test]
 fn recoverer() {
     let Some(path) = std::env::var_os(DATABASE) else { return };
@@ -130,7 +133,7 @@ fn recoverer() {
     wait_to_be_killed();
 }
 
-/// Raises and lowers its budget; run among the other tests it does nothing.
+/// Raises and lowers its budget; does nothing without its environment variable.
 #[test]
 fn resizer() {
     let Some(path) = std::env::var_os(DATABASE) else { return };
@@ -141,13 +144,13 @@ fn resizer() {
     setrlimit(Resource::Data, Rlimit { current: Some(little), ..limits }).unwrap();
     let raised = db.set_dram(LARGE_BUDGET_BYTES);
     match db.stats().backend {
-        // Memory that the system refuses: the budget stays.
+        // The system refuses the memory, and the budget stays.
         Backend::Frames => {
             let refused = raised.unwrap_err();
             assert!(matches!(refused, Error::Memory { .. }), "{refused}");
             assert_eq!(db.stats().budget_bytes, BUDGET_BYTES);
         }
-        // The limit counts addresses that may be written, and those of all pages were counted when it was opened.
+        // The limit counts writable address space, and that of all pages was counted at open.
         Backend::Mapped => {
             raised.unwrap();
             assert_eq!(db.stats().budget_bytes, LARGE_BUDGET_BYTES);
@@ -184,7 +187,8 @@ fn resizer() {
     wait_to_be_killed();
 }
 
-/// Opens with few addresses, then where memory is locked; run among the other tests it does nothing.
+/// Opens with little address space, then with locked memory; does nothing without its environment
+/// variable.
 #[test]
 fn confined() {
     let Some(path) = std::env::var_os(DATABASE) else { return };
@@ -197,7 +201,7 @@ fn confined() {
         println!("refused: {refused}");
         refused
     };
-    // What the advice says is enough is enough.
+    // The limit that the error suggests is sufficient.
     let limits = getrlimit(Resource::As);
     for backend in [Backend::Frames, Backend::Mapped] {
         let few = status_bytes("VmSize:").unwrap() + (1 << 30);
@@ -210,7 +214,7 @@ fn confined() {
         open(backend).unwrap();
     }
     setrlimit(Resource::As, limits).unwrap();
-    // Enough for the page table, and not for an address for each page.
+    // Enough for the page table, but not for an address per page.
     let little = status_bytes("VmSize:").unwrap() + (64 << 30);
     setrlimit(Resource::As, Rlimit { current: Some(little), ..limits }).unwrap();
     let few = refused();
@@ -221,7 +225,7 @@ fn confined() {
     open(Backend::Frames).unwrap();
     setrlimit(Resource::As, limits).unwrap();
     open(Backend::Mapped).unwrap();
-    // Only who may lock any amount gets as far as pages.
+    // Only a process that may lock any amount of memory gets as far as pages.
     if !geteuid().is_root() || mlockall(MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT).is_err() {
         println!("left out: this process may not lock its memory");
     } else {
@@ -234,7 +238,7 @@ fn confined() {
     wait_to_be_killed();
 }
 
-/// Starts this binary again to do `part`, and kills it when it has said `last`. Its peaks must hold.
+/// Runs `part` in a new process and kills it after it reports `last`. Its peaks must hold.
 fn peaks_hold(part: &str, path: &Path, compressed: bool, last: &str) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     if compressed {
@@ -268,8 +272,8 @@ fn a_process_keeps_its_budget_through_load_run_and_recovery() {
         println!("left out: the system does not say how much memory a process has");
         return;
     }
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("db");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
     peaks_hold("loader", &path, false, "loaded");
     peaks_hold("recoverer", &path, false, "read");
 }
@@ -280,8 +284,8 @@ fn compressed_pages_take_no_more_memory_than_others() {
         println!("left out: the system does not say how much memory a process has");
         return;
     }
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("db");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
     peaks_hold("loader", &path, true, "loaded");
     peaks_hold("recoverer", &path, true, "read");
 }
@@ -292,8 +296,8 @@ fn memory_comes_and_goes_with_the_budget() {
         println!("left out: the system does not say how much memory a process has");
         return;
     }
-    let place = tempfile::tempdir().unwrap();
-    peaks_hold("resizer", &place.path().join("db"), false, "resized");
+    let folder = tempfile::tempdir().unwrap();
+    peaks_hold("resizer", &folder.path().join("db"), false, "resized");
 }
 
 #[test]
@@ -302,6 +306,6 @@ fn mapped_pages_that_the_system_has_no_addresses_for_or_locks_are_refused_at_ope
         println!("left out: the system does not say how much memory a process has");
         return;
     }
-    let place = tempfile::tempdir().unwrap();
-    peaks_hold("confined", &place.path().join("db"), false, "confined");
+    let folder = tempfile::tempdir().unwrap();
+    peaks_hold("confined", &folder.path().join("db"), false, "confined");
 }

@@ -1,7 +1,8 @@
-//! Tiers on NUMA nodes where the system refuses: calls that a process may not make, at open and later, and pages that do not move because
-//! another process has them. What needs a second node is ignored, and run in a guest (`.ci/run numa`).
+//! Tiers on NUMA nodes where the system refuses.
 //!
-//! That pages are where the engine says is asked of the kernel by the tests of the pool (`buffer/node_tests.rs`).
+//! Calls may be forbidden, at open or later, and pages shared with another process do not move.
+//! Tests that need a second node are ignored by default, and run in a guest (`.ci/run numa`). Tests
+//! of the pool (`pool/node_tests.rs`) ask the kernel where pages are.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -17,7 +18,8 @@ fn value(key: u32, round: u32) -> Vec<u8> {
     value
 }
 
-/// A budget of 2 MiB over a middle tier of 4 on `node`, for some 6.5 of data. Everything happens in the calling thread.
+/// A budget of 2 MiB over a middle tier of 4 on `node`, for some 6.5 of data. All work is in the
+/// calling thread.
 fn builder(backend: Backend, node: u32) -> Builder {
     let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).page_size(4096);
     let builder = builder.backend(backend).middle(format!("numa:{node},4MiB").parse().unwrap());
@@ -30,7 +32,7 @@ fn fill(db: &Db) -> Table {
     table
 }
 
-/// Reads rows of every page, of which those that are read first are read again, and writes them anew.
+/// Reads rows of every page, the first ones repeatedly, and rewrites them.
 fn read_and_write(table: &Table, round: u32) {
     for key in (0..ROWS).step_by(3).flat_map(|key| [key * 7 % ROWS, key % 600]) {
         let found = table.get(key.to_be_bytes()).unwrap().unwrap();
@@ -46,7 +48,7 @@ fn middle(db: &Db) -> MiddleStats {
     db.stats().middle.unwrap()
 }
 
-/// What can be said about how memory moves with this back end.
+/// The `migrate` settings valid with this back end.
 fn ways(backend: Backend) -> Vec<Option<Migrate>> {
     match backend {
         Backend::Mapped => Migrate::ALL.map(Some).into(),
@@ -54,15 +56,15 @@ fn ways(backend: Backend) -> Vec<Option<Migrate>> {
     }
 }
 
-/// Has the calling thread's calls about memory on nodes refused with EPERM, as containers do.
+/// Makes the calling thread's NUMA calls fail with EPERM, as in containers.
 fn refuse_calls() {
     refuse_calls_with(libc::EPERM);
 }
 
-/// The same with another error.
+/// Makes the calling thread's NUMA calls fail with `error`.
 fn refuse_calls_with(error: i32) {
     let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    // Load the number of the call; if it is one of the three, go to the error, else to the end.
+    // Load the number of the call. One of the three goes to the error, any other to the end.
     let mut filter = [
         instruction(0x20, 0, 0, 0),
         instruction(0x15, 3, 0, libc::SYS_mbind as u32),
@@ -72,7 +74,8 @@ fn refuse_calls_with(error: i32) {
         instruction(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | error as u32),
     ];
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    // SAFETY: the kernel reads the program, which lives until the call returns; it holds for this thread alone, and refuses three calls.
+    // SAFETY: the kernel reads the program, which outlives the call. It applies to this thread only
+    // and refuses three calls.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
@@ -80,7 +83,7 @@ fn refuse_calls_with(error: i32) {
 }
 
 #[test]
-fn who_may_not_place_memory_is_told_at_open() {
+fn a_refusal_to_bind_memory_is_told_at_open() {
     std::thread::spawn(|| {
         refuse_calls();
         for backend in Backend::ALL {
@@ -101,7 +104,7 @@ fn who_may_not_place_memory_is_told_at_open() {
     .unwrap();
 }
 
-/// A kernel without NUMA, or a filter that hides the calls: what is missing is said, and not that the budget is to be lowered.
+/// Without NUMA in the kernel, or with hidden calls, the error names that and not the budget.
 #[test]
 fn a_kernel_without_calls_for_nodes_is_told_at_open() {
     std::thread::spawn(|| {
@@ -119,7 +122,7 @@ fn a_kernel_without_calls_for_nodes_is_told_at_open() {
     .unwrap();
 }
 
-/// What was permitted at open is not any more: pages stay where they are, or go to the store, and are counted.
+/// Calls allowed at open are refused later: pages stay or go to the store, and are counted.
 #[test]
 fn who_may_not_any_more_goes_on_with_what_there_is() {
     for way in Migrate::ALL {
@@ -142,14 +145,14 @@ fn who_may_not_any_more_goes_on_with_what_there_is() {
     }
 }
 
-/// Pages that two processes share do not move for one of them.
+/// Pages shared by two processes do not move.
 #[test]
 #[ignore = "needs a second node"]
 fn pages_that_another_process_has_stay_and_lose_nothing() {
     for way in Migrate::ALL {
         let db = builder(Backend::Mapped, 1).migrate(way).open("").unwrap();
         let table = fill(&db);
-        // SAFETY: the child calls nothing but functions that are safe after a fork, and ends by a signal.
+        // SAFETY: the child calls only functions that are safe after a fork, and ends by a signal.
         let child = unsafe {
             match libc::fork() {
                 0 => loop {
@@ -163,13 +166,13 @@ fn pages_that_another_process_has_stay_and_lose_nothing() {
         read_and_write(&table, 0);
         let since = middle(&db).since(&before);
         match way {
-            // Memory that is given away and taken anew is this process's own.
+            // Memory given back and allocated again belongs to this process alone.
             Migrate::Copy => {
                 assert!(since.memory_moves.busy == 0 && since.memory_moves.pages > 100, "{since:?}")
             }
             Migrate::Batch | Migrate::Mbind => assert!(since.memory_moves.busy > 30, "{way}: {since:?}"),
         }
-        // SAFETY: ends and awaits the child of above.
+        // SAFETY: ends and awaits the child created above.
         unsafe {
             assert_eq!(libc::kill(child, libc::SIGKILL), 0);
             assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);

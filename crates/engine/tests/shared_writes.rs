@@ -1,14 +1,14 @@
-//! What is in memory is read without a single atomic read-modify-write, which is what makes a reader wait for another.
+//! Reads from memory execute no atomic read-modify-write, so readers never wait for each other.
 //!
-//! Counted where nothing can be forgotten, in the machine: a child goes through a call instruction by instruction,
-//! and its parent looks at each of them before it is executed. So locks, reference counts and the allocator's own
-//! are seen like everything else. A put shows that there is something to see.
+//! A child process runs a call instruction by instruction, and its parent checks each instruction
+//! first. So locks, reference counts and the allocator are covered. A put shows that the check
+//! works.
 //!
-//! With a middle tier, of real memory since what simulated memory charges is shared, the same holds of what is in DRAM. A page that is used
-//! where it is, in the middle tier, is one more of those in a count that each thread keeps for itself: one instruction for each page, and
-//! no other.
+//! With a middle tier of real memory (charges of simulated memory are shared), the same holds for
+//! pages in DRAM. A page used in place in the middle tier adds one to a count per thread: one
+//! instruction per page, and no other.
 //!
-//! One test alone in its binary, so that no other thread holds a lock at the fork.
+//! The only test of its binary, so that no other thread holds a lock at the fork.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(unsafe_code)]
 
@@ -18,10 +18,11 @@ use std::sync::Arc;
 use libc::{SIGTRAP, SIGUSR1, SIGUSR2};
 use terrace::{Builder, Db, MemoryDirectory, Mode, Table};
 
-/// The longest instruction there is, in bytes, in whole words.
+/// Bytes of the longest instruction, in whole words.
 const CODE_BYTES: usize = 16;
 
-/// Whether an instruction is an atomic read-modify-write: one with the prefix for it, or an exchange with memory.
+/// Whether an instruction is an atomic read-modify-write: with a lock prefix, or an exchange with
+/// memory.
 fn is_atomic(code: &[u8; CODE_BYTES]) -> bool {
     let is_prefix =
         |byte: &u8| [0xf0, 0x66, 0x67, 0xf2, 0xf3, 0x2e, 0x36, 0x3e, 0x26, 0x64, 0x65].contains(byte);
@@ -46,13 +47,13 @@ fn atomic_instructions_are_told_from_others() {
     assert!(!is(&[0x90]) && !is(&[0x48, 0x89, 0x07]) && !is(&[0x0f, 0xf0, 0x07]), "nop, mov, a load");
 }
 
-/// Begins, or ends, what the parent looks at.
+/// Starts or ends the parent's check.
 fn signal(number: i32) {
-    // SAFETY: a system call without memory. The parent that traces this process takes the signal away.
+    // SAFETY: a system call without memory. The tracing parent takes the signal away.
     unsafe { libc::raise(number) };
 }
 
-/// What the child does, in this order.
+/// The calls of the child, in order.
 const CALLS: [&str; 8] = [
     "nothing",
     "get",
@@ -64,7 +65,7 @@ const CALLS: [&str; 8] = [
     IN_PLACE,
 ];
 const IN_PLACE: &str = "get in the middle tier";
-/// Of these, those without a middle tier.
+/// Number of calls without a middle tier.
 const TWO_TIERS: usize = 6;
 /// Pages from the root of the table to a leaf.
 const LEVELS: usize = 2;
@@ -73,7 +74,7 @@ fn builder() -> Builder {
     Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(8 << 20).mode(Mode::Inline)
 }
 
-/// A database whose pages are made in DRAM, or in a middle tier on node 0, and stay where they are.
+/// A database whose pages stay in DRAM, or in a middle tier on node 0.
 fn over_three_tiers(in_place: bool) -> terrace::Result<Db> {
     let policy = if in_place { "0,0,1,1" } else { "0,0,0,0" };
     let middle = "numa:0,8MiB".parse().expect("this is a middle tier");
@@ -88,7 +89,7 @@ fn fill(db: &Db) -> terrace::Result<Table> {
     Ok(table)
 }
 
-/// The child: calls everything once unseen, so that what is set up at the first time is there, and once seen.
+/// The child: makes every call once unchecked, to set up lazy state, and once checked.
 fn child(calls: &[&str]) -> terrace::Result<()> {
     let db = builder().no_middle().open("")?;
     let table = fill(&db)?;
@@ -103,7 +104,7 @@ fn child(calls: &[&str]) -> terrace::Result<()> {
     let snapshot = db.snapshot();
     for seen in [false, true] {
         for call in 0..calls.len() {
-            // The parent counts on from one signal to the other.
+            // The parent checks from one signal to the next.
             if seen {
                 signal(SIGUSR1);
             }
@@ -129,7 +130,7 @@ fn child(calls: &[&str]) -> terrace::Result<()> {
     Ok(())
 }
 
-/// Waits for the child to stop, and returns by which signal; the exit code if it is gone.
+/// Waits until the child stops; returns the signal, or the exit status if it has ended.
 fn wait(child: i32) -> Result<i32, i32> {
     let mut status = 0;
     // SAFETY: `status` is this function's own.
@@ -137,14 +138,14 @@ fn wait(child: i32) -> Result<i32, i32> {
     if libc::WIFSTOPPED(status) { Ok(libc::WSTOPSIG(status)) } else { Err(status) }
 }
 
-/// Lets the stopped child go on, for an instruction or until it stops by itself.
+/// Resumes the stopped child, for one instruction or until it stops.
 fn go_on(child: i32, request: libc::c_uint) {
-    // SAFETY: requests without memory, to a child that is traced and stopped.
+    // SAFETY: requests without memory, to a traced and stopped child.
     let outcome = unsafe { libc::ptrace(request, child, 0, 0) };
     assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Where the stopped child is.
+/// Instruction pointer of the stopped child.
 fn instruction_at(child: i32) -> u64 {
     let mut registers = std::mem::MaybeUninit::<libc::user_regs_struct>::uninit();
     // SAFETY: the kernel fills the structure that this request is for.
@@ -154,18 +155,18 @@ fn instruction_at(child: i32) -> u64 {
     }
 }
 
-/// The code there.
+/// The code at `address`.
 fn code_at(child: i32, address: u64) -> [u8; CODE_BYTES] {
     let mut code = [0; CODE_BYTES];
     for (word, bytes) in code.chunks_exact_mut(8).enumerate() {
-        // SAFETY: the word comes back as the result; an address that is not there gives an error and no word.
+        // SAFETY: the word is the result; an invalid address gives an error and no word.
         let word = unsafe { libc::ptrace(libc::PTRACE_PEEKTEXT, child, address + 8 * word as u64, 0) };
         bytes.copy_from_slice(&word.to_le_bytes());
     }
     code
 }
 
-/// Goes through one call; how many instructions it took, and where those were that are atomic.
+/// Steps through one call; returns the number of instructions and the addresses of atomic ones.
 fn trace(child: i32) -> (usize, Vec<u64>) {
     let (mut steps, mut atomic, mut known) = (0, Vec::new(), HashMap::new());
     loop {
@@ -193,7 +194,7 @@ fn a_get_from_memory_modifies_nothing_shared() {
             &CALLS[..TWO_TIERS]
         }
     };
-    // SAFETY: the child uses only what it makes itself, and leaves by `_exit`.
+    // SAFETY: the child uses only what it creates itself, and ends by `_exit`.
     let child = match unsafe { libc::fork() } {
         0 => {
             // SAFETY: a request without memory.
@@ -215,21 +216,21 @@ fn a_get_from_memory_modifies_nothing_shared() {
         found.insert(call, atomic);
         go_on(child, libc::PTRACE_CONT);
     }
-    // One that has failed, or a caller's mistake above, would have ended otherwise.
+    // A failed child, or a mismatch of calls above, would have ended otherwise.
     assert_eq!(wait(child), Err(0));
     let atomic_put = found.remove("put").expect("it was called");
-    assert!(atomic_put.len() > 3, "a put takes a latch, a lock and a place in the log");
-    if let Some(places) = found.remove(IN_PLACE) {
-        assert_eq!(places.len(), LEVELS, "{IN_PLACE}, one for each page: {}", name(&places));
+    assert!(atomic_put.len() > 3, "a put takes a latch, a lock and a slot in the log");
+    if let Some(addresses) = found.remove(IN_PLACE) {
+        assert_eq!(addresses.len(), LEVELS, "{IN_PLACE}, one for each page: {}", name(&addresses));
     }
-    for (call, places) in found {
-        // Forked: the addresses are this process's as well.
-        assert!(places.is_empty(), "{call}: {}", name(&places));
+    for (call, addresses) in found {
+        // After a fork the addresses are valid in this process too.
+        assert!(addresses.is_empty(), "{call}: {}", name(&addresses));
     }
 }
 
-/// Addresses of code as file and offset in it, for addr2line.
-fn name(places: &[u64]) -> String {
+/// Code addresses as file and offset, for addr2line.
+fn name(addresses: &[u64]) -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mut named = Vec::new();
     for line in maps.lines() {
@@ -239,8 +240,8 @@ fn name(places: &[u64]) -> String {
         };
         let number = |text| u64::from_str_radix(text, 16).unwrap();
         let (start, end) = range.split_once('-').map(|(start, end)| (number(start), number(end))).unwrap();
-        for place in places.iter().filter(|place| (start..end).contains(place)) {
-            named.push(format!("{file} {:#x}", place - start + number(offset)));
+        for address in addresses.iter().filter(|address| (start..end).contains(address)) {
+            named.push(format!("{file} {:#x}", address - start + number(offset)));
         }
     }
     named.join(", ")

@@ -1,16 +1,20 @@
-//! What a cache on this machine's disk gains for a database on a slower one.
+//! Measures a local cache for a database on a slower disk.
 //!
 //! ```text
 //! cargo run --release -p terrace-sqlite --example network_disk -- [DIRECTORY] [SECONDS] [ROUNDS] [counted]
 //! ```
 //!
-//! The database is ten times as large as SQLite's page cache and lies, as does its log, behind a gate that lets 3,000 transfers
-//! a second pass, each in at least 500 microseconds, as a network disk does (`latency_us`, `operations_per_second`). The block cache
-//! lies beside it without a gate. With `counted` the gate's time is not waited for, but counted and added to the time that the processor
-//! was at work, and the cache that is read directly has a disk of 80 microseconds, which are counted, too: other work on the
-//! machine, which takes the processor away from who needs it and not from who waits, does not change the ratios then. Runs with and without a cache take turns; what is printed are medians, and by the last run
-//! the transfers of the slow disk for each operation: reads and writes of the database, reads and writes of the log. Rows are
-//! drawn by a Zipf distribution, theta .99, over scattered keys.
+//! The database is ten times as large as SQLite's page cache. It and its log lie behind a simulated
+//! network disk: 3,000 transfers a second, each at least 500 microseconds. The block cache has the
+//! real disk.
+//!
+//! With `counted` the simulated time is counted and added to the processor time. A cache with
+//! direct reads then has a simulated disk of 80 microseconds. Other work on the machine cannot
+//! change these ratios.
+//!
+//! Runs with and without a cache alternate. The output has medians, and for the last run the slow
+//! transfers per operation: database reads and writes, log reads and writes. Keys follow a
+//! scattered Zipf distribution, theta 0.99.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,22 +28,22 @@ const ROWS: u64 = 26_000;
 const ROW_BYTES: usize = 1000;
 const PAGE_CACHE_KIB: i64 = 3_000;
 
-/// Reads that fill a cache before anything is measured.
+/// Reads that warm a cache.
 const READS_BEFORE: usize = 4_000;
 
-/// Operations for each second that is asked for, where time is counted.
+/// Operations per requested second, when time is counted.
 const COUNTED_A_SECOND: u64 = 5_000;
 
 const DISK: &str = "&latency_us=500&operations_per_second=3000";
 
-/// Caches that are compared with none: their size, and what they can hold of the database.
+/// Caches to compare: size, and how much of the database fits.
 const CACHES: [(&str, &str); 3] = [
     ("48MiB&block_cache_io=direct", "all of it"),
     ("48MiB&block_cache_io=buffered", "all, buffered"),
     ("15MiB&block_cache_io=buffered", "half, buffered"),
 ];
 
-/// What is done: the share of reads, in percent.
+/// Mixes: percentage of reads.
 const MIXES: [(&str, u32); 3] = [("read-only", 100), ("read-mostly", 95), ("write-only", 0)];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -49,21 +53,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rounds: usize = arguments.next().map_or(Ok(5), |text| text.parse())?;
     let is_counted = arguments.next().as_deref() == Some("counted");
     terrace_sqlite::register(false)?;
-    let place = tempfile::tempdir_in(directory)?;
-    load(place.path())?;
-    // Each has a copy of its own: to the others' caches its changes would be changes by somebody else.
+    let folder = tempfile::tempdir_in(directory)?;
+    load(folder.path())?;
+    // One copy each: changes through another cache would count as those of other programs.
     let setups: Vec<Option<&str>> = [None].into_iter().chain(CACHES.map(|(size, _)| Some(size))).collect();
     for setup in &setups {
-        std::fs::copy(place.path().join("x.db"), place.path().join(name(*setup)))?;
+        std::fs::copy(folder.path().join("x.db"), folder.path().join(name(*setup)))?;
         if setup.is_some() {
-            warm(place.path(), *setup, is_counted)?;
+            warm(folder.path(), *setup, is_counted)?;
         }
     }
     println!(
-        "{:<12} {:>14} {:>12} {:>6} {:>9}  slow transfers an operation",
+        "{:<12} {:>14} {:>12} {:>6} {:>9}  slow transfers per operation",
         "mix", "cache", "operations/s", "ratio", "hit ratio"
     );
-    // No two runs of a database have the same.
+    // Runs of one database need different seeds, see `run`.
     let mut seed = 10;
     for (mix, reads) in MIXES {
         let mut speeds = vec![Vec::new(); CACHES.len() + 1];
@@ -71,7 +75,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for _ in 0..rounds {
             seed += 1;
             for (number, cache) in setups.iter().enumerate() {
-                last[number] = run(place.path(), *cache, reads, seconds, seed, is_counted)?;
+                last[number] = run(folder.path(), *cache, reads, seconds, seed, is_counted)?;
                 speeds[number].push(last[number].speed);
             }
         }
@@ -88,8 +92,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn load(place: &Path) -> rusqlite::Result<()> {
-    let mut db = Connection::open(place.join("x.db"))?;
+fn load(folder: &Path) -> rusqlite::Result<()> {
+    let mut db = Connection::open(folder.join("x.db"))?;
     db.query_row("pragma journal_mode = wal", [], |_| Ok(()))?;
     db.execute_batch("create table t(id integer primary key, value blob)")?;
     let transaction = db.transaction()?;
@@ -108,8 +112,8 @@ fn name(cache: Option<&str>) -> String {
     format!("x-{}.db", cache.unwrap_or("none").replace(['&', '='], "-"))
 }
 
-fn open(place: &Path, cache: Option<&str>, is_counted: bool) -> rusqlite::Result<Connection> {
-    let (path, name) = (place.display(), name(cache));
+fn open(folder: &Path, cache: Option<&str>, is_counted: bool) -> rusqlite::Result<Connection> {
+    let (path, name) = (folder.display(), name(cache));
     let parameters = cache
         .map_or(String::new(), |size| format!("&block_cache={path}/{name}-cache&block_cache_size={size}"));
     let time = match (is_counted, parameters.ends_with("direct")) {
@@ -122,34 +126,34 @@ fn open(place: &Path, cache: Option<&str>, is_counted: bool) -> rusqlite::Result
     Ok(db)
 }
 
-/// Makes a cache what it is after a while. It stays so from connection to connection.
-fn warm(place: &Path, cache: Option<&str>, is_counted: bool) -> rusqlite::Result<()> {
+/// Warms a cache, which keeps its content between connections.
+fn warm(folder: &Path, cache: Option<&str>, is_counted: bool) -> rusqlite::Result<()> {
     let (db, mut random, zipf) =
-        (open(place, cache, is_counted)?, SmallRng::seed_from_u64(3), Zipf::new(ROWS, 0.99));
+        (open(folder, cache, is_counted)?, SmallRng::seed_from_u64(3), Zipf::new(ROWS, 0.99));
     db.query_row("select sum(length(value)) from t", [], |_| Ok(()))?;
     for _ in 0..READS_BEFORE {
         db.query_row("select length(value) from t where id = ?", [zipf.draw(&mut random)], |_| Ok(()))?;
     }
-    // A file that was made just now is recognised when it is opened again if this process was the last to change it. A row that
-    // is written as it was is no change: SQLite leaves its page as it is.
+    // This process must be the last to change the new file, so that it is recognised. Rewriting a
+    // row unchanged would not do: SQLite then leaves the page alone.
     db.execute("update t set value = ? where id = 0", [value(&mut random)])?;
     Ok(())
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Default)]
 struct Run {
-    /// Operations a second.
+    /// Operations per second.
     speed: f64,
-    /// Of the cache, meanwhile.
+    /// Hit ratio of the cache.
     hit_ratio: f64,
-    /// Of the slow disk for each operation: reads and writes of the database, reads and writes of the log.
+    /// Slow transfers per operation: database reads and writes, log reads and writes.
     transfers: [f64; 4],
 }
 
-/// Each round needs a seed of its own: to write again what a row has already is no change.
+/// Each round needs its own seed, because rewriting equal values changes nothing.
 fn run(
-    place: &Path,
+    folder: &Path,
     cache: Option<&str>,
     reads: u32,
     seconds: u64,
@@ -157,7 +161,7 @@ fn run(
     is_counted: bool,
 ) -> rusqlite::Result<Run> {
     let (db, mut random, zipf) =
-        (open(place, cache, is_counted)?, SmallRng::seed_from_u64(seed), Zipf::new(ROWS, 0.99));
+        (open(folder, cache, is_counted)?, SmallRng::seed_from_u64(seed), Zipf::new(ROWS, 0.99));
     let counts = || -> rusqlite::Result<[f64; 7]> {
         let stats: String = db.query_row("pragma terrace_stats", [], |row| row.get(0))?;
         let count = |name: &str| {
@@ -179,7 +183,7 @@ fn run(
         }
         operations += 1;
     }
-    // What the run has left in the log is a part of what it cost.
+    // The log left by the run is part of its cost.
     db.query_row("pragma wal_checkpoint(passive)", [], |_| Ok(()))?;
     let (waited, worked) = (begun.elapsed(), self::at_work() - at_work);
     let after = counts()?;
@@ -197,7 +201,7 @@ fn run(
     })
 }
 
-/// How long this thread has had a processor.
+/// Processor time of this thread.
 fn at_work() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanoseconds = text.split(' ').next().and_then(|number| number.parse().ok());
@@ -209,8 +213,8 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// Ranks by a Zipf distribution (Gray et al., "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994), scattered over
-/// the keys by a multiplication.
+/// Zipf ranks (Gray et al., SIGMOD 1994, "Quickly Generating Billion-Record Synthetic Databases"),
+/// scattered over the keys.
 struct Zipf {
     rows: u64,
     theta: f64,

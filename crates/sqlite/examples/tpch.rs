@@ -1,12 +1,12 @@
-//! TPC-H on SQLite behind a slow disk, with block caches of several policies and sizes.
+//! TPC-H on SQLite and a slow disk, with several block caches.
 //!
 //! ```text
 //! cargo run --release -p terrace-sqlite --features tpch --example tpch -- [DIRECTORY] [SCALE] [power|complex] [SHARE,...]
 //! ```
 //!
-//! The database is made once in the directory and kept there. SQLite's page cache, the block cache and the database are as 4 to the
-//! SHAREs to 90. The disk lets 3,000 transfers a second pass, each in at least 500 microseconds, and the cache's disk has 20;
-//! their time is counted, so the figures are the same wherever they are made.
+//! The database is created once in the directory and kept. Page cache, block cache and database
+//! have sizes of 4 to SHARE to 90. The disk passes 3,000 transfers a second, each at least 500
+//! microseconds; the cache's disk takes 20. Time is counted, so figures repeat on every machine.
 
 use std::path::{Path, PathBuf};
 
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     println!("database {} MiB, page cache {} KiB", bytes >> 20, setting.page_cache >> 10);
     let scan = &tpch::power(scale)[0];
-    println!("an instruction of SQLite's takes {:.0} ns here", instruction_ns(&path, scan)?);
+    println!("an SQLite instruction takes {:.0} ns here", instruction_ns(&path, scan)?);
     let none = run(&path, &setting, None, &queries)?;
     report("no cache", &none, &none);
     for query in &none.costs {
@@ -78,11 +78,11 @@ fn run(
     cache: Option<&BlockCache>,
     queries: &[tpch::Query],
 ) -> Result<Stream, Box<dyn std::error::Error>> {
-    let place = tempfile::tempdir_in(path.parent().unwrap_or(Path::new(".")))?;
-    Ok(tpch::run(path, place.path(), setting, cache, queries)?)
+    let folder = tempfile::tempdir_in(path.parent().unwrap_or(Path::new(".")))?;
+    Ok(tpch::run(path, folder.path(), setting, cache, queries)?)
 }
 
-/// What an instruction of SQLite's virtual machine takes here, in nanoseconds: Q1 over pages in memory.
+/// Nanoseconds per virtual machine instruction here: Q1 over pages in memory.
 fn instruction_ns(path: &Path, query: &tpch::Query) -> Result<f64, Box<dyn std::error::Error>> {
     let at_work = || -> Result<f64, Box<dyn std::error::Error>> {
         let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;

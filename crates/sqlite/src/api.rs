@@ -1,11 +1,11 @@
-//! The functions of SQLite that are called here, and where they come from.
+//! The SQLite functions that this crate calls.
 //!
-//! A loaded extension must use the SQLite that loaded it, which hands over a table of its functions; a program in Rust is
-//! linked with one. So no function of SQLite is called by name, except in [`Api::linked`].
+//! An extension must use the SQLite that loads it, which passes a table of functions; a Rust
+//! program links one. So only [`Api::linked`] calls functions by name.
 //!
-//! The table, `sqlite3_api_routines` of `sqlite3ext.h`, is part of SQLite's stable interface: functions are only ever added at
-//! its end. `libsqlite3-sys` declares it only together with a feature that takes the linked functions away from everybody else
-//! in the same build, so the places of those that are needed are given here by number.
+//! The table is `sqlite3_api_routines` of `sqlite3ext.h`. It is stable: functions are only added at
+//! its end. `libsqlite3-sys` declares it only with a feature that removes the linked functions from
+//! the whole build, so members are accessed by index.
 
 #![allow(unsafe_code)]
 
@@ -16,11 +16,10 @@ use libsqlite3_sys as ffi;
 
 use crate::code::{Code, Outcome};
 
-/// The oldest version that will do, as SQLite numbers them: from 3.31 on the parameters of a URI are known for the journal's
-/// and the log's name, too.
+/// Minimum version: since 3.31 journal and log names have URI parameters too.
 const VERSION_MIN: c_int = 3_031_000;
 
-/// Places in `sqlite3_api_routines`, counted from 0.
+/// Indexes in `sqlite3_api_routines`.
 const COLUMN_INT: usize = 28;
 const COLUMN_TEXT: usize = 36;
 const DB_HANDLE: usize = 49;
@@ -48,7 +47,7 @@ type Log = unsafe extern "C" fn(c_int, *const c_char, ...);
 type UriParameter = unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char;
 type AutoExtension = unsafe extern "C" fn(Option<Entry>) -> c_int;
 
-/// What SQLite calls for a connection that was opened.
+/// Called for a new connection.
 pub(crate) type Entry =
     unsafe extern "C" fn(*mut ffi::sqlite3, *mut *mut c_char, *const ffi::sqlite3_api_routines) -> c_int;
 
@@ -67,11 +66,10 @@ type Sql = unsafe extern "C" fn(*mut ffi::sqlite3_stmt) -> *const c_char;
 type ColumnInt = unsafe extern "C" fn(*mut ffi::sqlite3_stmt, c_int) -> c_int;
 type ColumnText = unsafe extern "C" fn(*mut ffi::sqlite3_stmt, c_int) -> *const c_uchar;
 
-/// What SQLite calls when a statement begins and when it is over.
+/// Called when a statement begins or ends.
 pub(crate) type Traced = unsafe extern "C" fn(c_uint, *mut c_void, *mut c_void, *mut c_void) -> c_int;
 type TraceV2 = unsafe extern "C" fn(*mut ffi::sqlite3, c_uint, Option<Traced>, *mut c_void) -> c_int;
 
-/// Functions of one SQLite.
 #[derive(Clone, Copy)]
 pub(crate) struct Api {
     libversion_number: LibversionNumber,
@@ -82,7 +80,7 @@ pub(crate) struct Api {
     log: Log,
     pub uri_parameter: UriParameter,
     pub auto_extension: AutoExtension,
-    /// Null where SQLite was built without.
+    /// Null in builds of SQLite without it.
     pub trace_v2: Option<TraceV2>,
     pub file_control: FileControl,
     pub prepare_v2: PrepareV2,
@@ -95,7 +93,7 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// Those of the SQLite that this program is linked with.
+    /// Functions of the linked SQLite.
     pub fn linked() -> Api {
         Api {
             libversion_number: ffi::sqlite3_libversion_number,
@@ -118,29 +116,31 @@ impl Api {
         }
     }
 
-    /// Those of the SQLite that loads an extension.
+    /// Functions of the SQLite that loads the extension.
     ///
     /// # Errors
-    /// `SQLITE_MISUSE` when it is too old.
+    /// `SQLITE_MISUSE` if it is too old.
     ///
     /// # Safety
-    /// `routines` is what SQLite gave to the extension's entry point.
+    /// SQLite passed `routines` to the extension's entry point.
     pub unsafe fn of(routines: *const ffi::sqlite3_api_routines) -> Outcome<Api> {
         let slots = routines.cast::<Option<unsafe extern "C" fn()>>();
-        // SAFETY: every SQLite that can load extensions has this member: the table was that long when it was introduced. All
-        // members are pointers of one size, and none of those asked for here is ever null.
+        // SAFETY: all SQLites that load extensions have this member, because the first table had
+        // it. All members are pointers of one size, and and none used here is null except
+        // `trace_v2`, an `Option`.
         let version: LibversionNumber = unsafe { mem::transmute(*slots.add(LIBVERSION_NUMBER)) };
-        // SAFETY: it takes nothing.
+        // SAFETY: it has no arguments.
         if unsafe { version() } < VERSION_MIN {
             return Err(Code(ffi::SQLITE_MISUSE));
         }
-        /// The member at a place, as what it is.
+        /// The member at an index, as its type.
         macro_rules! at {
-            ($place:ident, $type:ty) => {
-                mem::transmute::<Option<unsafe extern "C" fn()>, $type>(*slots.add($place))
+            ($target:ident, $type:ty) => {
+                mem::transmute::<Option<unsafe extern "C" fn()>, $type>(*slots.add($target))
             };
         }
-        // SAFETY: as above; the version says that the table is long enough, and the types are those of `sqlite3ext.h`.
+        // SAFETY: as above; a table of this version is long enough, and the types are those of
+        // `sqlite3ext.h`.
         unsafe {
             Ok(Api {
                 libversion_number: version,
@@ -164,34 +164,33 @@ impl Api {
         }
     }
 
-    /// Whether this SQLite is new enough.
+    /// Whether SQLite is new enough.
     pub fn check_version(&self) -> Outcome {
-        // SAFETY: it takes nothing.
+        // SAFETY: it has no arguments.
         let version = unsafe { (self.libversion_number)() };
         if version < VERSION_MIN { Err(Code(ffi::SQLITE_MISUSE)) } else { Ok(()) }
     }
 
-    /// Writes a line to SQLite's error log, which the application may have set up.
     pub fn warn(&self, text: &str) {
         let text = CString::new(text.replace('\0', " ")).expect("no zero byte is left");
         // SAFETY: both are C strings, and the format takes one.
         unsafe { (self.log)(ffi::SQLITE_WARNING, c"%s".as_ptr(), text.as_ptr()) }
     }
 
-    /// Puts a copy of `text` where SQLite has a text of its own or null, and frees that.
+    /// Replaces a text of SQLite's, or null, with a copy of `text`.
     ///
     /// # Safety
-    /// `place` is such a place, and its text is SQLite's to free.
-    pub unsafe fn replace(&self, place: *mut *mut c_char, text: &str) -> Outcome {
-        // SAFETY: by the caller's word; freeing null does nothing.
+    /// `target` points to null or to a text that SQLite frees.
+    pub unsafe fn replace(&self, target: *mut *mut c_char, text: &str) -> Outcome {
+        // SAFETY: guaranteed by the caller; freeing null does nothing.
         unsafe {
-            (self.free)((*place).cast());
-            *place = self.allocated(text);
-            if (*place).is_null() { Err(Code(ffi::SQLITE_NOMEM)) } else { Ok(()) }
+            (self.free)((*target).cast());
+            *target = self.allocated(text);
+            if (*target).is_null() { Err(Code(ffi::SQLITE_NOMEM)) } else { Ok(()) }
         }
     }
 
-    /// A copy of `text` that SQLite frees; null if there is no memory.
+    /// A copy of `text` that SQLite frees; null without memory.
     pub fn allocated(&self, text: &str) -> *mut c_char {
         let text = CString::new(text.replace('\0', " ")).expect("no zero byte is left");
         // SAFETY: both are C strings, and the format takes one.

@@ -1,9 +1,7 @@
-//! A file of the system's VFS, below one of ours.
+//! A file of the default VFS, below one of ours.
 //!
-//! All its calls go through the table of methods that the system's VFS gave. SQLite makes the calls on one file one after the
-//! other, and this keeps to that: a [`Below`] is used only within a call that SQLite makes on the file above it.
-//!
-//! Transfers and syncs take as long as on a slow disk, where one is asked for (`gates.rs`).
+//! SQLite makes the calls on a file one at a time, and a [`Below`] is used only within a call on
+//! the file above it. `gates.rs` may slow transfers and syncs down.
 
 #![allow(unsafe_code)]
 
@@ -18,18 +16,17 @@ use libsqlite3_sys as ffi;
 use crate::code::{Code, Outcome};
 use crate::gates::{Cause, SlowDisk};
 
-/// An open file of the system's VFS.
 pub(crate) struct Below {
-    /// `szOsFile` bytes, in words so that they are aligned as SQLite's allocator aligns. Null methods: it is not open.
+    /// `szOsFile` bytes, as words to align like SQLite's allocator. Null methods mean closed.
     memory: NonNull<ffi::sqlite3_file>,
     words: usize,
     disk: Option<Arc<SlowDisk>>,
     is_database: bool,
 }
 
-// SAFETY: a file of SQLite's may be used by any thread, one at a time. SQLite sees to that, as the head of this file says.
+// SAFETY: any thread may use a SQLite file, one at a time, which SQLite ensures (see above).
 unsafe impl Send for Below {}
-// SAFETY: as above: it is shared so that it can be handed through a cache to the device below it, within one call.
+// SAFETY: as above; it is shared only to pass it through a cache to its device, within one call.
 unsafe impl Sync for Below {}
 
 impl fmt::Debug for Below {
@@ -38,21 +35,21 @@ impl fmt::Debug for Below {
     }
 }
 
-/// The call of a method that every file has.
+/// Calls a method that every file has.
 macro_rules! call {
     ($file:expr, $method:ident $(, $argument:expr)*) => {{
         let file = $file.memory.as_ptr();
-        // SAFETY: the file is open, so it has methods, and this one is in all versions of them. The arguments are what SQLite
-        // itself passed, or stand for valid memory of the length given.
+        // SAFETY: the file is open, so it has methods, and all versions have this one. The
+        // arguments are SQLite's own, or point to valid memory of the given length.
         unsafe { ((*(*file).pMethods).$method.expect("a method of the first version"))(file $(, $argument)*) }
     }};
 }
 
-/// The call of a method that came with a later version, which the caller has checked for.
+/// Calls a method of a later version, which the caller has checked.
 macro_rules! call_later {
     ($file:expr, $method:ident $(, $argument:expr)*) => {{
         let file = $file.memory.as_ptr();
-        // SAFETY: as above; the version of the methods says that this one is there.
+        // SAFETY: as above; the version has this method.
         match unsafe { (*(*file).pMethods).$method } {
             // SAFETY: as above.
             Some(method) => unsafe { method(file $(, $argument)*) },
@@ -62,10 +59,10 @@ macro_rules! call_later {
 }
 
 impl Below {
-    /// Opens a file; gives with it the flags with which it was opened in the end.
+    /// Opens a file; also returns the flags that apply.
     ///
     /// # Safety
-    /// `vfs` is a registered VFS, `name` what SQLite passed to `xOpen`.
+    /// `vfs` is a registered VFS; SQLite passed `name` to `xOpen`.
     pub unsafe fn open(
         vfs: *mut ffi::sqlite3_vfs,
         name: *const c_char,
@@ -80,12 +77,12 @@ impl Below {
         let is_database = flags & ffi::SQLITE_OPEN_MAIN_DB != 0;
         let below = Below { memory, words, disk, is_database };
         let mut flags_out = flags;
-        // SAFETY: the memory is as long as the VFS asks, and zeroed; the name is SQLite's.
+        // SAFETY: the memory is zeroed and as long as the VFS asks; the name is SQLite's.
         let code = unsafe { open.expect("a VFS opens")(vfs, name, memory.as_ptr(), flags, &mut flags_out) };
         match Code::check(code) {
             Ok(()) => Ok((below, flags_out)),
             Err(code) => {
-                // A file that was not opened may still have methods; then it must be closed all the same.
+                // A failed open may leave methods; then the file must be closed.
                 let _ = below.close();
                 Err(code)
             }
@@ -93,28 +90,30 @@ impl Below {
     }
 
     fn is_open(&self) -> bool {
-        // SAFETY: the memory is there until the drop.
+        // SAFETY: the memory stays until the drop.
         !unsafe { (*self.memory.as_ptr()).pMethods }.is_null()
     }
 
-    /// Closes the file. Nothing else may be called then.
+    /// Closes the file. No other call may follow.
     pub fn close(&self) -> Outcome {
         if !self.is_open() {
             return Ok(());
         }
         let closed = Code::check(call!(self, xClose));
-        // SAFETY: the memory is there until the drop.
+        // SAFETY: the memory stays until the drop.
         unsafe { (*self.memory.as_ptr()).pMethods = ptr::null() };
         closed
     }
 
-    /// The version of the methods: 2 and later have shared memory.
+    /// 2 and later have shared memory.
     pub fn version(&self) -> c_int {
         // SAFETY: the file is open.
         unsafe { (*(*self.memory.as_ptr()).pMethods).iVersion }
     }
 
-    /// Fills `buffer`. `SQLITE_IOERR_SHORT_READ` beyond the end, where the rest of the buffer is zeros.
+    /// Fills `buffer`.
+    ///
+    /// Beyond the end it zeroes the rest and returns `SQLITE_IOERR_SHORT_READ`.
     pub fn read(&self, buffer: &mut [u8], offset: i64) -> Outcome {
         let bytes = length(buffer)?;
         let cause = if self.is_database { Cause::DatabaseRead } else { Cause::LogRead };
@@ -160,7 +159,7 @@ impl Below {
     }
 
     /// # Safety
-    /// `argument` is what SQLite passed with `operation`.
+    /// SQLite passed `argument` with `operation`.
     pub unsafe fn control(&self, operation: c_int, argument: *mut c_void) -> Outcome {
         Code::check(call!(self, xFileControl, operation, argument))
     }
@@ -173,7 +172,7 @@ impl Below {
         call!(self, xDeviceCharacteristics)
     }
 
-    /// A region of the shared memory, null where there is none yet.
+    /// A region of the shared memory, or null if there is none yet.
     pub fn shm_map(&self, region: c_int, bytes: c_int, extend: c_int) -> Outcome<*mut c_void> {
         let mut address = ptr::null_mut();
         Code::check(call_later!(self, xShmMap, region, bytes, extend, &mut address))?;
@@ -186,7 +185,7 @@ impl Below {
 
     pub fn shm_barrier(&self) {
         let file = self.memory.as_ptr();
-        // SAFETY: the file is open; SQLite calls this only where the version of the methods has it.
+        // SAFETY: the file is open; SQLite calls this only if the version has it.
         if let Some(method) = unsafe { (*(*file).pMethods).xShmBarrier } {
             // SAFETY: as above.
             unsafe { method(file) }
@@ -197,7 +196,6 @@ impl Below {
         Code::check(call_later!(self, xShmUnmap, delete))
     }
 
-    /// Does a transfer of so many bytes, or a sync, at the speed of the disk that is asked for.
     fn slowly<T>(&self, cause: Cause, bytes: usize, act: impl FnOnce() -> T) -> T {
         match &self.disk {
             Some(disk) => disk.slowly(cause, bytes, act),
@@ -208,10 +206,10 @@ impl Below {
 
 impl Drop for Below {
     fn drop(&mut self) {
-        // An error here has nobody to go to: SQLite has been told what its own close came to.
+        // Nobody to report to: SQLite has the result of its own close.
         let _ = self.close();
         let memory = ptr::slice_from_raw_parts_mut(self.memory.as_ptr().cast::<u64>(), self.words);
-        // SAFETY: it came from a box of that many words, and this is the last use.
+        // SAFETY: it came from a box of this many words, and this is the last use.
         drop(unsafe { Box::from_raw(memory) });
     }
 }
@@ -220,15 +218,15 @@ fn length(bytes: &[u8]) -> Outcome<c_int> {
     c_int::try_from(bytes.len()).map_err(|_| Code(ffi::SQLITE_MISUSE))
 }
 
-/// The lock of the log's index that whoever transfers the log into the database file holds.
+/// Lock in the log's index of the process that checkpoints.
 pub(crate) const CHECKPOINT_LOCK: c_int = 1;
 
-/// What the index of a write-ahead log says of the log's transfer into the database file.
+/// State of the log's index, with the progress of checkpoints.
 ///
-/// `salts` names a generation of the log: they change whenever it begins from its start again. `frames` is how many there are in
-/// it, `attempted` how many of them a checkpoint has begun to transfer, or more, and `backfilled` how many have been transferred.
-/// Both are needed: a recovery of the index takes all frames for attempted, and so does a checkpoint that was interrupted; the one
-/// that follows changes `backfilled` alone.
+/// `salts` change when the log restarts; `frames` is its length. Checkpoints have begun to transfer
+/// `attempted` frames or fewer, and have transferred `backfilled`. Both are needed: after an index
+/// recovery or an interrupted checkpoint all frames count as attempted, and the next checkpoint
+/// changes `backfilled` alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WalState {
     pub salts: [u32; 2],
@@ -238,43 +236,44 @@ pub(crate) struct WalState {
 }
 
 impl WalState {
-    /// How far the transfer is: what any further transfer changes.
+    /// The part that any further transfer changes.
     pub fn progress(self) -> (u32, u32) {
         (self.attempted, self.backfilled)
     }
 }
 
-/// The head of the shared memory of a file: SQLite's `WalIndexHdr`, twice, and `WalCkptInfo`. It is mapped from
-/// `Below::shm_map` to `Below::shm_unmap`.
+/// Head of a file's shared memory: SQLite's `WalIndexHdr`, twice, and `WalCkptInfo`.
+///
+/// It is mapped from [`Below::shm_map`] to [`Below::shm_unmap`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WalIndex(NonNull<u32>);
 
-// SAFETY: the memory is shared between processes, and read here by atomic loads only.
+// SAFETY: processes share the memory, and only atomic loads read it here.
 unsafe impl Send for WalIndex {}
 
 impl WalIndex {
-    /// Words of the head that are read here: 34, in "WAL-mode File Format" of SQLite's documentation, section 2.1.
+    /// Bytes of the 34 words read here (SQLite's "WAL-mode File Format", section 2.1).
     pub const BYTES_MIN: c_int = 136;
     const FRAMES: usize = 4;
     const SALTS: [usize; 2] = [8, 9];
     const BACKFILLED: usize = 24;
     const ATTEMPTED: usize = 32;
 
-    /// The head at `address`, if there is one.
+    /// The head at `address`, unless that is null.
     ///
     /// # Safety
-    /// `address` is null or region 0 as `xShmMap` gave it, of at least [`WalIndex::BYTES_MIN`] bytes; what is made of it is not
-    /// used after the region is unmapped.
+    /// `address` is null or region 0 from `xShmMap`, of at least [`WalIndex::BYTES_MIN`] bytes. The
+    /// result is not used after the region is unmapped.
     pub unsafe fn at(address: *mut c_void) -> Option<WalIndex> {
         NonNull::new(address.cast()).map(WalIndex)
     }
 
-    /// What it says now.
     pub fn state(self) -> WalState {
         let word = |index: usize| {
-            // SAFETY: it is inside the region, which is mapped, and aligned, for regions begin with a page.
+            // SAFETY: it lies inside the mapped region, and is aligned because regions begin with a
+            // page.
             let word = unsafe { AtomicU32::from_ptr(self.0.as_ptr().add(index)) };
-            // Acquire: pairs with the barriers of the processes that write it, which lie in their locks.
+            // Acquire: pairs with the barriers in the locks of the processes that write it.
             word.load(Ordering::Acquire)
         };
         WalState {

@@ -1,30 +1,28 @@
-//! What a page of a database file says of other pages: its children, its overflow pages, and the roots of tables and indexes.
+//! References in a database page: children, overflow pages, and roots in the schema.
 //!
-//! The format is SQLite's "Database File Format", sections 1.5 to 1.7 (b-tree pages, cell payload overflow), 2.1 (record
-//! format) and 2.6 (storage of the schema). Pages may hold anything: every place is checked before it is read, a page is gone
-//! through once, and what makes no sense is passed over. Nothing of this decides about correctness: it serves hints.
+//! Format: SQLite's "Database File Format", sections 1.5 to 1.7 (b-tree pages, overflow), 2.1
+//! (records) and 2.6 (schema). Pages may hold anything, so every offset is checked and nonsense is
+//! skipped. The results are hints; correctness does not depend on them.
 
-/// Bytes of the file's header, before the b-tree header of page 1.
+/// The file header, before the b-tree header of page 1.
 const FILE_HEADER_BYTES: usize = 100;
 
-/// The types of b-tree pages.
+/// Types of b-tree pages.
 const INTERIOR_INDEX: u8 = 2;
 const INTERIOR_TABLE: u8 = 5;
 const LEAF_INDEX: u8 = 10;
 const LEAF_TABLE: u8 = 13;
 
-/// What a page refers to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reference {
     /// A page of the same tree.
     Child(u32),
-    /// The first page of a chain that holds the rest of a payload.
+    /// The first overflow page of a payload.
     Overflow(u32),
-    /// The root of a table or an index: an entry of the schema.
+    /// The root of a table or index, from a schema entry.
     Root(Root),
 }
 
-/// An entry of the schema.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Root {
     pub page: u32,
@@ -32,8 +30,10 @@ pub(crate) struct Root {
     pub is_index: bool,
 }
 
-/// Goes through a b-tree page. `first` says that it is page 1 of the file, `usable` how many of its bytes are in use,
-/// `schema` that it belongs to the tree of the schema.
+/// Reports the references of a b-tree page.
+///
+/// `first` marks page 1 of the file; `usable` is its length without the reserved bytes; `schema`
+/// marks a page of the schema tree.
 pub(crate) fn references(
     page: &[u8],
     first: bool,
@@ -55,7 +55,7 @@ pub(crate) fn references(
     if is_interior && let Some(last) = u32_at(page, start + 8) {
         found(Reference::Child(last));
     }
-    // No more cells than there is room for their pointers.
+    // Bounds a damaged count by the room for cell pointers.
     for number in 0..usize::from(cells).min(page.len() / 2) {
         let Some(cell) = u16_at(page, pointers + 2 * number) else { return };
         let mut at = usize::from(cell);
@@ -64,7 +64,7 @@ pub(crate) fn references(
             found(Reference::Child(child));
             at += 4;
         }
-        // Cells of inner pages of tables have a key and no payload.
+        // Interior table cells have a key but no payload.
         if is_interior && !is_index {
             continue;
         }
@@ -89,12 +89,12 @@ pub(crate) fn references(
     }
 }
 
-/// The next page of a chain of overflow pages, 0 at its end.
+/// The next overflow page, 0 at the end of the chain.
 pub(crate) fn next_overflow(page: &[u8]) -> u32 {
     u32_at(page, 0).unwrap_or(0)
 }
 
-/// How many bytes of a payload are on the b-tree page itself.
+/// Bytes of a payload on the b-tree page itself.
 fn local_bytes(payload: u64, usable: usize, is_index: bool) -> Option<u64> {
     let usable = usable as u64;
     let room = usable.checked_sub(12)?;
@@ -107,7 +107,7 @@ fn local_bytes(payload: u64, usable: usize, is_index: bool) -> Option<u64> {
     Some(if even <= most { even } else { least })
 }
 
-/// Reads `type, name, tbl_name, rootpage` of a record of the schema, as far as they are on its first page.
+/// Reads `type, name, tbl_name, rootpage` of a schema record.
 fn schema_entry(record: &[u8]) -> Option<Root> {
     let (header_bytes, mut at) = varint(record, 0)?;
     let mut body = usize::try_from(header_bytes).ok()?;
@@ -132,7 +132,7 @@ fn schema_entry(record: &[u8]) -> Option<Root> {
     let page = match serial {
         1..=6 => number.iter().fold(0u64, |value, byte| value << 8 | u64::from(*byte)),
         9 => 1,
-        // Views and triggers have none.
+        // Views and triggers have no root.
         _ => return None,
     };
     let is_index = match kind {
@@ -152,7 +152,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
-/// A number of one to nine bytes, seven bits each and eight in the ninth; with it where it ends.
+/// Reads a varint; returns the value and its end.
 fn varint(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     let mut value = 0;
     for (number, byte) in bytes.get(at..)?.iter().take(9).enumerate() {

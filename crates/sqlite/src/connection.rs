@@ -1,56 +1,54 @@
-//! A database file as one connection has it: the locks it holds, and what it may read from the cache because of them.
+//! A database file as one connection sees it: its locks, reads and writes.
 //!
-//! When the cache may be read is decided by `database.rs`, at the moments that are reported from here. In between the
-//! connection keeps the cache at hand, so that a read takes no lock:
-//!
-//! * in rollback mode from the shared lock on the file until that is given up;
-//! * in WAL mode while a read mark of the log's index is held.
+//! `database.rs` decides when the cache may be read, at the events reported from here. In between
+//! the connection holds the cache, so that reads take no lock. It holds it in rollback mode with
+//! the shared lock on the file, in WAL mode with a read mark.
 
 use std::ffi::c_int;
 use std::sync::Arc;
 
 use libsqlite3_sys as ffi;
-use terrace_block::{AlignedBuffer, BlockDevice};
+use terrace_io::{AlignedBuffer, BlockDevice};
 
 use crate::below::{Below, CHECKPOINT_LOCK, WalIndex};
 use crate::code::{Code, Outcome};
-use crate::database::{Database, InUse};
+use crate::database::Database;
 use crate::file::Handle;
 use crate::header::Head;
+use crate::in_use::InUse;
 use crate::queries::Roots;
 use crate::slow::SlowFile;
 
-/// The lock of the log's index that whoever writes to the log holds.
+/// Lock in the log's index of the log's writer.
 const WRITE_LOCK: c_int = 0;
 
-/// The first of the five locks of the log's index of which who reads the log holds one, a *read mark*.
+/// First of five *read marks* in the log's index; a reader holds one.
 const READ_LOCKS: c_int = 3;
 
-/// Whoever begins the log from its start again holds all read marks but the first.
+/// First and number of read marks that a log restart locks.
 const RESTART_LOCKS: (c_int, c_int) = (READ_LOCKS + 1, 4);
 
-/// The smallest page of SQLite's, in bytes; what is read of the head of the file is less.
+/// SQLite's smallest page in bytes; reads of the file head are shorter.
 const PAGE_BYTES_MIN: usize = 512;
 
-/// The file of one connection.
 pub(crate) struct Connection {
     below: Arc<Below>,
-    /// Until the file is closed.
+    /// `None` after the close.
     database: Option<Arc<Database>>,
-    /// The lock on the file, by SQLite's numbers.
+    /// Lock on the file, by SQLite's numbers.
     level: c_int,
-    /// Read marks that are held, by their bits.
+    /// Bits of the read marks held.
     marks: u8,
-    /// A mark was got, and the cache was not yet asked for.
+    /// A mark was taken, and the cache not yet requested.
     is_new_mark: bool,
     index: Option<WalIndex>,
     /// The cache, while it may be read.
     cache: Option<InUse>,
-    /// The head of the file as it was read under the shared lock, which SQLite is about to read again; in rollback mode only.
+    /// File head, which SQLite reads after the lock in rollback mode.
     head: Option<Head>,
-    /// The statement that began last, while it runs.
+    /// The latest statement, while it runs.
     query: Option<u32>,
-    /// Page-sized and aligned: SQLite's own buffers are not aligned as devices ask.
+    /// An aligned page, because SQLite's buffers lack the alignment that devices need.
     page: AlignedBuffer,
 }
 
@@ -76,7 +74,7 @@ impl Connection {
         self.database.as_ref().expect("SQLite uses a closed file no more")
     }
 
-    /// The page's number, from 1 on, if a transfer is of one page.
+    /// Page number, from 1, if the transfer is one page.
     fn page_of(offset: i64, bytes: usize) -> Option<u32> {
         let (offset, length) = (u64::try_from(offset).ok()?, bytes as u64);
         let is_page = bytes >= PAGE_BYTES_MIN && length.is_power_of_two() && offset.is_multiple_of(length);
@@ -94,7 +92,7 @@ impl Connection {
                 buffer.copy_from_slice(page);
                 Ok(())
             }
-            // Beyond the end: SQLite wants zeros with this error.
+            // Beyond the end: SQLite expects zeros with this error.
             Err(Code(ffi::SQLITE_IOERR_SHORT_READ)) => self.below.read(buffer, offset),
             Err(code) => Err(code),
         }
@@ -120,7 +118,7 @@ impl Connection {
         written
     }
 
-    /// Makes the buffer a page of this size.
+    /// Resizes the page buffer.
     fn fit(&mut self, bytes: usize) {
         if self.page.len() != bytes {
             self.page = AlignedBuffer::zeroed(bytes);
@@ -141,13 +139,13 @@ impl Connection {
                 self.database().restart_begins(index);
             }
         } else if offset >= READ_LOCKS {
-            // Only with the barrier that follows SQLite has decided what it will read of the log and what of the file.
+            // Only the barrier that follows fixes what SQLite reads from the log and from the file.
             self.marks |= 1 << offset;
             (self.cache, self.is_new_mark) = (None, true);
         }
     }
 
-    /// Before a lock of the index is given up.
+    /// Called before a lock of the index is released.
     fn unlock_index(&mut self, offset: c_int, count: c_int, flags: c_int) {
         let is_exclusive = flags & ffi::SQLITE_SHM_EXCLUSIVE != 0;
         let Some(index) = self.index else { return };
@@ -312,7 +310,7 @@ impl Handle for Connection {
     }
 
     fn statement_begins(&mut self, statement: usize, text: &str, roots: Roots) {
-        // The file's own address names the connection.
+        // The address of the file identifies the connection.
         let process = std::ptr::from_ref(&*self.below).addr();
         self.query = Some(self.database().query_begins(process as u64, statement, text, roots));
     }

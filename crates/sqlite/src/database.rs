@@ -1,41 +1,29 @@
-//! A database file as all connections of this process share it: the cache, and the rule by which it is never stale.
+//! A database file shared by all connections, and the rule for its cache.
 //!
-//! # The rule
+//! Our writes to the file go through the cache. Other processes, and connections without this VFS,
+//! write past it. So whenever SQLite begins to rely on the file, the cache is compared with the
+//! state for which it was last right. If they are equal it is right now, and stays so while
+//! SQLite's locks protect the pages that SQLite will read. Otherwise it is emptied.
 //!
-//! Everything that this process writes to the file goes through the cache. What others write does not: another process,
-//! or a connection of this one that does not use this VFS. So at the moments at which SQLite begins to rely on the file's
-//! content, the cache is held against what the file was when the cache was last known to be right. If that is the same, it is
-//! right now, and stays so for as long as SQLite's locks keep others from changing what SQLite will read. If not, it is
-//! emptied.
+//! * **Rollback mode.** After the shared lock ([`Database::shares`]) the head of the file must be
+//!   unchanged. Every change alters the sixteen bytes by which SQLite checks its own pages. Our
+//!   changes end with the exclusive lock ([`Database::unlocks`]); the new head is then noted,
+//!   unless a hot journal is left.
+//! * **WAL mode.** Checkpoints write the file, one at a time, while others read. The log's index
+//!   has the *salts* of its generation and counts frames *attempted* and *backfilled*. A change of
+//!   the file alters salts or `attempted` beforehand, except after an interrupted checkpoint or an
+//!   index recovery. It alters `backfilled` before anyone reads the change from the file. All three
+//!   must be unchanged once a read mark is held and SQLite has noted `backfilled`
+//!   ([`Database::reads_log`]). Later checkpoints move only pages that this reader takes from the
+//!   log, so it does not cache them. A page is one block, so no neighbour is fetched. Our own
+//!   checkpoints, restarts and first commits to an empty log are no changes. Without a shared lock
+//!   of ours others may delete the log, so its state is forgotten.
+//! * **Otherwise**, when the file was closed or its mode changed, the fingerprint decides
+//!   (`fingerprint.rs`). It is recorded when our change is complete while others are locked out.
 //!
-//! * **Rollback mode.** Who writes holds the exclusive lock, who reads the shared one. When a connection has got the shared lock
-//!   ([`Database::shares`]), the head of the file must be what it was: SQLite goes by the same sixteen bytes for the pages that it has in
-//!   memory, and every change of the file changes them. What we write ourselves ends with the exclusive lock
-//!   ([`Database::unlocks`]), when the new head is remembered, unless it was broken off and leaves a hot journal.
-//! * **WAL mode.** The file is written by checkpoints, of any process, one at a time, while others read. The index of the log,
-//!   which all processes share, says which generation of the log this is (the *salts*) and how many of its frames a checkpoint
-//!   has begun to transfer (*attempted*) and has transferred (*backfilled*): a change of the file changes the first two before,
-//!   unless a checkpoint was broken off or the index recovered, and the third before anybody reads it from the file. When a
-//!   connection has got a read mark, and SQLite has taken note of how much is transferred ([`Database::reads_log`]), all
-//!   must be what they were. A checkpoint that is under way at that moment, or begins
-//!   later, transfers only pages that the reader finds in the log, so the reader neither reads them from the file nor puts them
-//!   into the cache; they are one block each, so it does not fetch them along with others. Our own checkpoints
-//!   ([`Database::checkpoint_begins`]) and our own new generations ([`Database::restart_begins`], and in an empty log
-//!   [`Database::log_write_begins`]) are no changes by others.
-//!   When no connection of ours holds the shared lock any more, others may take the log away and begin anew, and what is known of
-//!   it is void.
-//! * **Across both, and across processes.** Where neither comparison is possible, because the file was not open, or its mode
-//!   has changed, the fingerprint of the file decides (`fingerprint.rs`). It is recorded whenever a change of ours is
-//!   complete and nobody else can be writing.
-//!
-//! Where there is doubt the cache is emptied or passed by: with `nolock=1`, where no lock is ever taken, and with
-//! `locking_mode=EXCLUSIVE` in WAL mode from the start, where there is no index, it is not read at all.
-//!
-//! # What a kill leaves
-//!
-//! The database file alone is always complete: the cache is written after it, and never instead. A process that is killed while it
-//! changes the file leaves a fingerprint that does not fit, and the next one begins with an empty cache; killed at any other
-//! time, it leaves a cache that is right.
+//! In doubt the cache is emptied or not read: `nolock=1` takes no locks, and
+//! `locking_mode=EXCLUSIVE` from the start means WAL mode without an index. A kill during a change
+//! leaves a fingerprint that does not match, so the next process starts with an empty cache.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -45,89 +33,67 @@ use std::time::{Duration, Instant};
 
 use libsqlite3_sys as ffi;
 use parking_lot::Mutex;
-use terrace_block::policy::Name;
-use terrace_block::{BlockDevice, Cached};
+use terrace_cache::policy::Name;
 
 use crate::below::{Below, CHECKPOINT_LOCK, WalIndex, WalState};
 use crate::fingerprint::Fingerprint;
 use crate::gates::SlowDisk;
 use crate::header::{Head, Header};
+use crate::in_use::InUse;
 use crate::log::LogPages;
 use crate::options::Options;
 use crate::planted::{Bug, planted};
 use crate::queries::{Queries, Roots, name_of};
 use crate::recorder::Recorder;
 use crate::relations::RelationMap;
-use crate::slow::SlowFile;
 use crate::stats::{self, Around};
 use crate::storage::Storage;
 
-/// How often it is tried to record the fingerprint of a file that we do not write.
+/// Interval of attempts to record the fingerprint of an unchanged file.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
-/// Where the first page has the version of the schema ("Database File Format", section 1.3).
+/// Schema version in the first page ("Database File Format", section 1.3).
 const SCHEMA_VERSION: std::ops::Range<usize> = 40..44;
 
-/// What a journal begins with ("Database File Format", section 3).
+/// First bytes of a journal ("Database File Format", section 3).
 const JOURNAL_MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 
-/// Says what went wrong, in a line.
+/// Logs a warning of one line.
 pub(crate) type Warn = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A cache that may be used now.
-#[derive(Clone)]
-pub(crate) struct InUse {
-    pub cached: Arc<Cached>,
-    pub slow: Arc<SlowFile>,
-    pub page_bytes: usize,
-}
-
-impl InUse {
-    /// Whether the cache is out of service for good.
-    pub fn is_given_up(&self) -> bool {
-        self.cached.stats().out_of_service.is_some()
-    }
-
-    /// Whether the page at `offset` is on the slow device, as far as that knows.
-    pub fn holds(&self, offset: i64) -> bool {
-        u64::try_from(offset).is_ok_and(|start| start + self.page_bytes as u64 <= self.slow.len())
-    }
-}
-
-/// One database file.
 pub(crate) struct Database {
     path: PathBuf,
     inode: u64,
     warn: Warn,
     relations: Arc<RelationMap>,
     recorder: Option<Mutex<Recorder>>,
-    /// Where the policy or the trace has a use for it.
+    /// Present if the policy or the trace uses statements.
     queries: Option<Mutex<Queries>>,
     disk: Option<Arc<SlowDisk>>,
-    /// Where there is a cache.
+    /// Present if there is a cache.
     log: Option<Arc<Mutex<LogPages>>>,
     state: Mutex<State>,
 }
 
 struct State {
     storage: Option<Storage>,
-    /// What the file was when the cache was last known to be right.
+    /// State of the file when the cache was last known to be right.
     known: Known,
-    /// Its head then, or as we have written it since.
+    /// The head then, or as we have written it since.
     header: Option<Header>,
-    /// Its fingerprint then; none while we change it, and where it could not be had.
+    /// The fingerprint then; `None` during our changes, or if unknown.
     record: Option<Fingerprint>,
-    /// We have changed the file, and the change is not complete.
+    /// We changed the file, and the change is not complete.
     is_changing: bool,
-    /// The change was begun while nothing was known of the file: the cache may not be right of what comes of it.
+    /// The change began while `known` was `Nothing`, so the cache may be wrong.
     is_doubtful: bool,
     /// A connection of ours holds the checkpoint lock.
     is_checkpointing: bool,
-    /// A connection of ours, for which the cache was right, begins the log anew.
+    /// A connection of ours restarts the log; the cache was right.
     is_restarting: bool,
-    /// A connection of ours, for which the cache was right, writes to a log that was empty.
+    /// A connection of ours writes to an empty log; the cache was right.
     is_first_to_log: bool,
-    /// Connections of ours that hold at least the shared lock.
+    /// Connections of ours with at least the shared lock.
     sharers: usize,
     tried_to_record: Option<Instant>,
 }
@@ -144,10 +110,10 @@ type Key = (PathBuf, u64, u64, Options);
 static DATABASES: Mutex<Option<HashMap<Key, Weak<Database>>>> = Mutex::new(None);
 
 impl Database {
-    /// The database file at `path`, which is open. Connections that ask for the same get the same.
+    /// The database file at `path`, shared by connections with equal options.
     ///
     /// # Errors
-    /// A sentence about a parameter that cannot be obeyed.
+    /// A sentence about an invalid parameter.
     pub fn of(
         path: &Path,
         options: &Options,
@@ -167,7 +133,7 @@ impl Database {
         Ok(database)
     }
 
-    /// The pages of the log of the database at `path`, which is open, if they are kept.
+    /// The kept log pages of the open database at `path`.
     pub fn log_of(path: &Path, options: &Options) -> Option<Arc<Mutex<LogPages>>> {
         let databases = DATABASES.lock();
         let is_it = |key: &&Key| key.0 == path && key.3 == *options;
@@ -175,11 +141,11 @@ impl Database {
         database.log.clone()
     }
 
-    /// A connection is about to close its file. The last one closes the cache, as long as it has a file to lend.
+    /// Closes the cache with the last connection; `below` is still open.
     pub fn leave(database: Arc<Database>, below: &Arc<Below>) {
-        // Whoever opens the file meanwhile waits until its cache is free.
+        // An open of the same file waits until the cache is free.
         let _databases = DATABASES.lock();
-        // Dropped before the lock is: who comes next sees that it is gone.
+        // Dropped before the guard, so that the next open does not find it.
         let database = database;
         if Arc::strong_count(&database) > 1 {
             return;
@@ -215,8 +181,7 @@ impl Database {
         let recorder = recorder.transpose()?;
         let storage = options.cache.as_ref().and_then(|cache| {
             let storage = Storage::open(cache, path, Arc::clone(&relations), disk.as_deref());
-            // Without its cache a database is only slower.
-            storage.map_err(|why| warn(&format!("{why}; going on without a cache"))).ok()
+            storage.map_err(|why| warn(&format!("{why}; continuing without a cache"))).ok()
         });
         let is_hinted = options.cache.as_ref().is_some_and(|cache| {
             let policy = cache.policy.as_ref().and_then(|policy| policy.parse::<Name>().ok());
@@ -241,8 +206,7 @@ impl Database {
         Ok(Database { path, inode, warn, relations, recorder, queries, disk, log, state })
     }
 
-    /// A connection has got the shared lock, or more. Gives the cache, if it may be read under that, and with it the head of the
-    /// file, which will not change either.
+    /// Called with the shared lock held; returns the readable cache and the head.
     pub fn shares(&self, below: &Arc<Below>) -> (Option<InUse>, Option<Head>) {
         let mut state = self.state.lock();
         state.sharers += 1;
@@ -250,7 +214,7 @@ impl Database {
             return (None, None);
         }
         let Some((header, head)) = Header::read(below).filter(|(header, _)| !header.is_wal) else {
-            // What was known under the other rule says nothing.
+            // The mode has changed, so the state of the old mode is void.
             if matches!(state.known, Known::Rollback(_)) {
                 state.known = Known::Nothing;
             }
@@ -269,33 +233,33 @@ impl Database {
         (state.cache(), Some(head))
     }
 
-    /// A connection has passed a barrier: SQLite is about to go by the index as it is now, or looks at it again.
+    /// Called after a barrier: SQLite is about to use or recheck the index.
     pub fn sees_log(&self, index: WalIndex) {
         if let Some(log) = &self.log {
             log.lock().generation_is(index.state());
         }
     }
 
-    /// A connection has got a read mark, and has passed the barrier after that. Gives the cache, if it may be read under that.
+    /// Called after a read mark and its barrier; returns the readable cache.
     pub fn reads_log(&self, below: &Arc<Below>, index: WalIndex) -> Option<InUse> {
         let mut state = self.state.lock();
         self.compare_log(&mut state, below, index, false);
         state.cache().filter(|_| matches!(state.known, Known::Wal(_)))
     }
 
-    /// A connection has got the exclusive lock on a file whose log has an index.
+    /// Called with the exclusive lock on a file in WAL mode.
     pub fn excludes(&self, below: &Arc<Below>, index: WalIndex) {
         self.compare_log(&mut self.state.lock(), below, index, false);
     }
 
-    /// A connection has got the checkpoint lock.
+    /// Called with the checkpoint lock.
     pub fn checkpoint_begins(&self, below: &Arc<Below>, index: WalIndex) {
         let mut state = self.state.lock();
         self.compare_log(&mut state, below, index, true);
         state.is_checkpointing = true;
     }
 
-    /// A connection gives up the checkpoint lock.
+    /// Called before the checkpoint lock is released.
     pub fn checkpoint_ends(&self, index: WalIndex) {
         let mut state = self.state.lock();
         if matches!(state.known, Known::Wal(_)) {
@@ -305,13 +269,13 @@ impl Database {
         state.is_checkpointing = false;
     }
 
-    /// A connection keeps everybody out of the log, to begin it anew.
+    /// Called with the locks to restart the log.
     pub fn restart_begins(&self, index: WalIndex) {
         let mut state = self.state.lock();
         state.is_restarting = state.agrees_with(index.state());
     }
 
-    /// The connection lets others into the log again.
+    /// Called before those locks are released.
     pub fn restart_ends(&self, index: WalIndex) {
         let mut state = self.state.lock();
         if state.is_restarting {
@@ -320,8 +284,9 @@ impl Database {
         }
     }
 
-    /// A connection has got the lock of those that write to the log. In an empty log its commit begins a generation, and until
-    /// then there is nothing that anybody could transfer.
+    /// Called with the write lock of the log.
+    ///
+    /// In an empty log the commit starts a new generation; until then no frame can be transferred.
     pub fn log_write_begins(&self, index: WalIndex) {
         if let Some(log) = &self.log {
             log.lock().begins();
@@ -331,7 +296,7 @@ impl Database {
         state.is_first_to_log = now.frames == 0 && state.agrees_with(now);
     }
 
-    /// The connection gives up that lock.
+    /// Called before the write lock is released.
     pub fn log_write_ends(&self, index: WalIndex) {
         if let Some(log) = &self.log {
             log.lock().commits(index.state());
@@ -344,11 +309,11 @@ impl Database {
         }
     }
 
-    /// A connection is about to lower its lock on the file.
+    /// Called before the lock on the file is lowered.
     pub fn unlocks(&self, from: i32, to: i32, index: Option<WalIndex>) {
         let mut state = self.state.lock();
         if from >= ffi::SQLITE_LOCK_EXCLUSIVE && state.is_changing {
-            // Others will take the change back, by a journal that says nothing of our cache.
+            // Others will roll the change back from the journal, past our cache.
             let is_broken_off = index.is_none() && self.has_hot_journal();
             state.is_doubtful |= is_broken_off;
             state.known = match (state.header, index) {
@@ -367,8 +332,9 @@ impl Database {
         }
     }
 
-    /// Whether there is a journal by which who comes next takes back what we have written: a commit or a rollback that has failed
-    /// leaves it. A journal that is kept after a commit has no such beginning.
+    /// Whether a failed commit or rollback left a hot journal.
+    ///
+    /// The journal of a finished commit does not begin with the magic.
     fn has_hot_journal(&self) -> bool {
         let mut path = self.path.clone().into_os_string();
         path.push("-journal");
@@ -377,14 +343,13 @@ impl Database {
             && begins == JOURNAL_MAGIC
     }
 
-    /// A connection is about to write to the file, or to cut it.
+    /// Called before a write or truncation of the file.
     pub fn will_change(&self) {
         let mut state = self.state.lock();
         state.is_doubtful |= state.known == Known::Nothing;
         (state.is_changing, state.record) = (true, None);
     }
 
-    /// A connection has written the first page.
     pub fn wrote_header(&self, page: &[u8]) {
         if let Some(head) = page.first_chunk() {
             self.state.lock().header = Header::parse(head);
@@ -394,17 +359,15 @@ impl Database {
         }
     }
 
-    /// Whether it is of use to know which statements run.
     pub fn wants_queries(&self) -> bool {
         self.queries.is_some()
     }
 
-    /// Whether it is known what the statement with this text uses.
+    /// Whether the tables and indexes of this text are known.
     pub fn knows_query(&self, text: &str) -> bool {
         self.queries.as_ref().is_none_or(|queries| queries.lock().knows(text))
     }
 
-    /// A statement begins on a connection; gives its number.
     pub fn query_begins(&self, process: u64, statement: usize, text: &str, roots: Roots) -> u32 {
         let Some(queries) = &self.queries else { return 0 };
         let cache = self.state.lock().cache();
@@ -427,7 +390,6 @@ impl Database {
         number
     }
 
-    /// A statement is over; gives its number.
     pub fn query_ends(&self, statement: usize) -> Option<u32> {
         let number = self.queries.as_ref()?.lock().end(statement)?;
         if let Some(InUse { cached, .. }) = self.state.lock().cache() {
@@ -436,12 +398,11 @@ impl Database {
         Some(number)
     }
 
-    /// The cache through which writes go.
+    /// The cache that writes go through.
     pub fn cache_to_write(&self) -> Option<InUse> {
         self.state.lock().cache().filter(|_| !planted(Bug::WritePastTheCache))
     }
 
-    /// A connection has read or written a page.
     pub fn saw(&self, page: u32, bytes: &[u8], written: bool, query: Option<u32>) {
         self.relations.observe(page, bytes, written);
         if let Some(recorder) = &self.recorder {
@@ -451,7 +412,6 @@ impl Database {
         }
     }
 
-    /// What `PRAGMA terrace_stats` answers: one JSON object.
     pub fn stats(&self) -> String {
         let disk = self.disk.as_ref().map_or(String::new(), |disk| format!(r#","disk":{}"#, disk.stats()));
         let queries = self
@@ -472,7 +432,9 @@ impl Database {
         stats::of_cache(&in_use, &around)
     }
 
-    /// Holds the cache against the log's index. `is_mine` says that the connection holds the checkpoint lock.
+    /// Compares the cache with the log's index.
+    ///
+    /// `is_mine`: the connection holds the checkpoint lock.
     fn compare_log(&self, state: &mut State, below: &Arc<Below>, index: WalIndex, is_mine: bool) {
         let now = index.state();
         let agrees = state.is_restarting || state.agrees_with(now);
@@ -495,26 +457,27 @@ impl Database {
             state.known = Known::Wal(now);
         }
         if state.is_time_to_record() {
-            // A checkpoint by others since the comparison would be in the fingerprint, but not in the cache.
+            // A checkpoint by others since then would be in the fingerprint, but not in the cache.
             let after = index.state();
             let is_quiet = after.salts == now.salts && after.progress() == now.progress();
             self.record(state, fingerprint.filter(|fingerprint| is_quiet && fingerprint.is_settled()));
         }
     }
 
-    /// Does `act` while nobody can be writing to a file in WAL mode; none if somebody may be. Times of the file say something
-    /// only then.
+    /// Runs `act` under the checkpoint lock, or not at all.
+    ///
+    /// Only then are the times of a file in WAL mode conclusive, because nobody can be writing it.
     fn between_checkpoints<T>(&self, below: &Below, act: impl FnOnce() -> Option<T>) -> Option<T> {
         let exclusive = ffi::SQLITE_SHM_EXCLUSIVE;
         below.shm_lock(CHECKPOINT_LOCK, 1, ffi::SQLITE_SHM_LOCK | exclusive).ok()?;
         let outcome = act();
         if below.shm_lock(CHECKPOINT_LOCK, 1, ffi::SQLITE_SHM_UNLOCK | exclusive).is_err() {
-            (self.warn)("the checkpoint lock could not be given back");
+            (self.warn)("cannot release the checkpoint lock");
         }
         outcome
     }
 
-    /// The file may have been changed by others: keeps the cache if the fingerprint says that it was not.
+    /// Opens or keeps the cache; empties it unless the fingerprint is unchanged.
     fn identify(&self, state: &mut State, below: &Arc<Below>, now: Option<Fingerprint>, header: Header) {
         let (record, changing) = (state.record, state.is_changing);
         let Some(storage) = &mut state.storage else { return };
@@ -526,7 +489,7 @@ impl Database {
         match storage.begin(is_same, header.page_bytes, below) {
             Ok(told) => told.iter().for_each(|told| (self.warn)(told)),
             Err(why) => {
-                (self.warn)(&format!("{why}; going on without a cache"));
+                (self.warn)(&format!("{why}; continuing without a cache"));
                 state.storage = None;
             }
         }
@@ -536,7 +499,7 @@ impl Database {
         }
     }
 
-    /// A change of ours is complete, and others are still kept out.
+    /// Called when our change is complete, while others are still locked out.
     fn change_is_complete(&self, state: &mut State) {
         if let Some(recorder) = &self.recorder {
             let mut recorder = recorder.lock();
@@ -546,13 +509,13 @@ impl Database {
         let is_doubtful = std::mem::take(&mut state.is_doubtful);
         let has_changed = std::mem::take(&mut state.is_changing);
         if let Some(header) = state.header.filter(|_| has_changed && !is_doubtful && state.has_cache()) {
-            // Not another file that has got the name since.
+            // `fingerprint` rejects another file that has got the name since.
             let stamped = self.fingerprint(header).and_then(|now| now.stamp(&self.path));
             self.record(state, stamped);
         }
     }
 
-    /// The fingerprint of the file, if its name is still its own.
+    /// The fingerprint of the file, if the path still leads to it.
     fn fingerprint(&self, header: Header) -> Option<Fingerprint> {
         Fingerprint::of(&self.path, header).filter(|now| now.inode == self.inode)
     }
@@ -563,13 +526,13 @@ impl Database {
         if let (Some(storage), Some(fingerprint)) = (&mut state.storage, &fingerprint)
             && let Err(error) = storage.record(fingerprint)
         {
-            (self.warn)(&format!("the cache will be empty when it is opened again: {error}"));
+            (self.warn)(&format!("the cache will start empty at the next open: {error}"));
         }
     }
 
     fn warn_of_trace(&self, recorder: &mut Recorder) {
         if let Some(error) = recorder.take_error() {
-            (self.warn)(&format!("the trace ends early: {error}"));
+            (self.warn)(&format!("the trace stops early: {error}"));
         }
     }
 }
@@ -583,7 +546,7 @@ impl State {
         self.storage.as_ref()?.in_use()
     }
 
-    /// Whether the log says that nobody else has transferred anything since the cache was right.
+    /// Whether the log shows no transfer by others since the cache was right.
     fn agrees_with(&self, now: WalState) -> bool {
         match self.known {
             Known::Wal(known) => {
@@ -596,7 +559,7 @@ impl State {
         }
     }
 
-    /// Whether a file that we have not changed has no record, and it is time to try again.
+    /// Whether to record the fingerprint of a file we did not change.
     fn is_time_to_record(&self) -> bool {
         self.record.is_none()
             && self.has_cache()

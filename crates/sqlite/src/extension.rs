@@ -1,6 +1,6 @@
-//! The entry point of the loadable extension.
+//! Entry point of the loadable extension.
 //!
-//! SQLite derives its name from the file's, `libterrace_sqlite.so`: the letters of it, in lower case.
+//! SQLite derives the function's name from the letters of the file name, `libterrace_sqlite.so`.
 
 #![allow(unsafe_code)]
 
@@ -12,10 +12,11 @@ use libsqlite3_sys as ffi;
 use crate::api::Api;
 use crate::vfs;
 
-/// Registers the VFS with the SQLite that loads this library. The library stays loaded, for files that are open.
+/// Registers the VFS with the SQLite that loads this library. The library stays loaded.
 ///
 /// # Safety
-/// For SQLite to call: `routines` is its table of functions, and `message` null or a place for a text.
+/// Only SQLite may call it: `routines` is its table of functions, and `message` is null or room for
+/// a text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sqlite3_terracesqlite_init(
     _connection: *mut ffi::sqlite3,
@@ -28,7 +29,7 @@ pub unsafe extern "C" fn sqlite3_terracesqlite_init(
         vfs::register(api, false)
             .inspect_err(|error| {
                 if !message.is_null() {
-                    // SAFETY: it is a place for a text that SQLite frees.
+                    // SAFETY: it is room for a text that SQLite frees.
                     unsafe { *message = api.allocated(&error.to_string()) };
                 }
             })

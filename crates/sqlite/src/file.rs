@@ -1,9 +1,8 @@
 //! The methods of a file as SQLite calls them, over a [`Handle`].
 //!
-//! SQLite allocates a file's object and passes its address to every method. Ours has the table of these methods and the
-//! handle; the file of the system's VFS below has memory of its own, for it may be used a moment longer (`below.rs`).
-//!
-//! No panic leaves a method: it becomes `SQLITE_IOERR`.
+//! SQLite allocates the object of a file and passes its address to every method. Ours has the
+//! method table and the handle. The system's file below has memory of its own, because it may be
+//! used a moment longer (`below.rs`). A panic in a method becomes `SQLITE_IOERR`.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +17,7 @@ use crate::below::{Below, WalIndex};
 use crate::code::{Code, Outcome};
 use crate::queries::Roots;
 
-/// What stands between SQLite and a file of the system's VFS. Every call goes there as it is, unless it is said otherwise.
+/// A layer between SQLite and a system file; forwards calls by default.
 pub(crate) trait Handle: Send {
     fn below(&self) -> &Below;
 
@@ -50,7 +49,7 @@ pub(crate) trait Handle: Send {
         self.below().unlock(level)
     }
 
-    /// Region 0 of the shared memory was mapped, or (`None`) all of it is about to be unmapped.
+    /// Shared memory region 0 was mapped, or (`None`) will be unmapped.
     fn wal_index(&mut self, _index: Option<WalIndex>) {}
 
     fn shm_lock(&mut self, offset: c_int, count: c_int, flags: c_int) -> Outcome {
@@ -61,29 +60,25 @@ pub(crate) trait Handle: Send {
         self.below().shm_barrier();
     }
 
-    /// The answer to a pragma that SQLite does not know.
     fn pragma(&mut self, _name: &str, _argument: Option<&str>) -> Option<String> {
         None
     }
 
-    /// Whether it is of use to know which statements run.
     fn wants_statements(&self) -> bool {
         false
     }
 
-    /// Whether it was told already which tables and indexes the statement with this text uses.
+    /// Whether the tables and indexes of this text are known.
     fn knows_statement(&self, _text: &str) -> bool {
         false
     }
 
-    /// A statement begins.
     fn statement_begins(&mut self, _statement: usize, _text: &str, _roots: Roots) {}
 
-    /// A statement is over.
     fn statement_ends(&mut self, _statement: usize) {}
 }
 
-/// The object that SQLite holds for a file.
+/// The object of a file in SQLite's memory.
 #[repr(C)]
 pub(crate) struct File {
     methods: *const ffi::sqlite3_io_methods,
@@ -96,40 +91,40 @@ struct Opened {
 }
 
 impl File {
-    /// Makes the object of an open file.
+    /// Fills in the object of an open file.
     ///
     /// # Safety
     /// `file` has room for a [`File`].
     pub unsafe fn put(file: *mut ffi::sqlite3_file, api: &'static Api, handle: Box<dyn Handle>) {
         let methods = if handle.below().version() >= 2 { &METHODS } else { &METHODS_WITHOUT_SHARED_MEMORY };
         let handle = Box::into_raw(Box::new(Opened { handle, api }));
-        // SAFETY: there is room, by the caller's word.
+        // SAFETY: the caller guarantees the room.
         unsafe { file.cast::<File>().write(File { methods, handle }) };
     }
 
-    /// The file control by which [`Call`]s come; SQLite's own are below 100.
+    /// The file control that passes a [`Call`]; SQLite's own numbers are below 100.
     pub const CALL: c_int = 0x7465_7272;
 
     /// Whether `file` is one of ours.
     ///
     /// # Safety
-    /// `file` is null or an object of SQLite's for a file.
+    /// `file` is null or the object of a file in SQLite.
     pub unsafe fn is_ours(file: *mut ffi::sqlite3_file) -> bool {
         if file.is_null() {
             return false;
         }
-        // SAFETY: by the caller's word. Only what `put` made has one of our tables.
+        // SAFETY: guaranteed by the caller. Only objects from `put` have one of our tables.
         let methods = unsafe { (*file).pMethods };
         ptr::eq(methods, &METHODS) || ptr::eq(methods, &METHODS_WITHOUT_SHARED_MEMORY)
     }
 }
 
-/// What is done with the handle of a file from outside of its methods. It comes by a file control, so that SQLite keeps other calls
-/// on the file away meanwhile, those of connections with a shared cache, too.
+/// A closure to run on a file's handle, passed by a file control.
+///
+/// So SQLite allows no other call on the file meanwhile, even from connections with a shared cache.
 pub(crate) type Call<'a> = &'a mut dyn FnMut(&mut dyn Handle, &'static Api);
 
-/// The methods of version 2. Mapped reads came with version 3: they would go past the cache, so they are not offered, and
-/// `PRAGMA mmap_size` has no effect.
+/// Methods of version 2. Version 3 has mapped reads, which would bypass the cache.
 static METHODS: ffi::sqlite3_io_methods = methods(2);
 static METHODS_WITHOUT_SHARED_MEMORY: ffi::sqlite3_io_methods = methods(1);
 
@@ -157,32 +152,32 @@ const fn methods(version: c_int) -> ffi::sqlite3_io_methods {
     }
 }
 
-/// Does `act` with the handle of `file`.
+/// Runs `act` on the handle of `file`.
 ///
 /// # Safety
-/// `file` is what [`File::put`] made, and SQLite makes no other call on it meanwhile.
+/// [`File::put`] made `file`, and SQLite makes no other call on it meanwhile.
 unsafe fn with<T>(file: *mut ffi::sqlite3_file, panicked: T, act: impl FnOnce(&mut Opened) -> T) -> T {
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     let opened = unsafe { &mut *(*file.cast::<File>()).handle };
     catch_unwind(AssertUnwindSafe(|| act(opened))).unwrap_or(panicked)
 }
 
-/// As [`with`], for what has an outcome.
+/// Runs `act` on the handle of `file`; returns its result code.
 ///
 /// # Safety
-/// As of [`with`].
+/// That of [`with`].
 unsafe fn attempt(file: *mut ffi::sqlite3_file, act: impl FnOnce(&mut dyn Handle) -> Outcome) -> c_int {
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { with(file, ffi::SQLITE_IOERR, |opened| Code::of(act(opened.handle.as_mut()))) }
 }
 
-// The safety of all that follows: SQLite calls these with a file that was opened and is not yet closed, one call at a time,
-// and with buffers and places of the lengths that its documentation gives.
+// Safety of all functions below: SQLite calls them with an open file, one call at a time. Buffers
+// and out-pointers have the lengths that its documentation gives.
 
 unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
     // SAFETY: see above.
     let code = unsafe { attempt(file, |handle| handle.close()) };
-    // SAFETY: see above; the box was made by `put`, and SQLite uses a closed file no more.
+    // SAFETY: see above; `put` made the box, and SQLite does not use a closed file.
     unsafe {
         let opened = Box::from_raw((*file.cast::<File>()).handle);
         (*file).pMethods = ptr::null();
@@ -254,8 +249,7 @@ unsafe extern "C" fn sector_bytes(file: *mut ffi::sqlite3_file) -> c_int {
 }
 
 unsafe extern "C" fn characteristics(file: *mut ffi::sqlite3_file) -> c_int {
-    // Without what the system's VFS may offer for F2FS: writes that are taken back all together, by a call that says nothing of
-    // where they were.
+    // Hides batch writes on F2FS: their rollback does not say where they were.
     const HIDDEN: c_int = ffi::SQLITE_IOCAP_BATCH_ATOMIC;
     // SAFETY: see above.
     unsafe { with(file, 0, |opened| opened.handle.below().characteristics() & !HIDDEN) }
@@ -284,12 +278,12 @@ unsafe extern "C" fn control(file: *mut ffi::sqlite3_file, operation: c_int, arg
     }
 }
 
-/// Puts the name of our VFS before that of the one below, as stacked VFSs do.
+/// Puts our VFS name before the lower one, as stacked VFSs do.
 ///
 /// # Safety
-/// `name` is the place that SQLite passed, with a text that it frees, or null.
+/// `name` is the pointer that SQLite passed; its text is null or SQLite's to free.
 unsafe fn prefix_name(api: &Api, name: *mut *mut c_char) -> Outcome {
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let lower = match (*name).is_null() {
             true => String::new(),
@@ -299,12 +293,12 @@ unsafe fn prefix_name(api: &Api, name: *mut *mut c_char) -> Outcome {
     }
 }
 
-/// Answers a pragma of ours.
+/// Answers a pragma, if it is ours.
 ///
 /// # Safety
-/// `texts` is the array that SQLite passed: a place for the answer, the name, and the argument or null.
+/// `texts` is SQLite's array: room for the answer, the name, and the argument or null.
 unsafe fn pragma(opened: &mut Opened, texts: *mut *mut c_char) -> bool {
-    // SAFETY: by the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let name = CStr::from_ptr(*texts.add(1)).to_string_lossy();
         let argument = *texts.add(2);
@@ -322,7 +316,7 @@ unsafe extern "C" fn shm_map(
     extend: c_int,
     to: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: see above; region 0 stays mapped until `shm_unmap`, which takes the index back.
+    // SAFETY: see above; region 0 stays mapped until `shm_unmap`, which drops the index.
     unsafe {
         attempt(file, |handle| {
             *to = ptr::null_mut();

@@ -1,12 +1,11 @@
-//! Recognising a database file that nobody has changed.
+//! Fingerprints, by which a database file is known to be unchanged.
 //!
-//! A cache that outlives its process must know, when it comes back, whether the file was changed meanwhile by somebody who does
-//! not know of it. The head of the file has a counter of changes, but in WAL mode not every change counts. So the file's times
-//! are looked at, too, and since the kernel's clock for them ticks in milliseconds, a time by itself does not tell a change
-//! from the one just before it. Whoever keeps all others out may therefore *stamp* the file: give it a time of modification
-//! a fraction of a second later than its own, with nanoseconds drawn by chance, which no later change will hit again.
-//!
-//! A file that was last changed seconds ago needs no stamp: its next change will be in another tick.
+//! A cache that outlives its process must know whether others have changed the file since. The
+//! change counter in the file's head misses changes in WAL mode, so the file's times count too. The
+//! kernel's clock for them ticks in milliseconds and cannot separate two close changes. So a
+//! process that keeps all writers out may *stamp* the file: it moves the modification time forward,
+//! by less than a second, to random nanoseconds that no later change will hit. After
+//! [`SETTLED_SECONDS`] no stamp is needed.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,17 +14,18 @@ use rand::RngExt;
 use rand::rand_core::UnwrapErr;
 use rand::rngs::SysRng;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT};
-use terrace_block::CacheConfig;
+use terrace_cache::CacheConfig;
 
 use crate::header::Header;
 
 const BILLION: i64 = 1_000_000_000;
 
-/// After how many seconds a file's time is sure to be another than that of its next change. File systems that count in whole
-/// seconds are the reason, and clocks of file servers that are not quite this machine's.
+/// Age after which the next change is sure to have another time.
+///
+/// Some file systems count whole seconds, and clocks of file servers differ.
 const SETTLED_SECONDS: i64 = 10;
 
-/// What is known of a file's content without reading it. Two that are equal are of the same content.
+/// Equal fingerprints mean equal content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint {
     pub inode: u64,
@@ -34,19 +34,22 @@ pub(crate) struct Fingerprint {
     pub modified: [i64; 2],
     pub changed: [i64; 2],
     pub header: Header,
-    /// For a file in WAL mode the machine's life since it was switched on, zeros otherwise. Syncing a file's bytes need not sync its times: after
-    /// a power cut an older time may be back over newer bytes, and in WAL mode nothing else tells.
+    /// The machine's power cycle in WAL mode, otherwise zeros.
+    ///
+    /// A power cut may restore an older time over newer synced bytes, which nothing else shows in
+    /// WAL mode.
     pub power_cycle: [u8; 16],
 }
 
-/// The system's random numbers. A generator of the thread's own may be gone when the last connection is closed: a thread that ends drops
-/// what it keeps in any order.
+/// Random numbers from the system.
+///
+/// A thread-local generator may be gone when an ending thread closes the last connection.
 pub(crate) fn system_random() -> UnwrapErr<SysRng> {
     UnwrapErr(SysRng)
 }
 
 impl Fingerprint {
-    /// The fingerprint of the file at `path`, whose head is `header`; none if it cannot be had.
+    /// The fingerprint of the file at `path` with this header.
     pub fn of(path: &Path, header: Header) -> Option<Fingerprint> {
         let stat = rustix::fs::stat(path).ok()?;
         let power_cycle = if header.is_wal { CacheConfig::machine_power_cycle()? } else { [0; 16] };
@@ -60,17 +63,18 @@ impl Fingerprint {
         })
     }
 
-    /// Whether the last change was so long ago that the next one will have another time.
+    /// Whether the next change is sure to have another time.
     pub fn is_settled(&self) -> bool {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
         self.modified[0] + SETTLED_SECONDS < now && self.changed[0] + SETTLED_SECONDS < now
     }
 
-    /// Stamps the file at `path`, of which this is the fingerprint; gives the new one if that worked. Only for who keeps out
-    /// everybody who would write.
+    /// Stamps the file at `path` and returns its new fingerprint.
+    ///
+    /// The caller keeps all writers out.
     pub fn stamp(self, path: &Path) -> Option<Fingerprint> {
         let [seconds, nanoseconds] = self.modified;
-        // Later, never earlier: a backup that goes by times must not pass over the file.
+        // Later, never earlier: a backup that compares times must see the change.
         let modified = match BILLION - 1 - nanoseconds {
             0..1_000_000 => [seconds + 1, system_random().random_range(0..BILLION)],
             _ => [seconds, system_random().random_range(nanoseconds + 1..BILLION)],
@@ -83,7 +87,7 @@ impl Fingerprint {
         Fingerprint::of(path, self.header).filter(|stamped| stamped.modified == modified)
     }
 
-    /// Bytes of one in a file.
+    /// Length of its encoding.
     pub const BYTES: usize = 8 + 8 + 32 + Header::BYTES + 16;
 
     pub fn to_bytes(self) -> [u8; Self::BYTES] {

@@ -1,7 +1,7 @@
-//! Slow disks: a fast disk behind a gate is one, and the same for all files of a database, however often it is opened.
+//! Simulated slow disks, each shared by all files of a database.
 //!
-//! Transfers and syncs are counted by what they are for, so that it can be seen where the time goes. Time is waited for, or (with
-//! `time=counted`) only counted: then a run is as quick as the machine, and comes to the same time wherever it is made.
+//! Transfers and syncs are counted by [`Cause`] and pass a [`Gate`]. It waits, or with
+//! `time=counted` only advances a virtual clock: such runs are fast and repeatable.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use terrace_block::{Clock, Gate, MachineClock, VirtualClock};
+use terrace_io::{Clock, Gate, MachineClock, VirtualClock};
 
 use crate::options::Slowness;
 
-/// What a slow disk is used for.
+/// Kind of disk access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     DatabaseRead,
     DatabaseWrite,
-    /// Of the write-ahead log, or of a journal.
+    /// Of the write-ahead log or a journal.
     LogRead,
     LogWrite,
     Sync,
@@ -28,7 +28,6 @@ impl Cause {
     const NAMES: [&str; 5] = ["database_reads", "database_writes", "log_reads", "log_writes", "syncs"];
 }
 
-/// A slow disk.
 #[derive(Debug)]
 pub(crate) struct SlowDisk {
     gate: Gate,
@@ -46,15 +45,15 @@ impl SlowDisk {
         SlowDisk { gate, clock, counts: Default::default() }
     }
 
-    /// Does a transfer of so many bytes, or a sync.
+    /// Runs a transfer of `bytes`, or a sync, at disk speed.
     pub fn slowly<T>(&self, cause: Cause, bytes: usize, act: impl FnOnce() -> T) -> T {
-        // Relaxed: a count, and nothing else.
+        // Relaxed: a counter only.
         self.counts[cause as usize].fetch_add(1, Ordering::Relaxed);
         let size = (cause != Cause::Sync).then_some(bytes);
         self.gate.slowly(size, act)
     }
 
-    /// What it was used for, and the time on its clock: one JSON object.
+    /// Counters and the clock's time, as a JSON object.
     pub fn stats(&self) -> String {
         let counts = Cause::NAMES.iter().zip(&self.counts);
         let counts: String =
@@ -81,7 +80,7 @@ pub(crate) fn of(path: &Path, slowness: Slowness) -> Arc<SlowDisk> {
     disk
 }
 
-/// The path of the database to which a journal or a log belongs.
+/// Path of the database that a journal or log belongs to.
 pub(crate) fn database_of(path: &Path) -> PathBuf {
     let text = path.to_string_lossy();
     let name = ["-journal", "-wal"].into_iter().find_map(|ending| text.strip_suffix(ending));

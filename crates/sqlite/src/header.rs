@@ -1,37 +1,34 @@
-//! The head of a database file, as far as it says whether the file has changed.
+//! The head of a database file, as far as it shows changes.
 //!
-//! SQLite's "Database File Format", section 1.3. In rollback mode every change of the file counts at bytes 24 to 27, and SQLite
-//! itself goes by bytes 24 to 39 when it asks whether the pages it has in memory are still those of the file.
+//! SQLite's "Database File Format", section 1.3. In rollback mode every change increments bytes 24
+//! to 27. SQLite itself compares bytes 24 to 39 to check its pages in memory.
 
 use crate::below::Below;
 
-/// The head's bytes.
 pub(crate) type Head = [u8; 100];
 
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// What matters of the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub page_bytes: u32,
     /// Changes go to a write-ahead log first.
     pub is_wal: bool,
-    /// The counter of changes, the size in pages, and where the list of free pages begins and how long it is.
+    /// Change counter, size in pages, and start and length of the free list.
     pub version: [u8; 16],
 }
 
 impl Header {
-    /// Bytes of one in a file of ours.
+    /// Length of its encoding.
     pub const BYTES: usize = 4 + 1 + 16;
 
-    /// Reads the head of a file, around any cache; none if the file is empty or no database.
+    /// Reads the head past the cache; `None` if invalid.
     pub fn read(below: &Below) -> Option<(Header, Head)> {
         let mut bytes = [0; 100];
         below.read(&mut bytes, 0).ok()?;
         Some((Header::parse(&bytes)?, bytes))
     }
 
-    /// The head that a page begins with.
     pub fn parse(bytes: &Head) -> Option<Header> {
         let page_bytes = match u16::from_be_bytes([bytes[16], bytes[17]]) {
             1 => 1 << 16,

@@ -1,15 +1,15 @@
-//! A VFS for SQLite that keeps a block cache of a database file on a faster device.
+//! A SQLite VFS with a block cache for database files on slow disks.
 //!
-//! The database may lie on a network disk or a hard disk; the cache is a directory on a local disk. The VFS `terrace` stands on
-//! the system's: locks, shared memory, journals and logs are the system's own, in all journal modes, and other programs may use the
-//! same database at the same time, with this VFS or without. The database file alone is always complete, and the cache may be
-//! thrown away at any time.
+//! The VFS `terrace` wraps the system's VFS, which keeps the locks, shared memory, journals and
+//! logs. All journal modes work, and other programs may use the same database at the same time,
+//! with this VFS or without. The database file alone is always complete, so the cache may be
+//! deleted at any time.
 //!
 //! ```text
 //! sqlite3 :memory: '.load ./libterrace_sqlite' '.open file:x.db?vfs=terrace&block_cache=/fast/x' 'select count(*) from t'
 //! ```
 //!
-//! A program in Rust that is linked with SQLite calls [`register`] once instead:
+//! A Rust program that links SQLite calls [`register`] once instead:
 //!
 //! ```
 //! use rusqlite::Connection;
@@ -27,25 +27,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The parameters of the URI are listed in `options.rs` and in `docs/sqlite.md`.
-//!
-//! | file             | what is in it                                                                               |
-//! |------------------|---------------------------------------------------------------------------------------------|
-//! | `database.rs`    | a database file as all connections share it: when the cache may be read, and when it is emptied |
-//! | `connection.rs`  | a database file as one connection has it: its locks, its reads and writes                   |
-//! | `storage.rs`     | the cache's directory; `origin.rs` what it was made from, `fingerprint.rs` and `header.rs` how that is recognised |
-//! | `slow.rs`        | the file as the slow device below the cache                                                 |
-//! | `log.rs`         | pages of the write-ahead log, in memory; `log_file.rs` the log as one connection has it     |
-//! | `relations.rs`   | which table a page belongs to; `btree.rs` reads pages                                       |
-//! | `recorder.rs`    | traces for `terrace simulate`                                                               |
-//! | `options.rs`     | parameters of the URI; `gates.rs` the slow disks that they may ask for                     |
-//! | `stats.rs`       | what `PRAGMA terrace_stats` says of a cache                                                 |
-//! | `queries.rs`     | the statements that run, and what tables and indexes they use                               |
-//! | `tpch.rs`        | a workload, with the feature of that name                                                    |
-//! | `vfs.rs`, `file.rs`, `below.rs`, `api.rs`, `extension.rs`, `statements.rs` | what SQLite calls and what is called of it: all unsafe code |
+//! `docs/sqlite.md` lists the URI parameters; `database.rs` has the rule that keeps the cache
+//! fresh.
 #![deny(unsafe_code)]
 
-// What tests of several programs share names the crate as they do.
+// Lets `tests/common`, which unit tests share, name the crate.
 #[cfg(test)]
 extern crate self as terrace_sqlite;
 
@@ -60,6 +46,7 @@ mod file;
 mod fingerprint;
 mod gates;
 mod header;
+mod in_use;
 mod log;
 mod log_file;
 mod options;
@@ -69,6 +56,7 @@ mod others_tests;
 mod planted;
 mod queries;
 mod recorder;
+mod registration;
 mod relations;
 mod slow;
 mod statements;
@@ -78,45 +66,14 @@ mod storage;
 pub mod tpch;
 mod vfs;
 
-use code::Code;
+pub use registration::{NAME, RegisterError};
 
-/// The name of the VFS.
-pub const NAME: &str = "terrace";
-
-/// Why the VFS could not be registered.
+/// Registers the VFS with the linked SQLite, as the default if `make_default`.
 ///
-/// ```
-/// assert!(terrace_sqlite::RegisterError::Version.to_string().contains("3.31"));
-/// ```
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegisterError {
-    /// SQLite is too old.
-    #[error("this SQLite is older than 3.31")]
-    Version,
-    /// SQLite has no VFS to stand on.
-    #[error("this SQLite has no VFS of its own")]
-    NoSystem,
-    /// SQLite said no, with this result code.
-    #[error("SQLite refused the VFS with code {0}")]
-    Refused(i32),
-}
-
-impl RegisterError {
-    fn code(&self) -> Code {
-        match self {
-            RegisterError::Version => Code(libsqlite3_sys::SQLITE_MISUSE),
-            RegisterError::NoSystem => Code(libsqlite3_sys::SQLITE_ERROR),
-            RegisterError::Refused(code) => Code(*code),
-        }
-    }
-}
-
-/// Registers the VFS with the SQLite that this program is linked with, as the default one if `make_default`. If one of its
-/// name is registered already, nothing happens.
+/// Does nothing if a VFS of that name is registered.
 ///
 /// # Errors
-/// [`RegisterError`], when SQLite does not take it.
+/// [`RegisterError`] if SQLite refuses the VFS.
 pub fn register(make_default: bool) -> Result<(), RegisterError> {
     vfs::register(api::Api::linked(), make_default)
 }

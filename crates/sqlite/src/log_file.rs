@@ -1,9 +1,10 @@
-//! The write-ahead log as one connection has it: heads of frames wait for their pages, and pages are kept (`log.rs`).
+//! The write-ahead log of one connection: joins frame heads with pages.
 //!
-//! Only the head of a frame that is *appended* waits, for its page is sure to be the next call. SQLite also writes heads by themselves:
-//! when a transaction has changed pages that it had put into the log before, its commit writes the heads behind them again, with
-//! other checksums, the last frame's too. Those must be in the file when the commit returns. They lie before the end of what this connection
-//! has appended, and a head waits at that end alone.
+//! Only the head of an *appended* frame is delayed, because its page is sure to be the next call. A
+//! commit may also rewrite heads alone. If the transaction changed pages that it had already
+//! logged, the heads behind them get new checksums, up to the last frame. These must be in the file
+//! when the commit returns. They lie before the end of the appended frames, and only a head at that
+//! end is delayed.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -16,16 +17,15 @@ use crate::file::Handle;
 use crate::log::{LOG_HEAD_BYTES, LogPages, frame_of, is_frame_head};
 use crate::planted::{Bug, planted};
 
-/// The log of one connection.
 pub(crate) struct Log {
     below: Below,
     pages: Option<Arc<Mutex<LogPages>>>,
-    /// The head of a frame that is not yet written, and its place.
+    /// A delayed frame head, at `head_offset`.
     head: Vec<u8>,
     head_offset: i64,
-    /// Where the frame after the last that was appended begins, as far as is known.
+    /// End of the last appended frame, as far as known.
     end: i64,
-    /// Where the page of a head that did not wait begins, if the head was written last.
+    /// Where the page begins of a head just written without delay.
     page_at: Option<i64>,
 }
 
@@ -34,7 +34,7 @@ impl Log {
         Log { below, pages, head: Vec::new(), head_offset: 0, end: LOG_HEAD_BYTES as i64, page_at: None }
     }
 
-    /// Writes the head that waits.
+    /// Writes the delayed head.
     fn flush(&mut self) -> Outcome {
         if self.head.is_empty() {
             return Ok(());
@@ -43,18 +43,18 @@ impl Log {
         self.below.write(&head, self.head_offset)
     }
 
-    /// What follows the head of a frame is written at `offset`. It is the page, or a part of it up to where SQLite syncs.
+    /// Moves `end` behind a page; forgets it if `bytes` is a part.
     fn appended(&mut self, bytes: usize, offset: i64) {
         let is_page = u64::try_from(offset).is_ok_and(|offset| frame_of(offset, bytes).is_some());
         self.end = if is_page { offset + bytes as i64 } else { 0 };
     }
 
-    /// Takes note of a write, before it is made.
+    /// Keeps the page of a write, before it is made.
     fn note(&self, bytes: &[u8], offset: i64) {
         let (Some(pages), Ok(offset)) = (&self.pages, u64::try_from(offset)) else { return };
         match frame_of(offset, bytes.len()) {
             Some(_) => pages.lock().write(offset, bytes),
-            // The log's head, or a frame's, and the page follows; or part of a page, up to where SQLite syncs.
+            // Head of the log, or of a frame whose page follows. Other lengths are parts of a page.
             None if is_frame_head(bytes.len()) || offset == 0 => {}
             None => pages.lock().clear(),
         }

@@ -1,35 +1,21 @@
-//! The parameters of a database's URI that are ours.
+//! The URI parameters of the VFS; `docs/sqlite.md` lists them.
 //!
-//! | parameter               | meaning                                                                                   |
-//! |-------------------------|--------------------------------------------------------------------------------------------|
-//! | `block_cache`           | the directory of the cache, on the faster device; one for each database                    |
-//! | `block_cache_size`      | how much it holds, in bytes or with `KiB`, `MiB`, `GiB`; 256 MiB by default                |
-//! | `block_cache_policy`    | admission and eviction, as `terrace simulate` names them                                   |
-//! | `block_cache_mode`      | `through` (the default) or `around`                                                        |
-//! | `block_cache_io`        | `direct` (the default), around the kernel's page cache, or `buffered`, through it          |
-//! | `block_cache_hints`     | `on` (the default) or `off`: whether a policy that goes by queries is told of them         |
-//! | `block_cache_trust`     | `auto` (the default), `written` or `synced`: how much of the cache is believed after a kill |
-//! | `trace`                 | a file to record the accesses in, `.pgt` or `.csv`                                         |
-//! | `latency_us`            | makes the database's device slower: microseconds of each transfer and sync                 |
-//! | `operations_per_second` | makes it slower: transfers that pass in a second                                           |
-//! | `block_cache_latency_us`| makes the cache's device slower: microseconds of each transfer and sync                    |
-//! | `time`                  | `waited` (the default) or `counted`: whether the slowness is waited for                    |
-//!
-//! `cache` and `mode` would be the obvious names, but are parameters of SQLite's own.
+//! SQLite itself uses the names `cache` and `mode`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use terrace_block::{CacheTrust, Limits, units};
+use terrace_cache::CacheTrust;
+use terrace_io::{Limits, units};
 
-/// The least and the default size of a cache, in bytes.
+/// Minimum and default size of a cache, in bytes.
 const CACHE_BYTES_MIN: u64 = 1 << 20;
 const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
 
-/// The longest latency that can be asked for: a second.
+/// Maximum latency: a second.
 const LATENCY_US_MAX: u64 = 1_000_000;
 
-/// What a URI asks for.
+/// Parameters of a URI.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Options {
     pub cache: Option<CacheOptions>,
@@ -37,29 +23,29 @@ pub(crate) struct Options {
     pub limits: Option<Slowness>,
 }
 
-/// What it asks of a cache.
+/// Parameters of the cache.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CacheOptions {
     pub directory: PathBuf,
     pub bytes: u64,
     pub policy: Option<String>,
     pub around: bool,
-    /// Read through the kernel's page cache.
+    /// Through the kernel's page cache.
     pub buffered: bool,
-    /// The policy is not told of queries.
+    /// Hides queries from the policy.
     pub no_hints: bool,
-    /// How slow its device is to be.
+    /// Simulated latency of the cache device.
     pub latency_us: Option<u64>,
-    /// How much of it is believed after its process died.
+    /// How much is trusted after a kill.
     pub trust: CacheTrust,
 }
 
-/// How slow the database's device is to be.
+/// Simulated speed of the database's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Slowness {
     pub latency_us: u64,
     pub operations_per_second: Option<u64>,
-    /// Time passes by being counted.
+    /// Time is counted, not waited for.
     pub is_counted: bool,
 }
 
@@ -74,20 +60,20 @@ impl From<Slowness> for Limits {
 }
 
 impl Options {
-    /// Reads the parameters by their names.
+    /// Reads the parameters by name.
     ///
     /// # Errors
     /// A sentence that names the parameter.
     pub fn parse(parameter: impl Fn(&str) -> Option<String>) -> Result<Options, String> {
         let latency_of = |name: &str| match parameter(name).map(|text| number(name, &text)).transpose()? {
             Some(latency) if latency > LATENCY_US_MAX => {
-                Err(format!("{name} is {latency}; it must not be more than {LATENCY_US_MAX}"))
+                Err(format!("{name} is {latency}; the maximum is {LATENCY_US_MAX}"))
             }
             latency => Ok(latency),
         };
         let cache = match parameter("block_cache") {
             Some(directory) if directory.is_empty() => {
-                return Err("block_cache is empty; it names a directory".to_owned());
+                return Err("block_cache is empty; it must name a directory".to_owned());
             }
             Some(directory) => Some(CacheOptions {
                 directory: PathBuf::from(directory),
@@ -112,7 +98,7 @@ impl Options {
                     "block_cache_trust",
                 ];
                 if let Some(name) = without.into_iter().find(|name| parameter(name).is_some()) {
-                    return Err(format!("{name} is given without block_cache"));
+                    return Err(format!("{name} needs block_cache"));
                 }
                 None
             }
@@ -121,7 +107,7 @@ impl Options {
         let operations = parameter("operations_per_second");
         let operations = operations.map(|text| number("operations_per_second", &text)).transpose()?;
         if operations == Some(0) {
-            return Err("operations_per_second must not be 0".to_owned());
+            return Err("operations_per_second must be at least 1".to_owned());
         }
         let is_counted = second_of("time", &parameter, ["waited", "counted"])?;
         let is_slow = latency_us.is_some() || operations.is_some() || is_counted;
@@ -134,7 +120,7 @@ impl Options {
     }
 }
 
-/// Whether a parameter is the second of two words; the first is meant where it is not given.
+/// Whether a parameter is the second word; the default is the first.
 fn second_of(
     name: &str,
     parameter: impl Fn(&str) -> Option<String>,
@@ -144,19 +130,19 @@ fn second_of(
         None => Ok(false),
         Some(text) if text == words[0] => Ok(false),
         Some(text) if text == words[1] => Ok(true),
-        Some(other) => Err(format!("{name} is {other:?}; {} and {} are known", words[0], words[1])),
+        Some(other) => Err(format!("{name} is {other:?}; expected {} or {}", words[0], words[1])),
     }
 }
 
 fn number(name: &str, text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("{name} is {text:?}, which is no whole number"))
+    text.parse().map_err(|_| format!("{name} is {text:?}; expected a whole number"))
 }
 
-/// A size of a cache, in bytes.
+/// Size of a cache, in bytes.
 fn size(text: &str) -> Result<u64, String> {
     match units::size(text).map_err(|wrong| format!("block_cache_size: {wrong}"))? {
         bytes if bytes >= CACHE_BYTES_MIN => Ok(bytes),
-        _ => Err(format!("block_cache_size is {text:?}; it must be at least 1MiB")),
+        _ => Err(format!("block_cache_size is {text:?}; the minimum is 1MiB")),
     }
 }
 

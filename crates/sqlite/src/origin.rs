@@ -1,45 +1,44 @@
-//! The file in a cache's directory that says what the cache was made from.
+//! The file in a cache directory that records what the cache matches.
 //!
-//! It is one block: magic, version, the identity under which the blocks were cached, the cache's session, and the fingerprint of the
-//! database file of which they are right, all under a checksum. The session is that of the cache's latest opening or close, so an older
-//! copy of the blocks' file does not fit. A block that is damaged or of another version counts as none: the cache then begins empty. A
-//! file that begins with something else is refused.
+//! It is one block with a checksum: magic, version, identity of the blocks, session of the cache,
+//! and fingerprint of the database file. The session is that of the cache's latest open or close,
+//! so an older copy of the blocks file does not match. A damaged block or another version counts as
+//! none: the cache starts empty. A file with other content is refused.
 //!
-//! The system's page cache holds it, for it must outlive the process, not the machine: after a power cut an older one may be
-//! back, and an older fingerprint matches only a file that was not changed since.
+//! A fingerprint is not synced, because it need only outlive the process. After a power cut an
+//! older block may return, but its fingerprint matches only a file unchanged since.
 
 use std::io;
 use std::sync::Arc;
 
 use rand::RngExt;
-use terrace_block::{AlignedBuffer, BlockDevice, Directory, OpenMode};
+use terrace_io::{AlignedBuffer, BlockDevice, Directory, OpenMode};
 
 use crate::fingerprint::{Fingerprint, system_random};
 
 const FILE: &str = "origin";
 const BLOCK_BYTES: usize = 4096;
 const MAGIC: &[u8; 16] = b"terrace origin 2";
-/// What it begins with in every version.
+/// Prefix of the magic in every version.
 const MAGIC_EVER: &[u8] = b"terrace origin ";
 const IDENTITY: std::ops::Range<usize> = 16..32;
 const CHECKSUM: std::ops::Range<usize> = 32..40;
-/// 1 where there is a fingerprint.
+/// 1 if there is a fingerprint.
 const KNOWN: usize = 40;
 const FINGERPRINT: std::ops::Range<usize> = 41..41 + Fingerprint::BYTES;
 const SESSION: std::ops::Range<usize> = FINGERPRINT.end..FINGERPRINT.end + 8;
 
-/// What a cache was made from.
 pub(crate) struct Origin {
     device: Arc<dyn BlockDevice>,
     pub identity: [u8; 16],
-    /// The session in which the cache was left; none if it was not.
+    /// The session in which the cache was left.
     pub session: Option<u64>,
-    /// The bytes of the fingerprint that was recorded.
+    /// The recorded fingerprint.
     recorded: Option<[u8; Fingerprint::BYTES]>,
 }
 
 impl Origin {
-    /// Reads the file of a directory, or begins one.
+    /// Reads the file of a directory, or creates it.
     pub fn open(directory: &dyn Directory) -> io::Result<Origin> {
         let device = match directory.exists(FILE)? {
             true => directory.open(FILE, OpenMode::Write)?,
@@ -54,7 +53,7 @@ impl Origin {
         }
         let is_blank = block.iter().all(|&byte| byte == 0) && device.len() == BLOCK_BYTES as u64;
         if is_short || !(is_blank || block.starts_with(MAGIC_EVER)) {
-            let what = format!("{} is not of a cache; it is left as it is", device.name());
+            let what = format!("{} is not a cache file; it is left as it is", device.name());
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
         let is_right = block.starts_with(MAGIC) && block[CHECKSUM] == checksum(&block);
@@ -68,12 +67,12 @@ impl Origin {
         Ok(origin)
     }
 
-    /// Whether the cache was made from a file with this fingerprint.
+    /// Whether the cache matches a file with this fingerprint.
     pub fn is_of(&self, fingerprint: &Fingerprint) -> bool {
         self.recorded == Some(fingerprint.to_bytes())
     }
 
-    /// From now on the cache is made from something else.
+    /// Starts over with a new identity.
     pub fn begin_anew(&mut self) -> io::Result<()> {
         self.identity = system_random().random();
         self.recorded = None;
@@ -81,13 +80,13 @@ impl Origin {
         self.write()
     }
 
-    /// Notes the session of the cache, durably: nothing is changed before that.
+    /// Records the cache's session durably; the cache must not change before that.
     pub fn begin_session(&mut self, session: Option<u64>) -> io::Result<()> {
         self.session = session;
         self.device.write_through_at(0, &self.block())
     }
 
-    /// The cache is right of a file with this fingerprint.
+    /// Records that the cache matches a file with this fingerprint.
     pub fn record(&mut self, fingerprint: &Fingerprint) -> io::Result<()> {
         self.recorded = Some(fingerprint.to_bytes());
         self.write()
@@ -112,7 +111,7 @@ impl Origin {
     }
 }
 
-/// The checksum of a block, without its own place.
+/// Checksum of a block without its own field.
 fn checksum(block: &[u8]) -> [u8; 8] {
     let parts = [&block[..CHECKSUM.start], &block[CHECKSUM.end..]].concat();
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Nvme, &parts).to_le_bytes()
@@ -122,7 +121,7 @@ fn checksum(block: &[u8]) -> [u8; 8] {
 mod tests {
     use super::*;
     use crate::header::Header;
-    use terrace_block::MemoryDirectory;
+    use terrace_io::MemoryDirectory;
 
     fn fingerprint() -> Fingerprint {
         let header = Header { page_bytes: 4096, is_wal: true, version: [7; 16] };
@@ -182,13 +181,13 @@ mod tests {
         let device = directory.open(FILE, OpenMode::Write).expect("it is there");
         let mut block = AlignedBuffer::zeroed(BLOCK_BYTES);
         device.read_at(0, &mut block).expect("memory");
-        for place in 0..SESSION.end + 8 {
+        for at in 0..SESSION.end + 8 {
             let mut flipped = block.clone();
-            flipped[place] ^= 1 << (place % 8);
+            flipped[at] ^= 1 << (at % 8);
             device.write_at(0, &flipped).expect("memory");
-            // What does not even begin as one is left as it is.
+            // A wrong magic is refused.
             let is_believed = Origin::open(&directory).is_ok_and(|origin| origin.is_of(&fingerprint()));
-            assert!(!is_believed, "byte {place}");
+            assert!(!is_believed, "byte {at}");
         }
     }
 }

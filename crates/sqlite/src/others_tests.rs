@@ -1,45 +1,44 @@
-//! Nothing stale is read when others change the database: connections of the system's VFS, which know of no cache.
+//! No stale reads when connections of the default VFS change the database.
 //!
-//! To SQLite two connections of one process are as two processes: they lock each other out, and see each other's changes in the file
-//! alone. So all interleavings can be had in one thread, by seed.
+//! SQLite treats two connections of one process like two processes: they lock each other out and
+//! share only the file. So one thread can run all interleavings, by seed.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use common::{Model, Place, SCHEMA, Seed, change, check_integrity, content, journal_mode, random, stat};
+use common::{Folder, Model, SCHEMA, Seed, change, check_integrity, content, journal_mode, random, stat};
 use rand::RngExt;
 use rusqlite::{Connection, ErrorCode};
 
 const STEPS: usize = 200;
 
-/// Whether somebody else's lock stood in the way.
 fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// A reader that stays in its transaction for a while, and what it must see until it leaves.
+/// A reader in a long transaction, and the rows that it must see.
 struct Snapshot {
     db: Connection,
     sees: Option<Model>,
 }
 
-fn interleave(place: &Place, modes: &[&str], seed: u64) {
+fn interleave(folder: &Folder, modes: &[&str], seed: u64) {
     let seed = Seed(seed);
     let mut random = random(seed.0);
     let mut model = Model::new();
-    let setup = place.plain();
+    let setup = folder.plain();
     journal_mode(&setup, modes[0]);
     setup.execute_batch(SCHEMA).expect("tables");
     drop(setup);
     let open = |random: &mut rand::rngs::SmallRng| {
-        let db = if random.random_bool(0.6) { place.cached() } else { place.plain() };
+        let db = if random.random_bool(0.6) { folder.cached() } else { folder.plain() };
         db.busy_timeout(std::time::Duration::ZERO).expect("a timeout");
         let pages = random.random_range(5..40);
         db.execute_batch(&format!("pragma wal_autocheckpoint = {pages}")).expect("a pragma");
         db
     };
     let mut connections: Vec<Connection> = (0..4).map(|_| open(&mut random)).collect();
-    let mut snapshots: Vec<Snapshot> = (0..2).map(|_| Snapshot { db: place.cached(), sees: None }).collect();
+    let mut snapshots: Vec<Snapshot> = (0..2).map(|_| Snapshot { db: folder.cached(), sees: None }).collect();
     for step in 0..STEPS {
         let number = random.random_range(0..connections.len());
         let what = random.random_range(0..100);
@@ -62,11 +61,11 @@ fn interleave(place: &Place, modes: &[&str], seed: u64) {
                 Ok(())
             }
             82..84 => {
-                // All leave, so that the log goes away, and some come back.
+                // Close all, which deletes the log, and open others.
                 connections.clear();
                 snapshots.clear();
                 connections.extend((0..4).map(|_| open(&mut random)));
-                snapshots.extend((0..2).map(|_| Snapshot { db: place.cached(), sees: None }));
+                snapshots.extend((0..2).map(|_| Snapshot { db: folder.cached(), sees: None }));
                 Ok(())
             }
             _ => {
@@ -80,12 +79,12 @@ fn interleave(place: &Place, modes: &[&str], seed: u64) {
         }
     }
     drop((connections, snapshots));
-    let plain = place.plain();
+    let plain = folder.plain();
     check_integrity(&plain);
     assert_eq!(content(&plain).expect("rows"), model);
 }
 
-/// Begins a snapshot, looks at it again, or ends it.
+/// Begins a snapshot, reads it again, or ends it.
 fn look(
     db: &Connection,
     sees: &mut Option<Model>,
@@ -122,21 +121,21 @@ fn look(
 #[test]
 fn in_rollback_mode() {
     for seed in 0..12 {
-        interleave(&Place::new(), &["delete"], seed);
+        interleave(&Folder::new(), &["delete"], seed);
     }
 }
 
 #[test]
 fn in_wal_mode() {
     for seed in 100..116 {
-        interleave(&Place::new(), &["wal"], seed);
+        interleave(&Folder::new(), &["wal"], seed);
     }
 }
 
 #[test]
 fn between_the_modes() {
     for seed in 200..212 {
-        interleave(&Place::new(), &["wal", "delete", "persist"], seed);
+        interleave(&Folder::new(), &["wal", "delete", "persist"], seed);
     }
 }
 
@@ -145,8 +144,8 @@ fn while_the_cache_was_closed() {
     for mode in ["delete", "wal"] {
         for seed in 0..20 {
             let seed = Seed(seed);
-            let (place, mut random, mut model) = (Place::new(), random(seed.0), Model::new());
-            let mut db = place.cached();
+            let (folder, mut random, mut model) = (Folder::new(), random(seed.0), Model::new());
+            let mut db = folder.cached();
             journal_mode(&db, mode);
             db.execute_batch(SCHEMA).expect("tables");
             for round in 0..8 {
@@ -154,23 +153,23 @@ fn while_the_cache_was_closed() {
                 assert_eq!(content(&db).expect("rows"), model, "{mode}, round {round}");
                 drop(db);
                 if random.random_bool(0.5) {
-                    // Right away: in the same tick of the kernel's clock.
-                    change(&mut place.plain(), &mut model, &mut random).expect("a change");
+                    // Immediately: within one tick of the kernel's clock.
+                    change(&mut folder.plain(), &mut model, &mut random).expect("a change");
                 }
-                db = place.cached();
+                db = folder.cached();
                 assert_eq!(content(&db).expect("rows"), model, "{mode}, round {round}: opened again");
             }
         }
     }
 }
 
-/// The file of the blocks alone comes back from a copy: what it was cached from says nothing of that.
+/// Restores only the blocks file from a copy; the origin file must reject it.
 #[test]
 fn an_older_copy_of_the_blocks_is_not_believed() {
     for mode in ["delete", "wal"] {
-        let (place, mut random, mut model) = (Place::new(), random(3), Model::new());
-        let mut change_and_read = |place: &Place| {
-            let mut db = place.cached();
+        let (folder, mut random, mut model) = (Folder::new(), random(3), Model::new());
+        let mut change_and_read = |folder: &Folder| {
+            let mut db = folder.cached();
             journal_mode(&db, mode);
             db.execute_batch(SCHEMA).expect("tables");
             for _ in 0..20 {
@@ -179,54 +178,54 @@ fn an_older_copy_of_the_blocks_is_not_believed() {
             assert_eq!(content(&db).expect("rows"), model);
             model.clone()
         };
-        change_and_read(&place);
-        change_and_read(&place);
-        let blocks = place.path().join("cache/blocks");
+        change_and_read(&folder);
+        change_and_read(&folder);
+        let blocks = folder.path().join("cache/blocks");
         let older = std::fs::read(&blocks).expect("the blocks");
-        let model = change_and_read(&place);
+        let model = change_and_read(&folder);
         std::fs::write(&blocks, older).expect("the blocks");
-        let db = place.cached();
+        let db = folder.cached();
         assert_eq!(content(&db).expect("rows"), model, "{mode}");
         assert_eq!(stat(&db, "kept"), 0.0, "{mode}");
         check_integrity(&db);
     }
 }
 
-/// A connection that was opened and not yet used keeps the cache, but no lock: the log goes away with the others.
+/// An idle connection keeps the cache but no lock, so others may delete the log.
 #[test]
 fn what_is_known_of_a_log_goes_with_the_last_lock() {
-    let (place, mut random, mut model) = (Place::new(), random(6), Model::new());
-    let mut plain = place.plain();
+    let (folder, mut random, mut model) = (Folder::new(), random(6), Model::new());
+    let mut plain = folder.plain();
     journal_mode(&plain, "wal");
     plain.execute_batch(SCHEMA).expect("tables");
     for round in 0..5 {
         change(&mut plain, &mut model, &mut random).expect("a change");
         drop(plain);
-        let idle = Connection::open(place.uri("")).expect("it opens");
-        let reader = place.cached();
+        let idle = Connection::open(folder.uri("")).expect("it opens");
+        let reader = folder.cached();
         assert_eq!(content(&reader).expect("rows"), model, "round {round}");
         drop(reader);
-        plain = place.plain();
+        plain = folder.plain();
         change(&mut plain, &mut model, &mut random).expect("a change");
         drop(plain);
         assert_eq!(content(&idle).expect("rows"), model, "round {round}: the log was away");
         drop(idle);
-        plain = place.plain();
+        plain = folder.plain();
     }
 }
 
 #[test]
 fn who_comes_second_has_no_cache_and_is_noticed() {
     for mode in ["delete", "wal"] {
-        let place = Place::new();
-        let mut one = place.cached();
+        let folder = Folder::new();
+        let mut one = folder.cached();
         journal_mode(&one, mode);
         one.execute_batch(SCHEMA).expect("tables");
         let (mut random, mut model) = (random(1), Model::new());
         change(&mut one, &mut model, &mut random).expect("a change");
         assert_eq!(content(&one).expect("rows"), model);
-        // Another size makes it another cache in the same directory, as another process would ask for.
-        let mut two = place.cached_with("&block_cache_policy=lru");
+        // Other options make it another cache in the directory, as from another process.
+        let mut two = folder.cached_with("&block_cache_policy=lru");
         let stats: String = two.query_row("pragma terrace_stats", [], |row| row.get(0)).expect("an answer");
         assert_eq!(stats, r#"{"cache":null}"#);
         for step in 0..50 {
@@ -240,10 +239,10 @@ fn who_comes_second_has_no_cache_and_is_noticed() {
     }
 }
 
-/// A transaction that changes what it had put into the log before commits, and the process does nothing more: what a kill leaves then.
+/// Commits changes to pages already logged, then does nothing more, as if killed.
 fn commit_and_idle() {
-    let place = Place::new();
-    let db = place.cached_with("");
+    let folder = Folder::new();
+    let db = folder.cached_with("");
     journal_mode(&db, "wal");
     db.execute_batch("pragma synchronous = normal; pragma cache_size = 5; pragma wal_autocheckpoint = 0")
         .expect("pragmas");
@@ -256,9 +255,9 @@ fn commit_and_idle() {
         commit",
     )
     .expect("a transaction");
-    let left = Place::new();
+    let left = Folder::new();
     for name in ["x.db", "x.db-wal"] {
-        std::fs::copy(place.path().join(name), left.path().join(name)).expect("a copy");
+        std::fs::copy(folder.path().join(name), left.path().join(name)).expect("a copy");
     }
     let rows = left
         .plain()
@@ -271,7 +270,7 @@ fn what_was_committed_is_in_the_log_when_the_commit_returns() {
     commit_and_idle();
 }
 
-/// The tests above are worth something if they notice each of these.
+/// The tests above must catch each planted bug.
 mod planted {
     use super::*;
     use crate::planted::{Bug, plant};
@@ -280,10 +279,10 @@ mod planted {
 
     fn is_caught(bug: Bug, modes: &[&str]) {
         for seed in 0..SEEDS_MAX {
-            let place = Place::new();
+            let folder = Folder::new();
             plant(Some(bug));
             let outcome =
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| interleave(&place, modes, seed)));
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| interleave(&folder, modes, seed)));
             plant(None);
             if outcome.is_err() {
                 println!("{bug:?} is caught with seed {seed}");

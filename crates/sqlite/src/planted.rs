@@ -1,28 +1,27 @@
-//! Deliberate faults of the rule by which the cache is believed: the tests are proved by the bugs they catch. Except in
-//! the crate's own tests the switch is the constant `false` and the wrong branch is not compiled in.
+//! Deliberate bugs in the cache rule, which the tests must catch. Outside unit tests the switch is
+//! the constant `false`.
 
-/// One way to believe a cache that is stale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// In rollback mode the head of the file is not looked at.
+    /// Rollback mode: ignores changes of the file head.
     TrustTheHead,
-    /// In WAL mode checkpoints by others are not noticed within a generation of the log.
+    /// WAL mode: ignores others' checkpoints.
     ForgetCheckpoints,
-    /// In WAL mode new generations of the log are not noticed.
+    /// WAL mode: ignores restarts of the log.
     ForgetGenerations,
-    /// What is known of a log is believed after all connections have left it.
+    /// Keeps the state of a log that all have left.
     KeepTheLog,
-    /// What an earlier process left is believed, whatever became of the file.
+    /// Trusts the cache at open, whatever the fingerprint.
     TrustTheOrigin,
-    /// What an earlier process left is believed, whatever the session is in which the cache was left.
+    /// Trusts the cache at open, whatever its session.
     ForgetTheSession,
-    /// What this process writes does not reach the cache.
+    /// Writes of this process bypass the cache.
     WritePastTheCache,
-    /// Pages of an earlier generation of the log are served.
+    /// Serves log pages of an earlier generation.
     KeepOldFrames,
-    /// Pages of the log are kept that were not committed.
+    /// Serves uncommitted log pages.
     KeepUncommittedFrames,
-    /// Every head of a frame waits for a page, one that is written again at a commit, too.
+    /// Delays every frame head, even one that a commit rewrites.
     HoldEveryHead,
 }
 
@@ -31,19 +30,18 @@ thread_local! {
     static CURRENT: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
-/// Plants `bug` for all that the calling thread does from now on; `None` removes it.
+/// Plants `bug` on the calling thread; `None` removes it.
 #[cfg(test)]
 pub(crate) fn plant(bug: Option<Bug>) {
     CURRENT.with(|current| current.set(bug));
 }
 
-/// Whether `bug` is planted on this thread.
 #[cfg(test)]
 pub(crate) fn planted(bug: Bug) -> bool {
     CURRENT.with(|current| current.get() == Some(bug))
 }
 
-/// Whether `bug` is planted: never, in this build.
+/// Never, in this build.
 #[cfg(not(test))]
 #[inline(always)]
 pub(crate) fn planted(_bug: Bug) -> bool {

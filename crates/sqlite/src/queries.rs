@@ -1,61 +1,58 @@
-//! The statements that run on a database, as queries of its cache's policy and of its trace.
+//! Statements on a database, as queries for the cache policy and the trace.
 //!
-//! What tables and indexes a statement uses is remembered by its text, for a program repeats its statements. It is a hint: after a
-//! change of the schema all of it is forgotten, but a change by another process may go unnoticed.
+//! Tables and indexes of a statement are cached by its text, as hints: a schema change discards
+//! them, but one by another process may go unnoticed.
 
 use std::collections::HashMap;
 
-use terrace_block::policy::Relation;
+use terrace_cache::policy::Relation;
 
-/// Texts that are remembered; when there are more, all are forgotten.
+/// Limit of cached texts; beyond it all are dropped.
 const TEXTS_MAX: usize = 256;
 
-/// How often SQLite is asked again what a statement uses that it could not explain, as when it was interrupted or out of memory.
-/// Some it never explains, such as one that is an explanation itself.
+/// Attempts to explain a text; some, such as an `EXPLAIN`, always fail.
 const TRIES_MAX: u8 = 3;
 
-/// Statements that run at a time, as far as they are known.
+/// Limit of running statements that are tracked.
 const RUNNING_MAX: usize = 256;
 
-/// The longest name of a statement in a trace.
+/// Longest name of a statement in a trace.
 const NAME_BYTES_MAX: usize = 32;
 
-/// What is told of the tables and indexes that a statement uses.
+/// Answer to which tables and indexes a statement uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Roots {
-    /// Nothing: it is known already.
+    /// Not asked: known already.
     Known,
-    /// The pages of their roots.
+    /// Their root pages.
     Told(Vec<u32>),
     /// SQLite could not tell.
     Untold,
 }
 
-/// What is known of the statements with one text.
 #[derive(Debug, Default)]
 struct Uses {
     relations: Box<[Relation]>,
-    /// How often in vain SQLite was asked for them; 0 if it has told.
+    /// Failed attempts; 0 after an answer.
     tries: u8,
 }
 
-/// The statements of one database.
 #[derive(Debug, Default)]
 pub(crate) struct Queries {
     uses: HashMap<Box<str>, Uses>,
-    /// Numbers of those that run, by their addresses.
+    /// Query numbers by the address of the running statement.
     running: HashMap<usize, u32>,
     begun: u32,
     schema: Option<[u8; 4]>,
 }
 
 impl Queries {
-    /// Whether SQLite need not be asked for the tables and indexes of the statement with this text.
+    /// Whether SQLite need not be asked about this text.
     pub fn knows(&self, text: &str) -> bool {
         self.uses.get(text).is_some_and(|uses| uses.tries == 0 || uses.tries >= TRIES_MAX)
     }
 
-    /// What SQLite says of the statement with this text.
+    /// Stores SQLite's answer for this text.
     pub fn learn(&mut self, text: &str, roots: &Roots) {
         if *roots == Roots::Known {
             return;
@@ -72,7 +69,10 @@ impl Queries {
         }
     }
 
-    /// A statement begins. Gives its number, that of the run at the same address of which no end was told, and what it uses.
+    /// Starts a statement.
+    ///
+    /// Returns its number, the number of an earlier run at this address that did not end, and its
+    /// tables and indexes.
     pub fn begin(&mut self, statement: usize, text: &str) -> (u32, Option<u32>, &[Relation]) {
         if self.running.len() >= RUNNING_MAX {
             self.running.clear();
@@ -82,17 +82,16 @@ impl Queries {
         (self.begun, before, self.uses.get(text).map_or(&[], |uses| &uses.relations))
     }
 
-    /// A statement is over; gives its number if it was known to run.
+    /// Ends a statement; returns its number if it was tracked.
     pub fn end(&mut self, statement: usize) -> Option<u32> {
         self.running.remove(&statement)
     }
 
-    /// How many have begun.
     pub fn begun(&self) -> u32 {
         self.begun
     }
 
-    /// The file's first page says that its schema has this version.
+    /// Notes the schema version of the first page.
     pub fn saw_schema(&mut self, version: [u8; 4]) {
         if self.schema.replace(version).is_some_and(|before| before != version) {
             self.uses.clear();
@@ -100,7 +99,7 @@ impl Queries {
     }
 }
 
-/// What a statement is called in a trace: the comment at its head, or its first word and a number that stands for its text.
+/// Name in a trace: the leading comment, or first word and checksum.
 pub(crate) fn name_of(text: &str) -> String {
     let text = text.trim_start();
     let comment = text.strip_prefix("/*").and_then(|rest| rest.split_once("*/"));

@@ -1,7 +1,8 @@
-//! Records what SQLite asks of a database file, for `terrace simulate`.
+//! Records page requests and statements for `terrace simulate`.
 //!
-//! Requests wait until a few thousand are there or a change of the file is complete: then the relation of a new page, whose
-//! parent is written after it, is known. A page without a relation is in relation 0.
+//! Requests are buffered until there are thousands or a change of the file is complete. By then the
+//! parent of a new page, which names its relation, has been written. Pages of unknown relation get
+//! 0.
 
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -10,20 +11,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Instant;
 
-use terrace_block::trace::{Format, Query, Relation, Request, TraceWriter};
+use terrace_cache::trace::{Format, Query, Relation, Request, TraceWriter};
 
 use crate::relations::RelationMap;
 
-/// Requests that wait at most.
+/// Limit of buffered requests.
 const WAITING_MAX: usize = 4096;
 
-/// What waits: a page that was asked for, and the statement that did, or a statement that began.
 enum Waiting {
     Page { page: u32, write: bool, query: Option<u32>, time_us: u64 },
     Query(Query),
 }
 
-/// A trace that is being written. After an error it is written no more.
+/// A trace being written; the first error ends it.
 pub(crate) struct Recorder {
     writer: Option<TraceWriter<BufWriter<File>>>,
     waiting: Vec<Waiting>,
@@ -33,10 +33,9 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Begins a trace in a new file.
     pub fn create(path: &Path) -> io::Result<Recorder> {
         let format = Format::of(path).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        // The format before the file: one that cannot be written leaves none behind.
+        // Checks the format first, so that an unsupported one leaves no file.
         TraceWriter::new(io::sink(), format)?;
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         let writer = TraceWriter::new(BufWriter::new(file), format)?;
@@ -49,7 +48,7 @@ impl Recorder {
         })
     }
 
-    /// Page `page` is read or written.
+    /// Notes a read or write of `page`.
     pub fn note(&mut self, page: u32, write: bool, query: Option<u32>, relations: &RelationMap) {
         let time_us = self.now_us();
         self.wait(Waiting::Page { page, write, query, time_us });
@@ -58,7 +57,6 @@ impl Recorder {
         }
     }
 
-    /// A statement begins.
     pub fn note_query(&mut self, number: u32, process: u64, template: String, relations: Vec<u32>) {
         let time_us = self.now_us();
         self.wait(Waiting::Query(Query { number, time_us, process, template, relations }));
@@ -74,7 +72,7 @@ impl Recorder {
         }
     }
 
-    /// Writes what waits.
+    /// Writes the buffered requests.
     pub fn write_out(&mut self, relations: &RelationMap) {
         let waiting = std::mem::take(&mut self.waiting);
         if let Err(error) = self.write_all(&waiting, relations) {
@@ -83,7 +81,7 @@ impl Recorder {
         }
     }
 
-    /// The error with which the trace ended, once.
+    /// Takes the error that ended the trace.
     pub fn take_error(&mut self) -> Option<io::Error> {
         self.error.take()
     }

@@ -1,12 +1,12 @@
-//! Which table or index a page belongs to, learnt from the pages that pass by.
+//! Maps pages to tables and indexes, learnt from the pages that pass by.
 //!
-//! SQLite reaches a page by its parent, so whoever sees all reads and writes of a file sees the parents first: page 1 is the
-//! root of the schema, whose entries name the roots of tables and indexes, whose pages name their children. Nothing is ever
-//! read for this. A page that was not seen to have a parent has no relation, and one that was given to another table keeps its
-//! old relation until its new parent passes by: it is a hint, and what uses it works without.
+//! SQLite reaches a page through its parent: page 1 is the schema's root, schema entries name the
+//! roots of tables and indexes, and their pages name children. So the map reads nothing itself. It
+//! is a hint. A page whose parent was not seen has no relation. A page that moved to another table
+//! keeps its relation until the new parent passes by.
 //!
-//! A relation's number is the page of its root; 1 is the schema itself. A page is looked at again only after it was written.
-//! Memory is four bytes for each page, in pieces of 1 MiB; pages beyond the first 2^26 have no relation.
+//! A relation's number is its root page; 1 is the schema. Memory: four bytes per page, in chunks of
+//! 1 MiB; pages beyond 2^26 have no relation.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
@@ -19,24 +19,23 @@ use crate::btree::{self, Reference, Root};
 const CHUNK_PAGES: usize = 1 << 18;
 const CHUNKS: usize = 1 << 8;
 
-/// The most relations whose names are kept.
+/// Limit of relations whose names are kept.
 const NAMES_MAX: usize = 1 << 16;
 
-/// The relation of the schema, and the page of its root.
+/// Relation of the schema, which is also its root page.
 pub(crate) const SCHEMA: u32 = 1;
 
-/// What is known of a page: its relation, whether it holds a payload that overflowed, and whether it was looked at.
+/// Bits of a page's word: relation, overflow page, already parsed.
 const RELATION: u32 = (1 << 30) - 1;
 const OVERFLOW: u32 = 1 << 30;
 const SEEN: u32 = 1 << 31;
 
-/// The relations of the pages of one file.
 pub(crate) struct RelationMap {
     chunks: Box<[OnceLock<Box<[AtomicU32]>>]>,
-    /// Bytes at the end of each page that are not SQLite's.
+    /// Reserved bytes at the end of each page.
     reserved: AtomicU32,
     roots: Mutex<BTreeMap<u32, Root>>,
-    /// How many pages each relation has, as far as they were seen.
+    /// Known pages per relation.
     pages: Mutex<HashMap<u32, u32>>,
 }
 
@@ -48,14 +47,14 @@ impl Default for RelationMap {
 }
 
 impl RelationMap {
-    /// The relation of page `page`, counted from 1.
+    /// The relation of `page`, counted from 1.
     pub fn relation(&self, page: u32) -> Option<u32> {
-        // Relaxed, here and below: each word stands for itself, and is a hint.
+        // Relaxed, here and below: each word is a hint by itself.
         let word = self.word(page)?.load(Ordering::Relaxed);
         (word & RELATION != 0).then_some(word & RELATION)
     }
 
-    /// The table or index of which `relation` is the number.
+    /// The table or index with this number.
     pub fn name(&self, relation: u32) -> Option<Root> {
         if relation == SCHEMA {
             return Some(Root { page: SCHEMA, name: "sqlite_schema".to_owned(), is_index: false });
@@ -63,15 +62,14 @@ impl RelationMap {
         self.roots.lock().get(&relation).cloned()
     }
 
-    /// How many pages are known to be of `relation`.
     pub fn pages(&self, relation: u32) -> Option<u32> {
         self.pages.lock().get(&relation).copied()
     }
 
-    /// Page `page` was read or written with these bytes.
+    /// Learns from the bytes of a page that was read or written.
     pub fn observe(&self, page: u32, bytes: &[u8], written: bool) {
-        let Some(place) = self.place(page) else { return };
-        let mut word = place.load(Ordering::Relaxed);
+        let Some(position) = self.position(page) else { return };
+        let mut word = position.load(Ordering::Relaxed);
         if word & SEEN != 0 && !written {
             return;
         }
@@ -83,7 +81,7 @@ impl RelationMap {
         if relation == 0 {
             return;
         }
-        place.store(word | SEEN, Ordering::Relaxed);
+        position.store(word | SEEN, Ordering::Relaxed);
         if word & OVERFLOW != 0 {
             self.assign(btree::next_overflow(bytes), relation | OVERFLOW);
             return;
@@ -102,7 +100,7 @@ impl RelationMap {
         });
     }
 
-    /// Somebody else has changed the file: everything is looked at again.
+    /// Parses every page again, after changes by another program.
     pub fn forget_what_was_seen(&self) {
         for word in self.chunks.iter().filter_map(OnceLock::get).flatten() {
             word.fetch_and(!SEEN, Ordering::Relaxed);
@@ -110,16 +108,16 @@ impl RelationMap {
     }
 
     fn assign(&self, page: u32, known: u32) {
-        // The schema's root is nobody's child, and a relation that does not fit has no number.
+        // The schema root has no parent. A relation above the bits has no number.
         if page <= SCHEMA || known & RELATION == 0 || known & SEEN != 0 {
             return;
         }
-        let Some(place) = self.place(page) else { return };
-        let before = place.load(Ordering::Relaxed) & !SEEN;
+        let Some(position) = self.position(page) else { return };
+        let before = position.load(Ordering::Relaxed) & !SEEN;
         if before == known {
             return;
         }
-        place.store(known, Ordering::Relaxed);
+        position.store(known, Ordering::Relaxed);
         if before & RELATION != known & RELATION {
             let mut pages = self.pages.lock();
             if let Some(count) = pages.get_mut(&(before & RELATION)) {
@@ -136,8 +134,8 @@ impl RelationMap {
         chunk.get(page as usize % CHUNK_PAGES)
     }
 
-    /// As [`RelationMap::word`], which makes the piece if it is not there.
-    fn place(&self, page: u32) -> Option<&AtomicU32> {
+    /// Like [`RelationMap::word`], but allocates the chunk.
+    fn position(&self, page: u32) -> Option<&AtomicU32> {
         let chunk = self.chunks.get(page as usize / CHUNK_PAGES)?;
         let chunk = chunk.get_or_init(|| (0..CHUNK_PAGES).map(|_| AtomicU32::new(0)).collect());
         chunk.get(page as usize % CHUNK_PAGES)

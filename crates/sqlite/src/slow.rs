@@ -1,8 +1,8 @@
 //! The database file as the slow device of a cache.
 //!
-//! SQLite opens a file once for each connection, and must: POSIX locks belong to the process, and closing any handle of a file
-//! drops them all. So the cache, which all connections share, has no handle of its own. A connection lends it its own for the
-//! length of a call ([`SlowFile::through`]), and also gets to know by that what the system's VFS said, to pass it on unchanged.
+//! Only SQLite may open the file: POSIX locks belong to the process, and closing any handle of a
+//! file drops them all. So the shared cache has no handle. A connection lends its own for one call
+//! ([`SlowFile::through`]), and gets the result code of the default VFS unchanged.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -12,33 +12,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libsqlite3_sys as ffi;
-use terrace_block::BlockDevice;
+use terrace_io::BlockDevice;
 
 use crate::below::Below;
 use crate::code::{Code, Outcome};
 
-/// What offsets and lengths are multiples of, in bytes: the smallest page of SQLite's.
+/// Alignment of offsets and lengths in bytes: SQLite's smallest page.
 const ALIGNMENT: usize = 512;
 
 thread_local! {
-    // Nothing is to be dropped when the thread ends: a connection may be closed then, after such memory is gone.
+    // Has no destructor: a connection may be closed while the thread ends, after its thread-locals
+    // are gone.
     static LENT: RefCell<Option<ManuallyDrop<Lent>>> = const { RefCell::new(None) };
 }
 
-/// A connection's file, for the length of a call.
 struct Lent {
     below: Arc<Below>,
     sync_flags: c_int,
-    /// The last error of the system's VFS.
+    /// Last error of the default VFS.
     error: Option<Code>,
 }
 
-/// The device. It is as long as the file was when somebody last looked, or as our own writes have made it. What lies beyond is read
-/// from the file itself.
+/// The device.
+///
+/// Its length is the latest one seen or written by us; reads beyond it go to the file.
 #[derive(Debug)]
 pub(crate) struct SlowFile {
     name: String,
-    /// Relaxed everywhere: a length that is too short makes a read slower, one that is too long makes it an error of the file's.
+    /// Relaxed: a short length slows reads down, a long one lets the file fail them.
     length: AtomicU64,
 }
 
@@ -47,20 +48,20 @@ impl SlowFile {
         Self { name, length: AtomicU64::new(bytes) }
     }
 
-    /// The file was seen to have so many bytes, or is about to.
     pub fn reaches(&self, bytes: u64) {
         self.length.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// Does `act`, in which this device is the file `below`. An error of the file's own is the outcome as it is, another one
-    /// is `otherwise`.
+    /// Runs `act` with `below` as this device.
+    ///
+    /// Returns an error of the file unchanged; any other error becomes `otherwise`.
     pub fn through<T>(
         below: &Arc<Below>,
         sync_flags: c_int,
         otherwise: c_int,
         act: impl FnOnce() -> io::Result<T>,
     ) -> Outcome<T> {
-        /// Takes the file back, also if `act` panics.
+        /// Returns the file, even if `act` panics.
         struct Back;
         impl Drop for Back {
             fn drop(&mut self) {
@@ -68,7 +69,7 @@ impl SlowFile {
             }
         }
         let lent = ManuallyDrop::new(Lent { below: Arc::clone(below), sync_flags, error: None });
-        LENT.with_borrow_mut(|place| *place = Some(lent));
+        LENT.with_borrow_mut(|slot| *slot = Some(lent));
         let back = Back;
         let outcome = act().map_err(|_| {
             let said = LENT.with_borrow(|lent| lent.as_ref().and_then(|lent| lent.error));
@@ -78,7 +79,6 @@ impl SlowFile {
         outcome
     }
 
-    /// A call of the file that was lent.
     fn call(&self, act: impl FnOnce(&Below, c_int) -> Outcome) -> io::Result<()> {
         LENT.with_borrow_mut(|lent| {
             let Some(lent) = lent else {
@@ -86,13 +86,13 @@ impl SlowFile {
             };
             act(&lent.below, lent.sync_flags).map_err(|code| {
                 lent.error = Some(code);
-                io::Error::other(format!("{}: SQLite's code {}", self.name, code.0))
+                io::Error::other(format!("{}: SQLite error {}", self.name, code.0))
             })
         })
     }
 }
 
-/// An offset as SQLite has it. The device ends far below what does not fit.
+/// Converts to SQLite's type; the device ends far below the limit.
 fn offset_of(offset: u64) -> Outcome<i64> {
     i64::try_from(offset).map_err(|_| Code(ffi::SQLITE_FULL))
 }

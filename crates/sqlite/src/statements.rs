@@ -1,11 +1,12 @@
-//! Which statements run on a connection, as SQLite reports them.
+//! Reports of the statements that run on a connection.
 //!
-//! SQLite calls us for every connection that is opened (`sqlite3_auto_extension`). If its main database is a file of ours that
-//! wants to know of statements, we ask to be called when a statement begins and when it is over (`sqlite3_trace_v2`). Which tables and
-//! indexes it uses is told by its own program: `EXPLAIN` lists the instructions that open a tree, with the page of its root.
+//! SQLite calls us for each new connection (`sqlite3_auto_extension`). If a file of ours wants
+//! statements, we register for their begin and end (`sqlite3_trace_v2`). `EXPLAIN` tells which
+//! tables and indexes a statement uses: it lists the instructions that open a tree, with its root
+//! page.
 //!
-//! A connection has one such callback. An application that sets its own takes ours away, and then the policies know no more
-//! queries, which all of them can do without.
+//! A connection has one trace callback. If the application sets its own, the policies get no more
+//! queries, and work without them.
 
 #![allow(unsafe_code)]
 
@@ -23,28 +24,28 @@ use crate::queries::Roots;
 
 /// Columns of `EXPLAIN`.
 const OPCODE: c_int = 1;
-/// Of an instruction that opens a tree.
+/// Columns of an instruction that opens a tree.
 const ROOT: c_int = 3;
 const DATABASE: c_int = 4;
 
-/// Instructions of one statement that are looked at, and trees that are noted, at most.
+/// Limits per statement: instructions read, and trees noted.
 const INSTRUCTIONS_MAX: usize = 10_000;
 const ROOTS_MAX: usize = 64;
 
-/// The functions of the SQLite that we were registered with first, for one that hands over no table of them.
+/// Functions of the first SQLite registered with, for one that passes no table.
 static FIRST: OnceLock<Api> = OnceLock::new();
 
-/// Asks SQLite to call us for every connection that is opened from now on.
+/// Asks SQLite to call us for every new connection.
 pub(crate) fn watch_connections(api: &Api) -> Outcome {
     FIRST.get_or_init(|| *api);
-    // SAFETY: the function stays where it is: a library with it is never unloaded.
+    // SAFETY: the function stays valid, because the library is never unloaded.
     Code::check(unsafe { (api.auto_extension)(Some(connected)) })
 }
 
-/// A connection was opened. That we may not get to know its statements is no reason to refuse it.
+/// Called for a new connection; never refuses it.
 ///
 /// # Safety
-/// For SQLite to call.
+/// Only SQLite may call it.
 unsafe extern "C" fn connected(
     connection: *mut ffi::sqlite3,
     _message: *mut *mut c_char,
@@ -56,12 +57,12 @@ unsafe extern "C" fn connected(
             // SAFETY: the caller is SQLite.
             false => unsafe { Api::of(routines) }.ok()?,
         };
-        // SAFETY: as above; the connection is just being opened.
+        // SAFETY: as above; the connection is being opened.
         let api =
             unsafe { on_file(&api, connection, |handle, api| handle.wants_statements().then_some(api)) };
         let api = api.flatten()?;
         let events = ffi::SQLITE_TRACE_STMT | ffi::SQLITE_TRACE_PROFILE;
-        // SAFETY: the connection is open; the functions that the callback is called with stay where they are.
+        // SAFETY: the connection is open; the functions that the callback gets stay valid.
         unsafe { (api.trace_v2?)(connection, events, Some(traced), ptr::from_ref(api).cast_mut().cast()) };
         Some(())
     };
@@ -69,10 +70,10 @@ unsafe extern "C" fn connected(
     ffi::SQLITE_OK
 }
 
-/// A statement begins, or is over.
+/// Called when a statement begins or ends.
 ///
 /// # Safety
-/// For SQLite to call, with the functions that [`connected`] has given it.
+/// Only SQLite may call it, with the functions that [`connected`] registered.
 unsafe extern "C" fn traced(
     event: c_uint,
     api: *mut c_void,
@@ -80,7 +81,7 @@ unsafe extern "C" fn traced(
     text: *mut c_void,
 ) -> c_int {
     let note = || {
-        // SAFETY: the caller is SQLite, in a call to run or to end this statement.
+        // SAFETY: the caller is SQLite, while it runs or ends this statement.
         unsafe {
             let api = &*api.cast::<Api>();
             let address = statement as usize;
@@ -90,7 +91,7 @@ unsafe extern "C" fn traced(
                 on_file(api, connection, |handle, _| handle.statement_ends(address));
                 return;
             }
-            // A trigger of the statement is reported with another text, and is a part of the statement.
+            // A trigger has another text and counts as part of its statement.
             let own = (api.sql)(statement);
             if own.is_null() || !ptr::eq(own, text.cast()) {
                 return;
@@ -109,7 +110,7 @@ unsafe extern "C" fn traced(
     0
 }
 
-/// The roots of the tables and indexes of the main database that a statement uses, if SQLite explains it now.
+/// Root pages that a statement uses in the main database.
 ///
 /// # Safety
 /// The connection is open, and its functions are `api`.
@@ -117,7 +118,8 @@ unsafe fn roots(api: &Api, connection: *mut ffi::sqlite3, text: &CStr) -> Roots 
     let Ok(explain) = CString::new([b"explain ", text.to_bytes()].concat()) else { return Roots::Untold };
     let mut roots = Vec::new();
     let mut statement = ptr::null_mut();
-    // SAFETY: by the caller's word; the text is a C string, the statement is finalized below, and null is no statement.
+    // SAFETY: guaranteed by the caller; the text is a C string, a null statement is not used, and
+    // the statement is finalized below.
     unsafe {
         let mut code = (api.prepare_v2)(connection, explain.as_ptr(), -1, &mut statement, ptr::null_mut());
         for _ in 0..INSTRUCTIONS_MAX {
@@ -134,7 +136,7 @@ unsafe fn roots(api: &Api, connection: *mut ffi::sqlite3, text: &CStr) -> Roots 
                     CStr::from_ptr(name.cast()).to_bytes(),
                     b"OpenRead" | b"OpenWrite" | b"ReopenIdx"
                 );
-            // Tables of other databases, temporary ones for instance, are in other files.
+            // Other databases, such as temporary tables, are other files.
             if !opens_tree || (api.column_int)(statement, DATABASE) != 0 {
                 continue;
             }
@@ -147,7 +149,7 @@ unsafe fn roots(api: &Api, connection: *mut ffi::sqlite3, text: &CStr) -> Roots 
             }
         }
         (api.finalize)(statement);
-        // After a row, if there are more than are looked at.
+        // A row comes last if the program is longer than the limit.
         match code {
             ffi::SQLITE_OK | ffi::SQLITE_ROW | ffi::SQLITE_DONE => Roots::Told(roots),
             _ => Roots::Untold,
@@ -155,7 +157,7 @@ unsafe fn roots(api: &Api, connection: *mut ffi::sqlite3, text: &CStr) -> Roots 
     }
 }
 
-/// Does `act` with the file of a connection's main database, if it is one of ours.
+/// Runs `act` on the connection's main database file, if ours.
 ///
 /// # Safety
 /// The connection is open, and its functions are `api`.
@@ -166,11 +168,11 @@ unsafe fn on_file<T>(
 ) -> Option<T> {
     let mut file: *mut ffi::sqlite3_file = ptr::null_mut();
     let control = |operation: c_int, argument: *mut c_void| {
-        // SAFETY: by the caller's word; the argument is what the operation wants.
+        // SAFETY: guaranteed by the caller; each operation gets the argument that it expects.
         unsafe { (api.file_control)(connection, c"main".as_ptr(), operation, argument) }
     };
     let code = control(ffi::SQLITE_FCNTL_FILE_POINTER, (&raw mut file).cast());
-    // SAFETY: SQLite has said which file it is.
+    // SAFETY: SQLite returned this file.
     if code != ffi::SQLITE_OK || !unsafe { File::is_ours(file) } {
         return None;
     }
@@ -186,16 +188,16 @@ unsafe fn on_file<T>(
 #[cfg(test)]
 mod tests {
     use rusqlite::Connection;
-    use terrace_block::trace::{Event, Trace};
+    use terrace_cache::trace::{Event, Trace};
 
     use super::*;
 
-    /// The explanation of a statement, which is longer than it, is longer than SQLite may take when it first runs.
+    /// The `EXPLAIN` text is longer than its statement, and too long for SQLite at first.
     #[test]
     fn a_statement_that_could_not_be_explained_is_asked_about_when_it_runs_again() {
         crate::register(false).expect("SQLite takes the VFS");
-        let place = tempfile::tempdir().expect("a temporary directory");
-        let (path, trace) = (place.path().display(), place.path().join("x.pgt"));
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let (path, trace) = (folder.path().display(), folder.path().join("x.pgt"));
         let db =
             Connection::open(format!("file:{path}/x.db?vfs=terrace&trace={path}/x.pgt")).expect("it opens");
         db.execute_batch("create table t(a)").expect("a table");

@@ -1,23 +1,24 @@
-//! The directory of a cache: its lock, the blocks, and the file that says what they were cached from.
+//! A cache directory: its lock, its blocks, and the record of their origin.
 //!
-//! One process at a time has it. Another that asks for it is told who, and goes on without a cache; it is then one of those
-//! whose changes the owner of the cache notices (`database.rs`).
+//! One process at a time holds the directory. Another one gets the owner's process id and goes on
+//! without a cache; the owner notices its changes (`database.rs`).
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libsqlite3_sys as ffi;
-use terrace_block::policy::Relation;
-use terrace_block::{
-    BlockDevice, CacheConfig, CacheError, Cached, Clock, Directory, FileDirectory, FileOptions, Limits,
-    LockError, MachineClock, OpenMode, ThrottledDevice, WriteMode,
+use terrace_cache::policy::Relation;
+use terrace_cache::{CacheConfig, CacheError, Cached, WriteMode};
+use terrace_io::{
+    BlockDevice, Clock, Directory, FileDirectory, FileOptions, Limits, LockError, MachineClock, OpenMode,
+    ThrottledDevice,
 };
 
 use crate::below::Below;
-use crate::database::InUse;
 use crate::fingerprint::Fingerprint;
 use crate::gates::SlowDisk;
+use crate::in_use::InUse;
 use crate::options::CacheOptions;
 use crate::origin::Origin;
 use crate::planted::{Bug, planted};
@@ -27,16 +28,15 @@ use crate::slow::SlowFile;
 const LOCK: &str = "lock";
 const BLOCKS: &str = "blocks";
 const ASIDE: &str = "blocks.aside";
-/// Files that were set aside beside each other.
+/// Limit of files set aside.
 const ASIDE_MAX: u32 = 9;
 
-/// The smallest block of a cache, in bytes.
 const BLOCK_BYTES_MIN: u32 = 4096;
 
-/// At most so often a cache is made to know durably that it was emptied.
-const SETTLE_EVERY: Duration = Duration::from_secs(5);
+/// Interval of maintenance that makes an emptied cache durable.
+const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A cache's directory, and from the first look at the database's head on the cache.
+/// A cache directory, and the cache once the database's head is known.
 pub(crate) struct Storage {
     name: String,
     directory: FileDirectory,
@@ -46,22 +46,22 @@ pub(crate) struct Storage {
     origin: Origin,
     slow_name: String,
     relations: Arc<RelationMap>,
-    /// Of the machine, if what was written and not synced is to be believed.
+    /// The machine's power cycle, if unsynced writes are trusted.
     power_cycle: Option<[u8; 16]>,
     in_use: Option<InUse>,
-    /// How often it was emptied because the database was changed by others.
+    /// How often other programs' changes emptied it.
     emptied: u64,
-    /// Why it began with nothing though something was there, where the cache itself cannot know.
+    /// Why it started empty, if the cache itself cannot know.
     cold: Option<String>,
-    /// It was emptied, and its device may not know that durably.
+    /// It was emptied, perhaps not durably.
     is_unsettled: bool,
     settled_at: Option<Instant>,
-    /// Dropped last: others wait for it.
+    /// Dropped last, because others wait for it.
     _lock: Box<dyn Send + Sync>,
 }
 
 impl Storage {
-    /// Takes the directory, which is made if it is not there.
+    /// Locks the directory, and creates it if it is missing.
     pub fn open(
         options: &CacheOptions,
         database: &Path,
@@ -121,18 +121,20 @@ impl Storage {
         self.emptied
     }
 
-    /// Why it began with nothing, where that is more than the cache itself says.
+    /// Why it started empty, if the cache itself cannot know.
     pub fn cold(&self) -> Option<&str> {
         self.cold.as_deref()
     }
 
-    /// Whether what the last process left was cached from a file with this fingerprint.
+    /// Whether the last process cached a file with this fingerprint.
     pub fn is_of(&self, now: &Fingerprint) -> bool {
         self.origin.is_of(now)
     }
 
-    /// Begins to use the cache, or goes on; it is emptied unless the file is the same as before. `below` is the file.
-    /// A cache of another version is set aside; that is told in the answer. What is no cache is left as it is, which is an error.
+    /// Opens the cache, or keeps using it; empties it unless `is_same`.
+    ///
+    /// `below` is the file. A cache of another version is set aside, and the answer says so. A file
+    /// that is not a cache is an error and stays as it is.
     pub fn begin(
         &mut self,
         is_same: bool,
@@ -151,7 +153,7 @@ impl Storage {
         }
         if page_bytes < BLOCK_BYTES_MIN {
             return Err(format!(
-                "{}: {} has pages of {page_bytes} bytes, and a cache blocks of at least {BLOCK_BYTES_MIN}",
+                "{}: {} has pages of {page_bytes} bytes; a cache needs {BLOCK_BYTES_MIN} or more",
                 self.name, self.slow_name
             ));
         }
@@ -162,7 +164,7 @@ impl Storage {
         let cached = match self.open_cached(page_bytes, bytes, below)? {
             Err(error @ CacheError::OtherVersion { .. }) => {
                 let aside = self.set_aside().map_err(|error| format!("{}: {error}", self.name))?;
-                let reason = format!("{error}; it is now called {aside}");
+                let reason = format!("{error}; renamed to {aside}");
                 self.cold = Some(reason.clone());
                 told = Some(reason);
                 self.open_cached(page_bytes, bytes, below)?
@@ -201,11 +203,11 @@ impl Storage {
             Ok(Cached::claim(&*self.fast)
                 .and_then(|_| Cached::open(Arc::clone(&slow) as _, Arc::clone(&self.fast), config)))
         });
-        let opened = opened.map_err(|code| format!("{}: SQLite's code {}", self.name, code.0))?;
+        let opened = opened.map_err(|code| format!("{}: SQLite error {}", self.name, code.0))?;
         Ok(opened.map(|cached| InUse { cached: Arc::new(cached), slow, page_bytes: page_bytes as usize }))
     }
 
-    /// Renames the blocks' file, never over another; gives its new name.
+    /// Renames the blocks file, never over another; returns the new name.
     fn set_aside(&mut self) -> std::io::Result<String> {
         let names = (1..=ASIDE_MAX).map(|number| match number {
             1 => ASIDE.to_owned(),
@@ -213,7 +215,7 @@ impl Storage {
         });
         let mut free = names.filter(|name| matches!(self.directory.exists(name), Ok(false)));
         let Some(aside) = free.next() else {
-            let what = format!("{ASIDE_MAX} files have been set aside there; remove those that nobody needs");
+            let what = format!("{ASIDE_MAX} files have been set aside there; remove those no longer needed");
             return Err(std::io::Error::new(std::io::ErrorKind::AlreadyExists, what));
         };
         self.directory.rename(BLOCKS, &aside)?;
@@ -222,19 +224,20 @@ impl Storage {
         Ok(aside)
     }
 
-    /// The cache is right of a file with this fingerprint. What was taken out of it because of changes by others must be out
-    /// durably before that; as it costs a sync, it is done now and then, and at the close.
+    /// Records that the cache matches a file with this fingerprint.
     ///
-    /// Nothing is recorded of a cache that was given up: what it has left on its device is older than the file.
+    /// Blocks that others' changes made stale must be dropped durably first. This takes a sync, so
+    /// it happens at intervals and at close. Nothing is recorded for a cache that is out of
+    /// service: its device holds older blocks than the file.
     pub fn record(&mut self, fingerprint: &Fingerprint) -> std::io::Result<()> {
         if self.in_use.as_ref().is_some_and(InUse::is_given_up) {
             return Ok(());
         }
         if let Some(in_use) = self.in_use.as_ref().filter(|_| self.is_unsettled) {
-            if self.settled_at.is_some_and(|settled| settled.elapsed() < SETTLE_EVERY) {
+            if self.settled_at.is_some_and(|settled| settled.elapsed() < MAINTENANCE_INTERVAL) {
                 return Ok(());
             }
-            in_use.cached.tend();
+            in_use.cached.maintain();
             if in_use.is_given_up() {
                 return Ok(());
             }
@@ -243,13 +246,13 @@ impl Storage {
         self.origin.record(fingerprint)
     }
 
-    /// Closes the cache, right of a file with the fingerprint `record`, if there is one. `below` is the file.
+    /// Closes the cache; `record` is the fingerprint that it matches, `below` the file.
     pub fn close(mut self, record: Option<Fingerprint>, below: &Arc<Below>) -> Result<(), String> {
         let Some(in_use) = self.in_use.take() else { return Ok(()) };
         let closed = SlowFile::through(below, ffi::SQLITE_SYNC_NORMAL, ffi::SQLITE_IOERR_CLOSE, || {
             Ok(in_use.cached.close())
         });
-        let closed = closed.map_err(|code| format!("{}: SQLite's code {}", self.name, code.0))?;
+        let closed = closed.map_err(|code| format!("{}: SQLite error {}", self.name, code.0))?;
         closed.map_err(|error| format!("{}: {error}", self.name))?;
         self.origin.session = in_use.cached.session();
         match record.filter(|_| !in_use.is_given_up()) {
@@ -258,13 +261,13 @@ impl Storage {
         }
     }
 
-    /// Refuses options that cannot be obeyed.
+    /// Refuses invalid options.
     pub fn check(options: &CacheOptions) -> Result<(), String> {
         config(options, BLOCK_BYTES_MIN).map(drop)
     }
 }
 
-/// The cache's device, as slow as it is asked for.
+/// Slows the cache device down as the options say.
 fn slowed(
     fast: Arc<dyn BlockDevice>,
     options: &CacheOptions,
@@ -275,7 +278,7 @@ fn slowed(
     Arc::new(ThrottledDevice::new(fast, limits, Arc::clone(clock)))
 }
 
-/// The settings of a cache in blocks of one page.
+/// The settings of a cache whose block is one page.
 fn config(options: &CacheOptions, page_bytes: u32) -> Result<CacheConfig, String> {
     let blocks = u32::try_from(options.bytes / u64::from(page_bytes)).unwrap_or(u32::MAX);
     let mode = if options.around { WriteMode::Around } else { WriteMode::Through };

@@ -1,9 +1,7 @@
-//! TPC-H on SQLite: the data (by the crate `tpchgen`), the 22 queries, and what a stream of them costs on a slow disk behind a cache.
+//! TPC-H on SQLite: data from `tpchgen`, 22 queries, and their cost.
 //!
-//! The disk's time and the cache's are counted and not waited for (`time=counted`), and the processor's time is taken from the number of
-//! instructions of SQLite's virtual machine. So a stream comes to the same time wherever and however often it is run.
-//!
-//! With the feature `tpch` only, for `examples/tpch.rs` and `terrace reproduce`.
+//! Disk and cache time are counted, not waited for (`time=counted`), and processor time is counted
+//! in SQLite's instructions. So a stream takes the same time on every machine.
 
 mod queries;
 
@@ -19,83 +17,83 @@ use tpchgen::generators::{
 
 pub use queries::{COMPLEX, Query, complex, power};
 
-/// Tables with their primary keys, and an index for each foreign key that queries go by, as MySQL makes them.
+/// Tables and primary keys. `indexes.sql` adds indexes of foreign keys, as MySQL does.
 const SCHEMA: &str = include_str!("tpch/schema.sql");
 
-/// What an instruction of SQLite's virtual machine counts as. In Q1's scan of pages in memory one took 25 ns on the build machine,
-/// by `examples/tpch.rs`; joins use longer ones.
+/// Cost of a virtual machine instruction in nanoseconds. Q1's scan of pages in memory measured 25
+/// (`examples/tpch.rs`); joins use longer instructions.
 const INSTRUCTION_NS: u64 = 30;
 
-/// The disks that are compared, and what is before them.
+/// Speed of the disks, and the page cache.
 #[derive(Clone, Debug)]
 pub struct Setting {
-    /// Microseconds of a transfer of the slow disk.
+    /// Latency of the slow disk, in microseconds.
     pub slow_us: u64,
-    /// Transfers that pass it in a second.
+    /// Transfers per second of the slow disk.
     pub slow_operations: Option<u64>,
-    /// Microseconds of a transfer of the cache's disk.
+    /// Latency of the cache's disk, in microseconds.
     pub fast_us: u64,
-    /// The page cache of SQLite, in bytes.
+    /// SQLite's page cache, in bytes.
     pub page_cache: u64,
-    /// A new file that what SQLite asks for is recorded in.
+    /// A new file to record accesses in.
     pub trace: Option<PathBuf>,
 }
 
-/// A block cache: its policy, its size in bytes, and whether its policy is told of queries.
+/// A block cache.
 #[derive(Clone, Debug)]
 pub struct BlockCache {
-    /// As `terrace simulate` names it.
+    /// Policy, as `terrace simulate` names it.
     pub policy: String,
-    /// What it holds, in bytes.
+    /// Capacity in bytes.
     pub bytes: u64,
-    /// Whether SQLite's statements are reported to it.
+    /// Whether statements are reported to the policy.
     pub hints: bool,
 }
 
-/// What a query cost.
+/// Cost of a query.
 #[derive(Clone, Debug)]
 pub struct Cost {
-    /// The query.
+    /// Name of the query.
     pub name: String,
-    /// Counted: processor, cache and disk.
+    /// Counted time of processor, cache and disk.
     pub time: Duration,
-    /// The processor's part of it.
+    /// Processor part of `time`.
     pub processor: Duration,
-    /// Rows that came out, so that it is seen that all did the same.
+    /// Rows returned, to compare runs.
     pub rows: u64,
     /// Pages read from the slow disk.
     pub slow_reads: u64,
 }
 
-/// What the cache did in a stream.
+/// Work of the cache in a stream.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
-    /// Query by query.
+    /// Cost of each query.
     pub costs: Vec<Cost>,
-    /// Reads that the cache served.
+    /// Reads served by the cache.
     pub hits: u64,
-    /// Reads that it did not.
+    /// Reads that missed the cache.
     pub misses: u64,
-    /// Blocks that were admitted.
+    /// Blocks admitted.
     pub admissions: u64,
 }
 
 impl Stream {
-    /// The counted time of all queries.
+    /// Counted time of all queries.
     pub fn time(&self) -> Duration {
         self.costs.iter().map(|cost| cost.time).sum()
     }
 
-    /// Hits for each read.
+    /// Hits per read.
     pub fn hit_ratio(&self) -> f64 {
         self.hits as f64 / (self.hits + self.misses).max(1) as f64
     }
 }
 
-/// Makes the database at `path`, at a scale factor: 1 is a gigabyte of data.
+/// Creates the database at `path`; scale 1 is a gigabyte.
 ///
 /// # Errors
-/// SQLite's.
+/// Those of SQLite.
 pub fn load(path: &Path, scale: f64) -> rusqlite::Result<()> {
     let mut db = Connection::open(path)?;
     db.execute_batch("pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -65536;")?;
@@ -114,15 +112,15 @@ pub fn load(path: &Path, scale: f64) -> rusqlite::Result<()> {
     db.query_row("pragma journal_mode = delete", [], |_| Ok(()))
 }
 
-/// Rows come as TPC's own tools print them, with a bar after each column.
+/// Parses rows as TPC's tools print them, with a bar after each column.
 fn fill<R: fmt::Display>(
     db: &Connection,
     table: &str,
     rows: impl Iterator<Item = R>,
 ) -> rusqlite::Result<()> {
     let columns = db.prepare(&format!("select * from {table}"))?.column_count();
-    let places = vec!["?"; columns].join(", ");
-    let mut insert = db.prepare(&format!("insert into {table} values ({places})"))?;
+    let marks = vec!["?"; columns].join(", ");
+    let mut insert = db.prepare(&format!("insert into {table} values ({marks})"))?;
     for row in rows {
         let row = row.to_string();
         let values = row.split('|').take(columns);
@@ -131,10 +129,10 @@ fn fill<R: fmt::Display>(
     Ok(())
 }
 
-/// Runs queries over the database at `path`, whose cache is made anew in `cache_directory`.
+/// Runs queries over the database at `path`, with a new cache in `cache_directory`.
 ///
 /// # Errors
-/// SQLite's.
+/// Those of SQLite.
 pub fn run(
     path: &Path,
     cache_directory: &Path,
@@ -151,7 +149,7 @@ pub fn run(
         uri += &format!("&trace={}", trace.display());
     }
     if let Some(cache) = cache {
-        // A plus stands for a blank in a URI.
+        // In a URI a plus means a space.
         let policy = cache.policy.replace('+', "%2b");
         uri += &format!(
             "&block_cache={}&block_cache_size={}&block_cache_policy={policy}&block_cache_latency_us={}\
@@ -187,10 +185,10 @@ pub fn run(
     Ok(stream)
 }
 
-/// Runs a query to its end; gives how many rows it had and how many instructions it took.
+/// Runs a query to its end; returns its rows and instructions.
 ///
 /// # Errors
-/// SQLite's.
+/// Those of SQLite.
 pub fn drain(db: &Connection, sql: &str) -> rusqlite::Result<(u64, u64)> {
     let mut statement = db.prepare(sql)?;
     let mut count = 0;
@@ -201,7 +199,7 @@ pub fn drain(db: &Connection, sql: &str) -> rusqlite::Result<(u64, u64)> {
         }
     }
     let instructions = statement.get_status(StatementStatus::VmStep);
-    // SQLite counts with 32 bits; in counted time nothing here comes near that.
+    // A 32-bit counter; no query here comes near its limit.
     Ok((count, u64::from(instructions.cast_unsigned())))
 }
 

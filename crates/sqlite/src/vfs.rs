@@ -1,6 +1,7 @@
-//! The VFS as SQLite calls it: database files that have parameters of ours are opened here, everything else is the system's.
+//! The VFS as SQLite calls it.
 //!
-//! A VFS is registered once and for ever: what belongs to it is never freed.
+//! It opens database files with our parameters; everything else goes to the system's VFS. It is
+//! registered for the life of the process, so its memory is never freed.
 
 #![allow(unsafe_code)]
 
@@ -22,17 +23,17 @@ use crate::file::{File, Handle};
 use crate::gates;
 use crate::log_file::Log;
 use crate::options::Options;
+use crate::registration::{NAME, RegisterError};
+use crate::statements;
 use crate::storage::Storage;
-use crate::{NAME, RegisterError, statements};
 
-/// What `pAppData` of our VFS points to.
+/// Target of our VFS's `pAppData`.
 struct Ours {
     api: Api,
-    /// The system's VFS.
     system: *mut ffi::sqlite3_vfs,
 }
 
-/// Registers the VFS with one SQLite, unless one of its name is there.
+/// Registers the VFS with one SQLite, unless the name is taken.
 pub(crate) fn register(api: Api, make_default: bool) -> Result<(), RegisterError> {
     api.check_version().map_err(|_| RegisterError::Version)?;
     let name = CString::new(NAME).expect("a name without zero bytes");
@@ -44,7 +45,7 @@ pub(crate) fn register(api: Api, make_default: bool) -> Result<(), RegisterError
     if system.is_null() {
         return Err(RegisterError::NoSystem);
     }
-    // SAFETY: a registered VFS stays where it is.
+    // SAFETY: a registered VFS stays valid.
     let system_ref = unsafe { &*system };
     let ours = Box::leak(Box::new(Ours { api, system }));
     let vfs = ffi::sqlite3_vfs {
@@ -71,26 +72,26 @@ pub(crate) fn register(api: Api, make_default: bool) -> Result<(), RegisterError
         xGetSystemCall: None,
         xNextSystemCall: None,
     };
-    // SAFETY: the VFS is complete and is never freed.
+    // SAFETY: the VFS is complete and never freed.
     let code = unsafe { (api.vfs_register)(Box::leak(Box::new(vfs)), c_int::from(make_default)) };
     Code::check(code).map_err(|code| RegisterError::Refused(code.0))?;
-    // Without it policies know no queries, and work.
+    // The policies work without statements.
     if let Err(code) = statements::watch_connections(&api) {
-        api.warn(&format!("terrace: statements are not seen: SQLite's code {}", code.0));
+        api.warn(&format!("terrace: policies get no statements: SQLite error {}", code.0));
     }
     Ok(())
 }
 
-/// What belongs to our VFS.
+/// The data of our VFS.
 ///
 /// # Safety
-/// `vfs` is the one that [`register`] made.
+/// [`register`] made `vfs`.
 unsafe fn ours(vfs: *mut ffi::sqlite3_vfs) -> &'static Ours {
-    // SAFETY: by the caller's word; it is never freed.
+    // SAFETY: guaranteed by the caller; it is never freed.
     unsafe { &*(*vfs).pAppData.cast::<Ours>() }
 }
 
-// The safety of all that follows: SQLite calls these with our VFS and with arguments as its documentation says.
+// Safety of all functions below: SQLite calls them with our VFS, and with arguments as documented.
 
 unsafe extern "C" fn open(
     vfs: *mut ffi::sqlite3_vfs,
@@ -99,7 +100,7 @@ unsafe extern "C" fn open(
     flags: c_int,
     flags_out: *mut c_int,
 ) -> c_int {
-    // SAFETY: see above. Without methods SQLite does not close what was not opened.
+    // SAFETY: see above. SQLite does not close a file without methods.
     let ours = unsafe {
         (*file).pMethods = ptr::null();
         ours(vfs)
@@ -110,7 +111,7 @@ unsafe extern "C" fn open(
     }));
     match opened {
         Ok(Ok(Some((handle, flags)))) => {
-            // SAFETY: `szOsFile` has room for it; the place for flags may be null.
+            // SAFETY: `szOsFile` has room for the file; `flags_out` may be null.
             unsafe {
                 File::put(file, &ours.api, handle);
                 if !flags_out.is_null() {
@@ -119,7 +120,7 @@ unsafe extern "C" fn open(
             }
             ffi::SQLITE_OK
         }
-        // SAFETY: see above; `szOsFile` has room for the system's file, too.
+        // SAFETY: see above; `szOsFile` also has room for the system's file.
         Ok(Ok(None)) => unsafe {
             (*ours.system).xOpen.expect("a VFS opens")(ours.system, name, file, flags, flags_out)
         },
@@ -128,7 +129,7 @@ unsafe extern "C" fn open(
     }
 }
 
-/// Opens a file that is not simply the system's.
+/// Opens a file with our parameters; `None` leaves it to the system's VFS.
 ///
 /// # Safety
 /// The arguments are those of `xOpen`.
@@ -144,7 +145,7 @@ unsafe fn open_handle(
     }
     let parameter = |key: &str| {
         let key = CString::new(key).expect("a key without zero bytes");
-        // SAFETY: the name is one that SQLite passed to `xOpen`, of a kind that has parameters.
+        // SAFETY: SQLite passed this name to `xOpen`, for a kind of file that has parameters.
         let value = unsafe { (ours.api.uri_parameter)(name, key.as_ptr()) };
         // SAFETY: it is null or a C string.
         (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
@@ -197,13 +198,13 @@ impl Handle for Beside {
     }
 }
 
-/// A function of the VFS that is the system's.
+/// Defines a VFS function that calls the system's.
 macro_rules! delegate {
     ($name:ident, $member:ident, ($($argument:ident: $type:ty),*) -> $result:ty, $absent:expr) => {
         unsafe extern "C" fn $name(vfs: *mut ffi::sqlite3_vfs $(, $argument: $type)*) -> $result {
             // SAFETY: see above.
             let system = unsafe { ours(vfs) }.system;
-            // SAFETY: see above; the system's VFS takes what ours was given.
+            // SAFETY: see above; the system's VFS accepts the same arguments.
             match unsafe { (*system).$member } {
                 // SAFETY: as above.
                 Some(function) => unsafe { function(system $(, $argument)*) },

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use terrace_block::Profile;
-use terrace_block::policy::{NAMES, Name};
-use terrace_block::sim::Size;
-use terrace_block::trace::Format;
+use terrace_cache::policy::{NAMES, Name};
+use terrace_cache::sim::Size;
+use terrace_cache::trace::Format;
+use terrace_io::Profile;
 
-use super::OutputArgs;
-use crate::units;
+use terrace_common::tiers::{OutputArgs, threads};
+use terrace_common::units;
 
 /// `terrace simulate`
 #[derive(Args, Clone, Debug)]
@@ -18,13 +18,15 @@ pub struct SimulateArgs {
     /// The trace, or - for standard input; with --merge, the outputs of all shards
     #[arg(value_name = "TRACE", required = true, num_args = 1..)]
     pub traces: Vec<PathBuf>,
-    /// Policies, each alone or behind an admission; or all
+    /// Cache policies, each alone or behind an admission policy; or all
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "lru", value_parser = str::parse::<Policies>)]
     pub policy: Vec<Policies>,
-    /// Sizes of the cache: blocks, or a share of the footprint such as 10% [default: 1%,5%,10%,20%, and none with --curve]
+    /// Cache sizes: blocks, or a share of the footprint such as 10% [default: 1%,5%,10%,20%, or
+    /// none with --curve]
     #[arg(long, value_name = "BLOCKS|P%,...", value_delimiter = ',', value_parser = str::parse::<Size>)]
     pub size: Vec<Size>,
-    /// The miss ratio from a thousandth of the footprint to all of it: of lru exactly, at 200 sizes, of others at 24
+    /// Miss-ratio curve from 0.1% to 100% of the footprint: exact for lru, at 200 sizes; simulated
+    /// for others, at 24
     #[arg(long)]
     pub curve: bool,
     /// Do only part I of N of the work, 1 <= I <= N; --merge joins the parts
@@ -33,32 +35,33 @@ pub struct SimulateArgs {
     /// Join the --json outputs of all shards into one
     #[arg(long, conflicts_with_all = ["shard", "curve", "size", "sample"])]
     pub merge: bool,
-    /// Count by query, where the trace has queries
+    /// Count per query, if the trace names queries
     #[arg(long)]
     pub per_query: bool,
-    /// Count by table and index, where the trace has them
+    /// Count per table and index, if the trace names them
     #[arg(long)]
     pub per_relation: bool,
-    /// The trace's format: lis u32le csv pgt oracleGeneral blktrace, each also with .zst [default: as the ending says]
+    /// Format of the trace: lis u32le csv pgt oracleGeneral blktrace, each also with .zst [default:
+    /// from the file name]
     #[arg(long = "format", value_name = "NAME", value_parser = str::parse::<Format>)]
     pub format: Option<Format>,
-    /// Bytes of a block [default: 8KiB for pgt, else 4KiB]
+    /// Bytes per block [default: 8KiB for pgt, else 4KiB]
     #[arg(long, value_name = "SIZE", value_parser = block_size)]
     pub block_size: Option<u32>,
-    /// Simulate only this share of the blocks, 0 < SHARE < 1, and estimate the others
+    /// Simulate only this share of the blocks, 0 < SHARE < 1, and estimate the rest
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub sample: Option<f64>,
-    /// Latency and throughput too, with the cache on one device and the store on another: names of profiles, such as
-    /// nvme-optane,nvme-flash, or TOML files
+    /// Report latency and throughput for a cache and a store on these devices: profile names, such
+    /// as nvme-optane,nvme-flash, or TOML files
     #[arg(long, value_name = "CACHE,STORE", value_parser = profiles)]
     pub profile: Option<(Profile, Profile)>,
-    /// Workers that wait for requests, for --profile
-    #[arg(long, value_name = "N", default_value_t = 16, requires = "profile", value_parser = super::threads())]
+    /// Workers that issue requests, for --profile
+    #[arg(long, value_name = "N", default_value_t = 16, requires = "profile", value_parser = threads())]
     pub workers: u16,
-    /// Threads that simulate [default: as many as there are cores]
-    #[arg(long, value_parser = super::threads())]
+    /// Simulation threads [default: one per core]
+    #[arg(long, value_parser = threads())]
     pub threads: Option<u16>,
-    /// An HTML report with curves goes here
+    /// File for an HTML report with curves
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     #[command(flatten)]
@@ -68,14 +71,14 @@ pub struct SimulateArgs {
 /// One policy, or all of them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Policies {
-    /// Every eviction policy there is.
+    /// Every eviction policy.
     All,
-    /// This one.
+    /// One named policy.
     One(Name),
 }
 
 impl Policies {
-    /// The policies, in the order of documentation.
+    /// The policies in documentation order.
     pub fn names(&self) -> Vec<Name> {
         match self {
             Policies::All => NAMES.iter().map(|name| name.parse().expect("a name of the list")).collect(),
@@ -95,17 +98,17 @@ impl FromStr for Policies {
     }
 }
 
-/// Part I of N of the caches of a simulation.
+/// Part I of N of a simulation's caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shard {
-    /// Which part, from 1 on.
+    /// Part number, from 1.
     pub part: u32,
-    /// How many parts there are.
+    /// Number of parts.
     pub of: u32,
 }
 
 impl Shard {
-    /// Whether the cache of this index, from 0 on, is in the part.
+    /// Whether the cache with this index (from 0) is in the part.
     pub fn has(&self, index: usize) -> bool {
         index % self.of as usize == self.part as usize - 1
     }
@@ -118,7 +121,7 @@ impl FromStr for Shard {
         let parsed = text.split_once('/').and_then(|(part, of)| Some((part.parse().ok()?, of.parse().ok()?)));
         match parsed {
             Some((part, of)) if 1 <= part && part <= of => Ok(Shard { part, of }),
-            _ => Err(format!("{text:?} is no part of a whole; write I/N with 1 <= I <= N, such as 2/8")),
+            _ => Err(format!("{text:?} is not a part of the work; write I/N with 1 <= I <= N, such as 2/8")),
         }
     }
 }
@@ -136,14 +139,16 @@ fn profiles(text: &str) -> Result<(Profile, Profile), String> {
 fn share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
-        _ => Err(format!("{text:?} is no share of the blocks; write a number between 0 and 1, such as 0.1")),
+        _ => {
+            Err(format!("{text:?} is not a share of the blocks; write a number between 0 and 1, such as 0.1"))
+        }
     }
 }
 
 fn block_size(text: &str) -> Result<u32, String> {
     match units::size(text)? {
         bytes if bytes.is_multiple_of(512) && (512..=1 << 30).contains(&bytes) => Ok(bytes as u32),
-        bytes => Err(format!("{bytes} bytes is no block size; use a multiple of 512B, up to 1GiB")),
+        bytes => Err(format!("{bytes} bytes is not a block size; use a multiple of 512B, up to 1GiB")),
     }
 }
 

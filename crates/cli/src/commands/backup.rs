@@ -1,15 +1,16 @@
 //! `terrace backup`: copies a database.
 //!
-//! A process that has a database open makes its backups itself, with `Db::backup`; this is for the others.
+//! A process that has the database open calls `Db::backup` instead.
 
 use std::io::Write;
 
-use super::{print, print_json, with_database};
+use terrace_common::failure::Outcome;
+use terrace_common::output::{print, print_json};
+use terrace_common::progress::Progress;
+use terrace_common::store::{Opener, with_database};
+use terrace_common::units::{show_count, show_size};
+
 use crate::args::BackupArgs;
-use crate::failure::Outcome;
-use crate::progress::Progress;
-use crate::store::Opener;
-use crate::units::{show_count, show_size};
 
 /// Copies a database to a directory.
 pub fn run(args: &BackupArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
@@ -22,6 +23,6 @@ pub fn run(args: &BackupArgs, opener: &dyn Opener, output: &mut dyn Write) -> Ou
     }
     let (pages, file, log) =
         (show_count(copied.pages), show_size(copied.page_file_bytes), show_size(copied.log_bytes));
-    let destination = crate::escape::path(&args.destination);
+    let destination = terrace_common::escape::path(&args.destination);
     print(output, format_args!("{destination}: {pages} pages in {file}, and {log} of log\n"))
 }

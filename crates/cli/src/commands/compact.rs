@@ -1,13 +1,14 @@
-//! `terrace compact`: makes the page file as short as what is in it allows.
+//! `terrace compact`: shrinks the page file to fit its contents.
 
 use std::io::Write;
 
-use super::{print, print_json, with_database};
+use terrace_common::failure::Outcome;
+use terrace_common::output::{print, print_json};
+use terrace_common::progress::Progress;
+use terrace_common::store::{Opener, with_database};
+use terrace_common::units::{show_count, show_size};
+
 use crate::args::DatabaseArgs;
-use crate::failure::Outcome;
-use crate::progress::Progress;
-use crate::store::Opener;
-use crate::units::{show_count, show_size};
 
 /// Compacts a database.
 pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {

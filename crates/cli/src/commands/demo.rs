@@ -1,15 +1,15 @@
 //! `terrace demo`: the main job on real input, in under two minutes.
 //!
-//! 1. Load the files of this machine, several times more than the memory allowed.
-//! 2. Start a process that serves a mixed workload on it, and kill it in the middle, [`KILLS`] times over; after each
-//!    kill recover, and compare every record with the ledger of what was acknowledged.
+//! 1. Load files of this machine, several times the memory budget.
+//! 2. Serve a mixed workload in a child process and kill it, [`KILLS`] times. Recover after each
+//!    kill and compare every record with the ledger of acknowledged commits.
 //! 3. Verify every page and entry.
-//! 4. Serve again and measure; then once more with other sizes of memory, to show what memory buys.
+//! 4. Serve again and measure, then repeat with other memory sizes.
 //! 5. Write the report.
 //!
-//! The process that is killed is this program again, started with a hidden flag ([`victim`]). It announces its
-//! commits on its standard output, which the parent reads into the ledger; when the parent dies first, the broken
-//! pipe ends the child.
+//! The child is this program with a hidden flag ([`victim`]). It announces commits on standard
+//! output, which the parent reads into the ledger. If the parent dies first, the broken pipe ends
+//! the child.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -21,37 +21,41 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{print, print_json, with_database};
-use crate::args::{DemoArgs, TierArgs};
+use terrace::Durability;
+use terrace_common::failure::{Failure, Outcome};
+use terrace_common::memory;
+use terrace_common::output::{print, print_json};
+use terrace_common::progress::Progress;
+use terrace_common::store::{Opener, Settings, Store, with_database};
+use terrace_common::tiers::TierArgs;
+
+use crate::args::DemoArgs;
 use crate::demo::corpus::Corpus;
+use crate::demo::keys::Keys;
 use crate::demo::ledger::{Audit, Ledger};
-use crate::demo::serve::{self, Keys, Served};
+use crate::demo::serve::{self, Served};
 use crate::demo::stamp;
 use crate::demo::summary::{Kill, Size, Summary, Track};
-use crate::failure::{Failure, Outcome};
-use crate::memory;
-use crate::progress::Progress;
-use crate::store::{Durability, Opener, Settings, Store};
 
-/// The table the records go to.
+/// The demo's table.
 const TABLE: &str = "files";
-/// Memory allowed when `--dram` says nothing: an eighth of the data.
+/// Default for `--dram`: an eighth of the data.
 const DRAM_BYTES: u64 = 16 << 20;
-/// Times the serving process is killed.
+/// Number of kills.
 const KILLS: u64 = 3;
-/// How long each lives once it serves.
+/// Time a child serves before its kill.
 const LIFE: Duration = Duration::from_secs(4);
-/// How long a process may take until it serves.
+/// Time limit for a child to start serving.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the last, undisturbed service is measured.
+/// Duration of the undisturbed measurement.
 const SERVE: Duration = Duration::from_secs(8);
-/// How long each size of memory is measured.
+/// Duration of the measurement per memory size.
 const COMPARE: Duration = Duration::from_secs(3);
-/// Sizes of memory compared, as multiples of the one given.
+/// Memory sizes to compare, as multiples of the budget.
 const MULTIPLES: [u64; 3] = [1, 4, 16];
-/// How often throughput and memory are looked at.
+/// Sampling interval of throughput and memory.
 const TICK: Duration = Duration::from_millis(250);
-/// Bytes written at once by the load.
+/// Batch size of the load.
 const BATCH_BYTES: usize = 256 << 10;
 
 /// Runs the demo.
@@ -67,26 +71,28 @@ pub fn run(args: &DemoArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     summary.verdict()
 }
 
-/// The process that gets killed: opens the database, serves, and announces what it does until it ends.
+/// The child process: opens the database, serves and announces commits until killed.
 pub fn victim(args: &DemoArgs, opener: &dyn Opener) -> Outcome {
-    let settings = Settings {
-        dram_bytes: Some(args.tiers.dram.unwrap_or(DRAM_BYTES)),
-        ..args.tiers.settings(args.store.clone())
-    };
+    let settings = Settings::new(&tiers(args), args.store.clone());
     let round = std::env::var(ROUND).ok().and_then(|round| round.parse().ok()).unwrap_or(1);
     with_database(opener, &settings, |database| {
         let table = database.table(TABLE, false)?;
         let keys = Keys::of(&*table)?;
         let plan = serve::Plan::new(args.threads.into(), args.tiers.seed, round);
         let serving = serve::serve(&*table, &keys, &plan, &AtomicBool::new(false), &|announcement| {
-            // One write for each line, so that a kill cuts at most the last one.
+            // One write per line, so that a kill truncates only the last line.
             io::stdout().write_all(format!("{announcement}\n").as_bytes()).map_err(Failure::output)
         });
         serving.map(|_| ())
     })
 }
 
-/// Tells the victim which life it has, so that its versions differ from those before.
+/// The given tiers, with the demo's default budget.
+fn tiers(args: &DemoArgs) -> TierArgs {
+    TierArgs { dram: Some(args.tiers.dram.unwrap_or(DRAM_BYTES)), ..args.tiers.clone() }
+}
+
+/// Environment variable with the child's round, which makes its versions unique.
 const ROUND: &str = "TERRACE_DEMO_ROUND";
 
 struct Demo<'a> {
@@ -94,20 +100,19 @@ struct Demo<'a> {
     settings: Settings,
     corpus: Corpus,
     began: Instant,
-    /// Removes the database at the end, unless its place was given.
-    _place: Place,
+    /// Removes a temporary database at the end.
+    _folder: Folder,
 }
 
 impl<'a> Demo<'a> {
     fn new(args: &DemoArgs, opener: &'a dyn Opener) -> Outcome<Demo<'a>> {
-        let place = Place::make(args.store.as_deref())?;
-        let dram = args.tiers.dram.unwrap_or(DRAM_BYTES);
+        let folder = Folder::make(args.store.as_deref())?;
         Ok(Demo {
             opener,
             corpus: Corpus::find(args.data.as_deref(), args.data_size, args.tiers.seed)?,
-            settings: Settings { dram_bytes: Some(dram), ..args.tiers.settings(Some(place.path.clone())) },
+            settings: Settings::new(&tiers(args), Some(folder.path.clone())),
             began: Instant::now(),
-            _place: place,
+            _folder: folder,
         })
     }
 
@@ -116,7 +121,7 @@ impl<'a> Demo<'a> {
             |text: String| if args.output.json { Ok(()) } else { print(output, format_args!("{text}\n")) };
         let mut summary =
             Summary { source: self.corpus.source(), real: self.corpus.is_real(), ..Summary::default() };
-        summary.budget_bytes = self.settings.dram_bytes.unwrap_or(DRAM_BYTES);
+        summary.budget_bytes = self.settings.tiers.dram.unwrap_or(DRAM_BYTES);
         say(format!("loading {}", summary.source))?;
         let keys = self.load(args.data_size, &mut summary)?;
         say(summary.load_line())?;
@@ -158,7 +163,7 @@ impl<'a> Demo<'a> {
         })
     }
 
-    /// Lets a process serve, kills it, recovers, and compares what is there with what was acknowledged.
+    /// One kill: serves in a child, kills it, recovers and audits the records.
     fn kill(
         &self,
         args: &DemoArgs,
@@ -189,7 +194,7 @@ impl<'a> Demo<'a> {
         Ok(kill)
     }
 
-    /// The life of one victim, its announcements entered into the ledger.
+    /// Runs one child and enters its announcements into the ledger.
     fn live(&self, args: &DemoArgs, ledger: &mut Ledger, round: u64, track: &mut Track) -> Outcome {
         let mut child = Victim(self.start(args, round)?);
         let id = child.0.id();
@@ -207,7 +212,7 @@ impl<'a> Demo<'a> {
             let started = Instant::now();
             while operations() == 0 && !ended.load(Ordering::SeqCst) && started.elapsed() < PATIENCE {
                 thread::sleep(Duration::from_millis(10));
-                track.remember(memory::resident_bytes(Some(id)));
+                track.note_memory(memory::resident_bytes(Some(id)));
             }
             track.idle_until(self.now());
             let serving = Instant::now();
@@ -236,19 +241,19 @@ impl<'a> Demo<'a> {
 
     fn start(&self, args: &DemoArgs, round: u64) -> Outcome<Child> {
         let failed =
-            |error: io::Error| Failure::Work(format!("starting the process to be killed failed: {error}"));
+            |error: io::Error| Failure::Work(format!("starting the serving process failed: {error}"));
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["demo", "--victim", "--store"]).args(&self.settings.store);
-        // What it acknowledges has to be durable, whatever the rest of the demo asks for.
+        // Acknowledged commits must be durable, whatever durability the rest of the demo uses.
         let durability = Durability::Sync;
-        let tiers = TierArgs { dram: self.settings.dram_bytes, durability, ..args.tiers.clone() };
+        let tiers = TierArgs { dram: self.settings.tiers.dram, durability, ..args.tiers.clone() };
         command.args(tiers.flags()).arg(format!("--threads={}", args.threads));
         command.env(ROUND, round.to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
         command.spawn().map_err(failed)
     }
 
     fn measure(&self, args: &DemoArgs, keys: &Keys, summary: &mut Summary) -> Outcome {
-        let plan = serve::Plan::new(args.threads.into(), self.settings.seed, KILLS + 1);
+        let plan = serve::Plan::new(args.threads.into(), self.settings.tiers.seed, KILLS + 1);
         with_database(self.opener, &self.settings, |database| {
             let table = database.table(TABLE, false)?;
             let track = &mut summary.track;
@@ -264,12 +269,13 @@ impl<'a> Demo<'a> {
     fn compare(&self, args: &DemoArgs, keys: &Keys, summary: &mut Summary) -> Outcome {
         for multiple in MULTIPLES {
             let dram = summary.budget_bytes * multiple;
-            let settings = Settings { dram_bytes: Some(dram), ..self.settings.clone() };
-            let mut plan = serve::Plan::new(args.threads.into(), self.settings.seed, KILLS + 2);
+            let tiers = TierArgs { dram: Some(dram), ..self.settings.tiers.clone() };
+            let settings = Settings { tiers, ..self.settings.clone() };
+            let mut plan = serve::Plan::new(args.threads.into(), self.settings.tiers.seed, KILLS + 2);
             plan.read_percent = 100;
             with_database(self.opener, &settings, |database| {
                 let table = database.table(TABLE, false)?;
-                // The first run fetches what fits; the second one shows what that is worth.
+                // The first run warms the memory, the second measures it.
                 serve_for(COMPARE / 2, &*table, keys, &plan, &mut |_| {})?;
                 let served = serve_for(COMPARE, &*table, keys, &plan, &mut |_| {})?;
                 let reads_per_second = served.reads.count() as f64 / COMPARE.as_secs_f64();
@@ -286,7 +292,8 @@ impl<'a> Demo<'a> {
     }
 }
 
-/// Loads a corpus, stamped; tells `watch` now and then how many records came since. Gives records and bytes.
+/// Loads a stamped corpus and returns records and bytes; `watch` gets the records since its last
+/// call.
 fn load(store: &dyn Store, corpus: &Corpus, bytes: u64, watch: &mut dyn FnMut(u64)) -> Outcome<(u64, u64)> {
     let progress = Progress::bytes("load", bytes);
     let (mut records, mut total, mut told) = (0, 0, Instant::now());
@@ -314,7 +321,7 @@ fn load(store: &dyn Store, corpus: &Corpus, bytes: u64, watch: &mut dyn FnMut(u6
     Ok((records, total))
 }
 
-/// Serves for a while without a ledger; tells `watch` every tick how many operations came since.
+/// Serves without a ledger; `watch` gets the operations of each tick.
 fn serve_for(
     time: Duration,
     store: &dyn Store,
@@ -345,7 +352,7 @@ fn serve_for(
     })
 }
 
-/// Enters the lines of a pipe into the ledger until its writer is gone.
+/// Enters lines from a pipe into the ledger until its writer exits.
 fn follow(mut pipe: impl BufRead, ledger: &Mutex<&mut Ledger>) -> Outcome {
     let mut line = Vec::new();
     loop {
@@ -358,12 +365,12 @@ fn follow(mut pipe: impl BufRead, ledger: &Mutex<&mut Ledger>) -> Outcome {
     }
 }
 
-/// A lock whose holder panicked is taken all the same: the panic is passed on by whoever joins that thread.
+/// Ignores poisoning: joining the panicked thread passes its panic on.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// The process to be killed; killed also when the demo fails.
+/// The child process, killed on drop.
 struct Victim(Child);
 
 impl Victim {
@@ -377,40 +384,40 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // It may be dead already, which is what is wanted.
+        // It may already be dead.
         let _ = self.kill();
     }
 }
 
-/// The database's directory, removed at the end when it was made here.
-struct Place {
+/// The database's directory; a temporary one is removed on drop.
+struct Folder {
     path: PathBuf,
     temporary: bool,
 }
 
-impl Place {
-    fn make(given: Option<&Path>) -> Outcome<Place> {
+impl Folder {
+    fn make(given: Option<&Path>) -> Outcome<Folder> {
         if let Some(path) = given {
             let occupied = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_some());
             if occupied || path.is_file() {
                 return Err(Failure::Usage(format!(
                     "--store {} is not empty; name a new directory for the demo",
-                    crate::escape::path(path)
+                    terrace_common::escape::path(path)
                 )));
             }
-            return Ok(Place { path: path.to_owned(), temporary: false });
+            return Ok(Folder { path: path.to_owned(), temporary: false });
         }
         let path = std::env::temp_dir().join(format!("terrace-demo-{}", std::process::id()));
         let made = fs::DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|error| Failure::file("making the directory", &path, error))?;
-        Ok(Place { path, temporary: true })
+        Ok(Folder { path, temporary: true })
     }
 }
 
-impl Drop for Place {
+impl Drop for Folder {
     fn drop(&mut self) {
         if self.temporary {
-            // The system empties this place sooner or later anyway.
+            // The system cleans temporary directories eventually.
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -418,8 +425,9 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
+    use terrace_common::testing::MemoryStore;
+
     use super::*;
-    use crate::store::tests::MemoryStore;
 
     #[test]
     fn a_corpus_is_loaded_served_and_followed() {
@@ -443,12 +451,12 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_taken_is_refused_and_a_made_one_removed() {
+    fn a_folder_that_is_taken_is_refused_and_a_made_one_removed() {
         let directory = tempfile::tempdir().unwrap();
-        assert!(Place::make(Some(directory.path())).is_ok());
+        assert!(Folder::make(Some(directory.path())).is_ok());
         fs::write(directory.path().join("x"), "x").unwrap();
-        assert_eq!(Place::make(Some(directory.path())).err().map(|error| error.code()), Some(2));
-        let made = Place::make(None).unwrap().path.clone();
+        assert_eq!(Folder::make(Some(directory.path())).err().map(|error| error.code()), Some(2));
+        let made = Folder::make(None).unwrap().path.clone();
         assert!(!made.exists());
     }
 }

@@ -2,13 +2,14 @@
 
 use std::io::Write;
 
-use super::{print, print_json};
+use terrace_common::failure::Outcome;
+use terrace_common::output::{print, print_json};
+use terrace_common::units::show_size;
+
 use crate::args::DevicesArgs;
 use crate::devices;
-use crate::failure::Outcome;
-use crate::units::show_size;
 
-/// Shows what this machine has.
+/// Shows the devices of this machine.
 pub fn run(args: &DevicesArgs, output: &mut dyn Write) -> Outcome {
     let found = devices::find(&args.store)?;
     if args.output.json {
@@ -57,7 +58,10 @@ pub fn run(args: &DevicesArgs, output: &mut dyn Write) -> Outcome {
         )?;
     }
     for dax in &found.dax {
-        print(output, format_args!("direct access: {} ({})\n", crate::escape::text(&dax.path), dax.kind))?;
+        print(
+            output,
+            format_args!("direct access: {} ({})\n", terrace_common::escape::text(&dax.path), dax.kind),
+        )?;
     }
     for disk in &found.store {
         let note = if disk.direct { "" } else { ", through the page cache: this is memory's speed" };

@@ -1,19 +1,20 @@
-//! `terrace dump`: a table as lines that `load` reads back.
+//! `terrace dump`: writes a table as lines that `load` reads back.
 
 use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
 
-use super::with_table;
+use terrace_common::failure::{Failure, Outcome};
+use terrace_common::progress::Progress;
+use terrace_common::store::Opener;
+
+use super::table::with_table;
 use crate::args::{DumpArgs, DumpFormat};
-use crate::failure::{Failure, Outcome};
-use crate::progress::Progress;
 use crate::rows;
-use crate::store::Opener;
 
 /// Writes a table to standard output.
 pub fn run(args: &DumpArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
     if args.from.at.output.json {
-        let message = "dump writes one object a line, --json promises a single one; leave --json out";
+        let message = "dump writes one object per line, but --json promises a single one; omit --json";
         return Err(Failure::Usage(message.to_owned()));
     }
     let DumpFormat::Jsonl = args.format;

@@ -1,4 +1,4 @@
-//! `terrace get`, `put`, `delete` and `scan`: single entries by hand.
+//! `terrace get`, `put`, `delete` and `scan`: commands on single entries.
 
 use std::ffi::OsString;
 use std::io::{self, BufWriter, Read, Write};
@@ -6,12 +6,13 @@ use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 
 use serde::Serialize;
+use terrace_common::escape::{self, Bytes};
+use terrace_common::failure::{Failure, Outcome};
+use terrace_common::output::{print, print_json};
+use terrace_common::store::Opener;
 
-use super::{print, print_json, with_table};
+use super::table::with_table;
 use crate::args::{DeleteArgs, GetArgs, PutArgs, ScanArgs};
-use crate::escape::{self, Bytes};
-use crate::failure::{Failure, Outcome};
-use crate::store::Opener;
 
 #[derive(Serialize)]
 struct Entry<'a> {

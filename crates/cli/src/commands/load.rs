@@ -1,25 +1,26 @@
-//! `terrace load`: records from a file, or standard input, into a table.
+//! `terrace load`: records from a file or standard input into a table.
 //!
-//! Records are written in batches, each all or nothing. A malformed line ends the load with its number; what came
-//! before it stays, and loading again overwrites it with the same.
+//! Each batch is atomic. A malformed line stops the load with its line number. Earlier records
+//! stay, and reloading overwrites them with the same values.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 use serde::Serialize;
+use terrace_common::failure::{Failure, Outcome};
+use terrace_common::output::{print, print_json};
+use terrace_common::progress::Progress;
+use terrace_common::store::{Opener, Store};
+use terrace_common::units::{show_count, show_size};
 
-use super::{print, print_json, with_table};
+use super::table::with_table;
 use crate::args::LoadArgs;
-use crate::failure::{Failure, Outcome};
-use crate::progress::Progress;
 use crate::rows;
-use crate::store::{Opener, Store};
-use crate::units::{show_count, show_size};
 
-/// Bytes of keys and values written at once.
+/// Bytes of keys and values per batch.
 const BATCH_BYTES: usize = 1 << 20;
-/// Records written at once.
+/// Records per batch.
 const BATCH_RECORDS: usize = 4096;
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
@@ -47,7 +48,7 @@ pub fn run(args: &LoadArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         return print_json(output, &loaded);
     }
     let (records, size) = (show_count(loaded.records), show_size(loaded.bytes));
-    let table = crate::escape::bytes(loaded.table.as_bytes());
+    let table = terrace_common::escape::bytes(loaded.table.as_bytes());
     print(output, format_args!("loaded {records} records ({size}) into {table}\n"))
 }
 
@@ -62,7 +63,7 @@ fn open(path: &Path) -> Outcome<(Box<dyn Read>, String, Option<u64>)> {
         return Err(failed(io::Error::other("it is a directory; name a file")));
     }
     let length = found.is_file().then_some(found.len());
-    Ok((Box::new(file), crate::escape::path(path), length))
+    Ok((Box::new(file), terrace_common::escape::path(path), length))
 }
 
 fn store_all(
@@ -74,7 +75,7 @@ fn store_all(
     let mut batch = Vec::new();
     let mut batch_bytes = 0;
     for record in records {
-        // What came before a malformed line is kept, so that the message's line is where to go on.
+        // Write the records before a malformed line, so that a load can resume at that line.
         let (key, value) = match record {
             Ok(record) => record,
             Err(error) => {
@@ -115,8 +116,8 @@ fn write(
     Ok(())
 }
 
-/// Writes a batch, in parts if it is too much for the database's log: how much of it a record takes depends on what is
-/// there already.
+/// Writes a batch, split if it exceeds the database's log. Log use per record depends on existing
+/// data.
 fn write_batch(store: &dyn Store, batch: &[rows::Record]) -> Outcome {
     match store.write(batch) {
         Err(Failure::Engine(terrace::Error::TransactionTooLarge { .. })) if batch.len() > 1 => {
@@ -128,7 +129,7 @@ fn write_batch(store: &dyn Store, batch: &[rows::Record]) -> Outcome {
     }
 }
 
-/// Moves a progress bar on as it is read.
+/// Advances a progress bar as it is read.
 struct Counted<'a, R> {
     input: R,
     progress: &'a Progress,

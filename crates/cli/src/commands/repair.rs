@@ -1,18 +1,18 @@
-//! `terrace repair`: saves what is whole in a damaged database; exit code 3 when something is lost.
+//! `terrace repair`: salvages intact data from a damaged database; exit code 3 on loss.
 
 use std::io::Write;
 
 use serde::Serialize;
+use terrace_common::engine;
+use terrace_common::escape::{self, Bytes};
+use terrace_common::failure::{Failure, Outcome};
+use terrace_common::output::{print, print_json};
+use terrace_common::progress::Progress;
+use terrace_common::units::show_count;
 
-use super::{print, print_json};
 use crate::args::RepairArgs;
-use crate::engine;
-use crate::escape::{self, Bytes};
-use crate::failure::{Failure, Outcome};
-use crate::progress::Progress;
-use crate::units::show_count;
 
-/// What `--json` prints.
+/// The `--json` output.
 #[derive(Serialize)]
 struct Repaired<'a> {
     pages_checked: u64,
@@ -83,7 +83,7 @@ pub fn run(args: &RepairArgs, output: &mut dyn Write) -> Outcome {
         return Ok(());
     }
     Err(Failure::Damaged(format!(
-        "{} was damaged; {} entries are saved in {}, not all is",
+        "{} was damaged; {} entries are saved in {}, other data are lost",
         escape::path(&args.from.database),
         show_count(report.entries),
         escape::path(&args.destination)

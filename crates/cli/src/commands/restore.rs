@@ -1,24 +1,25 @@
-//! `terrace restore`: makes a database of a backup, opens it, which replays its log, and checks all of it.
+//! `terrace restore`: makes a database from a backup, replays its log and verifies it.
 
 use std::io::Write;
 
 use serde::Serialize;
+use terrace::{BackupReport, VerifyReport};
+use terrace_common::engine;
+use terrace_common::failure::{Failure, Outcome};
+use terrace_common::output::{print, print_json};
+use terrace_common::progress::Progress;
+use terrace_common::store::{Opener, with_database};
+use terrace_common::units::{show_count, show_size};
 
-use super::{print, print_json, with_database};
 use crate::args::RestoreArgs;
-use crate::engine;
-use crate::failure::{Failure, Outcome};
-use crate::progress::Progress;
-use crate::store::{Copied, Opener, Verification};
-use crate::units::{show_count, show_size};
 
-/// What was restored, and what it turned out to be.
+/// What was restored, and its verification.
 #[derive(Serialize)]
 struct Restored {
     #[serde(flatten)]
-    copied: Copied,
+    copied: BackupReport,
     #[serde(flatten)]
-    found: Verification,
+    found: VerifyReport,
 }
 
 /// Restores a backup.
@@ -30,7 +31,7 @@ pub fn run(args: &RestoreArgs, opener: &dyn Opener, output: &mut dyn Write) -> O
         let _progress = Progress::endless("verify");
         database.verify()
     })?;
-    let (database, damaged) = (crate::escape::path(&args.to.database), found.error_count());
+    let (database, damaged) = (terrace_common::escape::path(&args.to.database), found.error_count());
     let restored = Restored { copied, found };
     if args.to.output.json {
         print_json(output, &restored)?;
@@ -47,7 +48,7 @@ pub fn run(args: &RestoreArgs, opener: &dyn Opener, output: &mut dyn Write) -> O
     match damaged {
         0 => Ok(()),
         count => Err(Failure::Damaged(format!(
-            "{database} is damaged in {count} places, and so was what was backed up; `terrace verify` names them"
+            "{database} is damaged in {count} places, as was its backup; `terrace verify` lists them"
         ))),
     }
 }

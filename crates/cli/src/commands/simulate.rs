@@ -1,8 +1,8 @@
-//! `terrace simulate`: what policies of a block cache would have done with a trace.
+//! `terrace simulate`: replays a block trace through cache policies.
 //!
-//! Policies times sizes are the caches; a shard takes every N-th of them, and of the curves. The trace is read once and all
-//! caches run over it on all cores (`terrace_block::sim` says how, and what memory it takes). What was found goes to
-//! standard output, as text or as one object, and to a report.
+//! Every policy at every size is one cache; a shard takes every N-th cache and curve. All caches
+//! run over one pass of the trace, on all cores (see `terrace_cache::sim`). Output is text, one
+//! JSON object, and a report.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,23 +11,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use terrace_block::policy::Name;
-use terrace_block::sim::{Devices, SimError, Simulation, Size, Step};
-use terrace_block::trace::{Format, Trace, TraceError};
+use terrace_cache::policy::Name;
+use terrace_cache::sim::{Devices, SimError, Simulation, Size, Step};
+use terrace_cache::trace::{Format, Trace, TraceError};
+use terrace_common::failure::{Failure, Outcome};
+use terrace_common::output::{print, print_json};
+use terrace_common::progress::Progress;
 
-use super::{print, print_json};
 use crate::args::{Policies, SimulateArgs};
-use crate::failure::{Failure, Outcome};
-use crate::progress::Progress;
 use crate::simulation::{self, Found};
 
-/// The sizes of caches unless the command line says otherwise.
+/// Default cache sizes.
 const SIZES: [&str; 4] = ["1%", "5%", "10%", "20%"];
 
-/// Standard input, as the command line names it.
+/// Standard input on the command line.
 const INPUT: &str = "-";
 
-/// Simulates, or joins what shards have simulated.
+/// Simulates, or merges the outputs of shards.
 pub fn run(args: &SimulateArgs, output: &mut dyn Write) -> Outcome {
     let found = match args.merge {
         true => simulation::merge(&args.traces)?,
@@ -38,22 +38,24 @@ pub fn run(args: &SimulateArgs, output: &mut dyn Write) -> Outcome {
     }
     match args.output.json {
         true => print_json(output, &found),
-        false => print(output, format_args!("{}", crate::escape::text(&simulation::table(&found)))),
+        false => print(output, format_args!("{}", terrace_common::escape::text(&simulation::table(&found)))),
     }
 }
 
 fn simulate(args: &SimulateArgs) -> Outcome<Found> {
     let [path] = args.traces.as_slice() else {
-        return Err(Failure::Usage("simulate takes one trace at a time; several are for --merge".to_owned()));
+        return Err(Failure::Usage(
+            "simulate takes one trace; to join outputs of shards, add --merge".to_owned(),
+        ));
     };
     let source = Source::new(path, args)?;
     let began = Instant::now();
     let found = match simulate_policies(args, &source, &names(&args.policy, true)) {
-        // The bound is one of all, and the trace is too long for it: the others are left.
+        // The trace is too long for an implied bound: run the others without it.
         Err(SimError::TooLong { what, needs, max }) if is_left_out(args, &what) && source.can_reopen() => {
             eprintln!(
-                "terrace: {what} is left out: it needs {needs}, and {} has more than {max} requests",
-                crate::escape::text(&source.name)
+                "terrace: {what} is skipped: it needs {needs}, and {} has more than {max} requests",
+                terrace_common::escape::text(&source.name)
             );
             simulate_policies(args, &source, &names(&args.policy, false))
         }
@@ -64,8 +66,8 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
     Ok(Found { seconds, sample: args.sample, ..found.part(args.shard) })
 }
 
-/// Whether the policy is there only because all are. Shards must agree on the policies, and some have none that is too long
-/// for the trace, so with them nothing is left out.
+/// Whether `policy` was only implied by `all`. Shards never drop one, since all shards must agree
+/// on the policies.
 fn is_left_out(args: &SimulateArgs, policy: &str) -> bool {
     let is_named = |named: &Policies| matches!(named, Policies::One(name) if name.to_string() == policy);
     let bounds = names(&args.policy, true).into_iter().filter(Name::needs_future);
@@ -114,7 +116,7 @@ fn simulate_policies(args: &SimulateArgs, source: &Source<'_>, policies: &[Name]
     Ok(found)
 }
 
-/// Each policy once, in the order in which they were named; `all` with bounds that need the future, or without.
+/// Each policy once, in command-line order; `all` includes the offline bounds if `with_bounds`.
 fn names(policies: &[Policies], with_bounds: bool) -> Vec<Name> {
     let mut names: Vec<Name> = Vec::new();
     for name in policies.iter().flat_map(Policies::names) {
@@ -125,12 +127,12 @@ fn names(policies: &[Policies], with_bounds: bool) -> Vec<Name> {
     names
 }
 
-/// The part of the work that is this shard's, and where in the whole each of it comes.
+/// This shard's share of the work, with the index of each item in the whole.
 fn part<T>(args: &SimulateArgs, all: impl Iterator<Item = T>) -> (Vec<usize>, Vec<T>) {
     all.enumerate().filter(|(index, _)| args.shard.is_none_or(|shard| shard.has(*index))).unzip()
 }
 
-/// A size that does not fit the trace is a matter of the command line, the rest of the trace.
+/// An unfit size is a usage error; other errors concern the trace.
 fn failure(error: SimError, trace: &str) -> Failure {
     match error {
         SimError::Trace(TraceError::Format(_)) | SimError::TooLong { .. } => {
@@ -147,13 +149,13 @@ fn failure(error: SimError, trace: &str) -> Failure {
     }
 }
 
-/// Where the trace comes from.
+/// Source of the trace.
 struct Source<'a> {
     path: &'a Path,
     name: String,
     format: Format,
     block_bytes: u32,
-    /// The file's length, where there is one.
+    /// Length of the file, if known.
     bytes: Option<u64>,
 }
 
@@ -163,7 +165,7 @@ impl<'a> Source<'a> {
         let format = match args.format {
             Some(format) => format,
             None if is_input => {
-                return Err(Failure::Usage("--format must say what comes from standard input".to_owned()));
+                return Err(Failure::Usage("standard input needs --format".to_owned()));
             }
             None => Format::of(path).map_err(|error| Failure::Usage(error.to_string()))?,
         };
@@ -191,7 +193,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A bar over the bytes of the trace while it is read, and then over the requests of all caches.
+/// Progress bar over the trace's bytes while reading, then over requests of all caches.
 struct Bar {
     bytes: Option<u64>,
     shown: Mutex<(Progress, Arc<AtomicU64>)>,
@@ -209,7 +211,7 @@ impl Bar {
         }
     }
 
-    /// The trace is read from its beginning, and this counts its bytes.
+    /// Starts a pass over the trace with its byte counter.
     fn begin(&self, bytes_read: Arc<AtomicU64>) {
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = (Bar::reading(self.bytes), bytes_read);
     }
@@ -217,7 +219,7 @@ impl Bar {
     fn step(&self, step: Step) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         match step {
-            // Relaxed: only shown.
+            // Relaxed: the value is only displayed.
             Step::Read if Arc::strong_count(&shown.1) > 1 => shown.0.set(shown.1.load(Ordering::Relaxed)),
             Step::Total(requests) => *shown = (Progress::new("simulating", requests), Arc::default()),
             Step::Taken(requests) if Arc::strong_count(&shown.1) == 1 => shown.0.add(requests),
@@ -239,7 +241,7 @@ mod tests {
         args: SimulateArgs,
     }
 
-    /// What `simulate` prints for a trace of 17 times 2^20 requests, which is too long for the bound.
+    /// Output of `simulate` for 17 * 2^20 requests, too long for the bound.
     fn printed(options: &[&str]) -> Result<serde_json::Value, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("long.lis");

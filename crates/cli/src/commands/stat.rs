@@ -1,12 +1,14 @@
-//! `terrace stat`: what a database holds and how much room it takes.
+//! `terrace stat`: contents of a database and its space.
 
 use std::io::Write;
 
-use super::{print, print_json, with_database};
+use terrace::Compression;
+use terrace_common::failure::Outcome;
+use terrace_common::output::{print, print_json};
+use terrace_common::store::{Opener, with_database};
+use terrace_common::units::{show_count, show_size};
+
 use crate::args::StatArgs;
-use crate::failure::Outcome;
-use crate::store::Opener;
-use crate::units::{show_count, show_size};
 
 /// Shows a database's statistics.
 pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
@@ -45,7 +47,7 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         }
     }
     for table in &stat.tables {
-        let name = crate::escape::bytes(table.name.as_bytes());
+        let name = terrace_common::escape::bytes(table.name.as_bytes());
         let entries = show_count(table.entries);
         let page = show_size(table.page_bytes);
         let pages = match table.pages {
@@ -57,7 +59,10 @@ pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
             _ => String::new(),
         };
         let about = if table.entries_exact { "" } else { "about " };
-        let how = if table.compression == "none" { "" } else { &format!(", {}", table.compression) };
+        let how = match table.compression {
+            Compression::None => String::new(),
+            compression => format!(", {compression}"),
+        };
         print(output, format_args!("table {name}: {about}{entries} entries{pages}{values}{how}\n"))?;
     }
     Ok(())

@@ -1,13 +1,14 @@
-//! The commands over an engine in memory.
+//! The commands over an in-memory engine.
 
 use clap::Parser;
 use serde_json::Value;
 
+use terrace_common::testing::MemoryDatabase;
+
 use super::*;
 use crate::args::Cli;
-use crate::store::tests::MemoryDatabase;
 
-/// Runs a command line over `database`: standard output and the outcome.
+/// Runs a command line over `database`; returns standard output and the outcome.
 fn terrace(database: &MemoryDatabase, line: &[&str]) -> (String, Outcome) {
     let cli = Cli::try_parse_from(["terrace"].iter().chain(line)).expect("the line parses");
     let mut output = Vec::new();
@@ -88,92 +89,6 @@ fn a_malformed_line_ends_a_load_but_keeps_what_came_before() {
 }
 
 #[test]
-fn bench_prints_every_key_of_the_interface() {
-    let database = MemoryDatabase::default();
-    let line = [
-        "bench",
-        "ycsb",
-        "--workload",
-        "a",
-        "--records",
-        "300",
-        "--value-size",
-        "50",
-        "--operations",
-        "500",
-        "--threads",
-        "2",
-        "--json",
-    ];
-    let (output, outcome) = terrace(&database, &line);
-    assert!(outcome.is_ok());
-    let report = json(&output);
-    for key in [
-        "engine",
-        "workload",
-        "records",
-        "value_bytes",
-        "threads",
-        "seconds",
-        "operations",
-        "ops_per_second",
-        "latency_us",
-        "errors",
-        "aborts",
-        "verified",
-        "load_seconds",
-        "rss_bytes",
-        "budget_bytes",
-        "tiers",
-        "migrations",
-        "memory_moves",
-        "misplaced_pages",
-        "dram_misplaced_pages",
-        "inclusivity",
-        "middle_line_writes",
-        "log_bytes",
-        "log_cycles",
-        "store_bytes_per_operation",
-        "policy",
-        "in_place",
-        "middle_writes_by_cause",
-        "dram_flushes",
-        "cost",
-        "by_operation",
-        "over_time",
-        "slowest_second",
-        "stalls",
-        "void",
-    ] {
-        assert!(report.get(key).is_some(), "{key}");
-    }
-    assert_eq!(
-        (&report["operations"], &report["errors"], &report["void"]),
-        (&500.into(), &0.into(), &Value::Null)
-    );
-    assert!(report["tiers"]["middle"]["simulated"] == false && report["latency_us"]["p999"].is_number());
-    assert!(report["by_operation"]["read"]["latency_us"]["p50"].is_number());
-    assert!(terrace(&database, &line[..line.len() - 1]).0.contains("operations/s"));
-}
-
-#[test]
-fn a_rate_is_reported_and_must_fit_the_workload() {
-    let database = MemoryDatabase::default();
-    let bench = |rate| {
-        let line = "bench ycsb --workload b --records 100 --operations 50 --json --rate";
-        let line: Vec<_> = line.split(' ').chain([rate]).collect();
-        terrace(&database, &line)
-    };
-    let (output, outcome) = bench("update=100");
-    assert!(outcome.is_ok());
-    let report = json(&output);
-    assert_eq!((&report["rate"], &report["overdue"]), (&"update=100".into(), &0.into()));
-    // One in twenty is an update, so the last of fifty operations is due after 49 / 2000 s.
-    assert!(report["seconds"].as_f64() >= Some(0.0245), "{report}");
-    assert_eq!(bench("scan=100").1.unwrap_err().code(), 2);
-}
-
-#[test]
 fn stat_verify_and_devices_print_one_object() {
     let database = MemoryDatabase::default();
     let stat = json(&terrace(&database, &["stat", "db", "--json"]).0);
@@ -184,55 +99,13 @@ fn stat_verify_and_devices_print_one_object() {
     );
     let verified = json(&terrace(&database, &["verify", "db", "--json"]).0);
     assert!(["pages_checked", "entries_checked", "errors"].iter().all(|key| verified.get(key).is_some()));
-    let place = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let devices =
-        json(&terrace(&database, &["devices", "--json", "--store", place.path().to_str().unwrap()]).0);
+        json(&terrace(&database, &["devices", "--json", "--store", folder.path().to_str().unwrap()]).0);
     assert!(
         devices["nodes"][0]["read_latency_ns"].is_number()
             && devices["store"][0]["read_latency_us"].is_number()
     );
     assert!(terrace(&database, &["verify", "db"]).0.starts_with("sound"));
     assert!(terrace(&database, &["stat", "db"]).0.starts_with("format 1"));
-}
-
-#[test]
-fn many_keys_are_read_and_verified() {
-    let database = MemoryDatabase::default();
-    let line =
-        "bench get-many --store none --records 500 --value-size 60 --keys 8 --round-keys 40 --rounds 3";
-    let line: Vec<&str> = line.split_whitespace().collect();
-    let (output, outcome) = terrace(&database, &[&line[..], &["--json"]].concat());
-    outcome.unwrap();
-    let report = json(&output);
-    assert_eq!(report["verified"], 2 * 4 * 40, "both ways, and a round before those that count");
-    assert!(report["gain"].as_f64().unwrap() > 0.0 && report["disk_gain"].is_null());
-    assert!(terrace(&database, &line).0.contains("keys one by one"));
-    let (output, outcome) = terrace(&database, &[&line[..], &["--loaded", "--json"]].concat());
-    outcome.unwrap();
-    assert_eq!(json(&output)["records"], 500);
-}
-
-#[test]
-fn pages_and_columns_are_measured_and_verified() {
-    let (database, place) = (MemoryDatabase::default(), tempfile::tempdir().unwrap());
-    let run = |line: &str| {
-        let store = place.path().join("bench");
-        let line: Vec<&str> = line.split_whitespace().chain(["--store", store.to_str().unwrap()]).collect();
-        let (output, outcome) = terrace(&database, &line);
-        outcome.unwrap();
-        assert_eq!(std::fs::read_dir(&store).unwrap().count(), 0, "the file is gone");
-        output
-    };
-    let pages = "bench pages --data 8MiB --dram 2MiB --rounds 2 --seconds 300ms --touch 50";
-    let report = json(&run(&format!("{pages} --json")));
-    assert!(report["verified"].as_u64().unwrap() > 0 && report["faults_per_second"].as_f64().unwrap() > 0.0);
-    assert!(run(pages).contains("pages read are"));
-    let report = json(&run("bench pages --data 1MiB --dram 16MiB --rounds 1 --seconds 100ms --json"));
-    assert!(report["verified"].as_u64().unwrap() > 0 && report["raw_reads_per_second"].is_null());
-    let column = "bench column --data 8MiB --rounds 1 --page-size 16KiB";
-    for (dram, beside) in [("4MiB", "disk"), ("32MiB", "memory")] {
-        let report = json(&run(&format!("{column} --dram {dram} --json")));
-        assert_eq!((&report["beside"], &report["verified"]), (&beside.into(), &3.into()));
-    }
-    assert!(run(&format!("{column} --dram 32MiB")).contains("plain array"));
 }

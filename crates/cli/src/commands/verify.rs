@@ -1,19 +1,19 @@
-//! `terrace verify`: reads and checks everything; exit code 3 when something is damaged.
+//! `terrace verify`: checks everything; exit code 3 on damage.
 //!
-//! Damage that keeps a database from being opened is a finding like any other: it is in the object, alone.
+//! Damage that prevents opening the database is a finding too, reported alone.
 
 use std::io::Write;
 
-use terrace::Error;
+use terrace::{Damage, Error, VerifyReport};
+use terrace_common::engine;
+use terrace_common::failure::{Failure, Outcome};
+use terrace_common::output::{print, print_json};
+use terrace_common::store::{Opener, with_database};
+use terrace_common::units::show_count;
 
-use super::{print, print_json, with_database};
 use crate::args::DatabaseArgs;
-use crate::engine;
-use crate::failure::{Failure, Outcome};
-use crate::store::{Damage, Opener, Verification};
-use crate::units::show_count;
 
-/// Checks a database, or a backup.
+/// Checks a database or a backup.
 pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
     let checked = match engine::check_backup(&args.database) {
         Ok(None) => with_database(opener, &args.read(), |database| database.verify()),
@@ -22,7 +22,9 @@ pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> 
     };
     let found = match checked {
         Err(Failure::Engine(Error::Corrupt { file, page, what })) => {
-            Verification { errors: vec![Damage { file, page, what }], ..Verification::default() }
+            let mut found = VerifyReport::default();
+            found.errors.push(Damage { file, page, what });
+            found
         }
         checked => checked?,
     };
@@ -39,18 +41,19 @@ pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> 
         0 => Ok(()),
         count => Err(Failure::Damaged(format!(
             "{} is damaged in {} place{} ({pages} pages checked); restore a backup, or save the rest with `terrace repair`",
-            crate::escape::path(&args.database),
+            terrace_common::escape::path(&args.database),
             show_count(count),
             if count == 1 { "" } else { "s" }
         ))),
     }
 }
 
-/// What was found, a line for each.
-fn list(found: &Verification, output: &mut dyn Write) -> Outcome {
+/// Prints one line per finding.
+fn list(found: &VerifyReport, output: &mut dyn Write) -> Outcome {
     for damage in &found.errors {
         let page = damage.page.map(|page| format!(", page {page}")).unwrap_or_default();
-        let (file, what) = (crate::escape::text(&damage.file), crate::escape::text(&damage.what));
+        let (file, what) =
+            (terrace_common::escape::text(&damage.file), terrace_common::escape::text(&damage.what));
         print(output, format_args!("{file}{page}: {what}\n"))?;
     }
     if found.more_errors > 0 {
@@ -67,7 +70,8 @@ mod tests {
     #[test]
     fn what_is_not_listed_is_counted() {
         let damage = Damage { file: "pages".into(), page: Some(7), what: "bad".into() };
-        let found = Verification { errors: vec![damage], more_errors: 12_345, ..Verification::default() };
+        let mut found = VerifyReport::default();
+        (found.errors, found.more_errors) = (vec![damage], 12_345);
         let mut text = Vec::new();
         list(&found, &mut text).unwrap();
         let expected = format!("pages, page 7: bad\nand {} more, which are not listed\n", show_count(12_345));

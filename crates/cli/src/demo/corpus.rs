@@ -1,12 +1,12 @@
-//! Real records for the demo: the texts and headers and binaries this machine has anyway, cut into chunks.
+//! Records for the demo: chunks of the text, header and binary files of this machine.
 //!
-//! A record is one chunk of one file: its key is the path and the chunk's number, its value up to [`CHUNK_BYTES`] of
-//! the file. Directories are walked in the order of their names, so the same machine gives the same records;
-//! symbolic links, devices and unreadable files are passed over. No file gives more than [`FILE_BYTES_MAX`], so that
-//! a few large ones do not crowd out the many small.
+//! A record is a chunk of a file. Its key is the path and the chunk number, its value up to
+//! [`CHUNK_BYTES`] of content. Directories are walked in name order, so one machine always gives
+//! the same records. Symbolic links, devices and unreadable files are skipped. No file gives more
+//! than [`FILE_BYTES_MAX`], so that a few large files do not dominate.
 //!
-//! Where too little is found (a bare container), records are generated instead, of the same sizes, and
-//! [`Corpus::source`] says so: nobody shall take them for real ones.
+//! If too little is found (a bare container), records of the same sizes are generated, and
+//! [`Corpus::source`] says so.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -16,27 +16,27 @@ use std::path::{Path, PathBuf};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::failure::{Failure, Outcome};
+use terrace_common::failure::{Failure, Outcome};
 
-/// Bytes of a chunk; the last one of a file is shorter.
+/// Bytes per chunk; the last chunk of a file is shorter.
 pub const CHUNK_BYTES: usize = 1024;
-/// The most that one file gives.
+/// Bytes used per file.
 const FILE_BYTES_MAX: u64 = 256 << 10;
-/// Longest path that is used, so that keys stay within the engine's limit.
+/// Longest path used, so that keys fit the engine's limit.
 const PATH_BYTES_MAX: usize = 900;
-/// Records that make a corpus worth the name of real.
+/// Records required for a real corpus.
 const RECORDS_MIN: u64 = 100_000;
-/// Deepest directory that is entered.
+/// Depth limit of the walk.
 const DEPTH_MAX: usize = 32;
-/// Directories tried in turn when none is named.
-const PLACES: [&str; 4] = ["/usr/share", "/usr/include", "/usr/lib", "/usr"];
-/// Words of the generated records.
+/// Default directories, in order of preference.
+const ROOTS: [&str; 4] = ["/usr/share", "/usr/include", "/usr/lib", "/usr"];
+/// Vocabulary of generated records.
 const WORDS: [&str; 16] = [
     "page", "frame", "latch", "log", "tier", "fault", "commit", "index", "leaf", "record", "store", "cache",
     "write", "read", "ring", "epoch",
 ];
 
-/// Where records come from. Iterating twice gives the same records, as long as the files stay.
+/// A source of records. Iterating twice gives the same records while the files stay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Corpus {
     /// Files below these directories.
@@ -46,46 +46,47 @@ pub enum Corpus {
 }
 
 impl Corpus {
-    /// The corpus below `directory`, or what this machine has. `bytes` is how much is wanted.
+    /// The corpus in `directory`, or else of this machine; `bytes` is the wanted amount.
     pub fn find(directory: Option<&Path>, bytes: u64, seed: u64) -> Outcome<Corpus> {
         if let Some(directory) = directory {
             fs::read_dir(directory).map_err(|error| Failure::file("reading --data", directory, error))?;
             return Ok(Corpus::Files(vec![directory.to_owned()]));
         }
-        let places: Vec<PathBuf> =
-            PLACES.iter().map(PathBuf::from).filter(|place| fs::read_dir(place).is_ok()).collect();
+        let roots: Vec<PathBuf> =
+            ROOTS.iter().map(PathBuf::from).filter(|root| fs::read_dir(root).is_ok()).collect();
         let wanted = RECORDS_MIN.min(bytes / CHUNK_BYTES as u64);
-        // Sizes suffice to tell; reading is left to the load.
+        // File sizes suffice here; the load reads the contents.
         let mut records = 0;
-        let enough = Files::new(&places).any(|path| {
+        let enough = Files::new(&roots).any(|path| {
             let length = fs::symlink_metadata(&path).map_or(0, |found| found.len().min(FILE_BYTES_MAX));
             records += length.div_ceil(CHUNK_BYTES as u64);
             records >= wanted
         });
-        Ok(if enough { Corpus::Files(places) } else { Corpus::Generated(seed) })
+        Ok(if enough { Corpus::Files(roots) } else { Corpus::Generated(seed) })
     }
 
-    /// Where the records come from, in words.
+    /// Description of the source.
     pub fn source(&self) -> String {
         match self {
-            Corpus::Files(places) => {
-                let names: Vec<String> = places.iter().map(|place| crate::escape::path(place)).collect();
+            Corpus::Files(roots) => {
+                let names: Vec<String> =
+                    roots.iter().map(|root| terrace_common::escape::path(root)).collect();
                 format!("files below {}", names.join(", "))
             }
             Corpus::Generated(seed) => format!("generated text (too few files here), seed {seed}"),
         }
     }
 
-    /// Whether the records are real, not generated.
+    /// Whether the records come from files.
     pub fn is_real(&self) -> bool {
         matches!(self, Corpus::Files(_))
     }
 
-    /// The records, keys and values together about `bytes` long, or fewer when the files end.
+    /// Records with keys and values of about `bytes` in total, or fewer if the files end.
     pub fn records(&self, bytes: u64) -> Box<dyn Iterator<Item = (Vec<u8>, Vec<u8>)> + '_> {
         let mut left = bytes;
         let records: Box<dyn Iterator<Item = (Vec<u8>, Vec<u8>)>> = match self {
-            Corpus::Files(places) => Box::new(Files::new(places).flat_map(|path| chunks(&path))),
+            Corpus::Files(roots) => Box::new(Files::new(roots).flat_map(|path| chunks(&path))),
             Corpus::Generated(seed) => Box::new(generated(*seed)),
         };
         Box::new(records.take_while(move |(key, value)| {
@@ -96,18 +97,18 @@ impl Corpus {
     }
 }
 
-/// The key of a chunk: chunks of one file follow one another.
+/// The key of a chunk; chunks of a file sort in order.
 fn key(path: &[u8], chunk: u64) -> Vec<u8> {
     let mut key = path.to_vec();
     key.extend_from_slice(format!("#{chunk:06}").as_bytes());
     key
 }
 
-/// The chunks of one file; none when it cannot be read.
+/// The chunks of a file; none if it is unreadable.
 fn chunks(path: &Path) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + use<> {
     let name = path.as_os_str().as_bytes().to_vec();
     let mut content = Vec::new();
-    // A file that fails half-way gives what was read of it.
+    // After a read error, use what was read.
     let _ = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut content));
     let count = content.len().div_ceil(CHUNK_BYTES);
     (0..count).map(move |chunk| {
@@ -132,10 +133,10 @@ fn generated(seed: u64) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
     })
 }
 
-/// Regular files below some directories, each directory in the order of its names. A directory that is given inside
-/// another one comes once.
+/// Regular files below the given directories, in name order. A directory nested in another given
+/// one appears once.
 struct Files {
-    /// What is still to be visited, the next one last, with its depth.
+    /// A stack of paths to visit, with their depths.
     pending: Vec<(PathBuf, usize)>,
     roots: Vec<PathBuf>,
 }
@@ -160,7 +161,8 @@ impl Iterator for Files {
     fn next(&mut self) -> Option<PathBuf> {
         while let Some((path, depth)) = self.pending.pop() {
             let Ok(found) = fs::symlink_metadata(&path) else { continue };
-            // A root may be a symbolic link, as /usr/lib is on some systems; below it none is followed.
+            // A root may be a symbolic link, as /usr/lib on some systems; links below it are
+            // skipped.
             if found.is_dir() || (depth == 0 && path.is_dir()) {
                 if depth < DEPTH_MAX {
                     self.enter(&path, depth);
@@ -214,11 +216,11 @@ mod tests {
     }
 
     #[test]
-    fn nested_places_come_once() {
+    fn nested_roots_come_once() {
         let tree = tree();
-        let places = [tree.path().join("b"), tree.path().to_owned()];
+        let roots = [tree.path().join("b"), tree.path().to_owned()];
         let mut seen = HashSet::new();
-        assert!(Files::new(&places).all(|path| seen.insert(path)));
+        assert!(Files::new(&roots).all(|path| seen.insert(path)));
         assert_eq!(seen.len(), 3);
     }
 

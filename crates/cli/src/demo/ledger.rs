@@ -1,55 +1,57 @@
-//! The account of a process that will be killed, kept by its parent.
+//! The parent's ledger of a child process that will be killed.
 //!
-//! The child announces each transaction on a pipe before it commits and again when the commit has returned. What is
-//! in a pipe survives the death of its writer, so the parent knows of every commit that was acknowledged, and of the
-//! at most one transaction a thread had in flight. Lines are short words and numbers:
+//! The child announces each transaction on a pipe before and after its commit. Pipe contents
+//! survive the writer's death, so the parent knows every acknowledged commit, and at most one
+//! transaction in flight per thread. The lines are:
 //!
 //! ```text
 //! begin THREAD VERSION KEY...    about to commit VERSION into these keys
-//! commit THREAD                  it was acknowledged
-//! abort THREAD                   it was given up after all; nobody may ever see it
-//! doomed THREAD                  a transaction begins that will be aborted on purpose
-//! done THREAD OPERATIONS         operations completed so far, reads included
-//! wrong THREAD KEY               a value read was not what any transaction wrote
+//! commit THREAD                  acknowledged
+//! abort THREAD                   aborted after all; must never be visible
+//! doomed THREAD                  begins a transaction that will be aborted on purpose
+//! done THREAD OPERATIONS         operations completed so far, including reads
+//! wrong THREAD KEY               read a value that no transaction wrote
 //! ```
 //!
-//! A key is its ordinal in key order. Each thread writes keys of its own (`ordinal % threads`), so the order of
-//! writes to a key is known exactly and the audit is exact as well: a key must hold the version acknowledged last, and
-//! the keys of a transaction in flight must all hold its version or none of them. An aborted version, a lost commit
-//! and half a transaction all fail that test. A last line without its newline was cut by the kill and says nothing.
+//! A key is its ordinal in key order. Each thread writes only its own keys (`ordinal % threads`),
+//! so the order of writes per key is known and the audit is exact. A key must hold its last
+//! acknowledged version. The keys of a transaction in flight must all hold its version, or none.
+//! This detects lost commits, visible aborts and partial transactions. The kill truncated a last
+//! line without a newline; it is ignored.
 
 use std::collections::HashMap;
 use std::fmt;
 
-use super::serve::Keys;
-use super::stamp;
-use crate::failure::Outcome;
-use crate::store::Store;
+use terrace_common::failure::Outcome;
+use terrace_common::store::Store;
 
-/// The most faults an audit describes; it counts all.
+use super::keys::Keys;
+use super::stamp;
+
+/// Limit of described faults; all are counted.
 const FAULTS_SHOWN: usize = 20;
 
-/// What a child announced.
+/// An announcement of the child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Announcement {
     /// About to commit.
     Begin {
         /// The thread.
         thread: u64,
-        /// The version written.
+        /// Version written.
         version: u64,
-        /// Ordinals of the keys written.
+        /// Ordinals of the written keys.
         keys: Vec<u64>,
     },
-    /// The thread's transaction was acknowledged.
+    /// The transaction was acknowledged.
     Commit(u64),
-    /// The thread's transaction was given up.
+    /// The transaction was aborted.
     Abort(u64),
-    /// The thread begins a transaction whose version nobody may ever see.
+    /// A transaction begins whose version must never be visible.
     Doomed(u64),
-    /// The thread completed so many operations.
+    /// Number of operations the thread completed.
     Done(u64, u64),
-    /// The thread read a wrong value of a key.
+    /// The thread read a wrong value for a key.
     Wrong(u64, u64),
 }
 
@@ -73,7 +75,7 @@ impl std::str::FromStr for Announcement {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Announcement, String> {
-        let bad = || format!("{line:?} is no announcement");
+        let bad = || format!("{line:?} is not an announcement");
         let mut words = line.split(' ');
         let word = words.next().ok_or_else(bad)?;
         let numbers: Vec<u64> = words.map(str::parse).collect::<Result<_, _>>().map_err(|_| bad())?;
@@ -91,31 +93,30 @@ impl std::str::FromStr for Announcement {
     }
 }
 
-/// The account.
+/// The ledger.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    /// Version acknowledged last, by key; a key that is missing has the version it was loaded with, 0.
+    /// Last acknowledged version per key; absent means 0, the loaded version.
     versions: HashMap<u64, u64>,
-    /// What each thread began and did not end.
+    /// Unfinished transaction per thread.
     in_flight: HashMap<u64, (u64, Vec<u64>)>,
     done: HashMap<u64, u64>,
-    /// Transactions acknowledged.
+    /// Acknowledged transactions.
     pub committed: u64,
-    /// Transactions given up on purpose.
+    /// Transactions aborted on purpose.
     pub aborted: u64,
-    /// Wrong values the child itself saw.
+    /// Wrong values seen by the child.
     pub wrong: u64,
 }
 
 impl Ledger {
-    /// Enters one line, newline included. A line without one was cut off and is left out.
+    /// Enters one line with its newline; ignores a truncated line.
     pub fn line(&mut self, line: &[u8]) -> Result<(), String> {
         let Some(line) = line.strip_suffix(b"\n") else { return Ok(()) };
         let text = std::str::from_utf8(line).map_err(|_| "an announcement is not text".to_owned())?;
         self.enter(text.parse()?)
     }
 
-    /// Enters one announcement.
     pub fn enter(&mut self, announcement: Announcement) -> Result<(), String> {
         match announcement {
             Announcement::Begin { thread, version, keys } => {
@@ -142,7 +143,9 @@ impl Ledger {
     }
 
     fn ended(&mut self, thread: u64) -> Result<(u64, Vec<u64>), String> {
-        self.in_flight.remove(&thread).ok_or_else(|| format!("thread {thread} ended what it had not begun"))
+        self.in_flight
+            .remove(&thread)
+            .ok_or_else(|| format!("thread {thread} ended a transaction that it had not begun"))
     }
 
     /// Operations completed by all threads.
@@ -150,13 +153,13 @@ impl Ledger {
         self.done.values().sum()
     }
 
-    /// Begins to count operations anew, for the next child.
+    /// Resets the operation counts for the next child.
     pub fn forget_progress(&mut self) {
         self.done.clear();
     }
 
-    /// Compares every record of the store with the account. Afterwards the account is that of the store: what was in
-    /// flight has been settled one way or the other, and a next child may be followed.
+    /// Compares every record of the store with the ledger. Resolves transactions in flight from the
+    /// store, so that a next child can follow.
     pub fn audit(&mut self, store: &dyn Store, keys: &Keys) -> Outcome<Audit> {
         let mut audit = Audit::default();
         let open: HashMap<u64, (u64, u64)> = self
@@ -167,7 +170,7 @@ impl Ledger {
         let mut applied: HashMap<u64, Vec<bool>> = HashMap::new();
         let mut ordinal = 0;
         store.scan(b"", &mut |key, value| {
-            // Missing records shift the rest, so the list of keys is walked along.
+            // Walk the key list, because missing records shift the rest.
             while ordinal < keys.len() && keys.get(ordinal) < key {
                 audit.fault(keys.get(ordinal), "is missing");
                 ordinal += 1;
@@ -189,7 +192,7 @@ impl Ledger {
                     applied.entry(*thread).or_default().push(found == *version);
                 }
                 _ if found == expected => {}
-                _ => audit.fault(key, &format!("has version {found}, acknowledged was {expected}")),
+                _ => audit.fault(key, &format!("has version {found}, but {expected} was acknowledged")),
             }
             std::ops::ControlFlow::Continue(())
         })?;
@@ -200,7 +203,7 @@ impl Ledger {
                 audit.in_flight_applied += 1;
                 self.versions.extend(written.into_iter().map(|key| (key, version)));
             } else if votes.contains(&true) {
-                audit.fault(keys.get(written[0]), "belongs to a transaction of which only half is there");
+                audit.fault(keys.get(written[0]), "belongs to a partially applied transaction");
             } else {
                 audit.in_flight_undone += 1;
             }
@@ -209,18 +212,18 @@ impl Ledger {
     }
 }
 
-/// What an audit found.
+/// Result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Audit {
     /// Records compared.
     pub records: u64,
-    /// Transactions in flight at the kill that are there in whole.
+    /// Transactions in flight at the kill that were applied in full.
     pub in_flight_applied: u64,
-    /// Transactions in flight at the kill that are not there at all.
+    /// Transactions in flight at the kill that left no trace.
     pub in_flight_undone: u64,
-    /// What is not as it should be; any at all means that the engine broke its promise.
+    /// Violations; any at all means that the engine broke its promise.
     pub faults: u64,
-    /// The first of the faults in words.
+    /// Descriptions of the first faults.
     pub descriptions: Vec<String>,
 }
 
@@ -228,15 +231,16 @@ impl Audit {
     fn fault(&mut self, key: &[u8], what: &str) {
         self.faults += 1;
         if self.descriptions.len() < FAULTS_SHOWN {
-            self.descriptions.push(format!("{} {what}", crate::escape::bytes(key)));
+            self.descriptions.push(format!("{} {what}", terrace_common::escape::bytes(key)));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use terrace_common::testing::MemoryStore;
+
     use super::*;
-    use crate::store::tests::MemoryStore;
 
     fn loaded(records: u64) -> (MemoryStore, Keys) {
         let store = MemoryStore::default();
@@ -288,7 +292,7 @@ mod tests {
         assert_eq!(audit, Audit { records: 10, ..Audit::default() });
         set(&store, &keys, 3, 8);
         let audit = account.audit(&store, &keys).unwrap();
-        assert_eq!(audit.descriptions, ["key003 has version 8, acknowledged was 0"]);
+        assert_eq!(audit.descriptions, ["key003 has version 8, but 0 was acknowledged"]);
     }
 
     #[test]
@@ -305,7 +309,7 @@ mod tests {
             if faults == 0 {
                 let whole = u64::from(applied.len() == 2);
                 assert_eq!((audit.in_flight_applied, audit.in_flight_undone), (whole, 1 - whole));
-                // Settled: the next audit finds the same without anything in flight.
+                // Resolved: a second audit has nothing in flight.
                 assert_eq!(account.audit(&store, &keys).unwrap(), Audit { records: 10, ..Audit::default() });
             }
         }

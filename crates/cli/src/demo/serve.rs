@@ -1,116 +1,73 @@
-//! The mixed workload of the demo: reads over everything, updates, transactions over several keys, and aborts.
+//! The mixed workload of the demo: reads, updates, multi-key transactions and aborts.
 //!
-//! Which record is asked for follows Zipf's law. Each thread writes only keys whose ordinal is its own modulo the
-//! number of threads, which makes the ledger exact (see `ledger`); it reads all of them. Every value read is checked.
-//! What happens is announced to a sink before and after each commit; the process that will be killed writes it to a
-//! pipe, a run that nobody kills throws it away.
+//! Requests follow Zipf's law. A thread reads all keys but writes only those with its ordinal
+//! modulo the number of threads, which makes the ledger exact (see `ledger`). Every read value is
+//! checked. A sink receives an announcement before and after each commit. The process to be killed
+//! writes them to a pipe; other runs discard them.
 
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use terrace_common::failure::Outcome;
+use terrace_common::latency::Latencies;
+use terrace_common::store::{Access, Ending, Store};
+use terrace_common::values::mix;
+use terrace_common::zipf::{Scatter, Zipf};
 
+use super::keys::Keys;
 use super::ledger::Announcement;
 use super::stamp;
-use crate::failure::Outcome;
-use crate::store::{Access, Ending, Store};
-use crate::workload::latency::Latencies;
-use crate::workload::values::mix;
-use crate::workload::zipf::{Scatter, Zipf};
 
-/// Skew of the requests.
+/// Zipf exponent of the requests.
 const THETA: f64 = 0.99;
-/// Percent of operations that read.
+/// Percent of reads.
 const READ_PERCENT: u32 = 80;
-/// Percent of transactions that are aborted on purpose.
+/// Percent of transactions aborted on purpose.
 const ABORT_PERCENT: u32 = 5;
-/// The most keys that a transaction writes.
+/// Largest number of keys per transaction.
 const KEYS_MAX: u64 = 4;
-/// How often a thread says how far it is.
+/// Interval between progress announcements of a thread.
 const DONE_EVERY: Duration = Duration::from_millis(50);
 
-/// Where announcements go. Returning an error ends the thread.
+/// Receives announcements; an error ends the thread.
 pub type Sink<'a> = dyn Fn(&Announcement) -> Outcome + Sync + 'a;
 
-/// All keys of a table in their order, packed, so that asking for a random one costs no index and little memory.
-pub struct Keys {
-    bytes: Vec<u8>,
-    ends: Vec<u32>,
-}
-
-impl Keys {
-    /// The keys of `store`.
-    pub fn of(store: &dyn Store) -> Outcome<Keys> {
-        let mut keys = Keys { bytes: Vec::new(), ends: Vec::new() };
-        store.scan(b"", &mut |key, _| {
-            keys.bytes.extend_from_slice(key);
-            keys.ends.push(keys.bytes.len() as u32);
-            // Four gigabytes of keys are far beyond what the demo loads.
-            if keys.bytes.len() < u32::MAX as usize / 2 {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        })?;
-        keys.bytes.shrink_to_fit();
-        keys.ends.shrink_to_fit();
-        Ok(keys)
-    }
-
-    /// Number of keys.
-    pub fn len(&self) -> u64 {
-        self.ends.len() as u64
-    }
-
-    /// Bytes the list takes, to be told apart from the engine's.
-    pub fn size_bytes(&self) -> u64 {
-        (self.bytes.len() + self.ends.len() * size_of::<u32>()) as u64
-    }
-
-    /// The key with this ordinal.
-    pub fn get(&self, ordinal: u64) -> &[u8] {
-        let index = ordinal as usize;
-        let start = index.checked_sub(1).map_or(0, |before| self.ends[before] as usize);
-        &self.bytes[start..self.ends[index] as usize]
-    }
-}
-
-/// How to serve.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Threads; at most as many as there are keys.
+    /// Threads, at most one per key.
     pub threads: u64,
     /// Seed of all choices.
     pub seed: u64,
-    /// Distinguishes the versions of this run from earlier ones.
+    /// Distinguishes the versions of this run from earlier runs.
     pub round: u64,
-    /// Percent of operations that read; the usual ones are [`Plan::new`]'s.
+    /// Percent of reads; [`Plan::new`] sets the default.
     pub read_percent: u32,
 }
 
 impl Plan {
-    /// The usual mix.
+    /// A plan with the default mix.
     pub fn new(threads: u64, seed: u64, round: u64) -> Plan {
         Plan { threads, seed, round, read_percent: READ_PERCENT }
     }
 }
 
-/// What was served.
+/// Results of a run.
 #[derive(Default)]
 pub struct Served {
-    /// Times of reads.
+    /// Latencies of reads.
     pub reads: Latencies,
-    /// Times of transactions that committed.
+    /// Latencies of committed transactions.
     pub commits: Latencies,
-    /// Values read and found right.
+    /// Correct values read.
     pub verified: u64,
-    /// Values that were wrong or missing.
+    /// Wrong or missing values.
     pub wrong: u64,
 }
 
-/// Serves until `stop` is set. `operations` are counted for whoever watches.
+/// Serves until `stop` is set and counts completed `operations`.
 pub fn serve(
     store: &dyn Store,
     keys: &Keys,
@@ -189,7 +146,7 @@ impl Worker<'_> {
     }
 
     fn any(&mut self) -> u64 {
-        self.scatter.place(self.zipf.sample(&mut self.random))
+        self.scatter.spread(self.zipf.sample(&mut self.random))
     }
 
     /// An ordinal that this thread may write.
@@ -217,7 +174,7 @@ impl Worker<'_> {
         (self.sink)(&Announcement::Wrong(self.thread, ordinal))
     }
 
-    /// Gives one or several of this thread's records a new version, or begins to and aborts.
+    /// Writes a new version to one or more of this thread's records, or aborts doing so.
     fn write(&mut self) -> Outcome {
         self.transactions += 1;
         let version = self.plan.round << 40 | self.transactions;
@@ -227,7 +184,7 @@ impl Worker<'_> {
         written.dedup();
         let abort = self.random.random_range(0..100) < ABORT_PERCENT;
         (self.sink)(&match abort {
-            // Not entered under its keys: were its version ever found there, the audit would object.
+            // Announced without keys, so the audit objects if this version ever appears.
             true => Announcement::Doomed(self.thread),
             false => Announcement::Begin { thread: self.thread, version, keys: written.clone() },
         })?;
@@ -262,7 +219,7 @@ impl Worker<'_> {
     }
 }
 
-/// The next content of a record: the old one turned by a byte, so that all of it changes and none of it is lost.
+/// Rotates the content by a byte: all of it changes and none is lost.
 fn turned(content: &[u8]) -> Vec<u8> {
     let mut content = content.to_vec();
     if !content.is_empty() {
@@ -275,9 +232,10 @@ fn turned(content: &[u8]) -> Vec<u8> {
 mod tests {
     use std::sync::Mutex;
 
+    use terrace_common::testing::MemoryStore;
+
     use super::super::ledger::Ledger;
     use super::*;
-    use crate::store::tests::MemoryStore;
 
     fn loaded(records: u64) -> MemoryStore {
         let store = MemoryStore::default();
@@ -288,7 +246,7 @@ mod tests {
         store
     }
 
-    /// Serves until `count` announcements were made; the ledger of them.
+    /// Serves up to `count` announcements and returns their ledger.
     fn served(
         store: &MemoryStore,
         keys: &Keys,

@@ -1,11 +1,11 @@
-//! Values that carry their version: 8 bytes of version, 8 bytes of checksum, then the record's content.
+//! Versioned values: 8 bytes of version, 8 bytes of checksum, then the content.
 //!
-//! The checksum covers key, version and content, so a value that belongs to another key, is torn, or mixes two
-//! versions is found by whoever reads it, without knowing what was written. Version 0 is what was loaded.
+//! The checksum covers key, version and content. So any reader detects a value of another key, a
+//! torn value or a mix of versions. Version 0 is the loaded one.
 
-use crate::workload::values::mix;
+use terrace_common::values::mix;
 
-/// Bytes in front of the content.
+/// Bytes before the content.
 pub const STAMP_BYTES: usize = 16;
 
 /// The value of `key` at `version`.
@@ -17,7 +17,7 @@ pub fn stamp(key: &[u8], version: u64, content: &[u8]) -> Vec<u8> {
     value
 }
 
-/// Version and content of a value, if it is whole and belongs to `key`.
+/// Version and content of a value, if it is intact and belongs to `key`.
 pub fn open<'a>(key: &[u8], value: &'a [u8]) -> Option<(u64, &'a [u8])> {
     let (version, rest) = value.split_first_chunk()?;
     let (sum, content) = rest.split_first_chunk()?;

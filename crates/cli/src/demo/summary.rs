@@ -1,77 +1,77 @@
-//! What the demo found: its JSON, its lines on the terminal, its report.
+//! Results of the demo as JSON, text and report.
 
 use serde::Serialize;
+use terrace::VerifyReport;
+use terrace_common::failure::{Failure, Outcome};
+use terrace_common::latency;
+use terrace_common::report::{Bars, Figure, Lines, Report, Table, Verdict};
+use terrace_common::units::{show_count, show_size};
 
 use super::ledger::Ledger;
 use super::serve::Served;
-use crate::failure::{Failure, Outcome};
-use crate::report::{Bars, Figure, Lines, Report, Table, Verdict};
-use crate::store::Verification;
-use crate::units::{show_count, show_size};
-use crate::workload::latency;
 
-/// Memory the process may take on top of its budget: code, stacks, the demo's own lists.
+/// Memory allowed beyond the budget: code, stacks, the demo's own lists.
 pub const OVERHEAD_BYTES: u64 = 32 << 20;
 
-/// Throughput and memory over the whole demo.
+/// Throughput and memory over the demo.
 #[derive(Debug, Default)]
 pub struct Track {
-    /// From when on, operations a second.
+    /// Start time and operations per second of each interval.
     rates: Vec<(f64, f64)>,
-    /// Up to when operations are accounted for.
+    /// End of the last interval.
     since: f64,
     memory: Vec<(f64, f64)>,
-    /// The most memory seen.
+    /// Peak memory.
     pub memory_bytes_max: u64,
 }
 
 impl Track {
-    /// Adds operations completed since the last call, and memory now.
+    /// Adds the operations since the last call, and current memory.
     pub fn add(&mut self, second: f64, operations: u64, memory_bytes: u64) {
         self.rates.push((self.since, operations as f64 / (second - self.since).max(1e-3)));
         self.since = second;
         self.memory.push((second, memory_bytes as f64 / f64::from(1 << 20)));
-        self.remember(memory_bytes);
+        self.note_memory(memory_bytes);
     }
 
-    /// Nothing was served since the last call.
+    /// Marks the time since the last call as idle.
     pub fn idle_until(&mut self, second: f64) {
         self.rates.push((self.since, 0.0));
         self.since = second;
     }
 
-    /// The rates, with the end of the last one.
+    /// The rates, with the end of the last interval.
     fn steps(&self) -> Vec<(f64, f64)> {
         let end = self.rates.last().map(|&(_, rate)| (self.since, rate));
         self.rates.iter().copied().chain(end).collect()
     }
 
-    /// Takes note of memory only.
-    pub fn remember(&mut self, memory_bytes: u64) {
+    /// Records memory only.
+    pub fn note_memory(&mut self, memory_bytes: u64) {
         self.memory_bytes_max = self.memory_bytes_max.max(memory_bytes);
     }
 }
 
-/// One kill and what came of it.
+/// Result of one kill.
 #[derive(Debug, Default, Serialize)]
 pub struct Kill {
-    /// When, in seconds of the demo.
+    /// Time of the kill, in seconds of the demo.
     pub at_seconds: f64,
-    /// When the database was open again.
+    /// Time when the database was open again.
     pub recovered_at_seconds: f64,
-    /// Operations the process had completed.
+    /// Operations completed by the process.
     pub operations: u64,
-    /// Commits it had acknowledged.
+    /// Commits acknowledged by the process.
     pub committed: u64,
-    /// How long opening took.
+    /// Seconds to open the database.
     pub recovery_seconds: f64,
-    /// Transactions in flight that are there in whole.
+    /// Transactions in flight that were applied in full.
     pub in_flight_applied: u64,
-    /// Transactions in flight that are not there.
+    /// Transactions in flight that left no trace.
     pub in_flight_undone: u64,
-    /// Records that are not as acknowledged.
+    /// Records that differ from the ledger.
     pub faults: u64,
-    /// The first of them.
+    /// Descriptions of the first faults.
     pub descriptions: Vec<String>,
 }
 
@@ -88,79 +88,79 @@ impl Kill {
     }
 }
 
-/// Reads with one size of memory.
+/// Read performance at one memory size.
 #[derive(Debug, Default, Serialize)]
 pub struct Size {
-    /// The budget.
+    /// Memory budget.
     pub dram_bytes: u64,
-    /// Reads a second.
+    /// Reads per second.
     pub reads_per_second: f64,
-    /// Times of reads.
+    /// Latencies of reads.
     pub latency_us: latency::Summary,
 }
 
-/// Everything the demo found, with the keys of its JSON.
+/// All results, in the JSON layout.
 #[derive(Default, Serialize)]
 pub struct Summary {
-    /// Where the records came from.
+    /// Source of the records.
     pub source: String,
-    /// Whether they are real, not generated.
+    /// Whether the records come from files.
     pub real: bool,
     /// Records loaded.
     pub records: u64,
     /// Bytes of keys and values loaded.
     pub data_bytes: u64,
-    /// Memory the engine was allowed.
+    /// Memory budget of the engine.
     pub budget_bytes: u64,
-    /// The most memory any process took.
+    /// Peak memory of any process.
     pub rss_bytes: u64,
-    /// Of that, the demo's own list of keys.
+    /// The share of it in the demo's key list.
     pub keys_bytes: u64,
-    /// How long the load took.
+    /// Seconds of the load.
     pub load_seconds: f64,
     /// The kills.
     pub kills: Vec<Kill>,
-    /// Commits acknowledged by the processes that were killed.
+    /// Commits acknowledged by the killed processes.
     pub committed: u64,
     /// Transactions aborted on purpose.
     pub aborted: u64,
-    /// What the verification found.
-    pub verification: Verification,
-    /// Operations a second, undisturbed.
+    /// Result of the verification.
+    pub verification: VerifyReport,
+    /// Operations per second without kills.
     pub ops_per_second: f64,
-    /// Times of reads.
+    /// Latencies of reads.
     pub read_latency_us: latency::Summary,
-    /// Times of durable commits.
+    /// Latencies of durable commits.
     pub commit_latency_us: latency::Summary,
-    /// Values read and found right while serving.
+    /// Correct values read while serving.
     pub verified: u64,
-    /// Values read and found wrong.
+    /// Wrong values read while serving.
     pub wrong: u64,
-    /// Reads by size of memory.
+    /// Reads per memory size.
     pub sizes: Vec<Size>,
-    /// How long the demo took.
+    /// Seconds of the demo.
     pub seconds: f64,
-    /// The report's file.
+    /// File of the report.
     pub report: String,
     /// Throughput and memory over time.
     #[serde(skip)]
     pub track: Track,
-    /// Cumulative distribution of the times of reads.
+    /// Cumulative distribution of read latencies.
     #[serde(skip)]
     pub read_curve: Vec<(f64, f64)>,
-    /// The same of durable commits.
+    /// Cumulative distribution of latencies of durable commits.
     #[serde(skip)]
     pub commit_curve: Vec<(f64, f64)>,
 }
 
 impl Summary {
-    /// Takes in the account of the killed processes.
+    /// Adds the totals of the ledger.
     pub fn account(&mut self, ledger: &Ledger) {
         (self.committed, self.aborted) = (ledger.committed, ledger.aborted);
         self.wrong += ledger.wrong;
     }
 
-    /// Takes in the undisturbed service.
+    /// Adds the results of the run without kills.
     pub fn served(&mut self, served: &Served, seconds: f64) {
         self.ops_per_second = (served.reads.count() + served.commits.count()) as f64 / seconds;
         (self.read_latency_us, self.commit_latency_us) = (served.reads.summary(), served.commits.summary());
@@ -190,7 +190,7 @@ impl Summary {
         )
     }
 
-    /// What is told at the end on the terminal.
+    /// The closing text for the terminal.
     pub fn text(&self) -> String {
         let mut text = format!(
             "{} kills, {} commits acknowledged, {} records wrong, {} damaged places\n",
@@ -206,16 +206,20 @@ impl Summary {
             show_size(self.rss_bytes),
             show_size(self.budget_bytes)
         );
-        text += &format!("report in {} ({:.0} s in all)\n", crate::escape::text(&self.report), self.seconds);
+        text += &format!(
+            "report in {} ({:.0} s in all)\n",
+            terrace_common::escape::text(&self.report),
+            self.seconds
+        );
         text
     }
 
-    /// Lost or damaged data make the demo fail.
+    /// Fails if data were lost or damaged.
     pub fn verdict(&self) -> Outcome {
         match (self.faults() + self.wrong, self.verification.error_count()) {
             (0, 0) => Ok(()),
-            (records, places) => Err(Failure::Damaged(format!(
-                "{records} records were not as acknowledged, {places} places in the files are damaged; see {}",
+            (records, damages) => Err(Failure::Damaged(format!(
+                "{records} records differ from what was acknowledged, {damages} places in the files are damaged; see {}",
                 self.report
             ))),
         }
@@ -400,10 +404,11 @@ impl Summary {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::store::Damage;
+    use terrace::Damage;
 
-    /// A summary as a run would leave it.
+    use super::*;
+
+    /// A typical summary.
     fn sample() -> Summary {
         let mut summary = Summary {
             source: "files below /usr/share".to_owned(),

@@ -1,4 +1,4 @@
-//! How long a random read takes on the disk under a directory.
+//! Read and write latency of the disk under a directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -10,32 +10,32 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-use crate::failure::{Failure, Outcome};
-use crate::workload::latency::Latencies;
+use terrace_common::failure::{Failure, Outcome};
+use terrace_common::latency::Latencies;
 
-/// Bytes of a read, and what direct access wants aligned.
+/// Bytes per read; also the alignment for direct I/O.
 const BLOCK: usize = 4096;
-/// Bytes of the file that is made where there is no database to read.
+/// Size of the scratch file.
 const FILE_BYTES: usize = 32 << 20;
-/// How long is measured.
+/// Duration of the measurement.
 const TIME: Duration = Duration::from_millis(300);
 
 /// A disk and its speed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Disk {
-    /// The directory asked about.
+    /// The measured directory.
     pub path: String,
-    /// Median time of a 4 KiB read at a random place, one at a time.
+    /// Median latency of a random 4 KiB read, one at a time.
     pub read_latency_us: f64,
-    /// Its 99th percentile.
+    /// 99th percentile of that latency.
     pub read_latency_p99_us: f64,
-    /// Time of a 4 KiB write with the sync that makes it durable.
+    /// Latency of a 4 KiB write with its sync.
     pub durable_write_us: f64,
-    /// Whether reads went past the page cache; where not, the latency is that of memory.
+    /// Whether reads bypassed the page cache; if not, they measured memory.
     pub direct: bool,
 }
 
-/// Measures the disk under `directory`, in a file that is removed again.
+/// Measures the disk under `directory` with a temporary file.
 pub fn measure(directory: &Path) -> Outcome<Disk> {
     let failed = |error: io::Error| Failure::file("measuring the disk under", directory, error);
     let file = Scratch::create(directory).map_err(failed)?;
@@ -47,14 +47,14 @@ pub fn measure(directory: &Path) -> Outcome<Disk> {
     let block = &mut memory[start..start + BLOCK];
     let began = Instant::now();
     while began.elapsed() < TIME {
-        let place = random.random_range(0..FILE_BYTES / BLOCK) * BLOCK;
+        let offset = random.random_range(0..FILE_BYTES / BLOCK) * BLOCK;
         let started = Instant::now();
-        reader.read_exact_at(block, place as u64).map_err(failed)?;
+        reader.read_exact_at(block, offset as u64).map_err(failed)?;
         latencies.record(started.elapsed());
     }
     let summary = latencies.summary();
     Ok(Disk {
-        path: crate::escape::path(directory),
+        path: terrace_common::escape::path(directory),
         read_latency_us: summary.p50,
         read_latency_p99_us: summary.p99,
         durable_write_us: durable_write(&file).map_err(failed)?,
@@ -62,7 +62,7 @@ pub fn measure(directory: &Path) -> Outcome<Disk> {
     })
 }
 
-/// Median microseconds of a few synced writes.
+/// Median microseconds of several synced writes.
 fn durable_write(scratch: &Scratch) -> io::Result<f64> {
     let mut latencies = Latencies::default();
     for block in 0..50u64 {
@@ -74,7 +74,7 @@ fn durable_write(scratch: &Scratch) -> io::Result<f64> {
     Ok(latencies.summary().p50)
 }
 
-/// A file of random bytes that is removed when dropped.
+/// A file of random bytes, removed on drop.
 struct Scratch {
     path: PathBuf,
     file: File,
@@ -95,7 +95,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// The file for reading past the page cache; through it where that is refused.
+    /// Opens the file with O_DIRECT, or without if that is refused.
     fn open_direct(&self) -> io::Result<(File, bool)> {
         match OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&self.path) {
             Ok(file) => Ok((file, true)),
@@ -106,7 +106,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing is left to be done about a file that cannot be removed.
+        // Nothing can be done if removal fails.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -1,8 +1,9 @@
-//! What was found, as an HTML report: curves first, then every number.
+//! Simulation results as an HTML report: curves first, then all numbers.
 
-use super::{CacheFound, CostFound, Found, PartFound};
-use crate::report::{Bars, Figure, Lines, Report, Table};
-use crate::units::{show_count, show_size};
+use terrace_common::report::{Bars, Figure, Lines, Report, Table};
+use terrace_common::units::{show_count, show_size};
+
+use super::found::{CacheFound, CostFound, Found, PartFound};
 
 /// The report.
 pub fn report(found: &Found) -> Report {
@@ -37,7 +38,7 @@ pub fn report(found: &Found) -> Report {
     report
 }
 
-/// The file's name without its folders.
+/// The file name without directories.
 fn name(trace: &str) -> &str {
     trace.rsplit('/').next().unwrap_or(trace)
 }
@@ -68,7 +69,7 @@ fn curves(report: &mut Report, found: &Found) {
     }
 }
 
-/// Miss ratios, policies down and sizes across, and what was written for them.
+/// Tables of policies by sizes: miss ratios, and bytes written.
 fn matrix(report: &mut Report, found: &Found) {
     let (policies, sizes) = found.axes();
     if policies.len() < 2 {

@@ -1,20 +1,21 @@
-//! Shards of a simulation, joined.
+//! Merges the shards of a simulation.
 //!
-//! Each shard prints its caches with their place in the order of the command line; joined, they are in that order, and
-//! the object is the one that a run without shards would have printed, but for times. What does not belong
-//! together is refused: other traces, the same part twice, a part that is missing.
+//! Each shard prints its caches with their positions in command-line order. Merging restores that
+//! order, so the object equals that of an unsharded run, except for times. Parts of different
+//! traces, duplicate parts and missing parts are errors.
 
 use std::fs::File;
 use std::io::{Read, Take};
 use std::path::{Path, PathBuf};
 
-use super::{CacheFound, Found};
-use crate::failure::{Failure, Outcome};
+use terrace_common::failure::{Failure, Outcome};
 
-/// The largest output of a shard that is read.
+use super::found::{CacheFound, Found};
+
+/// Size limit of a shard's output.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// Reads the outputs of all shards and joins them.
+/// Reads and merges the outputs of all shards.
 pub fn merge(files: &[PathBuf]) -> Outcome<Found> {
     let mut parts = Vec::new();
     for path in files {
@@ -32,14 +33,14 @@ fn read(path: &Path) -> Outcome<Found> {
         return Err(failed(&format!("it is longer than {FILE_BYTES_MAX} bytes")));
     }
     let found: Found = serde_json::from_str(&text)
-        .map_err(|error| failed(&format!("not what simulate --json prints: {error}")))?;
+        .map_err(|error| failed(&format!("not the output of simulate --json: {error}")))?;
     match has_ratios(&found) {
         true => Ok(found),
         false => Err(failed(&"a miss ratio in it is not between 0 and 1")),
     }
 }
 
-/// Whether all miss ratios are ratios, so that they can be drawn.
+/// Whether all miss ratios are in range, so that they can be drawn.
 fn has_ratios(found: &Found) -> bool {
     let parts = |result: &CacheFound| {
         let parts = result.queries.iter().chain(&result.relations);
@@ -56,25 +57,25 @@ fn join(parts: Vec<(&PathBuf, Found)>) -> Outcome<Found> {
     for (path, part) in parts {
         let refuse = |why: String| Failure::file("joining the shard", path, why);
         let Some([number, of]) = part.shard else {
-            return Err(refuse("it is no part of a simulation; print it with --shard I/N".to_owned()));
+            return Err(refuse("it is not a shard; make it with simulate --shard I/N --json".to_owned()));
         };
         if !(1..=of).contains(&number) {
-            return Err(refuse(format!("it is part {number} of {of}, which there is not")));
+            return Err(refuse(format!("it is part {number} of {of}, which does not exist")));
         }
         if seen.contains(&number) {
-            return Err(refuse(format!("part {number} is there twice")));
+            return Err(refuse(format!("part {number} appears twice")));
         }
         seen.push(number);
         let Some(all) = &mut all else {
             all = Some(part);
             continue;
         };
-        // Machines have a trace in different directories.
+        // Directories of the trace may differ between machines.
         let same = Path::new(&all.trace).file_name() == Path::new(&part.trace).file_name()
             && (all.requests, all.writes, all.footprint, all.block_bytes, all.sample)
                 == (part.requests, part.writes, part.footprint, part.block_bytes, part.sample);
         if !same || all.shard.map(|[_, of]| of) != Some(of) {
-            return Err(refuse("it is of another trace or of another number of parts".to_owned()));
+            return Err(refuse("it belongs to another trace or another number of parts".to_owned()));
         }
         all.results.extend(part.results);
         all.curves.extend(part.curves);
@@ -92,13 +93,13 @@ fn join(parts: Vec<(&PathBuf, Found)>) -> Outcome<Found> {
     match is_whole(&all) {
         true => Ok(all),
         false => Err(Failure::Work(
-            "the parts are of different command lines; give those of one simulation".to_owned(),
+            "the parts come from different command lines; give the parts of one simulation".to_owned(),
         )),
     }
 }
 
-/// Whether the caches are every policy at every size, in their order and counted alike, and the curves one for each policy, as one
-/// command line makes them.
+/// Whether the parts add up to one command line: every policy at every size, in order, and one
+/// curve per policy.
 fn is_whole(all: &Found) -> bool {
     let Found { results, curves, .. } = all;
     let sizes = results.iter().take_while(|result| result.policy == results[0].policy).count();
@@ -118,10 +119,10 @@ fn is_whole(all: &Found) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CostFound, CurveFound};
+    use super::super::found::{CostFound, CurveFound};
     use super::*;
 
-    /// Of caches of two policies at two sizes.
+    /// A part of a run with two policies at two sizes.
     fn part(number: u32, of: u32, indices: &[usize]) -> Found {
         let result = |index: &usize| CacheFound {
             index: *index,
@@ -197,7 +198,7 @@ mod tests {
             (vec![part(1, 2, &[0, 2]), priced], "different command lines"),
             (vec![part(1, 2, &[0, 2]), resized], "different command lines"),
             (vec![part(3, 2, &[])], "part 3 of 2"),
-            (vec![whole], "no part"),
+            (vec![whole], "not a shard"),
             (vec![], "--merge"),
         ] {
             let error = joined(parts).unwrap_err();

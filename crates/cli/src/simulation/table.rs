@@ -1,11 +1,12 @@
-//! What was found, as text: a row for each cache, and rows for queries and relations where they were counted.
+//! Simulation results as text: a row per cache, then per query and relation if counted.
 
 use std::fmt::Write as _;
 
-use super::{CacheFound, CostFound, Found, PartFound};
-use crate::units::show_count;
+use terrace_common::units::show_count;
 
-/// The text.
+use super::found::{CacheFound, CostFound, Found, PartFound};
+
+/// Renders the text.
 pub fn table(found: &Found) -> String {
     let mut text = format!(
         "{}: {} requests, {} of them writes, for {} blocks\n",
@@ -55,7 +56,7 @@ pub fn table(found: &Found) -> String {
     }
     for curve in &found.curves {
         let _ = writeln!(text, "\n{}, miss ratio by blocks:", curve.policy);
-        // A terminal has no use for every point of an exact curve.
+        // A terminal cannot show every point of an exact curve.
         let stride = curve.points.len().div_ceil(25).max(1);
         for (blocks, ratio) in curve.points.iter().rev().step_by(stride).rev() {
             let _ = writeln!(text, "{blocks:>12} {ratio:.4}");

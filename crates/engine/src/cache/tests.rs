@@ -1,26 +1,28 @@
-//! A database over a cache: warm after every opening, never stale, and only slower when something goes wrong.
+//! Tests of a database over a cache: warm after every open, never stale, and only slower after a
+//! failure.
 
 mod copies;
 mod damage;
 
 use std::sync::Arc;
 
-use terrace_block::{Bypass, MemoryDirectory};
+use terrace_cache::Bypass;
+use terrace_io::MemoryDirectory;
 
 use super::*;
 use crate::{Builder, CacheStats, Db, Mode};
 
-/// A database in one directory, and the fast device in another.
-struct Place {
+/// A database in one directory, the fast device in another.
+struct Folder {
     slow: Arc<MemoryDirectory>,
     fast: Arc<MemoryDirectory>,
 }
 
 const KEYS: u32 = 6000;
 
-impl Place {
-    fn new() -> Place {
-        Place { slow: Arc::new(MemoryDirectory::new()), fast: Arc::new(MemoryDirectory::new()) }
+impl Folder {
+    fn new() -> Folder {
+        Folder { slow: Arc::new(MemoryDirectory::new()), fast: Arc::new(MemoryDirectory::new()) }
     }
 
     fn builder(&self) -> Builder {
@@ -42,7 +44,7 @@ fn fill(db: &Db, round: u8) {
     }
 }
 
-/// Reads all of it, which is more than the memory holds.
+/// Reads all entries, which exceed the memory.
 fn check(db: &Db, round: u8) -> CacheStats {
     let table = db.open_table("t").unwrap();
     for key in 0..KEYS {
@@ -54,13 +56,13 @@ fn check(db: &Db, round: u8) -> CacheStats {
 
 #[test]
 fn a_cache_is_warm_when_the_database_is_opened_again() {
-    let place = Place::new();
-    let db = place.open("cache");
+    let folder = Folder::new();
+    let db = folder.open("cache");
     fill(&db, 1);
     let table = db.open_table("t").unwrap();
     db.close().unwrap();
-    // A handle that is left does not keep the cache's file.
-    let db = place.open("cache");
+    // A remaining handle does not hold the cache file.
+    let db = folder.open("cache");
     drop(table);
     let stats = check(&db, 1);
     assert!(stats.kept > 1000 && stats.dropped == 0 && stats.cold.is_none(), "{stats:?}");
@@ -68,25 +70,25 @@ fn a_cache_is_warm_when_the_database_is_opened_again() {
     assert!(db.verify().unwrap().is_ok());
 }
 
-fn used_without_the_cache(meanwhile: impl FnOnce(&Place)) -> CacheStats {
-    let place = Place::new();
-    let db = place.open("cache");
+fn used_without_the_cache(meanwhile: impl FnOnce(&Folder)) -> CacheStats {
+    let folder = Folder::new();
+    let db = folder.open("cache");
     fill(&db, 1);
     check(&db, 1);
     db.close().unwrap();
-    meanwhile(&place);
-    check(&place.open("cache"), 2)
+    meanwhile(&folder);
+    check(&folder.open("cache"), 2)
 }
 
-/// The cache still has what was in places that have been filled again since.
+/// The cache still has old content of blocks that were rewritten since.
 fn without_a_cache() -> CacheStats {
-    let stats = used_without_the_cache(|place| {
-        let db = place.builder().open("").unwrap();
+    let stats = used_without_the_cache(|folder| {
+        let db = folder.builder().open("").unwrap();
         fill(&db, 3);
         fill(&db, 2);
         db.close().unwrap();
     });
-    // That the page file has gone on would be noticed, too, but its superblock is not all that there may be of a life.
+    // The superblock would reveal it too, but it does not record a whole life.
     let why = stats.cold.clone().expect("it is cold");
     assert!(why.contains("was written without it since"), "the guard was not told: {why}");
     stats
@@ -95,8 +97,8 @@ fn without_a_cache() -> CacheStats {
 #[test]
 fn a_cache_that_was_left_out_or_replaced_is_cold() {
     without_a_cache();
-    let stats = used_without_the_cache(|place| {
-        let db = place.open("other");
+    let stats = used_without_the_cache(|folder| {
+        let db = folder.open("other");
         fill(&db, 2);
         db.close().unwrap();
     });
@@ -119,26 +121,26 @@ fn catches_cache_untold() {
 
 #[test]
 fn a_restored_database_finds_no_cache_warm() {
-    let place = Place::new();
-    let db = place.open("cache");
+    let folder = Folder::new();
+    let db = folder.open("cache");
     fill(&db, 1);
-    let (backup, restored) = (Arc::new(MemoryDirectory::new()), Place::new());
+    let (backup, restored) = (Arc::new(MemoryDirectory::new()), Folder::new());
     db.backup_to(&*backup).unwrap();
     db.close().unwrap();
     crate::Backup::open_in(&*backup).unwrap().restore_to(&*restored.slow).unwrap();
-    let restored = Place { fast: Arc::clone(&place.fast), ..restored };
+    let restored = Folder { fast: Arc::clone(&folder.fast), ..restored };
     let stats = check(&restored.open("cache"), 1);
     assert_eq!((stats.kept, stats.damaged), (0, 0));
 }
 
 #[test]
 fn what_the_cleaner_moves_stays_cached_and_admits_nothing() {
-    let place = Place::new();
-    let db = place.open("cache");
+    let folder = Folder::new();
+    let db = folder.open("cache");
     fill(&db, 1);
     check(&db, 1);
     let table = db.open_table("t").unwrap();
-    // Every other page's places are freed, all over the file, until segments have to be emptied.
+    // Frees blocks all over the file until segments must be emptied.
     let mut round = 0_u32;
     while db.stats().cache.unwrap().relocations < 100 && round < 40 {
         for key in (0..KEYS).filter(|key| (key / 8 + round).is_multiple_of(3)) {
@@ -157,14 +159,14 @@ fn what_the_cleaner_moves_stays_cached_and_admits_nothing() {
     );
     check(&db, 1);
     db.close().unwrap();
-    let stats = check(&place.open("cache"), 1);
+    let stats = check(&folder.open("cache"), 1);
     assert!(stats.kept > 1000 && stats.damaged == 0, "{stats:?}");
 }
 
 #[test]
 fn compaction_and_reading_leave_the_cache_right() {
-    let place = Place::new();
-    let db = place.open("cache");
+    let folder = Folder::new();
+    let db = folder.open("cache");
     fill(&db, 1);
     let table = db.open_table("t").unwrap();
     for key in (0..KEYS).filter(|key| key % 8 != 0) {
@@ -176,11 +178,11 @@ fn compaction_and_reading_leave_the_cache_right() {
     }
     drop(table);
     db.close().unwrap();
-    // To read only is past the cache, which knows nothing of it.
-    let db = place.builder().read_only(true).cache("file:cache,16MiB".parse().unwrap()).open("").unwrap();
+    // A read-only open goes past the cache and leaves it alone.
+    let db = folder.builder().read_only(true).cache("file:cache,16MiB".parse().unwrap()).open("").unwrap();
     assert!(db.stats().cache.is_none());
     drop(db);
-    let db = place.open("cache");
+    let db = folder.open("cache");
     assert!(db.stats().cache.unwrap().cold.is_none());
     assert!(db.verify().unwrap().is_ok());
 }
@@ -195,10 +197,10 @@ fn a_policy_that_remembers_more_takes_more_of_the_budget() {
     assert!(rising.is_sorted_by(|less, more| less < more), "{rising:?}");
     assert!(per_block("lru") <= 40 && per_block("nvcache") == per_block("small-bypass+obp+lfru"));
     assert!(per_block("frequency+lru") > per_block("obp+lru"));
-    // It is told, and refused where there is no room for it.
+    // The bytes are reported, and refused if they do not fit.
     let open = |dram, policy: &str| {
         let cache: Cache = "simulated:dram,16MiB".parse().unwrap();
-        Place::new().builder().dram(dram).cache(cache.policy(policy).unwrap()).open("")
+        Folder::new().builder().dram(dram).cache(cache.policy(policy).unwrap()).open("")
     };
     let db = open(16 << 20, "lfu").unwrap();
     assert_eq!(db.stats().cache.unwrap().dram_bytes, 4096 * rising[2]);
@@ -208,21 +210,21 @@ fn a_policy_that_remembers_more_takes_more_of_the_budget() {
 
 #[test]
 fn every_block_that_missed_came_in_or_was_bypassed_for_a_reason() {
-    let place = Place::new();
+    let folder = Folder::new();
     let cache: Cache = "file:cache,1MiB".parse().unwrap();
     let cache = cache.policy("probability:0.5+sieve").unwrap();
-    let db = place.builder().cache_directory(Arc::clone(&place.fast) as _).cache(cache).open("").unwrap();
+    let db = folder.builder().cache_directory(Arc::clone(&folder.fast) as _).cache(cache).open("").unwrap();
     fill(&db, 1);
     let stats = check(&db, 1);
     let of = &stats.bypasses;
     let policy = of.policy;
-    // No write of a cached block is among these.
+    // Without writes of cached blocks.
     let missed = policy + of.no_slot + of.tail + of.doubt + of.aside + of.budget + of.out_of_service;
     let either = of.in_use + of.partial_write + of.write_around;
     let (looked, came) = (stats.misses + stats.write_misses, stats.admissions);
     assert!(policy > 100 && stats.write_misses > 100 && came > 100, "{stats:?}");
     assert!(came + missed <= looked && looked <= came + missed + either, "{stats:?}");
-    // Each of them is in the text for Prometheus.
+    // Each reason is in the text for Prometheus.
     let text = db.stats().prometheus(&[]);
     for reason in Bypass::ALL {
         assert!(text.contains(&format!("reason=\"{}\"", reason.name())), "{}", reason.name());
@@ -232,9 +234,9 @@ fn every_block_that_missed_came_in_or_was_bypassed_for_a_reason() {
 
 #[test]
 fn a_cache_in_use_and_impossible_settings_are_refused() {
-    let place = Place::new();
-    let _db = place.open("cache");
-    let other = Place { fast: Arc::clone(&place.fast), ..Place::new() };
+    let folder = Folder::new();
+    let _db = folder.open("cache");
+    let other = Folder { fast: Arc::clone(&folder.fast), ..Folder::new() };
     let with =
         |cache: Cache| other.builder().cache_directory(Arc::clone(&other.fast) as _).cache(cache).open("");
     let cache = || "file:cache,16MiB".parse::<Cache>().unwrap();
@@ -245,7 +247,7 @@ fn a_cache_in_use_and_impossible_settings_are_refused() {
         assert!(matches!(&error, Error::Config(what) if what.contains(name)), "{error}");
     }
     assert_eq!("file:x,1.5MiB".parse::<Cache>().unwrap().bytes(), 3 << 19);
-    // What is known of the blocks is part of the budget, which is too small for it.
+    // The index is part of the budget, which is too small for it.
     assert!(matches!(with("file:other,1GiB".parse().unwrap()), Err(Error::Config(_))));
     for (text, wrong) in [
         ("", "kind and a size"),
@@ -261,7 +263,7 @@ fn a_cache_in_use_and_impossible_settings_are_refused() {
         assert!(error.contains(wrong), "{text}: {error}");
     }
     assert_eq!(cache().to_string().parse(), Ok(cache()));
-    // A profile of a file is its file: a process that is told of it by its name would know another one or none.
+    // A profile from a file stays its file: another process would resolve the name differently.
     let profile = tempfile::tempdir().unwrap().keep().join("slow.toml");
     std::fs::write(&profile, "base = 'optane'\nname = 'optane'\nrandom_read_ns = 4000").unwrap();
     let slow: Cache = format!("simulated:{},1MiB", profile.display()).parse().unwrap();
@@ -271,17 +273,17 @@ fn a_cache_in_use_and_impossible_settings_are_refused() {
 
 #[test]
 fn files_that_are_not_there_are_told_apart_from_those_that_cannot_be_used() {
-    let (place, files) = (Place::new(), tempfile::tempdir().unwrap());
+    let (folder, files) = (Folder::new(), tempfile::tempdir().unwrap());
     let path = |name: &str| files.path().join(name);
-    let open = |path: PathBuf| place.builder().cache(Cache::new(CacheKind::File(path), 4 << 20)).open("");
+    let open = |path: PathBuf| folder.builder().cache(Cache::new(CacheKind::File(path), 4 << 20)).open("");
     assert!(matches!(open(path("none/cache")), Err(Error::Config(what)) if what.contains("none")));
-    // A directory of that name is one in which the file lies.
+    // A directory of that name holds the file.
     let db = open(files.path().into()).unwrap();
     fill(&db, 1);
     db.close().unwrap();
     let names: Vec<_> = std::fs::read_dir(files.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     let file = names.iter().find(|path| path.extension().is_some_and(|end| end == "cache")).unwrap();
-    // What damage may have left of it is not used and not touched, and the database is opened.
+    // A damaged cache file is neither used nor changed, and the database opens.
     std::fs::write(file, [7; 20_000]).unwrap();
     let db = open(files.path().into()).unwrap();
     assert!(check(&db, 1).out_of_service.is_some_and(|why| why.contains("not a cache")));
@@ -290,7 +292,7 @@ fn files_that_are_not_there_are_told_apart_from_those_that_cannot_be_used() {
     assert!(std::fs::read(file).unwrap() == [7; 20_000]);
     std::fs::remove_file(path("").join(file).with_extension("cache.lock")).unwrap();
     assert_eq!(std::fs::read_dir(files.path()).unwrap().count(), 1);
-    // So is what stands in the place of its lock.
+    // The same holds for a foreign file in place of its lock.
     std::fs::remove_file(file).unwrap();
     let lock = path("").join(file).with_extension("cache.lock");
     std::fs::write(&lock, "mine").unwrap();
@@ -300,13 +302,13 @@ fn files_that_are_not_there_are_told_apart_from_those_that_cannot_be_used() {
     assert!(std::fs::read(&lock).unwrap() == b"mine");
     std::fs::remove_file(&lock).unwrap();
     std::fs::write(file, "").unwrap();
-    // What is there and is no file cannot be used: without a cache it goes on.
+    // A directory in place of the file cannot be used: the database goes on without a cache.
     std::fs::remove_file(file).unwrap();
     std::fs::create_dir(file).unwrap();
     let db = open(files.path().into()).unwrap();
     let stats = check(&db, 1);
     assert!(stats.out_of_service.is_some() && stats.hits == 0, "{stats:?}");
-    // Who asks why nothing came in is told of every block.
+    // Statistics explain every miss.
     let missed = stats.misses + stats.write_misses;
     assert!(missed > 0 && stats.bypasses.out_of_service == missed, "{stats:?}");
     db.close().unwrap();
@@ -314,9 +316,9 @@ fn files_that_are_not_there_are_told_apart_from_those_that_cannot_be_used() {
 
 #[test]
 fn a_simulated_cache_is_new_every_time() {
-    let place = Place::new();
+    let folder = Folder::new();
     for _ in 0..2 {
-        let db = place.builder().cache("simulated:dram,16MiB".parse().unwrap()).open("").unwrap();
+        let db = folder.builder().cache("simulated:dram,16MiB".parse().unwrap()).open("").unwrap();
         fill(&db, 1);
         let stats = check(&db, 1);
         assert!(stats.kept == 0 && stats.hits + stats.below > 0, "{stats:?}");
@@ -324,8 +326,8 @@ fn a_simulated_cache_is_new_every_time() {
     }
 }
 
-/// Two workers read what is in neither tier, and the cache has it: its reads are slowed down by what the other
-/// writes to the middle tier where both are in the same modules.
+/// Two workers read pages that only the cache has. Its reads slow down with writes to a middle tier
+/// in the same modules.
 #[test]
 fn a_simulated_cache_and_middle_tier_of_one_name_share_the_modules() {
     let elapsed = |middle: &str, cache: &str| {
@@ -337,7 +339,7 @@ fn a_simulated_cache_and_middle_tier_of_one_name_share_the_modules() {
         let time = Arc::new(VirtualTime::new(2));
         time.enter(0);
         let middle = crate::Middle::new(crate::MiddleKind::Simulated(slow(middle)), 2 << 20);
-        let builder = Place::new().builder().middle(middle).policy("0,0,1,1".parse().unwrap());
+        let builder = Folder::new().builder().middle(middle).policy("0,0,1,1".parse().unwrap());
         let builder = builder.simulated_time(Time::Virtual(Arc::clone(&time)));
         let cache = Cache::new(CacheKind::Simulated(slow(cache)), 16 << 20);
         let db = builder.cache(cache).open("").unwrap();
@@ -359,6 +361,6 @@ fn a_simulated_cache_and_middle_tier_of_one_name_share_the_modules() {
 fn a_cache_has_no_memory_mode() {
     let profile = Profile::named("optane").unwrap().with_dram_cache_bytes(1 << 20);
     let cache = Cache::new(CacheKind::Simulated(profile), 16 << 20);
-    let refused = Place::new().builder().cache(cache).open("");
+    let refused = Folder::new().builder().cache(cache).open("");
     assert!(matches!(refused, Err(Error::Config(what)) if what.contains("optane")));
 }

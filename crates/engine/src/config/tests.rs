@@ -1,6 +1,8 @@
-//! How a budget is divided, and what is refused.
+//! Tests of the split of a budget, and of refused settings.
 
+use super::split::*;
 use super::*;
+use crate::pool::frame_cost;
 
 const SMALL: PageSizes =
     PageSizes { own: SizeClass::SMALLEST, others: [false; SizeClass::COUNT], most: None, most_values: None };
@@ -29,7 +31,8 @@ fn the_parts_do_not_exceed_the_whole() {
                 assert!(total < 8 << 20 && own > SizeClass::SMALLEST, "{total} bytes are enough for {own:?}");
                 continue;
             };
-            let parts = split.log_buffer + split.staging + split.batches + split.versions;
+            let buffers = split.buffers;
+            let parts = buffers.log + buffers.staging + buffers.batches + split.versions;
             assert!(split.frame_bytes + parts <= total);
             assert!(split.frame_bytes > total / 2 || total < 16 << 20, "frames get most of {total}");
             split.check_class(own, 64 << 20, 1 << 20).unwrap();
@@ -44,7 +47,7 @@ fn the_systems_tables_of_mapped_pages_come_off_the_frames() {
     for (sizes, bytes_per_page) in [(SMALL, 8), (LARGE, 128)] {
         let [frames, mapped] = Backend::ALL.map(|backend| split(backend, sizes).frame_bytes);
         let more = frames - mapped;
-        // To whole frames.
+        // Rounded to whole frames.
         assert!(more.abs_diff(100_000 * bytes_per_page) <= frame_cost(sizes.own), "{more} bytes");
     }
 }
@@ -80,11 +83,11 @@ fn parts_are_made_for_the_largest_pages_asked_for() {
         let error = refused(split, log, segment);
         assert!(error.contains(says), "{error}");
     }
-    // A size in use has its floor, and its buffers.
+    // A size in use has its least frames and its buffers.
     let mut others = [false; SizeClass::COUNT];
     others[SizeClass::LARGEST_NODE.index()] = true;
     let used = split(PageSizes { others, ..SMALL }).unwrap();
-    assert_eq!(used.log_buffer, large.log_buffer);
+    assert_eq!(used.buffers.log, large.buffers.log);
     assert!(used.frame_bytes > large.frame_bytes);
     let most = |total| {
         Split::new(total, None, RecordCache::Auto, Backend::Frames, PageSizes { others, ..SMALL }, 1000)
@@ -95,7 +98,7 @@ fn parts_are_made_for_the_largest_pages_asked_for() {
 #[test]
 fn a_way_to_move_memory_wants_mapped_pages_and_nodes() {
     let directory = || std::sync::Arc::new(crate::MemoryDirectory::new());
-    for way in terrace_block::Migrate::ALL {
+    for way in terrace_io::Migrate::ALL {
         let builder = || Builder::default().directory(directory()).dram(4 << 20).no_middle().migrate(way);
         let with = |middle: &str| builder().middle(middle.parse().unwrap());
         let refused = [
@@ -113,7 +116,7 @@ fn a_way_to_move_memory_wants_mapped_pages_and_nodes() {
     }
 }
 
-/// The bill for what is known of its frames comes to nothing if the node has no room for the frames.
+/// The error names the node's room, not the DRAM for frame headers.
 #[test]
 fn a_middle_tier_beyond_its_node_is_refused_for_the_node() {
     let directory = std::sync::Arc::new(crate::MemoryDirectory::new());

@@ -1,17 +1,17 @@
-//! Backups of a pool that is worked on meanwhile, and what is restored from them.
+//! Backups of a pool in use, and their restores.
 //!
-//! A step of the backup and some steps of a life take turns, with write-back, checkpoints and cleaning among the
-//! latter, in a log and a page file so small that both are used again and again. By seed, the power goes at some call
-//! of the source's disk, or of the target's, or not at all. The promises:
+//! Steps of the backup and of a life take turns, with write-back, checkpoints and cleaning. Log and
+//! page file are so small that both are reused. By seed, a call of the source's or the target's
+//! disk ends the run, or none. The promises:
 //!
-//! - a backup that was completed survives a power cut, and what is restored from it is the state after the last
-//!   commit below its end, which no commit acknowledged before the backup began is above;
-//! - one that failed has done nothing to its source, which goes on, and recovers, as if there had been none.
+//! - a completed backup survives a power cut. Its restore has the state after the last commit below
+//!   its end, which includes every commit acknowledged before the backup began;
+//! - a failed backup has no effect on its source, which goes on and recovers as usual.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use terrace_block::{Directory, OpenMode, SimulatedDisk};
+use terrace_io::{Directory, OpenMode, SimulatedDisk};
 
 use super::cycle::{Plan, read_all};
 use super::life::{Halt, Life};
@@ -19,13 +19,14 @@ use super::meanwhile::{self, Random, Script, State};
 use super::model::Model;
 use super::raw::Raw;
 use super::{create, open};
-use crate::buffer::backup::{Archive, Backup, Visitor};
-use crate::buffer::{Files, Pool};
+use crate::backup::{Archive, Backup, Visitor};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
+use crate::maintenance::Maintenance;
+use crate::store::files::Files;
 use crate::wal::read_header;
+use std::sync::Arc;
 
-/// What became of a backup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     Restored,
@@ -33,7 +34,7 @@ enum Outcome {
     TargetCrashed,
 }
 
-/// Takes a database for what it is, and refuses what is damaged.
+/// Refuses damage and checks nothing else.
 struct Strict;
 
 impl Visitor for Strict {
@@ -46,15 +47,19 @@ impl Visitor for Strict {
     }
 }
 
-fn recover(disk: &SimulatedDisk, plan: &Plan) -> Result<Pool> {
+fn recover(disk: &SimulatedDisk, plan: &Plan) -> Result<Arc<Maintenance>> {
     let files = open(disk).map_err(|source| Error::io("open", "the disk", None, source))?;
-    let mut recovered = Pool::recover(&files, &plan.sizes.options(), &Raw)?;
-    recovered.pool.undo_losers(&files, std::mem::take(&mut recovered.losers), &Raw)?;
-    plan.sizes.other_class().map_or(Ok(()), |class| recovered.pool.use_class(class))?;
-    Ok(recovered.pool)
+    let mut recovered = crate::recovery::recover(&files, &plan.sizes.options(), &Raw)?;
+    crate::recovery::undo_losers(
+        &recovered.maintenance,
+        &files,
+        std::mem::take(&mut recovered.losers),
+        &Raw,
+    )?;
+    plan.sizes.other_class().map_or(Ok(()), |class| recovered.maintenance.resizer().use_class(class))?;
+    Ok(recovered.maintenance)
 }
 
-/// Two new files on a new disk, their names durable.
 fn empty(seed: u64) -> (SimulatedDisk, Files) {
     let disk = SimulatedDisk::new(seed);
     let file = |name| disk.open(name, OpenMode::CreateNew).expect("a new disk is empty");
@@ -63,8 +68,8 @@ fn empty(seed: u64) -> (SimulatedDisk, Files) {
     (disk, files)
 }
 
-/// Whether the pool holds what `model` says; `end` is where the log of it ended.
-fn judge(pool: &Pool, model: &mut Model, end: Option<Lsn>) -> Result<(), String> {
+/// Checks that the pool holds what `model` says, for a log that ended at `end`.
+fn judge(pool: &Maintenance, model: &mut Model, end: Option<Lsn>) -> Result<(), String> {
     model.judge(&read_all(pool)?, end, pool.timestamp_now())?;
     match &pool.audit()[..] {
         [] => Ok(()),
@@ -72,7 +77,7 @@ fn judge(pool: &Pool, model: &mut Model, end: Option<Lsn>) -> Result<(), String>
     }
 }
 
-/// One run, which all follows from the plan's seed.
+/// One run, determined by the plan's seed.
 fn run(plan: Plan) -> Result<Outcome, String> {
     let disk = SimulatedDisk::new(plan.seed);
     create(&disk, &plan.sizes);
@@ -91,7 +96,7 @@ fn run(plan: Plan) -> Result<Outcome, String> {
     meanwhile::play(None);
     drop(pool);
     let (outcome, disk) = outcome?;
-    // Whatever became of the backup, the source is what it should be.
+    // The source is right whatever happened to the backup.
     let left = disk.survivor(plan.seed);
     let pool = recover(&left, &plan).map_err(|error| format!("the source: {error}"))?;
     judge(&pool, &mut script.borrow_mut().model, None).map_err(|what| format!("the source: {what}"))?;
@@ -100,7 +105,7 @@ fn run(plan: Plan) -> Result<Outcome, String> {
 
 fn back_up(
     plan: &Plan,
-    pool: &Pool,
+    pool: &Maintenance,
     script: &Script,
     disk: &SimulatedDisk,
 ) -> Result<(Outcome, SimulatedDisk), String> {
@@ -118,8 +123,8 @@ fn back_up(
         None => Err(what),
     };
     let mut at_end: Option<(Lsn, Model)> = None;
-    let mut backup = pool.begin_backup(files).map_err(|error| error.to_string())?;
-    // In some runs writers need the log that the backup holds, which then draws another end.
+    let mut backup = Backup::begin(pool, files).map_err(|error| error.to_string())?;
+    // In some runs writers take the log that the backup holds, which then gets another end.
     let mut log_taken = if plan.seed.is_multiple_of(3) { 0 } else { 4 };
     let copied = loop {
         let stepped = backup.step();
@@ -133,7 +138,7 @@ fn back_up(
             Ok(None) => {}
             Err(_) if target.crashed().is_some() => {
                 drop::<Backup<'_>>(backup);
-                // Nothing of it is left: the log can be cut again, and all that follows works.
+                // Nothing is left of it: the log can be cut again, and later work succeeds.
                 life.run(plan.steps).map_err(|halt| format!("after a failed backup: {halt}"))?;
                 return Ok((Outcome::TargetCrashed, disk.clone()));
             }
@@ -156,7 +161,7 @@ fn back_up(
     if copied.end != end {
         return Err(format!("the backup ends at {}, not {end}", copied.end));
     }
-    // Nobody else works on what is restored.
+    // Nothing else works on the restored pool.
     meanwhile::play(None);
     let restored =
         restore(plan, &target.survivor(plan.seed)).map_err(|error| format!("restoring: {error}"))?;
@@ -164,7 +169,7 @@ fn back_up(
     Ok((Outcome::Restored, disk.clone()))
 }
 
-fn restore(plan: &Plan, backup: &SimulatedDisk) -> Result<Pool> {
+fn restore(plan: &Plan, backup: &SimulatedDisk) -> Result<Arc<Maintenance>> {
     let files = open(backup).map_err(|source| Error::io("open", "the backup", None, source))?;
     let archive = Archive::open(files)?;
     let checked = archive.check(&mut Strict)?;
@@ -175,7 +180,7 @@ fn restore(plan: &Plan, backup: &SimulatedDisk) -> Result<Pool> {
     recover(&disk.survivor(plan.seed), plan)
 }
 
-/// As [`run`], with a panic turned into an error.
+/// Runs like [`run`], with a panic as an error.
 pub(super) fn run_caught(seed: u64) -> Result<(), String> {
     let outcome = std::panic::catch_unwind(|| run(Plan::random(seed)));
     outcome.map_or_else(
@@ -202,14 +207,13 @@ fn what_is_restored_of_pages_for_values_is_the_state_after_a_commit() {
     restore_all(Plan::values, 16);
 }
 
-/// A pool in which there is something to copy, and a backup of it.
-fn with_backup(test: impl FnOnce(&Pool, Backup<'_>)) {
+fn with_backup(test: impl FnOnce(&Maintenance, Backup<'_>)) {
     let plan = Plan { steps: 200, ..Plan::random(1) };
     let disk = SimulatedDisk::new(plan.seed);
     create(&disk, &plan.sizes);
     let pool = recover(&disk, &plan).unwrap();
     let (_target, files) = empty(plan.seed);
-    test(&pool, pool.begin_backup(files).unwrap());
+    test(&pool, Backup::begin(&pool, files).unwrap());
 }
 
 #[test]
@@ -225,7 +229,7 @@ fn a_backup_whose_log_was_needed_copies_it_again_to_a_later_end() {
     });
 }
 
-/// After as many rounds as there may be, the last round began again at once, with all that had changed meanwhile.
+/// After the most rounds, the last round restarted at once with all changes made meanwhile.
 #[test]
 fn a_backup_whose_log_was_needed_after_its_last_round_has_rounds_again() {
     with_backup(|pool, mut backup| {
@@ -252,7 +256,7 @@ fn a_backup_whose_log_is_needed_every_time_fails() {
     });
 }
 
-/// Runs the plans of `cycles` seeds, or of those asked for.
+/// Runs the plans of `cycles` seeds, or of the requested ones.
 fn restore_all(plan: fn(u64) -> Plan, cycles: u64) {
     let seeds = super::tests::seeds(cycles);
     let mut outcomes = Vec::new();

@@ -1,11 +1,11 @@
-//! The planted bugs: each must be caught by one of a bounded number of runs that all pass without it.
+//! Tests of planted bugs: a bounded number of runs must catch each, and all pass without it.
 
 use super::backup;
 use super::cycle::Plan;
 use super::tests::live_caught;
 use crate::planted::{Bug, plant};
 
-/// Runs with `bug` until one fails, at most `seeds`, and that one again without the bug.
+/// Runs up to `seeds` seeds with `bug` until one fails, and repeats that one without the bug.
 fn catches(bug: Bug, plan: fn(u64) -> Plan, seeds: u64) {
     for seed in 0..seeds {
         plant(Some(bug));
@@ -20,7 +20,6 @@ fn catches(bug: Bug, plan: fn(u64) -> Plan, seeds: u64) {
     panic!("{bug:?} was not caught in {seeds} runs");
 }
 
-/// The same for the runs that back up.
 fn catches_in_backups(bug: Bug) {
     for seed in 0..300 {
         plant(Some(bug));
@@ -51,8 +50,8 @@ fn catches_backup_ends_log_early() {
 }
 
 #[test]
-fn catches_backup_reads_freed_places() {
-    catches_in_backups(Bug::BackupReadsFreedPlaces);
+fn catches_backup_reads_freed_blocks() {
+    catches_in_backups(Bug::BackupReadsFreedBlocks);
 }
 
 macro_rules! caught {
@@ -71,13 +70,14 @@ caught! {
     catches_no_end_record_after_undo: NoEndRecordAfterUndo, random, 300;
     catches_compare_lsns_wrongly: CompareLsnsWrongly, random, 300;
     catches_mapping_before_image_sync: MappingBeforeImageSync, random, 300;
-    catches_reuse_place_early: ReusePlaceEarly, random, 300;
+    catches_reuse_blocks_early: ReuseBlocksEarly, random, 300;
     catches_clear_rec_lsn: ClearRecLsn, random, 300;
     catches_two_images_in_flight: TwoImagesInFlight, random, 300;
     catches_chunk_in_place: ChunkInPlace, random, 300;
     catches_cut_past_dirty_chunk: CutPastDirtyChunk, random, 300;
     catches_cut_past_commit_in_flight: CutPastCommitInFlight, random, 300;
     catches_cut_past_watermark: CutPastWatermark, random, 300;
+    catches_log_left_behind: LogLeftBehind, random, 300;
     catches_recycle_before_superblock: RecycleBeforeSuperblock, random, 2000;
     catches_base_through_old_mapping: BaseThroughOldMapping, random, 300;
     catches_lose_eviction_write: LoseEvictionWrite, random, 300;

@@ -1,52 +1,48 @@
-//! Lives and crashes in turn, with recovery crashed too, and the verdict on what comes back.
+//! Lives and crashes in turn, crashed recoveries, and the verdict on the result.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use terrace_block::{SimulatedDisk, Start};
+use terrace_io::SimulatedDisk;
 
 use super::life::{Halt, Life};
 use super::meanwhile::{self, Random, Script, State};
 use super::model::{Model, Pages};
 use super::raw::{self, Raw};
 use super::{Sizes, cached, create, open};
-use crate::buffer::MiddleOptions;
-use crate::buffer::{Pool, Recovered, Stop};
 use crate::error::Result;
 use crate::ids::{Lsn, Timestamp};
-use crate::migration::{CleanVictims, Policy};
+use crate::migration::{Choice, CleanVictims, Migration, Policy};
+use crate::pool::MiddleOptions;
+use crate::pool::{Pool, Retry};
+use crate::recovery::Recovered;
 use crate::replacement::Replacement;
 
-/// Recoveries that are crashed one after the other, at most.
+/// Upper bound of recoveries crashed in a row.
 const RECOVERY_CRASHES_MAX: usize = 5;
-/// Other survivors of each crash that are recovered and judged.
 const BRANCHES: usize = 3;
 
-/// What a run is: all else follows from the seed.
+/// A run; all else follows from the seed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) sizes: Sizes,
     pub(super) lives: u32,
     pub(super) steps: u32,
-    /// The call of the first life at which the power goes, counted from its start; otherwise it is random.
+    /// Call of the first life at which the power goes, counted from its start; random if `None`.
     pub(super) crash_at: Option<u64>,
-    /// See [`State::aligned`].
     pub(super) aligned: bool,
-    /// See [`State::open_max`].
     pub(super) open_max: usize,
-    /// See [`State::resizes`].
     pub(super) resizes: bool,
-    /// The first life ends with a compaction, of a file most of whose pages are freed before.
+    /// The first life ends with a compaction of a file with mostly freed pages.
     pub(super) compacts: bool,
-    /// The page file is behind a block cache.
     pub(super) cached: bool,
 }
 
 impl Plan {
-    /// The sizes and the length of a run follow from its seed. Of odd seeds pages are larger, and most are compressed.
+    /// Sizes and length of a run, from its seed. Odd seeds have larger pages, mostly compressed.
     pub(super) fn random(seed: u64) -> Plan {
         let mut random = Random(seed ^ 0x5eed);
         let sizes = Sizes {
@@ -54,6 +50,8 @@ impl Plan {
             other_page_bytes: None,
             frames: 12 + random.below(13) as u32,
             log_capacity: [48, 64, 96, 128][random.below(4)] << 10,
+            // Of another sequence, so that the other choices of a seed stay.
+            log_doublings: Random(seed ^ 0x106).below(3) as u32,
             log_buffer: [16, 32][random.below(2)] << 10,
             store_segments: 12 + random.below(13) as u64,
             staging_pages: [2, 4, 8][random.below(3)],
@@ -76,12 +74,12 @@ impl Plan {
         }
     }
 
-    /// Lives in which the number of frames goes up and down.
     pub(super) fn resizing(seed: u64) -> Plan {
         Plan { resizes: true, ..Plan::random(seed) }
     }
 
-    /// Lives over a middle tier, of one frame or more, with any policy, and in every third with copies that stay below others.
+    /// Lives over a middle tier of at least one frame, with any policy; every third keeps middle
+    /// copies.
     pub(super) fn tiers(seed: u64) -> Plan {
         let mut plan = Plan { resizes: seed.is_multiple_of(5), ..Plan::random(seed) };
         let mut random = Random(seed ^ 0x71e5);
@@ -92,15 +90,16 @@ impl Plan {
         }
         plan.sizes.middle = Some(MiddleOptions {
             frames: [1, 2, 4, 8, 16, 32][random.below(6)],
-            policy: policy.expect("these are probabilities"),
-            clean_victims: CleanVictims::ALL[random.below(3)],
-            queue_pages: [None, None, Some(8)][random.below(3)],
-            adaptive: false,
+            migration: Migration {
+                policy: Some(Choice::Fixed(policy.expect("these are probabilities"))),
+                clean_victims: Some(CleanVictims::ALL[random.below(3)]),
+                admission_queue: [None, None, Some(8)][random.below(3)],
+            },
         });
         plan
     }
 
-    /// Lives with pages of two sizes, in some of which the number of frames changes too.
+    /// Lives with pages of two sizes; in some the number of frames changes too.
     pub(super) fn mixed(seed: u64) -> Plan {
         let mut plan = Plan { resizes: seed.is_multiple_of(3), ..Plan::random(seed) };
         let other = if plan.sizes.page_bytes == 4096 { 16384 } else { 4096 };
@@ -108,7 +107,7 @@ impl Plan {
         plan
     }
 
-    /// Lives with pages that are too large for nodes beside those of the database's own size.
+    /// Lives with pages too large for nodes beside pages of the database's own size.
     pub(super) fn values(seed: u64) -> Plan {
         let mut plan = Plan { resizes: seed.is_multiple_of(3), lives: 2, ..Plan::random(seed) };
         plan.steps = plan.steps.min(150);
@@ -116,7 +115,7 @@ impl Plan {
         plan
     }
 
-    /// Lives over a block cache, with pages of one size or of two.
+    /// Lives over a block cache, with pages of one or two sizes.
     pub(super) fn cached(seed: u64) -> Plan {
         let plan = if seed % 3 == 2 { Plan::mixed(seed) } else { Plan::random(seed) };
         Plan { cached: true, ..plan }
@@ -131,20 +130,19 @@ impl Plan {
     }
 }
 
-/// What a run has done.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
-    /// Disks that were recovered, or on which recovery was crashed.
+    /// Disks recovered, or used by a crashed recovery.
     pub(super) states: u64,
-    /// Calls of the disk in the first life.
     pub(super) first_life_calls: u64,
-    /// Images that were compressed, in all lives.
     pub(super) compressed: u64,
-    /// Times that frames went from pages of one size to pages of another, in all lives.
+    /// Frames moved between page sizes, in all lives.
     pub(super) frame_moves: u64,
-    /// Those of them that were made before its compaction began.
+    /// Lives at whose end the log was longer than at first.
+    pub(super) log_growths: u64,
+    /// Disk calls before the compaction.
     pub(super) calls_before_compaction: u64,
-    /// Of a block cache: blocks read from it, blocks that followed an image, and blocks that it began with, in all lives.
+    /// Block cache: blocks read, moved after an image, and kept at open, in all lives.
     pub(super) cache_hits: u64,
     pub(super) relocated: u64,
     pub(super) kept: u64,
@@ -156,6 +154,7 @@ impl std::ops::AddAssign for Tally {
         self.first_life_calls += other.first_life_calls;
         self.compressed += other.compressed;
         self.frame_moves += other.frame_moves;
+        self.log_growths += other.log_growths;
         self.calls_before_compaction += other.calls_before_compaction;
         self.cache_hits += other.cache_hits;
         self.relocated += other.relocated;
@@ -163,10 +162,9 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-/// A disk in a machine.
 struct Machine {
     disk: SimulatedDisk,
-    /// Names the time since the power came: the same after a kill, another after a power cut.
+    /// Identifies the time since power-on: unchanged by a kill, changed by a power cut.
     power_cycle: u64,
 }
 
@@ -174,13 +172,12 @@ struct Run {
     plan: Plan,
     script: Script,
     tally: Tally,
-    /// Times that the power came.
     power_ons: u64,
-    /// Losers that are closed, durably.
+    /// Losers closed durably.
     closed: HashSet<Timestamp>,
 }
 
-/// Lives through `plan`; an error says what was wrong.
+/// Lives through `plan`; an error names the fault.
 pub(super) fn live(plan: Plan) -> Result<Tally, String> {
     let disk = SimulatedDisk::new(plan.seed);
     create(&disk, &plan.sizes);
@@ -214,9 +211,9 @@ impl Run {
             let (recovered, now) = self.recover(machine, true)?;
             machine = now;
             let disk = &machine.disk;
-            let pool = recovered.pool;
+            let pool = recovered.maintenance;
             let before = disk.calls();
-            // A cache makes two to three calls of one.
+            // A cache makes two to three calls out of one.
             let far = if self.plan.cached { 1000 } else { 400 };
             let reach = if self.plan.aligned || self.below(3) == 0 { 12 } else { far };
             let crash_at = match self.plan.crash_at {
@@ -245,18 +242,17 @@ impl Run {
             }
             self.tally.compressed += pool.stats.images_compressed.load(Relaxed);
             self.tally.frame_moves += pool.stats.frame_moves.load(Relaxed);
+            self.tally.log_growths += u64::from(pool.wal.capacity() > self.plan.sizes.log_capacity);
             if let Some(cache) = &pool.cache {
                 let stats = cache.stats();
                 self.tally.cache_hits += stats.hits;
                 self.tally.relocated += stats.relocations;
-                if let Start::Warm { kept, .. } = stats.start {
-                    self.tally.kept += kept;
-                }
+                self.tally.kept += stats.kept;
             }
             drop(pool);
-            let place = disk.crashed();
+            let at = disk.crashed();
             for _ in 0..BRANCHES {
-                self.branch(&machine).map_err(|what| format!("life {life}, {place:?}: {what}"))?;
+                self.branch(&machine).map_err(|what| format!("life {life}, {at:?}: {what}"))?;
             }
             machine = self.next_machine(&machine);
         }
@@ -273,7 +269,7 @@ impl Run {
         Machine { disk: disk.survivor(state.random.next()), power_cycle: self.power_ons }
     }
 
-    /// Recovers and judges another survivor of this crash; the run goes on from none of it.
+    /// Recovers and judges another survivor of this crash; the run does not continue with it.
     fn branch(&mut self, machine: &Machine) -> Result<(), String> {
         let (model, closed) = (self.script.borrow().model.clone(), self.closed.clone());
         let machine = self.next_machine(machine);
@@ -283,7 +279,7 @@ impl Run {
         outcome
     }
 
-    /// Recovers, with crashes in between, and judges what comes back.
+    /// Recovers, with crashes in between, and judges the result.
     fn recover(&mut self, mut machine: Machine, with_crashes: bool) -> Result<(Recovered, Machine), String> {
         for attempt in 0..=RECOVERY_CRASHES_MAX {
             self.tally.states += 1;
@@ -294,7 +290,7 @@ impl Run {
             }
             match self.recover_once(&machine) {
                 Ok(recovered) => {
-                    // The first recovery's log end says exactly which commits survived.
+                    // The log end of the first recovery says exactly which commits survived.
                     let end = (attempt == 0).then_some(recovered.log_end);
                     machine.disk.crash_at(u64::MAX);
                     self.judge(&recovered, end)?;
@@ -313,22 +309,22 @@ impl Run {
             true => cached::open_cached(disk, self.plan.seed, *power_cycle)?,
             false => open(disk).map_err(|source| crate::Error::io("open", "the disk", None, source))?,
         };
-        let mut recovered = Pool::recover(&files, &self.plan.sizes.options(), &Raw)?;
+        let mut recovered = crate::recovery::recover(&files, &self.plan.sizes.options(), &Raw)?;
         let losers = std::mem::take(&mut recovered.losers);
         if let Some(loser) = losers.iter().find(|loser| self.closed.contains(&loser.transaction)) {
             let what = format!("transaction {} was undone and closed, and is back", loser.transaction);
             return Err(crate::Error::corrupt("the log", None, what));
         }
         let closed: Vec<_> = losers.iter().map(|loser| loser.transaction).collect();
-        recovered.pool.undo_losers(&files, losers, &Raw)?;
+        crate::recovery::undo_losers(&recovered.maintenance, &files, losers, &Raw)?;
         self.closed.extend(closed);
         Ok(recovered)
     }
 
     fn judge(&mut self, recovered: &Recovered, log_end: Option<Lsn>) -> Result<(), String> {
-        let pool = &recovered.pool;
+        let pool = &recovered.maintenance;
         let found = read_all(pool)?;
-        let highest = recovered.pool.timestamp_now();
+        let highest = recovered.maintenance.timestamp_now();
         let mut state = self.script.borrow_mut();
         state.model.judge(&found, log_end, highest)?;
         state.model.restart(pool.wal().durable());
@@ -339,13 +335,12 @@ impl Run {
     }
 }
 
-/// All pages there are.
 pub(super) fn read_all(pool: &Pool) -> Result<Pages, String> {
     let mut found = Pages::new();
     for id in pool.page_ids() {
         match raw::read(pool, id) {
             Ok(content) => found.insert(id.0, raw::cells(&content)?),
-            Err(Stop::Missing(_)) => continue,
+            Err(Retry::Missing(_)) => continue,
             Err(stop) => return Err(format!("page {id} cannot be read: {stop:?}")),
         };
     }

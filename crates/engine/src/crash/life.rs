@@ -1,8 +1,8 @@
-//! One life of a pool: random steps, until they are done or the power goes.
+//! One life of a pool: random steps until they are done or the power goes.
 //!
-//! A step that changes pages goes the way the engine goes: reserve log space; get new pages and fault in what is
-//! needed; latch everything; only then decide what to write, for the pages may have changed while it waited
-//! (`meanwhile.rs` sees to that); log, apply, unlatch.
+//! A step changes pages like the engine: reserve log space; create and fault in pages; latch all;
+//! decide what to write; log, apply, unlatch. The decision comes after the latches, because pages
+//! may change before (`meanwhile.rs`).
 
 use std::ops::ControlFlow;
 
@@ -10,19 +10,18 @@ use super::meanwhile::Script;
 use super::model::Deed;
 use super::raw::{self, CELLS};
 use super::{FRAMES_MAX, FRAMES_MIN};
-use crate::buffer::{Edit, NewPage, Pool, Stop, WriteGuard};
 use crate::error::Error;
 use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
+use crate::maintenance::{Maintenance, compact};
+use crate::pool::{Edit, NewPage, Pool, Retry, WriteGuard};
 use crate::wal::{Appended, Class, RecordBuilder, Reservation, Ticket};
 
-/// Why a life ended.
 #[derive(Debug)]
 pub(super) enum Halt {
-    /// A call of the pool failed: the power went, or something is broken.
+    /// A call of the pool failed: by a power cut or a fault.
     Engine(Error),
-    /// The pool gave a wrong answer.
     Wrong(String),
-    /// The checkpoint makes no room in the log, which is right only while a backup holds it.
+    /// A checkpoint makes no room in the log, which is right only while a backup holds it.
     NoRoom,
 }
 
@@ -42,18 +41,18 @@ impl From<Error> for Halt {
     }
 }
 
-/// Log bytes that one record of a script may need, with its compensation.
+/// Upper bound of log bytes per record, with its compensation.
 const RECORD_BYTES: u64 = 6 << 10;
-/// Records of an open transaction, at most.
+/// Upper bound of records of an open transaction.
 const RECORDS_MAX: usize = 4;
-/// With aligned records, records are as long as this or twice, thrice, ...
+/// Unit of record lengths in aligned runs.
 const ALIGNED_BYTES: usize = 1024;
 
-/// Pages there are, about, at most; and before a whole compaction.
+/// Approximate upper bounds of pages: normally, and before a whole compaction.
 const PAGES_MAX: usize = 60;
 const PAGES_BEFORE_COMPACTION: usize = 150;
 
-/// A transaction of several records that has not committed.
+/// An uncommitted transaction of several records.
 struct Open<'p> {
     timestamp: Timestamp,
     last: Lsn,
@@ -64,16 +63,15 @@ struct Open<'p> {
     reserved: Vec<Reservation<'p>>,
 }
 
-/// A pool being worked on.
 pub(super) struct Life<'p> {
-    pool: &'p Pool,
+    pool: &'p Maintenance,
     script: Script,
     open: Vec<Open<'p>>,
-    /// Pages there are, about, at most.
+    /// Approximate upper bound of pages.
     pages_max: usize,
 }
 
-/// A change about to be made: pages latched, and pages that are to come.
+/// Latched and new pages for a change.
 struct Ready<'p> {
     guards: Vec<WriteGuard<'p>>,
     new: Vec<NewPage<'p>>,
@@ -84,14 +82,13 @@ pub(super) fn draw(pool: &Pool) -> Timestamp {
 }
 
 impl<'p> Life<'p> {
-    pub(super) fn new(pool: &'p Pool, script: Script) -> Self {
+    pub(super) fn new(pool: &'p Maintenance, script: Script) -> Self {
         Life { pool, script, open: Vec::new(), pages_max: PAGES_MAX }
     }
 
-    /// Works for `steps` steps.
     pub(super) fn run(&mut self, steps: u32) -> Result<(), Halt> {
         if let Some(class) = self.other_class() {
-            self.full_is_fine(self.pool.use_class(class))?;
+            self.full_is_fine(self.pool.resizer().use_class(class))?;
         }
         for _ in 0..steps {
             self.step()?;
@@ -99,7 +96,7 @@ impl<'p> Life<'p> {
         Ok(())
     }
 
-    /// The class of pages that there are beside the database's own.
+    /// Class of pages beside the database's own.
     fn other_class(&self) -> Option<SizeClass> {
         self.script.borrow().sizes.other_class()
     }
@@ -138,7 +135,7 @@ impl<'p> Life<'p> {
         }
     }
 
-    /// One checkpoint or several: the second finds what the first has made dirty.
+    /// Several checkpoints: the second finds pages that the first made dirty.
     fn checkpoint(&mut self) -> Result<(), Halt> {
         let all = self.below(2) == 0;
         for _ in 0..=self.below(3) {
@@ -147,17 +144,17 @@ impl<'p> Life<'p> {
         Ok(())
     }
 
-    /// A compaction that is stopped after some segments.
+    /// A compaction stopped after `segments` segments.
     pub(super) fn compact(&self, segments: u32) -> Result<(), Halt> {
         let mut left = segments;
-        let compacted = self.pool.compact(&mut |_, _| {
+        let compacted = compact(self.pool, &mut |_, _| {
             left = left.saturating_sub(1);
             if left > 0 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         Ok(self.full_is_fine(compacted.map(drop))?)
     }
 
-    /// Makes the file longer, and frees most of the pages in it.
+    /// Extends the file, then frees most of its pages.
     pub(super) fn thin_out(&mut self) -> Result<(), Halt> {
         self.pages_max = PAGES_BEFORE_COMPACTION;
         for _ in 0..PAGES_BEFORE_COMPACTION {
@@ -170,19 +167,18 @@ impl<'p> Life<'p> {
         self.acknowledge()
     }
 
-    /// Frames go from one class of pages to the other, as the load might have it.
+    /// Moves frames between the two page classes.
     fn move_frames(&mut self) -> Result<(), Halt> {
         let own = self.pool.class();
         let Some(other) = self.other_class().filter(|&class| self.pool.uses(class)) else { return Ok(()) };
         let (giver, taker) = if self.below(2) == 0 { (own, other) } else { (other, own) };
-        Ok(self.full_is_fine(self.pool.move_step(giver, taker))?)
+        Ok(self.full_is_fine(self.pool.resizer().move_step(giver, taker))?)
     }
 
-    /// More frames, or fewer.
     fn resize(&mut self) -> Result<(), Halt> {
         let frames = FRAMES_MIN + self.below((FRAMES_MAX - FRAMES_MIN) as usize + 1) as u32;
         let bytes = self.script.borrow().sizes.frame_bytes(frames);
-        Ok(self.full_is_fine(self.pool.resize(bytes))?)
+        Ok(self.full_is_fine(self.pool.resizer().resize(bytes))?)
     }
 
     fn full_is_fine(&self, result: Result<(), Error>) -> Result<(), Error> {
@@ -199,7 +195,6 @@ impl<'p> Life<'p> {
         }
     }
 
-    /// Random pages, different ones.
     fn some_pages(&self, most: usize) -> Vec<PageId> {
         let mut script = self.script.borrow_mut();
         let known: Vec<u64> = script.model.pages.keys().copied().collect();
@@ -216,7 +211,7 @@ impl<'p> Life<'p> {
         pages
     }
 
-    /// Log space for one more record. Commits what is open if that is what holds the log back.
+    /// Log space for a record. Commits open transactions if they hold the log back.
     fn reserve(&mut self, bytes: u64) -> Result<Reservation<'p>, Halt> {
         for attempt in 0.. {
             if let Some(reservation) = self.pool.wal().reserve(bytes, Class::Commit) {
@@ -233,13 +228,13 @@ impl<'p> Life<'p> {
         unreachable!("the attempts are bounded")
     }
 
-    /// The size of a new page.
     fn some_class(&self) -> SizeClass {
         let other = self.other_class().filter(|&class| self.pool.uses(class) && self.below(2) == 0);
         other.unwrap_or(self.pool.class())
     }
 
-    /// Faults in and latches `pages`, with `new` new ones. `None` if one of them is gone or the disk is full.
+    /// Faults in and latches `pages`, with `new` new ones. `None` if a page is gone or the disk is
+    /// full.
     fn ready(&self, pages: &[PageId], new: usize) -> Result<Option<Ready<'p>>, Halt> {
         let mut fresh = Vec::new();
         for _ in 0..new {
@@ -251,12 +246,12 @@ impl<'p> Life<'p> {
         }
         match raw::latch_all(self.pool, pages) {
             Ok(guards) => Ok(Some(Ready { guards, new: fresh })),
-            Err(Stop::Missing(_) | Stop::Restart | Stop::Fail(Error::Full { .. })) => Ok(None),
-            Err(Stop::Fail(error)) => Err(error.into()),
+            Err(Retry::Missing(_) | Retry::Restart | Retry::Fail(Error::Full { .. })) => Ok(None),
+            Err(Retry::Fail(error)) => Err(error.into()),
         }
     }
 
-    /// A transaction of one record, or one of the system's, which also creates `new` pages.
+    /// Commits one record, of a transaction or of the system, with `new` new pages.
     fn write_committed(&mut self, new: usize) -> Result<(), Halt> {
         let mut reservation = self.reserve(2 * RECORD_BYTES)?;
         let pages = self.some_pages(2);
@@ -273,7 +268,7 @@ impl<'p> Life<'p> {
         Ok(())
     }
 
-    /// Another record of an open transaction.
+    /// Adds a record to an open transaction.
     fn write_open(&mut self) -> Result<(), Halt> {
         let open_max = self.script.borrow().open_max;
         if open_max == 0 {
@@ -338,7 +333,7 @@ impl<'p> Life<'p> {
         Ok(())
     }
 
-    /// Writes a good part of the log full without a flush in between.
+    /// Fills a good part of the log without a flush.
     fn write_many(&mut self) -> Result<(), Halt> {
         for _ in 0..12 {
             self.write_committed(0)?;
@@ -353,14 +348,13 @@ impl<'p> Life<'p> {
         Ok(())
     }
 
-    /// Reads a page and compares it with the model.
     fn read_one(&mut self) -> Result<(), Halt> {
         for id in self.some_pages(3) {
             let found = match raw::read(self.pool, id) {
                 Ok(content) => raw::cells(&content).map_err(Halt::Wrong)?,
-                Err(Stop::Missing(_) | Stop::Fail(Error::Full { .. })) => continue,
-                Err(Stop::Fail(error)) => return Err(error.into()),
-                Err(Stop::Restart) => continue,
+                Err(Retry::Missing(_) | Retry::Fail(Error::Full { .. })) => continue,
+                Err(Retry::Fail(error)) => return Err(error.into()),
+                Err(Retry::Restart) => continue,
             };
             let script = self.script.borrow();
             let expected = script.model.pages.get(&id.0);
@@ -372,7 +366,7 @@ impl<'p> Life<'p> {
     }
 }
 
-/// Logs and applies writes to random cells of the pages that are ready, none of them locked by another transaction.
+/// Logs and applies writes to random cells of the pages, none locked by another transaction.
 fn change(
     pool: &Pool,
     script: &Script,
@@ -415,7 +409,7 @@ fn change(
     if owner.is_some() {
         record.undo(undo);
     } else if script.aligned {
-        // Never needed, for this record commits.
+        // Never used, because this record commits.
         record.undo(&vec![0; ALIGNED_BYTES - record.len() % ALIGNED_BYTES]);
     }
     let written = guards.iter_mut().zip(&mut contents);
@@ -432,7 +426,7 @@ fn change(
     Ok((appended, deeds))
 }
 
-/// Frees a page that no open transaction has written to.
+/// Frees a page without writes of open transactions.
 pub(super) fn free(
     pool: &Pool,
     script: &Script,

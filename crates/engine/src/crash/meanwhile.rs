@@ -1,12 +1,13 @@
 //! What other threads would do while a change is prepared or images are in flight.
 //!
-//! There are no other threads in the harness, so that every run can be replayed. Instead [`in_flight`] is called at the
-//! points where the world may move, and does what the test has said that others do there ([`play`]). Those points are:
-//! between looking at a leaf and latching it; in write-back and checkpoint, between copy and write, write and sync,
+//! The harness has no other threads, so that every run can be replayed. Instead, yield points call
+//! [`in_flight`], which plays what the test set ([`play`]). Yield points are between a look at a
+//! leaf and its latch; and, in write-back and checkpoint, between copy and write, write and sync,
 //! sync and mapping record, cut and superblock.
 //!
-//! In the lives of raw pages, others follow a [`Script`]: resident pages are changed or freed, commits are appended and
-//! acknowledged. What would need a frame or the upkeep lock is not done there; a thread would wait there.
+//! In lives of raw pages a [`Script`] changes or frees resident pages, and appends and acknowledges
+//! commits. It does nothing that needs a frame or the maintenance lock, because a thread would wait
+//! there.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,11 +16,11 @@ use super::Sizes;
 use super::life;
 use super::model::{Deed, Model};
 use super::raw::{self, CELLS};
-use crate::buffer::{Edit, Pool};
 use crate::ids::{Lsn, PageId, Timestamp};
+use crate::pool::{Edit, Pool};
 use crate::wal::{Class, RecordBuilder};
 
-/// Reproducible choices: SplitMix64.
+/// Reproducible random numbers: SplitMix64.
 #[derive(Clone, Debug)]
 pub(super) struct Random(pub(super) u64);
 
@@ -37,43 +38,43 @@ impl Random {
     }
 }
 
-/// The model and the choices of a run.
+/// The model and the random numbers of a run.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) model: Model,
     pub(super) random: Random,
     pub(super) sizes: Sizes,
-    /// Records fill whole fractions of a block and nothing else is logged, so that the end of one life's log is often
-    /// where a record of an earlier life begins.
+    /// Records fill whole fractions of a block and nothing else is logged.
+    ///
+    /// So one life's log often ends where a record of an earlier life begins.
     pub(super) aligned: bool,
-    /// Open transactions, at most. They hold the cut back, so some runs have none.
+    /// Upper bound of open transactions. They hold the cut back, so some runs have none.
     pub(super) open_max: usize,
-    /// The number of frames changes now and then.
     pub(super) resizes: bool,
 }
 
 pub(super) type Script = Rc<RefCell<State>>;
 
-/// What others do when it is their turn.
+/// The work of other threads at a yield point.
 type Others = Rc<dyn Fn(&Pool)>;
 
 thread_local! {
     static CURRENT: RefCell<Option<Others>> = const { RefCell::new(None) };
 }
 
-/// From now on this is what others do meanwhile, as this thread sees it; none: nothing happens.
+/// Sets what happens at this thread's yield points; `None` for nothing.
 pub(crate) fn play(others: Option<Others>) {
     CURRENT.with(|current| *current.borrow_mut() = others);
 }
 
-/// A change is prepared, images are in flight, or a cut was computed: time for others to do something.
+/// A yield point: lets others work.
 pub(crate) fn in_flight(pool: &Pool) {
     if let Some(others) = CURRENT.with(|current| current.borrow().clone()) {
         others(pool);
     }
 }
 
-/// What others do by `script`, unless it is being consulted for this thread's own next step.
+/// Follows `script`, unless it is in use for this thread's own next step.
 pub(super) fn follow(script: Script) -> Others {
     Rc::new(move |pool| disturb(pool, &script))
 }
@@ -83,7 +84,7 @@ fn disturb(pool: &Pool, script: &Script) {
     let (choice, times) = (state.random.below(100), 1 + state.random.below(3));
     drop(state);
     for _ in 0..times {
-        // A failure here is one of the log, and stays: whoever is called next meets it too.
+        // A failure here is one of the log and stays: the next call meets it too.
         let done = match choice {
             0..35 => Some(()),
             35..70 => write(pool, script),
@@ -98,7 +99,6 @@ fn disturb(pool: &Pool, script: &Script) {
     }
 }
 
-/// Writes until there is no more room in the log.
 fn fill_log(pool: &Pool, script: &Script) -> Option<()> {
     let full = (0..1000).try_for_each(|_| write(pool, script)).is_none();
     acknowledge(pool, script).filter(|()| !full)
@@ -141,7 +141,7 @@ fn free(pool: &Pool, script: &Script) -> Option<()> {
     life::free(pool, script, guard, &mut reservation).ok()
 }
 
-/// A commit that dirties no page: all that keeps the log from being cut past it is that it is not durable.
+/// Commits without a dirty page: only its lack of durability keeps the log from being cut past it.
 fn commit_nothing(pool: &Pool, script: &Script) -> Option<()> {
     let mut reservation = pool.wal().reserve(1 << 10, Class::Commit)?;
     let timestamp: Timestamp = life::draw(pool);

@@ -1,7 +1,7 @@
-//! What should be there.
+//! The expected content.
 //!
-//! The order of commits is the order of their records in the log, so what survives a crash is the state after some
-//! prefix of them: at least up to the last acknowledged one, at most all.
+//! Commits are ordered by their records in the log. So a crash leaves the state after some prefix
+//! of them, with at least every acknowledged commit.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,7 +10,6 @@ use crate::ids::{Lsn, PageId, Timestamp};
 
 pub(super) type Pages = BTreeMap<u64, Cells>;
 
-/// One thing that a transaction did.
 #[derive(Clone, Debug)]
 pub(super) enum Deed {
     Write { page: u64, cell: usize, value: u64 },
@@ -25,18 +24,18 @@ struct Commit {
     deeds: Vec<Deed>,
 }
 
-/// What should be in the pool, and what may be there after a crash.
+/// The expected content now, and the possible content after a crash.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
-    /// The pages as they are now, what open transactions wrote included.
+    /// The pages now, with writes of open transactions.
     pub(super) pages: Pages,
-    /// Cells that open transactions have written.
+    /// Cells written by open transactions.
     pub(super) locked: BTreeMap<(u64, usize), Timestamp>,
     /// The pages after the acknowledged commits.
     sure: Pages,
-    /// The highest timestamp among those.
+    /// Highest timestamp of those.
     sure_timestamp: Timestamp,
-    /// Up to where the log was acknowledged.
+    /// End of the acknowledged log.
     acknowledged: Lsn,
     /// Commits appended since.
     unsure: VecDeque<Commit>,
@@ -58,30 +57,28 @@ fn apply(pages: &mut Pages, deed: &Deed) {
 }
 
 impl Model {
-    /// A value that no cell ever had.
+    /// A value that no cell has had.
     pub(super) fn fresh_value(&mut self) -> u64 {
         self.last_value += 1;
-        // Odd and even values are logged differently, so neither must follow from the script's rhythm.
+        // Odd and even values are logged differently, so parity must not follow the script's
+        // rhythm.
         self.last_value << 8 | (self.last_value.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56)
     }
 
-    /// Something was done to the pages.
     pub(super) fn did(&mut self, deed: &Deed) {
         apply(&mut self.pages, deed);
     }
 
-    /// A transaction committed with a record that ends at `end`.
+    /// Notes a commit whose record ends at `end`.
     pub(super) fn committed(&mut self, end: Lsn, timestamp: Timestamp, deeds: Vec<Deed>) {
         debug_assert!(self.unsure.back().is_none_or(|last| last.end < end));
         self.unsure.push_back(Commit { end, timestamp, deeds });
     }
 
-    /// Up to where commits have been made.
     pub(super) fn last_end(&self) -> Lsn {
         self.unsure.back().map_or(self.acknowledged, |last| last.end)
     }
 
-    /// All commits up to `end` were acknowledged.
     pub(super) fn acknowledge(&mut self, end: Lsn) {
         self.acknowledged = self.acknowledged.max(end);
         while let Some(commit) = self.unsure.pop_front_if(|commit| commit.end <= end) {
@@ -90,8 +87,9 @@ impl Model {
         }
     }
 
-    /// Holds what was found after a crash against what may be. `log_end` is where the log ended, if the recovery that
-    /// found it was the first one after the crash. The model goes on from what was found.
+    /// Compares the pages found after a crash with the possible states, and continues from them.
+    ///
+    /// `log_end` is the end of the log, if found by the first recovery after the crash.
     pub(super) fn judge(
         &mut self,
         found: &Pages,
@@ -132,12 +130,11 @@ impl Model {
         Ok(())
     }
 
-    /// The recovered log ends here, all of it durable.
+    /// Notes that the recovered log ends here, all durable.
     pub(super) fn restart(&mut self, end: Lsn) {
         self.acknowledged = end;
     }
 
-    /// Whether no open transaction has written to `page`.
     pub(super) fn is_unlocked(&self, page: PageId) -> bool {
         self.locked.range((page.0, 0)..(page.0 + 1, 0)).next().is_none()
     }

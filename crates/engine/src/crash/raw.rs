@@ -1,34 +1,32 @@
-//! Pages of cells: a cell is one value, repeated over some hundred bytes, so that a torn one is seen.
+//! Pages of cells. A cell repeats one value over some hundred bytes, so that torn cells show.
 
-use crate::buffer::migration::Access;
-use crate::buffer::operation;
-use crate::buffer::{Edit, Pool, Redo, Stop, Undo, WriteGuard};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, Timestamp};
+use crate::pool::migration::Access;
+use crate::pool::operation;
+use crate::pool::{Edit, Pool, Retry, WriteGuard};
+use crate::recovery::Redo;
+use crate::recovery::Undo;
 use crate::store::image::COMPRESS;
 use crate::store::page::{self, HEADER_BYTES, Kind};
 use crate::wal::{ALLOCATES, RecordBuilder, change_kind};
 
-/// Cells of a page.
 pub(super) const CELLS: usize = 6;
-/// Bytes of a cell.
 pub(super) const CELL_BYTES: usize = 320;
-/// Bytes from cell to cell.
+/// Distance of cells, bytes.
 const STRIDE: usize = 640;
-/// The change that adds to a cell: doing it twice shows.
+/// The change that adds to a cell, so that a repeated redo shows.
 const ADD: u8 = change_kind::INDEX_FIRST;
 /// The change that sets a cell of a large page.
 const SET: u8 = change_kind::INDEX_FIRST + 1;
-/// Cells are within the first bytes of a page; what is behind, in a large one, follows from them.
+/// Bytes with the cells; the rest of a large page follows from them.
 const SMALL_BYTES: usize = 4096;
 
-/// Attempts at latching several pages; nobody else is there, so that it is the pool that takes them away.
+/// Attempts to latch several pages. Only the pool itself interferes here.
 const ATTEMPTS_MAX: u32 = 50;
 
-/// The values of a page's cells.
 pub(super) type Cells = [u64; CELLS];
 
-/// Bytes of page `id`, which is of a class there is.
 fn page_bytes(id: PageId) -> usize {
     id.class().expect("pages that were given out have a class").page_bytes()
 }
@@ -38,8 +36,9 @@ fn cell_at(cell: usize) -> std::ops::Range<usize> {
     start..start + CELL_BYTES
 }
 
-/// The part of a large page that follows from a cell's value: noise, which takes its room in an image, or zeros, which
-/// compress to nothing. So images of one page are now longer, now shorter.
+/// The part of a large page that follows from a cell's value: noise or zeros.
+///
+/// Noise does not compress and zeros do, so images of a page vary in length.
 fn echo_at(content: &[u8], cell: usize) -> std::ops::Range<usize> {
     let length = content.len().saturating_sub(SMALL_BYTES) / CELLS / 8 * 8;
     let start = SMALL_BYTES.min(content.len()) + cell * length;
@@ -61,7 +60,7 @@ fn is_quiet(value: u64) -> bool {
     value % 8 < 5
 }
 
-/// One of the values that `draw` gives that makes no noise.
+/// A value from `draw` that makes no noise.
 pub(super) fn quiet(draw: impl FnMut() -> u64) -> u64 {
     std::iter::repeat_with(draw).find(|&value| is_quiet(value)).expect("there is no end of them")
 }
@@ -76,7 +75,7 @@ pub(super) fn set_cell(content: &mut [u8], cell: usize, value: u64) {
     }
 }
 
-/// The cells of a page, each of them whole.
+/// The cells of a page; fails for a torn one.
 pub(super) fn cells(content: &[u8]) -> Result<Cells, String> {
     let mut cells = [0; CELLS];
     for (cell, value) in cells.iter_mut().enumerate() {
@@ -92,7 +91,7 @@ pub(super) fn cells(content: &[u8]) -> Result<Cells, String> {
     Ok(cells)
 }
 
-/// The content of a new page, whose cells are quiet if it is large. Two of three pages are to be compressed.
+/// Content of a new page, without noise if it is large. Two of three pages are compressed.
 pub(super) fn content(id: PageId, cells: &Cells) -> Vec<u8> {
     let mut content = vec![0; page_bytes(id)];
     page::set_kind(&mut content, Kind::Raw);
@@ -104,7 +103,7 @@ pub(super) fn content(id: PageId, cells: &Cells) -> Vec<u8> {
     content
 }
 
-/// Notes in `record` that a cell of the page goes from `old` to `new`, as bytes, as a value or as a sum.
+/// Notes a cell's change from `old` to `new` in `record`: as bytes, a value or a sum.
 pub(super) fn note_write(record: &mut RecordBuilder, content: &[u8], cell: usize, old: u64, new: u64) {
     let id = page::page_id(content);
     if !new.is_multiple_of(2) {
@@ -116,7 +115,6 @@ pub(super) fn note_write(record: &mut RecordBuilder, content: &[u8], cell: usize
     }
 }
 
-/// Notes in `record` that a cell of the page has this value.
 fn note_value(record: &mut RecordBuilder, content: &[u8], cell: usize, value: u64) {
     let id = page::page_id(content);
     if content.len() > SMALL_BYTES {
@@ -129,7 +127,6 @@ fn note_value(record: &mut RecordBuilder, content: &[u8], cell: usize, value: u6
     }
 }
 
-/// Notes in `record` that a page comes into being.
 pub(super) fn note_create(record: &mut RecordBuilder, id: PageId, content: &[u8]) {
     let end = cell_at(CELLS - 1).end;
     record.change_with(id, change_kind::IMAGE, ALLOCATES, |out| {
@@ -137,14 +134,13 @@ pub(super) fn note_create(record: &mut RecordBuilder, id: PageId, content: &[u8]
     });
 }
 
-/// Undo bytes of a write: where, and what was there.
+/// Undo bytes of a write: page, cell and old value.
 pub(super) fn undo_entry(undo: &mut Vec<u8>, id: PageId, cell: usize, before: u64) {
     for word in [id.0, cell as u64, before] {
         undo.extend_from_slice(&word.to_le_bytes());
     }
 }
 
-/// Redo and undo of the above.
 pub(super) struct Raw;
 
 impl Redo for Raw {
@@ -168,7 +164,7 @@ impl Undo for Raw {
             .collect();
         let ids: Vec<PageId> = entries.iter().map(|entry| PageId(entry[0])).collect();
         let mut guards = latch_all(pool, &ids).map_err(|stop| match stop {
-            Stop::Fail(error) => error,
+            Retry::Fail(error) => error,
             other => Error::corrupt("the pages", None, format!("{other:?} in undo")),
         })?;
         let mut contents: Vec<Vec<u8>> = Vec::new();
@@ -184,8 +180,7 @@ impl Undo for Raw {
     }
 }
 
-/// Latches all of `ids`, which are different pages.
-pub(super) fn latch_all<'p>(pool: &'p Pool, ids: &[PageId]) -> Result<Vec<WriteGuard<'p>>, Stop> {
+pub(super) fn latch_all<'p>(pool: &'p Pool, ids: &[PageId]) -> Result<Vec<WriteGuard<'p>>, Retry> {
     operation::begin(Access::Write);
     for _ in 0..ATTEMPTS_MAX {
         for &id in ids {
@@ -197,15 +192,14 @@ pub(super) fn latch_all<'p>(pool: &'p Pool, ids: &[PageId]) -> Result<Vec<WriteG
         }
         operation::again();
     }
-    Err(Stop::Fail(Error::Config(format!("pages {ids:?} cannot be latched together"))))
+    Err(Retry::Fail(Error::Config(format!("pages {ids:?} cannot be latched together"))))
 }
 
-/// A copy of a page.
-pub(super) fn read(pool: &Pool, id: PageId) -> Result<Vec<u8>, Stop> {
+pub(super) fn read(pool: &Pool, id: PageId) -> Result<Vec<u8>, Retry> {
     let mut copy = vec![0; page_bytes(id)];
     loop {
         let guard = pool.read(id)?;
-        crate::buffer::view::View::copy_to(&guard.view(), 0, &mut copy);
+        crate::pool::view::View::copy_to(&guard.view(), 0, &mut copy);
         if guard.validate().is_ok() {
             return Ok(copy);
         }

@@ -1,16 +1,16 @@
-//! Backups: made while the database is used, checked, and made a database again.
+//! Backup, its check, and restore.
 //!
-//! A backup is a directory with two files under names of its own, so that nothing takes it for a database:
+//! A backup is a directory with two files:
 //!
-//! | name             | what it is                                                        |
-//! |------------------|--------------------------------------------------------------------|
-//! | `pages.backup`   | the images of all pages, packed, with their page table             |
-//! | `log.backup`     | the stretch of the log that makes one state of them                |
-//! | `*.partial`      | the same, of a backup that was never finished                      |
-//! | `*.restoring`    | a database that is being made of a backup                          |
+//! | name            | contents                                             |
+//! |-----------------|------------------------------------------------------|
+//! | `pages.backup`  | packed images of all pages, with their page table    |
+//! | `log.backup`    | the part of the log that makes the images consistent |
+//! | `*.partial`     | a file of an unfinished backup                       |
+//! | `*.restoring`   | a database being restored                            |
 //!
-//! The log gets its name first, the page file last, each made durable before the next step: a directory that holds
-//! `pages.backup` holds all of a backup. How it is copied is described in `buffer/backup.rs`.
+//! Each file gets its final name durably, the log first and the page file last. So a directory with
+//! `pages.backup` holds a whole backup. `backup.rs` describes the copy.
 
 use std::io;
 use std::path::Path;
@@ -20,40 +20,37 @@ use rand::RngExt;
 use rand::rand_core::UnwrapErr;
 use rand::rngs::SysRng;
 use serde::Serialize;
-use terrace_block::{Directory, FileDirectory, OpenMode};
+use terrace_io::{Directory, FileDirectory, OpenMode};
 
 use super::Db;
-use super::core::{catalog_root, garbage_root};
-use super::open::{LOG, NEW_LOG, NEW_PAGES, PAGES, exists, own, within};
-use super::repair::UNFINISHED_REPAIR;
+use super::files::{
+    BACKUP_LOG, BACKUP_PAGES, LOCK, LOG, NEW_LOG, NEW_PAGES, PAGES, PARTIAL_LOG, PARTIAL_PAGES,
+    RESTORING_LOG, RESTORING_PAGES, UNFINISHED_REPAIR, own,
+};
 use super::verify::damages::Damages;
-use crate::buffer::Files;
-use crate::buffer::backup::{Archive, Tally, Visitor};
+use crate::backup::{Archive, Tally, Visitor};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
 use crate::index::{check_page, children, leaf_entries};
 use crate::stats::{Damage, VerifyReport};
+use crate::store::files::Files;
+use crate::store::names::{exists, within};
+use crate::txn::garbage::garbage_root;
+use crate::txn::table::catalog_root;
 
-const BACKUP_PAGES: &str = "pages.backup";
-const BACKUP_LOG: &str = "log.backup";
-const PARTIAL_PAGES: &str = "pages.partial";
-const PARTIAL_LOG: &str = "log.partial";
-const RESTORING_PAGES: &str = "pages.restoring";
-const RESTORING_LOG: &str = "log.restoring";
-
-/// What was backed up, or restored.
+/// Sizes of a backup or a restore.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct BackupReport {
     /// Pages copied.
     pub pages: u64,
-    /// Bytes of the page file that was written.
+    /// Bytes of the page file written.
     pub page_file_bytes: u64,
-    /// Bytes of log copied, which opening the restored database replays.
+    /// Bytes of log copied, which the first open after a restore replays.
     pub log_bytes: u64,
 }
 
-/// A backup, opened to be checked or restored. It is only read.
+/// A backup, open for reading.
 ///
 /// ```
 /// use terrace::{Backup, Db};
@@ -78,18 +75,18 @@ pub struct Backup {
 }
 
 impl Db {
-    /// Copies the database to `destination`, a directory that is empty or does not exist, while it is used. What
-    /// [`Backup::restore`] makes of the copy is the state after some commit: every commit acknowledged before this call
-    /// is in it, and with any commit all that were made before that one.
+    /// Copies the database to the directory `destination` while it is in use.
     ///
-    /// Readers and writers go on. Memory: about a megabyte, and a bit for each page. While the last part is copied the
-    /// log is kept; commits that then find it full wait, as they do for a checkpoint. Backups of one database run one
-    /// after the other.
+    /// The directory must be empty or missing. [`Backup::restore`] makes a database of the copy:
+    /// the state after some commit, with every commit acknowledged before this call.
+    ///
+    /// Reads and writes go on. Commits wait if the log is full while its last part is copied.
+    /// Memory: about a megabyte, and a bit per page. Backups of one database run one at a time.
     ///
     /// # Errors
-    /// [`Error::Io`], also if `destination` is not empty, or the destination is so slow that writers would have to wait
-    /// too long; [`Error::Full`], [`Error::Corrupt`] if a page is damaged, [`Error::Memory`], [`Error::Poisoned`]. The
-    /// database goes on as if nothing had been begun; what was written is removed.
+    /// [`Error::Io`], also if `destination` is not empty, or so slow that writers would wait too
+    /// long. [`Error::Full`], [`Error::Memory`], [`Error::Poisoned`]; [`Error::Corrupt`] for a
+    /// damaged page. An error removes the partial backup, and the database goes on.
     ///
     /// See [`Backup`] for an example.
     pub fn backup(&self, destination: impl AsRef<Path>) -> Result<BackupReport> {
@@ -97,16 +94,18 @@ impl Db {
         let (directory, made) = new_directory(destination.as_ref())?;
         self.backup_to(&directory).inspect_err(|_| {
             if made {
-                // Best effort, and only if it is empty.
+                // Removes only an empty directory.
                 let _ = std::fs::remove_dir(destination.as_ref());
             }
         })
     }
 
-    /// As [`Db::backup`], into a directory of any kind that holds no database and no backup.
+    /// Copies the database like [`Db::backup`], to any kind of directory.
+    ///
+    /// The directory must hold no database and no backup.
     ///
     /// # Errors
-    /// As [`Db::backup`].
+    /// Those of [`Db::backup`].
     pub fn backup_to(&self, destination: &dyn Directory) -> Result<BackupReport> {
         self.shared.check()?;
         refuse_used(destination)?;
@@ -117,7 +116,7 @@ impl Db {
         let files = Files::new(pages, log);
         let copied = self.copy(destination, files);
         if copied.is_err() {
-            // The page file's name goes last: it is what says that the log is a remainder.
+            // The page file goes last: its name marks the log as a remainder.
             for file in [BACKUP_PAGES, BACKUP_LOG, PARTIAL_LOG, PARTIAL_PAGES] {
                 let _ = destination.remove(file);
             }
@@ -127,7 +126,7 @@ impl Db {
 
     fn copy(&self, destination: &dyn Directory, files: Files) -> Result<BackupReport> {
         sync(destination)?;
-        let mut backup = self.shared.pool.begin_backup(files)?;
+        let mut backup = crate::backup::Backup::begin(&self.shared.maintenance, files)?;
         let copied = loop {
             if let Some(copied) = backup.step()? {
                 break copied;
@@ -147,8 +146,8 @@ impl Backup {
     /// Opens the backup in the directory `path`.
     ///
     /// # Errors
-    /// [`Error::NotADatabase`], also for a backup that was never finished; [`Error::Version`], [`Error::Corrupt`],
-    /// [`Error::Io`].
+    /// [`Error::NotADatabase`], also for an unfinished backup; [`Error::Version`],
+    /// [`Error::Corrupt`], [`Error::Io`].
     pub fn open(path: impl AsRef<Path>) -> Result<Backup> {
         let path = path.as_ref();
         let directory = FileDirectory::open(path).map_err(|source| {
@@ -166,10 +165,10 @@ impl Backup {
         Backup::open_in(&directory)
     }
 
-    /// Opens the backup in a directory of any kind.
+    /// Opens the backup in any kind of directory.
     ///
     /// # Errors
-    /// As [`Backup::open`].
+    /// Those of [`Backup::open`].
     pub fn open_in(directory: &dyn Directory) -> Result<Backup> {
         if !exists(directory, BACKUP_PAGES)? {
             let what = match exists(directory, PARTIAL_PAGES)? {
@@ -190,21 +189,22 @@ impl Backup {
         Ok(Backup { archive: Archive::open(files)? })
     }
 
-    /// Whether the directory `path` holds a backup, finished or not, and so no database.
+    /// Whether directory `path` holds a backup, finished or not.
     pub fn is_at(path: impl AsRef<Path>) -> bool {
         [BACKUP_PAGES, PARTIAL_PAGES].iter().any(|file| path.as_ref().join(file).exists())
     }
 
-    /// Reads all of the backup and checks it: every page against its checksums, and that it is a page; every record of
-    /// the log. The entries counted are those of tables, as [`Db::verify`] counts them, as far as they are in the pages: what the
-    /// log would change about them is not counted.
+    /// Verifies the whole backup: all pages and all log records.
+    ///
+    /// The report counts table entries like [`Db::verify`], without changes that only the log has.
     ///
     /// # Errors
-    /// Failures to look. Damage is in the report.
+    /// Only read errors. Damage is in the report.
     pub fn check(&self) -> Result<VerifyReport> {
         let mut inspector = Inspector { entries: 0, damages: Damages::default() };
         let pages_checked = self.archive.check(&mut inspector)?.pages;
-        // No page says which tree it is of. So the entries of the two that are no tables are taken off in the end.
+        // A page does not name its tree, so subtract the entries of the catalog and the garbage
+        // tree.
         let mut not_of_tables = 0;
         let class = self.archive.class();
         self.archive.descend(&[catalog_root(class), garbage_root(class)], &mut |page| {
@@ -217,40 +217,41 @@ impl Backup {
         Ok(VerifyReport { pages_checked, entries_checked, errors, more_errors })
     }
 
-    /// Makes a database of the backup in the directory `path`, which is empty or does not exist. Everything is checked
-    /// while it is copied. The first opening replays the log.
+    /// Restores the backup to a database in the directory `path`.
     ///
-    /// The database has a timeline of its own: its files are not taken for those of the original, or of another one that
-    /// was restored from the same backup.
+    /// The directory must be empty or missing. Everything is verified during the copy, and the
+    /// first open replays the log. The database begins its own timeline, so its files never mix
+    /// with those of the original or of another restore.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] with file and page for a backup that is damaged, [`Error::Io`], also if the directory is not
-    /// empty; [`Error::Full`], [`Error::Busy`]. Nothing that would be taken for a database is left.
+    /// [`Error::Corrupt`] with file and page for a damaged backup; [`Error::Io`], also if the
+    /// directory is not empty; [`Error::Full`], [`Error::Busy`]. After an error no database is left
+    /// behind.
     pub fn restore(&self, path: impl AsRef<Path>) -> Result<BackupReport> {
         let (directory, made) = new_directory(path.as_ref())?;
         self.restore_to(&directory).inspect_err(|_| {
             if made {
-                // Best effort; the lock's file is the last thing in it.
-                let _ = directory.remove(super::open::LOCK);
+                // Best effort; the lock file is the last file in the directory.
+                let _ = directory.remove(LOCK);
                 let _ = std::fs::remove_dir(path.as_ref());
             }
         })
     }
 
-    /// As [`Backup::restore`], into a directory of any kind that holds no database and no backup.
+    /// Restores the backup to any kind of directory, which must hold no database and no backup.
     ///
     /// # Errors
-    /// As [`Backup::restore`].
+    /// Those of [`Backup::restore`].
     pub fn restore_to(&self, directory: &dyn Directory) -> Result<BackupReport> {
         refuse_used(directory)?;
-        // First of all: whatever ends this from now on leaves what says so.
+        // Comes first, so that an interrupted restore is recognised.
         let pages = create(directory, RESTORING_PAGES)?;
         let restored = own(directory).and_then(|_lock| {
-            // Somebody may have made a database here since the first look.
+            // Another process may have created a database since the first check.
             refuse(directory, &[PAGES, LOG, NEW_PAGES, NEW_LOG])?;
             let files = Files::new(pages, create(directory, RESTORING_LOG)?);
             sync(directory)?;
-            // Not 0, which is none, nor 1, with which databases begin.
+            // 0 means none; new databases begin with 1.
             let timeline = UnwrapErr(SysRng).random_range(2..u64::MAX);
             let Tally { pages, log_bytes } = self.archive.restore(&files, timeline, &mut Refuser)?;
             let page_file_bytes = files.pages.len();
@@ -271,7 +272,6 @@ impl Backup {
     }
 }
 
-/// Counts entries, and collects what is wrong.
 struct Inspector {
     entries: u64,
     damages: Damages,
@@ -293,7 +293,6 @@ impl Visitor for Inspector {
     }
 }
 
-/// Copies nothing that is wrong.
 struct Refuser;
 
 impl Visitor for Refuser {
@@ -306,13 +305,13 @@ impl Visitor for Refuser {
     }
 }
 
-/// Opens a directory that is to be filled, and makes it if need be; whether it was made.
+/// Opens or creates a directory to fill; the flag says that it was created.
 pub(crate) fn new_directory(path: &Path) -> Result<(FileDirectory, bool)> {
     let name = path.display().to_string();
     let made = match std::fs::read_dir(path) {
         Ok(mut entries) => match entries.next() {
             None => false,
-            Some(_) => return Err(Error::io("write into", &name, None, not_empty())),
+            Some(_) => return Err(Error::io("write", &name, None, not_empty())),
         },
         Err(source) if source.kind() == io::ErrorKind::NotFound => true,
         Err(source) => return Err(Error::io("open", &name, None, source)),
@@ -324,10 +323,13 @@ pub(crate) fn new_directory(path: &Path) -> Result<(FileDirectory, bool)> {
 }
 
 fn not_empty() -> io::Error {
-    io::Error::new(io::ErrorKind::DirectoryNotEmpty, "it is not empty; name a new or an empty directory")
+    io::Error::new(
+        io::ErrorKind::DirectoryNotEmpty,
+        "the directory is not empty; choose a new or an empty one",
+    )
 }
 
-/// Refuses a directory that holds what would be written over or mixed up.
+/// Refuses a directory whose content would be overwritten or mixed up.
 pub(crate) fn refuse_used(directory: &dyn Directory) -> Result<()> {
     refuse(
         directory,
@@ -340,44 +342,13 @@ pub(crate) fn refuse_used(directory: &dyn Directory) -> Result<()> {
 fn refuse(directory: &dyn Directory, files: &[&str]) -> Result<()> {
     for file in files {
         if exists(directory, file)? {
-            return Err(Error::io("write into", &directory.name(), None, not_empty()));
+            return Err(Error::io("write", &directory.name(), None, not_empty()));
         }
     }
     Ok(())
 }
 
-/// Refuses a directory without a database in which something else was made, or was begun and never finished: a database that
-/// was made there now would look like what that was to be.
-pub(crate) fn refuse_unfinished(directory: &dyn Directory) -> Result<()> {
-    let unfinished = |file: &str, what: &str| {
-        format!(
-            "{file} there is of a {what} that was never finished; empty the directory and run the {what} again"
-        )
-    };
-    let backup = "it holds a backup; make a database of it with `terrace restore`".to_owned();
-    let there = |files: &[&'static str]| -> Result<Option<&'static str>> {
-        for &file in files {
-            if exists(directory, file)? {
-                return Ok(Some(file));
-            }
-        }
-        Ok(None)
-    };
-    let what = if there(&[BACKUP_PAGES])?.is_some() {
-        backup
-    } else if let Some(file) = there(&[PARTIAL_PAGES, PARTIAL_LOG])? {
-        unfinished(file, "backup")
-    } else if let Some(file) = there(&[RESTORING_PAGES, RESTORING_LOG])? {
-        unfinished(file, "restore")
-    } else if let Some(file) = there(&UNFINISHED_REPAIR)? {
-        unfinished(file, "repair")
-    } else {
-        return Ok(());
-    };
-    Err(Error::NotADatabase { path: directory.name(), what })
-}
-
-pub(crate) fn create(directory: &dyn Directory, file: &str) -> Result<Arc<dyn terrace_block::BlockDevice>> {
+pub(crate) fn create(directory: &dyn Directory, file: &str) -> Result<Arc<dyn terrace_io::BlockDevice>> {
     let device = directory.open(file, OpenMode::CreateNew);
     device.map_err(|source| Error::io("create", &within(directory, file), None, source))
 }
@@ -386,7 +357,7 @@ fn sync(directory: &dyn Directory) -> Result<()> {
     directory.sync().map_err(|source| Error::io("sync", &directory.name(), None, source))
 }
 
-/// Gives files the names they are known by, one after the other, each durable before the next.
+/// Renames files to their final names, each durably before the next.
 pub(crate) fn publish(directory: &dyn Directory, names: [(&str, &str); 2]) -> Result<()> {
     for (from, to) in names {
         let renamed = directory.rename(from, to);

@@ -1,8 +1,10 @@
-//! Writes collected beforehand.
+//! Write batches.
 
 use super::table::Table;
 
-/// Changes to be made as one by [`crate::Db::write`]. It reads nothing, so it never meets a conflict.
+/// Changes that [`crate::Db::write`] applies atomically.
+///
+/// A batch reads nothing, so it never meets a conflict.
 ///
 /// ```
 /// use terrace::{Db, Durability, MemoryDirectory, WriteBatch};
@@ -21,7 +23,7 @@ pub struct WriteBatch {
     pub(crate) changes: Vec<BatchChange>,
 }
 
-/// One change; no value = removal.
+/// One change; a value of `None` is a removal.
 #[derive(Clone, Debug)]
 pub(crate) struct BatchChange {
     pub(crate) table: Table,
@@ -35,22 +37,22 @@ impl WriteBatch {
         Self::default()
     }
 
-    /// Adds: set `key` to `value`.
+    /// Adds a change that sets `key` to `value`.
     pub fn put(&mut self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> &mut Self {
         self.change(table, key.as_ref(), Some(value.as_ref().to_vec()))
     }
 
-    /// Adds: remove `key`.
+    /// Adds a change that removes `key`.
     pub fn delete(&mut self, table: &Table, key: impl AsRef<[u8]>) -> &mut Self {
         self.change(table, key.as_ref(), None)
     }
 
-    /// How many changes it has; of several of one key the last counts.
+    /// Number of changes. Of several changes of one key the last counts.
     pub fn len(&self) -> usize {
         self.changes.len()
     }
 
-    /// Whether it has none.
+    /// Whether the batch has no changes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Compaction: freeing what is garbage first, then the pool's part.
+//! Compaction: frees garbage, then lets the pool move pages.
 
 use std::ops::ControlFlow;
 
@@ -6,8 +6,10 @@ use serde::Serialize;
 
 use super::core::Shared;
 use crate::error::Result;
+use crate::maintenance;
+use crate::pool::inspect::Footprint;
 
-/// What [`Db::compact`](crate::Db::compact) has done, or has done so far.
+/// Progress or result of [`Db::compact`](crate::Db::compact).
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory};
@@ -21,11 +23,11 @@ use crate::error::Result;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Compaction {
-    /// Bytes of the page file when it began.
+    /// Bytes of the page file at the beginning.
     pub file_bytes_before: u64,
-    /// Bytes of the page file now; while it is under way, up to the last segment that is in use.
+    /// Bytes of the page file now; during compaction, up to the last segment in use.
     pub file_bytes_after: u64,
-    /// Pages that were moved, those of the page table included.
+    /// Pages moved, including those of the page table.
     pub pages_moved: u64,
 }
 
@@ -36,14 +38,14 @@ impl Shared {
     ) -> Result<Compaction> {
         self.check_writable()?;
         let mut done =
-            Compaction { file_bytes_before: self.pool.footprint().file_bytes, ..Compaction::default() };
+            Compaction { file_bytes_before: Footprint::of(&self.pool).file_bytes, ..Compaction::default() };
         self.collect();
-        self.free_garbage_now()?;
-        self.pool.checkpoint_now(true)?;
-        done.pages_moved = self.pool.compact(&mut |pages_moved, file_bytes_after| {
+        self.garbage.free_now(&self.pool, &|| self.oldest())?;
+        self.maintenance.checkpoint_now(true)?;
+        done.pages_moved = maintenance::compact(&self.maintenance, &mut |pages_moved, file_bytes_after| {
             progress(&Compaction { pages_moved, file_bytes_after, ..done })
         })?;
-        done.file_bytes_after = self.pool.footprint().file_bytes;
+        done.file_bytes_after = Footprint::of(&self.pool).file_bytes;
         Ok(done)
     }
 }

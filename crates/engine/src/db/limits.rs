@@ -1,21 +1,19 @@
-//! What the process's own limits refuse, and which limit would do.
+//! Advice for errors caused by limits of the process.
 //!
-//! Page table, frames and old versions have addresses set aside for as many of them as there may ever be, many times the
-//! memory they get. So a limit on addresses (`RLIMIT_AS`) refuses a database whose budget it has room for several times
-//! over, and a smaller budget would not help.
+//! Page table, frames and old versions reserve address space for their largest size. So a limit on
+//! address space (`RLIMIT_AS`) can refuse a small budget, and a smaller one would not help.
 
 use std::io;
 
-use super::open::old_version_bytes_reserved;
-use crate::buffer::{Pool, PoolOptions};
+use super::budget::old_version_bytes_reserved;
 use crate::config::Split;
 use crate::error::{AddressLimit, Error};
+use crate::pool::PoolOptions;
 
-/// Addresses that a process takes beside: stacks, arenas of the allocator for some threads, and room for what the program
-/// does itself.
+/// Address space beyond the database: stacks, allocator arenas, program.
 const BESIDE_BYTES: u64 = 1 << 30;
 
-/// The same error, with what would help if it is for want of addresses.
+/// Adds advice to an error caused by too little address space.
 pub(super) fn explained(
     error: Error,
     options: &PoolOptions,
@@ -23,11 +21,11 @@ pub(super) fn explained(
     dram_max: u64,
     log_bytes: u64,
 ) -> Error {
-    let Some(limit) = terrace_block::address_limit() else { return error };
+    let Some(limit) = terrace_io::address_limit() else { return error };
     match error {
         Error::Memory { bytes, what, source } if source.kind() == io::ErrorKind::OutOfMemory => {
             let versions = old_version_bytes_reserved(split, dram_max, log_bytes);
-            let addresses = Pool::address_bytes(options).saturating_add(versions).saturating_add(split.total);
+            let addresses = options.address_bytes().saturating_add(versions).saturating_add(split.total);
             let needed = addresses.saturating_add(limit.used_bytes).saturating_add(BESIDE_BYTES);
             let needed_bytes = needed.checked_next_multiple_of(1 << 30).unwrap_or(u64::MAX);
             if needed_bytes <= limit.limit_bytes {

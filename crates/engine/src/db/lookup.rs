@@ -1,15 +1,15 @@
-//! Reads that do not block their caller: the answer at once where memory has it, else a future.
+//! Asynchronous reads: answered at once from memory, else by a future.
 //!
-//! What memory cannot answer is put on a queue. Two threads, started with the first such read, take what is waiting there,
-//! up to a batch, and read it together ([`Core::get_many_now`]): the more is asked for, the more is read at a time.
-//! A [`Promise`] goes with each request and answers it when it is dropped at the latest, so that a future never waits for
-//! nobody. Wakers are called with no lock held.
+//! Two threads take queued reads in batches and read each batch together ([`Mvcc::get_many_now`]).
+//! They start with the first queued read. A request's [`Promise`] answers at the latest on drop, so
+//! no future waits forever. Wakers run without locks held.
 //!
-//! The queue is bounded. Beyond [`WAITING_MAX`] requests, and where there are no threads ([`crate::Mode::Inline`], a
-//! database that is open read-only, a process forked from the one that opened it), the caller reads for itself.
+//! The caller reads itself if [`WAITING_MAX`] requests wait, or without threads: in
+//! [`crate::Mode::Inline`], in a read-only database, and in a forked process.
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -17,21 +17,21 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::core::{Core, TableState};
-use crate::buffer::BATCH_PAGES_MAX;
 use crate::error::{Error, Result};
+use crate::pool::BATCH_PAGES_MAX;
+use crate::txn::mvcc::Mvcc;
+use crate::txn::table::TableState;
 
-/// Threads that read for futures. While one has a batch on the disk the other looks at what came back.
+/// Reader threads: one processes a batch while the other's is on the disk.
 const READERS: usize = 2;
-/// Requests that may wait for them.
 const WAITING_MAX: usize = 4096;
 
 type Answer = Result<Option<Vec<u8>>>;
 
-/// The value of a key, now or later: what [`crate::Table::get_async`] returns.
+/// The value of a key, now or later: the result of [`crate::Table::get_async`].
 ///
-/// It is a [`Future`] for any executor. The read is under way whether it is polled or not; dropping it forgets the
-/// answer. It does not keep the database open: closing it answers with [`Error::Poisoned`].
+/// A [`Future`] for any executor. The read proceeds without polls; dropping the future discards the
+/// answer. It does not keep the database open: a close answers with [`Error::Poisoned`].
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory};
@@ -48,30 +48,30 @@ type Answer = Result<Option<Vec<u8>>>;
 /// ```
 #[derive(Debug)]
 #[must_use = "the value is in the future"]
-pub struct Lookup(Place);
+pub struct Lookup(Handle);
 
 #[derive(Debug)]
-enum Place {
-    /// Taken when it is polled.
+enum Handle {
+    /// Taken by the first poll.
     Here(Option<Answer>),
     There(Arc<Slot>),
 }
 
 impl Lookup {
     pub(crate) fn ready(answer: Answer) -> Self {
-        Lookup(Place::Here(Some(answer)))
+        Lookup(Handle::Here(Some(answer)))
     }
 
-    /// The answer, if it is known already; else the future again.
+    /// Returns the answer if it is known, else the future again.
     ///
     /// # Panics
     /// If the answer has been taken.
     pub fn now(self) -> std::result::Result<Result<Option<Vec<u8>>>, Lookup> {
         match self.0 {
-            Place::Here(answer) => Ok(answer.expect("the answer is taken once")),
-            Place::There(slot) => {
+            Handle::Here(answer) => Ok(answer.expect("the answer is taken once")),
+            Handle::There(slot) => {
                 let answer = slot.0.lock().answer.take();
-                answer.ok_or(Lookup(Place::There(slot)))
+                answer.ok_or(Lookup(Handle::There(slot)))
             }
         }
     }
@@ -84,15 +84,15 @@ impl Future for Lookup {
     /// If the answer has been taken.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let slot = match &mut self.get_mut().0 {
-            Place::Here(answer) => return Poll::Ready(answer.take().expect("the answer is taken once")),
-            Place::There(slot) => slot,
+            Handle::Here(answer) => return Poll::Ready(answer.take().expect("the answer is taken once")),
+            Handle::There(slot) => slot,
         };
         let mut state = slot.0.lock();
         if let Some(answer) = state.answer.take() {
             return Poll::Ready(answer);
         }
         assert!(!state.answered, "the answer is taken once");
-        // The last to poll is the one to wake.
+        // Only the last poll's waker is called.
         match &mut state.waker {
             Some(waker) => waker.clone_from(context.waker()),
             waker => *waker = Some(context.waker().clone()),
@@ -101,7 +101,6 @@ impl Future for Lookup {
     }
 }
 
-/// Where the answer is put.
 #[derive(Debug, Default)]
 struct Slot(Mutex<SlotState>);
 
@@ -112,17 +111,14 @@ struct SlotState {
     waker: Option<Waker>,
 }
 
-/// The duty to answer.
 #[derive(Debug)]
 struct Promise(Arc<Slot>);
 
 impl Promise {
-    /// Whether anybody waits for the answer.
     fn is_wanted(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Answers, unless that has been done.
     fn keep(&self, answer: Answer) {
         let waker = {
             let mut state = self.0.0.lock();
@@ -132,7 +128,7 @@ impl Promise {
             (state.answered, state.answer) = (true, Some(answer));
             state.waker.take()
         };
-        // It is the user's, and what it does must end neither a thread that others wait for nor an unwinding.
+        // A waker is user code: its panic must not end this thread or an unwinding.
         let wake = || waker.map(Waker::wake);
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(wake)).is_err() {
             tracing::error!("the waker of a lookup has panicked");
@@ -155,7 +151,6 @@ struct Request {
     promise: Promise,
 }
 
-/// The queue, and the threads that serve it.
 #[derive(Debug, Default)]
 pub(crate) struct Lookups {
     queue: Mutex<Queue>,
@@ -170,21 +165,23 @@ struct Queue {
 }
 
 impl Lookups {
-    /// Has the threads of `core` read `key`; `None` if they cannot.
-    pub(crate) fn submit(core: &Arc<Core>, table: &Arc<TableState>, key: &[u8]) -> Option<Lookup> {
-        let this = &core.lookups;
-        let mut queue = this.queue.lock();
+    /// Queues a read for the threads that `spawn` starts, unless they cannot take it.
+    pub(crate) fn submit(
+        &self,
+        table: &Arc<TableState>,
+        key: &[u8],
+        spawn: impl Fn() -> io::Result<JoinHandle<()>>,
+    ) -> Option<Lookup> {
+        let mut queue = self.queue.lock();
         if queue.closed || queue.waiting.len() >= WAITING_MAX {
             return None;
         }
-        // One may have ended by a panic of a waker.
+        // A panic of a waker may have ended a thread.
         queue.threads.retain(|thread| !thread.is_finished());
         while queue.threads.len() < READERS {
-            let core = Arc::clone(core);
-            let builder = std::thread::Builder::new().name("terrace-read".to_owned());
-            match builder.spawn(move || core.lookups.serve(&core)) {
+            match spawn() {
                 Ok(thread) => queue.threads.push(thread),
-                // One does as well, only slower.
+                // One thread suffices, only slower.
                 Err(_) if !queue.threads.is_empty() => break,
                 Err(error) => {
                     tracing::warn!(%error, "no thread to read in the background, reading in place");
@@ -196,17 +193,15 @@ impl Lookups {
         let promise = Promise(Arc::clone(&slot));
         queue.waiting.push_back(Request { table: Arc::clone(table), key: key.to_vec(), promise });
         drop(queue);
-        this.work.notify_one();
-        Some(Lookup(Place::There(slot)))
+        self.work.notify_one();
+        Some(Lookup(Handle::There(slot)))
     }
 
-    /// How many requests wait for a thread.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.lock().waiting.len()
     }
 
-    /// Answers what is asked until the database is closed.
-    fn serve(&self, core: &Core) {
+    pub(crate) fn serve(&self, mvcc: &Mvcc) {
         loop {
             let mut requests: Vec<Request> = {
                 let mut queue = self.queue.lock();
@@ -222,14 +217,15 @@ impl Lookups {
             requests.retain(|request| request.promise.is_wanted());
             let wanted: Vec<(&TableState, &[u8])> =
                 requests.iter().map(|request| (&*request.table, &request.key[..])).collect();
-            core.get_many_now(&wanted, &mut |index, answer| {
-                requests[index].promise.keep(core.check().and(answer));
+            mvcc.get_many_now(&wanted, &mut |index, answer| {
+                requests[index].promise.keep(mvcc.check().and(answer));
             });
         }
     }
 
-    /// Ends the threads and answers what waits. Called by one of them, by way of a waker that dropped the last handle,
-    /// it does not wait for that one, which ends when the waker returns.
+    /// Ends the threads and answers waiting requests.
+    ///
+    /// It may run in one of them, through a waker that dropped the last handle.
     pub(crate) fn close(&self) {
         let (waiting, threads) = {
             let mut queue = self.queue.lock();
@@ -240,7 +236,7 @@ impl Lookups {
         drop(waiting);
         for thread in threads {
             if thread.thread().id() != std::thread::current().id() {
-                // It ends by a panic only, which has been told.
+                // A thread ends early only by a reported panic.
                 let _ = thread.join();
             }
         }

@@ -1,20 +1,20 @@
-//! In which order buffered commits survive a kill.
+//! Order in which buffered commits survive a kill.
 //!
-//! Timestamps are drawn before records are appended, so of two commits that are under way at the same time the later
-//! one's records may end first. A log that ends in between has the later commit, and the earlier one is undone. The
-//! guide (`durability.md`) promises an order to commits that were *not* under way at the same time.
+//! Of two concurrent commits the later one's records may end first, and a log that ends in between
+//! keeps only the later commit. The guide (`durability.md`) promises an order only for commits that
+//! were *not* concurrent.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use terrace_block::SimulatedDisk;
+use terrace_io::SimulatedDisk;
 
 use crate::crash::play;
 use crate::{Db, Durability, Mode, Table, WriteBatch};
 
-/// Keys of the large commit; each is a record.
+/// Keys of the large commit, one record each.
 const KEYS: u32 = 6;
 
 fn open(disk: &SimulatedDisk) -> Db {
@@ -22,14 +22,15 @@ fn open(disk: &SimulatedDisk) -> Db {
     builder.mode(Mode::Inline).durability(Durability::Buffered).open("").unwrap()
 }
 
-/// What a killed process leaves of five commits, of which the large one and `within` are under way together: `within` begins after the
-/// large one's first record, and has appended its own before the second. The log is written at the yield point `flushed` and
-/// never again. None = there are no so many yield points.
+/// Which of five commits survive a kill; the large one and `within` are concurrent.
+///
+/// `within` runs between the large commit's first two records. The log is written once, at the
+/// yield point `flushed`. `None` if there are fewer.
 fn survivors(flushed: u32) -> Option<[bool; 5]> {
     let disk = SimulatedDisk::new(1);
     let db = open(&disk);
     let table = db.create_table("t").unwrap();
-    // Far from the large commit's keys: in a leaf of its own.
+    // Far from the large commit's keys, in another leaf.
     (0..400u32).for_each(|n| table.put(format!("filler {n:04}"), [1; 100]).unwrap());
     table.put("within", "0").unwrap();
     db.flush().unwrap();
@@ -40,11 +41,11 @@ fn survivors(flushed: u32) -> Option<[bool; 5]> {
     let others = {
         let (db, table) = (db.clone(), table.clone());
         let (point, is_large, within) = (Rc::clone(&point), Rc::clone(&is_large), Rc::clone(&within));
-        move |_: &crate::buffer::Pool| {
+        move |_: &crate::pool::Pool| {
             if is_large.get() > 0 {
                 is_large.set(is_large.get() + 1);
             }
-            // The second change of the large commit is prepared.
+            // The large commit is about to make its second change.
             if is_large.get() == 3 {
                 let records = db.stats().log_records;
                 let table: Table = table.clone();
@@ -96,6 +97,6 @@ fn commits_survive_in_their_order_unless_they_were_under_way_together() {
         assert!((large && within) || !after, "{survivors:?}, the log written at point {flushed}");
         later_alone += u32::from(within && !large);
     }
-    // What the guide says of commits that are under way together is not said in vain.
+    // The exception in the guide does occur.
     assert!(later_alone > 0, "the order of timestamps was kept");
 }

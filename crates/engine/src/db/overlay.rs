@@ -1,6 +1,7 @@
-//! A device that is only read: what is written to it stays in memory and is gone with it. A database opened
-//! read-only recovers over two of these, so that opening it changes nothing. The memory is bounded, and blocks that
-//! are written as they were take none.
+//! A device whose writes stay in memory.
+//!
+//! A database opened read-only recovers over two of them, so the open changes nothing. The memory
+//! is bounded. Blocks rewritten with the same bytes take none.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,13 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use terrace_block::{AlignedBuffer, BlockDevice, Read};
+use terrace_io::{AlignedBuffer, BlockDevice, Read};
 
 const BLOCK: u64 = 4096;
-/// What a block takes beside its bytes.
+/// Bytes per block beside its content.
 const BLOCK_OVERHEAD: u64 = 64;
 
-/// How many bytes the overlays of a database may take together.
 #[derive(Debug)]
 pub(crate) struct Room {
     left: AtomicU64,
@@ -26,7 +26,6 @@ impl Room {
         Arc::new(Room { left: AtomicU64::new(bytes), used_up: AtomicBool::new(false) })
     }
 
-    /// Whether somebody has asked for more than there was.
     pub(crate) fn is_used_up(&self) -> bool {
         self.used_up.load(Relaxed)
     }
@@ -40,7 +39,6 @@ impl Room {
     }
 }
 
-/// A device with changes in memory laid over it.
 #[derive(Debug)]
 pub(crate) struct Overlay {
     base: Arc<dyn BlockDevice>,
@@ -55,16 +53,16 @@ impl Overlay {
         Arc::new(Overlay { base, room: Arc::clone(room), blocks: Mutex::default(), len })
     }
 
-    /// What the device below has of `bytes` bytes at `offset`: where, and how many.
+    /// The part of a range that the base device has: offset and length.
     fn held_below(&self, offset: u64, bytes: usize) -> (u64, usize) {
         match self.base.len().saturating_sub(offset).min(bytes as u64) {
-            // No device reads beyond its end, not even nothing.
+            // No device reads beyond its end, not even zero bytes.
             0 => (0, 0),
             held => (offset, held as usize),
         }
     }
 
-    /// Lays what was changed over what was read from below, of which there were `held` bytes.
+    /// Applies changes to a read of which the base supplied `held` bytes.
     fn lay_over(&self, offset: u64, held: usize, buffer: &mut [u8]) {
         buffer[held..].fill(0);
         let blocks = self.blocks.lock();
@@ -87,7 +85,7 @@ impl Overlay {
     }
 }
 
-/// The blocks that `bytes` bytes at `offset` touch: number, range inside the block, range inside the buffer.
+/// Blocks of a range: number, range inside the block, range inside the buffer.
 fn pieces(
     offset: u64,
     bytes: usize,
@@ -115,14 +113,13 @@ impl BlockDevice for Overlay {
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.check_inside(offset, buffer.len(), io::ErrorKind::UnexpectedEof)?;
-        // Readers do not wait for each other's I/O. A block that is written meanwhile is found afterwards.
+        // Readers do not wait for each other's I/O. A block written meanwhile is found afterwards.
         let (at, held) = self.held_below(offset, buffer.len());
         self.base.read_at(at, &mut buffer[..held])?;
         self.lay_over(offset, held, buffer);
         Ok(())
     }
 
-    /// Hands all reads down at once.
     fn read_batch(&self, reads: &mut [Read<'_>]) {
         let mut below: Vec<Read<'_>> = reads
             .iter_mut()
@@ -175,7 +172,7 @@ impl BlockDevice for Overlay {
 
 #[cfg(test)]
 mod tests {
-    use terrace_block::{AlignedBuffer, Directory, MemoryDirectory, OpenMode};
+    use terrace_io::{AlignedBuffer, Directory, MemoryDirectory, OpenMode};
 
     use super::*;
 

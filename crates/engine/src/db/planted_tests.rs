@@ -1,10 +1,10 @@
-//! The planted bugs that a whole database shows: each test passes without its bug and fails with it.
+//! Planted bugs that show in a whole database: each test passes without its bug and fails with it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace_block::{CallKind, FaultPlan, MemoryDirectory, SimulatedDisk};
+use terrace_io::{CallKind, FaultPlan, MemoryDirectory, SimulatedDisk};
 
 use crate::planted::{Bug, plant};
 use crate::{Db, Durability, Error, Mode, RecordCache, Transaction, WriteBatch};
@@ -14,7 +14,7 @@ fn open(disk: &SimulatedDisk) -> Result<Db, String> {
     builder.log_max(256 << 10).mode(Mode::Inline).seed(1).open("").map_err(|error| error.to_string())
 }
 
-/// Runs `check` with the bug, which must show, and without, which must not.
+/// Runs `check` with the bug, which must show, and without.
 fn caught(bug: Bug, check: fn() -> Result<(), String>) {
     plant(Some(bug));
     let outcome = catch_unwind(AssertUnwindSafe(check));
@@ -105,8 +105,7 @@ fn catches_read_own_stale_version() {
     });
 }
 
-/// A commit over more leaves than there are frames, of which one cannot be read a second time: it has failed halfway, and
-/// everything must be as it was.
+/// A commit over more leaves than frames fails halfway; nothing may change.
 fn failed_halfway() -> Result<(), String> {
     let disk = SimulatedDisk::new(1);
     let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
@@ -130,7 +129,7 @@ fn failed_halfway() -> Result<(), String> {
             break;
         }
     }
-    // Frees what is garbage by now.
+    // Frees the garbage.
     db.checkpoint().map_err(text)?;
     let mut seen = table.iter();
     expect(seen.all(|row| row.is_ok_and(|(_, value)| value[0] == 1)), "half of a failed commit is seen")?;
@@ -147,15 +146,16 @@ fn catches_free_restored_value() {
     caught(Bug::FreeRestoredValue, failed_halfway);
 }
 
-/// Keys that the longer transaction writes before the one in the range.
 const FILLERS: u32 = 10_000;
 
-/// Two transactions that each see an empty range and put a key into it. Only one of the two may commit. One of them
-/// writes much else before, so that there is time between its validation and its key; the other comes in between.
+/// Two transactions each see an empty range and insert into it; only one may commit.
+///
+/// One writes many other keys first, which leaves time between its validation and its key for the
+/// other.
 fn phantoms(bug: Option<Bug>, rounds: u32) -> Result<(), String> {
     let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(32 << 20).log_max(64 << 20);
     let db = builder.durability(Durability::Buffered).open("").map_err(text)?;
-    // The older table's keys are written first.
+    // Keys of the older table are written first.
     let first = db.create_table("first").map_err(text)?;
     let range = db.create_table("range").map_err(text)?;
     let mut committed = 0;
@@ -163,7 +163,7 @@ fn phantoms(bug: Option<Bug>, rounds: u32) -> Result<(), String> {
         let begin = || {
             plant(bug);
             let mut transaction = db.begin();
-            // The other may be done before this one looks; then this one leaves the range alone.
+            // If the other is already done, this one does not insert.
             let seen = transaction.prefix(&range, round.to_be_bytes()).count();
             (transaction, seen == 0)
         };

@@ -1,31 +1,30 @@
-//! Bounds, and the cursor of a transaction: what the tree holds now, with the transaction's own changes laid over it.
+//! Bounds, and the cursor of a transaction.
 //!
-//! Each end of the cursor notes what it has looked at as a range of its own in the read set: from the end of the
-//! range asked for up to the last key met, and when it runs dry up to where the other end stands. So a scan that
-//! stops early promises nothing about the rest, and one from both ends covers no gap twice and leaves none.
+//! Each end of the cursor adds its own range to the read set: from the end of the requested range
+//! to the last key met. An exhausted end adds the range up to the other end. So a scan that stops
+//! early does not depend on the rest.
 
 use std::ops::{Bound, RangeBounds};
 
-use super::core::{Core, TableState};
-use super::scan::{OwnedRange, Row, Scan, as_slice};
 use crate::error::{Error, Result};
 use crate::index::Stored;
-use crate::index::overflow::Reference;
+use crate::index::node::overflow::Reference;
 use crate::txn::merge::{Merged, MergedRange};
+use crate::txn::mvcc::Mvcc;
 use crate::txn::read_set::{RangeId, ReadSet};
+use crate::txn::scan::{OwnedRange, Row, Scan, as_slice};
 use crate::txn::snapshots::SnapshotHandle;
+use crate::txn::table::TableState;
 use crate::txn::write_set::{NewValue, OwnRange};
 
-/// A range as bytes of its own.
 pub(crate) fn own<K: AsRef<[u8]>>(range: impl RangeBounds<K>) -> OwnedRange {
     let bound = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
     (bound(range.start_bound()), bound(range.end_bound()))
 }
 
-/// The keys that begin with `prefix`.
 pub(crate) fn of_prefix(prefix: &[u8]) -> OwnedRange {
     let mut end = prefix.to_vec();
-    // The shortest key above all of them: the last byte that can be raised is.
+    // Increment the last byte that can be.
     while end.pop_if(|byte| *byte == u8::MAX).is_some() {}
     let high = match end.last_mut() {
         Some(byte) => {
@@ -37,10 +36,9 @@ pub(crate) fn of_prefix(prefix: &[u8]) -> OwnedRange {
     (Bound::Included(prefix.to_vec()), high)
 }
 
-/// The tree's side of a transaction's scan.
 #[derive(Debug)]
 struct Base<'t> {
-    core: &'t Core,
+    core: &'t Mvcc,
     table: &'t TableState,
     reads: &'t mut ReadSet,
     asked: OwnedRange,
@@ -87,8 +85,9 @@ impl DoubleEndedIterator for Base<'_> {
     }
 }
 
-/// The entries of a range as a transaction sees them, its own changes included: an iterator that can be walked from
-/// both ends. What it has looked at must still hold when the transaction commits.
+/// The entries of a range in a transaction, as a double-ended iterator.
+///
+/// Includes the transaction's own changes. Everything read must still hold at commit.
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory};
@@ -105,17 +104,16 @@ impl DoubleEndedIterator for Base<'_> {
 /// ```
 #[derive(Debug)]
 pub struct TransactionRange<'t> {
-    /// An error that is to be the only item.
     refused: Option<Error>,
     merged: Option<MergedRange<'t, Base<'t>, Stored>>,
-    core: &'t Core,
+    core: &'t Mvcc,
     table: &'t TableState,
     pin: &'t SnapshotHandle,
 }
 
 impl<'t> TransactionRange<'t> {
     pub(crate) fn new(
-        core: &'t Core,
+        core: &'t Mvcc,
         table: &'t TableState,
         asked: OwnedRange,
         reads: &'t mut ReadSet,
@@ -129,8 +127,9 @@ impl<'t> TransactionRange<'t> {
         TransactionRange { refused, merged, core, table, pin }
     }
 
-    /// Says that about `entries` entries will be taken from the front, as [`crate::Range::expect_entries`] does. It changes
-    /// nothing about what must still hold when the transaction commits: that is what was looked at.
+    /// Announces that about `entries` entries will be read from the front.
+    ///
+    /// Works like [`crate::Range::expect_entries`], and has no effect on conflicts.
     ///
     /// ```
     /// use terrace::{Db, MemoryDirectory};
@@ -152,11 +151,10 @@ impl<'t> TransactionRange<'t> {
         self
     }
 
-    /// The next entry, its value turned into something by `take`.
     fn step<T>(
         &mut self,
         back: bool,
-        take: impl FnOnce(&Core, &SnapshotHandle, Merged<'t, Stored>) -> Result<T>,
+        take: impl FnOnce(&Mvcc, &SnapshotHandle, Merged<'t, Stored>) -> Result<T>,
     ) -> Option<Result<(Vec<u8>, T)>> {
         if let Some(refused) = self.refused.take() {
             return Some(Err(refused));
@@ -183,7 +181,7 @@ impl<'t> TransactionRange<'t> {
         })
     }
 
-    /// The key of the next entry, and how many bytes its value takes in its leaf. Large values are not read.
+    /// The next key, and the bytes of its value in the leaf. Does not read large values.
     pub(crate) fn next_key(&mut self) -> Option<Result<(Vec<u8>, usize)>> {
         self.step(false, |_, _, value| {
             Ok(match value {
@@ -195,26 +193,25 @@ impl<'t> TransactionRange<'t> {
     }
 }
 
-/// A value that the tree referred to after `pin` was taken.
-pub(crate) fn load_pinned(core: &Core, stored: Stored, pin: &SnapshotHandle) -> Result<Vec<u8>> {
+/// Reads a value that the tree referred to after `pin` was taken.
+pub(crate) fn load_pinned(core: &Mvcc, stored: Stored, pin: &SnapshotHandle) -> Result<Vec<u8>> {
     let reference = match stored {
         Stored::Inline(bytes) => return Ok(bytes),
         overflow => overflow,
     };
     let value = core.load(Some(reference));
-    // Given up: the pages may have been freed under the read. The transaction may well succeed when it runs again.
+    // The pages may have been freed during the read: retry the transaction.
     if pin.expired() {
         return Err(Error::Conflict);
     }
     value.map(|value| value.expect("a value that is referred to"))
 }
 
-/// A value of the transaction's own.
-pub(crate) fn load_own(core: &Core, own: &NewValue) -> Result<Vec<u8>> {
+pub(crate) fn load_own(core: &Mvcc, own: &NewValue) -> Result<Vec<u8>> {
     match own {
         NewValue::Inline(bytes) => Ok(bytes.to_vec()),
         NewValue::Overflow(reference) => {
-            let stored = super::scan::stored(crate::txn::versions::OldValue::Overflow(*reference))?;
+            let stored = crate::txn::scan::stored(crate::txn::versions::OldValue::Overflow(*reference))?;
             core.load(stored).map(|value| value.expect("a value that is referred to"))
         }
     }

@@ -1,17 +1,17 @@
-//! For measuring alone: gets without a page table.
+//! Measurements only: gets without a page table.
 
 use std::sync::Arc;
 
-use super::core::{Shared, TableState};
+use super::core::Shared;
 use super::table::Table;
 use crate::error::{Error, Result};
 use crate::index::raw::RawTree;
+use crate::txn::table::TableState;
 
-/// A copy of a table for measuring what the page table costs: its inner nodes name the frames of their children. Only in
-/// builds with the feature `raw-frames`, and not for use.
+/// A copy of a table with frame pointers, to measure the page table's cost.
 ///
-/// The copy is made at once, in memory beyond the budget, has the entries of that moment, and never changes. A get
-/// does all that [`Table::get`] does, but for what finds a page.
+/// Only with the feature `raw-frames`, and not for production. The copy never changes, and takes
+/// memory beyond the budget. A get differs from [`Table::get`] only in the lookup of pages.
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory, RawFrames};
@@ -33,7 +33,7 @@ pub struct RawFrames {
 }
 
 impl RawFrames {
-    /// Copies `table`. Nobody may be changing it.
+    /// Copies `table`, which must not change meanwhile.
     ///
     /// # Errors
     /// [`Error::Memory`], and those of [`Table::get`].
@@ -43,7 +43,7 @@ impl RawFrames {
         Ok(RawFrames { shared, state, tree })
     }
 
-    /// The value that `key` had.
+    /// Returns the value that `key` had.
     ///
     /// # Errors
     /// Those of [`Table::get`], and [`Error::Config`] for a value of more than a page.

@@ -1,21 +1,24 @@
-//! Snapshots, and cursors over them.
+//! Snapshots and their cursors.
 
 use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 
-use super::core::{Shared, TableState};
-use super::scan::{Met, OwnedRange, Row, Scan};
+use super::core::Shared;
 use super::table::Table;
 use crate::error::{Error, Result};
 use crate::index::Toward;
+use crate::txn::scan::{Met, OwnedRange, Row, Scan};
 use crate::txn::snapshots::SnapshotHandle;
+use crate::txn::table::TableState;
 
-/// The database as it was at one moment. Reads of it never wait for writers, never fail because of them, and see every
-/// commit acknowledged before the snapshot was taken, and nothing later.
+/// All tables at one moment.
 ///
-/// Old versions of what changes are kept for it in memory, up to a limit of age and of bytes; beyond it the oldest
-/// snapshot is given up, and its reads fail with [`Error::SnapshotTooOld`]. For readers that take longer there are
-/// [named snapshots](crate::Db::create_named_snapshot).
+/// Reads never wait for writers. They see every commit acknowledged before the snapshot was taken,
+/// and nothing later.
+///
+/// Memory keeps old versions for it, limited by age and bytes. Beyond a limit the oldest snapshot
+/// is given up: its reads fail with [`Error::SnapshotTooOld`]. Long readers can use [named
+/// snapshots](crate::Db::create_named_snapshot).
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory};
@@ -41,7 +44,6 @@ impl Snapshot {
         Self::of(shared, &Arc::new(shared.snapshots.register(&shared.clock)))
     }
 
-    /// Another handle of a snapshot.
     pub(crate) fn of(shared: &Arc<Shared>, handle: &Arc<SnapshotHandle>) -> Self {
         Snapshot { shared: Arc::clone(shared), handle: Arc::clone(handle) }
     }
@@ -50,21 +52,22 @@ impl Snapshot {
         &self.handle
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
-    /// [`Error::SnapshotTooOld`], [`Error::TableNotFound`] if the table was dropped before the snapshot was taken,
-    /// [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
+    /// [`Error::SnapshotTooOld`], [`Error::TableNotFound`] if the table was dropped before the
+    /// snapshot was taken, [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
     pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         table.belongs_to(&self.shared)?;
         self.shared.get_at(table.state(), key.as_ref(), &self.handle)
     }
 
-    /// The values of `keys`, in their order, all of the snapshot's moment. Pages that are not in memory are read
-    /// together, see [`Table::get_many`].
+    /// Returns the values of `keys`, in their order.
+    ///
+    /// Pages missing in memory are read together; see [`Table::get_many`].
     ///
     /// # Errors
-    /// As [`Snapshot::get`]: that of the first key that could not be read.
+    /// Those of [`Snapshot::get`], for the first key that cannot be read.
     pub fn get_many<K: AsRef<[u8]>>(
         &self,
         table: &Table,
@@ -76,25 +79,26 @@ impl Snapshot {
         self.shared.get_all_at(table.state(), &keys, &self.handle)
     }
 
-    /// Whether `key` is there.
+    /// Whether `key` exists.
     ///
     /// # Errors
-    /// As [`Snapshot::get`].
+    /// Those of [`Snapshot::get`].
     pub fn contains(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
         self.get(table, key).map(|value| value.is_some())
     }
 
-    /// The entries of a range of keys, in order, from either end.
+    /// Returns the entries of a key range as a double-ended iterator.
     pub fn range<K: AsRef<[u8]>>(&self, table: &Table, range: impl RangeBounds<K>) -> Range {
         self.cursor(table, super::range::own(range))
     }
 
-    /// Calls `visit` with the entries of a range of keys, in ascending order, until it breaks; what it broke with. As
-    /// [`Snapshot::range`], but entries are shown where the scan has copied them, a leaf at a time, so nothing is
-    /// allocated for each. No latch is held meanwhile: `visit` may call anything.
+    /// Calls `visit` with the entries of a key range, in ascending order, until it breaks.
+    ///
+    /// Returns the break value. Faster than [`Snapshot::range`]: entries come from a copy of each
+    /// leaf, without an allocation per entry or a latch.
     ///
     /// # Errors
-    /// As [`Snapshot::get`].
+    /// Those of [`Snapshot::get`].
     pub fn scan<K: AsRef<[u8]>, B>(
         &self,
         table: &Table,
@@ -104,20 +108,20 @@ impl Snapshot {
         self.range(table, range).visit(visit)
     }
 
-    /// The entries whose keys begin with `prefix`.
+    /// Returns the entries whose keys begin with `prefix`.
     pub fn prefix(&self, table: &Table, prefix: impl AsRef<[u8]>) -> Range {
         self.cursor(table, super::range::of_prefix(prefix.as_ref()))
     }
 
-    /// All entries.
+    /// Returns all entries.
     pub fn iter(&self, table: &Table) -> Range {
         self.range::<&[u8]>(table, ..)
     }
 
-    /// How many entries there are. Walks all of them.
+    /// Counts the entries by a walk over all of them.
     ///
     /// # Errors
-    /// As [`Snapshot::get`].
+    /// Those of [`Snapshot::get`].
     pub fn len(&self, table: &Table) -> Result<u64> {
         self.iter(table).count_entries()
     }
@@ -125,12 +129,12 @@ impl Snapshot {
     /// Whether there are no entries.
     ///
     /// # Errors
-    /// As [`Snapshot::get`].
+    /// Those of [`Snapshot::get`].
     pub fn is_empty(&self, table: &Table) -> Result<bool> {
         self.iter(table).next().transpose().map(|first| first.is_none())
     }
 
-    /// How long ago it was taken.
+    /// Time since the snapshot was taken.
     pub fn age(&self) -> std::time::Duration {
         self.handle.age()
     }
@@ -141,7 +145,7 @@ impl Snapshot {
     }
 }
 
-/// The entries of a range as a snapshot sees them: an iterator that can be walked from both ends.
+/// The entries of a range in a snapshot, as a double-ended iterator.
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory};
@@ -173,9 +177,10 @@ impl Range {
         Range { snapshot, table, scan, failed: false, foreign }
     }
 
-    /// Says that about `entries` entries will be taken from the front. The pages that hold them are then read from the
-    /// disk together as soon as the scan has left its first one, instead of a few at first and more the longer it
-    /// goes on. Any number may be taken all the same.
+    /// Announces that about `entries` entries will be read from the front.
+    ///
+    /// Their pages are then read together right after the first leaf. Reading more or fewer is
+    /// allowed.
     ///
     /// ```
     /// use terrace::{Db, MemoryDirectory};
@@ -205,17 +210,18 @@ impl Range {
         met
     }
 
-    /// The value of an entry that is not in the leaf.
     fn load(&self, row: Row) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
         let value = self.snapshot.shared.load(Some(row.value));
         self.snapshot.handle.check()?;
         Ok(value?.map(|value| (row.key, value)))
     }
 
-    /// Calls `visit` with what is left, in ascending order, until it breaks; what it broke with. See [`Snapshot::scan`].
+    /// Calls `visit` with the remaining entries, in ascending order, until it breaks.
+    ///
+    /// Returns the break value; see [`Snapshot::scan`].
     ///
     /// # Errors
-    /// As [`Snapshot::get`].
+    /// Those of [`Snapshot::get`].
     pub fn visit<B>(mut self, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
         while let Some(met) = self.step(Toward::Up)? {
             let flow = match met {
@@ -228,7 +234,7 @@ impl Range {
                     None => ControlFlow::Continue(()),
                 },
             };
-            // What else there is in that leaf was copied with it, and needs no more looks at anything.
+            // The rest of that leaf was copied with the entry.
             let flow = match flow {
                 ControlFlow::Continue(()) => self.scan.show(&mut visit),
                 done => done,
@@ -257,7 +263,6 @@ impl Range {
         entry.transpose()
     }
 
-    /// Counts what is left without reading large values.
     pub(crate) fn count_entries(mut self) -> Result<u64> {
         let mut count = 0;
         while self.step(Toward::Up)?.is_some() {

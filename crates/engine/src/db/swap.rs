@@ -1,26 +1,28 @@
-//! Changing a key depending on what its value is, without a transaction where one record is enough.
+//! Conditional changes of a key, without a transaction where one record suffices.
 //!
-//! The change of a single key sees the old value under the leaf's latch (`single.rs`), so that is where it is compared:
-//! nothing is read before, and nothing can come in between. A large value is compared by a transaction.
+//! A single-key commit compares the old value under the leaf's latch (`single.rs`). A transaction
+//! compares large values.
 //!
-//! An exchange that finds another value answers like a read, so what it found must be decided first: it waits until
-//! everybody sees the commit that wrote it. Else the value could be lost in a crash after it was reported.
+//! A swap that finds another value waits until that value's commit is visible. Otherwise a crash
+//! could lose a reported value.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::core::{Core, Shared, TableState};
-use super::single::SingleEnd;
+use super::core::Shared;
 use super::table::Table;
 use super::update::{GaveUp, insist, update};
-use crate::MAX_KEY_BYTES;
 use crate::error::Result;
+use crate::ids::MAX_KEY_BYTES;
 use crate::ids::Timestamp;
 use crate::index::Single;
-use crate::index::leaf::max_inline_value;
+use crate::index::node::leaf::max_inline_value;
 use crate::txn::effort::MAX_CONFLICTS;
+use crate::txn::mvcc::Mvcc;
+use crate::txn::single::SingleEnd;
+use crate::txn::table::TableState;
 
-/// What became of a [`Table::compare_and_swap`].
+/// Result of [`Table::compare_and_swap`].
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory, Swap};
@@ -36,20 +38,19 @@ use crate::txn::effort::MAX_CONFLICTS;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "the value may have been another one"]
 pub enum Swap {
-    /// The value was the one expected, and is the new one now.
+    /// The value was the expected one and has been replaced.
     Done,
-    /// The value was this one, and still is; none = there was no such key. Nothing was changed.
+    /// The value was this one and is unchanged; `None` if the key was absent.
     Found(Option<Vec<u8>>),
 }
 
 impl Swap {
-    /// Whether the value was the one expected.
+    /// Whether the value was replaced.
     pub fn is_done(&self) -> bool {
         matches!(self, Swap::Done)
     }
 }
 
-/// A value that is not the one expected, and the commit that wrote it.
 struct Other {
     timestamp: Timestamp,
     value: Option<Vec<u8>>,
@@ -77,7 +78,7 @@ impl Shared {
             })?;
             match (end, other) {
                 (SingleEnd::Committed(_), _) => return Ok(Swap::Done),
-                (SingleEnd::Refused, Some(other)) => return self.settled(table.state(), other),
+                (SingleEnd::Refused, Some(other)) => return settled(self, table.state(), other),
                 (SingleEnd::Refused, None) => unreachable!("only another value is refused"),
                 (SingleEnd::Large, _) => {}
             }
@@ -105,8 +106,7 @@ impl Shared {
         })
     }
 
-    /// Sets `key` to what `change` makes of its value, again after each change by others, in the end with
-    /// priority.
+    /// Sets `key` to `change` of its value, with retries and finally with priority.
     pub(crate) fn fetch_and_update(
         self: &Arc<Self>,
         table: &Table,
@@ -134,18 +134,15 @@ impl Shared {
     }
 }
 
-impl Core {
-    /// Answers with a value once nothing can take it back.
-    fn settled(&self, table: &TableState, other: Other) -> Result<Swap> {
-        let drawn = self.clock.highest_drawn();
-        let needs = match other.value {
-            Some(_) if other.timestamp > drawn => return Err(self.never_drawn(other.timestamp)),
-            Some(_) => other.timestamp,
-            // An absent key has no timestamp: if any was deleted lately, wait for whatever may have done it.
-            None if self.versions.nothing_deleted(table.id) => Timestamp::NONE,
-            None => drawn,
-        };
-        self.clock.wait_visible(needs, || self.pump())?;
-        Ok(Swap::Found(other.value))
-    }
+fn settled(mvcc: &Mvcc, table: &TableState, other: Other) -> Result<Swap> {
+    let drawn = mvcc.clock.highest_drawn();
+    let needs = match other.value {
+        Some(_) if other.timestamp > drawn => return Err(mvcc.never_drawn(other.timestamp)),
+        Some(_) => other.timestamp,
+        // An absent key has no timestamp: wait for all commits that may have removed it.
+        None if mvcc.versions.nothing_deleted(table.id) => Timestamp::NONE,
+        None => drawn,
+    };
+    mvcc.clock.wait_visible(needs, || mvcc.advance())?;
+    Ok(Swap::Found(other.value))
 }

@@ -1,55 +1,56 @@
-//! Transactions as their users see them.
+//! Transactions.
 
 use std::collections::HashMap;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use super::commit::{Committed, Work};
-use super::core::{Shared, TableState};
-use super::garbage::{GarbageKey, Transfer};
-use super::large::Written;
+use super::core::Shared;
 use super::range::{TransactionRange, load_own, load_pinned, of_prefix, own};
-use super::read::collect;
-use super::scan::OwnedRange;
 use super::table::Table;
-use crate::config::Durability;
 use crate::error::{Error, Result};
+use crate::ids::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use crate::index::get_many;
-use crate::index::leaf::max_inline_value;
-use crate::index::overflow::Reference;
+use crate::index::node::leaf::max_inline_value;
+use crate::index::node::overflow::Reference;
+use crate::txn::commit::{Committed, Work};
+use crate::txn::durability::Durability;
+use crate::txn::garbage::{GarbageKey, Transfer};
 use crate::txn::gate::Alone;
+use crate::txn::large::Written;
 use crate::txn::next_owner;
 use crate::txn::priority::ProtectedReads;
+use crate::txn::read::collect;
 use crate::txn::read_set::{POINT_BYTES, ReadSet};
+use crate::txn::scan::OwnedRange;
 use crate::txn::snapshots::SnapshotHandle;
+use crate::txn::table::TableState;
+use crate::txn::validate::validate;
 use crate::txn::versions::OverflowRef;
 use crate::txn::write_set::{NewValue, Write, WriteSet};
-use crate::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
-/// Bytes of log that the change of one key takes beside key and value.
+/// Log bytes per changed key, beside key and value.
 const RECORD_BYTES: usize = 160;
 
-/// Bytes of log that the removal of one key takes beside three times the key and twice the old value: they are in the
-/// record's inverse and in the compensation that recovery would write. More than it takes of memory.
+/// Log bytes per removed key, beside three times the key and twice the old value.
+///
+/// The record's inverse and the compensation repeat key and value.
 const DELETION_BYTES: usize = 256;
 
-/// What [`Transaction::delete_owned`] has done.
 #[derive(Debug)]
 pub(crate) struct Deleted {
     pub(crate) entries: u64,
-    /// The highest key removed, if there may be more above it.
+    /// Highest key removed, if more may follow.
     pub(crate) last: Option<Vec<u8>>,
 }
 
-/// Several reads and writes that happen as one, or not at all.
+/// Several reads and writes that happen atomically.
 ///
-/// It reads what is committed at the moment of each read, and its own writes. When it commits, all that it read must
-/// still hold, else it fails with [`Error::Conflict`] and has changed nothing; committed transactions are strictly
-/// serializable. One that is going to fail may meanwhile have seen things that do not fit together. Writes are kept in
-/// memory until then, large values on disk; dropping the transaction forgets them. [`Transaction::savepoint`] marks a
-/// moment that it can go back to without giving up the rest.
+/// Each read returns the latest committed value, or the transaction's own write. At commit all
+/// values read must still hold, otherwise it fails with [`Error::Conflict`] and changes nothing.
+/// Committed transactions are strictly serializable; one that will fail may read inconsistent
+/// values. Writes stay in memory until commit, except large values. A drop discards them.
 ///
-/// [`crate::Db::update`] runs a closure again until it commits.
+/// [`crate::Db::update`] retries a closure until it commits.
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory};
@@ -73,16 +74,15 @@ pub struct Transaction {
     reads: ReadSet,
     writes: WriteSet,
     tables: Vec<Arc<TableState>>,
-    /// The entry of the garbage tree of each large value written.
-    pub(super) large: HashMap<OverflowRef, GarbageKey>,
+    pub(crate) large: HashMap<OverflowRef, GarbageKey>,
     pub(crate) transfers: Vec<Transfer>,
-    /// The savepoints that can be gone back to, oldest first: each with its mark in the journal of the writes.
+    /// Valid savepoints, oldest first: number and mark in the write journal.
     savepoints: Vec<(u64, usize)>,
-    /// Keeps the pages of large values that were read; taken before the first read.
+    /// Keeps pages of large values; taken before the first read.
     pin: Option<SnapshotHandle>,
 }
 
-/// A moment in a transaction, by [`Transaction::savepoint`]. It may be dropped at any time.
+/// A moment in a transaction, from [`Transaction::savepoint`].
 ///
 /// ```
 /// use terrace::{Db, Error, MemoryDirectory};
@@ -98,7 +98,6 @@ pub struct Transaction {
 /// ```
 #[derive(Debug)]
 pub struct Savepoint {
-    /// Never given to another savepoint.
     number: u64,
 }
 
@@ -117,10 +116,10 @@ impl Transaction {
         }
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if it can be seen already that the transaction will fail, and as [`Table::get`].
+    /// [`Error::Conflict`] if the transaction can no longer commit, and those of [`Table::get`].
     pub fn get(&mut self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let key = key.as_ref();
         self.enlist(table)?;
@@ -147,11 +146,12 @@ impl Transaction {
         state.check().and(value)
     }
 
-    /// The values of `keys`, in their order, as [`Transaction::get`] reads each. Pages that are not in memory are read
-    /// together, see [`Table::get_many`].
+    /// Returns the values of `keys`, in order, each read like [`Transaction::get`].
+    ///
+    /// Pages missing in memory are read together; see [`Table::get_many`].
     ///
     /// # Errors
-    /// As [`Transaction::get`]: that of the first key that could not be read.
+    /// Those of [`Transaction::get`], for the first key that cannot be read.
     pub fn get_many<K: AsRef<[u8]>>(
         &mut self,
         table: &Table,
@@ -190,19 +190,20 @@ impl Transaction {
         state.check().and(values)
     }
 
-    /// Whether `key` is there.
+    /// Whether `key` exists.
     ///
     /// # Errors
-    /// As [`Transaction::get`].
+    /// Those of [`Transaction::get`].
     pub fn contains(&mut self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
         self.get(table, key).map(|value| value.is_some())
     }
 
-    /// Sets `key` to `value` when the transaction commits. A large value is written to disk now.
+    /// Sets `key` to `value` at commit. A large value is written to disk now.
     ///
     /// # Errors
-    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`], [`Error::TransactionTooLarge`], [`Error::ReadOnly`],
-    /// [`Error::Full`], [`Error::TableNotFound`], [`Error::Poisoned`], [`Error::Io`].
+    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`], [`Error::TransactionTooLarge`],
+    /// [`Error::ReadOnly`], [`Error::Full`], [`Error::TableNotFound`], [`Error::Poisoned`],
+    /// [`Error::Io`].
     pub fn put(&mut self, table: &Table, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let (key, value) = (key.as_ref(), value.as_ref());
         if value.len() > MAX_VALUE_BYTES {
@@ -222,17 +223,16 @@ impl Transaction {
         Ok(())
     }
 
-    /// Removes `key` when the transaction commits; whether it is there now, which counts as read.
+    /// Removes `key` at commit; returns whether it exists now, which counts as a read.
     ///
     /// # Errors
-    /// As [`Transaction::get`] and [`Transaction::put`].
+    /// Those of [`Transaction::get`] and [`Transaction::put`].
     pub fn delete(&mut self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
         let was_there = self.contains(table, key.as_ref())?;
         self.remove(table, key.as_ref())?;
         Ok(was_there)
     }
 
-    /// Removes `key` without looking at it.
     pub(crate) fn remove(&mut self, table: &Table, key: &[u8]) -> Result<()> {
         self.before_write(table, key, 0)?;
         let before = self.writes.delete(table.state().id, key);
@@ -240,15 +240,14 @@ impl Transaction {
         Ok(())
     }
 
-    /// Removes all entries of a range of keys when the transaction commits; how many there are now. The whole range counts
-    /// as read: an entry that others add to it before the commit is a conflict.
+    /// Removes all entries of a key range at commit; returns their number now.
     ///
-    /// Every entry takes log as a single deletion does, its old value included, so a range is limited as any transaction is:
-    /// see [`Table::delete_range`].
+    /// The whole range counts as read, so a concurrent insert into it is a conflict. The log limits
+    /// its size: see [`Table::delete_range`].
     ///
     /// # Errors
-    /// As [`Transaction::get`] and [`Transaction::put`]; on [`Error::TransactionTooLarge`] nothing of the range is removed
-    /// and the transaction is as it was before.
+    /// Those of [`Transaction::get`] and [`Transaction::put`]. [`Error::TransactionTooLarge`]
+    /// leaves the transaction unchanged.
     ///
     /// ```
     /// use terrace::{Db, MemoryDirectory};
@@ -269,7 +268,8 @@ impl Transaction {
         self.delete_owned(table, own(range), None).map(|deleted| deleted.entries)
     }
 
-    /// Removes the entries of a range; with `log_bytes`, only the lowest ones that take about so much of the log.
+    /// Removes the entries of a range; with `log_bytes`, only the lowest that take about this much
+    /// log.
     pub(crate) fn delete_owned(
         &mut self,
         table: &Table,
@@ -290,7 +290,7 @@ impl Transaction {
                 all = false;
                 break;
             }
-            // Before anything is removed, and before the keys themselves take more memory than the log allows.
+            // Before any removal, and before the keys take more memory than the log allows.
             if bytes > max {
                 return Err(Error::TransactionTooLarge { bytes, max });
             }
@@ -303,7 +303,7 @@ impl Transaction {
         Ok(Deleted { entries: keys.len() as u64, last: keys.pop().filter(|_| !all) })
     }
 
-    /// The entries of a range of keys with this transaction's changes, in order, from either end.
+    /// Returns the entries of a key range, own changes included, as a double-ended iterator.
     pub fn range<'t, K: AsRef<[u8]>>(
         &'t mut self,
         table: &'t Table,
@@ -312,13 +312,14 @@ impl Transaction {
         self.cursor(table, own(range))
     }
 
-    /// The entries whose keys begin with `prefix`, with this transaction's changes.
+    /// Returns the entries whose keys begin with `prefix`, own changes included.
     pub fn prefix<'t>(&'t mut self, table: &'t Table, prefix: impl AsRef<[u8]>) -> TransactionRange<'t> {
         self.cursor(table, of_prefix(prefix.as_ref()))
     }
 
-    /// A moment to come back to with [`Transaction::rollback_to`]. Taking it costs next to nothing; what is overwritten
-    /// in the transaction after it is kept in memory until the transaction ends.
+    /// Marks a moment for [`Transaction::rollback_to`].
+    ///
+    /// Cheap, but writes overwritten later stay in memory until the transaction ends.
     ///
     /// ```
     /// use terrace::{Db, MemoryDirectory};
@@ -343,12 +344,14 @@ impl Transaction {
         savepoint
     }
 
-    /// Takes back every change made since `savepoint`, which stays and can be gone back to again; those taken after it
-    /// are gone. What was read in between still counts as read: if it changes, the transaction meets a conflict.
+    /// Takes back all changes made since `savepoint`.
+    ///
+    /// The savepoint stays valid; later ones become invalid. Reads made since still count for
+    /// conflicts.
     ///
     /// # Errors
-    /// [`Error::SavepointGone`] if the savepoint is of another transaction, or was taken after one that the transaction
-    /// has gone back to. Nothing is taken back then.
+    /// [`Error::SavepointGone`], with nothing taken back, for a savepoint of another transaction,
+    /// or one taken after a savepoint that the transaction rolled back to.
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
         let at = self.savepoints.iter().rposition(|(number, _)| *number == savepoint.number);
         let at = at.ok_or(Error::SavepointGone)?;
@@ -359,35 +362,36 @@ impl Transaction {
         Ok(())
     }
 
-    /// Makes the changes visible to others, and durable if that was asked for. An error other than
-    /// [`Error::Conflict`], [`Error::Full`] and the refusals of a single call leaves open whether they survive a crash.
+    /// Makes the changes visible to other threads, and durable if requested.
+    ///
+    /// After [`Error::Conflict`], [`Error::Full`] or the refusal of a single call nothing has
+    /// changed. After any other error the changes may survive a crash.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if something that was read has changed, [`Error::TransactionTooLarge`], [`Error::Full`],
-    /// [`Error::TableNotFound`], [`Error::Poisoned`], [`Error::Corrupt`], [`Error::Io`].
+    /// [`Error::Conflict`] if a value read has changed, [`Error::TransactionTooLarge`],
+    /// [`Error::Full`], [`Error::TableNotFound`], [`Error::Poisoned`], [`Error::Corrupt`],
+    /// [`Error::Io`].
     pub fn commit(mut self) -> Result<()> {
         self.finish(None).map(|_| ())
     }
 
-    /// Forgets the changes. Dropping the transaction does the same.
+    /// Discards the changes, like dropping the transaction.
     pub fn abort(self) {}
 
-    /// What it has read is protected from now on.
     pub(crate) fn protect(&mut self, reads: Arc<ProtectedReads>) {
         self.reads.protect(reads);
     }
 
-    /// What it has read.
     pub(crate) fn reads(&self) -> &ReadSet {
         &self.reads
     }
 
-    /// Whether the pages of large values that it has read may have been freed.
+    /// Whether pages of large values that it read may have been freed.
     pub(crate) fn is_too_old(&self) -> bool {
         self.pin.as_ref().is_some_and(SnapshotHandle::expired)
     }
 
-    /// Commits; with `alone`, no other commit is in flight until what was read is validated. It is of no use afterwards.
+    /// Commits. With `alone`, other commits wait for its validation. Not usable afterwards.
     pub(crate) fn finish(&mut self, alone: Option<Alone<'_>>) -> Result<Committed> {
         let writes = std::mem::take(&mut self.writes);
         let transfers = std::mem::take(&mut self.transfers);
@@ -402,7 +406,7 @@ impl Transaction {
             alone,
         });
         if outcome.is_ok() {
-            // They belong to the tables now; whatever is left in the map is garbage when `self` is dropped.
+            // The tables own them now. The rest becomes garbage when `self` is dropped.
             used.iter().for_each(|reference| {
                 self.large.remove(reference);
             });
@@ -410,9 +414,8 @@ impl Transaction {
         outcome
     }
 
-    /// Whether everything read so far still holds.
     pub(crate) fn still_holds(&self) -> bool {
-        self.shared.validate(&self.tables, &self.reads, next_owner()).is_ok()
+        validate(&self.shared, &self.tables, &self.reads, next_owner()).is_ok()
     }
 
     fn cursor<'t>(&'t mut self, table: &'t Table, range: OwnedRange) -> TransactionRange<'t> {
@@ -420,12 +423,12 @@ impl Transaction {
         self.reads.begin_cursor();
         let shared = &self.shared;
         let pin = self.pin.get_or_insert_with(|| shared.snapshots.register(&shared.clock));
-        let bounds = (super::scan::as_slice(&range.0), super::scan::as_slice(&range.1));
+        let bounds = (crate::txn::scan::as_slice(&range.0), crate::txn::scan::as_slice(&range.1));
         let own = self.writes.range(table.state().id, bounds);
         TransactionRange::new(shared, table.state(), range.clone(), &mut self.reads, own, pin, refused)
     }
 
-    /// What it will take of the log, roughly, or what it takes of memory now, if that is more.
+    /// Log bytes it will take, roughly, or its memory if that is more.
     fn size_bytes(&self) -> u64 {
         let logged = self.writes.log_bytes() + self.writes.len() * RECORD_BYTES;
         logged.max(self.writes.size_bytes()) as u64
@@ -444,7 +447,6 @@ impl Transaction {
         self.enlist(table)
     }
 
-    /// Notes that a table is used.
     fn enlist(&mut self, table: &Table) -> Result<()> {
         self.shared.check()?;
         table.state().check()?;
@@ -455,7 +457,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// A write that was replaced within the transaction: its large value is garbage.
+    /// Discards the large value of a write replaced within the transaction.
     fn forget(&mut self, before: Option<Write>) {
         if let Some(Write::Put(NewValue::Overflow(reference))) = before {
             self.discard(reference);

@@ -1,23 +1,21 @@
-//! What others may do with changes of a commit that is not decided yet, and then fails.
+//! Tests of other threads that meet changes of an undecided commit, which then fails.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use terrace_block::{CallKind, FaultPlan, SimulatedDisk};
+use terrace_io::{CallKind, FaultPlan, SimulatedDisk};
 
-use super::garbage::entries;
 use super::range::load_pinned;
-use crate::buffer::Pool;
 use crate::crash::play;
+use crate::pool::Pool;
+use crate::txn::garbage::entries;
 use crate::{Db, Durability, Error, Mode, Result, Table, WriteBatch};
 
-/// More than fits the memory.
 const KEYS: u32 = 1200;
-/// The key that a commit changes first.
 const FIRST: [u8; 4] = [0; 4];
-/// Records after which the first key's leaf is not the one that is being changed.
+/// Records after which the commit is past the first key's leaf.
 const RECORDS: u64 = 40;
 
 fn open(disk: &SimulatedDisk) -> Db {
@@ -33,7 +31,9 @@ fn filled(disk: &SimulatedDisk) -> (Db, Table) {
     (db, table)
 }
 
-/// New keys in many leaves behind the first key's, whose old versions take little memory: snapshots are not given up for them.
+/// New keys in many leaves behind the first key's.
+///
+/// Their old versions are small, so that no snapshot is given up for them.
 fn changes(table: &Table) -> WriteBatch {
     let mut batch = WriteBatch::new();
     for number in (9..KEYS).step_by(3) {
@@ -42,7 +42,7 @@ fn changes(table: &Table) -> WriteBatch {
     batch
 }
 
-/// Commits `batch`; calls `between` once, when the commit has logged its first changes and not its last.
+/// Commits `batch` and calls `between` once, between its first and last record.
 fn commit_with(db: &Db, batch: WriteBatch, between: impl FnOnce(&Pool) + 'static) -> Result<()> {
     let (before, between) = (db.stats().log_records, RefCell::new(Some(between)));
     let watched = db.clone();
@@ -57,7 +57,7 @@ fn commit_with(db: &Db, batch: WriteBatch, between: impl FnOnce(&Pool) + 'static
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// As [`commit_with`], and the next read fails, so that the commit is taken back.
+/// Commits like [`commit_with`], then fails the next read, so that the commit is taken back.
 fn take_back(disk: &SimulatedDisk, db: &Db, batch: WriteBatch, between: impl FnOnce(&Pool) + 'static) {
     let failing = disk.clone();
     let outcome = commit_with(db, batch, move |pool| {
@@ -68,8 +68,9 @@ fn take_back(disk: &SimulatedDisk, db: &Db, batch: WriteBatch, between: impl FnO
     assert!(matches!(outcome, Err(Error::Io { operation: "read", .. })), "{outcome:?}");
 }
 
-/// A `get` that found no entry while the deletion was undecided looked for deleted keys when the commit was taken back and its
-/// old versions were dropped: it said that a key was absent that nobody had ever deleted.
+/// Regression: a `get` met an undecided deletion, later taken back with its old versions dropped.
+///
+/// It reported a key as absent that was never deleted.
 #[test]
 fn a_get_that_met_a_deletion_which_was_taken_back_does_not_say_absent() {
     let disk = SimulatedDisk::new(1);
@@ -91,8 +92,9 @@ fn a_get_that_met_a_deletion_which_was_taken_back_does_not_say_absent() {
     assert_eq!(table.get("never there").unwrap(), None);
 }
 
-/// A transaction reads the newest entry, decided or not. The pages of a new large value were freed as soon as the commit was taken
-/// back, and the transaction found damage, or other bytes, in a sound database.
+/// Regression: pages of an undecided value were freed when its commit was taken back.
+///
+/// A transaction that read the value found damage, or other bytes, in a sound database.
 #[test]
 fn a_large_value_that_was_taken_back_stays_for_a_transaction_that_found_it() {
     let disk = SimulatedDisk::new(1);
@@ -118,7 +120,7 @@ fn a_large_value_that_was_taken_back_stays_for_a_transaction_that_found_it() {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
-/// Everybody saw the first half of a commit whose thread had panicked.
+/// Regression: other threads saw the first half of a commit whose thread had panicked.
 #[test]
 fn a_panic_between_two_records_of_a_commit_fails_the_database() {
     let disk = SimulatedDisk::new(1);
@@ -145,7 +147,7 @@ fn a_panic_between_two_records_of_a_commit_fails_the_database() {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
-/// What was read is looked for in pages that are somebody else's by now: that was damage, or a conflict.
+/// Regression: validation of reused pages reported damage or a conflict.
 #[test]
 fn a_transaction_that_read_a_table_which_is_gone_says_so() {
     let disk = SimulatedDisk::new(1);
@@ -154,7 +156,7 @@ fn a_transaction_that_read_a_table_which_is_gone_says_so() {
     let mut transaction = db.begin();
     assert!(transaction.get(&table, FIRST).unwrap().is_some());
     db.drop_table("t").unwrap();
-    // The snapshot that keeps the pages is given up.
+    // Gives up the snapshot that keeps the pages.
     assert_eq!(core.snapshots.give_up_oldest(), 1);
     core.free_all_garbage().unwrap();
     db.checkpoint().unwrap();

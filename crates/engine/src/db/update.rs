@@ -1,5 +1,5 @@
-//! Running a transaction's body until it commits. When it gets priority, and when it gives up, is in
-//! [`crate::txn::effort`].
+//! Retries of a transaction's closure. [`crate::txn::effort`] decides on priority, and on giving
+//! up after some 24 runs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,12 +9,11 @@ use super::transaction::Transaction;
 use crate::error::{Error, Result};
 use crate::txn::effort::{Effort, Protected};
 
-/// How an update ended that did not commit.
 #[derive(Debug)]
 pub(super) enum GaveUp {
-    /// By an error of the body, of a call, or of the commit.
+    /// An error of the body, of a call, or of the commit.
     Failed(Error),
-    /// By conflicts; whether a snapshot that kept a large value was given up in the last run.
+    /// Conflicts; `too_old` if the last run lost the snapshot that kept a large value.
     Conflict { too_old: bool },
 }
 
@@ -28,7 +27,7 @@ impl From<GaveUp> for Error {
 }
 
 impl GaveUp {
-    /// For a body that meets conflicts to the end where a large value is replaced faster than it can be read.
+    /// The error if only conflicts over a large value prevented the commit.
     pub(super) fn of_large_value(self) -> Error {
         match self {
             GaveUp::Conflict { too_old: true } => Error::SnapshotTooOld,
@@ -37,7 +36,7 @@ impl GaveUp {
     }
 }
 
-/// Runs `body` in transactions until one commits, or until another run is of no use.
+/// Runs `body` in transactions until one commits or a retry is of no use.
 pub(super) fn update<T>(
     shared: &Arc<Shared>,
     mut body: impl FnMut(&mut Transaction) -> Result<T>,
@@ -74,7 +73,7 @@ pub(super) fn update<T>(
     }
 }
 
-/// As [`update`], for a body that waits for nothing outside the database: conflicts end sooner or later.
+/// Repeats [`update`] after conflicts, for a body that waits for nothing outside.
 pub(super) fn insist<T>(
     shared: &Arc<Shared>,
     mut body: impl FnMut(&mut Transaction) -> Result<T>,

@@ -1,107 +1,96 @@
-//! Whether a database is what it should be: every image in the page file what was written, every tree a tree, every
-//! page in exactly one of them. Others read, write, commit and free meanwhile.
+//! Verification of a database in use: every image, every tree, and one owner for every page.
 //!
-//! What a tree or a value looks like is judged by copies of pages that belonged together ([`crate::index`]), so what is
-//! wrong was wrong at one instant. Two things more can make a sound database look damaged, and must not:
+//! Trees and values are checked on consistent copies of pages ([`crate::index`]). Two effects could
+//! still make a sound database look damaged:
 //!
-//! - **The ground moves.** A table may be dropped, and its pages freed, while it is walked. What was found in it counts
-//!   only if the catalog still has it afterwards. Garbage is looked at entry by entry, each while nothing is freed.
-//! - **Pages change hands.** The *census* (`buffer/census.rs`) knows which pages came into being, were freed, or were
-//!   passed on with a value or a table since the beginning. Only pages of which it knows nothing of the kind can have two
-//!   owners, or none. They are owned by what owned them all the time, which is walked: tables first, then garbage. But
-//!   what was passed on from the garbage to a table that had been walked by then was met in neither; so if pages are left
-//!   over, what was passed on is walked in the end, from the heads and roots that the census remembers.
-//!
-//! It takes two bits of memory per page, beside the budget, and waits for commits only at its beginning, as dropping a table
-//! does. Commits never wait for it but there.
+//! - **Drops.** Findings in a table count only if the catalog still has it after the walk. Each
+//!   garbage entry is checked while nothing is freed.
+//! - **Changed owners.** The verify marks (`pool/verify_marks.rs`) record pages created, freed,
+//!   or passed on with a value or table since the beginning. Only other pages can have two owners
+//!   or none. Tables are walked first, then garbage. A value passed from garbage to a table already
+//!   walked is met in neither. So the recorded heads and roots are walked if pages are left over.
 
 use std::time::{Duration, Instant};
 
-use super::catalog::Place;
 use super::core::Core;
-use super::garbage::{Named, each_entry, garbage_tree};
-use crate::buffer::census::{Counting, Known};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
 use crate::index::chain::{chain_pages, is_value};
-use crate::index::overflow::Reference;
-use crate::index::{LeafRows, Met, Seek, Tree};
+use crate::index::node::overflow::Reference;
+use crate::index::{LeafRows, Met, Seek, Tree, verify, verify_released};
+use crate::pool::counting::Counting;
+use crate::pool::verify_marks::Known;
 use crate::stats::{Damage, VerifyReport};
+use crate::txn::catalog::tables;
+use crate::txn::garbage::{Named, each_entry, garbage_tree};
+use crate::txn::table::TableLocation;
 
 pub(crate) mod damages;
 
 use damages::Damages;
 
-/// Snapshots of the catalog that may be given up before one is read to its end.
 const CATALOG_ATTEMPTS: u32 = 1000;
 
-impl Core {
-    /// Verifies everything, looking at no more than `bytes_per_s` bytes of pages a second.
-    pub(crate) fn verify(&self, bytes_per_s: u64) -> Result<VerifyReport> {
-        self.check()?;
-        let (_turn, counting) = self.begin_verification()?;
-        counting.settle()?;
-        let mut findings = Findings {
-            core: self,
-            counting,
-            report: VerifyReport::default(),
-            damages: Damages::default(),
-            owner: String::new(),
-            pace: Pace { start: Instant::now(), bytes: 0, bytes_per_s },
-        };
-        findings.owned("the catalog", |found| found.tree(self.catalog.tree, true, false))?;
-        findings.owned("the garbage tree", |found| found.tree(garbage_tree(&self.pool), true, false))?;
-        findings.tables()?;
-        findings.garbage()?;
-        if findings.left_over().next().is_some() {
-            findings.passed_on()?;
-        }
-        findings.images()?;
-        let (errors, more_errors) = findings.damages.into_parts();
-        Ok(VerifyReport { errors, more_errors, ..findings.report })
+pub(crate) fn verify_all(core: &Core, bytes_per_s: u64) -> Result<VerifyReport> {
+    core.check()?;
+    let (_turn, counting) = begin_verification(core)?;
+    core.maintenance.wait_for_changes()?;
+    let mut findings = Findings {
+        core,
+        counting,
+        report: VerifyReport::default(),
+        damages: Damages::default(),
+        owner: String::new(),
+        pace: Pace { start: Instant::now(), bytes: 0, bytes_per_s },
+    };
+    findings.owned("the catalog", |found| found.tree(core.catalog.tree, true, false))?;
+    findings.owned("the garbage tree", |found| found.tree(garbage_tree(&core.pool), true, false))?;
+    findings.tables()?;
+    findings.garbage()?;
+    if findings.left_over().next().is_some() {
+        findings.passed_on()?;
     }
+    findings.images()?;
+    let (errors, more_errors) = findings.damages.into_parts();
+    Ok(VerifyReport { errors, more_errors, ..findings.report })
+}
 
-    /// Begins a census, when no other verification is under way.
-    fn begin_verification(&self) -> Result<(impl Drop + '_, Counting<'_>)> {
-        loop {
-            let is_mine = self.gate.is_mine();
-            let alone = (!is_mine).then(|| self.gate.enter_alone());
-            // A verification under way needs the gate no more, so who is alone in it for other reasons may wait here.
-            let turn = if is_mine { Some(self.verifying.lock()) } else { self.verifying.try_lock() };
-            if let Some(turn) = turn {
-                let _still = self.garbage.hold();
-                return Ok((turn, self.pool.count_pages()?));
-            }
-            drop(alone);
-            drop(self.verifying.lock());
+/// Starts the verify marks once no other verification runs.
+fn begin_verification(core: &Core) -> Result<(impl Drop + '_, Counting<'_>)> {
+    loop {
+        let is_mine = core.gate.is_mine();
+        let alone = (!is_mine).then(|| core.gate.enter_alone());
+        // A running verification needs no gate, so a thread alone in it may wait here.
+        let turn = if is_mine { Some(core.verifying.lock()) } else { core.verifying.try_lock() };
+        if let Some(turn) = turn {
+            let _still = core.garbage.hold();
+            return Ok((turn, Counting::of(&core.pool)?));
         }
-    }
-
-    /// The tables there are. A snapshot that is given up for want of memory is taken again.
-    fn tables_now(&self) -> Result<Vec<(String, Place)>> {
-        for _ in 1..CATALOG_ATTEMPTS {
-            match self.tables() {
-                Err(Error::SnapshotTooOld) => {}
-                other => return other,
-            }
-        }
-        self.tables()
+        drop(alone);
+        drop(core.verifying.lock());
     }
 }
 
-/// What was found so far.
+/// All tables. Retries if the snapshot is given up.
+fn tables_now(core: &Core) -> Result<Vec<(String, TableLocation)>> {
+    for _ in 1..CATALOG_ATTEMPTS {
+        match tables(core) {
+            Err(Error::SnapshotTooOld) => {}
+            other => return other,
+        }
+    }
+    tables(core)
+}
+
 struct Findings<'a> {
     core: &'a Core,
     counting: Counting<'a>,
-    /// What was looked at.
     report: VerifyReport,
     damages: Damages,
-    /// Whose pages are being met.
     owner: String,
     pace: Pace,
 }
 
-/// Keeps to a rate.
 struct Pace {
     start: Instant,
     bytes: u64,
@@ -109,9 +98,9 @@ struct Pace {
 }
 
 impl Pace {
-    /// Looking at a page: waits until it is due. The caller holds no latch.
+    /// Waits until the next page is due. The caller holds no latch.
     fn page(&mut self, bytes: usize) {
-        /// Sleeping for less would take longer than it says.
+        /// A shorter sleep would take longer than requested.
         const SLEEP_MIN: Duration = Duration::from_millis(2);
         self.bytes += bytes as u64;
         let due = Duration::from_secs_f64(self.bytes as f64 / self.bytes_per_s as f64);
@@ -128,7 +117,7 @@ impl Findings<'_> {
         self.damages.add(Damage { file, page, what });
     }
 
-    /// Damage goes into the report, other errors end the verification.
+    /// Reports damage; any other error ends the verification.
     fn note(&mut self, error: Error) -> Result<()> {
         match error {
             Error::Corrupt { page, what, .. } => {
@@ -139,7 +128,7 @@ impl Findings<'_> {
         }
     }
 
-    /// Walks something whose pages belong to `owner`.
+    /// Walks an object whose pages belong to `owner`.
     fn owned(&mut self, owner: &str, walk: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         owner.clone_into(&mut self.owner);
         match walk(self) {
@@ -148,10 +137,10 @@ impl Findings<'_> {
         }
     }
 
-    /// A page of the owner's; one that `may_be_met`, because all of it was passed on, may have been met elsewhere.
+    /// Meets a page of the owner. With `may_be_met`, an earlier owner may have met it.
     fn met(&mut self, page: PageId, may_be_met: bool) {
         self.pace.page(self.core.pool.page_bytes());
-        if self.counting.census.meet(page) == Known::Met && !may_be_met {
+        if self.counting.verify_marks.meet(page) == Known::Met && !may_be_met {
             self.damage(Some(page), format!("it belongs to {} and to another owner", self.owner));
         }
     }
@@ -162,26 +151,26 @@ impl Findings<'_> {
             Met::Page(page) => self.met(page, may_be_met),
             Met::Problem(page, what) => self.damage(Some(page), what),
         };
-        if whole { tree.verify(pool, &mut visit) } else { tree.verify_released(pool, &mut visit) }
+        if whole { verify(tree, pool, &mut visit) } else { verify_released(tree, pool, &mut visit) }
     }
 
     fn tables(&mut self) -> Result<()> {
-        let tables = match self.core.tables_now() {
+        let tables = match tables_now(self.core) {
             Ok(tables) => tables,
             Err(error) => return self.note(error),
         };
-        for (name, place) in tables {
+        for (name, location) in tables {
             let part = self.damages.begin_part();
             let before = std::mem::replace(&mut self.damages, part);
-            let tree = Tree { root: place.root };
+            let tree = Tree { root: location.root };
             self.owned(&format!("table {name:?}"), |found| found.tree(tree, true, false))?;
-            self.count(&name, place)?;
+            self.count(&name, location)?;
             let found = std::mem::replace(&mut self.damages, before);
             if found.is_empty() {
                 continue;
             }
-            let is_there = match self.core.tables_now() {
-                Ok(now) => now.iter().any(|(_, now)| *now == place),
+            let is_there = match tables_now(self.core) {
+                Ok(now) => now.iter().any(|(_, now)| *now == location),
                 Err(error) => {
                     self.note(error)?;
                     true
@@ -194,10 +183,12 @@ impl Findings<'_> {
         Ok(())
     }
 
-    /// Counts the entries of a table. If nothing was committed meanwhile, nor was undecided at the beginning, it must be the
-    /// number that commits have counted (`count.rs`); or becomes it, where that was not known.
-    fn count(&mut self, name: &str, place: Place) -> Result<()> {
-        let tree = Tree { root: place.root };
+    /// Counts the entries of a table and compares with the kept count (`counts.rs`).
+    ///
+    /// Only without commits meanwhile or undecided ones at the beginning. An unknown count becomes
+    /// known.
+    fn count(&mut self, name: &str, location: TableLocation) -> Result<()> {
+        let tree = Tree { root: location.root };
         let (drawn, mut entries) = (self.core.clock.highest_drawn(), 0);
         let all_decided = self.core.clock.visible() == drawn;
         let mut rows = LeafRows::new();
@@ -223,11 +214,11 @@ impl Findings<'_> {
         if !all_decided {
             return Ok(());
         }
-        match self.core.check_count(place.id, entries, drawn) {
+        match self.core.tables.counts.check(self.core, location.id, entries, drawn) {
             Ok(None) => Ok(()),
             Ok(Some(counted)) => {
                 let what = format!("table {name:?} has {entries} entries, not {counted} as counted");
-                self.damage(Some(place.root), what);
+                self.damage(Some(location.root), what);
                 Ok(())
             }
             Err(error) => self.note(error),
@@ -237,7 +228,8 @@ impl Findings<'_> {
     fn garbage(&mut self) -> Result<()> {
         let (core, mut meaningless) = (self.core, Vec::new());
         let walked = each_entry(
-            core,
+            &core.pool,
+            &core.garbage,
             |named| self.garbage_entry(named),
             |leaf| {
                 meaningless.push(leaf);
@@ -253,8 +245,8 @@ impl Findings<'_> {
     fn garbage_entry(&mut self, named: Named) -> Result<()> {
         self.core.pool.meanwhile();
         let (Named::Table(head) | Named::Value(Reference { head, .. })) = named;
-        // Under a head that is new there may be pages that are not: a value is written from its end on.
-        let may_be_met = matches!(self.counting.census.known(head), Known::PassedOn | Known::Renewed);
+        // A new head may lead to older pages: a value is written from its end.
+        let may_be_met = matches!(self.counting.verify_marks.known(head), Known::PassedOn | Known::Renewed);
         match named {
             Named::Table(root) => self.owned(&format!("the dropped table at page {root}"), |found| {
                 found.tree(Tree { root }, false, may_be_met)
@@ -265,23 +257,22 @@ impl Findings<'_> {
         }
     }
 
-    /// Pages that nobody was met with, and that nothing happened to.
     fn left_over(&self) -> impl Iterator<Item = PageId> + '_ {
-        let (pool, census) = (&self.core.pool, &self.counting.census);
-        // In this order: a page that does not exist any more was noted as renewed before.
-        pool.page_ids().filter(|&id| pool.exists(id) && census.known(id) == Known::Unmet)
+        let (pool, verify_marks) = (&self.core.pool, &self.counting.verify_marks);
+        // In this order: a page that is gone was noted as renewed before.
+        pool.page_ids().filter(|&id| pool.exists(id) && verify_marks.known(id) == Known::Unmet)
     }
 
-    /// Meets what was passed on, wherever it is now. What is damaged in it was found, or will be found, elsewhere.
+    /// Meets what was passed on, wherever it is now. Other walks report its damage.
     fn passed_on(&mut self) -> Result<()> {
-        let (core, census) = (self.core, self.counting.census.clone());
+        let (core, verify_marks) = (self.core, self.counting.verify_marks.clone());
         let _still = core.garbage.hold();
-        for head in census.passed_on() {
+        for head in verify_marks.passed_on() {
             core.pool.meanwhile();
             let mut visit = |page| self.met(page, true);
             let walked = match is_value(&core.pool, head) {
                 Ok(true) => chain_pages(&core.pool, head, &mut visit),
-                Ok(false) => Tree { root: head }.verify_released(&core.pool, &mut |met| match met {
+                Ok(false) => verify_released(Tree { root: head }, &core.pool, &mut |met| match met {
                     Met::Page(page) => visit(page),
                     Met::Problem(..) => {}
                 }),
@@ -295,7 +286,7 @@ impl Findings<'_> {
         Ok(())
     }
 
-    /// Checks the images of all pages, and that each page belongs to somebody.
+    /// Checks the images of all pages, and that each page has an owner.
     fn images(&mut self) -> Result<()> {
         let core = self.core;
         for page in core.pool.page_ids() {
@@ -303,13 +294,13 @@ impl Findings<'_> {
             if !core.pool.exists(page) {
                 continue;
             }
-            if self.counting.census.known(page) == Known::Unmet {
+            if self.counting.verify_marks.known(page) == Known::Unmet {
                 self.damage(Some(page), "it belongs to nothing: its space is lost".to_owned());
             }
             core.pool.meanwhile();
             self.pace.page(page.class().expect("pages that exist have a class").page_bytes());
             self.report.pages_checked += 1;
-            if let Err(error) = core.pool.check_image(page) {
+            if let Err(error) = core.maintenance.check_image(page) {
                 self.note(error)?;
             }
         }

@@ -1,43 +1,40 @@
-//! Long values over the pool: their pages written, read and freed. What is in the pages is `overflow.rs`'s.
+//! Long values over the pool: writes, reads and frees their pages. `overflow.rs` has the layout.
 //!
-//! A value is written from its end to its beginning, some pages at a time, each batch with an index page that names
-//! the next, so that after every batch one head page stands for all that was written: the caller has it in its
-//! garbage tree, in the record that creates the batch, until the value's transaction commits. Of pages above 64 KiB a record
-//! creates one, and frees one.
+//! A writer stores a value from its end to its beginning, in batches. Each batch has an index page
+//! that names the next one, so one head page stands for everything written. The record of a batch
+//! also enters that head in the garbage tree, until the value's transaction commits.
 //!
-//! It is freed from its beginning to its end, but for the head page, which stands for what is left until the last
-//! record frees it: the record that frees other pages shortens the index page that lists them, or makes the head name
-//! the index page behind the one that is freed. So what refers to the value need not change meanwhile, and neither the
-//! first nor the last index page can become another's before the last record.
+//! Values are freed from the beginning, except for the head, which stands for the rest until the
+//! last record. Other records shorten an index page, or make the head name the index page behind a
+//! freed one. So references stay valid, and neither the first nor the last index page can be reused
+//! early. A record creates or frees only one page above 64 KiB.
 
-use super::apply::read_all;
-use super::edit::damaged_page;
 use super::node::KIND;
-use super::overflow::{
+use super::node::edit::damaged_page;
+use super::node::overflow::{
     INDEX_COUNT, NEXT, OVERFLOW_DATA, OVERFLOW_INDEX, Reference, ValuePages, append_data, append_index,
     init_data, init_index, pages_of,
 };
-use super::tree::{copy, dangling, distinct, reserve_system, retry, with_scratch};
-use crate::MAX_VALUE_BYTES;
-use crate::buffer::view::{Racy, View};
-use crate::buffer::{Edit, Grant, NewPage, Pool, Purpose, ReadGuard, Stop};
+use super::tree::{copy, dangling, distinct, read_all, reserve_for_structure, retry, with_scratch};
 use crate::error::Result;
+use crate::ids::MAX_VALUE_BYTES;
 use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
+use crate::pool::view::{Racy, View};
+use crate::pool::{Edit, Grant, NewPage, Pool, ReadGuard, ReadReason, Retry, batch_pages, fault_many};
 use crate::wal::{Kind, change_kind};
 
-/// Pages that hold a part of a value, to be created in one record.
+/// A batch of a value's pages, created in one record.
 pub(crate) struct Part<'p> {
     /// Stands for this part and all behind it.
     pub(crate) head: PageId,
-    /// Where in the value the part begins.
     pub(crate) from: usize,
     /// For [`Write::create`](super::Write::create).
     pub(crate) create: Vec<(NewPage<'p>, Vec<u8>)>,
 }
 
-/// Makes pages for the part of `value` in front of byte `stored_from`, everything behind which is under page `next`
-/// already. Begin with the value's length and [`PageId::NONE`]; the value is complete when a part begins at 0. The pages are as
-/// large as `sizes` says, and their images are to be compressed if it says so.
+/// Makes pages for the part of `value` before byte `stored_from`. The rest is under page `next`
+/// already. Begin with the value's length and [`PageId::NONE`]; the value is complete when a part
+/// begins at 0.
 pub(crate) fn store_part<'p>(
     pool: &'p Pool,
     mut grant: Option<&mut Grant<'p>>,
@@ -71,11 +68,12 @@ pub(crate) fn store_part<'p>(
     Ok(Part { head, from, create })
 }
 
-/// The value a leaf refers to; the pages that an index page lists are read together. Nobody may free its pages meanwhile.
+/// Reads a whole value, with batched page reads. The caller excludes concurrent freeing.
 pub(crate) fn read_value(pool: &Pool, reference: Reference) -> Result<Vec<u8>> {
     let total_length = reference.total_length;
-    // A length that nobody has checked yet allocates no more than the page file could hold.
-    let mut value = Vec::with_capacity(total_length.min(pool.footprint().file_bytes) as usize);
+    // An unchecked length must not allocate more than the page file could hold.
+    let mut value =
+        Vec::with_capacity(total_length.min(crate::pool::inspect::Footprint::of(pool).file_bytes) as usize);
     each_page(pool, reference, &mut |part| {
         let Page::Data { id, expected } = part else { return Ok(()) };
         let start = value.len();
@@ -91,7 +89,7 @@ pub(crate) fn read_value(pool: &Pool, reference: Reference) -> Result<Vec<u8>> {
     Ok(value)
 }
 
-/// Calls back with every page of a value, and verifies that they are its pages.
+/// Visits every page of a value, and verifies that they belong to it.
 pub(super) fn verify_value(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(PageId)) -> Result<()> {
     let mut part = Vec::new();
     each_page(pool, reference, &mut |page| match page {
@@ -113,10 +111,10 @@ pub(super) fn verify_value(pool: &Pool, reference: Reference, visit: &mut dyn Fn
     })
 }
 
-/// Calls back with every page under `head`, a value that is half made or half freed. A chain that goes on for longer
-/// than the longest value can is damaged: it may well end nowhere.
+/// Visits every page under `head` of a partly written or freed value. A chain longer than the
+/// longest value is damage, and may never end.
 pub(crate) fn chain_pages(pool: &Pool, head: PageId, visit: &mut dyn FnMut(PageId)) -> Result<()> {
-    // An index page for each data page is more than are ever made.
+    // One index page per data page: more than any value has.
     let mut left = 2 * pages_of(head.page_bytes(), MAX_VALUE_BYTES as u64).0;
     let mut head = Some(head);
     while let Some(id) = head {
@@ -135,24 +133,24 @@ pub(crate) fn chain_pages(pool: &Pool, head: PageId, visit: &mut dyn FnMut(PageI
     Ok(())
 }
 
-/// Whether `head` is a page of a long value, and not a node of a tree.
+/// Whether `head` is a page of a long value, not a tree node.
 pub(crate) fn is_value(pool: &Pool, head: PageId) -> Result<bool> {
     let kind = look(pool, head, |page| page.u8(KIND))?;
     Ok(kind == OVERFLOW_DATA || kind == OVERFLOW_INDEX)
 }
 
-/// What [`free_step`] has done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FreeStep {
-    /// It freed some pages in a record of its own. The head still stands for the others.
+    /// It freed some pages in its own record. The head still stands for the others.
     Again,
-    /// It did nothing. These pages are all that is left, the first and the last index page among them: for
-    /// [`Write::free`](super::Write::free), in the record that forgets the head. No more than were asked for.
+    /// It did nothing. The remaining pages, first and last index page included, and at most as many
+    /// as asked for. Pass them to [`Write::free`](super::Write::free) in the record that drops the
+    /// head.
     Last(Vec<PageId>),
 }
 
-/// A step towards freeing the pages under `head`, of which nobody reads any more and which only the caller frees; its
-/// record is about `pages_max` pages at most, at least two, and no more than one that is above 64 KiB: all of them are in frames at
+/// Takes a step of freeing the pages under `head`, which only the caller uses. The record frees
+/// about `pages_max` pages at most, at least two, but only one above 64 KiB: all are in frames at
 /// once.
 pub(crate) fn free_step(pool: &Pool, head: PageId, pages_max: usize) -> Result<FreeStep> {
     let most = pages_max.max(2);
@@ -201,7 +199,7 @@ fn shorten(pool: &Pool, index: PageId, mut ids: Vec<PageId>, pages_max: usize) -
 /// Writes `bytes` into the index page `index` and frees pages, in one record.
 fn edit_and_free(pool: &Pool, index: PageId, at: usize, bytes: &[u8], free: &[PageId]) -> Result<FreeStep> {
     distinct(index, free.iter().copied().chain([index]))?;
-    let mut reservation = reserve_system(pool, 256 + 16 * free.len() as u64)?;
+    let mut reservation = reserve_for_structure(pool, 256 + 16 * free.len() as u64)?;
     retry(index, || {
         let guards = read_pages(pool, free)?;
         let page = pool.read(index)?;
@@ -223,16 +221,16 @@ fn edit_and_free(pool: &Pool, index: PageId, at: usize, bytes: &[u8], free: &[Pa
     })
 }
 
-/// All of what is left of a value under `head`, which the caller's record frees.
+/// The rest of a value under `head`, for the caller's record to free.
 fn last(pool: &Pool, head: PageId, free: Vec<PageId>) -> Result<FreeStep> {
     distinct(head, free.iter().copied())?;
     retry(head, || read_pages(pool, &free)?.iter().try_for_each(ReadGuard::validate))?;
     Ok(FreeStep::Last(free))
 }
 
-/// Looks at pages of a value that are to be freed. A damaged value may list pages of a tree, its own or another, which are
-/// not to go with it. What is seen counts once the guards validate, or are upgraded.
-fn read_pages<'p>(pool: &'p Pool, ids: &[PageId]) -> Result<Vec<ReadGuard<'p>>, Stop> {
+/// Reads pages that are to be freed. A damaged value may list pages of a tree, which must stay.
+/// Results count once the guards validate or upgrade.
+fn read_pages<'p>(pool: &'p Pool, ids: &[PageId]) -> Result<Vec<ReadGuard<'p>>, Retry> {
     let guards = read_all(pool, ids)?;
     for guard in &guards {
         let kind = guard.view().u8(KIND);
@@ -248,14 +246,14 @@ fn read_pages<'p>(pool: &'p Pool, ids: &[PageId]) -> Result<Vec<ReadGuard<'p>>, 
 
 enum Page {
     Index(PageId),
-    /// With how many bytes of the value it must have.
+    /// `expected` is the page's share of the value, in bytes.
     Data {
         id: PageId,
         expected: usize,
     },
 }
 
-/// Calls back with the pages of a value in order. Ends with an error if there are more or fewer than its length needs.
+/// Visits a value's pages in order; fails if their number does not match its length.
 fn each_page(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(Page) -> Result<()>) -> Result<()> {
     if reference.total_length > MAX_VALUE_BYTES as u64 {
         return Err(damaged_page(reference.head, format!("a value of {} bytes", reference.total_length)));
@@ -269,21 +267,21 @@ fn each_page(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(Page) -> R
         let Head::Index { ids, next } = look_at_head(pool, id)? else {
             return Err(damaged_page(id, "a long value refers to it as an index page"));
         };
-        // The first data page says how large all but the last are.
+        // The first data page tells the size of all but the last.
         known = known.or_else(|| reference.pages(*ids.first()?));
         let sizes = known.ok_or_else(|| damaged_page(id, "an index page of no value there can be"))?;
         if ids.is_empty() || ids.len() as u64 > sizes.data_pages(total_length) - number {
             return Err(damaged_page(id, "not an index page of the value that refers to it"));
         }
         visit(Page::Index(id))?;
-        let together = pool.batch_pages(sizes.most).max(1);
+        let together = batch_pages(pool, sizes.most).max(1);
         let mut pages = ids;
         let data = pages.len();
         pages.extend(next);
         for (at, &id) in pages[..data].iter().enumerate() {
             if at % together == 0 {
-                // What goes wrong is met again by whoever looks at the page.
-                let _ = pool.fault_many(&pages[at..], Purpose::Wanted, &mut |_, _| {});
+                // The read of each page reports its error.
+                let _ = fault_many(pool, &pages[at..], ReadReason::Wanted, &mut |_, _| {});
             }
             let expected = sizes.length_of(number, total_length);
             if id.class() != Some(sizes.class_for(expected)) {
@@ -320,11 +318,11 @@ fn look_at_head(pool: &Pool, head: PageId) -> Result<Head> {
     }
 }
 
-/// Looks at one page until it holds still.
+/// Reads one page until it validates.
 fn look<T>(pool: &Pool, id: PageId, mut look: impl FnMut(Racy<'_>) -> T) -> Result<T> {
     retry(id, || {
         let guard = match pool.read(id) {
-            Err(Stop::Missing(id)) => return Err(dangling(id).into()),
+            Err(Retry::Missing(id)) => return Err(dangling(id).into()),
             other => other?,
         };
         let seen = look(guard.view());

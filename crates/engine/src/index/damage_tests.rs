@@ -1,28 +1,30 @@
-//! Trees and long values whose references are damaged, though every page is sound by itself: a child that does not exist,
-//! a page that is its own child, one that two nodes name. No other thread is there, so what is met is no movement, and every
-//! call says so at once.
+//! Trees and long values with damaged references between sound pages: a missing child, a page that
+//! is its own child, a page with two parents. Without other threads nothing moves, so every call
+//! must report damage at once.
 
-use super::apply::describe_image;
 use super::chain::{self, FreeStep};
+use super::change::describe_image;
+use super::node::overflow::{Reference, ValuePages};
 use super::node::{INNER, LEFTMOST, Node, OVERFLOW};
-use super::overflow::{Reference, ValuePages};
+use super::node::{edit, inner};
 use super::pool_tests::{TestPool, new_tree, overwrite, put, test_pool};
+use super::smo::make_room;
 use super::tree::copy;
-use super::{Change, Seek, Tree, Write, edit, inner};
-use crate::buffer::{Edit, Mode, Pool};
+use super::{Change, Seek, Tree, Write, count_pages, release_step, tidy};
 use crate::error::Error;
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::planted::{Bug, plant};
+use crate::pool::{Edit, Mode, Pool};
 use crate::wal::{ALLOCATES, RecordBuilder};
 
-/// Where an index page of a value has its first data page.
+/// Offset of the first data page in an index page.
 const FIRST_DATA_PAGE: usize = 40;
 
 fn key(number: u64) -> Vec<u8> {
     [&number.to_be_bytes()[..], &[b'k'; 900]].concat()
 }
 
-/// Fills `tree` so that the root is of level `level` at least.
+/// Fills `tree` until the root's level is at least `level`.
 fn fill(pool: &Pool, tree: Tree, level: u8) {
     for number in 0.. {
         put(pool, tree, &key(number), 1, &[7; 400]);
@@ -32,7 +34,6 @@ fn fill(pool: &Pool, tree: Tree, level: u8) {
     }
 }
 
-/// The children of a node, and its level.
 fn page(pool: &Pool, id: PageId) -> (Vec<PageId>, u8) {
     let Ok(content) = copy(&pool.read(id).ok().unwrap()) else { panic!("nobody else is there") };
     let node = Node::new(&content[..]);
@@ -40,14 +41,13 @@ fn page(pool: &Pool, id: PageId) -> (Vec<PageId>, u8) {
     (children.into_iter().flatten().map(|index| node.child_at(index)).collect(), node.level())
 }
 
-/// Makes `child` the child of `parent` at `index`.
 fn refer(pool: &Pool, parent: PageId, index: usize, child: PageId) {
     let Ok(content) = copy(&pool.read(parent).ok().unwrap()) else { panic!("nobody else is there") };
     let at = index.checked_sub(1).map_or(LEFTMOST, |slot| Node::new(&content[..]).slot(slot).at());
     overwrite(pool, parent, at, &child.0.to_le_bytes());
 }
 
-/// That the call says which page is damaged.
+/// Asserts that the error names the damaged page.
 fn assert_damaged<T: std::fmt::Debug>(result: Result<T, Error>, id: PageId, words: &str) {
     match result {
         Err(Error::Corrupt { page, what, .. }) if page == Some(id.0) && what.contains(words) => {}
@@ -55,9 +55,9 @@ fn assert_damaged<T: std::fmt::Debug>(result: Result<T, Error>, id: PageId, word
     }
 }
 
-/// Steps of a release until nothing is left of the tree, or it is found damaged.
+/// Releases the tree step by step, until it is empty or found damaged.
 fn release(pool: &Pool, tree: Tree) -> Result<(), Error> {
-    while !tree.release_step(pool, 16)? {}
+    while !release_step(tree, pool, 16)? {}
     Ok(())
 }
 
@@ -73,7 +73,7 @@ fn a_child_that_does_not_exist_is_damage() {
     fill(pool, *tree, 2);
     let last = page(pool, tree.root).0.len() - 1;
     refer(pool, tree.root, 0, NOWHERE);
-    assert_damaged(tree.count_pages(pool), NOWHERE, "does not exist");
+    assert_damaged(count_pages(*tree, pool), NOWHERE, "does not exist");
     assert_damaged(tree.get(pool, &key(0)).map(drop), NOWHERE, "does not exist");
     refer(pool, tree.root, last, NOWHERE);
     assert_damaged(release(pool, *tree), NOWHERE, "does not exist");
@@ -90,7 +90,7 @@ fn a_page_that_is_its_own_child_is_damage() {
         assert_damaged(release(pool, *tree), parent, "its parent says");
         assert_damaged(tree.get(pool, &key(u64::MAX)).map(drop), parent, "its parent says");
     }
-    assert_damaged(tree.count_pages(pool), tree.root, "its parent says");
+    assert_damaged(count_pages(*tree, pool), tree.root, "its parent says");
 }
 
 #[test]
@@ -101,13 +101,13 @@ fn a_page_that_one_node_names_twice_is_damage() {
     let (last, other) = (children.len() - 1, children[children.len() - 2]);
     refer(pool, tree.root, last, other);
     assert_damaged(release(pool, *tree), tree.root, "twice");
-    // A merge of the page with itself is no merge.
+    // A page does not merge with itself.
     let before = page(pool, tree.root);
-    tree.tidy(pool, &key(u64::MAX));
+    tidy(*tree, pool, &key(u64::MAX));
     assert_eq!(page(pool, tree.root), before);
 }
 
-/// A node that has others of two levels below it: what was freed with the one would be freed with the other.
+/// A node with children of two levels: freeing one must not free the children of the other.
 #[test]
 fn a_neighbour_of_another_level_is_not_freed_as_a_leaf() {
     let TestPool { pool, tree, .. } = &pool();
@@ -120,7 +120,7 @@ fn a_neighbour_of_another_level_is_not_freed_as_a_leaf() {
     assert_damaged(release(pool, *tree), first, "its parent says");
 }
 
-/// Two trees that share a leaf, of which one has been freed by a record that is not durable yet.
+/// Two trees that share a leaf; one is freed by a record that is not durable yet.
 fn shared_leaf(test: &TestPool) -> (Tree, PageId) {
     let TestPool { pool, tree, .. } = test;
     let other = new_tree(pool);
@@ -132,7 +132,7 @@ fn shared_leaf(test: &TestPool) -> (Tree, PageId) {
     (other, shared)
 }
 
-/// It was freed twice: the background work panicked when it came to the second time.
+/// A second free must fail; it once made the background work panic.
 #[test]
 fn a_page_of_two_trees_is_freed_once() {
     let test = pool();
@@ -142,7 +142,7 @@ fn a_page_of_two_trees_is_freed_once() {
     test.pool.round(false).unwrap();
     assert_damaged(release(&test.pool, other), shared, "does not exist");
     assert!(!test.pool.exists(shared));
-    // Its id is another page's from now on, which can be changed and freed as any other.
+    // Another page reuses its id, and can be changed and freed.
     let new = new_tree(&test.pool);
     fill(&test.pool, new, 2);
     assert!(test.pool.exists(shared), "the id was given out again");
@@ -193,14 +193,14 @@ fn pages_of_a_tree_are_not_freed_with_a_value_that_lists_them() {
     let leaf = page(pool, tree.root).0[0];
     for pages_max in [4, 400] {
         let value = long_value(&test);
-        // The last page that is listed goes first, and all of them in one record if it may be as long.
+        // The last listed page goes first; all go in one record if it may be that long.
         overwrite(pool, value.head, FIRST_DATA_PAGE + 7 * 8, &leaf.0.to_le_bytes());
         assert_damaged(chain::free_step(pool, value.head, pages_max), leaf, "another kind");
     }
     test.pages();
 }
 
-/// The last leaf has a long value, and the way that its key leads ends at another leaf: each step found nothing to do.
+/// The last leaf has a long value, but its key leads elsewhere: no step would make progress.
 #[test]
 fn a_long_value_that_is_not_found_by_its_key_ends_a_release() {
     let test = pool();
@@ -212,10 +212,10 @@ fn a_long_value_that_is_not_found_by_its_key_ends_a_release() {
     let children = page(pool, tree.root).0;
     refer(pool, tree.root, children.len() - 1, children[0]);
     refer(pool, tree.root, 0, children[1]);
-    assert!(matches!(tree.release_step(pool, 16), Err(Error::Corrupt { .. })));
+    assert!(matches!(release_step(*tree, pool, 16), Err(Error::Corrupt { .. })));
 }
 
-/// The record that forgets a value and frees its pages changes a leaf: as if the value were to go with the leaf.
+/// A record frees a value and its leaf, but also changes the leaf.
 #[test]
 fn a_leaf_is_not_freed_by_the_record_that_changes_it() {
     let test = pool();
@@ -224,7 +224,7 @@ fn a_leaf_is_not_freed_by_the_record_that_changes_it() {
     assert_damaged(tree.apply(pool, &mut write, Change::Remove { key: b"none" }), tree.root, "stays");
 }
 
-/// Each of a few nodes has the next one for all its children: 50 to the power of 8 ways.
+/// Each of a few nodes has the next one as all its children: 50^8 paths.
 #[test]
 fn a_tree_whose_nodes_share_their_children_is_counted_no_longer_than_there_are_pages() {
     let TestPool { pool, tree, .. } = &pool();
@@ -241,16 +241,16 @@ fn a_tree_whose_nodes_share_their_children_is_counted_no_longer_than_there_are_p
         describe_image(&mut record, id, ALLOCATES, &content);
         pool.change(&mut record, None, [Edit::Create(new, &mut content)]).unwrap();
     }
-    assert_damaged(Tree { root: id }.count_pages(pool), id, "more nodes");
+    assert_damaged(count_pages(Tree { root: id }, pool), id, "more nodes");
 }
 
-/// Others may merge the levels away that a separator was to go to.
+/// Concurrent merges may remove the level that a separator was meant for.
 #[test]
 fn there_is_no_node_above_the_root() {
     let TestPool { pool, tree, .. } = &pool();
     let Ok(above) = tree.descend(pool, Seek::First, 1) else { panic!("nothing moves") };
     assert!(above.is_none());
-    tree.make_room(pool, &mut None, &mut None, 3, b"key", 0).unwrap();
+    make_room(*tree, pool, &mut None, &mut None, 3, b"key", 0).unwrap();
 }
 
 #[test]

@@ -1,37 +1,31 @@
 //! Point reads: one descent, one search, one copy of the value.
 
-use super::edit::damaged_page;
-use super::leaf;
 use super::node::Node;
-use super::overflow::Reference;
+use super::node::edit::damaged_page;
+use super::node::leaf;
+use super::node::overflow::Reference;
 use super::tree::{Seek, Tree, fetch, retry};
-use crate::buffer::view::View;
-use crate::buffer::{Pool, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::{PageId, Timestamp};
 use crate::planted::{Bug, planted};
+use crate::pool::view::View;
+use crate::pool::{Pool, ReadGuard, Retry};
 
-/// A record that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// The commit that wrote it.
     pub(crate) timestamp: Timestamp,
-    /// Its value.
     pub(crate) value: Stored,
 }
 
-/// A value as its leaf has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stored {
-    /// The value.
     Inline(Vec<u8>),
-    /// Where the value is.
     Overflow(Reference),
 }
 
 impl Tree {
-    /// The record of `key`. One whose page is away may be answered from the record cache, and one that was read from the
-    /// store is taken into it.
+    /// The record of `key`. The record cache may answer if the leaf is not in a frame; a record
+    /// read from the store enters that cache.
     pub(crate) fn get(&self, pool: &Pool, key: &[u8]) -> Result<Option<Found>> {
         let mut missed = false;
         retry(self.root, || {
@@ -39,18 +33,18 @@ impl Tree {
                 away(pool, parent, level, id, key, &mut missed)
             }) {
                 Ok(leaf) => leaf,
-                Err(Away::Recalled(found)) => return Ok(found),
-                Err(Away::Stop(stop)) => return Err(stop),
+                Err(Away::Recorded(found)) => return Ok(found),
+                Err(Away::Retry(stop)) => return Err(stop),
             };
             let found = record(&leaf, key)?;
             if missed {
-                remember(pool, &leaf, key, found.as_ref());
+                insert(pool, &leaf, key, found.as_ref());
             }
             Ok(found)
         })
     }
 
-    /// Puts the value of `key` as the leaf has it into `value`, and returns who wrote it and its flags.
+    /// Copies the leaf's value of `key` into `value`; returns its commit and flags.
     pub(crate) fn get_into(
         &self,
         pool: &Pool,
@@ -72,21 +66,20 @@ impl Tree {
     }
 }
 
-/// Why a get does not come to a leaf.
+/// Why a get does not reach a leaf.
 enum Away {
-    /// It need not: this is the answer.
-    Recalled(Option<Found>),
-    Stop(Stop),
+    Recorded(Option<Found>),
+    Retry(Retry),
 }
 
-impl From<Stop> for Away {
-    fn from(stop: Stop) -> Self {
-        Away::Stop(stop)
+impl From<Retry> for Away {
+    fn from(stop: Retry) -> Self {
+        Away::Retry(stop)
     }
 }
 
-/// A get has come to a child that is not in a frame: looks into the record cache if it is a leaf, or has it fetched.
-/// `missed` says then that the leaf was read for this.
+/// Handles a child that is not in a frame: looks up the record cache for a leaf, else fetches the
+/// child. Sets `missed` if it read the leaf.
 #[cold]
 #[inline(never)]
 fn away(
@@ -98,26 +91,26 @@ fn away(
     missed: &mut bool,
 ) -> Result<bool, Away> {
     if level == 1
-        && let Some(found) = recall(pool, parent, id, key)?
+        && let Some(found) = lookup(pool, parent, id, key)?
     {
-        return Err(Away::Recalled(found));
+        return Err(Away::Recorded(found));
     }
     let loaded = fetch(pool, parent, id)?;
     *missed |= loaded && level == 1;
     Ok(loaded)
 }
 
-/// What the record cache knows of `key`, whose leaf is `id`, a child of `parent` that is away.
-pub(super) fn recall(
+/// Looks `key` up in the record cache; its leaf `id`, a child of `parent`, is not in a frame.
+pub(super) fn lookup(
     pool: &Pool,
     parent: &ReadGuard<'_>,
     id: PageId,
     key: &[u8],
-) -> Result<Option<Option<Found>>, Stop> {
-    // What is read of a parent that is changing may lead anywhere.
+) -> Result<Option<Option<Found>>, Retry> {
+    // A child id from a changing parent may be garbage.
     parent.validate()?;
-    let Some(record) = pool.recall(id, key) else { return Ok(None) };
-    // The page was this parent's all the time, and no other tree's.
+    let Some(record) = pool.lookup(id, key) else { return Ok(None) };
+    // Proves that the page belonged to this parent, and to no other tree, during the lookup.
     if !planted(Bug::RecordOfLeftPage) {
         parent.validate()?;
     }
@@ -125,20 +118,20 @@ pub(super) fn recall(
     Ok(Some(record.value.map(found)))
 }
 
-/// Takes what was found in a leaf into the record cache, unless it is long, and elsewhere.
+/// Inserts a leaf's answer into the record cache, unless the value is long.
 #[cold]
-pub(super) fn remember(pool: &Pool, leaf: &ReadGuard<'_>, key: &[u8], found: Option<&Found>) {
+pub(super) fn insert(pool: &Pool, leaf: &ReadGuard<'_>, key: &[u8], found: Option<&Found>) {
     let (timestamp, value) = match found {
         None => (Timestamp::NONE, None),
         Some(Found { timestamp, value: Stored::Inline(value) }) => (*timestamp, Some(&value[..])),
         Some(Found { value: Stored::Overflow(_), .. }) => return,
     };
-    pool.remember(leaf, key, timestamp, value);
+    pool.insert(leaf, key, timestamp, value);
 }
 
 /// The record of `key` in its leaf, validated.
 #[inline]
-pub(super) fn record(leaf: &ReadGuard<'_>, key: &[u8]) -> Result<Option<Found>, Stop> {
+pub(super) fn record(leaf: &ReadGuard<'_>, key: &[u8]) -> Result<Option<Found>, Retry> {
     let found = record_in(&Node::new(leaf.view()), key, || leaf.validate())?;
     if let Some(Found { value: Stored::Inline(value), .. }) = &found {
         leaf.copied(value.len());
@@ -146,13 +139,13 @@ pub(super) fn record(leaf: &ReadGuard<'_>, key: &[u8]) -> Result<Option<Found>, 
     Ok(found)
 }
 
-/// The record of `key` in its leaf, if `validate` says that what was read is one version of it.
+/// The record of `key` in its leaf; `validate` confirms that the reads saw one version.
 #[inline]
 pub(super) fn record_in<V: View>(
     node: &Node<V>,
     key: &[u8],
-    validate: impl Fn() -> Result<(), Stop>,
-) -> Result<Option<Found>, Stop> {
+    validate: impl Fn() -> Result<(), Retry>,
+) -> Result<Option<Found>, Retry> {
     let Some(entry) = leaf::find(node, key) else {
         validate()?;
         return Ok(None);
@@ -161,7 +154,7 @@ pub(super) fn record_in<V: View>(
     node.append_value(&entry, &mut value);
     validate()?;
     let value = if entry.is_overflow() {
-        let malformed = || Stop::from(damaged_page(node.page(), "a malformed reference to a long value"));
+        let malformed = || Retry::from(damaged_page(node.page(), "a malformed reference to a long value"));
         Stored::Overflow(Reference::decode(&value).ok_or_else(malformed)?)
     } else {
         Stored::Inline(value)

@@ -1,72 +1,66 @@
-//! Point reads of many keys, whose pages are read together.
+//! Point reads of many keys, with batched page reads.
 //!
-//! A round looks for every key that has no answer yet, in what is in memory only. A descent that comes to a page that is
-//! not there ends, and the pages that were missing are brought in by one batch; then the next round begins. So a tree
-//! of which nothing is in memory takes a batch for each level, one whose inner nodes are, a single one.
+//! A round looks up every open key in memory only. A descent that reaches a missing page ends
+//! there, and one batch reads all missing pages. Then the next round begins. A cold tree takes one
+//! batch per level; a tree whose inner nodes are in memory takes one.
 //!
-//! Others may evict what was brought in before it is looked at, or hold a latch at every round. After a few rounds that
-//! answered nothing, one key is read as a single read does it, which waits, and gets through.
+//! Other threads may evict those pages before the next round, or hold a latch in every round. After
+//! a few rounds without an answer, one key falls back to a single read, which waits.
 
-use super::get::{Found, recall, record, remember};
+use super::get::{Found, insert, lookup, record};
 use super::node::Node;
 use super::tree::{Seek, Tree, checked_level, dangling};
-use crate::buffer::migration::Access;
-use crate::buffer::operation;
-use crate::buffer::{BATCH_PAGES_MAX, Pool, Purpose, ReadGuard, Stop};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
+use crate::pool::migration::Access;
+use crate::pool::operation;
+use crate::pool::{BATCH_PAGES_MAX, Pool, ReadGuard, ReadReason, Retry, batch_pages, fault_many};
 
-/// Rounds without an answer after which a key is read by itself: more than trees have levels.
+/// Rounds without an answer before a single read; more than trees have levels.
 const IDLE_ROUNDS_MAX: u32 = 16;
 
-/// What a look in memory came to.
 pub(crate) enum Look {
-    /// The answer.
     Found(Option<Found>),
-    /// It needs this page, which is in the store only, or latched.
+    /// The lookup needs this page, which is only in the store, or latched.
     Away(PageId),
-    /// Something moved.
+    /// A page changed during the lookup.
     Moved,
 }
 
-/// Looks for `key` in what is in memory, cached records included. Does no I/O and waits for nothing.
+/// Looks up `key` in memory, record cache included. Does no I/O and never waits.
 pub(crate) fn get_resident(pool: &Pool, tree: Tree, key: &[u8]) -> Result<Look> {
     look(pool, tree, key, false)
 }
 
-/// As [`get_resident`]; if the key was `missed` before, what is found is taken into the record cache.
+/// [`get_resident`], which also feeds the record cache if the key `missed` before.
 fn look(pool: &Pool, tree: Tree, key: &[u8], missed: bool) -> Result<Look> {
     let looked = descend(pool, tree, key).and_then(|end| match end {
         End::Leaf(leaf) => {
             let found = record(&leaf, key)?;
             if missed {
-                remember(pool, &leaf, key, found.as_ref());
+                insert(pool, &leaf, key, found.as_ref());
             }
             Ok(Look::Found(found))
         }
-        End::Recalled(found) => Ok(Look::Found(found)),
+        End::Recorded(found) => Ok(Look::Found(found)),
         End::Away(id) => Ok(Look::Away(id)),
     });
     match looked {
         Ok(look) => Ok(look),
-        Err(Stop::Restart) => Ok(Look::Moved),
-        Err(Stop::Missing(id)) => Err(dangling(id)),
-        Err(Stop::Fail(error)) => Err(error),
+        Err(Retry::Restart) => Ok(Look::Moved),
+        Err(Retry::Missing(id)) => Err(dangling(id)),
+        Err(Retry::Fail(error)) => Err(error),
     }
 }
 
-/// Where a descent in memory ends.
 enum End<'p> {
-    /// At the leaf of the key.
     Leaf(ReadGuard<'p>),
-    /// Above it, with what the record cache knows.
-    Recalled(Option<Found>),
-    /// At a page that is not there.
+    /// Above the leaf, with the record cache's answer.
+    Recorded(Option<Found>),
     Away(PageId),
 }
 
-/// As `Tree::descend`, in memory.
-fn descend<'p>(pool: &'p Pool, tree: Tree, key: &[u8]) -> Result<End<'p>, Stop> {
+fn descend<'p>(pool: &'p Pool, tree: Tree, key: &[u8]) -> Result<End<'p>, Retry> {
     let Some(mut guard) = pool.read_resident(tree.root)? else { return Ok(End::Away(tree.root)) };
     let mut above = None;
     loop {
@@ -78,32 +72,32 @@ fn descend<'p>(pool: &'p Pool, tree: Tree, key: &[u8]) -> Result<End<'p>, Stop> 
         let id = node.child_at(Seek::At(key).child_index(&node));
         guard.validate()?;
         let child = match pool.read_resident(id) {
-            Err(Stop::Missing(_)) => {
+            Err(Retry::Missing(_)) => {
                 guard.validate()?;
                 return Err(dangling(id).into());
             }
             child => child?,
         };
-        // The child was the parent's at the version it was looked at, or found to be away.
+        // Proves that `child` belonged to this parent at the version seen.
         guard.validate()?;
         let Some(child) = child else {
-            let recalled = if here == 1 { recall(pool, &guard, id, key)? } else { None };
-            return Ok(recalled.map_or(End::Away(id), End::Recalled));
+            let recorded = if here == 1 { lookup(pool, &guard, id, key)? } else { None };
+            return Ok(recorded.map_or(End::Away(id), End::Recorded));
         };
         above = Some(here);
         guard = child;
     }
 }
 
-/// Calls `answer` once for each of `wanted`, in any order, with its index: the record of its key in its tree, or what
-/// prevented finding it. The caller holds no latch, and `answer` is called with none held.
+/// Calls `answer` once per entry of `wanted`, in any order. Its arguments are the index and the
+/// record or error. No latch is held during `answer`, nor by the caller.
 pub(crate) fn get_many(
     pool: &Pool,
     wanted: &[(Tree, &[u8])],
     answer: &mut dyn FnMut(usize, Result<Option<Found>>),
 ) {
     operation::begin(Access::Read);
-    let each = pool.batch_pages(pool.class()).clamp(1, BATCH_PAGES_MAX);
+    let each = batch_pages(pool, pool.class()).clamp(1, BATCH_PAGES_MAX);
     let mut open: Vec<Open> = Vec::with_capacity(each);
     for from in (0..wanted.len()).step_by(each) {
         open.extend((from..wanted.len().min(from + each)).map(|index| Open { index, missed: false }));
@@ -122,7 +116,7 @@ pub(crate) fn get_many(
     }
 }
 
-/// A key that has no answer yet.
+/// A key without an answer yet.
 #[derive(Clone, Copy)]
 struct Open {
     index: usize,
@@ -130,7 +124,8 @@ struct Open {
     missed: bool,
 }
 
-/// Answers those in `open` that memory can answer, takes them out of it, and has read what the others lack.
+/// Answers keys in `open` from memory, and reads the pages that others need. Removes the answered
+/// keys.
 fn round(
     pool: &Pool,
     wanted: &[(Tree, &[u8])],
@@ -152,12 +147,13 @@ fn round(
         }
         false
     });
-    // Of several keys that need one page the first is told what is wrong with it. The others ask again.
+    // Of several keys that need one page, the first gets its error. The others ask again.
     away.sort_unstable();
     away.dedup_by_key(|(id, _)| *id);
     let ids: Vec<PageId> = away.iter().map(|(id, _)| *id).collect();
     let mut failed: Vec<(usize, Error)> = Vec::new();
-    let outcome = pool.fault_many(&ids, Purpose::Wanted, &mut |at, error| failed.push((away[at].1, error)));
+    let outcome =
+        fault_many(pool, &ids, ReadReason::Wanted, &mut |at, error| failed.push((away[at].1, error)));
     if let (Err(error), Some(&(_, index))) = (outcome, away.first()) {
         failed.push((index, error));
     }

@@ -1,13 +1,13 @@
-//! Reads of many keys together: how often the disk is asked, what damage among many pages does, and what is left behind.
+//! Batched reads: number of batches, damage among many pages, and leaks.
 
 use std::collections::BTreeMap;
 
-use terrace_block::AlignedBuffer;
+use terrace_io::AlignedBuffer;
 
 use super::pool_tests::{TestPool, test_pool};
 use super::{Stored, Tree, get_many};
-use crate::buffer::Mode;
 use crate::error::{Error, Result};
+use crate::pool::Mode;
 use crate::store::page;
 
 const PAGE_BYTES: usize = 4096;
@@ -21,7 +21,7 @@ fn value(number: u64) -> Vec<u8> {
     vec![number as u8; 300 + number as usize % 500]
 }
 
-/// A tree of three levels over `frames` frames, of which nothing is in memory.
+/// A tree of three levels over `frames` frames, with nothing in memory.
 fn cold(frames: u32) -> TestPool {
     let test = test_pool(PAGE_BYTES, frames, Mode::Inline);
     for number in 0..KEYS {
@@ -54,7 +54,7 @@ fn counted(counter: &std::sync::atomic::AtomicU64) -> u64 {
 #[test]
 fn a_batch_of_reads_for_each_level() {
     let test = cold(400);
-    // Keys of as many leaves, and some that are not there, and one twice.
+    // Keys of different leaves, some absent, one repeated.
     let mut numbers: Vec<u64> = (0..7).map(|step| step * 400).collect();
     numbers.extend([KEYS + 5, 800]);
     let stats = &test.pool.stats;
@@ -81,7 +81,7 @@ fn what_a_batch_brought_in_is_marked_by_the_second_look() {
     assert!(marked(&test) >= once + 3, "{once} pages were marked by the first look");
 }
 
-/// However few frames there are, and more keys than frames.
+/// Few frames, and more keys than frames.
 #[test]
 fn a_tiny_budget_answers_all_the_same() {
     for frames in [8, 12, 24, 60] {
@@ -94,24 +94,24 @@ fn a_tiny_budget_answers_all_the_same() {
     }
 }
 
-/// Damages leaves one after the other: their keys get the error, the others their values, and neither a latch nor a frame
-/// is kept.
+/// Damages one leaf after another: its keys get the error, others their values, and no latch or
+/// frame leaks.
 #[test]
 fn damage_concerns_the_keys_of_its_page_only() {
     let mut test = cold(400);
     let numbers: Vec<u64> = (0..KEYS).step_by(60).collect();
     let (mut buffer, mut damaged) = (AlignedBuffer::zeroed(PAGE_BYTES), BTreeMap::new());
-    for place in 0..test.files.pages.len() / PAGE_BYTES as u64 {
+    for block_at in 0..test.files.pages.len() / PAGE_BYTES as u64 {
         let device = &test.files.pages;
-        device.read_at(place * PAGE_BYTES as u64, &mut buffer).unwrap();
+        device.read_at(block_at * PAGE_BYTES as u64, &mut buffer).unwrap();
         let is_leaf = buffer[super::node::KIND] == super::node::LEAF && page::checksum(&buffer).1;
-        if !is_leaf || place % 5 != 0 {
+        if !is_leaf || block_at % 5 != 0 {
             continue;
         }
         let id = page::page_id(&buffer);
         buffer[PAGE_BYTES - 1] ^= 1;
-        device.write_at(place * PAGE_BYTES as u64, &buffer).unwrap();
-        damaged.insert(id.0, place);
+        device.write_at(block_at * PAGE_BYTES as u64, &buffer).unwrap();
+        damaged.insert(id.0, block_at);
     }
     for round in 0..2 {
         let (mut wrong, mut right) = (0, 0);

@@ -1,36 +1,42 @@
-//! The tree over a small pool and a small log, against a map: eviction, checkpoints and cuts happen all the time.
-//! Every run ends with the pool dropped and recovered from its files, where the tree must be the same again.
+//! The tree over a small pool and log, against a map: constant eviction, checkpoints and cuts.
+//! Every run ends with a recovery, which must restore the same tree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use terrace_block::{Directory, MemoryDirectory, OpenMode};
+use terrace_io::{Directory, MemoryDirectory, OpenMode};
 
 use super::chain::{self, FreeStep};
 use super::node::LEFTMOST;
-use super::overflow::{Reference, ValuePages};
-use super::{Change, Found, LeafRows, Met, NodeRedo, Seek, Stored, Tree, Write, leaf, log_bytes};
-use crate::MAX_KEY_BYTES;
-use crate::buffer::{Edit, Files, Layout, Mode, NodeOptions, Pool, PoolOptions, RecordCache, frame_bytes};
+use super::node::leaf;
+use super::node::overflow::{Reference, ValuePages};
+use super::{
+    Change, Found, LeafRows, Met, NodeRedo, Seek, Stored, Tree, Write, log_bytes, release_step, verify,
+    verify_released,
+};
 use crate::error::Error;
+use crate::ids::MAX_KEY_BYTES;
 use crate::ids::{Lsn, PageId, SizeClass, Timestamp};
+use crate::maintenance::Layout;
+use crate::maintenance::Maintenance;
+use crate::pool::{BufferSizes, Edit, Mode, Pool, PoolOptions, RecordCache, TierOptions, frame_bytes};
+use crate::store::files::Files;
 use crate::wal::{ALLOCATES, RecordBuilder};
 
-/// A pool on files in memory that outlive it.
+/// A pool on in-memory files that outlive it.
 pub(super) struct TestPool {
     pub(super) files: Files,
     options: PoolOptions,
-    pub(super) pool: Arc<Pool>,
+    pub(super) pool: Arc<Maintenance>,
     pub(super) tree: Tree,
 }
 
-/// A pool of so many frames, with one tree.
+/// A pool of `frames` frames, with one tree.
 pub(super) fn test_pool(page_bytes: usize, frames: u32, mode: Mode) -> TestPool {
     test_pool_with(page_bytes, frames, mode, RecordCache::Auto)
 }
 
-/// The same with so many of the frames for records.
 pub(super) fn test_pool_with(
     page_bytes: usize,
     frames: u32,
@@ -41,100 +47,93 @@ pub(super) fn test_pool_with(
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
     let files = Files::new(open("pages.terrace"), open("log.terrace"));
     let class = SizeClass::of_bytes(page_bytes as u64).unwrap();
-    let segment_places = 16 * class.places();
-    let layout = Layout { uuid: [7; 16], page_bytes, segment_places, log_capacity: 1 << 20 };
+    let segment_blocks = 16 * class.blocks();
+    let layout = Layout { uuid: [7; 16], page_bytes, segment_blocks, log_max: 1 << 20, log_first: 1 << 20 };
     let options = PoolOptions {
         frame_bytes: frame_bytes(class, frames),
         frame_bytes_max: frame_bytes(class, 2 * frames),
         frames_floor: 24,
-        log_buffer_bytes: 128 << 10,
-        staging_bytes: 64 << 10,
-        batch_bytes: 16 * page_bytes,
-        batch_least: 0,
+        buffers: BufferSizes {
+            log: 128 << 10,
+            staging: 64 << 10,
+            batches: 16 * page_bytes as u64,
+            batch_least: 0,
+        },
         pages_max: 1 << 20,
         store_bytes_max: 256 << 20,
         record_cache,
         backend: crate::Backend::of_environment().unwrap(),
         replacement: Default::default(),
-        middle: None,
-        middle_memory: None,
-        nodes: NodeOptions::default(),
-        time: terrace_block::Time::wall(),
+        tiers: TierOptions::default(),
         mode,
         in_memory: false,
     };
     new_pool(files, &layout, options)
 }
 
-/// One with pages of 4 KiB and room for long values on pages of up to 256 KiB, of which there are as few frames as may be.
+/// A small pool with long values on pages of up to 256 KiB. Nodes have 4 KiB, and frames are as few
+/// as possible.
 pub(super) fn value_pool() -> TestPool {
     let directory = MemoryDirectory::new();
     let open = |name| directory.open(name, OpenMode::CreateNew).unwrap();
     let files = Files::new(open("pages.terrace"), open("log.terrace"));
-    let layout = Layout { uuid: [7; 16], page_bytes: 4096, segment_places: 256, log_capacity: 4 << 20 };
+    let layout =
+        Layout { uuid: [7; 16], page_bytes: 4096, segment_blocks: 256, log_max: 4 << 20, log_first: 4 << 20 };
     let options = PoolOptions {
         frame_bytes: 8 << 20,
         frame_bytes_max: 8 << 20,
         frames_floor: 24,
-        log_buffer_bytes: 512 << 10,
-        staging_bytes: 512 << 10,
-        batch_bytes: 1 << 20,
-        batch_least: 512 << 10,
+        buffers: BufferSizes { log: 512 << 10, staging: 512 << 10, batches: 1 << 20, batch_least: 512 << 10 },
         pages_max: 1 << 20,
         store_bytes_max: 256 << 20,
         record_cache: RecordCache::Off,
         backend: crate::Backend::of_environment().unwrap(),
         replacement: Default::default(),
-        middle: None,
-        middle_memory: None,
-        nodes: NodeOptions::default(),
-        time: terrace_block::Time::wall(),
+        tiers: TierOptions::default(),
         mode: Mode::Inline,
         in_memory: false,
     };
     let test = new_pool(files, &layout, options);
     for bytes in [128 << 10, 256 << 10] {
-        test.pool.use_class(SizeClass::of_bytes(bytes).unwrap()).unwrap();
+        test.pool.resizer().use_class(SizeClass::of_bytes(bytes).unwrap()).unwrap();
     }
     test
 }
 
 fn new_pool(files: Files, layout: &Layout, options: PoolOptions) -> TestPool {
-    Pool::create(&files, layout).unwrap();
+    crate::maintenance::create(&files, layout).unwrap();
     let pool = recover(&files, &options);
     let tree = new_tree(&pool);
-    TestPool { files, options, pool: Arc::new(pool), tree }
+    TestPool { files, options, pool, tree }
 }
 
-/// Another tree in `pool`.
 pub(super) fn new_tree(pool: &Pool) -> Tree {
     new_tree_of(pool, pool.class())
 }
 
-/// One with pages of `class`.
 fn new_tree_of(pool: &Pool, class: SizeClass) -> Tree {
     let new = pool.new_page(class, None).unwrap();
     let tree = Tree { root: new.id() };
     let mut content = Tree::init_root(new.id(), false);
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
-    super::apply::describe_image(&mut record, new.id(), ALLOCATES, &content);
+    super::change::describe_image(&mut record, new.id(), ALLOCATES, &content);
     pool.change(&mut record, None, [Edit::Create(new, &mut content)]).unwrap();
     tree
 }
 
-fn recover(files: &Files, options: &PoolOptions) -> Pool {
-    let recovered = Pool::recover(files, options, &NodeRedo).unwrap();
-    recovered.pool.recovery_done();
-    recovered.pool
+fn recover(files: &Files, options: &PoolOptions) -> Arc<Maintenance> {
+    let recovered = crate::recovery::recover(files, options, &NodeRedo).unwrap();
+    recovered.maintenance.recovery_done();
+    recovered.maintenance
 }
 
 impl TestPool {
-    /// Drops the pool with what it has in memory, and recovers it from its files.
+    /// Drops the pool with its memory, and recovers it from its files.
     pub(super) fn reopen(self) -> TestPool {
         let TestPool { files, options, pool, tree } = self;
         pool.wal().flush_to(pool.wal().tail()).unwrap();
         drop(pool);
-        let pool = Arc::new(recover(&files, &options));
+        let pool = recover(&files, &options);
         TestPool { files, options, pool, tree }
     }
 
@@ -159,17 +158,16 @@ impl TestPool {
     }
 }
 
-/// What is wrong with `tree`, of which `visit` is told every page.
+/// The problems of `tree`; shows every page to `visit`.
 pub(super) fn problems(pool: &Pool, tree: Tree, visit: &mut dyn FnMut(PageId)) -> Vec<(PageId, String)> {
     let mut problems = Vec::new();
-    tree.verify(pool, &mut |met| sort_out(met, visit, &mut problems)).unwrap();
+    verify(tree, pool, &mut |met| sort_out(met, visit, &mut problems)).unwrap();
     problems
 }
 
-/// The same of one that is being released.
 fn problems_of_released(pool: &Pool, tree: Tree, visit: &mut dyn FnMut(PageId)) -> Vec<(PageId, String)> {
     let mut problems = Vec::new();
-    tree.verify_released(pool, &mut |met| sort_out(met, visit, &mut problems)).unwrap();
+    verify_released(tree, pool, &mut |met| sort_out(met, visit, &mut problems)).unwrap();
     problems
 }
 
@@ -209,7 +207,7 @@ fn try_commit(pool: &Pool, tree: Tree, transaction: Timestamp, change: Change<'_
 type Model = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 type Row = (Vec<u8>, (u64, Vec<u8>));
 
-/// All rows, by a scan that goes from fence to fence.
+/// All rows, by a scan along the fences.
 pub(super) fn rows(pool: &Pool, tree: Tree, forward: bool) -> Vec<Row> {
     let mut all = Vec::new();
     let mut leaf = LeafRows::new();
@@ -255,10 +253,9 @@ fn assert_holds(test: &TestPool, model: &Model) {
 enum Step {
     Put(Vec<u8>, u32),
     Remove(Vec<u8>),
-    /// Remove this many of the records there are, from this part of the range on.
+    /// Removes this many records, from this part of the range on.
     RemoveSome(u16, u8),
-    /// A round of the background work.
-    Upkeep,
+    RoundState,
     Reopen,
 }
 
@@ -267,7 +264,7 @@ fn keys() -> impl Strategy<Value = Vec<u8>> {
         4 => (0..2000u64).prop_map(|number| number.to_be_bytes().to_vec()),
         2 => (0..400u32).prop_map(|number| format!("user/{:04}/{number}", number / 20).into_bytes()),
         1 => prop::collection::vec(any::<u8>(), 0..MAX_KEY_BYTES + 1),
-        // Long keys that differ at their ends only, and so have long separators.
+        // Long keys that differ only at their ends, and so have long separators.
         2 => (0..3u8, 900..MAX_KEY_BYTES, any::<[u8; 2]>()).prop_map(|(fill, length, end)| {
             let mut key = vec![fill; length - 2];
             key.extend(end);
@@ -282,7 +279,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         60 => (keys(), length).prop_map(|(key, length)| Step::Put(key, length)),
         20 => keys().prop_map(Step::Remove),
         4 => (any::<u16>(), any::<u8>()).prop_map(|(from, count)| Step::RemoveSome(from, count)),
-        2 => Just(Step::Upkeep),
+        2 => Just(Step::RoundState),
         1 => Just(Step::Reopen),
     ];
     prop::collection::vec(step, 1..1500)
@@ -314,14 +311,14 @@ fn run(page_bytes: usize, frames: u32, steps: Vec<Step>) {
                     model.remove(&key);
                 }
             }
-            Step::Upkeep => test.pool.round(false).unwrap(),
+            Step::RoundState => test.pool.round(false).unwrap(),
             Step::Reopen => test = test.reopen(),
         }
     }
     assert_holds(&test, &model);
     test = test.reopen();
     assert_holds(&test, &model);
-    while !test.tree.release_step(&test.pool, 5).unwrap() {
+    while !release_step(test.tree, &test.pool, 5).unwrap() {
         let problems = problems_of_released(&test.pool, test.tree, &mut |_| {});
         assert_eq!(problems, []);
     }
@@ -344,7 +341,7 @@ proptest! {
     }
 }
 
-/// Loads `count` records in the order `key` gives, reopens, and removes them in the order `remove` gives.
+/// Loads `count` records, reopens, and removes them.
 fn load_and_empty(count: u64, key: impl Fn(u64) -> u64, removal: impl Fn(u64) -> u64) {
     let mut test = test_pool(4096, 32, Mode::Inline);
     let mut model = Model::new();
@@ -407,12 +404,12 @@ fn freed_pages_are_used_again() {
     }
 }
 
-/// Stores a long value as the layers above do, with the part written so far named by the key "garbage".
+/// Stores a long value like the layers above; the key "garbage" names the part written so far.
 fn put_long(test: &TestPool, key: &[u8], value: &[u8]) -> Reference {
     put_long_on(test, test.pool.class(), key, value)
 }
 
-/// The same on pages of up to class `most`.
+/// Stores a long value on pages of up to class `most`.
 pub(super) fn put_long_on(test: &TestPool, most: SizeClass, key: &[u8], value: &[u8]) -> Reference {
     let sizes = ValuePages { own: test.pool.class(), most };
     let (mut from, mut head) = (value.len(), PageId::NONE);
@@ -444,7 +441,7 @@ fn a_page_that_is_read_once_is_not_marked() {
     let test = test.reopen();
     test.pool.wal().flush_to(test.pool.wal().tail()).unwrap();
     test.pool.checkpoint_now(true).unwrap();
-    // Enough others to drive all of them out.
+    // Enough records to evict all of them.
     for number in 0..2000u32 {
         test.put(&number.to_be_bytes(), 5, &[1; 300]);
     }
@@ -482,7 +479,7 @@ fn long_values_come_back_and_leave_nothing() {
         chain::chain_pages(&test.pool, reference.head, &mut |id| walked.push(id)).unwrap();
         assert_eq!(walked, pages);
 
-        let there = |pool: &Pool| -> Vec<PageId> {
+        let there = |pool: &Maintenance| -> Vec<PageId> {
             pool.wal().flush_to(pool.wal().tail()).unwrap();
             pool.round(false).unwrap();
             pages.iter().copied().filter(|&id| pool.exists(id)).collect()
@@ -493,7 +490,7 @@ fn long_values_come_back_and_leave_nothing() {
                 FreeStep::Last(free) => break free,
                 FreeStep::Again => test = test.reopen(),
             }
-            // The head stands for all that is left.
+            // The head stands for the rest.
             let before = walked.len();
             walked.truncate(1);
             chain::chain_pages(&test.pool, reference.head, &mut |id| walked.push(id)).unwrap();
@@ -511,7 +508,7 @@ fn long_values_come_back_and_leave_nothing() {
     }
 }
 
-/// Overwrites bytes of a page, as a hostile file might hold them.
+/// Overwrites bytes of a page, as in a hostile file.
 pub(crate) fn overwrite(pool: &Pool, id: PageId, at: usize, bytes: &[u8]) {
     let mut guard = pool.latch(id).unwrap();
     let mut content = Vec::new();
@@ -522,7 +519,7 @@ pub(crate) fn overwrite(pool: &Pool, id: PageId, at: usize, bytes: &[u8]) {
     pool.change(&mut record, None, [Edit::Update(&mut guard, &mut content)]).unwrap();
 }
 
-/// As a hostile file may have it: nothing is written that would not fit the pages it goes to.
+/// A hostile file: no content goes to pages that it does not fit.
 #[test]
 fn a_node_of_another_size_than_its_tree_is_damage() {
     let test = test_pool(4096, 200, Mode::Inline);
@@ -530,7 +527,7 @@ fn a_node_of_another_size_than_its_tree_is_damage() {
         test.put(&number.to_be_bytes(), 1, &[1; 100]);
     }
     let class = SizeClass::of_bytes(8192).unwrap();
-    test.pool.use_class(class).unwrap();
+    test.pool.resizer().use_class(class).unwrap();
     let other = new_tree_of(&test.pool, class);
     overwrite(&test.pool, test.tree.root, LEFTMOST, &other.root.0.to_le_bytes());
     let put = |number: u64| {
@@ -583,7 +580,7 @@ fn a_tree_with_long_values_is_released() {
     }
     let pages = test.pages();
     let mut left = pages.len();
-    while !test.tree.release_step(&test.pool, 7).unwrap() {
+    while !release_step(test.tree, &test.pool, 7).unwrap() {
         let mut now = 0;
         let problems = problems_of_released(&test.pool, test.tree, &mut |_| now += 1);
         assert_eq!(problems, []);
@@ -618,15 +615,15 @@ fn damage_is_reported_and_the_rest_is_walked() {
         test.put(&number.to_be_bytes(), 1, &[1; 100]);
     }
     let pages = test.pages();
-    // The first leaf loses the end of its range: it is sound by itself, but not what its parent says.
+    // The first leaf's range is cut: it is sound, but contradicts its parent.
     let mut leaf = LeafRows::new();
     test.tree.read_leaf(&test.pool, Seek::First, &mut leaf).unwrap();
     let mut guard = test.pool.latch(leaf.leaf).unwrap();
     let mut content = Vec::new();
     guard.copy(&mut content);
-    super::split::truncate(&mut content, &5u64.to_be_bytes()).unwrap();
+    super::node::split::truncate(&mut content, &5u64.to_be_bytes()).unwrap();
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
-    super::apply::describe_image(&mut record, leaf.leaf, 0, &content);
+    super::change::describe_image(&mut record, leaf.leaf, 0, &content);
     test.pool.change(&mut record, None, [Edit::Update(&mut guard, &mut content)]).unwrap();
     drop(guard);
     let mut seen = Vec::new();

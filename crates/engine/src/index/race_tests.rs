@@ -1,6 +1,7 @@
-//! Threads that put, remove, get and scan on a few leaves of one tree, while pages are evicted and written back by
-//! the upkeep thread. Each thread owns its keys, which lie between those of the others, so it knows what it must
-//! find; scans see the others' keys too and must see them sorted.
+//! Threads put, remove, get and scan on a few leaves of one tree.
+//!
+//! Maintenance evicts and writes back pages meanwhile. Each thread owns interleaved keys, so it
+//! knows their values; scans must see all keys sorted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use super::pool_tests::{put, remove, rows, test_pool};
 use super::{LeafRows, Seek, Stored, Toward, Tree, get_many};
-use crate::buffer::{Mode, Pool};
+use crate::pool::{Mode, Pool};
 
 const THREADS: u64 = 4;
 
@@ -27,7 +28,7 @@ impl Random {
 
 type Own = BTreeMap<Vec<u8>, (u64, Vec<u8>)>;
 
-/// Reads a thread's keys from number `from` on together.
+/// Reads a thread's keys from number `from` on in one batch.
 fn many(pool: &Pool, tree: Tree, own: u64, keys: u64, from: u64, expected: &Own) {
     let keys: Vec<_> = (from..keys.min(from + 40)).map(|key| (key * THREADS + own).to_be_bytes()).collect();
     let wanted: Vec<_> = keys.iter().map(|key| (tree, &key[..])).collect();
@@ -47,7 +48,7 @@ fn seek(toward: Toward, at: &[u8]) -> Seek<'_> {
     if toward == Toward::Down { Seek::Before(at) } else { Seek::At(at) }
 }
 
-/// Reads some leaves from the one at `key` on.
+/// Reads some leaves from `key` on.
 fn walk(
     pool: &Pool,
     tree: Tree,
@@ -91,7 +92,7 @@ fn walk(
     }
 }
 
-/// One thread's work until told to stop; returns what its keys must be.
+/// One thread's work until stopped; returns the expected values of its keys.
 fn work(
     pool: &Pool,
     tree: Tree,
@@ -106,7 +107,7 @@ fn work(
     let mut leaf = LeafRows::new();
     let mut growing = true;
     while !stop.load(Relaxed) {
-        // Phases of growth and of decline, so that there are splits and merges all the time.
+        // Phases of growth and shrinking cause constant splits and merges.
         if random.below(keys * 2) == 0 {
             growing = !growing;
         }
@@ -144,9 +145,9 @@ fn race(frames: u32, keys: u64, seed: u64) {
     let mut test = test_pool(4096, frames, Mode::Background);
     let stop = AtomicBool::new(false);
     let clock = AtomicU64::new(1);
-    let upkeep = thread::spawn({
+    let round_state = thread::spawn({
         let pool = Arc::clone(&test.pool);
-        move || pool.run_upkeep()
+        move || pool.run_maintenance()
     });
     let mut expected = Own::new();
     let (pool, tree) = (&*test.pool, test.tree);
@@ -164,8 +165,8 @@ fn race(frames: u32, keys: u64, seed: u64) {
         }
     });
     test.pool.check().unwrap();
-    test.pool.stop_upkeep();
-    upkeep.join().unwrap();
+    test.pool.stop_maintenance();
+    round_state.join().unwrap();
     let expected: Vec<_> = expected.into_iter().collect();
     for _ in 0..2 {
         test.pages();

@@ -1,48 +1,43 @@
-//! For measuring alone: a copy of a tree whose inner nodes name the frames of their children, not their pages.
+//! For measurements only: a copy of a tree whose inner nodes name frames instead of pages.
 //!
-//! It answers what a get would cost without a page table, as with pointers swizzled for good: same nodes, same search, same
-//! optimistic protocol, but a child is found at once where its parent says, and nothing has to be looked at before it. The
-//! state words are an array of their own, as dense as can be: lines beside the frames cost a miss more at each level, and made
-//! such a tree slower than the one with a page table. To have no page table is to move nothing: the copy knows of no
-//! later change, and nothing of it is ever evicted.
+//! It measures a get without a page table, as with permanently swizzled pointers: same nodes,
+//! search and optimistic protocol. The state words form a dense array: words beside the frames cost
+//! one more cache miss per level. The copy never sees later changes, and nothing is evicted.
 
 use std::io;
 
-use terrace_block::Region;
+use terrace_io::Region;
 
-use super::edit::damaged_page;
 use super::get::{Found, record_in};
+use super::node::edit::damaged_page;
 use super::node::{LEFTMOST, Node};
+use super::size::count_pages;
 use super::tree::{Seek, Tree, copy_node, retry};
-use crate::buffer::latch::Latch;
-use crate::buffer::view::Racy;
-use crate::buffer::{Pool, Stop};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
+use crate::pool::latch::Latch;
+use crate::pool::view::Racy;
+use crate::pool::{Pool, Retry};
 
-/// The copy.
 #[derive(Debug)]
 pub(crate) struct RawTree {
     frames: Region,
-    /// A state word for each frame.
+    /// One state word per frame.
     states: Region,
     page_bytes: usize,
-    /// Frames there are, and frames in use.
+    /// Frames that exist, and frames in use.
     pages: usize,
     used: usize,
 }
 
-/// Bytes of a state word.
 const STATE_BYTES: usize = 8;
-/// Memory comes in multiples of this.
 const GRANULE_BYTES: usize = 4096;
-/// The frame of the root.
 const ROOT: usize = 0;
 
 impl RawTree {
-    /// Copies `tree`, which nobody changes meanwhile.
+    /// Copies `tree`; the caller excludes concurrent changes.
     pub(crate) fn of(pool: &Pool, tree: Tree) -> Result<RawTree> {
-        let pages = tree.count_pages(pool)? as usize;
+        let pages = count_pages(tree, pool)? as usize;
         let page_bytes = tree.page_bytes();
         let memory = |bytes: usize| -> io::Result<Region> {
             let bytes = bytes.next_multiple_of(GRANULE_BYTES);
@@ -62,7 +57,7 @@ impl RawTree {
         Ok(raw)
     }
 
-    /// Copies the page `id` and what is below it; the frame it is in.
+    /// Copies page `id` and its subtree; returns its frame.
     fn add(&mut self, pool: &Pool, id: PageId, above: Option<u8>) -> Result<usize> {
         let mut page = retry(id, || copy_node(&pool.read(id)?, above))?;
         let frame = self.used;
@@ -71,16 +66,17 @@ impl RawTree {
         }
         self.used += 1;
         let node = Node::new(&page[..]);
+        let level = node.level();
         if !node.is_leaf() {
-            let place = |index: usize| index.checked_sub(1).map_or(LEFTMOST, |slot| node.slot(slot).at());
-            let children: Vec<_> = (0..=node.count()).map(|at| (place(at), node.child_at(at))).collect();
+            let offset_of = |index: usize| index.checked_sub(1).map_or(LEFTMOST, |slot| node.slot(slot).at());
+            let children: Vec<_> = (0..=node.count()).map(|at| (offset_of(at), node.child_at(at))).collect();
             for (at, child) in children {
-                let child = self.add(pool, child, Some(node.level()))? as u64;
+                let child = self.add(pool, child, Some(level))? as u64;
                 page[at..at + 8].copy_from_slice(&child.to_le_bytes());
             }
         }
         self.view(frame).set_bytes(0, &page);
-        // No get is to be the first.
+        // Marks the frame now, so that no measured get pays for it.
         self.latch(frame).mark();
         Ok(frame)
     }
@@ -97,14 +93,13 @@ impl RawTree {
         Latch(&self.states.words(start..start + STATE_BYTES)[0])
     }
 
-    /// The record of `key`.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Found>> {
         retry(PageId(ROOT as u64), || {
             let mut frame = ROOT;
             let mut seen = self.latch(frame).load();
             loop {
                 let node = Node::new(self.view(frame));
-                let validate = || if self.latch(frame).validate(seen) { Ok(()) } else { Err(Stop::Restart) };
+                let validate = || if self.latch(frame).validate(seen) { Ok(()) } else { Err(Retry::Restart) };
                 if node.is_leaf() {
                     return record_in(&node, key, validate);
                 }

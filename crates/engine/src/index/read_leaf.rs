@@ -1,61 +1,58 @@
-//! Scans read the tree a leaf at a time: one validated copy, whose rows are then looked at in peace.
+//! Scans read one leaf at a time, as a validated copy.
 //!
-//! There are no links between leaves. A scan goes on at the upper fence of the leaf it has, a reverse one before
-//! the lower fence; both are exact, so nothing is seen twice and nothing is skipped, whatever is split or merged in
-//! between. A leaf may be empty.
+//! Leaves have no links. A scan continues at the upper fence of its leaf, a reverse scan before the
+//! lower fence. Both are exact, so concurrent splits and merges hide or repeat nothing. A leaf may
+//! be empty.
 //!
-//! Nor is each leaf looked for from the root. The rows remember where their leaf hung: the parent, its version, and the
-//! place among its children. As long as the parent is at that version, the child beside is the leaf at the fence, and
-//! going there is the last step of a descent. And while the rows of one leaf are looked at, the processor can be
-//! fetching the next one ([`Tree::prefetch_beside`]), which the parent names too.
+//! A scan rarely descends from the root. The rows remember the parent, its version and the child
+//! index. While the parent keeps that version, its neighbouring child is the leaf at the fence. The
+//! parent also lets the scan prefetch the next leaf ([`Tree::prefetch_beside`]).
 
 use std::cell::Cell;
 
-use super::edit::damaged_page;
+use super::node::edit::damaged_page;
 use super::node::{HEAP, Node, SLOT, slots_at};
 use super::read_ahead::Toward;
 use super::tree::{Seek, Tree, checked_level, child, retry};
-use crate::buffer::migration::Access;
-use crate::buffer::operation;
-use crate::buffer::view::View;
-use crate::buffer::{Pool, ReadGuard, Stop};
 use crate::error::Result;
 use crate::ids::{PageId, Timestamp};
+use crate::pool::migration::Access;
+use crate::pool::operation;
+use crate::pool::view::View;
+use crate::pool::{Pool, ReadGuard, Retry};
 use crate::threads::KEPT_BYTES_MAX;
 
-/// The rows of one leaf, at one version of it. Its memory is used again by the next [`Tree::read_leaf`].
+/// The rows of one leaf version, in memory that [`Tree::read_leaf`] reuses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LeafRows {
-    /// The leaf.
     pub(crate) leaf: PageId,
-    /// The version these rows are of; see [`Tree::leaf_version_is`].
+    /// The version of these rows; see [`Tree::leaf_version_is`].
     pub(crate) version: u64,
-    /// Every key of the leaf is at or above this.
+    /// Inclusive lower bound of the leaf's keys.
     pub(crate) lower: Vec<u8>,
-    /// Every key of the leaf is below this; `None` in the last leaf.
+    /// Exclusive upper bound of the leaf's keys; `None` in the last leaf.
     pub(crate) upper: Option<Vec<u8>>,
-    /// Where the leaf hung; none for a root.
-    place: Option<Place>,
-    /// The latest commit that wrote one of the rows.
+    /// The leaf's entry in its parent; none for a root.
+    parent_slot: Option<ParentSlot>,
+    /// The latest commit that wrote a row.
     newest: Timestamp,
-    /// The flags of all rows together.
+    /// The flags of all rows, combined.
     flags: u8,
     page: Vec<u8>,
     keys: Vec<u8>,
     rows: Vec<Row>,
 }
 
-/// A child of a node at one version of the node.
+/// A child index at one version of its parent.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct ParentSlot {
     parent: PageId,
     version: u64,
-    /// Which of the children, from 0 on.
     index: usize,
 }
 
-impl Place {
-    /// The child beside it, going `toward`, if `parent` has one.
+impl ParentSlot {
+    /// The index of the sibling in direction `toward`, if `parent` has one.
     fn beside<V: View>(&self, parent: &Node<V>, toward: Toward) -> Option<usize> {
         match toward {
             Toward::Up => Some(self.index + 1).filter(|index| *index <= parent.count()),
@@ -63,9 +60,9 @@ impl Place {
         }
     }
 
-    /// The parent, if it is still at the version.
+    /// The parent, if its version is unchanged.
     fn parent<'p>(&self, pool: &'p Pool) -> Option<ReadGuard<'p>> {
-        pool.glance(self.parent).filter(|parent| parent.version() == self.version)
+        pool.try_read(self.parent).filter(|parent| parent.version() == self.version)
     }
 }
 
@@ -79,61 +76,57 @@ struct Row {
 }
 
 impl LeafRows {
-    /// No rows, of no leaf.
     pub(crate) fn new() -> Self {
         Self::default()
     }
 
-    /// No rows, in memory that [`LeafRows::give_back`] has left to this thread, if it has.
+    /// Empty rows, in the memory that [`LeafRows::give_back`] left to this thread.
     pub(crate) fn lent() -> Self {
-        // A thread's own memory may be gone before what else it keeps, such as a scan, is dropped.
+        // The thread-local may be gone before a scan in another one is dropped.
         let spare = SPARE.try_with(Cell::take).ok().flatten();
         spare.map_or_else(Self::default, |mut rows| {
-            (rows.place, rows.upper) = (None, None);
+            (rows.parent_slot, rows.upper) = (None, None);
             rows.lower.clear();
             rows.rows.clear();
             *rows
         })
     }
 
-    /// Leaves the memory to the thread, if it is not too much to keep beside the budget.
+    /// Leaves the memory to the thread, if small: it is outside the budget.
     pub(crate) fn give_back(self) {
         if !self.page.is_empty() && self.size_bytes() <= KEPT_BYTES_MAX {
-            // The thread may be ending, and have given up its own memory before this scan.
+            // The ending thread may have dropped its thread-local already.
             let _ = SPARE.try_with(|spare| spare.set(Some(Box::new(self))));
         }
     }
 
-    /// Bytes of memory taken.
     fn size_bytes(&self) -> usize {
         let bounds = self.lower.capacity() + self.upper.as_ref().map_or(0, Vec::capacity);
         let rows = self.rows.capacity() * size_of::<Row>();
         self.page.capacity() + self.keys.capacity() + rows + bounds
     }
 
-    /// Whether every row was written by `at` and has its value here.
+    /// Whether every row was written by `at` and has its value inline.
     #[inline]
     pub(crate) fn are_all_of(&self, at: Timestamp) -> bool {
         self.newest <= at && self.flags == 0
     }
 
-    /// How many rows there are.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Key of row `index`; the rows are sorted by it.
+    /// Key of row `index`; rows are sorted by key.
     pub(crate) fn key(&self, index: usize) -> &[u8] {
         let start = index.checked_sub(1).map_or(0, |before| self.rows[before].key_end);
         &self.keys[start as usize..self.rows[index].key_end as usize]
     }
 
-    /// The commit that wrote row `index`.
     pub(crate) fn timestamp(&self, index: usize) -> Timestamp {
         self.rows[index].timestamp
     }
 
-    /// [`OVERFLOW`](super::node::OVERFLOW) or nothing.
+    /// [`OVERFLOW`](super::node::OVERFLOW) or 0.
     pub(crate) fn flags(&self, index: usize) -> u8 {
         self.rows[index].flags
     }
@@ -145,7 +138,6 @@ impl LeafRows {
         self.page.get(start..start + row.value_length as usize).unwrap_or_default()
     }
 
-    /// The first row whose key is at or above `key`.
     pub(crate) fn lower_bound(&self, key: &[u8]) -> usize {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -155,7 +147,7 @@ impl LeafRows {
         low
     }
 
-    /// Whether this is the leaf that `seek` asks for, by its fences.
+    /// Whether the fences match `seek`.
     fn answers(&self, seek: Seek<'_>) -> bool {
         let (lower, upper) = (self.lower.as_slice(), self.upper.as_deref());
         match seek {
@@ -166,7 +158,7 @@ impl LeafRows {
         }
     }
 
-    /// Takes the rows out of the copy in `page`.
+    /// Builds the rows from the copy in `page`.
     fn index(&mut self) {
         let node = Node::new(&self.page[..]);
         self.keys.clear();
@@ -190,8 +182,8 @@ impl LeafRows {
         node.copy_fences(&mut self.lower, &mut self.upper);
     }
 
-    /// Copies `leaf`, the child at `place`. The gap between slots and heap is not worth copying.
-    fn copy(&mut self, leaf: &ReadGuard<'_>, place: Option<Place>) -> Result<(), Stop> {
+    /// Copies `leaf`, the child at `parent_slot`, without the gap between slots and heap.
+    fn copy(&mut self, leaf: &ReadGuard<'_>, parent_slot: Option<ParentSlot>) -> Result<(), Retry> {
         let view = leaf.view();
         let node = Node::new(view);
         let page_bytes = leaf.id().page_bytes();
@@ -202,37 +194,36 @@ impl LeafRows {
         view.copy_to(heap, &mut self.page[heap..]);
         leaf.validate()?;
         leaf.copied(slots_end + page_bytes - heap);
-        (self.leaf, self.version, self.place) = (leaf.id(), leaf.version(), place);
+        (self.leaf, self.version, self.parent_slot) = (leaf.id(), leaf.version(), parent_slot);
         Ok(())
     }
 }
 
 impl Tree {
-    /// Fills `rows` with those of one leaf.
     pub(crate) fn read_leaf(&self, pool: &Pool, seek: Seek<'_>, rows: &mut LeafRows) -> Result<()> {
         retry(self.root, || {
-            // Level 0 is in every tree.
-            let (parent, leaf) = self.descend(pool, seek, 0)?.ok_or_else(|| pool.changed())?;
-            let place = match parent {
+            // Every tree has level 0.
+            let (parent, leaf) = self.descend(pool, seek, 0)?.ok_or_else(|| pool.count_restart())?;
+            let parent_slot = match parent {
                 None => None,
                 Some(parent) => {
                     let index = seek.child_index(&Node::new(parent.view()));
                     parent.validate()?;
-                    Some(Place { parent: parent.id(), version: parent.version(), index })
+                    Some(ParentSlot { parent: parent.id(), version: parent.version(), index })
                 }
             };
-            rows.copy(&leaf, place)
+            rows.copy(&leaf, parent_slot)
         })?;
         rows.index();
         if rows.answers(seek) {
             return Ok(());
         }
-        // Whoever goes from leaf to leaf by the fences would go round for ever.
+        // A scan by fences would never end.
         Err(damaged_page(rows.leaf, "its fences contradict the nodes above it"))
     }
 
-    /// Fills `rows`, which are of the leaf beside it, with those of the leaf at `seek`: the fence on the side that the
-    /// scan goes `toward`.
+    /// Fills `rows`, which hold the sibling leaf, with the next leaf. `seek` is the fence in
+    /// direction `toward`.
     pub(crate) fn read_beside(
         &self,
         pool: &Pool,
@@ -241,7 +232,7 @@ impl Tree {
         rows: &mut LeafRows,
     ) -> Result<()> {
         operation::begin(Access::Read);
-        // Whatever goes wrong here, the descent meets it again if it is still so.
+        // If the failure persists, the descent reports it.
         if let Some(Ok(())) = step_beside(pool, toward, rows) {
             rows.index();
             if rows.answers(seek) {
@@ -251,50 +242,49 @@ impl Tree {
         self.read_leaf(pool, seek, rows)
     }
 
-    /// Asks for the memory with the leaf beside that of `rows`, and for what says where the one behind it is. Advice, by
-    /// what the parent says.
+    /// Prefetches the leaf beside that of `rows`. Also the page-table entry of the one behind it.
+    /// Advice only.
     pub(crate) fn prefetch_beside(&self, pool: &Pool, toward: Toward, rows: &LeafRows) {
-        let Some(place) = rows.place else { return };
-        let Some(parent) = place.parent(pool) else { return };
+        let Some(parent_slot) = rows.parent_slot else { return };
+        let Some(parent) = parent_slot.parent(pool) else { return };
         let node = Node::new(parent.view());
-        let Some(next) = place.beside(&node, toward) else { return };
-        // Leaves that lie beside each other tend to be filled alike.
+        let Some(next) = parent_slot.beside(&node, toward) else { return };
+        // Neighbouring leaves tend to be filled alike.
         let heap = usize::from(View::u16(&&rows.page[..], HEAP)) * 8;
         let slots = slots_at(node.kind()) + rows.len() * SLOT;
         pool.prefetch_page(node.child_at(next), [0..slots.next_multiple_of(8), heap..self.page_bytes()]);
-        if let Some(behind) = (Place { index: next, ..place }).beside(&node, toward) {
+        if let Some(behind) = (ParentSlot { index: next, ..parent_slot }).beside(&node, toward) {
             pool.prefetch_entry(node.child_at(behind));
         }
     }
 
-    /// Whether a leaf read before is still resident and has not moved since: nothing was added to it or taken away.
+    /// Whether a leaf read before is resident and unchanged.
     pub(crate) fn leaf_version_is(&self, pool: &Pool, leaf: PageId, version: u64) -> bool {
         pool.version_is(leaf, version)
     }
 }
 
-/// Copies the leaf beside that of `rows`, if its parent is as it was.
-fn step_beside(pool: &Pool, toward: Toward, rows: &mut LeafRows) -> Option<Result<(), Stop>> {
-    let place = rows.place?;
-    let parent = place.parent(pool)?;
+/// Copies the leaf beside that of `rows`, if its parent is unchanged.
+fn step_beside(pool: &Pool, toward: Toward, rows: &mut LeafRows) -> Option<Result<(), Retry>> {
+    let parent_slot = rows.parent_slot?;
+    let parent = parent_slot.parent(pool)?;
     let node = Node::new(parent.view());
-    let index = place.beside(&node, toward)?;
+    let index = parent_slot.beside(&node, toward)?;
     let leaf = child(pool, &parent, node.child_at(index)).and_then(|leaf| {
         checked_level(&Node::new(leaf.view()), &leaf, Some(1))?;
         Ok(leaf)
     });
     Some(leaf.and_then(|leaf| {
         parent.mark();
-        rows.copy(&leaf, Some(Place { index, ..place }))
+        rows.copy(&leaf, Some(ParentSlot { index, ..parent_slot }))
     }))
 }
 
 thread_local! {
-    /// Memory for rows that nobody needs just now.
     static SPARE: Cell<Option<Box<LeafRows>>> = const { Cell::new(None) };
 }
 
-/// Bytes of rows that the calling thread keeps.
+/// Bytes of spare rows that the calling thread keeps.
 #[cfg(test)]
 pub(crate) fn rows_bytes_kept() -> usize {
     SPARE.with(|kept| {

@@ -1,25 +1,24 @@
-//! Going from leaf to leaf by what the parent said a while ago.
+//! Moves from leaf to leaf by an older version of the parent.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use super::pool_tests::{TestPool, new_tree, put, remove, test_pool};
 use super::{LeafRows, Seek, Toward};
-use crate::buffer::Mode;
 use crate::ids::{PageId, Timestamp};
+use crate::pool::Mode;
 
-/// Which leaf, at which version, and between which fences.
 type Extent<'a> = (PageId, u64, &'a [u8], Option<&'a [u8]>);
-/// Key, commit and value.
 type Row<'a> = (&'a [u8], Timestamp, &'a [u8]);
 
-/// Everything that rows say of their leaf.
+/// All content of `leaf`.
 fn content(leaf: &LeafRows) -> (Extent<'_>, Vec<Row<'_>>) {
     let rows = (0..leaf.len()).map(|at| (leaf.key(at), leaf.timestamp(at), leaf.value(at)));
     ((leaf.leaf, leaf.version, &leaf.lower, leaf.upper.as_deref()), rows.collect())
 }
 
-/// Goes on from `leaf`; whether there was a leaf to go to. It must be the one that a descent leads to.
+/// Moves on from `leaf`; returns whether there was a next leaf. It must be the leaf that a descent
+/// finds.
 fn go(test: &TestPool, toward: Toward, leaf: &mut LeafRows) -> bool {
     let fence = match toward {
         Toward::Up => leaf.upper.clone(),
@@ -56,7 +55,7 @@ fn whatever_changes_in_between_the_leaf_beside_is_the_one_a_descent_leads_to() {
                 if !busy {
                     continue;
                 }
-                // Splits and merges close to where the walk is.
+                // Splits and merges near the walk.
                 if let Some(first) = leaf.len().checked_sub(1) {
                     from = u64::from_be_bytes(leaf.key(first).try_into().unwrap());
                 }
@@ -80,8 +79,8 @@ fn whatever_changes_in_between_the_leaf_beside_is_the_one_a_descent_leads_to() {
 fn a_parent_is_followed_at_its_version_and_never_after() {
     let test = test_pool(4096, 256, Mode::Inline);
     let (pool, first) = (&*test.pool, test.tree);
-    // Two trees of one shape, so that a leaf of the one answers for the other by its fences. Rows of the second are
-    // what rows of the first are whose parent has become a page of the second.
+    // Two trees of one shape, so that fences match in both. Rows of the second look like rows of
+    // the first whose parent became a page of the second.
     let second = new_tree(pool);
     for number in 0..2000u64 {
         put(pool, first, &number.to_be_bytes(), 1, &[1; 100]);
@@ -97,7 +96,7 @@ fn a_parent_is_followed_at_its_version_and_never_after() {
         leaf.value(0)[0]
     };
     assert_eq!(beside(leaf.clone()), 2, "as long as the parent is at the version, it is taken at its word");
-    // Splits at the far end: the parent changes, the leaves here do not.
+    // Splits at the far end change the parent, but not these leaves.
     for number in 2000..2100u64 {
         put(pool, second, &number.to_be_bytes(), 2, &[2; 100]);
     }
@@ -116,7 +115,7 @@ fn memory_that_was_given_back_brings_no_rows_along() {
     leaf.give_back();
     let mut leaf = LeafRows::lent();
     assert_eq!((leaf.len(), &leaf.lower[..], &leaf.upper), (0, &[][..], &None));
-    // Nor a way to go on: this is a descent.
+    // Without a sibling this is a descent.
     test.tree.read_beside(&test.pool, Seek::Last, Toward::Up, &mut leaf).unwrap();
     assert_eq!(leaf.upper, None);
     assert_eq!(leaf.key(leaf.len() - 1), 299u64.to_be_bytes());

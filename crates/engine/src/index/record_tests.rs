@@ -1,4 +1,4 @@
-//! A reader on its way to a leaf that is another tree's before it gets there.
+//! A descent to a leaf whose page moves to another tree.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use super::pool_tests::{new_tree, put, remove, test_pool_with};
 use super::{Found, LeafRows, Seek, Tree};
-use crate::buffer::{Mode, Pool, RecordCache};
 use crate::ids::PageId;
+use crate::maintenance::Maintenance;
+use crate::pool::{Mode, Pool, RecordCache};
 
 const KEYS: u32 = 1200;
 
@@ -21,8 +22,8 @@ fn leaf_of(pool: &Pool, tree: Tree, key: &[u8]) -> PageId {
     rows.leaf
 }
 
-/// Reads so much of `tree` that the others' pages go.
-fn evict(pool: &Pool, tree: Tree, wanted: PageId) {
+/// Reads enough of `tree` to evict all other pages.
+fn evict(pool: &Maintenance, tree: Tree, wanted: PageId) {
     pool.wal().flush_to(pool.wal().tail()).unwrap();
     pool.round(true).unwrap();
     for _ in 0..3 {
@@ -33,8 +34,8 @@ fn evict(pool: &Pool, tree: Tree, wanted: PageId) {
     assert!(pool.is_marked(wanted).is_none(), "page {wanted} is still in memory");
 }
 
-/// While a reader follows a pointer to a leaf, the leaf is freed, and its page becomes one of another tree, which has the
-/// same key. What the reader finds.
+/// Reads a key while another tree with that key reuses its leaf's page. Returns the reader's
+/// result.
 fn reads_while_its_leaf_is_used_again() -> Option<Found> {
     let test = test_pool_with(4096, 160, Mode::Inline, RecordCache::Percent(40));
     let (pool, tree) = (Arc::clone(&test.pool), test.tree);
@@ -56,7 +57,7 @@ fn reads_while_its_leaf_is_used_again() -> Option<Found> {
         }
         for number in 0.. {
             assert!(number < KEYS, "the page was not used again");
-            // The end of the tree is where new pages are, and the key is always there.
+            // New pages are at the end of the tree, and the key is always there.
             put(pool, other, &key(number), 3, &[2; 300]);
             pool.wal().flush_to(pool.wal().tail()).unwrap();
             pool.round(false).unwrap();

@@ -1,71 +1,69 @@
-//! Splits before a transaction of several changes begins.
+//! Splits before a transaction of several changes.
 //!
-//! Once its first record is in the log, a transaction can neither be given up without undoing it nor have the log cut
-//! behind it. How many splits it needs cannot be told from its bytes: one small entry into each of many full leaves
-//! splits all of them. So where more leaves than a few are crowded they are split before, by system records of their
-//! own, which stay whatever becomes of the transaction. What remains are the splits of leaves that take more than
-//! about half a page, which the commit counts by their bytes.
+//! After its first log record, a transaction needs undo to give up, and it holds back the log cut.
+//! Its bytes do not bound its splits: small entries into many full leaves split them all. So system
+//! records split crowded leaves first if there are more than a few; those splits survive an abort.
+//! Only leaves that take more than about half a page split later, which the commit counts by bytes.
 
-use super::apply::SPLITS_MAX;
-use super::edit::damaged_page;
-use super::leaf;
+use super::node::edit::damaged_page;
+use super::node::leaf;
 use super::node::{LEAF, Node, SLOT, align8, entry_header};
+use super::smo::{SPLITS_MAX, make_room};
 use super::tree::{Seek, Tree, retry};
-use crate::buffer::Pool;
-use crate::buffer::view::View;
 use crate::error::Result;
+use crate::pool::Pool;
+use crate::pool::view::View;
 
-/// Crowded leaves, of all trees together, that are left to be split within the transaction. An ascending load fills its last leaf that way.
+/// Crowded leaves, over all trees, left to split within the transaction. An ascending load fills
+/// its last leaf that way.
 pub(crate) const CROWDED_MAX: usize = 2;
 
-/// A put to come: key, and bytes of the value as the leaf will have it.
+/// A pending put: the key, and the bytes of its value in the leaf.
 pub(crate) type Put<'a> = (&'a [u8], usize);
 
-/// What of a list of puts goes to the first one's leaf.
+/// The puts of a list that go to one leaf.
 struct Share {
     puts: usize,
-    /// The length of the first one's value if it were to take the room of all.
+    /// A value length for the first put that stands for all.
     wanted: usize,
     crowded: bool,
 }
 
-impl Tree {
-    /// How many leaves `puts`, which are in key order, would crowd. Stops counting at `enough`.
-    pub(crate) fn crowded(&self, pool: &Pool, puts: &[Put<'_>], enough: usize) -> Result<usize> {
-        let (mut rest, mut crowded) = (puts, 0);
-        while !rest.is_empty() && crowded < enough {
-            let share = self.share(pool, rest)?;
-            crowded += usize::from(share.crowded);
-            rest = &rest[share.puts..];
-        }
-        Ok(crowded)
+/// Counts the leaves that `puts`, in key order, would crowd, up to `enough`.
+pub(crate) fn crowded(tree: Tree, pool: &Pool, puts: &[Put<'_>], enough: usize) -> Result<usize> {
+    let (mut rest, mut crowded) = (puts, 0);
+    while !rest.is_empty() && crowded < enough {
+        let share = share_of(tree, pool, rest)?;
+        crowded += usize::from(share.crowded);
+        rest = &rest[share.puts..];
     }
+    Ok(crowded)
+}
 
-    /// Splits the leaves that `puts`, which are in key order, would crowd.
-    pub(crate) fn make_room_for(&self, pool: &Pool, puts: &[Put<'_>]) -> Result<()> {
-        let (mut rest, mut splits) = (puts, 0);
-        while let Some((key, _)) = rest.first() {
-            let share = self.share(pool, rest)?;
-            if !share.crowded {
-                (rest, splits) = (&rest[share.puts..], 0);
-            } else if splits < SPLITS_MAX {
-                self.make_room(pool, &mut None, &mut None, 0, key, share.wanted)?;
-                splits += 1;
-            } else {
-                return Err(damaged_page(self.root, "splits below it make no room"));
-            }
+/// Splits the leaves that `puts`, in key order, would crowd.
+pub(crate) fn make_room_for(tree: Tree, pool: &Pool, puts: &[Put<'_>]) -> Result<()> {
+    let (mut rest, mut splits) = (puts, 0);
+    while let Some((key, _)) = rest.first() {
+        let share = share_of(tree, pool, rest)?;
+        if !share.crowded {
+            (rest, splits) = (&rest[share.puts..], 0);
+        } else if splits < SPLITS_MAX {
+            make_room(tree, pool, &mut None, &mut None, 0, key, share.wanted)?;
+            splits += 1;
+        } else {
+            return Err(damaged_page(tree.root, "splits below it make no room"));
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    fn share(&self, pool: &Pool, puts: &[Put<'_>]) -> Result<Share> {
-        retry(self.root, || {
-            let leaf = self.leaf(pool, Seek::At(puts[0].0))?;
-            let share = share(&Node::new(leaf.view()), puts);
-            leaf.validate()?;
-            Ok(share)
-        })
-    }
+fn share_of(tree: Tree, pool: &Pool, puts: &[Put<'_>]) -> Result<Share> {
+    retry(tree.root, || {
+        let leaf = tree.leaf(pool, Seek::At(puts[0].0))?;
+        let share = share(&Node::new(leaf.view()), puts);
+        leaf.validate()?;
+        Ok(share)
+    })
 }
 
 fn share<V: View>(node: &Node<V>, puts: &[Put<'_>]) -> Share {
@@ -81,7 +79,7 @@ fn share<V: View>(node: &Node<V>, puts: &[Put<'_>]) -> Share {
     };
     let (first, length) = puts[0];
     let all = length + puts[1..here].iter().map(gained).sum::<usize>();
-    // More than one leaf can have room for is counted by its bytes.
+    // Puts beyond the room of one leaf are counted by their bytes.
     let wanted = if all <= leaf::max_inline_value(node.page_bytes(), first.len()) { all } else { length };
     let old = leaf::find(node, first);
     Share { puts: here, wanted, crowded: !leaf::has_room_beside(node, old.as_ref(), first, wanted) }

@@ -1,43 +1,41 @@
-//! How many pages a tree has, without reading its leaves.
+//! Counts a tree's pages without reading its leaves.
 
-use super::edit::damaged_page;
 use super::node::Node;
+use super::node::edit::damaged_page;
 use super::tree::{Tree, checked_level, child, copy, level_below, retry};
-use crate::buffer::{Pool, Stop};
 use crate::error::Result;
 use crate::ids::PageId;
+use crate::pool::{Pool, Retry};
 
-impl Tree {
-    /// Pages of the tree, those of long values left out. Others may change it meanwhile: what splits and merges while it
-    /// is counted may be missed or counted twice.
-    ///
-    /// # Errors
-    /// Damage that is met, and more nodes than there are pages: a damaged tree may lead to the same ones again and again.
-    pub(crate) fn count_pages(&self, pool: &Pool) -> Result<u64> {
-        retry(self.root, || {
-            let guard = pool.read(self.root)?;
-            let page = copy(&guard)?;
-            checked_level(&Node::new(&page[..]), &guard, None)?;
-            Walk { pool, root: self.root, met: 0, met_max: 0 }.count(self.root, &page)
-        })
-    }
+/// The tree's pages, long values excluded. Concurrent splits and merges may be missed or counted
+/// twice.
+///
+/// # Errors
+/// Damage, and more nodes than pages exist: a damaged tree may repeat nodes for ever.
+pub(crate) fn count_pages(tree: Tree, pool: &Pool) -> Result<u64> {
+    retry(tree.root, || {
+        let guard = pool.read(tree.root)?;
+        let page = copy(&guard)?;
+        checked_level(&Node::new(&page[..]), &guard, None)?;
+        Walk { pool, root: tree.root, met: 0, met_max: 0 }.count(tree.root, &page)
+    })
 }
 
 struct Walk<'p> {
     pool: &'p Pool,
     root: PageId,
-    /// Nodes so far, and how many may be.
+    /// Nodes counted, and their limit.
     met: u64,
     met_max: u64,
 }
 
 impl Walk<'_> {
-    /// Pages from the node `id` down, of which `page` is a copy.
-    fn count(&mut self, id: PageId, page: &[u8]) -> Result<u64, Stop> {
+    /// Counts the subtree at `id`; `page` is its copy.
+    fn count(&mut self, id: PageId, page: &[u8]) -> Result<u64, Retry> {
         let node = Node::new(page);
         self.met += 1;
         if self.met > self.met_max {
-            // What splits and merges meanwhile may be met twice.
+            // Concurrent splits and merges may be counted twice.
             self.met_max = 2 * self.pool.page_ids_used();
             if self.met > self.met_max {
                 return Err(damaged_page(self.root, "more nodes are below it than there are pages").into());
@@ -53,8 +51,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A copy of the child of the node `id` at `index`.
-    fn below(&self, id: PageId, node: &Node<&[u8]>, index: usize) -> Result<Vec<u8>, Stop> {
+    fn below(&self, id: PageId, node: &Node<&[u8]>, index: usize) -> Result<Vec<u8>, Retry> {
         let child_id = node.child_at(index);
         match self.pool.read(child_id) {
             Ok(guard) => {
@@ -63,13 +60,13 @@ impl Walk<'_> {
                     return Ok(page);
                 }
             }
-            Err(Stop::Missing(_)) => {}
+            Err(Retry::Missing(_)) => {}
             Err(stop) => return Err(stop),
         }
-        // Moved since its parent was read, or damage. Asked of the parent as it is now: others may have had it leave its frame
-        // while its children were counted, and that is no reason to begin the whole count again.
+        // The child moved, or this is damage. The current parent decides: it may have been evicted
+        // meanwhile, and that is no reason to restart the whole count.
         let parent = self.pool.read(id).map_err(|stop| match stop {
-            Stop::Missing(_) => self.pool.changed(),
+            Retry::Missing(_) => self.pool.count_restart(),
             other => other,
         })?;
         let now = copy(&parent)?;
@@ -79,6 +76,6 @@ impl Walk<'_> {
             let guard = child(self.pool, &parent, child_id)?;
             checked_level(&Node::new(guard.view()), &guard, Some(node.level()))?;
         }
-        Err(self.pool.changed())
+        Err(self.pool.count_restart())
     }
 }

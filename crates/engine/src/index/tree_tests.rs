@@ -1,17 +1,17 @@
-//! Nodes under a small tree in memory, against a `BTreeMap`.
+//! Nodes under a small in-memory tree, against a `BTreeMap`.
 //!
-//! The tree does what the real one does, one page at a time and without a pool: it routes, splits, grows and
-//! shrinks its root, and merges. Every change of a page goes through the log's encoding, and is redone on a replica
-//! of the page that is compacted at other times; both must succeed and agree, however their bytes lie.
+//! The tree mirrors the real one without a pool: it routes, splits, merges, and grows and shrinks
+//! its root. Every change is encoded for the log and redone on a replica, which is compacted at
+//! other times. Both must succeed and agree, however their bytes lie.
 
 use std::collections::{BTreeMap, HashMap};
 
 use proptest::prelude::*;
 
+use super::node::op::{NodeOp, redo};
 use super::node::{Body, LEAF, Node};
-use super::op::{NodeOp, redo};
-use super::{check, edit, leaf, split};
-use crate::MAX_KEY_BYTES;
+use super::node::{check, edit, leaf, split};
+use crate::ids::MAX_KEY_BYTES;
 use crate::ids::{PageId, Timestamp};
 
 struct Tree {
@@ -34,7 +34,7 @@ impl Tree {
         tree
     }
 
-    /// A page's whole new content, as an image in the log is.
+    /// Stores a page's whole new content, as a log image does.
     fn store(&mut self, id: PageId, page: Vec<u8>) {
         self.replicas.insert(id, page.clone());
         self.pages.insert(id, page);
@@ -60,7 +60,7 @@ impl Tree {
         true
     }
 
-    /// The pages from the root to the leaf responsible for `key`.
+    /// The pages from the root to the leaf that covers `key`.
     fn path(&self, key: &[u8]) -> Vec<PageId> {
         let mut path = vec![ROOT];
         loop {
@@ -87,7 +87,7 @@ impl Tree {
         panic!("splitting does not end");
     }
 
-    /// Splits the last node of `path`, or an ancestor if its parent has no room for the separator.
+    /// Splits the last node of `path`, or a full ancestor.
     fn split(&mut self, path: &[PageId], key: &[u8], value_length: usize) {
         let id = *path.last().unwrap();
         let right_id = PageId(self.next);
@@ -138,7 +138,7 @@ impl Tree {
         (!root.is_leaf() && root.count() == 0).then(|| root.child_at(0))
     }
 
-    /// Merges an underfull node with its neighbours under the same parent, as long as they fit.
+    /// Merges an underfull node with its siblings while they fit.
     fn merge(&mut self, parent_id: PageId, id: PageId, key: &[u8]) {
         if !split::is_underfull(&self.pages[&id]) {
             return;
@@ -167,7 +167,7 @@ impl Tree {
         }
     }
 
-    /// All records in order; every page on the way is checked and compared with its replica.
+    /// All records in order; checks every page and compares it with its replica.
     fn records(&self) -> Vec<(Vec<u8>, Timestamp, Vec<u8>)> {
         let mut records = Vec::new();
         self.visit(ROOT, &[], None, &mut records);
@@ -208,7 +208,7 @@ impl Tree {
     }
 }
 
-/// Keys that share prefixes of any length, among them the longest, and binary ones.
+/// Keys with common prefixes of any length, the longest keys, and binary ones.
 fn keys() -> impl Strategy<Value = Vec<u8>> {
     let binary = |length: std::ops::Range<usize>| prop::collection::vec(any::<u8>(), length);
     prop_oneof![
@@ -216,7 +216,7 @@ fn keys() -> impl Strategy<Value = Vec<u8>> {
         (0..400u32).prop_map(|number| format!("user/{:04}/{}", number / 20, number).into_bytes()),
         binary(0..12),
         binary(0..MAX_KEY_BYTES + 1),
-        // Long keys that differ at their ends only, and so have long separators.
+        // Long keys that differ only at their ends, and so have long separators.
         (0..3u8, 900..MAX_KEY_BYTES, any::<[u8; 2]>()).prop_map(|(fill, length, end)| {
             let mut key = vec![fill; length - 2];
             key.extend(end);
@@ -235,7 +235,7 @@ fn keys() -> impl Strategy<Value = Vec<u8>> {
 enum Step {
     Put(Vec<u8>, u32),
     Remove(Vec<u8>),
-    /// Remove this many of the records there are, from this part of the range on.
+    /// Removes this many records, from this part of the range on.
     RemoveSome(u16, u8),
 }
 
@@ -280,7 +280,7 @@ fn run(page_bytes: usize, steps: Vec<Step>) {
     for (key, ..) in expected {
         assert!(tree.remove(&key));
     }
-    // Empty leaves under different parents may remain, until something is removed from their neighbours.
+    // Empty leaves under different parents may remain, until a removal from their siblings.
     assert!(tree.records().is_empty());
     assert!(tree.pages.len() <= pages_max / 3 + 4, "{} pages of {pages_max} left", tree.pages.len());
 }
@@ -304,7 +304,7 @@ proptest! {
     }
 }
 
-/// Average fill of the leaves after `count` records were put in the order `key` gives.
+/// Average fill of the leaves after `count` puts in the order `key`.
 fn fill(count: u64, key: impl Fn(u64) -> u64) -> f64 {
     fill_with(count, 100, |number| key(number).to_be_bytes().to_vec())
 }
@@ -321,14 +321,15 @@ fn fill_with(count: u64, value_bytes: usize, key: impl Fn(u64) -> Vec<u8>) -> f6
     used as f64 / (leaves.len() * 4096) as f64
 }
 
-/// Some of these lengths leave less room in a full leaf than the fence of a split behind it takes.
+/// With some lengths, a full leaf lacks room for a fence behind it.
 #[test]
 fn ordered_loads_leave_full_leaves_whatever_the_length_of_values() {
     for value_bytes in (8..=160).step_by(8) {
         for turned in [0, u64::MAX] {
             let key = |number: u64| format!("user{:020}", (number << 24) ^ turned).into_bytes();
             let filled = fill_with(600, value_bytes, key);
-            // Without slots and headers, which are much where values are short; a leaf that was halved has less than half.
+            // Without slots and headers, which weigh much for short values; a halved leaf has less
+            // than half.
             assert!(filled > 0.65, "values of {value_bytes} bytes, turned {turned:x}: {filled:.2}");
         }
     }
@@ -338,7 +339,7 @@ fn ordered_loads_leave_full_leaves_whatever_the_length_of_values() {
 fn ordered_loads_leave_full_leaves() {
     assert!(fill(3000, |number| number) > 0.95);
     assert!(fill(3000, |number| 3000 - number) > 0.95);
-    // Two ascending loads side by side: the leaf where the first one goes on is not the last.
+    // Two parallel ascending loads: the first one's leaf is not the last.
     assert!(fill(3000, |number| (number % 2) << 32 | number) > 0.90);
     assert!(fill(3000, |number| number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) > 0.60);
 }

@@ -1,14 +1,14 @@
-//! Long values on pages that are too large for nodes: written, read, freed, and damaged.
+//! Long values on pages too large for nodes: written, read, freed, and damaged.
 
 use super::chain::{self, FreeStep};
+use super::change::{Change, Write};
 use super::node::LEFTMOST;
-use super::overflow::{Reference, ValuePages, data_capacity};
+use super::node::overflow::{Reference, ValuePages, data_capacity};
 use super::pool_tests::{TestPool, overwrite, problems, put_long_on, value_pool};
-use super::tree::{Change, Write};
 use crate::error::Error;
 use crate::ids::{PageId, SizeClass, Timestamp};
 
-/// Where the first data page stands in an index page.
+/// Offset of the first data page in an index page.
 const FIRST_ID: usize = 40;
 
 fn class(kib: u64) -> SizeClass {
@@ -19,7 +19,7 @@ fn value(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at >> 3) as u8).collect()
 }
 
-/// The pages of a value, those of its index with them.
+/// The pages of a value, index pages included.
 fn pages(test: &TestPool, reference: Reference) -> Vec<PageId> {
     let mut pages = Vec::new();
     chain::verify_value(&test.pool, reference, &mut |id| pages.push(id)).unwrap();
@@ -59,7 +59,7 @@ fn the_last_page_of_a_value_is_as_small_as_it_can_be() {
     for (rest, last) in [(1, 4), (capacity, 128), (data_capacity(4096) + 1, 128)] {
         let value = value(2 * capacity + rest);
         let most = class(128);
-        // Pages of the sizes between are not used in this pool.
+        // This pool does not use the sizes between.
         if SizeClass::holding(rest as u64 + 32).is_some_and(|class| !test.pool.uses(class)) {
             continue;
         }
@@ -72,7 +72,7 @@ fn the_last_page_of_a_value_is_as_small_as_it_can_be() {
     }
 }
 
-/// As a hostile file may have it.
+/// A hostile file.
 #[test]
 fn a_child_that_is_too_large_for_a_node_is_damage() {
     let test = value_pool();
@@ -116,7 +116,7 @@ fn pages_of_other_sizes_than_a_value_has_are_damage() {
     }
 }
 
-/// All pages that a record frees are in frames at once, and there are four for pages of this size.
+/// All pages freed by one record are in frames at once. There are four of this size.
 #[test]
 fn large_pages_are_freed_one_by_one() {
     let test = value_pool();
@@ -145,7 +145,7 @@ fn large_pages_are_freed_one_by_one() {
     assert_eq!(there, 2, "those are the caller's to free");
 }
 
-/// There may be hundreds of threads, and what they keep is in no budget.
+/// There may be hundreds of threads, and no budget covers what they keep.
 #[test]
 fn a_thread_keeps_little_memory_after_a_long_value() {
     use std::sync::Arc;

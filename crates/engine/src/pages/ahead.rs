@@ -1,8 +1,6 @@
-//! Reading ahead of a scan: parts of what is scanned are brought into memory by other threads while one looks at the parts before.
+//! Read-ahead of a scan: other threads load the next parts.
 //!
-//! A part on its way waits for the disk for half of its time only; before that memory is found for it, afterwards it is checked and
-//! copied. So one part at a time leaves the disk idle for the other half, and a scan has [`READERS`] threads that each
-//! bring in a part: one has the disk busy while the other does not.
+//! A part waits for the disk only half of the time, so [`READERS`] threads keep the disk busy.
 //!
 //! ```text
 //!   parts      0    1    2    3    4    5    6
@@ -10,53 +8,43 @@
 //!                       k      k + 1  k + 2    not before k was shown
 //! ```
 //!
-//! **Protocol.** Parts are taken in their order, under the lock, by a reader or by the scan itself, which takes the one it is about to
-//! look at if nobody has: so a scan goes on where no thread can be had. What became of a part is noted when it is there, and the scan
-//! takes the notes in order; it learns of what went wrong with a part when it comes to it, and of nothing behind the part
-//! at which it ends. No part is taken that is [`DEPTH`] or more behind the one that is looked at, since what is brought in
-//! too early is gone again when it is wanted, and takes the memory of others.
+//! Readers take parts in order, under the lock. The scan takes its own next part if no reader has,
+//! so it proceeds without threads. It reads the outcomes in order, and so no error behind the part
+//! at which it ends. No part is taken [`DEPTH`] or more ahead: it would be evicted before use.
 //!
-//! **End.** [`Ahead::stop`] is called when the scan ends, however it does, also by a panic of what is shown; readers then finish the
-//! part that they are at and return. The scan waits for them, since they borrow what it borrows. A reader that panics has the
-//! scan panic when it comes to that part, and not wait for ever.
+//! [`Ahead::stop`] runs whenever the scan ends, even by a panic. The scan waits for the readers,
+//! since they borrow from it. If a reader panics, so does the scan at that part.
 //!
-//! The lock is held for looking at numbers only, and never together with another.
+//! The lock is held briefly, and never together with another.
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::Result;
 
-/// Threads that read ahead of one scan.
 pub(super) const READERS: usize = 2;
-/// Parts that are looked at or on their way at the same time: one for each reader, and the one the scan looks at.
+/// Parts in use at once: one for each reader, and one for the scan.
 pub(super) const DEPTH: usize = READERS + 1;
 
-/// How far the scan and its readers are.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    /// Parts there are.
     count: usize,
     state: Mutex<State>,
-    /// A part was shown, or the scan is over.
     shown: Condvar,
-    /// A part is there.
     there: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The first part that nobody has taken.
+    /// The first part not taken.
     next: usize,
-    /// Parts that were shown: the scan is at the next.
+    /// Parts shown: the scan is at the next.
     shown: usize,
-    /// What became of the parts from there on, each at its number modulo `DEPTH`.
+    /// Outcomes of the parts from there, at their number modulo `DEPTH`.
     outcomes: [Option<Result<()>>; DEPTH],
     stopped: bool,
-    /// A reader has panicked.
     broken: bool,
 }
 
-/// A part that somebody is bringing in.
 struct Taken<'a> {
     ahead: &'a Ahead,
     part: usize,
@@ -78,10 +66,9 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Tells the readers that the scan is over when dropped.
-pub(super) struct Stop<'a>(&'a Ahead);
+pub(super) struct Retry<'a>(&'a Ahead);
 
-impl Drop for Stop<'_> {
+impl Drop for Retry<'_> {
     fn drop(&mut self) {
         self.0.state.lock().stopped = true;
         self.0.shown.notify_all();
@@ -89,17 +76,16 @@ impl Drop for Stop<'_> {
 }
 
 impl Ahead {
-    /// Of a scan of so many parts.
     pub(super) fn of(count: usize) -> Ahead {
         Ahead { count, state: Mutex::default(), shown: Condvar::new(), there: Condvar::new() }
     }
 
-    /// Ends the readers when it is dropped.
-    pub(super) fn stop(&self) -> Stop<'_> {
-        Stop(self)
+    /// Ends the readers when the result is dropped.
+    pub(super) fn stop(&self) -> Retry<'_> {
+        Retry(self)
     }
 
-    /// What a reader does: it has `bring` bring in one part after the other until there are no more, or the scan is over.
+    /// A reader's loop: calls `bring` for each part until the scan ends.
     pub(super) fn read(&self, bring: impl Fn(usize) -> Result<()>) {
         while let Some(taken) = self.take() {
             let outcome = bring(taken.part);
@@ -120,7 +106,7 @@ impl Ahead {
         Some(Taken { ahead: self, part })
     }
 
-    /// Returns when the part that the scan comes to is there: brought in by a reader, or here.
+    /// Waits until a reader or this call has loaded the next part.
     ///
     /// # Errors
     /// Those of `bring`.
@@ -141,7 +127,7 @@ impl Ahead {
         }
     }
 
-    /// The part that was waited for has been looked at.
+    /// Notes that the current part was shown.
     pub(super) fn shown(&self) {
         self.state.lock().shown += 1;
         self.shown.notify_all();
@@ -156,7 +142,7 @@ mod tests {
     use super::*;
     use crate::error::Error;
 
-    /// Scans `count` parts with so many readers; what each was brought and shown as, until one fails.
+    /// Scans `count` parts with `readers` threads; returns those loaded and shown.
     fn scan(
         count: usize,
         readers: usize,
@@ -218,7 +204,7 @@ mod tests {
     fn a_panic_of_whoever_shows_or_reads_ends_both() {
         let shows = thread::spawn(|| scan(50, READERS, |_| Ok(()), |part| assert!(part < 5, "shown")));
         assert!(shows.join().is_err());
-        // The scan may be the one that brings it, or a reader.
+        // The scan or a reader may load it.
         let reads = thread::spawn(|| {
             let bring = |part: usize| {
                 assert!(part < 5, "read");

@@ -1,50 +1,56 @@
-//! Settings of an allocator, and how its budget is divided.
+//! Settings of an allocator, and the division of its budget.
 //!
-//! | part            | share                                                              |
-//! |-----------------|--------------------------------------------------------------------|
-//! | log, in memory  | 1/32, from 256 KiB to 4 MiB, and a buffer of 64 KiB                 |
-//! | staging         | 1/64, at most 2 MiB, at least four of the largest pages             |
-//! | batches of reads | 1/16, at most 16 MiB; if that is less, eight of the largest pages or 1/8; at least four of them |
-//! | read buffers    | two of the largest pages for each of eight threads                  |
-//! | page table      | 24 bytes for each page of five times the budget, all of the smallest size; mapped, 8 more for each 4 KiB |
-//! | frames          | the rest, 66 bytes beside each                                     |
+//! - Log, in memory: 1/32, from 256 KiB to 4 MiB, and a buffer of 64 KiB.
+//! - Staging: 1/64, at most 2 MiB, at least four of the largest pages.
+//! - Batches of reads: 1/16, at most 16 MiB; if that is less, eight of the largest pages or 1/8; at
+//!   least four of them.
+//! - Read buffers: two of the largest pages for each of eight threads.
+//! - Page table: 24 bytes for each page of the smallest size in five times the budget; mapped, 8
+//!   more for each 4 KiB.
+//! - Frames: the rest, with 66 bytes beside each.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace_block::{Directory, MemoryDevice};
+use terrace_io::{Directory, MemoryDevice};
 
-use super::allocator::{PageAllocator, Shared};
+use super::allocator::PageAllocator;
 use super::file::{MARK, PageFile};
+use super::shared::Shared;
 use super::words::{PageWords, WORD_BYTES};
 use crate::backend::Backend;
-use crate::buffer::{
-    FRAMES_MAX, Files, Layout, Mode, NodeOptions, PAGES_MAX, Pool, PoolOptions, RecordCache, Recovered, Redo,
-    buffers_bytes, frame_cost, indexes_max, table_bytes_per_page,
-};
-use crate::config::{FRAMES_MIN, any_class_of, frames_min};
+use crate::config::{Defaults, FRAMES_MIN, any_class_of, frames_min};
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
+use crate::maintenance::{self, Layout};
+use crate::pool::{
+    BufferSizes, FRAMES_MAX, Mode, PAGES_MAX, PoolOptions, RecordCache, TierOptions, buffers_bytes,
+    frame_cost, indexes_max, table_bytes_per_page,
+};
+use crate::recovery::{Recovered, Redo, recover};
 use crate::replacement::Replacement;
-use crate::store::place::PLACE_BYTES;
+use crate::store::files::Files;
+use crate::store::mapping_word::BLOCK_BYTES;
 use crate::wal::Wal;
 
 /// The log's buffer. Its longest records name the images of one staging buffer.
 const LOG_BUFFER_BYTES: u64 = 64 << 10;
-/// Slots of the log for what is in flight, counters, and the like.
+/// The log's slots for work in flight, counters, and the like.
 const SLOT_BYTES: u64 = 64 << 10;
-/// Bytes of page table for each page.
 const TABLE_BYTES_PER_PAGE: u64 = 16 + WORD_BYTES;
-/// As many times the budget the page table is made for.
+/// The page table's capacity as a multiple of the budget.
 const TIMES_BUDGET: u64 = 5;
 
-/// How to open a [`PageAllocator`].
+/// Settings of a [`PageAllocator`].
 ///
 /// ```
 /// use terrace::pages::PageAllocator;
 ///
-/// let place = tempfile::tempdir().unwrap();
-/// let pages = PageAllocator::builder().dram(8 << 20).page_sizes(&[16 << 10]).open(place.path().join("pages"))?;
+/// let folder = tempfile::tempdir().unwrap();
+/// let pages = PageAllocator::builder()
+///     .dram(8 << 20)
+///     .page_sizes(&[16 << 10])
+///     .open(folder.path().join("pages"))?;
 /// assert_eq!(pages.stats().budget_bytes, 8 << 20);
 /// # Ok::<(), terrace::Error>(())
 /// ```
@@ -70,7 +76,6 @@ impl Default for PagesBuilder {
     }
 }
 
-/// How the budget is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parts {
     log: u64,
@@ -86,48 +91,50 @@ impl PagesBuilder {
         self
     }
 
-    /// The sizes that pages may have, in bytes: powers of two, as [`SizeClass`] has them. Each has at least 24 frames, or 4 if it is above 64 KiB; beyond
-    /// that memory goes to the size that is missed most. Default: 64 KiB only.
+    /// Allowed page sizes in bytes: powers of two, see [`SizeClass`]. Default: 64 KiB.
+    ///
+    /// Each has at least 24 frames, or 4 above 64 KiB; more memory goes to the size with the most
+    /// misses.
     pub fn page_sizes(mut self, bytes: &[u64]) -> Self {
         self.page_sizes = bytes.to_vec();
         self
     }
 
-    /// Where the bytes of pages are. Default: as [`crate::Builder::backend`].
+    /// The memory backend of pages. Default: as [`crate::Builder::backend`].
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = Some(backend);
         self
     }
 
-    /// Who writes what has to leave memory. Default: a thread of the allocator's own.
+    /// Which threads write evicted pages. Default: the allocator's own thread.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Where the file is, instead of a directory of the file system; the path given to [`PagesBuilder::open`] then
-    /// only names it.
+    /// Replaces the file system's directory; [`PagesBuilder::open`] then takes only the file name.
     pub fn directory(mut self, directory: Arc<dyn Directory>) -> Self {
         self.directory = Some(directory);
         self
     }
 
-    /// Makes the file `path`, in a directory that exists, for its owner alone (mode 0600), and an allocator for pages in it.
-    /// The file is removed when the last handle of the allocator is dropped. One that a killed process left there is
-    /// replaced.
+    /// Opens an allocator over a new file `path`, with mode 0600.
+    ///
+    /// Its directory must exist. Dropping the last handle removes the file. A file left by a killed
+    /// process is replaced.
     ///
     /// # Errors
-    /// [`Error::Busy`] if another allocator has the file, [`Error::Config`] for another file of that name and for settings that
-    /// cannot be, [`Error::Memory`], [`Error::Full`], [`Error::Io`].
+    /// [`Error::Busy`] if another allocator has the file, [`Error::Config`] for another file of
+    /// that name and for impossible settings, [`Error::Memory`], [`Error::Full`], [`Error::Io`].
     pub fn open(self, path: impl AsRef<Path>) -> Result<PageAllocator> {
         let dram = self.dram.dram_bytes()?;
         let mut classes =
             self.page_sizes.iter().map(|&bytes| any_class_of(bytes)).collect::<Result<Vec<_>>>()?;
         classes.sort_unstable();
         classes.dedup();
-        let backend = self.backend.map_or_else(Backend::of_environment, Ok)?;
+        let backend = self.backend.unwrap_or_else(|| Defaults::default().backend);
         let parts = divide(dram, &classes, backend)?;
-        // That of the tables of pages too, which are no longer than a tree's.
+        // Also the class of page-table pages, which are no longer than a tree's.
         let own = if classes[0].is_for_values() { SizeClass::SMALLEST } else { classes[0] };
         let largest = classes[classes.len() - 1];
         let file = PageFile::create(path.as_ref(), self.directory)?;
@@ -137,48 +144,55 @@ impl PagesBuilder {
         let layout = Layout {
             uuid: MARK,
             page_bytes: own.page_bytes(),
-            segment_places: (segment_bytes / PLACE_BYTES as u64)
-                .max(16 * own.places())
-                .max(4 * largest.places()),
-            log_capacity: parts.log,
+            segment_blocks: (segment_bytes / BLOCK_BYTES as u64)
+                .max(16 * own.blocks())
+                .max(4 * largest.blocks()),
+            log_max: parts.log,
+            log_first: parts.log,
         };
         let options = PoolOptions {
             frame_bytes: parts.frames,
             frame_bytes_max: dram,
             frames_floor: FRAMES_MIN,
-            log_buffer_bytes: LOG_BUFFER_BYTES as usize,
-            staging_bytes: parts.staging as usize,
-            batch_bytes: parts.batches as usize,
-            batch_least: 2 * largest.page_bytes(),
+            buffers: BufferSizes {
+                log: LOG_BUFFER_BYTES,
+                staging: parts.staging,
+                batches: parts.batches,
+                batch_least: 2 * largest.page_bytes() as u64,
+            },
             pages_max: PAGES_MAX,
             store_bytes_max: u64::MAX,
             record_cache: RecordCache::Off,
             backend,
             replacement: Replacement::default(),
-            middle: None,
-            middle_memory: None,
-            nodes: NodeOptions::default(),
-            time: terrace_block::Time::wall(),
+            tiers: TierOptions::default(),
             mode: Mode::Inline,
             in_memory: false,
         };
-        Pool::create(&files, &layout)?;
+        maintenance::create(&files, &layout)?;
         file.make_known()?;
-        let Recovered { mut pool, .. } = Pool::recover(&files, &options, &NothingToRedo)?;
-        pool.recovery_done();
-        classes.iter().try_for_each(|&class| pool.use_class(class))?;
+        let Recovered { maintenance, .. } = recover(&files, &options, &NothingToRedo)?;
+        maintenance.recovery_done();
+        let pool = &maintenance.pool;
+        classes.iter().try_for_each(|&class| pool.resizer().use_class(class))?;
         if own != classes[0] {
-            pool.give_to(classes[0])?;
+            pool.resizer().give_to(classes[0])?;
         }
         pool.set_mode(self.mode);
         let words = PageWords::reserve(|class| indexes_max(PAGES_MAX, class)).map_err(|source| {
             Error::Memory { bytes: WORD_BYTES * PAGES_MAX, what: "addresses for pages", source }
         })?;
-        Shared::start(pool, words, classes, file, dram, parts.log, self.mode)
+        Shared::start(maintenance, words, classes, file, dram, parts.log, self.mode).map(PageAllocator::of)
     }
 }
 
-/// Divides `total` bytes for pages of `classes`, the smallest first.
+impl PageAllocator {
+    /// Settings for a new allocator.
+    pub fn builder() -> PagesBuilder {
+        PagesBuilder::default()
+    }
+}
+
 fn divide(total: u64, classes: &[SizeClass], backend: Backend) -> Result<Parts> {
     let [smallest, .., largest] = classes else {
         let [only] = classes else { return Err(Error::Config("no sizes of pages were given".to_owned())) };
@@ -187,7 +201,7 @@ fn divide(total: u64, classes: &[SizeClass], backend: Backend) -> Result<Parts> 
     let (smallest, page_bytes) = (smallest.page_bytes() as u64, largest.page_bytes() as u64);
     let share = |part: u64, most: u64| (total / part).min(most).max(4 * page_bytes) / page_bytes * page_bytes;
     let log = (total / 32).clamp(256 << 10, 4 << 20) / 4096 * 4096;
-    // One buffer has room for two of the largest pages, and several threads that scan have four of them read at a time.
+    // A buffer holds two of the largest pages, and several scanning threads read four at a time.
     let batches = share(16, 16 << 20).max(share(8, 8 * page_bytes));
     let staging = share(64, 2 << 20);
     let per_page = TABLE_BYTES_PER_PAGE + table_bytes_per_page(backend, classes[0]);
@@ -210,7 +224,7 @@ fn divide(total: u64, classes: &[SizeClass], backend: Backend) -> Result<Parts> 
     Ok(Parts { log, staging, batches, frames: frames.min(u64::from(FRAMES_MAX) * frame_cost(*largest)) })
 }
 
-/// The log of pages is new each time: there is nothing to redo.
+/// The log is always new, so there is nothing to redo.
 struct NothingToRedo;
 
 impl Redo for NothingToRedo {
@@ -251,7 +265,7 @@ mod tests {
             let error = divide(1 << 20, &[class], Backend::Frames);
             let Err(error) = error.map_err(|error| error.to_string()) else { continue };
             let least = error.rsplit(' ').nth(1).unwrap().parse::<u64>().unwrap();
-            // What grows with the budget may ask for a little more.
+            // Parts that grow with the budget may need a little more.
             assert!(divide(least + least / 4, &[class], Backend::Frames).is_ok(), "{error}");
         }
     }

@@ -1,18 +1,11 @@
-//! A column: an array of numbers in pages, which grows beyond memory.
+//! A column: an array of numbers in pages, which can grow beyond memory.
 //!
-//! An array in memory grows by segments, and a list says where each is. Here a segment is a page, and the list has the names of
-//! pages in place of addresses; that is all of the difference. What looks at a segment takes a guard of it, and who looks
-//! at many in a row has them read together before.
+//! Scans visit pages in memory one by one. From the first missing page on, two threads per scan
+//! read ahead (`ahead.rs`), except in [`crate::Mode::Inline`].
 //!
-//! **What is in memory.** The list, sixteen bytes for each page; the pages that were looked at lately, as the allocator
-//! decides.
-//!
-//! **Scans.** What is in memory is looked at page after page. From the first pages on that are not, others are read ahead, by two threads
-//! for each scan (`ahead.rs`), which end with it; without threads of the allocator's own ([`crate::Mode::Inline`]) by none.
-//!
-//! **Several threads.** One appends at a time, others wait for it; everybody else reads what is there meanwhile. The length is published
-//! when the values are in their pages (Release, with the Acquire in [`Column::len`]), so who sees the length sees the
-//! values. The list's lock is held for looking up some names, never for reading a page.
+//! One thread appends at a time; all others read meanwhile. The length is published after the
+//! values (Release, pairs with Acquire in [`Column::len`]), so a thread that sees the length sees
+//! the values. The list's lock is held to look up names, never to read a page.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -24,20 +17,22 @@ use std::sync::atomic::{
 use parking_lot::{Mutex, RwLock};
 
 use super::ahead::{Ahead, READERS};
-use super::allocator::{PageAllocator, PageRef};
+use super::allocator::PageAllocator;
+use super::shared::PageRef;
 use super::value::{Aggregate, Value};
 use crate::error::Result;
 
-/// The size of pages that is used unless another is asked for, bytes.
 const PAGE_BYTES_DEFAULT: u64 = 64 << 10;
 
-/// An array of numbers in pages of a [`PageAllocator`], in memory as far as there is room.
+/// An array of numbers in pages of a [`PageAllocator`].
 ///
 /// ```
 /// use terrace::pages::{Column, PageAllocator};
 ///
-/// let place = tempfile::tempdir().unwrap();
-/// let pages = PageAllocator::builder().dram(8 << 20).open(place.path().join("pages"))?;
+/// let folder = tempfile::tempdir().unwrap();
+/// let pages = PageAllocator::builder()
+///     .dram(8 << 20)
+///     .open(folder.path().join("pages"))?;
 /// let column = Column::new(&pages);
 /// for block in 0..30 {
 ///     let values: Vec<u64> = (block * 100_000..(block + 1) * 100_000).collect();
@@ -58,19 +53,19 @@ pub struct Column<T: Value> {
     page_bytes: u64,
     pages: RwLock<Vec<PageRef>>,
     len: AtomicU64,
-    /// Held by who appends.
+    /// Held while appending.
     appending: Mutex<()>,
     values: PhantomData<fn() -> T>,
 }
 
-/// Pages that are read together, and which values in them are looked at.
+/// Pages read in one batch, and the range of their values to visit.
 struct Window {
     pages: Vec<PageRef>,
     values: Range<u64>,
 }
 
 impl<T: Value> Column<T> {
-    /// An empty column in pages of 64 KiB, or of the largest size that `allocator` has if it does not have these.
+    /// An empty column in pages of 64 KiB, or the largest size.
     pub fn new(allocator: &PageAllocator) -> Column<T> {
         let sizes = allocator.page_sizes();
         let largest = sizes.last().copied().expect("an allocator has pages of some size");
@@ -88,7 +83,7 @@ impl<T: Value> Column<T> {
     /// An empty column in pages of `page_bytes` bytes.
     ///
     /// # Errors
-    /// [`crate::Error::Config`] if `allocator` has none of that size.
+    /// [`crate::Error::Config`] if `allocator` has no pages of that size.
     pub fn with_page_bytes(allocator: &PageAllocator, page_bytes: u64) -> Result<Column<T>> {
         allocator.check_size(page_bytes)?;
         let mut column = Column::new(allocator);
@@ -96,17 +91,17 @@ impl<T: Value> Column<T> {
         Ok(column)
     }
 
-    /// Values there are.
+    /// The number of values.
     pub fn len(&self) -> u64 {
         self.len.load(Acquire)
     }
 
-    /// Whether there are none.
+    /// Whether the column has no values.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of memory of the column's own: the list of its pages. They are beside the allocator's budget.
+    /// Bytes of the page list, which are outside the allocator's budget.
     pub fn memory_bytes(&self) -> u64 {
         (self.pages.read().capacity() * size_of::<PageRef>()) as u64
     }
@@ -116,12 +111,12 @@ impl<T: Value> Column<T> {
         self.pages.read().len() as u64 * self.page_bytes
     }
 
-    /// Values of a page. Threads that divide a scan among them do well to do so at multiples of it.
+    /// Values per page. Divide parallel scans at multiples of it.
     pub fn values_per_page(&self) -> u64 {
         (self.page_bytes - crate::store::page::HEADER_BYTES as u64) / 8
     }
 
-    /// Appends `values`: all of them, or none if it fails.
+    /// Appends all of `values`, or none on failure.
     ///
     /// # Errors
     /// Those of [`PageAllocator::allocate`] and [`PageAllocator::write`].
@@ -140,7 +135,7 @@ impl<T: Value> Column<T> {
                 None => {
                     let mut new = self.allocator.allocate(self.page_bytes)?;
                     store(new.words_mut(), at, now);
-                    // If the next page fails, this one waits for the next attempt.
+                    // If the next page fails, this one stays for the next attempt.
                     self.pages.write().push(new.keep());
                 }
             }
@@ -150,7 +145,7 @@ impl<T: Value> Column<T> {
         Ok(())
     }
 
-    /// The value at `index`; none if there are not so many.
+    /// The value at `index`, if it exists.
     ///
     /// # Errors
     /// Those of [`PageAllocator::read`].
@@ -164,11 +159,12 @@ impl<T: Value> Column<T> {
         Ok(Some(T::from_word(word.load(Relaxed))))
     }
 
-    /// Shows the values of `range` in their order, those of a page at a time. They are copied first, so that `show` may
-    /// take its time and do anything: no page is held meanwhile. What of `range` is not there is left out.
+    /// Shows the values of `range` in order, page by page.
+    ///
+    /// Shows copies, so `show` may block: no page is held meanwhile. Skips values beyond the end.
     ///
     /// # Errors
-    /// Those of [`PageAllocator::read`]; what was shown before was.
+    /// Those of [`PageAllocator::read`]; earlier values were shown.
     pub fn scan(&self, range: impl std::ops::RangeBounds<u64>, mut show: impl FnMut(&[T])) -> Result<()> {
         let mut copied = Vec::with_capacity(self.values_per_page() as usize);
         self.visit(self.clamped(range), |words| {
@@ -179,8 +175,7 @@ impl<T: Value> Column<T> {
         })
     }
 
-    /// The sum of the values of `range`: exact for whole numbers; of floating-point numbers in an order of its own, the same
-    /// each time.
+    /// Sum of the values of `range`; floats are added in a fixed order.
     ///
     /// # Errors
     /// Those of [`PageAllocator::read`].
@@ -190,7 +185,7 @@ impl<T: Value> Column<T> {
         Ok(sum)
     }
 
-    /// Count, sum, least and greatest of the values of `range`.
+    /// Count, sum, minimum and maximum of the values of `range`.
     ///
     /// # Errors
     /// Those of [`PageAllocator::read`].
@@ -216,8 +211,7 @@ impl<T: Value> Column<T> {
         start.min(end)..end
     }
 
-    /// Shows the words of `range`, which are there, page by page. Pages that are not in memory are read many at a time, and
-    /// from the first such ones on by other threads too, while those before are shown.
+    /// Shows the words of `range`, with read-ahead from the first missing page.
     fn visit(&self, range: Range<u64>, mut show: impl FnMut(Words<'_>)) -> Result<()> {
         let each = self.values_per_window();
         let mut rest = range;
@@ -233,7 +227,7 @@ impl<T: Value> Column<T> {
         Ok(())
     }
 
-    /// The same with threads that read ahead. `range`, which is not empty, begins where a window of `each` values does.
+    /// Visits with threads that read ahead, from a window of `each` values on.
     fn visit_with_readers(
         &self,
         range: Range<u64>,
@@ -251,7 +245,7 @@ impl<T: Value> Column<T> {
             let _stop = ahead.stop();
             for _ in 0..READERS {
                 let reader = std::thread::Builder::new().name("terrace-column".to_owned());
-                // Who can have no threads does without.
+                // Without threads, the scan loads the parts itself.
                 let _ = reader.spawn_scoped(scope, || ahead.read(bring));
             }
             for number in 0..count {
@@ -275,7 +269,6 @@ impl<T: Value> Column<T> {
         Ok(())
     }
 
-    /// Values of as many pages as are read together.
     fn values_per_window(&self) -> u64 {
         self.allocator.prefetch_pages_max(self.page_bytes) as u64 * self.values_per_page()
     }
@@ -287,7 +280,6 @@ impl<T: Value> Column<T> {
     }
 }
 
-/// Some words of a page, under its guard.
 struct Words<'a> {
     guard: super::SharedGuard<'a>,
     range: Range<usize>,

@@ -1,23 +1,21 @@
-//! The file of an allocator: made for it alone, and removed with it.
+//! An allocator's private file, removed with it.
 //!
-//! It is made anew, readable by its owner only, and locked. Where a file of that name is already, it is replaced if nobody has it
-//! locked and it is what an allocator left whose process was killed; everything else, a database for instance, is
-//! refused and left as it is. What is in the file says what it is: its superblocks, or nothing yet.
+//! The file is new, readable by its owner only, and locked. An existing file is replaced only if it
+//! is unlocked and its superblocks show that a killed allocator left it. Any other file is refused.
 //!
-//! Nothing in it is ever read by another process, so, but for what it is, none of it is synced ([`Unsynced`]). Writes that fail fail at once with
-//! direct I/O; where there is none, a write that the system loses later is found by the checksum of the image that is
-//! not there.
+//! No process ever reads its pages later, so only the superblocks are synced ([`Unsynced`]). If the
+//! operating system loses a write, the image's checksum shows that.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrace_block::{BlockDevice, Directory, FileDirectory, LockError, OpenMode, Read, Sharing, Write};
+use terrace_io::{BlockDevice, Directory, FileDirectory, LockError, OpenMode, Sharing};
 
 use crate::error::{Error, Result};
 use crate::store::superblock::Slots;
 
-/// What stands in the superblock of such a file in place of a database's identity.
+/// Replaces a database's identity in the superblock of such a file.
 pub(super) const MARK: [u8; 16] = *b"pages, not a db.";
 
 /// A file that is removed when this is dropped.
@@ -26,7 +24,7 @@ pub(super) struct PageFile {
     file: String,
     device: Arc<dyn BlockDevice>,
     lock: Option<Box<dyn Send + Sync>>,
-    /// Who made it. A forked child has a copy and must not remove it.
+    /// The process that made it. A forked child must not remove it.
     process: u32,
 }
 
@@ -37,7 +35,7 @@ impl std::fmt::Debug for PageFile {
 }
 
 impl PageFile {
-    /// Makes the file `path`, in `directory` if one is given and else where the path leads.
+    /// Makes the file `path`, in `directory` if given, else in the path's directory.
     pub(super) fn create(path: &Path, directory: Option<Arc<dyn Directory>>) -> Result<PageFile> {
         let shown = path.display().to_string();
         let Some(file) = path.file_name().and_then(|name| name.to_str()) else {
@@ -70,7 +68,7 @@ impl PageFile {
         })
     }
 
-    /// What is in the file by now says what it is, also after a power cut.
+    /// Syncs the file's mark, so that it is known after a power cut.
     pub(super) fn make_known(&self) -> Result<()> {
         let synced = self.device.sync().and_then(|()| self.directory.sync());
         synced.map_err(|source| Error::io("sync", self.device.name(), None, source))
@@ -104,7 +102,7 @@ fn lock(directory: &dyn Directory, file: &str) -> Result<Box<dyn Send + Sync>> {
     })
 }
 
-/// Whether `file` is what an allocator left, and nobody's loss.
+/// Checks that `file` is what a killed allocator left.
 fn check_left_over(directory: &dyn Directory, file: &str) -> Result<()> {
     let path = format!("{}/{file}", directory.name());
     let device =
@@ -115,37 +113,13 @@ fn check_left_over(directory: &dyn Directory, file: &str) -> Result<()> {
     Err(Error::Config(format!("{path} exists and is not a file of pages; name another, or remove it")))
 }
 
-/// A device whose content nobody needs after a crash.
+/// A device whose content is useless after a crash.
 #[derive(Debug)]
 struct Unsynced(Arc<dyn BlockDevice>);
 
-impl BlockDevice for Unsynced {
-    fn name(&self) -> &str {
-        self.0.name()
-    }
-
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-
-    fn alignment(&self) -> usize {
-        self.0.alignment()
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.0.read_at(offset, buffer)
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_at(offset, bytes)
-    }
-
-    fn read_batch(&self, reads: &mut [Read<'_>]) {
-        self.0.read_batch(reads);
-    }
-
-    fn write_batch(&self, writes: &[Write<'_>]) -> io::Result<()> {
-        self.0.write_batch(writes)
+impl terrace_io::Decorator for Unsynced {
+    fn inner(&self) -> &dyn BlockDevice {
+        &*self.0
     }
 
     fn write_through_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
@@ -154,9 +128,5 @@ impl BlockDevice for Unsynced {
 
     fn sync(&self) -> io::Result<()> {
         Ok(())
-    }
-
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
-        self.0.set_len(bytes)
     }
 }

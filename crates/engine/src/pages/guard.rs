@@ -1,20 +1,25 @@
-//! Guards: who has one may look at its page, or change it, until he drops it.
+//! Guards: access to a page until dropped.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::allocator::{PageRef, Shared};
+use super::shared::{PageRef, Shared};
 use super::words::Hold;
-use crate::buffer::Pin;
+use crate::pool::Pin;
 
-/// A page for reading, held together with others that read it. It stays in memory, where it is, and nobody writes to it.
+/// A page for reading, shared with other readers.
+///
+/// It stays at one address, and no thread writes to it.
 ///
 /// ```
 /// use std::sync::atomic::Ordering::Relaxed;
 /// use terrace::pages::PageAllocator;
 ///
-/// let place = tempfile::tempdir().unwrap();
-/// let pages = PageAllocator::builder().dram(8 << 20).page_sizes(&[4096]).open(place.path().join("pages"))?;
+/// let folder = tempfile::tempdir().unwrap();
+/// let pages = PageAllocator::builder()
+///     .dram(8 << 20)
+///     .page_sizes(&[4096])
+///     .open(folder.path().join("pages"))?;
 /// let name = pages.allocate(4096)?.keep();
 /// let (one, another) = (pages.read(name)?, pages.read(name)?);
 /// assert_eq!(one.words().len(), (4096 - 24) / 8);
@@ -34,8 +39,9 @@ impl<'a> SharedGuard<'a> {
         SharedGuard { pin, _hold: hold }
     }
 
-    /// What is in the page, as words of this machine. To be loaded, with any ordering: what is stored through a shared guard may
-    /// be seen or not, and is lost when the page leaves memory.
+    /// The page's content as native words, to load with any ordering.
+    ///
+    /// Stores through a shared guard are lost when the page leaves memory.
     pub fn words(&self) -> &[AtomicU64] {
         self.pin.words()
     }
@@ -43,20 +49,23 @@ impl<'a> SharedGuard<'a> {
     /// Copies the bytes from `at` on into `to`.
     ///
     /// # Panics
-    /// If the page has not so many.
+    /// If the page ends earlier.
     pub fn copy_to(&self, at: usize, to: &mut [u8]) {
         check(self.words(), at, to.len());
         self.pin.copy_to(at, to);
     }
 }
 
-/// A page for reading and writing, held alone. It stays in memory, where it is.
+/// A page for reading and writing, held alone. It stays at one address in memory.
 ///
 /// ```
 /// use terrace::pages::PageAllocator;
 ///
-/// let place = tempfile::tempdir().unwrap();
-/// let pages = PageAllocator::builder().dram(8 << 20).page_sizes(&[4096]).open(place.path().join("pages"))?;
+/// let folder = tempfile::tempdir().unwrap();
+/// let pages = PageAllocator::builder()
+///     .dram(8 << 20)
+///     .page_sizes(&[4096])
+///     .open(folder.path().join("pages"))?;
 /// let name = pages.allocate(4096)?.keep();
 /// pages.write(name)?.write(100, b"written");
 /// let mut back = [0; 7];
@@ -87,12 +96,12 @@ impl<'a> ExclusiveGuard<'a> {
         self.page
     }
 
-    /// What is in the page, as words of this machine, to be loaded.
+    /// The page's content as native words, to load only.
     pub fn words(&self) -> &[AtomicU64] {
         self.pin().words()
     }
 
-    /// The same, to be stored to as well: the page counts as changed from now on.
+    /// The page's content as native words; marks the page as changed.
     pub fn words_mut(&mut self) -> &[AtomicU64] {
         let (pin, _) = self.held.as_mut().expect("held until freed");
         pin.will_change();
@@ -102,7 +111,7 @@ impl<'a> ExclusiveGuard<'a> {
     /// Copies the bytes from `at` on into `to`.
     ///
     /// # Panics
-    /// If the page has not so many.
+    /// If the page ends earlier.
     pub fn copy_to(&self, at: usize, to: &mut [u8]) {
         check(self.words(), at, to.len());
         self.pin().copy_to(at, to);
@@ -111,7 +120,7 @@ impl<'a> ExclusiveGuard<'a> {
     /// Writes `bytes` from byte `at` on.
     ///
     /// # Panics
-    /// If the page has no room for them there.
+    /// If they pass the end of the page.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         check(self.words(), at, bytes.len());
         let words = self.words_mut();
@@ -126,7 +135,7 @@ impl<'a> ExclusiveGuard<'a> {
         write_part(words, (first + whole.len()) * 8, tail);
     }
 
-    /// Ends the page that this is the guard of.
+    /// Frees the page.
     pub fn free(mut self) {
         self.end();
     }
@@ -140,7 +149,7 @@ impl<'a> ExclusiveGuard<'a> {
     }
 }
 
-/// Writes fewer than eight bytes, all of one word.
+/// Writes fewer than eight bytes within a word.
 fn write_part(words: &[AtomicU64], at: usize, part: &[u8]) {
     if part.is_empty() {
         return;
@@ -157,12 +166,15 @@ fn check(words: &[AtomicU64], at: usize, length: usize) {
     assert!(fits, "{length} bytes at {at} of a page that has {capacity}");
 }
 
-/// The exclusive guard of a new page, which goes back unless it is kept: what fails half made leaves nothing behind.
+/// Exclusive guard of a new page, which is freed unless kept.
 ///
 /// ```
 /// use terrace::pages::{PageAllocator, PageRef};
 ///
-/// fn read_segment(pages: &PageAllocator, mut source: impl std::io::Read) -> Result<PageRef, Box<dyn std::error::Error>> {
+/// fn read_segment(
+///     pages: &PageAllocator,
+///     mut source: impl std::io::Read,
+/// ) -> Result<PageRef, Box<dyn std::error::Error>> {
 ///     let mut segment = pages.allocate(4096)?;
 ///     let mut bytes = [0; 1000];
 ///     source.read_exact(&mut bytes)?; // if this fails, the page is free again
@@ -170,8 +182,11 @@ fn check(words: &[AtomicU64], at: usize, length: usize) {
 ///     Ok(segment.keep())
 /// }
 ///
-/// let place = tempfile::tempdir().unwrap();
-/// let pages = PageAllocator::builder().dram(8 << 20).page_sizes(&[4096]).open(place.path().join("pages"))?;
+/// let folder = tempfile::tempdir().unwrap();
+/// let pages = PageAllocator::builder()
+///     .dram(8 << 20)
+///     .page_sizes(&[4096])
+///     .open(folder.path().join("pages"))?;
 /// assert!(read_segment(&pages, &[1; 999][..]).is_err());
 /// assert_eq!(pages.stats().pages, 0);
 /// assert!(read_segment(&pages, &[1; 1000][..]).is_ok());
@@ -189,7 +204,7 @@ impl<'a> AllocationGuard<'a> {
         AllocationGuard { guard: Some(guard) }
     }
 
-    /// Keeps the page, and gives the guard up: the page's name.
+    /// Keeps the page, drops the guard and returns the page's name.
     #[must_use = "without its name the page can be neither used nor freed"]
     pub fn keep(self) -> PageRef {
         self.keep_guard().page()

@@ -1,12 +1,12 @@
-//! What may be in a column, and sums over it.
+//! Column values, and sums over them.
 //!
-//! Pages are words that are loaded one by one, since others may write them, so no compiler makes vectors of these loops. To be as
-//! fast as memory all the same, they keep eight sums, so that no addition waits for the one before, and ask for what they come to
-//! a little later: processors go ahead by themselves within a page of the system's only, and mapped pages consist of such.
+//! Other threads may write a page, so its words are loaded one by one, and no compiler vectorises
+//! these loops. Eight parallel sums and software prefetch bring them to memory speed. Hardware
+//! prefetch stops at operating-system pages, which mapped pages consist of.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use terrace_block::prefetch;
+use terrace_io::prefetch;
 
 mod sealed {
     pub trait Sealed {}
@@ -15,32 +15,32 @@ mod sealed {
     impl Sealed for f64 {}
 }
 
-/// Sums that are kept side by side: as many as a line of the cache has words.
+/// Parallel sums: the words of a cache line.
 const LANES: usize = 8;
-/// Lines that are asked for before they are come to.
+/// Distance of the prefetch, in lines.
 const LINES_AHEAD: usize = 16;
 
-/// A number of eight bytes that a [`Column`](super::Column) may hold: `u64`, `i64` or `f64`.
+/// A number of eight bytes for a [`Column`](super::Column): `u64`, `i64` or `f64`.
 pub trait Value: sealed::Sealed + Copy + PartialOrd + std::fmt::Debug + Send + Sync + 'static {
-    /// What the sum of many is: exact for whole numbers.
+    /// The type of sums: exact for integers.
     type Sum: Copy + Default + PartialEq + std::fmt::Debug + std::ops::Add<Output = Self::Sum> + Send;
 
-    /// The word that stands for it.
+    /// Encodes the number as a word.
     fn to_word(self) -> u64;
 
-    /// What a word stands for.
+    /// Decodes the number from a word.
     fn from_word(word: u64) -> Self;
 
-    /// The sum of the numbers that `words` stand for; of floating-point numbers in an order of its own.
+    /// Sum of the numbers in `words`, in a fixed order for floats.
     fn sum(words: &[AtomicU64]) -> Self::Sum;
 
-    /// The lesser; of two that cannot be compared the first.
+    /// The lesser number; the first if they cannot be compared.
     #[must_use]
     fn lesser(self, other: Self) -> Self {
         if other < self { other } else { self }
     }
 
-    /// The greater; of two that cannot be compared the first.
+    /// The greater number; the first if they cannot be compared.
     #[must_use]
     fn greater(self, other: Self) -> Self {
         if other > self { other } else { self }
@@ -75,7 +75,7 @@ impl Value for i64 {
     }
 
     fn sum(words: &[AtomicU64]) -> i128 {
-        // With its highest bit turned, a word is 2^63 more than the number, and never negative.
+        // Flipping the highest bit adds 2^63, so no word is negative.
         sum_words(words, 1 << 63) as i128 - ((words.len() as i128) << 63)
     }
 }
@@ -104,7 +104,6 @@ impl Value for f64 {
     }
 }
 
-/// Shows one of `lines` after the other, each of which is asked for some time before.
 #[inline(always)]
 fn each_line(lines: &[[AtomicU64; LANES]], mut show: impl FnMut(&[AtomicU64; LANES])) {
     let behind = lines.get(LINES_AHEAD..).unwrap_or_default();
@@ -116,7 +115,7 @@ fn each_line(lines: &[[AtomicU64; LANES]], mut show: impl FnMut(&[AtomicU64; LAN
     last.iter().for_each(show);
 }
 
-/// The sum of `words`, in each of which the bits of `turned` are turned.
+/// The sum of `words`, with the bits of `turned` flipped in each.
 fn sum_words(words: &[AtomicU64], turned: u64) -> u128 {
     let (chunks, rest) = words.as_chunks::<LANES>();
     let mut sums = [0u64; LANES];
@@ -133,16 +132,16 @@ fn sum_words(words: &[AtomicU64], turned: u64) -> u128 {
     carried + sums.into_iter().map(u128::from).chain(rest).sum::<u128>()
 }
 
-/// What is known of some numbers of a column after one look at each.
+/// Count, sum and bounds of some numbers of a column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Aggregate<T: Value> {
-    /// How many there are.
+    /// How many numbers.
     pub count: u64,
     /// Their sum.
     pub sum: T::Sum,
-    /// The least of them; none if there are none. Of floating-point numbers that are no numbers nothing is said.
+    /// Their minimum; none if there are none. Unspecified with NaN.
     pub min: Option<T>,
-    /// The greatest.
+    /// Their maximum, with the same exceptions.
     pub max: Option<T>,
 }
 
@@ -153,7 +152,6 @@ impl<T: Value> Default for Aggregate<T> {
 }
 
 impl<T: Value> Aggregate<T> {
-    /// Of what `words` stand for.
     pub(super) fn of(words: &[AtomicU64]) -> Self {
         let bounds = |known: Option<(T, T)>, word: &AtomicU64| {
             let value = T::from_word(word.load(Relaxed));
@@ -168,7 +166,7 @@ impl<T: Value> Aggregate<T> {
         }
     }
 
-    /// Of what either is of.
+    /// Combines two aggregates.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let both = |one: Option<T>, other: Option<T>, choose: fn(T, T) -> T| match (one, other) {

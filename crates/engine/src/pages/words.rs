@@ -1,15 +1,15 @@
-//! One word for each page: whether the page exists, and who holds guards of it.
+//! One word per page: whether the page exists, and its guards.
 //!
 //! ```text
 //!   63..16                               15         14..0
 //!   number, 0: there is no such page     exclusive  shared guards
 //! ```
 //!
-//! The number is drawn when the page is allocated, from a count of the whole process, and stands in every handle. So one
-//! comparison tells a handle whose page was freed, even if its id is another page's by now, and a handle of another allocator.
-//! A thread that wants a guard waits here; the latches of the pool below are never held for long (`buffer/pin.rs`). It waits for
-//! an exclusive guard as long as that takes. It waits for one of [`PINS_MAX`] shared guards only for a while, because they may all be
-//! the thread's own.
+//! The number is unique within the process and part of every page name. So one comparison detects
+//! the name of a freed page, even if its id was reused, and of another allocator's page. Threads
+//! wait for guards here, since the pool's latches are held only briefly (`pool/pin.rs`). They
+//! wait without a timeout for an exclusive guard to end, but only a while for one of [`PINS_MAX`]
+//! shared ones: the thread itself may hold them all.
 
 use std::io;
 use std::sync::atomic::{
@@ -18,11 +18,11 @@ use std::sync::atomic::{
 };
 use std::time::{Duration, Instant};
 
-use terrace_block::Region;
+use terrace_io::Region;
 
-use crate::buffer::PINS_MAX;
-use crate::buffer::backoff::Backoff;
 use crate::ids::{PageId, SizeClass};
+use crate::pool::PINS_MAX;
+use crate::pool::backoff::Backoff;
 
 const NUMBER_SHIFT: u32 = 16;
 const EXCLUSIVE: u64 = 1 << 15;
@@ -30,7 +30,8 @@ const SHARED: u64 = EXCLUSIVE - 1;
 /// Bytes of a word, for the budget.
 pub(super) const WORD_BYTES: u64 = 8;
 
-/// The words of all pages, by class and index. Addresses for as many as there may be, memory for those in use.
+/// The words of all pages, by class and index. Reserves addresses for all possible pages; only used
+/// ones take memory.
 #[derive(Debug)]
 pub(super) struct PageWords(Vec<Region>);
 
@@ -41,24 +42,23 @@ pub(super) struct Hold<'a> {
     exclusive: bool,
 }
 
-/// Why there is no hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// The page is not the one with this number.
+    /// The page does not have this number.
     Missing,
-    /// There are [`PINS_MAX`] shared guards of the page, and none of them went.
+    /// The page kept [`PINS_MAX`] shared guards.
     Crowded,
 }
 
-/// A number that no page of this process has had: at a million pages a second there are enough for nine years.
+/// A new number. At a million pages a second they last nine years.
 pub(super) fn next_number() -> u64 {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
-    // Relaxed: only that it is unique counts.
+    // Relaxed: the number only has to be unique.
     NUMBERS.fetch_add(1, Relaxed)
 }
 
 impl PageWords {
-    /// For as many pages of each class as `indexes_max` says.
+    /// Reserves words for `indexes_max` pages of each class.
     ///
     /// # Errors
     /// Those of [`Region::reserve_writable`].
@@ -76,7 +76,6 @@ impl PageWords {
         region.words(at..at + WORD_BYTES as usize).first()
     }
 
-    /// The page `id` exists from now on and has this number; its allocator holds it.
     pub(super) fn begin(&self, id: PageId, number: u64) -> Hold<'_> {
         let word = self.word(id).expect("ids given out are within the words");
         debug_assert_eq!(word.load(Relaxed), 0);
@@ -84,18 +83,18 @@ impl PageWords {
         Hold { word, exclusive: true }
     }
 
-    /// The number of `id`, if there is such a page.
     pub(super) fn number(&self, id: PageId) -> Option<u64> {
         Some(self.word(id)?.load(Acquire) >> NUMBER_SHIFT).filter(|&number| number > 0)
     }
 
-    /// Whether `id` is the page with this number.
     pub(super) fn is(&self, id: PageId, number: u64) -> bool {
         self.word(id).is_some_and(|word| word.load(Acquire) >> NUMBER_SHIFT == number)
     }
 
-    /// A hold on page `id` together with others; waits for an exclusive one as long as that takes, and for one of too many shared
-    /// ones for `patience`.
+    /// Takes a shared hold on page `id`.
+    ///
+    /// Waits for an exclusive one without a timeout, and for one of too many shared ones for
+    /// `patience`.
     pub(super) fn share(&self, id: PageId, number: u64, patience: Duration) -> Result<Hold<'_>, Refused> {
         let mut crowded_since = None;
         let next = |word| {
@@ -115,7 +114,7 @@ impl PageWords {
         Ok(Hold { word, exclusive: false })
     }
 
-    /// A hold on page `id` alone; waits for all others.
+    /// The exclusive hold on page `id`; waits for all others.
     pub(super) fn exclude(&self, id: PageId, number: u64) -> Result<Hold<'_>, Refused> {
         let next = |word| match word & (EXCLUSIVE | SHARED) {
             0 => Next::Take(word | EXCLUSIVE),
@@ -125,7 +124,7 @@ impl PageWords {
         Ok(Hold { word, exclusive: true })
     }
 
-    /// Acquire: partner of the Release with which the guard before was given back, so that what it wrote is seen.
+    /// Acquire: pairs with the Release of the previous guard's end, and so shows its writes.
     fn acquire(
         &self,
         id: PageId,
@@ -154,16 +153,14 @@ impl PageWords {
     }
 }
 
-/// What to do about a word that was seen.
 enum Next {
-    /// Try to put this in its place.
     Take(u64),
     Wait,
     GiveUp,
 }
 
 impl Hold<'_> {
-    /// The page exists no more. Who waits for it learns that.
+    /// Ends the page; threads that wait for it are refused.
     pub(super) fn end(self) {
         debug_assert!(self.exclusive);
         self.word.store(0, Release);
@@ -213,7 +210,7 @@ mod tests {
         for patience in [Duration::ZERO, Duration::from_millis(1)] {
             assert_eq!(words.share(id, 3, patience).unwrap_err(), Refused::Crowded);
         }
-        // Refusals have taken nothing, and whoever waits gets what another gives back.
+        // Refused holds took nothing, and a waiting one gets the next release.
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| words.share(id, 3, Duration::MAX).map(drop));
             holds.pop();

@@ -1,8 +1,8 @@
-//! Latencies, counted in buckets that grow with them.
+//! Latency histograms with logarithmic buckets.
 //!
-//! Every power of two of nanoseconds has eight buckets of equal width (the layout of HDR histograms), so a quantile is
-//! at most an eighth too high, in constant memory. Threads count in slots of their own, because commits of many
-//! threads end at the same moment; a reader adds the slots up.
+//! Each power of two of nanoseconds has eight buckets of equal width (the layout of HDR
+//! histograms). So a quantile is at most an eighth too high, in constant memory. Each thread counts
+//! in a slot of its own, and readers add the slots.
 
 use std::fmt::{self, Debug};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,20 +12,19 @@ use serde::Serialize;
 
 use crate::threads::{Padded, thread_number};
 
-/// Shorter latencies are not told apart: a clock reading takes about as long.
+/// Shorter latencies share a bucket: reading the clock takes about as long.
 const LOWEST_NS: u64 = 1 << LOWEST_BITS;
 const LOWEST_BITS: u32 = 7;
-/// Longer ones are counted with those of 68 seconds.
+/// Longer latencies share the last bucket, of 68 seconds.
 const HIGHEST_BITS: u32 = 36;
 const PARTS_BITS: u32 = 3;
 const PARTS: usize = 1 << PARTS_BITS;
 const BUCKETS: usize = 1 + (HIGHEST_BITS - LOWEST_BITS) as usize * PARTS;
-/// Slots of threads; those beyond share.
+/// Slots; threads beyond that share.
 const SLOTS: usize = 8;
-/// The upper ends of what [`Latency::at_most`] is asked for by Prometheus: from a microsecond to 17 seconds.
+/// Bucket limits for Prometheus, as powers of two: from a microsecond to 17 seconds.
 const OCTAVES: std::ops::RangeInclusive<u32> = 10..=34;
 
-/// The bucket of a latency.
 fn bucket_of(ns: u64) -> usize {
     if ns < LOWEST_NS {
         return 0;
@@ -35,7 +34,6 @@ fn bucket_of(ns: u64) -> usize {
     (1 + (bits - LOWEST_BITS) as usize * PARTS + part).min(BUCKETS - 1)
 }
 
-/// The highest latency of a bucket.
 fn highest_of(bucket: usize) -> u64 {
     let Some(above) = bucket.checked_sub(1) else { return LOWEST_NS - 1 };
     let (bits, part) = (LOWEST_BITS + (above / PARTS) as u32, (above % PARTS) as u64);
@@ -49,7 +47,7 @@ struct Slot {
     max_ns: AtomicU64,
 }
 
-/// Counts latencies.
+/// A concurrent histogram of latencies.
 pub(crate) struct Histogram {
     slots: Box<[Padded<Slot>]>,
 }
@@ -74,7 +72,6 @@ impl Debug for Histogram {
 }
 
 impl Histogram {
-    /// Counts one latency.
     pub(crate) fn record(&self, latency: Duration) {
         // 64 bits of nanoseconds last 584 years.
         let ns = latency.as_nanos() as u64;
@@ -86,12 +83,10 @@ impl Histogram {
         }
     }
 
-    /// Bytes of memory taken.
     pub(crate) fn size_bytes(&self) -> usize {
         size_of_val(&*self.slots)
     }
 
-    /// What was counted so far.
     pub(crate) fn latency(&self) -> Latency {
         let sum = |of: fn(&Slot) -> &AtomicU64| self.slots.iter().map(|slot| of(slot).load(Relaxed)).sum();
         let counts = (0..BUCKETS).map(|bucket| {
@@ -104,7 +99,7 @@ impl Histogram {
     }
 }
 
-/// How often something took how long, since the database was opened.
+/// Distribution of one latency since the database was opened.
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory};
@@ -121,25 +116,25 @@ impl Histogram {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Latency {
-    /// How often it was measured.
+    /// Number of measurements.
     pub count: u64,
-    /// All of it together, in nanoseconds.
+    /// Sum, nanoseconds.
     pub total_ns: u64,
-    /// Half of the times it took at most this many nanoseconds, or an eighth less; the others likewise.
+    /// Median, nanoseconds. Quantiles are upper bounds, at most an eighth too high.
     pub p50_ns: u64,
-    /// Nine of ten times.
+    /// 90th percentile, nanoseconds.
     pub p90_ns: u64,
-    /// 99 of 100 times.
+    /// 99th percentile, nanoseconds.
     pub p99_ns: u64,
-    /// 999 of 1000 times.
+    /// 99.9th percentile, nanoseconds.
     pub p999_ns: u64,
-    /// The longest time, exactly.
+    /// Maximum, exact, nanoseconds.
     pub max_ns: u64,
-    /// What was counted, the shortest first; only where there was something.
+    /// Non-empty buckets, shortest first.
     pub buckets: Vec<Bucket>,
 }
 
-/// Latencies of nearly the same length.
+/// Number of latencies in one interval.
 ///
 /// ```
 /// let bucket = terrace::Bucket { up_to_ns: 1023, count: 7 };
@@ -147,9 +142,9 @@ pub struct Latency {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Bucket {
-    /// None of them was longer than this, in nanoseconds, and all are longer than the bucket before allows.
+    /// Upper end, inclusive, nanoseconds. The previous bucket's end is the lower one.
     pub up_to_ns: u64,
-    /// How many there were.
+    /// Number of latencies.
     pub count: u64,
 }
 
@@ -163,7 +158,21 @@ impl Latency {
         Latency { p50_ns, p90_ns, p99_ns, p999_ns, ..all }
     }
 
-    /// What this share of the times (0 to 1) took at most, in nanoseconds, or an eighth less; 0 if nothing was measured.
+    /// The latencies since `earlier`; the maximum is that of all.
+    pub(super) fn minus(&self, earlier: &Latency) -> Latency {
+        let before = |end: u64| {
+            earlier.buckets.iter().find(|bucket| bucket.up_to_ns == end).map_or(0, |bucket| bucket.count)
+        };
+        let since = |bucket: &Bucket| Bucket {
+            count: bucket.count.saturating_sub(before(bucket.up_to_ns)),
+            up_to_ns: bucket.up_to_ns,
+        };
+        let buckets = self.buckets.iter().map(since).filter(|bucket| bucket.count > 0).collect();
+        Latency::new(buckets, self.total_ns.saturating_sub(earlier.total_ns), self.max_ns)
+    }
+
+    /// The quantile at `share` (0 to 1), nanoseconds, at most an eighth too high; 0 without
+    /// measurements.
     pub fn quantile_ns(&self, share: f64) -> u64 {
         let rank = ((share.clamp(0.0, 1.0) * self.count as f64).ceil() as u64).max(1);
         let mut seen = 0;
@@ -176,13 +185,13 @@ impl Latency {
         self.max_ns
     }
 
-    /// How often it took at most this many nanoseconds; exact for the end of a bucket.
+    /// Number of latencies of at most `ns`; exact at bucket ends.
     pub fn at_most(&self, ns: u64) -> u64 {
         let within = |bucket: &&Bucket| bucket.up_to_ns.min(self.max_ns) <= ns;
         self.buckets.iter().take_while(within).map(|bucket| bucket.count).sum()
     }
 
-    /// Cumulated counts at fixed ends of buckets: nanoseconds, and how often it took at most that.
+    /// Cumulative counts at fixed bucket ends, in nanoseconds.
     pub(super) fn by_octave(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         OCTAVES.map(|bits| {
             let end = (1 << bits) - 1;
@@ -200,6 +209,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_difference_has_the_latencies_between() {
+        let histogram = Histogram::default();
+        let record = |ns| histogram.record(Duration::from_nanos(ns));
+        record(1000);
+        let earlier = histogram.latency();
+        record(1000);
+        record(100_000);
+        let since = histogram.latency().minus(&earlier);
+        assert_eq!((since.count, since.total_ns, since.max_ns), (2, 101_000, 100_000));
+        assert_eq!(since.at_most(2000), 1);
+    }
+
+    #[test]
     fn buckets_follow_each_other_and_are_an_eighth_wide() {
         let mut before = LOWEST_NS - 1;
         for bucket in 1..BUCKETS {
@@ -215,7 +237,7 @@ mod tests {
         assert_eq!((bucket_of(0), bucket_of(u64::MAX)), (0, BUCKETS - 1));
     }
 
-    /// Against all values, sorted.
+    /// Compares with all values, sorted.
     #[test]
     fn quantiles_are_at_most_an_eighth_too_high() {
         for seed in 0..20 {

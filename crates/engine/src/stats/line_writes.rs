@@ -1,13 +1,15 @@
-//! How often each line of the middle tier was written.
+//! Write counts per line of the middle tier.
 
-/// How often each line of a simulated middle tier, of 64 bytes, was written since the database was opened
-/// ([`crate::Db::line_writes`]). A page that comes in writes all lines of its frame.
+/// Write counts per 64-byte line of a simulated middle tier ([`crate::Db::line_writes`]).
+///
+/// A page that enters writes all lines of its frame.
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory};
 ///
 /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
-/// let builder = Db::builder().directory(directory).dram(4 << 20).middle("simulated:dram,8MiB".parse()?);
+/// let builder = Db::builder().directory(directory).dram(4 << 20);
+/// let builder = builder.middle("simulated:dram,8MiB".parse()?);
 /// let db = builder.policy("0,0,1,1".parse()?).open("")?;
 /// let table = db.create_table("t")?;
 /// let before = db.line_writes().unwrap();
@@ -21,9 +23,9 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineWrites {
     lines_per_page: u64,
-    /// By frame: times that all of it was written.
+    /// Per frame: writes of all lines.
     pages: Vec<u32>,
-    /// By frame: and each of its lines by itself, if one was.
+    /// Per frame: further writes of each line, if any.
     lines: Vec<Option<Box<[u32]>>>,
 }
 
@@ -36,14 +38,14 @@ impl LineWrites {
         LineWrites { lines_per_page, pages, lines }
     }
 
-    /// Writes of all lines together.
+    /// Writes of all lines.
     pub fn total(&self) -> u64 {
         let pages: u64 = self.pages.iter().map(|&count| u64::from(count)).sum();
         let lines = self.lines.iter().flatten().flat_map(|lines| lines.iter());
         pages * self.lines_per_page + lines.map(|&count| u64::from(count)).sum::<u64>()
     }
 
-    /// Writes of the line that was written most.
+    /// Writes of the most-written line.
     pub fn max(&self) -> u64 {
         let most = |lines: &Option<Box<[u32]>>| lines.as_ref().and_then(|lines| lines.iter().max().copied());
         let by_frame = self.pages.iter().zip(&self.lines);
@@ -53,7 +55,7 @@ impl LineWrites {
             .unwrap_or(0)
     }
 
-    /// The same with what was counted before `earlier` taken off, line by line; of the same database.
+    /// Counts since `earlier`, line by line, of the same database.
     #[must_use]
     pub fn since(&self, earlier: &LineWrites) -> LineWrites {
         let less = |now: &[u32], before: &[u32]| -> Vec<u32> {

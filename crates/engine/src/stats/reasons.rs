@@ -1,9 +1,15 @@
-//! Counts by reason: each a struct with a number for every reason, which can also be walked through by name.
+//! Counts by reason: structs with one counter per reason, also iterable by name.
 
 use serde::Serialize;
+use terrace_io::stats::{Family, Field, Text};
 
 macro_rules! by_reason {
-    ($($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* $reason:ident,)* })*) => {$(
+    ($(
+        $(#[$about:meta])*
+        pub struct $name:ident => $label:ident $family:literal $help:literal {
+            $($(#[$doc:meta])* $reason:ident,)*
+        }
+    )*) => {$(
         $(#[$about])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
         #[non_exhaustive]
@@ -11,13 +17,24 @@ macro_rules! by_reason {
             $($(#[$doc])* pub $reason: u64,)*
         }
 
+        impl Field for $name {
+            fn show(&self, _: &Family, _: &str, text: &mut Text) {
+                let family = Family::counter($family, $help).by(stringify!($label));
+                self.by_reason().for_each(|(reason, count)| text.sample(&family, reason, count));
+            }
+
+            fn since(&self, earlier: &Self, _: &Family) -> Self {
+                $name { $($reason: self.$reason.saturating_sub(earlier.$reason),)* }
+            }
+        }
+
         impl $name {
-            /// Every reason's name and count.
+            /// Name and count of each reason.
             pub fn by_reason(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
                 [$((stringify!($reason), self.$reason)),*].into_iter()
             }
 
-            /// All of them together.
+            /// Sum over all reasons.
             pub fn total(&self) -> u64 {
                 self.by_reason().map(|(_, count)| count).sum()
             }
@@ -26,103 +43,106 @@ macro_rules! by_reason {
 }
 
 by_reason! {
-    /// How often somebody had to wait, by what for. `docs/tiers.md` has the rule behind them.
+    /// Waits by reason; `docs/tiers.md` explains them.
     ///
     /// ```
     /// let stalls = terrace::Stalls::default();
     /// assert_eq!((stalls.total(), stalls.by_reason().next()), (0, Some(("frames", 0))));
     /// ```
-    pub struct Stalls {
-        /// A page to be read or made found no clean frame, and waited for write-back.
+    pub struct Stalls => reason "terrace_stalls_total" "Times somebody waited, by what for." {
+        /// A page read or creation waited for write-back of a frame.
         frames,
-        /// A commit or a change of a tree waited for the checkpoint to cut the log.
+        /// A commit or tree change waited for a checkpoint to cut the log.
         log_space,
-        /// A record waited for room in the log's buffer, which took a write of the log.
+        /// A record waited for room in the log buffer.
         log_buffer,
-        /// Write-back found no free segment, and had some emptied first.
+        /// Write-back waited for a free segment.
         segments,
-        /// A reader or writer met a page that another thread held, and waited a moment.
+        /// A reader or writer waited for a latch.
         latches,
-        /// A commit waited for another that had locked one of its keys, longer than a moment.
+        /// A commit waited for a key lock of another commit.
         locks,
-        /// A commit waited for a transaction with priority that had read what it writes, or for a moment in which the
-        /// engine needs no commits.
+        /// A commit waited for a transaction with priority, or a pause.
         gate,
-        /// A commit waited for a timestamp, because as many were undecided as the clock keeps.
+        /// A commit waited for a timestamp: too many were undecided.
         timestamps,
-        /// A transaction of several records waited for others of its kind to end.
+        /// A transaction of several records waited for others of its kind.
         chains,
     }
 
-    /// How often work was begun again, by why.
+    /// Restarts by reason.
     ///
     /// ```
     /// assert_eq!(terrace::Retries::default().by_reason().count(), 3);
     /// ```
-    pub struct Retries {
-        /// A page changed, or was evicted, while it was being read without a latch, and the descent began anew.
+    pub struct Retries => reason "terrace_retries_total"
+        "Times a search or change was begun again, by why."
+    {
+        /// A page changed or was evicted during an optimistic read.
         changed,
-        /// A page changed, was evicted, or was latched by another, between being read and being latched for a change.
+        /// A page changed, was evicted or latched between read and latch.
         latched,
-        /// A page was loaded, evicted or changed by another thread before this one could load it.
+        /// Another thread loaded, evicted or changed the page first.
         loaded,
     }
 
-    /// What the sweep for free frames did with the pages it came by.
+    /// Outcomes of the sweep for free frames.
     ///
     /// ```
     /// assert_eq!(terrace::Sweeps::default().by_reason().count(), 4);
     /// ```
-    pub struct Sweeps {
-        /// Clean and not used since the last visit: its frame was taken.
+    pub struct Sweeps => outcome "terrace_swept_pages_total"
+        "Pages that the sweep for frames met, by what became of them."
+    {
+        /// Clean and unmarked: evicted.
         evicted,
-        /// Used since the last visit: it stayed.
+        /// Marked since the last visit: kept.
         used,
-        /// Dirty, or being written: it was left to write-back.
+        /// Dirty or being written: left to write-back.
         dirty,
-        /// Latched, or changed at that moment: it was left alone.
+        /// Latched or changed at that moment: skipped.
         busy,
     }
 
-    /// Images of pages written to the page file, by why.
+    /// Images written to the page file, by reason.
     ///
     /// ```
     /// assert_eq!(terrace::WriteBacks::default().by_reason().count(), 5);
     /// ```
-    pub struct WriteBacks {
-        /// Ahead of the sweep, so that it finds clean frames.
+    pub struct WriteBacks => reason "terrace_images_written_total" "Images of dirty pages written, by why." {
+        /// Ahead of the sweep, to provide clean frames.
         ahead,
-        /// Because frames were waited for.
+        /// Because threads waited for frames.
         frames,
-        /// So that the log could be cut.
+        /// To let the log be cut.
         checkpoint,
-        /// Out of a segment that was being emptied; clean images moved are `images_moved`.
+        /// Dirty pages of a segment being emptied; `images_moved` counts clean ones.
         cleaner,
-        /// When the database was closed.
+        /// At close.
         close,
     }
 
-    /// Images read past the frames, by whom.
+    /// Images read without a frame, by reader.
     ///
     /// ```
     /// assert_eq!(terrace::Bypasses::default().by_reason().count(), 2);
     /// ```
-    pub struct Bypasses {
-        /// The cleaner, which moves images as they are.
+    pub struct Bypasses => reason "terrace_bypassing_reads_total" "Images read past the frames, by whom." {
+        /// The cleaner, which moves images unchanged.
         cleaner,
-        /// Verification, which wants what is in the file.
+        /// Verification, which checks the file itself.
         verify,
     }
 
-    /// Snapshots given up, by why.
+    /// Snapshots given up, by reason.
     ///
     /// ```
     /// assert_eq!(terrace::GivenUp::default().by_reason().count(), 2);
     /// ```
-    pub struct GivenUp {
+    pub struct GivenUp => reason "terrace_snapshots_given_up_total" "Snapshots given up, by why." {
         /// Older than `snapshot_age_max`.
         age,
-        /// The oldest, when old versions took more memory than they may.
+        /// The oldest, because old versions exceeded their limit.
         memory,
     }
 }

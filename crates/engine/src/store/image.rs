@@ -1,61 +1,58 @@
-//! Images of pages: as they are, or compressed with LZ4.
+//! Images of pages: plain, or compressed with LZ4.
 //!
 //! ```text
-//!   as it is      page header, 24 bytes | body                                  all of the page's bytes
-//!   compressed    page header, 24 bytes | length u32 | page bytes u32 | LZ4 block of the body | zeros to whole places
+//!   plain       page header, 24 bytes | body
+//!   compressed  page header, 24 bytes | length u32 | page bytes u32 | LZ4 of the body | zeros
 //! ```
 //!
-//! Which of the two it is says a bit of the kind in the image's header; that a page should be compressed if it can
-//! says a bit of its level, which every page of a table has, so that a new page has it from the one it was split from
-//! and images of both kinds are read back whatever the settings are now. An image is compressed only if that saves a
-//! place, or of a page above 64 KiB the 32 places that its images come in multiples of. The checksum is over the image as it stands in the file, the zeros included.
+//! A bit of the kind in the image's header tells them apart. A bit of the page's level requests
+//! compression; a split copies it to new pages. An image is compressed only if that saves a block,
+//! or for a page above 64 KiB the 32 blocks of its unit. The checksum covers the image in the file,
+//! zeros included.
 //!
-//! What is decompressed is believed no more than any other bytes: the decoder checks every length, writes into a buffer
-//! of the page's size, and must fill it exactly.
+//! Decompression checks every length, writes into a buffer of the page's size, and must fill it
+//! exactly.
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
+use super::mapping_word::{BLOCK_BYTES, blocks_of, can_have, image_unit};
 use super::page::{self, HEADER_BYTES};
-use super::place::{PLACE_BYTES, can_have, image_unit, places_of};
 
-/// Bit of a page's level: its images are to be compressed.
+/// Bit of a page's level: compress its images.
 pub(crate) const COMPRESS: u8 = 0x80;
 const LENGTH_AT: usize = HEADER_BYTES;
 const PAGE_BYTES_AT: usize = LENGTH_AT + 4;
 const BLOCK_AT: usize = PAGE_BYTES_AT + 4;
-/// Bytes of the tables that the compressor finds repetitions with: four thousand numbers of sixteen bits for pages up to 64 KiB,
-/// and as many of thirty-two for longer ones.
+/// Bytes of the compressor's tables: 4096 entries of 16 bits for pages up to 64 KiB, of 32 bits
+/// beyond.
 const TABLE_BYTES: usize = 8 << 10;
 const LONG_TABLE_BYTES: usize = 16 << 10;
 
-/// Whether images of a page with this level are to be compressed, if they can be.
 pub(crate) fn wants_compression(level: u8) -> bool {
     level & COMPRESS != 0
 }
 
-/// Bytes that a [`Packer`] for pages of this size takes.
 pub(crate) fn packer_bytes(page_bytes: usize) -> usize {
-    if page_bytes <= PLACE_BYTES {
+    if page_bytes <= BLOCK_BYTES {
         return 0;
     }
     let long = if is_long(page_bytes) { LONG_TABLE_BYTES } else { 0 };
     page_bytes + get_maximum_output_size(page_bytes) + TABLE_BYTES + long
 }
 
-/// Whether images of pages of this size come in larger units than places.
+/// Whether images of such pages have units larger than a block.
 fn is_long(page_bytes: usize) -> bool {
-    image_unit(page_bytes) > PLACE_BYTES
+    image_unit(page_bytes) > BLOCK_BYTES
 }
 
-/// Whether an image of a page of this size can be shorter than the page.
+/// Whether images of such pages can be shorter than the page.
 pub(crate) fn can_shrink(page_bytes: usize) -> bool {
     page_bytes > image_unit(page_bytes)
 }
 
-/// What images are compressed with, and in. It takes memory from the first page on that it is given.
+/// Compresses images. Allocates on first use.
 #[derive(Default)]
 pub(crate) struct Packer {
-    /// The page that is being compressed.
     page: Vec<u8>,
     block: Vec<u8>,
     table: Option<CompressTable>,
@@ -69,7 +66,7 @@ impl std::fmt::Debug for Packer {
 }
 
 impl Packer {
-    /// Where the page to be packed is put, which has `page_bytes` bytes.
+    /// The buffer for the page to pack, of `page_bytes` bytes.
     pub(crate) fn page(&mut self, page_bytes: usize) -> &mut [u8] {
         self.page.resize(page_bytes, 0);
         let most = get_maximum_output_size(page_bytes);
@@ -79,14 +76,15 @@ impl Packer {
         &mut self.page
     }
 
-    /// Makes an image of the page in `out`, which has room for all of it; its bytes, which are whole places.
+    /// Makes an image of the page in `out`; returns its bytes, whole blocks. `out` has room for the
+    /// whole page.
     pub(crate) fn pack(&mut self, out: &mut [u8]) -> usize {
         let Packer { page, block, table, long_table } = self;
         let table = match is_long(page.len()) {
             false => table.get_or_insert_with(CompressTable::small),
             true => long_table.get_or_insert_with(CompressTable::large),
         };
-        // The block has room for whatever it comes to.
+        // The buffer has room for any result.
         let compressed = compress_into_with_table(&page[HEADER_BYTES..], block, table).ok();
         let Some(length) = compressed.filter(|&length| image_bytes(length, page.len()) < page.len()) else {
             out[..page.len()].copy_from_slice(page);
@@ -104,12 +102,11 @@ impl Packer {
     }
 }
 
-/// Bytes of the image of a block of a page of `page_bytes`, in whole places, or as many of them as its images come in.
 fn image_bytes(block: usize, page_bytes: usize) -> usize {
     (BLOCK_AT + block).next_multiple_of(image_unit(page_bytes))
 }
 
-/// Bytes of the image that begins here, of a page of `page_bytes`, by its header; `None` if no image can begin so.
+/// Bytes of an image by its first bytes; `None` if its header is impossible.
 pub(crate) fn claimed_bytes(start: &[u8], page_bytes: usize) -> Option<usize> {
     if !page::is_compressed(start) {
         return Some(page_bytes);
@@ -119,14 +116,14 @@ pub(crate) fn claimed_bytes(start: &[u8], page_bytes: usize) -> Option<usize> {
     fits.then(|| image_bytes(length, page_bytes))
 }
 
-/// The page of `page_bytes` that `image` is of: the image itself, or decompressed into the first bytes of `spare`, which needs to
-/// be as long as the page if the image is shorter. The image has been vouched for.
+/// The page of `page_bytes` in the verified `image`: the image itself, or decompressed into
+/// `spare`, which must then have the page's length.
 pub(crate) fn unpack<'a>(
     image: &'a [u8],
     page_bytes: usize,
     spare: &'a mut [u8],
 ) -> Result<&'a [u8], &'static str> {
-    if !image.len().is_multiple_of(PLACE_BYTES) || !can_have(places_of(image.len())) {
+    if !image.len().is_multiple_of(BLOCK_BYTES) || !can_have(blocks_of(image.len())) {
         return Err("its image has an impossible length");
     }
     if claimed_bytes(image, page_bytes) != Some(image.len()) {
@@ -159,7 +156,7 @@ mod tests {
     use crate::store::page::Kind;
     use proptest::prelude::*;
 
-    /// A page whose body is a run of `noise` bytes that do not compress, and zeros.
+    /// A page whose body is a run of `noise` incompressible bytes, then zeros.
     fn page(page_bytes: usize, noise: usize, seed: u64) -> Vec<u8> {
         let mut page = vec![0; page_bytes];
         page::set_kind(&mut page, Kind::Leaf);
@@ -174,7 +171,7 @@ mod tests {
     }
 
     thread_local! {
-        /// One for pages of all sizes, as a database has it.
+        /// One for pages of all sizes, as in a database.
         static PACKER: std::cell::RefCell<Packer> = std::cell::RefCell::default();
     }
 
@@ -197,14 +194,14 @@ mod tests {
             for noise in (0..=page_bytes).step_by(page_bytes / 16) {
                 let page = page(page_bytes, noise, noise as u64);
                 let image = pack(&page);
-                assert!(image.len().is_multiple_of(PLACE_BYTES) && image.len() <= page_bytes);
+                assert!(image.len().is_multiple_of(BLOCK_BYTES) && image.len() <= page_bytes);
                 assert_eq!(page::is_compressed(&image), image.len() < page_bytes, "{page_bytes} {noise}");
-                // What is noise takes its bytes, and what is not next to nothing.
+                // Noise keeps its size, and the rest shrinks to almost nothing.
                 let least =
-                    (noise * 255 / 256 + BLOCK_AT).div_ceil(PLACE_BYTES).clamp(1, page_bytes / PLACE_BYTES);
-                let most = (noise * 257 / 256 + 600).div_ceil(PLACE_BYTES).min(page_bytes / PLACE_BYTES);
-                let places = image.len() / PLACE_BYTES;
-                assert!((least..=most).contains(&places), "{page_bytes} {noise}: {places} places");
+                    (noise * 255 / 256 + BLOCK_AT).div_ceil(BLOCK_BYTES).clamp(1, page_bytes / BLOCK_BYTES);
+                let most = (noise * 257 / 256 + 600).div_ceil(BLOCK_BYTES).min(page_bytes / BLOCK_BYTES);
+                let blocks = image.len() / BLOCK_BYTES;
+                assert!((least..=most).contains(&blocks), "{page_bytes} {noise}: {blocks} blocks");
                 let mut spare = vec![0x55; page_bytes];
                 let found = unpack(&image, spare.len(), &mut spare).expect("unpacks");
                 assert_eq!(found[4..], page[4..], "{page_bytes} {noise}");
@@ -213,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_one_place_has_nothing_to_save() {
+    fn a_page_of_one_block_has_nothing_to_save() {
         assert_eq!(packer_bytes(4096), 0);
         assert!(!wants_compression(3) && wants_compression(COMPRESS | 3));
     }
@@ -254,7 +251,7 @@ mod tests {
     }
 
     proptest! {
-        /// Bytes of a block that nobody compressed: a page, or an error; never a panic.
+        /// Hostile compressed bytes: a page, or an error; never a panic.
         #[test]
         fn hostile_blocks_do_not_panic(
             start in prop::collection::vec(any::<u8>(), 0..300), length in 0usize..9000, of_page in 12u32..18,
@@ -266,8 +263,8 @@ mod tests {
             image[PAGE_BYTES_AT..BLOCK_AT].copy_from_slice(&(1u32 << of_page).to_le_bytes());
             image[BLOCK_AT..BLOCK_AT + start.len()].copy_from_slice(&start);
             let mut spare = vec![0; page_bytes];
-            for places in 1..=4 {
-                if let Ok(page) = unpack(&image[..places * PLACE_BYTES], spare.len(), &mut spare) {
+            for blocks in 1..=4 {
+                if let Ok(page) = unpack(&image[..blocks * BLOCK_BYTES], spare.len(), &mut spare) {
                     prop_assert_eq!(page.len(), page_bytes);
                 }
             }

@@ -1,31 +1,28 @@
-//! The header every page and every image of a page carries, and the compact form of a page in the log.
+//! The header of pages and images, and the log's compact page form.
 //!
 //! ```text
 //!   0        4      5       6       8         16    24
 //!   checksum kind   level   flags   page id   LSN   body ...
 //! ```
 //!
-//! The checksum (CRC-32C over everything behind it) is computed when an image is made and checked when one is read;
-//! in a frame it is stale. The highest bit of the level says whether images of the page are to be compressed, that of the
-//! kind, in an image, whether this one is (`image.rs`). Little-endian throughout.
+//! The checksum (CRC-32C over everything behind it) is computed when an image is made and checked
+//! when one is read; in a frame it is stale. The highest bit of the level requests compression;
+//! that of the kind marks a compressed image (`image.rs`). Little-endian throughout.
 
-use super::place::Mapped;
+use super::mapping_word::MappingWord;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, SizeClass};
 
 /// Bytes before the body.
 pub(crate) const HEADER_BYTES: usize = 24;
 
-/// Bit of the kind in the header of an image whose body is compressed (`image.rs`).
+/// Bit of the kind: this image's body is compressed (`image.rs`).
 const COMPRESSED: u8 = 0x80;
 
-/// Where the level is.
 pub(crate) const LEVEL_AT: usize = 5;
 
-/// Where the LSN of the last change is.
 pub(crate) const LSN_AT: usize = 16;
 
-/// What a page holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -33,7 +30,7 @@ pub(crate) enum Kind {
     Inner = 2,
     OverflowIndex = 3,
     OverflowData = 4,
-    /// Words of a structure that is not the engine's (`crate::pages`).
+    /// Words of a structure outside the engine (`crate::pages`).
     Words = 6,
     /// A page of the crash harness.
     #[cfg(test)]
@@ -47,62 +44,54 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// The kind of a page, or of the page that an image is of.
+/// The kind of a page or image, without the compression bit.
 pub(crate) fn kind(page: &[u8]) -> u8 {
     page[4] & !COMPRESSED
 }
 
-/// Whether the body of this image is compressed.
 pub(crate) fn is_compressed(image: &[u8]) -> bool {
     image.get(4).is_some_and(|kind| kind & COMPRESSED != 0)
 }
 
-/// Says of an image whether its body is compressed.
 pub(crate) fn set_compressed(image: &mut [u8], compressed: bool) {
     image[4] = image[4] & !COMPRESSED | if compressed { COMPRESSED } else { 0 };
 }
 
-/// Sets the kind byte.
 pub(crate) fn set_kind(page: &mut [u8], kind: Kind) {
     page[4] = kind as u8;
 }
 
-/// The page's id as it says itself.
 pub(crate) fn page_id(page: &[u8]) -> PageId {
     PageId(u64::from_le_bytes(page[8..16].try_into().expect("eight bytes")))
 }
 
-/// Sets the page's id.
 pub(crate) fn set_page_id(page: &mut [u8], id: PageId) {
     page[8..16].copy_from_slice(&id.0.to_le_bytes());
 }
 
-/// The LSN of the last change.
 pub(crate) fn lsn(page: &[u8]) -> Lsn {
     Lsn(u64::from_le_bytes(page[LSN_AT..LSN_AT + 8].try_into().expect("eight bytes")))
 }
 
-/// Sets the LSN of the last change.
 pub(crate) fn set_lsn(page: &mut [u8], lsn: Lsn) {
     page[LSN_AT..LSN_AT + 8].copy_from_slice(&lsn.0.to_le_bytes());
 }
 
-/// Computes and sets the checksum, and returns it.
 pub(crate) fn seal(page: &mut [u8]) -> u32 {
     let checksum = crc32c(&page[4..]);
     page[..4].copy_from_slice(&checksum.to_le_bytes());
     checksum
 }
 
-/// The checksum as stored, and whether it holds.
+/// The stored checksum, and whether it holds.
 pub(crate) fn checksum(page: &[u8]) -> (u32, bool) {
     let stored = u32::from_le_bytes(page[..4].try_into().expect("four bytes"));
     (stored, stored == crc32c(&page[4..]))
 }
 
-/// Holds an image against everything that vouches for it: its own checksum, the id in it, and the check that the mapping
-/// keeps, which tells an older image that a lost write left from the one that is meant. Returns its checksum.
-pub(crate) fn vouch(image: &[u8], id: PageId, mapped: Mapped) -> Result<u32, &'static str> {
+/// Verifies an image: its own checksum, its page id, and the check in the mapping, which detects an
+/// older image after a lost write. Returns its checksum.
+pub(crate) fn verify_image(image: &[u8], id: PageId, mapped: MappingWord) -> Result<u32, &'static str> {
     if image.len() < HEADER_BYTES {
         return Err("it has no image");
     }
@@ -113,15 +102,15 @@ pub(crate) fn vouch(image: &[u8], id: PageId, mapped: Mapped) -> Result<u32, &'s
     if page_id(image) != id {
         return Err("another page's image is in its place");
     }
-    if !mapped.vouches_for(checksum) {
+    if !mapped.verifies_for(checksum) {
         return Err("an older image is in its place, a write was lost");
     }
     check_kind(image, id)?;
     Ok(checksum)
 }
 
-/// Refuses the content of page `id` if it is a node, or lists pages, on a page that is too large for either. So no such page
-/// is ever taken for a node, whatever refers to it. A chunk has the class that it is about in its name, and is no page.
+/// Refuses a node or index page in a page too large for either. So no reference can use such a page
+/// as a node. Chunks are no pages; their ids have the class that they describe.
 pub(crate) fn check_kind(content: &[u8], id: PageId) -> Result<(), &'static str> {
     let small_only = [Kind::Leaf, Kind::Inner, Kind::OverflowIndex].map(|kind| kind as u8);
     if id.class_index() > SizeClass::LARGEST_NODE.index() && small_only.contains(&kind(content)) {
@@ -130,8 +119,8 @@ pub(crate) fn check_kind(content: &[u8], id: PageId) -> Result<(), &'static str>
     Ok(())
 }
 
-/// Appends the compact form of `page` to `out`: everything from byte 4 on, without the unused bytes in `gap`.
-/// Layout: gap start u32, gap end u32, bytes 4 to gap start, bytes from gap end.
+/// Appends the compact form of `page` to `out`: everything from byte 4 on, without the unused bytes
+/// in `gap`. Layout: gap start u32, gap end u32, bytes 4 to gap start, bytes from gap end.
 pub(crate) fn compact(page: &[u8], gap: std::ops::Range<usize>, out: &mut Vec<u8>) {
     debug_assert!(gap.start >= HEADER_BYTES && gap.start <= gap.end && gap.end <= page.len());
     out.extend_from_slice(&(gap.start as u32).to_le_bytes());

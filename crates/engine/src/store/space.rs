@@ -1,53 +1,50 @@
-//! Space in the page file: segments of equal size, filled from start to end, used again when nothing in them is live.
+//! Space in the page file: equal segments, filled in order, reused when nothing in them is live.
 //!
 //! ```text
 //!   0            32 KiB          + segment          ...
 //!   superblocks  segment 0       segment 1          segment n
 //! ```
 //!
-//! A place is 4 KiB, counted from the start of the file; an image takes some places of one segment, one behind the other.
-//! What is left at the end of a segment and too short for the next image stays empty until the segment is filled again. Per
-//! segment only the number of live places is kept; which of them are live is known by the page table, and the cleaner
-//! learns it from the headers of the images themselves. Recovery counts anew, so nothing of this is stored.
+//! An image takes consecutive blocks of 4 KiB in one segment. A segment only counts its live
+//! blocks; the page table knows which are live, and the cleaner reads the image headers. Recovery
+//! recounts.
 //!
-//! Two segments are filled at a time: one with images that were written because their pages changed, one with images that
-//! the cleaner moved because theirs did not. Pages that change often and pages that do not are thus parted, and the
-//! cleaner finds segments that are nearly all one or the other. Free segments are filled from the start of the file on, so
-//! that what is free gathers at its end, where it can be cut off (`compact.rs`).
+//! Two segments are filled at a time, one with changed images, one with images that the cleaner
+//! moved. That separates hot from cold pages. Free segments are filled from the file's start, so
+//! that free space gathers at its end (`compact.rs`).
 //!
-//! Page ids are granted only while everything that is live fits below a fill limit; that is what leaves the cleaner
-//! room to work, and it is the point where "disk full" is raised (durability, rule 14): a page is granted all its places, and
-//! a change of one that exists needs no more space than it has, unless compression has made its image shorter. What that
-//! saves is not kept for it (`docs/decisions/0013-places-and-compression.md`): write-back has the file grow for it too, and
-//! commits wait where it cannot. Where pages have several sizes, the places at the end of each segment that the longest image
-//! may find too few are not counted on for that limit: images of one size fill a segment, a mixture need not, and the
-//! cleaner, which moves them in whatever order it finds them, would find no room for them again.
+//! A fill limit bounds the granted page ids; it leaves room for the cleaner, and raises "disk full"
+//! (docs/durability.md, rule 14). A page is granted all its blocks, so changing it needs no more
+//! space, unless compression made its image shorter. Those savings are not reserved
+//! (`docs/decisions/0013-blocks-and-compression.md`): write-back grows the file for them, and
+//! commits wait if it cannot. With several page sizes, the limit excludes the blocks at each
+//! segment's end that the longest image may find too few: the cleaner moves images in any order,
+//! and must fit them again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use parking_lot::Mutex;
-use terrace_block::BlockDevice;
+use terrace_io::BlockDevice;
 
-use super::place::{Extent, PLACE_BYTES};
+use super::mapping_word::{BLOCK_BYTES, Extent};
 use super::superblock::SUPERBLOCK_BYTES;
 use crate::error::{Error, Result};
 
-/// The file grows when more than this share of it would be live: with it and the reserve it is a third longer than what is live.
+/// The file grows above this live share; with the reserve it is a third longer than the live data.
 const GROW_FILL: f64 = 0.755;
-/// By one part in this many, at most [`GROW_MAX`] segments at a time.
+/// Growth as a fraction of the file, up to [`GROW_MAX`] segments.
 const GROW_SHARE: u64 = 64;
 const GROW_MAX: u64 = 64;
-/// When it cannot grow, page ids are granted up to this share; the rest is what cleaner and checkpoint work with.
+/// If the file cannot grow, page ids are granted up to this share.
 const FULL_FILL: f64 = 0.88;
-/// Segments nobody but cleaner and checkpoint may count on.
+/// Segments reserved for cleaner and checkpoint.
 const RESERVED_SEGMENTS: u64 = 5;
 
-/// Segments of a file, at least.
 pub(crate) const SEGMENTS_MIN: u64 = 8;
 
-/// Why an image is written, which says what it is put beside.
+/// The reason for writing an image, which selects its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     /// Its page changed.
@@ -65,66 +62,60 @@ impl Stream {
     }
 }
 
-/// The fixed numbers of a page file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
-    pub(crate) segment_places: u64,
+    pub(crate) segment_blocks: u64,
 }
 
 impl Geometry {
-    /// The first place of a segment.
-    pub(crate) fn first_place(&self, segment: u64) -> u64 {
-        SUPERBLOCK_BYTES / PLACE_BYTES as u64 + segment * self.segment_places
+    pub(crate) fn first_block(&self, segment: u64) -> u64 {
+        SUPERBLOCK_BYTES / BLOCK_BYTES as u64 + segment * self.segment_blocks
     }
 
-    /// The segment a place lies in; `None` for a place inside the superblocks.
-    pub(crate) fn segment_of(&self, place: u64) -> Option<u64> {
-        place.checked_sub(self.first_place(0)).map(|places| places / self.segment_places)
+    /// The segment of a block; `None` inside the superblocks.
+    pub(crate) fn segment_of(&self, block: u64) -> Option<u64> {
+        block.checked_sub(self.first_block(0)).map(|blocks| blocks / self.segment_blocks)
     }
 
-    /// The segment that all of `extent` lies in.
+    /// The segment that contains all of `extent`.
     pub(crate) fn segment_with(&self, extent: Extent) -> Option<u64> {
         let last = extent.end().checked_sub(1)?;
         self.segment_of(extent.first).filter(|&segment| self.segment_of(last) == Some(segment))
     }
 
-    /// Bytes of a file with so many segments.
     pub(crate) fn file_bytes(&self, segments: u64) -> u64 {
-        self.first_place(segments) * PLACE_BYTES as u64
+        self.first_block(segments) * BLOCK_BYTES as u64
     }
 }
 
-/// A segment that is being filled, and the next place in it.
+/// A segment being filled, and its next block.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     segment: u64,
     used: u64,
 }
 
-/// Incarnations that are counted. Segments that share one count have more incarnations than they had.
+/// Counted incarnations. Segments that share a count see it change more often.
 const INCARNATIONS: usize = 1024;
 
 #[derive(Debug, Default)]
 struct Segments {
-    /// Live places of each segment, places handed out included.
+    /// Live blocks of each segment, including blocks just allocated.
     live: Vec<u32>,
-    /// For each segment, how many places had been handed out when it was opened last.
+    /// For each segment, the allocated blocks in total when it was last opened.
     filled_at: Vec<u64>,
-    /// Segments without a live place that are not open.
+    /// Segments without a live block that are not open.
     free: BTreeSet<u64>,
-    /// The segments being filled, one for each stream.
     open: [Option<Open>; 2],
-    /// Places handed out since the database was opened.
+    /// Blocks allocated since the database was opened.
     handed_out: u64,
-    /// Live places in all.
     live_total: u64,
-    /// Places granted to pages that are not yet written anywhere, with those promised to commits under way.
+    /// Blocks granted to unwritten pages or promised to running commits.
     granted: u64,
-    /// Places of each segment that may have to stay empty, because images of several sizes are mixed.
+    /// Blocks per segment that may stay empty, because image sizes are mixed.
     lost: u64,
-    /// Whether the last grant was refused.
-    refused: bool,
-    /// The file is not grown beyond this.
+    /// The largest request refused since the file was reported full; `None` when there is space.
+    refused: Option<u64>,
     most: u64,
 }
 
@@ -133,29 +124,27 @@ impl Segments {
         self.open.iter().flatten().any(|open| open.segment == segment)
     }
 
-    /// Places left in the segment that `stream` fills.
-    fn open_room(&self, stream: Stream, segment_places: u64) -> u64 {
-        self.open[stream as usize].map_or(0, |open| segment_places - open.used)
+    fn open_room(&self, stream: Stream, segment_blocks: u64) -> u64 {
+        self.open[stream as usize].map_or(0, |open| segment_blocks - open.used)
     }
 
-    /// Whether there is room for images of these lengths in places, with `spare` segments left free. Where there is room
-    /// for some there is room for shorter ones in their stead: images are put one behind the other, and none of them
-    /// comes to stand later for those before it being shorter.
+    /// Whether images of these lengths, in blocks, fit with `spare` segments left free. Then
+    /// shorter ones fit too: images are consecutive.
     fn has_room(
         &self,
         lengths: impl IntoIterator<Item = u64>,
         spare: u64,
         stream: Stream,
-        segment_places: u64,
+        segment_blocks: u64,
     ) -> bool {
-        let mut room = self.open_room(stream, segment_places);
+        let mut room = self.open_room(stream, segment_blocks);
         let mut free = (self.free.len() as u64).saturating_sub(spare);
-        // The other stream's segment is for when nothing else is left.
-        let mut last = if spare == 0 { self.open_room(stream.other(), segment_places) } else { 0 };
+        // The other stream's segment is the last resort.
+        let mut last = if spare == 0 { self.open_room(stream.other(), segment_blocks) } else { 0 };
         lengths.into_iter().all(|length| {
             if room < length {
                 if free > 0 {
-                    (free, room) = (free - 1, segment_places);
+                    (free, room) = (free - 1, segment_blocks);
                 } else {
                     (room, last) = (last, 0);
                 }
@@ -166,7 +155,7 @@ impl Segments {
         })
     }
 
-    /// Stops filling a segment. One that was emptied meanwhile is free from now on.
+    /// Closes a segment. If it was emptied meanwhile, it becomes free.
     fn close(&mut self, stream: Stream) {
         if let Some(Open { segment, .. }) = self.open[stream as usize].take()
             && self.live[segment as usize] == 0
@@ -175,18 +164,18 @@ impl Segments {
         }
     }
 
-    /// The segment in which the next image of `stream`, of `length` places, is put; there is room for it.
+    /// The segment for the next image of `stream`, of `length` blocks. It has room.
     fn next(
         &mut self,
         stream: Stream,
         length: u64,
-        segment_places: u64,
+        segment_blocks: u64,
         incarnations: &[AtomicU32],
     ) -> &mut Open {
-        if self.open_room(stream, segment_places) < length {
+        if self.open_room(stream, segment_blocks) < length {
             self.close(stream);
             if let Some(segment) = self.free.pop_first() {
-                // Whoever sees an image that is written there sees this, by the latch under which it is put in force.
+                // Relaxed: the latch under which an image there is published also publishes this.
                 incarnations[segment as usize % INCARNATIONS].fetch_add(1, Relaxed);
                 self.filled_at[segment as usize] = self.handed_out;
                 self.open[stream as usize] = Some(Open { segment, used: 0 });
@@ -198,37 +187,36 @@ impl Segments {
     }
 }
 
-/// Counts and hands out places.
 #[derive(Debug)]
 pub(crate) struct Space {
     device: Arc<dyn BlockDevice>,
     geometry: Geometry,
     segments: Mutex<Segments>,
-    /// How often segments were opened, by their numbers.
+    /// How often segments were opened, by number.
     incarnations: Box<[AtomicU32]>,
 }
 
 impl Space {
-    /// Space of a file with `segments` segments, nothing in them live yet; recovery calls `count` for what is, then
-    /// `settle`.
+    /// Space of a file with `segments` segments, none of them live; recovery calls `count` for live
+    /// images, then `end_count`.
     pub(crate) fn new(
         device: Arc<dyn BlockDevice>,
         geometry: Geometry,
         segments: u64,
         bytes_max: u64,
     ) -> Space {
-        let most = (bytes_max / (geometry.segment_places * PLACE_BYTES as u64)).max(segments);
+        let most = (bytes_max / (geometry.segment_blocks * BLOCK_BYTES as u64)).max(segments);
         let count = segments as usize;
         let state = Segments { live: vec![0; count], filled_at: vec![0; count], most, ..Segments::default() };
         let incarnations = (0..INCARNATIONS).map(|_| AtomicU32::new(0)).collect();
         Space { device, geometry, segments: Mutex::new(state), incarnations }
     }
 
-    /// Tells the images apart that are at `place` one after the other: as long as one is in force it does not change, and
-    /// for the next one it is another, since a place is used again only when its segment was empty and is filled anew. It
-    /// may change for no reason; it comes round after four billion segments.
-    pub(crate) fn incarnation(&self, place: u64) -> u32 {
-        let segment = self.geometry.segment_of(place).unwrap_or(0);
+    /// Distinguishes successive images at one block. Constant while an image is mapped, and changed
+    /// before the next one: a block is reused only after its segment was reopened. It may change
+    /// needlessly; it wraps after four billion segments.
+    pub(crate) fn incarnation(&self, block: u64) -> u32 {
+        let segment = self.geometry.segment_of(block).unwrap_or(0);
         self.incarnations[segment as usize % INCARNATIONS].load(Relaxed)
     }
 
@@ -236,80 +224,93 @@ impl Space {
         self.geometry
     }
 
-    /// Segments in the file.
     pub(crate) fn segments(&self) -> u64 {
         self.segments.lock().live.len() as u64
     }
 
-    /// Segments with nothing live in them.
     pub(crate) fn free_segments(&self) -> u64 {
         self.segments.lock().free.len() as u64
     }
 
-    /// Live places of each segment, and places granted to pages that have none yet.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> (Vec<u32>, u64) {
         let segments = self.segments.lock();
         (segments.live.clone(), segments.granted)
     }
 
-    /// Recovery: the places of `extent` are live. An error where two owners claim one place would need a map; the checksums
-    /// of the images tell them apart instead.
+    /// Recovery: counts the blocks of `extent` as live. Two owners of one block go unnoticed here;
+    /// image checksums tell.
     pub(crate) fn count(&self, extent: Extent) -> Result<()> {
         let mut segments = self.segments.lock();
         let segment =
             self.geometry.segment_with(extent).filter(|&segment| (segment as usize) < segments.live.len());
         let Some(segment) = segment else {
-            let Extent { first, places } = extent;
+            let Extent { first, blocks } = extent;
             return Err(Error::corrupt(
                 self.device.name(),
                 None,
                 format!(
-                    "a mapping names {places} places from {first} on, which are outside the file or its segments"
+                    "a mapping names {blocks} blocks from {first} on, which are outside the file or its segments"
                 ),
             ));
         };
         let live = &mut segments.live[segment as usize];
-        *live += extent.places as u32;
-        if u64::from(*live) > self.geometry.segment_places {
+        *live += extent.blocks as u32;
+        if u64::from(*live) > self.geometry.segment_blocks {
             let what = format!("more is said to be in segment {segment} than it has room for");
             return Err(Error::corrupt(self.device.name(), None, what));
         }
-        segments.live_total += extent.places;
+        segments.live_total += extent.blocks;
         Ok(())
     }
 
-    /// Recovery: everything live has been counted; `granted` places are promised to pages that exist in the log only.
-    pub(crate) fn settle(&self, granted: u64) {
+    /// Ends recovery's count; `granted` blocks are promised to pages only in the log.
+    pub(crate) fn end_count(&self, granted: u64) {
         let mut segments = self.segments.lock();
         segments.granted = granted;
         segments.free = (0..segments.live.len() as u64).filter(|&s| segments.live[s as usize] == 0).collect();
     }
 
-    /// Promises `places` more places, growing the file if need be. `Full` when there are none to be had.
-    pub(crate) fn grant(&self, places: u64) -> Result<()> {
+    /// Promises `blocks` more blocks, growing the file if needed; `Full` if there are none.
+    pub(crate) fn grant(&self, blocks: u64) -> Result<()> {
         let mut segments = self.segments.lock();
-        let outcome = self.make_room(&mut segments, places);
+        let segments_before = segments.live.len();
+        let outcome = self.make_room(&mut segments, blocks);
         if outcome.is_ok() {
-            segments.granted += places;
+            segments.granted += blocks;
         }
-        let refused_before = std::mem::replace(&mut segments.refused, outcome.is_err());
+        // Reports only changes, however often it is tried.
+        let refused = segments.refused.take();
+        segments.refused = match &outcome {
+            Err(_) => Some(refused.map_or(blocks, |before| before.max(blocks))),
+            // A smaller request may be granted meanwhile, which does not end the shortage.
+            Ok(()) if segments.live.len() > segments_before => None,
+            Ok(()) => refused.filter(|&before| blocks < before && !self.fits(&segments, before)),
+        };
+        let is_short = segments.refused.is_some();
         drop(segments);
-        // Told when it changes, however often it is tried.
         match &outcome {
-            Err(error) if !refused_before => tracing::warn!(%error, "full"),
-            Ok(()) if refused_before => tracing::info!(file = self.device.name(), "space again"),
+            Err(error) if refused.is_none() => tracing::warn!(%error, "full"),
+            Ok(()) if refused.is_some() && !is_short => {
+                tracing::info!(file = self.device.name(), "space again");
+            }
             _ => {}
         }
         outcome
     }
 
-    fn make_room(&self, segments: &mut Segments, places: u64) -> Result<()> {
-        let wanted = segments.live_total + segments.granted + places;
+    /// Whether `blocks` more blocks could be promised without growing the file.
+    fn fits(&self, segments: &Segments, blocks: u64) -> bool {
+        let wanted = segments.live_total + segments.granted + blocks;
+        wanted as f64 <= self.usable(segments) * FULL_FILL
+    }
+
+    fn make_room(&self, segments: &mut Segments, blocks: u64) -> Result<()> {
+        let wanted = segments.live_total + segments.granted + blocks;
         while wanted as f64 > self.usable(segments) * GROW_FILL {
             let step = (segments.live.len() as u64 / GROW_SHARE).clamp(1, GROW_MAX);
             if let Err(refused) = self.grow(segments, step) {
-                if wanted as f64 <= self.usable(segments) * FULL_FILL {
+                if self.fits(segments, blocks) {
                     break;
                 }
                 return Err(refused);
@@ -318,8 +319,8 @@ impl Space {
         Ok(())
     }
 
-    /// Makes the file as long as what is live and promised wants it, since images may become longer than they were. Whether it
-    /// has as much room then as it is to have; `Full` if it has none left for more.
+    /// Grows the file for live and promised blocks, since images may become longer. Returns
+    /// whether it has its full room; `Full` if there is none left.
     pub(crate) fn keep_up(&self) -> Result<bool> {
         let mut segments = self.segments.lock();
         self.make_room(&mut segments, 0)?;
@@ -327,26 +328,27 @@ impl Space {
         Ok(wanted as f64 <= self.usable(&segments) * GROW_FILL)
     }
 
-    /// Takes promised places back that were not used, or whose page has its own now.
-    pub(crate) fn ungrant(&self, places: u64) {
+    /// Returns promised blocks.
+    pub(crate) fn ungrant(&self, blocks: u64) {
         let mut segments = self.segments.lock();
-        debug_assert!(segments.granted >= places, "more places ungranted than granted");
-        segments.granted = segments.granted.saturating_sub(places);
+        debug_assert!(segments.granted >= blocks, "more blocks ungranted than granted");
+        segments.granted = segments.granted.saturating_sub(blocks);
     }
 
     fn usable(&self, segments: &Segments) -> f64 {
         (segments.live.len() as u64).saturating_sub(RESERVED_SEGMENTS) as f64 * self.fillable(segments)
     }
 
-    /// Places of a segment that can be filled, whatever the order of images.
+    /// Blocks of a segment that can be filled, in any order of images.
     fn fillable(&self, segments: &Segments) -> f64 {
-        self.geometry.segment_places.saturating_sub(segments.lost).max(1) as f64
+        self.geometry.segment_blocks.saturating_sub(segments.lost).max(1) as f64
     }
 
-    /// Images of several sizes are mixed from now on, the longest of `longest` places. Makes the file as long as that wants it.
+    /// Mixes image sizes from now on, up to `longest` blocks; grows the file.
     ///
     /// # Errors
-    /// [`Error::Full`] if it cannot be: then nothing has changed, or if they are there already, nothing but the file's limit.
+    /// [`Error::Full`] if it cannot grow. Then nothing has changed; if such images exist already,
+    /// only the file's limit has.
     pub(crate) fn mix(&self, longest: u64, are_there: bool) -> Result<()> {
         let mut segments = self.segments.lock();
         let before = segments.lost;
@@ -358,7 +360,7 @@ impl Space {
         made
     }
 
-    /// Makes the file larger by `step` segments, or by one where that is refused.
+    /// Grows the file by `step` segments, or by one if that is refused.
     fn grow(&self, segments: &mut Segments, step: u64) -> Result<()> {
         let old = segments.live.len() as u64;
         let mut refused = None;
@@ -370,7 +372,7 @@ impl Space {
                 });
                 continue;
             }
-            // What was cut off by a compaction and is still there until its superblock is durable, is taken back.
+            // A compacted end still exists until its superblock is durable; reuse it.
             let bytes = self.geometry.file_bytes(new);
             match if self.device.len() >= bytes { Ok(()) } else { self.device.set_len(bytes) } {
                 Ok(()) => {
@@ -385,14 +387,14 @@ impl Space {
         Err(refused.expect("at least one attempt was made"))
     }
 
-    /// Whether there is room for images of these lengths in places, or for as many shorter ones, with `spare` segments left
-    /// free.
+    /// Whether images of these lengths, or shorter ones, fit. Lengths are in blocks; `spare`
+    /// segments stay free.
     pub(crate) fn has_room(&self, lengths: &[u64], spare: u64, stream: Stream) -> bool {
         let lengths = lengths.iter().copied();
-        self.segments.lock().has_room(lengths, spare, stream, self.geometry.segment_places)
+        self.segments.lock().has_room(lengths, spare, stream, self.geometry.segment_blocks)
     }
 
-    /// As `has_room`, but makes the file larger where there is no such room, as far as it may be.
+    /// [`Space::has_room`], but grows the file if needed and possible.
     pub(crate) fn finds_room(&self, lengths: &[u64], spare: u64, stream: Stream) -> bool {
         while !self.has_room(lengths, spare, stream) {
             if self.grow(&mut self.segments.lock(), 1).is_err() {
@@ -402,30 +404,30 @@ impl Space {
         true
     }
 
-    /// Places for images of these lengths in places, one behind the other as far as segments allow, leaving `spare`
-    /// segments free. They count as live from now on. `None` when there is no such room: the cleaner must run first.
+    /// Allocates blocks for images of these lengths in blocks. They are consecutive as far as
+    /// segments allow, leave `spare` segments free, and count as live. `None` without room: the
+    /// cleaner must run first.
     pub(crate) fn allocate(&self, lengths: &[u64], spare: u64, stream: Stream) -> Option<Vec<Extent>> {
-        let segment_places = self.geometry.segment_places;
+        let segment_blocks = self.geometry.segment_blocks;
         let mut segments = self.segments.lock();
-        if !segments.has_room(lengths.iter().copied(), spare, stream, segment_places) {
+        if !segments.has_room(lengths.iter().copied(), spare, stream, segment_blocks) {
             return None;
         }
         let mut extents = Vec::with_capacity(lengths.len());
-        for &places in lengths {
-            let open = segments.next(stream, places, segment_places, &self.incarnations);
-            let first = self.geometry.first_place(open.segment) + open.used;
-            extents.push(Extent { first, places });
-            open.used += places;
+        for &blocks in lengths {
+            let open = segments.next(stream, blocks, segment_blocks, &self.incarnations);
+            let first = self.geometry.first_block(open.segment) + open.used;
+            extents.push(Extent { first, blocks });
+            open.used += blocks;
             let segment = open.segment as usize;
-            segments.live[segment] += places as u32;
-            segments.live_total += places;
-            segments.handed_out += places;
+            segments.live[segment] += blocks as u32;
+            segments.live_total += blocks;
+            segments.handed_out += blocks;
         }
         Some(extents)
     }
 
-    /// As `allocate`, but makes the file larger where there is no such room, by no more than that takes. `Full` where that
-    /// is refused.
+    /// [`Space::allocate`], but grows the file as little as needed; `Full` if that is refused.
     pub(crate) fn allocate_or_grow(
         &self,
         lengths: &[u64],
@@ -440,62 +442,58 @@ impl Space {
         }
     }
 
-    /// Live places in `segment`.
     pub(crate) fn live_in(&self, segment: u64) -> u64 {
         u64::from(self.segments.lock().live[segment as usize])
     }
 
-    /// The image at `extent` is no longer needed by anyone.
     pub(crate) fn free(&self, extent: Extent) {
         let mut segments = self.segments.lock();
-        let segment = self.geometry.segment_with(extent).expect("places freed were handed out here");
+        let segment = self.geometry.segment_with(extent).expect("blocks freed were handed out here");
         let live = &mut segments.live[segment as usize];
-        assert!(u64::from(*live) >= extent.places, "{extent:?} freed twice");
-        *live -= extent.places as u32;
+        assert!(u64::from(*live) >= extent.blocks, "{extent:?} freed twice");
+        *live -= extent.blocks as u32;
         let emptied = *live == 0;
-        segments.live_total -= extent.places;
+        segments.live_total -= extent.blocks;
         if emptied && !segments.is_open(segment) {
             segments.free.insert(segment);
         }
     }
 
-    /// When `segment` was filled, by the places handed out until then, and how many places in it are live.
+    /// When `segment` was filled, in total blocks allocated, and its live blocks.
     pub(crate) fn filling(&self, segment: u64) -> (u64, u64) {
         let segments = self.segments.lock();
         (segments.filled_at[segment as usize], u64::from(segments.live[segment as usize]))
     }
 
-    /// Places that can be handed out before the file grows, but for those at ends of segments for which the next image is too long.
+    /// Blocks that fit before the file grows, without unusable ends of segments.
     pub(crate) fn room(&self) -> u64 {
         let segments = self.segments.lock();
-        let free = segments.free.len() as u64 * self.geometry.segment_places;
+        let free = segments.free.len() as u64 * self.geometry.segment_blocks;
         free + segments
             .open
             .iter()
             .flatten()
-            .map(|open| self.geometry.segment_places - open.used)
+            .map(|open| self.geometry.segment_blocks - open.used)
             .sum::<u64>()
     }
 
-    /// Bytes of all images that count.
     pub(crate) fn live_bytes(&self) -> u64 {
-        self.segments.lock().live_total * PLACE_BYTES as u64
+        self.segments.lock().live_total * BLOCK_BYTES as u64
     }
 
-    /// What the cleaner should empty next, and when it was filled, by the places handed out until then: of the
-    /// segments with at most `live_max` live places that are neither open nor
-    /// free nor such as it may not touch: where most is gained for what it costs, and the longer ago it was filled the
-    /// more, for what is left in a segment after long will stay (cost and benefit; Rosenblum and Ousterhout, SOSP 1991).
-    /// The root of the age: the age itself costs 3 % where all pages change alike, the root 1 %, and with a tenth of
-    /// the pages taking nine tenths of the writes the root leaves 40 % of the moves, the age a third.
-    /// `may_touch` is asked with a segment and its live places.
+    /// The cleaner's next segment, and its fill time in total blocks allocated. Candidates have at
+    /// most `live_max` live blocks, are neither open nor free, and pass `may_touch`, which gets a
+    /// segment and its live blocks. Maximises benefit over cost, weighted by age, since old live
+    /// data tends to stay (Rosenblum and Ousterhout, SOSP 1991). Uses the root of the age: under
+    /// uniform changes it costs 1 %, the age itself 3 %. With nine tenths of writes to a tenth of
+    /// the pages, the root leaves 40 % of the moves, the age a third.
     pub(crate) fn victim(&self, live_max: u64, may_touch: impl Fn(u64, u64) -> bool) -> Option<(u64, u64)> {
         let segments = self.segments.lock();
-        let all = self.geometry.segment_places as f64;
+        let all = self.geometry.segment_blocks as f64;
         let worth = |segment: u64| {
             let live = f64::from(segments.live[segment as usize]) / all;
             let age =
-                segments.handed_out - segments.filled_at[segment as usize] + self.geometry.segment_places;
+                segments.handed_out - segments.filled_at[segment as usize] + self.geometry.segment_blocks;
             (1.0 - live) * (age as f64).sqrt() / live
         };
         (0..segments.live.len() as u64)
@@ -506,15 +504,15 @@ impl Space {
             .max_by(|&(one, _), &(other, _)| worth(one).total_cmp(&worth(other)))
     }
 
-    /// The least number of segments in which what is live and granted leaves the cleaner room to work.
+    /// The fewest segments that leave the cleaner room to work.
     fn least(&self, segments: &Segments) -> u64 {
-        let places = (segments.live_total + segments.granted) as f64;
-        let full = (places / (self.fillable(segments) * FULL_FILL)).ceil() as u64;
+        let blocks = (segments.live_total + segments.granted) as f64;
+        let full = (blocks / (self.fillable(segments) * FULL_FILL)).ceil() as u64;
         (full + RESERVED_SEGMENTS).max(SEGMENTS_MIN)
     }
 
-    /// Compaction: the last segment that is in use, if the file would be shorter without it, and how many segments ahead
-    /// of it are free. Nothing more is put into segments behind a free one from now on.
+    /// Compaction: the last used segment, if the file can shrink, and the free segments before it.
+    /// From now on no image goes behind a free segment.
     pub(crate) fn end_in_use(&self) -> Option<(u64, u64)> {
         let mut segments = self.segments.lock();
         for stream in [Stream::Changed, Stream::Moved] {
@@ -529,8 +527,8 @@ impl Space {
         Some((last, ahead)).filter(|_| last >= self.least(&segments))
     }
 
-    /// Compaction: gives up the free segments at the end that are not needed; whether there were any. The file keeps them
-    /// until `truncate`.
+    /// Compaction: gives up unneeded free segments at the end; returns whether any. The file keeps
+    /// them until `truncate`.
     pub(crate) fn retire_end(&self) -> bool {
         let mut segments = self.segments.lock();
         let in_use = (0..segments.live.len() as u64).rev().find(|segment| !segments.free.contains(segment));
@@ -544,15 +542,14 @@ impl Space {
         true
     }
 
-    /// Whether the file is longer than its segments.
     pub(crate) fn has_retired(&self) -> bool {
         let segments = self.segments.lock();
         self.device.len() > self.geometry.file_bytes(segments.live.len() as u64)
     }
 
-    /// Cuts off what was retired. The superblock that does not name it is durable.
+    /// Cuts off the retired end, once the superblock without it is durable.
     pub(crate) fn truncate(&self) -> Result<()> {
-        // Under the lock, so that the file is not grown meanwhile.
+        // Under the lock, so that the file does not grow meanwhile.
         let segments = self.segments.lock();
         let bytes = self.geometry.file_bytes(segments.live.len() as u64);
         if self.device.len() <= bytes {
@@ -562,12 +559,12 @@ impl Space {
         cut.map_err(|source| Error::io("truncate", self.device.name(), Some(bytes), source))
     }
 
-    /// Makes the file as long as makes this share of it live, and keeps it from growing beyond.
+    /// Sizes the file for this live share, and prevents growth.
     #[cfg(test)]
     pub(crate) fn limit_to_fill(&self, fill: f64) -> Result<()> {
         let mut segments = self.segments.lock();
         segments.most =
-            (segments.live_total as f64 / fill / self.geometry.segment_places as f64).ceil() as u64;
+            (segments.live_total as f64 / fill / self.geometry.segment_blocks as f64).ceil() as u64;
         while segments.most > segments.live.len() as u64 {
             self.grow(&mut segments, 1)?;
         }

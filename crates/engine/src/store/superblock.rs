@@ -1,45 +1,44 @@
-//! The superblock: where recovery starts. Two slots at the start of the page file, written in turn.
+//! The superblock: the start of recovery. Two slots at the start of the page file, written in turn.
 //!
-//! A write goes always to the slot that is *not* the newest valid one, one write at a time, and is synced before
-//! anything relies on it (durability, rules 2 and 11). A torn write therefore leaves the older slot, and everything
-//! the older slot names is still there, because log space and directory blocks are used again only after the newer
-//! slot is durable. `log_end` is the durable end of the log when the slot was written: recovery that finds less log
-//! than that is looking at damage, not at a crash.
+//! A write goes to the slot that is *not* the newest valid one, and is synced before anything
+//! relies on it (durability, rules 2 and 11). So a torn write leaves the older slot and everything
+//! it names: log space and directory blocks are reused only after the newer slot is durable.
+//! Recovery that finds less log than `log_end`, its durable end at the write, reports damage.
 //!
-//! A block cache before the page file never holds a superblock: they are read and written past it. Each one that is durable is
-//! told to it as a step of the page file before the places are used again that only the superblock before refers to, so
-//! that a cache is not used before a page file at another point of its history (`CacheConfig::progress`).
+//! Superblocks bypass a block cache. Each durable one is reported to the cache as a step of the
+//! page file, before blocks of the previous one are reused. So a cache is not used with a page file
+//! at another point of its history (`CacheConfig::progress`).
 
 use std::io;
 use std::sync::Arc;
 
-use terrace_block::{AlignedBuffer, BlockDevice, Cached};
+use terrace_cache::Cached;
+use terrace_io::{AlignedBuffer, BlockDevice};
 
+use super::mapping_word::{BLOCK_BYTES, BLOCKS_MAX, MappingWord};
 use super::page::crc32c;
-use super::place::{Mapped, PLACE_BYTES, PLACES_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{ByClass, Lsn, SizeClass, Timestamp};
 use crate::planted::{Bug, planted};
 
 /// The version of the files this build reads and writes.
-pub(crate) const FORMAT_VERSION: u32 = 4;
-/// Bytes of one slot.
+pub(crate) const FORMAT_VERSION: u32 = 5;
 pub(crate) const SLOT_BYTES: usize = 16 << 10;
-/// Bytes at the start of the page file that belong to the superblock.
+/// Bytes of the page file's start that belong to the superblock.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 2 * SLOT_BYTES as u64;
 
 const MAGIC: [u8; 8] = *b"TERRACE\0";
 const FIXED_BYTES: usize = 256;
 const PAGE_IDS_AT: usize = 112;
 const BLOCKS_AT: usize = PAGE_IDS_AT + 8 * SizeClass::COUNT;
-/// Beyond what any log will reach; it leaves room for a log to be added to.
+/// Beyond any real log; leaves room for appends.
 const LSN_MAX: u64 = 1 << 62;
-/// Beyond the number of superblocks that anybody will write: the next ones are counted on from what a file says.
+/// Beyond any real count of superblocks; the next ones count on from the file's.
 const SEQUENCE_MAX: u64 = 1 << 62;
-/// What a life may add to the sequence it begins with.
+/// The most that one life may add to its first sequence.
 const SEQUENCES_OF_A_LIFE: u64 = 1 << 32;
-/// The most directory blocks a superblock can name, those of all classes together; with blocks of 4 KiB enough for every
-/// page there may be.
+/// Most directory blocks of a superblock, over all classes; with blocks of 4 KiB enough for every
+/// possible page.
 pub(crate) const DIRECTORY_BLOCKS_MAX: usize = (SLOT_BYTES - FIXED_BYTES) / 8;
 
 /// Everything recovery needs before it can read anything else.
@@ -51,7 +50,7 @@ pub(crate) struct Superblock {
     /// Counts the superblocks written; the higher of two valid slots is the newer.
     pub(crate) sequence: u64,
     pub(crate) page_bytes: u32,
-    pub(crate) segment_places: u32,
+    pub(crate) segment_blocks: u32,
     pub(crate) log_capacity: u64,
     /// Counts the recoveries; at and above `epoch_start` only records of this epoch are valid.
     pub(crate) epoch: u32,
@@ -60,14 +59,13 @@ pub(crate) struct Superblock {
     pub(crate) cut: Lsn,
     /// The durable end of the log when this was written.
     pub(crate) log_end: Lsn,
-    /// The highest commit timestamp ever issued, as far as the log below the cut is concerned.
+    /// The highest timestamp issued, as far as the log below the cut matters.
     pub(crate) highest_timestamp: Timestamp,
-    /// Indexes of page ids up to and without this one have been in use.
+    /// Page indexes below this have been in use.
     pub(crate) page_ids_end: ByClass<u64>,
-    /// Segments in the page file.
     pub(crate) segments: u64,
-    /// Places of the directory blocks.
-    pub(crate) directory: ByClass<Vec<Mapped>>,
+    /// Mapping words of the directory blocks.
+    pub(crate) directory: ByClass<Vec<MappingWord>>,
 }
 
 impl Superblock {
@@ -86,7 +84,7 @@ impl Superblock {
         put(&self.timeline.to_le_bytes());
         put(&self.sequence.to_le_bytes());
         put(&self.page_bytes.to_le_bytes());
-        put(&self.segment_places.to_le_bytes());
+        put(&self.segment_blocks.to_le_bytes());
         put(&self.log_capacity.to_le_bytes());
         put(&self.epoch_start.0.to_le_bytes());
         put(&self.cut.0.to_le_bytes());
@@ -104,7 +102,7 @@ impl Superblock {
         slot[..4].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// `None` where the slot holds no whole superblock (never written, torn, foreign).
+    /// `None` if the slot holds no whole superblock (never written, torn, foreign).
     fn decode(slot: &[u8], file: &str) -> Result<Option<Superblock>> {
         let stored = u32::from_le_bytes(slot[..4].try_into().expect("four bytes"));
         if slot[8..16] != MAGIC || stored != crc32c(&slot[4..]) {
@@ -116,19 +114,19 @@ impl Superblock {
         }
         let word = |at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().expect("eight bytes"));
         let half = |at: usize| u32::from_le_bytes(slot[at..at + 4].try_into().expect("four bytes"));
-        // How many words of the directory come before those of each class, and before the end.
+        // Directory words before those of each class, and before the end.
         let mut blocks = [0; SizeClass::COUNT + 1];
         for class in 0..SizeClass::COUNT {
             blocks[class + 1] = blocks[class] + half(BLOCKS_AT + class * 4) as usize;
         }
-        let mapped = |index: usize| Mapped(word(FIXED_BYTES + index * 8));
+        let mapped = |index: usize| MappingWord(word(FIXED_BYTES + index * 8));
         let named = |end: usize| end.min(DIRECTORY_BLOCKS_MAX);
         let superblock = Superblock {
             uuid: slot[16..32].try_into().expect("sixteen bytes"),
             timeline: word(32),
             sequence: word(40),
             page_bytes: half(48),
-            segment_places: half(52),
+            segment_blocks: half(52),
             log_capacity: word(56),
             epoch_start: Lsn(word(64)),
             cut: Lsn(word(72)),
@@ -143,8 +141,8 @@ impl Superblock {
         };
         let own = SizeClass::of_bytes(superblock.page_bytes.into());
         let sane = own.is_some_and(|class| !class.is_for_values())
-            && (4..=1 << 20).contains(&superblock.segment_places)
-            && superblock.page_bytes / PLACE_BYTES as u32 <= superblock.segment_places
+            && (4..=1 << 20).contains(&superblock.segment_blocks)
+            && superblock.page_bytes / BLOCK_BYTES as u32 <= superblock.segment_blocks
             && superblock.log_capacity.is_multiple_of(4096)
             && superblock.log_capacity > 0
             && superblock.cut <= superblock.log_end
@@ -152,7 +150,7 @@ impl Superblock {
             && superblock.epoch_start.0 <= LSN_MAX
             && superblock.epoch < u32::MAX
             && superblock.sequence <= SEQUENCE_MAX
-            && superblock.segments <= PLACES_MAX / u64::from(superblock.segment_places)
+            && superblock.segments <= BLOCKS_MAX / u64::from(superblock.segment_blocks)
             && blocks[SizeClass::COUNT] <= DIRECTORY_BLOCKS_MAX;
         if !sane {
             return Err(Error::corrupt(
@@ -172,14 +170,13 @@ pub(crate) struct Slots {
     /// The slot that holds the newest valid superblock.
     newest: usize,
     buffer: AlignedBuffer,
-    /// Whether the other slot held something that is no superblock when the file was opened: what a crash leaves that cut its
-    /// writing off, or damage.
+    /// Whether the other slot was invalid at open, by an interrupted write or damage.
     is_other_torn: bool,
-    /// The cache before the page file, if there is one.
+    /// The cache before the page file, if any.
     cache: Option<Arc<Cached>>,
 }
 
-/// The page file past the cache before it.
+/// The page file, bypassing the cache before it.
 #[derive(Debug)]
 struct Past(Arc<Cached>);
 
@@ -223,7 +220,7 @@ impl Slots {
         Ok(slots)
     }
 
-    /// Reads both slots and gives the newest whole one.
+    /// Reads both slots and returns the newest whole one.
     pub(crate) fn open(device: Arc<dyn BlockDevice>) -> Result<(Slots, Superblock)> {
         let file = device.name().to_owned();
         if device.len() < SUPERBLOCK_BYTES {
@@ -260,7 +257,7 @@ impl Slots {
         }
     }
 
-    /// As [`Slots::open`], of the page file below `cache`.
+    /// [`Slots::open`] for the page file below `cache`.
     pub(crate) fn open_below(cache: &Arc<Cached>) -> Result<(Slots, Superblock)> {
         let device: Arc<dyn BlockDevice> = match planted(Bug::CacheSuperblocks) {
             true => Arc::clone(cache) as _,
@@ -270,18 +267,20 @@ impl Slots {
         Ok((Slots { cache: Some(Arc::clone(cache)), ..slots }, superblock))
     }
 
-    /// The sequence of the first superblock that recovery writes, after one of `sequence`: one that a cache knows this life by.
+    /// The sequence of recovery's first superblock after `sequence`: a cache recognises this life
+    /// by it.
     pub(crate) fn first_of_life(&self, sequence: u64) -> u64 {
         let first = self.cache.as_ref().map_or(0, |cache| cache.first_step());
         first.max(sequence + 1)
     }
 
-    /// Whether the slot that does not count held something that is no superblock when the file was opened.
+    /// Whether the other slot held something invalid at open.
     pub(crate) fn is_other_torn(&self) -> bool {
         self.is_other_torn
     }
 
-    /// Writes the newest superblock over its own slot, byte for byte: what was read may have been in a cache only.
+    /// Rewrites the newest superblock in place, byte for byte: the bytes read may have been in a
+    /// cache only.
     pub(crate) fn write_again(&mut self) -> Result<()> {
         let offset = (self.newest * SLOT_BYTES) as u64;
         self.device
@@ -291,7 +290,7 @@ impl Slots {
             .map_err(|source| Error::io("rewrite", self.device.name(), Some(offset), source))
     }
 
-    /// Writes the slot that is not the newest and syncs it. On failure the newest slot is untouched.
+    /// Writes and syncs the slot that is not the newest. On failure the newest slot is untouched.
     pub(crate) fn write(&mut self, superblock: &Superblock) -> Result<()> {
         superblock.encode(&mut self.buffer);
         let slot = if planted(Bug::WriteNewestSuperblock) { self.newest } else { 1 - self.newest };
@@ -311,9 +310,10 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::{PAGES_MAX, indexes_max, words_per_page};
-    use crate::store::place::Extent;
-    use terrace_block::{Directory, MemoryDirectory, OpenMode};
+    use crate::maintenance::words_per_page;
+    use crate::pool::{PAGES_MAX, indexes_max};
+    use crate::store::mapping_word::Extent;
+    use terrace_io::{Directory, MemoryDirectory, OpenMode};
 
     fn file() -> Arc<dyn BlockDevice> {
         let device = MemoryDirectory::new().open("pages", OpenMode::CreateNew).expect("a new file");
@@ -327,7 +327,7 @@ mod tests {
             timeline: 1,
             sequence: 1,
             page_bytes: 4096,
-            segment_places: 8,
+            segment_blocks: 8,
             log_capacity: 65536,
             epoch: 1,
             epoch_start: Lsn(4096),
@@ -376,8 +376,8 @@ mod tests {
         let slow = file();
         let superblock = first();
         Slots::create(slow.clone(), &superblock).expect("created");
-        let fast = Arc::new(terrace_block::MemoryDevice::new("fast", 0));
-        let config = terrace_block::CacheConfig { progress: 1, ..terrace_block::CacheConfig::new(64) };
+        let fast = Arc::new(terrace_io::MemoryDevice::new("fast", 0));
+        let config = terrace_cache::CacheConfig { progress: 1, ..terrace_cache::CacheConfig::new(64) };
         let cache = Arc::new(Cached::open(slow.clone(), fast, config).expect("memory"));
         let (mut slots, _) = Slots::open_below(&cache).expect("opened");
         slots.write_again().expect("memory");
@@ -388,7 +388,7 @@ mod tests {
             .write(&Superblock { sequence: 3, ..superblock })
             .expect("memory");
         assert_eq!(Slots::open_below(&cache).expect("opened").1.sequence, 3, "the page file's counts");
-        assert_eq!(cache.stats().resident_blocks, 0);
+        assert_eq!(cache.stats().resident_blocks(), 0);
     }
 
     #[test]
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn what_is_known_of_each_class_is_read_back() {
-        let image = |first| Mapped::at(Extent { first, places: 1 }, 5);
+        let image = |first| MappingWord::at(Extent { first, blocks: 1 }, 5);
         let superblock = Superblock {
             page_ids_end: [7, 1, u64::MAX, 9, 1, 1, 2, 1, 1, 12],
             directory: [
@@ -437,7 +437,7 @@ mod tests {
         assert_eq!(Slots::open(device).expect("opened").1, superblock);
     }
 
-    /// Numbers of blocks as a file may have them, each by itself or only together more than there is room for.
+    /// Block counts too large each, or only together.
     #[test]
     fn more_directory_blocks_than_there_is_room_for_are_refused() {
         let most = DIRECTORY_BLOCKS_MAX as u32;
@@ -467,7 +467,7 @@ mod tests {
         }
     }
 
-    /// The next superblock's number was beyond the last there is, or below that of this one.
+    /// The next number would exceed the last one, or wrap below this one.
     #[test]
     fn a_sequence_that_leaves_no_room_for_the_next_ones_is_refused() {
         for sequence in [SEQUENCE_MAX + 1, u64::MAX - 1, u64::MAX] {
@@ -477,7 +477,7 @@ mod tests {
         }
     }
 
-    /// As many blocks as the pages of all classes have, if each class has as many pages as it may.
+    /// The blocks of all classes, each with its most pages.
     #[test]
     fn a_superblock_can_name_every_page_there_may_be() {
         let words = words_per_page(SizeClass::SMALLEST.page_bytes());
@@ -486,7 +486,7 @@ mod tests {
         assert!(all <= DIRECTORY_BLOCKS_MAX as u64, "{all}");
     }
 
-    /// Writes two superblocks, tears the write of the second, and gives the sequence number that is found then.
+    /// Writes two superblocks, tears the second write, and returns the sequence found.
     fn sequence_after_a_torn_write() -> Option<u64> {
         let (device, mut superblock) = (file(), first());
         let mut slots = Slots::create(device.clone(), &superblock).expect("created");

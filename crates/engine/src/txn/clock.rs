@@ -1,9 +1,9 @@
-//! The clock of commits. It hands out timestamps, and `visible` says up to which of them everything is decided.
+//! The commit clock: hands out timestamps; all up to `visible` are decided.
 //!
-//! A commit draws its timestamp before it knows whether it will succeed, so timestamps end in any order. `visible`
-//! moves over them in timestamp order only: past a failed one at once, past a `buffered` one when it is applied, past
-//! a `sync` one when its log is durable as well. A snapshot reads at `visible` and so never sees a half-applied or,
-//! for `sync`, a losable commit; a `buffered` commit may have to wait behind an older `sync` one.
+//! A commit draws its timestamp before it knows whether it will succeed. `visible` passes
+//! timestamps in order: a failed one at once, a `buffered` one when applied, a `sync` one when its
+//! log is durable as well. A snapshot reads at `visible`, so it never sees a half-applied or, for
+//! `sync`, a losable commit.
 //!
 //! ```text
 //!    ... 41   42   43   44   45   46  | 47
@@ -11,14 +11,15 @@
 //!             ^ visible: 43 is not durable yet, 45 is not decided
 //! ```
 //!
-//! The undecided ones live in a ring of a power of two of entries, one for each of `window` timestamps in a row. An entry is two words:
-//! the LSN that must be durable, then the timestamp itself, stored last. It need not be cleared: timestamp `t` may be
-//! drawn only after `visible` has reached `t - window`, so an entry is written again only when nobody needs the old
-//! content, and an advancing thread that read it late finds `visible` moved and starts again.
+//! Undecided timestamps live in a ring with one entry for each of `window` consecutive timestamps.
+//! An entry has two words: the LSN that must be durable, then the timestamp itself, stored last.
+//! Entries need no clearing: timestamp `t` is drawn only after `visible` has reached `t - window`.
+//! A thread that reads an old entry late finds `visible` moved and starts again.
 //!
-//! Everybody advances: who completes a timestamp, who makes log durable, who waits. Completing is a sequentially
-//! consistent store, looking a sequentially consistent load. Otherwise the threads that complete 42 and 43 might each
-//! miss the other's store, and `visible` would stay at 41 with nobody left to move it.
+//! Every thread advances `visible`: on completing a timestamp, on making log durable, while
+//! waiting. Completion is a sequentially consistent store, the check a sequentially consistent
+//! load. Otherwise the threads that complete 42 and 43 might miss each other's store, and `visible`
+//! would stay at 41.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -30,41 +31,38 @@ use super::Padded;
 use crate::planted::{Bug, planted};
 use crate::{Lsn, Result, Timestamp};
 
-/// Looks at `visible` before a waiter gives up its core.
+/// Checks of `visible` before a waiter yields its core.
 const SPINS: usize = 1000;
-/// Yields before a waiter sleeps.
 const YIELDS: usize = 50;
-/// From one timestamp's entry to the next one's.
+/// Distance in the ring between consecutive timestamps.
 const STRIDE: u64 = 9;
-/// The longest a sleeper goes without asking `pump` again, which is how it learns that the database was poisoned.
+/// The longest sleep between calls of `advance`, which reports a poisoned database.
 const NAP: Duration = Duration::from_millis(1);
 
-/// How a commit ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Nothing was changed.
     Failed,
-    /// Applied; seen before it is durable.
+    /// Applied; visible before it is durable.
     Buffered,
-    /// Applied; seen once the log is durable up to `needs`.
+    /// Applied; visible once the log is durable up to `needs`.
     Sync {
-        /// The durable end the log must reach: the end of the commit's last record.
+        /// The end of the commit's last record.
         needs: Lsn,
     },
 }
 
-/// Hands out commit timestamps and knows up to which all are decided.
+/// Hands out commit timestamps and tracks which are decided.
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// The highest timestamp drawn. Shared with who stores it at a checkpoint.
+    /// The highest timestamp drawn, shared with checkpoints.
     drawn: Arc<Padded<AtomicU64>>,
-    /// Alone on its lines: this is all a reader loads.
+    /// On its own cache lines: all that a reader loads.
     visible: Padded<AtomicU64>,
     ring: Box<[Pending]>,
     sleepers: Padded<AtomicUsize>,
     bed: Mutex<()>,
     moved: Condvar,
-    /// How often there was no timestamp to be drawn.
     waits: AtomicU64,
 }
 
@@ -74,7 +72,7 @@ struct Pending {
     done: AtomicU64,
 }
 
-/// A drawn timestamp. It must be decided, or `visible` would stop below it for ever: dropping it means it failed.
+/// A drawn timestamp. Dropping it fails it, since an undecided one would stop `visible` for ever.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Ticket<'a> {
@@ -83,11 +81,11 @@ pub(crate) struct Ticket<'a> {
 }
 
 impl Clock {
-    /// 4,096 undecided commits, 64 KiB: far more than threads that commit.
+    /// 4,096 undecided commits, 64 KiB: far more than committing threads.
     pub(crate) const WINDOW_DEFAULT: usize = 4096;
 
-    /// A clock that counts on in `drawn`, which holds the highest timestamp ever drawn as far as log and superblock
-    /// know. `window` is the number of undecided commits, rounded up to a power of two.
+    /// Continues in `drawn`, the highest timestamp known to log and superblock. `window` is the
+    /// number of undecided commits, rounded up to a power of two.
     pub(crate) fn counting_on(drawn: Arc<Padded<AtomicU64>>, window: usize) -> Self {
         if planted(Bug::TimestampsFromZero) {
             drawn.store(0, SeqCst);
@@ -104,46 +102,45 @@ impl Clock {
         }
     }
 
-    /// A clock of its own, for tests.
     #[cfg(test)]
     pub(crate) fn starting_above(highest: Timestamp, window: usize) -> Self {
         Self::counting_on(Arc::new(Padded(AtomicU64::new(highest.0))), window)
     }
 
-    /// Bytes of memory the clock takes.
     pub(crate) fn size_bytes(&self) -> usize {
         size_of::<Self>() + size_of_val(&*self.ring)
     }
 
-    /// How often there was no timestamp to be drawn.
+    /// How often the window was full.
     pub(crate) fn waits(&self) -> u64 {
         self.waits.load(Relaxed)
     }
 
-    /// Everything up to this timestamp is decided, and durable where that was asked for. Snapshots read at it.
+    /// Everything up to this timestamp is decided, and durable where requested. Snapshots read at
+    /// it.
     #[inline]
     pub(crate) fn visible(&self) -> Timestamp {
         Timestamp(self.visible.load(SeqCst))
     }
 
-    /// The highest timestamp drawn so far. A checkpoint stores it in the superblock.
+    /// The highest timestamp drawn, for the superblock.
     pub(crate) fn highest_drawn(&self) -> Timestamp {
         Timestamp(self.drawn.load(SeqCst))
     }
 
-    /// Draws the next timestamp. While the window is full, waits and calls `pump`, as [`Clock::wait_visible`] does;
-    /// nothing is drawn when `pump` fails.
-    pub(crate) fn draw(&self, mut pump: impl FnMut() -> Result<()>) -> Result<Ticket<'_>> {
+    /// Draws the next timestamp. While the window is full, waits and calls `advance`, as
+    /// [`Clock::wait_visible`] does.
+    pub(crate) fn draw(&self, mut advance: impl FnMut() -> Result<()>) -> Result<Ticket<'_>> {
         loop {
             match self.try_draw() {
                 Ok(ticket) => return Ok(ticket),
-                Err(needs) => self.wait_visible(needs, &mut pump)?,
+                Err(needs) => self.wait_visible(needs, &mut advance)?,
             }
         }
     }
 
-    /// Draws the next timestamp, or says what must be visible before one can be drawn. Never waits, so it may be
-    /// called under a latch.
+    /// Draws the next timestamp, or returns the one that must become visible first. Never waits, so
+    /// it may be called under a latch.
     pub(crate) fn try_draw(&self) -> std::result::Result<Ticket<'_>, Timestamp> {
         let window = self.ring.len() as u64;
         let mut drawn = self.drawn.load(SeqCst);
@@ -167,13 +164,15 @@ impl Clock {
         };
         let pending = self.pending(timestamp.0);
         debug_assert!(pending.done.load(SeqCst) < timestamp.0, "{timestamp} is decided twice");
-        // Relaxed: published by the store of `done` below, read after the load of it in `is_decided`.
+        // Relaxed: the store of `done` below publishes it; `is_decided` reads it after loading
+        // `done`.
         pending.needs.store(needs.0, Relaxed);
         pending.done.store(timestamp.0, SeqCst);
     }
 
     fn pending(&self, timestamp: u64) -> &Pending {
-        // Neighbours in time are decided by different threads: an odd stride puts them on different lines.
+        // Different threads decide neighbouring timestamps: an odd stride puts them on different
+        // lines.
         &self.ring[(timestamp.wrapping_mul(STRIDE) & (self.ring.len() as u64 - 1)) as usize]
     }
 
@@ -182,8 +181,9 @@ impl Clock {
         pending.done.load(SeqCst) == timestamp && pending.needs.load(Relaxed) <= durable.0
     }
 
-    /// Moves `visible` over all that is decided, given that the log is durable up to `durable`, and returns it.
-    /// Never waits. To be called after a timestamp is completed and after the log's durable end has moved.
+    /// Moves `visible` over all that is decided, and returns it. The log is durable up to
+    /// `durable`. Never waits. Call it after completing a timestamp and after the log became
+    /// durable.
     pub(crate) fn advance(&self, durable: Lsn) -> Timestamp {
         loop {
             let from = self.visible.load(SeqCst);
@@ -192,7 +192,7 @@ impl Clock {
                 to += 1;
             }
             if to > from {
-                // Decided stays decided, so the highest of several advancing threads is right.
+                // Decided stays decided, so the maximum over all advancing threads is right.
                 self.visible.fetch_max(to, SeqCst);
                 if self.sleepers.load(SeqCst) > 0 {
                     drop(self.bed.lock());
@@ -204,21 +204,21 @@ impl Clock {
         }
     }
 
-    /// Returns once `visible` has reached `timestamp`.
+    /// Waits until `visible` reaches `timestamp`.
     ///
-    /// `pump` does what brings it nearer and fails when that is hopeless: it calls [`Clock::advance`] with the log's
-    /// durable end, reports a poisoned database and, where no thread writes the log, writes it. It is called at once,
-    /// after a spell of spinning, and then at least every millisecond.
+    /// `advance` makes progress, or fails if progress is hopeless. It advances the clock, writes
+    /// the log if no other thread does, and reports a poisoned database. It runs at once, after
+    /// spinning, and then at least every millisecond.
     pub(crate) fn wait_visible(
         &self,
         timestamp: Timestamp,
-        mut pump: impl FnMut() -> Result<()>,
+        mut advance: impl FnMut() -> Result<()>,
     ) -> Result<()> {
         if self.visible() >= timestamp {
             return Ok(());
         }
         for round in 0usize.. {
-            pump()?;
+            advance()?;
             match round {
                 0 => {
                     (0..SPINS).take_while(|_| self.visible() < timestamp).for_each(|_| std::hint::spin_loop())
@@ -236,7 +236,7 @@ impl Clock {
     fn nap(&self, timestamp: Timestamp) {
         let mut bed = self.bed.lock();
         self.sleepers.fetch_add(1, SeqCst);
-        // Counted before it looks: who moves `visible` after this look sees the sleeper and wakes it.
+        // Counted before the check, so that a thread that moves `visible` later wakes this one.
         if self.visible() < timestamp {
             self.moved.wait_for(&mut bed, NAP);
         }
@@ -245,12 +245,11 @@ impl Clock {
 }
 
 impl Ticket<'_> {
-    /// The timestamp drawn.
     pub(crate) fn timestamp(&self) -> Timestamp {
         self.timestamp
     }
 
-    /// Decides the timestamp. Call [`Clock::advance`] after it.
+    /// Decides the timestamp. Call [`Clock::advance`] afterwards.
     pub(crate) fn complete(self, outcome: Outcome) {
         self.clock.complete(self.timestamp, outcome);
         std::mem::forget(self);

@@ -1,13 +1,12 @@
-//! What a transaction has tried so far, and what its next run gets.
+//! The retry policy of one transaction.
 //!
-//! Conflicts are answered by running the body again. After [`MAX_CONFLICTS`] of them, or when [`PATIENCE`] has gone by
-//! since the first run began, the next run has [priority](super::priority). So others wait for a body of a millisecond
-//! after its sixteenth conflict, and for one of a second after its first.
+//! A conflict runs the body again. After [`MAX_CONFLICTS`] conflicts, or [`PATIENCE`] after the
+//! first run began, the next run has [priority](super::priority).
 //!
-//! A run with priority meets a conflict only where a commit slipped in between a read and its protection, or where
-//! protection lapsed: the body took more than twice as long as ever before, or it waits for a commit that waits for
-//! it. The first ends once the body reads what it has read before. The second never ends with some bodies. So there are
-//! at most [`PROTECTED_RUNS_MAX`] such runs, of which at most [`LAPSES_MAX`] lapse.
+//! A run with priority still conflicts if a commit slips in between a read and its protection,
+//! until the body repeats its reads. It also conflicts if protection lapsed: the body took more
+//! than twice as long as ever before, or waits for a commit that waits for it. Some bodies lapse
+//! every time, so [`PROTECTED_RUNS_MAX`] and [`LAPSES_MAX`] bound such runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,45 +15,41 @@ use super::gate::{Gate, Turn};
 use super::priority::{PROTECTED_MAX, PROTECTED_MIN, ProtectedReads};
 use super::read_set::ReadSet;
 
-/// Conflicts a transaction may meet before it gets priority. Each costs one run of its body, so the bound is low; with
-/// random backoff sixteen in a row mean that optimism does not work for it.
+/// Conflicts before a transaction gets priority. Low, since each costs a run; sixteen despite
+/// random backoff show that optimism fails.
 pub(crate) const MAX_CONFLICTS: u32 = 16;
-/// Time that a transaction may spend from the beginning of its first run before a conflict gives it priority.
+/// Time since the first run began after which a conflict gives priority.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(100);
-/// Runs with priority.
+/// Most runs with priority.
 pub(crate) const PROTECTED_RUNS_MAX: u32 = 8;
-/// Runs with priority whose protection lapsed.
+/// Most runs with priority whose protection lapses.
 pub(crate) const LAPSES_MAX: u32 = 3;
-/// The longest pause before another run, in microseconds; it doubles from one run to the next.
+/// The longest pause before a retry, in microseconds; the pause doubles from run to run.
 const BACKOFF_US_MAX: u64 = 1000;
 
-/// The runs of one transaction.
 #[derive(Debug)]
 pub(crate) struct Effort<'g> {
     gate: &'g Gate,
     began: Duration,
     run_began: Duration,
-    /// The longest run.
     longest: Duration,
     runs: u32,
     protected_runs: u32,
     lapses: u32,
-    /// What runs with priority have read, and the run before them; none = there was none yet.
+    /// Reads of the runs with priority and of the run before them; none before the first.
     protected: Option<Arc<ProtectedReads>>,
 }
 
-/// A run with priority.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Protected<'g> {
-    /// None where it runs in the body of a transaction that has priority, and so under that one's turn.
+    /// None inside the body of a transaction with priority: the outer turn covers it.
     pub(crate) turn: Option<Turn<'g>>,
-    /// Where the transaction is to enter what it reads.
+    /// Where the transaction enters its reads.
     pub(crate) reads: Arc<ProtectedReads>,
 }
 
 impl<'g> Effort<'g> {
-    /// Of a transaction that begins now.
     pub(crate) fn new(gate: &'g Gate) -> Self {
         let began = gate.now();
         Effort {
@@ -69,8 +64,8 @@ impl<'g> Effort<'g> {
         }
     }
 
-    /// Begins a run; with priority, if it has come to that, which may have to be waited for. A transaction within the body
-    /// of one that has priority is protected under that one's turn: to wait for a turn of its own would be to wait for itself.
+    /// Begins a run, with priority if it is due; waits for the turn. A transaction inside the body
+    /// of one with priority uses the outer turn: waiting for its own would deadlock.
     pub(crate) fn begin_run(&mut self) -> Option<Protected<'g>> {
         self.runs += 1;
         let Some(reads) = &self.protected else {
@@ -96,7 +91,7 @@ impl<'g> Effort<'g> {
         (2 * self.longest).clamp(PROTECTED_MIN, PROTECTED_MAX)
     }
 
-    /// Notes a conflict of a run that has read `reads`; whether there is to be another run.
+    /// Records a conflict of a run that read `reads`; returns whether to run again.
     pub(crate) fn goes_on(&mut self, lapsed: bool, reads: &ReadSet) -> bool {
         let now = self.gate.now();
         self.longest = self.longest.max(now.saturating_sub(self.run_began));
@@ -105,15 +100,16 @@ impl<'g> Effort<'g> {
             return self.protected_runs < PROTECTED_RUNS_MAX && self.lapses < LAPSES_MAX;
         }
         if self.runs >= MAX_CONFLICTS || now.saturating_sub(self.began) >= PATIENCE {
-            self.protected = Some(ProtectedReads::of(reads));
+            self.protected = Some(reads.to_protected());
         }
         true
     }
 
-    /// Waits before another run: at random, so that two that met do not meet again.
+    /// Sleeps a random time before a retry, so that two conflicting runs separate.
     pub(crate) fn pause(&self) {
         let most = (1u64 << self.runs.min(20)).min(BACKOFF_US_MAX);
-        // The time and the thread are random enough, and need no generator, which a thread that ends has lost.
+        // Time and thread are random enough. A generator in a thread-local may be gone in an ending
+        // thread.
         let now = self.gate.now().as_nanos() as u64 ^ super::thread_number() << 40;
         let us = (now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % (most + 1);
         if us > 10 {

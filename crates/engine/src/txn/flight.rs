@@ -1,20 +1,17 @@
 //! The keys in flight: what commits are about to write, in key order.
 //!
-//! A commit that has scanned a range can see that the leaves it read have not moved. It cannot see there a key that
-//! another commit, with a lower timestamp, is going to insert but has not applied yet: a phantom. So every commit
-//! announces its write set *before* it draws its timestamp, takes it back after it has applied it, and every
-//! validation of a range asks for foreign keys inside the range. A commit that announces later has a higher
-//! timestamp too, and then its insert comes after the scan.
+//! The leaves of a scanned range do not show a key that a commit with a lower timestamp will
+//! insert: a phantom. So every commit announces its write set *before* it draws its timestamp, and
+//! withdraws it after applying it. Every validation of a range looks for foreign keys in flight. A
+//! commit that announces later has a higher timestamp, so its insert comes after the scan.
 //!
-//! The change of one key outside a transaction is not announced: it holds the leaf's latch from before it draws its
-//! timestamp until it is applied, and a latched leaf counts as one that has moved (`db/single.rs`).
+//! A single-key change outside a transaction is not announced. It holds the leaf's latch from
+//! before its timestamp until it is applied, and a latched leaf counts as moved (`txn/single.rs`).
 //!
-//! Point reads need none of this, and most commits scan nothing; so announcing must be cheap and asking may cost a
-//! little more. A commit puts a reference to its (already ordered) write set into a slot of its own thread: nothing
-//! is copied, and the line is contended only when two threads share a slot. Asking walks the slots and searches the
-//! write set of each. The count in front of a slot spares the mutex of the empty ones; it is raised under the mutex,
-//! so who sees it raised waits for the write set behind it. Raising and reading it is sequentially consistent: of
-//! two commits that announce and then ask, at least one sees the other.
+//! A commit puts a reference to its ordered write set into its thread's slot; asking searches all
+//! slots. A count per slot spares the mutex of empty ones. It is raised under the mutex, so a
+//! thread that sees it raised waits for the write set. Raising and reading it is sequentially
+//! consistent: of two commits that announce and then ask, at least one sees the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -40,7 +37,7 @@ struct Slot {
     commits: Mutex<Vec<(u64, Arc<WriteSet>)>>,
 }
 
-/// An announced write set; dropping it takes it back.
+/// An announced write set; dropping it withdraws it.
 #[derive(Debug)]
 pub(crate) struct FlightGuard<'a> {
     slot: &'a Slot,
@@ -48,17 +45,15 @@ pub(crate) struct FlightGuard<'a> {
 }
 
 impl InFlight {
-    /// Nothing in flight.
     pub(crate) fn new() -> Self {
         InFlight { slots: (0..SLOTS).map(|_| Padded::default()).collect() }
     }
 
-    /// Bytes of memory taken, apart from the write sets themselves.
     pub(crate) fn size_bytes(&self) -> usize {
         size_of_val(&*self.slots)
     }
 
-    /// Announces all keys of `writes` for the commit `owner`. To be called before its timestamp is drawn.
+    /// Announces all keys of `writes` before their commit draws its timestamp.
     pub(crate) fn announce(&self, owner: u64, writes: Arc<WriteSet>) -> FlightGuard<'_> {
         let slot = &*self.slots[thread_number() as usize % SLOTS];
         let mut commits = slot.commits.lock();
@@ -68,7 +63,7 @@ impl InFlight {
         FlightGuard { slot, owner }
     }
 
-    /// Whether a commit other than `me` is about to write a key of `table` inside `range`.
+    /// Whether a commit other than `me` will write a key in `range`.
     pub(crate) fn any_foreign_in(&self, table: TableId, range: KeyRange<'_>, me: u64) -> bool {
         if planted(Bug::NoRangeCheck) {
             return false;
@@ -87,11 +82,11 @@ impl InFlight {
 impl Drop for FlightGuard<'_> {
     fn drop(&mut self) {
         let mut commits = self.slot.commits.lock();
-        let place = commits.iter().position(|(owner, _)| *owner == self.owner);
-        let gone = place.map(|place| commits.swap_remove(place));
+        let rank = commits.iter().position(|(owner, _)| *owner == self.owner);
+        let gone = rank.map(|rank| commits.swap_remove(rank));
         self.slot.count.fetch_sub(1, SeqCst);
         drop(commits);
-        // The write set may be freed here, after the mutex.
+        // After the mutex, since this may free the write set.
         drop(gone);
     }
 }
@@ -136,7 +131,8 @@ mod tests {
         assert!(!flight.any_foreign_in(TABLE, (Unbounded, Unbounded), other));
     }
 
-    /// Two threads announce one key each and then ask for the other's. Both answering "none" would be a phantom.
+    /// Two threads announce one key each, then ask for the other's. Two answers of "none" would be
+    /// a phantom.
     #[test]
     fn of_two_commits_one_sees_the_other() {
         let flight = InFlight::new();

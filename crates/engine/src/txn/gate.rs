@@ -1,24 +1,23 @@
-//! The gate every commit passes: shared as a rule, alone for a moment where the engine needs one without commits.
+//! The gate of all commits: shared normally, exclusive while the engine needs no commit in flight.
 //!
-//! Entering shared touches a counter of the thread's own slot and reads one word that hardly ever changes; no line is
-//! written by two threads. Raising the counter and then reading the word, against writing the word and then reading
-//! the counters, is sequentially consistent, so at least one side sees the other.
+//! Entering shared raises a counter of the thread's own slot and reads one word that hardly ever
+//! changes. Raising the counter and then reading the word, against writing the word and then
+//! reading the counters, is sequentially consistent: at least one side sees the other.
 //!
 //! ```text
 //!     63          62 .. 0
 //!    +-----------+------------------------------------------------+
-//!    | protected | the thread inside alone, or waiting to be; 0 = open |
+//!    | protected | the exclusive thread, entered or waiting; 0 = open |
 //!    +-----------+------------------------------------------------+
 //! ```
 //!
-//! A user's code never runs while the gate is closed: the engine closes it to change the catalog, to take a count, and to
-//! validate a transaction with [priority](super::priority). How long it stays closed depends on the engine alone.
+//! User code never runs while the gate is closed. The engine closes it to change the catalog, to
+//! count, and to validate a transaction with [priority](super::priority).
 //!
-//! While a transaction has priority, the bit `protected` sends every commit to look whether it writes what that transaction has read. Such
-//! a commit waits outside, holding nothing, for a bounded time. The transaction sets the bit, then closes and opens the gate
-//! once: commits that entered before the bit was set have left by then.
-//!
-//! The thread inside alone may also enter shared.
+//! While a transaction has priority, the `protected` bit makes commits check whether they write
+//! what it has read. Such a commit waits outside, without holding anything, for a bounded time. The
+//! transaction sets the bit, then closes and opens the gate once, which drains earlier commits. The
+//! exclusive thread may also enter shared.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -36,38 +35,37 @@ const SLOTS: usize = 64;
 /// A transaction has priority; its reads are protected.
 const PROTECTED: u64 = 1 << 63;
 
-/// Lets commits in: many, or one alone.
+/// Admits commits, many or one alone.
 #[derive(Debug)]
 pub(crate) struct Gate {
     state: Padded<AtomicU64>,
     inside: Box<[Padded<AtomicU64>]>,
-    /// Held by the thread that closes the gate, for as long as it is closed.
+    /// Held by the thread that closes the gate, while it is closed.
     alone: Mutex<()>,
     outside: Mutex<()>,
     opened: Condvar,
     priority: Priority,
-    /// How often a commit waited outside.
     waits: AtomicU64,
 }
 
-/// A commit is inside; dropping it leaves.
+/// Shared entry of a commit; dropping it leaves.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Shared<'a> {
     inside: &'a AtomicU64,
 }
 
-/// A thread is inside alone; dropping it opens the gate. Stays on its thread.
+/// Exclusive entry; dropping it opens the gate. Stays on its thread.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Alone<'a> {
     gate: &'a Gate,
     _closed: MutexGuard<'a, ()>,
-    /// Ends when the gate has been opened.
+    /// Ends after the gate opens.
     turn: Option<Turn<'a>>,
 }
 
-/// A transaction has priority; dropping it ends that.
+/// A transaction's priority; dropping it ends that.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Turn<'a> {
@@ -76,7 +74,6 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Gate {
-    /// An open gate.
     pub(crate) fn new(time: Arc<dyn TimeSource>) -> Self {
         Gate {
             state: Padded::default(),
@@ -89,18 +86,17 @@ impl Gate {
         }
     }
 
-    /// Bytes of memory taken.
     pub(crate) fn size_bytes(&self) -> usize {
         size_of::<Self>() + size_of_val(&*self.inside)
     }
 
-    /// Time of the clock that priority is measured by.
     pub(crate) fn now(&self) -> Duration {
         self.priority.now()
     }
 
-    /// Enters together with others. Waits while another thread is alone inside, and at most [`WAIT_MAX`] for transactions with
-    /// priority that have read what the commit `writes`. The caller holds no lock of a commit.
+    /// Enters shared. Waits while another thread is alone inside, and at most [`WAIT_MAX`] for
+    /// transactions with priority that have read what the commit `writes`. The caller holds no
+    /// commit lock.
     pub(crate) fn enter(&self, writes: impl Fn(&Reads) -> bool) -> Shared<'_> {
         let me = thread_number();
         let inside = &*self.inside[me as usize % SLOTS];
@@ -111,7 +107,7 @@ impl Gate {
         Shared { inside }
     }
 
-    /// The rest of [`Gate::enter`], with the slot's counter raised, and raised again when it returns.
+    /// The slow path of [`Gate::enter`]: enters and returns with the slot's counter raised.
     #[cold]
     fn enter_slowly(&self, me: u64, inside: &AtomicU64, writes: &dyn Fn(&Reads) -> bool) {
         let mut patience = None;
@@ -125,7 +121,8 @@ impl Gate {
                 inside.fetch_sub(1, SeqCst);
                 self.waits.fetch_add(1, Relaxed);
                 let mut outside = self.outside.lock();
-                // Opening takes this mutex between its store and its wake-up, so the wake-up is not missed.
+                // The opener takes this mutex between its store and its wake-up, so no wake-up is
+                // lost.
                 while ![0, me].contains(&(self.state.load(SeqCst) & !PROTECTED)) {
                     self.opened.wait(&mut outside);
                 }
@@ -147,7 +144,6 @@ impl Gate {
         }
     }
 
-    /// How often a commit waited outside.
     pub(crate) fn waits(&self) -> u64 {
         self.waits.load(Relaxed)
     }
@@ -157,8 +153,8 @@ impl Gate {
         self.state.load(SeqCst) & !PROTECTED == thread_number()
     }
 
-    /// Enters alone, after those inside have left and after others who wanted the same. The calling thread is
-    /// neither inside already nor holds anything that those inside wait for.
+    /// Enters alone, once all commits inside have left. The calling thread is not inside, and holds
+    /// nothing that a commit inside waits for.
     pub(crate) fn enter_alone(&self) -> Alone<'_> {
         let closed = self.alone.lock();
         self.state.fetch_or(thread_number(), SeqCst);
@@ -169,7 +165,7 @@ impl Gate {
                 match looks {
                     0..1000 => std::hint::spin_loop(),
                     1000..2000 => std::thread::yield_now(),
-                    // A commit inside waits for a disk; it takes no part in waking us, so look now and then.
+                    // A commit inside waits for a disk and does not wake this thread, so poll.
                     _ => std::thread::sleep(Duration::from_micros(50)),
                 }
             }
@@ -177,14 +173,14 @@ impl Gate {
         Alone { gate: self, _closed: closed, turn: None }
     }
 
-    /// What is protected for a transaction of the calling thread; none if none of its transactions has priority.
+    /// The protected reads of the calling thread's transaction; none without priority.
     pub(crate) fn reads_of_turn(&self) -> Option<Arc<ProtectedReads>> {
         self.priority.reads_of(thread_number())
     }
 
-    /// Waits for priority, in the order of asking, for `length`: others do not commit what is in `reads` until the turn is dropped or that
-    /// time has passed. Commits that entered before have left when this returns. The calling thread is not inside and
-    /// [has no turn](Gate::reads_of_turn).
+    /// Waits for priority, first come first served, for `length`. Other commits that write `reads`
+    /// wait until the turn is dropped or that time has passed. On return, earlier commits have
+    /// left. The calling thread is not inside and [has no turn](Gate::reads_of_turn).
     pub(crate) fn take_turn(&self, reads: Arc<ProtectedReads>, length: Duration) -> Turn<'_> {
         let number = self.priority.acquire(
             thread_number(),
@@ -204,12 +200,12 @@ impl Gate {
 }
 
 impl<'a> Turn<'a> {
-    /// Whether its time has not been ended by a commit that waited.
+    /// Whether no waiting commit has ended the turn.
     pub(crate) fn lasts(&self) -> bool {
         self.gate.priority.is_held(self.number)
     }
 
-    /// Enters alone, to validate what was read with no commit in flight. Opening the gate ends the turn.
+    /// Enters alone, to validate with no commit in flight. Opening the gate ends the turn.
     pub(crate) fn alone(self) -> Alone<'a> {
         let mut alone = self.gate.enter_alone();
         alone.turn = Some(self);

@@ -1,12 +1,8 @@
-//! Locks on keys, held by commits only: a power-of-two array of words in DRAM, each the owner of all keys that hash
-//! to it. Nothing is allocated per lock, and the table's size is fixed when the database opens.
+//! Key locks of commits: a fixed array of owner words, indexed by key hash.
 //!
-//! A commit locks its whole write set at once. The keys become slot numbers, sorted and without repetition, and are
-//! taken in that order: all commits climb the same ladder, so none can wait in a circle. Two keys in one slot share
-//! its lock; that costs a needless wait or conflict and nothing else. A write set far larger than the table locks
-//! all of it, which amounts to committing alone.
-//!
-//! One word:
+//! A commit locks its whole write set at once: sorted slot numbers without duplicates, so no
+//! commits wait in a circle. Two keys in one slot share its lock, which costs a needless wait or
+//! conflict and nothing else. A write set far larger than the table locks all of it. One word:
 //!
 //! ```text
 //!   63            62 .. 0
@@ -15,12 +11,13 @@
 //!  +---------+------------------------------+
 //! ```
 //!
-//! Who finds a slot taken spins, yields, and then sleeps in one of a few beds. It sets the waiters bit while it holds
-//! the bed's mutex; the unlocker swaps the word to zero and, if the bit was set, takes the same mutex before it wakes
-//! the bed. So a sleeper is either seen, or sees the slot free.
+//! A thread that finds a slot taken spins, yields, and then sleeps in one of a few beds. It sets
+//! the waiters bit under the bed's mutex. The unlocker swaps the word to zero and, if the bit was
+//! set, takes that mutex before it wakes the bed. So a sleeper is either seen, or sees the slot
+//! free.
 //!
-//! Locking and looking are sequentially consistent: two commits that lock one key each and then look at the other's
-//! must not both find it free (write skew).
+//! Locking and checking are sequentially consistent: two commits that lock one key each and then
+//! check the other's must not both find it free (write skew).
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -31,17 +28,14 @@ use crate::TableId;
 
 const WAITERS: u64 = 1 << 63;
 const BEDS: usize = 64;
-/// Attempts before a waiter yields its core: a commit that touches no disk is over by then.
+/// Attempts before a waiter yields its core: a commit without disk access ends by then.
 const SPINS: usize = 200;
-/// Yields before a waiter sleeps.
 const YIELDS: usize = 50;
 
-/// The locks of all keys of a database.
 #[derive(Debug)]
 pub(crate) struct LockTable {
     slots: Box<[AtomicU64]>,
     beds: Box<[Padded<Bed>]>,
-    /// How often somebody had to sleep.
     waits: AtomicU64,
 }
 
@@ -57,11 +51,10 @@ pub(crate) struct LockSet<'a> {
     table: &'a LockTable,
     owner: u64,
     slots: Vec<u32>,
-    /// How many of `slots` are locked, counted from the first.
+    /// How many of `slots` are locked, from the first on.
     held: usize,
 }
 
-/// The lock of one key; dropping it unlocks.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct LockOne<'a> {
@@ -71,7 +64,8 @@ pub(crate) struct LockOne<'a> {
 }
 
 impl LockTable {
-    /// 65,536 slots, 512 KiB: with 64 keys locked at a time, a read meets a foreign lock by chance once in a thousand.
+    /// 65,536 slots, 512 KiB: with 64 locked keys, one read in a thousand meets a foreign lock by
+    /// chance.
     pub(crate) const SLOTS_DEFAULT: usize = 1 << 16;
 
     /// A table of `slots` locks, rounded up to a power of two.
@@ -84,12 +78,11 @@ impl LockTable {
         }
     }
 
-    /// Bytes of memory the table takes, all of them from the start.
     pub(crate) fn size_bytes(&self) -> usize {
         size_of_val(&*self.slots) + size_of_val(&*self.beds)
     }
 
-    /// How often somebody had to sleep, because another held a lock longer than a moment.
+    /// How often a thread slept for a lock.
     pub(crate) fn waits(&self) -> u64 {
         self.waits.load(Relaxed)
     }
@@ -100,7 +93,7 @@ impl LockTable {
 
     /// Locks all `keys` for `owner`, waiting for other commits to finish.
     ///
-    /// The caller holds no other lock set: the order of slots protects against circles within one call only.
+    /// The caller holds no other lock set: slot order prevents circles within one call only.
     pub(crate) fn lock<'k>(
         &self,
         owner: u64,
@@ -114,7 +107,7 @@ impl LockTable {
         set
     }
 
-    /// Locks one key. As [`LockTable::lock`], for a commit that writes nothing else.
+    /// Locks one key, for a commit that writes nothing else.
     pub(crate) fn lock_one(&self, owner: u64, table: TableId, key: &[u8]) -> LockOne<'_> {
         debug_assert!(owner != 0 && owner & WAITERS == 0, "{owner} cannot own a lock");
         let slot = self.slot(table, key);
@@ -151,7 +144,8 @@ impl LockTable {
         loop {
             match word.compare_exchange(0, owner, SeqCst, SeqCst) {
                 Ok(_) => break,
-                // The bit is set under the mutex and the wait gives it up only when this thread sleeps.
+                // The bit is set under the mutex, which the wait releases only when this thread
+                // sleeps.
                 Err(seen) if seen & WAITERS != 0 => bed.unlocked.wait(&mut asleep),
                 Err(seen) => {
                     let _ = word.compare_exchange(seen, seen | WAITERS, SeqCst, SeqCst);
@@ -165,7 +159,8 @@ impl LockTable {
         assert_eq!(before & !WAITERS, owner, "a lock was released by who does not hold it");
         if before & WAITERS != 0 {
             let bed = &self.beds[slot as usize % BEDS];
-            // All of the bed wake, for its other slots too: each sets the bit again before it goes back to sleep.
+            // Wakes all of the bed, other slots' waiters included; each sets the bit again before
+            // it sleeps.
             drop(bed.mutex.lock());
             bed.unlocked.notify_all();
         }
@@ -223,7 +218,7 @@ mod tests {
         assert!(!locks.is_locked_by_other(TableId(2), b"key", 2));
     }
 
-    /// Overlapping write sets on a tiny table, held long enough that waiters sleep: no deadlock, no overlap.
+    /// Overlapping write sets on a tiny table, held until waiters sleep: no deadlock, no overlap.
     #[test]
     fn contended_write_sets_exclude_each_other() {
         let seed = 0x10c5;

@@ -1,10 +1,8 @@
-//! A scan that sees the transaction's own changes: the tree's entries and the write set, both in key order, merged.
+//! Merges a tree scan with the transaction's own changes, in key order.
 //!
-//! Both sides can be walked from either end, and the two ends meet in the middle. Each end keeps the entry it has
-//! taken from a side and not yet returned. When a side runs dry for one end, the entry that the other end holds is
-//! the last one in between, and is taken from there.
-//!
-//! Of one key on both sides the own change wins; a deletion of its own hides the key.
+//! Both sides can be walked from either end. Each end keeps the entry it took from a side but has
+//! not returned. When a side runs dry for one end, it takes the last entry from the other end. For
+//! a key on both sides the own change wins; an own deletion hides the key.
 
 use std::cmp::Ordering;
 
@@ -13,16 +11,14 @@ use super::write_set::{NewValue, OwnRange, Write};
 use crate::Result;
 use crate::planted::{Bug, planted};
 
-/// A value of a merged scan.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Merged<'w, V> {
-    /// From the tree.
     Base(V),
     /// Written by this transaction.
     Own(&'w NewValue),
 }
 
-/// A scan of the tree with a transaction's own changes laid over it.
+/// A tree scan merged with a transaction's own changes.
 #[derive(Debug)]
 pub(crate) struct MergedRange<'w, B, V> {
     base: B,
@@ -31,7 +27,7 @@ pub(crate) struct MergedRange<'w, B, V> {
     back: Held<'w, V>,
 }
 
-/// What one end has taken from either side.
+/// The entries one end has taken from either side.
 #[derive(Debug)]
 struct Held<'w, V> {
     base: Option<(Vec<u8>, V)>,
@@ -41,7 +37,7 @@ struct Held<'w, V> {
 impl<'w, V> Held<'w, V> {
     const NOTHING: Self = Held { base: None, own: None };
 
-    /// Takes the entry to return next, where `toward` says which of two keys this end meets first.
+    /// Takes the next entry; `toward` says which of two keys this end meets first.
     fn take(&mut self, toward: Ordering) -> Step<'w, V> {
         let order = match (&self.base, &self.own) {
             (None, None) => return Step::End,
@@ -81,12 +77,11 @@ impl<'w, B, V> MergedRange<'w, B, V>
 where
     B: DoubleEndedIterator<Item = Result<(Vec<u8>, V)>>,
 {
-    /// Lays `own` over `base`; both cover the same range of one table.
+    /// Merges `own` into `base`; both cover the same range of one table.
     pub(crate) fn new(base: B, own: OwnRange<'w>) -> Self {
         MergedRange { base, own, front: Held::NOTHING, back: Held::NOTHING }
     }
 
-    /// The tree's side.
     pub(crate) fn base_mut(&mut self) -> &mut B {
         &mut self.base
     }

@@ -1,22 +1,20 @@
-//! Priority: what a transaction gets that meets conflict after conflict.
+//! Priority: protects the reads of a transaction with repeated conflicts.
 //!
-//! Optimistic transactions can starve: a long one loses to a stream of short ones again and again. One transaction at a
-//! time has priority, in the order of asking. What it has read is *protected*: commits of other threads that write it wait outside
-//! the gate until the transaction has ended. All other commits pass.
+//! A long optimistic transaction can lose to a stream of short ones for ever. So one transaction at
+//! a time has priority, first come first served. Commits of other threads that write its
+//! *protected* reads wait outside the gate until it ends; all others pass.
 //!
-//! A read is entered here after it was made, so a commit may still slip in between the two. Then the transaction meets a conflict and
-//! runs again, and what it has read stays protected from one run to the next. A body that reads the same again finds it
-//! protected from its beginning, and meets no further conflict.
+//! A read is entered after it was made, so a commit may still slip in between. Then the transaction
+//! conflicts and runs again, with its reads still protected. A body that repeats its reads meets no
+//! further conflict.
 //!
-//! A body is its user's, and may wait for anything, the commits that it stops included. So protection *lapses*: after
-//! twice the length of the transaction's longest run so far, at least [`PROTECTED_MIN`] and at most [`PROTECTED_MAX`],
-//! a commit that waits ends it and goes on. The transaction then meets a conflict, as if it had no priority. A commit
-//! also waits no longer than [`WAIT_MAX`] in all, however many transactions have priority one after the other.
+//! A body may wait for anything, even for the commits that it stops. So protection *lapses*. After
+//! twice the longest run, between [`PROTECTED_MIN`] and [`PROTECTED_MAX`], a waiting commit ends
+//! it, and the transaction meets an ordinary conflict. A commit waits at most [`WAIT_MAX`] for all
+//! turns together.
 //!
-//! Protection is no lock: a transaction with priority is validated as all others are, so whatever happens here costs time
-//! and never a wrong answer.
-//!
-//! The mutex of the state and that of the reads are never held together, nor while a thread enters the gate.
+//! Validation is the same as without priority, so errors here cost time, never a wrong answer. The
+//! mutexes of the state and of the reads are never held together, nor while entering the gate.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Bound;
@@ -26,26 +24,24 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use parking_lot::{Condvar, Mutex};
 
-use super::read_set::ReadSet;
 use super::snapshots::TimeSource;
 use super::{KeyRange, hash_key};
 use crate::TableId;
 use crate::planted::{Bug, planted};
 
-/// The shortest time for which reads are protected, so that a thread that loses its processor does not lose its turn.
+/// The shortest protection; losing the processor must not cost a thread its turn.
 pub(crate) const PROTECTED_MIN: Duration = Duration::from_millis(10);
-/// The longest time for which reads are protected.
 pub(crate) const PROTECTED_MAX: Duration = Duration::from_secs(30);
-/// The longest a commit waits for transactions with priority, all of them together.
+/// The longest wait of a commit for all turns together.
 pub(crate) const WAIT_MAX: Duration = PROTECTED_MAX;
-/// The longest a waiting thread sleeps before it looks at the clock again, which may be a test's.
+/// The longest sleep between looks at the clock, which may be a test's.
 const NAP: Duration = Duration::from_millis(5);
-/// Ranges of a table that are kept apart. Beyond that, one range that covers them all takes their place.
+/// Separate ranges per table. Beyond that, one range covers them all.
 const RANGES_MAX: usize = 256;
-/// Keys of a table that are kept apart. Beyond that, the whole table takes their place.
+/// Separate keys per table. Beyond that, the whole table is protected.
 const POINTS_MAX: usize = 1 << 16;
 
-/// Who has priority, and who waits for it.
+/// The holder of priority and its queue.
 #[derive(Debug)]
 pub(crate) struct Priority {
     time: Arc<dyn TimeSource>,
@@ -56,9 +52,8 @@ pub(crate) struct Priority {
 #[derive(Debug, Default)]
 struct State {
     holder: Option<Holder>,
-    /// The numbers of those that wait for priority, oldest first.
+    /// Turn numbers of the waiting transactions, oldest first.
     waiting: VecDeque<u64>,
-    /// Turns asked for so far.
     numbers: u64,
 }
 
@@ -67,12 +62,11 @@ struct Holder {
     number: u64,
     thread: u64,
     reads: Arc<ProtectedReads>,
-    /// When protection may be ended; none = its time has not begun.
+    /// When protection may be ended; none before its time begins.
     until: Option<Duration>,
 }
 
 impl State {
-    /// Ends the holder's turn if its time is over.
     fn lapse(&mut self, now: Duration, unprotect: &dyn Fn()) -> bool {
         let over = |holder: &Holder| holder.until.is_some_and(|until| now >= until);
         let lapsed = self.holder.as_ref().is_some_and(over) && !planted(Bug::ProtectForEver);
@@ -97,7 +91,6 @@ impl Priority {
         self.time.elapsed()
     }
 
-    /// Waits for the turn. Its time begins with [`Priority::start`].
     pub(super) fn acquire(
         &self,
         thread: u64,
@@ -123,7 +116,6 @@ impl Priority {
         }
     }
 
-    /// Begins the time of a turn.
     pub(super) fn start(&self, number: u64, length: Duration) {
         let until = self.now() + length;
         let mut state = self.state.lock();
@@ -142,7 +134,6 @@ impl Priority {
         }
     }
 
-    /// How many wait for the turn.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {
         self.state.lock().waiting.len()
@@ -152,14 +143,14 @@ impl Priority {
         self.state.lock().is_held(number)
     }
 
-    /// What is protected for `thread`, if it has the turn.
+    /// The protected reads of `thread`, if it has the turn.
     pub(super) fn reads_of(&self, thread: u64) -> Option<Arc<ProtectedReads>> {
         let state = self.state.lock();
         let holder = state.holder.as_ref().filter(|holder| holder.thread == thread)?;
         Some(Arc::clone(&holder.reads))
     }
 
-    /// The turn that keeps a commit of `thread` outside which writes what `writes` says.
+    /// The turn that stops a commit of `thread` with these `writes`.
     pub(super) fn stops(&self, thread: u64, writes: &dyn Fn(&Reads) -> bool) -> Option<u64> {
         let state = self.state.lock();
         let holder = state.holder.as_ref().filter(|holder| holder.thread != thread)?;
@@ -168,7 +159,7 @@ impl Priority {
         writes(&reads.0.lock()).then_some(number)
     }
 
-    /// Returns when the turn `number` has ended, ending it if its time is over, or at `patience`.
+    /// Waits until turn `number` ends, or until `patience`; ends it if its time is over.
     pub(super) fn wait(&self, number: u64, patience: Duration, unprotect: impl Fn()) {
         let mut state = self.state.lock();
         while state.is_held(number) {
@@ -184,19 +175,20 @@ impl Priority {
     }
 }
 
-/// What a transaction with priority has read, in all of its runs.
+/// The reads of a transaction with priority, over all its runs.
 #[derive(Debug, Default)]
 pub(crate) struct ProtectedReads(Mutex<Reads>);
 
-/// Keys and ranges. They hold more than was read where that takes less memory; a commit then waits needlessly.
+/// Keys and ranges. They may cover more than was read, to save memory; a commit then waits
+/// needlessly.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
     points: HashMap<TableId, HashSet<u64, RandomState>, RandomState>,
-    /// In order and apart from each other.
+    /// In order and disjoint.
     ranges: HashMap<TableId, Vec<Interval>, RandomState>,
 }
 
-/// A place between two keys.
+/// A position between two keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cut<K> {
     Start,
@@ -218,37 +210,32 @@ struct Interval {
 }
 
 impl ProtectedReads {
-    /// What a run without priority has read.
-    pub(crate) fn of(reads: &ReadSet) -> Arc<Self> {
+    /// The reads of a run without priority.
+    pub(crate) fn of<'r>(
+        points: impl Iterator<Item = (TableId, &'r [u8])>,
+        ranges: impl Iterator<Item = (TableId, KeyRange<'r>)>,
+    ) -> Arc<Self> {
         let mut protected = Reads::default();
-        for point in reads.points() {
-            protected.add_point(point.table, point.key);
-        }
-        for range in reads.ranges() {
-            range.covered().into_iter().for_each(|covered| protected.add_range(range.table(), covered));
-        }
+        points.for_each(|(table, key)| protected.add_point(table, key));
+        ranges.for_each(|(table, covered)| protected.add_range(table, covered));
         Arc::new(ProtectedReads(Mutex::new(protected)))
     }
 
-    /// Protects a key.
     pub(crate) fn point(&self, table: TableId, key: &[u8]) {
         self.0.lock().add_point(table, key);
     }
 
-    /// Whether a key is protected.
     #[cfg(test)]
     pub(crate) fn holds(&self, table: TableId, key: &[u8]) -> bool {
         self.0.lock().holds(table, key)
     }
 
-    /// Protects a range.
     pub(crate) fn range(&self, table: TableId, covered: KeyRange<'_>) {
         self.0.lock().add_range(table, covered);
     }
 }
 
 impl Reads {
-    /// Whether `key` is among them.
     pub(crate) fn holds(&self, table: TableId, key: &[u8]) -> bool {
         if self.points.get(&table).is_some_and(|points| points.contains(&hash_key(table, key))) {
             return true;

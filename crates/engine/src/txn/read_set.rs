@@ -1,21 +1,19 @@
-//! What a read-write transaction has read, kept for the validation when it commits.
+//! The reads of a read-write transaction, kept for validation at commit.
 //!
-//! A **point** is a key and the timestamp of the entry seen, or that there was none. It still holds when the tree
-//! says the same again and no other commit holds the key's lock.
+//! A **point** is a key and the timestamp of the entry seen, or its absence. It holds if the tree
+//! still says the same and no other commit holds the key's lock.
 //!
-//! A **range** is the bounds that were really covered (a scan that stopped early promises nothing about the rest),
-//! the leaves visited with their versions, and a digest of all (key, timestamp) pairs seen. It still holds when no
-//! foreign key is in flight inside the bounds and either no leaf has moved or a second scan gives the same digest.
-//! The digest is a sum, so entries may come in any order: a scan from both ends is validated by one from the front.
-//! It is seeded afresh in every process, so that nobody can prepare keys that collide.
+//! A **range** has the bounds really covered, the visited leaves with their versions, and a digest
+//! of all (key, timestamp) pairs seen. It holds if no foreign key is in flight inside the bounds
+//! and either no leaf has moved or a second scan gives the same digest. The digest is a sum, so
+//! order does not matter, with a seed per process, so that colliding keys cannot be prepared.
 //!
-//! Entries the transaction wrote itself are not read; they belong to neither.
+//! Entries that the transaction itself wrote belong to neither.
 //!
-//! **Memory.** Keys are copied into one growing buffer: a read costs no allocation of its own. A key or range that is
-//! read again with the same outcome is kept once; with another outcome, the transaction cannot commit any more, and
-//! nothing further is kept. What is kept beyond [`FREE_BYTES`] is taken from the database's
-//! [share for reads](ReadMemory). Where that is used up, the leaves of ranges are forgotten first, which costs a second
-//! scan; then reads fail.
+//! **Memory.** Keys go into one growing buffer. A repeated read with the same outcome is kept once.
+//! After one with another outcome the transaction cannot commit, and nothing further is kept.
+//! Memory beyond [`FREE_BYTES`] comes from the database's [share for reads](ReadMemory). If that is
+//! used up, ranges first drop their leaves, which costs a second scan; then reads fail.
 
 mod memory;
 
@@ -31,37 +29,35 @@ use super::KeyRange;
 use super::priority::ProtectedReads;
 use crate::{PageId, Result, TableId, Timestamp};
 
-/// Bytes that a transaction keeps without asking: most never come to more.
+/// Bytes that a transaction takes without asking; enough for most.
 pub(crate) const FREE_BYTES: usize = 4 << 10;
-/// Reads up to which equal ones are not looked for.
+/// Up to this many reads, duplicates are kept.
 const FEW: usize = 32;
-/// Bytes that an entry of an index takes: key, value, a byte of the table's, an eighth of them empty.
+/// Bytes of an index entry: key, value, and a control byte, at a load of 7/8.
 const INDEX_BYTES: usize = 20;
-/// Bytes that a point takes beside its key, about: vectors and tables grow by doubling.
+/// Approximate bytes of a point beside its key: vectors and tables grow by doubling.
 pub(crate) const POINT_BYTES: usize = 2 * (size_of::<Point>() + INDEX_BYTES);
 
-/// The last read of a hash.
+/// The last read of each hash.
 type Index = HashMap<u64, u32, foldhash::fast::RandomState>;
 
-/// Everything a transaction has read.
 #[derive(Debug)]
 pub(crate) struct ReadSet {
     keys: Vec<u8>,
     points: Vec<Point>,
-    /// Empty as long as there are few points.
+    /// Empty while there are few points.
     point_index: Index,
     ranges: Vec<RangeRead>,
-    /// Empty as long as there are few ranges.
+    /// Empty while there are few ranges.
     range_index: Index,
-    /// Ranges whose scans have ended, of which no two are equal.
+    /// Completed ranges, without duplicates.
     settled: usize,
-    /// Bytes that ranges take beside themselves.
     range_bytes: usize,
     highest: Timestamp,
     seed: RandomState,
-    /// Something was read twice, with two outcomes.
+    /// A repeated read had another outcome.
     contradicted: bool,
-    /// Where reads are entered as well, if the transaction has priority.
+    /// Also receives the reads, if the transaction has priority.
     protected: Option<Arc<ProtectedReads>>,
     /// Bytes it may take without asking.
     granted: usize,
@@ -70,39 +66,35 @@ pub(crate) struct ReadSet {
 #[derive(Debug)]
 struct Point {
     table: TableId,
-    /// Where the key ends in the buffer; it begins where the one before ends.
+    /// The end of the key in the buffer; it begins at the previous point's end.
     end: usize,
     seen: Timestamp,
 }
 
-/// One key read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PointRead<'a> {
-    /// The table.
     pub table: TableId,
-    /// The key.
     pub key: &'a [u8],
-    /// Timestamp of the entry seen; `None` = the key was absent.
+    /// Timestamp of the entry seen; `None`: the key was absent.
     pub seen: Option<Timestamp>,
 }
 
-/// Names a range of a read set while its scan goes on.
+/// Names a range during its scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RangeId(usize);
 
-/// One range read.
 #[derive(Debug)]
 pub(crate) struct RangeRead {
     table: TableId,
     covered: Option<OwnedRange>,
-    /// None = forgotten.
+    /// None: dropped to save memory.
     leaves: Option<Vec<(PageId, u64)>>,
     digest: RangeDigest,
 }
 
 type OwnedRange = (Bound<Box<[u8]>>, Bound<Box<[u8]>>);
 
-/// A fingerprint of the entries seen in a range, whatever their order.
+/// An order-independent fingerprint of the entries seen in a range.
 #[derive(Clone, Debug)]
 pub(crate) struct RangeDigest {
     seed: RandomState,
@@ -130,12 +122,19 @@ impl Default for ReadSet {
 }
 
 impl ReadSet {
-    /// Enters what is read from now on in `protected`, too.
+    /// A copy for a run with priority.
+    pub(crate) fn to_protected(&self) -> Arc<ProtectedReads> {
+        let points = self.points().map(|point| (point.table, point.key));
+        let ranges = self.ranges().iter().filter_map(|range| Some((range.table(), range.covered()?)));
+        ProtectedReads::of(points, ranges)
+    }
+
+    /// Also enters later reads in `protected`.
     pub(crate) fn protect(&mut self, protected: Arc<ProtectedReads>) {
         self.protected = Some(protected);
     }
 
-    /// Notes that `key` was read, and which entry of it.
+    /// Records a read of `key` and the entry seen.
     pub(crate) fn point(&mut self, table: TableId, key: &[u8], seen: Option<Timestamp>) {
         let seen = seen.unwrap_or(Timestamp::NONE);
         self.highest = self.highest.max(seen);
@@ -149,7 +148,7 @@ impl ReadSet {
         }
     }
 
-    /// Whether a point is there already; if not, it is the next one.
+    /// Whether the point is known already; if not, indexes it as the next one.
     fn is_known(&mut self, table: TableId, key: &[u8], seen: Timestamp) -> bool {
         let next = self.points.len() as u32;
         if self.points.len() < FEW {
@@ -175,19 +174,18 @@ impl ReadSet {
         &self.keys[start..self.points[index].end]
     }
 
-    /// Notes that a cursor is made: scans before it have ended.
+    /// Starts a cursor: earlier scans have ended.
     pub(crate) fn begin_cursor(&mut self) {
         for range in self.ranges.split_off(self.settled) {
-            self.settle(range);
+            self.note_covered(range);
         }
         self.settled = self.ranges.len();
     }
 
-    /// Keeps a range that is complete, once.
-    fn settle(&mut self, range: RangeRead) {
+    fn note_covered(&mut self, range: RangeRead) {
         let bytes = range.heap_bytes();
         let Some((low, high)) = range.covered().filter(|_| !self.contradicted) else {
-            // It promises nothing.
+            // The range covers nothing.
             self.range_bytes -= bytes;
             return;
         };
@@ -222,7 +220,7 @@ impl ReadSet {
                 self.range_index.insert(hash, known as u32);
                 self.contradicted |= self.ranges[known].digest != range.digest;
                 self.range_bytes -= self.ranges[known].heap_bytes();
-                // Its leaves were seen later, and are less likely to have moved.
+                // The newer leaf versions are less likely to have moved.
                 self.ranges[known] = range;
                 return;
             }
@@ -230,15 +228,15 @@ impl ReadSet {
         self.ranges.push(range);
     }
 
-    /// Notes that a scan of `table` has begun. It covers nothing until [`ReadSet::cover`] says so.
+    /// Starts a scan of `table`. It covers nothing until [`ReadSet::cover`].
     pub(crate) fn begin_range(&mut self, table: TableId) -> RangeId {
         let digest = RangeDigest { seed: self.seed.clone(), sum: 0, entries: 0 };
         self.ranges.push(RangeRead { table, covered: None, leaves: Some(Vec::new()), digest });
         RangeId(self.ranges.len() - 1)
     }
 
-    /// Says what the scan covers by now, from its first call on: the bounds of everything it has looked at, gaps
-    /// between entries included. Bounds only ever widen; a scan in two disjoint pieces is two ranges.
+    /// Sets the bounds covered so far, gaps between entries included. Bounds only widen; a scan in
+    /// two disjoint pieces is two ranges.
     pub(crate) fn cover(&mut self, id: RangeId, covered: KeyRange<'_>) {
         let range = &mut self.ranges[id.0];
         let before = range.heap_bytes();
@@ -249,7 +247,6 @@ impl ReadSet {
         }
     }
 
-    /// Notes a leaf visited, at the version its content was read at.
     pub(crate) fn visited(&mut self, id: RangeId, leaf: PageId, version: u64) {
         let range = &mut self.ranges[id.0];
         let before = range.heap_bytes();
@@ -257,13 +254,11 @@ impl ReadSet {
         self.range_bytes = self.range_bytes + range.heap_bytes() - before;
     }
 
-    /// Notes an entry seen by a scan.
     pub(crate) fn saw(&mut self, id: RangeId, key: &[u8], timestamp: Timestamp) {
         self.ranges[id.0].digest.add(key, timestamp);
         self.highest = self.highest.max(timestamp);
     }
 
-    /// All keys read, in the order they were read in; few of them may come twice.
     pub(crate) fn points(&self) -> impl Iterator<Item = PointRead<'_>> {
         let mut start = 0;
         self.points.iter().map(move |point| {
@@ -274,28 +269,26 @@ impl ReadSet {
         })
     }
 
-    /// All ranges read.
     pub(crate) fn ranges(&self) -> &[RangeRead] {
         &self.ranges
     }
 
-    /// Whether something was read twice with two outcomes. Then not all reads are kept, and the transaction cannot commit.
+    /// Whether a repeated read had another outcome. Then reads are missing, and the transaction
+    /// cannot commit.
     pub(crate) fn is_contradicted(&self) -> bool {
         self.contradicted
     }
 
-    /// The highest timestamp of any entry read. A transaction that wrote nothing is acknowledged when `visible` has
-    /// reached it.
+    /// The highest timestamp of any entry read. A read-only transaction is acknowledged when
+    /// `visible` has reached it.
     pub(crate) fn highest(&self) -> Timestamp {
         self.highest
     }
 
-    /// Whether nothing was read.
     pub(crate) fn is_empty(&self) -> bool {
         self.points.is_empty() && self.ranges.is_empty()
     }
 
-    /// Bytes of memory taken.
     pub(crate) fn size_bytes(&self) -> usize {
         self.keys.capacity()
             + self.points.capacity() * size_of::<Point>()
@@ -304,10 +297,10 @@ impl ReadSet {
             + self.range_bytes
     }
 
-    /// Takes from `memory` what was read so far and `more` bytes, if that is more than it was granted already.
+    /// Takes memory for the reads so far and `more` bytes. Counts the memory granted already.
     ///
     /// # Errors
-    /// [`crate::Error::TransactionTooLarge`] if there is not as much.
+    /// [`crate::Error::TransactionTooLarge`] if the share is used up.
     #[inline]
     pub(crate) fn afford(&mut self, memory: &ReadMemory, more: usize) -> Result<()> {
         if self.size_bytes() + more <= self.granted { Ok(()) } else { self.ask(memory, more) }
@@ -331,7 +324,7 @@ impl ReadSet {
         if self.size_bytes() + more <= self.granted { Ok(()) } else { Err(refused) }
     }
 
-    /// Gives back to `memory` what was taken from it. Nothing more is read then.
+    /// Returns the granted memory; no reads follow.
     pub(crate) fn give_back(&mut self, memory: &ReadMemory) {
         memory.shrink(std::mem::replace(&mut self.granted, FREE_BYTES) - FREE_BYTES);
     }
@@ -348,22 +341,20 @@ fn hash<const PARTS: usize>(seed: &RandomState, table: TableId, parts: [&[u8]; P
 }
 
 impl RangeRead {
-    /// The table scanned.
     pub(crate) fn table(&self) -> TableId {
         self.table
     }
 
-    /// The bounds covered; `None` = the scan ended before it had looked at anything.
+    /// The bounds covered; `None`: the scan looked at nothing.
     pub(crate) fn covered(&self) -> Option<KeyRange<'_>> {
         self.covered.as_ref().map(|(low, high)| (as_slice(low), as_slice(high)))
     }
 
-    /// The leaves visited, with the version each had; none = only a second scan tells whether the range holds.
+    /// The visited leaves with their versions; none: only a second scan can validate the range.
     pub(crate) fn leaves(&self) -> Option<&[(PageId, u64)]> {
         self.leaves.as_deref()
     }
 
-    /// The digest of what was seen.
     pub(crate) fn digest(&self) -> &RangeDigest {
         &self.digest
     }
@@ -381,7 +372,7 @@ impl RangeRead {
         match &mut self.covered {
             None => self.covered = Some((low.map(Box::from), high.map(Box::from))),
             Some((old_low, old_high)) => {
-                // Mostly only one end moves, and the other need not be copied again.
+                // Usually only one end moves; the other needs no new copy.
                 if as_slice(old_low) != low {
                     *old_low = low.map(Box::from);
                 }
@@ -399,7 +390,6 @@ impl RangeDigest {
         RangeDigest { seed: self.seed.clone(), sum: 0, entries: 0 }
     }
 
-    /// Adds an entry.
     pub(crate) fn add(&mut self, key: &[u8], timestamp: Timestamp) {
         let mut hasher = self.seed.build_hasher();
         hasher.write_u64(timestamp.0);

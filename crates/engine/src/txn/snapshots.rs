@@ -1,7 +1,7 @@
-//! The snapshots that somebody reads at, and the oldest time among them: old versions needed by nobody are dropped.
+//! The registered snapshots and the oldest timestamp among them.
 //!
-//! A snapshot takes a slot. To register it must not lose the race against a collector that computes the oldest
-//! snapshot meanwhile:
+//! Old versions below that timestamp can be collected. A registration must not lose the race
+//! against a collector:
 //!
 //! ```text
 //!   registering                          collecting
@@ -11,15 +11,16 @@
 //!   4. slot := timestamp
 //! ```
 //!
-//! If b reads the slot after 2, the bound is at most `lower`, hence at most `timestamp`. If it reads the slot before
-//! 2, then a came before 3, and `visible` never falls. All of it is sequentially consistent. Releasing and taking
-//! slots touches no line that another thread's slot is on; beyond 256 snapshots, further slots are under a mutex.
+//! If b reads the slot after 2, the bound is at most `lower`, hence at most `timestamp`. If it
+//! reads the slot before 2, then a came before 3, and `visible` never falls. All of it is
+//! sequentially consistent. Beyond 256 snapshots, further slots are under a mutex.
 //!
-//! A snapshot can be **given up**, for its age, unless it is to be kept however old, or because old versions take too much room. Its slot then no longer
-//! counts, versions it needs are dropped, and its reads fail with `SnapshotTooOld`. A reader looks *after* it has
-//! read: versions are dropped after the mark is set, and the generation of a chunk that is used again is raised with
-//! release and read with acquire, so whoever misses a version sees the mark. The mark lives in a word with the slot's generation, so that a late collector
-//! cannot give up the slot's next tenant.
+//! A snapshot can be **given up**, for its age unless it is kept, or because old versions take too
+//! much room. Its slot then no longer counts, and its reads fail with `SnapshotTooOld`. A reader
+//! checks the mark *after* reading. The mark is set before versions are dropped, and a reused
+//! chunk's generation is raised with release and read with acquire. So a reader that misses a
+//! version sees the mark. The mark shares a word with the slot's generation, so that a late
+//! collector cannot give up the next tenant.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -38,18 +39,16 @@ const GENERATION: u64 = 2;
 /// The birth of a snapshot that is still registering: it has no age yet.
 const UNBORN: u64 = u64::MAX;
 
-/// Where ages come from; tests bring their own.
+/// A source of ages; tests bring their own.
 pub(crate) trait TimeSource: Send + Sync + Debug {
-    /// Time since some fixed moment. Never runs backwards.
+    /// Time since some fixed moment; monotonic.
     fn elapsed(&self) -> Duration;
 }
 
-/// The system's monotonic clock.
 #[derive(Debug)]
 pub(crate) struct MonotonicTime(Instant);
 
 impl MonotonicTime {
-    /// Counts from now.
     pub(crate) fn new() -> Self {
         MonotonicTime(Instant::now())
     }
@@ -61,19 +60,16 @@ impl TimeSource for MonotonicTime {
     }
 }
 
-/// A clock that stands still until a test moves it.
 #[cfg(test)]
 #[derive(Debug, Default)]
 pub(crate) struct ManualTime(AtomicU64);
 
 #[cfg(test)]
 impl ManualTime {
-    /// Sets it to so long after its beginning.
     pub(crate) fn set(&self, elapsed: Duration) {
         self.0.store(elapsed.as_nanos() as u64, SeqCst);
     }
 
-    /// Moves it on.
     pub(crate) fn advance(&self, by: Duration) {
         self.0.fetch_add(by.as_nanos() as u64, SeqCst);
     }
@@ -86,7 +82,6 @@ impl TimeSource for ManualTime {
     }
 }
 
-/// All snapshots of a database.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     slots: Box<[Padded<Slot>]>,
@@ -98,11 +93,12 @@ pub(crate) struct Snapshots {
 struct Slot {
     /// The snapshot's timestamp plus one, or a lower bound of it; 0 = free.
     reads_at: AtomicU64,
-    /// The slot's generation and the mark. Changed by the tenant when it leaves, and by who gives it up.
+    /// The slot's generation and mark. Changed by a leaving tenant, and by the thread that gives it
+    /// up.
     tenancy: AtomicU64,
     /// When the tenant came, in nanoseconds of the time source.
     born: AtomicU64,
-    /// Whether the tenant is not given up for its age.
+    /// Whether the tenant is exempt from the age limit.
     kept: AtomicBool,
 }
 
@@ -118,7 +114,7 @@ impl Default for Slot {
 }
 
 #[derive(Debug)]
-enum Place {
+enum Registered {
     Fixed(usize),
     Further(Arc<Slot>),
 }
@@ -127,19 +123,19 @@ enum Place {
 #[derive(Debug)]
 pub(crate) struct SnapshotHandle {
     registry: Arc<Snapshots>,
-    place: Place,
+    registered: Registered,
     timestamp: Timestamp,
 }
 
 impl Slot {
-    /// Publishes the lower bound, if the slot is free.
     fn take(&self, lower: Timestamp) -> bool {
         self.reads_at.load(SeqCst) == 0
             && self.reads_at.compare_exchange(0, lower.0 + 1, SeqCst, SeqCst).is_ok()
     }
 
     fn leave(&self) {
-        // The order keeps a collector safe at every step: no age, then no mark, and only then no tenant.
+        // This order keeps a collector safe at every step: clear the age, then the mark, then the
+        // tenant.
         self.born.store(UNBORN, SeqCst);
         self.kept.store(false, SeqCst);
         let tenancy = self.tenancy.load(SeqCst) & !GIVEN_UP;
@@ -151,14 +147,14 @@ impl Slot {
         self.tenancy.load(SeqCst) & GIVEN_UP != 0
     }
 
-    /// The timestamp needed here. The mark is read after it: if it belongs to a later tenant than the timestamp,
-    /// that one registered after the collector's look at `visible`, which bounds it.
+    /// The timestamp that the tenant needs. The mark is read second: if it is a later tenant's,
+    /// that one registered after the collector read `visible`, which bounds it.
     fn needs(&self) -> Option<Timestamp> {
         let reads_at = self.reads_at.load(SeqCst);
         (reads_at != 0 && !self.is_given_up()).then(|| Timestamp(reads_at - 1))
     }
 
-    /// Gives the tenant up, if it is one that `choose` picks by timestamp and birth.
+    /// Gives the tenant up if `choose` picks its timestamp and birth.
     fn give_up_if(&self, choose: impl Fn(&Slot, Timestamp, Duration) -> bool) -> bool {
         let tenancy = self.tenancy.load(SeqCst);
         let reads_at = self.reads_at.load(SeqCst);
@@ -172,24 +168,22 @@ impl Slot {
 }
 
 impl Snapshots {
-    /// No snapshots.
     pub(crate) fn new(time: Arc<dyn TimeSource>) -> Arc<Self> {
         let slots = (0..SLOTS).map(|_| Padded::default()).collect();
         Arc::new(Snapshots { slots, further: Mutex::default(), time })
     }
 
-    /// Bytes of memory taken.
     pub(crate) fn size_bytes(&self) -> usize {
         size_of::<Self>() + size_of_val(&*self.slots) + self.further.lock().len() * (size_of::<Slot>() + 24)
     }
 
-    /// A snapshot of everything visible now.
     pub(crate) fn register(self: &Arc<Self>, clock: &Clock) -> SnapshotHandle {
         let lower = clock.visible();
         let first = thread_number() as usize;
         let free = (0..SLOTS).map(|n| (first + n) % SLOTS).find(|&n| self.slots[n].take(lower));
-        let place = free.map_or_else(|| Place::Further(self.take_further(lower)), Place::Fixed);
-        let handle = SnapshotHandle { registry: Arc::clone(self), place, timestamp: clock.visible() };
+        let registered =
+            free.map_or_else(|| Registered::Further(self.take_further(lower)), Registered::Fixed);
+        let handle = SnapshotHandle { registry: Arc::clone(self), registered, timestamp: clock.visible() };
         handle.slot().reads_at.store(handle.timestamp.0 + 1, SeqCst);
         // 64 bits of nanoseconds last 584 years.
         handle.slot().born.store(self.time.elapsed().as_nanos() as u64, SeqCst);
@@ -203,27 +197,27 @@ impl Snapshots {
         slot
     }
 
-    /// No snapshot, registered or registering, reads below this timestamp, apart from those given up.
+    /// A lower bound of all snapshot timestamps, registering ones included, given-up ones excluded.
     pub(crate) fn oldest(&self, clock: &Clock) -> Timestamp {
         let bound = clock.visible();
         let fixed = self.slots.iter().filter_map(|slot| slot.needs()).fold(bound, Timestamp::min);
         self.further.lock().iter().filter_map(|slot| slot.needs()).fold(fixed, Timestamp::min)
     }
 
-    /// How many snapshots are registered, those given up included.
+    /// The number of registered snapshots, given-up ones included.
     pub(crate) fn len(&self) -> usize {
         let fixed = self.slots.iter().filter(|slot| slot.reads_at.load(SeqCst) != 0).count();
         fixed + self.further.lock().len()
     }
 
-    /// Gives up the snapshots older than `age`, but for those that are kept; returns how many.
+    /// Gives up the snapshots older than `age`, except kept ones; returns how many.
     pub(crate) fn give_up_older_than(&self, age: Duration) -> usize {
         let now = self.time.elapsed();
         self.give_up(|slot, _, born| now.saturating_sub(born) > age && !slot.kept.load(SeqCst))
     }
 
-    /// Gives up the snapshots with the lowest timestamp, to make room for old versions; returns how many. 0 = there
-    /// is nobody to give up, or the oldest was just ending.
+    /// Gives up the oldest snapshots to make room; returns how many. 0: there are none, or the
+    /// oldest was just ending.
     pub(crate) fn give_up_oldest(&self) -> usize {
         let fixed = self.slots.iter().filter_map(|slot| slot.needs()).min();
         let further = self.further.lock().iter().filter_map(|slot| slot.needs()).min();
@@ -240,51 +234,50 @@ impl Snapshots {
 }
 
 impl SnapshotHandle {
-    /// The timestamp to read at.
     pub(crate) fn timestamp(&self) -> Timestamp {
         self.timestamp
     }
 
-    /// How long ago it was taken.
     pub(crate) fn age(&self) -> Duration {
         self.registry.time.elapsed().saturating_sub(Duration::from_nanos(self.slot().born.load(SeqCst)))
     }
 
-    /// Whether it was given up. To be asked *after* each read, before its result is used or its error reported: an
-    /// overflow value may have been freed under the reader.
+    /// Whether it was given up. Check *after* each read, before using its result or reporting its
+    /// error: an overflow value may have been freed during the read.
     #[inline]
     pub(crate) fn expired(&self) -> bool {
         self.slot().is_given_up()
     }
 
-    /// Whether it is not to be given up for its age. No, unless this says so.
+    /// Sets whether it is exempt from the age limit; by default it is not.
     pub(crate) fn keep(&self, keep: bool) {
         self.slot().kept.store(keep, SeqCst);
     }
 
-    /// Gives it up; false if it was before.
+    /// Gives it up; false if it was already.
     pub(crate) fn give_up(&self) -> bool {
         self.slot().tenancy.fetch_or(GIVEN_UP, SeqCst) & GIVEN_UP == 0
     }
 
-    /// [`Error::SnapshotTooOld`] if it was given up.
     pub(crate) fn check(&self) -> Result<()> {
         if self.expired() { Err(Error::SnapshotTooOld) } else { Ok(()) }
     }
 
     fn slot(&self) -> &Slot {
-        match &self.place {
-            Place::Fixed(slot) => &self.registry.slots[*slot],
-            Place::Further(slot) => slot,
+        match &self.registered {
+            Registered::Fixed(slot) => &self.registry.slots[*slot],
+            Registered::Further(slot) => slot,
         }
     }
 }
 
 impl Drop for SnapshotHandle {
     fn drop(&mut self) {
-        match &self.place {
-            Place::Fixed(slot) => self.registry.slots[*slot].leave(),
-            Place::Further(slot) => self.registry.further.lock().retain(|other| !Arc::ptr_eq(other, slot)),
+        match &self.registered {
+            Registered::Fixed(slot) => self.registry.slots[*slot].leave(),
+            Registered::Further(slot) => {
+                self.registry.further.lock().retain(|other| !Arc::ptr_eq(other, slot))
+            }
         }
     }
 }
@@ -380,7 +373,7 @@ mod tests {
         assert!(next.expired() && third.expired());
     }
 
-    /// Readers register while the clock runs and a collector computes the oldest; nothing collected is needed.
+    /// Readers register while a collector computes the oldest, which must not pass any reader.
     #[test]
     fn the_oldest_is_never_above_a_snapshot_being_registered() {
         let seed = 0x5a95;

@@ -1,7 +1,8 @@
-//! All parts together over a tree that is one map behind a mutex: the commit protocol of [`super`], many threads.
+//! Stress test of the commit protocol of [`super`]: many threads over one map behind a mutex.
 //!
-//! Accounts are opened, closed and charged; money only moves. Every snapshot must see the same sum, by points and by
-//! scan, and transactions that read a whole range and insert into it must never miss each other.
+//! Threads open, close and charge accounts; money only moves. Every snapshot must see the same sum,
+//! by points and by scan. Transactions that read a whole range and insert into it must not miss
+//! each other.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -76,7 +77,7 @@ impl Bank {
         }
     }
 
-    fn pump(&self) -> Result<()> {
+    fn advance(&self) -> Result<()> {
         self.clock.advance(Lsn::NONE);
         Ok(())
     }
@@ -134,12 +135,12 @@ impl Bank {
         let inside = self.gate.enter(|reads| writes.keys().any(|(table, key)| reads.holds(table, key)));
         let locks = self.locks.lock(me, writes.keys());
         let flight = self.flight.announce(me, Arc::clone(&writes));
-        let ticket = self.clock.draw(|| self.pump())?;
+        let ticket = self.clock.draw(|| self.advance())?;
         let timestamp = ticket.timestamp();
         self.validate(reads, me)?;
         drop(alone);
         if random.random_range(0..8) == 0 {
-            // Validated and not applied yet: the moment in which others must be stopped by locks alone.
+            // Validated but not applied: only locks can stop others here.
             std::thread::sleep(std::time::Duration::from_micros(20));
         }
         let fails = random.random_range(0..16) == 0;
@@ -170,11 +171,11 @@ impl Bank {
         }
         ticket.complete(Outcome::Buffered);
         drop((flight, locks, inside));
-        self.clock.wait_visible(timestamp, || self.pump())?;
+        self.clock.wait_visible(timestamp, || self.advance())?;
         Ok(timestamp)
     }
 
-    /// Runs `body` until it commits, in the end with priority.
+    /// Runs `body` until it commits, finally with priority.
     fn update(&self, random: &mut SmallRng, mut body: impl FnMut(&mut Transfer, &mut SmallRng)) -> Timestamp {
         let mut effort = Effort::new(&self.gate);
         loop {
@@ -201,7 +202,7 @@ impl Bank {
         }
     }
 
-    /// Moves money between two accounts; an account that is empty is closed, one that is missing is opened.
+    /// Moves money between two accounts; closes an empty account, opens a missing one.
     fn transfer(&self, transfer: &mut Transfer, random: &mut SmallRng) {
         let (from, to) = ([random.random_range(0..ACCOUNTS)], [random.random_range(0..ACCOUNTS)]);
         let balance = self.get(transfer, &from).unwrap_or(0);
@@ -217,8 +218,8 @@ impl Bank {
         }
     }
 
-    /// Opens an account with no money under a name of its own and returns how many of that kind there were: two
-    /// that do so at once write different keys and must yet not see the same number.
+    /// Opens an empty account; returns how many of its kind existed. Two concurrent calls write
+    /// different keys, but must not see the same number.
     fn open_one_more(&self, transfer: &mut Transfer, name: [u8; 3]) -> usize {
         let there = self.scan(transfer).iter().filter(|(key, _)| key.len() == 3).count();
         transfer.writes.put(TABLE, &name, NewValue::inline(&0u64.to_le_bytes()));
@@ -317,8 +318,8 @@ fn money_is_neither_made_nor_lost_and_no_insert_is_missed() {
     assert!(bank.versions.deleted_in(TABLE, ALL, Timestamp(1)).is_empty());
 }
 
-/// Each thread raises its own flag if the other's is down: they read what the other one writes and write what it
-/// reads. Were both to commit (write skew), both would be inside.
+/// Each thread raises its flag if the other's is down: each reads what the other writes. If both
+/// committed (write skew), both would be inside.
 #[test]
 fn two_that_read_what_the_other_writes_do_not_both_commit() {
     let seed = 0x5e3;

@@ -1,12 +1,12 @@
-//! What a transaction has changed and not yet committed. Private to it until the commit announces it, so an abort is
-//! a drop.
+//! A transaction's uncommitted changes, private until the commit announces them; an abort drops
+//! them.
 //!
-//! The keys are ordered: a scan merges them in ([`super::merge`]), validators of other transactions' ranges search them
-//! ([`super::flight`]).
+//! The keys are ordered: scans merge them ([`super::merge`]), and validators of foreign ranges
+//! search them ([`super::flight`]).
 //!
-//! From the first savepoint on, a *journal* keeps what each change has replaced, newest last. Going back to a savepoint
-//! takes changes off its end and puts back what was there. So a savepoint costs nothing when it is taken, and each
-//! change after it one entry of the journal.
+//! From the first savepoint on, a *journal* keeps what each change replaced, newest last. A
+//! rollback takes changes off its end and restores the old ones. So a savepoint itself costs
+//! nothing, and each later change costs one journal entry.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::{self, Entry};
@@ -17,61 +17,54 @@ use super::{Key, KeyRange, is_empty_range};
 use crate::TableId;
 use crate::planted::{Bug, planted};
 
-/// What a key is set to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NewValue {
-    /// Its bytes, for a value that fits into a leaf.
+    /// The bytes of a value that fits into a leaf.
     Inline(Box<[u8]>),
-    /// Where its bytes were written to already, for one that does not.
+    /// The location of a value already written to overflow pages.
     Overflow(OverflowRef),
 }
 
-/// One change of one key; a later change of the same key takes its place.
+/// One change of one key; a later change of that key replaces it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Write {
-    /// The key is set to this value.
     Put(NewValue),
-    /// The key is removed, if it is there.
     Delete,
 }
 
-/// A table's changes in key order.
 pub(crate) type OwnRange<'a> = btree_map::Range<'a, Key, Write>;
 
-/// The changes of one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct WriteSet {
     tables: BTreeMap<TableId, BTreeMap<Key, Write>>,
     len: usize,
     size_bytes: usize,
     log_bytes: usize,
-    /// What changes have replaced since the first savepoint; none = there is no savepoint.
+    /// What changes replaced since the first savepoint; none without a savepoint.
     journal: Option<Vec<Replaced>>,
 }
 
-/// What one change has replaced.
+/// The state replaced by one change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Replaced {
     table: TableId,
     key: Key,
-    /// What the transaction had done to the key before; none = nothing.
+    /// The transaction's earlier change of the key, if any.
     before: Option<Write>,
 }
 
-/// Memory a change takes beside its key and value: its place in a B-tree two thirds full, the key's two counts, and
-/// what the allocator adds to two blocks.
+/// Memory of a change beside key and value: its share of a B-tree two thirds full, the key's two
+/// counts, and allocator overhead.
 const WRITE_OVERHEAD_BYTES: usize = (size_of::<Key>() + size_of::<Write>()) * 3 / 2 + 16 + 2 * 8;
 
-/// Memory an entry of the journal takes beside the value replaced: a vector grows by doubling.
+/// Memory of a journal entry beside the replaced value: a vector grows by doubling.
 const REPLACED_BYTES: usize = size_of::<Replaced>() * 3 / 2;
 
 impl NewValue {
-    /// A value held as bytes.
     pub(crate) fn inline(bytes: &[u8]) -> Self {
         NewValue::Inline(bytes.into())
     }
 
-    /// Bytes the value takes in a leaf.
     pub(crate) fn leaf_bytes(&self) -> usize {
         match self {
             NewValue::Inline(bytes) => bytes.len(),
@@ -97,13 +90,13 @@ impl Write {
 }
 
 impl WriteSet {
-    /// Sets `key`. What the transaction had done to the key before is returned, unless the journal keeps it: an overflow
-    /// value in it has become garbage.
+    /// Sets `key`. Returns the replaced change, unless the journal keeps it: its overflow value has
+    /// become garbage.
     pub(crate) fn put(&mut self, table: TableId, key: &[u8], value: NewValue) -> Option<Write> {
         self.change(table, key, Write::Put(value))
     }
 
-    /// Removes `key`; returns what [`WriteSet::put`] does.
+    /// Removes `key`; returns the same as [`WriteSet::put`].
     pub(crate) fn delete(&mut self, table: TableId, key: &[u8]) -> Option<Write> {
         self.change(table, key, Write::Delete)
     }
@@ -112,7 +105,7 @@ impl WriteSet {
         let key: Key = Arc::from(key);
         let before = self.set(table, &key, write);
         let Some(journal) = &mut self.journal else { return before };
-        // What is replaced is no longer counted as a change, but takes its memory on.
+        // The replaced change no longer counts, but still takes memory.
         self.size_bytes += REPLACED_BYTES + before.as_ref().map_or(0, Write::heap_bytes);
         journal.push(Replaced { table, key, before });
         None
@@ -122,15 +115,15 @@ impl WriteSet {
         self.size_bytes += write.heap_bytes();
         self.log_bytes += write.leaf_bytes();
         match self.tables.entry(table).or_default().entry(Arc::clone(key)) {
-            Entry::Vacant(place) => {
-                place.insert(write);
+            Entry::Vacant(vacant) => {
+                vacant.insert(write);
                 self.len += 1;
                 self.size_bytes += WRITE_OVERHEAD_BYTES + key.len();
                 self.log_bytes += key.len();
                 None
             }
-            Entry::Occupied(mut place) => {
-                let before = place.insert(write);
+            Entry::Occupied(mut vacant) => {
+                let before = vacant.insert(write);
                 self.size_bytes -= before.heap_bytes();
                 self.log_bytes -= before.leaf_bytes();
                 Some(before)
@@ -138,7 +131,7 @@ impl WriteSet {
         }
     }
 
-    /// Forgets what the transaction has done to `key`; returns it.
+    /// Drops and returns the change of `key`.
     fn unset(&mut self, table: TableId, key: &Key) -> Option<Write> {
         let gone = self.tables.get_mut(&table)?.remove(key)?;
         self.len -= 1;
@@ -147,12 +140,12 @@ impl WriteSet {
         Some(gone)
     }
 
-    /// Where the journal ends now, to come back to. From here on everything replaced is kept.
+    /// A savepoint: the journal's current end. From here on the journal keeps everything replaced.
     pub(crate) fn mark(&mut self) -> usize {
         self.journal.get_or_insert_default().len()
     }
 
-    /// Takes back all changes made since `mark`; returns what they were, newest first.
+    /// Reverts all changes since `mark`; returns them, newest first.
     pub(crate) fn roll_back(&mut self, mark: usize) -> Vec<Write> {
         let replaced = self.journal.as_mut().map(|journal| journal.split_off(mark.min(journal.len())));
         let mut gone = Vec::new();
@@ -166,7 +159,7 @@ impl WriteSet {
         gone
     }
 
-    /// What this transaction has done to `key`; `None` = nothing, what the database holds counts.
+    /// The change of `key`; `None`: the database's entry counts.
     pub(crate) fn get(&self, table: TableId, key: &[u8]) -> Option<&Write> {
         if planted(Bug::ReadOwnStaleVersion) {
             return None;
@@ -174,7 +167,7 @@ impl WriteSet {
         self.tables.get(&table)?.get(key)
     }
 
-    /// Its changes in a range of one table, ascending from the front, descending from the back.
+    /// Its changes in a range of one table; double-ended.
     pub(crate) fn range(&self, table: TableId, range: KeyRange<'_>) -> OwnRange<'_> {
         static NOTHING: BTreeMap<Key, Write> = BTreeMap::new();
         match self.tables.get(&table) {
@@ -183,24 +176,22 @@ impl WriteSet {
         }
     }
 
-    /// Whether it changes a key of `table` inside `range`.
     pub(crate) fn touches(&self, table: TableId, range: KeyRange<'_>) -> bool {
         self.range(table, range).next().is_some()
     }
 
-    /// All changes, by table and key.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TableId, &Key, &Write)> {
         self.tables
             .iter()
             .flat_map(|(&table, writes)| writes.iter().map(move |(key, write)| (table, key, write)))
     }
 
-    /// All keys changed, by table and key: what a commit locks.
+    /// All changed keys, by table and key: what a commit locks.
     pub(crate) fn keys(&self) -> impl Iterator<Item = (TableId, &[u8])> {
         self.iter().map(|(table, key, _)| (table, &**key))
     }
 
-    /// The overflow values it refers to: garbage when the transaction aborts.
+    /// The overflow values it refers to: garbage after an abort.
     pub(crate) fn overflow_values(&self) -> impl Iterator<Item = OverflowRef> {
         self.iter().filter_map(|(_, _, write)| match write {
             Write::Put(NewValue::Overflow(reference)) => Some(*reference),
@@ -208,22 +199,19 @@ impl WriteSet {
         })
     }
 
-    /// How many keys it changes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it changes nothing: then nothing needs to be logged.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Bytes of memory it takes, overheads included.
     pub(crate) fn size_bytes(&self) -> usize {
         self.size_bytes
     }
 
-    /// Bytes of keys and of values as leaves hold them: what its log records carry beside their headers.
+    /// Bytes of keys and leaf values in its log records, without headers.
     pub(crate) fn log_bytes(&self) -> usize {
         self.log_bytes
     }

@@ -1,23 +1,25 @@
-//! The log's newest bytes in memory: a ring that many threads fill at once and one thread empties.
+//! The log's newest bytes in memory: a ring filled by many threads and drained by one.
 //!
 //! ```text
 //!            floor(durable)  durable        complete        tail
 //!   ... reusable |--- kept ----|--- may be written --|- filling -|  not drawn yet ...
 //! ```
 //!
-//! * A writer draws its place with one `fetch_add` on the tail and then fills it, in parallel with the others. While
-//!   it does, a mark (`marks.rs`) tells that its place is a hole.
-//! * *Complete* is the lowest mark, or the tail as it was before the marks were read: a contiguous watermark, never a
-//!   maximum and never past a hole. Marks and tails are ends of records, so it always falls between two records.
-//! * *Durable* is what the device holds. The block it falls in is kept, for it is written again with what follows.
-//! * A place may be filled once the ring has room: what stood there a ring's length ago is below the block kept.
-//!   The lowest unfilled place always gets room, because all below it is complete and can be written out, and no
-//!   place is longer than the ring without one block.
+//! * A writer draws its slot with one `fetch_add` on the tail and fills it in parallel with others.
+//!   Until then a mark (`marks.rs`) shows the slot as a hole.
+//! * *Complete* is the lowest mark, or the tail as it was before the marks were read: a contiguous
+//!   watermark, never past a hole. Marks and tails are ends of records, so it falls between two
+//!   records.
+//! * *Durable* is what the device holds. Its block is kept, since it is rewritten with what
+//!   follows.
+//! * A slot has room once the bytes one ring length earlier are below the kept block. The lowest
+//!   unfilled slot always gets room: no slot is longer than the ring without one block.
 //!
-//! This is the only file of the log that contains unsafe code: the ring is shared memory whose disjoint parts have
-//! different owners, which the borrow checker cannot see. A part is owned by
-//! 1. the [`Place`] drawn for it, from the moment there is room until it is filled and the mark is cleared;
-//! 2. from then on the [`Drain`], of which there is one, until it publishes a durable end beyond the part's block.
+//! This is the log's only file with unsafe code: disjoint parts of the shared ring have different
+//! owners, which the borrow checker cannot see. A part is owned by
+//! 1. the [`LogSlot`] drawn for it, from the moment there is room until it is filled and its mark
+//!    cleared;
+//! 2. then the only [`Drain`], until it publishes a durable end beyond the part's block.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -26,12 +28,12 @@ use std::sync::atomic::{
     Ordering::{Acquire, Release, SeqCst},
 };
 
-use terrace_block::AlignedBuffer;
+use terrace_io::AlignedBuffer;
 
 use super::failure::Failure;
 use super::marks::Marks;
 use super::record::{HEADER_BYTES, RECORD_ALIGNMENT, RecordBuilder};
-use super::{BLOCK, block_floor};
+use super::units::{BLOCK, block_floor};
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
@@ -40,7 +42,7 @@ use crate::threads::Padded;
 /// Threads that can fill at once; more wait.
 const FILLING_MAX: usize = 128;
 
-/// The ring. Made with its [`Drain`] by [`ring`].
+/// The ring. [`ring`] makes it with its [`Drain`].
 pub(super) struct Ring {
     tail: Padded<AtomicU64>,
     durable: Padded<AtomicU64>,
@@ -49,18 +51,19 @@ pub(super) struct Ring {
     epoch: u32,
     start: *mut u8,
     size: u64,
-    /// Owns what `start` points to; never touched again but to free it.
+    /// Owns the memory at `start`; used only to free it.
     _memory: AlignedBuffer,
 }
 
-// SAFETY: the bytes behind `start` are only accessed through `Place` and `Drain`, whose parts are disjoint by the two
-// ownership rules at the head of this file; all else is atomic or thread-safe itself.
+// SAFETY: the bytes behind `start` are only accessed through `LogSlot` and `Drain`, whose parts are
+// disjoint by the two ownership rules at the head of this file; all else is atomic or thread-safe
+// itself.
 unsafe impl Send for Ring {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Ring {}
 
-/// A ring of `size` bytes (a power of two, at least two blocks) for records of `epoch`, whose tail and durable end are
-/// `tail`; `last_block` are the bytes of the block it falls in, up to the tail.
+/// A ring of `size` bytes, a power of two, for records of `epoch`. Tail and durable end are `tail`;
+/// `last_block` holds its block's bytes up to the tail.
 pub(super) fn ring(size: usize, epoch: u32, tail: Lsn, last_block: &[u8]) -> Result<(Arc<Ring>, Drain)> {
     assert!(size.is_power_of_two() && size as u64 >= 2 * BLOCK, "a ring of {size} bytes");
     assert_eq!(last_block.len() as u64, tail.0 - block_floor(tail.0));
@@ -89,62 +92,59 @@ impl Ring {
         self.tail.0.load(SeqCst)
     }
 
-    /// The counter itself, for others who mark against it.
+    /// The counter itself, for [`Marks::set`].
     pub(super) fn tail_counter(&self) -> &AtomicU64 {
         &self.tail.0
     }
 
     /// The end of what the device holds for good.
     pub(super) fn durable(&self) -> u64 {
-        // Acquire: partner of `Drain::publish`.
+        // Acquire: pairs with the store in `Drain::publish`.
         self.durable.0.load(Acquire)
     }
 
-    /// Bytes of memory.
     pub(super) fn size(&self) -> u64 {
         self.size
     }
 
-    /// The longest record that is sure to get room.
-    pub(super) fn place_bytes_max(&self) -> usize {
+    /// The longest record that always finds room.
+    pub(super) fn slot_bytes_max(&self) -> usize {
         (self.size - BLOCK) as usize
     }
 
-    /// How many places were drawn.
-    pub(super) fn places(&self) -> u64 {
+    /// The number of slots drawn.
+    pub(super) fn slots(&self) -> u64 {
         self.filling.uses()
     }
 
-    /// The epoch of its records.
     pub(super) fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Up to where everything drawn is filled. A lower bound: see [`Drain::look`].
+    /// The end of the filled part. A lower bound: see [`Drain::look`].
     fn complete(&self) -> u64 {
         let tail = self.tail();
         if planted(Bug::WatermarkAsMaximum) { tail } else { self.filling.low(tail) }
     }
 
-    /// Draws the next `bytes` of the log. From here until it is filled the place is a hole.
-    pub(super) fn draw(&self, bytes: usize) -> Place<'_> {
+    /// Draws the next `bytes` of the log. Until it is filled, the slot is a hole.
+    pub(super) fn draw(&self, bytes: usize) -> LogSlot<'_> {
         assert!(
-            (HEADER_BYTES..=self.place_bytes_max()).contains(&bytes)
-                && bytes.is_multiple_of(RECORD_ALIGNMENT),
+            (HEADER_BYTES..=self.slot_bytes_max()).contains(&bytes) && bytes.is_multiple_of(RECORD_ALIGNMENT),
             "a record of {bytes} bytes"
         );
         let mark = self.filling.set(&self.tail.0);
         let lsn = self.tail.0.fetch_add(bytes as u64, SeqCst);
-        // The mark may lie far below, were this thread asleep in between; the ring could then run full of complete
-        // bytes that none may write out. Raised, it is exact.
+        // If this thread slept since, the mark may lie far below, and the ring could fill with
+        // complete bytes that no thread may write. Raised, it is exact.
         self.filling.raise(mark, lsn);
-        Place { ring: self, mark, lsn, bytes, open: true }
+        LogSlot { ring: self, mark, lsn, bytes, open: true }
     }
 }
 
-/// A place in the log that its owner has yet to fill.
-#[must_use = "an unfilled place stops the log"]
-pub(super) struct Place<'a> {
+/// A drawn slot of the log that its owner has yet to fill.
+#[must_use = "an unfilled slot stops the log"]
+pub(super) struct LogSlot<'a> {
     ring: &'a Ring,
     mark: usize,
     lsn: u64,
@@ -152,7 +152,7 @@ pub(super) struct Place<'a> {
     open: bool,
 }
 
-impl Place<'_> {
+impl LogSlot<'_> {
     pub(super) fn lsn(&self) -> Lsn {
         Lsn(self.lsn)
     }
@@ -161,26 +161,26 @@ impl Place<'_> {
         Lsn(self.lsn + self.bytes as u64)
     }
 
-    /// How far the log must be durable before there is room for this. Never above the place itself.
+    /// How far the log must be durable before this slot has room. Never above the slot itself.
     pub(super) fn room_needs(&self) -> Lsn {
         Lsn((self.lsn + self.bytes as u64).saturating_sub(self.ring.size).next_multiple_of(BLOCK))
     }
 
-    /// Whether [`Place::fill`] may be called.
+    /// Whether [`LogSlot::fill`] may be called.
     pub(super) fn has_room(&self) -> bool {
         self.ring.durable() >= self.room_needs().0
     }
 
-    /// Fills the place with a sealed record of just its length.
+    /// Fills the slot with a sealed record of exactly its length.
     ///
     /// # Panics
-    /// If there is no room yet, or the length is another.
+    /// If there is no room yet, or the length differs.
     pub(super) fn fill(mut self, record: &[u8]) {
         assert!(self.has_room() && record.len() == self.bytes);
         self.copy_in(record);
     }
 
-    /// Leaves the place a hole for good: the log has failed and nothing is written any more.
+    /// Leaves the slot a hole for good: the log has failed and nothing is written any more.
     pub(super) fn abandon(mut self) {
         self.open = false;
     }
@@ -188,12 +188,13 @@ impl Place<'_> {
     fn copy_in(&mut self, record: &[u8]) {
         let at = (self.lsn % self.ring.size) as usize;
         let (first, rest) = record.split_at(record.len().min(self.ring.size as usize - at));
-        // SAFETY: both destinations are inside the ring (`at < size`, `first` ends at its end at the latest, `rest` is
-        // shorter than the ring) and are the bytes of this place, which no other place shares as LSNs are drawn once.
-        // What aliases them a ring's length below is given up by the drain: `has_room` was seen, whose Acquire load of
-        // `durable` pairs with the Release in `Drain::publish`. What aliases them above has no room before this is
-        // durable, so not before the mark is cleared. The source is a slice of other memory: nothing gives out a
-        // slice of this place's bytes before the mark is cleared.
+        // SAFETY: both destinations are inside the ring (`at < size`, `first` ends at its end at
+        // the latest, `rest` is shorter than the ring). They are this slot's bytes, which no other
+        // slot shares, since LSNs are drawn once. The drain has given up the bytes one ring length
+        // below: `has_room` was true, and its Acquire load of `durable` pairs with the Release in
+        // `Drain::publish`. The bytes one ring length above have no room before this is durable, so
+        // not before the mark is cleared. The source is other memory: nothing hands out a slice of
+        // this slot before the mark is cleared.
         unsafe {
             self.ring.start.add(at).copy_from_nonoverlapping(first.as_ptr(), first.len());
             self.ring.start.copy_from_nonoverlapping(rest.as_ptr(), rest.len());
@@ -203,8 +204,8 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
-    /// A thread that drew a place and cannot fill it fills a no-op; if not even that is possible the log has failed.
+impl Drop for LogSlot<'_> {
+    /// An unfilled slot becomes a no-op record; if not even that is possible, the log has failed.
     fn drop(&mut self) {
         if !self.open {
             return;
@@ -212,34 +213,35 @@ impl Drop for Place<'_> {
         if self.has_room() {
             self.copy_in(&RecordBuilder::sealed_noop(Lsn(self.lsn), self.ring.epoch, self.bytes));
         } else {
-            self.ring.failure.set("a thread gave up its place in the log before there was room to fill it");
+            self.ring.failure.set("a thread gave up its slot in the log before there was room to fill it");
         }
     }
 }
 
-/// The right to read what is complete and to say what is durable. There is one for each ring.
+/// The only reader of complete bytes, and publisher of the durable end.
 pub(super) struct Drain {
     ring: Arc<Ring>,
-    /// The highest that `Ring::complete` ever said. Later it may say less, when a thread that was asleep publishes a
-    /// mark it took long ago; what was complete stays so.
+    /// The highest result of `Ring::complete`. A later one may be lower, if a thread that slept
+    /// publishes an old mark.
     complete: u64,
 }
 
 impl Drain {
-    /// Looks up to where all is complete.
+    /// Updates and returns the complete end.
     pub(super) fn look(&mut self) -> u64 {
         self.complete = self.complete.max(self.ring.complete());
         self.complete
     }
 
-    /// The whole blocks from `from` to `to`, both of them multiples of the block size, not below the block that
-    /// `durable` falls in and not beyond what was seen complete. Two slices, for the ring may wrap between them.
+    /// The whole blocks from `from` to `to`, both block-aligned. They lie between the durable block
+    /// and the complete end. Two slices, since the ring may wrap.
     pub(super) fn blocks(&self, from: u64, to: u64) -> [&[u8]; 2] {
         assert!(from.is_multiple_of(BLOCK) && to.is_multiple_of(BLOCK));
         let (at, first, rest) = self.part(from, to);
-        // SAFETY: `part` has checked that the range is inside the ring and this drain's own: complete, so every writer
-        // of it cleared its mark with Release, seen with Acquire; not below the durable block, so no place above has
-        // room for it until `publish`, which needs `&mut self` and so ends these borrows.
+        // SAFETY: `part` has checked that the range is inside the ring and owned by this drain. It
+        // is complete, so every writer cleared its mark with Release, seen with Acquire. It is not
+        // below the durable block, so no slot above has room for it until `publish`, which needs
+        // `&mut self` and so ends these borrows.
         unsafe {
             [
                 std::slice::from_raw_parts(self.ring.start.add(at), first),
@@ -248,28 +250,30 @@ impl Drain {
         }
     }
 
-    /// Copies the bytes from `from` to `to`, a range as for [`Drain::blocks`] but of any bytes.
+    /// Copies the bytes from `from` to `to`, which need not be aligned. Otherwise as
+    /// [`Drain::blocks`].
     pub(super) fn copy(&self, from: u64, to: u64, target: &mut [u8]) {
         let (at, first, rest) = self.part(from, to);
         let target = &mut target[..first + rest];
-        // SAFETY: as in `blocks`, `part` has checked the range; `target` is exactly as long, and exclusively borrowed.
+        // SAFETY: as in `blocks`, `part` has checked the range; `target` has exactly its length,
+        // and is exclusively borrowed.
         unsafe {
             self.ring.start.add(at).copy_to_nonoverlapping(target.as_mut_ptr(), first);
             self.ring.start.copy_to_nonoverlapping(target[first..].as_mut_ptr(), rest);
         }
     }
 
-    /// Says that everything below `durable` is on the device.
+    /// Publishes that everything below `durable` is on the device.
     pub(super) fn publish(&mut self, durable: u64) {
         debug_assert!(self.ring.durable() <= durable);
-        // Release: the reads of the ring are over before a writer learns that it has room.
+        // Release: the reads of the ring end before a writer sees that it has room.
         self.ring.durable.0.store(durable, Release);
     }
 
-    /// Where in the ring a range begins, and how long it is before and after the ring wraps.
+    /// A range's offset in the ring, and its lengths around the wrap.
     fn part(&self, from: u64, to: u64) -> (usize, usize, usize) {
         let kept = block_floor(self.ring.durable());
-        // A planted bug in `complete` lets this pass over a hole, whose bytes then are whatever the race leaves there.
+        // A planted bug in `complete` may let this pass a hole, whose bytes are then arbitrary.
         assert!(kept <= from && from <= to && to <= self.complete && to - from <= self.ring.size);
         let at = (from % self.ring.size) as usize;
         let length = (to - from) as usize;
@@ -284,9 +288,9 @@ mod tests {
     use crate::wal::parse::RecordView;
 
     fn append(ring: &Ring, length: usize) -> Lsn {
-        let place = ring.draw(length);
-        let (lsn, noop) = (place.lsn(), RecordBuilder::sealed_noop(place.lsn(), 1, length));
-        place.fill(&noop);
+        let slot = ring.draw(length);
+        let (lsn, noop) = (slot.lsn(), RecordBuilder::sealed_noop(slot.lsn(), 1, length));
+        slot.fill(&noop);
         lsn
     }
 
@@ -307,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_dropped_unfilled_becomes_a_noop() {
+    fn a_slot_dropped_unfilled_becomes_a_noop() {
         let (ring, mut drain) = empty();
         drop(ring.draw(72));
         assert_eq!(drain.look(), 4168);
@@ -318,24 +322,24 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_while_a_place_is_open_leaves_a_noop() {
+    fn a_panic_while_a_slot_is_open_leaves_a_noop() {
         let (ring, mut drain) = empty();
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            let _place = ring.draw(40);
-            panic!("before the place is filled");
+            let _slot = ring.draw(40);
+            panic!("before the slot is filled");
         }));
         assert!(panicked.is_err());
         assert_eq!(drain.look(), 4136);
     }
 
     #[test]
-    fn a_place_dropped_without_room_fails_the_log() {
+    fn a_slot_dropped_without_room_fails_the_log() {
         let (ring, mut drain) = empty();
         append(&ring, 4096);
         append(&ring, 4096);
-        let place = ring.draw(40);
-        assert!(!place.has_room());
-        drop(place);
+        let slot = ring.draw(40);
+        assert!(!slot.has_room());
+        drop(slot);
         assert!(ring.failure.check().is_err());
         assert_eq!(drain.look(), 4096 + 8192);
     }
@@ -345,14 +349,14 @@ mod tests {
         let (ring, mut drain) = empty();
         append(&ring, 4000);
         append(&ring, 4000);
-        let place = ring.draw(200);
-        assert_eq!(place.room_needs(), Lsn(8192));
+        let slot = ring.draw(200);
+        assert_eq!(slot.room_needs(), Lsn(8192));
         drain.look();
         drain.publish(4096 + 4000);
-        assert!(!place.has_room());
+        assert!(!slot.has_room());
         drain.publish(8192);
-        assert!(place.has_room());
-        place.abandon();
+        assert!(slot.has_room());
+        slot.abandon();
     }
 
     #[test]

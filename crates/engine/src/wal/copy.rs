@@ -1,42 +1,43 @@
-//! Copying a stretch of the log into the file of another one: of a backup, or of a database that is restored from one.
+//! Copies a range of the log into another log file.
 //!
-//! Records keep their LSNs, epochs and bytes, but for those that say where images are: the copy stands beside a page
-//! file of its own, in which the places are others. They become no-ops of the same length.
-//!
-//! The copy goes by records, so that every one of them is held against its checksum on the way.
+//! Backup and restore use it. Records keep their LSNs, epochs and bytes. Records that name image
+//! locations become no-ops of the same length: the copy belongs to another page file. The copy
+//! verifies every record's checksum.
 
 use std::sync::Arc;
 
-use terrace_block::{AlignedBuffer, BlockDevice};
+use terrace_io::{AlignedBuffer, BlockDevice};
 
-use super::record::{KIND_AT, checksum};
-use super::{BLOCK, Geometry, Kind, LogScan, block_floor, scan};
+use super::layout::Geometry;
+use super::record::{KIND_AT, Kind, checksum};
+use super::scan::{self, LogScan};
+use super::units::{BLOCK, block_floor};
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 
-/// What is gathered before it is written, and copied by one step at the least.
+/// Bytes gathered before a write, and the least that one step copies.
 const WINDOW_BYTES: u64 = 256 << 10;
 
-/// A ring for a copy of the log from `from` to `to` and nothing else.
+/// A ring for a copy of the log from `from` to `to` only.
 pub(crate) fn geometry_for(from: Lsn, to: Lsn) -> Result<Geometry> {
     let bytes = to.0.next_multiple_of(BLOCK).saturating_sub(block_floor(from.0));
     Geometry::new(bytes.max(super::layout::CAPACITY_MIN))
 }
 
-/// A copy under way.
 pub(crate) struct LogCopy {
     records: LogScan,
     to: Lsn,
     target: Arc<dyn BlockDevice>,
     geometry: Geometry,
     window: AlignedBuffer,
-    /// The LSN of the first byte in the window, a multiple of the block size.
+    /// LSN of the window's first byte, a multiple of the block size.
     begins: u64,
     filled: usize,
 }
 
 impl LogCopy {
-    /// Copies what `records` reads, from where it stands up to `to`, to the log file `target`, whose ring holds that much.
+    /// Copies from the position of `records` up to `to`, into `target`. The target's ring must hold
+    /// that much.
     ///
     /// # Errors
     /// [`Error::Memory`], [`Error::Corrupt`] if the ring is too small.
@@ -57,17 +58,17 @@ impl LogCopy {
         Ok(Self { records, to, target, geometry, window, begins, filled: (from.0 - begins) as usize })
     }
 
-    /// Copies some more. Whether there is more to be copied after that.
+    /// Copies some more; returns whether anything remains.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the records end before they should, [`Error::Io`], [`Error::Full`].
+    /// [`Error::Corrupt`] if the records end too early, [`Error::Io`], [`Error::Full`].
     pub(crate) fn step(&mut self) -> Result<bool> {
         let Self { records, to, target, geometry, window, begins, filled } = self;
         let mut copied = 0;
         while copied < WINDOW_BYTES {
             let (from, file) = (records.end(), records.file().to_owned());
             if from == *to {
-                // Up to the end of the block: what is behind the end must not look like a record.
+                // Zeros up to the end of the block: nothing behind the end may look like a record.
                 let blocks = filled.next_multiple_of(BLOCK as usize);
                 window[*filled..blocks].fill(0);
                 write(&**target, *geometry, *begins, &window[..blocks])?;
@@ -103,7 +104,7 @@ impl LogCopy {
     }
 }
 
-/// Writes whole blocks, around the end of the file if need be.
+/// Writes whole blocks, across the end of the file if needed.
 fn write(device: &dyn BlockDevice, geometry: Geometry, mut lsn: u64, mut blocks: &[u8]) -> Result<()> {
     while !blocks.is_empty() {
         let length = geometry.contiguous(lsn).min(blocks.len() as u64);

@@ -1,36 +1,36 @@
-//! Whether the log has failed. The first reason stays; nothing ever takes it back, for after a write or sync that
-//! failed no one knows what the device holds, and a later success would say nothing about it.
+//! The log's first failure, which is final.
+//!
+//! After a failed write or sync, the device's content is unknown, and a later success would prove
+//! nothing.
 
 use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
 
-/// Set once, asked on every append.
+/// Set once, checked on every append.
 #[derive(Debug, Default)]
 pub(super) struct Failure {
     reason: OnceLock<String>,
 }
 
 impl Failure {
-    /// Notes that the log has failed, unless it had before.
+    /// Fails the log, unless it had failed.
     pub(super) fn set(&self, reason: impl Into<String>) {
         if self.reason.set(reason.into()).is_ok() {
             tracing::error!(reason = self.get(), "poisoned");
         }
     }
 
-    /// Lets nothing more be written, because whoever owns the log is done with it.
+    /// Stops all writes, because the log's owner has ended.
     pub(super) fn close(&self, reason: &str) {
-        // If it has failed before, that stays the reason.
+        // An earlier failure stays the reason.
         let _ = self.reason.set(reason.to_owned());
     }
 
-    /// The first reason, if it has failed.
     pub(super) fn get(&self) -> Option<&str> {
         self.reason.get().map(String::as_str)
     }
 
-    /// An error if it has failed.
     pub(super) fn check(&self) -> Result<()> {
         match self.get() {
             None => Ok(()),

@@ -1,77 +1,76 @@
-//! Group commit: whoever needs the log durable writes for all.
+//! Group commit: a thread that needs durable log writes for all.
 //!
-//! A thread that finds nobody writing becomes the leader, writes everything that is complete, its own records and
-//! those of all others, publishes the new durable end and hands the lead on. Who comes while it writes waits, and the
-//! next round takes everything that has gathered meanwhile. So a lone committer pays one device write and many
-//! share one, and the device alone sets the pace. Whose turn it is, and when a round begins, is in `group.rs`.
+//! A thread that finds no leader becomes one. It writes everything that is complete, publishes the
+//! new durable end and passes the lead on. Threads that come meanwhile wait for the next round. So
+//! a lone committer pays one device write, and many share one. `group.rs` decides on turns.
 //!
-//! **What one round writes** are the blocks from the one `durable` falls in to the one `complete` falls in. Both may be
-//! partly filled: the first is written again with the same bytes and more behind them, so that no tear can lose
-//! what was durable; the last is filled up with zeros, because the bytes behind `complete` are still being written by
-//! others. Rounds of up to [`ASIDE_BYTES`] are copied aside and go out as one write that is durable on return, the
-//! cheapest commit there is. Larger ones are written from the ring where they lie, in at most four pieces (the ring
-//! may wrap, the file may wrap, the last block is aside) and synced.
+//! **One round** writes the blocks from that of `durable` to that of `complete`. The first block is
+//! rewritten with the same bytes and more, so no tear can lose durable bytes. The rest of the last
+//! block is zeroed, because other threads still fill it. Rounds of up to [`ASIDE_BYTES`] are copied
+//! into one write that is durable on return, the cheapest commit. Larger ones are written from the
+//! ring, in at most four pieces (ring wrap, file wrap, last block), and synced.
 //!
-//! **The first lap.** The file's space is allocated when it is made, but a block that was never written is marked so by most file
-//! systems: writing it durably changes their own tables as well, which doubles what a commit takes. So a small round
-//! that comes to such blocks writes zeros behind its records, many blocks at once, and the rounds after it find
-//! them written. Nothing is at stake there: what lies between the end of the log and its limit is no part of it, and zeros
-//! are no record.
+//! **The first lap.** Most file systems mark preallocated blocks as unwritten. A first durable
+//! write to them doubles a commit's cost. So a small round that reaches such blocks also writes
+//! zeros behind its records, many blocks at once. That is safe: no log is between its end and its
+//! limit, and zeros are no record.
 //!
-//! **Failure.** An error of the device, a full file system included (the file was allocated, so that is no lack
-//! of space but a broken promise), fails the log for good: see `failure.rs`.
-//!
-//! No lock is held during I/O; being the leader is what keeps others out.
+//! **Failure.** An error of the device fails the log for good (`failure.rs`), even a full file
+//! system, since the space was allocated. No lock is held during I/O; the lead excludes other
+//! writers.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use terrace_block::{AlignedBuffer, BlockDevice, Write};
+use terrace_io::{AlignedBuffer, BlockDevice, Write};
 
 use super::buffer::{Drain, Ring};
 use super::group::{Ended, Group, Pace};
-use super::{BLOCK, Geometry, block_floor};
+use super::layout::{Geometry, Present};
+use super::scan;
+use super::units::{BLOCK, block_floor};
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
 use crate::stats::Latency;
 use crate::stats::histogram::Histogram;
 
-/// Rounds up to this size go out as one write.
+/// Rounds up to this size are one write.
 const ASIDE_BYTES: u64 = 64 << 10;
-/// How far a small round of the first lap writes ahead, at most.
+/// Most bytes that a small round of the first lap writes ahead.
 const AHEAD_BYTES_MAX: u64 = 256 << 10;
-/// It writes ahead one part in this many of the ring.
+/// Write-ahead bytes as a fraction of the ring.
 const AHEAD_SHARE: u64 = 8;
-/// Pieces of one round, at most: ring wrap, file wrap, last block.
+/// Most pieces of one round: ring wrap, file wrap, last block.
 const PIECES: usize = 4;
-/// How often a leader looks again for its own record to be complete before it writes what there is.
+/// Most checks for the leader's own record, before it writes.
 const LOOKS_MAX: u32 = 200;
 
-/// Writes the ring to the device.
 pub(super) struct Flusher {
     ring: Arc<Ring>,
     device: Arc<dyn BlockDevice>,
-    geometry: Geometry,
+    geometry: Arc<Present>,
     group: Group<Lead>,
-    /// A small round that comes to blocks never written goes on to the next multiple of this.
+    /// Small rounds write ahead to the next multiple of this.
     ahead: u64,
     flushes: AtomicU64,
     flushed_bytes: AtomicU64,
     /// From the start of a write until it was durable.
     writes: Histogram,
-    /// Who opened the log. In a forked child nobody hands a lead back that was out at the fork.
+    /// The process that opened the log. In a forked child no thread returns a lead held at the
+    /// fork.
     process: u32,
 }
 
-/// What the leader, and nobody else, may use.
 struct Lead {
     drain: Drain,
     aside: AlignedBuffer,
-    /// Below this all blocks have been written, as far as this process knows.
+    /// All blocks below this were written, as far as this process knows.
     written: u64,
+    /// The ring that a superblock is about to name. Rounds write into both.
+    next: Option<Geometry>,
 }
 
 impl Flusher {
@@ -79,7 +78,7 @@ impl Flusher {
         ring: Arc<Ring>,
         drain: Drain,
         device: Arc<dyn BlockDevice>,
-        geometry: Geometry,
+        geometry: Arc<Present>,
     ) -> Self {
         let ahead = Self::ahead_bytes(ring.size());
         let aside = AlignedBuffer::zeroed((ASIDE_BYTES + ahead) as usize);
@@ -88,7 +87,7 @@ impl Flusher {
             ring,
             device,
             geometry,
-            group: Group::new(Lead { drain, aside, written }),
+            group: Group::new(Lead { drain, aside, written, next: None }),
             ahead,
             flushes: AtomicU64::new(0),
             flushed_bytes: AtomicU64::new(0),
@@ -97,12 +96,10 @@ impl Flusher {
         }
     }
 
-    /// What it writes to.
     pub(super) fn device(&self) -> Arc<dyn BlockDevice> {
         Arc::clone(&self.device)
     }
 
-    /// Bytes it takes beside a ring of `ring_bytes`.
     pub(super) const fn size_bytes(ring_bytes: u64) -> u64 {
         ASIDE_BYTES + Self::ahead_bytes(ring_bytes)
     }
@@ -112,7 +109,7 @@ impl Flusher {
         if share < AHEAD_BYTES_MAX { share } else { AHEAD_BYTES_MAX }
     }
 
-    /// Returns when everything below `to` is durable.
+    /// Waits until everything below `to` is durable.
     ///
     /// # Errors
     /// The failure of the device if this thread met it, [`Error::Poisoned`] if another did before.
@@ -135,47 +132,96 @@ impl Flusher {
         Ok(())
     }
 
-    /// Returns when nobody leads, so when no round is being written. The next leader looks at the failure first.
+    /// Waits until no thread leads, so no round is being written. The next leader checks the
+    /// failure first.
     pub(super) fn wait_for_leader(&self) {
+        drop(self.lead());
+    }
+
+    fn lead(&self) -> Leading<'_> {
         let own = (u64::MAX, Pace::Hurry);
         let lead = loop {
             if let Some(lead) = self.group.join(own.0, own.1, || false) {
                 break lead;
             }
         };
-        drop(Leading { flusher: self, lead: Some(lead), own, took: None });
+        Leading { flusher: self, lead: Some(lead), own, took: None }
     }
 
-    /// Rounds written so far, and their bytes.
+    /// Continues in the ring `to`, which is twice as large and has its space. `announce` names it
+    /// durably; until then both rings hold the log. Rounds go on meanwhile.
+    ///
+    /// # Errors
+    /// Those of `announce`, [`Error::Io`], [`Error::Memory`], [`Error::Poisoned`]. The ring is the
+    /// old one then.
+    pub(super) fn continue_in(
+        &self,
+        to: Geometry,
+        cut: Lsn,
+        announce: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let copy = |from: u64, end: u64| scan::copy(&*self.device, self.geometry.get(), to, from..end);
+        // What lies below the durable block changes no more.
+        let kept = block_floor(self.ring.durable());
+        copy(block_floor(cut.0), kept)?;
+        self.with_lead(|lead| {
+            self.ring.failure.check()?;
+            copy(kept, self.ring.durable().next_multiple_of(BLOCK))?;
+            lead.next = Some(to);
+            Ok::<(), Error>(())
+        })?;
+        let announced = announce();
+        self.with_lead(|lead| {
+            lead.next = None;
+            if announced.is_ok() {
+                self.geometry.set(to);
+            }
+        });
+        announced
+    }
+
+    fn with_lead<T>(&self, work: impl FnOnce(&mut Lead) -> T) -> T {
+        work(self.lead().lead.as_mut().expect("taken back on drop only"))
+    }
+
     pub(super) fn written(&self) -> (u64, u64) {
         (self.flushes.load(Relaxed), self.flushed_bytes.load(Relaxed))
     }
 
-    /// How long they took.
     pub(super) fn latency(&self) -> Latency {
         self.writes.latency()
     }
 
-    /// Writes the blocks that hold `from` to `to`, so that they are durable.
+    /// Durably writes the blocks that hold `from` to `to`.
     fn write(&self, lead: &mut Lead, from: u64, to: u64) -> io::Result<()> {
+        let geometry = self.geometry.get();
+        self.write_into(geometry, lead, from, to)?;
+        let moves = |_: &Geometry| !geometry.moved(block_floor(from), to.next_multiple_of(BLOCK)).is_empty();
+        match lead.next.filter(moves) {
+            Some(next) if !planted(Bug::LogInOldRing) => self.write_into(next, lead, from, to),
+            _ => Ok(()),
+        }
+    }
+
+    fn write_into(&self, geometry: Geometry, lead: &mut Lead, from: u64, to: u64) -> io::Result<()> {
         let (first, last, end) = (block_floor(from), block_floor(to), to.next_multiple_of(BLOCK));
-        let is_small = end - first <= ASIDE_BYTES && self.geometry.contiguous(first) >= end - first;
-        let end = if is_small { self.end_of_small(end, lead.written) } else { end };
+        let is_small = end - first <= ASIDE_BYTES && geometry.contiguous(first) >= end - first;
+        let end = if is_small { self.end_of_small(geometry, end, lead.written) } else { end };
         lead.written = lead.written.max(end);
         self.flushes.fetch_add(1, Relaxed);
         self.flushed_bytes.fetch_add(end - first, Relaxed);
         if is_small {
             lead.drain.copy(first, to, &mut lead.aside);
             lead.aside[(to - first) as usize..(end - first) as usize].fill(0);
-            return self.write_through(first, &lead.aside[..(end - first) as usize]);
+            return self.write_through(geometry, first, &lead.aside[..(end - first) as usize]);
         }
         let mut pieces = Vec::with_capacity(PIECES);
         let mut lsn = first;
         for mut part in lead.drain.blocks(first, last) {
             while !part.is_empty() {
-                let length = (part.len() as u64).min(self.geometry.contiguous(lsn));
+                let length = (part.len() as u64).min(geometry.contiguous(lsn));
                 let (piece, rest) = part.split_at(length as usize);
-                pieces.push(Write::new(self.geometry.offset(lsn), piece));
+                pieces.push(Write::new(geometry.offset(lsn), piece));
                 (lsn, part) = (lsn + length, rest);
             }
         }
@@ -183,35 +229,30 @@ impl Flusher {
             let block = &mut lead.aside[..BLOCK as usize];
             lead.drain.copy(last, to, block);
             block[(to - last) as usize..].fill(0);
-            pieces.push(Write::new(self.geometry.offset(last), block));
+            pieces.push(Write::new(geometry.offset(last), block));
         }
         match &pieces[..] {
-            [one] => self.write_through(first, one.bytes),
+            [one] => self.write_through(geometry, first, one.bytes),
             several => {
                 self.device.write_batch(several)?;
-                if planted(Bug::SkipLogSync) { Ok(()) } else { self.device.sync() }
+                self.device.sync()
             }
         }
     }
 
-    /// Where a small round ends whose records end below `end`: there, unless it comes to blocks of the first lap that
-    /// nobody has written yet. The lap ends where the log may end, as the first record is at the beginning of the ring.
-    fn end_of_small(&self, end: u64, written: u64) -> u64 {
-        let lap_end = self.geometry.capacity();
+    /// The end of a small round whose records end below `end`: extended over unwritten blocks of
+    /// the first lap. The lap ends at the log's limit.
+    fn end_of_small(&self, geometry: Geometry, end: u64, written: u64) -> u64 {
+        let lap_end = geometry.capacity();
         if end <= written || end >= lap_end { end } else { end.next_multiple_of(self.ahead).min(lap_end) }
     }
 
-    fn write_through(&self, lsn: u64, bytes: &[u8]) -> io::Result<()> {
-        let offset = self.geometry.offset(lsn);
-        if planted(Bug::SkipLogSync) {
-            self.device.write_at(offset, bytes)
-        } else {
-            self.device.write_through_at(offset, bytes)
-        }
+    fn write_through(&self, geometry: Geometry, lsn: u64, bytes: &[u8]) -> io::Result<()> {
+        self.device.write_through_at(geometry.offset(lsn), bytes)
     }
 }
 
-/// A thread that leads. However it ends, the lead goes on and those who were served wake.
+/// A thread that leads. Dropping it passes the lead on and wakes the served threads.
 struct Leading<'a> {
     flusher: &'a Flusher,
     lead: Option<Lead>,
@@ -220,12 +261,13 @@ struct Leading<'a> {
 }
 
 impl Leading<'_> {
-    /// One round: waits a moment for what is below `to`, then writes what is complete.
+    /// One round: briefly waits for records below `to`, then writes the complete ones.
     fn round(&mut self, to: u64) -> Result<()> {
         let (flusher, lead) = (self.flusher, self.lead.as_mut().expect("taken back on drop only"));
         let from = flusher.ring.durable();
         let mut complete = lead.drain.look();
-        // A record is filled within a microsecond of being drawn, unless its thread lost the processor.
+        // A record is filled within a microsecond of its draw, unless its thread lost the
+        // processor.
         for look in 0..LOOKS_MAX {
             if complete >= to || flusher.ring.failure.get().is_some() {
                 break;
@@ -252,7 +294,7 @@ impl Leading<'_> {
             }
             Err(source) => {
                 let file = flusher.device.name().to_owned();
-                let offset = Some(flusher.geometry.offset(block_floor(from)));
+                let offset = Some(flusher.geometry.get().offset(block_floor(from)));
                 let error = Error::Io { operation: "write", file, offset, source };
                 flusher.ring.failure.set(error.to_string());
                 return Err(error);

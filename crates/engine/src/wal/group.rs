@@ -1,26 +1,23 @@
-//! Whose turn it is to write the log: one thread leads, the others wait, each in a seat of its own.
+//! Turns of group commit: one thread leads, the others wait, each in its own seat.
 //!
-//! When a round ends, who was waiting for it is woken, and nobody else: a thread sleeps once and is woken once for
-//! each commit. If some are left whom the round did not serve, the first of them is called to lead the next; but the lead
-//! is free until it comes, and a newcomer that finds it free takes it. A round serves all who wait, so it matters only that it
-//! begins: whenever the lead is free and somebody waits, somebody of these has been called and has not answered yet.
+//! A round's end wakes only the threads that it served: one sleep and one wake-up per commit. If
+//! some remain, the first is called to lead. The lead stays free until it comes, and a newcomer may
+//! take it. Whenever the lead is free and a thread waits, one waiting thread has an unanswered
+//! call.
 //!
-//! **Gathering.** A round that starts the moment the last one ended finds hardly anybody: those it has just served are
-//! still being woken. All committers then fall into two halves that take turns, and each of them waits for two
-//! writes. So the next round waits until as many have come as were served by the last one. The last to come leads, and
-//! needs no waking. It is no timer for the sake of company: a lone committer is never kept waiting, nor is who is in a
-//! hurry (checkpoint, upkeep, a thread that waits for room), nor anybody for longer than half of what a write took
-//! lately; and when those expected stay away, the next rounds do without, twice as many each time.
+//! **Gathering.** A round right after the last one would find hardly any thread, as the served ones
+//! are still waking: two alternating halves would each wait for two writes. So the next round waits
+//! for as many as the last one served; the last to come leads. Gathering never delays a lone
+//! committer or an urgent thread, and lasts at most half a recent write. If the expected threads
+//! stay away, the next rounds skip it, twice as many each time.
 //!
-//! One of those who wait while a round gathers is its *guard*: it sleeps no longer than until the time is over, and leads
-//! if nobody has by then. (It must not yield instead: beside a thread that computes, a yield lasts milliseconds.)
+//! One thread in a gathering is its *guard*: it sleeps only until the time is over, and then leads
+//! if none has. (It must not yield instead: beside a busy thread, a yield lasts milliseconds.)
 //!
-//! This file decides about turns only. That a commit is acknowledged when its log is durable, and not before, is checked by
-//! `flush.rs`, whatever is returned here.
+//! Loom covers the turns of a few threads:
+//! `RUSTFLAGS="--cfg loom" cargo test -p terrace --lib wal::group`.
 //!
-//! Loom walks the turns of a few threads (`RUSTFLAGS="--cfg loom" cargo test -p terrace --lib wal::group`).
-//!
-//! Lock order: the state's mutex, then one seat's. Neither is held while anybody sleeps or writes.
+//! Lock order: the state's mutex, then one seat's. Neither is held during a sleep or a write.
 
 #[cfg(loom)]
 mod model;
@@ -35,49 +32,45 @@ use model::{Condvar, Mutex};
 #[cfg(not(loom))]
 use parking_lot::{Condvar, Mutex};
 
-/// Rounds without gathering after those expected have stayed away again and again, at most; a power of two.
+/// Most rounds in a row without gathering; a power of two.
 const ROUNDS_ALONE_MAX: u32 = 64;
-/// The weight of the last round in the time that a round takes, as one part in this many.
+/// The inverse weight of the last round in the average write time.
 const RECENT: u32 = 8;
 
 /// Whether a round may gather before it serves this thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// A commit: it comes again soon, and gains by a full round.
+    /// A commit: it returns soon, and gains from a full round.
     Commit,
     /// Others wait for this thread.
     Hurry,
-    /// Nobody waits for this thread, and it does not come again soon.
+    /// No thread waits for this one, and it does not return soon.
     Leisure,
 }
 
-/// What a round has come to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
-    /// Who waits for no more than this has been served.
+    /// Threads that wait for at most this are served.
     pub(super) durable: u64,
-    /// Nobody will be served any more; all are woken to learn it.
+    /// All wake; no thread will be served again.
     pub(super) failed: bool,
-    /// How long the write took, if there was one.
     pub(super) took: Option<Duration>,
 }
 
-/// Hands a lead around. `L` is what the leader, and nobody else, may use.
+/// Passes a lead around. `L` is the leader's exclusive state.
 pub(super) struct Group<L> {
     state: Mutex<State<L>>,
 }
 
 struct State<L> {
-    /// Absent while somebody leads.
+    /// Absent while a thread leads.
     lead: Option<L>,
-    /// In the order they came.
     waiting: Vec<Waiting>,
     gathering: Option<Gathering>,
-    /// What a write takes, lately.
     usual: Duration,
-    /// Gatherings in a row to which too few came.
+    /// Consecutive gatherings that too few joined.
     disappointments: u32,
-    /// Rounds still to be begun without gathering.
+    /// Remaining rounds without gathering.
     alone: u32,
 }
 
@@ -95,16 +88,14 @@ struct Gathering {
     guarded: bool,
 }
 
-/// What a seat is called for. A call may come late, when the turn is another's already or the one who sits there has been served; so
-/// a call replaces lower ones only.
+/// What a seat is called for. A call may come late, so it replaces only lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Call {
     Wait,
-    /// Guard the gathering.
     Guard,
-    /// Take the lead, if it is free still.
+    /// Take the lead, if it is still free.
     Lead,
-    /// Look again: the round has ended.
+    /// Check again: the round has ended.
     Over,
 }
 
@@ -124,7 +115,8 @@ impl Seat {
         self.called.notify_one();
     }
 
-    /// Sleeps until called, at the latest until `until`; then it may be [`Call::Wait`] still. Taking a call clears it.
+    /// Sleeps until called, or until `until`; then the result may still be [`Call::Wait`]. Taking a
+    /// call clears it.
     fn wait(&self, until: Option<Instant>) -> Call {
         let mut call = self.call.lock();
         while *call == Call::Wait {
@@ -151,8 +143,9 @@ impl<L> Group<L> {
         Group { state: Mutex::new(state) }
     }
 
-    /// Waits for a round to serve `to`, or for the lead, which must be given back by [`Group::leave`]. `None`: look again.
-    /// `is_over` says whether there is anything left to wait for; it must see all that was done before a round was left.
+    /// Waits for a round to serve `to`, or for the lead. [`Group::leave`] must return a lead.
+    /// `None`: check again. `is_over` ends the wait; it must see everything done before a round
+    /// ended.
     pub(super) fn join(&self, to: u64, pace: Pace, is_over: impl Fn() -> bool) -> Option<L> {
         let mut state = self.state.lock();
         if is_over() {
@@ -187,7 +180,8 @@ impl<L> Group<L> {
         }
     }
 
-    /// Ends a round: hands the lead on and wakes those who were served. `own` is who led, with what it waited for.
+    /// Ends a round: passes the lead on and wakes the served threads. `own` is the leader's target
+    /// and pace.
     pub(super) fn leave(&self, lead: L, own: (u64, Pace), ended: Ended) {
         let is_served = |to: u64| ended.failed || to <= ended.durable;
         let mut state = self.state.lock();
@@ -210,7 +204,8 @@ impl<L> Group<L> {
         }
     }
 
-    /// Waits until the time of a gathering is over. The lead, if nobody has taken it by then; else what to do next.
+    /// Waits until the gathering's time is over. Returns the lead, if still free, else the next
+    /// call.
     fn guard(&self, seat: &Arc<Seat>) -> Result<L, Call> {
         let Some(until) = self.state.lock().gathering.as_ref().map(|gathering| gathering.until) else {
             return Err(Call::Wait);
@@ -220,7 +215,7 @@ impl<L> Group<L> {
             call => return Err(call),
         }
         let mut state = self.state.lock();
-        // Of this gathering, or one that began since: then its time is as good as over.
+        // This gathering, or a newer one, whose time is as good as over.
         if let Some(Gathering { expected, missing, .. }) = state.gathering
             && (expected - missing) * 2 <= expected
         {
@@ -231,13 +226,13 @@ impl<L> Group<L> {
 }
 
 impl<L> State<L> {
-    /// Takes the lead, if it is free.
     fn take(&mut self) -> Option<L> {
         self.gathering = None;
         self.lead.take()
     }
 
-    /// Takes the lead for one of those who wait; `None` if it is not free, or the one has been served already.
+    /// Takes the lead for a waiting thread; `None` if the lead is not free, or the thread was
+    /// served.
     fn take_over(&mut self, seat: &Arc<Seat>) -> Option<L> {
         let at = self.waiting.iter().position(|waiting| Arc::ptr_eq(&waiting.seat, seat))?;
         let lead = self.take()?;
@@ -245,7 +240,7 @@ impl<L> State<L> {
         Some(lead)
     }
 
-    /// Counts an arrival while the lead is free. Whether the newcomer is to take it.
+    /// Counts an arrival while the lead is free; returns whether the newcomer takes it.
     fn arrive(&mut self, pace: Pace) -> bool {
         let Some(gathering) = &mut self.gathering else { return true };
         match pace {
@@ -265,14 +260,14 @@ impl<L> State<L> {
         self.alone = 1 << self.disappointments;
     }
 
-    /// How the next round begins after one that served `crew` commits: whom to call, and for what.
+    /// The next seat to call, after a round that served `crew` commits.
     fn next_round(&mut self, crew: usize, failed: bool) -> Option<(Arc<Seat>, Call)> {
         debug_assert!(self.gathering.is_none(), "nothing gathers while the lead is out");
         if failed {
             return None;
         }
-        let hurried = self.waiting.iter().position(|waiting| waiting.pace == Pace::Hurry);
-        if hurried.is_none() && crew > 0 && crew + self.waiting.len() > 1 {
+        let urgent = self.waiting.iter().position(|waiting| waiting.pace == Pace::Hurry);
+        if urgent.is_none() && crew > 0 && crew + self.waiting.len() > 1 {
             if self.alone == 0 {
                 let until = Instant::now() + self.usual / 2;
                 let guard = self.waiting.first().map(|waiting| Arc::clone(&waiting.seat));
@@ -282,7 +277,7 @@ impl<L> State<L> {
             }
             self.alone -= 1;
         }
-        let next = self.waiting.get(hurried.unwrap_or(0))?;
+        let next = self.waiting.get(urgent.unwrap_or(0))?;
         Some((Arc::clone(&next.seat), Call::Lead))
     }
 }

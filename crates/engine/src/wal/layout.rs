@@ -1,29 +1,33 @@
 //! The log's file: one header block, then a ring of `capacity` bytes.
 //!
 //! ```text
-//!  0         8          12      16        32          40         48       52          4096
-//!  | TERRLOG\0 | version | 0 u32 | database | timeline | capacity | crc32c | zeros ... | ring ...
+//!  0         8          12      16        32          40        48       52          4096
+//!  | TERRLOG\0 | version | 0 u32 | database | timeline | largest | crc32c | zeros ... | ring ...
 //! ```
 //!
-//! The byte of the log with LSN n is at `4096 + n % capacity`. What of the ring is valid is not said here but by the
-//! superblock (cut, epoch, first LSN of the epoch) and by the records themselves.
+//! The byte with LSN n is at `4096 + n % capacity`. The superblock (capacity, cut, epoch, first LSN
+//! of the epoch) and the records themselves define which part of the ring is valid.
+//!
+//! A new ring is short, and doubles until it has the capacity `largest` of the header. LSNs of even
+//! laps keep their offsets then. The others move behind the old end ([`Geometry::moved`]), so the
+//! old ring stays valid until a superblock names the new capacity.
 
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
-use terrace_block::{AlignedBuffer, BlockDevice};
+use terrace_io::{AlignedBuffer, BlockDevice};
 
-use super::BLOCK;
+use super::units::BLOCK;
 use crate::error::{Error, Result};
 
 /// The version of the log's format that this build writes and reads.
-pub(crate) const LOG_VERSION: u32 = 4;
-/// The smallest ring that can be useful: a block to write and one to keep.
+pub(crate) const LOG_VERSION: u32 = 5;
+/// The smallest useful ring: a block to write and one to keep.
 pub(crate) const CAPACITY_MIN: u64 = 2 * BLOCK;
 
 const MAGIC: &[u8; 8] = b"TERRLOG\0";
 const CHECK_AT: usize = 48;
 
-/// Where LSNs are in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     capacity: u64,
@@ -43,39 +47,99 @@ impl Geometry {
         Ok(Self { capacity })
     }
 
-    /// Bytes of the ring.
     pub(crate) fn capacity(self) -> u64 {
         self.capacity
     }
 
-    /// Bytes of the file.
+    /// The shortest ring that doubles to this one, but none shorter than `bytes`.
+    pub(crate) fn starting_from(self, bytes: u64) -> Self {
+        let mut capacity = self.capacity;
+        while capacity.is_multiple_of(2 * BLOCK) && capacity / 2 >= bytes.max(CAPACITY_MIN) {
+            capacity /= 2;
+        }
+        Self { capacity }
+    }
+
+    /// The ring of twice the capacity, if that leads to `largest`.
+    pub(crate) fn doubled(self, largest: Geometry) -> Option<Self> {
+        let leads = largest.capacity.is_multiple_of(self.capacity)
+            && (largest.capacity / self.capacity).is_power_of_two();
+        (leads && self != largest).then_some(Self { capacity: self.capacity * 2 })
+    }
+
+    /// The LSNs from `from` to `to` whose offsets change when the ring doubles. Both are
+    /// multiples of the block size, and at most the capacity apart.
+    pub(super) fn moved(self, from: u64, to: u64) -> std::ops::Range<u64> {
+        let lap = |lsn: u64| lsn / self.capacity;
+        let begins = if lap(from) % 2 == 1 { from } else { (lap(from) + 1) * self.capacity };
+        let ends = to.min((lap(begins) + 1) * self.capacity);
+        begins..ends.max(begins)
+    }
+
     pub(crate) fn file_bytes(self) -> u64 {
         BLOCK + self.capacity
     }
 
-    /// Where in the file an LSN is.
     pub(super) fn offset(self, lsn: u64) -> u64 {
         BLOCK + lsn % self.capacity
     }
 
-    /// How many bytes follow an LSN before the file wraps.
+    /// Bytes from an LSN to the wrap of the file.
     pub(super) fn contiguous(self, lsn: u64) -> u64 {
         self.capacity - lsn % self.capacity
     }
 }
 
-/// What the header block says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LogHeader {
-    /// The database it belongs to.
-    pub(crate) database: [u8; 16],
-    /// Changes when a backup is restored or a log thrown away by hand.
-    pub(crate) timeline: u64,
-    /// Where LSNs are.
-    pub(crate) geometry: Geometry,
+/// The geometry of an open log, which may double.
+#[derive(Debug)]
+pub(super) struct Present(AtomicU64);
+
+impl Present {
+    pub(super) fn new(geometry: Geometry) -> Self {
+        Self(AtomicU64::new(geometry.capacity))
+    }
+
+    pub(super) fn get(&self) -> Geometry {
+        // Acquire pairs with `set`: the space behind the old end is there.
+        Geometry { capacity: self.0.load(Acquire) }
+    }
+
+    /// The caller leads, so nothing is being written.
+    pub(super) fn set(&self, geometry: Geometry) {
+        self.0.store(geometry.capacity, Release);
+    }
 }
 
-/// Writes the header block, so that it is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogHeader {
+    pub(crate) database: [u8; 16],
+    /// Changes when a backup is restored or a log is discarded by hand.
+    pub(crate) timeline: u64,
+    /// The ring at its largest. The superblock names the present one.
+    pub(crate) largest: Geometry,
+}
+
+impl LogHeader {
+    /// The ring that a superblock names.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it contradicts the header, or the file is too short for it.
+    pub(crate) fn ring(&self, device: &dyn BlockDevice, capacity: u64) -> Result<Geometry> {
+        let damaged = |what: String| Error::corrupt(device.name(), None, what);
+        let ring = Geometry::new(capacity).ok().filter(|ring| ring.capacity <= self.largest.capacity);
+        let ring = ring.ok_or_else(|| {
+            let most = self.largest.capacity;
+            damaged(format!("the log holds at most {most} bytes, the page file's superblock says {capacity}"))
+        })?;
+        let (is, should) = (device.len(), ring.file_bytes());
+        if is < should {
+            return Err(damaged(format!("the log has {is} bytes, the page file's superblock says {should}")));
+        }
+        Ok(ring)
+    }
+}
+
+/// Durably writes the header block.
 ///
 /// # Errors
 /// [`Error::Io`].
@@ -85,7 +149,7 @@ pub(crate) fn write_header(device: &dyn BlockDevice, header: &LogHeader) -> Resu
     block[8..12].copy_from_slice(&LOG_VERSION.to_le_bytes());
     block[16..32].copy_from_slice(&header.database);
     block[32..40].copy_from_slice(&header.timeline.to_le_bytes());
-    block[40..48].copy_from_slice(&header.geometry.capacity.to_le_bytes());
+    block[40..48].copy_from_slice(&header.largest.capacity.to_le_bytes());
     let check = crc_fast::crc32_iscsi(&block[..CHECK_AT]);
     block[CHECK_AT..CHECK_AT + 4].copy_from_slice(&check.to_le_bytes());
     device.write_through_at(0, &block).map_err(|source| Error::io("write", device.name(), Some(0), source))
@@ -94,8 +158,8 @@ pub(crate) fn write_header(device: &dyn BlockDevice, header: &LogHeader) -> Resu
 /// Reads the header block.
 ///
 /// # Errors
-/// [`Error::NotADatabase`] for a file that is no log, [`Error::Version`] for one of another format, [`Error::Corrupt`] for
-/// a damaged or shortened one, [`Error::Io`].
+/// [`Error::NotADatabase`] for a file that is no log, [`Error::Version`] for one of another format,
+/// [`Error::Corrupt`] for a damaged one, [`Error::Io`].
 pub(crate) fn read_header(device: &dyn BlockDevice) -> Result<LogHeader> {
     let foreign = |what: &str| Error::NotADatabase { path: device.name().to_owned(), what: what.to_owned() };
     let mut block = AlignedBuffer::zeroed(BLOCK as usize);
@@ -121,27 +185,23 @@ pub(crate) fn read_header(device: &dyn BlockDevice) -> Result<LogHeader> {
         return Err(damaged("the log's header has a wrong checksum".into()));
     }
     let capacity = u64_at(40);
-    let geometry = Geometry::new(capacity)
+    let largest = Geometry::new(capacity)
         .map_err(|_| damaged(format!("the log's header gives it a capacity of {capacity} bytes")))?;
-    if device.len() < geometry.file_bytes() {
-        let (is, should) = (device.len(), geometry.file_bytes());
-        return Err(damaged(format!("the log has {is} bytes, its header says {should}")));
-    }
     let database = block[16..32].try_into().expect("sixteen bytes");
-    Ok(LogHeader { database, timeline: u64_at(32), geometry })
+    Ok(LogHeader { database, timeline: u64_at(32), largest })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrace_block::MemoryDevice;
+    use terrace_io::MemoryDevice;
 
     fn header() -> LogHeader {
-        LogHeader { database: [7; 16], timeline: 3, geometry: Geometry::new(8192).unwrap() }
+        LogHeader { database: [7; 16], timeline: 3, largest: Geometry::new(8192).unwrap() }
     }
 
     fn patched(at: usize, byte: u8) -> Error {
-        let device = MemoryDevice::new("log", header().geometry.file_bytes());
+        let device = MemoryDevice::new("log", header().largest.file_bytes());
         write_header(&device, &header()).unwrap();
         let mut block = AlignedBuffer::zeroed(BLOCK as usize);
         device.read_at(0, &mut block).unwrap();
@@ -152,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_header_comes_back() {
-        let device = MemoryDevice::new("log", header().geometry.file_bytes());
+        let device = MemoryDevice::new("log", header().largest.file_bytes());
         write_header(&device, &header()).unwrap();
         assert_eq!(read_header(&device).unwrap(), header());
     }
@@ -160,7 +220,7 @@ mod tests {
     #[test]
     fn foreign_newer_damaged_and_short_files_are_told_apart() {
         assert!(matches!(patched(0, 1), Error::NotADatabase { .. }));
-        assert!(matches!(patched(8, 1), Error::Version { found: 5, supported: LOG_VERSION, .. }));
+        assert!(matches!(patched(8, 1), Error::Version { found: 4, supported: LOG_VERSION, .. }));
         for at in [20, 35, 41, 50] {
             assert!(matches!(patched(at, 1), Error::Corrupt { .. }), "byte {at}");
         }
@@ -168,13 +228,48 @@ mod tests {
         assert!(matches!(read_header(&empty), Err(Error::NotADatabase { .. })));
         let short = MemoryDevice::new("log", 8192);
         write_header(&short, &header()).unwrap();
-        assert!(matches!(read_header(&short), Err(Error::Corrupt { .. })));
+        let header = read_header(&short).unwrap();
+        for capacity in [0, 8192, 12288, 16384] {
+            assert!(matches!(header.ring(&short, capacity), Err(Error::Corrupt { .. })), "{capacity}");
+        }
     }
 
     #[test]
     fn capacities_that_cannot_be_are_refused() {
         for capacity in [0, 4096, 8191, 12289, u64::MAX - 4095] {
             assert!(matches!(Geometry::new(capacity), Err(Error::Config(_))), "{capacity}");
+        }
+    }
+
+    #[test]
+    fn a_ring_doubles_until_it_is_the_largest() {
+        let ring = |blocks: u64| Geometry::new(blocks * BLOCK).unwrap();
+        assert_eq!(ring(64).starting_from(10 * BLOCK), ring(16));
+        assert_eq!(ring(12).starting_from(0), ring(3));
+        assert_eq!(ring(2).starting_from(0), ring(2));
+        assert_eq!(ring(16).doubled(ring(64)), Some(ring(32)));
+        assert_eq!(ring(3).doubled(ring(12)), Some(ring(6)));
+        for (ring, largest) in [(ring(64), ring(64)), (ring(64), ring(32)), (ring(16), ring(48))] {
+            assert_eq!(ring.doubled(largest), None);
+        }
+    }
+
+    /// For every live part of a ring: what moves goes behind the old end, all else stays.
+    #[test]
+    fn lsns_that_move_when_a_ring_doubles_do_so_behind_its_end() {
+        const BLOCKS: u64 = 4;
+        let (old, new) = (Geometry::new(BLOCKS * BLOCK).unwrap(), Geometry::new(2 * BLOCKS * BLOCK).unwrap());
+        for from in 0..4 * BLOCKS {
+            for to in from..=from + BLOCKS {
+                let moved = old.moved(from * BLOCK, to * BLOCK);
+                for lsn in (from * BLOCK..to * BLOCK).step_by(BLOCK as usize) {
+                    let (before, after) = (old.offset(lsn), new.offset(lsn));
+                    match moved.contains(&lsn) {
+                        true => assert_eq!(after, before + BLOCKS * BLOCK, "{from} to {to}: {lsn}"),
+                        false => assert_eq!(after, before, "{from} to {to}: {lsn}"),
+                    }
+                }
+            }
         }
     }
 

@@ -1,21 +1,21 @@
-//! Marks: how threads say "nothing of mine is below here" without a shared lock.
+//! Marks: lower bounds of unfinished work, published without a shared lock.
 //!
-//! A mark is a lower bound that a thread publishes in a slot of its own *before* it draws a number from a counter
-//! that only grows, and clears when what it did with the number is finished. Whoever wants to know up to where all is
-//! finished reads the counter first and the marks after that:
+//! A thread publishes a mark in its own slot *before* it draws a number from a growing counter. It
+//! clears the mark when its work with the number ends. A reader of the finished end reads the
+//! counter first and the marks second:
 //!
 //! ```text
 //!   writer:  low = counter; slot = low;  mine = counter += n;  ... use mine ...;  slot = free
 //!   reader:  end = counter; end = min(end, every slot)
 //! ```
 //!
-//! All of these are sequentially consistent but the last store. If a number below the reader's `end` was drawn, then
-//! before the reader looked at the counter, so its slot was set before the reader looks at the slots: it sees the
-//! mark, or it sees the slot cleared, and with it (Release there, Acquire here) all that was done in between. A mark
-//! that shows up later belongs to a number at or above `end`.
+//! All of these are sequentially consistent except the last store. A number below the reader's
+//! `end` was drawn before the reader read the counter, so its slot was set before the reader reads
+//! the slots. The reader sees the mark, or sees the slot cleared, and with it (Release there,
+//! Acquire here) all work in between. A mark that appears later belongs to a number at or above
+//! `end`.
 //!
-//! Each slot has cache lines of its own, and a thread returns to the slot it had before, so that marks of different
-//! threads do not disturb each other.
+//! Each slot has its own cache lines, and a thread returns to its last slot.
 
 use std::sync::atomic::{
     AtomicU64,
@@ -24,17 +24,16 @@ use std::sync::atomic::{
 
 use crate::threads::{Padded, thread_number};
 
-/// A slot without a mark.
 const FREE: u64 = u64::MAX;
 
 #[derive(Debug)]
 struct Slot {
     mark: AtomicU64,
-    /// How often the slot was used. Only its owner writes it.
+    /// Uses of the slot. Only its owner writes it.
     uses: AtomicU64,
 }
 
-/// `N` slots for marks. More threads than that wait for one another.
+/// `N` slots for marks. Further threads wait.
 #[derive(Debug)]
 pub(super) struct Marks<const N: usize> {
     slots: Box<[Padded<Slot>]>,
@@ -46,8 +45,8 @@ impl<const N: usize> Marks<N> {
         Self { slots: (0..N).map(|_| free()).collect() }
     }
 
-    /// Publishes a lower bound of what the caller is going to draw from `counter`, and returns the slot it is in.
-    /// Waits while all slots are taken.
+    /// Publishes a lower bound of the next draw from `counter`; returns its slot. Waits while all
+    /// slots are taken.
     pub(super) fn set(&self, counter: &AtomicU64) -> usize {
         let first = thread_number() as usize;
         loop {
@@ -59,7 +58,7 @@ impl<const N: usize> Marks<N> {
                 }
                 let low = counter.load(SeqCst);
                 if slot.mark.compare_exchange(FREE, low, SeqCst, Relaxed).is_ok() {
-                    // The slot is ours: what the last owner stored here is visible through the exchange.
+                    // This thread owns the slot; the exchange shows the last owner's store.
                     slot.uses.store(slot.uses.load(Relaxed) + 1, Relaxed);
                     return index;
                 }
@@ -68,27 +67,27 @@ impl<const N: usize> Marks<N> {
         }
     }
 
-    /// Raises the mark of a slot to the number that was really drawn. Any reader may still see the lower one.
+    /// Raises a slot's mark to the number really drawn. A reader may still see the lower one.
     pub(super) fn raise(&self, slot: usize, to: u64) {
         self.slots[slot].0.mark.store(to, Release);
     }
 
-    /// The mark in a slot the caller owns.
     pub(super) fn get(&self, slot: usize) -> u64 {
         self.slots[slot].0.mark.load(Relaxed)
     }
 
-    /// Gives a slot back. What was done under the mark is visible to whoever no longer sees it (partner: [`Marks::low`]).
+    /// Frees a slot. Readers that no longer see the mark see the work under it (pairs with
+    /// [`Marks::low`]).
     pub(super) fn clear(&self, slot: usize) {
         self.slots[slot].0.mark.store(FREE, Release);
     }
 
-    /// The lowest of `end` and all marks. `end` is what the counter held before this call.
+    /// The lowest of `end` and all marks. `end` is the counter's value before this call.
     pub(super) fn low(&self, end: u64) -> u64 {
         self.slots.iter().map(|slot| slot.0.mark.load(SeqCst)).fold(end, u64::min)
     }
 
-    /// How many marks there ever were, give or take those being set.
+    /// The approximate number of marks ever set.
     pub(super) fn uses(&self) -> u64 {
         self.slots.iter().map(|slot| slot.0.uses.load(Relaxed)).sum()
     }

@@ -1,13 +1,12 @@
-//! Reads what `record.rs` writes, out of bytes that may be anything.
+//! Parses the format of `record.rs` from arbitrary bytes.
 //!
-//! Two questions are kept apart. *Is this a record?* asks for its length, its LSN and its checksum; a no is the end
-//! of the log, which is where a power cut left it. *Is it a sound one?* asks whether the lengths inside fit; a no
-//! behind a good checksum is damage or another program's doing, and an error. Both are answered before a view exists,
-//! so that its iterators have nothing left to refuse. Nothing is allocated here, and no length is believed before
-//! it was compared with what is there.
+//! Two questions are separate. *Is this a record?* checks length, LSN and checksum; a no is the end
+//! of the log, as a power cut leaves it. *Is it sound?* checks the lengths inside; a no despite a
+//! good checksum is damage, and an error. Both are answered before a view exists, so its iterators
+//! cannot fail. Nothing is allocated, and every length is checked before use.
 
 use crate::ids::{Lsn, PageId, Timestamp};
-use crate::store::place::Extent;
+use crate::store::mapping_word::Extent;
 
 use super::record::{
     CHANGE_HEADER_BYTES, COMMITS, COMPENSATION, COUNT_AT, ChunkEntry, ENTRIES_AT, ENTRY_BYTES, EPOCH_AT,
@@ -15,22 +14,21 @@ use super::record::{
     RECORD_BYTES_MAX, TRANSACTION_AT, UNDO_AT, UNDO_LENGTH_AT, UNDO_NEXT_AT, change_kind, checksum, padded,
 };
 
-/// Why bytes are not taken as a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotARecord {
-    /// Nothing was completely written here: the log ends.
+    /// No complete record is here: the log ends.
     Absent,
-    /// A record was written here, but its body makes no sense.
+    /// A record with a valid checksum, but an invalid body.
     Malformed(&'static str),
 }
 
-/// What the first bytes at an LSN claim to be.
+/// The unverified claim of the first bytes at an LSN.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) length: usize,
 }
 
-/// Reads the header at `lsn` as far as it can be judged without the rest of the record. `None`: no record is here.
+/// Judges the header at `lsn` alone. `None`: no record is here.
 pub(super) fn claim(bytes: &[u8], lsn: Lsn) -> Option<Claim> {
     let header = bytes.first_chunk::<HEADER_BYTES>()?;
     let length = u32_at(header, LENGTH_AT)? as usize;
@@ -39,7 +37,7 @@ pub(super) fn claim(bytes: &[u8], lsn: Lsn) -> Option<Claim> {
     (fits && here).then_some(Claim { length })
 }
 
-/// A record in the bytes it was read from.
+/// A validated record in its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordView<'a> {
     bytes: &'a [u8],
@@ -47,7 +45,8 @@ pub(crate) struct RecordView<'a> {
 }
 
 impl<'a> RecordView<'a> {
-    /// The record at the beginning of `bytes`, which were read at `lsn`. What follows it is left alone.
+    /// Parses the record at the beginning of `bytes`, which were read at `lsn`; ignores what
+    /// follows.
     ///
     /// # Errors
     /// [`NotARecord`] says which of the two questions was answered no.
@@ -75,7 +74,7 @@ impl<'a> RecordView<'a> {
                     return Err("a count of entries that does not fit");
                 }
                 let possible = room.chunks_exact(ENTRY_BYTES).all(|entry| extent(words(entry)).is_possible());
-                possible.then_some(()).ok_or("places that no file has")
+                possible.then_some(()).ok_or("blocks that no file has")
             }
             Kind::Pages => {
                 let (count, mut rest) = self.changes_at().ok_or("undo bytes beyond the end")?;
@@ -87,64 +86,57 @@ impl<'a> RecordView<'a> {
         }
     }
 
-    /// The number of changes, and the bytes they are in.
+    /// The number of changes, and their bytes.
     fn changes_at(&self) -> Option<(u32, &'a [u8])> {
         let undo = u32_at(self.bytes, UNDO_LENGTH_AT)? as usize;
         let count_at = padded(undo).checked_add(UNDO_AT)?;
         Some((u32_at(self.bytes, count_at)?, self.bytes.get(count_at + 4..)?))
     }
 
-    /// Where it is in the log.
     pub(crate) fn lsn(&self) -> Lsn {
         Lsn(self.word(LSN_AT))
     }
 
-    /// Where the next record begins.
     pub(crate) fn end(&self) -> Lsn {
         Lsn(self.lsn().0 + self.len() as u64)
     }
 
-    /// All of it, as it stands in the log.
     pub(super) fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Its length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The epoch it was written in.
     pub(crate) fn epoch(&self) -> u32 {
         u32_at(self.bytes, EPOCH_AT).unwrap_or_default()
     }
 
-    /// What it is.
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The transaction it belongs to, or none for the system's own.
+    /// Its transaction; none for the system's own.
     pub(crate) fn transaction(&self) -> Timestamp {
         Timestamp(self.word(TRANSACTION_AT))
     }
 
-    /// The transaction's record before this one.
     pub(crate) fn previous(&self) -> Lsn {
         Lsn(self.word(PREVIOUS_AT))
     }
 
-    /// Whether its transaction is committed by it: a commit record, or the only record of its transaction.
+    /// Whether it commits its transaction: a commit record, or a Pages record with the flag.
     pub(crate) fn commits(&self) -> bool {
         self.kind == Kind::Commit || self.has_flag(COMMITS)
     }
 
-    /// If this record undoes another: what is to be undone next.
+    /// For a compensation record: what to undo next.
     pub(crate) fn compensation(&self) -> Option<Lsn> {
         self.has_flag(COMPENSATION).then(|| Lsn(self.word(UNDO_NEXT_AT)))
     }
 
-    /// What is needed to undo it. Empty: it is never undone.
+    /// Its undo data; empty if it is never undone.
     pub(crate) fn undo(&self) -> &'a [u8] {
         if self.kind != Kind::Pages {
             return &[];
@@ -153,7 +145,7 @@ impl<'a> RecordView<'a> {
         self.bytes.get(UNDO_AT..UNDO_AT + length).unwrap_or_default()
     }
 
-    /// Its changes, in the order in which they were made. Empty unless it is a Pages record.
+    /// The changes of a Pages record, in order; empty for other kinds.
     pub(crate) fn changes(&self) -> impl Iterator<Item = Change<'a>> + use<'a> {
         let of_pages = if self.kind == Kind::Pages { self.changes_at() } else { None };
         let mut rest = of_pages.map(|(_, bytes)| bytes).unwrap_or_default();
@@ -164,7 +156,7 @@ impl<'a> RecordView<'a> {
         })
     }
 
-    /// The entries of a Mapping record; of any other, nothing.
+    /// The entries of a Mapping record; empty for other kinds.
     pub(crate) fn mappings(&self) -> impl Iterator<Item = MappingEntry> + use<'a> {
         self.entries(Kind::Mapping).map(|words| MappingEntry {
             page: PageId(words[0]),
@@ -174,7 +166,7 @@ impl<'a> RecordView<'a> {
         })
     }
 
-    /// The entries of a Chunk record; of any other, nothing.
+    /// The entries of a Chunk record; empty for other kinds.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkEntry> + use<'a> {
         self.entries(Kind::Chunk).map(|words| ChunkEntry {
             chunk: PageId(words[0]),
@@ -199,21 +191,20 @@ impl<'a> RecordView<'a> {
     }
 }
 
-/// The change of one page within a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Change<'a> {
-    /// The page.
     pub(crate) page: PageId,
     /// One of [`change_kind`], or the index's own.
     pub(crate) kind: u8,
     /// [`super::record::ALLOCATES`] for an image, otherwise the kind's own.
     pub(crate) flags: u8,
-    /// What the kind says.
+    /// The payload; its kind defines the format.
     pub(crate) payload: &'a [u8],
 }
 
 impl<'a> Change<'a> {
-    /// Of a change of kind [`change_kind::BYTES`]: where to write, and what. `None` if it is none or too short.
+    /// Offset and bytes of a change of kind [`change_kind::BYTES`]; `None` for other kinds, or if
+    /// too short.
     pub(crate) fn overwrite(&self) -> Option<(u32, &'a [u8])> {
         let of_bytes = self.kind == change_kind::BYTES;
         let (offset, bytes) = self.payload.split_first_chunk::<4>()?;
@@ -221,7 +212,6 @@ impl<'a> Change<'a> {
     }
 }
 
-/// The first change in `bytes` and what is behind it.
 fn split_change(bytes: &[u8]) -> Option<(Change<'_>, &[u8])> {
     let (header, behind) = bytes.split_at_checked(CHANGE_HEADER_BYTES)?;
     let length = u32_at(header, 12)? as usize;
@@ -233,14 +223,12 @@ fn split_change(bytes: &[u8]) -> Option<(Change<'_>, &[u8])> {
     Some((Change { page, kind: header[8], flags: header[9], payload: &payload[..length] }, rest))
 }
 
-/// The words of an entry of a Mapping or Chunk record.
 fn words(entry: &[u8]) -> [u64; 4] {
     [0, 8, 16, 24].map(|at| u64_at(entry, at).unwrap_or_default())
 }
 
-/// The places that an entry of a Mapping or Chunk record names.
 fn extent(words: [u64; 4]) -> Extent {
-    Extent { first: words[1], places: words[3] >> 32 }
+    Extent { first: words[1], blocks: words[3] >> 32 }
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -254,18 +242,18 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::place::{IMAGE_PLACES_MAX, PLACES_MAX};
+    use crate::store::mapping_word::{BLOCKS_MAX, IMAGE_BLOCKS_MAX};
     use crate::wal::record::RecordBuilder;
     use proptest::prelude::*;
 
-    /// Everything a view can be asked for.
+    /// Calls every accessor of a view.
     fn read_all(record: &RecordView<'_>) -> usize {
         let changes: usize = record.changes().map(|change| change.payload.len() + 1).sum();
         let entries = record.mappings().count() + record.chunks().count();
         changes + entries + record.undo().len() + record.compensation().map_or(0, |_| 1)
     }
 
-    /// Puts a good checksum over whatever is in `bytes`.
+    /// Seals arbitrary `bytes` with a valid checksum.
     fn reseal(bytes: &mut [u8]) {
         let check = checksum(bytes);
         bytes[..4].copy_from_slice(&check.to_le_bytes());
@@ -278,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_at_another_place_is_absent() {
+    fn a_record_at_another_lsn_is_absent() {
         assert_eq!(RecordView::parse(&sample(), Lsn(4104)).unwrap_err(), NotARecord::Absent);
     }
 
@@ -309,11 +297,11 @@ mod tests {
     }
 
     #[test]
-    fn places_that_no_mapping_word_can_hold_are_malformed() {
-        for first in [0, PLACES_MAX - 1, PLACES_MAX, u64::MAX] {
-            for places in [0, 1, IMAGE_PLACES_MAX, IMAGE_PLACES_MAX + 1, u64::from(u32::MAX)] {
+    fn blocks_that_no_mapping_word_can_hold_are_malformed() {
+        for first in [0, BLOCKS_MAX - 1, BLOCKS_MAX, u64::MAX] {
+            for blocks in [0, 1, IMAGE_BLOCKS_MAX, IMAGE_BLOCKS_MAX + 1, u64::from(u32::MAX)] {
                 let mut builder = RecordBuilder::mapping();
-                let (page, image_lsn, extent) = (PageId(1), Lsn(64), Extent { first, places });
+                let (page, image_lsn, extent) = (PageId(1), Lsn(64), Extent { first, blocks });
                 builder.mapping_entry(super::super::MappingEntry { page, extent, image_lsn, check: 0 });
                 let parsed = RecordView::parse(builder.seal(Lsn(4096), 1), Lsn(4096));
                 assert_eq!(parsed.is_ok(), extent.is_possible(), "{extent:?}: {parsed:?}");

@@ -1,36 +1,34 @@
-//! How a record looks, and how one is built. `parse.rs` reads what is written here.
+//! The format of records, and their builder; `parse.rs` reads them.
 //!
-//! A record is one atomic change of one or several pages, or a note about the log itself. All numbers are
-//! little-endian; every record begins at a multiple of 8 and its length is one, so headers never straddle a sector
-//! by less than a word.
+//! A record is one atomic change of one or several pages, or a note about the log itself. Numbers
+//! are little-endian; records begin at multiples of 8, and their lengths are multiples of 8.
 //!
 //! ```text
-//!  0        4        8                16       20   21    22   24               32               40
-//!  | crc32c | length | LSN            | epoch  |kind|flags| 0  | transaction    | previous LSN   | body ...
+//!  0        4        8       16      20     21      22  24            32             40
+//!  | crc32c | length | LSN   | epoch | kind | flags | 0 | transaction | previous LSN | body ...
 //! ```
 //!
-//! The checksum covers everything behind itself up to the length, the LSN and the epoch included: bytes that a ring of
-//! the log held before cannot pass for the record that should stand in their place.
+//! The checksum covers everything behind it up to the length, LSN and epoch included: old bytes of
+//! the ring cannot pass for the record expected there.
 //!
 //! ```text
 //!  Pages    | undo_next u64 | undo_len u32 | undo, padded to 8 | count u32 | changes ...
 //!  change   | page u64 | kind u8 | flags u8 | 0 u16 | len u32 | payload, padded to 8
-//!  Mapping  | count u32 | 0 u32 | page u64, place u64, image LSN u64, check u32, places u32 | ...
-//!  Chunk    | count u32 | 0 u32 | chunk u64, place u64, current LSN u64, check u32, places u32 | ...
+//!  Mapping  | count u32 | 0 u32 | page u64, block u64, image LSN u64, check u32, blocks u32 ...
+//!  Chunk    | count u32 | 0 u32 | chunk u64, block u64, current LSN u64, check u32, blocks u32 ...
 //!  Commit, End: empty. Noop: anything.
 //! ```
 //!
-//! A builder is filled before its LSN is known, outside every latch; drawing the LSN then patches two fields and
-//! computes the checksum. It owns one vector and is used again and again, so that a commit allocates nothing.
+//! A builder is filled outside every latch, before its LSN is known. Sealing patches two fields and
+//! computes the checksum. Builders are reused, so a commit allocates nothing.
 
 use crate::ids::{Lsn, PageId, Timestamp};
-use crate::store::place::Extent;
+use crate::store::mapping_word::Extent;
 
-/// Bytes of a record before its body.
 pub(crate) const HEADER_BYTES: usize = 40;
-/// No record is longer, whatever the buffer's size: what a reader must be ready to hold at once.
+/// The longest record for any buffer size; readers must hold it.
 pub(crate) const RECORD_BYTES_MAX: usize = 16 << 20;
-/// Every record's position and length is a multiple of this.
+/// Every record's offset and length is a multiple of this.
 pub(crate) const RECORD_ALIGNMENT: usize = 8;
 
 pub(super) const LENGTH_AT: usize = 4;
@@ -40,53 +38,46 @@ pub(super) const KIND_AT: usize = 20;
 pub(super) const FLAGS_AT: usize = 21;
 pub(super) const TRANSACTION_AT: usize = 24;
 pub(super) const PREVIOUS_AT: usize = 32;
-/// Of a Pages record: where the LSN to undo next stands.
+/// Offset of the next LSN to undo, in a Pages record.
 pub(super) const UNDO_NEXT_AT: usize = HEADER_BYTES;
-/// Of a Pages record: where the length of the undo bytes stands.
 pub(super) const UNDO_LENGTH_AT: usize = HEADER_BYTES + 8;
-/// Of a Pages record: where the undo bytes begin.
 pub(super) const UNDO_AT: usize = HEADER_BYTES + 12;
-/// Of a Mapping or Chunk record: where the number of entries stands.
+/// Offset of the number of entries, in a Mapping or Chunk record.
 pub(super) const COUNT_AT: usize = HEADER_BYTES;
-/// Of a Mapping or Chunk record: where the entries begin.
 pub(super) const ENTRIES_AT: usize = HEADER_BYTES + 8;
-/// Bytes of a change before its payload.
 pub(super) const CHANGE_HEADER_BYTES: usize = 16;
-/// Bytes of an entry of a Mapping or Chunk record.
 pub(super) const ENTRY_BYTES: usize = 32;
 
 /// Flag of a Pages record: it also commits its transaction.
 pub(crate) const COMMITS: u8 = 1;
 /// Flag of a Pages record: it undoes another one, and names what to undo next.
 pub(crate) const COMPENSATION: u8 = 2;
-/// Flag of an image change: the page is allocated by it.
+/// Flag of an image change: it allocates the page.
 pub(crate) const ALLOCATES: u8 = 1;
 
-/// Kinds of change within a Pages record. Those from [`change_kind::INDEX_FIRST`] on belong to the index.
+/// Kinds of change within a Pages record. Those from [`change_kind::INDEX_FIRST`] on belong to the
+/// index.
 pub(crate) mod change_kind {
-    /// The payload is the page's whole content, in the store's compact form.
+    /// The payload is the page's content, in the store's compact form.
     pub(crate) const IMAGE: u8 = 1;
-    /// The page is free from here on. No payload.
+    /// Frees the page. No payload.
     pub(crate) const FREE: u8 = 2;
-    /// The payload is an offset, four bytes, and the bytes that go there.
+    /// The payload is an offset, four bytes, and the bytes to write there.
     pub(crate) const BYTES: u8 = 3;
-    /// The first kind whose meaning the index knows.
+    /// The first of the index's own kinds.
     pub(crate) const INDEX_FIRST: u8 = 16;
 }
 
-/// What a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Fills a place in the log that was drawn and could not be used.
+    /// Fills a drawn slot of the log that could not be used.
     Noop = 0,
-    /// Changes pages.
     Pages = 1,
-    /// Commits a transaction of several records.
     Commit = 2,
     /// Closes a loser whose changes are all undone.
     End = 3,
-    /// Page images were written and synced; their places are in force when this is durable.
+    /// Page images were written and synced; their mappings apply once this is durable.
     Mapping = 4,
     /// Chunks of the page table were written and synced.
     Chunk = 5,
@@ -99,47 +90,41 @@ impl Kind {
     }
 }
 
-/// An entry of a Mapping record: this page's newest image is there.
+/// An entry of a Mapping record: the page's newest image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MappingEntry {
-    /// The page.
     pub(crate) page: PageId,
-    /// Where in the store its image is.
     pub(crate) extent: Extent,
     /// The page's LSN in that image.
     pub(crate) image_lsn: Lsn,
-    /// Checksum of the image.
     pub(crate) check: u32,
 }
 
-/// An entry of a Chunk record: this chunk of the mapping has an image there.
+/// An entry of a Chunk record: the chunk's newest image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkEntry {
     /// The chunk, by class and number.
     pub(crate) chunk: PageId,
-    /// Where in the store its image is.
     pub(crate) extent: Extent,
-    /// Up to where in the log the image is current.
+    /// The log position up to which the image is current.
     pub(crate) current_lsn: Lsn,
-    /// Checksum of the image.
     pub(crate) check: u32,
 }
 
-/// Rounds a length up to the alignment of records.
 pub(super) const fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(RECORD_ALIGNMENT)
 }
 
-/// The checksum of a record's bytes, the four that hold it left out.
+/// The checksum of a record's bytes, without the four that hold it.
 pub(super) fn checksum(record: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(&record[LENGTH_AT..])
 }
 
-/// A record on its way into the log. [`RecordBuilder::restart`] begins the next one in the same memory.
+/// A record under construction. [`RecordBuilder::restart`] reuses its memory.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordBuilder {
     bytes: Vec<u8>,
-    /// Where the count of changes or entries stands, if this kind has one.
+    /// Offset of the count of changes or entries, if this kind has one.
     count_at: usize,
 }
 
@@ -150,7 +135,7 @@ impl Default for RecordBuilder {
 }
 
 impl RecordBuilder {
-    /// A no-op record, to be restarted as something else.
+    /// A no-op record, to restart as another kind.
     pub(crate) fn new() -> Self {
         let mut builder = Self { bytes: Vec::new(), count_at: 0 };
         builder.restart(Kind::Noop, Timestamp::NONE, Lsn::NONE);
@@ -163,38 +148,33 @@ impl RecordBuilder {
         builder
     }
 
-    /// A record that changes pages for `transaction` (none: for the system), whose record before was `previous`.
+    /// A Pages record of `transaction` (none: the system), after its record `previous`.
     pub(crate) fn pages(transaction: Timestamp, previous: Lsn) -> Self {
         Self::started(Kind::Pages, transaction, previous)
     }
 
-    /// The record that commits a transaction whose last change could not carry the flag.
+    /// The commit record of a transaction, if no change carries the flag.
     #[cfg(test)]
     pub(crate) fn commit(transaction: Timestamp, previous: Lsn) -> Self {
         Self::started(Kind::Commit, transaction, previous)
     }
 
-    /// The record that closes a loser.
     pub(crate) fn end(transaction: Timestamp, previous: Lsn) -> Self {
         Self::started(Kind::End, transaction, previous)
     }
 
-    /// A record that takes [`RecordBuilder::mapping_entry`].
     pub(crate) fn mapping() -> Self {
         Self::started(Kind::Mapping, Timestamp::NONE, Lsn::NONE)
     }
 
-    /// A record that takes [`RecordBuilder::chunk_entry`].
     pub(crate) fn chunk() -> Self {
         Self::started(Kind::Chunk, Timestamp::NONE, Lsn::NONE)
     }
 
-    /// Bytes of memory it takes.
     pub(crate) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// Begins another record in the same memory, which keeps its size.
     pub(crate) fn restart(&mut self, kind: Kind, transaction: Timestamp, previous: Lsn) -> &mut Self {
         self.bytes.clear();
         self.bytes.resize(HEADER_BYTES, 0);
@@ -216,13 +196,12 @@ impl RecordBuilder {
         self
     }
 
-    /// Names the transaction, for a record that was put together before there was one.
+    /// Sets the transaction of a record built before its timestamp was known.
     pub(crate) fn set_transaction(&mut self, transaction: Timestamp) -> &mut Self {
         put_u64(&mut self.bytes, TRANSACTION_AT, transaction.0);
         self
     }
 
-    /// The payload of the only change.
     pub(crate) fn only_payload_mut(&mut self) -> &mut [u8] {
         assert_eq!(self.count(), 1, "a record of one change");
         let at = self.count_at + 4 + CHANGE_HEADER_BYTES;
@@ -231,14 +210,13 @@ impl RecordBuilder {
         &mut self.bytes[at..at + length]
     }
 
-    /// Makes this record commit its transaction.
     pub(crate) fn set_commit(&mut self) -> &mut Self {
         self.assert_kind(Kind::Pages);
         self.bytes[FLAGS_AT] |= COMMITS;
         self
     }
 
-    /// Makes this record the undoing of another; `undo_next` is what is to be undone after it.
+    /// Makes this a compensation record; `undo_next` is what to undo after it.
     pub(crate) fn compensation(&mut self, undo_next: Lsn) -> &mut Self {
         self.assert_kind(Kind::Pages);
         self.bytes[FLAGS_AT] |= COMPENSATION;
@@ -246,7 +224,7 @@ impl RecordBuilder {
         self
     }
 
-    /// Gives what recovery needs to undo this record. Once per record; cheapest before the first change.
+    /// Sets the undo data. Once per record; cheapest before the first change.
     pub(crate) fn undo(&mut self, undo: &[u8]) -> &mut Self {
         self.assert_kind(Kind::Pages);
         assert_eq!(self.count_at, UNDO_AT, "a record has one undo");
@@ -259,12 +237,11 @@ impl RecordBuilder {
         self
     }
 
-    /// Adds the change of one page.
     pub(crate) fn change(&mut self, page: PageId, kind: u8, flags: u8, payload: &[u8]) -> &mut Self {
         self.change_with(page, kind, flags, |out| out.extend_from_slice(payload))
     }
 
-    /// Adds the change that overwrites `bytes` at `offset` of a page.
+    /// Adds a change that overwrites `bytes` at `offset` of a page.
     pub(crate) fn change_bytes(&mut self, page: PageId, offset: u32, bytes: &[u8]) -> &mut Self {
         self.change_with(page, change_kind::BYTES, 0, |out| {
             out.extend_from_slice(&offset.to_le_bytes());
@@ -272,7 +249,8 @@ impl RecordBuilder {
         })
     }
 
-    /// Adds the change of one page, whose payload `write` appends to the vector it is given and must not shorten.
+    /// Adds the change of one page; `write` appends its payload to the vector and must not shorten
+    /// it.
     pub(crate) fn change_with(
         &mut self,
         page: PageId,
@@ -295,19 +273,16 @@ impl RecordBuilder {
         self
     }
 
-    /// Adds an entry to a Mapping record.
     pub(crate) fn mapping_entry(&mut self, entry: MappingEntry) -> &mut Self {
         self.assert_kind(Kind::Mapping);
         self.entry(entry.page.0, entry.extent, entry.image_lsn, entry.check)
     }
 
-    /// Adds an entry to a Chunk record.
     pub(crate) fn chunk_entry(&mut self, entry: ChunkEntry) -> &mut Self {
         self.assert_kind(Kind::Chunk);
         self.entry(entry.chunk.0, entry.extent, entry.current_lsn, entry.check)
     }
 
-    /// How many changes or entries it has.
     pub(crate) fn count(&self) -> u32 {
         match self.count_at {
             0 => 0,
@@ -315,12 +290,11 @@ impl RecordBuilder {
         }
     }
 
-    /// Its length in the log, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Gives the record its place in the log and seals it with its checksum.
+    /// Sets LSN and epoch, and seals the record with its checksum.
     pub(super) fn seal(&mut self, lsn: Lsn, epoch: u32) -> &[u8] {
         put_u64(&mut self.bytes, LSN_AT, lsn.0);
         put_u32(&mut self.bytes, EPOCH_AT, epoch);
@@ -329,7 +303,7 @@ impl RecordBuilder {
         &self.bytes
     }
 
-    /// A sealed no-op record of `length` bytes, which fills a place that nothing else came to fill.
+    /// A sealed no-op record of `length` bytes, for an unused slot.
     pub(super) fn sealed_noop(lsn: Lsn, epoch: u32, length: usize) -> Vec<u8> {
         let mut builder = Self::new();
         builder.bytes.resize(length, 0);
@@ -339,7 +313,7 @@ impl RecordBuilder {
     }
 
     fn entry(&mut self, of: u64, extent: Extent, lsn: Lsn, check: u32) -> &mut Self {
-        for word in [of, extent.first, lsn.0, extent.places << 32 | u64::from(check)] {
+        for word in [of, extent.first, lsn.0, extent.blocks << 32 | u64::from(check)] {
             self.bytes.extend_from_slice(&word.to_le_bytes());
         }
         self.count_one_more();
@@ -379,7 +353,7 @@ mod tests {
     use super::*;
     use crate::wal::parse::RecordView;
 
-    const EXTENT: Extent = Extent { first: 2, places: 3 };
+    const EXTENT: Extent = Extent { first: 2, blocks: 3 };
 
     #[test]
     fn a_record_may_learn_late_whose_it_is() {

@@ -1,55 +1,47 @@
-//! Reading the log back, from the cut to wherever the last power cut left its end.
+//! Reads the log, from the cut to its end.
 //!
-//! The end is not written down anywhere: the log ends where the bytes stop being the next record. That is a length
-//! that cannot be, another LSN than this one, a wrong checksum, or an epoch that does not belong here. Any of these is
-//! how a power cut leaves the log, so none is an error; what could not be *read* is one, and so is a body that makes
-//! no sense behind a good checksum.
+//! The end is stored nowhere: the log ends where the bytes are not the next record, by length, LSN,
+//! checksum or epoch. A power cut causes all of these, so none is an error. A failed read is an
+//! error, and so is an invalid body behind a good checksum.
 //!
-//! **Epochs.** Behind a hole there may be whole records of work that was never acknowledged. Recovery ends the log
-//! at the hole and goes on writing there, in the next epoch; the old records behind may later be met at just the
-//! right place. So the superblock keeps the newest epoch and the LSN it began at: from there on only that epoch
-//! counts. Below it, epochs do not decrease from record to record, which finds the same for older ones.
+//! **Epochs.** Behind a hole there may be whole records of unacknowledged work. Recovery ends the
+//! log at the hole and continues there in the next epoch; later, old records may follow at exactly
+//! the right offset. So the superblock keeps the newest epoch and its first LSN, from which on only
+//! that epoch is valid. Below it, epochs do not decrease.
 //!
-//! A record of a later epoch than the superblock's, in the place of the next one, says that the newest superblock was
-//! damaged and an older one is being read: an epoch is in a superblock before anything of it is in the log.
-//!
-//! A log that ends below the first LSN of its epoch has lost what was durable: [`LogScan::finish`] says so.
-//!
-//! No more than one capacity from the block of the cut is read. Records are handed out of a window that only grows
-//! for a record that is longer, up to the longest there can be.
+//! A next record of a later epoch than the superblock's proves that the newest superblock was
+//! damaged: superblocks are synced before their epoch enters the log. A log that ends below the
+//! first LSN of its epoch has lost durable bytes.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use terrace_block::{AlignedBuffer, BlockDevice};
+use terrace_io::{AlignedBuffer, BlockDevice};
 
 use super::layout::Geometry;
 use super::parse::{NotARecord, RecordView, claim};
 use super::record::{HEADER_BYTES, RECORD_BYTES_MAX};
-use super::{BLOCK, block_floor};
+use super::units::{BLOCK, block_floor};
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
 
-/// How much is read at once.
 const WINDOW_BYTES: usize = 256 << 10;
 
 /// Which epochs are valid where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EpochRule {
-    /// The epoch of the newest superblock.
     pub(crate) epoch: u32,
-    /// The first LSN of that epoch.
     pub(crate) first_lsn: Lsn,
 }
 
-/// Reads records in the order of their LSNs.
 pub(crate) struct LogScan {
     window: Window,
     at: u64,
     rule: EpochRule,
     epoch: u32,
     ended: bool,
-    /// The epoch of what stands where the log ends, if the superblock does not know it.
+    /// The epoch at the log's end, if the superblock does not know it.
     newer: Option<u32>,
 }
 
@@ -69,10 +61,10 @@ impl LogScan {
         Ok(Self { window, at: from.0, rule, epoch: 0, ended: false, newer: None })
     }
 
-    /// The next record, or nothing more.
+    /// The next record; `None` at the end.
     ///
     /// # Errors
-    /// [`Error::Io`] if the device cannot be read, [`Error::Corrupt`] for a record that was written malformed.
+    /// [`Error::Io`] if the device cannot be read, [`Error::Corrupt`] for a malformed record.
     pub(crate) fn next(&mut self) -> Result<Option<RecordView<'_>>> {
         if self.ended {
             return Ok(None);
@@ -93,20 +85,20 @@ impl LogScan {
         }
     }
 
-    /// The end of the last record read: when there are no more, the end of the log.
+    /// The end of the last record read; finally, the end of the log.
     pub(crate) fn end(&self) -> Lsn {
         Lsn(self.at)
     }
 
-    /// The name of the log's file.
     pub(super) fn file(&self) -> &str {
         self.window.device.name()
     }
 
-    /// Reads what is left, and returns the end of the log.
+    /// Reads the rest, and returns the end of the log.
     ///
     /// # Errors
-    /// As [`LogScan::next`], and [`Error::Corrupt`] if the log ends below the first LSN of its epoch, where it was durable.
+    /// As [`LogScan::next`], and [`Error::Corrupt`] if the log ends below the first LSN of its
+    /// epoch, where it was durable.
     pub(crate) fn finish(mut self) -> Result<Lsn> {
         while self.next()?.is_some() {}
         let (end, first) = (self.end(), self.rule.first_lsn);
@@ -114,7 +106,7 @@ impl LogScan {
             let what = format!("the log ends at {end}, but had been durable up to {first}");
             return Err(Error::corrupt(self.window.device.name(), None, what));
         }
-        // Only before this recovery appends anything: redo scans the log beside what it appends itself.
+        // Only before this recovery appends: redo scans the log beside its own appends.
         match self.newer {
             Some(epoch) if !planted(Bug::AppendBeforeEpochSync) => {
                 let what = format!("the log goes on at {end} in epoch {epoch}, which no superblock knows");
@@ -137,13 +129,13 @@ fn epoch_fits(rule: EpochRule, epoch: u32, record: &RecordView<'_>) -> bool {
     }
 }
 
-/// Reads single records by LSN, as undo does: in descending order for the most part.
+/// Reads single records by LSN, for undo: mostly in descending order.
 pub(crate) struct RecordReader {
     window: Window,
 }
 
 impl RecordReader {
-    /// A reader of the records from `cut` to `end`, which a scan has found to be valid.
+    /// Reads records from `cut` to `end`, which a scan has validated.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -158,7 +150,7 @@ impl RecordReader {
     /// [`Error::Io`], or [`Error::Corrupt`] if no record is there.
     pub(crate) fn read_record_at(&mut self, lsn: Lsn) -> Result<RecordView<'_>> {
         if lsn.0 < self.window.from {
-            // Going down: the records below will be asked for next.
+            // Descending: the records below follow.
             let below = block_floor(lsn.0).saturating_sub(self.window.buffer.len() as u64 - 2 * BLOCK);
             let lowest = self.window.limit.saturating_sub(self.window.geometry.capacity());
             self.window.load(below.max(lowest), 0)?;
@@ -169,11 +161,9 @@ impl RecordReader {
     }
 }
 
-/// A stretch of the log in memory.
 struct Window {
     device: Arc<dyn BlockDevice>,
     geometry: Geometry,
-    /// Nothing is read at or above this.
     limit: u64,
     buffer: AlignedBuffer,
     from: u64,
@@ -185,10 +175,9 @@ impl Window {
         Ok(Self { device, geometry, limit, buffer: buffer(window_bytes(geometry))?, from: 0, to: 0 })
     }
 
-    /// The record at `lsn`, if there is one.
     fn record(&mut self, lsn: Lsn) -> Result<Option<RecordView<'_>>> {
         self.cover(lsn.0, HEADER_BYTES)?;
-        // A claim may be anything, so it is only followed as far as the longest record and the limit.
+        // A claim may be anything: the longest record and the limit bound it.
         let Some(length) = claim(self.from(lsn.0), lsn).map(|claim| claim.length) else {
             return Ok(None);
         };
@@ -203,7 +192,6 @@ impl Window {
         }
     }
 
-    /// What is in the window from `lsn` on.
     fn from(&self, lsn: u64) -> &[u8] {
         match (self.from..self.to).contains(&lsn) {
             true => &self.buffer[(lsn - self.from) as usize..(self.to - self.from) as usize],
@@ -211,7 +199,7 @@ impl Window {
         }
     }
 
-    /// Makes the window hold `bytes` from `lsn` on, or what there is of them below the limit.
+    /// Loads `bytes` from `lsn` on, as far as they are below the limit.
     fn cover(&mut self, lsn: u64, bytes: usize) -> Result<()> {
         let end = lsn.saturating_add(bytes as u64);
         if self.from <= lsn && end <= self.to || end > self.limit {
@@ -220,7 +208,8 @@ impl Window {
         self.load(block_floor(lsn), bytes)
     }
 
-    /// Reads a window from `from`, a multiple of the block size, which holds at least `bytes` behind its first block.
+    /// Loads a window from `from`, a multiple of the block size. It has at least `bytes` behind its
+    /// first block.
     fn load(&mut self, from: u64, bytes: usize) -> Result<()> {
         debug_assert!(bytes <= RECORD_BYTES_MAX);
         let wanted = (bytes + BLOCK as usize).next_multiple_of(BLOCK as usize);
@@ -235,7 +224,7 @@ impl Window {
     }
 }
 
-/// A window need not be longer than the log.
+/// No window is longer than the log.
 fn window_bytes(geometry: Geometry) -> usize {
     geometry.capacity().min(WINDOW_BYTES as u64) as usize
 }
@@ -248,7 +237,7 @@ pub(super) fn buffer(bytes: usize) -> Result<AlignedBuffer> {
     })
 }
 
-/// Reads whole blocks, around the end of the file if need be.
+/// Reads whole blocks, across the end of the file if needed.
 pub(super) fn read(
     device: &dyn BlockDevice,
     geometry: Geometry,
@@ -267,8 +256,34 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Writes the bytes of the log from `from` to `to` over themselves and syncs. A killed process leaves bytes with the
-/// operating system that a read returns and a power cut still takes; after this, what is read is there to stay.
+/// Copies the blocks that have another offset in `new`, the ring of twice the capacity, and syncs.
+///
+/// `live` is a range of LSNs that `old` holds, of whole blocks.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::Memory`].
+pub(super) fn copy(device: &dyn BlockDevice, old: Geometry, new: Geometry, live: Range<u64>) -> Result<()> {
+    let moved = old.moved(live.start, live.end);
+    if moved.is_empty() || planted(Bug::LogLeftBehind) {
+        return Ok(());
+    }
+    let mut window = buffer(window_bytes(old))?;
+    let mut at = moved.start;
+    while at < moved.end {
+        let length = (moved.end - at).min(old.contiguous(at)).min(window.len() as u64);
+        let blocks = &mut window[..length as usize];
+        read(device, old, at, blocks)?;
+        let offset = new.offset(at);
+        device
+            .write_at(offset, blocks)
+            .map_err(|source| Error::io("write", device.name(), Some(offset), source))?;
+        at += length;
+    }
+    device.sync().map_err(|source| Error::io("sync", device.name(), None, source))
+}
+
+/// Rewrites the log from `from` to `to` in place and syncs. After a killed process, reads may
+/// return bytes that a power cut would still lose; this makes them durable.
 ///
 /// # Errors
 /// [`Error::Io`], [`Error::Memory`].

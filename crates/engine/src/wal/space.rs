@@ -1,32 +1,34 @@
-//! How much of the log's file may be filled, and who has a claim on it.
+//! Space in the log's file: capacity, cut and reservations.
 //!
-//! The file is a ring too: what is at and above the *cut* is needed by recovery and must not be overwritten. As the
-//! log is written in whole blocks, the limit is the block the cut falls in, one capacity later.
+//! Recovery needs everything at and above the *cut*. The log is written in whole blocks, so the
+//! limit is the cut's block plus one capacity:
 //!
 //! ```text
 //!      tail + reserved + bytes + margin(class)  <=  floor(cut) + capacity
 //! ```
 //!
-//! A thread reserves what it will append *before* it latches anything, and never waits here: if there is no room it is
-//! told so, and lets go of everything before it helps the checkpoint or waits for it. Commits leave a margin, so that
-//! the structure modifications they turn out to need find room when other commits no longer do; those leave a
-//! smaller one, so that the work that frees log (checkpoint, cleaner, recovery) always does.
+//! A thread reserves space *before* it latches anything, and never waits here. A commit may then
+//! hold the gate, key locks and a grant, but no latch, ticket or timestamp. Without room it helps
+//! the checkpoint or waits for it. Commits leave a margin for structure modifications. Those leave
+//! a smaller one for the work that frees log.
 //!
-//! The sum is never too small: a reservation is added before the tail is read, and an append moves the tail before
-//! it gives its reservation back. It may be too large for a moment, and a reservation fail that would have fit.
+//! The sum is never too small: a reservation is added before the tail is read, and an append moves
+//! the tail before it releases its reservation. It may be too large for a moment.
 //!
-//! Small commits do not go to the sum each: the threads of a slot share a *stock*, set aside in one piece, and give
-//! back what they have appended when they fill it up. So the sum is too large by a stock of each slot at most, a
-//! thirty-second of the log in all.
+//! Small commits avoid the shared sum. The threads of a slot share a *stock*, reserved in one
+//! piece, and release what they appended when they refill it. All stocks are a thirty-second of the
+//! log.
 
+use std::sync::Arc;
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Release, SeqCst},
 };
 
 use super::buffer::Ring;
+use super::layout::{Geometry, Present};
 use super::record::RECORD_ALIGNMENT;
-use super::{Geometry, block_floor};
+use super::units::block_floor;
 use crate::ids::Lsn;
 use crate::threads::{Padded, thread_number};
 
@@ -34,99 +36,104 @@ use crate::threads::{Padded, thread_number};
 const COMMIT_MARGIN_FRACTION: u64 = 4;
 /// Structure modifications leave this fraction of the log free.
 const STRUCTURE_MARGIN_FRACTION: u64 = 8;
-/// One reservation is at most this many eighths of the log, so that it can be had while others hold theirs and the
-/// cut still has some way to go.
+/// The largest reservation in eighths of the log: it must fit beside others, with room for the cut
+/// to move.
 const RESERVATION_EIGHTHS: u64 = 5;
-/// Stocks. Threads beyond share.
+/// Stocks; further threads share them.
 const STOCKS: usize = 32;
 /// All stocks together are at most this fraction of the log.
 const STOCKS_FRACTION: u64 = 32;
 /// A larger stock would save nothing more.
 const STOCK_BYTES_MAX: u64 = 32 << 10;
-/// A smaller one would save too little.
+/// A smaller stock would save too little.
 const STOCK_BYTES_MIN: u64 = 2 << 10;
 
-/// Who asks for log space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// A transaction, which can wait.
     Commit,
-    /// A structure modification, which a commit under way may be waiting for.
+    /// A structure modification, for which a commit may wait.
     Structure,
     /// Work that frees log: checkpoint, cleaner, recovery.
     System,
 }
 
-/// Cut, capacity and reservations.
 #[derive(Debug)]
 pub(super) struct Space {
-    geometry: Geometry,
+    geometry: Arc<Present>,
     cut: Padded<AtomicU64>,
     reserved: Padded<AtomicU64>,
     stocks: Box<[Padded<Stock>]>,
-    stock_bytes: u64,
 }
 
-/// Log space set aside for the small commits of a slot's threads.
+/// Log space for the small commits of a slot's threads.
 #[derive(Debug, Default)]
 struct Stock {
     left: AtomicU64,
-    /// Appended since the stock was last filled up, and still counted as reserved.
+    /// Appended since the last refill, and still counted as reserved.
     spent: AtomicU64,
 }
 
 impl Space {
-    pub(super) fn new(geometry: Geometry, cut: Lsn) -> Self {
-        let stock_bytes = (geometry.capacity() / STOCKS_FRACTION / STOCKS as u64).min(STOCK_BYTES_MAX);
+    pub(super) fn new(geometry: Arc<Present>, cut: Lsn) -> Self {
         Self {
             geometry,
             cut: Padded(AtomicU64::new(cut.0)),
             reserved: Padded(AtomicU64::new(0)),
             stocks: (0..STOCKS).map(|_| Padded::default()).collect(),
-            stock_bytes: if stock_bytes < STOCK_BYTES_MIN { 0 } else { stock_bytes & !7 },
         }
+    }
+
+    fn capacity(&self) -> u64 {
+        self.geometry.get().capacity()
+    }
+
+    /// The size of a full stock. It grows with the log.
+    fn stock_bytes(&self) -> u64 {
+        let bytes = (self.capacity() / STOCKS_FRACTION / STOCKS as u64).min(STOCK_BYTES_MAX);
+        if bytes < STOCK_BYTES_MIN { 0 } else { bytes & !7 }
     }
 
     pub(super) fn cut(&self) -> Lsn {
         Lsn(self.cut.load(Acquire))
     }
 
-    /// Frees what is below `cut`. Never moves back.
+    /// Frees the log below `cut`. Never moves back.
     pub(super) fn set_cut(&self, cut: Lsn) {
         self.cut.fetch_max(cut.0, Release);
     }
 
-    /// Nothing may be appended beyond this.
     pub(super) fn limit(&self) -> u64 {
-        block_floor(self.cut().0) + self.geometry.capacity()
+        block_floor(self.cut().0) + self.capacity()
     }
 
-    /// Bytes set aside and not yet appended, stocks left out. Not exact while others reserve.
+    /// Bytes reserved and not yet appended, without stocks. Approximate while others reserve.
     pub(super) fn reserved(&self) -> u64 {
         let in_stock = |stock: &Padded<Stock>| stock.left.load(SeqCst) + stock.spent.load(SeqCst);
         let stocks = self.stocks.iter().map(in_stock).sum::<u64>();
         self.reserved.load(SeqCst).saturating_sub(stocks)
     }
 
-    /// The most that one reservation can be.
-    pub(super) fn reservation_max(&self) -> u64 {
-        self.geometry.capacity() / 8 * RESERVATION_EIGHTHS
+    /// The largest reservation from a log of this geometry.
+    pub(super) fn reservation_max(geometry: Geometry) -> u64 {
+        geometry.capacity() / 8 * RESERVATION_EIGHTHS
     }
 
-    /// Sets `bytes` aside for the caller, or says that there is no room.
     pub(super) fn reserve(&self, ring: &Ring, bytes: u64, class: Class) -> Option<Reservation<'_>> {
         let bytes = bytes.checked_next_multiple_of(RECORD_ALIGNMENT as u64)?;
+        let capacity = self.capacity();
         let margin = match class {
-            Class::Commit => self.geometry.capacity() / COMMIT_MARGIN_FRACTION,
-            Class::Structure => self.geometry.capacity() / STRUCTURE_MARGIN_FRACTION,
+            Class::Commit => capacity / COMMIT_MARGIN_FRACTION,
+            Class::Structure => capacity / STRUCTURE_MARGIN_FRACTION,
             Class::System => 0,
         };
-        if bytes > self.geometry.capacity() {
+        if bytes > capacity {
             return None;
         }
+        let stock_bytes = self.stock_bytes();
         if class == Class::Commit
-            && bytes <= self.stock_bytes / 4
-            && let Some(reservation) = self.reserve_from_stock(ring, bytes, margin)
+            && bytes <= stock_bytes / 4
+            && let Some(reservation) = self.reserve_from_stock(ring, bytes, margin, stock_bytes)
         {
             return Some(reservation);
         }
@@ -136,54 +143,60 @@ impl Space {
         fits.then_some(reservation)
     }
 
-    fn reserve_from_stock(&self, ring: &Ring, bytes: u64, margin: u64) -> Option<Reservation<'_>> {
+    fn reserve_from_stock(
+        &self,
+        ring: &Ring,
+        bytes: u64,
+        margin: u64,
+        stock_bytes: u64,
+    ) -> Option<Reservation<'_>> {
         let stock = &*self.stocks[thread_number() as usize % STOCKS];
         let reservation = Reservation { space: self, stock: Some(stock), left: bytes };
         if stock.left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(bytes)).is_ok() {
             return Some(reservation);
         }
         let spent = stock.spent.swap(0, SeqCst);
-        let change = self.stock_bytes.wrapping_sub(spent);
+        let change = stock_bytes.wrapping_sub(spent);
         let reserved = self.reserved.fetch_add(change, SeqCst).wrapping_add(change);
         if ring.tail() + reserved + margin <= self.limit() {
-            self.add_to(stock, self.stock_bytes - bytes);
+            self.add_to(stock, stock_bytes - bytes);
             return Some(reservation);
         }
-        self.reserved.fetch_sub(self.stock_bytes, SeqCst);
+        self.reserved.fetch_sub(stock_bytes, SeqCst);
         std::mem::forget(reservation);
         None
     }
 
-    /// Puts `bytes` into a stock. What is too much for one, because threads have filled it up at the same time or give
-    /// back what they have not used, goes back to the sum: nobody else can use it, and they might never again.
+    /// Puts `bytes` into a stock. A surplus goes back to the sum, since no other thread could use
+    /// it here.
     fn add_to(&self, stock: &Stock, bytes: u64) {
+        let stock_bytes = self.stock_bytes();
         let left = stock.left.fetch_add(bytes, SeqCst) + bytes;
-        let surplus = |left: u64| left.checked_sub(self.stock_bytes).filter(|&surplus| surplus > 0);
+        let surplus = |left: u64| left.checked_sub(stock_bytes).filter(|&surplus| surplus > 0);
         if surplus(left).is_some()
             && let Ok(left) = stock.left.fetch_update(SeqCst, SeqCst, |left| Some(left - surplus(left)?))
         {
-            self.reserved.fetch_sub(left - self.stock_bytes, SeqCst);
+            self.reserved.fetch_sub(left - stock_bytes, SeqCst);
         }
     }
 }
 
-/// Log space set aside. What is not used goes back when it is dropped.
+/// Reserved log space; dropping it returns the rest.
 #[derive(Debug)]
 #[must_use = "the space goes back when this is dropped"]
 pub(crate) struct Reservation<'a> {
     space: &'a Space,
-    /// Where it came from and what is left goes back to; none = the sum itself.
+    /// The stock that it came from and returns to; none: the sum.
     stock: Option<&'a Stock>,
     left: u64,
 }
 
 impl Reservation<'_> {
-    /// Bytes not yet used.
     pub(crate) fn left(&self) -> u64 {
         self.left
     }
 
-    /// Gives back what an append has used: the tail counts it now.
+    /// Releases what an append used: the tail counts it now.
     pub(super) fn consume(&mut self, bytes: u64) {
         self.left -= bytes;
         match self.stock {
@@ -211,7 +224,7 @@ mod tests {
     use crate::wal::record::RecordBuilder;
 
     fn space(capacity: u64, cut: u64) -> Space {
-        Space::new(Geometry::new(capacity).unwrap(), Lsn(cut))
+        Space::new(Arc::new(Present::new(Geometry::new(capacity).unwrap())), Lsn(cut))
     }
 
     #[test]
@@ -245,9 +258,9 @@ mod tests {
         let space = space(8192, 4096);
         let mut reservation = space.reserve(&ring, 95, Class::System).unwrap();
         assert_eq!(reservation.left(), 96);
-        let place = ring.draw(40);
-        let noop = RecordBuilder::sealed_noop(place.lsn(), 1, 40);
-        place.fill(&noop);
+        let slot = ring.draw(40);
+        let noop = RecordBuilder::sealed_noop(slot.lsn(), 1, 40);
+        slot.fill(&noop);
         reservation.consume(40);
         assert_eq!((reservation.left(), space.reserved()), (56, 56));
     }
@@ -256,13 +269,13 @@ mod tests {
     fn small_commits_live_on_a_stock_and_the_sum_stays_right() {
         let (ring, _drain) = ring(1 << 20, 1, Lsn(4096), &[]).unwrap();
         let space = space(64 << 20, 4096);
-        assert_eq!(space.stock_bytes, STOCK_BYTES_MAX);
+        assert_eq!(space.stock_bytes(), STOCK_BYTES_MAX);
         for _ in 0..1000 {
             let mut reservation = space.reserve(&ring, 400, Class::Commit).unwrap();
             assert!(reservation.stock.is_some());
-            let place = ring.draw(104);
-            let noop = RecordBuilder::sealed_noop(place.lsn(), 1, 104);
-            place.fill(&noop);
+            let slot = ring.draw(104);
+            let noop = RecordBuilder::sealed_noop(slot.lsn(), 1, 104);
+            slot.fill(&noop);
             reservation.consume(104);
             assert_eq!(space.reserved(), 296);
         }
@@ -278,7 +291,7 @@ mod tests {
         let space = space(64 << 20, 4096);
         let held: Vec<_> = (0..100)
             .map(|_| {
-                // As if it had been empty for all of them.
+                // Takes the stock's content, as if it had been empty.
                 let stock = &space.stocks[thread_number() as usize % STOCKS];
                 let taken = stock.left.swap(0, SeqCst);
                 let reservation = space.reserve(&ring, 400, Class::Commit).unwrap();

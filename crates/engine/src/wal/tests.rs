@@ -1,5 +1,6 @@
-//! Tests of the log as a whole: order, wrap-around, holes, failures. Power cuts are in `tests/power.rs`.
+//! The log as a whole: order, wrap-around, holes, failures. Power cuts are in `tests/power.rs`.
 
+mod growth;
 mod power;
 mod rounds;
 
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use terrace_block::{
+use terrace_io::{
     AlignedBuffer, BlockDevice, CallKind, Directory, FaultPlan, FileDirectory, MemoryDevice, OpenMode,
     SimulatedDisk,
 };
@@ -24,12 +25,14 @@ type Device = Arc<dyn BlockDevice>;
 
 fn create(device: &Device, capacity: u64) -> Geometry {
     let geometry = Geometry::new(capacity).unwrap();
-    Wal::create(&**device, &LogHeader { database: [1; 16], timeline: 1, geometry }).unwrap();
+    let header = LogHeader { database: [1; 16], timeline: 1, largest: geometry };
+    Wal::create(&**device, &header, geometry).unwrap();
     geometry
 }
 
 fn open(device: &Device, geometry: Geometry, buffer_bytes: usize, epoch: u32, tail: Lsn, cut: Lsn) -> Wal {
-    Wal::open(Arc::clone(device), WalOptions { geometry, buffer_bytes, epoch, tail, cut }).unwrap()
+    Wal::open(Arc::clone(device), WalOptions { geometry, largest: geometry, buffer_bytes, epoch, tail, cut })
+        .unwrap()
 }
 
 fn fresh(capacity: u64, buffer_bytes: usize) -> (Device, Geometry, Wal) {
@@ -39,7 +42,7 @@ fn fresh(capacity: u64, buffer_bytes: usize) -> (Device, Geometry, Wal) {
     (device, geometry, wal)
 }
 
-/// A record that can be told from all others, `bytes` long and a little more.
+/// A unique record, a little longer than `bytes`.
 fn record(number: u64, bytes: usize) -> RecordBuilder {
     let mut builder = RecordBuilder::pages(Timestamp(number), Lsn::NONE);
     builder.change_with(PageId(number + 1), change_kind::INDEX_FIRST, 0, |out| {
@@ -52,7 +55,7 @@ fn append(wal: &Wal, number: u64, bytes: usize) -> Appended {
     wal.append(&mut record(number, bytes), None).unwrap()
 }
 
-/// The numbers of all records from `from` on, each of them checked, and the end of the log.
+/// The numbers of all records from `from` on, and the log's end. Checks every record.
 fn scan(device: &Device, geometry: Geometry, from: Lsn, rule: EpochRule) -> (Vec<u64>, Lsn) {
     let mut scan = LogScan::new(Arc::clone(device), geometry, from, rule).unwrap();
     let mut numbers = Vec::new();
@@ -185,7 +188,7 @@ fn a_file_with_its_alignment_rules_serves_as_well() {
         wal.set_cut(wal.durable());
     }
     assert!(wal.tail().0 > 2 * geometry.capacity());
-    assert_eq!(read_header(&*device).unwrap().geometry, geometry);
+    assert_eq!(read_header(&*device).unwrap().largest, geometry);
 }
 
 #[test]
@@ -232,7 +235,14 @@ fn settings_that_do_not_fit_are_refused() {
     let (device, geometry, wal) = fresh(1 << 14, 1 << 14);
     assert_eq!(wal.record_bytes_max(), 10240);
     let try_open = |buffer_bytes, tail, cut| {
-        let options = WalOptions { geometry, buffer_bytes, epoch: 1, tail: Lsn(tail), cut: Lsn(cut) };
+        let options = WalOptions {
+            geometry,
+            largest: geometry,
+            buffer_bytes,
+            epoch: 1,
+            tail: Lsn(tail),
+            cut: Lsn(cut),
+        };
         Wal::open(Arc::clone(&device), options).map(|_| ())
     };
     for buffer in [0, 4096, 8192 + 4096] {
@@ -242,8 +252,8 @@ fn settings_that_do_not_fit_are_refused() {
         assert!(matches!(try_open(8192, tail, cut), Err(Error::Corrupt { .. })), "{tail} {cut}");
     }
     assert!(try_open(8192, 4096 + 16384, 4096).is_ok());
-    let header = LogHeader { database: [1; 16], timeline: 1, geometry };
-    assert!(matches!(Wal::create(&*device, &header), Err(Error::Io { operation: "create", .. })));
+    let header = LogHeader { database: [1; 16], timeline: 1, largest: geometry };
+    assert!(matches!(Wal::create(&*device, &header, geometry), Err(Error::Io { operation: "create", .. })));
 }
 
 #[test]
@@ -320,11 +330,11 @@ fn writers_who_wait_for_room_learn_of_a_failure() {
 #[test]
 fn records_are_read_at_any_lsn_in_any_order() {
     let (device, geometry, wal) = fresh(1 << 20, 1 << 18);
-    let places: Vec<_> =
+    let positions: Vec<_> =
         (1..2000).map(|number| (append(&wal, number, (number % 700) as usize).lsn, number)).collect();
     wal.flush_to(wal.tail()).unwrap();
     let mut reader = RecordReader::new(Arc::clone(&device), geometry, FIRST_LSN, wal.tail()).unwrap();
-    for &(lsn, number) in places.iter().rev().chain(&places).chain(places.iter().step_by(701)) {
+    for &(lsn, number) in positions.iter().rev().chain(&positions).chain(positions.iter().step_by(701)) {
         assert_eq!(reader.read_record_at(lsn).unwrap().transaction().0, number);
     }
     assert!(matches!(reader.read_record_at(Lsn(FIRST_LSN.0 + 8)), Err(Error::Corrupt { .. })));
@@ -332,14 +342,15 @@ fn records_are_read_at_any_lsn_in_any_order() {
     assert!(matches!(reader.read_record_at(Lsn(1 << 40)), Err(Error::Corrupt { .. })));
 }
 
-/// A log of three records of a block each, of epoch 1, whose second was lost and written again in epoch 2.
+/// A log of three records of one block each, of epoch 1; the second was lost and rewritten in epoch
+/// 2.
 fn two_epochs() -> (Device, Geometry) {
     let (device, geometry, wal) = fresh(1 << 20, 1 << 16);
     for number in 1..=3 {
         append(&wal, number, 4096 - 40 - 16 - 16);
     }
     wal.flush_to(wal.tail()).unwrap();
-    // With so small a ring nothing is written ahead, which would put zeros over the third.
+    // So small a ring writes nothing ahead, which would zero the third.
     let wal = open(&device, geometry, 1 << 15, 2, Lsn(8192), FIRST_LSN);
     append(&wal, 4, 4096 - 40 - 16 - 16);
     wal.flush_to(wal.tail()).unwrap();
@@ -419,7 +430,7 @@ fn a_rewritten_tail_survives_the_power_cut_after_a_kill() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever became of the file, a scan ends with a prefix or an error.
+    /// For any damage, a scan yields a prefix or an error.
     #[test]
     fn a_damaged_log_yields_a_prefix(
         flips in prop::collection::vec((4096u64..4096 + 65536, any::<u8>()), 1..40),

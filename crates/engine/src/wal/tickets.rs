@@ -1,14 +1,14 @@
-//! Work in flight: what the log must not be cut past.
+//! Work in flight, which the log cut must not pass.
 //!
-//! Whoever is going to append takes a ticket *before* its first LSN is drawn and holds it until its last record is
-//! durable (a commit), or its changes are in all pages (a structure modification). The ticket is a mark (`marks.rs`)
-//! at the tail as it was on entry. The floor, the lowest of the tail and all tickets, is a point below which nothing is
-//! in flight.
+//! A thread takes a ticket *before* it draws its first LSN. It holds the ticket until its last
+//! record is durable (a commit), or its changes are in all pages (a structure modification). The
+//! ticket is a mark (`marks.rs`) at the tail on entry. The floor is the lowest of the tail and all
+//! tickets.
 //!
-//! A buffered commit does not wait until it is durable. It leaves its ticket behind with the end of its last record,
-//! in a list of what is pending; the mark is cleared after the entry is in the list, and the floor looks at the marks
-//! before it looks at the list, so it finds one or the other. Entries whose ends are close together are merged: the
-//! list stays as short as the ring is long, and errs on the side of cutting less.
+//! A buffered commit leaves a pending entry with the end of its last record instead of waiting. The
+//! mark is cleared after the entry is in the list, and the floor reads the marks before the list,
+//! so it finds one or the other. Entries with close ends are merged, which bounds the list and cuts
+//! less.
 
 use std::collections::VecDeque;
 
@@ -19,12 +19,11 @@ use super::marks::Marks;
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
 
-/// Tickets out at a time; more threads wait.
+/// Tickets at a time; further threads wait.
 const TICKETS_MAX: usize = 256;
-/// Pending entries whose ends fall in the same stretch of this many bytes are merged.
+/// Pending entries whose ends share a range of this many bytes are merged.
 const MERGE_BYTES: u64 = 64 << 10;
 
-/// All tickets of a log.
 #[derive(Debug)]
 pub(super) struct Tickets {
     marks: Marks<TICKETS_MAX>,
@@ -32,7 +31,7 @@ pub(super) struct Tickets {
     pending: Mutex<VecDeque<Pending>>,
 }
 
-/// Nothing at or above `low` is finished before the log is durable up to `end`.
+/// Work from `low` on ends once the log is durable up to `end`.
 #[derive(Debug)]
 struct Pending {
     low: u64,
@@ -44,12 +43,11 @@ impl Tickets {
         Self { marks: Marks::new(), pending: Mutex::new(VecDeque::new()) }
     }
 
-    /// A ticket at the tail.
     pub(super) fn enter(&self, ring: &Ring) -> Ticket<'_> {
         Ticket { tickets: self, slot: self.marks.set(ring.tail_counter()) }
     }
 
-    /// The lowest LSN that is in flight, or the tail.
+    /// The lowest LSN in flight, or the tail.
     pub(super) fn floor(&self, ring: &Ring) -> Lsn {
         // The tail is read before the marks: see `marks.rs`.
         let tail = ring.tail();
@@ -66,7 +64,7 @@ impl Tickets {
         let mut pending = self.pending.lock();
         drop_durable(&mut pending, durable);
         match pending.back_mut() {
-            // An end that comes late, or is close to the last one: kept until the higher of the two is durable.
+            // A late or close end: kept until the higher of the two is durable.
             Some(last) if end <= last.end || end / MERGE_BYTES == last.end / MERGE_BYTES => {
                 last.end = last.end.max(end);
                 last.low = last.low.min(low);
@@ -82,7 +80,7 @@ fn drop_durable(pending: &mut VecDeque<Pending>, durable: u64) {
     }
 }
 
-/// Work in flight. Finished when dropped.
+/// Work in flight; dropping it ends the work.
 #[derive(Debug)]
 #[must_use = "the work counts as finished when this is dropped"]
 pub(crate) struct Ticket<'a> {
@@ -91,12 +89,12 @@ pub(crate) struct Ticket<'a> {
 }
 
 impl Ticket<'_> {
-    /// No LSN of this work is lower.
+    /// A lower bound of this work's LSNs.
     pub(crate) fn low(&self) -> Lsn {
         Lsn(self.tickets.marks.get(self.slot))
     }
 
-    /// Leaves the ticket behind: the work is finished when the log is durable up to `end`.
+    /// Ends the work once the log is durable up to `end`.
     pub(super) fn retire(self, ring: &Ring, end: Lsn) {
         let durable = ring.durable();
         if durable < end.0 {
@@ -118,9 +116,9 @@ mod tests {
     use crate::wal::record::RecordBuilder;
 
     fn append(ring: &Ring, length: usize) -> Lsn {
-        let place = ring.draw(length);
-        let (end, noop) = (place.end(), RecordBuilder::sealed_noop(place.lsn(), 1, length));
-        place.fill(&noop);
+        let slot = ring.draw(length);
+        let (end, noop) = (slot.end(), RecordBuilder::sealed_noop(slot.lsn(), 1, length));
+        slot.fill(&noop);
         end
     }
 

@@ -1,25 +1,30 @@
-//! What is said of the back end holds, and what the environment says only where nothing else is said.
+//! The back end setting, which overrides that of the environment.
 
 use std::process::Command;
 
-use terrace::{Backend, Builder, Db, Error};
+use terrace::{Backend, Builder, Db, Error, Mode};
 
-/// Set in the process that does [`child`].
+/// Set in the process that runs [`child`].
 const CHILD: &str = "TERRACE_BACKEND_CHILD";
 
 fn builder() -> Builder {
     Db::builder().dram(4 << 20)
 }
 
-/// Opens and repairs where the environment names a back end that there is not; run among the other tests it does nothing.
+/// Opens and repairs while the environment names an unknown back end; otherwise does nothing.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
         return;
     }
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("db");
-    let refused = builder().open(&path).unwrap_err();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
+    // The library reads no environment by itself.
+    assert_eq!(
+        builder().mode(Mode::Inline).open(folder.path().join("other")).unwrap().stats().backend,
+        Backend::Frames
+    );
+    let refused = builder().defaults_from(|name| std::env::var(name).ok()).unwrap_err();
     assert!(matches!(&refused, Error::Config(what) if what.contains("TERRACE_BACKEND")), "{refused}");
     for (number, backend) in Backend::ALL.into_iter().enumerate() {
         let db = builder().backend(backend).open(&path).unwrap();
@@ -31,7 +36,7 @@ fn child() {
         let read_only = builder().backend(backend).read_only(true).open(&path).unwrap();
         assert_eq!(read_only.stats().backend, backend);
         drop(read_only);
-        let report = builder().backend(backend).repair(&path, place.path().join(backend.name())).unwrap();
+        let report = builder().backend(backend).repair(&path, folder.path().join(backend.name())).unwrap();
         assert_eq!(report.tables.len(), 1, "{report:?}");
     }
 }

@@ -1,5 +1,4 @@
-//! Backups of a database that is written to meanwhile, what is restored from them, and what becomes of them when a
-//! disk is full, fails, loses power, or changes bytes.
+//! Backups during writes, their restores, and full, failing or lossy disks.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -8,14 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use terrace::{Backup, Db, Durability, Error, Mode, Result, SimulatedDisk, Table};
-use terrace_block::{AlignedBuffer, CallKind, Directory, FaultPlan, OpenMode};
+use terrace_io::{AlignedBuffer, CallKind, Directory, FaultPlan, OpenMode};
 
-use crate::common::Stop;
+use super::common;
+use crate::common::Retry;
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn inline(disk: &SimulatedDisk) -> Result<Db> {
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
+    let builder = common::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
     builder.log_max(256 << 10).mode(Mode::Inline).seed(1).open("")
 }
 
@@ -25,7 +25,7 @@ fn entries(db: &Db) -> BTreeMap<String, Entries> {
     names.iter().map(|name| (name.clone(), of(name))).collect()
 }
 
-/// A small database on a disk, with long values, several tables, and changes that only the log knows.
+/// A small database with long values, several tables, and changes that only the log has.
 fn small(disk: &SimulatedDisk) -> Db {
     let db = inline(disk).unwrap();
     let table = db.create_table("t").unwrap();
@@ -42,10 +42,10 @@ fn small(disk: &SimulatedDisk) -> Db {
     db
 }
 
-/// How many rows back a row's companion is deleted again.
+/// Rows after which a row's companion is deleted.
 const WINDOW: u64 = 50;
 
-/// Transactions in one order: each draws the next number, adds its row, and removes one that came earlier.
+/// Serial transactions: each draws the next number, adds its row, and removes an earlier one.
 fn write_rows(db: &Db, stop: &AtomicBool, acknowledged: &AtomicU64) {
     let tables = ["count", "rows", "recent"].map(|name| db.open_table(name).unwrap());
     let [count, rows, recent] = &tables;
@@ -72,7 +72,7 @@ fn row(number: u64) -> Vec<u8> {
     vec![number as u8; length]
 }
 
-/// Holds a restored database against what the writers do, and gives the number of the last one in it.
+/// Checks that a restored database fits the writers; returns the number of its last row.
 fn last_row(db: &Db) -> u64 {
     let table = |name: &str| -> Table { db.open_table(name).unwrap() };
     let last =
@@ -91,9 +91,9 @@ fn last_row(db: &Db) -> u64 {
 
 #[test]
 fn what_is_restored_is_a_moment_of_what_was_written_meanwhile() {
-    let place = tempfile::tempdir().unwrap();
-    let builder = || Db::builder().dram(3 << 20).log_max(1 << 20).durability(Durability::Buffered);
-    let db = builder().open(place.path().join("db")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let builder = || common::builder().dram(3 << 20).log_max(1 << 20).durability(Durability::Buffered);
+    let db = builder().open(folder.path().join("db")).unwrap();
     for name in ["count", "rows", "recent"] {
         db.create_table(name).unwrap();
     }
@@ -105,14 +105,14 @@ fn what_is_restored_is_a_moment_of_what_was_written_meanwhile() {
     };
     let mut moments = Vec::new();
     std::thread::scope(|scope| {
-        let _stop = Stop(&stop);
+        let _stop = Retry(&stop);
         for _ in 0..2 {
             scope.spawn(|| write_rows(&db, &stop, &acknowledged));
         }
         wait_for(5000);
         for round in 0..3 {
             let before = acknowledged.load(SeqCst);
-            let report = db.backup(place.path().join(format!("backup {round}"))).unwrap();
+            let report = db.backup(folder.path().join(format!("backup {round}"))).unwrap();
             let after = acknowledged.load(SeqCst);
             moments.push((before, after));
             assert!(report.pages > 100 && report.log_bytes <= 1 << 20, "{report:?}");
@@ -123,19 +123,19 @@ fn what_is_restored_is_a_moment_of_what_was_written_meanwhile() {
     });
     drop(db);
     for (round, (before, after)) in moments.into_iter().enumerate() {
-        let backup = Backup::open(place.path().join(format!("backup {round}"))).unwrap();
+        let backup = Backup::open(folder.path().join(format!("backup {round}"))).unwrap();
         assert_eq!(backup.check().unwrap().errors, []);
-        let restored = place.path().join(format!("restored {round}"));
+        let restored = folder.path().join(format!("restored {round}"));
         backup.restore(&restored).unwrap();
         let db = builder().create(false).open(&restored).unwrap();
         let last = last_row(&db);
         // Both writers may have been between commit and acknowledgement.
         assert!(before <= last && last <= after + 2, "{before} <= {last} <= {after}");
-        // It is a database like any other.
+        // The restored database is writable.
         let more = AtomicBool::new(false);
         let acknowledged = AtomicU64::new(0);
         std::thread::scope(|scope| {
-            let _stop = Stop(&more);
+            let _stop = Retry(&more);
             scope.spawn(|| write_rows(&db, &more, &acknowledged));
             while acknowledged.load(SeqCst) < last + 500 {
                 std::thread::yield_now();
@@ -149,7 +149,7 @@ fn what_is_restored_is_a_moment_of_what_was_written_meanwhile() {
 
 #[test]
 fn a_backup_counts_the_entries_that_its_database_counts() {
-    // From one leaf of each tree to a catalog of several levels.
+    // From one leaf per tree to a catalog of several levels.
     for (tables, rows) in [(0, 0), (1, 500), (3, 2000), (400, 3)] {
         let disk = SimulatedDisk::new(1);
         let db = inline(&disk).unwrap();
@@ -199,7 +199,7 @@ fn a_backup_cut_off_at_any_call_is_none_and_a_finished_one_stays() {
             }
         }
     }
-    // The last rename, and the sync behind it, may be in force although they were cut off.
+    // The last rename and its sync may be in force although they were cut off.
     assert!((2..=6).contains(&finished), "{finished}");
     assert_eq!(entries(&db), expected);
     assert_eq!(db.verify().unwrap().errors, []);
@@ -223,7 +223,8 @@ fn a_restore_cut_off_at_any_call_leaves_no_half_a_database() {
         let outcome = backup.restore_to(&disk);
         assert_eq!(outcome.is_ok(), call > calls, "call {call} of {calls}");
         let left = disk.survivor(call);
-        let builder = Db::builder().directory(Arc::new(left)).dram(1 << 20).create(false).mode(Mode::Inline);
+        let builder =
+            common::builder().directory(Arc::new(left)).dram(1 << 20).create(false).mode(Mode::Inline);
         match builder.open("") {
             Err(Error::NotADatabase { .. }) => assert!(outcome.is_err(), "call {call}"),
             Err(error) => panic!("call {call}: {error}"),
@@ -232,13 +233,14 @@ fn a_restore_cut_off_at_any_call_leaves_no_half_a_database() {
     }
 }
 
-/// What a kill leaves of something that makes a database: nothing, all of it, or what is refused by name and stays.
+/// Checks what a kill leaves: no database, a whole one, or named remains that are refused and stay.
 fn is_refused_or_whole(left: SimulatedDisk, what: &str, expected: &BTreeMap<String, Entries>, call: u64) {
     let names = ["pages.restoring", "log.restoring"].into_iter();
     let names = names.chain(["pages.salvage", "log.salvage", "pages.repaired", "log.repaired"]);
     let begun: Vec<&str> = names.filter(|name| left.exists(name).unwrap()).collect();
     let is_named = left.exists("pages.terrace").unwrap();
-    let opened = Db::builder().directory(Arc::new(left.clone())).dram(1 << 20).mode(Mode::Inline).open("");
+    let opened =
+        common::builder().directory(Arc::new(left.clone())).dram(1 << 20).mode(Mode::Inline).open("");
     match opened {
         Ok(db) if is_named => assert_eq!(entries(&db), *expected, "call {call}"),
         Ok(_) => assert!(begun.is_empty(), "call {call}: an empty database beside {begun:?}"),
@@ -252,7 +254,7 @@ fn is_refused_or_whole(left: SimulatedDisk, what: &str, expected: &BTreeMap<Stri
 }
 
 #[test]
-fn a_killed_restore_or_repair_is_no_place_for_an_empty_database() {
+fn a_killed_restore_or_repair_is_not_taken_for_an_empty_database() {
     let source = SimulatedDisk::new(1);
     let db = small(&source);
     let expected = entries(&db);
@@ -262,7 +264,7 @@ fn a_killed_restore_or_repair_is_no_place_for_an_empty_database() {
     drop(db);
     let restore = |disk: &SimulatedDisk| backup.restore_to(disk).map(drop);
     let repair = |disk: &SimulatedDisk| {
-        let builder = Db::builder().dram(2 << 20).mode(Mode::Inline);
+        let builder = common::builder().dram(2 << 20).mode(Mode::Inline);
         builder.repair_in(&source, Arc::new(disk.clone())).map(drop)
     };
     type Maker<'m> = &'m dyn Fn(&SimulatedDisk) -> Result<()>;
@@ -298,10 +300,10 @@ fn a_full_or_failing_destination_is_said_and_the_source_goes_on() {
         let error = db.backup_to(&disk).unwrap_err();
         assert!(matches!(error, Error::Io { .. }), "{kind:?}: {error}");
         assert!(error.to_string().contains("simulated:"), "{kind:?}: {error}");
-        // What was written is gone, so that it can be tried again in the same place.
+        // The partial backup is gone, so the same path can be used again.
         db.backup_to(&disk).unwrap_or_else(|error| panic!("{kind:?}: {error}"));
     }
-    // The log is not held any more: more than it holds is written.
+    // The log is no longer held: more than its capacity is written.
     for number in 0..3000u32 {
         table.put(number.to_be_bytes(), [1; 300]).unwrap();
     }
@@ -312,7 +314,7 @@ fn a_full_or_failing_destination_is_said_and_the_source_goes_on() {
     assert_eq!(entries(&inline(&target).unwrap()), entries(&db));
 }
 
-/// Writes `content` over a file in place of its bytes at `offset`.
+/// Changes bytes of a file at `offset`.
 fn overwrite(disk: &SimulatedDisk, file: &str, offset: u64, change: impl FnOnce(&mut [u8])) {
     let device = disk.open(file, OpenMode::Write).unwrap();
     let mut sector = AlignedBuffer::zeroed(512);
@@ -358,7 +360,8 @@ fn a_changed_byte_is_refused_by_file_and_page_or_has_no_effect() {
         }
     }
     println!("{refused} refused, {of_pages} of them by page, {without_effect} without effect");
-    // Without effect are one of two superblocks, blocks behind a header, and what lies behind the last image.
+    // Changes without effect hit one of two superblocks, blocks after a header, or the end of the
+    // last image.
     assert!(
         of_pages > 200 && refused > of_pages && without_effect < refused,
         "{refused} {of_pages} {without_effect}"
@@ -368,7 +371,7 @@ fn a_changed_byte_is_refused_by_file_and_page_or_has_no_effect() {
 #[test]
 fn a_shortened_or_mixed_up_backup_is_refused() {
     let make = |seed| {
-        let builder = Db::builder().directory(Arc::new(SimulatedDisk::new(1))).dram(1 << 20).seed(seed);
+        let builder = common::builder().directory(Arc::new(SimulatedDisk::new(1))).dram(1 << 20).seed(seed);
         let db = builder.mode(Mode::Inline).open("").unwrap();
         db.create_table("t").unwrap().put("key", "value").unwrap();
         let disk = SimulatedDisk::new(1);
@@ -394,9 +397,9 @@ fn a_shortened_or_mixed_up_backup_is_refused() {
 
 #[test]
 fn a_backup_is_no_database_and_what_is_restored_is_another_one() {
-    let place = tempfile::tempdir().unwrap();
-    let at = |name: &str| place.path().join(name);
-    let builder = || Db::builder().dram(4 << 20);
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let builder = || common::builder().dram(4 << 20);
     let db = builder().open(at("db")).unwrap();
     db.create_table("t").unwrap().put("key", "value").unwrap();
     db.backup(at("backup")).unwrap();
@@ -404,7 +407,7 @@ fn a_backup_is_no_database_and_what_is_restored_is_another_one() {
         let mode = std::fs::metadata(at("backup").join(file)).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o600, "{file}");
     }
-    // Nothing is written over.
+    // Nothing is overwritten.
     for used in ["db", "backup"] {
         for error in [
             db.backup(at(used)).unwrap_err(),
@@ -425,7 +428,7 @@ fn a_backup_is_no_database_and_what_is_restored_is_another_one() {
             b"value"
         );
     }
-    // Neither file goes together with one of the original or of the other.
+    // No file fits together with one of the original or of the other restore.
     for (from, to) in [("db", "one"), ("two", "one"), ("one", "db")] {
         let log = |name: &str| Path::new(&at(name)).join("log.terrace");
         let kept = std::fs::read(log(to)).unwrap();
@@ -450,12 +453,12 @@ fn a_damaged_page_fails_the_backup_by_name() {
     drop(small(&disk));
     let device = disk.open("pages.terrace", OpenMode::Read).unwrap();
     let mut page = AlignedBuffer::zeroed(4096);
-    for place in (8..device.len() / 4096).rev() {
-        device.read_at(place * 4096, &mut page).unwrap();
+    for folder in (8..device.len() / 4096).rev() {
+        device.read_at(folder * 4096, &mut page).unwrap();
         let id = u64::from_le_bytes(page[8..16].try_into().unwrap());
-        // Not those that opening needs: the catalog and what is to be freed.
+        // Except the catalog and the garbage tree, which an open needs.
         if page[4] == 1 && id > 2 {
-            overwrite(&disk, "pages.terrace", place * 4096, |bytes| bytes[300] ^= 1);
+            overwrite(&disk, "pages.terrace", folder * 4096, |bytes| bytes[300] ^= 1);
         }
     }
     let db = inline(&disk).unwrap();

@@ -1,5 +1,6 @@
-//! Closing a database while other handles of it are at work: from the moment its lock is given back nothing of it may
-//! be written any more, for by then the files may be another process's.
+//! Closing a database while other handles work.
+//!
+//! Once the lock is released, nothing may be written: the files may belong to another process.
 
 use std::io;
 use std::sync::Arc;
@@ -7,9 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use terrace::{Db, Durability, Error, SimulatedDisk, WriteBatch};
-use terrace_block::{BlockDevice, Directory, LockError, OpenMode, Sharing, Write};
+use terrace_io::{BlockDevice, Directory, LockError, OpenMode, Sharing, Write};
 
-/// How long a write takes, so that one is under way most of the time.
+use super::common;
+
+/// Duration of a write, so that one is under way most of the time.
 const WRITE: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Default)]
@@ -138,7 +141,8 @@ fn nothing_is_written_after_the_lock_is_given_back() {
     for round in 0..15 {
         let watch = Arc::new(Watch::default());
         let directory = Watched { disk: SimulatedDisk::new(round), watch: Arc::clone(&watch) };
-        let builder = Db::builder().directory(Arc::new(directory)).dram(1 << 20).log_max(256 << 10).seed(1);
+        let builder =
+            common::builder().directory(Arc::new(directory)).dram(1 << 20).log_max(256 << 10).seed(1);
         let db = builder.open("").unwrap();
         let table = db.create_table("t").unwrap();
         std::thread::scope(|scope| {
@@ -177,7 +181,7 @@ fn nothing_is_written_after_the_lock_is_given_back() {
 mod of_a_thread {
     use std::cell::RefCell;
 
-    use terrace::{Db, Durability, MemoryDirectory, SimulatedDisk, Table, Transaction};
+    use terrace::{Durability, MemoryDirectory, SimulatedDisk, Table, Transaction};
 
     use super::*;
 
@@ -185,12 +189,14 @@ mod of_a_thread {
         static KEPT: RefCell<Option<(Option<Transaction>, Table, Db)>> = const { RefCell::new(None) };
     }
 
-    /// A thread touches its own place for a database, uses a database, puts it there, and ends. What the engine keeps for the thread is gone when
-    /// the database is dropped, which writes everything out. A panic there would end the process.
+    /// A thread-local holds a database to the end of its thread, after the engine's own
+    /// thread-locals are gone.
+    ///
+    /// Dropping it writes everything out. A panic there would end the process.
     fn ends_with_its_database(page_size: u64, long: usize, leave: fn(&Db, &Table) -> Option<Transaction>) {
         let directory = Arc::new(MemoryDirectory::new());
         let open = || {
-            let builder = Db::builder().directory(directory.clone()).dram(8 << 20).page_size(page_size);
+            let builder = common::builder().directory(directory.clone()).dram(8 << 20).page_size(page_size);
             builder.durability(Durability::Buffered).no_middle().open("").unwrap()
         };
         std::thread::scope(|scope| {
@@ -232,7 +238,7 @@ mod of_a_thread {
         });
     }
 
-    /// Work in a thread's own memory, when all else that the thread has kept is gone.
+    /// Work after all else that the thread has kept is gone.
     #[test]
     fn a_thread_works_to_its_end() {
         struct Last(Option<Db>);
@@ -259,13 +265,13 @@ mod of_a_thread {
             static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
         }
         let disk = SimulatedDisk::new(7);
-        let db = Db::builder().directory(Arc::new(disk)).dram(1 << 20).page_size(4096).open("").unwrap();
+        let db = common::builder().directory(Arc::new(disk)).dram(1 << 20).page_size(4096).open("").unwrap();
         let table = db.create_table("t").unwrap();
         (0..2000u32).for_each(|key| table.put(key.to_be_bytes(), [7; 300]).unwrap());
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 LAST.with_borrow(|last| assert!(last.is_none()));
-                // Its memory is made now, and so is given up before.
+                // Its thread-local memory is created now, and so is dropped first.
                 assert_eq!(table.iter().count(), 2000);
                 table.put(0u32.to_be_bytes(), [8; 300]).unwrap();
                 LAST.set(Some(Last(Some(db.clone()))));

@@ -1,4 +1,4 @@
-//! The column against an array, over memory that is many times too small.
+//! A column compared with an array, over memory that is many times too small.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,21 +10,23 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::pages::{Aggregate, Column, PageAllocator, Value};
 use terrace::{Backend, Error, MemoryDirectory, Mode, SimulatedDisk};
-use terrace_block::{CallKind, FaultPlan};
+use terrace_io::{CallKind, FaultPlan};
+
+use super::common;
 
 fn open(mode: Mode, page_bytes: u64) -> PageAllocator {
     let directory = Arc::new(MemoryDirectory::new());
-    let builder = PageAllocator::builder().dram(2 << 20).page_sizes(&[page_bytes]).mode(mode);
+    let builder = common::pages_builder().dram(2 << 20).page_sizes(&[page_bytes]).mode(mode);
     builder.directory(directory).open("pages").unwrap()
 }
 
-/// What one look at each of `values` tells.
+/// The aggregate of `values`.
 fn expected<T: Value>(values: &[T], sum: T::Sum) -> Aggregate<T> {
     let choose = |choose: fn(T, T) -> T| values.iter().copied().reduce(choose);
     Aggregate { count: values.len() as u64, sum, min: choose(T::lesser), max: choose(T::greater) }
 }
 
-/// Some range of an array of `len` values, sometimes beyond its end.
+/// A random range of an array of `len` values, sometimes beyond its end.
 fn any_range(random: &mut SmallRng, len: usize) -> std::ops::Range<u64> {
     let start = random.random_range(0..=len as u64 + 10);
     start..start + random.random_range(0..=len as u64 / 4 + 1)
@@ -91,7 +93,7 @@ fn a_column_behaves_as_an_array() {
             |random| random.random(),
             |all| all.iter().map(|&one| i128::from(one)).sum(),
         );
-        // Halves of small numbers, whose sums are exact in whatever order.
+        // Halves of small numbers, whose sums are exact in any order.
         behaves_as_an_array::<f64>(
             seed * 3 + 2,
             |random| f64::from(random.random::<i16>()) / 2.0,
@@ -100,7 +102,7 @@ fn a_column_behaves_as_an_array() {
     }
 }
 
-/// Whether `block` counts on from `next`.
+/// Checks that `block` counts on from `next`.
 fn is_counting(block: &[u64], next: &mut u64) {
     for &value in block {
         assert_eq!(value, *next);
@@ -133,7 +135,7 @@ fn whoever_sees_the_length_sees_the_values() {
                 }
             });
         }
-        let _stop = crate::common::Stop(&done);
+        let _stop = crate::common::Retry(&done);
         let mut next = 0;
         while next < 1_000_000 {
             let values: Vec<u64> = (next..next + 1777).collect();
@@ -146,7 +148,7 @@ fn whoever_sees_the_length_sees_the_values() {
 #[test]
 fn an_append_that_fails_appends_nothing() {
     let disk = SimulatedDisk::new(1);
-    let builder = PageAllocator::builder().dram(2 << 20).page_sizes(&[4096]).mode(Mode::Inline);
+    let builder = common::pages_builder().dram(2 << 20).page_sizes(&[4096]).mode(Mode::Inline);
     let pages = builder.directory(Arc::new(disk.clone())).open("pages").unwrap();
     let column: Column<u64> = Column::new(&pages);
     disk.set_capacity(6 << 20);
@@ -167,7 +169,7 @@ fn an_append_that_fails_appends_nothing() {
     let mut next = 0;
     column.scan(.., |block| is_counting(block, &mut next)).unwrap();
     assert_eq!(next, len);
-    // And one whose last page cannot be read.
+    // A scan whose last page cannot be read.
     disk.fail(FaultPlan::from_then_on(CallKind::Read, 1, libc::EIO));
     assert!(column.sum(..).is_err());
     disk.mend();
@@ -180,15 +182,17 @@ fn an_append_that_fails_appends_nothing() {
     assert_eq!((empty.len(), empty.sum(..).unwrap(), empty.get(0).unwrap()), (0, 0, None));
 }
 
-/// Scans whose pages cannot be read from some time on: they show what comes before, in order, and say what happened; the next
-/// scan, when the disk is well again, shows everything.
+/// Scans in which reads fail from some point: they show the values before, in order, and return the
+/// error.
+///
+/// The next scan, with a working disk, shows everything.
 #[test]
 fn a_scan_ends_where_a_page_cannot_be_read() {
     for (mode, reads) in
         [Mode::Inline, Mode::Background].into_iter().flat_map(|mode| [1, 3, 20].map(|reads| (mode, reads)))
     {
         let disk = SimulatedDisk::new(1);
-        let builder = PageAllocator::builder().dram(2 << 20).page_sizes(&[4096]).mode(mode);
+        let builder = common::pages_builder().dram(2 << 20).page_sizes(&[4096]).mode(mode);
         let pages = builder.directory(Arc::new(disk.clone())).open("pages").unwrap();
         let column: Column<u64> = Column::new(&pages);
         let len = (8 << 20) / 8;
@@ -205,8 +209,8 @@ fn a_scan_ends_where_a_page_cannot_be_read() {
     }
 }
 
-/// Scans that end early, by a panic of who is shown the values, leave neither threads nor guards behind: every page can be
-/// written to afterwards.
+/// Scans ended by a panic of the visitor leave neither threads nor guards: every page stays
+/// writable.
 #[test]
 fn a_scan_that_is_given_up_holds_nothing() {
     let pages = open(Mode::Background, 4096);
@@ -231,16 +235,16 @@ fn a_scan_that_is_given_up_holds_nothing() {
 }
 
 const BUDGET_BYTES: u64 = 16 << 20;
-/// What the program and its stacks take.
+/// Bytes for the program and its stacks.
 const BESIDE_BYTES: u64 = 16 << 20;
-const PLACE: &str = "TERRACE_COLUMN_PLACE";
+const FOLDER: &str = "TERRACE_COLUMN_FOLDER";
 
-/// Fills a column eight times as large as the budget, reads it, and says how much memory that took; run among the other tests
-/// it does nothing.
+/// Fills and reads a column of eight times the budget, and reports its memory; otherwise does
+/// nothing.
 #[test]
 fn filler() {
-    let Some(place) = std::env::var_os(PLACE) else { return };
-    let pages = PageAllocator::builder().dram(BUDGET_BYTES).open(Path::new(&place).join("pages")).unwrap();
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let pages = common::pages_builder().dram(BUDGET_BYTES).open(Path::new(&folder).join("pages")).unwrap();
     let column: Column<u64> = Column::new(&pages);
     let values = 8 * BUDGET_BYTES / 8;
     for start in (0..values).step_by(10_000) {
@@ -270,9 +274,9 @@ fn a_column_larger_than_memory_keeps_to_the_budget() {
         println!("left out: the system does not say how much memory a process has");
         return;
     }
-    let place = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["column::filler", "--exact", "--nocapture", "--test-threads=1"]).env(PLACE, place.path());
+    command.args(["column::filler", "--exact", "--nocapture", "--test-threads=1"]).env(FOLDER, folder.path());
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let lines: Vec<String> = lines.map(Result::unwrap).collect();
@@ -284,16 +288,16 @@ fn a_column_larger_than_memory_keeps_to_the_budget() {
         peak * 1024 <= BUDGET_BYTES + BESIDE_BYTES,
         "{peak} kB of memory with a budget of {BUDGET_BYTES}"
     );
-    assert!(std::fs::read_dir(place.path()).unwrap().next().is_none(), "the file is gone");
+    assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "the file is gone");
 }
 
-/// Pages as large as can be, and twice as many of them as fit, with either back end.
+/// The largest pages, twice as many as fit, with either back end.
 #[test]
 fn large_pages_hold_a_column() {
     for (backend, page_bytes) in
         [(Backend::Frames, 2 << 20), (Backend::Mapped, 2 << 20), (Backend::Mapped, 256 << 10)]
     {
-        let builder = PageAllocator::builder().dram(48 << 20).page_sizes(&[page_bytes]).backend(backend);
+        let builder = common::pages_builder().dram(48 << 20).page_sizes(&[page_bytes]).backend(backend);
         let pages = builder.directory(Arc::new(MemoryDirectory::new())).open("pages").unwrap();
         let column: Column<u64> = Column::with_page_bytes(&pages, page_bytes).unwrap();
         let len = (64 << 20) / 8;

@@ -1,4 +1,4 @@
-//! Compaction: the file becomes shorter, nothing in it is lost, and others go on meanwhile.
+//! Compaction: the file shrinks, nothing is lost, and other threads go on.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use terrace::{Backup, Builder, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Table};
-use terrace_block::{CallKind, FaultPlan};
+use terrace_io::{CallKind, FaultPlan};
 
-use crate::common::Stop;
+use super::common;
+use crate::common::Retry;
 
 fn builder(directory: &Arc<MemoryDirectory>) -> Builder {
     let directory: Arc<MemoryDirectory> = Arc::clone(directory);
-    Db::builder().directory(directory).dram(2 << 20).log_max(1 << 20).durability(Durability::Buffered)
+    common::builder().directory(directory).dram(2 << 20).log_max(1 << 20).durability(Durability::Buffered)
 }
 
 fn value(key: u32, round: u32) -> Vec<u8> {
@@ -139,8 +140,8 @@ fn others_read_and_write_meanwhile() {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
-/// The file grows and is cut all the time; a verification finds no damage, a backup is what was there, scans, reads of many
-/// and reads of one find every entry, and the budget goes up and down.
+/// The file grows and shrinks all the time, beside verifications, backups, scans, reads and budget
+/// changes.
 #[test]
 fn everything_else_goes_on_while_the_file_is_cut() {
     let directory = Arc::new(MemoryDirectory::new());
@@ -153,7 +154,7 @@ fn everything_else_goes_on_while_the_file_is_cut() {
         let work = |work: Box<dyn Fn(u32) + Send>| {
             let stop = &stop;
             scope.spawn(move || {
-                let _stop = Stop(stop);
+                let _stop = Retry(stop);
                 for round in 0.. {
                     if stop.load(Relaxed) {
                         break;
@@ -162,7 +163,7 @@ fn everything_else_goes_on_while_the_file_is_cut() {
                 }
             });
         };
-        let (db, table, stop) = (&db, &table, Stop(&stop));
+        let (db, table, stop) = (&db, &table, Retry(&stop));
         work(Box::new(|_| {
             let other = db.create_table("other").unwrap();
             fill(&other, 0..1500, 0);
@@ -188,14 +189,14 @@ fn everything_else_goes_on_while_the_file_is_cut() {
                     check(&builder(&restored).open("").unwrap(), 0..1500, 0);
                 }
                 Ok(_) => {}
-                // Writers that outrun it in a log as small as this.
+                // Writers that outrun the backup in so small a log.
                 Err(Error::Io { operation: "back up", .. }) => {}
                 Err(error) => panic!("{error}"),
             }
         }));
         work(Box::new(|round| db.set_dram(if round % 2 == 0 { 2 << 20 } else { 4 << 20 }).unwrap()));
         let mut longest = 0;
-        // As often as it takes for those who make the file longer to get their turns.
+        // Until the growing threads have had enough turns.
         for _ in 0..5000 {
             longest = longest.max(db.stats().file_bytes);
             shorter += u32::from(db.compact().unwrap().file_bytes_after < longest);
@@ -209,8 +210,9 @@ fn everything_else_goes_on_while_the_file_is_cut() {
     check(&db, 0..1500, 0);
 }
 
-/// With every kind of call that a full or failing disk refuses, from every one of them on: what is said is true, nothing is
-/// lost, and once there is room again the file becomes as short as it would have.
+/// Full or failing disks, for each kind of call, from each call on.
+///
+/// Errors are right, nothing is lost, and with room again the file shrinks as usual.
 #[test]
 fn a_disk_that_is_full_or_fails_loses_nothing_by_a_compaction() {
     for (kind, code) in [CallKind::Write, CallKind::SetLen, CallKind::Sync, CallKind::Read]
@@ -221,7 +223,8 @@ fn a_disk_that_is_full_or_fails_loses_nothing_by_a_compaction() {
         loop {
             let disk = SimulatedDisk::new(nth);
             let open = |disk: &SimulatedDisk| {
-                let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
+                let builder =
+                    common::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
                 builder
                     .log_max(256 << 10)
                     .mode(Mode::Inline)
@@ -235,7 +238,9 @@ fn a_disk_that_is_full_or_fails_loses_nothing_by_a_compaction() {
             (0..600u32)
                 .filter(|key| key % 3 > 0)
                 .for_each(|key| assert!(table.delete(key.to_be_bytes()).unwrap()));
-            db.checkpoint().unwrap();
+            // Opened again, compaction must read whatever the migration policy kept in memory.
+            drop((table, db));
+            let db = open(&disk);
             let calls = disk.calls_of(kind);
             disk.fail(FaultPlan::from_then_on(kind, nth, code));
             let outcome = db.compact();
@@ -245,15 +250,15 @@ fn a_disk_that_is_full_or_fails_loses_nothing_by_a_compaction() {
             if let Err(error) = &outcome {
                 let is_full = matches!(error, Error::Full { .. });
                 assert!(is_full || matches!(error, Error::Io { .. } | Error::Poisoned { .. }), "{error}");
-                // What is refused can be had again without opening anew, but for writes and syncs that fail in the middle
-                // of a superblock.
+                // Retries work without a new open, except after failed writes and syncs within a
+                // superblock.
                 match db.compact() {
                     Ok(_) => check(&db, (0..600u32).filter(|key| key % 3 == 0), 0),
                     Err(Error::Poisoned { .. }) if !matches!(kind, CallKind::SetLen | CallKind::Read) => {}
                     Err(error) => panic!("{kind:?} {nth}: {error}"),
                 }
             }
-            drop((table, db));
+            drop(db);
             let db = open(&disk.survivor(nth));
             db.compact().unwrap();
             let most = db.stats().live_pages * 4096 * 114 / 100 + (7 * (64 << 10));

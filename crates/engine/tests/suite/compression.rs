@@ -1,5 +1,7 @@
-//! Compressed pages: what is read is what was written, whatever the settings are now; files become shorter; and backup,
-//! restore, repair, compaction, verification and a change of the budget know images of every length.
+//! Compressed pages: reads return what was written, whatever the settings are now.
+//!
+//! Files shrink, and backup, restore, repair, compaction, verification and budget changes handle
+//! images of any length.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,15 +13,17 @@ use terrace::{
     Builder, Compression, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Table, TableOptions,
 };
 
+use super::common;
+
 const PAGE_SIZES: [u64; 4] = [8 << 10, 16 << 10, 32 << 10, 64 << 10];
 
 fn builder(page_bytes: u64) -> Builder {
-    // As little memory as leaves a few dozen frames.
-    let builder = Db::builder().dram(160 * page_bytes + (1 << 20)).page_size(page_bytes);
+    // Little memory: a few dozen frames.
+    let builder = common::builder().dram(160 * page_bytes + (1 << 20)).page_size(page_bytes);
     builder.log_max(64 * page_bytes).mode(Mode::Inline).seed(1).durability(Durability::Buffered)
 }
 
-/// A value that compresses to next to nothing, half way, or not at all.
+/// A value that compresses almost entirely, by half, or not at all.
 fn value(random: &mut SmallRng) -> Vec<u8> {
     let length = match random.random_range(0..30) {
         0 => random.random_range(5_000..150_000),
@@ -30,7 +34,7 @@ fn value(random: &mut SmallRng) -> Vec<u8> {
     (0..length).map(|at| if at < noise { random.random() } else { at as u8 / 16 }).collect()
 }
 
-/// Puts and deletes in all tables, entered in `expected`.
+/// Puts and deletes in all tables, noted in `expected`.
 fn change(db: &Db, expected: &mut BTreeMap<String, Entries>, changes: usize, random: &mut SmallRng) {
     let tables: Vec<Table> = expected.keys().map(|name| db.open_table(name).unwrap()).collect();
     for _ in 0..changes {
@@ -54,7 +58,7 @@ fn tables_of_both_kinds_hold_what_maps_do_whatever_the_settings_are() {
         let directory = Arc::new(MemoryDirectory::new());
         let mut expected = BTreeMap::new();
         for round in 0..4 {
-            // The setting is that of tables made from now on; what is there keeps its own.
+            // The setting applies to new tables; existing ones keep their own.
             let setting = [Compression::Lz4, Compression::None][round % 2];
             let db = builder(page_bytes).compression(setting).directory(directory.clone()).open("").unwrap();
             let made = [
@@ -104,7 +108,7 @@ fn a_file_of_compressed_pages_is_a_fraction_of_one_of_plain_ones() {
     };
     let (plain, compressed) = (bytes(Compression::None), bytes(Compression::Lz4));
     println!("live, file and written bytes: plain {plain:?}, compressed {compressed:?}");
-    // Less than 3/5: the last place of an image is half empty on average.
+    // Less than 3/5: the last block of an image is half empty on average.
     let is_shorter = |compressed: u64, plain: u64| compressed * 5 < plain * 3;
     assert!(is_shorter(compressed.0, plain.0) && compressed.1 < plain.1 && is_shorter(compressed.2, plain.2));
 }
@@ -112,7 +116,7 @@ fn a_file_of_compressed_pages_is_a_fraction_of_one_of_plain_ones() {
 #[test]
 fn pages_that_cannot_become_shorter_are_not_to_be_compressed() {
     let directory = Arc::new(MemoryDirectory::new());
-    let new = || Db::builder().dram(4 << 20).directory(directory.clone());
+    let new = || common::builder().dram(4 << 20).directory(directory.clone());
     let refused = |outcome: terrace::Result<()>| match outcome {
         Err(Error::Config(what)) => assert!(what.contains("4096") && what.contains("16 KiB"), "{what}"),
         other => panic!("{other:?}"),
@@ -122,7 +126,7 @@ fn pages_that_cannot_become_shorter_are_not_to_be_compressed() {
     let options = TableOptions::new().compression(Compression::Lz4);
     refused(db.create_table_with("t", &options).map(drop));
     db.close().unwrap();
-    // A database that exists has its page size: it opens, and says so where a table is made.
+    // An existing database keeps its page size: it opens, and the creation of a table fails.
     let db = new().compression(Compression::Lz4).open("").unwrap();
     refused(db.create_table("t").map(drop));
     db.create_table_with("t", &TableOptions::new().compression(Compression::None)).unwrap();
@@ -142,8 +146,9 @@ fn what_does_not_become_shorter_is_written_as_it_is() {
     let stats = db.stats();
     assert!(stats.images_incompressible > 20, "{stats:?}");
     db.close().unwrap();
-    // A database has its own page size, whatever the default is: what is asked for can be.
-    let db = Db::builder().dram(4 << 20).compression(Compression::Lz4).directory(directory).open("").unwrap();
+    // A database keeps its own page size, whatever the default is, so compression works.
+    let db =
+        common::builder().dram(4 << 20).compression(Compression::Lz4).directory(directory).open("").unwrap();
     assert!(entries(&db.open_table("t").unwrap()).into_values().eq(noise));
     db.create_table("u").unwrap();
 }
@@ -162,7 +167,7 @@ fn copies_repairs_and_compactions_know_images_of_every_length() {
         change(&db, &mut expected, 800, &mut random);
         db.checkpoint().unwrap();
 
-        // Of the state that a backup is made of, the log has a part.
+        // Part of the state in the backup is only in the log.
         change(&db, &mut expected, 50, &mut random);
         crate::common::copies::survives(db, &disk, expected, &|| builder(page_bytes), 16 << 20);
     }
@@ -183,13 +188,14 @@ fn the_budget_changes_while_compressed_pages_come_and_go() {
         change(&db, &mut expected, 300, &mut random);
     }
     check(&db, &expected);
-    // Killed: recovery finds images of every length under the log.
+    // Killed: recovery finds images of any length under the log.
     drop(db);
     check(&open(), &expected);
 }
 
-/// Changes make pages longer that were short when the file could still grow. Once, all frames came to hold such pages,
-/// and reads drove each other out of the last one for minutes.
+/// Changes lengthen pages that were short while the file could still grow.
+///
+/// Once, all frames held such pages, and reads evicted each other from the last one for minutes.
 #[test]
 fn a_full_file_that_its_pages_outgrow_is_read_and_opened_all_the_same() {
     for (seed, (page_bytes, mode)) in
@@ -234,7 +240,7 @@ fn a_full_file_that_its_pages_outgrow_is_read_and_opened_all_the_same() {
         db.flush().unwrap();
         drop((table, db));
 
-        // The machine stops, and there is no more room after that than before.
+        // The machine stops, and the disk is as full afterwards.
         let disk = disk.survivor(seed);
         let db = open(&disk);
         let table = db.open_table("t").unwrap();
@@ -270,7 +276,7 @@ fn threads_read_and_write_compressed_pages() {
             scope.spawn(move || {
                 let mut random = SmallRng::seed_from_u64(thread.into());
                 for round in 1..1500 {
-                    // Each thread changes keys of its own and reads everybody's.
+                    // Each thread changes its own keys and reads all keys.
                     let key = random.random_range(0..1500) * 4 + thread;
                     table.put(key.to_be_bytes(), value(key, round)).unwrap();
                     let key = random.random_range(0..6000u32);

@@ -1,4 +1,4 @@
-//! Many threads through the public interface: isolation, snapshots, tiny budgets.
+//! Many threads: isolation, snapshots, tiny budgets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -7,9 +7,11 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{Db, Durability, Error, MemoryDirectory, Table, Transaction, WriteBatch};
 
+use super::common;
+
 fn open(dram: u64) -> Db {
     let directory = Arc::new(MemoryDirectory::new());
-    Db::builder().directory(directory).dram(dram).page_size(4096).open("").unwrap()
+    common::builder().directory(directory).dram(dram).page_size(4096).open("").unwrap()
 }
 
 fn number(bytes: Option<Vec<u8>>) -> u64 {
@@ -23,7 +25,7 @@ fn name(n: u64) -> Vec<u8> {
     format!("account {n:05}").into_bytes()
 }
 
-/// A balance with so much beside it that the accounts take many pages.
+/// A balance padded so that the accounts take many pages.
 fn balance(amount: u64) -> Vec<u8> {
     let mut bytes = amount.to_le_bytes().to_vec();
     bytes.resize(400, 1);
@@ -44,6 +46,36 @@ fn transfer(transaction: &mut Transaction, accounts: &Table, random: &mut SmallR
         transaction.put(accounts, name(to), balance(other + amount))?;
     }
     Ok(())
+}
+
+/// The sum of all accounts in one snapshot, read in the given way.
+fn sum_in_snapshot(db: &Db, accounts: &Table, way: &str) -> terrace::Result<u64> {
+    let snapshot = db.snapshot();
+    match way {
+        "points" => (0..ACCOUNTS).map(|n| snapshot.get(accounts, name(n)).map(number)).sum(),
+        "many" => {
+            let values = snapshot.get_many(accounts, (0..ACCOUNTS).map(name));
+            values.map(|values| values.into_iter().map(number).sum())
+        }
+        _ => snapshot.iter(accounts).map(|entry| entry.map(|(_, value)| number(Some(value)))).sum(),
+    }
+}
+
+/// Checks the sum in two transactions: by keys, and by a range from behind.
+fn check_sums_in_transactions(db: &Db, accounts: &Table) {
+    let many = db.update(|transaction| {
+        let values = transaction.get_many(accounts, (0..ACCOUNTS).map(name))?;
+        Ok(values.into_iter().map(number).sum::<u64>())
+    });
+    assert_eq!(many.unwrap(), TOTAL, "in a transaction, together");
+    let sum = db.update(|transaction| {
+        transaction
+            .range::<&[u8]>(accounts, ..)
+            .rev()
+            .map(|entry| entry.map(|(_, value)| number(Some(value))))
+            .sum::<Result<u64, _>>()
+    });
+    assert_eq!(sum.unwrap(), TOTAL, "in a transaction");
 }
 
 #[test]
@@ -74,19 +106,7 @@ fn money_is_neither_made_nor_lost() {
         for way in ["range", "points", "many"] {
             scope.spawn(move || {
                 while !stop.load(SeqCst) {
-                    let snapshot = db.snapshot();
-                    let sum: Result<u64, Error> = match way {
-                        "points" => (0..ACCOUNTS).map(|n| snapshot.get(accounts, name(n)).map(number)).sum(),
-                        "many" => {
-                            let values = snapshot.get_many(accounts, (0..ACCOUNTS).map(name));
-                            values.map(|values| values.into_iter().map(number).sum())
-                        }
-                        _ => snapshot
-                            .iter(accounts)
-                            .map(|entry| entry.map(|(_, value)| number(Some(value))))
-                            .sum(),
-                    };
-                    match sum {
+                    match sum_in_snapshot(db, accounts, way) {
                         Ok(sum) => assert_eq!(sum, TOTAL, "by {way}"),
                         Err(Error::SnapshotTooOld) => continue,
                         Err(error) => panic!("{error}"),
@@ -97,19 +117,7 @@ fn money_is_neither_made_nor_lost() {
         }
         scope.spawn(move || {
             while !stop.load(SeqCst) {
-                let many = db.update(|transaction| {
-                    let values = transaction.get_many(accounts, (0..ACCOUNTS).map(name))?;
-                    Ok(values.into_iter().map(number).sum::<u64>())
-                });
-                assert_eq!(many.unwrap(), TOTAL, "in a transaction, together");
-                let sum = db.update(|transaction| {
-                    transaction
-                        .range::<&[u8]>(accounts, ..)
-                        .rev()
-                        .map(|entry| entry.map(|(_, value)| number(Some(value))))
-                        .sum::<Result<u64, _>>()
-                });
-                assert_eq!(sum.unwrap(), TOTAL, "in a transaction");
+                check_sums_in_transactions(db, accounts);
                 checked.fetch_add(1, SeqCst);
             }
         });
@@ -124,7 +132,7 @@ fn money_is_neither_made_nor_lost() {
     println!("{} sums, {} conflicts", checked.load(SeqCst), db.stats().conflicts);
 }
 
-/// Each doctor leaves only if another stays: both must not.
+/// Each doctor leaves only if another stays; both must not leave.
 #[test]
 fn write_skew_is_refused() {
     let db = open(1 << 20);
@@ -190,13 +198,13 @@ fn phantoms_are_refused() {
     reader.put(&table, "marker", "").unwrap();
     table.put([0, 0, 0, 15, 1], "a phantom").unwrap();
     assert!(matches!(reader.commit(), Err(Error::Conflict)));
-    // Outside of what was looked at nothing is promised, and nothing refused.
+    // Outside the range that was read, changes are no conflict.
     let mut reader = db.begin();
     assert!(reader.range(&table, &10u32.to_be_bytes()[..]..).next().is_some());
     reader.put(&table, "marker", "").unwrap();
     table.put([0, 0, 0, 99, 1], "no phantom").unwrap();
     reader.commit().unwrap();
-    // Two that count and add one each must not count the same.
+    // Two transactions that count and add one must not count the same.
     let group = db.create_table("group").unwrap();
     let seen: Vec<u64> = std::thread::scope(|scope| {
         let join = |thread: u32| {
@@ -226,7 +234,7 @@ fn phantoms_are_refused() {
 #[test]
 fn snapshot_survives_eviction_and_deletes() {
     let directory = Arc::new(MemoryDirectory::new());
-    let builder = Db::builder().directory(directory).dram(6 << 20).page_size(4096);
+    let builder = common::builder().directory(directory).dram(6 << 20).page_size(4096);
     let db = builder
         .old_version_bytes_max(4 << 20)
         .log_max(1 << 20)
@@ -266,7 +274,7 @@ fn snapshot_survives_eviction_and_deletes() {
 #[test]
 fn snapshots_are_given_up_for_memory_and_say_so() {
     let directory = Arc::new(MemoryDirectory::new());
-    let builder = Db::builder().directory(directory).dram(2 << 20);
+    let builder = common::builder().directory(directory).dram(2 << 20);
     let db = builder.durability(Durability::Buffered).open("").unwrap();
     let table = db.create_table("t").unwrap();
     table.put("k", "v").unwrap();
@@ -377,8 +385,9 @@ fn long_transactions_get_through_in_the_end() {
     println!("{:?}", db.stats());
 }
 
-/// What a pair of keys goes through, one single change after the other: `low` comes, `high` comes, `low` goes, `high`
-/// goes, each time with the next number.
+/// Stages of a pair of keys, by single changes: `low` comes, `high` comes, `low` goes, `high` goes.
+///
+/// Each round uses the next number.
 const STAGES: u64 = 4;
 
 fn pair_keys(pair: u64) -> (Vec<u8>, Vec<u8>) {
@@ -387,12 +396,12 @@ fn pair_keys(pair: u64) -> (Vec<u8>, Vec<u8>) {
 
 fn numbered(number: u64) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
-    // Some keep their size, some do not.
+    // Some values change their size.
     bytes.resize(100 + (number % 3) as usize / 2 * 40, 3);
     bytes
 }
 
-/// The stage a pair was seen at: of what can be told apart, the first one at or after `since`.
+/// The stage at which a pair was seen: the first possible one from `since` on.
 fn stage(low: Option<u64>, high: Option<u64>, since: u64) -> u64 {
     match (low, high) {
         (Some(number), None) => number * STAGES + 1,
@@ -405,14 +414,91 @@ fn stage(low: Option<u64>, high: Option<u64>, since: u64) -> u64 {
     }
 }
 
-/// Single changes are not transactions, but take part in their order: whoever looks at two keys that are changed one
-/// after the other sees a moment that was, not before what was acknowledged and not after what was begun.
+/// Takes a pair through its stages, and checks each change by a read.
+fn write_pair(table: &Table, pair: u64, begun: &AtomicU64, done: &AtomicU64) {
+    let (low, high) = pair_keys(pair);
+    for step in 0..24_000 {
+        begun.store(step + 1, SeqCst);
+        let value = numbered(step / STAGES);
+        match step % STAGES {
+            0 => table.put(&low, value).unwrap(),
+            1 => table.put(&high, value).unwrap(),
+            2 => assert!(table.delete(&low).unwrap()),
+            _ => assert!(table.delete(&high).unwrap()),
+        }
+        done.store(step + 1, SeqCst);
+        let own = if step % STAGES < 2 { Some(step / STAGES) } else { None };
+        let key = if step % 2 == 0 { &low } else { &high };
+        assert_eq!(table.get(key).unwrap().map(|bytes| number(Some(bytes))), own);
+    }
+}
+
+/// The numbers of a pair's low and high key.
+type Pair = (Option<u64>, Option<u64>);
+
+/// The pair among the entries of a range.
+fn pair_among(
+    entries: impl Iterator<Item = terrace::Result<(Vec<u8>, Vec<u8>)>>,
+    (low, high): &(Vec<u8>, Vec<u8>),
+) -> terrace::Result<Pair> {
+    let mut seen = (None, None);
+    for entry in entries {
+        let (key, value) = entry?;
+        let number = number(Some(value));
+        if key == *low {
+            seen.0 = Some(number);
+        } else if key == *high {
+            seen.1 = Some(number);
+        }
+    }
+    Ok(seen)
+}
+
+/// Reads both keys of a pair: in a range, a snapshot, or one of two kinds of transactions.
+fn look_at_pair(
+    db: &Db,
+    table: &Table,
+    (kind, round): (usize, u64),
+    keys: &(Vec<u8>, Vec<u8>),
+) -> terrace::Result<Pair> {
+    let (low, high) = keys;
+    match kind {
+        0 => pair_among(table.range(&low[..]..=&high[..]), keys),
+        1 => {
+            let snapshot = db.snapshot();
+            let get = |key: &[u8]| -> terrace::Result<_> {
+                Ok(snapshot.get(table, key)?.map(|bytes| number(Some(bytes))))
+            };
+            get(low).and_then(|low| Ok((low, get(high)?)))
+        }
+        2 => db.update(|transaction| {
+            let seen = pair_among(transaction.range(table, &low[..]..=&high[..]).rev(), keys)?;
+            transaction.put(table, format!("q{kind}"), "read and written")?;
+            Ok(seen)
+        }),
+        _ => db.update(|transaction| {
+            let mut get = |key: &[u8]| -> terrace::Result<_> {
+                Ok(transaction.get(table, key)?.map(|bytes| number(Some(bytes))))
+            };
+            let seen = (get(low)?, get(high)?);
+            if round % 2 == 0 {
+                transaction.put(table, format!("q{kind}"), "read and written")?;
+            }
+            Ok(seen)
+        }),
+    }
+}
+
+/// Single changes take part in the order of transactions.
+///
+/// A reader of two keys sees a state that existed, not before what was acknowledged and not after
+/// what was begun.
 #[test]
 fn single_changes_are_seen_in_their_order() {
     const PAIRS: u64 = 3;
     let directory = Arc::new(MemoryDirectory::new());
     let builder =
-        Db::builder().directory(directory).dram(2 << 20).page_size(4096).old_version_bytes_max(64 << 10);
+        common::builder().directory(directory).dram(2 << 20).page_size(4096).old_version_bytes_max(64 << 10);
     let db = builder.durability(Durability::Buffered).open("").unwrap();
     let table = db.create_table("t").unwrap();
     for pair in 0..PAIRS {
@@ -428,21 +514,7 @@ fn single_changes_are_seen_in_their_order() {
         let writers: Vec<_> = (0..PAIRS)
             .map(|pair| {
                 scope.spawn(move || {
-                    let (low, high) = pair_keys(pair);
-                    for step in 0..24_000 {
-                        begun[pair as usize].store(step + 1, SeqCst);
-                        let value = numbered(step / STAGES);
-                        match step % STAGES {
-                            0 => table.put(&low, value).unwrap(),
-                            1 => table.put(&high, value).unwrap(),
-                            2 => assert!(table.delete(&low).unwrap()),
-                            _ => assert!(table.delete(&high).unwrap()),
-                        }
-                        done[pair as usize].store(step + 1, SeqCst);
-                        let own = if step % STAGES < 2 { Some(step / STAGES) } else { None };
-                        let key = if step % 2 == 0 { &low } else { &high };
-                        assert_eq!(table.get(key).unwrap().map(|bytes| number(Some(bytes))), own);
-                    }
+                    write_pair(table, pair, &begun[pair as usize], &done[pair as usize]);
                 })
             })
             .collect();
@@ -453,53 +525,18 @@ fn single_changes_are_seen_in_their_order() {
                         break;
                     }
                     let pair = round % PAIRS;
-                    let (low, high) = pair_keys(pair);
                     let since = done[pair as usize].load(SeqCst);
-                    let ends = |entries: &mut dyn Iterator<Item = terrace::Result<(Vec<u8>, Vec<u8>)>>| -> terrace::Result<_> {
-                        let mut seen = (None, None);
-                        for entry in entries {
-                            let (key, value) = entry?;
-                            let number = number(Some(value));
-                            if key == low {
-                                seen.0 = Some(number);
-                            } else if key == high {
-                                seen.1 = Some(number);
-                            }
-                        }
-                        Ok(seen)
-                    };
-                    let seen = match kind {
-                        0 => ends(&mut table.range(&low[..]..=&high[..])),
-                        1 => {
-                            let snapshot = db.snapshot();
-                            let get = |key: &[u8]| -> terrace::Result<_> {
-                                Ok(snapshot.get(table, key)?.map(|bytes| number(Some(bytes))))
-                            };
-                            get(&low).and_then(|low| Ok((low, get(&high)?)))
-                        }
-                        2 => db.update(|transaction| {
-                            let seen = ends(&mut transaction.range(table, &low[..]..=&high[..]).rev())?;
-                            transaction.put(table, format!("q{kind}"), "read and written")?;
-                            Ok(seen)
-                        }),
-                        _ => db.update(|transaction| {
-                            let mut get = |key: &[u8]| -> terrace::Result<_> {
-                                Ok(transaction.get(table, key)?.map(|bytes| number(Some(bytes))))
-                            };
-                            let seen = (get(&low)?, get(&high)?);
-                            if round % 2 == 0 {
-                                transaction.put(table, format!("q{kind}"), "read and written")?;
-                            }
-                            Ok(seen)
-                        }),
-                    };
+                    let seen = look_at_pair(db, table, (kind, round), &pair_keys(pair));
                     let seen = match seen {
                         Ok((low, high)) => stage(low, high, since),
                         Err(Error::SnapshotTooOld) => continue,
                         Err(error) => panic!("{error}"),
                     };
                     let until = begun[pair as usize].load(SeqCst);
-                    assert!((since..=until).contains(&seen), "look {kind}: {seen} is not in {since}..={until}");
+                    assert!(
+                        (since..=until).contains(&seen),
+                        "look {kind}: {seen} is not in {since}..={until}"
+                    );
                     looks.fetch_add(1, SeqCst);
                 }
             });
@@ -517,7 +554,7 @@ fn single_changes_are_seen_in_their_order() {
 fn what_a_few_threads_keep_is_not_too_much() {
     let directory = Arc::new(MemoryDirectory::new());
     let builder =
-        Db::builder().directory(directory).dram(4 << 20).page_size(4096).old_version_bytes_max(64 << 10);
+        common::builder().directory(directory).dram(4 << 20).page_size(4096).old_version_bytes_max(64 << 10);
     let db = builder.durability(Durability::Buffered).open("").unwrap();
     let table = db.create_table("t").unwrap();
     table.put("k", "v").unwrap();
@@ -529,7 +566,7 @@ fn what_a_few_threads_keep_is_not_too_much() {
             });
         });
     }
-    // The collecting thread looks every few milliseconds.
+    // The collector runs every few milliseconds.
     std::thread::sleep(std::time::Duration::from_millis(100));
     assert_eq!(snapshot.get(&table, "k").unwrap().as_deref(), Some(&b"v"[..]), "40 versions of a few bytes");
 }
@@ -538,7 +575,7 @@ fn what_a_few_threads_keep_is_not_too_much() {
 fn what_a_thread_leaves_behind_is_collected_inline_too() {
     let directory = Arc::new(MemoryDirectory::new());
     let builder =
-        Db::builder().directory(directory).dram(4 << 20).page_size(4096).mode(terrace::Mode::Inline);
+        common::builder().directory(directory).dram(4 << 20).page_size(4096).mode(terrace::Mode::Inline);
     let db = builder.durability(Durability::Buffered).open("").unwrap();
     let table = db.create_table("t").unwrap();
     std::thread::scope(|scope| {

@@ -1,15 +1,14 @@
-//! Damage in the files: found, or without effect. Never a wrong answer, never a panic.
+//! Damage in the files is found or has no effect: never a wrong answer, never a panic.
 //!
-//! A small database is made, its files are damaged in one place, and all of it is opened and read. What was
-//! checkpointed must come back as it was, or an error says what is wrong. What was only in the log may be missing
-//! from some point on, as after a power cut: a damaged last record cannot be told from one that was being written
-//! when the power went. But what is there is the state after some whole commit, and never one older than the
-//! superblock's own word for the end of the log.
+//! A small database is damaged at one offset, opened and read. Checkpointed content must be right
+//! or an error must name the fault. Changes that only the log has may be missing from some point
+//! on, as after a power cut, because a damaged last record looks like an unfinished one. But the
+//! content is the state after a whole commit, not older than the superblock's end of the log.
 //!
-//! `TERRACE_FLIP_STRIDE` says how many bytes lie between two damaged ones; 1 damages every byte. A sector that nothing
-//! reads while the undamaged database is opened, read and verified is passed over: the engine runs inline on a disk
-//! in memory and so does the same again whatever stands there. A sample of these is tried all the same. The cases
-//! share the bytes that neither the damage nor recovery writes, and all processors take part.
+//! `TERRACE_FLIP_STRIDE` is the distance of damaged bytes; 1 damages every byte. Sectors that are
+//! not read when the undamaged database is opened, read and verified are skipped, except for a
+//! sample: the engine runs inline and repeats the same reads. The cases share unchanged bytes and
+//! run on all processors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,13 +17,15 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use terrace::{Compression, Db, Error, Mode, Result, SimulatedDisk};
-use terrace_block::{AlignedBuffer, BlockDevice, DecoratedDirectory, Directory, OpenMode};
+use terrace_io::{AlignedBuffer, BlockDevice, DecoratedDirectory, Directory, OpenMode};
+
+use super::common;
 
 const PAGES: &str = "pages.terrace";
 const LOG: &str = "log.terrace";
 const PAGE_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
-/// Of the bytes that nothing reads, one in so many is damaged too.
+/// Of bytes in unread sectors, one in this many is damaged too.
 const UNREAD_STRIDE: usize = 1009;
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -43,7 +44,7 @@ impl Files {
         }))
     }
 
-    /// A disk that holds them, and everything durable.
+    /// A disk with the files, all durable.
     fn disk(&self) -> SimulatedDisk {
         let disk = SimulatedDisk::new(1);
         for (file, content) in [PAGES, LOG].into_iter().zip(&self.0) {
@@ -56,14 +57,15 @@ impl Files {
         disk.survivor(1)
     }
 
-    /// Opens and reads these files after `damage` and judges what comes of it. Whether it was found.
+    /// Opens and reads the files after `damage`, and judges the result; returns whether it was
+    /// found.
     fn is_found(&self, allowed: &[Content], damage: impl FnOnce(&mut Files)) -> bool {
         let mut damaged = self.clone();
         damage(&mut damaged);
         is_found(Arc::new(damaged.disk()), allowed)
     }
 
-    /// Every `stride`th byte of `file` changed in three ways.
+    /// Changes every `stride`th byte of `file` in three ways.
     fn flip_all(&self, allowed: &[Content], file: usize, stride: usize) {
         let (disk, name, content) = (self.disk(), [PAGES, LOG][file], &self.0[file]);
         let read = sectors_read(&disk, allowed, name);
@@ -74,7 +76,7 @@ impl Files {
                 unread.fetch_add(1, Ordering::Relaxed);
                 return;
             }
-            // The bits in turn, so that every stride meets all of them.
+            // The bits in turn, so that every stride covers all of them.
             let flipped = old ^ 1 << (at / stride % 8);
             for new in [flipped, 0x00, 0xff].into_iter().filter(|&new| new != old) {
                 let _case = Case { name, at, new };
@@ -108,7 +110,7 @@ impl Files {
     }
 }
 
-/// Tells which change was being judged when a test panics.
+/// Names the current change if a test panics.
 struct Case {
     name: &'static str,
     at: usize,
@@ -123,7 +125,7 @@ impl Drop for Case {
     }
 }
 
-/// Notes which sectors of a device are read.
+/// Notes the sectors read from a device.
 #[derive(Debug)]
 struct Watched {
     device: Arc<dyn BlockDevice>,
@@ -162,7 +164,7 @@ impl BlockDevice for Watched {
     }
 }
 
-/// The sectors of the file `name` that are read when nothing is damaged.
+/// Sectors of the file `name` that are read without damage.
 fn sectors_read(disk: &SimulatedDisk, allowed: &[Content], name: &'static str) -> BTreeSet<usize> {
     let sectors = Arc::new(Mutex::new(BTreeSet::new()));
     let watched = DecoratedDirectory::new(Arc::new(disk.killed()), {
@@ -177,7 +179,7 @@ fn sectors_read(disk: &SimulatedDisk, allowed: &[Content], name: &'static str) -
     sectors.clone()
 }
 
-/// Everything in the database, if it says that it can tell.
+/// All entries of the database, or an error.
 fn read(db: &Db) -> Result<Content> {
     let table = db.open_table("t")?;
     let found: Content = table.iter().collect::<Result<_>>()?;
@@ -187,7 +189,7 @@ fn read(db: &Db) -> Result<Content> {
     Ok(found)
 }
 
-/// Opens, reads and verifies what is in `directory` and judges what comes of it. Whether damage was found.
+/// Opens, reads and verifies `directory`, and judges the result; returns whether damage was found.
 fn is_found(directory: Arc<dyn Directory>, allowed: &[Content]) -> bool {
     let is_damage = |error: &Error| {
         matches!(error, Error::Corrupt { .. } | Error::NotADatabase { .. } | Error::Version { .. })
@@ -224,26 +226,26 @@ fn write(device: &dyn BlockDevice, at: u64, content: &[u8]) {
 }
 
 fn open(directory: Arc<dyn Directory>, seed: u64) -> Result<Db> {
-    let builder = Db::builder().directory(directory).dram(2 << 20).page_size(PAGE_BYTES as u64);
+    let builder = common::builder().directory(directory).dram(2 << 20).page_size(PAGE_BYTES as u64);
     builder.log_max(256 << 10).mode(Mode::Inline).seed(seed).open("")
 }
 
-/// A database that was closed, and what is in it.
+/// A closed database and its content.
 fn closed(seed: u64) -> (Files, Content) {
     let disk = SimulatedDisk::new(1);
     let db = open(Arc::new(disk.clone()), seed).unwrap();
     filled(disk, db, seed)
 }
 
-/// One whose pages are larger, and most of them compressed.
+/// A closed database with larger, mostly compressed pages.
 fn compressed() -> (Files, Content) {
     let disk = SimulatedDisk::new(1);
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(2 << 20).page_size(8192);
+    let builder = common::builder().directory(Arc::new(disk.clone())).dram(2 << 20).page_size(8192);
     let builder = builder.log_max(512 << 10).mode(Mode::Inline).seed(1).compression(Compression::Lz4);
     let (files, content) = filled(disk, builder.open("").unwrap(), 1);
-    // What the compressor has made of them is what is damaged.
-    let is_compressed = |place: &[u8]| place[4] & 0x80 != 0 && (1..=4).contains(&(place[4] & 0x7f));
-    let images = files.0[0][32 << 10..].chunks(4096).filter(|place| is_compressed(place)).count();
+    // The damage hits compressed bytes.
+    let is_compressed = |head: &[u8]| head[4] & 0x80 != 0 && (1..=4).contains(&(head[4] & 0x7f));
+    let images = files.0[0][32 << 10..].chunks(4096).filter(|head| is_compressed(head)).count();
     assert!(images >= 4, "{images} compressed images");
     (files, content)
 }
@@ -338,7 +340,7 @@ fn a_write_that_was_lost_is_found() {
     let (mut tried, mut found) = (0, 0);
     for at in (32 << 10..olds[0].0[0].len()).step_by(PAGE_BYTES) {
         let page = at..at + PAGE_BYTES;
-        // What the place held before it was written last.
+        // The previous content of the block.
         let stale =
             olds.iter().rev().map(|old| &old.0[0][page.clone()]).find(|old| **old != new.0[0][page.clone()]);
         let Some(stale) = stale else { continue };
@@ -372,19 +374,19 @@ fn the_files_of_another_database_are_refused() {
     assert!(one.is_found(&[], |files| files.0[0] = two.0[0].clone()));
 }
 
-/// Each finding was compared with all before it, and all of them were kept.
+/// Each finding was compared with all earlier ones, and all were kept.
 #[test]
 fn of_much_damage_the_first_findings_are_kept_and_the_rest_is_counted() {
     const LEAVES: u32 = 1500;
     let disk = SimulatedDisk::new(1);
     let builder = || {
         let builder =
-            Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(PAGE_BYTES as u64);
+            common::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(PAGE_BYTES as u64);
         builder.mode(Mode::Inline).durability(terrace::Durability::Buffered)
     };
     let db = builder().open("").unwrap();
     let table = db.create_table("t").unwrap();
-    // Three entries a leaf.
+    // Three entries per leaf.
     (0..LEAVES * 3).for_each(|number| table.put(number.to_be_bytes(), [number as u8; 1200]).unwrap());
     drop(table);
     db.close().unwrap();
@@ -394,7 +396,7 @@ fn of_much_damage_the_first_findings_are_kept_and_the_rest_is_counted() {
     let mut damaged = BTreeSet::new();
     for image in bytes.chunks_exact_mut(PAGE_BYTES).skip(8) {
         let (kind, id) = (image[4], u64::from_le_bytes(image[8..16].try_into().unwrap()));
-        // Leaves, but those of the database's own.
+        // Leaves, except those of the database itself.
         if kind == 1 && id > 4 {
             image[2048..2560].fill(0);
             damaged.insert(id);
@@ -405,7 +407,7 @@ fn of_much_damage_the_first_findings_are_kept_and_the_rest_is_counted() {
     let named: BTreeSet<u64> = report.errors.iter().filter_map(|damage| damage.page).collect();
     assert_eq!((report.errors.len(), named.len()), (1000, 1000), "no page twice");
     assert!(named.is_subset(&damaged) && !report.is_ok());
-    // Some images are of pages that were written again elsewhere.
+    // Some images are outdated: their pages were written again elsewhere.
     let found = report.errors.len() as u64 + report.more_errors;
     assert!(
         (u64::from(LEAVES) - 100..=damaged.len() as u64).contains(&found),

@@ -1,5 +1,7 @@
-//! Counts of entries: exact at any moment, whoever works meanwhile, and after a crash. Power cuts at any call are in
-//! `crash.rs`, where every recovered database is verified, its counts included.
+//! Entry counts: exact at any moment, during concurrent work, and after a crash.
+//!
+//! Power cuts at any call are in `crash.rs`, which verifies every recovered database with its
+//! counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -8,8 +10,10 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{Db, Durability, Error, MemoryDirectory, Mode, Result, SimulatedDisk, Table};
 
+use super::common;
+
 fn open(disk: &SimulatedDisk) -> Db {
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).log_max(256 << 10);
+    let builder = common::builder().directory(Arc::new(disk.clone())).dram(1 << 20).log_max(256 << 10);
     builder.mode(Mode::Inline).seed(1).open("").unwrap()
 }
 
@@ -42,7 +46,7 @@ fn a_count_survives_closing_and_costs_no_walk() {
     assert_eq!(other.len_if_known().unwrap(), Some(0), "not that of the table dropped");
     drop(other);
     db.close().unwrap();
-    // Opened, not changed, and closed: nothing has to be saved.
+    // Opened and closed without changes: nothing is saved.
     open(&disk).close().unwrap();
     let db = open(&disk);
     assert_eq!(db.open_table("renamed").unwrap().len_if_known().unwrap(), Some(3000));
@@ -78,7 +82,7 @@ fn a_count_saved_before_a_crash_is_not_believed_after_it() {
     drop(one);
     db.close().unwrap();
 
-    // The second table was not opened between the crash and now: what is saved of it is from before.
+    // The second table was not opened since the crash: its saved count is from before.
     let db = open(&disk);
     assert_eq!(db.open_table("one").unwrap().len_if_known().unwrap(), Some(500));
     for (name, entries) in [("other", 501), ("made since", 30)] {
@@ -89,7 +93,7 @@ fn a_count_saved_before_a_crash_is_not_believed_after_it() {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
-/// What was saved while the database was open is near, however long ago it was closed.
+/// The count saved while the database is open is close, however long ago it was closed.
 #[test]
 fn after_a_crash_the_approximate_count_lags_by_an_eighth_of_the_log_at_most() {
     let disk = SimulatedDisk::new(3);
@@ -101,7 +105,8 @@ fn after_a_crash_the_approximate_count_lags_by_an_eighth_of_the_log_at_most() {
     let db = open(&disk);
     let table = db.open_table("t").unwrap();
     assert_eq!(table.len_if_known().unwrap(), None);
-    // An entry takes more than 180 bytes of log. A collection, and so a look whether it is time, comes every 64 commits.
+    // An entry takes more than 180 bytes of log. A collection, which checks whether to save, comes
+    // every 64 commits.
     let most = (256 << 10) / 8 / 180 + 64;
     let about = table.approximate_len().unwrap();
     assert!((20_000 - most..=20_000).contains(&about), "about {about} entries");
@@ -121,18 +126,49 @@ fn verification_counts_what_was_not_known() {
     assert_eq!(db.open_table("t").unwrap().len_if_known().unwrap(), Some(100));
 }
 
-/// Transactions that remove one entry and add another leave the number as it is. Whoever asks finds that number, though
-/// the two are counted one after the other; also while a first walk, after a crash, goes on.
+/// Entries of the table whose count is of one moment.
+const ENTRIES: u64 = 3000;
+
+/// Moves entries to free keys, each in a transaction of its own.
+fn move_entries(db: &Db, table: &Table, seed: u64) {
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut key = || random.random_range(0..2 * ENTRIES as u32).to_be_bytes();
+    for _ in 0..3000 {
+        let (from, to) = (key(), key());
+        db.update(|transaction| {
+            if transaction.contains(table, from)? && !transaction.contains(table, to)? {
+                transaction.delete(table, from)?;
+                transaction.put(table, to, "moved")?;
+            }
+            Ok(())
+        })
+        .unwrap();
+    }
+}
+
+/// Counts after single changes in another table, whose count is separate.
+fn count_single_changes(db: &Db) {
+    let single = db.create_table("single").unwrap();
+    for number in 0..2000u32 {
+        single.put(number.to_be_bytes(), "x").unwrap();
+        assert_eq!(single.len().unwrap(), 1);
+        assert!(single.delete(number.to_be_bytes()).unwrap());
+    }
+}
+
+/// Transactions that remove one entry and add another keep the number.
+///
+/// Readers find that number, though the two are counted one after the other, and also during the
+/// first walk after a crash.
 #[test]
 fn a_count_is_of_one_moment() {
     let seed = 0xc0_0417;
     println!("seed {seed:#x}");
-    const ENTRIES: u64 = 3000;
     let directory = Arc::new(MemoryDirectory::new());
     let disk = SimulatedDisk::new(5);
     for crashed in [false, true] {
         let builder = || {
-            let builder = Db::builder().dram(2 << 20).durability(Durability::Buffered);
+            let builder = common::builder().dram(2 << 20).durability(Durability::Buffered);
             if crashed {
                 builder.directory(Arc::new(disk.clone()))
             } else {
@@ -146,7 +182,7 @@ fn a_count_is_of_one_moment() {
             db.flush().unwrap();
             let left = Arc::new(disk.killed());
             drop((table, db));
-            db = Db::builder()
+            db = common::builder()
                 .directory(left)
                 .dram(2 << 20)
                 .durability(Durability::Buffered)
@@ -161,19 +197,7 @@ fn a_count_is_of_one_moment() {
             let movers: Vec<_> = (0..3u64)
                 .map(|thread| {
                     scope.spawn(move || {
-                        let mut random = SmallRng::seed_from_u64(seed + thread);
-                        let mut key = || random.random_range(0..2 * ENTRIES as u32).to_be_bytes();
-                        for _ in 0..3000 {
-                            let (from, to) = (key(), key());
-                            db.update(|transaction| {
-                                if transaction.contains(table, from)? && !transaction.contains(table, to)? {
-                                    transaction.delete(table, from)?;
-                                    transaction.put(table, to, "moved")?;
-                                }
-                                Ok(())
-                            })
-                            .unwrap();
-                        }
+                        move_entries(db, table, seed + thread);
                     })
                 })
                 .collect();
@@ -185,13 +209,7 @@ fn a_count_is_of_one_moment() {
                 }
                 counted
             });
-            // Single changes in another table: the counts do not mix.
-            let single = db.create_table("single").unwrap();
-            for number in 0..2000u32 {
-                single.put(number.to_be_bytes(), "x").unwrap();
-                assert_eq!(single.len().unwrap(), 1);
-                assert!(single.delete(number.to_be_bytes()).unwrap());
-            }
+            count_single_changes(db);
             let results: Vec<_> = movers.into_iter().map(|mover| mover.join()).collect();
             stop.store(true, SeqCst);
             results.into_iter().for_each(|result| result.unwrap());
@@ -205,7 +223,7 @@ fn a_count_is_of_one_moment() {
 
 #[test]
 fn a_transaction_that_is_alone_may_count() {
-    let db = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).open("").unwrap();
+    let db = common::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).open("").unwrap();
     let table = db.create_table("t").unwrap();
     fill(&table, 10);
     let mut attempts = 0;
@@ -213,7 +231,7 @@ fn a_transaction_that_is_alone_may_count() {
         attempts += 1;
         let _ = transaction.get(&table, 1u32.to_be_bytes())?;
         if attempts <= 16 {
-            // As if another had been faster, until this one runs alone.
+            // Simulates conflicts until this transaction has priority.
             return Err(Error::Conflict);
         }
         assert_eq!(table.len()?, 10);
@@ -225,7 +243,7 @@ fn a_transaction_that_is_alone_may_count() {
 
 #[test]
 fn a_dropped_table_has_no_count() -> Result<()> {
-    let db = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).open("")?;
+    let db = common::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).open("")?;
     let table = db.create_table("t")?;
     db.drop_table("t")?;
     for outcome in [table.len(), table.approximate_len(), table.len_if_known().map(Option::unwrap_or_default)]

@@ -1,9 +1,11 @@
-//! Power cuts at any call of the disk, in recovery too: what was acknowledged as durable is there, whole; what was not
-//! is there whole or not at all, and never something later without something earlier.
+//! Power cuts at any call of the disk, also in recovery.
 //!
-//! A run is a script drawn from a seed. The disk loses power at a drawn call; of what was not synced any subset of
-//! sectors survives. The database is opened on what is left, with further power cuts now and then, compared with the
-//! states it may be in, verified, and used on.
+//! Durable commits are there, whole. Other commits are there whole or not at all, and never without
+//! the earlier ones.
+//!
+//! A run is a script from a seed. The disk loses power at a random call, and a random subset of the
+//! unsynced sectors survives. The database is opened on the rest, with further power cuts, compared
+//! with the possible states, verified, and used on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,27 +16,29 @@ use rand::{RngExt, SeedableRng};
 use terrace::{
     Compression, Db, Durability, Error, Mode, Result, SimulatedDisk, Swap, TableOptions, WriteBatch,
 };
-use terrace_block::CallKind;
+use terrace_io::CallKind;
+
+use super::common;
 
 type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 
-/// All states since the last one known to be durable, that one first.
+/// All states since the last durable one, which comes first.
 struct Ledger {
     states: Vec<Tables>,
-    /// Of single changes, which are made with the durability the database was opened with.
+    /// Durability of single changes: the default of the database.
     singles: Durability,
     pages: Pages,
 }
 
-/// What the pages of tables are.
+/// Page settings of tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pages {
     Plain,
-    /// Of two places, and compressed.
+    /// Two blocks long and compressed.
     Compressed,
-    /// Of one place in the first table, of two in the second, of two and compressed in the third.
+    /// First table: one block; second: two; third: two and compressed.
     Mixed,
-    /// Of one place, with long values on pages of up to 128 KiB, or compressed ones of up to 256 KiB.
+    /// One block, with long values on pages of up to 128 KiB, or compressed ones of up to 256 KiB.
     Values,
 }
 
@@ -50,7 +54,7 @@ impl Ledger {
 
 fn open(disk: &SimulatedDisk, ledger: &mut Ledger, random: &mut SmallRng) -> Result<Db> {
     ledger.singles = if random.random_range(0..2) == 0 { Durability::Sync } else { Durability::Buffered };
-    let builder = Db::builder().directory(Arc::new(disk.clone()));
+    let builder = common::builder().directory(Arc::new(disk.clone()));
     let builder = match ledger.pages {
         Pages::Plain => builder.dram(1 << 20).page_size(4096).log_max(256 << 10),
         Pages::Compressed => {
@@ -88,135 +92,184 @@ fn value(random: &mut SmallRng, pages: Pages) -> Vec<u8> {
         0 if pages == Pages::Values => random.random_range(4000..300_000),
         0 => random.random_range(4000..60_000),
         1..4 => random.random_range(500..3000),
-        // Often one of the same size, which goes over the old one in its leaf.
+        // Often of equal size, which overwrites the old value in its leaf.
         4..12 => 100,
         _ => random.random_range(0..200),
     };
     vec![random.random(); length]
 }
 
-/// One call, entered in the ledger before it is made: it may be in force although it fails.
-fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
-    let mut next = ledger.now().clone();
-    let name = format!("table {}", random.random_range(0..3));
-    let Some(entries) = next.get_mut(&name) else {
-        next.insert(name.clone(), BTreeMap::new());
-        ledger.states.push(next);
-        db.create_table_with(&name, &options(ledger.pages, &name))?;
-        ledger.durable();
-        return Ok(());
-    };
-    match random.random_range(0..100) {
-        0 => {
-            next.remove(&name);
-            ledger.states.push(next);
-            db.drop_table(&name)?;
-            ledger.durable();
-        }
-        1 => {
-            db.checkpoint()?;
-            ledger.durable();
-        }
-        2 => {
-            db.flush()?;
-            ledger.durable();
-        }
-        3 => {
-            // Begun, partly written to disk, and not committed.
-            let mut transaction = db.begin();
-            let table = db.open_table(&name)?;
-            transaction.put(&table, "aborted", vec![9; random.random_range(1..30_000)])?;
-        }
-        4 => {
-            db.compact()?;
-            ledger.durable();
-        }
-        5..7 => {
-            let table = db.open_table(&name)?;
-            let bound = |random: &mut SmallRng| random.random_range(0..500u16).to_be_bytes().to_vec();
-            let (low, high) = (bound(random), bound(random));
-            let before = entries.len();
-            entries.retain(|key, _| !(low <= *key && *key < high));
-            let removed = (before - entries.len()) as u64;
-            ledger.states.push(next);
-            match table.delete_range(low..high) {
-                // Nothing was acknowledged, so what was buffered before may still be lost.
-                Err(Error::TransactionTooLarge { .. }) => _ = ledger.states.pop(),
-                deleted => {
-                    assert_eq!(deleted?, removed);
-                    if ledger.singles == Durability::Sync {
-                        ledger.durable();
-                    }
-                }
-            }
-        }
-        7..9 => {
-            let table = db.open_table(&name)?;
-            let key = random.random_range(0..500u16).to_be_bytes().to_vec();
-            let now = entries.get(&key).cloned();
-            let expected = if random.random_range(0..4) == 0 { None } else { now.clone() };
-            let new = (random.random_range(0..4) > 0).then(|| value(random, ledger.pages));
-            let right = expected == now;
-            if right {
-                match &new {
-                    Some(new) => entries.insert(key.clone(), new.clone()),
-                    None => entries.remove(&key),
-                };
-                ledger.states.push(next);
-            }
-            let swap = table.compare_and_swap(&key, expected.as_deref(), new.as_deref())?;
-            assert_eq!(swap, if right { Swap::Done } else { Swap::Found(now) });
-            if right && ledger.singles == Durability::Sync {
-                ledger.durable();
-            }
-        }
-        9..40 => {
-            let table = db.open_table(&name)?;
-            let key = random.random_range(0..500u16).to_be_bytes().to_vec();
-            if random.random_range(0..4) == 0 {
-                let existed = entries.remove(&key).is_some();
-                ledger.states.push(next);
-                assert_eq!(table.delete(&key)?, existed);
-            } else {
-                let value = value(random, ledger.pages);
-                entries.insert(key.clone(), value.clone());
-                ledger.states.push(next);
-                table.put(&key, &value)?;
-            }
-            if ledger.singles == Durability::Sync {
-                ledger.durable();
-            }
-        }
-        _ => {
-            let table = db.open_table(&name)?;
-            let mut batch = WriteBatch::new();
-            let changes = if random.random_range(0..3) == 0 { random.random_range(2..30) } else { 1 };
-            for _ in 0..changes {
-                let key = random.random_range(0..500u16).to_be_bytes().to_vec();
-                if random.random_range(0..4) == 0 {
-                    batch.delete(&table, &key);
-                    entries.remove(&key);
-                } else {
-                    let value = value(random, ledger.pages);
-                    batch.put(&table, &key, &value);
-                    entries.insert(key, value);
-                }
-            }
-            let sync = random.random_range(0..3) > 0;
-            ledger.states.push(next);
-            db.write(batch, if sync { Durability::Sync } else { Durability::Buffered })?;
-            if sync {
-                ledger.durable();
-            }
-        }
-    }
-    Ok(())
+fn key(random: &mut SmallRng) -> Vec<u8> {
+    random.random_range(0..500u16).to_be_bytes().to_vec()
 }
 
-/// What a read-only opening finds on a disk like `disk`; no tables where there is no database yet.
+/// One call, noted in the ledger first: it may be in force although it fails.
+fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
+    let next = ledger.now().clone();
+    let name = format!("table {}", random.random_range(0..3));
+    let is_there = next.contains_key(&name);
+    let mut call = Call { db, ledger, random, name, next };
+    if !is_there {
+        return call.create_table();
+    }
+    match call.random.random_range(0..100) {
+        0 => call.drop_table(),
+        1 => call.all_durable(Db::checkpoint),
+        2 => call.all_durable(Db::flush),
+        3 => call.abort(),
+        4 => call.all_durable(|db| db.compact().map(drop)),
+        5..7 => call.delete_range(),
+        7..9 => call.swap(),
+        9..40 => call.single(),
+        _ => call.batch(),
+    }
+}
+
+/// A call on one table.
+struct Call<'a> {
+    db: &'a Db,
+    ledger: &'a mut Ledger,
+    random: &'a mut SmallRng,
+    name: String,
+    /// The state after the call.
+    next: Tables,
+}
+
+impl Call<'_> {
+    fn entries(&mut self) -> &mut BTreeMap<Vec<u8>, Vec<u8>> {
+        self.next.get_mut(&self.name).expect("the table is there")
+    }
+
+    /// Notes the state after the call.
+    fn note(&mut self) {
+        self.ledger.states.push(std::mem::take(&mut self.next));
+    }
+
+    /// A single change has returned: it is durable if that is the database's default.
+    fn single_done(&mut self) {
+        if self.ledger.singles == Durability::Sync {
+            self.ledger.durable();
+        }
+    }
+
+    fn create_table(&mut self) -> Result<()> {
+        self.next.insert(self.name.clone(), BTreeMap::new());
+        self.note();
+        self.db.create_table_with(&self.name, &options(self.ledger.pages, &self.name))?;
+        self.ledger.durable();
+        Ok(())
+    }
+
+    fn drop_table(&mut self) -> Result<()> {
+        self.next.remove(&self.name);
+        self.note();
+        self.db.drop_table(&self.name)?;
+        self.ledger.durable();
+        Ok(())
+    }
+
+    /// Calls `act`, which makes all earlier commits durable.
+    fn all_durable(&mut self, act: impl FnOnce(&Db) -> Result<()>) -> Result<()> {
+        act(self.db)?;
+        self.ledger.durable();
+        Ok(())
+    }
+
+    /// A transaction that is partly on disk and never commits.
+    fn abort(&mut self) -> Result<()> {
+        let mut transaction = self.db.begin();
+        let table = self.db.open_table(&self.name)?;
+        transaction.put(&table, "aborted", vec![9; self.random.random_range(1..30_000)])
+    }
+
+    fn delete_range(&mut self) -> Result<()> {
+        let table = self.db.open_table(&self.name)?;
+        let (low, high) = (key(self.random), key(self.random));
+        let entries = self.entries();
+        let before = entries.len();
+        entries.retain(|key, _| !(low <= *key && *key < high));
+        let removed = (before - entries.len()) as u64;
+        self.note();
+        match table.delete_range(low..high) {
+            // Nothing was acknowledged, so earlier buffered commits may still be lost.
+            Err(Error::TransactionTooLarge { .. }) => _ = self.ledger.states.pop(),
+            deleted => {
+                assert_eq!(deleted?, removed);
+                self.single_done();
+            }
+        }
+        Ok(())
+    }
+
+    fn swap(&mut self) -> Result<()> {
+        let table = self.db.open_table(&self.name)?;
+        let key = key(self.random);
+        let now = self.entries().get(&key).cloned();
+        let expected = if self.random.random_range(0..4) == 0 { None } else { now.clone() };
+        let new = (self.random.random_range(0..4) > 0).then(|| value(self.random, self.ledger.pages));
+        let right = expected == now;
+        if right {
+            match &new {
+                Some(new) => self.entries().insert(key.clone(), new.clone()),
+                None => self.entries().remove(&key),
+            };
+            self.note();
+        }
+        let swap = table.compare_and_swap(&key, expected.as_deref(), new.as_deref())?;
+        assert_eq!(swap, if right { Swap::Done } else { Swap::Found(now) });
+        if right {
+            self.single_done();
+        }
+        Ok(())
+    }
+
+    /// Puts or deletes one key.
+    fn single(&mut self) -> Result<()> {
+        let table = self.db.open_table(&self.name)?;
+        let key = key(self.random);
+        if self.random.random_range(0..4) == 0 {
+            let existed = self.entries().remove(&key).is_some();
+            self.note();
+            assert_eq!(table.delete(&key)?, existed);
+        } else {
+            let value = value(self.random, self.ledger.pages);
+            self.entries().insert(key.clone(), value.clone());
+            self.note();
+            table.put(&key, &value)?;
+        }
+        self.single_done();
+        Ok(())
+    }
+
+    fn batch(&mut self) -> Result<()> {
+        let table = self.db.open_table(&self.name)?;
+        let mut batch = WriteBatch::new();
+        let changes = if self.random.random_range(0..3) == 0 { self.random.random_range(2..30) } else { 1 };
+        for _ in 0..changes {
+            let key = key(self.random);
+            if self.random.random_range(0..4) == 0 {
+                batch.delete(&table, &key);
+                self.entries().remove(&key);
+            } else {
+                let value = value(self.random, self.ledger.pages);
+                batch.put(&table, &key, &value);
+                self.entries().insert(key, value);
+            }
+        }
+        let sync = self.random.random_range(0..3) > 0;
+        self.note();
+        self.db.write(batch, if sync { Durability::Sync } else { Durability::Buffered })?;
+        if sync {
+            self.ledger.durable();
+        }
+        Ok(())
+    }
+}
+
+/// What a read-only open finds on a copy of `disk`; no tables if there is no database yet.
 fn read_only(disk: &SimulatedDisk) -> Tables {
     let disk = disk.killed();
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(48 << 20).read_only(true);
+    let builder = common::builder().directory(Arc::new(disk.clone())).dram(48 << 20).read_only(true);
     let found = match builder.open("") {
         Ok(db) => {
             assert_eq!(db.verify().unwrap().errors, []);
@@ -231,7 +284,7 @@ fn read_only(disk: &SimulatedDisk) -> Tables {
     found
 }
 
-/// Opens what is left of the disk, through some more power cuts, and holds it against the ledger.
+/// Opens the rest of the disk, through further power cuts, and compares it with the ledger.
 fn recover(disk: &SimulatedDisk, ledger: &mut Ledger, random: &mut SmallRng) -> (SimulatedDisk, Db) {
     let mut disk = disk.survivor(random.random());
     for cuts_left in (0..4).rev() {
@@ -303,7 +356,7 @@ fn run(seed: u64) {
                 }
             }
         }
-        // Whatever the script has come to, the power goes now.
+        // The power goes now, however far the script is.
         let (left, recovered) = recover(&disk, &mut ledger, &mut random);
         (disk, db) = (left, Some(recovered));
     }

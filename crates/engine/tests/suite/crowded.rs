@@ -1,14 +1,16 @@
-//! Transactions that split many leaves: one small entry into each of many full ones.
+//! Transactions that split many leaves: one small entry into each of many full leaves.
 
 use std::sync::Arc;
 
 use terrace::{Builder, Db, Durability, Error, Mode, SimulatedDisk, Table, WriteBatch};
 
+use super::common;
+
 const MODES: [Mode; 2] = [Mode::Inline, Mode::Background];
 
 /// A table of full leaves, loaded in ascending order, and its database.
 fn full_leaves(disk: &SimulatedDisk, mode: Mode, log_bytes: u64) -> (Db, Table) {
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(4096);
+    let builder = common::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(4096);
     let db = builder.log_max(log_bytes).mode(mode).seed(1).open("").unwrap();
     let table = db.create_table("t").unwrap();
     for first in (0..20_000u32).step_by(100) {
@@ -69,7 +71,7 @@ fn a_batch_that_finds_the_disk_full_changes_nothing_and_reads_go_on() {
 
 /// Tables of one full leaf each.
 fn full_tables(disk: &SimulatedDisk, mode: Mode, count: u32) -> (Db, Vec<Table>) {
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(4096);
+    let builder = common::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(4096);
     let db = builder.log_max(256 << 10).mode(mode).seed(1).open("").unwrap();
     let table = |number| {
         let table = db.create_table(&format!("table {number}")).unwrap();
@@ -112,8 +114,9 @@ fn the_crowded_leaves_of_many_tables_count_together() {
     }
 }
 
-/// Threads that write long values, and transactions of some entries, at a budget near the least there may be: how often each
-/// of them was refused, by what it was told. The database is whole after it.
+/// Threads that write long values and transactions near the smallest budget; returns their errors.
+///
+/// The database must be sound afterwards.
 fn crowd(threads: u32, rounds: u32, builder: Builder) -> Vec<String> {
     let disk = SimulatedDisk::new(1);
     let db = builder.directory(Arc::new(disk)).mode(Mode::Background).seed(1).open("").unwrap();
@@ -144,16 +147,16 @@ fn crowd(threads: u32, rounds: u32, builder: Builder) -> Vec<String> {
     refused
 }
 
-/// Each of them needs half of the frames for a moment.
+/// Each thread briefly needs half of the frames.
 #[test]
 fn threads_that_have_few_frames_for_long_values_wait_for_each_other() {
-    let builder = Db::builder().dram(2 << 20).page_size(16 << 10).log_max(1 << 20);
+    let builder = common::builder().dram(2 << 20).page_size(16 << 10).log_max(1 << 20);
     assert_eq!(crowd(4, 24, builder), [""; 0]);
 }
 
-/// Each of them needs a good part of the log for a moment.
+/// Each thread briefly needs a good part of the log.
 #[test]
 fn threads_that_have_little_log_wait_for_each_other_and_no_disk_is_full() {
-    let builder = Db::builder().dram(1 << 20).page_size(4096).log_max(256 << 10);
+    let builder = common::builder().dram(1 << 20).page_size(4096).log_max(256 << 10);
     assert_eq!(crowd(16, 8, builder), [""; 0]);
 }

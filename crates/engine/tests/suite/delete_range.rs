@@ -1,5 +1,6 @@
-//! Range deletion: all of it or nothing, for everybody, whatever fails; see decision 8. Models and random power cuts are
-//! in `model.rs` and `crash.rs`.
+//! Range deletion: all or nothing, for all readers, whatever fails; see decision 8.
+//!
+//! Models and random power cuts are in `model.rs` and `crash.rs`.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -8,10 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{Db, Durability, Error, MemoryDirectory, Mode, Result, SimulatedDisk, Table};
-use terrace_block::{CallKind, FaultPlan};
+use terrace_io::{CallKind, FaultPlan};
+
+use super::common;
 
 fn open_on(disk: &SimulatedDisk) -> Result<Db> {
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
+    let builder = common::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
     builder.log_max(256 << 10).mode(Mode::Inline).seed(1).open("")
 }
 
@@ -19,7 +22,7 @@ fn fill(table: &Table, keys: u32, bytes: usize) {
     (0..keys).for_each(|number| table.put(number.to_be_bytes(), vec![number as u8; bytes]).unwrap());
 }
 
-/// The numbers there are, each value being what it should.
+/// The numbers in the table; checks each value.
 fn numbers(table: &Table, bytes: usize) -> Result<Vec<u32>> {
     let number = |entry: Result<(Vec<u8>, Vec<u8>)>| {
         let (key, value) = entry?;
@@ -32,7 +35,7 @@ fn numbers(table: &Table, bytes: usize) -> Result<Vec<u32>> {
 
 #[test]
 fn bounds_of_every_kind_are_kept() {
-    let db = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).open("").unwrap();
+    let db = common::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).open("").unwrap();
     let table = db.create_table("t").unwrap();
     let key = |number: u32| number.to_be_bytes().to_vec();
     let ranges = [
@@ -57,11 +60,11 @@ fn bounds_of_every_kind_are_kept() {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
-/// Pages that are empty now are given back, those of large values too.
+/// Emptied pages are freed, those of large values too.
 #[test]
 fn what_a_range_took_is_free_again() {
     let directory = Arc::new(MemoryDirectory::new());
-    let db = Db::builder().directory(directory).dram(16 << 20).mode(Mode::Inline).open("").unwrap();
+    let db = common::builder().directory(directory).dram(16 << 20).mode(Mode::Inline).open("").unwrap();
     let table = db.create_table("t").unwrap();
     let empty = db.stats().live_pages;
     fill(&table, 3000, 500);
@@ -74,15 +77,50 @@ fn what_a_range_took_is_free_again() {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
-/// Each writer puts a key low and one high in one transaction; deleters take whole ranges. Whoever looks sees both keys of
-/// a pair or none, and every entry is counted by exactly one deleter.
+/// Inserts pairs of a low and a high key, and counts the entries.
+fn insert_pairs(db: &Db, table: &Table, seed: u64, thread: u64, inserted: &AtomicU64) {
+    let mut random = SmallRng::seed_from_u64(seed + thread);
+    for round in 0..1500u64 {
+        let tail = [random.random(), thread as u8, (round >> 8) as u8, round as u8];
+        db.update(|transaction| {
+            for side in [b'a', b'z'] {
+                let key = [&[side][..], &tail].concat();
+                transaction.put(table, key, vec![side; 150])?;
+            }
+            Ok(())
+        })
+        .unwrap();
+        inserted.fetch_add(2, SeqCst);
+    }
+}
+
+/// Deletes all entries, then those that came since in a transaction, and counts them.
+fn delete_all_in_two_ways(db: &Db, table: &Table, deleted: &AtomicU64) {
+    deleted.fetch_add(table.delete_range::<&[u8]>(..).unwrap(), SeqCst);
+    // In a transaction with other work, partly rolled back.
+    let mut removed = 0;
+    db.update(|transaction| {
+        removed = transaction.delete_range(table, "a".."b")?;
+        removed += transaction.delete_range(table, "z"..)?;
+        let savepoint = transaction.savepoint();
+        transaction.put(table, "m", "never seen")?;
+        transaction.delete_range::<&[u8]>(table, ..)?;
+        transaction.rollback_to(&savepoint)
+    })
+    .unwrap();
+    deleted.fetch_add(removed, SeqCst);
+}
+
+/// Writers insert a low and a high key per transaction; deleters take whole ranges.
+///
+/// Readers see both keys of a pair or none, and exactly one deleter counts each entry.
 #[test]
 fn nobody_sees_a_part_of_a_deletion_and_nobody_is_missed() {
     let seed = 0xde1e7e;
     println!("seed {seed:#x}");
     let directory = Arc::new(MemoryDirectory::new());
-    let builder = Db::builder().directory(directory).dram(4 << 20).durability(Durability::Buffered);
-    // Room for all entries there ever are.
+    let builder = common::builder().directory(directory).dram(4 << 20).durability(Durability::Buffered);
+    // Room for all entries ever written.
     let db = builder.log_max(16 << 20).open("").unwrap();
     let table = db.create_table("t").unwrap();
     let (stop, inserted, deleted, looks) =
@@ -98,37 +136,13 @@ fn nobody_sees_a_part_of_a_deletion_and_nobody_is_missed() {
         let writers: Vec<_> = (0..2u64)
             .map(|thread| {
                 scope.spawn(move || {
-                    let mut random = SmallRng::seed_from_u64(seed + thread);
-                    for round in 0..1500u64 {
-                        let tail = [random.random(), thread as u8, (round >> 8) as u8, round as u8];
-                        db.update(|transaction| {
-                            for side in [b'a', b'z'] {
-                                let key = [&[side][..], &tail].concat();
-                                transaction.put(table, key, vec![side; 150])?;
-                            }
-                            Ok(())
-                        })
-                        .unwrap();
-                        inserted.fetch_add(2, SeqCst);
-                    }
+                    insert_pairs(db, table, seed, thread, inserted);
                 })
             })
             .collect();
         scope.spawn(move || {
             while !stop.load(SeqCst) {
-                deleted.fetch_add(table.delete_range::<&[u8]>(..).unwrap(), SeqCst);
-                // In a transaction with other work, half of it taken back.
-                let mut removed = 0;
-                db.update(|transaction| {
-                    removed = transaction.delete_range(table, "a".."b")?;
-                    removed += transaction.delete_range(table, "z"..)?;
-                    let savepoint = transaction.savepoint();
-                    transaction.put(table, "m", "never seen")?;
-                    transaction.delete_range::<&[u8]>(table, ..)?;
-                    transaction.rollback_to(&savepoint)
-                })
-                .unwrap();
-                deleted.fetch_add(removed, SeqCst);
+                delete_all_in_two_ways(db, table, deleted);
             }
         });
         scope.spawn(move || {
@@ -177,7 +191,8 @@ fn a_range_beyond_the_log_is_refused_whole_and_removed_in_steps() {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
-/// The power goes at every call of the disk in turn while a range is deleted that takes a good part of the log.
+/// The power goes at each call of the disk in turn, during a deletion that takes a good part of the
+/// log.
 #[test]
 fn a_deletion_cut_off_anywhere_is_whole_or_has_not_happened() {
     let disk = SimulatedDisk::new(3);
@@ -249,7 +264,7 @@ fn on_a_full_disk_a_deletion_is_refused_whole_or_works() {
         let table = db.create_table("t").unwrap();
         fill(&table, 1500, 300);
         disk.set_capacity(0);
-        // What the log still takes without the page file growing differs from round to round.
+        // How much the log takes without the page file growing differs between rounds.
         let mut written = 0u64;
         while written < spare * 40 && table.put((written as u32).to_be_bytes(), [written as u8; 300]).is_ok()
         {

@@ -1,12 +1,14 @@
-//! Calls of the disk that fail: what is reported, what goes on, and what a failure must never become.
+//! Failing disk calls: the errors reported, what continues, and what must never follow.
 
 use std::sync::Arc;
 
 use terrace::{Db, Durability, Error, Mode, Result, SimulatedDisk, Table};
-use terrace_block::{CallKind, FaultPlan};
+use terrace_io::{CallKind, FaultPlan};
+
+use super::common;
 
 fn open_in(disk: &SimulatedDisk, mode: Mode) -> Result<Db> {
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
+    let builder = common::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
     builder.log_max(256 << 10).mode(mode).seed(1).open("")
 }
 
@@ -14,7 +16,7 @@ fn open(disk: &SimulatedDisk) -> Result<Db> {
     open_in(disk, Mode::Inline)
 }
 
-/// More than fits the memory.
+/// More than fits into memory.
 fn fill(table: &Table, keys: u32) -> Result<()> {
     (0..keys).try_for_each(|number| table.put(number.to_be_bytes(), [number as u8; 1000]).map(|_| ()))
 }
@@ -41,7 +43,8 @@ fn a_failed_read_is_reported_and_the_engine_goes_on() {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
-/// Whichever read of several fails: the key that needs the page gets the error, once, and nothing else is lost by it.
+/// One of several reads fails: the key that needs the page gets the error, once, and nothing is
+/// lost.
 #[test]
 fn a_failed_read_among_many_is_reported_and_the_engine_goes_on() {
     let disk = SimulatedDisk::new(1);
@@ -54,7 +57,7 @@ fn a_failed_read_among_many_is_reported_and_the_engine_goes_on() {
     for nth in 1..40 {
         let keys = keys(nth as u32);
         disk.fail(FaultPlan::once(CallKind::Read, nth, libc_eio()));
-        // A read of two adjoining pages that fails is repeated, page by page.
+        // A failed read of two adjacent pages is repeated page by page.
         if let Err(error) = table.get_many(keys.iter().map(|key| key.to_be_bytes())) {
             let is_read = matches!(&error, Error::Io { operation: "read", offset: Some(_), .. });
             assert!(is_read, "read {nth}: {error}");
@@ -117,7 +120,7 @@ fn a_failed_sync_stops_all_commits_until_the_database_is_opened_again() {
                 continue;
             };
             assert!(matches!(error, Error::Io { .. } | Error::Poisoned { .. }), "{error}");
-            // The disk is well by now; a sync that succeeds says nothing about what the failed one was for.
+            // The disk works again, but a later sync says nothing about the failed one.
             for _ in 0..3 {
                 let error = table.put("later", "x").unwrap_err();
                 assert!(matches!(error, Error::Poisoned { .. }), "{error}");
@@ -138,14 +141,15 @@ fn a_failed_sync_stops_all_commits_until_the_database_is_opened_again() {
     }
 }
 
-/// A failed sync leaves bytes that can be read and that no later sync makes durable. Whoever opens the database next and takes
-/// them for the log must write them again, all of them, however little memory it has itself.
+/// A failed sync leaves bytes that can be read but that no later sync makes durable.
+///
+/// The next open that uses them as log must write all of them again, however little memory it has.
 #[test]
 fn what_a_failed_sync_left_is_written_again_by_an_opening_with_less_memory() {
     for seed in 0..12 {
         let disk = SimulatedDisk::new(seed);
         let builder =
-            |dram| Db::builder().directory(Arc::new(disk.clone())).dram(dram).mode(Mode::Inline).seed(1);
+            |dram| common::builder().directory(Arc::new(disk.clone())).dram(dram).mode(Mode::Inline).seed(1);
         let db = builder(64 << 20).log_max(16 << 20).open("").unwrap();
         let table = db.create_table("t").unwrap();
         for number in 0..1500u32 {
@@ -205,7 +209,7 @@ fn a_full_disk_stops_commits_and_nothing_else() {
     }
 }
 
-/// The system's number for "input/output error", on every system this runs on.
+/// The error number of "input/output error" on all supported systems.
 fn libc_eio() -> i32 {
     5
 }

@@ -1,6 +1,8 @@
-//! Files that are damaged, foreign or of another version: found, named, and never a panic. And the files of this
-//! version: those kept in `tests/fixtures/format-N` open with every entry in place, and what this build writes is what
-//! they are. Where the last test fails, read what it says; this writes the fixture of the present version anew:
+//! Files that are damaged, foreign or of another version are named, without a panic.
+//!
+//! The fixtures in `tests/fixtures/format-N` of this version open with every entry, and this build
+//! writes the same bytes. If the last test fails, read its message; this writes the fixture of the
+//! current version anew:
 //!
 //! ```sh
 //! TERRACE_WRITE_FIXTURE=1 cargo test -p terrace --test suite format::fixture
@@ -14,17 +16,19 @@ use terrace::{
     Compression, Db, Directory, Durability, Error, FORMAT_VERSION, MemoryDirectory, Mode, SimulatedDisk,
     TableOptions, WriteBatch,
 };
-use terrace_block::{AlignedBuffer, OpenMode};
+use terrace_io::{AlignedBuffer, OpenMode};
+
+use super::common;
 
 const DRAM: u64 = 2 << 20;
 
 fn open(path: &Path) -> terrace::Result<Db> {
-    Db::builder().dram(DRAM).create(false).open(path)
+    common::builder().dram(DRAM).create(false).open(path)
 }
 
-/// A database of a few hundred entries and one large value, closed.
+/// A closed database of a few hundred entries and a large value.
 fn build(path: &Path) {
-    let db = Db::builder().dram(DRAM).log_max(256 << 10).open(path).unwrap();
+    let db = common::builder().dram(DRAM).log_max(256 << 10).open(path).unwrap();
     let table = db.create_table("t").unwrap();
     for n in 0..600u32 {
         table.put(n.to_be_bytes(), vec![n as u8; 100]).unwrap();
@@ -40,7 +44,7 @@ fn checksum(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Gives the superblocks, or the log's header, of the database at `path` another version, with a checksum that holds.
+/// Changes the version in superblocks or log header, with a valid checksum.
 fn set_version(path: &Path, file: &str, version: u32) {
     let path = path.join(file);
     let mut bytes = std::fs::read(&path).unwrap();
@@ -60,8 +64,8 @@ fn set_version(path: &Path, file: &str, version: u32) {
 
 #[test]
 fn other_format_versions_are_refused_by_name_with_advice() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("db");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
     build(&path);
     for file in ["pages.terrace", "log.terrace"] {
         for (version, advice) in [
@@ -73,7 +77,7 @@ fn other_format_versions_are_refused_by_name_with_advice() {
             set_version(&path, file, version);
             let before = std::fs::read(path.join(file)).unwrap();
             for read_only in [false, true] {
-                let opened = Db::builder().dram(DRAM).create(false).read_only(read_only).open(&path);
+                let opened = common::builder().dram(DRAM).create(false).read_only(read_only).open(&path);
                 let error = opened.unwrap_err();
                 assert!(
                     matches!(&error, Error::Version { file: named, found, supported }
@@ -91,8 +95,8 @@ fn other_format_versions_are_refused_by_name_with_advice() {
 
 #[test]
 fn a_log_of_another_database_is_refused() {
-    let place = tempfile::tempdir().unwrap();
-    let (one, other) = (place.path().join("one"), place.path().join("other"));
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
     build(&one);
     build(&other);
     std::fs::copy(other.join("log.terrace"), one.join("log.terrace")).unwrap();
@@ -105,8 +109,8 @@ fn a_log_of_another_database_is_refused() {
 
 #[test]
 fn flipped_bytes_are_found_or_do_not_matter() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("db");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
     build(&path);
     let file = path.join("pages.terrace");
     let good = std::fs::read(&file).unwrap();
@@ -122,7 +126,7 @@ fn flipped_bytes_are_found_or_do_not_matter() {
         bad[at] ^= 0x40;
         std::fs::write(&file, &bad).unwrap();
         std::fs::write(path.join("log.terrace"), &log).unwrap();
-        let Ok(db) = Db::builder().dram(DRAM).read_only(true).open(&path) else {
+        let Ok(db) = common::builder().dram(DRAM).read_only(true).open(&path) else {
             found += 1;
             continue;
         };
@@ -141,7 +145,7 @@ fn flipped_bytes_are_found_or_do_not_matter() {
 
 type Tables = BTreeMap<String, BTreeMap<Vec<u8>, Vec<u8>>>;
 
-/// Puts into a table, and into what is expected of it.
+/// Puts into a table and into its expected content.
 fn put(db: &Db, tables: &mut Tables, table: &str, key: &[u8], value: Vec<u8>) {
     db.open_table(table).unwrap().put(key, &value).unwrap();
     tables.get_mut(table).unwrap().insert(key.to_vec(), value);
@@ -152,18 +156,20 @@ fn long(length: usize) -> Vec<u8> {
     (0..length).map(|at| if at % 4000 == 0 { (at / 4000 + length) as u8 | 1 } else { 0 }).collect()
 }
 
-/// What the fixtures hold, written by this build as if its process had been killed: leaves, inner nodes and long
-/// values of one, several and many pages, compressed and not; pages of several sizes; tables renamed and dropped; changes before and after a checkpoint, and values
-/// that nobody refers to any more. All of it fits into frames, so only the checkpoints write pages.
+/// Content of the fixtures, written by this build as if its process had been killed.
 ///
-/// On a thread of its own: when a commit collects what others have left depends on how many its thread has made.
+/// Leaves, inner nodes and long values of one, several and many pages, compressed and not. Pages of
+/// several sizes; tables renamed and dropped; changes before and after a checkpoint; garbage
+/// values. All of it fits into frames, so only checkpoints write pages.
+///
+/// Runs on a new thread: collections depend on the number of the thread's commits.
 fn written() -> (SimulatedDisk, Tables) {
     std::thread::spawn(write).join().unwrap()
 }
 
 fn write() -> (SimulatedDisk, Tables) {
     let disk = SimulatedDisk::new(1);
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(FIXTURE_DRAM).page_size(8192);
+    let builder = common::builder().directory(Arc::new(disk.clone())).dram(FIXTURE_DRAM).page_size(8192);
     let builder = builder.value_page_size_max(128 << 10);
     let builder = builder.log_max(4 << 20).mode(Mode::Inline).seed(1).durability(Durability::Buffered);
     let db = builder.open("").unwrap();
@@ -238,7 +244,7 @@ const SECTOR: usize = 512;
 /// For pages of 128 KiB.
 const FIXTURE_DRAM: u64 = 24 << 20;
 
-/// A file without its sectors of zeros: its length, then number and bytes of each other sector.
+/// A file without its zero sectors: its length, then number and bytes of each other sector.
 fn sparse(directory: &dyn Directory, file: &str) -> Vec<u8> {
     let device = directory.open(file, OpenMode::Read).unwrap();
     let mut bytes = AlignedBuffer::zeroed(device.len() as usize);
@@ -298,7 +304,7 @@ fn fixture_of_this_version_opens_with_every_entry() {
     let (_, expected) = written();
     let directory = expanded(&present());
     for read_only in [true, false, true] {
-        let builder = Db::builder().directory(Arc::new(directory.clone()));
+        let builder = common::builder().directory(Arc::new(directory.clone()));
         let builder = builder.dram(2 * FIXTURE_DRAM).read_only(read_only);
         let db = builder.create(false).open("").unwrap();
         let found = contents(&db);
@@ -323,7 +329,7 @@ fn fixtures_of_other_versions_are_refused_by_name() {
         let name = path.file_name().unwrap().to_str().unwrap();
         let version: u32 = name.strip_prefix("format-").unwrap().parse().unwrap();
         versions += 1;
-        let opened = Db::builder().directory(Arc::new(expanded(&path))).dram(FIXTURE_DRAM).open("");
+        let opened = common::builder().directory(Arc::new(expanded(&path))).dram(FIXTURE_DRAM).open("");
         match opened {
             Ok(_) => assert_eq!(version, FORMAT_VERSION),
             Err(Error::Version { found, .. }) => assert!(found == version && version != FORMAT_VERSION),

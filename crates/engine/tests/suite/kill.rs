@@ -1,17 +1,17 @@
-//! Processes killed at any instant: what they were told is committed is there, whole, in the next life.
+//! Processes killed at any instant: acknowledged commits are there, whole, at the next open.
 //!
-//! The parent starts this test binary again as a child on a database, and reads from a pipe what the child begins and
-//! what it has been told is committed. It kills the child at a random instant, opens the database, and holds it
-//! against its ledger. The next cycle goes on with the same database.
+//! The parent starts this binary again as a child on a database, and reads from a pipe what the
+//! child begins and what was acknowledged. It kills the child at a random instant, opens the
+//! database, and compares it with its ledger. The next cycle continues with the same database.
 //!
-//! Each thread of the child has its own keys, so that the ledger needs no order between threads: transaction `n` of a
-//! thread writes the number `n` under all of its keys, with values of lengths that follow from `n`. Of the
-//! transactions begun, the last acknowledged one or the one after it is what must be found, under every key alike.
-//! Every third transaction is aborted instead, with a marker that must never be seen.
+//! Each thread of the child has its own keys, so the ledger needs no order between threads.
+//! Transaction `n` of a thread writes `n` under all of its keys, with lengths that follow from `n`.
+//! The last acknowledged transaction, or the one after it, must be found under every key. Every
+//! third transaction is aborted instead, with a marker that must never appear.
 //!
-//! It is done over the page file alone, and over one with a block cache on another file, which must be warm again after each kill.
+//! Runs over the page file alone, and with a block cache, which must be warm after each kill.
 //!
-//! `TERRACE_KILL_CYCLES` says how many cycles, `TERRACE_SEED` from which seed.
+//! `TERRACE_KILL_CYCLES` is the number of cycles, `TERRACE_SEED` the first seed.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -23,15 +23,17 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{CacheStats, Db, Table};
 
+use super::common;
+
 const THREADS: u64 = 3;
 const KEYS: u64 = 8;
 const CHILD: &str = "TERRACE_KILL_CHILD";
 const CACHE: &str = "TERRACE_KILL_CACHE";
 const NUMBERS: &str = "TERRACE_KILL_NUMBERS";
 
-/// Over a page file with a cache in the file `cache`, if one is given.
+/// Opens the database, with a cache in the file `cache` if given.
 fn open(path: &Path, cache: Option<&Path>) -> Db {
-    let builder = Db::builder().dram(2 << 20).page_size(4096).log_max(512 << 10);
+    let builder = common::builder().dram(2 << 20).page_size(4096).log_max(512 << 10);
     let builder = match cache {
         Some(file) => builder.cache(format!("file:{},4MiB", file.display()).parse().unwrap()),
         None => builder,
@@ -43,7 +45,7 @@ fn key(thread: u64, key: u64) -> String {
     format!("thread {thread} key {key}")
 }
 
-/// Now and then a value of many pages.
+/// A value, sometimes of many pages.
 fn value(thread: u64, key: u64, number: u64) -> Vec<u8> {
     let length = if number % 16 == key { 12_000 } else { (number * 37 + key * 11) % 700 };
     let mut value = number.to_le_bytes().to_vec();
@@ -55,7 +57,7 @@ fn marker(thread: u64) -> String {
     format!("aborted {thread}")
 }
 
-/// Transactions from `number` on, until the process is killed. A line goes out before each commit and after it.
+/// Commits from `number` on until killed, with a line before and after each commit.
 fn write_for_ever(db: &Db, table: &Table, thread: u64, mut number: u64) {
     let tell = |what: char, number: u64| {
         let line = format!("{what} {thread} {number}\n");
@@ -86,7 +88,7 @@ fn write_for_ever(db: &Db, table: &Table, thread: u64, mut number: u64) {
     }
 }
 
-/// Makes the page file longer and shorter again, with what others need among what it moves.
+/// Extends and shrinks the page file, with live pages among those it moves.
 fn grow_and_compact_for_ever(db: &Db) {
     loop {
         let table = db.open_or_create_table("passing").unwrap();
@@ -99,7 +101,7 @@ fn grow_and_compact_for_ever(db: &Db) {
     }
 }
 
-/// What a child does; run by hand or among the other tests it does nothing.
+/// The child; without its environment variable it does nothing.
 #[test]
 fn child() {
     let Some(path) = std::env::var_os(CHILD) else { return };
@@ -128,7 +130,7 @@ fn start(path: &Path, cache: Option<&Path>, ledger: &BTreeMap<u64, (u64, u64)>) 
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// Holds a database against what its writers were told. Gives what its cache tells, if it has one.
+/// Compares a database with its ledger; returns the statistics of its cache, if any.
 fn check(path: &Path, cache: Option<&Path>, ledger: &mut BTreeMap<u64, (u64, u64)>) -> Option<CacheStats> {
     let db = open(path, cache);
     assert_eq!(db.verify().unwrap().errors, []);
@@ -152,7 +154,7 @@ fn check(path: &Path, cache: Option<&Path>, ledger: &mut BTreeMap<u64, (u64, u64
     stats
 }
 
-/// Notes what the child says until its end.
+/// Notes what the child reports until it ends.
 fn listen(
     lines: impl Iterator<Item = std::io::Result<String>>,
     ledger: &mut BTreeMap<u64, (u64, u64)>,
@@ -172,13 +174,13 @@ fn listen(
     commits
 }
 
-/// Gives what the cache told after each kill, if there is one.
+/// Returns the cache statistics after each kill.
 fn survive_kills(cycles_default: u64, with_cache: bool) -> Vec<CacheStats> {
     let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let (cycles, seed) = (number("TERRACE_KILL_CYCLES", cycles_default), number("TERRACE_SEED", 1));
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("db");
-    let cache = with_cache.then(|| place.path().join("db.cache"));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
+    let cache = with_cache.then(|| folder.path().join("db.cache"));
     let mut random = SmallRng::seed_from_u64(seed);
     let mut ledger: BTreeMap<u64, (u64, u64)> = (0..THREADS).map(|thread| (thread, (0, 0))).collect();
     let (mut commits, mut told) = (0, Vec::new());
@@ -186,7 +188,7 @@ fn survive_kills(cycles_default: u64, with_cache: bool) -> Vec<CacheStats> {
     for cycle in 0..cycles {
         let mut child = start(&path, cache.as_deref(), &ledger);
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        // One in four is killed while it opens, but not while it makes the files.
+        // One in four is killed during its open, but not during creation.
         if (with_cache && cycle == 0) || random.random_range(0..4) > 0 {
             let ready = lines.by_ref().map_while(Result::ok).any(|line| line == "ready");
             assert!(ready, "cycle {cycle}: the child ended before it was killed");
@@ -200,7 +202,7 @@ fn survive_kills(cycles_default: u64, with_cache: bool) -> Vec<CacheStats> {
         commits += listen(lines, &mut ledger);
         let status = killer.join().unwrap();
         assert_eq!(status.code(), None, "cycle {cycle}: the child ended by itself");
-        // Every second life begins with what the kill left; the check is then made on a copy.
+        // Every second life begins with what the kill left; the check then runs on a copy.
         told.extend(if random.random_range(0..2) == 0 {
             check(&path, cache.as_deref(), &mut ledger)
         } else {
@@ -228,7 +230,7 @@ fn acknowledged_commits_survive_kills() {
 
 #[test]
 fn acknowledged_commits_over_a_cache_survive_kills_and_it_is_warm_again() {
-    let told = survive_kills(4, true);
+    let told = survive_kills(10, true);
     for (cycle, stats) in told.iter().enumerate() {
         assert_eq!((&stats.cold, &stats.out_of_service), (&None, &None), "cycle {cycle}: {stats:?}");
         assert!(stats.kept > 0, "cycle {cycle}: {stats:?}");

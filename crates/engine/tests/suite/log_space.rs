@@ -1,13 +1,18 @@
-//! Transactions that take much of the log: they wait for it to be cut, and are refused only when they could never fit.
+//! Transactions that take much of the log wait for room, unless they could never fit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use terrace::{Db, Durability, Mode, SimulatedDisk, Table, WriteBatch};
+use terrace::{Db, Directory, Durability, Error, Mode, SimulatedDisk, Table, WriteBatch};
+use terrace_io::OpenMode;
+
+use super::common;
+
+const MIB: u64 = 1 << 20;
 
 fn open(mode: Mode, log_bytes: u64) -> (SimulatedDisk, Db, Table) {
     let disk = SimulatedDisk::new(1);
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(4096).seed(1);
+    let builder = common::builder().directory(Arc::new(disk.clone())).dram(4 << 20).page_size(4096).seed(1);
     let db = builder.log_max(log_bytes).mode(mode).open("").unwrap();
     let table = db.create_table("t").unwrap();
     (disk, db, table)
@@ -29,5 +34,86 @@ fn transactions_of_half_the_log_follow_each_other() {
         }
         assert_eq!(table.len().unwrap(), 30 * 250);
         assert!(began.elapsed() < Duration::from_secs(60), "{mode:?}: {:?}", began.elapsed());
+    }
+}
+
+/// The log grows while a load needs it, stays short for a few entries that change again and again,
+/// and is opened at the length it had.
+#[test]
+fn the_log_grows_with_what_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || {
+        let builder = common::builder().dram(64 * MIB).log_max(128 * MIB);
+        builder.durability(Durability::Buffered).open(folder.path()).unwrap()
+    };
+    let length = || std::fs::metadata(folder.path().join("log.terrace")).unwrap().len();
+    let sizes = |db: &Db| (db.stats().log_capacity, db.stats().log_capacity_max);
+    let db = open();
+    assert_eq!((sizes(&db), length()), ((2 * MIB, 128 * MIB), 2 * MIB + 4096));
+    let table = db.create_table("t").unwrap();
+    while db.stats().log_tail < 96 * MIB {
+        for round in 0..1000u32 {
+            table.put((round % 4).to_be_bytes(), [round as u8; 3000]).unwrap();
+        }
+    }
+    assert_eq!(sizes(&db).0, 32 * MIB, "checkpoints of a few pages are cheap");
+    let value = |number: u32| [number as u8; 900];
+    for number in 0..60_000u32 {
+        let key = number.wrapping_mul(0x9e37_79b1);
+        table.put(key.to_be_bytes(), value(number)).unwrap();
+    }
+    assert_eq!((sizes(&db), length()), ((128 * MIB, 128 * MIB), 128 * MIB + 4096));
+    drop((table, db));
+    let db = open();
+    assert_eq!(sizes(&db), (128 * MIB, 128 * MIB));
+    let table = db.open_table("t").unwrap();
+    for number in (0..60_000u32).step_by(97) {
+        let key = number.wrapping_mul(0x9e37_79b1);
+        assert_eq!(table.get(key.to_be_bytes()).unwrap().as_deref(), Some(&value(number)[..]), "{number}");
+    }
+    assert_eq!(db.verify().unwrap().errors, []);
+}
+
+/// A transaction that needs more than the log has makes it grow, unless even its largest is too
+/// short.
+#[test]
+fn a_large_transaction_makes_the_log_grow() {
+    let directory = Arc::new(terrace::MemoryDirectory::new());
+    let db = common::builder().directory(directory).dram(64 * MIB).log_max(16 * MIB).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    let write = |bytes: u64| {
+        let mut transaction = db.begin();
+        for number in 0..bytes / 1000 {
+            transaction.put(&table, number.to_be_bytes(), [3; 1000])?;
+        }
+        transaction.commit()
+    };
+    assert!(matches!(write(11 * MIB), Err(Error::TransactionTooLarge { .. })));
+    assert_eq!(db.stats().log_capacity, 2 * MIB);
+    write(3 * MIB).unwrap();
+    assert_eq!(db.stats().log_capacity, 16 * MIB);
+    assert_eq!(table.len().unwrap(), 3 * MIB / 1000);
+}
+
+/// Without room for a longer log, checkpoints are more frequent, and nothing fails.
+#[test]
+fn a_log_that_cannot_grow_is_used_as_it_is() {
+    for mode in [Mode::Inline, Mode::Background] {
+        let disk = SimulatedDisk::new(1);
+        let builder = common::builder().directory(Arc::new(disk.clone())).dram(16 << 20).seed(1);
+        let builder = builder.log_max(16 * MIB).durability(Durability::Buffered).mode(mode);
+        let db = builder.open("").unwrap();
+        let table = db.create_table("t").unwrap();
+        let length = |name: &str| disk.open(name, OpenMode::Read).unwrap().len();
+        for number in 0..12_000u32 {
+            if number % 50 == 0 {
+                // Room for some segments of the page file, and not for another 2 MiB of log.
+                disk.set_capacity(length("pages.terrace") + length("log.terrace") + MIB);
+            }
+            table.put(number.wrapping_mul(0x9e37_79b1).to_be_bytes(), [1; 900]).unwrap();
+        }
+        assert!(db.stats().log_tail > 8 * MIB);
+        assert_eq!(db.stats().log_capacity, 2 * MIB, "{mode:?}");
+        assert_eq!(table.len().unwrap(), 12_000);
     }
 }

@@ -1,4 +1,4 @@
-//! Reads that return a future: hits at once, misses later, failures as errors, and an end to all of them.
+//! Asynchronous reads: immediate hits, later misses, errors, and an end in every case.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,7 +9,9 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use terrace::{Db, Durability, Error, Lookup, MemoryDirectory, Mode, SimulatedDisk, Table, WriteBatch};
-use terrace_block::{CallKind, Directory, FaultPlan};
+use terrace_io::{CallKind, Directory, FaultPlan};
+
+use super::common;
 
 const ENTRIES: u32 = 4000;
 
@@ -39,7 +41,7 @@ fn value(number: u32) -> Vec<u8> {
 
 /// A table much larger than the memory.
 fn filled(directory: Arc<dyn Directory>, mode: Mode) -> (Db, Table) {
-    let builder = Db::builder().directory(directory).dram(1 << 20).page_size(4096).log_max(1 << 20);
+    let builder = common::builder().directory(directory).dram(1 << 20).page_size(4096).log_max(1 << 20);
     let db = builder.mode(mode).open("").unwrap();
     let table = db.create_table("t").unwrap();
     for first in (0..ENTRIES).step_by(100) {
@@ -91,7 +93,7 @@ fn without_threads_the_caller_reads() {
     }
 }
 
-/// A future that is dropped, at any time, leaves nothing behind.
+/// A future dropped at any time leaves nothing behind.
 #[test]
 fn dropped_futures_are_forgotten() {
     let (db, table) = filled(memory(), Mode::Background);
@@ -135,7 +137,7 @@ fn closing_answers_what_waits() {
         if round % 2 == 0 {
             db.close().unwrap();
         } else {
-            // The last handles, table included: the futures do not keep it open.
+            // The last handles, table included: futures do not keep the database open.
             drop((db, table));
         }
         if round % 4 == 0 {
@@ -150,7 +152,7 @@ fn closing_answers_what_waits() {
     }
 }
 
-/// A waker runs whatever it likes, the end of the last handle included.
+/// A waker may do anything, even drop the last handle.
 #[test]
 fn a_waker_may_close_the_database() {
     struct Closer(parking_lot::Mutex<Option<(Db, Table)>>, Thread);

@@ -1,9 +1,9 @@
-//! What a database promises, held against it from outside: one program of all these tests, because each program is linked with the
-//! whole engine, which takes as long as most of them run.
+//! Tests of the public interface, in one program, because linking takes longer than most of them
+//! run.
 //!
-//! In programs of their own, beside this folder, are the tests that other tests in the process would disturb: `fork` and `shared_writes`
-//! fork while nobody holds a lock; `events` collects what the process tells, and `tracing` decides for the whole process, by the
-//! thread that comes by first, whether anybody listens; `memory` looks at what a process takes; `numa` goes into a guest.
+//! Tests that others in the process would disturb are programs of their own. `fork` and
+//! `shared_writes` fork while no thread holds a lock. `events` needs `tracing` for the whole
+//! process, `memory` measures a process, and `numa` runs in a guest.
 
 mod backend;
 mod backup;

@@ -1,4 +1,4 @@
-//! The database against maps: any sequence of calls, closed and opened in between, gives what a `BTreeMap` would.
+//! Random calls, with closes and opens in between, compared with a `BTreeMap`.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -9,6 +9,8 @@ use terrace::{
     Compression, Db, Durability, Error, MemoryDirectory, Mode, Savepoint, Snapshot, Swap, Table,
     TableOptions, WriteBatch,
 };
+
+use super::common;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -29,17 +31,17 @@ enum Step {
     Reopen,
 }
 
-/// What happens in a transaction with savepoints.
+/// Steps in a transaction with savepoints.
 #[derive(Clone, Debug)]
 enum Nested {
     Change(u16, Option<usize>),
     DeleteRange(u16, u16),
     Save,
-    /// Go back to one of the savepoints taken, those that are gone included.
+    /// Roll back to one of the savepoints taken, even an invalid one.
     Back(usize),
 }
 
-/// What a swap expects.
+/// The expectation of a swap.
 #[derive(Clone, Debug)]
 enum Guess {
     Right,
@@ -47,7 +49,7 @@ enum Guess {
     Wrong(usize),
 }
 
-/// Keys of very different lengths, in an order that is not that of the numbers.
+/// Keys of very different lengths, not in the order of their numbers.
 fn key(n: u16) -> Vec<u8> {
     let mut key = n.to_le_bytes().to_vec();
     key.resize(2 + usize::from(n % 7) * 40, n as u8);
@@ -97,15 +99,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// What the table's pages are.
+/// Page settings of the table.
 #[derive(Clone, Copy, Debug)]
 enum Pages {
     Plain,
-    /// Of four places, and compressed.
+    /// Four blocks long and compressed.
     Compressed,
-    /// Of two places, in a database whose own have one.
+    /// Two blocks long, in a database with pages of one.
     Other,
-    /// Of one place, with long values on pages of up to 128 KiB.
+    /// One block, with long values on pages of up to 128 KiB.
     Values,
 }
 
@@ -124,7 +126,7 @@ struct Run {
 
 impl Run {
     fn open(directory: &MemoryDirectory, pages: Pages) -> (Db, Table) {
-        let builder = Db::builder().directory(Arc::new(directory.clone())).log_max(2 << 20);
+        let builder = common::builder().directory(Arc::new(directory.clone())).log_max(2 << 20);
         let builder = match pages {
             Pages::Plain => builder.dram(2 << 20),
             Pages::Compressed => builder.dram(4 << 20).page_size(16 << 10).compression(Compression::Lz4),
@@ -161,143 +163,150 @@ impl Run {
             Step::Delete(n) => {
                 assert_eq!(table.delete(key(n)).unwrap(), self.model.remove(&key(n)).is_some());
             }
-            Step::Batch(changes) => {
-                let mut batch = WriteBatch::new();
-                for (n, length) in &changes {
-                    match length {
-                        Some(length) => batch.put(&table, key(*n), value(*n, *length)),
-                        None => batch.delete(&table, key(*n)),
-                    };
-                }
-                db.write(batch, Durability::Buffered).unwrap();
-                apply(&mut self.model, &changes);
-            }
-            Step::Transaction(changes, commit) => {
-                let mut model = self.model.clone();
-                let mut transaction = db.begin();
-                for (n, length) in &changes {
-                    match length {
-                        Some(length) => transaction.put(&table, key(*n), value(*n, *length)).unwrap(),
-                        None => {
-                            let was_there = transaction.delete(&table, key(*n)).unwrap();
-                            assert_eq!(was_there, model.contains_key(&key(*n)));
-                        }
-                    }
-                    apply(&mut model, std::slice::from_ref(&(*n, *length)));
-                    assert_eq!(transaction.get(&table, key(*n)).unwrap(), model.get(&key(*n)).cloned());
-                }
-                let some = (0..400).step_by(3);
-                let expected: Vec<_> = some.clone().map(|n| model.get(&key(n)).cloned()).collect();
-                assert_eq!(transaction.get_many(&table, some.map(key)).unwrap(), expected);
-                let all = transaction.range::<&[u8]>(&table, ..).map(Result::unwrap);
-                assert!(all.eq(model.clone()), "a transaction does not see its own changes");
-                if commit {
-                    transaction.commit().unwrap();
-                    self.model = model;
-                }
-            }
+            Step::Batch(changes) => self.batch(&db, &table, &changes),
+            Step::Transaction(changes, commit) => self.transaction(&db, &table, &changes, commit),
             Step::Nested(steps, commit) => self.nested(&db, &table, steps, commit),
-            Step::Swap(n, guess, length) => {
-                let now = self.model.get(&key(n)).cloned();
-                let expected = match guess {
-                    Guess::Right => now.clone(),
-                    Guess::Absent => None,
-                    Guess::Wrong(length) => Some(value(n + 1, length)),
-                };
-                let new = length.map(|length| value(n, length));
-                let swap = table.compare_and_swap(key(n), expected.as_deref(), new.as_deref()).unwrap();
-                if expected == now {
-                    assert_eq!(swap, Swap::Done);
-                    match new {
-                        Some(new) => self.model.insert(key(n), new),
-                        None => self.model.remove(&key(n)),
-                    };
-                } else {
-                    assert_eq!(swap, Swap::Found(now));
-                }
-            }
-            Step::DeleteRange(low, high, in_steps) => {
-                let range = (Bound::Included(key(low)), Bound::Excluded(key(high)));
-                let deleted = if in_steps {
-                    table.delete_range_in_steps(range).unwrap()
-                } else {
-                    match table.delete_range(range.clone()) {
-                        Err(Error::TransactionTooLarge { .. }) => {
-                            assert_eq!(table.len().unwrap(), self.model.len() as u64, "refused and done");
-                            table.delete_range_in_steps(range).unwrap()
-                        }
-                        deleted => deleted.unwrap(),
-                    }
-                };
-                assert_eq!(deleted, delete_range(&mut self.model, low, high));
-            }
-            Step::Scan(low, high, ends) => {
-                let (low, high) = (key(low), key(high));
-                let mut range =
-                    table.range::<Vec<u8>>((Bound::Included(low.clone()), Bound::Excluded(high.clone())));
-                let empty = low >= high;
-                let inside = |key: &[u8]| !empty && *key >= low[..] && *key < high[..];
-                let expected: Vec<_> =
-                    self.model.iter().filter(|(key, _)| inside(key)).take(ends.len()).collect();
-                let mut left = expected.iter();
-                let bounds = (Bound::Included(low.clone()), Bound::Excluded(high.clone()));
-                let broke = table.scan::<Vec<u8>, ()>(bounds, |key, value| {
-                    assert_eq!(left.next().map(|(key, value)| (&key[..], &value[..])), Some((key, value)));
-                    if left.len() == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-                });
-                assert_eq!((broke.unwrap().is_some(), left.len()), (!expected.is_empty(), 0));
-                let mut expected =
-                    self.model.iter().filter(|(key, _)| !empty && **key >= low && **key < high);
-                for back in ends {
-                    let (got, expected) = if back {
-                        (range.next_back(), expected.next_back())
-                    } else {
-                        (range.next(), expected.next())
-                    };
-                    let expected = expected.map(|(key, value)| (key.clone(), value.clone()));
-                    assert_eq!(got.map(Result::unwrap), expected);
-                }
-            }
+            Step::Swap(n, guess, length) => self.swap(&table, n, guess, length),
+            Step::DeleteRange(low, high, in_steps) => self.delete_range(&table, low, high, in_steps),
+            Step::Scan(low, high, ends) => self.scan(&table, &key(low), &key(high), &ends),
             Step::GetMany(numbers) => {
                 let expected: Vec<_> = numbers.iter().map(|&n| self.model.get(&key(n)).cloned()).collect();
                 assert_eq!(table.get_many(numbers.iter().map(|&n| key(n))).unwrap(), expected);
             }
             Step::TakeSnapshot => self.snapshot = Some((db.snapshot(), self.model.clone())),
-            Step::CheckSnapshot => {
-                if let Some((snapshot, model)) = &self.snapshot {
-                    let all = snapshot.iter(&table).map(Result::unwrap);
-                    assert!(all.eq(model.clone()), "a snapshot has changed");
-                    let back = snapshot.iter(&table).rev().map(Result::unwrap);
-                    assert!(back.eq(model.clone().into_iter().rev()), "a snapshot differs from behind");
-                    let mut left = model.iter();
-                    let shown = snapshot.scan::<&[u8], ()>(&table, .., |key, value| {
-                        assert_eq!(
-                            left.next().map(|(key, value)| (&key[..], &value[..])),
-                            Some((key, value))
-                        );
-                        ControlFlow::Continue(())
-                    });
-                    assert_eq!(
-                        (shown.unwrap(), left.len(), snapshot.len(&table).unwrap()),
-                        (None, 0, model.len() as u64)
-                    );
-                    for n in (0..400).step_by(7) {
-                        assert_eq!(snapshot.get(&table, key(n)).unwrap(), model.get(&key(n)).cloned());
-                    }
-                    let all: Vec<_> = (0..400).map(|n| model.get(&key(n)).cloned()).collect();
-                    assert_eq!(snapshot.get_many(&table, (0..400).map(key)).unwrap(), all);
+            Step::CheckSnapshot => self.check_snapshot(&table),
+            Step::Checkpoint => db.checkpoint().unwrap(),
+            Step::Reopen => self.reopen(db, table),
+        }
+    }
+
+    fn batch(&mut self, db: &Db, table: &Table, changes: &[(u16, Option<usize>)]) {
+        let mut batch = WriteBatch::new();
+        for (n, length) in changes {
+            match length {
+                Some(length) => batch.put(table, key(*n), value(*n, *length)),
+                None => batch.delete(table, key(*n)),
+            };
+        }
+        db.write(batch, Durability::Buffered).unwrap();
+        apply(&mut self.model, changes);
+    }
+
+    fn transaction(&mut self, db: &Db, table: &Table, changes: &[(u16, Option<usize>)], commit: bool) {
+        let mut model = self.model.clone();
+        let mut transaction = db.begin();
+        for (n, length) in changes {
+            match length {
+                Some(length) => transaction.put(table, key(*n), value(*n, *length)).unwrap(),
+                None => {
+                    let was_there = transaction.delete(table, key(*n)).unwrap();
+                    assert_eq!(was_there, model.contains_key(&key(*n)));
                 }
             }
-            Step::Checkpoint => db.checkpoint().unwrap(),
-            Step::Reopen => {
-                drop(table);
-                (self.snapshot, self.table) = (None, None);
-                db.close().unwrap();
-                self.db = None;
-                let (db, table) = Self::open(&self.directory, self.pages);
-                (self.db, self.table) = (Some(db), Some(table));
-            }
+            apply(&mut model, std::slice::from_ref(&(*n, *length)));
+            assert_eq!(transaction.get(table, key(*n)).unwrap(), model.get(&key(*n)).cloned());
         }
+        let some = (0..400).step_by(3);
+        let expected: Vec<_> = some.clone().map(|n| model.get(&key(n)).cloned()).collect();
+        assert_eq!(transaction.get_many(table, some.map(key)).unwrap(), expected);
+        let all = transaction.range::<&[u8]>(table, ..).map(Result::unwrap);
+        assert!(all.eq(model.clone()), "a transaction does not see its own changes");
+        if commit {
+            transaction.commit().unwrap();
+            self.model = model;
+        }
+    }
+
+    fn swap(&mut self, table: &Table, n: u16, guess: Guess, length: Option<usize>) {
+        let now = self.model.get(&key(n)).cloned();
+        let expected = match guess {
+            Guess::Right => now.clone(),
+            Guess::Absent => None,
+            Guess::Wrong(length) => Some(value(n + 1, length)),
+        };
+        let new = length.map(|length| value(n, length));
+        let swap = table.compare_and_swap(key(n), expected.as_deref(), new.as_deref()).unwrap();
+        if expected == now {
+            assert_eq!(swap, Swap::Done);
+            match new {
+                Some(new) => self.model.insert(key(n), new),
+                None => self.model.remove(&key(n)),
+            };
+        } else {
+            assert_eq!(swap, Swap::Found(now));
+        }
+    }
+
+    fn delete_range(&mut self, table: &Table, low: u16, high: u16, in_steps: bool) {
+        let range = (Bound::Included(key(low)), Bound::Excluded(key(high)));
+        let deleted = if in_steps {
+            table.delete_range_in_steps(range).unwrap()
+        } else {
+            match table.delete_range(range.clone()) {
+                Err(Error::TransactionTooLarge { .. }) => {
+                    assert_eq!(table.len().unwrap(), self.model.len() as u64, "refused and done");
+                    table.delete_range_in_steps(range).unwrap()
+                }
+                deleted => deleted.unwrap(),
+            }
+        };
+        assert_eq!(deleted, delete_range(&mut self.model, low, high));
+    }
+
+    /// Compares a range from `low` to `high`, read by a scan and by an iterator from both ends.
+    fn scan(&self, table: &Table, low: &[u8], high: &[u8], ends: &[bool]) {
+        let bounds = || (Bound::Included(low.to_vec()), Bound::Excluded(high.to_vec()));
+        let mut range = table.range::<Vec<u8>>(bounds());
+        let inside = |key: &[u8]| low < high && key >= low && key < high;
+        let expected: Vec<_> = self.model.iter().filter(|(key, _)| inside(key)).take(ends.len()).collect();
+        let mut left = expected.iter();
+        let broke = table.scan::<Vec<u8>, ()>(bounds(), |key, value| {
+            assert_eq!(left.next().map(|(key, value)| (&key[..], &value[..])), Some((key, value)));
+            if left.len() == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert_eq!((broke.unwrap().is_some(), left.len()), (!expected.is_empty(), 0));
+        let mut expected = self.model.iter().filter(|(key, _)| inside(key));
+        for &back in ends {
+            let (got, expected) = if back {
+                (range.next_back(), expected.next_back())
+            } else {
+                (range.next(), expected.next())
+            };
+            let expected = expected.map(|(key, value)| (key.clone(), value.clone()));
+            assert_eq!(got.map(Result::unwrap), expected);
+        }
+    }
+
+    fn check_snapshot(&self, table: &Table) {
+        if let Some((snapshot, model)) = &self.snapshot {
+            let all = snapshot.iter(table).map(Result::unwrap);
+            assert!(all.eq(model.clone()), "a snapshot has changed");
+            let back = snapshot.iter(table).rev().map(Result::unwrap);
+            assert!(back.eq(model.clone().into_iter().rev()), "a snapshot differs from behind");
+            let mut left = model.iter();
+            let shown = snapshot.scan::<&[u8], ()>(table, .., |key, value| {
+                assert_eq!(left.next().map(|(key, value)| (&key[..], &value[..])), Some((key, value)));
+                ControlFlow::Continue(())
+            });
+            assert_eq!(
+                (shown.unwrap(), left.len(), snapshot.len(table).unwrap()),
+                (None, 0, model.len() as u64)
+            );
+            for n in (0..400).step_by(7) {
+                assert_eq!(snapshot.get(table, key(n)).unwrap(), model.get(&key(n)).cloned());
+            }
+            let all: Vec<_> = (0..400).map(|n| model.get(&key(n)).cloned()).collect();
+            assert_eq!(snapshot.get_many(table, (0..400).map(key)).unwrap(), all);
+        }
+    }
+
+    fn reopen(&mut self, db: Db, table: Table) {
+        drop(table);
+        (self.snapshot, self.table) = (None, None);
+        db.close().unwrap();
+        self.db = None;
+        let (db, table) = Self::open(&self.directory, self.pages);
+        (self.db, self.table) = (Some(db), Some(table));
     }
 
     fn nested(&mut self, db: &Db, table: &Table, steps: Vec<Nested>, commit: bool) {
@@ -377,7 +386,7 @@ proptest! {
         let mut run = Run::new(pages);
         for step in steps {
             run.step(step);
-            // Exact after every step, however it went, and closing counts nothing anew.
+            // Exact after every step, even a failed one, and a close does not count again.
             let counted = run.table.as_ref().unwrap().len_if_known().unwrap();
             prop_assert_eq!(counted, Some(run.model.len() as u64));
         }

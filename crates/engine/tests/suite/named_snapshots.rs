@@ -1,14 +1,16 @@
-//! Named snapshots: found by name, kept however old, given up at their own limit and at that of all.
+//! Named snapshots: found by name, kept at any age, given up at their own limit or at that of all.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use terrace::{Db, Error, MemoryDirectory, Mode, Table};
 
+use super::common;
+
 const VERSION_BYTES: u64 = 1 << 20;
 
 fn open(mode: Mode) -> (Db, Table) {
-    let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(8 << 20).mode(mode);
+    let builder = common::builder().directory(Arc::new(MemoryDirectory::new())).dram(8 << 20).mode(mode);
     let builder = builder.old_version_bytes_max(VERSION_BYTES).snapshot_age_max(Duration::from_millis(1));
     let db = builder.open("").unwrap();
     let table = db.create_table("t").unwrap();
@@ -76,7 +78,7 @@ fn a_named_snapshot_is_given_up_at_its_own_limit_and_others_stay() {
         assert_eq!(before.get(&table, key.to_be_bytes()).unwrap(), expected);
     }
     assert!(db.stats().named_snapshot_bytes > 40_000);
-    // The name can be given anew.
+    // The name can be reused.
     db.drop_named_snapshot("small").unwrap();
     let again = db.create_named_snapshot("small", Some(40_000)).unwrap();
     assert!(again.get(&table, 3u32.to_be_bytes()).unwrap().is_some());
@@ -95,7 +97,8 @@ fn the_limit_of_all_old_versions_holds_for_named_ones_too() {
     assert!(db.stats().version_bytes < 3 * VERSION_BYTES);
 }
 
-/// Both are older than any snapshot may be. Once the other one has been given up, the named one has been looked at too.
+/// Both are older than the age limit. When the other one is given up, the named one was checked
+/// too.
 #[test]
 fn age_is_no_reason_to_give_a_named_snapshot_up() {
     let (db, table) = open(Mode::Background);
@@ -108,7 +111,7 @@ fn age_is_no_reason_to_give_a_named_snapshot_up() {
     }
     assert_eq!(named.get(&table, "k").unwrap().as_deref(), Some(&b"1"[..]));
     assert!(named.age() >= Duration::from_millis(1));
-    // Without its name it is a snapshot like others.
+    // Without its name it is an ordinary snapshot.
     db.drop_named_snapshot("old").unwrap();
     while named.get(&table, "k").is_ok() {
         std::thread::yield_now();

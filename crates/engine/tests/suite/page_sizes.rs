@@ -1,5 +1,7 @@
-//! Tables with pages of several sizes in one database: what is read is what was written; transactions, backup, restore,
-//! repair, compaction, verification and a change of the budget know all of them; and what cannot be is refused.
+//! Tables with different page sizes in one database.
+//!
+//! Reads return what was written; transactions, backup, restore, repair, compaction, verification
+//! and budget changes handle all sizes; and impossible settings are refused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +14,14 @@ use terrace::{
     WriteBatch,
 };
 
+use super::common;
+
 const SIZES: [u64; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
 
-/// A database whose own pages have `page_bytes`, and in which others may have up to 64 KiB.
+/// A database with its own pages of `page_bytes`, and others of up to 64 KiB.
 fn builder(page_bytes: u64) -> Builder {
-    // So little memory that no class can have all of its pages in it.
-    let builder = Db::builder().dram(24 << 20).page_size(page_bytes).page_size_max(64 << 10);
+    // Too little memory for all pages of any class.
+    let builder = common::builder().dram(24 << 20).page_size(page_bytes).page_size_max(64 << 10);
     builder.log_max(4 << 20).mode(Mode::Inline).seed(1).durability(Durability::Buffered)
 }
 
@@ -31,7 +35,7 @@ fn value(random: &mut SmallRng) -> Vec<u8> {
     (0..length).map(|at| if at < noise { random.random() } else { at as u8 / 16 }).collect()
 }
 
-/// A table for each size, and for each that can be compressed one that is.
+/// A table for each size, plus a compressed one where possible.
 fn make_tables(db: &Db) -> BTreeMap<String, Entries> {
     let mut expected = BTreeMap::new();
     for bytes in SIZES {
@@ -49,7 +53,7 @@ fn make_tables(db: &Db) -> BTreeMap<String, Entries> {
     expected
 }
 
-/// Puts and deletes, one by one and in transactions over several tables, entered in `expected`.
+/// Puts and deletes, single and in transactions over several tables, noted in `expected`.
 fn change(db: &Db, expected: &mut BTreeMap<String, Entries>, changes: usize, random: &mut SmallRng) {
     let tables: Vec<Table> = expected.keys().map(|name| db.open_table(name).unwrap()).collect();
     let mut left = changes;
@@ -92,7 +96,7 @@ fn tables_of_all_sizes_hold_what_maps_do() {
             let db = open();
             change(&db, &mut expected, 300, &mut random);
             check(&db, &expected);
-            // Closed, or left as it is: recovery finds pages of every size under the log.
+            // Closed or killed: recovery finds pages of every size under the log.
             if round % 2 == 0 {
                 db.checkpoint().unwrap();
                 change(&db, &mut expected, 50, &mut random);
@@ -156,7 +160,7 @@ fn copies_repairs_and_compactions_know_pages_of_every_size() {
         change(&db, &mut expected, 600, &mut random);
         db.checkpoint().unwrap();
 
-        // Of the state that a backup is made of, the log has a part.
+        // Part of the state in the backup is only in the log.
         change(&db, &mut expected, 50, &mut random);
         crate::common::copies::survives(db, &disk, expected, &|| builder(page_bytes), 64 << 20);
     }
@@ -185,14 +189,14 @@ fn the_budget_changes_while_pages_of_all_sizes_come_and_go() {
 fn a_killed_database_opens_without_being_told_of_the_sizes_it_has() {
     let disk = SimulatedDisk::new(6);
     let new = |disk: &SimulatedDisk| {
-        Db::builder().directory(Arc::new(disk.clone())).dram(24 << 20).mode(Mode::Inline)
+        common::builder().directory(Arc::new(disk.clone())).dram(24 << 20).mode(Mode::Inline)
     };
     let db = new(&disk).page_size_max(64 << 10).open("").unwrap();
     let table = db.create_table_with("t", &TableOptions::new().page_size(64 << 10)).unwrap();
     table.put("k", "v").unwrap();
     let db = new(&disk.killed()).open("").unwrap();
     assert_eq!(db.open_table("t").unwrap().len().unwrap(), 1);
-    // Sixteen pages of it are one record of the log, and its buffer has to hold that.
+    // Sixteen of its pages are one log record, which the log buffer must hold.
     let long: Vec<u8> = (0..3 << 20).map(|at: u32| (at >> 8) as u8).collect();
     db.open_table("t").unwrap().put("long", &long).unwrap();
     assert!(db.open_table("t").unwrap().get("long").unwrap() == Some(long));
@@ -220,7 +224,7 @@ fn threads_work_on_tables_of_several_sizes() {
             scope.spawn(move || {
                 let mut random = SmallRng::seed_from_u64(thread.into());
                 for round in 1..1500 {
-                    // Each thread changes keys of its own and reads everybody's.
+                    // Each thread changes its own keys and reads all keys.
                     let key = random.random_range(0..2250) * 4 + thread;
                     tables[key as usize % 3].put(key.to_be_bytes(), value(key, round)).unwrap();
                     let key = random.random_range(0..9000u32);
@@ -234,7 +238,7 @@ fn threads_work_on_tables_of_several_sizes() {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
-/// Whoever opens it next makes his parts of memory large enough, though nothing but the log has pages of that size.
+/// The next open sizes its buffers for this page size, though only the log has such pages.
 #[test]
 fn a_size_used_just_before_a_crash_is_known_afterwards() {
     for seed in 0..8 {
@@ -248,12 +252,12 @@ fn a_size_used_just_before_a_crash_is_known_afterwards() {
                 .open("")
                 .unwrap()
         };
-        let db = open(&disk, Db::builder().page_size_max(64 << 10).log_max(8 << 20));
+        let db = open(&disk, common::builder().page_size_max(64 << 10).log_max(8 << 20));
         let table = db.create_table_with("t", &TableOptions::new().page_size(64 << 10)).unwrap();
         table.put(b"inline", vec![1; 30_000]).unwrap();
         let survivor = disk.survivor(seed);
         drop((table, db));
-        let db = open(&survivor, Db::builder());
+        let db = open(&survivor, common::builder());
         assert!(db.stats().log_buffer_bytes >= 32 * (64 << 10), "seed {seed}");
         let table = db.open_table("t").unwrap();
         let large: Vec<u8> = (0..3_000_000u32).map(|at| at as u8).collect();
@@ -268,11 +272,11 @@ fn a_size_used_just_before_a_crash_is_known_afterwards() {
     }
 }
 
-/// More than the frames that a size has from the beginning.
+/// More threads than a size's first frames.
 #[test]
 fn threads_put_large_values_at_once_into_a_table_of_a_new_size() {
     let directory = Arc::new(MemoryDirectory::new());
-    let builder = Db::builder().dram(96 << 20).durability(Durability::Buffered).directory(directory);
+    let builder = common::builder().dram(96 << 20).durability(Durability::Buffered).directory(directory);
     let db = builder.open("").unwrap();
     let table = db.create_table_with("t", &TableOptions::new().page_size(64 << 10)).unwrap();
     let value = |thread: u32, at: u32| vec![(thread * 16 + at) as u8; 1_000_000];
@@ -292,8 +296,9 @@ fn threads_put_large_values_at_once_into_a_table_of_a_new_size() {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
-/// Segments have room for four of the largest pages here, and images of both sizes never fill one. Once, nothing could be
-/// changed any more when the disk was full, and nothing deleted either.
+/// Segments hold four of the largest pages, and images of both sizes never fill one.
+///
+/// Once, nothing could be changed or even deleted on a full disk.
 #[test]
 fn a_full_file_with_pages_of_two_sizes_takes_changes_and_is_emptied() {
     for seed in 1..5 {
@@ -333,7 +338,8 @@ fn a_full_file_with_pages_of_two_sizes_takes_changes_and_is_emptied() {
 #[test]
 fn a_size_that_cannot_be_is_refused_and_says_what_would_do() {
     let directory = Arc::new(MemoryDirectory::new());
-    let db = Db::builder().dram(2 << 20).log_max(256 << 10).directory(directory.clone()).open("").unwrap();
+    let db =
+        common::builder().dram(2 << 20).log_max(256 << 10).directory(directory.clone()).open("").unwrap();
     let table =
         |db: &Db, bytes: u64| db.create_table_with("t", &TableOptions::new().page_size(bytes)).map(drop);
     let refused = |outcome: terrace::Result<()>, words: &[&str]| match outcome {
@@ -346,12 +352,12 @@ fn a_size_that_cannot_be_is_refused_and_says_what_would_do() {
     refused(table(&db, 64 << 10), &["65536"]);
     assert_eq!(db.table_names().unwrap(), <[String; 0]>::default());
     db.close().unwrap();
-    let large = || Db::builder().directory(directory.clone()).page_size_max(64 << 10);
+    let large = || common::builder().directory(directory.clone()).page_size_max(64 << 10);
     refused(large().dram(2 << 20).open("").map(drop), &["give it about"]);
     for bytes in [0, 5000, 128 << 10] {
         refused(large().page_size_max(bytes).open("").map(drop), &[&bytes.to_string()]);
     }
-    // The log's length is given for good when the database is made.
+    // The log's length is fixed at creation.
     let db = large().dram(64 << 20).open("").unwrap();
     refused(table(&db, 64 << 10), &["log"]);
     table(&db, 4 << 10).unwrap();

@@ -1,4 +1,4 @@
-//! Pages of structures other than tables, and guards of them, over memory that is many times too small.
+//! Pages and guards of other structures, over memory that is many times too small.
 
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
@@ -9,13 +9,15 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::pages::{PageAllocator, PageRef, PagesStats};
 use terrace::{Directory, Error, MemoryDirectory, Mode, SimulatedDisk};
-use terrace_block::{CallKind, FaultPlan, OpenMode};
+use terrace_io::{CallKind, FaultPlan, OpenMode};
+
+use super::common;
 
 const SIZES: [u64; 2] = [4 << 10, 16 << 10];
 const BUDGET: u64 = 2 << 20;
 
 fn open_on(directory: Arc<dyn Directory>, mode: Mode) -> PageAllocator {
-    let builder = PageAllocator::builder().dram(BUDGET).page_sizes(&SIZES).mode(mode).directory(directory);
+    let builder = common::pages_builder().dram(BUDGET).page_sizes(&SIZES).mode(mode).directory(directory);
     builder.open("pages").unwrap()
 }
 
@@ -27,12 +29,12 @@ fn is_missing<T>(outcome: Result<T, Error>) -> bool {
     matches!(outcome, Err(Error::PageNotFound { .. }))
 }
 
-/// The memory that `stats` account for.
+/// Memory in `stats`, bytes.
 fn accounted(stats: &PagesStats) -> u64 {
     stats.frame_classes.iter().map(|class| class.bytes).sum::<u64>() + stats.table_bytes + stats.log_bytes
 }
 
-/// A page of numbers that all follow from one.
+/// Fills a page with numbers that follow from `seed`.
 fn fill(words: &[AtomicU64], seed: u64) {
     words.iter().zip(seed..).for_each(|(word, value)| word.store(value, Relaxed));
 }
@@ -144,7 +146,7 @@ fn pages_are_what_was_written_to_them() {
     }
 }
 
-/// Every thread adds to counters that fill whole pages, so that a lost or torn change shows.
+/// Threads add to counters that fill whole pages, so that lost or torn changes show.
 #[test]
 fn guards_keep_threads_apart() {
     for mode in [Mode::Background, Mode::Inline] {
@@ -160,13 +162,13 @@ fn guards_keep_threads_apart() {
                 scope.spawn(move || {
                     let mut random = SmallRng::seed_from_u64(thread);
                     for _ in 0..STEPS {
-                        // Some pages are everybody's.
+                        // Some pages are shared by all threads.
                         let most = if random.random_range(0..2) == 0 { 10 } else { PAGES };
                         let name = names[random.random_range(0..most)];
                         if random.random_range(0..3) == 0 {
                             let mut guard = pages.write(name).unwrap();
                             for word in guard.words_mut() {
-                                // Not one instruction: only the guard makes it one.
+                                // Not atomic: only the guard protects it.
                                 word.store(word.load(Relaxed) + 1, Relaxed);
                             }
                             added.fetch_add(1, Relaxed);
@@ -198,17 +200,17 @@ fn a_page_under_a_guard_stays_where_it_is() {
             .collect();
         let guards: Vec<_> = held.iter().map(|&name| pages.read(name).unwrap()).collect();
         let mut writing = pages.allocate(4096).unwrap();
-        let places: Vec<_> = guards.iter().map(|guard| guard.words().as_ptr()).collect();
+        let addresses: Vec<_> = guards.iter().map(|guard| guard.words().as_ptr()).collect();
         for seed in 0..3000 {
             let mut other = pages.allocate(4096).unwrap();
             fill(other.words_mut(), seed);
             let _ = other.keep();
-            // Written out by the upkeep again and again while it is being written here.
+            // Maintenance writes the page repeatedly during these changes.
             writing.words_mut()[seed as usize % 500].store(seed, Relaxed);
         }
         assert!(pages.stats().evictions > 1000);
-        for ((guard, place), seed) in guards.iter().zip(places).zip(0..) {
-            assert_eq!(guard.words().as_ptr(), place);
+        for ((guard, address), seed) in guards.iter().zip(addresses).zip(0..) {
+            assert_eq!(guard.words().as_ptr(), address);
             assert!(is_filled(guard.words(), seed * 1000));
         }
         let written = writing.keep();
@@ -226,7 +228,7 @@ fn a_page_under_a_guard_stays_where_it_is() {
 fn readers_go_together_and_writers_alone() {
     let pages = open(Mode::Background);
     let name = pages.allocate(4096).unwrap().keep();
-    // More than there is room for at once: the others wait.
+    // More than the maximum at once: the others wait.
     let (at_once, most) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -371,12 +373,12 @@ fn a_failed_read_is_reported_and_the_page_is_there_afterwards() {
     }
 }
 
-/// Pages of a size that nodes can have, and of one that they cannot.
+/// A page size that nodes can have, and a larger one.
 #[test]
 fn as_many_pages_as_it_says_are_read_together() {
     for (page_bytes, together) in [(16 << 10, 16), (128 << 10, 2)] {
         let directory = Arc::new(MemoryDirectory::new());
-        let builder = PageAllocator::builder().dram(8 << 20).page_sizes(&[page_bytes]).mode(Mode::Inline);
+        let builder = common::pages_builder().dram(8 << 20).page_sizes(&[page_bytes]).mode(Mode::Inline);
         let pages = builder.directory(directory).open("pages").unwrap();
         let names: Vec<PageRef> = (0..(24 << 20) / page_bytes)
             .map(|seed| {
@@ -413,7 +415,7 @@ fn a_failed_write_stops_changes_and_not_reads() {
         assert!(matches!(error, Error::Io { .. } | Error::Poisoned { .. }), "{mode:?}: {error}");
         assert!(matches!(pages.allocate(4096), Err(Error::Poisoned { .. })), "{mode:?}");
         assert!(matches!(pages.write(name), Err(Error::Poisoned { .. })), "{mode:?}");
-        // It may have left memory before, and be read into the frame of one that was written.
+        // It may have left memory before, and be read into the frame of a written page.
         match pages.read(name) {
             Ok(guard) => assert!(guard.words().iter().all(|word| word.load(Relaxed) == 0)),
             Err(error) => assert!(matches!(error, Error::Poisoned { .. }), "{mode:?}: {error}"),
@@ -423,9 +425,9 @@ fn a_failed_write_stops_changes_and_not_reads() {
 
 #[test]
 fn the_file_is_its_owners_alone_and_goes_with_the_allocator() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("pages");
-    let open = || PageAllocator::builder().dram(BUDGET).page_sizes(&SIZES).open(&path);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pages");
+    let open = || common::pages_builder().dram(BUDGET).page_sizes(&SIZES).open(&path);
     let pages = open().unwrap();
     let another = pages.clone();
     let metadata = std::fs::metadata(&path).unwrap();
@@ -437,18 +439,18 @@ fn the_file_is_its_owners_alone_and_goes_with_the_allocator() {
     assert!(path.exists());
     drop(another);
     assert!(!path.exists());
-    // What is not ours stays.
+    // Foreign files stay.
     std::fs::write(&path, [1; 100_000]).unwrap();
     let error = open().unwrap_err();
     assert!(matches!(&error, Error::Config(what) if what.contains("not a file of pages")), "{error}");
     assert_eq!(std::fs::read(&path).unwrap(), [1; 100_000]);
-    let database = terrace::Db::builder().dram(8 << 20).open(place.path().join("db")).unwrap();
+    let database = common::builder().dram(8 << 20).open(folder.path().join("db")).unwrap();
     database.close().unwrap();
-    let pages = place.path().join("db/pages.terrace");
-    assert!(matches!(PageAllocator::builder().dram(64 << 20).open(&pages), Err(Error::Config(_))));
-    assert!(matches!(PageAllocator::builder().dram(64 << 20).open("/"), Err(Error::Config(_))));
-    let nowhere = place.path().join("no/such/pages");
-    assert!(matches!(PageAllocator::builder().dram(64 << 20).open(nowhere), Err(Error::Io { .. })));
+    let pages = folder.path().join("db/pages.terrace");
+    assert!(matches!(common::pages_builder().dram(64 << 20).open(&pages), Err(Error::Config(_))));
+    assert!(matches!(common::pages_builder().dram(64 << 20).open("/"), Err(Error::Config(_))));
+    let nowhere = folder.path().join("no/such/pages");
+    assert!(matches!(common::pages_builder().dram(64 << 20).open(nowhere), Err(Error::Io { .. })));
 }
 
 #[test]
@@ -467,7 +469,7 @@ fn what_a_killed_process_left_is_replaced() {
             assert!(!left.exists("pages").unwrap());
         }
     }
-    // Or one that was killed before there was anything in it.
+    // A file left by a process killed before it wrote anything.
     let directory = Arc::new(MemoryDirectory::new());
     directory.open("pages", OpenMode::CreateNew).unwrap();
     assert!(open_on(directory, Mode::Inline).allocate(4096).is_ok());
@@ -477,7 +479,7 @@ fn what_a_killed_process_left_is_replaced() {
 fn settings_that_cannot_be_say_what_can() {
     let open = |dram, sizes: &[u64]| {
         let directory = Arc::new(MemoryDirectory::new());
-        PageAllocator::builder().dram(dram).page_sizes(sizes).directory(directory).open("pages").map(drop)
+        common::pages_builder().dram(dram).page_sizes(sizes).directory(directory).open("pages").map(drop)
     };
     for (dram, sizes, says) in [
         (1 << 20, &[64 << 10][..], "give it about"),
@@ -491,7 +493,7 @@ fn settings_that_cannot_be_say_what_can() {
     assert!(open(1 << 20, &[4096]).is_ok());
 }
 
-/// Nothing is committed, so nobody waits for room in the log: who needs frames sees to it that there is some.
+/// Nothing commits and so waits for log space: a thread that needs frames provides it.
 #[test]
 fn the_log_has_room_for_all_that_leaves_memory() {
     for mode in [Mode::Inline, Mode::Background] {
@@ -510,17 +512,17 @@ fn the_log_has_room_for_all_that_leaves_memory() {
                 fill(pages.write(name).unwrap().words_mut(), number as u64 + 1);
             }
         }
-        let places = |bytes: u64| bytes / 4096 * 28;
-        assert!(places(pages.stats().written_bytes) > 4 * pages.stats().log_bytes, "the log went round");
+        let addresses = |bytes: u64| bytes / 4096 * 28;
+        assert!(addresses(pages.stats().written_bytes) > 4 * pages.stats().log_bytes, "the log went round");
     }
 }
 
 #[test]
 fn there_are_no_pages_of_sizes_that_were_not_asked_for() {
-    let builder = PageAllocator::builder().dram(32 << 20).page_sizes(&[128 << 10, 1 << 20]);
+    let builder = common::pages_builder().dram(32 << 20).page_sizes(&[128 << 10, 1 << 20]);
     let pages = builder.directory(Arc::new(MemoryDirectory::new())).open("pages").unwrap();
     assert_eq!(pages.page_sizes(), [128 << 10, 1 << 20]);
-    // The smallest are the page table's.
+    // The smallest size belongs to the page table.
     assert!(matches!(pages.allocate(4096), Err(Error::Config(_))));
     assert!(pages.allocate(128 << 10).is_ok() && pages.allocate(1 << 20).is_ok());
 }

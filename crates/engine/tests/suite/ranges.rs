@@ -1,4 +1,4 @@
-//! Ranges with bounds of every kind, by every way to go over one, against a map in memory.
+//! Ranges with bounds of every kind, read in every way, compared with a map.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use terrace::{Db, MemoryDirectory, Mode, Result, Table};
 
+use super::common;
+
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 type Bounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// Keys at which ranges begin and end: the empty key, neighbours of others, and the highest ones.
+/// Keys at which ranges begin and end: the empty key, neighbours, and the highest ones.
 fn edges() -> Vec<Vec<u8>> {
     let mut edges: Vec<Vec<u8>> =
         [&b""[..], b"\0", b"\0\0", b"k", b"k\0", b"k2", b"k20", b"l", b"\xff", b"\xff\0", b"\xff\xff"]
@@ -45,7 +47,7 @@ fn part(map: &Map, bounds: &Bounds) -> Vec<(Vec<u8>, Vec<u8>)> {
     inside.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// All of `entries`, taken from the back, or from both ends in turn.
+/// All `entries`, taken from front and back as `turns` says.
 fn from<I>(entries: I, turns: &[bool]) -> Result<Vec<(Vec<u8>, Vec<u8>)>>
 where
     I: DoubleEndedIterator<Item = Result<(Vec<u8>, Vec<u8>)>>,
@@ -64,11 +66,11 @@ where
 }
 
 fn open() -> Db {
-    let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(4 << 20).page_size(4096);
+    let builder = common::builder().directory(Arc::new(MemoryDirectory::new())).dram(4 << 20).page_size(4096);
     builder.mode(Mode::Inline).durability(terrace::Durability::Buffered).seed(1).open("").unwrap()
 }
 
-/// Keys of all edges, and as many others as there are to be, some of them in many leaves before the first edge above them.
+/// All edges and `more` other keys, some of them in many leaves before the next edge.
 fn filled(db: &Db, more: u32) -> (Table, Map) {
     let table = db.create_table("t").unwrap();
     let others = (0..more).map(|number| format!("k{number}").into_bytes());
@@ -83,7 +85,7 @@ fn filled(db: &Db, more: u32) -> (Table, Map) {
     (table, map)
 }
 
-/// Each way to go over a range, of a table and of a snapshot that still sees what the table had.
+/// Reads a range in every way, from the table and from an older snapshot.
 fn check(db: &Db, table: &Table, now: &Map, snapshot: &terrace::Snapshot, then: &Map) {
     for bounds in bounds() {
         let (expected, old) = (part(now, &bounds), part(then, &bounds));
@@ -97,7 +99,7 @@ fn check(db: &Db, table: &Table, now: &Map, snapshot: &terrace::Snapshot, then: 
                 expected,
                 "{what} {turns:?}"
             );
-            // What it has read is validated, so a range that was gone over wrongly is a conflict now.
+            // A range read wrongly would be a conflict now.
             transaction.put(table, b"not in the map", "").unwrap();
             transaction.delete(table, b"not in the map").unwrap();
             transaction.commit().unwrap();
@@ -145,7 +147,7 @@ fn every_range_holds_what_a_map_says_in_one_leaf_and_in_many() {
         let db = open();
         let (table, map) = filled(&db, more);
         check(&db, &table, &map, &db.snapshot(), &map);
-        // What was deleted, changed and added since, a snapshot takes from elsewhere.
+        // A snapshot finds what was deleted, changed and added since elsewhere.
         let (snapshot, mut now) = (db.snapshot(), map.clone());
         for (number, key) in map.keys().enumerate() {
             match number % 3 {

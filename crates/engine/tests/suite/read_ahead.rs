@@ -1,16 +1,18 @@
-//! Scans that read ahead: what they read, what they leave alone, and what a failure among it means.
+//! Scans that read ahead: what they read, what they leave alone, and failed reads.
 
 use std::sync::Arc;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Stats, Table, WriteBatch};
-use terrace_block::{CallKind, Directory, FaultPlan};
+use terrace_io::{CallKind, Directory, FaultPlan};
+
+use super::common;
 
 const ENTRIES: u32 = 6000;
 
 fn open(directory: Arc<dyn Directory>, dram: u64) -> (Db, Table) {
-    let builder = Db::builder().directory(directory).dram(dram).page_size(4096).log_max(1 << 20);
+    let builder = common::builder().directory(directory).dram(dram).page_size(4096).log_max(1 << 20);
     let db = builder.mode(Mode::Inline).seed(1).open("").unwrap();
     let table = db.open_or_create_table("t").unwrap();
     (db, table)
@@ -20,7 +22,7 @@ fn value(number: u32) -> Vec<u8> {
     vec![number as u8; 600 + number as usize % 700]
 }
 
-/// A table of which nothing is in memory.
+/// A table with nothing in memory.
 fn cold(directory: &Arc<dyn Directory>, dram: u64) -> (Db, Table) {
     let (db, table) = open(Arc::clone(directory), 8 << 20);
     if table.is_empty().unwrap() {
@@ -86,7 +88,7 @@ fn a_scan_that_ends_in_its_first_leaf_reads_nothing_ahead() {
     assert_eq!(db.stats().ahead_pages, 0);
 }
 
-/// The pages beyond the end of a range are nobody's business, and so is what is wrong with them.
+/// Pages beyond a range are not read, so their damage does not matter.
 #[test]
 fn nothing_is_read_beyond_the_range() {
     let directory = memory();
@@ -96,7 +98,7 @@ fn nothing_is_read_beyond_the_range() {
         let found = numbers(table.range(low.to_be_bytes()..high.to_be_bytes()));
         assert!(found.into_iter().eq(low..high));
         let stats = db.stats();
-        // Three or four entries a leaf, the two at the ends, and inner nodes.
+        // Three or four entries per leaf, the two at the ends, and inner nodes.
         let most = u64::from(high - low) / 3 + 4;
         assert!(
             stats.faults - before.faults <= most,
@@ -112,7 +114,7 @@ fn what_is_expected_is_read_at_once() {
     let directory = memory();
     let read = |expected: Option<usize>, inside: bool| {
         let (db, table) = cold(&directory, 8 << 20);
-        // Somebody has missed pages before.
+        // A miss before the scan.
         table.get(5000u32.to_be_bytes()).unwrap();
         let before = db.stats();
         let low = 100u32.to_be_bytes();
@@ -135,7 +137,7 @@ fn what_is_expected_is_read_at_once() {
         let (batches, pages) = read(Some(90), inside);
         assert!(batches <= 2 && adaptive > batches, "{batches} batches, {adaptive} without a word");
         assert!(pages <= 90 / 3 + 6, "{pages} pages");
-        // Going on beyond it.
+        // More entries than announced.
         let (batches, _) = read(Some(10), inside);
         assert!(batches > 1);
     }
@@ -160,8 +162,10 @@ fn pages_that_were_read_in_vain_are_counted() {
     assert!(held <= frames, "{held} of {frames} frames hold pages nobody has looked at");
 }
 
-/// Each read of a scan fails once: the scan goes on, ends with the error, or never needed the page. A second one finds
-/// everything.
+/// Each read of a scan fails once: the scan continues, ends with the error, or never needed the
+/// page.
+///
+/// A second scan finds everything.
 #[test]
 fn a_failed_read_ahead_fails_nobody_else() {
     let disk = SimulatedDisk::new(1);
@@ -192,7 +196,7 @@ fn a_failed_read_ahead_fails_nobody_else() {
     assert!(failed < 30, "{failed} scans failed, though most reads were ahead");
 }
 
-/// A disk that stays broken is told by the scan that comes to the page, and by none that ends before it.
+/// A broken disk is reported by the scan that reaches the page, and by no earlier one.
 #[test]
 fn a_disk_that_stays_broken_is_met_when_the_scan_comes_there() {
     let disk = SimulatedDisk::new(1);
@@ -223,8 +227,13 @@ fn a_disk_that_stays_broken_is_met_when_the_scan_comes_there() {
 fn threads_that_scan_and_write_in_a_tiny_budget() {
     let seed = 0xa4ead;
     println!("seed {seed:#x}");
-    let db =
-        Db::builder().directory(memory()).dram(1 << 20).page_size(4096).log_max(1 << 20).open("").unwrap();
+    let db = common::builder()
+        .directory(memory())
+        .dram(1 << 20)
+        .page_size(4096)
+        .log_max(1 << 20)
+        .open("")
+        .unwrap();
     let table = db.create_table("t").unwrap();
     let fill = |number: u32, version: u8| [&number.to_be_bytes()[..], &vec![version; 900]].concat();
     for number in 0..1500u32 {
@@ -237,7 +246,7 @@ fn threads_that_scan_and_write_in_a_tiny_budget() {
                 let mut random = SmallRng::seed_from_u64(seed + thread);
                 for round in 0..1000u32 {
                     let number = random.random_range(0..1500u32) * 2;
-                    // The odd ones come and go, so that leaves are split and merged.
+                    // Odd keys come and go, so that leaves are split and merged.
                     match random.random_range(0..3) {
                         0 => table.put(number.to_be_bytes(), fill(number, round as u8)).map(drop),
                         1 => table.put((number + 1).to_be_bytes(), fill(number + 1, 1)).map(drop),

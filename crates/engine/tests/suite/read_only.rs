@@ -1,6 +1,7 @@
-//! Opening for reading only: it leaves no trace, readers share a database and keep writers out, and one that was not
-//! closed cleanly is recovered in memory or refused. What a crash leaves is held against what a writing recovery
-//! finds by `crash.rs`.
+//! Read-only opens: they leave no trace, share the database, and keep writers out.
+//!
+//! A database that was not closed cleanly is recovered in memory or refused. `crash.rs` compares
+//! the result with that of a writing recovery.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -13,13 +14,15 @@ use std::time::SystemTime;
 
 use terrace::{Builder, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk};
 
-/// Names the directory in which a child process has to do its part of a test.
-const PLACE: &str = "TERRACE_READ_ONLY_PLACE";
+use super::common;
+
+/// Directory for the part of a child process.
+const FOLDER: &str = "TERRACE_READ_ONLY_FOLDER";
 /// A user that owns nothing.
 const NOBODY: u32 = 65534;
 
 fn builder() -> Builder {
-    Db::builder().dram(2 << 20)
+    common::builder().dram(2 << 20)
 }
 
 fn reader(path: &Path) -> terrace::Result<Db> {
@@ -34,7 +37,7 @@ fn fill(db: &Db) {
     table.put("large", vec![3; 40_000]).unwrap();
 }
 
-/// Reads everything, in order and at random, by several threads.
+/// Reads everything, in order and at random, in several threads.
 fn look(db: &Db) {
     let table = db.open_table("t").unwrap();
     assert_eq!(table.len().unwrap(), 2001);
@@ -54,7 +57,7 @@ fn look(db: &Db) {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
-/// Every file of a directory and the directory itself: content, times of change, permissions.
+/// Content, times and permissions of a directory and its files.
 fn trace(path: &Path) -> BTreeMap<String, (Vec<u8>, SystemTime, i64, u32)> {
     let of = |path: &Path| {
         let about = std::fs::metadata(path).unwrap();
@@ -68,11 +71,11 @@ fn trace(path: &Path) -> BTreeMap<String, (Vec<u8>, SystemTime, i64, u32)> {
     found
 }
 
-fn child(test: &str, place: &Path, umask: &str) -> Command {
+fn child(test: &str, folder: &Path, umask: &str) -> Command {
     let mut command = Command::new("sh");
     let script =
         format!("umask {umask}; exec \"$0\" --exact read_only::{test} --include-ignored --nocapture");
-    command.args(["-c", &script]).arg(std::env::current_exe().unwrap()).env(PLACE, place);
+    command.args(["-c", &script]).arg(std::env::current_exe().unwrap()).env(FOLDER, folder);
     command
 }
 
@@ -83,8 +86,8 @@ fn ready(child: &mut Child) {
 
 #[test]
 fn reading_leaves_no_trace() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("db");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
     let db = builder().open(&path).unwrap();
     fill(&db);
     db.close().unwrap();
@@ -106,8 +109,8 @@ fn reading_leaves_no_trace() {
 #[test]
 #[ignore = "the part of a child process"]
 fn child_reads_what_it_may_not_write() {
-    let Some(place) = std::env::var_os(PLACE) else { return };
-    let path = Path::new(&place);
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let path = Path::new(&folder);
     look(&reader(path).unwrap());
     let refused = builder().open(path).unwrap_err();
     assert!(
@@ -120,12 +123,12 @@ fn child_reads_what_it_may_not_write() {
 
 #[test]
 fn what_may_not_be_written_can_be_read() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("db");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
     let db = builder().open(&path).unwrap();
     fill(&db);
     db.close().unwrap();
-    let is_root = std::fs::metadata(place.path()).unwrap().uid() == 0;
+    let is_root = std::fs::metadata(folder.path()).unwrap().uid() == 0;
     let mut files: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
     for file in &files {
         std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o400)).unwrap();
@@ -133,8 +136,8 @@ fn what_may_not_be_written_can_be_read() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o500)).unwrap();
     let mut command = child("child_reads_what_it_may_not_write", &path, "022");
     if is_root {
-        // Nothing is forbidden to the superuser, so somebody else has to try.
-        files.extend([path.clone(), place.path().to_owned()]);
+        // The superuser may do anything, so use another user.
+        files.extend([path.clone(), folder.path().to_owned()]);
         files.iter().for_each(|file| chown(file, Some(NOBODY), Some(NOBODY)).unwrap());
         command.uid(NOBODY).gid(NOBODY);
     }
@@ -148,7 +151,7 @@ fn what_may_not_be_written_can_be_read() {
 
 #[test]
 fn readers_share_and_keep_writers_out() {
-    let place = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
     let memory = MemoryDirectory::new();
     let disk = SimulatedDisk::new(1);
     let kinds: [(&str, &dyn Fn(Builder) -> Builder); 3] = [
@@ -157,7 +160,7 @@ fn readers_share_and_keep_writers_out() {
         ("simulated", &|builder| builder.directory(Arc::new(disk.clone()))),
     ];
     for (kind, within) in kinds {
-        let open = |read_only| within(builder()).read_only(read_only).open(place.path().join("db"));
+        let open = |read_only| within(builder()).read_only(read_only).open(folder.path().join("db"));
         let writer = open(false).unwrap();
         assert!(
             matches!(open(true), Err(Error::Busy { owner_process: Some(process), .. })
@@ -175,10 +178,10 @@ fn readers_share_and_keep_writers_out() {
     }
 }
 
-/// A database with changes in its log, as a killed process leaves it.
+/// A database as a kill leaves it, with changes in its log.
 fn not_closed(log_max: u64, entries: u32) -> SimulatedDisk {
     let disk = SimulatedDisk::new(1);
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(8 << 20).log_max(log_max);
+    let builder = common::builder().directory(Arc::new(disk.clone())).dram(8 << 20).log_max(log_max);
     let db = builder.mode(Mode::Inline).durability(Durability::Buffered).open("").unwrap();
     let table = db.create_table("t").unwrap();
     for number in 0..entries {
@@ -196,7 +199,7 @@ fn not_closed(log_max: u64, entries: u32) -> SimulatedDisk {
 fn what_was_not_closed_is_recovered_in_memory_as_far_as_the_budget_goes() {
     let disk = not_closed(16 << 20, 2000);
     let open = |dram: u64| {
-        let builder = Db::builder().directory(Arc::new(disk.clone())).dram(dram);
+        let builder = common::builder().directory(Arc::new(disk.clone())).dram(dram);
         builder.read_only(true).mode(Mode::Inline).open("")
     };
     let reading = disk.calls();
@@ -222,29 +225,29 @@ fn what_was_not_closed_is_recovered_in_memory_as_far_as_the_budget_goes() {
     }
     assert!(refused > 0 && read > 0, "{refused} refused, {read} read");
     assert!(disk.calls() > reading);
-    let writes = [terrace_block::CallKind::Write, terrace_block::CallKind::WriteThrough];
+    let writes = [terrace_io::CallKind::Write, terrace_io::CallKind::WriteThrough];
     assert_eq!(writes.map(|kind| disk.calls_of(kind)), [0, 0]);
-    assert_eq!(disk.calls_of(terrace_block::CallKind::SetLen), 0);
-    let db = Db::builder().directory(Arc::new(disk.clone())).dram(4 << 20).open("").unwrap();
+    assert_eq!(disk.calls_of(terrace_io::CallKind::SetLen), 0);
+    let db = common::builder().directory(Arc::new(disk.clone())).dram(4 << 20).open("").unwrap();
     assert_eq!(db.open_table("t").unwrap().len().unwrap(), 2000);
 }
 
 #[test]
 #[ignore = "the part of a child process"]
 fn child_has_it_open() {
-    let Some(place) = std::env::var_os(PLACE) else { return };
-    let db = builder().open(Path::new(&place)).unwrap();
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let db = builder().open(Path::new(&folder)).unwrap();
     fill(&db);
     println!("\nready");
     std::io::stdout().flush().unwrap();
-    // Holds on until it is killed, or its parent is.
+    // Holds on until it or its parent is killed.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 #[test]
 fn the_death_of_the_owner_frees_the_database() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("db");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
     for _ in 0..2 {
         let mut owner = child("child_has_it_open", &path, "022")
             .stdin(Stdio::piped())
@@ -274,8 +277,8 @@ fn the_death_of_the_owner_frees_the_database() {
 #[test]
 #[ignore = "the part of a child process"]
 fn child_creates() {
-    let Some(place) = std::env::var_os(PLACE) else { return };
-    let db = builder().open(Path::new(&place)).unwrap();
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let db = builder().open(Path::new(&folder)).unwrap();
     fill(&db);
     db.close().unwrap();
 }
@@ -283,8 +286,8 @@ fn child_creates() {
 #[test]
 fn files_belong_to_their_owner_whatever_the_umask() {
     for umask in ["000", "077", "777"] {
-        let place = tempfile::tempdir().unwrap();
-        let path = place.path().join("db");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("db");
         assert!(child("child_creates", &path, umask).output().unwrap().status.success(), "{umask}");
         let modes: Vec<_> =
             trace(&path).into_iter().map(|(name, (.., mode))| (name, mode & 0o7777)).collect();

@@ -1,5 +1,7 @@
-//! Cached records beside everything that changes what a key has: updates and deletions, splits and merges, the cleaner,
-//! compaction, tables that come and go, other budgets, snapshots and transactions; and beside other threads.
+//! Cached records beside everything that changes entries, in one thread and in several.
+//!
+//! Updates and deletions, splits and merges, the cleaner, compaction, dropped tables, budgets,
+//! snapshots and transactions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,12 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace::{Db, Durability, MemoryDirectory, Mode, RecordCache, Table};
+use terrace::{Db, Durability, MemoryDirectory, Mode, RecordCache, Snapshot, Table};
+
+use super::common;
 
 const DRAM: u64 = 2 << 20;
 
 fn open(mode: Mode, records: RecordCache) -> Db {
-    let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(DRAM).dram_max(2 * DRAM);
+    let builder = common::builder().directory(Arc::new(MemoryDirectory::new())).dram(DRAM).dram_max(2 * DRAM);
     let builder = builder.log_max(1 << 20).mode(mode).seed(1).durability(Durability::Buffered);
     builder.record_cache(records).open("").unwrap()
 }
@@ -21,7 +25,7 @@ fn key(number: u32) -> [u8; 4] {
     number.to_be_bytes()
 }
 
-/// Values from nothing to more than a page, most of them short.
+/// Values from empty to more than a page, mostly short.
 fn value(number: u32, round: u32) -> Vec<u8> {
     let length = match number % 50 {
         0 => 5000,
@@ -32,7 +36,7 @@ fn value(number: u32, round: u32) -> Vec<u8> {
     own.to_le_bytes().into_iter().cycle().take(length + 8).collect()
 }
 
-/// Mostly few keys, which are all over the table.
+/// Mostly few keys, spread over the table.
 fn pick(random: &mut SmallRng, keys: u32) -> u32 {
     let hot = random.random_range(0..10) < 7;
     let number = if hot { random.random_range(0..200) * (keys / 200) } else { random.random_range(0..keys) };
@@ -63,6 +67,27 @@ fn read(db: &Db, table: &Table, model: &Model, number: u32, random: &mut SmallRn
     assert_eq!(found.as_ref(), expected, "key {number}");
 }
 
+/// Makes another table `u`, whose pages may be those of a table that was dropped.
+fn rewrite_another_table(db: &Db) {
+    db.drop_table("u").ok();
+    let other = db.create_table("u").unwrap();
+    (0..500).for_each(|number| other.put(key(number), value(number, 1 << 30)).unwrap());
+    (0..500).for_each(|number| {
+        assert_eq!(other.get(key(number)).unwrap(), Some(value(number, 1 << 30)));
+    });
+}
+
+/// Compares a snapshot, unless it has become too old, with its model.
+fn check_snapshot(snapshot: &Snapshot, model: &Model, table: &Table, keys: u32) {
+    for number in (0..keys).step_by(61) {
+        match snapshot.get(table, key(number)) {
+            Ok(found) => assert_eq!(found.as_ref(), model.get(&number), "key {number}"),
+            Err(terrace::Error::SnapshotTooOld) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 #[test]
 fn reads_are_what_a_map_says_whatever_happens_to_the_pages() {
     const KEYS: u32 = 12_000;
@@ -91,7 +116,7 @@ fn reads_are_what_a_map_says_whatever_happens_to_the_pages() {
             }
             match step % 5000 {
                 1000 => {
-                    // Leaves are merged, and the pages are used again for others.
+                    // Leaves are merged, and their pages reused.
                     let from = random.random_range(0..KEYS);
                     for number in from..from + 600 {
                         table.delete(key(number)).unwrap();
@@ -99,23 +124,10 @@ fn reads_are_what_a_map_says_whatever_happens_to_the_pages() {
                     }
                 }
                 1500 => kept = Some((db.snapshot(), model.clone())),
-                2000 => {
-                    db.drop_table("u").ok();
-                    let other = db.create_table("u").unwrap();
-                    (0..500).for_each(|number| other.put(key(number), value(number, 1 << 30)).unwrap());
-                    (0..500).for_each(|number| {
-                        assert_eq!(other.get(key(number)).unwrap(), Some(value(number, 1 << 30)));
-                    });
-                }
+                2000 => rewrite_another_table(&db),
                 2500 => {
                     if let Some((snapshot, model)) = kept.take() {
-                        for number in (0..KEYS).step_by(61) {
-                            match snapshot.get(&table, key(number)) {
-                                Ok(found) => assert_eq!(found.as_ref(), model.get(&number), "key {number}"),
-                                Err(terrace::Error::SnapshotTooOld) => break,
-                                Err(error) => panic!("{error}"),
-                            }
-                        }
+                        check_snapshot(&snapshot, &model, &table, KEYS);
                     }
                 }
                 3000 => {
@@ -154,7 +166,7 @@ fn nothing_is_taken_while_everything_fits_and_most_is_taken_where_it_helps() {
         table.get(key(random.random_range(0..1000))).unwrap().unwrap();
     }
     assert_eq!(db.stats().records, terrace::CachedRecords::default());
-    // One record in forty is read, and nothing else.
+    // Reads one record in forty and nothing else.
     (1000..80_000).for_each(|number| table.put(key(number), [7; 100]).unwrap());
     for _ in 0..100_000 {
         assert!(table.get(key(random.random_range(0..2000) * 40)).unwrap().is_some());
@@ -167,7 +179,7 @@ fn nothing_is_taken_while_everything_fits_and_most_is_taken_where_it_helps() {
     }
     let stats = db.stats();
     assert!(stats.faults - before.faults < 1000, "{before:?} {stats:?}");
-    // Whole leaves are read again and again, more of them than have room beside the records.
+    // Reads more whole leaves repeatedly than fit beside the records.
     for round in 0..60 {
         let from = 40_000 + round % 2 * 200;
         for leaf in 0..22 {
@@ -205,7 +217,7 @@ fn a_key_that_is_not_there_is_known_not_to_be() {
     (0..50).for_each(now);
 }
 
-/// Each key counts up; nobody may ever see it count down, and nobody what was never written.
+/// Each key counts up. No thread may see it count down, or a value never written.
 #[test]
 fn no_thread_sees_a_key_go_back() {
     const KEYS: u32 = 20_000;
@@ -219,7 +231,7 @@ fn no_thread_sees_a_key_go_back() {
         entry
     };
     (0..KEYS).for_each(|number| table.put(key(number), entry(number, 0)).unwrap());
-    // What has been acknowledged: nobody may see less who begins to read later.
+    // Acknowledged counts: a later read must not see less.
     let counts: Vec<AtomicU64> = (0..300).map(|_| AtomicU64::new(0)).collect();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,19 +1,21 @@
-//! Closing, reopening, and what is left when a database was not closed.
+//! Closing, reopening, and what remains of a database that was not closed.
 
 use std::sync::Arc;
 
 use terrace::{Db, Durability, Error, MemoryDirectory, Mode, WriteBatch};
 
+use super::common;
+
 fn builder(directory: &MemoryDirectory) -> terrace::Builder {
-    Db::builder().directory(Arc::new(directory.clone())).dram(2 << 20)
+    common::builder().directory(Arc::new(directory.clone())).dram(2 << 20)
 }
 
 #[test]
 fn what_was_put_is_there_after_reopening() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("db");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
     for mode in [Mode::Inline, Mode::Background] {
-        let open = || Db::builder().dram(4 << 20).mode(mode).open(&path).unwrap();
+        let open = || common::builder().dram(4 << 20).mode(mode).open(&path).unwrap();
         let db = open();
         let table = db.open_or_create_table("t").unwrap();
         for n in 0..2000u32 {
@@ -72,24 +74,24 @@ fn other_handles_fail_after_close() {
 
 #[test]
 fn errors_name_what_is_wrong() {
-    let place = tempfile::tempdir().unwrap();
-    let missing = place.path().join("missing");
-    let error = Db::builder().create(false).open(&missing).unwrap_err();
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing");
+    let error = common::builder().create(false).open(&missing).unwrap_err();
     assert!(matches!(error, Error::NotADatabase { .. }), "{error}");
     assert!(!missing.exists());
-    let file = place.path().join("file");
+    let file = folder.path().join("file");
     std::fs::write(&file, "hello").unwrap();
-    let error = Db::builder().dram(2 << 20).open(&file).unwrap_err();
+    let error = common::builder().dram(2 << 20).open(&file).unwrap_err();
     assert!(error.to_string().contains("not a directory"), "{error}");
-    let error = Db::builder().dram(1000).open(&missing).unwrap_err();
+    let error = common::builder().dram(1000).open(&missing).unwrap_err();
     assert!(matches!(error, Error::Config(_)), "{error}");
-    std::fs::create_dir(place.path().join("foreign")).unwrap();
-    std::fs::write(place.path().join("foreign/pages.terrace"), vec![1; 1 << 16]).unwrap();
-    std::fs::write(place.path().join("foreign/log.terrace"), vec![1; 1 << 16]).unwrap();
-    let error = Db::builder().dram(2 << 20).open(place.path().join("foreign")).unwrap_err();
+    std::fs::create_dir(folder.path().join("foreign")).unwrap();
+    std::fs::write(folder.path().join("foreign/pages.terrace"), vec![1; 1 << 16]).unwrap();
+    std::fs::write(folder.path().join("foreign/log.terrace"), vec![1; 1 << 16]).unwrap();
+    let error = common::builder().dram(2 << 20).open(folder.path().join("foreign")).unwrap_err();
     assert!(matches!(error, Error::NotADatabase { .. }), "{error}");
-    std::fs::remove_file(place.path().join("foreign/pages.terrace")).unwrap();
-    let error = Db::builder().dram(2 << 20).open(place.path().join("foreign")).unwrap_err();
+    std::fs::remove_file(folder.path().join("foreign/pages.terrace")).unwrap();
+    let error = common::builder().dram(2 << 20).open(folder.path().join("foreign")).unwrap_err();
     assert!(error.to_string().contains("log.terrace but no pages.terrace"), "{error}");
 }
 
@@ -107,9 +109,9 @@ fn keys_and_values_have_limits() {
 
 #[test]
 fn read_only_changes_nothing() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("db");
-    let db = Db::builder().dram(2 << 20).open(&path).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("db");
+    let db = common::builder().dram(2 << 20).open(&path).unwrap();
     let table = db.create_table("t").unwrap();
     for n in 0..500u32 {
         table.put(n.to_be_bytes(), [1; 100]).unwrap();
@@ -117,7 +119,7 @@ fn read_only_changes_nothing() {
     db.close().unwrap();
     let bytes = || ["pages.terrace", "log.terrace"].map(|file| std::fs::read(path.join(file)).unwrap());
     let before = bytes();
-    let db = Db::builder().dram(2 << 20).read_only(true).open(&path).unwrap();
+    let db = common::builder().dram(2 << 20).read_only(true).open(&path).unwrap();
     let table = db.open_table("t").unwrap();
     assert_eq!(table.len().unwrap(), 500);
     assert!(matches!(table.put("k", "v"), Err(Error::ReadOnly)));
@@ -230,7 +232,7 @@ fn tables_are_renamed_and_dropped() {
 #[test]
 fn a_table_says_how_many_pages_it_has() {
     let directory = Arc::new(MemoryDirectory::new());
-    let db = Db::builder().directory(directory).dram(2 << 20).mode(Mode::Inline).open("").unwrap();
+    let db = common::builder().directory(directory).dram(2 << 20).mode(Mode::Inline).open("").unwrap();
     let table = db.create_table("t").unwrap();
     assert_eq!(table.pages().unwrap(), 1);
     for number in 0..3000u32 {

@@ -1,5 +1,5 @@
-//! Repair: whatever is done to the files, what comes out was committed for its key, what is not said to be lost is
-//! there, and the source is not written to.
+//! Repair of any damage: the result was committed, losses are reported, and the source is not
+//! written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +9,9 @@ use rand::{RngExt, SeedableRng};
 use terrace::{
     Db, Directory, Durability, Error, MemoryDirectory, Mode, RepairReport, Result, SimulatedDisk, WriteBatch,
 };
-use terrace_block::{AlignedBuffer, OpenMode};
+use terrace_io::{AlignedBuffer, OpenMode};
+
+use super::common;
 
 const PAGE_BYTES: u64 = 4096;
 const TABLES: [&str; 3] = ["few", "many", "other"];
@@ -18,19 +20,19 @@ type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 type Tables = BTreeMap<String, Entries>;
 
 fn open(disk: &SimulatedDisk) -> Result<Db> {
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
+    let builder = common::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
     builder.log_max(256 << 10).mode(Mode::Inline).seed(1).open("")
 }
 
 fn repair(disk: &SimulatedDisk) -> Result<(RepairReport, Tables)> {
     let before = files(disk);
     let target = Arc::new(MemoryDirectory::new());
-    let report = Db::builder().dram(4 << 20).mode(Mode::Inline).repair_in(disk, target.clone())?;
+    let report = common::builder().dram(4 << 20).mode(Mode::Inline).repair_in(disk, target.clone())?;
     assert!(files(disk) == before, "the source was written to");
     for file in ["pages.salvage", "log.salvage", "pages.repaired", "log.repaired"] {
         assert!(!target.exists(file).unwrap(), "{file} is left");
     }
-    let db = Db::builder().directory(target).dram(4 << 20).create(false).mode(Mode::Inline).open("")?;
+    let db = common::builder().directory(target).dram(4 << 20).create(false).mode(Mode::Inline).open("")?;
     assert_eq!(db.verify().unwrap().errors, []);
     let tables = contents(&db);
     let counted: u64 = tables.values().map(|entries| entries.len() as u64).sum();
@@ -53,13 +55,13 @@ fn files(disk: &SimulatedDisk) -> Vec<Vec<u8>> {
     ["pages.terrace", "log.terrace"].map(bytes).to_vec()
 }
 
-/// What a history has come to.
+/// Record of a history.
 #[derive(Default)]
 struct Ledger {
-    /// All states there ever were, and which of them is surely durable.
+    /// All states so far, and the last one that is surely durable.
     states: Vec<Tables>,
     durable: usize,
-    /// Every value that was ever written for a key of a table.
+    /// All values ever written, by table and key.
     ever: BTreeMap<String, BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>>,
 }
 
@@ -72,7 +74,7 @@ fn value(random: &mut SmallRng) -> Vec<u8> {
     (0..length).map(|_| random.random()).collect()
 }
 
-/// Works on a new database until the power goes at call `crash_at`, or for `steps` steps.
+/// Works on a new database for `steps` steps or until the power goes.
 fn history(disk: &SimulatedDisk, seed: u64, steps: u32) -> Ledger {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut ledger = Ledger { states: vec![Tables::new()], ..Ledger::default() };
@@ -124,7 +126,7 @@ fn batch(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
     Ok(())
 }
 
-/// Whether everything that was saved and everything that is said to be lost makes up `state`.
+/// Checks that saved and lost entries together make up `state`.
 fn makes_up(state: &Tables, report: &RepairReport, found: &Tables) -> std::result::Result<(), String> {
     let names_lost = report.notes.iter().any(|note| note.contains("names of tables are lost"));
     for (name, entries) in state {
@@ -179,7 +181,7 @@ fn judge(
     if !report.consistent {
         return Ok(());
     }
-    // A log that is damaged behind what the superblock says of its end looks like one that a power cut ended.
+    // A log damaged beyond the superblock's end looks like one that a power cut ended.
     let from = if log_damaged { 0 } else { ledger.durable };
     let verdicts: Vec<_> =
         ledger.states[from..].iter().rev().map(|state| makes_up(state, report, found)).collect();
@@ -200,7 +202,7 @@ fn damage(disk: &SimulatedDisk, file: &str, times: u32, random: &mut SmallRng) {
         match random.random_range(0..4) {
             0 => block.fill(0),
             1 => block[random.random_range(0..8) * 512..][..512].fill(0xa5),
-            // Another block's content, as a misdirected write leaves it.
+            // Another block's content, as after a misdirected write.
             2 => device.read_at(random.random_range(0..blocks) * 4096, &mut block).unwrap(),
             _ => block[random.random_range(0..4096)] ^= 1 << random.random_range(0..8),
         }
@@ -250,7 +252,7 @@ fn what_was_saved_was_committed_and_what_was_not_is_told() {
     assert!(seeds.end - seeds.start < 50 || (complete > 3 && partial > 3 && inconsistent > 3));
 }
 
-/// A database of one table with entries in order, closed; the places of the leaves of that table.
+/// A closed database of one table with ascending keys, and the blocks of its leaves.
 fn closed(entries: u32) -> (SimulatedDisk, Entries, Vec<u64>) {
     let disk = SimulatedDisk::new(1);
     let db = open(&disk).unwrap();
@@ -267,17 +269,17 @@ fn closed(entries: u32) -> (SimulatedDisk, Entries, Vec<u64>) {
     let mut page = AlignedBuffer::zeroed(PAGE_BYTES as usize);
     // The newest image of each page.
     let mut newest: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    for place in 8..device.len() / PAGE_BYTES {
-        device.read_at(place * PAGE_BYTES, &mut page).unwrap();
+    for block in 8..device.len() / PAGE_BYTES {
+        device.read_at(block * PAGE_BYTES, &mut page).unwrap();
         let word = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());
         if page[4] == 1 && word(8) > 2 {
             let newer = newest.get(&word(8)).is_none_or(|(lsn, _)| *lsn < word(16));
             if newer {
-                newest.insert(word(8), (word(16), place));
+                newest.insert(word(8), (word(16), block));
             }
         }
     }
-    (disk, all, newest.into_values().map(|(_, place)| place).collect())
+    (disk, all, newest.into_values().map(|(_, block)| block).collect())
 }
 
 fn flip(disk: &SimulatedDisk, file: &str, at: u64) {
@@ -294,16 +296,16 @@ fn a_damaged_leaf_costs_its_own_entries_and_no_others() {
     let (report, found) = repair(&disk).unwrap();
     assert!(report.is_complete(), "{report:?}");
     assert_eq!(found["t"], all);
-    for &place in leaves.iter().step_by(leaves.len() / 10) {
+    for &block in leaves.iter().step_by(leaves.len() / 10) {
         let damaged = disk.killed();
-        flip(&damaged, "pages.terrace", place * PAGE_BYTES + 300);
+        flip(&damaged, "pages.terrace", block * PAGE_BYTES + 300);
         let (report, found) = repair(&damaged).unwrap();
         assert_eq!((report.lost_pages.len(), report.consistent), (1, true), "{report:?}");
         let lost: Vec<_> = all.keys().filter(|key| !found["t"].contains_key(*key)).collect();
         assert!((1..=20).contains(&lost.len()), "{} entries of a leaf", lost.len());
         let [(from, to)] = &report.tables[0].lost_ranges[..] else { panic!("{report:?}") };
         assert!(lost.iter().all(|key| from <= *key && to.as_ref().is_none_or(|to| *key < to)));
-        // Nor is anything else in that range.
+        // No other entry is in that range.
         let in_range = all.keys().filter(|key| from <= *key && to.as_ref().is_none_or(|to| *key < to));
         assert_eq!(in_range.count(), lost.len());
     }
@@ -317,10 +319,10 @@ fn leaves_are_found_again_when_what_leads_to_them_is_gone() {
     for kind in [2, 0x43, 0x44] {
         // Inner nodes, chunks of the page table, its directory.
         let damaged = disk.killed();
-        for place in 8..device.len() / PAGE_BYTES {
-            device.read_at(place * PAGE_BYTES, &mut page).unwrap();
+        for block in 8..device.len() / PAGE_BYTES {
+            device.read_at(block * PAGE_BYTES, &mut page).unwrap();
             if page[4] == kind {
-                flip(&damaged, "pages.terrace", place * PAGE_BYTES + 100);
+                flip(&damaged, "pages.terrace", block * PAGE_BYTES + 100);
             }
         }
         let (report, found) = repair(&damaged).unwrap();
@@ -346,24 +348,24 @@ fn without_superblock_log_or_catalog_the_pages_speak_for_themselves() {
     flip(&damaged, "pages.terrace", 100);
     flip(&damaged, "pages.terrace", (16 << 10) + 100);
     whole(&damaged, "t");
-    // The log: the pages of a closed database have everything, but nothing vouches for that any more.
+    // The log: the pages of a closed database are complete, but nothing confirms that.
     let damaged = disk.killed();
     damaged.remove("log.terrace").unwrap();
     whole(&damaged, "t");
     assert!(!repair(&damaged).unwrap().0.consistent);
-    // A flipped bit in its header costs nothing: the superblock knows what it says.
+    // A flipped bit in its header is harmless: the superblock repeats its content.
     let damaged = disk.killed();
     flip(&damaged, "log.terrace", 44);
     let (report, found) = repair(&damaged).unwrap();
     assert!(report.is_complete() && found["t"] == all, "{report:?}");
-    // The catalog's one leaf, in every image there is of it.
+    // Every image of the catalog's only leaf.
     let damaged = disk.killed();
     let device = disk.open("pages.terrace", OpenMode::Read).unwrap();
     let mut page = AlignedBuffer::zeroed(PAGE_BYTES as usize);
-    for place in 8..device.len() / PAGE_BYTES {
-        device.read_at(place * PAGE_BYTES, &mut page).unwrap();
+    for block in 8..device.len() / PAGE_BYTES {
+        device.read_at(block * PAGE_BYTES, &mut page).unwrap();
         if page[4] == 1 && page[8..16] == 1u64.to_le_bytes() {
-            flip(&damaged, "pages.terrace", place * PAGE_BYTES + 100);
+            flip(&damaged, "pages.terrace", block * PAGE_BYTES + 100);
         }
     }
     let (report, _) = repair(&damaged).unwrap();
@@ -384,11 +386,11 @@ fn a_long_value_that_is_not_whole_is_lost_and_not_shortened() {
     let device = disk.open("pages.terrace", OpenMode::Read).unwrap();
     let mut page = AlignedBuffer::zeroed(PAGE_BYTES as usize);
     let mut damaged = 0;
-    for place in 8..device.len() / PAGE_BYTES {
-        device.read_at(place * PAGE_BYTES, &mut page).unwrap();
+    for block in 8..device.len() / PAGE_BYTES {
+        device.read_at(block * PAGE_BYTES, &mut page).unwrap();
         if page[4] == 4 && page[1000] == 7 && damaged == 0 {
             damaged += 1;
-            flip(&disk, "pages.terrace", place * PAGE_BYTES + 1000);
+            flip(&disk, "pages.terrace", block * PAGE_BYTES + 1000);
         }
     }
     assert_eq!(damaged, 1);
@@ -399,9 +401,9 @@ fn a_long_value_that_is_not_whole_is_lost_and_not_shortened() {
 
 #[test]
 fn what_cannot_be_repaired_is_said_and_leaves_nothing() {
-    let place = tempfile::tempdir().unwrap();
-    let at = |name: &str| place.path().join(name);
-    let builder = || Db::builder().dram(8 << 20);
+    let block = tempfile::tempdir().unwrap();
+    let at = |name: &str| block.path().join(name);
+    let builder = || common::builder().dram(8 << 20);
     let error = builder().repair(at("nowhere"), at("new")).unwrap_err();
     assert!(matches!(error, Error::NotADatabase { .. }), "{error}");
     std::fs::create_dir(at("noise")).unwrap();
@@ -417,13 +419,17 @@ fn what_cannot_be_repaired_is_said_and_leaves_nothing() {
     let error = builder().repair(at("db"), at("noise")).unwrap_err();
     assert!(error.to_string().contains("not empty"), "{error}");
     assert!(builder().repair(at("db"), at("new")).unwrap().is_complete());
-    // Cut off at any call, the target holds no database until it holds all of it.
+    // Cut off at any call, the target holds no database until it is complete.
     let source = SimulatedDisk::new(1);
     let db = open(&source).unwrap();
     db.create_table("t").unwrap().put("key", "value").unwrap();
     db.close().unwrap();
     let run = |target: &SimulatedDisk| {
-        Db::builder().dram(4 << 20).mode(Mode::Inline).repair_in(&source, Arc::new(target.clone())).is_ok()
+        common::builder()
+            .dram(4 << 20)
+            .mode(Mode::Inline)
+            .repair_in(&source, Arc::new(target.clone()))
+            .is_ok()
     };
     let calls = {
         let target = SimulatedDisk::new(1);
@@ -435,7 +441,7 @@ fn what_cannot_be_repaired_is_said_and_leaves_nothing() {
         target.crash_at(call);
         run(&target);
         let left = Arc::new(target.survivor(call));
-        match Db::builder().dram(1 << 20).mode(Mode::Inline).create(false).directory(left).open("") {
+        match common::builder().dram(1 << 20).mode(Mode::Inline).create(false).directory(left).open("") {
             Err(Error::NotADatabase { .. }) => {}
             Err(error) => panic!("call {call}: {error}"),
             Ok(db) => {

@@ -1,4 +1,5 @@
-//! The budget is changed while others work: nothing is lost, nobody reads anything wrong, and what cannot be is refused.
+//! Budget changes during other work: nothing is lost, reads are right, and impossible budgets are
+//! refused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
@@ -8,22 +9,23 @@ use rand::{RngExt, SeedableRng};
 use terrace::{
     Builder, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Snapshot, Table, WriteBatch,
 };
-use terrace_block::{CallKind, FaultPlan};
+use terrace_io::{CallKind, FaultPlan};
 
-use crate::common::Stop;
+use super::common;
+use crate::common::Retry;
 
 const ACCOUNTS: u64 = 6000;
 const BALANCE: u64 = 1000;
 const VALUE_BYTES: usize = 700;
 
 fn builder() -> Builder {
-    Db::builder()
+    common::builder()
         .directory(Arc::new(MemoryDirectory::new()))
         .log_max(8 << 20)
         .durability(Durability::Buffered)
 }
 
-/// An account's value: its number, its balance, and bytes that follow from both.
+/// An account's value: number, balance, and bytes that follow from both.
 fn account(number: u64, balance: u64) -> Vec<u8> {
     let mut value = vec![(number ^ balance) as u8; VALUE_BYTES];
     value[..8].copy_from_slice(&number.to_le_bytes());
@@ -54,7 +56,7 @@ fn total(table: &Table, snapshot: &Snapshot) -> u64 {
     entries.map(|(key, value)| balance(u64::from_be_bytes(key[..].try_into().unwrap()), &value)).sum()
 }
 
-/// Transfers during one scan: their old versions fit what the smallest budget has for them.
+/// Transfers per scan: their old versions fit into the smallest budget.
 const TRANSFERS_PER_SCAN: i64 = 60;
 
 #[test]
@@ -66,7 +68,7 @@ fn a_budget_that_goes_up_and_down_disturbs_nobody() {
         for seed in 0..2 {
             let (db, table, done, quota) = (&db, &table, &done, &quota);
             scope.spawn(move || {
-                let _stop = Stop(done);
+                let _stop = Retry(done);
                 let mut random = SmallRng::seed_from_u64(seed);
                 while !done.load(Relaxed) {
                     let [from, to] = [0, 1].map(|_| random.random_range(0..ACCOUNTS));
@@ -93,7 +95,7 @@ fn a_budget_that_goes_up_and_down_disturbs_nobody() {
         }
         let (db, table, done, scans, quota) = (&db, &table, &done, &scans, &quota);
         scope.spawn(move || {
-            let _stop = Stop(done);
+            let _stop = Retry(done);
             let mut random = SmallRng::seed_from_u64(9);
             while !done.load(Relaxed) {
                 for _ in 0..500 {
@@ -106,10 +108,10 @@ fn a_budget_that_goes_up_and_down_disturbs_nobody() {
                 scans.fetch_add(1, Relaxed);
             }
         });
-        let _stop = Stop(done);
+        let _stop = Retry(done);
         let mut random = SmallRng::seed_from_u64(7);
         let mut changes = 0;
-        // Until the others have been through many changes, too, or one of them has failed.
+        // Until the other threads have seen many changes, or one has failed.
         while (changes < 40 || scans.load(Relaxed) < 5) && !done.load(Relaxed) {
             let bytes = random.random_range(2 << 20..=16 << 20);
             db.set_dram(bytes).unwrap();
@@ -153,7 +155,7 @@ fn what_was_written_under_any_budget_is_there_after_a_restart() {
         assert!(report.is_ok(), "{:?}", report.errors);
     }
     open().close().unwrap();
-    // Read-only, too, the budget can be another.
+    // A read-only database can change its budget too.
     let builder = builder().directory(directory).read_only(true).dram(8 << 20).dram_max(16 << 20);
     let db = builder.open("").unwrap();
     let table = db.open_table("accounts").unwrap();
@@ -177,7 +179,7 @@ fn a_budget_that_cannot_be_is_refused_and_the_old_one_stays() {
         let stats = db.stats();
         assert_eq!((stats.budget_bytes, stats.frames), (before.budget_bytes, before.frames));
     }
-    // What the message says would do, does.
+    // The budget that the message suggests is sufficient.
     db.set_dram(8 << 20).unwrap();
     assert_eq!(total(&table, &db.snapshot()), ACCOUNTS * BALANCE);
     db.set_dram(32 << 20).unwrap();

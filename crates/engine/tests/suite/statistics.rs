@@ -1,5 +1,4 @@
-//! What a database tells about itself: every count has its reason, and the text for Prometheus follows the format's
-//! rules to the letter.
+//! Statistics: counts have the right reasons, and the Prometheus text follows the format exactly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,8 +6,10 @@ use std::time::Duration;
 
 use terrace::{Builder, Db, Durability, MemoryDirectory, Mode, Stats};
 
+use super::common;
+
 fn builder() -> Builder {
-    Db::builder().directory(Arc::new(MemoryDirectory::new())).mode(Mode::Inline).seed(1)
+    common::builder().directory(Arc::new(MemoryDirectory::new())).mode(Mode::Inline).seed(1)
 }
 
 /// Twice the budget, written, read and overwritten by one thread.
@@ -29,7 +30,7 @@ fn worked() -> Db {
 #[test]
 fn counts_by_reason_add_up() {
     let db = worked();
-    // A page that is in use all the time is written for the log's sake only.
+    // A page in constant use is written only to cut the log.
     let table = db.open_table("t").unwrap();
     (0..6000u32).for_each(|number| table.put(0u32.to_be_bytes(), vec![number as u8; 900]).unwrap());
     drop(table);
@@ -58,7 +59,7 @@ fn latencies_are_counted_once_each() {
     let stats = db.stats();
     assert_eq!(stats.fault.count, stats.faults);
     assert_eq!(stats.log_write.count, stats.log_flushes);
-    // Each put, and the table.
+    // Each put, and the creation of the table.
     assert_eq!(stats.commit.count, 3 * 4000 + 1);
     for latency in [&stats.fault, &stats.log_write, &stats.commit] {
         assert_eq!(latency.count, latency.buckets.iter().map(|bucket| bucket.count).sum::<u64>());
@@ -76,7 +77,7 @@ fn latencies_are_counted_once_each() {
     assert_eq!(db.stats().commit.count, before + 1, "a buffered commit waits for nothing");
 }
 
-/// A get of what is in a frame raises no counter and reads no clock.
+/// A get from a frame raises no counter and reads no clock.
 #[test]
 fn a_hit_counts_nothing() {
     let db = builder().dram(8 << 20).open("").unwrap();
@@ -91,10 +92,10 @@ fn a_hit_counts_nothing() {
     assert_eq!(db.stats(), before);
 }
 
-/// Threads that get in each other's way, until each kind of wait and retry has happened that they can bring about.
+/// Threads contend until each possible kind of wait and retry has happened.
 #[test]
 fn what_threads_wait_for_is_counted() {
-    let db = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).log_max(512 << 10);
+    let db = common::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).log_max(512 << 10);
     let db = db.durability(Durability::Buffered).open("").unwrap();
     let table = db.create_table("t").unwrap();
     let seen =
@@ -135,7 +136,7 @@ fn snapshots_are_given_up_for_memory_or_age() {
     assert!(snapshot.get(&table, "k").is_err());
     let given_up = db.stats().given_up;
     assert_eq!((given_up.age, given_up.memory), (0, 1));
-    let db = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20);
+    let db = common::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20);
     let db = db.snapshot_age_max(Duration::ZERO).open("").unwrap();
     let table = db.create_table("t").unwrap();
     let snapshot = db.snapshot();
@@ -145,10 +146,10 @@ fn snapshots_are_given_up_for_memory_or_age() {
     assert!(snapshot.get(&table, "k").is_err());
 }
 
-/// A sample: its labels, sorted by nothing, and its value.
+/// A sample: its labels, unsorted, and its value.
 type Sample = (Vec<(String, String)>, f64);
 
-/// What the format allows and nothing else: families in one piece, each with help, type and samples.
+/// A family in one piece, with help, type and samples, as the format requires.
 #[derive(Debug)]
 struct Family {
     kind: String,
@@ -160,7 +161,7 @@ fn is_name(text: &str) -> bool {
     text.starts_with(first) && text.chars().all(|letter| first(letter) || letter.is_ascii_digit())
 }
 
-/// `{name="value",...}` with its escapes; returns what follows.
+/// Parses `{name="value",...}` with escapes; returns the rest of the text.
 fn labels(text: &str) -> (Vec<(String, String)>, &str) {
     let Some(mut rest) = text.strip_prefix('{') else { return (Vec::new(), text) };
     let mut found = Vec::new();
@@ -275,10 +276,9 @@ fn the_text_for_prometheus_follows_its_format() {
     check(&without);
     let names = |families: &BTreeMap<String, Family>| families.keys().cloned().collect::<BTreeSet<_>>();
     let tables: BTreeSet<_> = names(&families).difference(&names(&without)).cloned().collect();
-    assert_eq!(
-        tables,
-        BTreeSet::from(["terrace_table_entries".to_owned(), "terrace_table_pages".to_owned()])
-    );
+    let of_tables =
+        ["compression", "entries", "entries_exact", "page_bytes", "pages", "value_page_bytes_max"];
+    assert_eq!(tables, of_tables.map(|name| format!("terrace_table_{name}")).into());
 }
 
 #[test]
@@ -287,7 +287,7 @@ fn a_database_that_has_done_nothing_has_the_same_families() {
     assert_eq!(names(&builder().dram(2 << 20).open("").unwrap()), names(&worked()));
 }
 
-/// Whole pages write each line of their frame, changes in place the lines that they change.
+/// A whole page writes each line of its frame; a change in place writes the lines that it changes.
 #[test]
 fn lines_of_a_simulated_middle_tier_are_counted_as_they_are_written() {
     let middle = "simulated:dram,256KiB".parse().unwrap();

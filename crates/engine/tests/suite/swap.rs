@@ -1,5 +1,4 @@
-//! Compare-and-swap and updates of one key by many threads: nothing is lost, nothing is done twice, and what a swap found
-//! was there.
+//! Compare-and-swap and updates of a key by many threads: nothing is lost or done twice.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -8,16 +7,18 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{Db, Durability, MemoryDirectory, Swap, Table};
 
+use super::common;
+
 const THREADS: u64 = 4;
 
 fn open(durability: Durability) -> (Db, Table) {
     let directory = Arc::new(MemoryDirectory::new());
-    let db = Db::builder().directory(directory).dram(2 << 20).durability(durability).open("").unwrap();
+    let db = common::builder().directory(directory).dram(2 << 20).durability(durability).open("").unwrap();
     let table = db.create_table("t").unwrap();
     (db, table)
 }
 
-/// A number, with so much beside it that its value has `bytes` bytes.
+/// A number, padded to `bytes` bytes.
 fn padded(number: u64, bytes: usize) -> Vec<u8> {
     let mut value = number.to_le_bytes().to_vec();
     value.resize(bytes, number as u8);
@@ -28,7 +29,7 @@ fn number(value: &[u8]) -> u64 {
     u64::from_le_bytes(value[..8].try_into().unwrap())
 }
 
-/// Values small, too large for a leaf, and both in turn.
+/// Small values, values too large for a leaf, and both in turn.
 fn sizes() -> [fn(u64) -> usize; 3] {
     [|_| 8, |_| 9000, |number| if number.is_multiple_of(2) { 8 } else { 9000 }]
 }
@@ -79,15 +80,17 @@ fn a_counter_raised_by_updates_is_exact() {
     assert!(table.is_empty().unwrap());
 }
 
-/// Every value is written once, so the swaps that succeeded form chains: each replaced what another one had written, or
-/// nothing; no value is replaced twice; and each chain ends where the key is now.
+/// Every value is written once, so successful swaps form chains.
+///
+/// Each swap replaced a value written by another, or nothing. No value is replaced twice, and each
+/// chain ends at the current value.
 #[test]
 fn successful_swaps_form_one_history_for_each_key() {
     let seed = 0x5a_4b;
     println!("seed {seed:#x}");
     const KEYS: u8 = 3;
     let (db, table) = open(Durability::Buffered);
-    /// A key, what a swap replaced, and what it wrote.
+    /// A key, the value replaced, and the value written.
     type Done = (u8, Option<Vec<u8>>, Option<Vec<u8>>);
     let history: Mutex<Vec<Done>> = Mutex::default();
     std::thread::scope(|scope| {
@@ -127,7 +130,7 @@ fn successful_swaps_form_one_history_for_each_key() {
         replaced.extend(now.as_deref());
         written.sort_unstable();
         replaced.sort_unstable();
-        // Every value written was replaced once, or is there now.
+        // Every value written was replaced once or is current.
         assert_eq!(written, replaced, "key {key}");
         let made = mine.iter().filter(|done| done.1.is_none()).count();
         let removed = mine.iter().filter(|done| done.2.is_none()).count();

@@ -1,19 +1,21 @@
-//! Commits that fail after they have changed something: they are taken back, and the database goes on.
+//! Commits that fail after their first change are taken back, and the database goes on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use terrace::{Db, Durability, Error, Mode, Result, SimulatedDisk, Table, WriteBatch};
-use terrace_block::{CallKind, FaultPlan};
+use terrace_io::{CallKind, FaultPlan};
+
+use super::common;
 
 type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const EIO: i32 = 5;
-/// More than fits the memory, a small middle tier included.
+/// More than fits into memory and a small middle tier.
 const KEYS: u32 = 1200;
 
 fn open(disk: &SimulatedDisk) -> Result<Db> {
-    let builder = Db::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
+    let builder = common::builder().directory(Arc::new(disk.clone())).dram(1 << 20).page_size(4096);
     builder.log_max(1 << 20).mode(Mode::Inline).seed(1).open("")
 }
 
@@ -29,7 +31,7 @@ fn filled(disk: &SimulatedDisk) -> (Db, Table) {
     (db, table)
 }
 
-/// Keys are put, put back in, and removed, in as many leaves as there are.
+/// Inserts, updates and deletes keys in as many leaves as possible.
 fn write(db: &Db, table: &Table, round: u32) -> Result<()> {
     let mut batch = WriteBatch::new();
     for number in (0..KEYS).step_by(8) {
@@ -49,7 +51,7 @@ fn entries(table: &Table) -> Entries {
     table.iter().map(Result::unwrap).collect()
 }
 
-/// Whichever read of a commit fails: it has done nothing, snapshots see what they saw, and the next commit works.
+/// Any read of a commit fails: nothing changes, snapshots stay right, and the next commit works.
 #[test]
 fn a_commit_that_cannot_read_a_page_while_it_is_applied_is_taken_back() {
     let disk = SimulatedDisk::new(1);
@@ -65,13 +67,13 @@ fn a_commit_that_cannot_read_a_page_while_it_is_applied_is_taken_back() {
         disk.mend();
         let Err(error) = outcome else { break };
         assert!(matches!(error, Error::Io { operation: "read", .. }), "read {nth}: {error}");
-        // Values that are too large for a leaf have records of their own before the commit begins.
+        // Values too large for a leaf have records of their own before the commit begins.
         halfway += u64::from(db.stats().log_records - records > 60);
         assert!(entries(&table) == before, "read {nth}");
         assert_eq!(table.len().unwrap(), before.len() as u64);
         assert!(snapshot.iter(&table).map(Result::unwrap).eq(before.clone()), "read {nth}");
         drop(snapshot);
-        // What is garbage now is freed.
+        // Frees the garbage.
         db.checkpoint().unwrap();
         if halfway % 4 == 1 {
             assert_eq!(db.verify().unwrap().errors, [], "read {nth}");
@@ -82,10 +84,11 @@ fn a_commit_that_cannot_read_a_page_while_it_is_applied_is_taken_back() {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
-/// The power goes at a call while a commit is taken back, or some commits later.
+/// The power goes while a commit is taken back, or some commits later.
 #[test]
 fn a_power_cut_finds_nothing_of_a_commit_that_was_taken_back() {
-    // The read `nth` of a commit fails, and the power goes `cut` calls after the commit has begun. How many calls it takes in all.
+    // Read `nth` of a commit fails, and the power goes `cut` calls after its begin. Returns the
+    // number of calls.
     let script = |disk: &SimulatedDisk, nth: u64, cut: u64| -> (u64, Entries, Result<()>) {
         let (db, table) = filled(disk);
         let (before, calls) = (entries(&table), disk.calls());
@@ -100,7 +103,7 @@ fn a_power_cut_finds_nothing_of_a_commit_that_was_taken_back() {
         };
         (disk.calls() - calls, before, after)
     };
-    // The read at whose failure most of the commit's records were in the log.
+    // The failing read that leaves the most records of the commit in the log.
     let (records, nth) = {
         let disk = SimulatedDisk::new(1);
         let (db, table) = filled(&disk);
@@ -113,7 +116,7 @@ fn a_power_cut_finds_nothing_of_a_commit_that_was_taken_back() {
         };
         (1..).step_by(9).map_while(fails_after).max().expect("a commit reads")
     };
-    // Values that are too large for a leaf have records of their own before the commit begins.
+    // Values too large for a leaf have records of their own before the commit begins.
     assert!(records > 60, "{records} records before read {nth}");
     let (calls, _, after) = script(&SimulatedDisk::new(1), nth, u64::MAX / 2);
     after.unwrap();

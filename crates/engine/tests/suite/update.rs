@@ -1,5 +1,7 @@
-//! `Db::update` where conflicts do not end: it gets priority, others that have nothing to do with it pass, and a body that
-//! waits for them stops nobody for good.
+//! `Db::update` under endless conflicts.
+//!
+//! It gets priority, unrelated commits pass, and a body that waits for other threads blocks none
+//! for good.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, channel};
@@ -8,14 +10,16 @@ use std::time::Duration;
 
 use terrace::{Db, Durability, Error, MemoryDirectory, Table};
 
-/// What takes longer than this hangs.
+use super::common;
+
+/// Anything longer counts as a hang.
 const HANGS: Duration = Duration::from_secs(120);
-/// Conflicts before a body gets priority, at most.
+/// Upper bound of conflicts before priority.
 const CONFLICTS: u64 = 16;
 
 fn open() -> (Db, Table) {
     let directory = Arc::new(MemoryDirectory::new());
-    let builder = Db::builder().directory(directory).dram(4 << 20).durability(Durability::Buffered);
+    let builder = common::builder().directory(directory).dram(4 << 20).durability(Durability::Buffered);
     let db = builder.open("").unwrap();
     let table = db.create_table("t").unwrap();
     table.put("read", 0u64.to_le_bytes()).unwrap();
@@ -26,7 +30,7 @@ fn number(bytes: Option<Vec<u8>>) -> u64 {
     bytes.map_or(0, |bytes| u64::from_le_bytes(bytes[..8].try_into().unwrap()))
 }
 
-/// Does `work` on a thread that is left behind if it hangs.
+/// Runs `work` on a thread that is left behind if it hangs.
 fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || sender.send(work()));
@@ -37,7 +41,7 @@ fn in_time<T>(receiver: Receiver<T>, what: &str) -> T {
     receiver.recv_timeout(HANGS).unwrap_or_else(|error| panic!("{what}: {error}"))
 }
 
-/// An update whose runs meet a conflict until one has priority, which does `then`. Returns the conflicts, and how it ended.
+/// An update that conflicts until it has priority, then does `then`; returns conflicts and outcome.
 fn update_in_the_end(
     db: &Db,
     table: &Table,
@@ -107,8 +111,9 @@ fn tables_are_made_counted_and_dropped_beside_a_transaction_with_priority() {
     assert_eq!(db.stats().alone, 1);
 }
 
-/// What the body waits for writes what the body has read. There is no order in which both can be, so the update fails; others are
-/// not stopped for good.
+/// The body waits for a commit that writes what the body has read.
+///
+/// No order allows both, so the update fails, and no other thread is blocked for good.
 #[test]
 fn a_body_that_waits_for_a_commit_of_what_it_has_read_fails_and_stops_nobody() {
     let (db, table) = open();
@@ -134,7 +139,7 @@ fn a_body_that_waits_for_a_commit_of_what_it_has_read_fails_and_stops_nobody() {
     table.put("read", 0u64.to_le_bytes()).unwrap();
 }
 
-/// A mutex of the program's, which the body takes and another thread holds while it commits what the body has read.
+/// The body takes a mutex that another thread holds while it commits what the body has read.
 #[test]
 fn a_body_that_takes_a_mutex_held_around_commits_stops_nobody() {
     const UPDATES: u64 = 4;
@@ -181,8 +186,8 @@ fn a_body_that_takes_a_mutex_held_around_commits_stops_nobody() {
     println!("{committed} of {UPDATES} updates, {puts} puts");
 }
 
-/// Threads that raise counters, beside one whose body takes long and reads all of them: nothing is lost, and all of them
-/// come to an end.
+/// Threads raise counters beside a long transaction that reads all of them: nothing is lost, and
+/// all end.
 #[test]
 fn counters_are_right_beside_long_transactions() {
     const COUNTERS: u64 = 8;
@@ -215,7 +220,7 @@ fn counters_are_right_beside_long_transactions() {
                 for entry in transaction.range(&table, ..COUNTERS.to_be_bytes()) {
                     sum += number(Some(entry?.1));
                 }
-                // Some commit meanwhile, as long as they may.
+                // Some commits meanwhile, as long as they may.
                 conflicts += 1;
                 while conflicts <= 2 && raised.load(SeqCst) < before + 20 * conflicts {
                     std::thread::yield_now();
@@ -261,7 +266,7 @@ fn what_a_transaction_reads_is_limited_by_the_budget() {
     drop(transaction);
     let given_back = taken - db.stats().transaction_bytes;
     assert!((64 << 10..=(4 << 20) / 32).contains(&given_back), "{given_back} bytes");
-    // A range keeps next to nothing of its own for each entry.
+    // A range keeps almost no bytes per entry.
     let mut batch = terrace::WriteBatch::new();
     (0..5000u64).for_each(|key| _ = batch.put(&table, key.to_be_bytes(), [1; 100]));
     db.write(batch, Durability::Buffered).unwrap();

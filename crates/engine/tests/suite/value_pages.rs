@@ -1,5 +1,7 @@
-//! Long values on pages of their own size, up to 2 MiB: each has as few pages as it can, whatever its length; it is what was
-//! written after a crash, in copies and in what was repaired; its pages are used again; and what cannot be is refused.
+//! Long values on pages of their own size, up to 2 MiB.
+//!
+//! Each has the fewest possible pages, survives crashes, copies and repairs, and frees its pages;
+//! impossible settings are refused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,19 +13,21 @@ use terrace::{
     Builder, Compression, Db, Durability, Error, MemoryDirectory, Mode, SimulatedDisk, Table, TableOptions,
 };
 
+use super::common;
+
 const SIZES: [u64; 10] =
     [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20];
-/// What a page of a value has beside it.
+/// Header bytes of a value page.
 const HEADER: u64 = 32;
 
-/// A database with pages of 4 KiB, in which values may have pages of `most` bytes.
+/// A database with pages of 4 KiB and value pages of up to `most` bytes.
 fn builder(most: u64) -> Builder {
     untold(most).value_page_size_max(most)
 }
 
-/// The same where the buffers are not said to be for such pages.
+/// A database for the same values without a setting for its buffers.
 fn untold(most: u64) -> Builder {
-    let builder = Db::builder().mode(Mode::Inline).seed(1).durability(Durability::Buffered);
+    let builder = common::builder().mode(Mode::Inline).seed(1).durability(Durability::Buffered);
     builder.dram(if most > 512 << 10 { 64 << 20 } else { 32 << 20 })
 }
 
@@ -31,12 +35,12 @@ fn table(db: &Db, name: &str, most: u64) -> Table {
     db.create_table_with(name, &TableOptions::new().value_page_size_max(most)).unwrap()
 }
 
-/// Bytes that say where they stand in which value.
+/// Bytes that identify their value and position.
 fn bytes(seed: u64, length: u64) -> Vec<u8> {
     (0..length).map(|at| (at ^ at >> 8 ^ at >> 16 ^ seed.wrapping_mul(0x9e37)) as u8).collect()
 }
 
-/// The lengths at which the number of pages or the size of one changes.
+/// Lengths at which number or size of the pages changes.
 fn borders(most: u64) -> Vec<u64> {
     let sizes = SIZES.into_iter().filter(|&size| size <= most).map(|size| size - HEADER);
     let one = sizes.flat_map(|length| [length - 1, length, length + 1]);
@@ -44,7 +48,7 @@ fn borders(most: u64) -> Vec<u64> {
     one.chain([2 * capacity, 2 * capacity + 1, 2 * capacity + 5000]).collect()
 }
 
-/// Pages of a value of this length: those of its bytes, and index pages.
+/// Pages of a value of this length, index pages included.
 fn pages(most: u64, length: u64) -> u64 {
     let data = length.div_ceil(most - HEADER);
     let batch = if most > 64 << 10 { 1 } else { 15 };
@@ -72,7 +76,7 @@ fn a_value_is_on_the_smallest_page_that_holds_it() {
             assert_eq!(db.stats().live_pages, live + there, "{length} bytes on {most}");
         }
         assert_eq!(db.verify().unwrap().errors, []);
-        // From the log, and from the images. Who opens it makes room for the sizes there are.
+        // From the log and from the images. An open makes room for the sizes in use.
         let all = BTreeMap::from([("t".to_owned(), expected)]);
         db.flush().unwrap();
         let killed = untold(most).directory(Arc::new(disk.killed())).open("").unwrap();
@@ -86,7 +90,7 @@ fn a_value_is_on_the_smallest_page_that_holds_it() {
         check(&db, &all);
         let stats = &db.table_stats().unwrap()[0];
         assert_eq!((stats.page_bytes, stats.value_page_bytes_max), (4 << 10, most));
-        // What is deleted makes room.
+        // Deleted values free their pages.
         let table = db.open_table("t").unwrap();
         for key in all["t"].keys() {
             table.delete(key).unwrap();
@@ -97,7 +101,7 @@ fn a_value_is_on_the_smallest_page_that_holds_it() {
     }
 }
 
-/// Puts and deletes of values of all lengths up to `most` and a half as much again.
+/// Puts and deletes values of lengths up to one and a half times `most`.
 fn change(db: &Db, expected: &mut BTreeMap<String, Entries>, changes: usize, random: &mut SmallRng) {
     for _ in 0..changes {
         let at = random.random_range(0..expected.len());
@@ -145,7 +149,7 @@ fn copies_repairs_and_compactions_know_pages_of_values() {
         change(&db, &mut expected, 80, &mut random);
         db.checkpoint().unwrap();
         assert!(db.stats().images_compressed > 0);
-        // Of the state that a backup is made of, the log has a part.
+        // Part of the state in the backup is only in the log.
         change(&db, &mut expected, 10, &mut random);
         crate::common::copies::survives(db, &disk, expected, &|| builder(sizes[1]), 128 << 20);
     }
@@ -172,10 +176,11 @@ fn values_survive_a_power_cut_whole_or_not_at_all() {
     }
 }
 
-/// More threads than a size of pages has frames to begin with, and none of them waits for ever.
+/// More threads than a page size's first frames, and none of them hangs.
 #[test]
 fn threads_put_and_get_values_on_large_pages_at_once() {
-    let builder = Db::builder().dram(64 << 20).value_page_size_max(2 << 20).durability(Durability::Buffered);
+    let builder =
+        common::builder().dram(64 << 20).value_page_size_max(2 << 20).durability(Durability::Buffered);
     let db = builder.directory(Arc::new(MemoryDirectory::new())).open("").unwrap();
     let table = table(&db, "t", 2 << 20);
     let value =
@@ -206,7 +211,7 @@ fn threads_put_and_get_values_on_large_pages_at_once() {
     assert!(stats.frame_bytes <= stats.budget_bytes, "{stats:?}");
 }
 
-/// Segments have room for four of the largest pages, and what a change needs must be found in the last ones.
+/// Segments hold four of the largest pages, and a change must find its room in the last ones.
 #[test]
 fn a_full_file_takes_changes_and_is_emptied() {
     for (seed, most, room) in [(1, 256 << 10, 6 << 20), (2, 256 << 10, 5 << 20), (3, 2 << 20, 40 << 20)] {
@@ -232,7 +237,7 @@ fn a_full_file_takes_changes_and_is_emptied() {
             tables[1].put("short", [key as u8; 500]).unwrap();
             tables[1].delete(key.to_be_bytes()).unwrap();
         }
-        // What was freed is room when the log says so durably.
+        // Freed space is usable once the log record is durable.
         db.checkpoint().unwrap();
         for at in 0..counts[1] / 2 {
             tables[1].put(at.to_be_bytes(), value(&mut random)).unwrap();
@@ -255,7 +260,7 @@ fn the_budget_changes_while_values_come_and_go() {
         assert!(stats.frame_bytes <= stats.budget_bytes, "{stats:?}");
     }
     check(&db, &expected);
-    // No less than the floors of what is used.
+    // Not below the least frames of the sizes in use.
     let error = db.set_dram(16 << 20).unwrap_err().to_string();
     assert!(error.contains("give it about") && error.contains("1048576 bytes"), "{error}");
     drop(db);
@@ -273,7 +278,7 @@ fn what_cannot_be_is_refused_and_says_what_would_do() {
         let options = TableOptions::new().page_size(own).value_page_size_max(most);
         db.create_table_with("t", &options).map(drop)
     };
-    let db = Db::builder().dram(4 << 20).directory(directory).open("").unwrap();
+    let db = common::builder().dram(4 << 20).directory(directory).open("").unwrap();
     for most in [0, 1, 5000, 100_000, 4 << 20, u64::MAX] {
         refused(create(&db, 4 << 10, most), &[&most.to_string(), "2097152"]);
     }
@@ -281,26 +286,28 @@ fn what_cannot_be_is_refused_and_says_what_would_do() {
     refused(create(&db, 4 << 10, 2 << 20), &["open it with"]);
     assert_eq!(db.table_names().unwrap(), <[String; 0]>::default());
     db.close().unwrap();
-    // Pages of the database and of tables stay as small as they were.
-    let new = || Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(64 << 20);
+    // Pages of databases and tables stay limited.
+    let new = || common::builder().directory(Arc::new(MemoryDirectory::new())).dram(64 << 20);
     refused(new().page_size(128 << 10).open("").map(drop), &["131072", "65536"]);
     refused(new().page_size_max(128 << 10).open("").map(drop), &["131072", "65536"]);
     refused(new().value_page_size_max(4 << 20).open("").map(drop), &["4194304", "2097152"]);
     refused(new().value_page_size_max(2 << 20).log_max(8 << 20).open("").map(drop), &["log_max", "16777216"]);
     refused(new().dram(8 << 20).value_page_size_max(2 << 20).open("").map(drop), &["give it about"]);
-    // The floors of all sizes that values of the table may have.
+    // The least frames of all sizes that the table's values may have.
     let db = new().dram(32 << 20).value_page_size_max(2 << 20).open("").unwrap();
     refused(create(&db, 4 << 10, 2 << 20), &["4 of 131072 and of", "2097152 bytes", "give it about"]);
     create(&db, 4 << 10, 256 << 10).unwrap();
     db.close().unwrap();
-    // Segments are as long as they were made.
+    // Segments keep their length.
     let directory = Arc::new(MemoryDirectory::new());
     new().directory(directory.clone()).open("").unwrap().close().unwrap();
-    let db = Db::builder().dram(64 << 20).value_page_size_max(1 << 20).directory(directory).open("").unwrap();
+    let db =
+        common::builder().dram(64 << 20).value_page_size_max(1 << 20).directory(directory).open("").unwrap();
     refused(create(&db, 4 << 10, 1 << 20), &["segment", "value_page_size_max"]);
 }
 
-/// Who reads only, or repairs, has a part of the budget: the error says so, and does not ask for less than was given.
+/// Read-only opens and repairs have a part of the budget: errors name it, and ask for more than was
+/// given.
 #[test]
 fn an_error_of_a_part_of_the_budget_says_whose_part_it_is() {
     let disk = SimulatedDisk::new(3);

@@ -1,6 +1,8 @@
-//! Verification beside threads that put, delete, make and drop: nothing is reported of a sound database, and they get on.
+//! Verification beside threads that put, delete, create and drop: no false findings, and they
+//! proceed.
 //!
-//! `TERRACE_RUNS` says how many verifications; what the threads do follows from seeds, how they meet does not.
+//! `TERRACE_RUNS` is the number of verifications. The threads' work follows from seeds, their
+//! timing does not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -9,10 +11,11 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace::{Db, Durability, Error, MemoryDirectory, Result};
 
-use crate::common::Stop;
+use super::common;
+use crate::common::Retry;
 
 const KEYS: u32 = 2000;
-/// A verification is to meet a good many changes.
+/// Changes that a verification should meet.
 const COMMITS_PER_RUN: u64 = 30;
 
 fn value(random: &mut SmallRng) -> Vec<u8> {
@@ -59,14 +62,15 @@ fn work(db: &Db, random: &mut SmallRng) -> Result<()> {
 #[test]
 fn threads_that_change_everything_are_no_damage() {
     let runs = std::env::var("TERRACE_RUNS").map_or(30, |runs| runs.parse::<u64>().unwrap());
-    let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(6 << 20).log_max(4 << 20);
+    let builder =
+        common::builder().directory(Arc::new(MemoryDirectory::new())).dram(6 << 20).log_max(4 << 20);
     let db = builder.durability(Durability::Buffered).open("").unwrap();
     let (done, commits) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for seed in 0..3 {
             let (db, done, commits) = (&db, &done, &commits);
             scope.spawn(move || {
-                let _stop = Stop(done);
+                let _stop = Retry(done);
                 let mut random = SmallRng::seed_from_u64(seed);
                 while !done.load(Relaxed) {
                     match work(db, &mut random) {
@@ -77,7 +81,7 @@ fn threads_that_change_everything_are_no_damage() {
                 }
             });
         }
-        let _stop = Stop(&done);
+        let _stop = Retry(&done);
         for run in 0..runs {
             let before = commits.load(Relaxed);
             while commits.load(Relaxed) < before + COMMITS_PER_RUN && !done.load(Relaxed) {
@@ -96,14 +100,14 @@ fn threads_that_change_everything_are_no_damage() {
 
 #[test]
 fn a_transaction_that_runs_alone_may_verify() {
-    let db = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(4 << 20).open("").unwrap();
+    let db = common::builder().directory(Arc::new(MemoryDirectory::new())).dram(4 << 20).open("").unwrap();
     let table = db.create_table("t").unwrap();
     let mut attempts = 0;
     db.update(|transaction| {
         attempts += 1;
         transaction.get(&table, "k")?;
         if attempts <= 16 {
-            // Somebody else is always faster, until nobody may be.
+            // Another thread always commits first, until this one has priority.
             table.put("k", [attempts])?;
         } else {
             assert_eq!(db.verify()?.errors, []);

@@ -1,23 +1,24 @@
-//! The queries, as `tpchgen` has their text, with the parameters that the specification gives for the check of answers, in SQLite's
-//! dialect: intervals, `extract`, `substring`, and names of columns after a subquery are written otherwise; the view of Q15 is a common
-//! table expression; and Q19's join, which stands in each of its three alternatives, stands before them, since SQLite does not find it
-//! there.
+//! The TPC-H queries of `tpchgen`, with the validation parameters, in SQLite's dialect.
+//!
+//! Intervals, `extract`, `substring` and column names after subqueries are rewritten, and Q15's
+//! view is a common table expression. Q19's join condition is moved out of its three alternatives,
+//! where SQLite does not find it.
 
 use tpchgen::q_and_a::queries as text;
 
 /// A query.
 #[derive(Clone, Debug)]
 pub struct Query {
-    /// `q1` to `q22`; those that are asked more than once have a number behind, `q3_2`.
+    /// `q1` to `q22`, or `q3_2` for a repeated query.
     pub name: String,
-    /// In SQLite's dialect.
+    /// Text in SQLite's dialect.
     pub sql: String,
 }
 
-/// The queries that HeuristicDB's paper calls complex.
+/// Queries that the HeuristicDB paper calls complex.
 pub const COMPLEX: [usize; 5] = [3, 7, 9, 13, 20];
 
-/// Q11 looks for parts that are worth more than this share of all, divided by the scale factor.
+/// Q11's minimum share of the total value, before division by the scale factor.
 const Q11_SHARE: f64 = 0.0001;
 
 /// Each of the 22 queries once.
@@ -25,7 +26,9 @@ pub fn power(scale: f64) -> Vec<Query> {
     (1..=22).map(|number| query(format!("q{number}"), number, &checked(number, scale))).collect()
 }
 
-/// The complex queries, each four times with other parameters, taking turns: the 20 queries of the paper's first workload.
+/// The complex queries in turn, each with four sets of parameters.
+///
+/// These are the 20 queries of the first workload in the HeuristicDB paper.
 pub fn complex() -> Vec<Query> {
     const PARAMETERS: [[[&str; 3]; 5]; 4] = [
         [
@@ -67,7 +70,7 @@ pub fn complex() -> Vec<Query> {
     queries.collect()
 }
 
-/// The parameters by which answers are checked.
+/// Validation parameters.
 fn checked(number: usize, scale: f64) -> Vec<String> {
     let fixed: &[&str] = match number {
         1 => &["90"],
@@ -122,9 +125,9 @@ fn query(name: String, number: usize, parameters: &[String]) -> Query {
         text::Q22,
     ];
     let mut sql = TEXTS[number - 1].split_whitespace().collect::<Vec<_>>().join(" ");
-    // The last first: `:1` begins `:10`.
-    for (place, parameter) in parameters.iter().enumerate().rev() {
-        sql = sql.replace(&format!(":{}", place + 1), parameter);
+    // Backwards, because `:1` is a prefix of `:10`.
+    for (number, parameter) in parameters.iter().enumerate().rev() {
+        sql = sql.replace(&format!(":{}", number + 1), parameter);
     }
     let sql = sql
         .replace("day (3)", "day")
@@ -155,7 +158,7 @@ fn query(name: String, number: usize, parameters: &[String]) -> Query {
     Query { name, sql }
 }
 
-/// Writes `date '1995-01-01' + interval '3' month` as `date('1995-01-01', '+3 month')`.
+/// Rewrites `date '1995-01-01' + interval '3' month` as `date('1995-01-01', '+3 month')`.
 fn dates(sql: &str) -> String {
     let mut parts = sql.split("date '");
     let mut written = parts.next().unwrap_or("").to_owned();

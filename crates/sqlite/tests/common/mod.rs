@@ -1,4 +1,4 @@
-//! Places for databases, ways to open them, and chance that can be repeated.
+//! Paths for databases, ways to open them, and repeatable random numbers.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 
-/// A seed that is shown when its test fails.
+/// A seed, printed when its test fails.
 pub struct Seed(pub u64);
 
 impl Drop for Seed {
@@ -24,12 +24,12 @@ pub fn random(seed: u64) -> SmallRng {
 }
 
 /// A directory for a database and its cache.
-pub struct Place(tempfile::TempDir);
+pub struct Folder(tempfile::TempDir);
 
-impl Place {
-    pub fn new() -> Place {
+impl Folder {
+    pub fn new() -> Folder {
         terrace_sqlite::register(false).expect("SQLite takes the VFS");
-        Place(tempfile::tempdir().expect("a temporary directory"))
+        Folder(tempfile::tempdir().expect("a temporary directory"))
     }
 
     pub fn path(&self) -> &Path {
@@ -40,7 +40,7 @@ impl Place {
         self.path().join("x.db")
     }
 
-    /// The URI of the database with our VFS, a cache, and other parameters.
+    /// URI of the database with our VFS, a cache, and more parameters.
     pub fn uri(&self, more: &str) -> String {
         let path = self.path().display();
         format!("file:{path}/x.db?vfs=terrace&block_cache={path}/cache&block_cache_size=4MiB{more}")
@@ -54,26 +54,26 @@ impl Place {
         small(Connection::open(self.uri(more)).expect("it opens"))
     }
 
-    /// Through the system's VFS: somebody who knows of no cache.
+    /// Opens through the system's VFS, like a program without the cache.
     pub fn plain(&self) -> Connection {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         small(Connection::open_with_flags_and_vfs(self.database(), flags, "unix").expect("it opens"))
     }
 }
 
-/// SQLite keeps as few pages in memory as it can.
+/// Minimises SQLite's own page cache.
 fn small(db: Connection) -> Connection {
     db.execute_batch("pragma cache_size = 10").expect("a pragma");
     db
 }
 
-/// What a table should hold.
+/// Expected rows.
 pub type Model = BTreeMap<i64, Vec<u8>>;
 
 pub const SCHEMA: &str = "create table if not exists t(id integer primary key, value blob);
     create index if not exists by_value on t(substr(value, 1, 12));";
 
-/// Changes a table and the model at random in one transaction, which is committed or not.
+/// Changes table and model at random in one transaction, and commits or rolls back.
 pub fn change(db: &mut Connection, model: &mut Model, random: &mut SmallRng) -> rusqlite::Result<()> {
     let mut after = model.clone();
     let transaction = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -84,7 +84,7 @@ pub fn change(db: &mut Connection, model: &mut Model, random: &mut SmallRng) -> 
             after.remove(&id);
             continue;
         }
-        // Some go over to overflow pages.
+        // Some need overflow pages.
         let length = if random.random_bool(0.1) {
             random.random_range(5000..20_000)
         } else {
@@ -103,7 +103,7 @@ pub fn change(db: &mut Connection, model: &mut Model, random: &mut SmallRng) -> 
     Ok(())
 }
 
-/// What the table holds.
+/// Rows of the table.
 pub fn content(db: &Connection) -> rusqlite::Result<Model> {
     let mut statement = db.prepare("select id, value from t")?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
@@ -123,12 +123,12 @@ pub fn journal_mode(db: &Connection, mode: &str) {
     assert_eq!(got, mode);
 }
 
-/// What `PRAGMA terrace_stats` answers.
+/// Answer to `PRAGMA terrace_stats`.
 pub fn stats(db: &Connection) -> String {
     db.query_row("pragma terrace_stats", [], |row| row.get(0)).expect("the VFS answers")
 }
 
-/// A number of it.
+/// A number in that answer.
 pub fn stat(db: &Connection, name: &str) -> f64 {
     let stats = stats(db);
     let rest = stats.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("no {name} in {stats}")).1;

@@ -1,7 +1,8 @@
-//! A checkpoint of a log that was recovered: the index says before it that all frames were attempted, and what it changes in the
-//! file is noticed all the same.
+//! A checkpoint of a recovered log is noticed.
+//!
+//! The index counts all frames as attempted before it.
 
-use crate::common::{Place, journal_mode};
+use crate::common::{Folder, journal_mode};
 use rusqlite::{Connection, config::DbConfig};
 
 const ROWS: i64 = 400;
@@ -25,7 +26,7 @@ fn set(db: &Connection, value: i64, new: bool) {
     db.execute(sql, [value, ROWS]).expect("rows");
 }
 
-/// How many rows have that value.
+/// Number of rows with this value.
 fn count(db: &Connection, value: i64) -> i64 {
     let sql = "select count(*) from t where cast(value as integer) = ?1";
     db.query_row(sql, [value], |row| row.get(0)).expect("a count")
@@ -33,20 +34,20 @@ fn count(db: &Connection, value: i64) -> i64 {
 
 #[test]
 fn a_checkpoint_of_a_recovered_log_is_noticed() {
-    let place = Place::new();
-    let db = place.cached();
+    let folder = Folder::new();
+    let db = folder.cached();
     load(&db);
     for _ in 0..3 {
         assert_eq!(count(&db, 1), ROWS);
     }
     set(&db, 2, false);
-    // As after a kill: the log stays, and who comes next recovers its index.
+    // Like a kill: the log stays, and the next open recovers its index.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).expect("a setting");
     drop(db);
-    let db = place.cached();
+    let db = folder.cached();
     assert_eq!(count(&db, 2), ROWS);
     let moved: i64 =
-        place.plain().query_row("pragma wal_checkpoint", [], |row| row.get(2)).expect("a checkpoint");
+        folder.plain().query_row("pragma wal_checkpoint", [], |row| row.get(2)).expect("a checkpoint");
     assert!(moved > 50, "{moved} frames");
     assert_eq!(count(&db, 2), ROWS);
 }

@@ -1,13 +1,13 @@
-//! Pages are known by their table or index, and what was asked for can be simulated.
+//! Pages are known by table or index, and traces can be simulated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::common::{Model, Place, SCHEMA, Seed, change, content, journal_mode, random, stat, stats};
+use crate::common::{Folder, Model, SCHEMA, Seed, change, content, journal_mode, random, stat, stats};
 use rand::RngExt;
 use rusqlite::Connection;
-use terrace_block::trace::{Event, Trace};
+use terrace_cache::trace::{Event, Trace};
 
-/// The table or index of every page, as SQLite itself says, overflow pages included.
+/// Table or index of every page, by SQLite itself, with overflow pages.
 fn owners(db: &Connection) -> BTreeMap<u64, String> {
     let mut statement = db.prepare("select pageno, name from dbstat").expect("dbstat is there");
     let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?))).expect("rows");
@@ -17,9 +17,9 @@ fn owners(db: &Connection) -> BTreeMap<u64, String> {
 #[test]
 fn a_trace_knows_the_tables() {
     for mode in ["delete", "wal"] {
-        let place = Place::new();
-        let trace = place.path().join("x.pgt");
-        let mut db = place.cached_with(&format!("&trace={}", trace.display()));
+        let folder = Folder::new();
+        let trace = folder.path().join("x.pgt");
+        let mut db = folder.cached_with(&format!("&trace={}", trace.display()));
         journal_mode(&db, mode);
         db.execute_batch(SCHEMA).expect("tables");
         db.execute_batch("create table \"a table\"(a primary key, b) without rowid").expect("a table");
@@ -37,7 +37,7 @@ fn a_trace_knows_the_tables() {
         db.query_row("select sum(instr(value, x'00112233')) from t", [], |_| Ok(())).expect("a scan");
         db.query_row("select sum(length(b)) from \"a table\"", [], |_| Ok(())).expect("a scan");
         drop(db);
-        let owners = owners(&place.plain());
+        let owners = owners(&folder.plain());
         let (mut names, mut last) = (BTreeMap::new(), BTreeMap::new());
         let (mut requests, mut writes, mut queries) = (0, 0, 0);
         let (mut named_queries, mut of_a_query) = (BTreeMap::new(), 0);
@@ -63,7 +63,7 @@ fn a_trace_knows_the_tables() {
         let expected: BTreeSet<_> = ["sqlite_schema", "t", "by_value", "a_table"].map(str::to_owned).into();
         let known: BTreeSet<_> = names.values().cloned().collect();
         assert!(known.is_superset(&expected), "{mode}: {known:?}");
-        // The changes by the checkpoint at the close are nobody's.
+        // The checkpoint at close belongs to no query.
         assert!(of_a_query * 10 >= requests * 8, "{mode}: {of_a_query} of {requests} requests are a query's");
         let of_join = named_queries.get("a_join").expect("the comment is its name");
         let of_join: BTreeSet<_> = of_join.iter().map(|relation| names[relation].as_str()).collect();
@@ -80,9 +80,9 @@ fn a_trace_knows_the_tables() {
 
 #[test]
 fn a_trace_without_tables_has_pages() {
-    let place = Place::new();
-    let trace = place.path().join("x.csv");
-    let db = place.cached_with(&format!("&trace={}", trace.display()));
+    let folder = Folder::new();
+    let trace = folder.path().join("x.csv");
+    let db = folder.cached_with(&format!("&trace={}", trace.display()));
     db.execute_batch(SCHEMA).expect("tables");
     drop(db);
     let blocks: BTreeSet<u64> = Trace::open(&trace, None, 4096)
@@ -94,17 +94,17 @@ fn a_trace_without_tables_has_pages() {
         .collect();
     assert_eq!(blocks, BTreeSet::from([1, 2, 3]));
     assert!(
-        Connection::open(place.uri(&format!("&trace={}", trace.display()))).is_err(),
+        Connection::open(folder.uri(&format!("&trace={}", trace.display()))).is_err(),
         "it exists already"
     );
-    assert!(Connection::open(place.uri("&trace=x.lis")).is_err(), "a format that is not written");
+    assert!(Connection::open(folder.uri("&trace=x.lis")).is_err(), "a format that is not written");
 }
 
 #[test]
 fn a_policy_is_told_of_queries() {
-    let place = Place::new();
+    let folder = Folder::new();
     let told = |more: &str| {
-        let db = place.cached_with(more);
+        let db = folder.cached_with(more);
         db.execute_batch(SCHEMA).expect("tables");
         let before = queries(&db);
         let mut statement = db.prepare("select id from t where id = ?").expect("a statement");
@@ -119,14 +119,14 @@ fn a_policy_is_told_of_queries() {
     assert_eq!(told("&block_cache_policy=auto"), Some(6), "it has a candidate that would use it");
     assert_eq!(told("&block_cache_policy=lru"), None, "no policy that would use it");
     assert_eq!(told("&block_cache_policy=nvcache"), None, "a preset by its name");
-    assert!(Connection::open(place.uri("&block_cache_hints=maybe")).is_err());
+    assert!(Connection::open(folder.uri("&block_cache_hints=maybe")).is_err());
 }
 
 #[test]
 fn the_statistics_tell_tables_and_reasons_apart() {
-    let place = Place::new();
-    // Behind a page cache it would be faster than its cache, which would step aside.
-    let db = place.cached_with("&latency_us=100&time=counted&block_cache_policy=probability:0.5%2bsieve");
+    let folder = Folder::new();
+    // A file in the page cache would be faster than the cache, which would step aside.
+    let db = folder.cached_with("&latency_us=100&time=counted&block_cache_policy=probability:0.5%2bsieve");
     db.execute_batch(SCHEMA).expect("tables");
     db.execute_batch(
         "create table \"a \"\" b\"(c);
@@ -144,7 +144,7 @@ fn the_statistics_tell_tables_and_reasons_apart() {
     let bypasses = told.split_once(r#""bypasses":{"policy":"#).expect("reasons").1;
     let refused: u64 = bypasses.split(',').next().expect("a number").parse().expect("a number");
     assert!(refused > 100, "{told}");
-    // The table, its index, and a name that must be escaped.
+    // The table, its index, and a name that needs escapes.
     for of in [r#""name":"t","is_index":false"#, r#""name":"by_value","is_index":true"#, r#""name":"a \" b""#]
     {
         assert!(told.contains(of), "no {of} in {told}");
@@ -155,11 +155,13 @@ fn the_statistics_tell_tables_and_reasons_apart() {
     assert!(hits.parse::<u64>().expect("a number") > 100, "{told}");
 }
 
-/// Point selects by Zipf's law of .9, with a cache of a fifth of the file. Gives hits, those served below among them, and admissions.
+/// Runs Zipf point selects (theta 0.9) with a cache of a fifth of the file.
+///
+/// Returns hits, including those that the slow disk served, and admissions.
 fn point_selects(policy: &str, hints: &str, seed: u64) -> (f64, f64) {
     const ROWS: i64 = 8000;
-    let place = Place::new();
-    place
+    let folder = Folder::new();
+    folder
         .plain()
         .execute_batch(&format!(
             "create table t(id integer primary key, value blob);
@@ -167,18 +169,18 @@ fn point_selects(policy: &str, hints: &str, seed: u64) -> (f64, f64) {
              insert into t select a, zeroblob(1000) from n"
         ))
         .expect("rows");
-    let file = std::fs::metadata(place.database()).expect("a file").len();
-    // Behind a page cache the file would be faster than its cache, which would step aside.
+    let file = std::fs::metadata(folder.database()).expect("a file").len();
+    // A file in the page cache would be faster than the cache, which would step aside.
     let more = format!("&latency_us=100&time=counted&block_cache_policy={policy}&block_cache_hints={hints}");
     let size = format!("block_cache_size={}KiB", file / 5 / 1024);
-    let uri = place.uri(&more).replace("block_cache_size=4MiB", &size);
+    let uri = folder.uri(&more).replace("block_cache_size=4MiB", &size);
     let db = Connection::open(uri).expect("it opens");
     db.execute_batch("pragma cache_size = 10").expect("a pragma");
     let mut statement = db.prepare("select length(value) from t where id = ?").expect("a statement");
     let mut random = random(seed);
     for _ in 0..8000 {
         let rank = (random.random::<f64>().powf(1.0 / (1.0 - 0.9)) * ROWS as f64) as i64;
-        // What is hot lies scattered.
+        // Scatters the hot rows.
         let id = 1 + rank * 4999 % ROWS;
         statement.query_row([id], |row| row.get::<_, i64>(0)).expect("a row");
     }
@@ -197,7 +199,7 @@ fn hints_of_short_statements_do_not_empty_the_cache() {
     }
 }
 
-/// How many statements were seen to begin.
+/// Statements seen to begin.
 fn queries(db: &Connection) -> Option<u64> {
     let stats = stats(db);
     let rest = stats.split_once("\"queries\":")?.1;

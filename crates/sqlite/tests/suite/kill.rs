@@ -1,29 +1,31 @@
-//! A process that loads a database is killed, again and again: what is left is a valid database, with the cache and without, and the
-//! next process goes on with both. `TERRACE_KILLS` says how often it is killed in each mode.
+//! Kills a process that loads a database, repeatedly.
+//!
+//! The database must stay valid with the cache and without, and the next process continues with
+//! both. `TERRACE_KILLS` sets the kills in each mode.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{Place, Seed, check_integrity, journal_mode, random};
+use crate::common::{Folder, Seed, check_integrity, journal_mode, random};
 use rand::RngExt;
 use rusqlite::Connection;
 
-/// Kills in each mode, if nothing else is said.
+/// Default number of kills in each mode.
 const CYCLES: u64 = 8;
 
 fn cycles() -> u64 {
     std::env::var("TERRACE_KILLS").map_or(CYCLES, |text| text.parse().expect("a number of kills"))
 }
 
-/// The other half of the test: loads rows until it is killed, and says after each commit how many there are.
+/// Child process: loads rows until killed, and prints their number after each commit.
 #[test]
 #[ignore = "runs as a child of the test below"]
 fn child_loads() {
     let uri = std::env::var("TERRACE_TEST_URI").expect("called by the test below");
     terrace_sqlite::register(false).expect("SQLite takes the VFS");
     let db = Connection::open(uri).expect("it opens");
-    // The machine goes on, so nothing need be synced.
+    // The machine stays up, so no sync is needed.
     db.busy_timeout(Duration::from_secs(10)).expect("a timeout");
     db.execute_batch("pragma cache_size = 10; pragma wal_autocheckpoint = 30; pragma synchronous = off")
         .expect("pragmas");
@@ -42,8 +44,8 @@ fn child_loads() {
 fn a_killed_load_leaves_a_valid_database() {
     for mode in ["delete", "wal"] {
         let seed = Seed(1);
-        let (place, mut random) = (Place::new(), random(seed.0));
-        let plain = place.plain();
+        let (folder, mut random) = (Folder::new(), random(seed.0));
+        let plain = folder.plain();
         journal_mode(&plain, mode);
         plain
             .execute_batch(
@@ -56,7 +58,7 @@ fn a_killed_load_leaves_a_valid_database() {
         for cycle in 0..cycles() {
             let mut child = Command::new(std::env::current_exe().expect("this program"))
                 .args(["--ignored", "--exact", "kill::child_loads", "--nocapture"])
-                .env("TERRACE_TEST_URI", place.uri(""))
+                .env("TERRACE_TEST_URI", folder.uri(""))
                 .stdout(Stdio::piped())
                 .spawn()
                 .expect("a child");
@@ -78,7 +80,7 @@ fn a_killed_load_leaves_a_valid_database() {
             std::thread::sleep(Duration::from_micros(random.random_range(0..5000)));
             child.kill().expect("it runs");
             child.wait().expect("it ends");
-            // Who comes first recovers; both ways must do.
+            // The first open recovers; test both kinds.
             let check = |db: &Connection| {
                 check_integrity(db);
                 let count: i64 =
@@ -86,11 +88,11 @@ fn a_killed_load_leaves_a_valid_database() {
                 assert!(count >= committed, "{mode}, cycle {cycle}: {count} rows of {committed}");
             };
             if cycle % 2 == 0 {
-                check(&place.cached());
-                check(&place.plain());
+                check(&folder.cached());
+                check(&folder.plain());
             } else {
-                check(&place.plain());
-                check(&place.cached());
+                check(&folder.plain());
+                check(&folder.cached());
             }
         }
     }

@@ -1,5 +1,5 @@
-//! What the VFS promises to SQLite and to who uses it: one program of all these tests, because each program is linked with the whole of
-//! both. `shell`, beside this folder, is about programs that were not built with the VFS, and is started by itself too.
+//! Tests of the VFS in one program, because each links the crate and SQLite. `shell` is separate:
+//! it tests programs built without the VFS.
 
 mod checkpoints;
 #[path = "../common/mod.rs"]

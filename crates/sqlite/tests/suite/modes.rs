@@ -1,14 +1,14 @@
-//! Databases with a cache hold what databases without one hold, in every journal mode, by one connection or several.
+//! Databases with and without a cache hold the same rows, in every journal mode.
 
 use crate::common::{
-    Model, Place, SCHEMA, Seed, change, check_integrity, content, journal_mode, random, stat,
+    Folder, Model, SCHEMA, Seed, change, check_integrity, content, journal_mode, random, stat,
 };
 use rand::RngExt;
 use rusqlite::Connection;
 
 const MODES: [&str; 6] = ["delete", "truncate", "persist", "memory", "wal", "off"];
 
-/// Changes that end in a rollback are none in mode `off`, which cannot take them back.
+/// Mode `off` cannot roll back, so it gets no rollbacks.
 fn run(db: &mut Connection, mode: &str, seed: u64) -> Model {
     let (mut model, mut random) = (Model::new(), random(seed));
     db.execute_batch(SCHEMA).expect("tables");
@@ -36,8 +36,8 @@ fn every_journal_mode_and_page_size_reads_what_it_wrote() {
     for (number, mode) in MODES.into_iter().enumerate() {
         for page_bytes in [1024, 4096, 16384] {
             let seed = Seed(number as u64 * 100 + page_bytes);
-            let place = Place::new();
-            let mut db = place.cached();
+            let folder = Folder::new();
+            let mut db = folder.cached();
             db.execute_batch(&format!(
                 "pragma page_size = {page_bytes}; pragma auto_vacuum = incremental; vacuum"
             ))
@@ -45,11 +45,11 @@ fn every_journal_mode_and_page_size_reads_what_it_wrote() {
             journal_mode(&db, mode);
             let model = run(&mut db, mode, seed.0);
             drop(db);
-            let plain = place.plain();
+            let plain = folder.plain();
             check_integrity(&plain);
             assert_eq!(content(&plain).expect("rows"), model, "{mode} {page_bytes}: the file alone");
             drop(plain);
-            assert_eq!(content(&place.cached()).expect("rows"), model, "{mode} {page_bytes}: opened again");
+            assert_eq!(content(&folder.cached()).expect("rows"), model, "{mode} {page_bytes}: opened again");
         }
     }
 }
@@ -57,13 +57,13 @@ fn every_journal_mode_and_page_size_reads_what_it_wrote() {
 #[test]
 fn what_was_read_once_is_a_hit() {
     for mode in ["delete", "wal"] {
-        let place = Place::new();
-        let mut db = place.cached();
+        let folder = Folder::new();
+        let mut db = folder.cached();
         journal_mode(&db, mode);
         let model = run(&mut db, mode, 7);
         drop(db);
-        // Behind a page cache it would be faster than its cache, which would step aside.
-        let db = place.cached_with("&latency_us=100");
+        // A file in the page cache would be faster than the cache, which would step aside.
+        let db = folder.cached_with("&latency_us=100");
         for _ in 0..6 {
             assert_eq!(content(&db).expect("rows"), model);
         }
@@ -76,9 +76,9 @@ fn what_was_read_once_is_a_hit() {
 #[test]
 fn our_own_changes_do_not_empty_the_cache() {
     for mode in ["delete", "wal"] {
-        let place = Place::new();
-        // Behind a page cache it would be faster than its cache, which would step aside.
-        let slow = || place.cached_with("&latency_us=100");
+        let folder = Folder::new();
+        // A file in the page cache would be faster than the cache, which would step aside.
+        let slow = || folder.cached_with("&latency_us=100");
         let (mut one, two) = (slow(), slow());
         journal_mode(&one, mode);
         let (mut model, mut random) = (Model::new(), random(3));
@@ -98,10 +98,10 @@ fn our_own_changes_do_not_empty_the_cache() {
 
 #[test]
 fn databases_are_attached_and_cut() {
-    let place = Place::new();
-    let mut db = place.cached();
+    let folder = Folder::new();
+    let mut db = folder.cached();
     journal_mode(&db, "wal");
-    let path = place.path().display();
+    let path = folder.path().display();
     db.execute_batch(&format!(
         "attach 'file:{path}/y.db?vfs=terrace&block_cache={path}/cache-y' as other;
          create table other.u(a); insert into other.u values (randomblob(100000));"
@@ -120,8 +120,8 @@ fn databases_are_attached_and_cut() {
 
 #[test]
 fn threads_share_a_cache() {
-    let place = Place::new();
-    let mut db = place.cached();
+    let folder = Folder::new();
+    let mut db = folder.cached();
     journal_mode(&db, "wal");
     let (mut model, mut random) = (Model::new(), random(5));
     db.execute_batch(SCHEMA).expect("tables");
@@ -133,10 +133,10 @@ fn threads_share_a_cache() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let db = place.cached();
+                let db = folder.cached();
                 let mut rounds = 0;
                 while !is_over.load(std::sync::atomic::Ordering::Relaxed) || rounds < 3 {
-                    // One snapshot: the sum must be that of the rows.
+                    // One snapshot: the sum must match the rows.
                     let query =
                         "select (select total from sums), (select coalesce(sum(length(value)), 0) from t)";
                     let (total, sum): (i64, i64) =
@@ -168,30 +168,30 @@ thread_local! {
     static KEPT: std::cell::RefCell<Option<Connection>> = const { std::cell::RefCell::new(None) };
 }
 
-/// A thread that ends gives up what the VFS keeps for it, and then closes its connection, which moves the write-ahead log
-/// into the database and records the cache. A panic there would end the process.
+/// A connection in a thread-local outlives the thread-locals of the VFS. A panic there would abort
+/// the process.
 #[test]
 fn a_connection_in_a_threads_own_memory_is_closed_when_the_thread_ends() {
-    let place = Place::new();
+    let folder = Folder::new();
     let (mut model, mut random) = (Model::new(), random(9));
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // Made now, and so given up after what the VFS keeps.
+            // Created now, so it is dropped after the thread-locals of the VFS.
             KEPT.with_borrow(|kept| assert!(kept.is_none()));
-            let mut db = place.cached();
+            let mut db = folder.cached();
             journal_mode(&db, "wal");
             db.execute_batch(SCHEMA).expect("tables");
             (0..30).for_each(|_| change(&mut db, &mut model, &mut random).expect("a change"));
             KEPT.set(Some(db));
         });
-        // The scope itself does not wait for what the thread drops.
+        // The scope does not wait for the thread's destructors.
         thread.join().expect("the thread ends");
     });
-    let db = place.cached();
+    let db = folder.cached();
     check_integrity(&db);
     assert_eq!(content(&db).expect("rows"), model);
     assert_eq!(
-        std::fs::metadata(place.path().join("x.db-wal")).map_or(0, |log| log.len()),
+        std::fs::metadata(folder.path().join("x.db-wal")).map_or(0, |log| log.len()),
         0,
         "it was closed"
     );

@@ -1,12 +1,13 @@
-//! Files that are put back from copies, one or several of those that belong together: the page file and its log, the guard, the
-//! cache's. What the page file has is what is read, and a cache that does not belong to it begins empty.
+//! Tests of files restored from copies: page file and log, the guard, the cache file.
+//!
+//! Reads come from the page file, and a cache that does not match it starts cold.
 
 use super::*;
-use terrace_block::{LockError, Sharing};
+use terrace_io::{LockError, Sharing};
 
 const DATABASE: [&str; 2] = ["pages.terrace", "log.terrace"];
 
-/// Puts copies of files of `from` into `to`.
+/// Copies files of `from` into `to`.
 fn put(from: &MemoryDirectory, to: &MemoryDirectory, names: &[&str]) {
     for name in names {
         let source = from.open(name, OpenMode::Read).unwrap();
@@ -21,16 +22,16 @@ fn put(from: &MemoryDirectory, to: &MemoryDirectory, names: &[&str]) {
     }
 }
 
-impl Place {
-    fn copied(&self) -> Place {
-        let copy = Place::new();
+impl Folder {
+    fn copied(&self) -> Folder {
+        let copy = Folder::new();
         put(&self.slow, &copy.slow, &DATABASE);
         put(&self.slow, &copy.slow, &[GUARD]);
         put(&self.fast, &copy.fast, &["cache"]);
         copy
     }
 
-    /// A life in which every value becomes `round`, more than once so that places are used again.
+    /// A life in which every value becomes `round`, several times, so that blocks are reused.
     fn live(&self, round: u8) {
         let db = self.open("cache");
         fill(&db, round);
@@ -40,18 +41,17 @@ impl Place {
     }
 }
 
-/// A database after a life, and after another.
-fn lives() -> (Place, Place) {
-    let place = Place::new();
-    place.live(1);
-    let older = place.copied();
-    place.live(2);
-    (older, place)
+fn lives() -> (Folder, Folder) {
+    let folder = Folder::new();
+    folder.live(1);
+    let older = folder.copied();
+    folder.live(2);
+    (older, folder)
 }
 
 #[track_caller]
-fn is_cold(place: &Place, round: u8) {
-    let db = place.open("cache");
+fn is_cold(folder: &Folder, round: u8) {
+    let db = folder.open("cache");
     let stats = check(&db, round);
     assert!(db.stats().prometheus(&[]).contains("terrace_cache_cold_starts_total 1"));
     assert!(stats.cold.is_some() && (stats.kept, stats.damaged) == (0, 0), "{stats:?}");
@@ -59,55 +59,55 @@ fn is_cold(place: &Place, round: u8) {
 
 #[test]
 fn an_older_copy_of_the_caches_file_is_cold() {
-    let (older, place) = lives();
-    put(&older.fast, &place.fast, &["cache"]);
-    is_cold(&place, 2);
+    let (older, folder) = lives();
+    put(&older.fast, &folder.fast, &["cache"]);
+    is_cold(&folder, 2);
 }
 
 #[test]
 fn an_older_copy_of_the_guard_makes_the_cache_cold() {
-    let (older, place) = lives();
-    put(&older.slow, &place.slow, &[GUARD]);
-    is_cold(&place, 2);
+    let (older, folder) = lives();
+    put(&older.slow, &folder.slow, &[GUARD]);
+    is_cold(&folder, 2);
 }
 
 #[test]
 fn older_copies_of_cache_and_guard_are_cold_before_a_newer_database() {
-    let (older, place) = lives();
-    put(&older.slow, &place.slow, &[GUARD]);
-    put(&older.fast, &place.fast, &["cache"]);
-    is_cold(&place, 2);
+    let (older, folder) = lives();
+    put(&older.slow, &folder.slow, &[GUARD]);
+    put(&older.fast, &folder.fast, &["cache"]);
+    is_cold(&folder, 2);
 }
 
-/// `cp -a copy db`, with the guard of the copy or without any.
+/// `cp -a copy db`, with the guard of the copy or without one.
 #[test]
 fn a_copy_of_a_database_beside_a_newer_cache_opens_with_that_empty() {
     for with_guard in [true, false] {
-        let (older, place) = lives();
+        let (older, folder) = lives();
         if !with_guard {
             older.slow.remove(GUARD).unwrap();
         }
-        let put_back = Place { fast: Arc::clone(&place.fast), ..older };
+        let put_back = Folder { fast: Arc::clone(&folder.fast), ..older };
         is_cold(&put_back, 1);
-        // The one that the cache was used with last is as good as before.
-        is_cold(&place, 2);
+        // The database that used the cache last is unaffected.
+        is_cold(&folder, 2);
     }
 }
 
-/// `cp -r a b`, then `b` is used with the cache, and then `a`.
+/// `cp -r a b`, then `b` uses the cache, then `a`.
 #[test]
 fn a_clone_that_used_the_cache_leaves_it_cold_for_the_original() {
-    let place = Place::new();
-    place.live(1);
-    let clone = Place { fast: Arc::clone(&place.fast), ..place.copied() };
+    let folder = Folder::new();
+    folder.live(1);
+    let clone = Folder { fast: Arc::clone(&folder.fast), ..folder.copied() };
     clone.live(2);
-    is_cold(&place, 1);
+    is_cold(&folder, 1);
 }
 
 fn page_file_put_back_alone() {
-    let (older, place) = lives();
-    put(&older.slow, &place.slow, &DATABASE);
-    is_cold(&place, 1);
+    let (older, folder) = lives();
+    put(&older.slow, &folder.slow, &DATABASE);
+    is_cold(&folder, 1);
 }
 
 #[test]
@@ -123,40 +123,40 @@ fn catches_step_untold() {
     assert!(outcome.is_err(), "it must be noticed");
 }
 
-/// The volume of the database goes back to a snapshot of the midst of a life; the cache is on another.
+/// The volume of the database returns to a snapshot within a life; the cache is on another volume.
 #[test]
 fn a_snapshot_of_database_and_guard_within_a_life_finds_a_later_cache_cold() {
-    let place = Place::new();
-    let db = place.open("cache");
+    let folder = Folder::new();
+    let db = folder.open("cache");
     fill(&db, 1);
     db.checkpoint().unwrap();
-    let snapshot = place.copied();
+    let snapshot = folder.copied();
     fill(&db, 2);
     fill(&db, 2);
     check(&db, 2);
-    // As a kill leaves it.
-    let fast = place.copied().fast;
+    // As after a kill.
+    let fast = folder.copied().fast;
     drop(db);
-    is_cold(&Place { fast, ..snapshot }, 1);
+    is_cold(&Folder { fast, ..snapshot }, 1);
 }
 
-/// With all three put back together nothing is lost of the cache.
+/// If all three are restored together, the cache stays warm.
 #[test]
 fn copies_of_one_time_are_warm_together() {
-    let (older, place) = lives();
-    put(&older.slow, &place.slow, &DATABASE);
-    put(&older.slow, &place.slow, &[GUARD]);
-    put(&older.fast, &place.fast, &["cache"]);
-    let stats = check(&place.open("cache"), 1);
+    let (older, folder) = lives();
+    put(&older.slow, &folder.slow, &DATABASE);
+    put(&older.slow, &folder.slow, &[GUARD]);
+    put(&older.fast, &folder.fast, &["cache"]);
+    let stats = check(&folder.open("cache"), 1);
     assert!(stats.cold.is_none() && stats.kept > 1000 && stats.damaged == 0, "{stats:?}");
 }
 
 #[test]
 fn a_file_that_is_no_cache_is_refused_by_name_and_left_as_it_is() {
-    let place = Place::new();
-    place.live(1);
-    let other = Place::new();
-    put(&place.slow, &other.fast, &["pages.terrace"]);
+    let folder = Folder::new();
+    folder.live(1);
+    let other = Folder::new();
+    put(&folder.slow, &other.fast, &["pages.terrace"]);
     let bytes = |name: &str| {
         let file = other.fast.open(name, OpenMode::Read).unwrap();
         let mut bytes = AlignedBuffer::zeroed(file.len() as usize);
@@ -166,7 +166,7 @@ fn a_file_that_is_no_cache_is_refused_by_name_and_left_as_it_is() {
     let before = bytes("pages.terrace");
     let fast = Arc::clone(&other.fast) as Arc<dyn Directory>;
     let cache: Cache = "file:pages.terrace,16MiB".parse().unwrap();
-    // The second time, too.
+    // Refused at the second attempt too.
     for _ in 0..2 {
         let builder = other.builder().cache_directory(Arc::clone(&fast)).cache(cache.clone());
         let refused = builder.open("");
@@ -179,7 +179,7 @@ fn a_file_that_is_no_cache_is_refused_by_name_and_left_as_it_is() {
     assert!(!other.fast.exists("pages.terrace.aside").unwrap());
 }
 
-/// A directory in memory that says whether it is local.
+/// A directory in memory that claims to be local or not.
 #[derive(Debug)]
 struct Local(Arc<MemoryDirectory>, bool);
 
@@ -229,20 +229,19 @@ impl Directory for Local {
     }
 }
 
-/// How many blocks were not believed when the process had been killed in the midst of writing.
 fn dropped_after_a_kill(slow: bool, fast: bool, trust: CacheTrust) -> u64 {
-    let place = Place::new();
-    let open = |place: &Place| {
+    let folder = Folder::new();
+    let open = |folder: &Folder| {
         let cache = "file:cache,16MiB".parse::<Cache>().unwrap().trust(trust);
-        let builder = place.builder().directory(Arc::new(Local(Arc::clone(&place.slow), slow)));
-        let fast = Arc::new(Local(Arc::clone(&place.fast), fast));
+        let builder = folder.builder().directory(Arc::new(Local(Arc::clone(&folder.slow), slow)));
+        let fast = Arc::new(Local(Arc::clone(&folder.fast), fast));
         builder.cache_directory(fast).cache(cache).open("").unwrap()
     };
-    let db = open(&place);
+    let db = open(&folder);
     fill(&db, 1);
     db.checkpoint().unwrap();
     fill(&db, 2);
-    let killed = place.copied();
+    let killed = folder.copied();
     drop(db);
     let stats = check(&open(&killed), 2);
     assert!(stats.cold.is_none() && stats.kept + stats.dropped > 1000 && stats.damaged == 0, "{stats:?}");

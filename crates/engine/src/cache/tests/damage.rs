@@ -1,29 +1,28 @@
-//! Bytes of the cache that change while the database is open: the page file is whole, and nobody notices but the statistics.
+//! Tests of cache bytes that rot while the database is open: only the statistics notice.
 
 use std::collections::HashSet;
 
 use super::*;
 use crate::planted::plant;
 
-/// A device of a directory as it is now, in places.
-fn places(device: &dyn BlockDevice) -> impl Iterator<Item = (u64, AlignedBuffer)> + '_ {
-    (0..device.len() / PLACE_BYTES as u64).map(|place| {
-        let mut bytes = AlignedBuffer::zeroed(PLACE_BYTES);
-        device.read_at(place * PLACE_BYTES as u64, &mut bytes).unwrap();
-        (place * PLACE_BYTES as u64, bytes)
+fn image_blocks(device: &dyn BlockDevice) -> impl Iterator<Item = (u64, AlignedBuffer)> + '_ {
+    (0..device.len() / BLOCK_BYTES as u64).map(|number| {
+        let mut bytes = AlignedBuffer::zeroed(BLOCK_BYTES);
+        device.read_at(number * BLOCK_BYTES as u64, &mut bytes).unwrap();
+        (number * BLOCK_BYTES as u64, bytes)
     })
 }
 
-impl Place {
-    /// Changes a byte of every block of the page file that is in the cache; how many there were.
+impl Folder {
+    /// Changes a byte of every cached block; returns their number.
     fn rot(&self) -> usize {
         let pages = self.slow.open("pages.terrace", OpenMode::Read).unwrap();
-        let known: HashSet<Vec<u8>> = places(&*pages).map(|(_, bytes)| bytes.to_vec()).collect();
+        let known: HashSet<Vec<u8>> = image_blocks(&*pages).map(|(_, bytes)| bytes.to_vec()).collect();
         let fast = self.fast.open("cache", OpenMode::Write).unwrap();
         let mut rotten = 0;
-        for (offset, mut bytes) in places(&*fast) {
+        for (offset, mut bytes) in image_blocks(&*fast) {
             if known.contains(&bytes[..]) && bytes.iter().any(|&byte| byte != 0) {
-                bytes[(offset / 7) as usize % PLACE_BYTES] ^= 1 << (offset / 512 % 8);
+                bytes[(offset / 7) as usize % BLOCK_BYTES] ^= 1 << (offset / 512 % 8);
                 fast.write_at(offset, &bytes).unwrap();
                 rotten += 1;
             }
@@ -36,11 +35,12 @@ fn fallbacks(db: &Db) -> u64 {
     db.stats().cache.unwrap().fallbacks
 }
 
-/// All that is cached is rotten: everything is read in this way, and it must be from the page file. Gives how often it had to be. How
-/// much the cache serves at a time is not asserted: its balance goes by the clock.
-fn unharmed(place: &Place, db: &Db, way: &str, read: impl FnOnce(&Db)) -> u64 {
+/// Reads through a rotten cache must come from the page file; returns how many did.
+///
+/// The number of cache reads depends on the clock and is not asserted.
+fn unharmed(folder: &Folder, db: &Db, way: &str, read: impl FnOnce(&Db)) -> u64 {
     check(db, 1);
-    place.rot();
+    folder.rot();
     let before = fallbacks(db);
     read(db);
     let stats = db.stats().cache.unwrap();
@@ -51,8 +51,8 @@ fn unharmed(place: &Place, db: &Db, way: &str, read: impl FnOnce(&Db)) -> u64 {
 
 #[test]
 fn a_bad_byte_in_the_cache_costs_a_read_of_the_page_file_and_no_more() {
-    let place = Place::new();
-    let db = place.open("cache");
+    let folder = Folder::new();
+    let db = folder.open("cache");
     fill(&db, 1);
     db.checkpoint().unwrap();
     let all = |db: &Db| {
@@ -60,21 +60,21 @@ fn a_bad_byte_in_the_cache_costs_a_read_of_the_page_file_and_no_more() {
         let values = table.range::<&[u8]>(..).map(|entry| entry.unwrap().1);
         assert_eq!(values.filter(|value| value[..] == [1; 1000]).count(), KEYS as usize);
     };
-    let mut found = unharmed(&place, &db, "one by one", |db| drop(check(db, 1)));
-    found += unharmed(&place, &db, "together", |db| {
+    let mut found = unharmed(&folder, &db, "one by one", |db| drop(check(db, 1)));
+    found += unharmed(&folder, &db, "together", |db| {
         let table = db.open_table("t").unwrap();
         for keys in (0..KEYS).map(u32::to_be_bytes).collect::<Vec<_>>().chunks(40) {
             let values = table.get_many(keys).unwrap();
             assert!(values.into_iter().all(|value| value.unwrap()[..] == [1; 1000]));
         }
     });
-    found += unharmed(&place, &db, "ahead", all);
-    found += unharmed(&place, &db, "to be written", |db| fill(db, 1));
+    found += unharmed(&folder, &db, "ahead", all);
+    found += unharmed(&folder, &db, "to be written", |db| fill(db, 1));
     assert!(found > 0, "nothing rotten was read");
-    // These ask the page file at once.
-    place.rot();
+    // These read the page file at once.
+    folder.rot();
     assert!(db.verify().unwrap().is_ok());
-    let copy = Place::new();
+    let copy = Folder::new();
     db.backup_to(&*copy.slow).unwrap();
     let table = db.open_table("t").unwrap();
     for key in (0..KEYS).step_by(4) {
@@ -87,10 +87,10 @@ fn a_bad_byte_in_the_cache_costs_a_read_of_the_page_file_and_no_more() {
 
 #[test]
 fn large_pages_and_values_are_unharmed_by_bad_bytes_in_the_cache() {
-    let place = Place::new();
-    let fast = Arc::clone(&place.fast) as Arc<dyn Directory>;
+    let folder = Folder::new();
+    let fast = Arc::clone(&folder.fast) as Arc<dyn Directory>;
     let cache: Cache = "file:cache,16MiB".parse().unwrap();
-    let builder = place.builder().dram(4 << 20).page_size(16 << 10).compression(crate::Compression::Lz4);
+    let builder = folder.builder().dram(4 << 20).page_size(16 << 10).compression(crate::Compression::Lz4);
     let db = builder.cache_directory(fast).cache(cache).open("").unwrap();
     let (small, large) = (db.create_table("small").unwrap(), db.create_table("large").unwrap());
     let value =
@@ -112,7 +112,7 @@ fn large_pages_and_values_are_unharmed_by_bad_bytes_in_the_cache() {
     };
     read();
     read();
-    assert!(place.rot() > 0);
+    assert!(folder.rot() > 0);
     read();
     assert!(fallbacks(&db) > 0, "{:?}", db.stats().cache);
     assert!(db.verify().unwrap().is_ok());
@@ -120,15 +120,17 @@ fn large_pages_and_values_are_unharmed_by_bad_bytes_in_the_cache() {
 
 #[test]
 fn damage_of_the_page_file_below_a_cached_page_is_found_by_verification() {
-    let place = Place::new();
-    let db = place.open("cache");
+    let folder = Folder::new();
+    let db = folder.open("cache");
     fill(&db, 1);
     db.checkpoint().unwrap();
     check(&db, 1);
-    let pages = place.slow.open("pages.terrace", OpenMode::Write).unwrap();
+    let pages = folder.slow.open("pages.terrace", OpenMode::Write).unwrap();
     let wanted = [1; 900];
-    let (offset, mut bytes) =
-        places(&*pages).filter(|(_, bytes)| bytes.windows(900).any(|part| *part == wanted)).last().unwrap();
+    let (offset, mut bytes) = image_blocks(&*pages)
+        .filter(|(_, bytes)| bytes.windows(900).any(|part| *part == wanted))
+        .last()
+        .unwrap();
     bytes[2000] ^= 1;
     pages.write_at(offset, &bytes).unwrap();
     assert!(!db.verify().unwrap().is_ok());
@@ -143,11 +145,11 @@ fn catches_believe_cache() {
             plant(None);
         }
     }
-    let place = Place::new();
-    let db = place.open("cache");
+    let folder = Folder::new();
+    let db = folder.open("cache");
     fill(&db, 1);
     check(&db, 1);
-    place.rot();
+    folder.rot();
     let _planted = Planted;
     plant(Some(Bug::BelieveCache));
     let table = db.open_table("t").unwrap();
@@ -156,17 +158,18 @@ fn catches_believe_cache() {
 
 #[test]
 fn a_page_of_several_blocks_is_cached_wholly_or_not_at_all() {
-    let place = Place::new();
-    let fast = Arc::clone(&place.fast) as Arc<dyn Directory>;
+    let folder = Folder::new();
+    let fast = Arc::clone(&folder.fast) as Arc<dyn Directory>;
     let cache = "file:cache,16MiB".parse::<Cache>().unwrap().policy("probability:0.3+lru").unwrap();
-    let builder = place.builder().dram(4 << 20).page_size(16 << 10).cache_directory(fast);
+    let builder = folder.builder().dram(4 << 20).page_size(16 << 10).cache_directory(fast);
     let db = builder.cache(cache).open("").unwrap();
     fill(&db, 1);
     db.checkpoint().unwrap();
     let first = check(&db, 1);
     let stats = check(&db, 1).since(&first);
     assert!(stats.requests_whole > 20 && stats.requests_missed > 20, "{stats:?}");
-    // The cache may step aside by the clock in the midst of a request, once or twice. Block by block it would be most of them.
+    // The cache may stand aside during a request, once or twice. Block-wise reads would make most
+    // requests partial.
     assert!(50 * stats.requests_part <= stats.requests_whole, "{stats:?}");
     let text = db.stats().prometheus(&[]);
     for name in ["terrace_cache_requests_total{cached=\"all\"}", "terrace_cache_fallbacks_total 0"] {

@@ -1,28 +1,28 @@
-//! Putting what was found into the new database, by ordinary writes.
+//! Writes salvaged tables into the new database.
 
 use std::collections::HashSet;
 
-use super::RepairedTable;
-use super::walk::{Found, read};
-use crate::buffer::salvage::Salvaged;
-use crate::config::Durability;
+use super::report::RepairedTable;
+use super::walk::{Survivors, read};
+use crate::compression::Compression;
 use crate::db::Db;
 use crate::db::batch::WriteBatch;
-use crate::db::options::{Compression, TableOptions};
+use crate::db::options::TableOptions;
 use crate::db::table::Table;
-use crate::db::undo::Inverse;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, SizeClass};
 use crate::index::chain::{chain_pages, read_value};
 use crate::index::node::Node;
-use crate::index::overflow::Reference;
+use crate::index::node::overflow::Reference;
+use crate::recovery::salvage::Salvaged;
 use crate::store::image::wants_compression;
 use crate::store::page;
+use crate::txn::durability::Durability;
+use crate::txn::undo::Inverse;
 
-/// Bytes of entries written by one transaction; a long value is one by itself.
+/// Bytes of entries per transaction; a long value is alone in one.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Fills the new database.
 pub(super) struct Emitter<'a> {
     db: &'a Db,
     salvaged: &'a Salvaged,
@@ -35,24 +35,23 @@ impl<'a> Emitter<'a> {
         Emitter { db, salvaged, tables: Vec::new(), uncommitted: 0 }
     }
 
-    /// What was written, and how many entries were left out because nobody committed them.
+    /// Returns the tables written, and the number of omitted uncommitted entries.
     pub(super) fn finish(self) -> Result<(Vec<RepairedTable>, u64)> {
         self.db.flush()?;
         Ok((self.tables, self.uncommitted))
     }
 
-    /// Makes a table of what was found of one.
-    pub(super) fn table(&mut self, found: Found) -> Result<()> {
-        let Found { name, root, fallback, mut leaves, mut gaps, values } = found;
+    pub(super) fn table(&mut self, found: Survivors) -> Result<()> {
+        let Survivors { name, root, fallback, mut leaves, mut gaps, values } = found;
         let options = self.options(&leaves, values)?;
         let (name, table) = self.create(name, fallback, &options)?;
-        // Where leaves overlap because some are old, the newer one has the last word.
+        // Where old and new leaves overlap, the newer one is written last.
         leaves.sort_unstable();
         gaps.sort_unstable();
         let mut report = RepairedTable { name, lost_ranges: gaps, ..RepairedTable::default() };
         let (mut batch, mut bytes) = (WriteBatch::new(), 0);
         for (_, leaf) in leaves {
-            let Some(page) = read(&self.salvaged.pool, leaf)? else { continue };
+            let Some(page) = read(&self.salvaged.maintenance.pool, leaf)? else { continue };
             let node = Node::new(&page[..]);
             for index in 0..node.count() {
                 let (entry, key) = (node.entry(index), node.key(index));
@@ -80,7 +79,7 @@ impl<'a> Emitter<'a> {
             }
         }
         self.db.write(batch, Durability::Buffered)?;
-        // What was there before a change that could not be undone is lost.
+        // Values before a change that could not be undone are lost.
         let undo = self.salvaged.not_undone.iter().filter_map(|undo| Inverse::decode(undo));
         report.lost_values.extend(undo.filter(|undo| undo.root == root).map(|undo| undo.key.to_vec()));
         report.lost_values.sort_unstable();
@@ -90,12 +89,11 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// A table's pages say how large they are and how they are written, and the new one's are made in the same way, if
-    /// they can be.
+    /// Options like those of the salvaged pages, if possible.
     fn options(&self, leaves: &[(Lsn, PageId)], values: Option<SizeClass>) -> Result<TableOptions> {
         let is_compressed = |page: Vec<u8>| wants_compression(page[page::LEVEL_AT]);
         for &(_, leaf) in leaves {
-            if let Some(page) = read(&self.salvaged.pool, leaf)? {
+            if let Some(page) = read(&self.salvaged.maintenance.pool, leaf)? {
                 let wanted = if is_compressed(page) { Compression::Lz4 } else { Compression::None };
                 let page_bytes = leaf.page_bytes();
                 let value_bytes = values.map_or(0, SizeClass::page_bytes).max(page_bytes);
@@ -119,10 +117,11 @@ impl<'a> Emitter<'a> {
         unreachable!("some number is free")
     }
 
-    /// The value that a leaf at `lsn` refers to, if all of it is there and was there when the leaf was written: pages that
-    /// are newer belong to another value by now.
+    /// The long value that a leaf at `lsn` refers to, if it is complete and no page is newer.
+    ///
+    /// Newer pages belong to another value.
     fn long_value(&self, reference: &[u8], lsn: Lsn) -> Result<Option<Vec<u8>>> {
-        let pool = &self.salvaged.pool;
+        let pool = &self.salvaged.maintenance.pool;
         let Some(reference) = Reference::decode(reference) else { return Ok(None) };
         let mut pages: HashSet<PageId> = HashSet::new();
         let mut twice = false;

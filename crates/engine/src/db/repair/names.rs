@@ -1,11 +1,10 @@
-//! A directory in which some files have other names, and some are not seen: a database that must not be taken for one yet.
+//! A directory with renamed and hidden files, for a database that is not complete yet.
 
 use std::io;
 use std::sync::Arc;
 
-use terrace_block::{BlockDevice, Directory, LockError, OpenMode, Sharing};
+use terrace_io::{BlockDevice, Directory, LockError, OpenMode, Sharing};
 
-/// Another directory, with some names replaced and some hidden.
 #[derive(Debug)]
 pub(super) struct Renamed<const N: usize> {
     directory: Arc<dyn Directory>,
@@ -14,7 +13,7 @@ pub(super) struct Renamed<const N: usize> {
 }
 
 impl<const N: usize> Renamed<N> {
-    /// `directory`, with the second of two names wherever the first is asked for, and without the files `hidden`.
+    /// Maps the first of each two names to the second, and hides some files.
     pub(super) fn new(
         directory: Arc<dyn Directory>,
         names: [(&'static str, &'static str); N],

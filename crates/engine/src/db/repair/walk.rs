@@ -1,69 +1,69 @@
-//! Finding out what is left of which table.
+//! Assigns salvaged pages to tables.
 //!
-//! Each tree is walked from its root. Where a page is not there, or is not the child that its parent means, there is a
-//! *gap*: a range of keys of which nothing is known. Leaves that no walk has come to are then held against the gaps. A
-//! leaf belongs where its keys are missing if the page table vouches that it belongs somewhere and only one tree has
-//! such a gap. The others are kept apart, by the highest page over them that is left.
+//! A missing or unexpected child of a walked tree leaves a *gap*: an unknown range of keys. A leaf
+//! that no walk reached fills a gap if the page table confirms it and only one tree has a gap for
+//! its keys. Other leaves are kept apart, by the highest remaining page above them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::buffer::salvage::Salvaged;
-use crate::buffer::view::View;
-use crate::buffer::{Pool, Stop};
-use crate::db::catalog::{FIRST_NAME, Place};
-use crate::db::core::{catalog_root, garbage_root};
-use crate::db::garbage::table_root;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId, SizeClass};
+use crate::index::check_page;
 use crate::index::node::{INNER, LEAF, Node, fence_limit};
+use crate::pool::view::View;
+use crate::pool::{Pool, Retry};
+use crate::recovery::salvage::Salvaged;
 use crate::store::page;
+use crate::txn::catalog::FIRST_NAME;
+use crate::txn::garbage::garbage_root;
+use crate::txn::garbage::table_root;
+use crate::txn::table::TableLocation;
+use crate::txn::table::catalog_root;
 
-/// Steps from a page to the highest one over it: more than any tree has levels.
+/// More than any tree has levels.
 const LEVELS_MAX: u32 = 64;
 
-/// A range of keys: the first one included, the second not; none is the end of all.
+/// Keys from the first (inclusive) to the second (exclusive); `None` is the end.
 pub(super) type Range = (Vec<u8>, Option<Vec<u8>>);
 
-/// What is left of a table.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct Survivors {
     pub(super) name: String,
-    /// The root of its tree; none if that is not known.
+    /// Root of its tree; none if unknown.
     pub(super) root: PageId,
-    /// What it is called if its name cannot be used.
+    /// Name if its own cannot be used.
     pub(super) fallback: String,
-    /// Its leaves, with the LSN of each.
     pub(super) leaves: Vec<(Lsn, PageId)>,
     pub(super) gaps: Vec<Range>,
-    /// The class of the largest pages of its long values, if the catalog still says so.
+    /// Class of the largest pages of long values, if the catalog has it.
     pub(super) values: Option<SizeClass>,
 }
 
-/// What is left of all tables.
 #[derive(Debug, Default)]
 pub(super) struct Harvest {
-    pub(super) tables: Vec<Found>,
+    pub(super) tables: Vec<Survivors>,
     pub(super) notes: Vec<String>,
 }
 
-/// The page `id`, if it is there.
+/// The page `id`, if it is readable and well formed.
+///
+/// The copied image was checked, but damaged log records may have changed the page since.
 pub(super) fn read(pool: &Pool, id: PageId) -> Result<Option<Vec<u8>>> {
     loop {
         let guard = match pool.read(id) {
             Ok(guard) => guard,
-            Err(Stop::Missing(_) | Stop::Fail(Error::Corrupt { .. })) => return Ok(None),
-            Err(Stop::Restart) => continue,
-            Err(Stop::Fail(error)) => return Err(error),
+            Err(Retry::Missing(_) | Retry::Fail(Error::Corrupt { .. })) => return Ok(None),
+            Err(Retry::Restart) => continue,
+            Err(Retry::Fail(error)) => return Err(error),
         };
         let mut page = vec![0; id.page_bytes()];
         guard.view().copy_to(0, &mut page);
         if guard.validate().is_ok() {
-            return Ok(Some(page));
+            return Ok(check_page(&page).is_ok().then_some(page));
         }
     }
 }
 
-/// Entries of a leaf: key and value as they stand there.
 fn rows(page: &[u8]) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
     let node = Node::new(page);
     (0..node.count()).map(move |index| {
@@ -74,24 +74,24 @@ fn rows(page: &[u8]) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
 
 struct Walk<'a> {
     pool: &'a Pool,
-    /// Whether every child must be exactly what its parent says.
+    /// Whether a child must match its parent exactly.
     strict: bool,
     visited: HashSet<PageId>,
 }
 
 impl Harvest {
     pub(super) fn of(salvaged: &Salvaged) -> Result<Harvest> {
-        let pool = &salvaged.pool;
+        let pool = &salvaged.maintenance.pool;
         let mut walk = Walk { pool, strict: salvaged.consistent, visited: HashSet::new() };
         let mut harvest = Harvest::default();
         let catalog = walk.tree(catalog_root(pool.class()))?;
         let mut garbage = walk.tree(garbage_root(pool.class()))?;
-        for (name, place) in tables(pool, &catalog, &mut harvest.notes)? {
-            let found = walk.tree(place.root)?;
-            let (fallback, values) = (format!("table-{}", place.root), Some(place.values));
-            harvest.tables.push(Found { name, fallback, values, ..found });
+        for (name, location) in tables(pool, &catalog, &mut harvest.notes)? {
+            let found = walk.tree(location.root)?;
+            let (fallback, values) = (format!("table-{}", location.root), Some(location.values));
+            harvest.tables.push(Survivors { name, fallback, values, ..found });
         }
-        // Trees that are being made or freed are nobody's tables, but pages belong to them.
+        // Trees being created or freed belong to no table, but they own pages.
         for root in released(pool, &garbage)? {
             walk.strict = false;
             garbage.gaps.extend(walk.tree(root)?.gaps);
@@ -104,16 +104,16 @@ impl Harvest {
         Ok(harvest)
     }
 
-    /// Finds out about the pages that were not come to.
+    /// Assigns the pages that no walk reached.
     fn rest(
         &mut self,
         walk: &mut Walk<'_>,
         salvaged: &Salvaged,
-        catalog: &Found,
-        garbage: Found,
+        catalog: &Survivors,
+        garbage: Survivors,
     ) -> Result<()> {
         let pool = walk.pool;
-        let existing = pool.existing()?;
+        let existing = salvaged.maintenance.existing()?;
         let mut parents: HashMap<PageId, PageId> = HashMap::new();
         let mut whole = Vec::new();
         for &id in existing.iter().filter(|id| !walk.visited.contains(*id)) {
@@ -126,14 +126,14 @@ impl Harvest {
                 whole.push(id);
             }
         }
-        // Roots that the catalog would have named.
+        // Roots whose catalog entries are lost.
         if !catalog.gaps.is_empty() {
             for root in whole.into_iter().filter(|root| !parents.contains_key(root)) {
                 let name = format!("table-{root}");
-                self.tables.push(Found { fallback: name.clone(), name, ..walk.tree(root)? });
+                self.tables.push(Survivors { fallback: name.clone(), name, ..walk.tree(root)? });
             }
         }
-        let mut apart: BTreeMap<PageId, Found> = BTreeMap::new();
+        let mut apart: BTreeMap<PageId, Survivors> = BTreeMap::new();
         for &id in existing.iter().filter(|id| !walk.visited.contains(*id)) {
             let Some(page) = read(pool, id)? else { continue };
             let node = Node::new(&page[..]);
@@ -141,20 +141,20 @@ impl Harvest {
                 continue;
             }
             let (fences, leaf) = (node.fences(), (page::lsn(&page), id));
-            let vouched = salvaged.consistent && !salvaged.found.contains(&id);
-            let has_gap = |found: &&mut Found| found.gap_around(&fences.lower, &fences.upper).is_some();
+            let verified = salvaged.consistent && !salvaged.found.contains(&id);
+            let has_gap = |found: &&mut Survivors| found.gap_around(&fences.lower, &fences.upper).is_some();
             let elsewhere = catalog.gap_around(&fences.lower, &fences.upper).is_some()
                 || garbage.gap_around(&fences.lower, &fences.upper).is_some();
             let mut owners = self.tables.iter_mut().filter(has_gap);
             match (owners.next(), owners.next()) {
-                (Some(owner), None) if vouched && !elsewhere => owner.fill(leaf, fences.lower, fences.upper),
+                (Some(owner), None) if verified && !elsewhere => owner.fill(leaf, fences.lower, fences.upper),
                 _ => {
                     let top = top(&parents, id);
                     let name = format!("page-{top}");
-                    let found = apart.entry(top).or_insert(Found {
+                    let found = apart.entry(top).or_insert(Survivors {
                         name: name.clone(),
                         fallback: name,
-                        ..Found::default()
+                        ..Survivors::default()
                     });
                     found.leaves.push(leaf);
                 }
@@ -165,8 +165,8 @@ impl Harvest {
     }
 }
 
-impl Found {
-    /// The gap that the whole range lies in.
+impl Survivors {
+    /// The gap that contains the whole range.
     fn gap_around(&self, lower: &[u8], upper: &Option<Vec<u8>>) -> Option<usize> {
         self.gaps.iter().position(|(from, to)| {
             let ends_inside = match (to, upper) {
@@ -178,7 +178,6 @@ impl Found {
         })
     }
 
-    /// Adds a leaf whose keys were missing.
     fn fill(&mut self, leaf: (Lsn, PageId), lower: Vec<u8>, upper: Option<Vec<u8>>) {
         let gap = self.gap_around(&lower, &upper).expect("the caller has found it");
         let (from, to) = self.gaps.swap_remove(gap);
@@ -195,14 +194,13 @@ impl Found {
 }
 
 impl Walk<'_> {
-    /// Walks the tree at `root`.
-    fn tree(&mut self, root: PageId) -> Result<Found> {
-        let mut found = Found { root, ..Found::default() };
+    fn tree(&mut self, root: PageId) -> Result<Survivors> {
+        let mut found = Survivors { root, ..Survivors::default() };
         self.node(root, None, (Vec::new(), None), &mut found)?;
         Ok(found)
     }
 
-    fn node(&mut self, id: PageId, level: Option<u8>, range: Range, found: &mut Found) -> Result<()> {
+    fn node(&mut self, id: PageId, level: Option<u8>, range: Range, found: &mut Survivors) -> Result<()> {
         let Some(page) = self.child(id, level, &range)? else {
             found.gaps.push(range);
             return Ok(());
@@ -212,7 +210,7 @@ impl Walk<'_> {
         if node.is_leaf() {
             let upper = node.fences().upper;
             found.leaves.push((page::lsn(&page), id));
-            // It was split, and its parent is older than that.
+            // The leaf was split after its parent was written.
             if let Some(upper) = upper
                 && range.1.as_ref() != Some(&upper)
             {
@@ -228,7 +226,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The page `id`, if it is a node that was not met before and that its parent may mean.
+    /// The page `id`, if it is an unvisited node that fits its parent.
     fn child(&self, id: PageId, level: Option<u8>, range: &Range) -> Result<Option<Vec<u8>>> {
         if self.visited.contains(&id) {
             return Ok(None);
@@ -239,7 +237,7 @@ impl Walk<'_> {
         if ![LEAF, INNER].contains(&kind) || level.is_some_and(|level| level != node.level()) {
             return Ok(None);
         }
-        // An inner node's fences are cut.
+        // Fences of inner nodes are truncated.
         let limit = fence_limit(kind, page.len());
         let cut = |fence: &[u8]| fence[..fence.len().min(limit)].to_vec();
         let (fences, upper) = (node.fences(), range.1.as_deref().map(cut));
@@ -253,15 +251,14 @@ impl Walk<'_> {
     }
 }
 
-/// The tables that the catalog names.
-fn tables(pool: &Pool, catalog: &Found, notes: &mut Vec<String>) -> Result<Vec<(String, Place)>> {
+fn tables(pool: &Pool, catalog: &Survivors, notes: &mut Vec<String>) -> Result<Vec<(String, TableLocation)>> {
     let mut tables = Vec::new();
     for &(_, leaf) in &catalog.leaves {
         let Some(page) = read(pool, leaf)? else { continue };
-        for (name, place) in rows(&page).filter(|(name, _)| &name[..] >= FIRST_NAME) {
+        for (name, location) in rows(&page).filter(|(name, _)| &name[..] >= FIRST_NAME) {
             let name = String::from_utf8_lossy(&name).into_owned();
-            match Place::decode(&place) {
-                Some(place) => tables.push((name, place)),
+            match TableLocation::decode(&location) {
+                Some(location) => tables.push((name, location)),
                 None => notes.push(format!("the catalog's entry of table {name:?} means nothing")),
             }
         }
@@ -269,8 +266,7 @@ fn tables(pool: &Pool, catalog: &Found, notes: &mut Vec<String>) -> Result<Vec<(
     Ok(tables)
 }
 
-/// The roots of tables that are being made or freed.
-fn released(pool: &Pool, garbage: &Found) -> Result<Vec<PageId>> {
+fn released(pool: &Pool, garbage: &Survivors) -> Result<Vec<PageId>> {
     let mut roots = Vec::new();
     for &(_, leaf) in &garbage.leaves {
         let Some(page) = read(pool, leaf)? else { continue };
@@ -279,7 +275,6 @@ fn released(pool: &Pool, garbage: &Found) -> Result<Vec<PageId>> {
     Ok(roots)
 }
 
-/// The highest page over `id` that is left.
 fn top(parents: &HashMap<PageId, PageId>, id: PageId) -> PageId {
     let mut top = id;
     for _ in 0..LEVELS_MAX {
@@ -289,4 +284,33 @@ fn top(parents: &HashMap<PageId, PageId>, id: PageId) -> PageId {
         }
     }
     top
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use terrace_io::MemoryDirectory;
+
+    use super::*;
+    use crate::db::Db;
+    use crate::pool::Mode;
+    use crate::txn::catalog::tables;
+
+    /// A value length beyond the page made repair panic.
+    #[test]
+    fn a_leaf_that_the_log_has_spoilt_counts_as_lost() {
+        let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(4 << 20);
+        let db = builder.mode(Mode::Inline).no_middle().open("").unwrap();
+        db.create_table("t").unwrap().put("key", [7; 100]).unwrap();
+        let root = tables(&db.shared).unwrap()[0].1.root;
+        let pool = &db.shared.pool;
+        let mut page = read(pool, root).unwrap().unwrap();
+        let length_at = page.windows(2).rposition(|bytes| bytes == 100_u16.to_le_bytes()).unwrap();
+        page[length_at..length_at + 2].copy_from_slice(&20_000_u16.to_le_bytes());
+        let mut leaf = pool.latch(root).unwrap();
+        leaf.store(&page);
+        drop(leaf);
+        assert!(read(pool, root).unwrap().is_none());
+    }
 }

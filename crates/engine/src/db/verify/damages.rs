@@ -1,27 +1,26 @@
-//! What a verification has found, in memory that does not grow with the damage.
+//! Findings of a verification, in bounded memory.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
 use crate::stats::Damage;
 
-/// Findings that a report names.
 pub(crate) const KEPT_MAX: usize = 1000;
-/// Findings that are told apart, by 64 bits of a hash each: what is met twice counts once.
+/// Findings told apart, by 64-bit hashes: a repeated one counts once.
 const KNOWN_MAX: usize = 1 << 16;
 
-/// Different findings. The first are kept, the others counted.
+/// Distinct findings. The first are kept, the others counted.
 #[derive(Debug, Default)]
 pub(crate) struct Damages {
     kept: Vec<Damage>,
     known: HashSet<u64>,
     hasher: RandomState,
-    /// Findings since `known` is full. One that is met twice counts twice here.
+    /// Findings since `known` is full; repeated ones count twice.
     beyond: u64,
 }
 
 impl Damages {
-    /// None, to be taken by `self` later, or not.
+    /// An empty part that `self` may take later.
     pub(crate) fn begin_part(&self) -> Damages {
         Damages { hasher: self.hasher.clone(), ..Damages::default() }
     }
@@ -32,7 +31,6 @@ impl Damages {
         }
     }
 
-    /// Adds what a part has found.
     pub(crate) fn take(&mut self, part: Damages) {
         part.kept.into_iter().for_each(|damage| self.add(damage));
         for hash in part.known {
@@ -54,7 +52,7 @@ impl Damages {
         self.kept.is_empty()
     }
 
-    /// What is kept, and how much more was found.
+    /// Kept findings, and the number of others.
     pub(crate) fn into_parts(self) -> (Vec<Damage>, u64) {
         let more = (self.known.len() - self.kept.len()) as u64 + self.beyond;
         (self.kept, more)
@@ -105,7 +103,7 @@ mod tests {
         let (known, twice) = (KNOWN_MAX as u64, 100_000);
         let damages = of(0..known + twice);
         assert!(damages.known.len() <= KNOWN_MAX && damages.kept.len() <= KEPT_MAX);
-        // Those that were not known any more were met twice.
+        // Findings beyond the known ones were met twice.
         assert_eq!(damages.into_parts().1, known - KEPT_MAX as u64 + 2 * twice);
     }
 }

@@ -1,5 +1,7 @@
-//! Verification while others work, without threads: at every point where others may do something they do, by a script
-//! that follows from the seed. `TERRACE_SEED=FIRST TERRACE_RUNS=N` says which seeds; the first that fails is named.
+//! Tests of verification beside other work, without threads.
+//!
+//! At every yield point a script that follows from the seed works on the database.
+//! `TERRACE_SEED=FIRST TERRACE_RUNS=N` chooses the seeds; a failure names its seed.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -9,13 +11,13 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace_block::MemoryDirectory;
+use terrace_io::MemoryDirectory;
 
-use crate::buffer::Edit;
 use crate::crash;
 use crate::ids::{Lsn, PageId, Timestamp};
 use crate::index::node::OVERFLOW;
 use crate::index::{Change, Stored, Tree, Write};
+use crate::pool::Edit;
 use crate::store::page;
 use crate::wal::{ALLOCATES, RecordBuilder, change_kind};
 use crate::{Db, Durability, Error, Mode, Snapshot, Table, Transaction};
@@ -27,11 +29,10 @@ fn open() -> Db {
     builder.mode(Mode::Inline).durability(Durability::Buffered).seed(1).open("").unwrap()
 }
 
-/// What works beside the verification.
 struct Others {
     db: Db,
     random: SmallRng,
-    /// Tables that come and go, and what is still to be committed or looked at.
+    /// Tables that come and go, open transactions, and snapshots.
     tables: Vec<(String, Table)>,
     named: u32,
     open: Vec<Transaction>,
@@ -77,7 +78,6 @@ impl Others {
         vec![self.random.random_range(0..=255); length]
     }
 
-    /// One thing or another. A conflict, or a snapshot that became too old, is nothing.
     fn step(&mut self) {
         match self.try_step() {
             Ok(()) | Err(Error::Conflict | Error::SnapshotTooOld | Error::TableNotFound(_)) => {}
@@ -140,14 +140,14 @@ impl Others {
     }
 }
 
-/// Plays `others` whenever others may do something, while `work` runs.
+/// Runs `others` at every yield point of `work`.
 fn beside<T>(others: Others, work: impl FnOnce() -> T) -> (Others, T) {
     let others = Rc::new((RefCell::new(others), Cell::new(false)));
     let played = Rc::clone(&others);
     crash::play(Some(Rc::new(move |pool| {
         let (others, busy) = &*played;
-        // They do nothing in the midst of what they do, nor where threads of their own would wait for this one: it would wait for
-        // itself. The few frames of a middle tier come free by the upkeep again and again.
+        // Not within their own work, and not where a real thread would wait for this one.
+        // Maintenance frees the few frames of a middle tier repeatedly.
         if !pool.keeps_others_waiting() && !busy.replace(true) {
             let mut others = others.borrow_mut();
             for _ in 0..others.random.random_range(0..4) {
@@ -185,13 +185,13 @@ fn nothing_is_reported_of_a_sound_database_that_changes() {
     seeds(60).for_each(nothing_is_reported);
 }
 
-/// A new value came to have its garbage entry under the key of another that was half freed.
+/// A new value got a garbage entry under the key of a half-freed one.
 #[test]
 fn nothing_is_reported_where_a_value_is_freed_in_parts() {
     nothing_is_reported(1132);
 }
 
-/// What the first of many seeds reports with `bug`; the same seed reports nothing without.
+/// Findings of the first failing seed with `bug`; without it the seed finds nothing.
 fn caught(bug: crate::planted::Bug) -> Vec<crate::Damage> {
     let found = |seed, bug| {
         let db = open();
@@ -217,7 +217,6 @@ fn catches_passing_untold() {
     assert!(!caught(crate::planted::Bug::PassingUntold).is_empty());
 }
 
-/// A page with the content of an empty leaf that nothing refers to.
 fn leak(db: &Db) -> PageId {
     let pool = &db.shared.pool;
     let new = pool.new_page(pool.class(), None).unwrap();
@@ -261,7 +260,7 @@ fn a_page_of_two_owners_is_found_while_others_work() {
         let value = reference.encode();
         let change = Change::Put { key: b"b", timestamp: found.timestamp, flags: OVERFLOW, value: &value };
         tree.apply(&db.shared.pool, &mut Write::default(), change).unwrap();
-        // Counted as a commit does it, so that nothing but the owners is wrong.
+        // Counted like a commit, so that only the owners are wrong.
         table.state().count.add(1);
         let (_, report) = beside(others, || db.verify().unwrap());
         assert!(report.errors.len() >= 8, "TERRACE_SEED={seed}: {:?}", report.errors);

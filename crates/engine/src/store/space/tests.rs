@@ -1,31 +1,31 @@
-//! Tests of the counting.
+//! Tests of allocation and counting.
 
-use terrace_block::MemoryDevice;
+use terrace_io::MemoryDevice;
 
 use super::*;
 
-const GEOMETRY: Geometry = Geometry { segment_places: 8 };
+const GEOMETRY: Geometry = Geometry { segment_blocks: 8 };
 
 fn space(segments: u64, segments_max: u64) -> Space {
     space_of(GEOMETRY, segments, segments_max)
 }
 
-/// Segments that have room for images of several places.
+/// Segments with room for long images.
 fn wide_space(segments: u64) -> Space {
-    space_of(Geometry { segment_places: 32 }, segments, segments)
+    space_of(Geometry { segment_blocks: 32 }, segments, segments)
 }
 
 fn space_of(geometry: Geometry, segments: u64, segments_max: u64) -> Space {
     let device = MemoryDevice::new("pages", geometry.file_bytes(segments));
-    let bytes_max = segments_max * geometry.segment_places * PLACE_BYTES as u64;
+    let bytes_max = segments_max * geometry.segment_blocks * BLOCK_BYTES as u64;
     let space = Space::new(Arc::new(device), geometry, segments, bytes_max);
-    space.settle(0);
+    space.end_count(0);
     space
 }
 
-/// Once the file was called full when no segment was left for a chunk.
+/// Regression: the file was reported full when a chunk found no segment.
 #[test]
-fn the_file_grows_when_an_image_finds_no_place() {
+fn the_file_grows_when_an_image_finds_no_block() {
     let space = space(8, 10);
     assert_eq!(space.allocate(&[1; 64], 0, Stream::Changed).unwrap().len(), 64);
     for number in 0..16 {
@@ -36,7 +36,7 @@ fn the_file_grows_when_an_image_finds_no_place() {
     assert_eq!(space.segments(), 10);
 }
 
-/// What is given up is not handed out, and is there again when the file grows, cut off or not.
+/// Retired segments are not allocated; they return when the file grows.
 #[test]
 fn segments_that_were_given_up_come_back_empty() {
     for is_cut in [false, true] {
@@ -54,20 +54,20 @@ fn segments_that_were_given_up_come_back_empty() {
         assert!(space.segments() > kept);
         assert_eq!(space.device.len() > GEOMETRY.file_bytes(29), !is_cut);
         extents.into_iter().for_each(|extent| space.free(extent));
-        // All but the one that is still open for the other stream.
+        // All but the other stream's open segment.
         let lengths = vec![1; (space.segments() - 1) as usize * 8];
         let all = space.allocate(&lengths, 0, Stream::Moved).unwrap();
         let mut found: Vec<u64> = all.iter().map(|extent| extent.first).collect();
         found.sort_unstable();
         found.dedup();
-        assert_eq!(found.len() as u64, (space.segments() - 1) * 8, "every place is handed out once");
+        assert_eq!(found.len() as u64, (space.segments() - 1) * 8, "every block is handed out once");
     }
 }
 
-/// In the order that leaves most of each segment empty, too, with the segments left over that write-back leaves to others.
+/// Even in the order that wastes most of each segment. Also with write-back's reserved segments.
 #[test]
 fn images_of_several_sizes_that_are_granted_find_room_in_any_order() {
-    let new = || space_of(Geometry { segment_places: 64 }, 100, 100);
+    let new = || space_of(Geometry { segment_blocks: 64 }, 100, 100);
     let images = [16, 16, 16, 1];
     let fill = |space: &Space| (0..).take_while(|_| space.grant(images.iter().sum()).is_ok()).count();
     let space = new();
@@ -76,7 +76,8 @@ fn images_of_several_sizes_that_are_granted_find_room_in_any_order() {
     assert!(groups > 75, "{groups}");
     assert!(space.allocate(&images.repeat(groups), 3, Stream::Changed).is_some());
 
-    // What images of one size have filled is too full for a mixture: refused, and then as before, or only noted.
+    // Images of one size fill too much for a mixture: it is refused without a change, or only
+    // noted.
     let space = new();
     let groups = fill(&space);
     assert!(space.allocate(&images.repeat(groups), 0, Stream::Changed).is_none(), "{groups}");
@@ -94,9 +95,9 @@ fn no_image_crosses_the_end_of_a_segment_and_none_overlaps_another() {
         let lengths: Vec<u64> = (0..5).map(|image| (round * 7 + image * 5) % 16 + 1).collect();
         let Some(extents) = space.allocate(&lengths, 0, stream) else { break };
         for (extent, length) in extents.iter().zip(lengths) {
-            assert_eq!(extent.places, length);
+            assert_eq!(extent.blocks, length);
             assert!(space.geometry().segment_with(*extent).is_some_and(|segment| segment < 8));
-            assert!((extent.first..extent.end()).all(|place| taken.insert(place)), "{extent:?}");
+            assert!((extent.first..extent.end()).all(|block| taken.insert(block)), "{extent:?}");
         }
     }
     assert!(taken.len() > 8 * 32 * 2 / 3, "{}", taken.len());
@@ -125,13 +126,13 @@ fn room_for_long_images_is_room_for_shorter_ones() {
 }
 
 #[test]
-fn places_that_cannot_be_are_refused() {
+fn blocks_that_cannot_be_are_refused() {
     let space = wide_space(2);
-    let first = space.geometry().first_place(0);
-    assert!(space.count(Extent { first, places: 16 }).is_ok());
-    for (first, places) in [(0, 1), (first - 1, 2), (first + 20, 16), (first + 60, 5), (first + 64, 1)] {
-        assert!(matches!(space.count(Extent { first, places }), Err(Error::Corrupt { .. })), "{first}");
+    let first = space.geometry().first_block(0);
+    assert!(space.count(Extent { first, blocks: 16 }).is_ok());
+    for (first, blocks) in [(0, 1), (first - 1, 2), (first + 20, 16), (first + 60, 5), (first + 64, 1)] {
+        assert!(matches!(space.count(Extent { first, blocks }), Err(Error::Corrupt { .. })), "{first}");
     }
-    assert!(space.count(Extent { first, places: 16 }).is_ok());
-    assert!(space.count(Extent { first, places: 1 }).is_err(), "more than the segment has");
+    assert!(space.count(Extent { first, blocks: 16 }).is_ok());
+    assert!(space.count(Extent { first, blocks: 1 }).is_err(), "more than the segment has");
 }

@@ -1,4 +1,4 @@
-//! The clock against a naive model, and many threads that draw, complete and wait.
+//! The clock against a naive model, and under many threads.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -113,7 +113,8 @@ proptest! {
     }
 }
 
-/// A small window, a "log" made durable by its own thread: every waiter returns, nothing is seen early.
+/// A small window, and a "log" made durable by its own thread: every waiter returns, nothing is
+/// visible early.
 #[test]
 fn many_threads_commit_and_wait() {
     let seed = 0xc10c;
@@ -126,12 +127,12 @@ fn many_threads_commit_and_wait() {
                 let (clock, appended, durable) = (&clock, &appended, &durable);
                 scope.spawn(move || {
                     let mut random = SmallRng::seed_from_u64(seed + thread);
-                    let pump = || {
+                    let advance = || {
                         clock.advance(Lsn(durable.load(SeqCst)));
                         Ok(())
                     };
                     for _ in 0..3000 {
-                        let ticket = clock.draw(pump).unwrap();
+                        let ticket = clock.draw(advance).unwrap();
                         let timestamp = ticket.timestamp();
                         let needs = appended.fetch_add(1, SeqCst) + 1;
                         match random.random_range(0..4) {
@@ -139,12 +140,12 @@ fn many_threads_commit_and_wait() {
                             1 => ticket.complete(Outcome::Buffered),
                             _ => {
                                 ticket.complete(Outcome::Sync { needs: Lsn(needs) });
-                                clock.wait_visible(timestamp, pump).unwrap();
+                                clock.wait_visible(timestamp, advance).unwrap();
                                 assert!(durable.load(SeqCst) >= needs);
                                 continue;
                             }
                         }
-                        clock.wait_visible(timestamp, pump).unwrap();
+                        clock.wait_visible(timestamp, advance).unwrap();
                     }
                 })
             })

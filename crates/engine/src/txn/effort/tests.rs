@@ -1,4 +1,4 @@
-//! When a transaction gets priority, and when it gives up. The clock stands still until a test moves it.
+//! When a transaction gets priority, and when it gives up. Only tests move the clock.
 
 use super::*;
 use crate::txn::snapshots::{ManualTime, TimeSource};
@@ -18,7 +18,7 @@ fn reads() -> ReadSet {
     reads
 }
 
-/// Runs until one has priority, each run as long as `run`; how many had none.
+/// Runs of length `run` until one has priority; returns how many had none.
 fn runs_without_priority(effort: &mut Effort<'_>, time: &ManualTime, run: Duration) -> u32 {
     for runs in 0..100 {
         if let Some(protected) = effort.begin_run() {
@@ -63,7 +63,8 @@ fn protection_lasts_twice_the_longest_run_within_bounds() {
     }
 }
 
-/// What a body reads that waits for a commit which writes it: the commit waits for its time, and the body for the commit.
+/// A body waits for a commit that writes its reads: the commit waits for its time limit, the body
+/// for the commit.
 #[test]
 fn a_body_that_waits_for_a_commit_that_waits_for_it_gives_up() {
     let (gate, time) = gate();
@@ -130,7 +131,7 @@ fn a_transaction_within_the_body_of_one_with_priority_does_not_wait_for_it() {
     let mut inner = Effort::new(&gate);
     let mut runs = 0;
     loop {
-        // It has no turn of its own, and yet commits of what it reads wait from then on: it meets no conflict without end.
+        // It has no turn, but commits of its reads wait from then on, so its conflicts end.
         match inner.begin_run() {
             None => assert!(runs < MAX_CONFLICTS),
             Some(Protected { turn, reads }) => {

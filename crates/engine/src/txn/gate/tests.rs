@@ -1,4 +1,4 @@
-//! Who is inside, and who waits for whom. The clock stands still until a test moves it.
+//! Shared and exclusive entries, and waiting. Only tests move the clock.
 
 use std::ops::Bound::{Excluded, Included};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -29,8 +29,8 @@ fn enter<'g>(gate: &'g Gate, key: &[u8]) -> Shared<'g> {
     gate.enter(|reads| reads.holds(TABLE, key))
 }
 
-/// Runs `meanwhile` while another thread commits `key`, from the moment on that it is inside or waits. Returns whether it was inside by
-/// then.
+/// Runs `meanwhile` once another thread's commit of `key` is inside or waits; returns whether it
+/// was inside by then.
 fn enters_at_once(gate: &Gate, key: &[u8], bug: Option<Bug>, meanwhile: impl FnOnce()) -> bool {
     let inside = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -69,7 +69,7 @@ fn alone_excludes_everybody() {
             scope.spawn(move || {
                 for round in 0..4000 {
                     if round % 50 == thread {
-                        // Some of them with priority, which sets and clears a bit of the same word.
+                        // Some have priority, which sets and clears a bit of the same word.
                         let turn = (round % 3 == 0).then(|| gate.take_turn(reads(), SECOND));
                         let _inside = turn.map_or_else(|| gate.enter_alone(), Turn::alone);
                         assert_eq!(alone.fetch_add(1, SeqCst), 0);
@@ -154,7 +154,7 @@ fn the_next_turn_begins_when_the_time_of_the_last_is_over() {
     assert!(!turn.lasts());
 }
 
-/// A commit inside when a turn begins has not looked what is protected; it has left before the turn goes on.
+/// A commit inside when a turn begins has not checked the protection; the turn waits for it.
 #[test]
 fn a_turn_waits_for_the_commits_that_are_inside() {
     let (gate, _) = gate();
@@ -196,7 +196,7 @@ fn catches_protect_for_ever() {
                 drop(enter(gate, b"key"));
                 sender.send(())
             });
-            // With the bug, nothing comes before the turn is dropped.
+            // With the bug, nothing arrives before the turn is dropped.
             let patience = if bug.is_some() { Duration::from_millis(100) } else { 60 * SECOND };
             let came = receiver.recv_timeout(patience).is_ok();
             drop(turn);

@@ -1,4 +1,4 @@
-//! What is protected: keys, and ranges that are joined.
+//! Protected keys, and merged ranges.
 
 use std::ops::Bound::{Excluded, Included, Unbounded};
 

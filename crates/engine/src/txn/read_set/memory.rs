@@ -1,39 +1,38 @@
-//! The share of the budget for what transactions have read, all of them together.
+//! The budget share for the reads of all transactions.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::{Error, Result};
 
-/// Bytes that a transaction takes at a time.
+/// Bytes that a transaction takes at once.
 const CHUNK_BYTES: usize = 16 << 10;
-/// The part of the budget, as one in this many. It is taken from the part of old versions.
+/// The share's divisor of the budget; it comes out of the part for old versions.
 const SHARE: u64 = 32;
 
-/// Memory for reads. A transaction keeps a little without asking, see [`super::FREE_BYTES`].
+/// Memory for reads. Small read sets do not use it, see [`super::FREE_BYTES`].
 #[derive(Debug)]
 pub(crate) struct ReadMemory {
-    // Relaxed everywhere: nothing is published by these numbers.
+    // Relaxed everywhere: these numbers publish nothing.
     used: AtomicUsize,
     max: AtomicUsize,
 }
 
 impl ReadMemory {
-    /// The share of a budget of `total` bytes.
     pub(crate) fn of(total: u64) -> Self {
         ReadMemory { used: AtomicUsize::new(0), max: AtomicUsize::new((total / SHARE) as usize) }
     }
 
-    /// Changes it to the share of a budget of `total` bytes. What is taken stays.
+    /// Changes the share to that of a budget of `total` bytes; grants stay.
     pub(crate) fn set_total(&self, total: u64) {
         self.max.store((total / SHARE) as usize, Relaxed);
     }
 
-    /// Bytes taken.
     pub(crate) fn used(&self) -> usize {
         self.used.load(Relaxed)
     }
 
-    /// Takes enough for a transaction that has been granted `granted` bytes and needs `bytes`; returns what it is granted then.
+    /// Takes enough for a transaction with `granted` bytes that needs `bytes`; returns its new
+    /// grant.
     pub(super) fn grow(&self, granted: usize, bytes: usize) -> Result<usize> {
         let max = self.max.load(Relaxed);
         let wanted = (bytes - granted).next_multiple_of(CHUNK_BYTES);

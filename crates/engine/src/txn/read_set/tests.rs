@@ -1,4 +1,4 @@
-//! What is kept of reads, and how much memory that takes.
+//! What a read set keeps, and its memory.
 
 use std::ops::Bound::{Excluded, Included, Unbounded};
 
@@ -75,7 +75,7 @@ fn equal_reads_are_kept_once() {
     }
     reads.begin_cursor();
     assert!(!reads.is_contradicted());
-    // The first few are not looked for among each other.
+    // Duplicates among the first few are kept.
     let (points, ranges) = (reads.points().count(), reads.ranges().len());
     assert_eq!((points, ranges), (100, 50));
     assert_eq!(reads.ranges()[49].leaves(), Some(&[(PageId(1), 9999)][..]), "the leaves seen last");

@@ -1,13 +1,11 @@
-//! The keys that were deleted and of which an old version is kept, in key order: what a scan in the past must add to
-//! the leaves' entries.
+//! The deleted keys with an old version, for scans in the past.
 //!
-//! Parts by table, each with a count of its keys that is read without the mutex. Zero means that nothing was deleted
-//! before the reader read its leaf: a commit raises the count before it changes the page, and the reader has read the
-//! changed page.
+//! Each part, by table, has a key count that is read without the mutex. Zero means that nothing was
+//! deleted before the reader read its leaf: a commit raises the count before it changes the page.
 //!
-//! A deletion that was taken back must not let the count fall to zero again. A reader without a snapshot may have found
-//! the key gone before that, and may ask at any time after it; nobody knows of such a reader. So from then on the part
-//! counts one more until the database is opened anew: reads of absent keys take a snapshot there.
+//! An undone deletion must not let the count fall to zero again. A reader without a snapshot may
+//! have found the key gone, and may ask at any later time. So the part then counts one more until
+//! the next open, and reads of absent keys take a snapshot there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +17,7 @@ use super::super::{Key, KeyRange, Padded, is_empty_range};
 use crate::{TableId, Timestamp};
 
 const PARTS: usize = 16;
-/// A key's share of a B-tree two thirds full, the counts of a shared pointer, and what the allocator adds.
+/// A key's share of a B-tree two thirds full, counts and allocator overhead.
 const ENTRY_BYTES: usize = (size_of::<Key>() + size_of::<Deletions>()) * 3 / 2 + 16 + 8;
 
 #[derive(Debug, Default)]
@@ -29,7 +27,7 @@ pub(super) struct DeletedKeys {
 
 #[derive(Debug, Default)]
 struct Part {
-    /// Keys, and one more if a deletion was taken back.
+    /// Keys, plus one if a deletion was undone.
     keys: AtomicUsize,
     taken_back: AtomicBool,
     key_bytes: AtomicUsize,
@@ -38,7 +36,7 @@ struct Part {
 
 #[derive(Debug)]
 struct Deletions {
-    /// How many versions are kept that a deletion superseded.
+    /// Versions kept that a deletion superseded.
     kept: usize,
     latest: Timestamp,
 }
@@ -61,7 +59,6 @@ impl DeletedKeys {
         deletions.latest = deletions.latest.max(at);
     }
 
-    /// One version of `key` that a deletion superseded is gone.
     pub(super) fn remove(&self, table: TableId, key: &[u8]) {
         let part = self.part(table);
         let mut tables = part.tables.lock();
@@ -78,7 +75,7 @@ impl DeletedKeys {
         }
     }
 
-    /// A deletion from `table` was taken back: there may be readers for good that found its key gone.
+    /// Notes an undone deletion from `table`: unknown readers may have found its key gone.
     pub(super) fn note_taken_back(&self, table: TableId) {
         let part = self.part(table);
         if !part.taken_back.swap(true, SeqCst) {
@@ -86,13 +83,12 @@ impl DeletedKeys {
         }
     }
 
-    /// Whether certainly nothing was deleted from `table`.
+    /// Whether nothing was deleted from `table`.
     #[inline]
     pub(super) fn is_empty(&self, table: TableId) -> bool {
         self.part(table).keys.load(SeqCst) == 0
     }
 
-    /// The keys in `range` that were deleted after `at`.
     pub(super) fn keys_in(&self, table: TableId, range: KeyRange<'_>, at: Timestamp) -> Vec<Key> {
         if is_empty_range(range) {
             return Vec::new();

@@ -1,26 +1,25 @@
-//! The versions that the threads of one slot have pushed, oldest push first.
+//! The versions pushed by the threads of one slot, oldest push first.
 //!
-//! Keys are locked from before the timestamp is drawn, so one key's versions are pushed in timestamp order; those of
-//! different keys may be swapped by a few places where threads share a slot, and one that is late waits for the next
-//! collection.
+//! Key locks order the versions of one key by timestamp. Versions of different keys may swap where
+//! threads share a slot; a late one waits for the next collection.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release, fence};
 
 use parking_lot::Mutex;
 
-use super::Collected;
-use super::arena::{Arena, Link};
+use super::arena::Arena;
 use super::record::{self, Dropped, New};
+use super::version::{Collected, Link};
 use crate::Timestamp;
-use crate::buffer::view::Racy;
+use crate::pool::view::Racy;
 
-/// Versions dropped under one hold of the mutex: a few microseconds, the longest a push waits.
+/// Versions dropped under one hold of the mutex: a few microseconds, the longest wait of a push.
 const DROPPED_AT_ONCE: usize = 128;
 
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// Superseding timestamp at the front, `u64::MAX` if it is empty: whether a collection must look inside.
+    /// Superseding timestamp at the front, `u64::MAX` if empty: tells a collection whether to lock.
     front: AtomicU64,
     inside: Mutex<Inside>,
 }
@@ -28,9 +27,9 @@ pub(super) struct Queue {
 #[derive(Debug, Default)]
 struct Inside {
     chunks: VecDeque<u32>,
-    /// The word of the first chunk where the oldest version begins.
+    /// The oldest version's word in the first chunk.
     oldest: usize,
-    /// The word of the last chunk where the next version goes.
+    /// The next version's word in the last chunk.
     next: usize,
     /// Words of all versions ever pushed.
     pushed: u64,
@@ -43,7 +42,7 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Puts a version at the end; `None` if there is no memory for it.
+    /// Appends a version; `None` if there is no memory.
     pub(super) fn push(&self, arena: &Arena, new: &New<'_>) -> Option<Link> {
         let words = new.words();
         let mut inside = self.inside.lock();
@@ -60,7 +59,7 @@ impl Queue {
             }
         }
         let chunk = *inside.chunks.back().expect("there is one now");
-        // The second step of the writer in `arena.rs`, also when another thread took the chunk.
+        // The writer's second step in `arena.rs`, even if another thread took the chunk.
         fence(Release);
         new.write(arena.words(chunk, inside.next));
         let link = arena.link(chunk, inside.next);
@@ -72,18 +71,17 @@ impl Queue {
         Some(link)
     }
 
-    /// Bytes of all versions ever pushed.
     pub(super) fn pushed_bytes(&self) -> u64 {
         self.inside.lock().pushed * 8
     }
 
-    /// Whether the front may be dropped. A guess that the next collection corrects, so relaxed is enough.
+    /// Whether the front may be dropped. Relaxed: a hint that the next collection corrects.
     pub(super) fn holds_below(&self, bound: Timestamp) -> bool {
         self.front.load(Relaxed) <= bound.0.min(u64::MAX - 1)
     }
 
-    /// Drops versions superseded at or before `bound` from the front, a bounded number at once, and calls `finish`
-    /// for those that leave something to be done.
+    /// Drops a bounded number of versions superseded at or before `bound`. Calls `finish` for those
+    /// with remaining work.
     pub(super) fn drop_some(
         &self,
         arena: &Arena,
@@ -118,7 +116,7 @@ impl Queue {
 }
 
 impl Inside {
-    /// The words from the oldest version on. Chunks that hold nothing any more are given back.
+    /// The words from the oldest version on. Returns empty chunks to the arena.
     fn front<'a>(&mut self, arena: &'a Arena) -> Option<Racy<'a>> {
         loop {
             let &chunk = self.chunks.front()?;

@@ -5,17 +5,16 @@
 //!   1  timestamp of the version
 //!   2  link to the next older version of the chain
 //!   3  link to one further down
-//!   4  versions from here on, at the time it was pushed
+//!   4  depth: versions from here on, when it was pushed
 //!   5  table
 //!   6  value length << 32 | key length << 8 | flags
 //!   7  key, padded to whole words; value, padded
 //! ```
 
-use crate::buffer::view::{Racy, View};
+use crate::pool::view::{Racy, View};
 use crate::{TableId, Timestamp};
 
-use super::arena::Link;
-use super::{OldValue, OldVersion, OverflowRef};
+use super::version::{Link, OldValue, OldVersion, OverflowRef};
 
 const HEADER_WORDS: usize = 7;
 const HEADER_BYTES: usize = HEADER_WORDS * 8;
@@ -28,7 +27,6 @@ const OVERFLOW: u64 = 4;
 const RETRACTED: u64 = 8;
 const RESTORED: u64 = 16;
 
-/// A version to be pushed.
 pub(super) struct New<'a> {
     pub(super) table: TableId,
     pub(super) key: &'a [u8],
@@ -40,7 +38,6 @@ pub(super) struct New<'a> {
     pub(super) depth: u64,
 }
 
-/// The numbers of a version.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
     pub(super) superseded_at: Timestamp,
@@ -51,7 +48,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// Whether it was superseded by a deletion, and so is in the index of deleted keys.
+    /// Whether a deletion superseded it: it is in the index of deleted keys.
     pub(super) fn is_deletion(&self) -> bool {
         self.shape & DELETION != 0
     }
@@ -62,15 +59,13 @@ impl Header {
     }
 }
 
-/// What dropping a version leaves to be done.
 pub(super) struct Dropped {
     pub(super) table: TableId,
     pub(super) key: Vec<u8>,
-    /// Whether it was in the index of deleted keys.
     pub(super) is_deletion: bool,
-    /// Whether its entry was put back: the commit that superseded it was taken back.
+    /// Whether its entry returned to its leaf, as the superseding commit was undone.
     pub(super) is_restored: bool,
-    /// The large value that nothing refers to any longer.
+    /// The unreferenced large value.
     pub(super) overflow: Option<OverflowRef>,
 }
 
@@ -82,13 +77,11 @@ fn value_of<'a>(old: &'a OldVersion<&[u8]>) -> &'a [u8] {
     }
 }
 
-/// Words that a version takes.
 pub(super) fn words_of(key: &[u8], old: &OldVersion<&[u8]>) -> usize {
     HEADER_WORDS + key.len().div_ceil(8) + value_of(old).len().div_ceil(8)
 }
 
 impl New<'_> {
-    /// Words it takes.
     pub(super) fn words(&self) -> usize {
         words_of(self.key, self.old)
     }
@@ -118,7 +111,7 @@ impl New<'_> {
     }
 }
 
-/// Says that nothing follows in the chunk that `words` are the rest of.
+/// Marks the end of the chunk at `words`.
 pub(super) fn end(words: Racy<'_>) {
     if words.len() > 0 {
         words.set_word(0, 0);
@@ -183,14 +176,13 @@ pub(super) fn restored(words: Racy<'_>) {
     words.set_word(6, words.u64(6 * 8) | RESTORED);
 }
 
-/// The front of a queue's chunk: when it was superseded, and the words it takes; `None` where the chunk ends.
+/// The superseding timestamp and the size in words; `None` at the chunk's end.
 pub(super) fn front(words: Racy<'_>) -> Option<(Timestamp, usize)> {
     let (superseded_at, shape) = (words.u64(0), words.u64(6 * 8));
     let length = HEADER_WORDS + key_length(shape).div_ceil(8) + value_length(shape).div_ceil(8);
     (words.len() > 0 && superseded_at != 0).then_some((Timestamp(superseded_at), length))
 }
 
-/// What is to be done when the version in `words` is dropped, if anything.
 pub(super) fn dropped(words: Racy<'_>) -> Option<Dropped> {
     let shape = words.u64(6 * 8);
     if shape & RETRACTED != 0 || shape & (DELETION | OVERFLOW) == 0 {
@@ -203,7 +195,7 @@ pub(super) fn dropped(words: Racy<'_>) -> Option<Dropped> {
         key,
         is_deletion: shape & DELETION != 0,
         is_restored: shape & RESTORED != 0,
-        // The value of an entry that was put back is that entry's.
+        // A restored entry owns its value.
         overflow: (shape & (OVERFLOW | RESTORED) == OVERFLOW).then(|| overflow(words, shape)),
     })
 }

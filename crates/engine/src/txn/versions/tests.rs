@@ -1,4 +1,4 @@
-//! Old versions against a model that keeps the whole history, with collections and failed commits in between.
+//! Old versions against a model with the whole history.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{self, Excluded, Included, Unbounded};
@@ -150,7 +150,7 @@ fn overflow_values_come_back_once_and_never_after_a_retraction() {
     assert!(versions.deleted.is_empty(TABLE));
 }
 
-/// A reader without a snapshot may have found the key gone, and asks whenever it comes to it.
+/// A reader without a snapshot may ask for a vanished key anytime.
 #[test]
 fn deletions_that_were_taken_back_are_remembered_in_little_memory() {
     let versions = versions_of(2 << 20);
@@ -254,7 +254,7 @@ impl Model {
         push(&self.versions, &[name], self.now() + 1, deletes, old);
     }
 
-    /// Reads the way a snapshot does: the page, then the old versions.
+    /// Reads like a snapshot: the page, then the old versions.
     fn get(&self, name: u8, at: u64) -> Option<u64> {
         match self.tree.get(&name) {
             Some(&timestamp) if timestamp <= at => Some(timestamp),

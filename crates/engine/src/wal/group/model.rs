@@ -1,7 +1,7 @@
-//! The group in loom: locks that it knows, behind the interface of those that are used elsewhere, and the models.
+//! Loom models of the group, and loom's locks behind the usual interface.
 //!
-//! The lead is a value that is handed on, so two can never have it. What might go wrong is that somebody is never called;
-//! loom finds that as a deadlock. Time has no meaning there: every guard's time is over at once.
+//! The lead is a moved value, so no two threads can hold it. The remaining risk is a thread that is
+//! never called, which loom reports as a deadlock. Every guard's time is over at once.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Instant;
@@ -77,7 +77,7 @@ mod loom_tests {
         durable: AtomicU64,
     }
 
-    /// As `Flusher::flush_to` does, with a device that takes all there is.
+    /// Mirrors `Flusher::flush_to`, with a device that takes everything.
     fn commit(log: &Log, pace: Pace) {
         let to = log.tail.fetch_add(1, SeqCst) + 1;
         while log.durable.load(SeqCst) < to {

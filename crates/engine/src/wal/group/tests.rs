@@ -1,4 +1,4 @@
-//! Turns, one by one and by many threads.
+//! Turns, one by one and under many threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
@@ -10,7 +10,7 @@ fn ended(durable: u64) -> Ended {
     Ended { durable, failed: false, took: None }
 }
 
-/// A group that has just served two commits, whose gathering lasts as long as `usual` says.
+/// A group that has just served two commits; `usual` bounds its gathering.
 fn after_two(usual: Duration) -> Group<()> {
     let group = Group::new(());
     group.state.lock().usual = usual;
@@ -96,7 +96,7 @@ fn a_guard_leads_when_the_others_stay_away_and_rounds_then_begin_at_once() {
         assert_eq!(group.join(30, Pace::Commit, || false), Some(()), "after {disappointments}");
         let alone = group.state.lock().alone;
         assert_eq!(alone, (1 << disappointments).min(ROUNDS_ALONE_MAX));
-        // A round of two again, which nobody gathers for.
+        // A round of two again, without gathering.
         std::thread::scope(|scope| {
             let other = scope.spawn(|| group.join(30, Pace::Commit, || false));
             wait_for(&group, 1);
@@ -154,7 +154,7 @@ fn a_newcomer_leads_before_one_who_was_called_and_serves_him() {
     std::thread::scope(|scope| {
         let late = scope.spawn(|| group.join(20, Pace::Commit, || false));
         wait_for(&group, 1);
-        // As `leave` does, but for the call, which is late.
+        // Mirrors `leave`, but its call is late.
         let seat = {
             let mut state = group.state.lock();
             state.lead = Some(());
@@ -169,7 +169,7 @@ fn a_newcomer_leads_before_one_who_was_called_and_serves_him() {
     });
 }
 
-/// Many threads that append and wait, some of them in a hurry: one leads at a time, and nobody is left waiting.
+/// Many threads append and wait, some urgent: one leads at a time, and all are served.
 #[test]
 fn one_leads_at_a_time_and_all_are_served() {
     const THREADS: u64 = 12;
@@ -187,7 +187,8 @@ fn one_leads_at_a_time_and_all_are_served() {
                         let is_over = || durable.load(SeqCst) >= to;
                         if group.join(to, pace, is_over).is_some() {
                             assert!(!leads.swap(true, SeqCst), "two lead");
-                            // A round serves what had come when it began, or by a hole in the log less.
+                            // A round serves what came before it began, sometimes one less for a
+                            // hole in the log.
                             let seen =
                                 tail.load(SeqCst).saturating_sub(u64::from(rounds.load(SeqCst) % 17 == 0));
                             std::thread::yield_now();

@@ -1,10 +1,11 @@
-//! The log through power cuts, and each of its rules broken on purpose.
+//! The log through power cuts, and each of its rules broken on read reason.
 
-use terrace_block::{Directory, OpenMode, SimulatedDisk};
+use terrace_io::{Directory, OpenMode, SimulatedDisk};
 
 use super::*;
+use crate::crash::open_log;
 
-/// Epoch after epoch on one disk: work until the power goes, check what survived, go on from there.
+/// Epoch after epoch on one disk: works until the power fails, checks what survived, and continues.
 fn live_through_power_cuts(seed: u64, cut_after: u64, capacity: u64) -> Result<(), String> {
     let mut disk = SimulatedDisk::new(seed);
     let geometry = create(&disk.open("log", OpenMode::CreateNew).unwrap(), capacity);
@@ -14,7 +15,7 @@ fn live_through_power_cuts(seed: u64, cut_after: u64, capacity: u64) -> Result<(
     let mut alive: Vec<(Lsn, u64)> = Vec::new();
     let mut number = seed * 1000;
     for life in 0..4 {
-        let device = disk.open("log", OpenMode::Write).unwrap();
+        let device = open_log(&disk).unwrap();
         let wal = open(&device, geometry, 16384, rule.epoch, tail, cut);
         disk.crash_at(disk.calls() + cut_after + life * 3);
         let mut acknowledged = alive.len();
@@ -27,7 +28,7 @@ fn live_through_power_cuts(seed: u64, cut_after: u64, capacity: u64) -> Result<(
                     break;
                 }
                 acknowledged = tried.len();
-                // The superblock that names the cut is imagined to be synced here.
+                // Stands for syncing the superblock that names the cut.
                 cut = if tried.len() > 2 { tried[tried.len() - 2].0 } else { wal.durable() };
                 wal.set_cut(cut);
                 let kept = tried.iter().position(|&(lsn, _)| lsn >= cut).unwrap_or(tried.len());
@@ -51,14 +52,14 @@ fn live_through_power_cuts(seed: u64, cut_after: u64, capacity: u64) -> Result<(
         if numbers.len() < acknowledged {
             return Err(format!("{} of {acknowledged} acknowledged records are left", numbers.len()));
         }
-        // A record whose append was cut short is not in the list; it may have become durable all the same.
+        // The list lacks a record whose append was interrupted, but it may be durable.
         let known = numbers.len().min(expected.len());
         if numbers[..known] != expected[..known] || numbers.len() > expected.len() + 1 {
             return Err(format!("found {numbers:?}, expected {expected:?}"));
         }
-        let mut places = LogScan::new(Arc::clone(&device), geometry, cut, rule).unwrap();
+        let mut records = LogScan::new(Arc::clone(&device), geometry, cut, rule).unwrap();
         alive.clear();
-        while let Some(record) = places.next().unwrap() {
+        while let Some(record) = records.next().unwrap() {
             alive.push((record.lsn(), record.transaction().0));
         }
         rewrite_tail(&*device, geometry, cut, end).unwrap();
@@ -78,7 +79,6 @@ fn acknowledged_records_survive_every_power_cut_as_a_prefix() {
     }
 }
 
-/// Each rule, broken on purpose, is noticed.
 mod planted_bugs {
     use super::*;
     use crate::planted::plant;

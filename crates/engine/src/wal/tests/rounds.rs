@@ -1,8 +1,8 @@
-//! What rounds write beside the records, and the thread that writes what nobody waits for.
+//! What rounds write beside the records, and the background writer.
 
 use super::*;
 
-/// Sets every byte of the ring, as if the file system had handed out what others left there.
+/// Fills the ring, as if the file system exposed old data.
 fn fill_ring(device: &Device, geometry: Geometry, byte: u8) {
     let mut block = AlignedBuffer::zeroed(BLOCK as usize);
     block.fill(byte);
@@ -11,7 +11,7 @@ fn fill_ring(device: &Device, geometry: Geometry, byte: u8) {
     }
 }
 
-/// The bytes of the ring from `from` to `to`, all of which must be in one lap.
+/// The bytes of the ring from `from` to `to`, within one lap.
 fn bytes(device: &Device, geometry: Geometry, from: u64, to: u64) -> AlignedBuffer {
     let mut found = AlignedBuffer::zeroed((to - from) as usize);
     device.read_at(geometry.offset(from), &mut found).unwrap();
@@ -30,7 +30,7 @@ fn a_small_round_of_the_first_lap_writes_zeros_ahead_once() {
     let (zeros, untouched) =
         behind[(first.end.0 - BLOCK) as usize..].split_at((ahead - first.end.0) as usize);
     assert!(zeros.iter().all(|&byte| byte == 0) && untouched.iter().all(|&byte| byte == 0xff));
-    // The next ones find these blocks written, until they come to the end of them.
+    // The next rounds find these blocks written, until their end.
     for number in 2.. {
         let before = wal.stats().flushed_bytes;
         let appended = append(&wal, number, 3000);
@@ -52,7 +52,8 @@ fn later_laps_write_nothing_ahead() {
     while wal.tail().0 < geometry.capacity() * 3 {
         number += 1;
         let before = wal.stats().flushed_bytes;
-        // All but the last record is needed: zeros beyond the tail would take what recovery reads.
+        // All but the last record is needed: zeros beyond the tail would destroy what recovery
+        // reads.
         let kept = wal.tail();
         let appended = append(&wal, number, 3000);
         wal.flush_to(appended.end).unwrap();

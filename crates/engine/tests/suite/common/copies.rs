@@ -1,20 +1,20 @@
-//! A database is copied, repaired and compacted, and holds what it held.
+//! Copies, repairs and compactions keep the content of a database.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use terrace::{Builder, Db, Directory, MemoryDirectory, SimulatedDisk, Table, TableStats};
-use terrace_block::{AlignedBuffer, OpenMode};
+use terrace_io::{AlignedBuffer, OpenMode};
 
-/// What a table holds.
+/// Entries of a table.
 pub type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub fn entries(table: &Table) -> Entries {
     table.iter().map(Result::unwrap).collect()
 }
 
-/// Holds all tables of `db` against `expected`, and verifies it.
+/// Compares all tables of `db` with `expected`, and verifies it.
 pub fn check(db: &Db, expected: &BTreeMap<String, Entries>) {
     assert_eq!(db.table_names().unwrap(), expected.keys().cloned().collect::<Vec<_>>());
     for (name, expected) in expected {
@@ -23,9 +23,10 @@ pub fn check(db: &Db, expected: &BTreeMap<String, Entries>) {
     assert_eq!(db.verify().unwrap().errors, []);
 }
 
-/// Backs `db` up, which holds `expected` and is on `disk`, and restores it; removes half of all entries and compacts it; closes
-/// it and repairs it, at last without superblock. `builder` makes what such a database is opened with, and a repair has
-/// `repair_dram` bytes.
+/// Backs up and restores `db`; deletes half of all entries and compacts; closes and repairs it.
+///
+/// The last repair has no superblock. `db` holds `expected` and is on `disk`. `builder` opens such
+/// a database, and a repair has `repair_dram` bytes.
 pub fn survives(
     db: Db,
     disk: &SimulatedDisk,
@@ -33,8 +34,8 @@ pub fn survives(
     builder: &dyn Fn() -> Builder,
     repair_dram: u64,
 ) {
-    let place = tempfile::tempdir().unwrap();
-    let (backup, restored) = (place.path().join("backup"), place.path().join("restored"));
+    let folder = tempfile::tempdir().unwrap();
+    let (backup, restored) = (folder.path().join("backup"), folder.path().join("restored"));
     db.backup(&backup).unwrap();
     let backup = terrace::Backup::open(&backup).unwrap();
     assert_eq!(backup.check().unwrap().errors, []);
@@ -43,7 +44,7 @@ pub fn survives(
     check(&copy, &expected);
     copy.close().unwrap();
 
-    // Half of it goes, and what is left moves together.
+    // Half of the entries go, and the rest moves together.
     for (name, entries) in &mut expected {
         let table = db.open_table(name).unwrap();
         for key in entries.keys().filter(|key| key[1] % 2 == 0) {
@@ -62,7 +63,7 @@ pub fn survives(
     let kinds_before = kinds(&db);
     db.close().unwrap();
 
-    // Sound, it is repaired to what it is, and the tables are what they were.
+    // A repair of the sound database keeps everything, options included.
     let repair = |target| Db::builder().dram(repair_dram).repair_in(disk, target).unwrap();
     let target = Arc::new(MemoryDirectory::new());
     let report = repair(target.clone());
@@ -71,7 +72,7 @@ pub fn survives(
     check(&repaired, &expected);
     assert_eq!(kinds(&repaired), kinds_before);
 
-    // Without superblock and page table the images say themselves what they are.
+    // Without superblock and page table the images identify themselves.
     let pages = disk.open("pages.terrace", OpenMode::Write).unwrap();
     pages.write_at(0, &AlignedBuffer::zeroed(32 << 10)).unwrap();
     let target = Arc::new(MemoryDirectory::new());

@@ -1,14 +1,33 @@
-//! What several of these tests use.
+//! Helpers of several tests.
 
 pub mod copies;
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// Sets what other threads stop at when it goes out of scope: also when an assertion has failed, because a scope waits for
-/// its threads before it tells of that.
-pub struct Stop<'a>(pub &'a AtomicBool);
+use terrace::pages::{PageAllocator, PagesBuilder};
+use terrace::{Builder, Db};
 
-impl Drop for Stop<'_> {
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// A builder with the back end and the middle tier that CI names in the environment.
+pub fn builder() -> Builder {
+    Db::builder().defaults_from(variable).expect("the variables name what there is")
+}
+
+/// A builder of page allocators with the back end that CI names.
+pub fn pages_builder() -> PagesBuilder {
+    let backend = variable("TERRACE_BACKEND").map(|name| name.parse().expect("a back end"));
+    PageAllocator::builder().backend(backend.unwrap_or_default())
+}
+
+/// Sets a stop flag when dropped, also after a failed assertion.
+///
+/// A scope joins its threads before it reports a panic.
+pub struct Retry<'a>(pub &'a AtomicBool);
+
+impl Drop for Retry<'_> {
     fn drop(&mut self) {
         self.0.store(true, SeqCst);
     }

@@ -1,0 +1,71 @@
+//! Errors of a simulation.
+
+use crate::trace::TraceError;
+
+use super::size::Size;
+
+/// An error of a simulation.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SimError {
+    /// The trace is unreadable.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// There are no requests.
+    #[error("the trace has no requests")]
+    Empty,
+    /// No request is for a sampled block.
+    #[error("none of the trace's blocks is in a sample of {share}; give a larger one")]
+    EmptySample {
+        /// The requested fraction of the blocks.
+        share: f64,
+    },
+    /// A size without blocks in the sample.
+    #[error(
+        "a cache of {size}, {blocks} blocks, has no block in a sample of {share}; give a larger size or sample"
+    )]
+    NoBlocksInSample {
+        /// The requested size.
+        size: Size,
+        /// The size in blocks of the trace.
+        blocks: usize,
+        /// The simulated fraction of the blocks.
+        share: f64,
+    },
+    /// A size below one block.
+    #[error("a cache of {size} of {footprint} blocks has no blocks; give a larger size")]
+    NoBlocks {
+        /// The requested size.
+        size: Size,
+        /// Distinct blocks of the trace.
+        footprint: usize,
+    },
+    /// A size at which all policies are equal.
+    #[error(
+        "a cache of {size} blocks is larger than the trace's footprint of {footprint} blocks; give at most that, or a share such as 10%"
+    )]
+    BeyondFootprint {
+        /// The requested size.
+        size: Size,
+        /// Distinct blocks of the trace.
+        footprint: usize,
+    },
+    /// A limit is exceeded.
+    #[error("the trace has more than {max} {what}")]
+    TooMany {
+        /// The maximum.
+        max: usize,
+        /// The limited resource.
+        what: &'static str,
+    },
+    /// A request that needs all of a trace in memory, or twice.
+    #[error("{what} needs {needs}, and the trace has more than {max} requests")]
+    TooLong {
+        /// The request.
+        what: String,
+        /// Its need.
+        needs: &'static str,
+        /// The most requests.
+        max: u64,
+    },
+}

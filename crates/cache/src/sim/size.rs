@@ -1,0 +1,81 @@
+//! Cache sizes: blocks, or a fraction of the footprint.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Resolution of a fraction: parts of one percent.
+pub(super) const PERCENT_PARTS: u64 = 1_000_000_000;
+
+/// The size of a cache.
+///
+/// ```
+/// use terrace_cache::sim::Size;
+///
+/// assert_eq!("5%".parse::<Size>().unwrap().blocks(275_171).unwrap(), 13_758);
+/// assert_eq!("0.1%".parse::<Size>().unwrap().blocks(186_880).unwrap(), 186);
+/// assert_eq!("500".parse::<Size>().unwrap().blocks(1000).unwrap(), 500);
+/// assert!("500".parse::<Size>().unwrap().blocks(499).is_err());
+/// assert!("0".parse::<Size>().is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// Blocks, at least one.
+    Blocks(usize),
+    /// Parts in 10^11 of the footprint, rounded down; at most all of it.
+    Share(u64),
+}
+
+impl Size {
+    /// Whether it depends on the footprint.
+    pub fn is_relative(&self) -> bool {
+        matches!(self, Size::Share(_))
+    }
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Size::Blocks(blocks) => write!(f, "{blocks}"),
+            Size::Share(parts) => {
+                let (whole, fraction) = (parts / PERCENT_PARTS, parts % PERCENT_PARTS);
+                let fraction = format!("{fraction:09}");
+                match fraction.trim_end_matches('0') {
+                    "" => write!(f, "{whole}%"),
+                    fraction => write!(f, "{whole}.{fraction}%"),
+                }
+            }
+        }
+    }
+}
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        let wrong = || {
+            format!(
+                "{text:?} is no size of a cache; write blocks, such as 5000, or a share of the footprint, such as 10%"
+            )
+        };
+        let Some(percent) = text.strip_suffix('%') else {
+            let blocks: u32 = text.parse().map_err(|_| wrong())?;
+            return match blocks {
+                0 => Err("a cache of 0 blocks; it must have at least 1".to_owned()),
+                blocks => Ok(Size::Blocks(blocks as usize)),
+            };
+        };
+        let (whole, fraction) = percent.split_once('.').unwrap_or((percent, "0"));
+        let digits =
+            |text: &str| !text.is_empty() && text.len() <= 9 && text.bytes().all(|b| b.is_ascii_digit());
+        if !digits(whole) || !digits(fraction) {
+            return Err(wrong());
+        }
+        let whole: u64 = whole.parse().map_err(|_| wrong())?;
+        let fraction: u64 = format!("{fraction:0<9}").parse().map_err(|_| wrong())?;
+        match whole * PERCENT_PARTS + fraction {
+            0 => Err("a cache of 0 % of the footprint; it must have at least 1 block".to_owned()),
+            parts if parts > 100 * PERCENT_PARTS => Err(format!("{text} is more than the footprint")),
+            parts => Ok(Size::Share(parts)),
+        }
+    }
+}

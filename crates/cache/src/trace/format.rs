@@ -1,0 +1,125 @@
+//! The format of a trace, from a file's ending or a given name.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use super::event::BLOCK_BYTES;
+
+/// The endings, without `.zst`.
+const ENDINGS: [(&str, Kind); 6] = [
+    ("lis", Kind::Lis),
+    ("u32le", Kind::U32Le),
+    ("csv", Kind::Csv),
+    ("pgt", Kind::Pgt),
+    ("oracleGeneral", Kind::OracleGeneral),
+    ("blktrace", Kind::BlkTrace),
+];
+
+/// The last ending of a file compressed with Zstandard.
+const COMPRESSED: &str = ".zst";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Lis,
+    U32Le,
+    Csv,
+    Pgt,
+    OracleGeneral,
+    BlkTrace,
+}
+
+/// The format of a trace.
+///
+/// ```
+/// use std::path::Path;
+/// use terrace_cache::trace::Format;
+///
+/// let format = Format::of(Path::new("traces/pg_tpch.pgt.zst")).unwrap();
+/// assert_eq!(format, "pgt.zst".parse().unwrap());
+/// assert_eq!(format.to_string(), "pgt.zst");
+/// assert!(Format::of(Path::new("trace.bin")).is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format {
+    pub(super) kind: Kind,
+    pub(super) compressed: bool,
+}
+
+impl Format {
+    /// The default block size in bytes: a PostgreSQL page for `.pgt`, else [`BLOCK_BYTES`].
+    pub fn block_bytes(&self) -> u32 {
+        match self.kind {
+            Kind::Pgt => 8192,
+            _ => BLOCK_BYTES,
+        }
+    }
+
+    /// The format of a file's ending.
+    pub fn of(path: &Path) -> Result<Format, UnknownFormat> {
+        let unknown = || UnknownFormat { text: path.display().to_string(), is_file: true };
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(unknown)?;
+        let (stem, compressed) = uncompressed(name);
+        let ending = stem.rsplit_once('.').map(|(_, ending)| ending).ok_or_else(unknown)?;
+        find(ending).map(|kind| Format { kind, compressed }).ok_or_else(unknown)
+    }
+}
+
+fn uncompressed(name: &str) -> (&str, bool) {
+    match name.strip_suffix(COMPRESSED) {
+        Some(stem) => (stem, true),
+        None => (name, false),
+    }
+}
+
+fn find(ending: &str) -> Option<Kind> {
+    let found = ENDINGS.iter().find(|(known, _)| known.eq_ignore_ascii_case(ending));
+    found.map(|(_, kind)| *kind)
+}
+
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(text: &str) -> Result<Format, UnknownFormat> {
+        let (ending, compressed) = uncompressed(text.trim_start_matches('.'));
+        let kind = find(ending).ok_or_else(|| UnknownFormat { text: text.to_owned(), is_file: false })?;
+        Ok(Format { kind, compressed })
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ending = ENDINGS.iter().find(|(_, kind)| *kind == self.kind);
+        let ending = ending.map_or("", |(ending, _)| *ending);
+        write!(f, "{ending}{}", if self.compressed { COMPRESSED } else { "" })
+    }
+}
+
+/// An unknown ending or name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownFormat {
+    text: String,
+    is_file: bool,
+}
+
+impl fmt::Display for UnknownFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known: Vec<&str> = ENDINGS.iter().map(|(ending, _)| *ending).collect();
+        let known = known.join(" ");
+        match self.is_file {
+            true => write!(
+                f,
+                "the ending of {} does not tell a trace's format; the formats are {known}, each also with \
+                 {COMPRESSED}; name one with --format",
+                self.text
+            ),
+            false => write!(
+                f,
+                "{:?} is no format of traces; the formats are {known}, each also with {COMPRESSED}",
+                self.text
+            ),
+        }
+    }
+}
+
+impl std::error::Error for UnknownFormat {}

@@ -1,0 +1,1 @@
+../../../io/tests/promises/mod.rs

@@ -1,0 +1,336 @@
+//! Flags that several commands share: the tiers of a database, and the output format.
+//!
+//! Clap parses here. Commands see numbers and library types, never text.
+
+mod flags;
+mod migration;
+
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use terrace::{
+    Backend, Builder, Cache, CacheTrust, Compression, Db, Durability, Error, Middle, Migrate, NodeSet,
+    RecordCache, Replacement,
+};
+
+pub use flags::{OF_MIDDLE, is_middle_in_environment};
+pub use migration::MigrationArgs;
+
+use crate::units;
+
+/// Output flags of every command.
+#[derive(Args, Clone, Debug, Default)]
+pub struct OutputArgs {
+    /// Print exactly one JSON object on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// A TOML file with any of this command's flags; the command line takes precedence
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Tier flags of every command that opens a database. Default: none set, seed 0.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+pub struct TierArgs {
+    /// Total memory budget of the engine, such as 64MiB
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub dram: Option<u64>,
+    /// How pages are kept in memory: frames or mapped [default: frames, or $TERRACE_BACKEND]
+    #[arg(long, value_name = "NAME")]
+    pub backend: Option<Backend>,
+    /// Page replacement: mark; baselines fifo-paper, clock-paper
+    #[arg(long, value_name = "NAME")]
+    pub replacement: Option<Replacement>,
+    /// Memory between DRAM and the store, such as numa:1,1GiB or simulated:optane,1GiB [default:
+    /// none, or $TERRACE_MIDDLE]
+    #[arg(long, value_name = "KIND,SIZE")]
+    pub middle: Option<Middle>,
+    /// Block cache for the page file on a faster device, such as file:/mnt/nvme/cache,8GiB (a file,
+    /// or a directory to create one in) or simulated:optane,1GiB; read-only commands ignore it
+    #[arg(long, value_name = "KIND,SIZE")]
+    pub cache: Option<Cache>,
+    /// Admission to the cache: always, or policies such as obp, small-bypass+obp or
+    /// probability:0.1@reads [default: always]
+    #[arg(long, value_name = "NAME", requires = "cache", value_parser = cache_admission)]
+    pub cache_admission: Option<String>,
+    /// Eviction from the cache: sieve, lru, lfru, arc, w-tinylfu, heuristicdb, other policies of
+    /// `simulate`, or nvcache (lfru behind small-bypass and obp) [default: sieve]
+    #[arg(long, value_name = "NAME", requires = "cache", value_parser = cache_eviction)]
+    pub cache_eviction: Option<String>,
+    /// Bytes per day that may be written to the cache device, for its endurance, such as 50GiB
+    /// [default: unlimited]
+    #[arg(long, value_name = "SIZE", requires = "cache", value_parser = units::size)]
+    pub cache_write_budget: Option<u64>,
+    /// Cached blocks to trust after a kill: written (all, unless the machine rebooted), synced
+    /// (only synced blocks, for devices that may lose writes, such as network disks), auto (synced
+    /// unless the file system is known to be local)
+    #[arg(long, value_name = "NAME", requires = "cache", default_value_t)]
+    pub cache_trust: CacheTrust,
+    /// Which pages move between the tiers.
+    #[command(flatten)]
+    pub migration: MigrationArgs,
+    /// NUMA nodes for DRAM frames, used round-robin, such as 0 or 0,2 [default: chosen by the
+    /// kernel]
+    #[arg(long, value_name = "NODES")]
+    pub dram_nodes: Option<NodeSet>,
+    /// How pages migrate between the nodes of two tiers, with the mapped back end and --middle
+    /// numa: batch, mbind or copy [default: batch]
+    #[arg(long, value_name = "NAME")]
+    pub migrate: Option<Migrate>,
+    /// Page size of databases and tables created here: a power of two from 4KiB to 64KiB
+    #[arg(long, value_name = "SIZE", value_parser = page_size)]
+    pub page_size: Option<u64>,
+    /// Largest page for long values of tables created here: a power of two from the page size to
+    /// 2MiB
+    #[arg(long, value_name = "SIZE", value_parser = value_page_size)]
+    pub value_page_size: Option<u64>,
+    /// Compression of tables created here
+    #[arg(long, default_value = "none", value_parser = compressions())]
+    pub compression: Compression,
+    /// Log size at which pages are written out
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub log_max: Option<u64>,
+    /// Percent of frames for the record cache [default: tuned automatically]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=i64::from(RecordCache::PERCENT_MAX)))]
+    pub record_cache: Option<u8>,
+    /// Whether a commit waits for the disk
+    #[arg(long, default_value = "sync", value_parser = durabilities())]
+    pub durability: Durability,
+    /// Seed for all random choices
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl TierArgs {
+    /// The cache described by the flags.
+    pub fn block_cache(&self) -> Option<Cache> {
+        let eviction = self.cache_eviction.as_deref().unwrap_or("sieve");
+        let admission = self.cache_admission.as_ref().map(|name| format!("{name}+")).unwrap_or_default();
+        let cache = self.cache.clone()?;
+        let cache = cache.policy(&format!("{admission}{eviction}")).expect("both names were checked");
+        let cache = cache.trust(self.cache_trust);
+        Some(match self.cache_write_budget {
+            Some(bytes_day) => cache.write_budget(bytes_day),
+            None => cache,
+        })
+    }
+
+    /// A builder with the flags applied.
+    ///
+    /// The seed is for workloads only. Databases stay unseeded: their random identity keeps files
+    /// of two databases from being mixed up.
+    ///
+    /// The environment supplies a missing back end or middle tier ([`Builder::defaults_from`]).
+    ///
+    /// # Errors
+    /// [`terrace::Error::Config`] if an environment variable is invalid.
+    pub fn builder(&self) -> terrace::Result<Builder> {
+        let builder = Db::builder().defaults_from(|name| std::env::var(name).ok())?;
+        let builder = self.middle_tier(builder).durability(self.durability).compression(self.compression);
+        let builder = with(builder, self.dram, Builder::dram);
+        let builder =
+            with(builder, self.page_size, |builder, bytes| builder.page_size(bytes).page_size_max(bytes));
+        let builder = with(builder, self.value_page_size, Builder::value_page_size_max);
+        let builder = with(builder, self.backend, Builder::backend);
+        let builder = with(builder, self.replacement, Builder::replacement);
+        let builder = with(builder, self.block_cache(), Builder::cache);
+        let builder = with(builder, self.dram_nodes.clone(), Builder::dram_nodes);
+        let builder = with(builder, self.log_max, Builder::log_max);
+        Ok(with(builder, self.record_cache, |builder, percent| match percent {
+            0 => builder.record_cache(RecordCache::Off),
+            percent => builder.record_cache(RecordCache::Percent(percent)),
+        }))
+    }
+
+    fn middle_tier(&self, builder: Builder) -> Builder {
+        let builder = builder.migration(self.migration.into());
+        let builder = with(builder, self.middle.clone(), Builder::middle);
+        with(builder, self.migrate, Builder::migrate)
+    }
+}
+
+/// Applies a setting if given.
+fn with<T>(builder: Builder, given: Option<T>, set: impl FnOnce(Builder, T) -> Builder) -> Builder {
+    match given {
+        Some(value) => set(builder, value),
+        None => builder,
+    }
+}
+
+/// A durability's name on the command line.
+pub fn durability_name(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Sync => "sync",
+        Durability::Buffered => "buffered",
+    }
+}
+
+fn durabilities() -> impl TypedValueParser<Value = Durability> {
+    let sync = PossibleValue::new("sync").help("A commit returns once it would survive a power cut");
+    let buffered = PossibleValue::new("buffered")
+        .help("A commit returns at once; a crash may lose the last commits, but never part of one");
+    PossibleValuesParser::new([sync, buffered]).map(|name| match name.as_str() {
+        "buffered" => Durability::Buffered,
+        _ => Durability::Sync,
+    })
+}
+
+fn compressions() -> impl TypedValueParser<Value = Compression> {
+    let none = PossibleValue::new("none").help("Uncompressed");
+    let lz4 = PossibleValue::new("lz4").help("LZ4, if it saves 4 KiB; needs pages larger than 4 KiB");
+    PossibleValuesParser::new([none, lz4]).map(|name| match name.as_str() {
+        "lz4" => Compression::Lz4,
+        _ => Compression::None,
+    })
+}
+
+/// Parses admission policies joined by plus signs.
+fn cache_admission(text: &str) -> Result<String, String> {
+    policy_of(&format!("{text}+sieve")).map(|()| text.to_owned())
+}
+
+/// Parses the cache's eviction policy.
+fn cache_eviction(text: &str) -> Result<String, String> {
+    match text.contains('+') {
+        true => {
+            Err("the part before the plus is an admission policy; give it with --cache-admission".to_owned())
+        }
+        false => policy_of(text).map(|()| text.to_owned()),
+    }
+}
+
+fn policy_of(name: &str) -> Result<(), String> {
+    let cache: Cache = "simulated:dram,1MiB".parse()?;
+    cache.policy(name).map(drop).map_err(|error| match error {
+        // The caller names the offending flag.
+        Error::Config(what) => what,
+        error => error.to_string(),
+    })
+}
+
+/// Thread limit of a workload.
+const THREADS_MAX: i64 = 1024;
+
+/// Parser for a number of threads.
+pub fn threads() -> clap::builder::RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(1..=THREADS_MAX)
+}
+
+fn page_size(text: &str) -> Result<u64, String> {
+    match units::size(text)? {
+        bytes if bytes.is_power_of_two() && (4096..=65536).contains(&bytes) => Ok(bytes),
+        bytes => Err(format!("{bytes} bytes is not a page size; use 4KiB, 8KiB, 16KiB, 32KiB or 64KiB")),
+    }
+}
+
+/// Parser for the page size of long values.
+pub fn value_page_size(text: &str) -> Result<u64, String> {
+    match units::size(text)? {
+        bytes if bytes.is_power_of_two() && (4096..=2 << 20).contains(&bytes) => Ok(bytes),
+        bytes => {
+            Err(format!("{bytes} bytes is not a page size for values; use a power of two from 4KiB to 2MiB"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    /// A command with only these flags.
+    #[derive(Parser, Debug)]
+    #[command(args_override_self = true)]
+    pub struct Line {
+        #[command(flatten)]
+        pub tiers: TierArgs,
+        #[command(flatten)]
+        output: OutputArgs,
+    }
+
+    pub fn line(flags: &str) -> Result<Line, clap::Error> {
+        Line::try_parse_from(["line"].into_iter().chain(flags.split_whitespace()))
+    }
+
+    #[test]
+    fn flags_of_the_interface() {
+        let args = line(
+            "--seed 9 --dram 64MiB --backend mapped --replacement fifo-paper \
+             --cache file:/fast/cache,2GiB --cache-admission small-bypass+obp --cache-eviction lfru \
+             --middle simulated:optane,256MiB --policy .1,.1,.5,1 --admission-queue 70 --clean-victims always \
+             --dram-nodes 0,2-3 --migrate copy --page-size 16KiB --value-page-size 1MiB --compression lz4 \
+             --log-max 1GiB --record-cache 40 --durability buffered --json",
+        )
+        .unwrap();
+        let tiers = args.tiers;
+        assert_eq!(tiers.dram, Some(64 << 20));
+        assert_eq!(tiers.backend, Some(Backend::Mapped));
+        assert_eq!(tiers.replacement, Some(Replacement::FifoPaper));
+        assert_eq!(tiers.middle.as_ref().map(|middle| middle.bytes()), Some(256 << 20));
+        let cache = tiers.block_cache().unwrap();
+        assert_eq!((cache.bytes(), cache.policy_name().as_str()), (2 << 30, "small-bypass+obp+lfru"));
+        assert_eq!(cache.kind().to_string(), "file:/fast/cache");
+        let migration = ["--policy=0.1,0.1,0.5,1", "--admission-queue=70", "--clean-victims=always"];
+        assert_eq!(tiers.migration.flags(), migration);
+        assert_eq!(tiers.dram_nodes.as_ref().map(|nodes| nodes.to_string()), Some("0,2,3".to_owned()));
+        assert_eq!(tiers.migrate, Some(Migrate::Copy));
+        assert_eq!((tiers.page_size, tiers.compression), (Some(16384), Compression::Lz4));
+        assert_eq!(tiers.value_page_size, Some(1 << 20));
+        assert_eq!((tiers.log_max, tiers.record_cache), (Some(1 << 30), Some(40)));
+        assert_eq!((tiers.durability, tiers.seed), (Durability::Buffered, 9));
+        assert!(args.output.json);
+    }
+
+    #[test]
+    fn a_cache_has_presets_and_a_write_budget() {
+        let cache = |flags: &str| {
+            let args = line(&format!("--cache simulated:optane,1GiB {flags}")).unwrap();
+            args.tiers.block_cache().unwrap()
+        };
+        let preset = cache("--cache-eviction nvcache --cache-write-budget 1.5GiB");
+        assert_eq!(preset.policy_name(), "nvcache");
+        assert_eq!(preset.write_budget_bytes_day(), Some(3 << 29));
+        let more = cache("--cache-eviction nvcache --cache-admission probability:.5");
+        assert_eq!(more.policy_name(), "probability:.5+nvcache");
+        assert_eq!(more.write_budget_bytes_day(), None);
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_flag() {
+        for (flags, named) in [
+            ("--dram 64MB", "--dram"),
+            ("--record-cache 81", "--record-cache"),
+            ("--backend mmap", "--backend"),
+            ("--replacement lru", "--replacement"),
+            ("--middle optane,1GiB", "--middle"),
+            ("--middle simulated:optane", "--middle"),
+            ("--cache file:/fast/cache", "--cache"),
+            ("--cache numa:1,1GiB", "--cache"),
+            ("--cache simulated:dram,1MiB --cache-eviction lruu", "--cache-eviction"),
+            ("--cache simulated:dram,1MiB --cache-eviction belady", "--cache-eviction"),
+            ("--cache simulated:dram,1MiB --cache-eviction opencas", "--cache-eviction"),
+            ("--cache simulated:dram,1MiB --cache-eviction memory-mode", "--cache-eviction"),
+            ("--cache simulated:dram,1MiB --cache-eviction obp+lru", "--cache-admission"),
+            ("--cache simulated:dram,1MiB --cache-admission lru", "--cache-admission"),
+            ("--cache simulated:dram,1MiB --cache-write-budget much", "--cache-write-budget"),
+            ("--cache-eviction lru", "--cache"),
+            ("--cache-write-budget 1GiB", "--cache"),
+            ("--policy 1,1,2,1", "--policy"),
+            ("--clean-victims keep", "--clean-victims"),
+            ("--dram-nodes far", "--dram-nodes"),
+            ("--migrate slowly", "--migrate"),
+            ("--page-size 5KiB", "--page-size"),
+            ("--page-size 128KiB", "--page-size"),
+            ("--value-page-size 4MiB", "--value-page-size"),
+            ("--compression zip", "--compression"),
+            ("--nonsense", "--nonsense"),
+        ] {
+            let error = line(flags).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(named), "{flags}: {error}");
+            assert!(!error.to_string().contains("bad setting"), "{flags}: {error}");
+        }
+    }
+}

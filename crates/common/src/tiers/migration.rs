@@ -1,0 +1,46 @@
+//! Flags of migration between tiers.
+
+use clap::Args;
+use terrace::migration::{Choice, CleanVictims, Migration};
+
+/// Flags of [`Migration`], which they become. Default: none set.
+#[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
+pub struct MigrationArgs {
+    /// How pages move between DRAM, the middle tier and the store: adaptive, eager, lazy, hymem,
+    /// lazy-cxl, or four probabilities [default: adaptive]
+    #[arg(long, value_name = "NAME|DR,DW,NR,NW")]
+    pub policy: Option<Choice>,
+    /// Pages that the admission queue remembers; the queue replaces the probability NW [default:
+    /// half the middle tier's frames with hymem, else no queue]
+    #[arg(long, value_name = "PAGES")]
+    pub admission_queue: Option<u64>,
+    /// Fate of clean pages evicted from DRAM: drop, offer or always [default: as in the policy's
+    /// paper]
+    #[arg(long, value_name = "NAME")]
+    pub clean_victims: Option<CleanVictims>,
+}
+
+impl From<MigrationArgs> for Migration {
+    fn from(args: MigrationArgs) -> Migration {
+        let MigrationArgs { policy, admission_queue, clean_victims } = args;
+        Migration { policy, clean_victims, admission_queue }
+    }
+}
+
+impl From<Choice> for MigrationArgs {
+    fn from(policy: Choice) -> MigrationArgs {
+        MigrationArgs { policy: Some(policy), ..MigrationArgs::default() }
+    }
+}
+
+impl MigrationArgs {
+    /// The flags that give another process the same settings.
+    pub(super) fn flags(&self) -> Vec<String> {
+        let MigrationArgs { policy, admission_queue, clean_victims } = self;
+        let mut flags = Vec::new();
+        flags.extend(policy.map(|policy| format!("--policy={policy}")));
+        flags.extend(admission_queue.map(|pages| format!("--admission-queue={pages}")));
+        flags.extend(clean_victims.map(|name| format!("--clean-victims={name}")));
+        flags
+    }
+}

@@ -1,0 +1,84 @@
+//! Back end and middle tier of builders that set none.
+
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::middle::Middle;
+use crate::migration::Choice;
+
+const BACKEND: &str = "TERRACE_BACKEND";
+const MIDDLE: &str = "TERRACE_MIDDLE";
+
+/// Values of settings that a builder was not given.
+#[derive(Clone, Debug)]
+pub(crate) struct Defaults {
+    pub(crate) backend: Backend,
+    pub(crate) middle: Option<(Middle, Choice)>,
+}
+
+impl Default for Defaults {
+    #[cfg(not(test))]
+    fn default() -> Defaults {
+        Defaults { backend: Backend::default(), middle: None }
+    }
+
+    /// CI also runs the unit tests over mapped pages and over three tiers.
+    #[cfg(test)]
+    fn default() -> Defaults {
+        Defaults::of_variables(|name| std::env::var(name).ok()).expect("the variables name what there is")
+    }
+}
+
+impl Defaults {
+    /// Reads `TERRACE_BACKEND`, such as `mapped`, and `TERRACE_MIDDLE`.
+    ///
+    /// The latter has kind, size and an optional policy: `simulated:dram,1MiB,.5,.5,.5,.5`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an invalid value.
+    pub(crate) fn of_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Defaults> {
+        let wrong = |name: &str, error: String| Error::Config(format!("{name}: {error}"));
+        let backend = variable(BACKEND).map(|name| name.parse().map_err(|error| wrong(BACKEND, error)));
+        let middle = variable(MIDDLE).map(|text| tier(&text).map_err(|error| wrong(MIDDLE, error)));
+        Ok(Defaults { backend: backend.transpose()?.unwrap_or_default(), middle: middle.transpose()? })
+    }
+}
+
+fn tier(text: &str) -> Result<(Middle, Choice), String> {
+    let at = text.match_indices(',').nth(1).map_or(text.len(), |(at, _)| at);
+    let choice = text.get(at + 1..).map_or(Ok(Choice::default()), str::parse)?;
+    Ok((text[..at].parse()?, choice))
+}
+
+#[cfg(test)]
+impl Backend {
+    /// The back end of this run of the tests.
+    pub(crate) fn of_environment() -> Result<Backend> {
+        Ok(Defaults::default().backend)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(name: &'static str, value: &'static str) -> Result<Defaults> {
+        Defaults::of_variables(move |asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn variables_name_back_end_and_tier() {
+        assert_eq!(of(BACKEND, "mapped").unwrap().backend, Backend::Mapped);
+        assert_eq!(of("TERRACE_OTHER", "mapped").unwrap().backend, Backend::Frames);
+        let (middle, choice) = of(MIDDLE, "simulated:dram,1MiB,.5,.5,.5,.5").unwrap().middle.unwrap();
+        assert_eq!((middle.bytes(), choice), (1 << 20, ".5,.5,.5,.5".parse().unwrap()));
+        assert_eq!(of(MIDDLE, "simulated:dram,1MiB").unwrap().middle.unwrap().1, Choice::default());
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_with_its_variable() {
+        for (name, value) in [(BACKEND, "neither"), (MIDDLE, "simulated:dram"), (MIDDLE, "numa:0,1MiB,5")] {
+            let refused = of(name, value).unwrap_err().to_string();
+            assert!(refused.contains(name), "{refused}");
+        }
+    }
+}

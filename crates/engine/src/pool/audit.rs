@@ -1,0 +1,177 @@
+//! Recounts the owners of blocks and frames, and compares with the counters.
+//!
+//! Every block has at most one owner: a page, a chunk or a directory block. The owned blocks must
+//! equal the segments' live counts. The granted blocks must equal those of pages without an image.
+//! This holds while no change is under way.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::budget::FrameBudget;
+use super::buffer_pool::Pool;
+use super::frames::Queue;
+use super::page_table::Location;
+use super::partition::{ByPartition, Partition, is_middle, partition_index_of};
+use super::replacement::fifo::Entry as InLine;
+use super::resident::{blocks_granted, class_of_page};
+use crate::backend::Backend;
+use crate::ids::{PageId, SizeClass};
+use crate::store::mapping_word::{Extent, MappingWord};
+
+impl Pool {
+    /// Returns all inconsistencies as sentences. No thread may change pages meanwhile. `budget` is
+    /// that of the frames. `durable_state` gives the mapping word that the page-table images hold
+    /// for a page; `parts` are the extents of those images.
+    pub(crate) fn audit_with(
+        &self,
+        budget: &FrameBudget,
+        durable_state: &dyn Fn(PageId) -> MappingWord,
+        parts: Vec<(Option<Extent>, String)>,
+    ) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut owners: HashMap<u64, String> = HashMap::new();
+        let mut own = |extent: Option<Extent>, owner: String| {
+            for block in extent.into_iter().flat_map(|extent| extent.first..extent.end()) {
+                if let Some(other) = owners.insert(block, owner.clone()) {
+                    faults.push(format!("block {block} belongs to {other} and to {owner}"));
+                }
+            }
+        };
+        let mut unwritten = 0;
+        let mut in_frames: ByPartition<u64> = [0; _];
+        let mut misplaced = Vec::new();
+        for id in self.page_ids() {
+            let state = durable_state(id);
+            own(state.extent(), format!("page {id}"));
+            let entry = self.table.entry(id).expect("ids in use are within the table");
+            let in_frame = matches!(entry.location(), Location::Frame(_));
+            if let Location::Frame(frame) = entry.location() {
+                if self.frames.has(frame) {
+                    in_frames[partition_index_of(frame)] += 1;
+                    let below = self.audit_copies(id, frame, &mut misplaced);
+                    in_frames[Partition::middle(class_of_page(id)).index()] += u64::from(below);
+                } else {
+                    misplaced
+                        .push(format!("page {id} is in frame {frame}, and there is none of that number"));
+                }
+            }
+            let is_granted = !state.has_image() && (in_frame || state.is_allocated());
+            unwritten += if is_granted { blocks_granted(id) } else { 0 };
+        }
+        parts.into_iter().for_each(|(extent, name)| own(extent, name));
+        faults.append(&mut misplaced);
+        self.audit_space(owners.keys().copied(), unwritten, &mut faults);
+        for partition in self.frames.partitions() {
+            self.audit_frames(partition, in_frames[partition.index()], &mut faults);
+        }
+        for class in self.frames.classes() {
+            let partitions = [class.into(), Partition::middle(class)];
+            let in_frames =
+                partitions.into_iter().map(|partition: Partition| in_frames[partition.index()]).sum();
+            self.audit_memory(class, in_frames, &mut faults);
+        }
+        let copies = self.middle_stats().map_or(0, |middle| middle.copies);
+        let both =
+            self.frames.all().filter(|&frame| self.frames.header(frame).middle_copy().is_some()).count();
+        if copies != both as u64 {
+            faults.push(format!("{copies} pages are counted that have two copies, and {both} have"));
+        }
+        let (taken, given) = (self.bytes_of_frames(), budget.for_frames(self.frames.largest()));
+        if taken > given {
+            faults.push(format!("frames take {taken} bytes, and they were given {given}"));
+        }
+        faults
+    }
+
+    /// Compares the segments' counts with the `owned` blocks, and the granted blocks with those of
+    /// pages without an image.
+    fn audit_space(&self, owned: impl Iterator<Item = u64>, unwritten: u64, faults: &mut Vec<String>) {
+        let (live, granted) = self.space.counts();
+        let mut counted = vec![0; live.len()];
+        for block in owned {
+            match self.space.geometry().segment_of(block).and_then(|at| counted.get_mut(at as usize)) {
+                Some(count) => *count += 1,
+                None => faults.push(format!("block {block} is outside the file")),
+            }
+        }
+        for (segment, (live, counted)) in live.iter().zip(&counted).enumerate() {
+            if live != counted {
+                faults.push(format!("segment {segment} counts {live} live blocks and has {counted}"));
+            }
+        }
+        if granted != unwritten {
+            faults.push(format!("{granted} blocks are granted, to pages that have no image {unwritten}"));
+        }
+    }
+
+    /// Whether the page in `frame` has a middle copy; checks both copies.
+    fn audit_copies(&self, id: PageId, frame: u32, faults: &mut Vec<String>) -> bool {
+        let header = self.frames.header(frame);
+        if header.page() != id {
+            faults.push(format!("page {id} is in frame {frame}, which holds page {}", header.page()));
+        }
+        let Some(below) = header.middle_copy() else { return false };
+        let lower = self.frames.header(below);
+        if is_middle(frame) || !is_middle(below) || !self.frames.has(below) || lower.page() != id {
+            faults
+                .push(format!("below page {id} in frame {frame} is frame {below} of page {}", lower.page()));
+        }
+        if !lower.rec_lsn().is_none() {
+            faults.push(format!("the copy of page {id} in frame {below} holds the log back"));
+        }
+        let version = self.table.entry(id).expect("ids in use are within the table").latch().load().version();
+        let words = |frame| self.frames.words(id, frame).iter().map(|word| word.load(Relaxed));
+        if lower.equal_at() == version && !words(frame).eq(words(below)) {
+            faults.push(format!("the copies of page {id} in frames {frame} and {below} are not equal"));
+        }
+        true
+    }
+
+    /// Checks the frames of `partition`. Each is free, lent to records, or one of `in_frames` that
+    /// hold a page.
+    fn audit_frames(&self, partition: Partition, in_frames: u64, faults: &mut Vec<String>) {
+        let (count, free) = (self.frames.count(partition), self.replacer.free(partition).lock());
+        if free.limit != count || !free.parked.is_empty() {
+            faults.push(format!("{} frames are given out, {} are kept back", free.limit, free.parked.len()));
+        }
+        if let Some(frame) = free.list.iter().find(|&&frame| !self.frames.has(frame)) {
+            faults.push(format!("frame {frame} is free, but there is none of that number"));
+        }
+        if let Some(fifo) = &free.queues.fifo {
+            let blocks = |frame: u32| {
+                let id = self.frames.header(frame).page();
+                let entry = self.table.entry(id).filter(|_| !id.is_none())?;
+                let in_line = fifo.count(InLine { page: id, version: entry.latch().load().version() });
+                Some(in_line + usize::from(free.queues.is_dirty_queue(&self.frames, frame)))
+            };
+            let odd = self.frames.of(partition).filter_map(|frame| Some((frame, blocks(frame)?)));
+            let odd = odd.filter(|&(_, blocks)| blocks != 1);
+            faults.extend(odd.map(|(frame, blocks)| format!("frame {frame} is {blocks} times in line")));
+        }
+        let idle = free.idle(&self.frames);
+        let queues = [Queue::Probation, Queue::Main, Queue::Dirty];
+        let queued: u32 = queues.into_iter().map(|queue| free.queues.len(queue)).sum();
+        drop(free);
+        if u64::from(queued) != in_frames {
+            faults.push(format!("{in_frames} frames are used and {queued} are in a queue"));
+        }
+        let records = u64::from(count - self.page_frames(partition));
+        if idle + in_frames + records != u64::from(count) {
+            faults.push(format!(
+                "{idle} frames are free, {in_frames} are pages' and {records} are records', of {count}"
+            ));
+        }
+    }
+
+    /// Checks which pages and records have mapped memory.
+    fn audit_memory(&self, class: SizeClass, in_frames: u64, faults: &mut Vec<String>) {
+        let records = u64::from(self.frames.count(class) - self.page_frames(class));
+        let resident = self.frames.resident_bytes(class);
+        if self.backend() == Backend::Mapped && resident != (in_frames + records) * class.page_bytes() as u64
+        {
+            faults.push(format!(
+                "{resident} bytes are resident, of {in_frames} pages and {records} frames of records"
+            ));
+        }
+    }
+}

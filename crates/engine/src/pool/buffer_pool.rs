@@ -1,0 +1,335 @@
+//! The pool: pages in frames, faulted in on demand.
+//!
+//! [`Pool::read`] returns an optimistic guard, [`Pool::latch`] an exclusive one. Both may load the
+//! page, do I/O and wait for a frame, so **the caller holds no latch**. A change of several pages
+//! loads them all and latches them without waiting. If refused, it releases everything and starts
+//! again. So waits for frames and log space cannot deadlock.
+//!
+//! Lock order: `docs/latching.md`.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use terrace_cache::Cached;
+use terrace_io::BlockDevice;
+
+use super::backoff::Backoff;
+use super::guard::{ReadGuard, WriteGuard};
+use super::images::Images;
+use super::latch::Word;
+use super::page_ids::{PageIds, id_count_below, ids_below};
+use super::page_table::{Entry, Location};
+use super::record_cache::{Record, Records, Source};
+use super::resident::class_of_page;
+use super::resize::{Resizer, Resizing};
+use super::retry::{Mode, Retry};
+use super::tier::migration::Access;
+use super::tier::operation;
+use super::tiers::Tiers;
+use super::verify_marks::{MarksSlot, VerifyMarks};
+use crate::config::PageSizes;
+use crate::error::{Error, Result};
+use crate::ids::{ByClass, PageId, SizeClass, Timestamp};
+use crate::store::mapping_word::{BLOCK_BYTES, MappingWord, blocks_of};
+use crate::store::space::Space;
+use crate::threads::Padded;
+use crate::wal::Wal;
+
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) tiers: Tiers,
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) cache: Option<Arc<Cached>>,
+    pub(crate) space: Arc<Space>,
+    pub(crate) wal: Arc<Wal>,
+    pub(crate) page_bytes: usize,
+    pub(super) staging_bytes: usize,
+    pub(crate) records: Records,
+    pub(crate) ids: Mutex<PageIds>,
+    pub(crate) images: Images,
+    /// Whether [`Mode::Background`] holds; set after recovery.
+    pub(super) is_background: AtomicBool,
+    pub(super) verify_marks: MarksSlot,
+    pub(crate) resizing: Resizing,
+    /// Kept by the transaction layer, stored in the superblock.
+    pub(crate) highest_timestamp: Arc<Padded<AtomicU64>>,
+}
+
+impl Deref for Pool {
+    type Target = Tiers;
+
+    #[inline(always)]
+    fn deref(&self) -> &Tiers {
+        &self.tiers
+    }
+}
+
+impl Pool {
+    pub(crate) fn wal(&self) -> &Arc<Wal> {
+        &self.wal
+    }
+
+    /// All ids ever used, in order.
+    pub(crate) fn page_ids(&self) -> impl DoubleEndedIterator<Item = PageId> + use<> {
+        ids_below(self.ids.lock().ends())
+    }
+
+    /// How many ids were ever used.
+    pub(crate) fn page_ids_used(&self) -> u64 {
+        id_count_below(&self.ids.lock().ends())
+    }
+
+    /// Where the ids of each class end, for a superblock. A used class counts before it has pages:
+    /// the next process sizes memory by this before it reads the log.
+    pub(crate) fn ids_ends_to_name(&self) -> ByClass<u64> {
+        let mut ends = self.ids.lock().ends();
+        self.frames.classes().for_each(|class| ends[class.index()] = ends[class.index()].max(2));
+        ends
+    }
+
+    #[inline]
+    pub(crate) fn verify_marks(&self) -> Option<Arc<VerifyMarks>> {
+        self.verify_marks.get()
+    }
+
+    /// The database's own class: of catalog, page-table images and default tables.
+    pub(crate) fn class(&self) -> SizeClass {
+        SizeClass::of_bytes(self.page_bytes as u64).expect("the superblock was checked")
+    }
+
+    /// Bytes of a page of the own class.
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// Blocks of a page-table image, a page of the own class.
+    pub(crate) fn table_image_blocks(&self) -> u64 {
+        blocks_of(self.page_bytes)
+    }
+
+    /// Fails if the log is poisoned.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.wal.poisoned() {
+            Some(reason) => Err(Error::Poisoned { reason: reason.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn keeps_others_waiting(&self) -> bool {
+        self.middle.is_some() && self.requests.maintainer().is_busy()
+    }
+
+    /// A yield point: others may change any unlatched page. In tests they do so here.
+    #[inline]
+    pub(crate) fn meanwhile(&self) {
+        #[cfg(test)]
+        crate::crash::in_flight(self);
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        if self.is_background.load(Relaxed) { Mode::Background } else { Mode::Inline }
+    }
+
+    #[inline]
+    pub(crate) fn read(&self, id: PageId) -> Result<ReadGuard<'_>, Retry> {
+        let mut loaded = false;
+        loop {
+            if let Some(guard) = self.tiers.try_read(id) {
+                if guard.is_in_middle() {
+                    return self.access_in_middle(guard, loaded);
+                }
+                // Not by the load: one read must not look like two.
+                if !loaded {
+                    guard.mark();
+                }
+                return Ok(guard);
+            }
+            loaded |= self.fetch(id)?;
+        }
+    }
+
+    pub(crate) fn latch(&self, id: PageId) -> Result<WriteGuard<'_>, Retry> {
+        operation::begin(Access::Write);
+        let mut backoff = Backoff::new();
+        loop {
+            match self.read(id)?.upgrade() {
+                Err(Retry::Restart) => backoff.wait(),
+                other => return other,
+            }
+        }
+    }
+
+    /// Loads `id`, or waits until no thread changes it. Returns whether it loaded. The caller holds
+    /// no latch.
+    #[cold]
+    pub(crate) fn fetch(&self, id: PageId) -> Result<bool, Retry> {
+        let loaded = self.bring(id)?;
+        #[cfg(test)]
+        if loaded {
+            super::replacement_tests::touch(id);
+        }
+        Ok(loaded)
+    }
+
+    fn bring(&self, id: PageId) -> Result<bool, Retry> {
+        let entry = self.table.entry(id).ok_or(Retry::Missing(id))?;
+        let mut backoff = Backoff::new();
+        loop {
+            let seen = entry.latch().load();
+            if seen.is_exclusive() {
+                self.wait_latched(&mut backoff);
+                continue;
+            }
+            match entry.location() {
+                Location::Frame(_) => return Ok(false),
+                Location::Nowhere if entry.latch().validate(seen) => return Err(Retry::Missing(id)),
+                Location::Nowhere => {}
+                Location::Store(mapped) if self.fault(id, entry, seen, mapped)? => return Ok(true),
+                Location::Store(_) => {}
+            }
+        }
+    }
+
+    /// Loads `id` unless it moved since `seen`; returns whether it did. Other threads wait at its
+    /// latch, so the store is read once.
+    fn fault(&self, id: PageId, entry: Entry<'_>, seen: Word, mapped: MappingWord) -> Result<bool> {
+        let begun = Instant::now();
+        let class = class_of_page(id);
+        // Before frame and latch: a buffer's owner may wait for a frame and for maintenance.
+        let mut buffer = self.images.image_buffer(class, self.frames.largest())?;
+        let frame = self.frame_for_load(id)?;
+        if !entry.latch().try_exclusive(seen) {
+            self.give_frame(frame);
+            self.stats.overtaken.raise();
+            return Ok(false);
+        }
+        // The version held since `seen`, so the location did too.
+        let content = self.images.read(&self.stats, id, mapped, &mut buffer);
+        match content.and_then(|content| self.populate(&[(id, frame)]).map(|()| content)) {
+            Ok(content) => {
+                self.fill(id, frame, content);
+                self.bind_to_frame(id, entry, frame, mapped);
+                entry.latch().unmark();
+                entry.latch().release_changed();
+                self.unlocked(id, entry, frame);
+                self.stats.faults.fetch_add(1, Relaxed);
+                self.count_loaded(frame);
+                self.stats.fault.record(begun.elapsed());
+                Ok(true)
+            }
+            Err(error) => {
+                entry.latch().release_unchanged();
+                self.give_frame(frame);
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts an optimistic read if `id` is resident and not changing. Does no I/O and waits for
+    /// nothing, but without a maintenance thread a promotion may write pages.
+    pub(crate) fn read_resident(&self, id: PageId) -> Result<Option<ReadGuard<'_>>, Retry> {
+        if let Some(guard) = self.try_read(id) {
+            if guard.is_in_middle() {
+                return self.access_in_middle(guard, false).map(Some);
+            }
+            guard.mark();
+            return Ok(Some(guard));
+        }
+        let entry = self.table.entry(id).ok_or(Retry::Missing(id))?;
+        let seen = entry.latch().load();
+        match entry.location() {
+            Location::Nowhere if !seen.is_exclusive() && entry.latch().validate(seen) => {
+                Err(Retry::Missing(id))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        self.is_background.store(mode == Mode::Background, Relaxed);
+    }
+
+    pub(crate) fn file(&self) -> &str {
+        self.device.name()
+    }
+
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.space.geometry().segment_blocks * BLOCK_BYTES as u64
+    }
+
+    #[cfg(test)]
+    pub(crate) fn limit_to_fill(&self, fill: f64) -> Result<()> {
+        self.space.limit_to_fill(fill)
+    }
+
+    pub(crate) fn resizer(&self) -> Resizer<'_> {
+        self.resizing.of(&self.tiers, &self.records, self.class(), self)
+    }
+
+    /// Recovery: gives frames to each class that ever had pages.
+    pub(crate) fn use_classes_with_ids(&self) -> Result<()> {
+        let ends = self.ids.lock().ends();
+        SizeClass::all()
+            .filter(|class| ends[class.index()] > 1)
+            .try_for_each(|class| self.resizer().use_class(class))
+    }
+
+    pub(crate) fn page_sizes(&self) -> PageSizes {
+        let mut sizes = PageSizes::one(self.class());
+        self.frames.classes().for_each(|class| sizes.others[class.index()] = true);
+        sizes
+    }
+
+    /// Frames of the class of `id`; of the own class if fewer.
+    pub(crate) fn frames_least(&self, id: PageId) -> u32 {
+        let classes = id.class().into_iter().chain([self.class()]);
+        classes.map(|class| self.frames.count(class)).min().unwrap_or(0)
+    }
+
+    /// Looks up a record while its page is only in the store. The page held it at a moment during
+    /// this call; the caller validates its pointer to the page again. Does no I/O and waits for
+    /// nothing.
+    #[cold]
+    pub(crate) fn lookup(&self, id: PageId, key: &[u8]) -> Option<Record> {
+        if self.replacer.lent() == 0 {
+            return None;
+        }
+        self.meanwhile();
+        // This load is the moment. If the incarnation still equals the record's, the blocks held
+        // one image since the record was copied.
+        let Location::Store(mapped) = self.table.entry(id)?.location() else { return None };
+        let record = self.records.find(&self.frames, self.source(id, mapped), key)?;
+        #[cfg(test)]
+        super::replacement_tests::touch(id);
+        Some(record)
+    }
+
+    /// Inserts the result of a get that waited for `leaf`. The caller holds no latch.
+    #[cold]
+    pub(crate) fn insert(
+        &self,
+        leaf: &ReadGuard<'_>,
+        key: &[u8],
+        timestamp: Timestamp,
+        value: Option<&[u8]>,
+    ) {
+        if self.records.takes(key, value)
+            && let Some(source) = leaf.with_image(|mapped| self.source(leaf.id(), mapped))
+        {
+            self.records.insert(&self.tiers, source, key, timestamp, value);
+        }
+    }
+
+    fn source(&self, id: PageId, mapped: MappingWord) -> Source {
+        let incarnation = mapped.extent().map_or(0, |extent| self.space.incarnation(extent.first));
+        Source { page: id, mapped, incarnation }
+    }
+
+    pub(crate) fn timestamp_now(&self) -> Timestamp {
+        Timestamp(self.highest_timestamp.load(SeqCst))
+    }
+}

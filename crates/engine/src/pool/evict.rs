@@ -1,0 +1,375 @@
+//! Eviction of pages from their frames, step by step.
+//!
+//! 1. **Candidate**: the sweep names a frame (`replacement/sweep.rs`). A marked page loses its mark
+//!    and stays.
+//! 2. **Latch**: try to latch the page exclusively at the version seen.
+//! 3. **Path**: demote a page that has a middle copy or that the policy admits. Drop another clean
+//!    page, and put a dirty one into the dirty queue (`tier/migration/path.rs`).
+//! 4. **Vacate**: move demoted pages to middle frames (`tier/demote.rs`); discard the memory of the
+//!    others.
+//! 5. **Finish**: unlatch with a new version, and free the frames.
+//!
+//! Steps 1 to 3 run under the lock of the free frames, steps 4 and 5 without it for a batch. The
+//! batch is latched and its frames are in no queue, so other threads may search meanwhile.
+//!
+//! Lock order: free frames of one partition, page latches (only tried). Without the former: page
+//! latches, free frames of the middle tier.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
+
+use parking_lot::MutexGuard;
+
+use super::frames::partition::{PageFrame, Partition, Tier, is_middle};
+use super::frames::{Queue, ReadReason};
+use super::latch::Word;
+use super::page_table::{Entry, Location};
+use super::replacement::queues::Queues;
+use super::replacement::victim::{Evicted, Leaving, Look, To};
+use super::replacement::{BATCH, FreeFrames, Sweep};
+use super::resident::class_of_page;
+use super::tier::migration::Path;
+use super::tiers::Tiers;
+use crate::ids::{PageId, SizeClass};
+use crate::planted::{Bug, planted};
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundFrame {
+    /// The frame, and whether the ghost knew the page.
+    pub(super) frame: Option<(u32, bool)>,
+    /// Pages in the dirty queue after a sweep.
+    pub(super) dirty: u32,
+    /// Whether clean frames are few.
+    pub(super) short: bool,
+}
+
+impl Tiers {
+    /// Takes a frame from the free list or one sweep. Requests write-back if clean frames are few.
+    pub(super) fn find(&self, partition: Partition, id: PageId) -> FoundFrame {
+        let mut free = self.replacer.free(partition).lock();
+        let (mut dirty, mut short) = (0, false);
+        if !self.has_free(&mut free) {
+            self.refill(partition, &mut free, 1);
+            dirty = free.queues.len(Queue::Dirty);
+            // With one clean frame among dirty ones, a thread that needs two pages would evict each
+            // for the other forever.
+            short = dirty > 0 && free.list.len() < self.replacer.sweep_goal(&self.resident, partition);
+            if short || dirty > BATCH as u32 {
+                self.ring_for_frames(partition, short);
+            }
+        }
+        let frame = free.list.pop().map(|frame| (frame, free.queues.enter(&self.frames, frame, id)));
+        drop(free);
+        self.stats.frames_taken[partition.index()].fetch_add(u64::from(frame.is_some()), Relaxed);
+        FoundFrame { frame, dirty, short }
+    }
+
+    /// Fills `taken` up to `wanted` frames without waiting; whether it took any.
+    pub(super) fn try_take_frames(
+        &self,
+        partition: impl Into<Partition>,
+        wanted: usize,
+        taken: &mut Vec<u32>,
+    ) -> bool {
+        let (partition, before) = (partition.into(), taken.len());
+        let mut free = self.replacer.free(partition).lock();
+        let mut dirty = 0;
+        if !self.has_free(&mut free) {
+            self.refill(partition, &mut free, wanted - before);
+            dirty = free.queues.len(Queue::Dirty);
+        }
+        let from = free.list.len().saturating_sub(wanted - before);
+        taken.extend(free.list.drain(from..).rev());
+        drop(free);
+        // No thread waits for middle frames, so only this reports dirty pages in the way.
+        let in_vain = taken.len() == before && dirty > 0 && partition.tier == Tier::Middle;
+        if in_vain || dirty > BATCH as u32 {
+            self.ring_for_frames(partition, in_vain);
+        }
+        self.stats.frames_taken[partition.index()].fetch_add((taken.len() - before) as u64, Relaxed);
+        taken.len() > before
+    }
+
+    /// Whether a frame is free, maybe one that gets memory now.
+    fn has_free(&self, free: &mut FreeFrames) -> bool {
+        if free.list.is_empty()
+            && let Err(error) = free.back_more(&self.frames)
+            && self.stats.frames_refused.fetch_add(1, Relaxed) == 0
+        {
+            // Pages are evicted instead, as if the budget were smaller.
+            tracing::warn!(%error, "the system refuses memory within the budget");
+        }
+        !free.list.is_empty()
+    }
+
+    /// Evicts pages to complete a batch, or at least `needed` ones.
+    fn refill(&self, partition: Partition, free: &mut MutexGuard<'_, FreeFrames>, needed: usize) {
+        let moves_memory = self.frames.moves_memory() && self.middle_for(partition.class).is_some();
+        let most = self.replacer.leave_goal(&self.resident, partition, moves_memory);
+        // Evictions by other threads count. Otherwise a batch each would empty a small partition.
+        let goal = most.saturating_sub(free.leaving).max(needed.min(most));
+        let mut leaving = Vec::with_capacity(goal);
+        self.sweep(free, goal, &mut leaving);
+        if leaving.is_empty() {
+            return;
+        }
+        free.leaving += leaving.len();
+        MutexGuard::unlocked(free, || {
+            #[cfg(test)]
+            super::frames::residency_tests::while_leaving();
+            self.finish_evictions(&mut leaving);
+        });
+        free.leaving -= leaving.len();
+        for page in leaving {
+            match page.to {
+                To::Stays => {
+                    free.queues.enter_dirty_queue(&self.frames, page.frame);
+                    self.release_unmoved(page.entry);
+                }
+                _ => free.give(page.frame),
+            }
+        }
+    }
+
+    fn sweep<'p>(&'p self, free: &mut FreeFrames, goal: usize, leaving: &mut Vec<Leaving<'p>>) {
+        let mut sweep = Sweep::begin(&self.resident, free, self.replacer.lent_of(free.partition));
+        let mut dropped = 0;
+        while let Some((frame, queue)) = sweep.next(&self.resident, free, leaving.len() + dropped > 0) {
+            match self.look_at(&mut free.queues, frame, queue) {
+                Look::Evicted(page) => leaving.push(page),
+                Look::Dropped => {
+                    free.give(frame);
+                    dropped += 1;
+                }
+                Look::Moved => sweep.stays(&self.resident, free, frame),
+                Look::Passed => {
+                    sweep.stays(&self.resident, free, frame);
+                    sweep.passed(queue);
+                }
+            }
+            if leaving.len() + dropped >= goal {
+                return;
+            }
+        }
+    }
+
+    /// Step 1: evicts the first page of `queue`, or requeues it.
+    fn look_at<'p>(&'p self, queues: &mut Queues, frame: u32, queue: Queue) -> Look<'p> {
+        let id = self.frames.header(frame).page();
+        if id.is_none() {
+            // Taken for a page being loaded.
+            queues.requeue(&self.frames, frame);
+            return Look::Passed;
+        }
+        let entry = self.table.entry(id).expect("pages in frames are in the table");
+        let seen = entry.latch().load();
+        if is_middle(frame)
+            && let Location::Frame(above) = entry.location()
+            && above != frame
+        {
+            return self.look_at_lower(queues, (id, entry, seen), above, frame, queue);
+        }
+        if seen.is_marked() && !seen.is_latched() {
+            entry.latch().unmark();
+            self.stats.swept_used.fetch_add(1, Relaxed);
+            queues.touched(&self.frames, frame, queue);
+            return Look::Moved;
+        }
+        if queue == Queue::Main && queues.fifo.is_none() && queues.spare(&self.frames, frame) {
+            self.stats.swept_used.fetch_add(1, Relaxed);
+            return Look::Moved;
+        }
+        if queue == Queue::Probation && self.frames.header(frame).take_first_pass() {
+            queues.requeue(&self.frames, frame);
+            return Look::Passed;
+        }
+        // Pages of the dirty queue were offered to the middle tier before.
+        match self.try_evict(id, entry, seen, frame, queue != Queue::Dirty) {
+            Evicted::Yes(to) => {
+                queues.evicted(&self.frames, frame, id);
+                Look::Evicted(Leaving { id, entry, frame, to })
+            }
+            Evicted::Dirty if queue == Queue::Dirty => Look::Passed,
+            Evicted::Dirty => {
+                queues.enter_dirty_queue(&self.frames, frame);
+                Look::Moved
+            }
+            Evicted::No => {
+                queues.requeue(&self.frames, frame);
+                Look::Passed
+            }
+        }
+    }
+
+    /// Step 1 for a middle copy; `above` is the page's DRAM frame.
+    fn look_at_lower<'p>(
+        &'p self,
+        queues: &mut Queues,
+        (id, entry, seen): (PageId, Entry<'p>, Word),
+        above: u32,
+        frame: u32,
+        queue: Queue,
+    ) -> Look<'p> {
+        if queues.is_clock() && self.frames.header(frame).unmark_copy() {
+            queues.touched(&self.frames, frame, queue);
+            return Look::Moved;
+        }
+        let middle = self.middle_of_frame();
+        if middle.drop_below(&self.resident, id, entry, seen, above, frame) {
+            queues.remove(&self.frames, frame);
+            middle.counts.copies_dropped.fetch_add(1, Relaxed);
+            return Look::Dropped;
+        }
+        queues.requeue(&self.frames, frame);
+        Look::Passed
+    }
+
+    /// Steps 2 and 3; [`Tiers::finish_evictions`] follows. Latches `id` if it is unlatched, at the
+    /// version seen, and clean or to be demoted. `offered`: the middle tier may take it without a
+    /// middle copy. A page with one always returns to it.
+    pub(super) fn try_evict(
+        &self,
+        id: PageId,
+        entry: Entry<'_>,
+        seen: Word,
+        frame: u32,
+        offered: bool,
+    ) -> Evicted {
+        let (header, latch) = (self.frames.header(frame), entry.latch());
+        if seen.is_latched() {
+            self.stats.swept_busy.fetch_add(1, Relaxed);
+            return Evicted::No;
+        }
+        let middle = if is_middle(frame) { None } else { self.middle_for(class_of_page(id)) };
+        let is_dirty =
+            |word: Word| word.is_dirty() && !(planted(Bug::LoseEvictionWrite) && header.mapped().has_image());
+        if is_dirty(seen) && middle.is_none_or(|_| !offered) || seen.is_claimed() {
+            self.stats.swept_dirty.fetch_add(1, Relaxed);
+            return Evicted::Dirty;
+        }
+        if !latch.try_exclusive(seen) {
+            self.stats.swept_busy.fetch_add(1, Relaxed);
+            return Evicted::No;
+        }
+        // Dirty and claimed may have been set since `seen` without a new version. The latch stops
+        // that.
+        let now = latch.load();
+        if header.page() != id || entry.location() != Location::Frame(frame) || now.is_claimed() {
+            latch.release_unchanged();
+            self.stats.swept_busy.fetch_add(1, Relaxed);
+            return Evicted::No;
+        }
+        // Step 3.
+        let dirty = is_dirty(now);
+        let has_copy = header.middle_copy().is_some();
+        let path = match middle {
+            Some(middle) if offered || has_copy => middle.path_of_victim(id, now.version(), dirty, has_copy),
+            _ if dirty => Path::DramToStore,
+            _ => Path::Drop,
+        };
+        if path != Path::DramToMiddle && dirty {
+            latch.release_unchanged();
+            self.stats.swept_dirty.fetch_add(1, Relaxed);
+            return Evicted::Dirty;
+        }
+        if header.take_read_reason() == Some(ReadReason::Ahead) {
+            self.stats.ahead_unused.fetch_add(1, Relaxed);
+        }
+        Evicted::Yes(if path == Path::DramToMiddle { To::Middle } else { To::Dropped })
+    }
+
+    /// Steps 4 and 5: completes a batch of evictions. Pages that must be written first stay
+    /// latched; the caller requeues them. Otherwise another thread could empty a frame before the
+    /// caller queues it.
+    pub(super) fn finish_evictions(&self, leaving: &mut [Leaving<'_>]) {
+        if leaving.iter().any(|page| page.to == To::Middle) {
+            self.demote(leaving);
+        }
+        let to_store = |page: &&Leaving<'_>| page.to == To::Dropped;
+        let pages: Vec<PageFrame> =
+            leaving.iter().filter(to_store).map(|page| (page.id, page.frame)).collect();
+        leaving.iter().filter(to_store).for_each(|page| self.forget(page));
+        let unlatch = || {
+            leaving.iter().filter(to_store).for_each(|page| _ = page.entry.latch().release_changed());
+        };
+        if planted(Bug::DiscardAfterUnlatching) {
+            unlatch();
+        }
+        #[cfg(test)]
+        super::frames::residency_tests::while_leaving();
+        self.discard(&pages);
+        if !planted(Bug::DiscardAfterUnlatching) {
+            unlatch();
+        }
+        for page in leaving.iter_mut() {
+            if page.to != To::Stays {
+                page.to = To::Gone;
+                self.stats.evictions.fetch_add(1, Relaxed);
+            }
+        }
+    }
+
+    /// Step 4 for pages to the middle tier, while it has frames.
+    fn demote(&self, leaving: &mut [Leaving<'_>]) {
+        let Some(middle) = self.middle.as_ref() else { return };
+        let wanted = middle.frames_wanted(&self.resident, leaving);
+        let mut frames = Vec::with_capacity(wanted);
+        if wanted > 0 {
+            self.try_take_frames(middle.partition(), wanted, &mut frames);
+        }
+        middle.demote(&self.resident, &self.replacer, leaving, frames);
+    }
+
+    /// Step 4 for a page whose image is current. A page with a middle copy goes there instead.
+    fn forget(&self, page: &Leaving<'_>) {
+        let header = self.frames.header(page.frame);
+        debug_assert_eq!(header.middle_copy(), None);
+        page.entry.latch().set_dirty(false);
+        page.entry.set_location(Location::Store(header.mapped()));
+        header.set_page(PageId::NONE);
+        if let Some(middle) = &self.middle {
+            let counts = &middle.counts;
+            let count = if is_middle(page.frame) { &counts.middle_to_store } else { &counts.dram_to_store };
+            count.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Evicts clean, unlatched pages, marked or not, from frames to be removed. The ghost remembers
+    /// them.
+    pub(super) fn drive_out(&self, class: SizeClass, indexes: Range<u32>) {
+        let mut leaving = Vec::with_capacity(BATCH);
+        for index in indexes {
+            leaving.extend(self.expel(Partition::from(class).frame(index)));
+            if leaving.len() == BATCH {
+                self.finish_driven_out(class, &mut leaving);
+            }
+        }
+        self.finish_driven_out(class, &mut leaving);
+    }
+
+    fn expel(&self, frame: u32) -> Option<Leaving<'_>> {
+        let id = self.frames.header(frame).page();
+        let entry = self.table.entry(id).filter(|_| !id.is_none())?;
+        match self.try_evict(id, entry, entry.latch().load(), frame, false) {
+            Evicted::Yes(to) => Some(Leaving { id, entry, frame, to }),
+            Evicted::Dirty | Evicted::No => None,
+        }
+    }
+
+    /// Steps 4 and 5 for those frames.
+    fn finish_driven_out(&self, class: SizeClass, leaving: &mut Vec<Leaving<'_>>) {
+        if leaving.is_empty() {
+            return;
+        }
+        self.finish_evictions(leaving);
+        let mut free = self.replacer.free(class).lock();
+        for page in leaving.drain(..) {
+            if page.to == To::Stays {
+                page.entry.latch().release_unchanged();
+                continue;
+            }
+            free.queues.driven_out(&self.frames, page.frame, page.id);
+            free.give(page.frame);
+        }
+    }
+}

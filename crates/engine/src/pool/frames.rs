@@ -1,0 +1,19 @@
+//! Frames: room for pages in DRAM and in the middle tier.
+
+mod arena;
+mod fixed;
+mod header;
+mod links;
+mod mapped;
+mod nodes;
+pub(crate) mod partition;
+mod read_reason;
+pub(crate) mod residency;
+#[cfg(test)]
+pub(in crate::pool) mod residency_tests;
+
+pub(crate) use arena::Frames;
+pub(crate) use header::{HEADER_BYTES, Header};
+pub(in crate::pool) use links::{Queue, link};
+pub(crate) use nodes::NodeOptions;
+pub(crate) use read_reason::ReadReason;

@@ -1,0 +1,235 @@
+//! Optimistic and exclusive guards of pages.
+
+use super::frames::Header;
+use super::frames::partition::is_middle;
+use super::latch::Word;
+use super::page_table::{Entry, Location};
+use super::retry::Retry;
+use super::tier::Seen;
+use super::tiers::Tiers;
+use super::view::{Racy, View};
+use crate::ids::{Lsn, PageId};
+use crate::planted::{Bug, planted};
+use crate::store::mapping_word::MappingWord;
+use crate::store::page;
+
+/// Optimistic access; holds nothing. Reads count only after `validate`.
+pub(crate) struct ReadGuard<'p> {
+    tiers: &'p Tiers,
+    id: PageId,
+    entry: Entry<'p>,
+    seen: Word,
+    frame: u32,
+}
+
+impl<'p> ReadGuard<'p> {
+    #[inline]
+    pub(super) fn new(tiers: &'p Tiers, id: PageId, entry: Entry<'p>, seen: Word, frame: u32) -> Self {
+        Self { tiers, id, entry, seen, frame }
+    }
+
+    pub(crate) fn id(&self) -> PageId {
+        self.id
+    }
+
+    /// Whether the page is in the middle tier. Tiers cost a hit in DRAM nothing else.
+    #[inline(always)]
+    pub(crate) fn is_in_middle(&self) -> bool {
+        is_middle(self.frame)
+    }
+
+    /// Charges `bytes` of copying to simulated memory.
+    #[inline]
+    pub(crate) fn copied(&self, bytes: usize) {
+        if self.is_in_middle() {
+            self.tiers.middle_of_frame().charge_copied(self.frame, bytes);
+        }
+    }
+
+    pub(crate) fn version(&self) -> u64 {
+        self.seen.version()
+    }
+
+    /// The page's bytes, which may be changing.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> Racy<'p> {
+        self.tiers.frames.view(self.id, self.frame)
+    }
+
+    /// Marks the page for the sweep. Writes only an unset mark: a hit on a hot page writes nothing.
+    #[inline]
+    pub(crate) fn mark(&self) {
+        #[cfg(test)]
+        super::replacement_tests::touch(self.id);
+        self.tiers.touch(self.entry, self.seen, self.frame);
+    }
+
+    /// Checks that all reads so far saw one version.
+    #[inline]
+    pub(crate) fn validate(&self) -> Result<(), Retry> {
+        if self.entry.latch().validate(self.seen) { Ok(()) } else { Err(self.tiers.count_restart()) }
+    }
+
+    /// Passes `with` the mapping word of an image equal to the page. None if there is none. The
+    /// latch is held meanwhile, so it stays equal.
+    pub(super) fn with_image<T>(&self, with: impl FnOnce(MappingWord) -> T) -> Option<T> {
+        let latch = self.entry.latch();
+        if !latch.try_exclusive(self.seen) {
+            return None;
+        }
+        let (now, mapped) = (latch.load(), self.tiers.frames.header(self.frame).mapped());
+        let is_image = !now.is_dirty() && !now.is_claimed() && mapped.has_image();
+        let result = is_image.then(|| with(mapped));
+        latch.release_unchanged();
+        result
+    }
+
+    pub(super) fn page(&self) -> Seen<'p> {
+        Seen { id: self.id, entry: self.entry, word: self.seen, frame: self.frame }
+    }
+
+    /// Latches the page exclusively at the version seen. A page freed by a record is missing,
+    /// though it keeps its content until the record is durable. It must not change or be freed
+    /// again.
+    pub(crate) fn upgrade(self) -> Result<WriteGuard<'p>, Retry> {
+        if self.seen.is_freed() {
+            return Err(Retry::Missing(self.id));
+        }
+        if self.entry.latch().try_exclusive(self.seen) {
+            Ok(WriteGuard::new(self.tiers, self.id, self.entry, self.frame))
+        } else {
+            self.tiers.stats.refused.raise();
+            Err(Retry::Restart)
+        }
+    }
+}
+
+/// The exclusive latch of a resident page. Dropping it unlatches, with a new version after a
+/// change.
+///
+/// Its holder faults no page, reserves neither frames nor log space, and only tries to latch other
+/// pages (`docs/latching.md`).
+pub(crate) struct WriteGuard<'p> {
+    tiers: &'p Tiers,
+    id: PageId,
+    entry: Entry<'p>,
+    frame: u32,
+    changed: bool,
+}
+
+impl<'p> WriteGuard<'p> {
+    pub(super) fn new(tiers: &'p Tiers, id: PageId, entry: Entry<'p>, frame: u32) -> Self {
+        debug_assert_eq!(entry.location(), Location::Frame(frame));
+        Self { tiers, id, entry, frame, changed: false }
+    }
+
+    pub(crate) fn id(&self) -> PageId {
+        self.id
+    }
+
+    /// The page's bytes; no other thread changes them.
+    pub(crate) fn view(&self) -> Racy<'p> {
+        self.tiers.frames.view(self.id, self.frame)
+    }
+
+    /// Copies the page into `to`, to be edited for `Pool::change`.
+    pub(crate) fn copy(&self, to: &mut Vec<u8>) {
+        let words = self.tiers.frames.words(self.id, self.frame);
+        to.resize(size_of_val(words), 0);
+        self.view().copy_to(0, to);
+    }
+
+    pub(super) fn header(&self) -> Header<'p> {
+        self.tiers.frames.header(self.frame)
+    }
+
+    /// Publishes new content, for `Pool::change` and redo.
+    pub(crate) fn store(&mut self, content: &[u8]) {
+        self.changed = true;
+        if is_middle(self.frame) {
+            return self.tiers.middle_of_frame().change_in_place(
+                &self.tiers.resident,
+                self.id,
+                self.frame,
+                0,
+                content,
+            );
+        }
+        self.tiers.frames.store(self.id, self.frame, content);
+    }
+}
+
+impl WriteGuard<'_> {
+    /// Publishes part of the content, for `Pool::change`.
+    pub(super) fn patch(&mut self, at: usize, content: &[u8], lsn: Lsn) {
+        debug_assert!(at >= page::HEADER_BYTES && at.is_multiple_of(8) && content.len().is_multiple_of(8));
+        self.changed = true;
+        if is_middle(self.frame) {
+            let (middle, resident) = (self.tiers.middle_of_frame(), &self.tiers.resident);
+            middle.change_in_place(resident, self.id, self.frame, at / 8, content);
+            let lsn = lsn.0.to_le_bytes();
+            return middle.change_in_place(resident, self.id, self.frame, page::LSN_AT / 8, &lsn);
+        }
+        self.view().set_bytes(at / 8, content);
+        self.view().set_word(page::LSN_AT / 8, lsn.0);
+    }
+
+    /// Notes a change by the record at `lsn`.
+    pub(crate) fn note_change(&self, lsn: Lsn) {
+        let (header, latch) = (self.header(), self.entry.latch());
+        if header.rec_lsn().is_none() {
+            header.set_rec_lsn(lsn);
+        }
+        let now = latch.load();
+        if now.is_claimed() && header.next_rec_lsn().is_none() {
+            header.set_next_rec_lsn(lsn);
+        }
+        if !now.is_dirty() {
+            latch.set_dirty(true);
+        }
+    }
+
+    /// Unlatches a freed page with a new version, so that readers notice.
+    pub(super) fn give_back_freed(mut self) {
+        if !planted(Bug::FreedUnmarked) {
+            self.entry.latch().set_freed(true);
+        }
+        self.changed = true;
+    }
+}
+
+impl Drop for WriteGuard<'_> {
+    fn drop(&mut self) {
+        if self.changed {
+            self.entry.latch().release_changed();
+            self.tiers.unlocked(self.id, self.entry, self.frame);
+        } else {
+            self.entry.latch().release_unchanged();
+        }
+    }
+}
+
+impl Tiers {
+    /// Starts an optimistic read if `id` is resident and not changing. Writes nothing, since `id`
+    /// may be garbage; a valid access calls [`ReadGuard::mark`].
+    #[inline(always)]
+    pub(crate) fn try_read(&self, id: PageId) -> Option<ReadGuard<'_>> {
+        let entry = self.table.entry(id)?;
+        let seen = entry.latch().load();
+        match entry.location() {
+            Location::Frame(frame) if !seen.is_exclusive() => {
+                Some(ReadGuard::new(self, id, entry, seen, frame))
+            }
+            _ => None,
+        }
+    }
+
+    /// Latches `id` if resident and unlatched. The caller may hold latches.
+    #[cfg(test)]
+    pub(crate) fn try_latch(&self, id: PageId) -> Option<WriteGuard<'_>> {
+        let entry = self.table.entry(id)?;
+        let seen = entry.latch().load();
+        let Location::Frame(frame) = entry.location() else { return None };
+        entry.latch().try_exclusive(seen).then(|| WriteGuard::new(self, id, entry, frame))
+    }
+}

@@ -1,0 +1,57 @@
+//! Memory limits and modes of a pool.
+
+use super::frames::Frames;
+use super::page_table::PageTable;
+use super::record_cache::RecordCache;
+use super::retry::Mode;
+use super::tier::TierOptions;
+use crate::backend::Backend;
+use crate::ids::SizeClass;
+use crate::replacement::Replacement;
+use crate::store::mapping_word::BLOCK_BYTES;
+
+/// Sizes of the buffers beside the frames, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BufferSizes {
+    pub(crate) log: u64,
+    pub(crate) staging: u64,
+    /// All buffers for batches of faults, at least two pages.
+    pub(crate) batches: u64,
+    /// Least size of one of them: two of the largest pages if these may be above 64 KiB.
+    pub(crate) batch_least: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct PoolOptions {
+    /// For frames with their overhead, and for page-long buffers.
+    pub(crate) frame_bytes: u64,
+    /// Upper limit of `frame_bytes`: addresses, not memory.
+    pub(crate) frame_bytes_max: u64,
+    /// Floor of classes that nodes can have, if several are used.
+    pub(crate) frames_floor: u32,
+    pub(crate) buffers: BufferSizes,
+    /// Limit for the smallest class, a multiple of 512. Each larger class has half as many.
+    pub(crate) pages_max: u64,
+    pub(crate) store_bytes_max: u64,
+    pub(crate) record_cache: RecordCache,
+    pub(crate) backend: Backend,
+    pub(crate) replacement: Replacement,
+    pub(crate) tiers: TierOptions,
+    pub(crate) mode: Mode,
+    /// Whether writes stay in memory, where the cleaner gains nothing.
+    pub(crate) in_memory: bool,
+}
+
+impl PoolOptions {
+    /// Address space that a pool reserves; most never gets memory.
+    pub(crate) fn address_bytes(&self) -> u64 {
+        let middle = self.tiers.middle.as_ref().map(|middle| (SizeClass::SMALLEST, middle.frames));
+        let frames = Frames::address_bytes(self.frame_bytes_max.max(self.frame_bytes), middle);
+        // Mapped addresses follow from page ids; each class takes as many bytes.
+        let mapped = match self.backend {
+            Backend::Frames => 0,
+            Backend::Mapped => SizeClass::COUNT as u64 * self.pages_max * BLOCK_BYTES as u64,
+        };
+        PageTable::reserved_bytes(self.pages_max).saturating_add(frames).saturating_add(mapped)
+    }
+}

@@ -1,0 +1,193 @@
+//! The page table: per page id, a state word and a location.
+//!
+//! The location names the fastest copy of the page. So one array is page directory and store
+//! mapping. While a page is in a frame, the frame's header keeps its mapping word.
+//!
+//! ```text
+//!   location  0                       the page does not exist
+//!             top bit set             mapping word of the image in the store
+//!             1 << 62 | frame         frame number (frames/partition.rs)
+//! ```
+//!
+//! One reserved region holds all entries and gets memory as ids come into use. Each class has half
+//! as many entries as the class before it, so a lookup takes only shifts and additions. Four
+//! entries share a cache line; separate lines for neighbours were not faster
+//! (docs/decisions/0015-mapped-pages.md).
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrace_io::{Region, prefetch};
+
+use super::latch::Latch;
+use crate::ids::{PageId, SizeClass};
+use crate::store::mapping_word::MappingWord;
+
+const IN_FRAME: u64 = 1 << 62;
+pub(crate) const ENTRY_BYTES: u64 = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Location {
+    /// The page does not exist.
+    Nowhere,
+    /// The frame; of two copies, the one in DRAM.
+    Frame(u32),
+    /// In the store only.
+    Store(MappingWord),
+}
+
+impl Location {
+    #[inline]
+    fn decode(word: u64) -> Location {
+        if word & IN_FRAME != 0 && !MappingWord(word).is_allocated() {
+            Location::Frame(word as u32)
+        } else if word == 0 {
+            Location::Nowhere
+        } else {
+            Location::Store(MappingWord(word))
+        }
+    }
+
+    fn encode(self) -> u64 {
+        match self {
+            Location::Nowhere => 0,
+            Location::Frame(frame) => IN_FRAME | u64::from(frame),
+            Location::Store(mapped) => {
+                debug_assert!(mapped.has_image());
+                mapped.0
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    state: &'a AtomicU64,
+    location: &'a AtomicU64,
+}
+
+impl<'a> Entry<'a> {
+    #[inline]
+    pub(crate) fn latch(self) -> Latch<'a> {
+        #[cfg(not(loom))]
+        return Latch(self.state);
+        #[cfg(loom)]
+        unreachable!("loom checks the latch by itself");
+    }
+
+    /// Loads the location. Acquire pairs with `set_location`, so the frame's content is visible.
+    #[inline]
+    pub(crate) fn location(self) -> Location {
+        Location::decode(self.location.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(crate) fn prefetch(self) {
+        prefetch(std::slice::from_ref(self.state));
+    }
+
+    /// Moves the page, under the exclusive latch or in recovery.
+    pub(crate) fn set_location(self, location: Location) {
+        self.location.store(location.encode(), Ordering::Release);
+    }
+}
+
+/// All entries, smallest class first. With one region, its address loads before the page id is
+/// known.
+#[derive(Debug)]
+pub(crate) struct PageTable {
+    region: Region,
+    /// Limit on indexes of the smallest class, halved for each larger one.
+    pages_max: u64,
+}
+
+/// Highest `pages_max`: 960 GiB of pages per class. A superblock can name such a page table.
+pub(crate) const PAGES_MAX: u64 = 15 << 24;
+
+/// Limit on indexes of `class`, given that of the smallest.
+pub(crate) fn indexes_max(pages_max: u64, class: SizeClass) -> u64 {
+    pages_max >> class.index()
+}
+
+/// Entries before those of `class`.
+#[inline(always)]
+fn first_entry(pages_max: u64, class: usize) -> u64 {
+    2 * pages_max - ((2 * pages_max) >> class)
+}
+
+impl PageTable {
+    /// Reserves addresses for all entries; `pages_max` is a multiple of 512.
+    ///
+    /// # Errors
+    /// Those of [`Region::reserve_writable`].
+    pub(crate) fn reserve(pages_max: u64) -> io::Result<PageTable> {
+        let region = Region::reserve_writable(PageTable::reserved_bytes(pages_max) as usize)?;
+        Ok(PageTable { region, pages_max })
+    }
+
+    /// Bytes of addresses that [`PageTable::reserve`] takes.
+    pub(crate) fn reserved_bytes(pages_max: u64) -> u64 {
+        first_entry(pages_max, SizeClass::COUNT) * ENTRY_BYTES
+    }
+
+    /// Indexes of `class` must be below this.
+    pub(crate) fn indexes_max(&self, class: SizeClass) -> u64 {
+        indexes_max(self.pages_max, class)
+    }
+
+    /// The entry of `id`. `None` if no page can have it, as after a racy read.
+    #[inline(always)]
+    pub(crate) fn entry(&self, id: PageId) -> Option<Entry<'_>> {
+        let (class, index) = (id.class_index(), id.index());
+        if class >= SizeClass::COUNT || index >= self.pages_max >> class {
+            return None;
+        }
+        let at = ((first_entry(self.pages_max, class) + index) * ENTRY_BYTES) as usize;
+        let [state, location] = self.region.words(at..at + ENTRY_BYTES as usize) else {
+            unreachable!("an entry is two words");
+        };
+        Some(Entry { state, location })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::mapping_word::Extent;
+
+    /// Two entries in one word would overwrite each other.
+    #[test]
+    fn each_page_of_each_class_has_an_entry_of_its_own() {
+        let table = PageTable::reserve(1024).unwrap();
+        let mut all = Vec::new();
+        for class in SizeClass::all() {
+            assert_eq!(table.indexes_max(class), 1024 >> class.index());
+            all.extend((0..table.indexes_max(class)).map(|index| PageId::new(class, index)));
+        }
+        assert_eq!(all.len(), 2 * 1024 - 2);
+        let mapped = |at: usize| MappingWord::at(Extent { first: at as u64, blocks: 1 }, 7);
+        for (at, &id) in all.iter().enumerate() {
+            table.entry(id).unwrap().set_location(Location::Store(mapped(at)));
+            assert!(table.entry(id).unwrap().latch().try_exclusive(table.entry(id).unwrap().latch().load()));
+        }
+        for (at, &id) in all.iter().enumerate() {
+            assert_eq!(table.entry(id).unwrap().location(), Location::Store(mapped(at)), "{id}");
+        }
+    }
+
+    #[test]
+    fn ids_that_no_page_can_have_have_no_entry() {
+        let table = PageTable::reserve(1024).unwrap();
+        for class in SizeClass::all() {
+            let end = table.indexes_max(class);
+            for index in [end, end + 1, 1024, (1 << 56) - 1] {
+                assert!(table.entry(PageId::new(class, index)).is_none(), "{class:?} {index}");
+            }
+        }
+        for class in SizeClass::COUNT as u64..256 {
+            for index in [0, 1, (1 << 56) - 1] {
+                assert!(table.entry(PageId(class << 56 | index)).is_none(), "{class} {index}");
+            }
+        }
+    }
+}

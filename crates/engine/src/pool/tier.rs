@@ -1,0 +1,15 @@
+//! The middle tier: decisions, migration both ways, and simulated costs.
+
+mod adapt;
+mod charge;
+mod demote;
+mod line_counts;
+mod middle;
+pub mod migration;
+pub(crate) mod operation;
+mod promote;
+mod promotion_batch;
+mod tuner;
+
+pub(crate) use middle::{MiddleOptions, MiddleTier, TierOptions};
+pub(in crate::pool) use promote::{Rising, Seen};

@@ -1,0 +1,103 @@
+//! Costs of accesses to a middle tier with simulated memory.
+//!
+//! A copy between tiers also costs CPU time. A copy from or to the store counts as disk time, as
+//! with direct I/O to the frame. An access is a search, whose lines depend on index and key. It
+//! charges [`LINES_PER_SEARCH`] lines: the first of the page, and others picked by the operation
+//! number.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use terrace_io::{Charge, Direction, Pattern};
+
+use super::line_counts::LINE_BYTES;
+use super::middle::MiddleTier;
+use super::operation;
+use crate::ids::PageId;
+use crate::pool::frames::partition::{class_of, index_of, is_middle};
+use crate::pool::resident::Resident;
+
+/// Lines per search: header and first slots, later slot, key, value.
+pub(in crate::pool) const LINES_PER_SEARCH: u64 = 4;
+const LINE_WORDS: usize = 8;
+
+impl MiddleTier {
+    pub(in crate::pool) fn charge_search(&self, frame: u32) {
+        let Some(memory) = &self.memory else { return };
+        let lines = class_of(frame).page_bytes() as u64 / LINE_BYTES;
+        let mut number = operation::current().number;
+        memory.read(address(frame), LINE_BYTES, Pattern::Random);
+        for _ in 1..LINES_PER_SEARCH {
+            number = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31);
+            memory.read(address(frame) + number % lines * LINE_BYTES, LINE_BYTES, Pattern::Random);
+        }
+    }
+
+    #[cold]
+    pub(in crate::pool) fn charge_copied(&self, frame: u32, bytes: usize) {
+        if let Some(memory) = &self.memory {
+            memory.read(address(frame), bytes as u64, Pattern::Sequential);
+        }
+    }
+
+    /// Charges the whole page in `frame`; nothing for DRAM.
+    ///
+    /// The charge lasts until the result is finished or dropped.
+    pub(in crate::pool) fn charge_page(&self, frame: u32, direction: Direction) -> Option<Charge<'_>> {
+        if !is_middle(frame) {
+            return None;
+        }
+        let bytes = class_of(frame).page_bytes() as u64;
+        if let (Direction::Write, Some(line_counts)) = (direction, &self.line_counts) {
+            line_counts.page_written(index_of(frame));
+        }
+        Some(self.memory.as_ref()?.begin(direction, address(frame), bytes, Pattern::Sequential))
+    }
+
+    pub(in crate::pool) fn copy_page(&self, resident: &Resident, id: PageId, from: u32, to: u32) {
+        let (middle, direction) =
+            if is_middle(from) { (from, Direction::Read) } else { (to, Direction::Write) };
+        let charge = self.charge_page(middle, direction);
+        resident.frames.copy_page(id, from, to);
+        if let Some(memory) = &self.memory {
+            memory.copy(class_of(from).page_bytes() as u64);
+        }
+        charge.map(Charge::finish);
+    }
+
+    /// Replaces content of page `id` in `frame` from word `first` on.
+    ///
+    /// Stores words that differ and charges their lines. The caller holds the exclusive latch.
+    pub(in crate::pool) fn change_in_place(
+        &self,
+        resident: &Resident,
+        id: PageId,
+        frame: u32,
+        first: usize,
+        content: &[u8],
+    ) {
+        let words = &resident.frames.words(id, frame)[first..first + content.len() / 8];
+        let (mut lines, mut last) = (0, None);
+        for (at, (word, bytes)) in (first..).zip(words.iter().zip(content.chunks_exact(8))) {
+            let new = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+            if word.load(Relaxed) == new {
+                continue;
+            }
+            word.store(new, Relaxed);
+            let line = (at / LINE_WORDS) as u64;
+            if last.replace(line) != Some(line) {
+                lines += 1;
+                if let Some(line_counts) = &self.line_counts {
+                    line_counts.line_written(index_of(frame), line);
+                }
+                if let Some(memory) = &self.memory {
+                    memory.write(address(frame) + line * LINE_BYTES, LINE_BYTES, Pattern::Random);
+                }
+            }
+        }
+        self.counts.lines_written.fetch_add(lines, Relaxed);
+    }
+}
+
+fn address(frame: u32) -> u64 {
+    u64::from(index_of(frame)) * class_of(frame).page_bytes() as u64
+}

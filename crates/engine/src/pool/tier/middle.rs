@@ -1,0 +1,284 @@
+//! The middle tier: options, state and decisions.
+//!
+//! The policy decides where a page goes (`migration.rs`); `promote.rs` and `demote.rs` move it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::RwLock;
+use terrace_io::{SimulatedMemory, Time};
+
+use super::adapt::Adaptation;
+use super::line_counts::LineCounts;
+use super::migration::{Access, Choice, Die, Intent, LiveMigration, Migration, Path, Policy};
+use super::operation;
+use super::promotion_batch::PromotionBatch;
+use crate::ids::{PageId, SizeClass};
+use crate::pool::frames::partition::{Partition, Tier, class_of, is_middle};
+use crate::pool::frames::{Header, NodeOptions};
+use crate::pool::replacement::Replacer;
+use crate::pool::resident::Resident;
+use crate::pool::retry::Mode;
+use crate::stats::{LineWrites, MiddleStats, MiddleWrites, Migrations};
+use crate::threads::{Tally, thread_number};
+
+/// After more restarts, an operation loads missing pages to DRAM.
+///
+/// With fewer middle frames than threads, two operations could evict each other's pages forever.
+const RESTARTS_MAX: u32 = 2;
+/// Position of the thread number in an operation number.
+const THREAD_SHIFT: u32 = 40;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MiddleOptions {
+    pub(crate) frames: u32,
+    pub(crate) migration: Migration,
+}
+
+/// The tiers that hold frames. Default: DRAM on any node.
+#[derive(Clone, Debug)]
+pub(crate) struct TierOptions {
+    pub(crate) middle: Option<MiddleOptions>,
+    /// Charges accesses to the middle tier if it is simulated.
+    pub(crate) memory: Option<Arc<SimulatedMemory>>,
+    pub(crate) nodes: NodeOptions,
+    /// The time of simulated memory.
+    pub(crate) time: Time,
+}
+
+impl Default for TierOptions {
+    fn default() -> TierOptions {
+        TierOptions { middle: None, memory: None, nodes: NodeOptions::default(), time: Time::wall() }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct MiddleTier {
+    pub(crate) class: SizeClass,
+    pub(crate) migration: LiveMigration,
+    /// First operation number: different between databases, equal for equal seeds.
+    origin: u64,
+    /// Pages created so far. New pages have no id to cast dice with.
+    created: AtomicU64,
+    pub(crate) counts: MiddleCounts,
+    pub(crate) memory: Option<Arc<SimulatedMemory>>,
+    pub(in crate::pool) line_counts: Option<LineCounts>,
+    adaptation: Option<Adaptation>,
+    pub(in crate::pool) batch: PromotionBatch,
+    /// Shared (`try_read`) while a dirty page moves between tiers.
+    ///
+    /// Exclusive while the log cut scans the headers, so that no page is missed (`demote.rs`).
+    pub(crate) moving: RwLock<()>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct MiddleCounts {
+    pub(crate) reads_in_place: Tally,
+    pub(crate) writes_in_place: Tally,
+    pub(crate) store_to_middle: AtomicU64,
+    pub(crate) created: AtomicU64,
+    pub(crate) up_for_read: AtomicU64,
+    pub(crate) up_for_write: AtomicU64,
+    /// Refused promotions: no frame in DRAM, or the page moved meanwhile.
+    pub(crate) up_refused: AtomicU64,
+    pub(crate) up_deferred: AtomicU64,
+    pub(crate) down_dirty: AtomicU64,
+    pub(crate) down_clean: AtomicU64,
+    pub(crate) down_current: AtomicU64,
+    pub(crate) down_refused: AtomicU64,
+    /// Middle copies dropped for other pages; the DRAM copy stays.
+    pub(crate) copies_dropped: AtomicU64,
+    /// Middle copies dropped because their pages were freed.
+    pub(crate) copies_freed: AtomicU64,
+    /// Pages loaded or created whose size this tier does not take.
+    pub(crate) other_sizes: AtomicU64,
+    pub(crate) middle_to_store: AtomicU64,
+    pub(crate) dram_to_store: AtomicU64,
+    pub(crate) flushed: AtomicU64,
+    pub(crate) lines_written: AtomicU64,
+    /// Pages with a copy in both tiers now.
+    pub(crate) copies: AtomicU64,
+}
+
+impl MiddleTier {
+    /// The middle tier of `tiers`, if there is one.
+    pub(crate) fn new(tiers: &TierOptions, class: SizeClass, seed: u64) -> Option<MiddleTier> {
+        let options = tiers.middle.as_ref()?;
+        let choice = options.migration.choice();
+        let adaptation = (choice == Choice::Adaptive)
+            .then(|| Adaptation::new(choice.policy(), seed, options.frames, tiers.time.clone()));
+        let memory = tiers.memory.clone();
+        let line_counts = memory.as_ref().map(|_| LineCounts::new(options.frames, class.page_bytes()));
+        Some(MiddleTier {
+            memory,
+            line_counts,
+            adaptation,
+            class,
+            migration: LiveMigration::new(&options.migration, options.frames),
+            origin: seed.wrapping_sub(operation::current().number),
+            created: AtomicU64::new(0),
+            counts: MiddleCounts::default(),
+            batch: PromotionBatch::default(),
+            moving: RwLock::new(()),
+        })
+    }
+
+    pub(crate) fn path_of_access(&self, mode: Mode, id: PageId, intent: impl Fn(Access) -> Intent) -> Path {
+        self.count_operations(mode);
+        let operation = operation::current();
+        // Without background threads, runs repeat only without the thread number.
+        let thread = if mode == Mode::Inline { 0 } else { thread_number() << THREAD_SHIFT };
+        let number = self.origin.wrapping_add(operation.number) ^ thread;
+        self.migration.path_of_access(intent(operation.access), Die::cast(number, id.0))
+    }
+
+    fn count_operations(&self, mode: Mode) {
+        if let Some(adaptation) = &self.adaptation
+            && (mode == Mode::Background || adaptation.is_deterministic())
+            && let Some(operations) = operation::uncounted()
+        {
+            adaptation.count(operations, &self.migration.policy);
+        }
+    }
+
+    pub(crate) fn is_bypassed(&self, mode: Mode, id: PageId) -> bool {
+        operation::current().restarts > RESTARTS_MAX
+            || self.path_of_access(mode, id, Intent::Load) == Path::ToDram
+    }
+
+    pub(crate) fn is_bypassed_by_new(&self) -> bool {
+        let number = self.origin.wrapping_add(self.created.fetch_add(1, Relaxed));
+        let die = Die::cast(number, PageId::NONE.0);
+        self.migration.path_of_access(Intent::Create, die) == Path::ToDram
+    }
+
+    pub(crate) fn path_of_victim(&self, id: PageId, version: u64, dirty: bool, middle_copy: bool) -> Path {
+        let intent = Intent::Evict { dirty, middle_copy };
+        // The version changes with every departure, so each casts another die.
+        let die = Die::cast(!self.origin.wrapping_add(version), id.0);
+        self.migration.path_of_victim(id.0, intent, die)
+    }
+
+    pub(crate) fn decide(&self, mode: Mode, id: PageId, is_leaf: bool) -> (Access, Path) {
+        // A writing operation writes to a leaf and reads the pages above.
+        let access = |access| if is_leaf { access } else { Access::Read };
+        let asked = access(operation::current().access);
+        (asked, self.path_of_access(mode, id, |by| Intent::Touch(access(by))))
+    }
+
+    pub(crate) fn access_in_place(&self, frame: u32, asked: Access) {
+        self.charge_search(frame);
+        match asked {
+            Access::Read => self.counts.reads_in_place.raise(),
+            Access::Write => self.counts.writes_in_place.raise(),
+        }
+    }
+
+    pub(crate) fn partition(&self) -> Partition {
+        Partition::middle(self.class)
+    }
+
+    pub(crate) fn stats(&self, resident: &Resident, replacer: &Replacer) -> MiddleStats {
+        let partition = self.partition();
+        let idle = |partition: Partition| replacer.free(partition).lock().idle(&resident.frames);
+        let dram_frames = u64::from(replacer.page_frames(resident, self.class.into()));
+        let (frames, page_bytes) =
+            (u64::from(resident.frames.count(partition)), self.class.page_bytes() as u64);
+        let counts = &self.counts;
+        let count = |counter: &AtomicU64| counter.load(Relaxed);
+        let (from_store, flushed) = (count(&counts.store_to_middle), count(&counts.flushed));
+        let (dirty, clean) = (count(&counts.down_dirty), count(&counts.down_clean));
+        let (for_read, for_write) = (count(&counts.up_for_read), count(&counts.up_for_write));
+        MiddleStats {
+            capacity_bytes: frames * page_bytes,
+            frames,
+            used: frames.saturating_sub(idle(partition)),
+            copies: count(&counts.copies),
+            dram_used: dram_frames.saturating_sub(idle(self.class.into())),
+            policy: self.migration.policy.get(),
+            tuning: self.adaptation.as_ref().map(Adaptation::tuning),
+            simulated: self.memory.is_some(),
+            lines_written: count(&counts.lines_written),
+            dram_cache: self.memory.as_ref().and_then(|memory| memory.dram_cache()),
+            reads_in_place: counts.reads_in_place.total(),
+            writes_in_place: counts.writes_in_place.total(),
+            page_bytes,
+            migrations: Migrations {
+                store_to_dram: resident.misses().saturating_sub(from_store),
+                store_to_middle: from_store,
+                middle_to_dram: for_read + for_write,
+                middle_to_dram_for_writes: for_write,
+                dram_to_middle: dirty + clean,
+                dram_to_middle_uncopied: count(&counts.down_current),
+                dram_to_store: count(&counts.dram_to_store),
+                middle_to_store: count(&counts.middle_to_store),
+            },
+            writes: MiddleWrites {
+                in_place: counts.writes_in_place.total(),
+                from_dram: dirty,
+                from_dram_clean: clean,
+                from_store,
+                created: count(&counts.created),
+            },
+            dram_flushes: resident.stats.images_written.load(Relaxed).saturating_sub(flushed),
+            middle_flushes: flushed,
+            up_refused: count(&counts.up_refused),
+            up_deferred: count(&counts.up_deferred),
+            memory_moves: resident.frames.nodes().moves(),
+            misplaced_pages: resident.frames.nodes().misplaced(Tier::Middle),
+            down_refused: count(&counts.down_refused),
+            copies_dropped: count(&counts.copies_dropped),
+            copies_freed: count(&counts.copies_freed),
+            other_sizes: count(&counts.other_sizes),
+        }
+    }
+
+    pub(crate) fn line_writes(&self) -> Option<LineWrites> {
+        self.line_counts.as_ref().map(LineCounts::line_writes)
+    }
+
+    /// Sets the policy and stops its tuning.
+    pub(crate) fn set_policy(&self, policy: Policy) {
+        self.adaptation.as_ref().inspect(|adaptation| adaptation.stop());
+        self.migration.policy.set(policy);
+    }
+
+    pub(crate) fn count_loaded(&self, frame: u32) {
+        self.count_arrival(frame, &self.counts.store_to_middle);
+    }
+
+    pub(crate) fn count_created(&self, frame: u32) {
+        self.count_arrival(frame, &self.counts.created);
+    }
+
+    /// MiddleCounts an arrival in `frame` by `counter`, if in this tier.
+    ///
+    /// Elsewhere counts only pages whose size this tier does not take.
+    fn count_arrival(&self, frame: u32, counter: &AtomicU64) {
+        if is_middle(frame) {
+            counter.fetch_add(1, Relaxed);
+        } else if class_of(frame) != self.class {
+            self.counts.other_sizes.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(crate) fn warn_of_size(&self, class: SizeClass) {
+        if self.class != class {
+            tracing::warn!(
+                page_bytes = class.page_bytes(),
+                middle_page_bytes = self.class.page_bytes(),
+                "pages of another size do not go to the middle tier"
+            );
+        }
+    }
+
+    /// Detaches a page's middle copy; returns its frame.
+    ///
+    /// Requires the page's exclusive latch. `upper` is the header in DRAM.
+    pub(crate) fn detach_copy(&self, upper: &Header<'_>) -> Option<u32> {
+        let below = upper.middle_copy()?;
+        upper.set_middle_copy(None);
+        self.counts.copies.fetch_sub(1, Relaxed);
+        Some(below)
+    }
+}

@@ -1,0 +1,81 @@
+//! Wake-up of the maintenance thread, and of threads that wait for rounds.
+
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Error, Result};
+
+/// Longest sleep of the maintenance thread, and of waiting threads.
+const PAUSE: Duration = Duration::from_millis(5);
+
+#[derive(Debug, Default)]
+pub(crate) struct WakeUp {
+    pub(crate) rung: Mutex<WakeUpState>,
+    pub(crate) work: Condvar,
+    pub(crate) done: Condvar,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct WakeUpState {
+    pub(crate) wanted: bool,
+    pub(crate) urgent: bool,
+    /// A thread needs more log than the checkpoint keeps free.
+    pub(crate) log_wanted: bool,
+    pub(crate) stop: bool,
+    pub(crate) rounds: u64,
+    /// Whether the last round found no room in the page file.
+    pub(crate) is_full: bool,
+}
+
+impl WakeUp {
+    /// Asks for a round.
+    pub(crate) fn ring(&self, urgent: bool) {
+        let mut rung = self.rung.lock();
+        if !rung.wanted || (urgent && !rung.urgent) {
+            rung.wanted = true;
+            rung.urgent |= urgent;
+            self.work.notify_one();
+        }
+    }
+
+    /// Asks for an urgent round, and waits briefly for its end.
+    pub(crate) fn wait_for_round(&self) -> Result<()> {
+        let mut rung = self.rung.lock();
+        if rung.stop {
+            return Err(Error::Poisoned { reason: "the database is being closed".into() });
+        }
+        rung.wanted = true;
+        rung.urgent = true;
+        self.work.notify_one();
+        self.done.wait_for(&mut rung, PAUSE);
+        Ok(())
+    }
+
+    /// Waits briefly for a request. Returns whether it is urgent, and whether log space is wanted.
+    /// `None` ends the thread.
+    pub(crate) fn next_round(&self) -> Option<(bool, bool)> {
+        let mut rung = self.rung.lock();
+        if !rung.wanted && !rung.stop {
+            self.work.wait_for(&mut rung, PAUSE);
+        }
+        if rung.stop {
+            return None;
+        }
+        rung.wanted = false;
+        Some((std::mem::take(&mut rung.urgent), std::mem::take(&mut rung.log_wanted)))
+    }
+
+    pub(crate) fn round_done(&self, is_full: bool) {
+        let mut rung = self.rung.lock();
+        rung.rounds += 1;
+        rung.is_full = is_full;
+        self.done.notify_all();
+    }
+
+    pub(crate) fn stop(&self) {
+        self.rung.lock().stop = true;
+        self.work.notify_all();
+        self.done.notify_all();
+    }
+}

@@ -1,0 +1,113 @@
+//! Redo: repeats the changes that base images lack, in log order.
+//!
+//! A change is redone if its page is allocated and the base has a lower LSN. It must not be older
+//! than the page's last allocation or free. Each redo needs only the page and the record. Pages are
+//! evicted and written as usual, so redo keeps the memory limit.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId};
+use crate::maintenance::Maintenance;
+use crate::planted::{Bug, planted};
+use crate::pool::Retry;
+use crate::pool::resident::class_of_page;
+use crate::store::page;
+use crate::wal::{Change, Kind, LogScan, change_kind};
+
+/// Replays changes of the index.
+pub(crate) trait Redo {
+    fn redo(&self, kind: u8, payload: &[u8], page: &mut [u8]) -> Result<()>;
+}
+
+/// Redoes missing changes. Returns their number.
+pub(super) fn redo_all(
+    maintenance: &Maintenance,
+    mut records: LogScan,
+    born: &HashMap<PageId, Lsn>,
+    losers_floor: u64,
+    redo: &dyn Redo,
+) -> Result<u64> {
+    let mut redone = 0;
+    let mut scratch = Vec::new();
+    while let Some(record) = records.next()? {
+        if record.kind() != Kind::Pages {
+            continue;
+        }
+        maintenance.requests.recovery_floor.store(record.lsn().0.min(losers_floor), Relaxed);
+        // Evictions log mappings, which could fill the log without a checkpoint.
+        if maintenance.wal.tail().0 - maintenance.wal.cut().0 > maintenance.wal.capacity() / 8 * 7 {
+            maintenance.checkpoint_step(&mut maintenance.round_state.lock())?;
+        }
+        for change in record.changes() {
+            let old_life = born.get(&change.page).is_some_and(|&lsn| record.lsn() < lsn);
+            if old_life || change.kind == change_kind::FREE || !exists_durably(maintenance, change.page) {
+                continue;
+            }
+            redone += u64::from(redo_one(maintenance, record.lsn(), &change, redo, &mut scratch)?);
+        }
+    }
+    Ok(redone)
+}
+
+fn exists_durably(maintenance: &Maintenance, id: PageId) -> bool {
+    // Pages that only the log has get a location when their first image record is redone.
+    maintenance.pool.exists(id) || maintenance.table_image.unwritten.lock().contains(&id)
+}
+
+/// Redoes one change if the page lacks it.
+fn redo_one(
+    maintenance: &Maintenance,
+    lsn: Lsn,
+    change: &Change<'_>,
+    redo: &dyn Redo,
+    scratch: &mut Vec<u8>,
+) -> Result<bool> {
+    let damaged = |what: String| Error::corrupt("the log", Some(change.page.0), what);
+    if !maintenance.pool.exists(change.page) {
+        if change.kind != change_kind::IMAGE {
+            return Err(damaged(format!("the record at {lsn} changes a page of which nothing is known")));
+        }
+        scratch.resize(class_of_page(change.page).page_bytes(), 0);
+        page::expand(change.payload, scratch)?;
+        check_identity(scratch, change.page)?;
+        page::set_lsn(scratch, lsn);
+        maintenance.pool.create_again(change.page, lsn, scratch)?;
+        maintenance.table_image.unwritten.lock().remove(&change.page);
+        return Ok(true);
+    }
+    let mut guard = match maintenance.pool.latch(change.page) {
+        Ok(guard) => guard,
+        Err(Retry::Fail(error)) => return Err(error),
+        Err(other) => unreachable!("a page that exists is found in recovery: {other:?}"),
+    };
+    guard.copy(scratch);
+    let base = page::lsn(scratch);
+    let lacks = if planted(Bug::CompareLsnsWrongly) { base.0 <= lsn.0 + 1 } else { base < lsn };
+    if !lacks {
+        return Ok(false);
+    }
+    match (change.kind, change.overwrite()) {
+        (change_kind::IMAGE, _) => page::expand(change.payload, scratch)?,
+        (change_kind::BYTES, Some((at, bytes))) => {
+            let target = scratch.get_mut(at as usize..).and_then(|page| page.get_mut(..bytes.len()));
+            target
+                .ok_or_else(|| damaged(format!("the record at {lsn} writes beyond the page")))?
+                .copy_from_slice(bytes);
+        }
+        (kind, _) => redo.redo(kind, change.payload, scratch)?,
+    }
+    check_identity(scratch, change.page)?;
+    page::set_lsn(scratch, lsn);
+    guard.store(scratch);
+    guard.note_change(lsn);
+    Ok(true)
+}
+
+fn check_identity(content: &[u8], id: PageId) -> Result<()> {
+    if page::page_id(content) != id {
+        return Err(Error::corrupt("the log", Some(id.0), "a record gives the page another page's content"));
+    }
+    page::check_kind(content, id).map_err(|what| Error::corrupt("the log", Some(id.0), what))
+}

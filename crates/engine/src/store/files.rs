@@ -1,0 +1,37 @@
+//! The files of a database.
+
+use std::sync::Arc;
+
+use terrace_cache::Cached;
+use terrace_io::BlockDevice;
+
+use super::superblock::{Slots, Superblock};
+use crate::error::Result;
+
+/// The two files a pool lives on.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    pub(crate) pages: Arc<dyn BlockDevice>,
+    pub(crate) log: Arc<dyn BlockDevice>,
+    /// The cache that `pages` is, if it is one.
+    pub(crate) cache: Option<Arc<Cached>>,
+}
+
+impl Files {
+    pub(crate) fn new(pages: Arc<dyn BlockDevice>, log: Arc<dyn BlockDevice>) -> Files {
+        Files { pages, log, cache: None }
+    }
+
+    /// The same with a cache before the page file.
+    pub(crate) fn with_cache(self, cache: Arc<Cached>) -> Files {
+        Files { pages: Arc::clone(&cache) as Arc<dyn BlockDevice>, cache: Some(cache), ..self }
+    }
+
+    /// The superblocks of the page file and the newest of them.
+    pub(crate) fn superblocks(&self) -> Result<(Slots, Superblock)> {
+        match &self.cache {
+            Some(cache) => Slots::open_below(cache),
+            None => Slots::open(self.pages.clone()),
+        }
+    }
+}

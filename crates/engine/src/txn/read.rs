@@ -1,0 +1,189 @@
+//! Reads of a key: now, and at a timestamp.
+
+use super::mvcc::Mvcc;
+use super::scan::stored;
+use super::snapshots::SnapshotHandle;
+use super::table::TableState;
+use crate::error::{Error, Result};
+use crate::ids::Timestamp;
+use crate::index::chain::read_value;
+use crate::index::{Found, Look, Stored, get_many, get_resident};
+
+/// Attempts of a read outside a transaction if its snapshots are given up.
+const ATTEMPTS: u32 = 100;
+
+impl Mvcc {
+    /// The visible value of `key` now.
+    ///
+    /// `visible` is loaded before the entry is read. An inline value written by then, or a key that
+    /// is absent and was not deleted lately, is the answer, without a write to shared memory. All
+    /// else takes a snapshot: entries of undecided commits, possible deletions, and large values,
+    /// whose pages must stay.
+    #[inline]
+    pub(crate) fn get_now(&self, table: &TableState, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        // Before the check: a half-done commit fails the log before its timestamp is decided.
+        let visible = self.clock.visible();
+        self.check()?;
+        table.check()?;
+        let found = match table.tree.get(&self.pool, key) {
+            Ok(found) => found,
+            Err(error) => return table.check().and(Err(error)),
+        };
+        match self.decided(table, found, visible) {
+            // The table may have been dropped, and its pages reused, during the read.
+            Some(answer) => table.check().map(|()| answer),
+            None => self.get_by_snapshot(table, key),
+        }
+    }
+
+    /// The answer, if the entry found decides it; `visible` was loaded before.
+    #[inline]
+    pub(crate) fn decided(
+        &self,
+        table: &TableState,
+        found: Option<Found>,
+        visible: Timestamp,
+    ) -> Option<Option<Vec<u8>>> {
+        match found {
+            Some(Found { timestamp, value: Stored::Inline(value) }) if timestamp <= visible => {
+                Some(Some(value))
+            }
+            None if self.versions.nothing_deleted(table.id) => Some(None),
+            _ => None,
+        }
+    }
+
+    /// Reads like [`Mvcc::get_now`], but only from memory: no I/O, no waiting.
+    pub(crate) fn get_from_memory(&self, table: &TableState, key: &[u8]) -> Option<Result<Option<Vec<u8>>>> {
+        // Before the check, as in `get_now`.
+        let visible = self.clock.visible();
+        if let Err(error) = self.check().and_then(|()| table.check()) {
+            return Some(Err(error));
+        }
+        let value = match get_resident(&self.pool, table.tree, key) {
+            Ok(Look::Found(found)) => Ok(self.decided(table, found, visible)?),
+            Ok(Look::Away(_) | Look::Moved) => return None,
+            Err(error) => Err(error),
+        };
+        Some(table.check().and(value))
+    }
+
+    /// Reads several keys like [`Mvcc::get_now`], with the missing pages in batches.
+    ///
+    /// Calls `answer` once per index of `wanted`, in any order.
+    pub(crate) fn get_many_now(
+        &self,
+        wanted: &[(&TableState, &[u8])],
+        answer: &mut dyn FnMut(usize, Result<Option<Vec<u8>>>),
+    ) {
+        let lookups: Vec<_> = wanted.iter().map(|&(table, key)| (table.tree, key)).collect();
+        let visible = self.clock.visible();
+        get_many(&self.pool, &lookups, &mut |index, found| {
+            let (table, key) = wanted[index];
+            let value = found.and_then(|found| match self.decided(table, found, visible) {
+                Some(value) => Ok(value),
+                None => self.get_by_snapshot(table, key),
+            });
+            // The table may have been dropped during the read.
+            answer(index, table.check().and(value));
+        });
+    }
+
+    /// The visible values of `keys` now, in their order.
+    pub(crate) fn get_all_now(&self, table: &TableState, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.check()?;
+        table.check()?;
+        let wanted: Vec<_> = keys.iter().map(|&key| (table, key)).collect();
+        let answers = collect(keys.len(), |answer| self.get_many_now(&wanted, answer));
+        // As in `get_now`, but once, after all reads.
+        self.check().and(answers)
+    }
+
+    pub(crate) fn get_all_at(
+        &self,
+        table: &TableState,
+        keys: &[&[u8]],
+        snapshot: &SnapshotHandle,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        self.check()?;
+        let at = snapshot.timestamp();
+        table.check_at(at)?;
+        let wanted: Vec<_> = keys.iter().map(|&key| (table.tree, key)).collect();
+        let outcome = collect(keys.len(), |answer| {
+            get_many(&self.pool, &wanted, &mut |index, found| {
+                let value = found.and_then(|found| self.resolve_at(table, keys[index], at, found));
+                answer(index, value.and_then(|value| self.load(value)));
+            });
+        });
+        // As in `get_at`.
+        snapshot.check()?;
+        outcome
+    }
+
+    #[cold]
+    fn get_by_snapshot(&self, table: &TableState, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        for _ in 0..ATTEMPTS {
+            let snapshot = self.snapshots.register(&self.clock);
+            match self.get_at(table, key, &snapshot) {
+                Err(Error::SnapshotTooOld) => {}
+                outcome => return outcome,
+            }
+        }
+        Err(Error::SnapshotTooOld)
+    }
+
+    pub(crate) fn get_at(
+        &self,
+        table: &TableState,
+        key: &[u8],
+        snapshot: &SnapshotHandle,
+    ) -> Result<Option<Vec<u8>>> {
+        self.check()?;
+        let at = snapshot.timestamp();
+        table.check_at(at)?;
+        let outcome = self.find_at(table, key, at).and_then(|value| self.load(value));
+        // After the read, even a failed one: pages may have been freed under a given-up snapshot.
+        snapshot.check()?;
+        outcome
+    }
+
+    fn find_at(&self, table: &TableState, key: &[u8], at: Timestamp) -> Result<Option<Stored>> {
+        // The page first, the old versions second.
+        let found = table.tree.get(&self.pool, key)?;
+        self.resolve_at(table, key, at, found)
+    }
+
+    /// The value of `key` at time `at`, where the tree holds `found`.
+    fn resolve_at(
+        &self,
+        table: &TableState,
+        key: &[u8],
+        at: Timestamp,
+        found: Option<Found>,
+    ) -> Result<Option<Stored>> {
+        match found {
+            Some(Found { timestamp, value }) if timestamp <= at => Ok(Some(value)),
+            newer => match self.versions.read(table.id, key, at) {
+                Some(old) => stored(old.value),
+                None if newer.is_none() => Ok(None),
+                None => Err(Error::SnapshotTooOld),
+            },
+        }
+    }
+
+    /// The bytes of a value, inline or on pages of its own.
+    pub(crate) fn load(&self, value: Option<Stored>) -> Result<Option<Vec<u8>>> {
+        match value {
+            None => Ok(None),
+            Some(Stored::Inline(bytes)) => Ok(Some(bytes)),
+            Some(Stored::Overflow(reference)) => read_value(&self.pool, reference).map(Some),
+        }
+    }
+}
+
+/// Sorts answers into the order of the requests; returns the first error in that order.
+pub(crate) fn collect<T>(count: usize, ask: impl FnOnce(&mut dyn FnMut(usize, Result<T>))) -> Result<Vec<T>> {
+    let mut answers: Vec<Option<Result<T>>> = (0..count).map(|_| None).collect();
+    ask(&mut |index, answer| answers[index] = Some(answer));
+    answers.into_iter().map(|answer| answer.expect("every question is answered")).collect()
+}

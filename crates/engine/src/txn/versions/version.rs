@@ -1,0 +1,49 @@
+//! Old versions as readers and commits see them, and links between them.
+
+use crate::ids::Timestamp;
+
+/// Most queues; further threads share them.
+pub(super) const QUEUES_MAX: usize = 64;
+/// The location of a value too large for a leaf: 16 bytes that only the index reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OverflowRef(pub [u8; 16]);
+
+/// A key's old value. `B`: borrowed on push, owned on read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OldValue<B = Vec<u8>> {
+    /// The key did not exist.
+    Absent,
+    Inline(B),
+    /// In overflow pages, which stay until the version is dropped.
+    Overflow(OverflowRef),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OldVersion<B = Vec<u8>> {
+    /// The commit that wrote it; none for an absent key of unknown age.
+    pub timestamp: Timestamp,
+    pub value: OldValue<B>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Collected {
+    pub versions: usize,
+    /// Bytes of memory that became reusable.
+    pub bytes: usize,
+}
+
+/// Names a version: chunk generation in the upper half, arena word in the lower one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Link(pub(super) u64);
+
+impl Link {
+    pub(super) const NONE: Link = Link(0);
+
+    pub(super) fn word(self) -> usize {
+        self.0 as u32 as usize
+    }
+
+    pub(super) fn generation(self) -> u64 {
+        self.0 >> 32
+    }
+}

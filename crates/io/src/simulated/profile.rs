@@ -1,0 +1,157 @@
+//! The description of a memory or a disk.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Direction of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the memory.
+    Read = 0,
+    /// To the memory.
+    Write = 1,
+}
+
+/// Access pattern: whether the memory can predict the next access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Pattern {
+    /// Consecutive bytes: a page, a long value.
+    Sequential = 0,
+    /// Scattered bytes: a line of a page.
+    Random = 1,
+}
+
+/// Speed, unit and price of a memory or a disk.
+///
+/// ```
+/// use terrace_io::{Direction, Pattern, Profile};
+///
+/// let flash = Profile::named("nvme-flash").unwrap();
+/// assert!(flash.is_persistent());
+/// let dram = Profile::named("dram").unwrap();
+/// let read = |profile: &Profile| profile.time_of(Direction::Read, Pattern::Random, 4096);
+/// assert!(read(&flash) > 100 * read(&dram));
+/// assert!(Profile::named("tape").is_err());
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    pub(super) name: Cow<'static, str>,
+    pub(super) file: Option<PathBuf>,
+    /// By direction and pattern.
+    pub(super) latency_ns: [[f64; 2]; 2],
+    /// By direction and pattern, 10^9 bytes a second.
+    pub(super) gb_s: [[f64; 2]; 2],
+    /// Fraction of the write bandwidth in total with 1, 2, ... writers; the last holds for more.
+    pub(super) write_share_by_writers: Cow<'static, [f64]>,
+    /// Fraction of the read bandwidth left with 1, 2, ... writers.
+    pub(super) read_share_by_writers: Cow<'static, [f64]>,
+    pub(super) granularity_bytes: u64,
+    pub(super) persistent: bool,
+    pub(super) price_per_gb: f64,
+    pub(super) endurance_cycles: f64,
+    pub(super) cache_bytes: u64,
+    pub(super) dram_cache_bytes: u64,
+}
+
+/// Largest modelled cache, bytes.
+pub(super) const CACHE_BYTES_MAX: u64 = 1 << 30;
+
+impl Profile {
+    /// The name or file by which [`Profile::find`] finds it.
+    pub fn location(&self) -> Cow<'_, str> {
+        match &self.file {
+            Some(file) => file.to_string_lossy(),
+            None => Cow::Borrowed(&self.name),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Nanoseconds until the first byte.
+    pub fn latency_ns(&self, direction: Direction, pattern: Pattern) -> f64 {
+        self.latency_ns[direction as usize][pattern as usize]
+    }
+
+    /// Total bandwidth of all users, 10^9 bytes per second.
+    pub fn gb_s(&self, direction: Direction, pattern: Pattern) -> f64 {
+        self.gb_s[direction as usize][pattern as usize]
+    }
+
+    /// The fraction of a direction's bandwidth left with `writers`, including the caller: at most
+    /// 1.
+    pub fn share(&self, direction: Direction, writers: usize) -> f64 {
+        let shares = match direction {
+            Direction::Read => &self.read_share_by_writers,
+            Direction::Write => &self.write_share_by_writers,
+        };
+        match (writers.checked_sub(1), shares.len().checked_sub(1)) {
+            (Some(writer), Some(last)) => shares[writer.min(last)],
+            (None, _) | (_, None) => 1.0,
+        }
+    }
+
+    /// Bytes per media unit.
+    pub fn granularity_bytes(&self) -> u64 {
+        self.granularity_bytes
+    }
+
+    /// Whether its content survives a power cut.
+    pub fn is_persistent(&self) -> bool {
+        self.persistent
+    }
+
+    /// Dollars per 10^9 bytes.
+    pub fn price_per_gb(&self) -> f64 {
+        self.price_per_gb
+    }
+
+    /// Write cycles of the media.
+    pub fn endurance_cycles(&self) -> f64 {
+        self.endurance_cycles
+    }
+
+    /// Bytes of the modelled last-level cache of each worker.
+    pub fn cache_bytes(&self) -> u64 {
+        self.cache_bytes
+    }
+
+    /// Sets the modelled cache to `bytes`; 0 for none.
+    #[must_use]
+    pub fn with_cache_bytes(mut self, bytes: u64) -> Profile {
+        self.cache_bytes = bytes.min(CACHE_BYTES_MAX);
+        self
+    }
+
+    /// Bytes of the shared, direct-mapped DRAM cache (`dram_cache.rs`); 0 for none.
+    pub fn dram_cache_bytes(&self) -> u64 {
+        self.dram_cache_bytes
+    }
+
+    /// Sets the DRAM cache to `bytes`; 0 for none. Sizes below a line of 64 bytes have no effect.
+    #[must_use]
+    pub fn with_dram_cache_bytes(mut self, bytes: u64) -> Profile {
+        self.dram_cache_bytes = bytes.min(CACHE_BYTES_MAX);
+        self
+    }
+
+    /// Time of a transfer without contention: latency and bytes, rounded up to whole media units.
+    pub fn time_of(&self, direction: Direction, pattern: Pattern, bytes: u64) -> Duration {
+        let bytes = bytes.div_ceil(self.granularity_bytes).saturating_mul(self.granularity_bytes);
+        let picoseconds = self.latency_ps(direction, pattern) + self.hold_ps(direction, pattern, bytes, 0);
+        Duration::from_nanos(picoseconds.div_ceil(1000))
+    }
+
+    pub(super) fn latency_ps(&self, direction: Direction, pattern: Pattern) -> u64 {
+        (self.latency_ns(direction, pattern) * 1000.0) as u64
+    }
+
+    /// Picoseconds of bandwidth that `bytes`, whole media units, take.
+    pub(super) fn hold_ps(&self, direction: Direction, pattern: Pattern, bytes: u64, writers: usize) -> u64 {
+        // 10^9 bytes per second are one byte per nanosecond.
+        (bytes as f64 * 1000.0 / (self.gb_s(direction, pattern) * self.share(direction, writers))) as u64
+    }
+}

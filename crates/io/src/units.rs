@@ -1,0 +1,118 @@
+//! Sizes and durations in text: `64MiB`, `1.5GiB`, `500ms`, `2m`.
+//!
+//! Sizes take `B KiB MiB GiB`, durations `ms s m`. A bare number is bytes, or seconds. Decimal
+//! units (`MB`) are refused with a hint, since a budget off by 7 % is worse than an error. All
+//! sizes in command lines, URIs and environment variables are parsed here.
+
+use std::time::Duration;
+
+/// Parses a size in bytes.
+///
+/// # Errors
+/// A sentence with the reason.
+///
+/// ```
+/// assert_eq!(terrace_io::units::size("1.5KiB"), Ok(1536));
+/// assert!(terrace_io::units::size("64MB").unwrap_err().contains("MiB"));
+/// ```
+pub fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = split(text)?;
+    let scale = match unit {
+        "" | "B" => 1u64,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        other => {
+            let known = ["B", "KiB", "MiB", "GiB"];
+            let hint = match other.to_ascii_lowercase().as_str() {
+                "k" | "kb" | "kib" => "; did you mean KiB?",
+                "m" | "mb" | "mib" => "; did you mean MiB?",
+                "g" | "gb" | "gib" => "; did you mean GiB?",
+                _ => "",
+            };
+            return Err(format!("{other:?} is not a unit of size, use one of {}{hint}", known.join(", ")));
+        }
+    };
+    scaled(number, scale)
+        .ok_or_else(|| format!("{text} does not come to a whole number of bytes below 16 EiB"))
+}
+
+/// Parses a duration.
+///
+/// # Errors
+/// A sentence with the reason.
+///
+/// ```
+/// assert_eq!(terrace_io::units::duration("500ms").unwrap().as_millis(), 500);
+/// ```
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = split(text)?;
+    let scale = match unit {
+        "ms" => 1_000_000,
+        "" | "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        other => return Err(format!("{other:?} is not a unit of time, use one of ms, s, m")),
+    };
+    let nanoseconds =
+        scaled(number, scale).ok_or_else(|| format!("{text} is too long or too fine a time"))?;
+    Ok(Duration::from_nanos(nanoseconds))
+}
+
+fn split(text: &str) -> Result<(&str, &str), String> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    match text.split_at(end) {
+        ("", _) => Err(format!("{text:?} does not begin with a number; write for example 64MiB or 500ms")),
+        (number, unit) => Ok((number, unit.trim_start())),
+    }
+}
+
+/// `number * scale` for a fractional `number`, rounded down to the smallest unit. A fraction of the
+/// smallest unit itself is refused.
+fn scaled(number: &str, scale: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if number.ends_with('.') || whole.is_empty() || fraction.len() > 9 || fraction.contains('.') {
+        return None;
+    }
+    let whole = whole.parse::<u64>().ok()?.checked_mul(scale)?;
+    if fraction.is_empty() {
+        return Some(whole);
+    }
+    let parts = u128::from(fraction.parse::<u64>().ok()?) * u128::from(scale);
+    let power = 10u128.pow(fraction.len() as u32);
+    if scale == 1 && !parts.is_multiple_of(power) {
+        return None;
+    }
+    whole.checked_add(u64::try_from(parts / power).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("4096"), Ok(4096));
+        assert_eq!(size("4096B"), Ok(4096));
+        assert_eq!(size("4KiB"), Ok(4096));
+        assert_eq!(size("64 MiB"), Ok(64 << 20));
+        assert_eq!(size("1.5GiB"), Ok(3 << 29));
+        assert!(size("64MB").unwrap_err().contains("MiB"));
+        assert!(size("MiB").unwrap_err().contains("number"));
+        assert!(size("-1").is_err());
+        assert!(size("1.5B").is_err());
+        assert!(size("1.2.3KiB").is_err());
+        assert!(size("99999999999999999999").is_err());
+        assert!(size("17179869184GiB").is_err());
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("0.5s"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert!(duration("2h").unwrap_err().contains("ms, s, m"));
+        assert!(duration("").is_err());
+    }
+}

@@ -1,0 +1,264 @@
+//! The flags of `terrace bench` and `terrace reproduce`.
+
+mod reproduce;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use terrace::Backend;
+use terrace_common::tiers::{OutputArgs, TierArgs, threads, value_page_size};
+use terrace_common::units;
+
+pub use reproduce::ReproduceArgs;
+
+use crate::cost::Shape;
+use crate::peers;
+use crate::workload::rate::Rate;
+use crate::workload::ycsb::{Distribution, Mix};
+
+/// The benchmarks.
+#[derive(Subcommand, Debug)]
+pub enum BenchCommand {
+    /// Yahoo! Cloud Serving Benchmark and variants, verifying every value read
+    Ycsb(Box<YcsbArgs>),
+    /// Cold reads, single against batched, next to the disk's own gain from queue depth
+    GetMany(Box<GetManyArgs>),
+    /// Random pages under guards, next to raw disk reads
+    Pages(PagesArgs),
+    /// Sum of a paged column, next to a plain array or sequential disk reads
+    Column(StructureArgs),
+}
+
+/// `terrace bench ycsb`
+#[derive(Args, Clone, Debug)]
+pub struct YcsbArgs {
+    /// a b c d e f ro ba wh scan, cxl-update cxl-read cxl-scan, or rw:PCT with PCT percent of reads
+    #[arg(long, default_value = "a", value_parser = str::parse::<Mix>)]
+    pub workload: Mix,
+    /// Records loaded before the measurement
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub records: u64,
+    /// Bytes per value [default: 1000, or 64 with cxl-*]
+    #[arg(long, value_parser = value_size)]
+    pub value_size: Option<usize>,
+    /// zipfian:THETA with 0 < THETA < 2, or uniform
+    #[arg(long, default_value = "zipfian:0.99", value_parser = str::parse::<Distribution>)]
+    pub distribution: Distribution,
+    /// Client threads
+    #[arg(long, default_value_t = 1, value_parser = threads())]
+    pub threads: u16,
+    /// Duration of the measurement, such as 10 or 500ms [default: 10]
+    #[arg(long, value_parser = units::duration, overrides_with = "operations")]
+    pub seconds: Option<Duration>,
+    /// Measure this many operations instead of a duration
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub operations: Option<u64>,
+    /// Duration of the warm-up
+    #[arg(long, default_value = "0", value_parser = units::duration)]
+    pub warmup: Duration,
+    /// Open loop: OP=N requests of kind OP per second, or all=N of all kinds, without waiting for
+    /// answers; latencies count from the scheduled time
+    #[arg(long, value_name = "OP=N", value_parser = str::parse::<Rate>)]
+    pub rate: Option<Rate>,
+    /// Continue after --seconds until the log has wrapped N times, at most ten times as long
+    #[arg(long, value_name = "N", conflicts_with_all = ["operations", "compare"],
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub log_cycles: Option<u32>,
+    /// The database directory [default: main memory only]
+    #[arg(long, value_name = "PATH")]
+    pub store: Option<PathBuf>,
+    /// Engine to measure: terrace, redb, fjall, lmdb, sqlite or btreemap; in some builds also
+    /// rocksdb or raw-frames
+    #[arg(long, value_name = "NAME", default_value = peers::TERRACE, value_parser = peers::parse)]
+    pub engine: String,
+    /// Compare these engines, each in its own process within the same memory; temporary databases
+    /// go below --store
+    #[arg(long, value_name = "ENGINE,...", value_delimiter = ',', value_parser = peers::parse, conflicts_with = "engine")]
+    pub compare: Vec<String>,
+    /// Measurements per engine of a comparison; every other round runs in reverse order
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Measure hierarchies of equal cost, by the prices of the profiles, one after the other:
+    /// dram-store (local-store), middle-store (far-store) and three-tiers. BASE has the sizes
+    /// --dram and --middle, which set the price; a tier that BASE lacks has its size in three-tiers
+    #[arg(long, value_name = "BASE", value_parser = str::parse::<Shape>, requires = "middle", conflicts_with_all = ["compare", "engine"])]
+    pub equal_cost: Option<Shape>,
+    /// Also write an HTML report with charts to this file
+    #[arg(long, value_name = "FILE", conflicts_with = "compare")]
+    pub report: Option<PathBuf>,
+    /// Do not limit each process of a comparison to --dram plus 32 MiB, page cache included
+    #[arg(long)]
+    pub unconfined: bool,
+    #[command(flatten)]
+    pub tiers: TierArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Run as one process of a comparison: directory for temporary files
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub scratch: Option<PathBuf>,
+    /// Run as one process of a comparison: control group to join
+    #[arg(long, value_name = "PATH", hide = true)]
+    pub group: Option<PathBuf>,
+}
+
+impl YcsbArgs {
+    /// Bytes per value.
+    pub fn value_bytes(&self) -> usize {
+        self.value_size.unwrap_or(self.workload.value_bytes())
+    }
+}
+
+/// `terrace bench get-many`
+#[derive(Args, Clone, Debug)]
+pub struct GetManyArgs {
+    /// Records loaded before the measurement; their size should be many times --dram
+    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub records: u64,
+    /// Bytes per value
+    #[arg(long, default_value = "1000", value_parser = value_size)]
+    pub value_size: usize,
+    /// Keys per batch
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub keys: u16,
+    /// Keys that each method reads per round
+    #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
+    pub round_keys: u32,
+    /// Measurements per method; every other round runs in reverse order
+    #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub rounds: u16,
+    /// The database directory
+    #[arg(long, value_name = "PATH")]
+    pub store: PathBuf,
+    /// Reuse the records loaded by an earlier run
+    #[arg(long)]
+    pub loaded: bool,
+    #[command(flatten)]
+    pub tiers: TierArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `terrace bench column`; `terrace bench pages` shares these flags
+#[derive(Args, Clone, Debug)]
+pub struct StructureArgs {
+    /// Total bytes of all pages
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = units::size)]
+    pub data: u64,
+    /// Total memory budget for the pages, such as 64MiB
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub dram: Option<u64>,
+    /// How pages are kept in memory: frames or mapped [default: frames, or $TERRACE_BACKEND]
+    #[arg(long, value_name = "NAME")]
+    pub backend: Option<Backend>,
+    /// Page size: a power of two from 4KiB to 2MiB [default: pages 4KiB, column 64KiB]
+    #[arg(long, value_name = "SIZE", value_parser = value_page_size)]
+    pub page_size: Option<u64>,
+    /// Reader threads
+    #[arg(long, default_value_t = 2, value_parser = threads())]
+    pub threads: u16,
+    /// Number of rounds; every other round runs in reverse order
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub rounds: u16,
+    /// Directory for the temporary page file
+    #[arg(long, value_name = "PATH")]
+    pub store: PathBuf,
+    /// Seed for all random choices
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `terrace bench pages`
+#[derive(Args, Clone, Debug)]
+pub struct PagesArgs {
+    #[command(flatten)]
+    pub of: StructureArgs,
+    /// Duration of all rounds together, such as 10 or 500ms
+    #[arg(long, default_value = "10", value_parser = units::duration)]
+    pub seconds: Duration,
+    /// Percent of a page's cache lines to read
+    #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub touch: u8,
+}
+
+fn value_size(text: &str) -> Result<usize, String> {
+    let bytes = units::size(text)?;
+    match usize::try_from(bytes) {
+        Ok(bytes) if bytes <= terrace::MAX_VALUE_BYTES => Ok(bytes),
+        _ => Err(format!("{bytes} bytes is too large, at most {} are allowed", terrace::MAX_VALUE_BYTES)),
+    }
+}
+
+/// A command line of the lab alone.
+#[cfg(test)]
+#[derive(clap::Parser, Debug)]
+#[command(args_override_self = true)]
+pub enum Line {
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+#[cfg(test)]
+impl Line {
+    /// Parses `bench ycsb` with these flags.
+    pub fn ycsb(flags: &str) -> Result<YcsbArgs, clap::Error> {
+        let line = ["terrace", "bench", "ycsb"].into_iter().chain(flags.split_whitespace());
+        match <Line as clap::Parser>::try_parse_from(line)? {
+            Line::Bench(BenchCommand::Ycsb(args)) => Ok(*args),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ycsb(flags: &str) -> Result<YcsbArgs, clap::Error> {
+        Line::ycsb(flags)
+    }
+
+    #[test]
+    fn bench_flags_of_the_interface() {
+        let args = ycsb(
+            "--workload rw:80 --records 5 --value-size 100 --distribution zipfian:0.3 --threads 2 --seconds 1500ms \
+             --warmup 1 --store /x --seed 9 --json",
+        )
+        .unwrap();
+        assert_eq!((args.records, args.value_bytes(), args.threads), (5, 100, 2));
+        assert_eq!(args.seconds, Some(Duration::from_millis(1500)));
+        assert_eq!(args.warmup, Duration::from_secs(1));
+        assert_eq!((args.store, args.tiers.seed), (Some("/x".into()), 9));
+        assert!(args.output.json);
+    }
+
+    #[test]
+    fn the_last_of_seconds_and_operations_counts() {
+        let args = ycsb("--operations 7 --seconds 3").unwrap();
+        assert_eq!((args.seconds, args.operations), (Some(Duration::from_secs(3)), None));
+        let args = ycsb("--seconds 3 --operations 7").unwrap();
+        assert_eq!((args.seconds, args.operations), (None, Some(7)));
+        assert_eq!(ycsb("--threads 1 --threads 2").unwrap().threads, 2);
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_flag() {
+        for (flags, named) in [
+            ("--workload z", "--workload"),
+            ("--distribution zipfian:2", "--distribution"),
+            ("--records 0", "--records"),
+            ("--threads 0", "--threads"),
+            ("--value-size 2GiB", "--value-size"),
+            ("--workload rw:101", "--workload"),
+            ("--rate update", "--rate"),
+            ("--dram 64MB", "--dram"),
+        ] {
+            let error = ycsb(flags).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(named), "{flags}: {error}");
+            assert!(!error.to_string().contains("bad setting"), "{flags}: {error}");
+        }
+    }
+}

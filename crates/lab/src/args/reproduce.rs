@@ -1,0 +1,32 @@
+//! The flags of `terrace reproduce`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use terrace_common::tiers::OutputArgs;
+
+/// `terrace reproduce`
+#[derive(Args, Clone, Debug)]
+pub struct ReproduceArgs {
+    /// Claim ids, such as U1; or all; or list
+    #[arg(value_name = "list|ID...|all", required = true, num_args = 1..)]
+    pub claims: Vec<String>,
+    /// Directory for a report and the figures
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// Directory of the shared traces [default: $TERRACE_TRACES, or shared/traces in this directory
+    /// or a parent]
+    #[arg(long, value_name = "DIR")]
+    pub traces: Option<PathBuf>,
+    /// Profile of Optane memory for NVCache's claims, N1 to N11 [default: optane-2, as on the
+    /// paper's machine]
+    #[arg(long, value_name = "PROFILE")]
+    pub optane: Option<String>,
+    /// Nanoseconds of computation per operation in NVCache's claims, excluding page accesses
+    /// [default: 240, measured here]
+    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u64).range(..1_000_000_000))]
+    pub operation_ns: Option<u64>,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}

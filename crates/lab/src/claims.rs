@@ -1,0 +1,63 @@
+//! The papers' claims, compared with this implementation.
+//!
+//! A [`Claim`] has an id, the paper's statement and a function that runs the experiment at a
+//! smaller size. The verdict is: holds, holds in sign only, or fails. A verdict is a finding, not
+//! an error; nothing is tuned to make a claim hold. A claim that cannot run here states why.
+//!
+//! To add a claim, write a function from [`Setting`] to [`Measured`] in its paper's file and add a
+//! row there.
+//!
+//! | module        | paper                                                             |
+//! |---------------|-------------------------------------------------------------------|
+//! | `spitfire`    | S: Spitfire, SIGMOD 2021                                          |
+//! | `hymem`       | H: Managing Non-Volatile Memory in Database Systems, SIGMOD 2018  |
+//! | `cxl`         | C: three-tier buffer management with CXL, HardBD & Active 2024    |
+//! | `nvcache`     | N: NVCache, "Writes Hurt", FAST 2022                              |
+//! | `heuristicdb` | U: HeuristicDB, SYSTOR 2021; U4 and U5, under SQLite, in `sqlite` |
+
+mod claim;
+mod cxl;
+mod heuristicdb;
+mod hymem;
+mod nvcache;
+mod spitfire;
+mod sqlite;
+mod traces;
+
+pub use claim::{Claim, Measured, Run, Setting, Verdict};
+
+/// All claims, grouped by paper.
+pub fn claims() -> impl Iterator<Item = &'static Claim> {
+    let papers: [&'static [Claim]; 5] =
+        [spitfire::CLAIMS, hymem::CLAIMS, cxl::CLAIMS, nvcache::CLAIMS, heuristicdb::CLAIMS];
+    papers.into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_claim_is_there_once() {
+        let ids: Vec<&str> = claims().map(|claim| claim.id).collect();
+        let numbered = |letter: char, last: u32| (1..=last).map(move |number| format!("{letter}{number}"));
+        let expected: Vec<String> = [('S', 15), ('H', 11), ('C', 4), ('N', 11), ('U', 6)]
+            .into_iter()
+            .flat_map(|(letter, last)| numbered(letter, last))
+            .collect();
+        assert_eq!(ids, expected);
+        assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len());
+    }
+
+    #[test]
+    fn what_is_not_here_says_why() {
+        for claim in claims() {
+            if let Run::NotHere(why) = claim.run {
+                assert!(why.len() > 20, "{}", claim.id);
+            }
+            assert!(!claim.claim.is_empty() && !claim.paper.is_empty(), "{}", claim.id);
+        }
+    }
+}

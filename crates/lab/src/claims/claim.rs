@@ -1,0 +1,106 @@
+//! A claim of a paper and the result of its measurement.
+
+use std::path::PathBuf;
+
+use terrace_common::failure::Outcome;
+use terrace_common::report::Lines;
+
+/// The time base of a measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Counted or simulated, so repeatable.
+    Virtual,
+    /// Wall-clock time.
+    Wall,
+}
+
+impl Mode {
+    /// The name in `--json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Virtual => "virtual",
+            Mode::Wall => "wall",
+        }
+    }
+}
+
+/// How the result compares with the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// Not measured.
+    NotHere,
+    /// The direction differs.
+    Fails,
+    /// The direction agrees, the size does not.
+    Sign,
+    /// The ratios roughly agree.
+    Holds,
+}
+
+impl Verdict {
+    /// The name in `--json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Holds => "holds",
+            Verdict::Sign => "sign",
+            Verdict::Fails => "fails",
+            Verdict::NotHere => "not-here",
+        }
+    }
+}
+
+/// Result of an experiment.
+pub struct Measured {
+    /// Numbers to set against the paper's.
+    pub measured: String,
+    /// Comparison with the paper.
+    pub verdict: Verdict,
+    /// How the experiment ran, and why numbers differ.
+    pub note: String,
+    /// The paper's figure with our numbers.
+    pub figures: Vec<Lines>,
+}
+
+/// Inputs of the experiments.
+#[derive(Clone, Debug, Default)]
+pub struct Setting {
+    /// Directory of the shared traces, if given.
+    pub traces: Option<PathBuf>,
+    /// Profile of NVCache's Optane memory, if not the paper's.
+    pub optane: Option<String>,
+    /// Nanoseconds of computation per operation in NVCache's claims, if not our measurement.
+    pub operation_ns: Option<u64>,
+}
+
+/// The measurement of a claim.
+pub enum Run {
+    /// Runs this function.
+    Here(fn(&Setting) -> Outcome<Measured>),
+    /// Not measured, for this reason.
+    NotHere(&'static str),
+}
+
+/// A claim of a paper.
+pub struct Claim {
+    /// Paper letter and number.
+    pub id: &'static str,
+    /// The statement.
+    pub claim: &'static str,
+    /// The paper's numbers and where they are.
+    pub paper: &'static str,
+    /// The time base.
+    pub mode: Mode,
+    /// The measurement.
+    pub run: Run,
+}
+
+/// A claim that is not measured.
+pub const fn not_here(
+    id: &'static str,
+    mode: Mode,
+    claim: &'static str,
+    paper: &'static str,
+    why: &'static str,
+) -> Claim {
+    Claim { id, claim, paper, mode, run: Run::NotHere(why) }
+}

@@ -1,0 +1,105 @@
+//! Spitfire's experiments, scaled down.
+
+use terrace::Replacement;
+use terrace::migration::{Choice, Policy};
+use terrace_common::failure::{Failure, Outcome};
+use terrace_io::{OPERATION_NS, Profile};
+
+use crate::claims::claim::Measured;
+use crate::hierarchy::{Experiment, Hierarchy};
+use crate::workload::ycsb::Distribution;
+
+/// Bytes of a page.
+pub(super) const PAGE_BYTES: u64 = 16 << 10;
+/// Records per page: 1000 bytes of value, 24 of key, and metadata.
+pub(super) const RECORDS_PER_PAGE: u64 = 15;
+/// The paper's mixes, reads first.
+pub(super) const MIXES: [&str; 3] = ["ro", "ba", "wh"];
+
+/// An experiment at the paper's ratios, sizes in MiB.
+pub(super) fn experiment(
+    dram: u64,
+    middle: u64,
+    data: u64,
+    mix: &str,
+    workers: usize,
+) -> Outcome<Experiment> {
+    let named = |name: &str| Profile::named(name).map_err(|error| Failure::Work(error.to_string()));
+    let frames = (dram << 20) / PAGE_BYTES;
+    Ok(Experiment {
+        hierarchy: Hierarchy {
+            dram_bytes: dram << 20,
+            middle: Some((named("optane")?, middle << 20)),
+            store: named("nvme-optane")?,
+            cache: None,
+        },
+        migration: Choice::Eager.into(),
+        replacement: Replacement::Mark,
+        page_bytes: PAGE_BYTES,
+        records: (data << 20) / PAGE_BYTES * RECORDS_PER_PAGE,
+        value_bytes: 1000,
+        mix: mix.parse().map_err(Failure::Work)?,
+        distribution: Distribution::Zipfian(0.3),
+        workers,
+        operation_ns: OPERATION_NS,
+        filling: FILLING_MAX * frames,
+        warmup: 20 * frames,
+        operations: 40 * frames,
+        seed: 20_210_620,
+    })
+}
+
+/// Limits on filling operations per DRAM frame.
+const FILLING_MIN: u64 = 40;
+const FILLING_MAX: u64 = 200;
+
+impl Experiment {
+    /// Uses `d` for both promotion probabilities and `n` for both admission probabilities.
+    pub(super) fn lockstep(self, d: f64, n: f64) -> Outcome<Experiment> {
+        let policy = Policy::new(d, d, n, n).map(Choice::Fixed).map_err(Failure::Work)?;
+        let filled = self.under(policy);
+        if n > 0.0 {
+            return Ok(filled);
+        }
+        // The paper's middle tier starts empty here: with N = 0 it has a sixth of the room (section
+        // 6.3).
+        Ok(Experiment { filling: 0, warmup: filled.warmup + filled.filling, ..filled })
+    }
+
+    /// Uses `policy`, after enough operations to fill DRAM twice: one access in `1 / D_r` promotes
+    /// a page.
+    pub(super) fn under(self, policy: Choice) -> Experiment {
+        let dr = policy.policy().dr();
+        let looks = if dr > 0.0 { (2.0 / dr) as u64 } else { 0 };
+        let filling = looks.clamp(FILLING_MIN, FILLING_MAX) * self.hierarchy.dram_frames(self.page_bytes);
+        Experiment { migration: policy.into(), filling, ..self }
+    }
+
+    pub(super) fn with(self, replacement: Replacement) -> Experiment {
+        Experiment { replacement, ..self }
+    }
+}
+
+/// Measures with the paper's replacement, which decides the verdict, and with ours.
+pub(super) fn with_both(measure: impl Fn(Replacement) -> Outcome<Measured>) -> Outcome<Measured> {
+    let titled = |replacement, whose| -> Outcome<Measured> {
+        let mut measured = measure(replacement)?;
+        measured.figures.iter_mut().for_each(|lines| lines.title = format!("{}, {whose}", lines.title));
+        Ok(measured)
+    };
+    let (mut paper, mut ours) =
+        (titled(Replacement::ClockPaper, "CLOCK")?, titled(Replacement::Mark, "ours")?);
+    paper.measured = format!(
+        "with the paper's CLOCKs: {}. With our replacement ({}): {}",
+        paper.measured,
+        ours.verdict.name(),
+        ours.measured
+    );
+    paper.figures.append(&mut ours.figures);
+    Ok(paper)
+}
+
+/// A ratio as a percent change.
+pub(super) fn percent(ratio: f64) -> String {
+    format!("{:+.0} %", (ratio - 1.0) * 100.0)
+}
