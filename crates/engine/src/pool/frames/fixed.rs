@@ -58,8 +58,9 @@ impl Fixed {
         Some(partition.frame(index as u32))
     }
 
-    /// Makes frames accessible without memory, so that limits of the process refuse them now. The
-    /// system checks no nodes before memory is used, so their room is checked here.
+    /// Makes frames accessible without memory, on the nodes of their tier. Limits of the process
+    /// and missing rights for nodes refuse them now. The system checks no room of nodes before
+    /// memory is used, so it is checked here.
     pub(super) fn allow(
         &self,
         partition: Partition,
@@ -69,6 +70,7 @@ impl Fixed {
         let range = self.range(partition, frames);
         if let Some(wanted) = nodes.of(partition.tier) {
             check_room(wanted, range.len() as u64)?;
+            self.region.bind_to(range.clone(), wanted)?;
         }
         self.region.allow(range)
     }
@@ -85,7 +87,6 @@ impl Fixed {
         let range = self.range(partition, frames);
         let Some(wanted) = nodes.of(partition.tier) else { return self.region.commit(range) };
         check_room(wanted, range.len() as u64)?;
-        self.region.bind_to(range.clone(), wanted)?;
         self.region.commit(range.clone())?;
         let misplaced = self.region.misplaced(range, wanted)?;
         nodes.count_misplaced(partition.tier, misplaced as u64);
