@@ -163,6 +163,11 @@ pub fn side_by_side<T: Sync, R: Send + Sync>(
     found.into_iter().map(|slot| slot.into_inner().expect("each of them was taken by somebody")).collect()
 }
 
+/// The engine keeps some counts per thread, and those of other databases would mix in.
+fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(|panic| resume_unwind(panic)))
+}
+
 /// Initial contents of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Data {
@@ -174,6 +179,10 @@ struct Data {
 impl Data {
     /// Loads a closed database with this data.
     fn load(self) -> Outcome<MemoryDirectory> {
+        on_new_thread(|| self.load_here())
+    }
+
+    fn load_here(self) -> Outcome<MemoryDirectory> {
         let directory = MemoryDirectory::new();
         let db = Db::builder()
             .no_middle()
@@ -264,21 +273,19 @@ impl Experiment {
         self.begin_on(&self.data().load()?, body)
     }
 
-    /// Opens a copy of the loaded `image`, warms up and runs `body`. Uses a new thread, because the
-    /// engine keeps some counts per thread, and those of other databases would mix in.
+    /// Opens a copy of the loaded `image`, warms up and runs `body`.
     fn begin_on<T: Send>(
         &self,
         image: &MemoryDirectory,
         body: impl FnOnce(&mut Running) -> Outcome<T> + Send,
     ) -> Outcome<T> {
-        let run = || {
+        on_new_thread(|| {
             let mut running = self.open(image)?;
             running.read_all(self.records)?;
             running.fill(self)?;
             running.go_on(self.warmup)?;
             body(&mut running)
-        };
-        std::thread::scope(|scope| scope.spawn(run).join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })
     }
 
     fn data(&self) -> Data {
