@@ -11,8 +11,8 @@
 //!
 //! **Order of calls.** Reserve space before any latch; take a ticket before the first LSN is drawn.
 //! [`Wal::append`] allocates nothing. It takes no lock and does no I/O unless the ring is full.
-//! Then it waits for the log's device, or writes itself. It may run under page latches, since that
-//! needs none.
+//! Then it waits for the log's device, or writes itself. It may run under page latches: writing the
+//! log needs none.
 //!
 //! **Lock order.** Three mutexes, never held together or during I/O or calls to other modules: the
 //! turns in `group.rs` (above its seats), the wake-up in `writer.rs`, the pending tickets in
@@ -66,9 +66,9 @@ use units::{BUFFER_BYTES_MIN, block_floor};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WalOptions {
     pub(crate) geometry: Geometry,
-    /// The ring that `geometry` may grow to.
+    /// The form of the file that `geometry` may grow to.
     pub(crate) largest: Geometry,
-    /// Size of the ring in memory: a power of two, at least [`BUFFER_BYTES_MIN`]. Records are at
+    /// Size of the buffer in memory: a power of two, at least [`BUFFER_BYTES_MIN`]. Records are at
     /// least one block shorter.
     pub(crate) buffer_bytes: usize,
     /// The epoch of all new records. The superblock that names it is synced already.
@@ -352,8 +352,8 @@ impl Wal {
     /// that anything else reads the log.
     ///
     /// # Errors
-    /// [`Error::Full`] without space for it, and those of `announce`; [`Error::Io`],
-    /// [`Error::Memory`], [`Error::Poisoned`]. The capacity is the old one then.
+    /// [`Error::Full`] without space for it, and those of `announce`; [`Error::Io`], then the log has
+    /// failed; [`Error::Memory`], [`Error::Poisoned`]. The capacity is the old one then.
     pub(crate) fn double(&self, announce: impl FnOnce(u64) -> Result<()>) -> Result<bool> {
         let Some(to) = self.geometry.get().doubled(self.largest) else { return Ok(false) };
         let (device, bytes) = (self.flusher.device(), to.file_bytes());
@@ -361,9 +361,11 @@ impl Wal {
             device
                 .set_len(bytes)
                 .map_err(|source| Error::io("allocate", device.name(), Some(bytes), source))?;
-            device.sync().map_err(|source| Error::io("sync", device.name(), None, source))?;
         }
-        self.flusher.continue_in(to, self.cut(), || announce(to.capacity()))?;
+        // Even if the file is as long: a killed process may have left a length that is not durable.
+        let synced = device.sync().map_err(|source| Error::io("sync", device.name(), None, source));
+        synced.inspect_err(|error| self.poison(&error.to_string()))?;
+        self.flusher.switch_to(to, self.cut(), || announce(to.capacity()))?;
         tracing::debug!(capacity = to.capacity(), "the log has grown");
         Ok(true)
     }

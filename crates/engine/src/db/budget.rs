@@ -37,7 +37,7 @@ impl Budget {
         if !pool.uses(class) {
             let log_capacity = pool.wal().capacity_max();
             self.split().check_class(class, log_capacity, pool.segment_bytes())?;
-            pool.grow_log(log_bytes_min(class))?;
+            pool.ensure_log_capacity(log_bytes_min(class))?;
         }
         pool.resizer().use_class(class)
     }

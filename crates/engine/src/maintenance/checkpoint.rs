@@ -15,10 +15,12 @@ use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
 use crate::pool::stats::Cause;
 
-/// Largest share of the log in use.
+/// Largest share of the log in use, as a divisor.
 const LOG_SHARE: u64 = 2;
-/// The superblock is written when the cut has moved by this share.
+/// The superblock is written when the cut has moved by this share of the log, as a divisor, or by
+/// [`CUT_BYTES`].
 const CUT_SHARE: u64 = 16;
+const CUT_BYTES: u64 = 64 << 10;
 /// The log grows if a checkpoint costs more than this fraction of the log that it frees.
 const GROWTH_SHARE: u64 = 8;
 /// Cost of a superblock with its syncs, as bytes written.
@@ -27,7 +29,7 @@ const SUPERBLOCK_COST_BYTES: u64 = 256 << 10;
 const ATTEMPTS: u32 = 100;
 
 impl Maintenance {
-    /// Takes the log from a backup before maintenance lacks room for its records.
+    /// Ends a backup's hold on the log before maintenance lacks room for its records.
     pub(super) fn keep_log_for_maintenance(&self, round_state: &mut RoundState) {
         if self.wal.tail().0 - self.wal.cut().0 > self.wal.capacity() / 16 * 13 {
             round_state.release_log();
@@ -43,7 +45,7 @@ impl Maintenance {
         // Below half, so that a step is worth its superblock.
         let keep = capacity / LOG_SHARE - capacity / CUT_SHARE;
         let target = Lsn(tail - keep);
-        if self.is_dear(target) && self.grow_log(round_state)? {
+        if self.is_dear(target) && self.double_log_if_allowed(round_state)? {
             return Ok(());
         }
         self.checkpoint_to(round_state, target)
@@ -60,8 +62,8 @@ impl Maintenance {
         bytes + SUPERBLOCK_COST_BYTES > target.0.saturating_sub(self.wal.cut().0) / GROWTH_SHARE
     }
 
-    /// Doubles the log, unless something prevents it; whether it did.
-    fn grow_log(&self, round_state: &mut RoundState) -> Result<bool> {
+    /// Doubles the log unless a backup or recovery reads it, or the disk is full. Returns whether it did.
+    fn double_log_if_allowed(&self, round_state: &mut RoundState) -> Result<bool> {
         // A backup and recovery read the log in its present form.
         if round_state.backup.is_some() || self.requests.is_recovering() || self.in_memory {
             return Ok(false);
@@ -77,11 +79,11 @@ impl Maintenance {
         }
     }
 
-    /// Doubles the log until it has `bytes` bytes, or its largest capacity. Takes it from a backup.
+    /// Doubles the log until it has `bytes` bytes, or its largest capacity. Ends a backup's hold on it.
     ///
     /// # Errors
     /// [`Error::Full`] without space for it, and those of writes.
-    pub(super) fn grow_log_to(&self, bytes: u64) -> Result<()> {
+    pub(super) fn lengthen_log(&self, bytes: u64) -> Result<()> {
         let mut round_state = self.round_state.lock();
         if self.requests.is_recovering() || self.in_memory {
             return Ok(());
@@ -172,7 +174,7 @@ impl Maintenance {
         // The cleaner may have cut beyond the target.
         let wanted = target.0.saturating_sub(self.wal.cut().0);
         if freed.is_empty()
-            && moved < (self.wal.capacity() / CUT_SHARE).min(64 << 10)
+            && moved < (self.wal.capacity() / CUT_SHARE).min(CUT_BYTES)
             && (moved < wanted || wanted == 0)
         {
             return Ok(());

@@ -248,10 +248,10 @@ impl Maintenance {
         self.pool.stats.log_waits.fetch_add(1, Relaxed);
         if self.requests.works_inline() {
             let made = self.checkpoint_now(false);
-            self.requests.wake_up.rung.lock().rounds += 1;
+            self.requests.wake_up.state.lock().rounds += 1;
             return made;
         }
-        self.requests.wake_up.rung.lock().log_wanted = true;
+        self.requests.wake_up.state.lock().log_wanted = true;
         self.pool.wait_for_round()
     }
 

@@ -27,18 +27,18 @@ impl Maintainer for Maintenance {
     }
 
     /// `turn`: whether the caller is first in line; sleeps briefly if not. `attempt` tries the
-    /// reservation.
+    /// reservation. A log in which it can never fit is doubled first.
     fn wait_for_log(&self, bytes: u64, turn: &dyn Fn() -> bool, attempt: Attempt<'_>) -> Result<()> {
         if bytes > self.wal.max_reservation_now() {
-            self.grow_log_to(bytes.saturating_mul(2))?;
+            self.lengthen_log(bytes.saturating_mul(2))?;
         }
         let mut patience = Patience::new(self.requests.works_inline());
         let (mut full_since, mut asked_backup) = (None, false);
         loop {
             let spent = patience.spent(self.pool.log_progress(), WAIT_MAX);
             let (rounds, is_full) = {
-                let rung = self.requests.wake_up.rung.lock();
-                (rung.rounds, rung.is_full)
+                let state = self.requests.wake_up.state.lock();
+                (state.rounds, state.is_full)
             };
             // Reported only after several rounds without progress.
             full_since = match full_since {
@@ -77,7 +77,7 @@ impl Maintainer for Maintenance {
         if self.room.changes_find_room() {
             return Ok(());
         }
-        let rounds = || self.requests.wake_up.rung.lock().rounds;
+        let rounds = || self.requests.wake_up.state.lock().rounds;
         let (last, since) = (rounds() + ROOM_ROUNDS, Instant::now());
         let goes_on = || {
             let waited = since.elapsed();
@@ -108,8 +108,8 @@ impl Maintainer for Maintenance {
         self.put_superblock(&mut round_state, cut)
     }
 
-    fn grow_log(&self, bytes: u64) -> Result<()> {
-        self.grow_log_to(bytes)
+    fn ensure_log_capacity(&self, bytes: u64) -> Result<()> {
+        self.lengthen_log(bytes)
     }
 
     #[cfg(test)]

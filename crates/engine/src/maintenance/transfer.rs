@@ -63,7 +63,7 @@ impl PageFile {
     fn transfer_blocks(&self, staging: &Staging) -> u64 {
         let urgent = staging.urgent
             || self.pool.requests.works_inline()
-            || self.pool.requests.wake_up.rung.lock().urgent;
+            || self.pool.requests.wake_up.state.lock().urgent;
         let bytes = if urgent { PIECE_BYTES_URGENT } else { PIECE_BYTES };
         ((bytes / BLOCK_BYTES) as u64).max(self.pool.image_blocks_max().min(SizeClass::LARGEST_NODE.blocks()))
     }

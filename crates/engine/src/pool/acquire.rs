@@ -325,8 +325,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Full`] without space for it, and those of writes.
-    pub(crate) fn grow_log(&self, bytes: u64) -> Result<()> {
-        self.requests.maintainer().grow_log(bytes)
+    pub(crate) fn ensure_log_capacity(&self, bytes: u64) -> Result<()> {
+        self.requests.maintainer().ensure_log_capacity(bytes)
     }
 
     pub(crate) fn log_progress(&self) -> (u64, u64, u64) {

@@ -117,7 +117,7 @@ impl Pool {
     }
 
     /// Logs `record` and applies `edits`, which it describes exactly, as one change. On error
-    /// nothing is changed; the log is poisoned or full.
+    /// nothing is changed, and the log has failed unless the record was too large.
     pub(crate) fn change<'a, 'p: 'a>(
         &'p self,
         record: &mut RecordBuilder,

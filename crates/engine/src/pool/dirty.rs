@@ -12,8 +12,8 @@ const AHEAD_SHARE: u32 = 8;
 const AHEAD_MIN: u32 = 64;
 
 impl Tiers {
-    /// The dirty pages to write ahead of the sweep of `partition`. The dirty queue first, then
-    /// others up to whole batches: near the queue fronts, or anywhere if `urgent`.
+    /// The dirty pages to write ahead of the sweep of `partition`: all of the dirty queue, then up
+    /// to whole batches from the fronts of the other queues, or from all of them if `urgent`.
     pub(crate) fn dirty_ahead(
         &self,
         partition: Partition,

@@ -55,7 +55,7 @@ impl Tiers {
             // for the other forever.
             short = dirty > 0 && free.list.len() < self.replacer.sweep_goal(&self.resident, partition);
             if short || dirty > BATCH as u32 {
-                self.ring_for_frames(partition, short);
+                self.request_frames(partition, short);
             }
         }
         let frame = free.list.pop().map(|frame| (frame, free.queues.enter(&self.frames, frame, id)));
@@ -84,7 +84,7 @@ impl Tiers {
         // No thread waits for middle frames, so only this reports dirty pages in the way.
         let in_vain = taken.len() == before && dirty > 0 && partition.tier == Tier::Middle;
         if in_vain || dirty > BATCH as u32 {
-            self.ring_for_frames(partition, in_vain);
+            self.request_frames(partition, in_vain);
         }
         self.stats.frames_taken[partition.index()].fetch_add((taken.len() - before) as u64, Relaxed);
         taken.len() > before

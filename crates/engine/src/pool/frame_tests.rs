@@ -585,10 +585,10 @@ fn waits_end_when_nothing_has_moved_for_the_stated_time() {
     let refused = pool.reserve_log(all).unwrap_err();
     assert!(matches!(refused, Error::OutOfLog { .. }), "{refused}");
     // A full page file is reported to any waiting commit.
-    pool.requests.wake_up.rung.lock().is_full = true;
+    pool.requests.wake_up.state.lock().is_full = true;
     let refused = pool.reserve_log(all).unwrap_err();
     assert!(matches!(refused, Error::Full { .. }), "{refused}");
-    pool.requests.wake_up.rung.lock().is_full = false;
+    pool.requests.wake_up.state.lock().is_full = false;
     hasten(std::time::Duration::ZERO);
     pool.requests.maintenance_runs.store(false, Relaxed);
     // The failed waits did no harm.

@@ -26,7 +26,8 @@ pub(crate) trait Maintainer: std::fmt::Debug + Send + Sync {
     /// up.
     fn write_out(&self, pages: &[PageId]) -> Result<()>;
 
-    /// Returns when `attempt` has succeeded; commits in line pass `turn`.
+    /// Returns when `attempt` has succeeded; commits in line pass `turn`. Doubles a log in which
+    /// `bytes` can never fit.
     ///
     /// # Errors
     /// [`Full`](crate::Error::Full), [`OutOfLog`](crate::Error::OutOfLog),
@@ -49,7 +50,7 @@ pub(crate) trait Maintainer: std::fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`Full`](crate::Error::Full) without space for it, and those of writes.
-    fn grow_log(&self, bytes: u64) -> Result<()>;
+    fn ensure_log_capacity(&self, bytes: u64) -> Result<()>;
 
     #[cfg(test)]
     fn is_busy(&self) -> bool;

@@ -150,7 +150,7 @@ impl Resident {
         }
     }
 
-    /// Takes the exclusive latch at any location; the caller holds none.
+    /// Takes the exclusive latch at any location. The caller holds none, or the page is new.
     pub(crate) fn lock_entry(&self, entry: Entry<'_>) {
         let mut backoff = Backoff::new();
         while !entry.latch().try_exclusive(entry.latch().load()) {

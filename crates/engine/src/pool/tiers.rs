@@ -52,11 +52,11 @@ impl Tiers {
     }
 
     /// Asks for a maintenance round to free frames of `partition`.
-    pub(crate) fn ring_for_frames(&self, partition: Partition, urgent: bool) {
+    pub(crate) fn request_frames(&self, partition: Partition, urgent: bool) {
         if urgent {
             self.replacer.note_wanting(partition);
         }
-        self.requests.wake_up.ring(urgent);
+        self.requests.wake_up.request(urgent);
     }
 
     /// The middle tier, if it serves `class`.

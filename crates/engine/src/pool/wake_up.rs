@@ -11,7 +11,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Default)]
 pub(crate) struct WakeUp {
-    pub(crate) rung: Mutex<WakeUpState>,
+    pub(crate) state: Mutex<WakeUpState>,
     pub(crate) work: Condvar,
     pub(crate) done: Condvar,
 }
@@ -30,51 +30,51 @@ pub(crate) struct WakeUpState {
 
 impl WakeUp {
     /// Asks for a round.
-    pub(crate) fn ring(&self, urgent: bool) {
-        let mut rung = self.rung.lock();
-        if !rung.wanted || (urgent && !rung.urgent) {
-            rung.wanted = true;
-            rung.urgent |= urgent;
+    pub(crate) fn request(&self, urgent: bool) {
+        let mut state = self.state.lock();
+        if !state.wanted || (urgent && !state.urgent) {
+            state.wanted = true;
+            state.urgent |= urgent;
             self.work.notify_one();
         }
     }
 
     /// Asks for an urgent round, and waits briefly for its end.
     pub(crate) fn wait_for_round(&self) -> Result<()> {
-        let mut rung = self.rung.lock();
-        if rung.stop {
+        let mut state = self.state.lock();
+        if state.stop {
             return Err(Error::Poisoned { reason: "the database is being closed".into() });
         }
-        rung.wanted = true;
-        rung.urgent = true;
+        state.wanted = true;
+        state.urgent = true;
         self.work.notify_one();
-        self.done.wait_for(&mut rung, PAUSE);
+        self.done.wait_for(&mut state, PAUSE);
         Ok(())
     }
 
     /// Waits briefly for a request. Returns whether it is urgent, and whether log space is wanted.
     /// `None` ends the thread.
     pub(crate) fn next_round(&self) -> Option<(bool, bool)> {
-        let mut rung = self.rung.lock();
-        if !rung.wanted && !rung.stop {
-            self.work.wait_for(&mut rung, PAUSE);
+        let mut state = self.state.lock();
+        if !state.wanted && !state.stop {
+            self.work.wait_for(&mut state, PAUSE);
         }
-        if rung.stop {
+        if state.stop {
             return None;
         }
-        rung.wanted = false;
-        Some((std::mem::take(&mut rung.urgent), std::mem::take(&mut rung.log_wanted)))
+        state.wanted = false;
+        Some((std::mem::take(&mut state.urgent), std::mem::take(&mut state.log_wanted)))
     }
 
     pub(crate) fn round_done(&self, is_full: bool) {
-        let mut rung = self.rung.lock();
-        rung.rounds += 1;
-        rung.is_full = is_full;
+        let mut state = self.state.lock();
+        state.rounds += 1;
+        state.is_full = is_full;
         self.done.notify_all();
     }
 
     pub(crate) fn stop(&self) {
-        self.rung.lock().stop = true;
+        self.state.lock().stop = true;
         self.work.notify_all();
         self.done.notify_all();
     }

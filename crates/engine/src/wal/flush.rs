@@ -148,19 +148,26 @@ impl Flusher {
         Leading { flusher: self, lead: Some(lead), own, took: None }
     }
 
-    /// Continues in the ring `to`, which is twice as large and has its space. `announce` names it
+    /// Switches to the ring `to`, which is twice as large and has its space. `announce` names it
     /// durably; until then both rings hold the log. Rounds go on meanwhile.
     ///
     /// # Errors
     /// Those of `announce`, [`Error::Io`], [`Error::Memory`], [`Error::Poisoned`]. The ring is the
     /// old one then.
-    pub(super) fn continue_in(
+    pub(super) fn switch_to(
         &self,
         to: Geometry,
         cut: Lsn,
         announce: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let copy = |from: u64, end: u64| scan::copy(&*self.device, self.geometry.get(), to, from..end);
+        let copy = |from: u64, end: u64| {
+            let copied = scan::copy(&*self.device, self.geometry.get(), to, from..end);
+            copied.inspect_err(|error| {
+                if !matches!(error, Error::Memory { .. }) {
+                    self.ring.failure.set(error.to_string());
+                }
+            })
+        };
         // What lies below the durable block changes no more.
         let kept = block_floor(self.ring.durable());
         copy(block_floor(cut.0), kept)?;

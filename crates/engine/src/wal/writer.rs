@@ -22,7 +22,7 @@ const PART_BYTES_MAX: u64 = 256 << 10;
 #[derive(Debug, Default)]
 pub(super) struct WakeUp {
     /// Set by the waking thread, cleared by the log's thread; while set, no one needs the mutex.
-    rung: AtomicBool,
+    requested: AtomicBool,
     stop: Mutex<bool>,
     called: Condvar,
 }
@@ -30,7 +30,7 @@ pub(super) struct WakeUp {
 impl WakeUp {
     /// Wakes the thread once. Takes a mutex briefly.
     fn wake(&self) {
-        if !self.rung.swap(true, SeqCst) {
+        if !self.requested.swap(true, SeqCst) {
             drop(self.stop.lock());
             self.called.notify_one();
         }
@@ -48,10 +48,10 @@ impl WakeUp {
     pub(super) fn wait(&self) -> bool {
         let mut stop = self.stop.lock();
         // Checked under the mutex, so that no wake-up is lost.
-        if !*stop && !self.rung.load(SeqCst) {
+        if !*stop && !self.requested.load(SeqCst) {
             self.called.wait_for(&mut stop, PAUSE);
         }
-        self.rung.store(false, SeqCst);
+        self.requested.store(false, SeqCst);
         !*stop
     }
 

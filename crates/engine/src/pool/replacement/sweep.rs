@@ -1,6 +1,6 @@
 //! The order in which a sweep visits a partition's frames.
 //!
-//! First the dirty queue, until a page there is still dirty. Then probation while above its goal,
+//! First the dirty queue, until it meets a page that is still dirty. Then probation while above its goal,
 //! then the main queue. If that found no frame, all of probation.
 //!
 //! A marked page loses its mark and stays. A clean unmarked page is evicted, unless it was marked

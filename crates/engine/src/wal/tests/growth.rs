@@ -106,6 +106,35 @@ fn a_full_disk_leaves_the_log_as_it_is() {
     assert_eq!(found(&device, FIRST, &wal), [59]);
 }
 
+/// In the second lap records move: the length is synced, then the copies, then the copies of the
+/// last block.
+#[test]
+fn a_failed_sync_or_copy_while_the_log_doubles_fails_it() {
+    for (kind, at) in [(CallKind::Sync, 1), (CallKind::Sync, 2), (CallKind::Write, 1)] {
+        let disk = SimulatedDisk::new(1);
+        let device = disk.open("log", OpenMode::CreateNew).unwrap();
+        let wal = growing(&device);
+        fill(&wal, 0..20);
+        disk.fail(FaultPlan::once(kind, at, EIO));
+        let failed = wal.double(|_| panic!("the new ring is not durable")).unwrap_err();
+        assert!(matches!(failed, Error::Io { .. }), "{kind:?} {at}: {failed}");
+        assert!(wal.poisoned().is_some(), "{kind:?} {at}");
+        assert_eq!(found(&device, FIRST, &wal), [19]);
+    }
+}
+
+/// A process that was killed after it had made the file longer leaves a length that a power cut
+/// takes.
+#[test]
+fn a_length_left_by_a_killed_process_is_synced_before_it_is_announced() {
+    let disk = SimulatedDisk::new(1);
+    let device = disk.open("log", OpenMode::CreateNew).unwrap();
+    let wal = growing(&device);
+    device.set_len(Geometry::new(2 * FIRST).unwrap().file_bytes()).unwrap();
+    disk.fail(FaultPlan::once(CallKind::Sync, 1, EIO));
+    wal.double(|_| panic!("its length is not durable")).unwrap_err();
+}
+
 #[test]
 fn reservations_made_before_a_log_grows_go_back_whole() {
     let (_device, wal) = fresh();
