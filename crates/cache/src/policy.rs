@@ -21,10 +21,10 @@
 //! admission once, at the first miss. Policies have no lock: a live cache holds one latch, the
 //! innermost, since no policy calls out.
 //!
-//! **A new policy** is a file in `policy/`, with `mod` and `pub use` here, its name and its
-//! bytes in `name.rs` (`NAMES`, `POLICY_BYTES`), an arm in `make.rs`, and a row in
-//! `docs/policies.md`. `policy/conformance.rs` and `cache/tests/model.rs`, both below
-//! `crates/cache/src`, then test it.
+//! **A new policy** is a file in `policy/`, with `mod` and `pub use` here, its name and its bytes
+//! in `name.rs` (`NAMES`, `POLICY_BYTES`), an arm in `make.rs`, and a row in `docs/policies.md`;
+//! one that uses queries is also in `wants_queries`. `policy/conformance.rs` and
+//! `cache/tests/model.rs`, both below `crates/cache/src`, then test it.
 
 mod admission;
 mod arc;
@@ -172,7 +172,7 @@ pub enum Hint<'a> {
     },
 }
 
-/// A replacement policy, with or without admission. The module documents the protocol.
+/// An eviction policy, with or without admission. The module documents the protocol.
 ///
 /// ```
 /// use terrace_cache::policy::{Access, Lru, Policy, Slot};

@@ -108,7 +108,7 @@ impl<'m> Backup<'m> {
         let mut round_state = maintenance.round_state.lock();
         debug_assert!(round_state.backup.is_none(), "one backup at a time");
         round_state.backup =
-            Some(BackupHold { changed: PageSet::default(), floor: Lsn(u64::MAX), outrun: 0 });
+            Some(BackupHold { changed: PageSet::default(), cut_max: Lsn(u64::MAX), outrun: 0 });
         let due = PageSet::below(maintenance.pool.ids.lock().ends());
         drop(round_state);
         Ok(Backup {
@@ -271,7 +271,7 @@ impl Backup<'_> {
         if self.due.len() <= few || self.rounds >= ROUNDS_MAX {
             let from = maintenance.wal.cut();
             if !planted(Bug::BackupCutsLog) {
-                hold.floor = from;
+                hold.cut_max = from;
             }
             self.phase = Phase::Last { from };
         }

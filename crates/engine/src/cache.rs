@@ -7,8 +7,9 @@
 //! **Never stale.** The cache carries the identity and timeline of the database. The file
 //! `cache.guard` beside the page file names the cache used last. An open for writing with another
 //! cache, or none, updates it durably before any write. Without a guard no cache is trusted. Guard
-//! and cache count opens and closes, and the cache knows the superblock, so a file restored from a
-//! copy makes the cache cold. A read-only open ignores the cache, which only one process can use.
+//! and cache share a random session, drawn at each opening and close, and the cache knows the
+//! superblock. So a file restored from a copy makes the cache cold. A read-only open ignores the
+//! cache, which only one process can use.
 //!
 //! **Only slower.** A failed fast device, or a cache file that cannot be opened, takes the cache
 //! out of service. An open fails only for what the user must correct: a cache in use by another

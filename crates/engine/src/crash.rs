@@ -18,7 +18,7 @@
 //! | `cycle.rs`     | lives and crashes in turn, and the verdict           |
 //! | `cached.rs`    | the page file behind a block cache                   |
 //! | `backup.rs`    | concurrent backups, cut off, and restored            |
-//! | `tests.rs`     | the tests, and how to replay a failure               |
+//! | `tests.rs`     | the tests                                            |
 //! | `unsynced.rs`  | the log's device, which may drop its syncs           |
 //! | `bugs.rs`      | the planted bugs, each of which must be caught       |
 

@@ -74,7 +74,7 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
     let (mut slots, mut superblock) = files.superblocks()?;
     let (Rings { present: geometry, largest }, rule) = log_of(files, &superblock)?;
     let scan = |from| LogScan::new(files.log.clone(), geometry, from, rule);
-    let log_end = make_durable(files, geometry, superblock.cut, scan(superblock.cut)?)?;
+    let log_end = find_end(files, geometry, superblock.cut, scan(superblock.cut)?)?;
     if log_end < superblock.log_end {
         let what = format!("the log ends at {log_end}, but it was durable up to {}", superblock.log_end);
         return Err(Error::corrupt(files.log.name(), None, what));
@@ -133,10 +133,10 @@ fn log_of(files: &Files, superblock: &Superblock) -> Result<(Rings, EpochRule)> 
     Ok((rings, EpochRule { epoch: superblock.epoch, first_lsn: superblock.epoch_start }))
 }
 
-/// Finds the end of the log, and makes the log durable. Rewrites the bytes, since a later sync
-/// proves nothing about bytes whose sync failed. The earlier owner may have had a larger buffer.
-fn make_durable(files: &Files, geometry: Geometry, cut: Lsn, mut scan: LogScan) -> Result<Lsn> {
-    while scan.next()?.is_some() {}
+/// Finds the end of the log, and makes the log durable. Rewrites the last bytes, since a
+/// later sync proves nothing about bytes whose sync failed. The earlier owner may have had a larger
+/// buffer.
+fn find_end(files: &Files, geometry: Geometry, cut: Lsn, scan: LogScan) -> Result<Lsn> {
     let end = scan.finish()?;
     let from = Lsn(end.0.saturating_sub(2 * BUFFER_BYTES_MAX)).max(cut);
     rewrite_tail(&*files.log, geometry, from, end)?;

@@ -352,7 +352,7 @@ impl Wal {
     /// that anything else reads the log.
     ///
     /// # Errors
-    /// [`Error::Full`] without space for it, and those of `announce`; [`Error::Io`], then the log has
+    /// [`Error::Full`] without space for it, those of `announce`; [`Error::Io`], then the log has
     /// failed; [`Error::Memory`], [`Error::Poisoned`]. The capacity is the old one then.
     pub(crate) fn double(&self, announce: impl FnOnce(u64) -> Result<()>) -> Result<bool> {
         let Some(to) = self.geometry.get().doubled(self.largest) else { return Ok(false) };

@@ -72,7 +72,7 @@ impl Word {
         }
     }
 
-    /// Whether the bytes matched their checksum, or came from a write.
+    /// Whether the bytes matched their checksum, or were written by this run.
     pub fn is_verified(self) -> bool {
         self.0 & VERIFIED != 0
     }

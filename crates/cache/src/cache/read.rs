@@ -4,8 +4,9 @@
 //! written to their slots from the same buffer. If the reader wants only part of one, all of it is
 //! fetched.
 //!
-//! A hit is checked against its checksum if `verify_hits` is set, and at the first hit of a block
-//! of the previous run. Damaged blocks are dropped, and the slow device is read.
+//! Every hit is checked against its checksum (`read_verified`). Without `verify_hits`, as under the
+//! engine, only the first hit of a block of the previous run is. Damaged blocks are dropped, and
+//! the slow device is read.
 //!
 //! A reader waits for another fetch of its first block, so that a block is fetched once. It never
 //! waits while it holds slots of its own.
@@ -125,7 +126,7 @@ impl Reads {
         if !self.blocks.index.is_unchanged(slot, word) && !planted(CacheBug::ServeReusedSlot) {
             return Ok(false);
         }
-        if let Some(began) = began {
+        if let (Some(began), Ok(_)) = (began, &read) {
             self.note_fast_read(self.blocks.config.clock.now().saturating_sub(began));
         }
         match read {
@@ -205,7 +206,8 @@ impl Reads {
 
     /// Reads the run of missed blocks at the start of `buffer`.
     ///
-    /// Returns its length in bytes; 0 if another thread fetched the first block meanwhile.
+    /// Returns its length in bytes; 0 if the first block was fetched meanwhile and could not be
+    /// served.
     fn read_missed(
         &self,
         offset: u64,

@@ -29,9 +29,9 @@ pub(super) struct Service {
     outage: OnceLock<String>,
     /// The cache is given up, and neither fast device nor guard could record it.
     is_unrevoked: AtomicBool,
-    /// The guard may say anything but that only this cache is usable.
+    /// False while the guard says that only this cache is usable.
     ///
-    /// Then wiping the cache is not enough, or too much.
+    /// Otherwise revocation goes through the guard: wiping the cache is not enough, or too much.
     is_needed: AtomicBool,
     is_stranded: AtomicBool,
 }

@@ -134,8 +134,7 @@ fn open(builder: Builder, path: &Path) -> Result<Db> {
         assemble(maintenance, settings(&builder, name)?, split, counters, lock)
     };
     let dram_max = options.frame_bytes_max;
-    let core = recover()
-        .map_err(|error| limits::explained(error, &options, split, dram_max, superblock.log_capacity))?;
+    let core = recover().map_err(|error| limits::explained(error, &options, split, dram_max, &*files.log))?;
     core.garbage.load(&core.pool, core.catalog.tree.root)?;
     if core.pool.mode() == Mode::Inline {
         core.garbage.free_sound(&core.pool, &|| core.oldest())?;
@@ -196,7 +195,7 @@ fn open_read_only(
     };
     let (maintenance, counters) = recover().map_err(|error| match room.is_used_up() {
         true => Error::NeedsRecovery { path: name.clone(), bytes_max },
-        false => limits::explained(error, &options, split, options.frame_bytes_max, superblock.log_capacity),
+        false => limits::explained(error, &options, split, options.frame_bytes_max, &*files.log),
     })?;
     let pool = &maintenance.pool;
     if !pool.exists(catalog_root(pool.class())) {

@@ -62,7 +62,8 @@ impl Maintenance {
         bytes + SUPERBLOCK_COST_BYTES > target.0.saturating_sub(self.wal.cut().0) / GROWTH_SHARE
     }
 
-    /// Doubles the log unless a backup or recovery reads it, or the disk is full. Returns whether it did.
+    /// Doubles the log unless a backup or recovery reads it, or the disk is full. Returns whether
+    /// it did.
     fn double_log_if_allowed(&self, round_state: &mut RoundState) -> Result<bool> {
         // A backup and recovery read the log in its present form.
         if round_state.backup.is_some() || self.requests.is_recovering() || self.in_memory {
@@ -79,7 +80,8 @@ impl Maintenance {
         }
     }
 
-    /// Doubles the log until it has `bytes` bytes, or its largest capacity. Ends a backup's hold on it.
+    /// Doubles the log until it has `bytes` bytes, or its largest capacity. Ends a backup's hold on
+    /// it.
     ///
     /// # Errors
     /// [`Error::Full`] without space for it, and those of writes.
@@ -225,7 +227,7 @@ impl Maintenance {
         }
         cut = cut.min(round_state.mapping.blocks().oldest_dirty());
         cut = cut.min(Lsn(self.requests.recovery_floor.load(Relaxed)));
-        cut = cut.min(round_state.backup.as_ref().map_or(cut, |backup| backup.floor));
+        cut = cut.min(round_state.backup.as_ref().map_or(cut, |backup| backup.cut_max));
         cut.max(self.wal.cut())
     }
 }

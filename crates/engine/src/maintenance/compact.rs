@@ -54,7 +54,7 @@ impl Compaction<'_> {
             self.maintenance.wal.flush_to(self.maintenance.wal.tail())?;
             self.maintenance.absorb(&mut round_state);
             self.maintenance.checkpoint_step(&mut round_state)?;
-            if self.log_is_held() {
+            if self.log_is_nearly_full() {
                 drop(round_state);
                 if self.maintenance.requests.works_inline() {
                     break;
@@ -92,8 +92,8 @@ impl Compaction<'_> {
         Ok(moved)
     }
 
-    /// Whether a backup holds a nearly full log. Compaction then waits; the cleaner takes the log.
-    fn log_is_held(&self) -> bool {
+    /// Whether the log is nearly full, as when a backup holds it. Compaction then waits.
+    fn log_is_nearly_full(&self) -> bool {
         self.maintenance.wal.tail().0 - self.maintenance.wal.cut().0 > self.maintenance.wal.capacity() / 4 * 3
     }
 

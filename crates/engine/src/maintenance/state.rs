@@ -35,11 +35,13 @@ impl RoundState {
         }
     }
 
-    /// Takes the log from a backup, which then repeats its last round.
+    /// Ends a backup's hold on the log. The backup then repeats its last round.
     pub(super) fn release_log(&mut self) {
-        if let Some(backup) = self.backup.as_mut().filter(|backup| backup.floor != Lsn(u64::MAX)) {
-            tracing::warn!("a backup repeats its last round: commits wait for the log that it holds");
-            backup.floor = Lsn(u64::MAX);
+        if let Some(backup) = self.backup.as_mut().filter(|backup| backup.cut_max != Lsn(u64::MAX)) {
+            tracing::warn!(
+                "a backup repeats its last round: commits or maintenance need the log that it holds"
+            );
+            backup.cut_max = Lsn(u64::MAX);
             backup.outrun += 1;
         }
     }
@@ -50,8 +52,8 @@ impl RoundState {
 pub(crate) struct BackupHold {
     /// Pages written or freed since the last round began.
     pub(crate) changed: PageSet,
-    /// Lower bound of the log cut.
-    pub(crate) floor: Lsn,
-    /// Times that writers needed the held log.
+    /// The log is not cut beyond this.
+    pub(crate) cut_max: Lsn,
+    /// Times that commits or maintenance needed the held log.
     pub(crate) outrun: u32,
 }

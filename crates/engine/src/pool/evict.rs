@@ -153,7 +153,7 @@ impl Tiers {
         }
     }
 
-    /// Step 1: evicts the first page of `queue`, or requeues it.
+    /// Steps 1 to 3: evicts the first page of `queue`, or requeues it.
     fn look_at<'p>(&'p self, queues: &mut Queues, frame: u32, queue: Queue) -> Look<'p> {
         let id = self.frames.header(frame).page();
         if id.is_none() {
@@ -201,7 +201,7 @@ impl Tiers {
         }
     }
 
-    /// Step 1 for a middle copy; `above` is the page's DRAM frame.
+    /// Steps 1 to 3 for a middle copy; `above` is the page's DRAM frame.
     fn look_at_lower<'p>(
         &'p self,
         queues: &mut Queues,
@@ -288,7 +288,7 @@ impl Tiers {
         let to_store = |page: &&Leaving<'_>| page.to == To::Dropped;
         let pages: Vec<PageFrame> =
             leaving.iter().filter(to_store).map(|page| (page.id, page.frame)).collect();
-        leaving.iter().filter(to_store).for_each(|page| self.forget(page));
+        leaving.iter().filter(to_store).for_each(|page| self.point_to_store(page));
         let unlatch = || {
             leaving.iter().filter(to_store).for_each(|page| _ = page.entry.latch().release_changed());
         };
@@ -321,7 +321,7 @@ impl Tiers {
     }
 
     /// Step 4 for a page whose image is current. A page with a middle copy goes there instead.
-    fn forget(&self, page: &Leaving<'_>) {
+    fn point_to_store(&self, page: &Leaving<'_>) {
         let header = self.frames.header(page.frame);
         debug_assert_eq!(header.middle_copy(), None);
         page.entry.latch().set_dirty(false);

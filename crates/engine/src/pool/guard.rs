@@ -64,7 +64,8 @@ impl<'p> ReadGuard<'p> {
         self.tiers.touch(self.entry, self.seen, self.frame);
     }
 
-    /// Checks that all reads so far saw one version.
+    /// Checks that all reads so far saw one version. Changes, eviction and moves between tiers make
+    /// a new one.
     #[inline]
     pub(crate) fn validate(&self) -> Result<(), Retry> {
         if self.entry.latch().validate(self.seen) { Ok(()) } else { Err(self.tiers.count_restart()) }

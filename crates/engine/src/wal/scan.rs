@@ -1,8 +1,9 @@
 //! Reads the log, from the cut to its end.
 //!
-//! The end is stored nowhere: the log ends where the bytes are not the next record, by length, LSN,
-//! checksum or epoch. A power cut causes all of these, so none is an error. A failed read is an
-//! error, and so is an invalid body behind a good checksum.
+//! The exact end is stored nowhere, only a lower bound (`log_end` of the superblock). The log ends
+//! where the bytes are not the next record, by length, LSN, checksum or epoch. A power cut causes
+//! all of these, so none is an error. A failed read is an error, and so is an invalid body behind a
+//! good checksum.
 //!
 //! **Epochs.** Behind a hole there may be whole records of unacknowledged work. Recovery ends the
 //! log at the hole and continues there in the next epoch; later, old records may follow at exactly

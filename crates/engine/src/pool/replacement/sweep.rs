@@ -1,7 +1,7 @@
 //! The order in which a sweep visits a partition's frames.
 //!
-//! First the dirty queue, until it meets a page that is still dirty. Then probation while above its goal,
-//! then the main queue. If that found no frame, all of probation.
+//! First the dirty queue, until it meets a page that is still dirty. Then probation while above
+//! its goal, then the main queue. If that found no frame, all of probation.
 //!
 //! A marked page loses its mark and stays. A clean unmarked page is evicted, unless it was marked
 //! in several rounds. A dirty one goes to the middle tier or to the dirty queue. So a fault waits

@@ -251,7 +251,7 @@ impl MiddleTier {
         self.count_arrival(frame, &self.counts.created);
     }
 
-    /// MiddleCounts an arrival in `frame` by `counter`, if in this tier.
+    /// Counts an arrival in `frame` by `counter`, if in this tier.
     ///
     /// Elsewhere counts only pages whose size this tier does not take.
     fn count_arrival(&self, frame: u32, counter: &AtomicU64) {
