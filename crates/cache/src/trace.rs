@@ -9,9 +9,11 @@
 //! | `lis`            | `.lis`           | lines `start count ignored request` (ARC paper) |
 //! | `u32le`          | `.u32le`         | block numbers of four bytes, little-endian      |
 //! | `csv`            | `.csv`           | comma-separated lines with named columns        |
+//! | `known`          | `.msr` and more  | collections of traces with known columns        |
 //! | `pgt`            | `.pgt`           | PostgreSQL pages, with relations and queries    |
 //! | `oracle_general` | `.oracleGeneral` | libCacheSim's records of 24 bytes               |
 //! | `blktrace`       | `.blktrace`      | the text output of `blkparse`                   |
+//! | `columns`, `fields`, `devices` |    | parts of these parsers                          |
 //! | `parse`          |                  | common parts of the parsers                     |
 //! | `write`          | `.pgt`, `.csv`   | writes these two                                |
 //! | `input`          | `.zst` after any | lines and records, perhaps in Zstandard frames  |
@@ -21,10 +23,14 @@
 //! [`TraceError::Malformed`], which names file, line or record, and reason.
 
 mod blktrace;
+mod columns;
 mod csv;
+mod devices;
 mod event;
+mod fields;
 mod format;
 mod input;
+mod known;
 mod lis;
 mod oracle_general;
 mod parse;
@@ -41,6 +47,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+pub use columns::Columns;
 pub use event::{BLOCK_BYTES, Event, LINE_BYTES_MAX, Query, REQUEST_BLOCKS_MAX, Relation, Request};
 pub use format::{Format, UnknownFormat};
 pub use write::TraceWriter;
@@ -99,6 +106,8 @@ pub struct Trace {
     /// The rest of a multi-block request.
     span: Span,
     bytes_read: Arc<AtomicU64>,
+    /// Read before its turn.
+    ahead: Option<Result<Event, TraceError>>,
     ended: bool,
 }
 
@@ -126,6 +135,7 @@ impl Trace {
             input: Input::new(reader, format.compressed, Arc::clone(&bytes_read)),
             span: Span::EMPTY,
             bytes_read,
+            ahead: None,
             ended: false,
         }
     }
@@ -133,6 +143,27 @@ impl Trace {
     /// A counter of the file's bytes read so far, for progress.
     pub fn bytes_read(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.bytes_read)
+    }
+
+    /// Reads a `.csv` trace by these columns instead of the names in its header. Of no effect on
+    /// other formats; see [`Format::has_columns`].
+    pub fn columns(mut self, columns: Columns) -> Trace {
+        if let Parser::Csv(csv) = &mut self.parser {
+            csv.give(columns);
+        }
+        self
+    }
+
+    /// Sentences about how the trace is read, such as columns that are not used. Reads up to the
+    /// first event, which the iterator still returns.
+    pub fn notes(&mut self) -> Vec<String> {
+        if self.ahead.is_none() {
+            self.ahead = self.next();
+        }
+        match &self.parser {
+            Parser::Csv(csv) => csv.notes().to_vec(),
+            _ => Vec::new(),
+        }
     }
 
     fn read(&mut self) -> Result<Option<Event>, TraceError> {
@@ -165,6 +196,9 @@ impl Iterator for Trace {
     type Item = Result<Event, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.ahead.is_some() {
+            return self.ahead.take();
+        }
         if self.ended {
             return None;
         }
@@ -178,7 +212,7 @@ impl Iterator for Trace {
 enum Parser {
     Lis,
     U32Le,
-    Csv(csv::Csv),
+    Csv(Box<csv::Csv>),
     Pgt,
     OracleGeneral,
     BlkTrace(blktrace::BlkTrace),
@@ -190,11 +224,16 @@ impl Parser {
         match format.kind {
             format::Kind::Lis => Parser::Lis,
             format::Kind::U32Le => Parser::U32Le,
-            format::Kind::Csv => Parser::Csv(csv::Csv::new(block_bytes)),
+            format::Kind::Csv => Parser::csv(block_bytes, csv::Layout::Found),
+            format::Kind::Known(known) => Parser::csv(block_bytes, csv::Layout::Known(known)),
             format::Kind::Pgt => Parser::Pgt,
             format::Kind::OracleGeneral => Parser::OracleGeneral,
             format::Kind::BlkTrace => Parser::BlkTrace(blktrace::BlkTrace::new(block_bytes)),
         }
+    }
+
+    fn csv(block_bytes: u64, layout: csv::Layout) -> Parser {
+        Parser::Csv(Box::new(csv::Csv::new(block_bytes, layout)))
     }
 
     fn unit(&self) -> &'static str {

@@ -8,23 +8,17 @@
 //! `W` write, with modifiers), first sector, `+`, number of sectors, and process name. Only queued
 //! requests (`Q`) count: the original ones, before the kernel merges and splits. Requests without
 //! data (flushes, discards) are skipped, as is the final summary. With several devices, the upper
-//! 16 bits of a block number the device in order of appearance.
+//! 16 bits of a block number are the device (`devices`).
 
-use std::collections::HashMap;
-
+use super::devices::Devices;
 use super::parse::{ParseError, Parsed, SECTOR_BYTES, Span, fields, malformed, number, shown};
 
-/// Most devices per trace.
-const DEVICES_MAX: usize = 1 << 16;
-/// Bits of a block number within one device.
-const BLOCK_BITS: u32 = 48;
 /// First words of the summary's lines.
 const SUMMARY: [&[u8]; 4] = [b"CPU", b"Total", b"Throughput", b"Events"];
 
 pub(super) struct BlkTrace {
     block_bytes: u64,
-    /// Device numbers by name.
-    devices: HashMap<Vec<u8>, u64>,
+    devices: Devices,
     in_summary: bool,
     has_queued: bool,
     /// Skipped actions other than queueing.
@@ -33,7 +27,7 @@ pub(super) struct BlkTrace {
 
 impl BlkTrace {
     pub(super) fn new(block_bytes: u64) -> BlkTrace {
-        BlkTrace { block_bytes, devices: HashMap::new(), in_summary: false, has_queued: false, others: 0 }
+        BlkTrace { block_bytes, devices: Devices::default(), in_summary: false, has_queued: false, others: 0 }
     }
 
     pub(super) fn parse(&mut self, line: &[u8]) -> Result<Parsed, ParseError> {
@@ -75,11 +69,7 @@ impl BlkTrace {
         if sectors == 0 {
             return Ok(Parsed::Nothing);
         }
-        let mut span = Span::of_bytes(bytes(sector)?, bytes(sectors)?, self.block_bytes)?;
-        if (span.request.block + span.blocks) >> BLOCK_BITS != 0 {
-            return Err(malformed(format!("sector {sector} is in block 2^{BLOCK_BITS} or beyond")));
-        }
-        span.request.block |= device << BLOCK_BITS;
+        let span = Span::of_bytes(bytes(sector)?, bytes(sectors)?, self.block_bytes)?.on(device)?;
         Ok(Parsed::Span(span.written(what.contains(&b'W')).at(Some(time_us))))
     }
 
@@ -97,8 +87,8 @@ impl BlkTrace {
     }
 
     fn device(&mut self, field: &[u8]) -> Result<u64, ParseError> {
-        if let Some(number) = self.devices.get(field) {
-            return Ok(*number);
+        if let Some(number) = self.devices.find(field) {
+            return Ok(number);
         }
         let mut parts = field.split(|byte| *byte == b',');
         let (major, minor, more) = (parts.next(), parts.next(), parts.next());
@@ -107,12 +97,7 @@ impl BlkTrace {
             let found = shown(field);
             return Err(malformed(format!("begins with {found}; a device, such as 8,0, does")));
         }
-        if self.devices.len() == DEVICES_MAX {
-            return Err(malformed(format!("more than {DEVICES_MAX} devices")));
-        }
-        let number = self.devices.len() as u64;
-        self.devices.insert(field.to_vec(), number);
-        Ok(number)
+        self.devices.number(field)
     }
 }
 

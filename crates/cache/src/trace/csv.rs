@@ -1,48 +1,65 @@
-//! `.csv`: comma-separated lines with a header, without quotes.
+//! `.csv`: comma-separated lines, of which some fields may be in quotes.
 //!
-//! Columns are in any order; unknown ones are skipped. One must give the position:
-//!
-//! | column                           | meaning                                                  |
-//! |----------------------------------|----------------------------------------------------------|
-//! | `block`, `page`, `obj_id`, `key` | block number                                             |
-//! | `lbn`, `lba`, `sector`           | position in sectors of 512 bytes                         |
-//! | `offset`                         | position in bytes                                        |
-//! | `size`                           | bytes, for positions in sectors or bytes; else one block |
-//! | `op`, `rw`                       | `r`, `read`, SCSI's READ (default); `w`, `write`, WRITE  |
-//! | `time`, `time_us`                | microseconds; a fraction is ignored                      |
+//! The columns come from the caller ([`Columns`]), from the header, whose names `columns` lists, or
+//! from the first line, if it can only be of one collection of traces (`known`). Without any of
+//! these, lines are `block` or `block,op`. Other files are refused.
 //!
 //! SCSI's READ is `08`, `28`, `a8` or `88` (6, 10, 12, 16), WRITE `0a`, `2a`, `aa` or `8a`. This
-//! includes the CloudPhysics traces in libCacheSim: `version,time,op,size,lbn`. If the first line
-//! begins with a digit, there is no header, and lines are `block` or `block,op`. A byte-order mark
-//! is skipped.
+//! includes the CloudPhysics traces in libCacheSim: `version,time,op,size,lbn`.
 
+use super::columns::{self, Columns, Measure, Role, Ticks};
+use super::devices::Devices;
+use super::fields::Fields;
+use super::known::{self, Known};
 use super::parse::{ParseError, Parsed, SECTOR_BYTES, Span, malformed, number, shown};
 
-/// The meaning of a column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
-    Block,
-    Sector,
-    Offset,
-    Size,
-    Operation,
-    Time,
-    Other,
+/// The source of the columns.
+pub(super) enum Layout {
+    /// The header, or the shape of the first line.
+    Found,
+    Given(Columns),
+    Known(&'static Known),
 }
-
-const COLUMNS_MAX: usize = 256;
 
 pub(super) struct Csv {
     block_bytes: u64,
-    columns: Vec<Column>,
+    layout: Layout,
+    roles: Vec<Role>,
+    fields: Fields,
+    devices: Devices,
+    /// The name of a request's device.
+    device: Vec<u8>,
     is_begun: bool,
+    notes: Vec<String>,
 }
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// Names of columns in one message.
+const SHOWN_MAX: usize = 20;
+/// Between the fields that name a device.
+const SEPARATOR: u8 = 0x1f;
 
 impl Csv {
-    pub(super) fn new(block_bytes: u64) -> Csv {
-        Csv { block_bytes, columns: Vec::new(), is_begun: false }
+    pub(super) fn new(block_bytes: u64, layout: Layout) -> Csv {
+        Csv {
+            block_bytes,
+            layout,
+            roles: Vec::new(),
+            fields: Fields::new(),
+            devices: Devices::default(),
+            device: Vec::new(),
+            is_begun: false,
+            notes: Vec::new(),
+        }
+    }
+
+    pub(super) fn give(&mut self, columns: Columns) {
+        self.layout = Layout::Given(columns);
+    }
+
+    /// Sentences about the columns, after the first line.
+    pub(super) fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     pub(super) fn parse(&mut self, line: &[u8]) -> Result<Parsed, ParseError> {
@@ -54,104 +71,188 @@ impl Csv {
         if line.is_empty() {
             return Ok(Parsed::Nothing);
         }
-        if self.columns.is_empty() {
-            if !line[0].is_ascii_digit() {
-                self.columns = header(line)?;
-                return Ok(Parsed::Nothing);
-            }
-            self.columns = vec![Column::Block];
-            if line.contains(&b',') {
-                self.columns.push(Column::Operation);
-            }
+        self.fields.split(line)?;
+        if self.roles.is_empty() && self.is_header()? {
+            return Ok(Parsed::Nothing);
         }
-        self.request(line).map(Parsed::Span)
+        self.request()
     }
 
-    fn request(&self, line: &[u8]) -> Result<Span, ParseError> {
-        let (mut block, mut start, mut size, mut time_us, mut write) = (None, None, 1, None, false);
-        let mut fields = line.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
-        for column in &self.columns {
-            let Some(field) = fields.next() else {
-                return Err(malformed(format!("fewer than the {} fields of the header", self.columns.len())));
-            };
-            match column {
-                Column::Block => block = Some(number("the block", Some(field))?),
-                Column::Sector => {
-                    let sector = number("the sector", Some(field))?;
-                    let bytes = sector.checked_mul(SECTOR_BYTES);
-                    start =
-                        Some(bytes.ok_or_else(|| malformed(format!("sector {sector} is beyond 16 EiB")))?);
-                }
-                Column::Offset => start = Some(number("the offset", Some(field))?),
-                Column::Size => size = number("the size", Some(field))?,
-                Column::Operation => write = is_write(field)?,
-                Column::Time => time_us = Some(whole("the time", field)?),
-                Column::Other => {}
-            }
+    /// Learns the columns from the first line, and whether it is a header.
+    fn is_header(&mut self) -> Result<bool, ParseError> {
+        let begins_with_digit = |field: &[u8]| field.first().is_some_and(u8::is_ascii_digit);
+        if let Layout::Given(given) = &self.layout {
+            let fields: Vec<Vec<u8>> = self.fields.iter().map(<[u8]>::to_vec).collect();
+            let roles = given.roles(&fields);
+            let has_names = given.has_names();
+            self.roles = roles.map_err(|reason| self.refusal(&reason))?;
+            let start = self.roles.iter().position(|role| matches!(role, Role::Start(_)));
+            let start = start.expect("columns have a position");
+            return Ok(has_names || !begins_with_digit(self.fields.get(start)));
         }
-        if fields.next().is_some() {
-            return Err(malformed(format!("more than the {} fields of the header", self.columns.len())));
-        }
-        let span = match (block, start) {
-            (Some(block), _) => Span::new(block, 1)?,
-            (None, Some(start)) => Span::of_bytes(start, size, self.block_bytes)?,
-            (None, None) => unreachable!("a header says where"),
+        let known = match &self.layout {
+            Layout::Known(known) => Some(*known),
+            _ => Known::of(&self.fields),
         };
-        Ok(span.written(write).at(time_us))
-    }
-}
-
-/// The integer part of a number, whose fraction must be digits too.
-fn whole(what: &str, field: &[u8]) -> Result<u64, ParseError> {
-    let mut parts = field.splitn(2, |byte| *byte == b'.');
-    let whole = number(what, parts.next())?;
-    match parts.next() {
-        Some(fraction) if fraction.is_empty() || !fraction.iter().all(u8::is_ascii_digit) => {
-            Err(malformed(format!("{what} is {}, which is no number", shown(field))))
+        if let Some(known) = known {
+            self.roles = known.roles.to_vec();
+            if matches!(self.layout, Layout::Found) {
+                self.notes.push(format!("read as {}, by its columns", known.name));
+            }
+            return Ok(known.is_header(&self.fields));
         }
-        _ => Ok(whole),
+        if begins_with_digit(self.fields.get(0)) {
+            self.roles = match self.fields.count() {
+                1 => vec![Role::Start(Measure::Blocks)],
+                2 => vec![Role::Start(Measure::Blocks), Role::Operation],
+                _ => return Err(self.refusal(known::unnamed(&self.fields))),
+            };
+            return Ok(false);
+        }
+        self.header()?;
+        Ok(true)
+    }
+
+    /// Takes the columns from the names of the header.
+    fn header(&mut self) -> Result<(), ParseError> {
+        let mut roles: Vec<Role> = self.fields.iter().map(columns::role).collect();
+        columns::check(&roles).map_err(|reason| self.refusal(&reason))?;
+        // The size of a numbered block, such as an object, is no number of blocks.
+        let is_numbered = roles.contains(&Role::Start(Measure::Blocks));
+        for role in &mut roles {
+            if is_numbered && matches!(role, Role::Length(Measure::Bytes | Measure::Sectors)) {
+                *role = Role::Unused;
+            }
+        }
+        let unused = (0..roles.len()).filter(|index| roles[*index] == Role::Unused);
+        let unused = names(unused.map(|index| self.fields.get(index)));
+        if !unused.is_empty() {
+            self.notes.push(format!("columns that are not used: {unused}"));
+        }
+        if !roles.iter().any(|role| matches!(role, Role::Operation | Role::Write)) {
+            self.notes.push("no column tells reads from writes, so all requests count as reads".to_owned());
+        }
+        self.roles = roles;
+        Ok(())
+    }
+
+    fn refusal(&self, reason: &str) -> ParseError {
+        malformed(format!(
+            "{reason}; the columns are {}; name them with --columns, such as --columns time,device,op,offset,size, \
+             or a known format with --format",
+            names(self.fields.iter())
+        ))
+    }
+
+    fn request(&mut self) -> Result<Parsed, ParseError> {
+        let count = self.roles.len();
+        match self.fields.count() {
+            found if found < count => {
+                return Err(malformed(format!("fewer than the {count} fields of the first line")));
+            }
+            found if found > count => {
+                return Err(malformed(format!("more than the {count} fields of the first line")));
+            }
+            _ => {}
+        }
+        let (mut start, mut length, mut time_us, mut write) = (None, None, None, false);
+        self.device.clear();
+        for (role, field) in self.roles.iter().zip(self.fields.iter()) {
+            match role {
+                Role::Start(measure) => start = Some((*measure, number(&role.to_string(), Some(field))?)),
+                Role::Length(measure) => length = Some((*measure, number("the size", Some(field))?)),
+                Role::Operation => write = is_write(field)?,
+                Role::OperationIfKnown if field.is_empty() => return Ok(Parsed::Nothing),
+                Role::OperationIfKnown => write = is_write(field)?,
+                Role::Write => write = is_one(field)?,
+                Role::Time(ticks) => time_us = Some(microseconds(*ticks, field)?),
+                Role::Device => {
+                    self.device.extend_from_slice(field);
+                    self.device.push(SEPARATOR);
+                }
+                Role::Unused => {}
+            }
+        }
+        let span = self.span(start.expect("columns have a position"), length)?;
+        let span = match self.device.is_empty() {
+            true => span,
+            false => span.on(self.devices.number(&self.device)?)?,
+        };
+        Ok(Parsed::Span(span.written(write).at(time_us)))
+    }
+
+    fn span(&self, start: (Measure, u64), length: Option<(Measure, u64)>) -> Result<Span, ParseError> {
+        match (start, length) {
+            ((Measure::Blocks, block), None) => Span::new(block, 1),
+            ((Measure::Blocks, block), Some((Measure::Blocks, blocks))) => Span::new(block, blocks.max(1)),
+            _ => {
+                let (start, length) =
+                    (self.bytes(start)?, length.map(|length| self.bytes(length)).transpose()?);
+                Span::of_bytes(start, length.unwrap_or(1), self.block_bytes)
+            }
+        }
+    }
+
+    fn bytes(&self, (measure, value): (Measure, u64)) -> Result<u64, ParseError> {
+        let (unit, what) = match measure {
+            Measure::Bytes => return Ok(value),
+            Measure::Sectors => (SECTOR_BYTES, "sector"),
+            Measure::Blocks => (self.block_bytes, "block"),
+        };
+        value.checked_mul(unit).ok_or_else(|| malformed(format!("{what} {value} is beyond 16 EiB")))
     }
 }
 
-fn header(line: &[u8]) -> Result<Vec<Column>, ParseError> {
-    let columns: Vec<Column> = line.split(|byte| *byte == b',').take(COLUMNS_MAX + 1).map(column).collect();
-    if columns.len() > COLUMNS_MAX {
-        return Err(malformed(format!("a header of more than {COLUMNS_MAX} columns")));
+/// Names for a message.
+fn names<'a>(fields: impl Iterator<Item = &'a [u8]>) -> String {
+    let mut shortened: Vec<String> = fields.map(shown).take(SHOWN_MAX + 1).collect();
+    if shortened.len() > SHOWN_MAX {
+        shortened[SHOWN_MAX] = "...".to_owned();
     }
-    let count = |wanted: Column| columns.iter().filter(|column| **column == wanted).count();
-    let addresses = count(Column::Block) + count(Column::Sector) + count(Column::Offset);
-    if addresses != 1 {
-        return Err(malformed(format!(
-            "the header {} has {addresses} columns that say where; one of block, lbn or offset must be there",
-            shown(line)
-        )));
-    }
-    let twice = [Column::Size, Column::Operation, Column::Time].into_iter().any(|column| count(column) > 1);
-    match twice {
-        true => Err(malformed(format!("the header {} has two columns that say the same", shown(line)))),
-        false => Ok(columns),
-    }
+    shortened.join(", ")
 }
 
-fn column(name: &[u8]) -> Column {
-    match name.trim_ascii().to_ascii_lowercase().as_slice() {
-        b"block" | b"page" | b"obj_id" | b"key" => Column::Block,
-        b"lbn" | b"lba" | b"sector" => Column::Sector,
-        b"offset" => Column::Offset,
-        b"size" => Column::Size,
-        b"op" | b"rw" => Column::Operation,
-        b"time" | b"time_us" => Column::Time,
-        _ => Column::Other,
+/// A time with any fraction, in microseconds, rounded down.
+fn microseconds(ticks: Ticks, field: &[u8]) -> Result<u64, ParseError> {
+    let (scale, divisor) = match ticks {
+        Ticks::Seconds => (1_000_000, 1),
+        Ticks::Milliseconds => (1_000, 1),
+        Ticks::Microseconds => (1, 1),
+        Ticks::Nanoseconds => (1, 1_000),
+        Ticks::WindowsFileTime => (1, 10),
+    };
+    let mut parts = field.splitn(2, |byte| *byte == b'.');
+    let whole = number("the time", parts.next())?;
+    let mut millionths = 0;
+    if let Some(fraction) = parts.next() {
+        if fraction.is_empty() || !fraction.iter().all(u8::is_ascii_digit) {
+            return Err(malformed(format!("the time is {}, which is no number", shown(field))));
+        }
+        let digits = fraction.iter().map(|digit| u64::from(digit - b'0')).chain(std::iter::repeat(0));
+        millionths = digits.take(6).fold(0, |value, digit| value * 10 + digit);
     }
+    let time = whole.checked_mul(scale).and_then(|time| time.checked_add(millionths * scale / 1_000_000));
+    let time = time.ok_or_else(|| malformed(format!("the time is {}, which is too long", shown(field))))?;
+    Ok(time / divisor)
 }
 
 fn is_write(field: &[u8]) -> Result<bool, ParseError> {
-    match field.to_ascii_lowercase().as_slice() {
-        b"r" | b"read" | b"08" | b"28" | b"a8" | b"88" => Ok(false),
-        b"w" | b"write" | b"0a" | b"2a" | b"aa" | b"8a" => Ok(true),
+    let field = field.to_ascii_lowercase();
+    match field.strip_prefix(b"0x").unwrap_or(&field) {
+        b"r" | b"rd" | b"rs" | b"read" | b"08" | b"28" | b"a8" | b"88" => Ok(false),
+        b"w" | b"wr" | b"ws" | b"write" | b"0a" | b"2a" | b"aa" | b"8a" => Ok(true),
         _ => Err(malformed(format!(
-            "the operation is {}; r, read and w, write are known, and SCSI's 08, 28, a8, 88 and 0a, 2a, aa, 8a",
-            shown(field)
+            "the operation is {}; r, read and w, write are known, and SCSI's 08, 28, a8, 88 and 0a, 2a, aa, 8a; \
+             if 1 means a write, give the column's number as --columns write=N,...",
+            shown(&field)
         ))),
+    }
+}
+
+fn is_one(field: &[u8]) -> Result<bool, ParseError> {
+    match field.to_ascii_lowercase().as_slice() {
+        b"0" | b"false" => Ok(false),
+        b"1" | b"true" => Ok(true),
+        _ => Err(malformed(format!("whether it is a write is {}; 0 and 1 are known", shown(field)))),
     }
 }

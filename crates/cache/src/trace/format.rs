@@ -5,15 +5,20 @@ use std::path::Path;
 use std::str::FromStr;
 
 use super::event::BLOCK_BYTES;
+use super::known::{ALIBABA, Known, MSR, SYSTOR, TENCENT};
 
 /// The endings, without `.zst`.
-const ENDINGS: [(&str, Kind); 6] = [
+const ENDINGS: [(&str, Kind); 10] = [
     ("lis", Kind::Lis),
     ("u32le", Kind::U32Le),
     ("csv", Kind::Csv),
     ("pgt", Kind::Pgt),
     ("oracleGeneral", Kind::OracleGeneral),
     ("blktrace", Kind::BlkTrace),
+    ("msr", Kind::Known(&MSR)),
+    ("alibaba", Kind::Known(&ALIBABA)),
+    ("tencent", Kind::Known(&TENCENT)),
+    ("systor", Kind::Known(&SYSTOR)),
 ];
 
 /// The last ending of a file compressed with Zstandard.
@@ -24,6 +29,7 @@ pub(super) enum Kind {
     Lis,
     U32Le,
     Csv,
+    Known(&'static Known),
     Pgt,
     OracleGeneral,
     BlkTrace,
@@ -53,6 +59,11 @@ impl Format {
             Kind::Pgt => 8192,
             _ => BLOCK_BYTES,
         }
+    }
+
+    /// Whether [`Columns`](super::Columns) can name its columns: only those of `.csv`.
+    pub fn has_columns(&self) -> bool {
+        self.kind == Kind::Csv
     }
 
     /// The format of a file's ending.

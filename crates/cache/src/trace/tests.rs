@@ -1,5 +1,7 @@
 //! Parsed contents and errors of each format.
 
+mod columns;
+
 use std::sync::atomic::Ordering;
 
 use super::*;
@@ -84,9 +86,9 @@ fn csv_reads_plain_columns_in_any_order_and_none() {
 
 #[test]
 fn csv_refuses_by_line() {
-    refused("time,op\n1,r\n", "csv", "line 1", "where");
-    refused("block,lbn\n", "csv", "line 1", "where");
-    refused("block,op,rw\n", "csv", "line 1", "same");
+    refused("time,op\n1,r\n", "csv", "line 1", "no column for the position");
+    refused("block,lbn\n", "csv", "line 1", "2 columns for the position");
+    refused("block,op,rw\n", "csv", "line 1", "2 columns for the operation");
     refused("block,op\n1,2f\n", "csv", "line 2", "2f");
     refused("block,op\n1\n", "csv", "line 2", "fewer");
     refused("block\n1,2\n", "csv", "line 2", "more");

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use terrace_cache::policy::{NAMES, Name};
 use terrace_cache::sim::Size;
-use terrace_cache::trace::Format;
+use terrace_cache::trace::{Columns, Format};
 use terrace_io::Profile;
 
 use terrace_common::tiers::{OutputArgs, threads};
@@ -41,10 +41,17 @@ pub struct SimulateArgs {
     /// Count per table and index, if the trace names them
     #[arg(long)]
     pub per_relation: bool,
-    /// Format of the trace: lis u32le csv pgt oracleGeneral blktrace, each also with .zst [default:
-    /// from the file name]
+    /// Format of the trace: lis u32le csv pgt oracleGeneral blktrace msr alibaba tencent systor,
+    /// each also with .zst [default: from the file name]
     #[arg(long = "format", value_name = "NAME", value_parser = str::parse::<Format>)]
     pub format: Option<Format>,
+    /// Columns of a csv trace, instead of the names in its header: a list of roles. Each means the
+    /// next column, ROLE=N the N-th, ROLE=NAME that of the header; - skips one. Roles: block sector
+    /// offset (bytes) for the position; size (bytes) sectors blocks for the length; op (r, w, SCSI)
+    /// or write (0, 1); device; time (us) time_s time_ms time_ns filetime. Such as
+    /// time,device,op=5,offset=3,size
+    #[arg(long, value_name = "ROLE,...", value_parser = str::parse::<Columns>, conflicts_with = "merge")]
+    pub columns: Option<Columns>,
     /// Bytes per block [default: 8KiB for pgt, else 4KiB]
     #[arg(long, value_name = "SIZE", value_parser = block_size)]
     pub block_size: Option<u32>,
@@ -196,6 +203,8 @@ mod tests {
             ("t --shard 3/2", "--shard"),
             ("t --format xls", "--format"),
             ("t --block-size 1000", "--block-size"),
+            ("t --columns time,op", "--columns"),
+            ("t --merge --columns block", "--columns"),
             ("t --sample 1", "--sample"),
             ("t --merge --curve", "--curve"),
             ("t --profile dram", "--profile"),

@@ -4,6 +4,7 @@
 //! run over one pass of the trace, on all cores (see `terrace_cache::sim`). Output is text, one
 //! JSON object, and a report.
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
@@ -13,7 +14,8 @@ use std::time::Instant;
 
 use terrace_cache::policy::Name;
 use terrace_cache::sim::{Devices, SimError, Simulation, Size, Step};
-use terrace_cache::trace::{Format, Trace, TraceError};
+use terrace_cache::trace::{Columns, Format, Trace, TraceError};
+use terrace_common::escape;
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
@@ -38,7 +40,7 @@ pub fn run(args: &SimulateArgs, output: &mut dyn Write) -> Outcome {
     }
     match args.output.json {
         true => print_json(output, &found),
-        false => print(output, format_args!("{}", terrace_common::escape::text(&simulation::table(&found)))),
+        false => print(output, format_args!("{}", escape::text(&simulation::table(&found)))),
     }
 }
 
@@ -55,7 +57,7 @@ fn simulate(args: &SimulateArgs) -> Outcome<Found> {
         Err(SimError::TooLong { what, needs, max }) if is_left_out(args, &what) && source.can_reopen() => {
             eprintln!(
                 "terrace: {what} is skipped: it needs {needs}, and {} has more than {max} requests",
-                terrace_common::escape::text(&source.name)
+                escape::text(&source.name)
             );
             simulate_policies(args, &source, &names(&args.policy, false))
         }
@@ -154,13 +156,16 @@ struct Source<'a> {
     path: &'a Path,
     name: String,
     format: Format,
+    columns: Option<&'a Columns>,
     block_bytes: u32,
     /// Length of the file, if known.
     bytes: Option<u64>,
+    /// Whether the warnings were shown.
+    has_warned: Cell<bool>,
 }
 
 impl<'a> Source<'a> {
-    fn new(path: &'a Path, args: &SimulateArgs) -> Outcome<Source<'a>> {
+    fn new(path: &'a Path, args: &'a SimulateArgs) -> Outcome<Source<'a>> {
         let is_input = path == Path::new(INPUT);
         let format = match args.format {
             Some(format) => format,
@@ -169,6 +174,11 @@ impl<'a> Source<'a> {
             }
             None => Format::of(path).map_err(|error| Failure::Usage(error.to_string()))?,
         };
+        if args.columns.is_some() && !format.has_columns() {
+            return Err(Failure::Usage(format!(
+                "--columns is for csv traces; {format} has columns of its own"
+            )));
+        }
         let metadata = (!is_input).then(|| fs::metadata(path)).transpose();
         let metadata = metadata.map_err(|error| Failure::file("opening the trace", path, error))?;
         let is_file = metadata.as_ref().is_some_and(fs::Metadata::is_file);
@@ -176,8 +186,10 @@ impl<'a> Source<'a> {
             path,
             name: if is_input { "standard input".to_owned() } else { path.display().to_string() },
             format,
+            columns: args.columns.as_ref(),
             block_bytes: args.block_size.unwrap_or(format.block_bytes()),
             bytes: metadata.filter(|_| is_file).map(|metadata| metadata.len()),
+            has_warned: Cell::new(false),
         })
     }
 
@@ -186,10 +198,19 @@ impl<'a> Source<'a> {
     }
 
     fn open(&self) -> Result<Trace, TraceError> {
-        match self.path == Path::new(INPUT) {
-            true => Ok(Trace::new(&self.name, io::stdin(), self.format, self.block_bytes)),
-            false => Trace::open(self.path, Some(self.format), self.block_bytes),
+        let mut trace = match self.path == Path::new(INPUT) {
+            true => Trace::new(&self.name, io::stdin(), self.format, self.block_bytes),
+            false => Trace::open(self.path, Some(self.format), self.block_bytes)?,
+        };
+        if let Some(columns) = self.columns {
+            trace = trace.columns(columns.clone());
         }
+        if !self.has_warned.replace(true) {
+            for note in trace.notes() {
+                eprintln!("terrace: warning: {}", escape::text(&format!("{}: {note}", self.name)));
+            }
+        }
+        Ok(trace)
     }
 }
 

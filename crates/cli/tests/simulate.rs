@@ -1,0 +1,79 @@
+//! `terrace simulate`: the traces it reads, and its output.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn simulate(trace: &Path, flags: &[&str]) -> Output {
+    let command = &mut Command::new(env!("CARGO_BIN_EXE_terrace"));
+    command.arg("simulate").arg(trace).args(flags).output().expect("the command starts")
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("output is text")
+}
+
+/// The object of a run that succeeds, and its warnings.
+#[track_caller]
+fn found(trace: &Path, flags: &[&str]) -> (Value, String) {
+    let output = simulate(trace, &[&["--json"], flags].concat());
+    let said = text(&output.stderr).to_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    (serde_json::from_slice(&output.stdout).expect("an object"), said)
+}
+
+/// A trace in a folder.
+fn file(folder: &tempfile::TempDir, name: &str, content: impl AsRef<[u8]>) -> std::path::PathBuf {
+    let path = folder.path().join(name);
+    std::fs::write(&path, content).expect("a file");
+    path
+}
+
+/// Requests, writes and different blocks.
+fn counts(found: &Value) -> [u64; 3] {
+    ["requests", "writes", "footprint"].map(|key| found[key].as_u64().expect("a number"))
+}
+
+const SMALL: &[&str] = &["--size", "1"];
+
+#[test]
+fn public_traces_keep_their_writes_and_disks() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, content) in [
+        ("alibaba.csv", "device_id,opcode,offset,length,timestamp\n0,R,0,4096,1\n1,W,0,4096,2\n"),
+        ("plain.csv", "0,R,0,4096,1577808000000046\n1,W,0,4096,1577808000000426\n"),
+        ("hm.csv", "128166372003061629,hm,0,Read,0,4096,1\n128166372003061629,hm,1,Write,0,4096,1\n"),
+        ("t.tencent", "1538323200,0,8,1,1283\n1538323200,0,8,0,1284\n"),
+        ("LUN4.systor", "1456135200.0,0.001,W,0,0,4096\n1456135200.1,0.001,R,1,0,4096\n"),
+    ] {
+        let (found, said) = found(&file(&folder, name, content), SMALL);
+        assert_eq!(counts(&found), [2, 1, 2], "{name}");
+        assert!(!said.contains("not used"), "{name}: {said}");
+    }
+}
+
+#[test]
+fn columns_that_are_not_used_are_named_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(&folder, "t.csv", "lba,size,latency\n0,4096,7\n8,4096,9\n");
+    let (found, said) = found(&trace, SMALL);
+    assert_eq!(counts(&found), [2, 0, 2]);
+    assert_eq!(said.matches("columns that are not used: \"latency\"").count(), 1, "{said}");
+    assert!(said.starts_with("terrace: warning: ") && said.contains("all requests count as reads"), "{said}");
+}
+
+#[test]
+fn columns_are_named_by_the_user() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(&folder, "t.csv", "0,0,8192,W,0.5\n1,0,8192,R,0.7\n");
+    let refused = simulate(&trace, SMALL);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = text(&refused.stderr);
+    assert!(said.contains("\"8192\"") && said.contains("--columns") && said.contains("line 1"), "{said}");
+    let (found, said) = found(&trace, &["--size=1", "--columns=device,sector,size,op,time_s"]);
+    assert_eq!((counts(&found), said.as_str()), ([4, 2, 4], ""));
+    let refused = simulate(&file(&folder, "t.lis", "1 1 0 0\n"), &["--size=1", "--columns=block"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("--columns is for csv"), "{}", text(&refused.stderr));
+}
