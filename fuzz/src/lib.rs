@@ -86,14 +86,27 @@ pub fn operations(input: &[u8]) {
     model::operations(input);
 }
 
-/// A trace of each format; the last is compressed.
-const TRACES: [(&str, &[u8]); 7] = [
+/// A trace of each format; the last ones are compressed.
+const TRACES: [(&str, &[u8]); 16] = [
     ("lis", b"10 2 0 0\n7 1 0 1\n10 9 0 2\n"),
     ("u32le", b"\x01\0\0\0\x02\0\0\0\x01\0\0\0"),
     ("csv", b"version,time,op,size,lbn\n1,5,2a,512,16\n1,9,28,8193,15\n"),
     ("pgt", b"R 3 orders r\nQ 10 0 77 q6 3,4\nr 11 3 5 0\nw 12 3 6 -1\n"),
     ("oracleGeneral", b"\x01\0\0\0\x07\0\0\0\0\0\0\0\0\x10\0\0\xff\xff\xff\xff\xff\xff\xff\xff"),
     ("blktrace", b"8,0 3 2 0.000001829 697 Q W 16 + 8 [a]\n8,0 3 3 1.5 697 Q RA 9 + 16 [b]\nCPU3 (8,0):\n"),
+    ("csv", b"\"disk\",\"Request Size\",LBA,is_write\n\"a,b\",512,16,1\nc,8193,15,0\n"),
+    ("csv", b"0,R,126703661056,4096,1577808000000046\n1,W,4096,8192,1577808000000426\n"),
+    ("msr", b"128166372003061629,hm,0,Read,8192,4096,1331\n128166372016382155,hm,1,Write,1,9,2\n"),
+    ("tencent", b"1538323200,16,9,1,1283\n1538323201,8,8,0,1284\n"),
+    ("systor", b"Timestamp,Response,IOType,LUN,Offset,Size\n14.013118000,0.001,W,0,4096,8192\n15,,,0,0,1\n"),
+    ("fio", b"fio version 2 iolog\na add\na write 4095 2\nb read 0 4096\na wait 1000 0\na close\n"),
+    ("fio", b"fio version 3 iolog\n0 a add\n9 a write 4095 2\n12 b read 0 4096\n13 a sync 0 0\n"),
+    (
+        "vscsi",
+        b"\x07\0\0\0\0\x10\0\0\x01\0\0\0\x28\0\0\x01\x08\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\
+          \x08\0\0\0\x01\x10\0\0\x01\0\0\0\x2a\0\0\x01\x07\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0",
+    ),
+    ("lis.gz", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x033T0T0P0\xe0\x02\x00\xb6/\xea\x1a\x08\x00\x00\x00"),
     ("lis.zst", b"\x28\xb5\x2f\xfd\x04\x58\x41\0\x001 1 0 0\n\x56\xdb\x54\xb0"),
 ];
 
@@ -113,4 +126,18 @@ pub fn traces(input: &[u8]) {
     let mut open = || Ok(Trace::new("fuzzed", std::io::Cursor::new(bytes.clone()), format, 4096));
     // An error is acceptable.
     let _ = simulation.run(&mut open, true, &|_| {});
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_sample_is_a_whole_trace() {
+        for (format, sample) in TRACES {
+            let trace = Trace::new("sample", sample, format.parse().expect("a format"), 4096);
+            let events: Result<Vec<_>, _> = trace.collect();
+            assert!(!events.expect(format).is_empty(), "{format}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::io::Cursor;
 
 use terrace_cache::sim::{Simulation, Size};
-use terrace_cache::trace::{Event, Trace};
+use terrace_cache::trace::{Columns, Event, Trace};
 
 use crate::choices::Choices;
 
@@ -12,7 +12,23 @@ const EVENTS_MAX: usize = 1 << 21;
 /// Longer traces are read but not simulated, since a simulation keeps state per block.
 const SIMULATED_MAX: usize = 1 << 16;
 
-const FORMATS: [&str; 6] = ["lis", "u32le", "csv", "pgt", "oracleGeneral", "blktrace"];
+const FORMATS: [&str; 12] = [
+    "lis",
+    "u32le",
+    "csv",
+    "pgt",
+    "oracleGeneral",
+    "blktrace",
+    "msr",
+    "alibaba",
+    "tencent",
+    "systor",
+    "vscsi",
+    "fio",
+];
+/// Columns of `.csv`, right for few of the traces.
+const COLUMNS: [&str; 4] =
+    ["block", "time_s,device,op,offset,size", "device=4,block=2,blocks", "sector=lbn,-,op"];
 const USUAL: [u64; 8] = [0, 1, 7, 4096, 1 << 20, (1 << 20) + 1, 1 << 31, 1 << 48];
 
 /// A trace of any format, compressed or not, built field by field.
@@ -30,12 +46,22 @@ pub fn trace_fields(input: &[u8]) {
         let mut choices = Choices(input);
         bytes = frames(&bytes, &mut choices);
     }
-    read(&bytes, &format);
+    let columns = (choices.byte() % 4 == 0).then(|| choices.pick(&COLUMNS)).flatten();
+    read(&bytes, &format, columns);
 }
 
-fn read(bytes: &[u8], format: &str) {
+fn read(bytes: &[u8], format: &str, columns: Option<&str>) {
     let format = format.parse().expect("a format");
-    let open = || Trace::new("hostile", Cursor::new(bytes.to_vec()), format, 4096);
+    let columns: Option<Columns> = columns.map(|columns| columns.parse().expect("columns"));
+    let open = || {
+        let trace = Trace::new("hostile", Cursor::new(bytes.to_vec()), format, 4096);
+        let mut trace = match &columns {
+            Some(columns) => trace.columns(columns.clone()),
+            None => trace,
+        };
+        assert!(trace.notes().iter().all(|note| !note.is_empty()));
+        trace
+    };
     let mut events = 0;
     for event in open().take(EVENTS_MAX) {
         match event {
@@ -73,6 +99,38 @@ fn sane(choices: &mut Choices<'_>) -> String {
     if choices.byte() % 8 == 0 { field(choices) } else { choices.byte().to_string() }
 }
 
+/// A record of `.vscsi`, whose version is mostly that of the others.
+fn command(choices: &mut Choices<'_>) -> Vec<u8> {
+    let command = [0x28u16, 0x2a, 0x8a, 0x12][usize::from(choices.byte() % 4)];
+    let mut record = (choices.number(&USUAL) as u32 & 0xff_ffff).to_le_bytes().to_vec();
+    record.extend((choices.number(&USUAL) as u32).to_le_bytes());
+    record.extend(1u32.to_le_bytes());
+    record.extend(command.to_le_bytes());
+    record.extend(if choices.byte() % 16 == 0 { [0, choices.byte()] } else { [0, 1] });
+    record.extend(choices.number(&USUAL).to_le_bytes());
+    record.extend(choices.number(&USUAL).to_le_bytes());
+    record
+}
+
+/// A line of a collection of traces, or of fio's log.
+fn columns_line(format: &str, choices: &mut Choices<'_>, is_first: bool) -> String {
+    let operation = ["R", "W", "read", "Write", "", "0", "1", "x"][usize::from(choices.byte() % 8)];
+    let quote = ["", "", "", "\""][usize::from(choices.byte() % 4)];
+    let mut next = || sane(choices);
+    let (a, b, c, d) = (next(), next(), next(), next());
+    match format {
+        "msr" => format!("{a}0,{quote}host{quote},{b},{operation},{c},{d},1"),
+        "alibaba" => format!("{a},{operation},{quote}{b}{quote},{c},{d}"),
+        "tencent" => format!("{a},{b},{c},{operation},{d}"),
+        "systor" => format!("{a}.5,0.1,{operation},{b},{c},{d}{quote}"),
+        _ if is_first => format!("fio version {} iolog", ["2", "3"][usize::from(choices.byte() % 2)]),
+        _ => format!(
+            "{a} file{b} {} {c} {d}",
+            ["read", "write", "sync", "add"][usize::from(choices.byte() % 4)]
+        ),
+    }
+}
+
 fn line(format: &str, choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
     let mut next = || sane(choices);
     let text = match format {
@@ -88,9 +146,12 @@ fn line(format: &str, choices: &mut Choices<'_>, bytes: &mut Vec<u8>) {
             }
             return;
         }
+        "vscsi" => return bytes.extend(command(choices)),
+        "msr" | "alibaba" | "tencent" | "systor" | "fio" => columns_line(format, choices, bytes.is_empty()),
         "lis" => format!("{} {} {} {}", next(), next(), next(), next()),
         "csv" if bytes.is_empty() => {
-            let columns = ["block", "lbn", "offset", "size", "op", "time", "other", ""];
+            let columns =
+                ["block", "LBA", "offset", "\"Size\"", "op", "time_s", "disk", "host name", "other", ""];
             let count = 1 + choices.below(6);
             let names: Vec<&str> = (0..count).filter_map(|_| choices.pick(&columns)).collect();
             names.join(",")

@@ -7,7 +7,7 @@
 //! |-----------|--------------------------------------------------|
 //! | `cache/`  | the live block cache                             |
 //! | `policy/` | eviction and admission policies                  |
-//! | `trace/`  | block traces in six formats (feature `trace`)    |
+//! | `trace/`  | block traces (feature `trace`)                   |
 //! | `sim/`    | many caches over one trace (feature `simulator`) |
 #![deny(unsafe_code)]
 

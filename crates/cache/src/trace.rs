@@ -13,10 +13,12 @@
 //! | `pgt`            | `.pgt`           | PostgreSQL pages, with relations and queries    |
 //! | `oracle_general` | `.oracleGeneral` | libCacheSim's records of 24 bytes               |
 //! | `blktrace`       | `.blktrace`      | the text output of `blkparse`                   |
+//! | `vscsi`          | `.vscsi`         | VMware's records of virtual SCSI commands       |
+//! | `fio`            | `.fio`, `.iolog` | fio's log of requests, versions 2 and 3         |
 //! | `columns`, `fields`, `devices` |    | parts of these parsers                          |
 //! | `parse`          |                  | common parts of the parsers                     |
 //! | `write`          | `.pgt`, `.csv`   | writes these two                                |
-//! | `input`          | `.zst` after any | lines and records, perhaps in Zstandard frames  |
+//! | `input`          | `.zst`, `.gz` after any | lines and records, perhaps compressed    |
 //!
 //! Files are untrusted: no content makes a reader panic, hang, or take more memory than a line
 //! ([`LINE_BYTES_MAX`]) and a compression window (128 MiB). Invalid content ends the trace with
@@ -28,6 +30,7 @@ mod csv;
 mod devices;
 mod event;
 mod fields;
+mod fio;
 mod format;
 mod input;
 mod known;
@@ -36,6 +39,7 @@ mod oracle_general;
 mod parse;
 mod pgt;
 mod u32le;
+mod vscsi;
 mod write;
 
 #[cfg(test)]
@@ -112,13 +116,13 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Opens a file in `format`, or in that of its ending.
+    /// Opens a file in `format`, or in that of its ending, which may also tell the compression.
     ///
     /// `block_bytes` is the block size for formats with positions in bytes or sectors; others
     /// number blocks themselves.
     pub fn open(path: &Path, format: Option<Format>, block_bytes: u32) -> Result<Trace, TraceError> {
         let format = match format {
-            Some(format) => format,
+            Some(format) => format.for_file(path),
             None => Format::of(path)?,
         };
         let name = path.display().to_string();
@@ -132,7 +136,7 @@ impl Trace {
         Trace {
             name: name.to_owned(),
             parser: Parser::new(format, block_bytes.max(1)),
-            input: Input::new(reader, format.compressed, Arc::clone(&bytes_read)),
+            input: Input::new(reader, format.compression, Arc::clone(&bytes_read)),
             span: Span::EMPTY,
             bytes_read,
             ahead: None,
@@ -216,6 +220,8 @@ enum Parser {
     Pgt,
     OracleGeneral,
     BlkTrace(blktrace::BlkTrace),
+    Vscsi(vscsi::Vscsi),
+    Fio(fio::Fio),
 }
 
 impl Parser {
@@ -229,6 +235,8 @@ impl Parser {
             format::Kind::Pgt => Parser::Pgt,
             format::Kind::OracleGeneral => Parser::OracleGeneral,
             format::Kind::BlkTrace => Parser::BlkTrace(blktrace::BlkTrace::new(block_bytes)),
+            format::Kind::Vscsi => Parser::Vscsi(vscsi::Vscsi::new(block_bytes)),
+            format::Kind::Fio => Parser::Fio(fio::Fio::new(block_bytes)),
         }
     }
 
@@ -238,7 +246,7 @@ impl Parser {
 
     fn unit(&self) -> &'static str {
         match self {
-            Parser::U32Le | Parser::OracleGeneral => "record",
+            Parser::U32Le | Parser::OracleGeneral | Parser::Vscsi(_) => "record",
             _ => "line",
         }
     }
@@ -247,6 +255,7 @@ impl Parser {
         match self {
             Parser::U32Le => return u32le::parse(input),
             Parser::OracleGeneral => return oracle_general::parse(input),
+            Parser::Vscsi(vscsi) => return vscsi.parse(input),
             _ => {}
         }
         let Some(line) = input.line()? else {
@@ -260,7 +269,10 @@ impl Parser {
             Parser::Csv(csv) => csv.parse(line),
             Parser::Pgt => pgt::parse(line),
             Parser::BlkTrace(blktrace) => blktrace.parse(line),
-            Parser::U32Le | Parser::OracleGeneral => unreachable!("records were read above"),
+            Parser::Fio(fio) => fio.parse(line),
+            Parser::U32Le | Parser::OracleGeneral | Parser::Vscsi(_) => {
+                unreachable!("records were read above")
+            }
         }
     }
 }

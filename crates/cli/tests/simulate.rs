@@ -77,3 +77,29 @@ fn columns_are_named_by_the_user() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("--columns is for csv"), "{}", text(&refused.stderr));
 }
+
+#[test]
+fn traces_of_other_programs_are_read_compressed_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = "fio version 3 iolog\n0 a add\n1 a write 0 4096\n2 b read 0 4096\n";
+    assert_eq!(counts(&found(&file(&folder, "t.fio", log), SMALL).0), [2, 1, 2]);
+    // Version 1: number, length, segments, command, version, sector, time.
+    let command = |command: u8, sector: u8| {
+        let head = [7, 0, 0, 0, 0, 16, 0, 0, 1, 0, 0, 0, command, 0, 0, 1, sector];
+        let mut record = [0; 32];
+        record[..head.len()].copy_from_slice(&head);
+        record
+    };
+    let commands = [command(0x28, 0), command(0x2a, 8)].concat();
+    assert_eq!(counts(&found(&file(&folder, "t.vscsi", commands), SMALL).0), [2, 1, 2]);
+    // `printf '0,R,0,4096,1\n1,W,0,4096,2\n' | gzip -n`, as a collection names its files.
+    let trace = file(&folder, "t.csv.gz", ALIBABA_GZ);
+    for flags in [&["--size=1", "--format=alibaba"][..], &["--size=1", "--format=alibaba.gz"]] {
+        assert_eq!(counts(&found(&trace, flags).0), [2, 1, 2]);
+    }
+    let refused = simulate(&file(&folder, "u.csv.gz", &ALIBABA_GZ[..30]), &["--size=1", "--format=alibaba"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("damaged"), "{}", text(&refused.stderr));
+}
+
+const ALIBABA_GZ: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x033\xd0\x09\xd21\xd011\xb04\xd31\xe42\xd4\x09\x87q\x8c\xb8\x00\x0e\xe7\x9e3\x1a\x00\x00\x00";

@@ -11,7 +11,7 @@
 //! 16 bits of a block number are the device (`devices`).
 
 use super::devices::Devices;
-use super::parse::{ParseError, Parsed, SECTOR_BYTES, Span, fields, malformed, number, shown};
+use super::parse::{ParseError, Parsed, Span, fields, malformed, number, sector_bytes, shown};
 
 /// First words of the summary's lines.
 const SUMMARY: [&[u8]; 4] = [b"CPU", b"Total", b"Throughput", b"Events"];
@@ -62,14 +62,11 @@ impl BlkTrace {
             return Err(malformed("no `+` between the first sector and the count"));
         }
         let sectors = number("the count of sectors", fields.next())?;
-        let bytes = |sectors: u64| {
-            let bytes = sectors.checked_mul(SECTOR_BYTES);
-            bytes.ok_or_else(|| malformed(format!("{sectors} sectors are more than 16 EiB")))
-        };
         if sectors == 0 {
             return Ok(Parsed::Nothing);
         }
-        let span = Span::of_bytes(bytes(sector)?, bytes(sectors)?, self.block_bytes)?.on(device)?;
+        let span =
+            Span::of_bytes(sector_bytes(sector)?, sector_bytes(sectors)?, self.block_bytes)?.on(device)?;
         Ok(Parsed::Span(span.written(what.contains(&b'W')).at(Some(time_us))))
     }
 

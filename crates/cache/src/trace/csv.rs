@@ -11,7 +11,7 @@ use super::columns::{self, Columns, Measure, Role, Ticks};
 use super::devices::Devices;
 use super::fields::Fields;
 use super::known::{self, Known};
-use super::parse::{ParseError, Parsed, SECTOR_BYTES, Span, malformed, number, shown};
+use super::parse::{ParseError, Parsed, Span, malformed, number, scsi_writes, sector_bytes, shown};
 
 /// The source of the columns.
 pub(super) enum Layout {
@@ -194,12 +194,14 @@ impl Csv {
     }
 
     fn bytes(&self, (measure, value): (Measure, u64)) -> Result<u64, ParseError> {
-        let (unit, what) = match measure {
-            Measure::Bytes => return Ok(value),
-            Measure::Sectors => (SECTOR_BYTES, "sector"),
-            Measure::Blocks => (self.block_bytes, "block"),
-        };
-        value.checked_mul(unit).ok_or_else(|| malformed(format!("{what} {value} is beyond 16 EiB")))
+        match measure {
+            Measure::Bytes => Ok(value),
+            Measure::Sectors => sector_bytes(value),
+            Measure::Blocks => {
+                let bytes = value.checked_mul(self.block_bytes);
+                bytes.ok_or_else(|| malformed(format!("block {value} is beyond 16 EiB")))
+            }
+        }
     }
 }
 
@@ -237,16 +239,24 @@ fn microseconds(ticks: Ticks, field: &[u8]) -> Result<u64, ParseError> {
 }
 
 fn is_write(field: &[u8]) -> Result<bool, ParseError> {
-    let field = field.to_ascii_lowercase();
-    match field.strip_prefix(b"0x").unwrap_or(&field) {
-        b"r" | b"rd" | b"rs" | b"read" | b"08" | b"28" | b"a8" | b"88" => Ok(false),
-        b"w" | b"wr" | b"ws" | b"write" | b"0a" | b"2a" | b"aa" | b"8a" => Ok(true),
-        _ => Err(malformed(format!(
+    let word = field.to_ascii_lowercase();
+    let command = || {
+        let digits = std::str::from_utf8(word.strip_prefix(b"0x").unwrap_or(&word)).ok()?;
+        let command = (digits.len() == 2).then(|| u64::from_str_radix(digits, 16).ok());
+        scsi_writes(command??)
+    };
+    let write = match word.as_slice() {
+        b"r" | b"rd" | b"rs" | b"read" => Some(false),
+        b"w" | b"wr" | b"ws" | b"write" => Some(true),
+        _ => command(),
+    };
+    write.ok_or_else(|| {
+        malformed(format!(
             "the operation is {}; r, read and w, write are known, and SCSI's 08, 28, a8, 88 and 0a, 2a, aa, 8a; \
              if 1 means a write, give the column's number as --columns write=N,...",
-            shown(&field)
-        ))),
-    }
+            shown(field)
+        ))
+    })
 }
 
 fn is_one(field: &[u8]) -> Result<bool, ParseError> {

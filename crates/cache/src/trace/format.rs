@@ -7,8 +7,8 @@ use std::str::FromStr;
 use super::event::BLOCK_BYTES;
 use super::known::{ALIBABA, Known, MSR, SYSTOR, TENCENT};
 
-/// The endings, without `.zst`.
-const ENDINGS: [(&str, Kind); 10] = [
+/// The endings, without `.zst` and `.gz`. The first of a format is its name.
+const ENDINGS: [(&str, Kind); 13] = [
     ("lis", Kind::Lis),
     ("u32le", Kind::U32Le),
     ("csv", Kind::Csv),
@@ -19,10 +19,20 @@ const ENDINGS: [(&str, Kind); 10] = [
     ("alibaba", Kind::Known(&ALIBABA)),
     ("tencent", Kind::Known(&TENCENT)),
     ("systor", Kind::Known(&SYSTOR)),
+    ("vscsi", Kind::Vscsi),
+    ("fio", Kind::Fio),
+    ("iolog", Kind::Fio),
 ];
 
-/// The last ending of a file compressed with Zstandard.
-const COMPRESSED: &str = ".zst";
+/// The last endings of compressed files.
+const COMPRESSED: [(&str, Compression); 2] = [(".zst", Compression::Zstandard), (".gz", Compression::Gzip)];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Compression {
+    None,
+    Zstandard,
+    Gzip,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -33,6 +43,8 @@ pub(super) enum Kind {
     Pgt,
     OracleGeneral,
     BlkTrace,
+    Vscsi,
+    Fio,
 }
 
 /// The format of a trace.
@@ -49,7 +61,7 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     pub(super) kind: Kind,
-    pub(super) compressed: bool,
+    pub(super) compression: Compression,
 }
 
 impl Format {
@@ -58,6 +70,15 @@ impl Format {
         match self.kind {
             Kind::Pgt => 8192,
             _ => BLOCK_BYTES,
+        }
+    }
+
+    /// This format, compressed as the file's ending tells if the format tells no compression.
+    pub fn for_file(self, path: &Path) -> Format {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        match self.compression {
+            Compression::None => Format { compression: uncompressed(name).1, ..self },
+            _ => self,
         }
     }
 
@@ -70,17 +91,15 @@ impl Format {
     pub fn of(path: &Path) -> Result<Format, UnknownFormat> {
         let unknown = || UnknownFormat { text: path.display().to_string(), is_file: true };
         let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(unknown)?;
-        let (stem, compressed) = uncompressed(name);
+        let (stem, compression) = uncompressed(name);
         let ending = stem.rsplit_once('.').map(|(_, ending)| ending).ok_or_else(unknown)?;
-        find(ending).map(|kind| Format { kind, compressed }).ok_or_else(unknown)
+        find(ending).map(|kind| Format { kind, compression }).ok_or_else(unknown)
     }
 }
 
-fn uncompressed(name: &str) -> (&str, bool) {
-    match name.strip_suffix(COMPRESSED) {
-        Some(stem) => (stem, true),
-        None => (name, false),
-    }
+fn uncompressed(name: &str) -> (&str, Compression) {
+    let mut stems = COMPRESSED.iter().filter_map(|(ending, how)| Some((name.strip_suffix(ending)?, *how)));
+    stems.next().unwrap_or((name, Compression::None))
 }
 
 fn find(ending: &str) -> Option<Kind> {
@@ -92,9 +111,9 @@ impl FromStr for Format {
     type Err = UnknownFormat;
 
     fn from_str(text: &str) -> Result<Format, UnknownFormat> {
-        let (ending, compressed) = uncompressed(text.trim_start_matches('.'));
+        let (ending, compression) = uncompressed(text.trim_start_matches('.'));
         let kind = find(ending).ok_or_else(|| UnknownFormat { text: text.to_owned(), is_file: false })?;
-        Ok(Format { kind, compressed })
+        Ok(Format { kind, compression })
     }
 }
 
@@ -102,7 +121,8 @@ impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ending = ENDINGS.iter().find(|(_, kind)| *kind == self.kind);
         let ending = ending.map_or("", |(ending, _)| *ending);
-        write!(f, "{ending}{}", if self.compressed { COMPRESSED } else { "" })
+        let compressed = COMPRESSED.iter().find(|(_, how)| *how == self.compression);
+        write!(f, "{ending}{}", compressed.map_or("", |(ending, _)| *ending))
     }
 }
 
@@ -121,12 +141,12 @@ impl fmt::Display for UnknownFormat {
             true => write!(
                 f,
                 "the ending of {} does not tell a trace's format; the formats are {known}, each also with \
-                 {COMPRESSED}; name one with --format",
+                 .zst or .gz; name one with --format",
                 self.text
             ),
             false => write!(
                 f,
-                "{:?} is no format of traces; the formats are {known}, each also with {COMPRESSED}",
+                "{:?} is no format of traces; the formats are {known}, each also with .zst or .gz",
                 self.text
             ),
         }

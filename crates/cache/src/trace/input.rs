@@ -1,16 +1,19 @@
 //! A trace's bytes as counted lines or records, decompressed if needed.
 //!
-//! A compressed file is a series of Zstandard frames, including skippable ones; checksums are
-//! verified. Memory is one buffer, one line, and the frame's window of at most 128 MiB.
+//! A compressed file is a series of Zstandard frames, including skippable ones, or of gzip members.
+//! Checksums are verified. Memory is one buffer, one line, and the frame's window of at most
+//! 128 MiB.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::event::LINE_BYTES_MAX;
+use super::format::Compression;
 
 /// Bytes read or decompressed at a time.
 const BUFFER_BYTES: usize = 128 << 10;
@@ -25,13 +28,16 @@ pub(super) struct Input {
 impl Input {
     pub(super) fn new(
         reader: impl Read + Send + 'static,
-        compressed: bool,
+        compression: Compression,
         bytes_read: Arc<AtomicU64>,
     ) -> Input {
         let file = BufReader::with_capacity(BUFFER_BYTES, Counted { reader, bytes_read });
-        let reader: Box<dyn BufRead + Send> = match compressed {
-            true => Box::new(BufReader::with_capacity(BUFFER_BYTES, Frames::new(file))),
-            false => Box::new(file),
+        let reader: Box<dyn BufRead + Send> = match compression {
+            Compression::None => Box::new(file),
+            Compression::Zstandard => Box::new(BufReader::with_capacity(BUFFER_BYTES, Frames::new(file))),
+            Compression::Gzip => {
+                Box::new(BufReader::with_capacity(BUFFER_BYTES, Members(MultiGzDecoder::new(file))))
+            }
         };
         Input { reader, line: Vec::new(), number: 0 }
     }
@@ -60,6 +66,12 @@ impl Input {
     #[inline]
     pub(super) fn record<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
         self.number += 1;
+        self.rest()
+    }
+
+    /// The next `N` bytes of the same record; none at the end.
+    #[inline]
+    pub(super) fn rest<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
         let buffer = self.reader.fill_buf()?;
         if let Some((record, _)) = buffer.split_first_chunk::<N>() {
             let record = *record;
@@ -100,6 +112,19 @@ impl<R: Read> Read for Counted<R> {
         let bytes = self.reader.read(buffer)?;
         advance(&self.bytes_read, bytes);
         Ok(bytes)
+    }
+}
+
+struct Members<R>(MultiGzDecoder<R>);
+
+impl<R: BufRead> Read for Members<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
+                invalid(format!("the compressed data are damaged: {error}"))
+            }
+            _ => error,
+        })
     }
 }
 

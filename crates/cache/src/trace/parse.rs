@@ -5,7 +5,7 @@ use std::io;
 use super::event::{Event, REQUEST_BLOCKS_MAX, Request};
 
 /// Sector size of some formats, in bytes.
-pub(super) const SECTOR_BYTES: u64 = 512;
+const SECTOR_BYTES: u64 = 512;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
@@ -128,4 +128,19 @@ pub(super) fn shown(field: &[u8]) -> String {
     let cut = &field[..field.len().min(BYTES_MAX)];
     let more = if field.len() > BYTES_MAX { "..." } else { "" };
     format!("{:?}{more}", String::from_utf8_lossy(cut))
+}
+
+/// Whether a SCSI command of 6, 10, 12 or 16 bytes writes blocks, or reads them; none for others.
+pub(super) fn scsi_writes(command: u64) -> Option<bool> {
+    match command {
+        0x08 | 0x28 | 0xa8 | 0x88 => Some(false),
+        0x0a | 0x2a | 0xaa | 0x8a => Some(true),
+        _ => None,
+    }
+}
+
+/// The bytes of `sectors` sectors.
+pub(super) fn sector_bytes(sectors: u64) -> Result<u64, ParseError> {
+    let bytes = sectors.checked_mul(SECTOR_BYTES);
+    bytes.ok_or_else(|| malformed(format!("sector {sectors} is beyond 16 EiB")))
 }

@@ -1,6 +1,7 @@
 //! Parsed contents and errors of each format.
 
 mod columns;
+mod files;
 
 use std::sync::atomic::Ordering;
 

@@ -5,8 +5,7 @@
 use std::io::{self, Write};
 
 use super::event::{Query, Relation, Request};
-use super::format::Format;
-use super::format::Kind;
+use super::format::{Compression, Format, Kind};
 
 const CSV_HEADER: &[u8] = b"time_us,block,op\n";
 
@@ -40,8 +39,8 @@ impl<W: Write> TraceWriter<W> {
     /// `InvalidInput` for any format but `.pgt` and `.csv`, uncompressed; those of `writer`.
     pub fn new(mut writer: W, format: Format) -> io::Result<Self> {
         let has_relations = match format {
-            Format { kind: Kind::Pgt, compressed: false } => true,
-            Format { kind: Kind::Csv, compressed: false } => false,
+            Format { kind: Kind::Pgt, compression: Compression::None } => true,
+            Format { kind: Kind::Csv, compression: Compression::None } => false,
             _ => {
                 let what = "traces are written as .pgt or .csv, uncompressed";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, what));

@@ -41,8 +41,8 @@ pub struct SimulateArgs {
     /// Count per table and index, if the trace names them
     #[arg(long)]
     pub per_relation: bool,
-    /// Format of the trace: lis u32le csv pgt oracleGeneral blktrace msr alibaba tencent systor,
-    /// each also with .zst [default: from the file name]
+    /// Format of the trace: lis u32le csv pgt oracleGeneral blktrace msr alibaba tencent systor
+    /// vscsi fio, each also with .zst or .gz [default: from the file name]
     #[arg(long = "format", value_name = "NAME", value_parser = str::parse::<Format>)]
     pub format: Option<Format>,
     /// Columns of a csv trace, instead of the names in its header: a list of roles. Each means the

@@ -168,7 +168,7 @@ impl<'a> Source<'a> {
     fn new(path: &'a Path, args: &'a SimulateArgs) -> Outcome<Source<'a>> {
         let is_input = path == Path::new(INPUT);
         let format = match args.format {
-            Some(format) => format,
+            Some(format) => format.for_file(path),
             None if is_input => {
                 return Err(Failure::Usage("standard input needs --format".to_owned()));
             }
