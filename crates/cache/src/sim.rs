@@ -47,6 +47,7 @@ pub use run::Open;
 pub use size::Size;
 
 use crate::policy::Name;
+use crate::trace::BLOCK_BYTES;
 
 /// Most requests of a trace kept in memory: 192 MiB.
 pub const LOADED_REQUESTS_MAX: u64 = 1 << 24;
@@ -91,6 +92,7 @@ pub struct Simulation {
     by_relation: bool,
     curves: Vec<Name>,
     sample: Option<f64>,
+    block_bytes: u32,
     loaded_requests_max: u64,
 }
 
@@ -151,6 +153,7 @@ impl Simulation {
             by_relation: false,
             curves: Vec::new(),
             sample: None,
+            block_bytes: BLOCK_BYTES,
             loaded_requests_max: LOADED_REQUESTS_MAX,
         }
     }
@@ -182,6 +185,12 @@ impl Simulation {
     /// Simulates a fraction of the blocks, between 0 and 1.
     pub fn sample(mut self, share: f64) -> Simulation {
         self.sample = (share > 0.0 && share < 1.0).then_some(share);
+        self
+    }
+
+    /// Sets the bytes per block, for sizes in bytes.
+    pub fn block_bytes(mut self, block_bytes: u32) -> Simulation {
+        self.block_bytes = block_bytes;
         self
     }
 

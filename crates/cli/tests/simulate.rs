@@ -103,3 +103,70 @@ fn traces_of_other_programs_are_read_compressed_too() {
 }
 
 const ALIBABA_GZ: &[u8] = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x033\xd0\x09\xd21\xd011\xb04\xd31\xe42\xd4\x09\x87q\x8c\xb8\x00\x0e\xe7\x9e3\x1a\x00\x00\x00";
+
+/// 900 blocks that are read in turn twice, and 100 that are read 50 times more.
+fn bent() -> String {
+    let mut text = "0 1000 0 0\n".repeat(2);
+    text.push_str(&"0 100 0 0\n".repeat(50));
+    text
+}
+
+#[test]
+fn sizes_are_blocks_bytes_or_shares() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(&folder, "t.lis", bent());
+    let (found, _) = found(&trace, &["--size=100,512KiB,50%", "--block-size=2KiB"]);
+    let sizes: Vec<_> = found["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|result| {
+            let number = |key: &str| result[key].as_u64().unwrap();
+            (result["size"].as_str().unwrap(), number("cache_blocks"), number("cache_bytes"))
+        })
+        .collect();
+    assert_eq!(sizes, [("100", 100, 204_800), ("512KiB", 256, 524_288), ("50%", 500, 1_024_000)]);
+    for (size, reason) in
+        [("1GiB", "larger than the trace's footprint"), ("1KiB", "no blocks"), ("64MB", "MiB")]
+    {
+        let refused = simulate(&trace, &["--size", size]);
+        assert_eq!(refused.status.code(), Some(2));
+        assert!(text(&refused.stderr).contains(reason), "{size}: {}", text(&refused.stderr));
+    }
+}
+
+#[test]
+fn curves_have_bytes_and_a_knee() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = file(&folder, "t.lis", bent());
+    let page = folder.path().join("t.html");
+    let flags = ["--curve", "--policy=lru,fifo", "--report", page.to_str().unwrap()];
+    let (found, _) = found(&trace, &flags);
+    for curve in found["curves"].as_array().unwrap() {
+        let blocks = curve["points"].as_array().unwrap().iter().map(|point| point[0].as_u64().unwrap());
+        let bytes = curve["bytes"].as_array().unwrap().iter().map(|bytes| bytes.as_u64().unwrap());
+        assert!(blocks.map(|blocks| blocks * 4096).eq(bytes), "{curve}");
+    }
+    // LRU misses every read below 100 blocks, and the first 2,100 of 7,000 from there on.
+    let knee = &found["curves"][0]["knee"];
+    let blocks = knee["cache_blocks"].as_u64().unwrap();
+    assert!((100..110).contains(&blocks), "{knee}");
+    assert_eq!(knee["cache_bytes"], blocks * 4096);
+    assert!((knee["miss_ratio"].as_f64().unwrap() - 0.3).abs() < 1e-9, "{knee}");
+    let shown = simulate(&trace, &["--curve"]);
+    let shown = text(&shown.stdout);
+    let line = shown.lines().find(|line| line.starts_with("knee: ")).expect("a knee");
+    assert!(
+        line.starts_with(&format!("knee: {blocks} blocks, ")) && line.contains(" KiB, miss ratio 0.3000"),
+        "{line}"
+    );
+    assert!(
+        shown.contains("1,000   3.91 MiB") && shown.contains("blocks of 4 KiB, 3.91 MiB together"),
+        "{shown}"
+    );
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("The knee of each curve") && page.contains("of the footprint of 3.91 MiB"));
+    // Each block once: every size misses all.
+    let straight = simulate(&file(&folder, "u.lis", "0 1000 0 0\n"), &["--curve"]);
+    assert!(text(&straight.stdout).contains("no knee"), "{}", text(&straight.stdout));
+}

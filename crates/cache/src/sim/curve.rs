@@ -32,6 +32,34 @@ pub struct Curve {
     pub points: Vec<CurvePoint>,
 }
 
+/// Least distance of a knee from the chord, as a share of the curve's height. A nearly straight
+/// curve has no knee.
+const KNEE_SHARE: f64 = 0.05;
+
+impl Curve {
+    /// The size behind which more blocks bring little: the point farthest below the chord, which
+    /// joins the first point and the last. The smallest, if several are as far.
+    ///
+    /// This is the knee of Kneedle (Satopaa et al., ICDCS workshops 2011) over sizes in blocks, on
+    /// a linear scale. There is none if no point is a twentieth of the curve's height below it.
+    pub fn knee(&self) -> Option<CurvePoint> {
+        let (first, last) = (self.points.first()?, self.points.last()?);
+        let height = first.miss_ratio - last.miss_ratio;
+        let behind = |point: &CurvePoint| point.cache_blocks as f64 - first.cache_blocks as f64;
+        let depth =
+            |point: &CurvePoint| first.miss_ratio - height * behind(point) / behind(last) - point.miss_ratio;
+        let deepest = self.points.iter().fold(None, |deepest: Option<(f64, &CurvePoint)>, point| {
+            let found = depth(point);
+            match deepest {
+                Some((before, _)) if before >= found => deepest,
+                _ => Some((found, point)),
+            }
+        });
+        let (depth, point) = deepest?;
+        (height > 0.0 && depth >= KNEE_SHARE * height).then_some(*point)
+    }
+}
+
 /// Sizes with one cache each.
 pub(super) fn grid(footprint: usize) -> Vec<usize> {
     spread(footprint, GRID_POINTS)
@@ -55,6 +83,32 @@ fn spread(footprint: usize, points: usize) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn curve(points: &[(usize, f64)]) -> Curve {
+        let point = |(cache_blocks, miss_ratio): &(usize, f64)| CurvePoint {
+            cache_blocks: *cache_blocks,
+            miss_ratio: *miss_ratio,
+        };
+        Curve { policy: "lru".parse().unwrap(), points: points.iter().map(point).collect() }
+    }
+
+    #[test]
+    fn the_knee_is_farthest_below_the_chord() {
+        let knee = |points: &[(usize, f64)]| curve(points).knee().map(|point| point.cache_blocks);
+        // The chord falls by .1 every 10 blocks: depths 0, .2, .45, .35, 0.
+        assert_eq!(knee(&[(0, 1.0), (10, 0.7), (20, 0.35), (40, 0.25), (100, 0.0)]), Some(20));
+        // The first of equal depths.
+        assert_eq!(knee(&[(0, 1.0), (25, 0.5), (50, 0.25), (100, 0.0)]), Some(25));
+        // Straight, nearly straight, above the chord, flat, rising, and too short.
+        assert_eq!(knee(&[(1, 1.0), (2, 0.5), (3, 0.0)]), None);
+        assert_eq!(knee(&[(1, 1.0), (2, 0.46), (3, 0.0)]), None);
+        assert_eq!(knee(&[(1, 1.0), (2, 0.44), (3, 0.0)]), Some(2));
+        assert_eq!(knee(&[(1, 1.0), (2, 0.9), (3, 0.0)]), None);
+        assert_eq!(knee(&[(1, 0.5), (2, 0.5), (3, 0.5)]), None);
+        assert_eq!(knee(&[(1, 0.5), (2, 0.1), (3, 0.6)]), None);
+        assert_eq!(knee(&[(1, 0.5)]), None);
+        assert_eq!(knee(&[]), None);
+    }
 
     #[test]
     fn sizes_rise_and_end_at_the_footprint() {

@@ -33,20 +33,26 @@ pub enum SimError {
         share: f64,
     },
     /// A size below one block.
-    #[error("a cache of {size} of {footprint} blocks has no blocks; give a larger size")]
+    #[error(
+        "a cache of {size} has no blocks: the trace has {footprint} of {block_bytes} bytes; give a larger size"
+    )]
     NoBlocks {
         /// The requested size.
         size: Size,
         /// Distinct blocks of the trace.
         footprint: usize,
+        /// Bytes per block.
+        block_bytes: u32,
     },
     /// A size at which all policies are equal.
     #[error(
-        "a cache of {size} blocks is larger than the trace's footprint of {footprint} blocks; give at most that, or a share such as 10%"
+        "a cache of {size}, {blocks} blocks, is larger than the trace's footprint of {footprint} blocks; give at most that, or a share such as 10%"
     )]
     BeyondFootprint {
         /// The requested size.
         size: Size,
+        /// The size in blocks.
+        blocks: usize,
         /// Distinct blocks of the trace.
         footprint: usize,
     },

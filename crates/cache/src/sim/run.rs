@@ -94,7 +94,8 @@ impl Simulation {
     /// end, or a check of its size before allocation.
     fn is_few(&self) -> bool {
         let can_begin = |(policy, size): &(Name, Size)| {
-            let is_small = matches!(size, Size::Blocks(blocks) if *blocks <= BEGUN_BLOCKS_MAX);
+            let is_small =
+                size.fixed_blocks(self.block_bytes).is_some_and(|blocks| blocks <= BEGUN_BLOCKS_MAX);
             is_small && !policy.needs_future() && !policy.needs_relation_sizes()
         };
         self.curves.is_empty()
@@ -123,7 +124,7 @@ impl Simulation {
         let summary = chunks.summary();
         self.check_not_empty(&summary)?;
         for (_, size, _) in &frame.caches {
-            size.blocks(summary.footprint)?;
+            size.blocks(summary.footprint, self.block_bytes)?;
         }
         Ok(self.report(summary, frame, outcomes))
     }
@@ -173,7 +174,7 @@ impl Simulation {
         };
         let mut plan = Plan { jobs: Vec::new(), frame: Frame::default() };
         for (policy, size) in &self.caches {
-            let blocks = size.blocks(summary.footprint)?;
+            let blocks = size.blocks(summary.footprint, self.block_bytes)?;
             if let Some(share) = self.sample
                 && self.sampled(blocks) == 0
             {

@@ -1,7 +1,9 @@
-//! Cache sizes: blocks, or a fraction of the footprint.
+//! Cache sizes: blocks, bytes, or a fraction of the footprint.
 
 use std::fmt;
 use std::str::FromStr;
+
+use terrace_io::units;
 
 /// Resolution of a fraction: parts of one percent.
 pub(super) const PERCENT_PARTS: u64 = 1_000_000_000;
@@ -11,16 +13,19 @@ pub(super) const PERCENT_PARTS: u64 = 1_000_000_000;
 /// ```
 /// use terrace_cache::sim::Size;
 ///
-/// assert_eq!("5%".parse::<Size>().unwrap().blocks(275_171).unwrap(), 13_758);
-/// assert_eq!("0.1%".parse::<Size>().unwrap().blocks(186_880).unwrap(), 186);
-/// assert_eq!("500".parse::<Size>().unwrap().blocks(1000).unwrap(), 500);
-/// assert!("500".parse::<Size>().unwrap().blocks(499).is_err());
+/// assert_eq!("5%".parse::<Size>().unwrap().blocks(275_171, 4096).unwrap(), 13_758);
+/// assert_eq!("0.1%".parse::<Size>().unwrap().blocks(186_880, 4096).unwrap(), 186);
+/// assert_eq!("500".parse::<Size>().unwrap().blocks(1000, 4096).unwrap(), 500);
+/// assert_eq!("1MiB".parse::<Size>().unwrap().blocks(1000, 4096).unwrap(), 256);
+/// assert!("500".parse::<Size>().unwrap().blocks(499, 4096).is_err());
 /// assert!("0".parse::<Size>().is_err());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     /// Blocks, at least one.
     Blocks(usize),
+    /// Bytes, rounded down to blocks.
+    Bytes(u64),
     /// Parts in 10^11 of the footprint, rounded down; at most all of it.
     Share(u64),
 }
@@ -30,12 +35,27 @@ impl Size {
     pub fn is_relative(&self) -> bool {
         matches!(self, Size::Share(_))
     }
+
+    /// The size in blocks of `block_bytes` bytes, if it does not depend on the footprint.
+    pub(super) fn fixed_blocks(&self, block_bytes: u32) -> Option<usize> {
+        match self {
+            Size::Blocks(blocks) => Some(*blocks),
+            Size::Bytes(bytes) => Some((bytes / u64::from(block_bytes.max(1))) as usize),
+            Size::Share(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Size::Blocks(blocks) => write!(f, "{blocks}"),
+            Size::Bytes(bytes) => {
+                let units = [(30, "GiB"), (20, "MiB"), (10, "KiB"), (0, "B")];
+                let unit = units.into_iter().find(|(shift, _)| bytes % (1 << shift) == 0);
+                let (shift, unit) = unit.unwrap_or((0, "B"));
+                write!(f, "{}{unit}", bytes >> shift)
+            }
             Size::Share(parts) => {
                 let (whole, fraction) = (parts / PERCENT_PARTS, parts % PERCENT_PARTS);
                 let fraction = format!("{fraction:09}");
@@ -54,10 +74,17 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Size, String> {
         let wrong = || {
             format!(
-                "{text:?} is no size of a cache; write blocks, such as 5000, or a share of the footprint, such as 10%"
+                "{text:?} is no size of a cache; write blocks, such as 5000, bytes, such as 64MiB, or a share of the footprint, such as 10%"
             )
         };
         let Some(percent) = text.strip_suffix('%') else {
+            let has_unit = text.ends_with(|letter: char| letter.is_ascii_alphabetic());
+            if has_unit && text.starts_with(|letter: char| letter.is_ascii_digit()) {
+                return match units::size(text)? {
+                    0 => Err("a cache of 0 bytes; it must have at least 1 block".to_owned()),
+                    bytes => Ok(Size::Bytes(bytes)),
+                };
+            }
             let blocks: u32 = text.parse().map_err(|_| wrong())?;
             return match blocks {
                 0 => Err("a cache of 0 blocks; it must have at least 1".to_owned()),

@@ -275,7 +275,7 @@ fn what_cannot_be_is_said() {
     let of = |size: Size| run(&Simulation::new().cache(name("lru"), size), text, "lis").unwrap_err();
     assert!(matches!(of(Size::Blocks(11)), SimError::BeyondFootprint { footprint: 10, .. }));
     let small: Size = "1%".parse().unwrap();
-    assert!(of(small).to_string().contains("1% of 10 blocks"));
+    assert!(of(small).to_string().contains("1% has no blocks: the trace has 10"));
     let simulation = Simulation::new().cache(name("lru"), Size::Blocks(1));
     assert!(matches!(run(&simulation, "", "lis"), Err(SimError::Empty)));
     assert!(matches!(run(&simulation, "R 1 a r\n", "pgt"), Err(SimError::Empty)));
@@ -306,11 +306,35 @@ fn distances_of_a_short_trace_are_as_counted_by_hand() {
 fn sizes_are_exact_and_refused_by_reason() {
     for (text, blocks) in [("0.1%", 186), ("33.3%", 62231), ("100%", 186_880), ("7", 7)] {
         let size: Size = text.parse().unwrap();
-        assert_eq!((size.blocks(186_880).unwrap(), size.to_string()), (blocks, text.to_owned()));
+        assert_eq!((size.blocks(186_880, 4096).unwrap(), size.to_string()), (blocks, text.to_owned()));
     }
     for text in ["", "%", "x", "-1", "1.5", "1e3", "0", "0%", "0.0%", "101%", "1.%", "99999999999", "5 %"] {
         assert!(text.parse::<Size>().is_err(), "{text}");
     }
+}
+
+#[test]
+fn sizes_in_bytes_are_whole_blocks() {
+    for (text, blocks, shown) in [
+        ("1MiB", 128, "1MiB"),
+        ("1.5MiB", 192, "1536KiB"),
+        ("16383B", 1, "16383B"),
+        ("1GiB", 131_072, "1GiB"),
+    ] {
+        let size: Size = text.parse().unwrap();
+        assert_eq!((size.blocks(186_880, 8192).unwrap(), size.to_string()), (blocks, shown.to_owned()));
+    }
+    for (text, reason) in [("0B", "0 bytes"), ("64MB", "MiB"), ("1.0001B", "whole number"), ("5x", "unit")] {
+        let error = text.parse::<Size>().unwrap_err();
+        assert!(error.contains(reason), "{text}: {error}");
+    }
+    let of = |size: &str, block_bytes| {
+        let simulation = Simulation::new().cache(name("lru"), size.parse().unwrap()).block_bytes(block_bytes);
+        run(&simulation, "0 10 0 0\n", "lis")
+    };
+    assert_eq!(of("8KiB", 512).unwrap_err().to_string().matches("8KiB, 16 blocks").count(), 1);
+    assert!(of("8KiB", 16_384).unwrap_err().to_string().contains("8KiB has no blocks"));
+    assert_eq!(of("8KiB", 1024).unwrap().results[0].cache_blocks, 8);
 }
 
 /// Point queries of one table: 60,000 reads of 8,000 blocks by Zipf's law of .9, with a query

@@ -21,12 +21,12 @@ pub struct SimulateArgs {
     /// Cache policies, each alone or behind an admission policy; or all
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "lru", value_parser = str::parse::<Policies>)]
     pub policy: Vec<Policies>,
-    /// Cache sizes: blocks, or a share of the footprint such as 10% [default: 1%,5%,10%,20%, or
-    /// none with --curve]
-    #[arg(long, value_name = "BLOCKS|P%,...", value_delimiter = ',', value_parser = str::parse::<Size>)]
+    /// Cache sizes: blocks, bytes such as 64MiB, or a share of the footprint such as 10% [default:
+    /// 1%,5%,10%,20%, or none with --curve]
+    #[arg(long, value_name = "BLOCKS|BYTES|P%,...", value_delimiter = ',', value_parser = str::parse::<Size>)]
     pub size: Vec<Size>,
-    /// Miss-ratio curve from 0.1% to 100% of the footprint: exact for lru, at 200 sizes; simulated
-    /// for others, at 24
+    /// Miss-ratio curve from 0.1% to 100% of the footprint, with its knee: exact for lru, at 200
+    /// sizes; simulated for others, at 24
     #[arg(long)]
     pub curve: bool,
     /// Do only part I of N of the work, 1 <= I <= N; --merge joins the parts
@@ -177,14 +177,14 @@ mod tests {
     #[test]
     fn flags_of_the_interface() {
         let args = simulate(
-            "t.pgt.zst --policy lru,arc --size 100,12.5% --curve --shard 2/3 --per-query --per-relation --json",
+            "t.pgt.zst --policy lru,arc --size 100,12.5%,8KiB --curve --shard 2/3 --per-query --per-relation --json",
         )
         .unwrap();
         let names: Vec<String> =
             args.policy.iter().flat_map(Policies::names).map(|name| name.to_string()).collect();
         assert_eq!(names, ["lru", "arc"]);
-        let sizes: Vec<usize> = args.size.iter().map(|size| size.blocks(1000).unwrap()).collect();
-        assert_eq!(sizes, [100, 125]);
+        let sizes: Vec<usize> = args.size.iter().map(|size| size.blocks(1000, 4096).unwrap()).collect();
+        assert_eq!(sizes, [100, 125, 2]);
         let shard = args.shard.unwrap();
         assert_eq!([0, 1, 2, 3, 4].map(|index| shard.has(index)), [false, true, false, false, true]);
         assert!(args.curve && args.per_query && args.per_relation && args.output.json);
@@ -199,6 +199,7 @@ mod tests {
             ("t --policy lru,nosuch", "nosuch"),
             ("t --size 0", "--size"),
             ("t --size 101%", "--size"),
+            ("t --size 64MB", "MiB"),
             ("t --shard 0/2", "--shard"),
             ("t --shard 3/2", "--shard"),
             ("t --format xls", "--format"),

@@ -89,7 +89,8 @@ fn simulate_policies(args: &SimulateArgs, source: &Source<'_>, policies: &[Name]
     let (cache_indices, caches) = part(args, caches);
     let (curve_indices, curves) = part(args, curves);
 
-    let mut simulation = Simulation::new().parts(args.per_query, args.per_relation);
+    let mut simulation =
+        Simulation::new().block_bytes(source.block_bytes).parts(args.per_query, args.per_relation);
     if let Some(threads) = args.threads {
         simulation = simulation.threads(threads.into());
     }

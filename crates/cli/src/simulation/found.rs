@@ -38,6 +38,9 @@ pub struct CacheFound {
     /// Size as given.
     pub size: String,
     pub cache_blocks: usize,
+    /// `cache_blocks` in bytes.
+    #[serde(default)]
+    pub cache_bytes: u64,
     pub hits: u64,
     pub misses: u64,
     pub miss_ratio: f64,
@@ -103,6 +106,20 @@ pub struct CurveFound {
     pub policy: String,
     /// Pairs of size in blocks and miss ratio.
     pub points: Vec<(usize, f64)>,
+    /// The size of each point in bytes.
+    #[serde(default)]
+    pub bytes: Vec<u64>,
+    /// The point farthest below the chord of the curve; null if the curve is nearly straight.
+    #[serde(default)]
+    pub knee: Option<KneeFound>,
+}
+
+/// The knee of a curve.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct KneeFound {
+    pub cache_blocks: usize,
+    pub cache_bytes: u64,
+    pub miss_ratio: f64,
 }
 
 impl Found {
@@ -122,6 +139,7 @@ impl Found {
         let query_name = |number: u32| queries.get(&number).map(|name| (*name).to_owned());
         let relation_name = |number: u32| relations.get(&number).map(|name| (*name).to_owned());
         let [caches, curves] = indices;
+        let bytes = |blocks: usize| blocks as u64 * u64::from(block_bytes);
         let result = |(index, result): (&usize, &terrace_cache::sim::CacheResult)| {
             let counts = &result.counts;
             CacheFound {
@@ -129,6 +147,7 @@ impl Found {
                 policy: result.policy.to_string(),
                 size: result.size.to_string(),
                 cache_blocks: result.cache_blocks,
+                cache_bytes: bytes(result.cache_blocks),
                 hits: counts.hits,
                 misses: counts.misses(),
                 miss_ratio: result.miss_ratio,
@@ -149,6 +168,12 @@ impl Found {
             index: *index,
             policy: curve.policy.to_string(),
             points: curve.points.iter().map(|point| (point.cache_blocks, point.miss_ratio)).collect(),
+            bytes: curve.points.iter().map(|point| bytes(point.cache_blocks)).collect(),
+            knee: curve.knee().map(|knee| KneeFound {
+                cache_blocks: knee.cache_blocks,
+                cache_bytes: bytes(knee.cache_blocks),
+                miss_ratio: knee.miss_ratio,
+            }),
         };
         Found {
             trace,
@@ -190,6 +215,11 @@ impl Found {
             }
         }
         (policies, sizes)
+    }
+
+    /// Bytes of `blocks` blocks. The numbers may come from a file, so the product has a ceiling.
+    pub(super) fn bytes(&self, blocks: usize) -> u64 {
+        (blocks as u64).saturating_mul(u64::from(self.block_bytes))
     }
 
     pub(super) fn result(&self, policy: &str, cache_blocks: usize) -> Option<&CacheFound> {

@@ -18,7 +18,7 @@ pub fn report(found: &Found) -> Report {
     );
     let mut report = Report::new(&format!("Cache policies on {}", name(&found.trace)), &lead);
     let share = 100.0 * found.writes as f64 / found.requests.max(1) as f64;
-    let bytes = found.footprint as u64 * u64::from(found.block_bytes);
+    let bytes = found.bytes(found.footprint);
     report.section("The trace").figures(&[
         Figure::new(show_count(found.requests), "requests", format!("{share:.1} % of them writes")),
         Figure::new(show_count(found.footprint as u64), "blocks", format!("{} together", show_size(bytes))),
@@ -46,7 +46,8 @@ fn name(trace: &str) -> &str {
 fn curves(report: &mut Report, found: &Found) {
     let (policies, sizes) = found.axes();
     let chart = |title: &str| {
-        let lines = Lines::new(title, "cache size, % of the footprint", "miss ratio");
+        let size = show_size(found.bytes(found.footprint));
+        let lines = Lines::new(title, format!("cache size, % of the footprint of {size}"), "miss ratio");
         Lines { log_x: true, ..lines }
     };
     let percent = |blocks: usize| 100.0 * blocks as f64 / found.footprint.max(1) as f64;
@@ -55,7 +56,7 @@ fn curves(report: &mut Report, found: &Found) {
             let points = curve.points.iter().map(|(blocks, ratio)| (percent(*blocks), *ratio));
             lines.line(&curve.policy, points.collect())
         });
-        report.section("Miss-ratio curves").lines(&lines);
+        report.section("Miss-ratio curves").lines(&lines).table(&knees(found));
     } else if sizes.len() > 1 {
         let lines = policies.iter().fold(chart("Miss ratio at the sizes asked for"), |lines, policy| {
             let mut points: Vec<(f64, f64)> = sizes
@@ -67,6 +68,21 @@ fn curves(report: &mut Report, found: &Found) {
         });
         report.section("Miss-ratio curves").lines(&lines);
     }
+}
+
+/// The knee of each curve.
+fn knees(found: &Found) -> Table {
+    let header = ["policy", "blocks", "bytes", "miss ratio"];
+    let mut table = Table::new("The knee of each curve: the point farthest below its chord", &header);
+    for curve in &found.curves {
+        let none = || ["\u{2013}"; 3].map(str::to_owned);
+        let [blocks, bytes, ratio] = curve.knee.map_or_else(none, |knee| {
+            let (blocks, bytes) = (show_count(knee.cache_blocks as u64), show_size(knee.cache_bytes));
+            [blocks, bytes, format!("{:.4}", knee.miss_ratio)]
+        });
+        table.row([curve.policy.clone(), blocks, bytes, ratio]);
+    }
+    table
 }
 
 /// Tables of policies by sizes: miss ratios, and bytes written.

@@ -46,9 +46,10 @@ fn has_ratios(found: &Found) -> bool {
         let parts = result.queries.iter().chain(&result.relations);
         parts.map(|part| part.miss_ratio).chain([result.miss_ratio]).collect::<Vec<f64>>()
     };
-    let mut ratios = found.results.iter().flat_map(parts);
-    let mut points = found.curves.iter().flat_map(|curve| &curve.points);
-    ratios.all(|ratio| (0.0..=1.0).contains(&ratio)) && points.all(|(_, ratio)| (0.0..=1.0).contains(ratio))
+    let ratios = found.results.iter().flat_map(parts);
+    let points = found.curves.iter().flat_map(|curve| curve.points.iter().map(|(_, ratio)| *ratio));
+    let knees = found.curves.iter().filter_map(|curve| Some(curve.knee?.miss_ratio));
+    ratios.chain(points).chain(knees).all(|ratio| (0.0..=1.0).contains(&ratio))
 }
 
 fn join(parts: Vec<(&PathBuf, Found)>) -> Outcome<Found> {
@@ -119,7 +120,7 @@ fn is_whole(all: &Found) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::found::{CostFound, CurveFound};
+    use super::super::found::{CostFound, CurveFound, KneeFound};
     use super::*;
 
     /// A part of a run with two policies at two sizes.
@@ -161,6 +162,9 @@ mod tests {
             let mut points = curve.clone();
             points.points[0].1 = ratio;
             assert!(!has_ratios(&Found { curves: vec![points], ..part(1, 1, &[0]) }));
+            let knee = Some(KneeFound { miss_ratio: ratio, ..KneeFound::default() });
+            let bent = CurveFound { knee, ..curve.clone() };
+            assert!(!has_ratios(&Found { curves: vec![bent], ..part(1, 1, &[0]) }));
             let mut results = part(1, 1, &[0]);
             results.results[0].miss_ratio = ratio;
             assert!(!has_ratios(&results));

@@ -2,18 +2,20 @@
 
 use std::fmt::Write as _;
 
-use terrace_common::units::show_count;
+use terrace_common::units::{show_count, show_size};
 
-use super::found::{CacheFound, CostFound, Found, PartFound};
+use super::found::{CacheFound, CostFound, CurveFound, Found, PartFound};
 
 /// Renders the text.
 pub fn table(found: &Found) -> String {
     let mut text = format!(
-        "{}: {} requests, {} of them writes, for {} blocks\n",
+        "{}: {} requests, {} of them writes, for {} blocks of {}, {} together\n",
         found.trace,
         show_count(found.requests),
         show_count(found.writes),
         show_count(found.footprint as u64),
+        show_size(found.block_bytes.into()),
+        show_size(found.bytes(found.footprint)),
     );
     if let Some(share) = found.sample {
         let _ = writeln!(text, "estimated from a sample of {share} of the blocks; counts are of the sample");
@@ -54,19 +56,40 @@ pub fn table(found: &Found) -> String {
         );
         found.results.iter().for_each(|result| cost(&mut text, result));
     }
-    for curve in &found.curves {
-        let _ = writeln!(text, "\n{}, miss ratio by blocks:", curve.policy);
-        // A terminal cannot show every point of an exact curve.
-        let stride = curve.points.len().div_ceil(25).max(1);
-        for (blocks, ratio) in curve.points.iter().rev().step_by(stride).rev() {
-            let _ = writeln!(text, "{blocks:>12} {ratio:.4}");
-        }
-    }
+    found.curves.iter().for_each(|curve| points(&mut text, found, curve));
     for result in &found.results {
         parts(&mut text, result, "query", &result.queries);
         parts(&mut text, result, "relation", &result.relations);
     }
     text
+}
+
+fn points(text: &mut String, found: &Found, curve: &CurveFound) {
+    let _ = writeln!(
+        text,
+        "\n{}, miss ratio by size:\n{:>12} {:>10} {:>10}",
+        curve.policy, "blocks", "bytes", "miss ratio"
+    );
+    // A terminal cannot show every point of an exact curve.
+    let stride = curve.points.len().div_ceil(25).max(1);
+    for (blocks, ratio) in curve.points.iter().rev().step_by(stride).rev() {
+        let _ = writeln!(
+            text,
+            "{:>12} {:>10} {ratio:>10.4}",
+            show_count(*blocks as u64),
+            show_size(found.bytes(*blocks))
+        );
+    }
+    let _ = match curve.knee {
+        Some(knee) => writeln!(
+            text,
+            "knee: {} blocks, {}, miss ratio {:.4}",
+            show_count(knee.cache_blocks as u64),
+            show_size(knee.cache_bytes),
+            knee.miss_ratio
+        ),
+        None => writeln!(text, "no knee: the curve is nearly straight, or bulges up"),
+    };
 }
 
 fn row(text: &mut String, result: &CacheFound, width: usize) {
