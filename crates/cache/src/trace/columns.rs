@@ -1,6 +1,5 @@
 //! The columns of `.csv`: their meanings, their names in headers, and a list of them.
 
-use std::fmt;
 use std::str::FromStr;
 
 /// Most columns of a trace.
@@ -237,9 +236,10 @@ impl FromStr for Columns {
     }
 }
 
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Role {
+    /// The column's content in an error.
+    pub(super) fn what(self) -> &'static str {
+        match self {
             Time(_) => "the time",
             Device => "the device",
             Operation | Role::OperationIfKnown | Write => "the operation",
@@ -248,6 +248,6 @@ impl fmt::Display for Role {
             Start(Bytes) => "the offset",
             Length(_) => "the size",
             Unused => "an unused column",
-        })
+        }
     }
 }

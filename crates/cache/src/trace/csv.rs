@@ -96,10 +96,11 @@ impl Csv {
         };
         if let Some(known) = known {
             self.roles = known.roles.to_vec();
-            if matches!(self.layout, Layout::Found) {
-                self.notes.push(format!("read as {}, by its columns", known.name));
+            let is_header = known.is_header(&self.fields);
+            if !is_header && matches!(self.layout, Layout::Found) {
+                self.notes.push(format!("read as {}, by the form of its first line", known.name));
             }
-            return Ok(known.is_header(&self.fields));
+            return Ok(is_header);
         }
         if begins_with_digit(self.fields.get(0)) {
             self.roles = match self.fields.count() {
@@ -159,8 +160,8 @@ impl Csv {
         self.device.clear();
         for (role, field) in self.roles.iter().zip(self.fields.iter()) {
             match role {
-                Role::Start(measure) => start = Some((*measure, number(&role.to_string(), Some(field))?)),
-                Role::Length(measure) => length = Some((*measure, number("the size", Some(field))?)),
+                Role::Start(measure) => start = Some((*measure, number(role.what(), Some(field))?)),
+                Role::Length(measure) => length = Some((*measure, number(role.what(), Some(field))?)),
                 Role::Operation => write = is_write(field)?,
                 Role::OperationIfKnown if field.is_empty() => return Ok(Parsed::Nothing),
                 Role::OperationIfKnown => write = is_write(field)?,
@@ -239,16 +240,19 @@ fn microseconds(ticks: Ticks, field: &[u8]) -> Result<u64, ParseError> {
 }
 
 fn is_write(field: &[u8]) -> Result<bool, ParseError> {
-    let word = field.to_ascii_lowercase();
+    let is = |words: [&str; 4]| words.iter().any(|word| field.eq_ignore_ascii_case(word.as_bytes()));
     let command = || {
-        let digits = std::str::from_utf8(word.strip_prefix(b"0x").unwrap_or(&word)).ok()?;
-        let command = (digits.len() == 2).then(|| u64::from_str_radix(digits, 16).ok());
-        scsi_writes(command??)
+        let digits = field.strip_prefix(b"0x").unwrap_or(field);
+        let digits = std::str::from_utf8(digits).ok()?;
+        let is_command = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+        scsi_writes(u64::from_str_radix(digits, 16).ok().filter(|_| is_command)?)
     };
-    let write = match word.as_slice() {
-        b"r" | b"rd" | b"rs" | b"read" => Some(false),
-        b"w" | b"wr" | b"ws" | b"write" => Some(true),
-        _ => command(),
+    let write = if is(["r", "read", "rd", "rs"]) {
+        Some(false)
+    } else if is(["w", "write", "wr", "ws"]) {
+        Some(true)
+    } else {
+        command()
     };
     write.ok_or_else(|| {
         malformed(format!(

@@ -61,8 +61,8 @@ fn alibaba_has_volumes_and_writes_with_and_without_header() {
         assert_eq!(accesses(text, format), expected, "{format}: {text}");
         assert_eq!(times(text, format)[0], Some(1_577_808_000_000_046));
     }
-    assert_eq!(notes(ALIBABA, "csv"), ["read as alibaba, by its columns"]);
-    assert!(notes(ALIBABA, "alibaba").is_empty());
+    assert_eq!(notes(ALIBABA, "csv"), ["read as alibaba, by the form of its first line"]);
+    assert!(notes(ALIBABA, "alibaba").is_empty() && notes(&headed, "csv").is_empty());
     refused("0,X,0,1,1\n", "alibaba", "line 1", "operation");
     refused(format!("{ALIBABA}0,R,0,1\n"), "csv", "line 5", "fewer than the 5");
 }
@@ -123,6 +123,16 @@ fn headers_have_synonyms_in_any_writing() {
     }
     assert_eq!(accesses("lba,sectors\n7,2\n", "csv"), [(0, false), (1, false)]);
     assert_eq!(accesses("block,blocks\n7,2\n", "csv"), [(7, false), (8, false)]);
+    for (operations, write) in
+        [(["R", "read", "Rd", "rs", "0x28"], false), (["W", "Write", "WR", "ws", "0x8A"], true)]
+    {
+        for operation in operations {
+            assert_eq!(accesses(format!("block,op\n5,{operation}\n"), "csv"), [(5, write)], "{operation}");
+        }
+    }
+    for operation in ["", "x", "0", "1", "+8", "028", "40", "readwrite"] {
+        refused(format!("block,op\n5,{operation}\n"), "csv", "line 2", "the operation");
+    }
     for device in ["disk", "Volume_ID", "LUN", "dev", "Host Name"] {
         let text = format!("{device},block\nsda,5\nsdb,5\nsda,6\n");
         assert_eq!(accesses(text, "csv"), [(5, false), (on(1, 5), false), (6, false)], "{device}");
