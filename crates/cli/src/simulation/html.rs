@@ -5,6 +5,9 @@ use terrace_common::units::{show_count, show_size};
 
 use super::found::{CacheFound, CostFound, Found, PartFound};
 
+/// Most curves of a chart with marks at their knees.
+const KNEES_MARKED_MAX: usize = 2;
+
 /// The report.
 pub fn report(found: &Found) -> Report {
     let caches = show_count(found.results.len() as u64);
@@ -56,6 +59,7 @@ fn curves(report: &mut Report, found: &Found) {
             let points = curve.points.iter().map(|(blocks, ratio)| (percent(*blocks), *ratio));
             lines.line(&curve.policy, points.collect())
         });
+        let lines = marked(lines, found, percent);
         report.section("Miss-ratio curves").lines(&lines).table(&knees(found));
     } else if sizes.len() > 1 {
         let lines = policies.iter().fold(chart("Miss ratio at the sizes asked for"), |lines, policy| {
@@ -68,6 +72,18 @@ fn curves(report: &mut Report, found: &Found) {
         });
         report.section("Miss-ratio curves").lines(&lines);
     }
+}
+
+/// Marks the knees, if few enough for their labels.
+fn marked(lines: Lines, found: &Found, percent: impl Fn(usize) -> f64) -> Lines {
+    if found.curves.len() > KNEES_MARKED_MAX {
+        return lines;
+    }
+    let knees = found.curves.iter().filter_map(|curve| Some((&curve.policy, curve.knee?)));
+    knees.fold(lines, |lines, (policy, knee)| {
+        let word = format!("knee of {policy}: {}", show_size(knee.cache_bytes));
+        lines.mark(percent(knee.cache_blocks), word)
+    })
 }
 
 /// The knee of each curve.
