@@ -37,6 +37,7 @@ const LOG: usize = 167;
 const URI_PARAMETER: usize = 189;
 const AUTO_EXTENSION: usize = 192;
 const TRACE_V2: usize = 214;
+const URI_KEY: usize = 245;
 
 type LibversionNumber = unsafe extern "C" fn() -> c_int;
 type Free = unsafe extern "C" fn(*mut c_void);
@@ -45,6 +46,7 @@ type VfsFind = unsafe extern "C" fn(*const c_char) -> *mut ffi::sqlite3_vfs;
 type VfsRegister = unsafe extern "C" fn(*mut ffi::sqlite3_vfs, c_int) -> c_int;
 type Log = unsafe extern "C" fn(c_int, *const c_char, ...);
 type UriParameter = unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char;
+type UriKey = unsafe extern "C" fn(*const c_char, c_int) -> *const c_char;
 type AutoExtension = unsafe extern "C" fn(Option<Entry>) -> c_int;
 
 /// Called for a new connection.
@@ -79,6 +81,7 @@ pub(crate) struct Api {
     pub vfs_register: VfsRegister,
     log: Log,
     pub uri_parameter: UriParameter,
+    pub uri_key: UriKey,
     pub auto_extension: AutoExtension,
     /// Null in builds of SQLite without it.
     pub trace_v2: Option<TraceV2>,
@@ -103,6 +106,7 @@ impl Api {
             vfs_register: ffi::sqlite3_vfs_register,
             log: ffi::sqlite3_log,
             uri_parameter: ffi::sqlite3_uri_parameter,
+            uri_key: ffi::sqlite3_uri_key,
             auto_extension: ffi::sqlite3_auto_extension,
             trace_v2: Some(ffi::sqlite3_trace_v2),
             file_control: ffi::sqlite3_file_control,
@@ -150,6 +154,7 @@ impl Api {
                 vfs_register: at!(VFS_REGISTER, VfsRegister),
                 log: at!(LOG, Log),
                 uri_parameter: at!(URI_PARAMETER, UriParameter),
+                uri_key: at!(URI_KEY, UriKey),
                 auto_extension: at!(AUTO_EXTENSION, AutoExtension),
                 trace_v2: at!(TRACE_V2, Option<TraceV2>),
                 file_control: at!(FILE_CONTROL, FileControl),

@@ -46,7 +46,7 @@ use crate::planted::{Bug, planted};
 use crate::queries::{Queries, Roots, name_of};
 use crate::recorder::Recorder;
 use crate::relations::RelationMap;
-use crate::stats::{self, Around};
+use crate::stats::{self, Around, CacheState};
 use crate::storage::Storage;
 
 /// Interval of attempts to record the fingerprint of an unchanged file.
@@ -77,6 +77,8 @@ pub(crate) struct Database {
 
 struct State {
     storage: Option<Storage>,
+    /// Why there is no storage.
+    uncached: String,
     /// State of the file when the cache was last known to be right.
     known: Known,
     /// The head then, or as we have written it since.
@@ -179,10 +181,17 @@ impl Database {
                 .map_err(|error| format!("trace {}: {error}", trace.display()))
         });
         let recorder = recorder.transpose()?;
-        let storage = options.cache.as_ref().and_then(|cache| {
-            let storage = Storage::open(cache, path, Arc::clone(&relations), disk.as_deref());
-            storage.map_err(|why| warn(&format!("{why}; continuing without a cache"))).ok()
-        });
+        let storage = match &options.cache {
+            None => Err("the URI has no block_cache".to_owned()),
+            Some(cache) => {
+                let storage = Storage::open(cache, path, Arc::clone(&relations), disk.as_deref());
+                storage.inspect_err(|why| warn(&format!("{why}; continuing without a cache")))
+            }
+        };
+        let (storage, uncached) = match storage {
+            Ok(storage) => (Some(storage), String::new()),
+            Err(why) => (None, why),
+        };
         let is_hinted = options.cache.as_ref().is_some_and(|cache| {
             let policy = cache.policy.as_ref().and_then(|policy| policy.parse::<Name>().ok());
             !cache.no_hints && policy.is_some_and(|policy| policy.wants_queries())
@@ -191,6 +200,7 @@ impl Database {
         let log = storage.is_some().then(Arc::default);
         let state = State {
             storage,
+            uncached,
             known: Known::Nothing,
             header: None,
             record: None,
@@ -420,16 +430,22 @@ impl Database {
             .map_or(String::new(), |queries| format!(r#","queries":{}"#, queries.lock().begun()));
         let log =
             self.log.as_ref().map_or(String::new(), |log| format!(r#","log_hits":{}"#, log.lock().hits()));
-        format!(r#"{{"cache":{}{log}{disk}{queries}}}"#, self.cache_stats())
-    }
-
-    fn cache_stats(&self) -> String {
         let state = self.state.lock();
-        let (Some(storage), Some(in_use)) = (&state.storage, state.cache()) else {
-            return "null".to_owned();
+        let (told, cache) = match (&state.storage, state.cache()) {
+            (None, _) => (CacheState::Uncached(state.uncached.clone()), "null".to_owned()),
+            (Some(_), None) => {
+                (CacheState::Pending("the next read under a lock opens the cache"), "null".to_owned())
+            }
+            (Some(storage), Some(in_use)) => {
+                let (emptied, cold) = (storage.emptied(), storage.cold());
+                let around = Around { emptied, cold, relations: &self.relations };
+                (CacheState::of(&in_use), stats::of_cache(&in_use, &around))
+            }
         };
-        let around = Around { emptied: storage.emptied(), cold: storage.cold(), relations: &self.relations };
-        stats::of_cache(&in_use, &around)
+        // The object of the state, open at its end for the other keys.
+        let told = stats::json(&told);
+        let told = told.strip_suffix('}').expect("an object");
+        format!(r#"{told},"cache":{cache}{log}{disk}{queries}}}"#)
     }
 
     /// Compares the cache with the log's index.
@@ -490,7 +506,7 @@ impl Database {
             Ok(told) => told.iter().for_each(|told| (self.warn)(told)),
             Err(why) => {
                 (self.warn)(&format!("{why}; continuing without a cache"));
-                state.storage = None;
+                (state.storage, state.uncached) = (None, why);
             }
         }
         state.record = now.filter(|_| is_same);

@@ -15,6 +15,18 @@ const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
 /// Maximum latency: a second.
 const LATENCY_US_MAX: u64 = 1_000_000;
 
+/// The parameters that need `block_cache`.
+const OF_CACHE: [&str; 8] = [
+    "block_cache_size",
+    "block_cache_policy",
+    "block_cache_mode",
+    "block_cache_io",
+    "block_cache_hints",
+    "block_cache_trust",
+    "block_cache_write_budget",
+    "block_cache_latency_us",
+];
+
 /// Parameters of a URI.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Options {
@@ -38,6 +50,8 @@ pub(crate) struct CacheOptions {
     pub latency_us: Option<u64>,
     /// How much is trusted after a kill.
     pub trust: CacheTrust,
+    /// Bytes per day that may be written to the cache device.
+    pub write_budget: Option<u64>,
 }
 
 /// Simulated speed of the database's device.
@@ -56,6 +70,21 @@ impl From<Slowness> for Limits {
             operations_per_second: slowness.operations_per_second,
             ..Limits::default()
         }
+    }
+}
+
+/// Refuses names that begin like ours and are not.
+///
+/// # Errors
+/// A sentence with the name and the known ones.
+pub(crate) fn check_names(names: impl IntoIterator<Item = String>) -> Result<(), String> {
+    let is_ours = |name: &String| name.to_ascii_lowercase().starts_with("block_cache");
+    let is_known = |name: &str| name == "block_cache" || OF_CACHE.contains(&name);
+    match names.into_iter().find(|name| is_ours(name) && !is_known(name)) {
+        Some(name) => {
+            Err(format!("unknown parameter {name:?}; known are block_cache, {}", OF_CACHE.join(", ")))
+        }
+        None => Ok(()),
     }
 }
 
@@ -78,6 +107,11 @@ impl Options {
             Some(directory) => Some(CacheOptions {
                 directory: PathBuf::from(directory),
                 bytes: parameter("block_cache_size").map_or(Ok(CACHE_BYTES_DEFAULT), |text| size(&text))?,
+                write_budget: parameter("block_cache_write_budget")
+                    .map(|text| {
+                        units::size(&text).map_err(|wrong| format!("block_cache_write_budget: {wrong}"))
+                    })
+                    .transpose()?,
                 policy: parameter("block_cache_policy"),
                 around: second_of("block_cache_mode", &parameter, ["through", "around"])?,
                 buffered: second_of("block_cache_io", &parameter, ["direct", "buffered"])?,
@@ -88,16 +122,7 @@ impl Options {
                 })?,
             }),
             None => {
-                let without = [
-                    "block_cache_size",
-                    "block_cache_policy",
-                    "block_cache_mode",
-                    "block_cache_io",
-                    "block_cache_hints",
-                    "block_cache_latency_us",
-                    "block_cache_trust",
-                ];
-                if let Some(name) = without.into_iter().find(|name| parameter(name).is_some()) {
+                if let Some(name) = OF_CACHE.iter().find(|name| parameter(name).is_some()) {
                     return Err(format!("{name} needs block_cache"));
                 }
                 None
@@ -167,6 +192,9 @@ mod tests {
         assert_eq!(cache.trust, CacheTrust::Auto);
         let synced = parse("block_cache=/c&block_cache_trust=synced").expect("correct parameters");
         assert_eq!(synced.cache.expect("a cache").trust, CacheTrust::Synced);
+        assert_eq!(cache.write_budget, None);
+        let budget = parse("block_cache=/c&block_cache_write_budget=1.5GiB").expect("correct parameters");
+        assert_eq!(budget.cache.expect("a cache").write_budget, Some(3 << 29));
         assert_eq!(options.trace, Some(PathBuf::from("t.pgt")));
         let fraction = parse("block_cache=/c&block_cache_size=1.5MiB").expect("a size as in every flag");
         assert_eq!(fraction.cache.expect("a cache").bytes, 3 << 19);
@@ -186,12 +214,28 @@ mod tests {
             ("block_cache=/c&block_cache_io=slow", "block_cache_io"),
             ("block_cache=/c&block_cache_trust=all", "block_cache_trust"),
             ("block_cache_trust=synced", "block_cache_trust"),
+            ("block_cache=/c&block_cache_write_budget=much", "block_cache_write_budget"),
+            ("block_cache_write_budget=1GiB", "block_cache_write_budget needs block_cache"),
             ("latency_us=x", "latency_us"),
             ("latency_us=1000001", "latency_us"),
             ("operations_per_second=0", "operations_per_second"),
         ] {
             let why = parse(query).expect_err(query);
             assert!(why.contains(named), "{query}: {why}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_of_the_cache_is_refused_with_the_known_ones() {
+        let check = |name: &str| check_names([name.to_owned()]);
+        for name in ["vfs", "cache", "trace", "block_cache", "latency_us"].into_iter().chain(OF_CACHE) {
+            assert_eq!(check(name), Ok(()), "{name}");
+        }
+        for name in ["block_cache_sise", "block_cache_", "block_cachesize", "Block_Cache", "block_cache_Size"]
+        {
+            let why = check(name).expect_err(name);
+            assert!(why.contains(&format!("{name:?}")), "{why}");
+            assert!(OF_CACHE.iter().all(|word| why.contains(word)), "{why}");
         }
     }
 }

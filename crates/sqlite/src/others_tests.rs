@@ -227,7 +227,7 @@ fn who_comes_second_has_no_cache_and_is_noticed() {
         // Other options make it another cache in the directory, as from another process.
         let mut two = folder.cached_with("&block_cache_policy=lru");
         let stats: String = two.query_row("pragma terrace_stats", [], |row| row.get(0)).expect("an answer");
-        assert_eq!(stats, r#"{"cache":null}"#);
+        assert!(stats.ends_with(r#","cache":null}"#), "{stats}");
         for step in 0..50 {
             change(&mut two, &mut model, &mut random).expect("a change");
             if step % 3 == 0 && mode == "wal" {

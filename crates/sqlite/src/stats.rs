@@ -38,6 +38,31 @@ struct ToldRelation {
     stats: RelationStats,
 }
 
+/// Whether reads come from a cache.
+#[derive(Serialize)]
+#[serde(tag = "state", content = "reason", rename_all = "snake_case")]
+pub(crate) enum CacheState {
+    Cached,
+    /// Not yet opened.
+    Pending(&'static str),
+    /// It rests, because its disk is the slower one.
+    Aside(&'static str),
+    /// There is none, or it is out of service.
+    Uncached(String),
+}
+
+impl CacheState {
+    /// The state of an open cache.
+    pub fn of(in_use: &InUse) -> CacheState {
+        let stats = in_use.cached.stats();
+        match stats.out_of_service {
+            Some(why) => CacheState::Uncached(why),
+            None if stats.is_aside => CacheState::Aside("the cache's disk is the slower one"),
+            None => CacheState::Cached,
+        }
+    }
+}
+
 pub(crate) fn of_cache(in_use: &InUse, around: &Around<'_>) -> String {
     let cached = &in_use.cached;
     let mut stats = cached.stats();
@@ -75,7 +100,7 @@ fn of_relation(of: &RelationStats, relations: &RelationMap) -> ToldRelation {
 }
 
 /// JSON without C1 control characters: a terminal may show the answer.
-fn json(told: &impl Serialize) -> String {
+pub(crate) fn json(told: &(impl Serialize + ?Sized)) -> String {
     let text = serde_json::to_string(told).expect("it has no keys but names");
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -286,6 +286,7 @@ fn config(options: &CacheOptions, page_bytes: u32) -> Result<CacheConfig, String
     if let Some(policy) = &options.policy {
         config = config.policy(policy).map_err(|error| format!("block_cache_policy: {error}"))?;
     }
+    config.write_budget_bytes_day = options.write_budget;
     config.check().map_err(|error| format!("block_cache: {error}"))?;
     Ok(config)
 }

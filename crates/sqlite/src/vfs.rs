@@ -22,7 +22,7 @@ use crate::database::Database;
 use crate::file::{File, Handle};
 use crate::gates;
 use crate::log_file::Log;
-use crate::options::Options;
+use crate::options::{self, Options};
 use crate::registration::{NAME, RegisterError};
 use crate::statements;
 use crate::storage::Storage;
@@ -150,7 +150,10 @@ unsafe fn open_handle(
         // SAFETY: it is null or a C string.
         (!value.is_null()).then(|| unsafe { CStr::from_ptr(value) }.to_string_lossy().into_owned())
     };
-    let options = Options::parse(parameter).and_then(|options| {
+    // SAFETY: as above.
+    let names = unsafe { names(&ours.api, name) };
+    let options = options::check_names(names).and_then(|()| Options::parse(parameter));
+    let options = options.and_then(|options| {
         options.cache.as_ref().map_or(Ok(()), Storage::check)?;
         Ok(options)
     });
@@ -187,6 +190,19 @@ unsafe fn open_handle(
         Code(ffi::SQLITE_CANTOPEN)
     })?;
     Ok(Some((Box::new(Connection::new(below, database)), flags)))
+}
+
+/// The names of a file's parameters.
+///
+/// # Safety
+/// SQLite passed `file` to `xOpen`, for a kind of file that has parameters.
+unsafe fn names(api: &Api, file: *const c_char) -> impl Iterator<Item = String> + use<'_> {
+    (0..).map_while(move |number| {
+        // SAFETY: guaranteed by the caller; after the last name it returns null.
+        let name = unsafe { (api.uri_key)(file, number) };
+        // SAFETY: it is null or a C string.
+        (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
+    })
 }
 
 /// A journal on a slow disk.

@@ -111,6 +111,21 @@ fn the_shell_tells_a_policy_of_its_queries() {
 }
 
 #[test]
+fn an_unknown_parameter_is_logged_with_the_known_ones() {
+    let Some(shell) = shell() else { return };
+    let folder = Folder::new();
+    let load = format!(".load {}", extension().display());
+    let open = format!(".open '{}&block_cache_sise=4MiB'", folder.uri());
+    let output = Command::new(shell).args([":memory:", ".log stdout", &load, &open]).output();
+    let answer = String::from_utf8_lossy(&output.expect("the shell runs").stdout).into_owned();
+    for part in [r#"unknown parameter "block_cache_sise""#, "block_cache_size, ", "block_cache_write_budget"]
+    {
+        assert!(answer.contains(part), "{answer}");
+    }
+    assert!(!folder.path().join("x.db").exists(), "nothing is made by a mistake");
+}
+
+#[test]
 fn the_shell_loads_and_reads() {
     let Some(shell) = shell() else { return };
     for mode in ["delete", "wal"] {
@@ -201,7 +216,10 @@ for line in sys.stdin:
         // A third process gets the owner's id for this cache, and reads the same rows.
         let both = format!("{}pragma terrace_stats;\nselect sum(value) from t;\n", folder.opening());
         let answer = folder.ask(&shell, &both);
-        assert_eq!(answer, format!("{{\"cache\":null}}\n{}\n", ask("select sum(value) from t")));
+        let (told, sum) = answer.split_once('\n').expect("two lines");
+        let reason = format!("/cache is in use by process {}\",\"cache\":null}}", child.id());
+        assert!(told.starts_with("{\"state\":\"uncached\"") && told.ends_with(&reason), "{told}");
+        assert_eq!(sum.trim(), ask("select sum(value) from t"));
         assert_eq!(ask("pragma integrity_check"), "ok");
         drop(input);
         assert!(child.wait().expect("it ends").success());

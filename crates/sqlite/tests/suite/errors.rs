@@ -22,6 +22,9 @@ fn mistakes_in_parameters_are_refused() {
         "block_cache=/c&block_cache_policy=belady",
         "block_cache_size=4MiB",
         "latency_us=slow",
+        "block_cache=/c&block_cache_sise=4MiB",
+        "block_cache_sise=4MiB",
+        "block_cache=/c&block_cache_write_budget=much",
     ] {
         let uri = format!("file:{}?vfs=terrace&{query}", folder.database().display());
         let error = Connection::open(uri).expect_err(query);
@@ -40,6 +43,58 @@ fn a_directory_that_cannot_be_had_is_no_error() {
     let mut model = Model::new();
     change(&mut db, &mut model, &mut random(1)).expect("a change");
     assert_eq!(content(&db).expect("rows"), model);
+}
+
+#[test]
+fn the_pragma_tells_the_state_of_the_cache_and_its_reason() {
+    let state = |db: &Connection, state: &str, reason: &str| {
+        let told = stats(db);
+        let begins = format!(r#"{{"state":"{state}""#);
+        assert!(told.starts_with(&begins) && told.contains(reason), "{state}, {reason}: {told}");
+    };
+    let folder = Folder::new();
+    let db = folder.cached();
+    state(&db, "pending", r#""reason":"the next read under a lock opens the cache","cache":null"#);
+    db.execute_batch(SCHEMA).expect("tables");
+    content(&db).expect("rows");
+    state(&db, "cached", r#""state":"cached","cache":{"#);
+
+    let second = folder.cached_with("&block_cache_policy=lru");
+    let process = std::process::id();
+    state(&second, "uncached", &format!(r#" is in use by process {process}","cache":null"#));
+    let path = folder.path().display();
+    let slow = Connection::open(format!("file:{path}/x.db?vfs=terrace&time=counted")).expect("it opens");
+    state(&slow, "uncached", r#""reason":"the URI has no block_cache","cache":null"#);
+
+    let small = Folder::new();
+    let db = small.cached();
+    db.execute_batch(&format!("pragma page_size = 1024; {SCHEMA}")).expect("tables");
+    content(&db).expect("rows");
+    state(&db, "uncached", "has pages of 1024 bytes; a cache needs 4096 or more");
+
+    let quoted = Folder::new();
+    let path = quoted.path().display();
+    fs::write(quoted.path().join("no \"directory\""), "").expect("a file");
+    let uri = format!("file:{path}/x.db?vfs=terrace&block_cache={path}/no \"directory\"");
+    let db = Connection::open(uri).expect("it opens");
+    state(&db, "uncached", r#"no \"directory\"#);
+}
+
+#[test]
+fn a_write_budget_limits_what_enters_the_cache() {
+    for (budget, is_limited) in [("&block_cache_write_budget=24KiB", true), ("", false)] {
+        let folder = Folder::new();
+        let mut db = folder.cached_with(budget);
+        db.execute_batch(SCHEMA).expect("tables");
+        let (mut model, mut random) = (Model::new(), random(3));
+        for _ in 0..20 {
+            change(&mut db, &mut model, &mut random).expect("a change");
+            assert_eq!(content(&db).expect("rows"), model);
+        }
+        // An hour of this budget, the most that it saves up, is less than a block.
+        let (admitted, refused) = (stat(&db, "admissions"), stat(&db, "budget"));
+        assert_eq!((admitted == 0.0, refused > 0.0), (is_limited, is_limited), "{}", stats(&db));
+    }
 }
 
 /// Damage gives the same code through our VFS and the system's.
@@ -118,7 +173,11 @@ fn a_cache_that_is_cut_or_overwritten_harms_nothing() {
     }
     assert!(stat(&db, "errors") > 0.0);
     let told = stats(&db);
-    for part in [r#""in_service":false"#, r#""out_of_service":"use of a device"#] {
+    for part in [
+        r#"{"state":"uncached","reason":"use of a device"#,
+        r#""in_service":false"#,
+        r#""out_of_service":"use of a device"#,
+    ] {
         assert!(told.contains(part), "{told}");
     }
     check_integrity(&db);
@@ -138,7 +197,7 @@ fn files_that_are_not_the_caches_are_left_as_they_are() {
         fs::write(&file, vec![0x5a; 1 << 20]).expect("it can be overwritten");
         let db = folder.cached();
         assert_eq!(content(&db).expect("rows"), model, "{name} is foreign");
-        assert!(stats(&db).contains(r#"{"cache":null"#), "{name}: {}", stats(&db));
+        assert!(stats(&db).contains(r#","cache":null"#), "{name}: {}", stats(&db));
         drop(db);
         assert!(fs::read(&file).expect("it is there") == vec![0x5a; 1 << 20], "{name} is changed");
         fs::remove_file(&file).expect("it is there");
