@@ -166,9 +166,9 @@ fn curves_have_bytes_and_a_knee() {
     );
     let page = std::fs::read_to_string(page).unwrap();
     assert!(
-        page.contains("knee of lru: 404 KiB")
+        page.contains("knee: 404 KiB")
             && page.contains("The knee of each curve")
-            && page.contains("of the footprint of 3.91 MiB")
+            && page.contains("cache size, bytes")
     );
     // Each block once: every size misses all.
     let straight = simulate(&file(&folder, "u.lis", "0 1000 0 0\n"), &["--curve"]);

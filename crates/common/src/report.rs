@@ -8,13 +8,15 @@
 //! |---|---|
 //! | `chart` | data of a chart: series, bars, axes |
 //! | `markup` | escaping |
-//! | `scale` | ticks and positions on linear and logarithmic axes |
+//! | `axis` | ticks and positions of values |
+//! | `layout` | widths and lines of texts |
 //! | `svg` | drawing |
 //! | `style.css` | the style sheet |
 
+mod axis;
 pub mod chart;
+mod layout;
 mod markup;
-mod scale;
 mod svg;
 
 use std::fmt::Write as _;
@@ -22,8 +24,12 @@ use std::fs;
 use std::path::Path;
 
 use crate::failure::{Failure, Outcome};
-pub use chart::{Bars, Lines};
+pub use chart::{Bars, Lines, Point, Scale, SecondAxis};
 use markup::escape;
+use svg::{Drawing, Width};
+
+/// The style sheet of pages and figures.
+const STYLE: &str = include_str!("report/style.css");
 
 /// A report under construction.
 pub struct Report {
@@ -163,18 +169,22 @@ impl Report {
 
     /// Adds a line chart.
     pub fn lines(&mut self, lines: &Lines) -> &mut Report {
-        let drawing = svg::lines(lines);
-        self.chart(&lines.title, &drawing)
+        self.chart(&lines.title, |width| svg::lines(lines, width))
     }
 
     /// Adds a bar chart.
     pub fn bars(&mut self, bars: &Bars) -> &mut Report {
-        let drawing = svg::bars(bars);
-        self.chart(&bars.title, &drawing)
+        self.chart(&bars.title, |width| svg::bars(bars, width))
     }
 
-    fn chart(&mut self, title: &str, drawing: &str) -> &mut Report {
-        self.put(format_args!("<figure><figcaption>{}</figcaption>\n{drawing}</figure>\n", escape(title)))
+    /// Adds a chart for wide screens and one for narrow screens, of which a reader sees one.
+    fn chart(&mut self, title: &str, draw: impl Fn(Width) -> Drawing) -> &mut Report {
+        let [broad, slim] = [Width::Broad, Width::Slim].map(|width| draw(width).inline(title));
+        let title = escape(title);
+        self.put(format_args!(
+            "<figure><figcaption>{title}</figcaption>\n<div class=\"broad\">{broad}</div>\n\
+             <div class=\"slim\">{slim}</div></figure>\n"
+        ))
     }
 
     fn put(&mut self, text: std::fmt::Arguments<'_>) -> &mut Report {
@@ -189,11 +199,7 @@ impl Report {
             String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n");
         page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n");
         page.push_str("<meta name=\"color-scheme\" content=\"light dark\"/>\n");
-        let _ = writeln!(
-            page,
-            "<title>{title}</title>\n<style>\n{}</style>\n</head>",
-            include_str!("report/style.css")
-        );
+        let _ = writeln!(page, "<title>{title}</title>\n<style>\n{STYLE}</style>\n</head>");
         let _ = writeln!(
             page,
             "<body>\n<header><h1>{title}</h1>\n<p class=\"lead\">{}</p></header>",
@@ -223,18 +229,8 @@ impl Report {
 
 /// Writes a line chart to its own file, atomically.
 pub fn write_figure(lines: &Lines, path: &Path) -> Outcome {
-    let style = include_str!("report/style.css");
-    let drawing = svg::lines(lines).replacen(
-        "<svg ",
-        &format!("<svg xmlns=\"{SVG}\" style=\"background: var(--paper)\" "),
-        1,
-    );
-    let drawing = drawing.replacen('>', &format!(">\n<style>\n{style}</style>"), 1);
-    write_whole(path, &drawing)
+    write_whole(path, &svg::lines(lines, Width::Broad).alone(&lines.title, STYLE))
 }
-
-/// The SVG namespace, required in a standalone file.
-const SVG: &str = "http://www.w3.org/2000/svg";
 
 fn write_whole(path: &Path, text: &str) -> Outcome {
     let mut unfinished = path.as_os_str().to_owned();
@@ -244,5 +240,7 @@ fn write_whole(path: &Path, text: &str) -> Outcome {
     fs::rename(unfinished, path).map_err(|error| Failure::file("writing the report", path, error))
 }
 
+#[cfg(test)]
+mod chart_tests;
 #[cfg(test)]
 mod tests;

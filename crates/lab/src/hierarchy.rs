@@ -86,7 +86,7 @@ pub struct Experiment {
 }
 
 /// Result of an experiment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Found {
     /// In virtual time.
     pub ops_per_second: f64,

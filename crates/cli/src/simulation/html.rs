@@ -1,12 +1,9 @@
 //! Simulation results as an HTML report: curves first, then all numbers.
 
-use terrace_common::report::{Bars, Figure, Lines, Report, Table};
+use terrace_common::report::{Bars, Figure, Lines, Report, Scale, SecondAxis, Table};
 use terrace_common::units::{show_count, show_size};
 
 use super::found::{CacheFound, CostFound, Found, PartFound};
-
-/// Most curves of a chart with marks at their knees.
-const KNEES_MARKED_MAX: usize = 2;
 
 /// The report.
 pub fn report(found: &Found) -> Report {
@@ -49,23 +46,26 @@ fn name(trace: &str) -> &str {
 fn curves(report: &mut Report, found: &Found) {
     let (policies, sizes) = found.axes();
     let chart = |title: &str| {
-        let size = show_size(found.bytes(found.footprint));
-        let lines = Lines::new(title, format!("cache size, % of the footprint of {size}"), "miss ratio");
-        Lines { log_x: true, ..lines }
+        let bytes = SecondAxis {
+            name: "cache size, bytes".to_owned(),
+            factor: f64::from(found.block_bytes),
+            label: |bytes| show_size(bytes as u64),
+        };
+        let lines = Lines::new(title, "cache size, blocks", "miss ratio");
+        Lines { scale: Scale::Logarithmic, second_x: Some(bytes), ..lines }
     };
-    let percent = |blocks: usize| 100.0 * blocks as f64 / found.footprint.max(1) as f64;
     if !found.curves.is_empty() {
         let lines = found.curves.iter().fold(chart("Miss ratio by cache size"), |lines, curve| {
-            let points = curve.points.iter().map(|(blocks, ratio)| (percent(*blocks), *ratio));
+            let points = curve.points.iter().map(|(blocks, ratio)| (*blocks as f64, *ratio));
             lines.line(&curve.policy, points.collect())
         });
-        let lines = marked(lines, found, percent);
+        let lines = marked(lines, found);
         report.section("Miss-ratio curves").lines(&lines).table(&knees(found));
     } else if sizes.len() > 1 {
         let lines = policies.iter().fold(chart("Miss ratio at the sizes asked for"), |lines, policy| {
             let mut points: Vec<(f64, f64)> = sizes
                 .iter()
-                .filter_map(|blocks| Some((percent(*blocks), found.result(policy, *blocks)?.miss_ratio)))
+                .filter_map(|blocks| Some((*blocks as f64, found.result(policy, *blocks)?.miss_ratio)))
                 .collect();
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
             lines.line(*policy, points)
@@ -74,15 +74,12 @@ fn curves(report: &mut Report, found: &Found) {
     }
 }
 
-/// Marks the knees, if few enough for their labels.
-fn marked(lines: Lines, found: &Found, percent: impl Fn(usize) -> f64) -> Lines {
-    if found.curves.len() > KNEES_MARKED_MAX {
-        return lines;
-    }
+/// Marks the knee of each curve.
+fn marked(lines: Lines, found: &Found) -> Lines {
     let knees = found.curves.iter().filter_map(|curve| Some((&curve.policy, curve.knee?)));
     knees.fold(lines, |lines, (policy, knee)| {
-        let word = format!("knee of {policy}: {}", show_size(knee.cache_bytes));
-        lines.mark(percent(knee.cache_blocks), word)
+        let word = format!("knee: {}", show_size(knee.cache_bytes));
+        lines.point(policy, (knee.cache_blocks as f64, knee.miss_ratio), word)
     })
 }
 
@@ -230,5 +227,24 @@ fn parts(report: &mut Report, found: &Found, heading: &str, of: impl Fn(&CacheFo
             ]);
         }
         report.table(&table);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulation::found::{CurveFound, KneeFound};
+
+    #[test]
+    fn curves_are_over_blocks_and_bytes() {
+        let knee = Some(KneeFound { cache_blocks: 1024, cache_bytes: 8 << 20, miss_ratio: 0.2 });
+        let points = vec![(10, 0.5), (1024, 0.2), (90_000, 0.1)];
+        let curve = CurveFound { policy: "lru".to_owned(), points, knee, ..CurveFound::default() };
+        let found = Found { block_bytes: 8192, footprint: 100_000, curves: vec![curve], ..Found::default() };
+        let page = report(&found).render();
+        for text in ["cache size, blocks", "cache size, bytes", "10k", &show_size(8192 * 10_000)] {
+            assert!(page.contains(&format!(">\n{text}\n</text>")), "{text}");
+        }
+        assert!(page.contains("knee: 8 MiB"));
     }
 }

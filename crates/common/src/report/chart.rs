@@ -1,5 +1,8 @@
 //! Data of a chart, independent of drawing.
 
+/// The share at which a cumulative distribution ends.
+const SHARE_MAX: f64 = 0.999;
+
 /// A named sequence of points.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
@@ -7,13 +10,39 @@ pub struct Series {
     pub name: String,
     /// Points by ascending first coordinate. Non-finite points are skipped.
     pub points: Vec<(f64, f64)>,
+    /// Whether the points are a paper's: hollow marks in the colour of our series of this name.
+    pub is_paper: bool,
 }
 
 impl Series {
     /// A series of points.
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Series {
-        Series { name: name.into(), points }
+        Series { name: name.into(), points, is_paper: false }
     }
+}
+
+/// How values are spread over an axis.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Scale {
+    /// In proportion.
+    #[default]
+    Linear,
+    /// By their logarithm. Values below or at zero are left out.
+    Logarithmic,
+    /// By their inverse hyperbolic sine, which is logarithmic but for the least and has a zero.
+    /// The ticks are at these values.
+    Symmetric(Vec<f64>),
+}
+
+/// A second horizontal axis over the same values in another unit.
+#[derive(Clone, Debug)]
+pub struct SecondAxis {
+    /// Label, with its unit.
+    pub name: String,
+    /// Multiplies a value of the first axis.
+    pub factor: f64,
+    /// The text of a multiplied value.
+    pub label: fn(f64) -> String,
 }
 
 /// A line chart over a common axis. [`Lines::cdf`] makes a cumulative distribution.
@@ -25,10 +54,10 @@ pub struct Lines {
     pub x: String,
     /// Label of the vertical axis, with its unit.
     pub y: String,
-    /// Whether the horizontal axis is logarithmic.
-    pub log_x: bool,
-    /// Whether the vertical axis is logarithmic.
-    pub log_y: bool,
+    /// How the horizontal axis is spread.
+    pub scale: Scale,
+    /// The horizontal axis in another unit, above the lines.
+    pub second_x: Option<SecondAxis>,
     /// Whether a value holds until the next point, as counts and cumulative shares do.
     pub steps: bool,
     /// The lines.
@@ -37,6 +66,19 @@ pub struct Lines {
     pub marks: Vec<(f64, String)>,
     /// Horizontal limits with a label: "budget".
     pub limits: Vec<(f64, String)>,
+    /// Marked points, such as the knee of a curve.
+    pub points: Vec<Point>,
+}
+
+/// A marked point of a line.
+#[derive(Clone, Debug, Default)]
+pub struct Point {
+    /// The name of the line, whose colour it has.
+    pub series: String,
+    /// Its coordinates.
+    pub at: (f64, f64),
+    /// Its label in the legend; points of one label share an entry.
+    pub word: String,
 }
 
 impl Lines {
@@ -47,7 +89,7 @@ impl Lines {
 
     /// A cumulative distribution: times on a logarithmic axis, percent of operations upwards.
     pub fn cdf(title: impl Into<String>, x: impl Into<String>) -> Lines {
-        Lines { log_x: true, steps: true, ..Lines::new(title, x, "operations, %") }
+        Lines { scale: Scale::Logarithmic, steps: true, ..Lines::new(title, x, "operations, %") }
     }
 
     /// Adds a line.
@@ -56,15 +98,30 @@ impl Lines {
         self
     }
 
+    /// Adds the points of a paper, which belong to our line of this name.
+    pub fn paper(mut self, name: impl Into<String>, points: Vec<(f64, f64)>) -> Lines {
+        self.series.push(Series { is_paper: true, ..Series::new(name, points) });
+        self
+    }
+
     /// Adds a cumulative distribution, shares from 0 to 1.
+    ///
+    /// The slowest thousandth is left out, because its flat line would take most of the width.
     pub fn shares(self, name: impl Into<String>, curve: &[(f64, f64)]) -> Lines {
-        let points = curve.iter().map(|(x, share)| (*x, share * 100.0)).collect();
+        let shown = curve.partition_point(|(_, share)| *share < SHARE_MAX) + 1;
+        let points = curve.iter().take(shown).map(|(x, share)| (*x, share * 100.0)).collect();
         self.line(name, points)
     }
 
     /// Adds a vertical mark.
     pub fn mark(mut self, x: f64, word: impl Into<String>) -> Lines {
         self.marks.push((x, word.into()));
+        self
+    }
+
+    /// Marks a point of the line of this name.
+    pub fn point(mut self, series: impl Into<String>, at: (f64, f64), word: impl Into<String>) -> Lines {
+        self.points.push(Point { series: series.into(), at, word: word.into() });
         self
     }
 
@@ -75,12 +132,12 @@ impl Lines {
     }
 }
 
-/// A bar chart in groups: each group has one bar per series.
+/// A chart of horizontal bars in groups: each group has one bar per series.
 #[derive(Clone, Debug, Default)]
 pub struct Bars {
     /// Title.
     pub title: String,
-    /// Label of the vertical axis, with its unit.
+    /// Label of the values, with its unit.
     pub y: String,
     /// Names of the series; the legend appears if there are several.
     pub series: Vec<String>,

@@ -17,3 +17,8 @@ pub fn escape(text: &str) -> String {
     }
     safe
 }
+
+/// Text without characters that XML forbids; the drawing library escapes the others.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}

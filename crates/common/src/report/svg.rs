@@ -1,239 +1,482 @@
-//! Draws charts as inline SVG. Colours are the page's variables, so charts follow dark mode.
+//! Draws charts as SVG with `plotters`.
+//!
+//! No text is inside the plot, so none can cover a line: names of lines, marks and limits are in
+//! the legend. The style sheet replaces colours for dark mode.
 
-use std::fmt::Write as _;
+use plotters::chart::{ChartBuilder, LabelAreaPosition};
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::Ranged;
+use plotters::drawing::DrawingArea;
+use plotters::element::{Circle, PathElement, Polygon, Rectangle, Text};
+use plotters::prelude::{IntoDrawingArea, SVGBackend};
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::{Color, IntoFont, RGBColor, ShapeStyle, TRANSPARENT, TextStyle};
 
+use super::axis::{Axis, short};
 use super::chart::{Bars, Lines, Series};
-use super::markup::escape;
-use super::scale::{Scale, short};
+use super::layout::{self, Entry, FONT, GAP, LINE, SYMBOL, UNIT};
+use super::markup::{escape, plain};
 
-/// Width in user units; the page scales it.
-const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 320.0;
-const LEFT: f64 = 70.0;
-const RIGHT: f64 = 18.0;
-const BOTTOM: f64 = 48.0;
-/// Height of a legend row above the plot.
-const LEGEND_ROW: f64 = 20.0;
-/// Space above the plot, without and with labels of vertical marks.
-const TOP: f64 = 20.0;
-const TOP_WITH_MARKS: f64 = 36.0;
-/// Mean character width at the chart's font size.
-const CHARACTER: f64 = 6.7;
-/// Number of distinct colours; later series repeat them with another dash.
-const COLOURS: usize = 6;
-/// Dash patterns, one for each round of colours.
-const DASHES: [&str; 4] = ["none", "7 4", "2 3", "12 3 2 3"];
+/// Colours of the series; later ones repeat them with another mark.
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0x24, 0x57, 0xc5),
+    RGBColor(0xd9, 0x73, 0x0d),
+    RGBColor(0x1a, 0x8f, 0x6a),
+    RGBColor(0xa1, 0x3d, 0xad),
+    RGBColor(0xc0, 0x36, 0x2c),
+    RGBColor(0x5c, 0x66, 0x70),
+];
+/// Colours of marks and limits.
+const SIGNS: [RGBColor; 4] = [COLOURS[4], COLOURS[2], COLOURS[3], COLOURS[5]];
+const INK: RGBColor = RGBColor(0x1b, 0x1f, 0x24);
+const GRID: RGBColor = RGBColor(0xe9, 0xec, 0xf0);
+
 /// Points drawn per series; more are indistinguishable and bloat the file.
 const POINTS_MAX: usize = 800;
+/// The most points of a series that all have marks.
+const MARKED_MAX: usize = 16;
+/// Marks of a longer series that needs them.
+const SPARSE: usize = 8;
 
-struct Drawing {
-    text: String,
-    top: f64,
-    bottom: f64,
+/// Length of a tick at the plot. A label has twice this distance.
+const TICK: i32 = 4 * UNIT;
+const RADIUS: i32 = 4 * UNIT;
+const THIN: u32 = UNIT as u32;
+const THICK: u32 = 2 * UNIT as u32;
+
+/// The width of a drawing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// 860 pixels.
+    Broad,
+    /// 330 pixels, of a phone.
+    Slim,
+}
+
+impl Width {
+    fn units(self) -> i32 {
+        UNIT * if self == Width::Broad { 860 } else { 330 }
+    }
+
+    /// Height of the plot.
+    fn plot(self) -> i32 {
+        UNIT * if self == Width::Broad { 260 } else { 200 }
+    }
+}
+
+/// A drawing without its outer element.
+pub struct Drawing {
+    width: i32,
+    height: i32,
+    inner: String,
 }
 
 impl Drawing {
-    /// A drawing with its legend. A single series needs none, because the title names it.
-    fn new(title: &str, names: &[&str], room: f64) -> Drawing {
-        let names = if names.len() > 1 { names } else { &[] };
-        let positions = legend_positions(names);
-        let rows = positions.last().map_or(0.0, |(_, row)| row + 1.0);
-        let top = room + rows * LEGEND_ROW;
-        let height = HEIGHT + top - TOP;
-        let mut drawing = Drawing { text: String::new(), top, bottom: height - BOTTOM };
-        drawing.add(format_args!(
-            "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">",
-            escape(title)
-        ));
-        for (index, (name, (x, row))) in names.iter().zip(positions).enumerate() {
-            let (y, colour) = (4.0 + row * LEGEND_ROW, index % COLOURS);
-            if index < COLOURS {
-                drawing.add(format_args!(
-                    "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"12\" height=\"12\" rx=\"2\" fill=\"var(--s{colour})\"/>"
-                ));
-            } else {
-                let (left, middle, style) = (x - 6.0, y + 6.0, stroke(index));
-                drawing.add(format_args!(
-                    "<path class=\"curve\" {style} d=\"M{left:.1} {middle:.1}H{:.1}\"/>",
-                    x + 14.0
-                ));
+    /// As an element of a page.
+    pub fn inline(&self, title: &str) -> String {
+        let Drawing { width, height, inner } = self;
+        let title = escape(title);
+        format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{title}\">\n{inner}</svg>\n")
+    }
+
+    /// As a file with a style sheet.
+    pub fn alone(&self, title: &str, style: &str) -> String {
+        let Drawing { width, height, inner } = self;
+        let (wide, high) = (width / UNIT, height / UNIT);
+        let title = escape(title);
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{wide}\" height=\"{high}\" viewBox=\"0 0 {width} {height}\" \
+             role=\"img\" aria-label=\"{title}\" style=\"background: var(--paper)\">\n<style>\n{style}</style>\n{inner}</svg>\n"
+        )
+    }
+}
+
+type Root<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// Drawing into a string succeeds.
+const INTO_STRING: &str = "a string takes any drawing";
+
+/// Has `draw` draw, and takes the drawing library's outer element off.
+fn drawn(width: i32, height: i32, draw: impl FnOnce(&Root<'_>)) -> Drawing {
+    let mut text = String::new();
+    {
+        let root = SVGBackend::with_string(&mut text, (width as u32, height as u32)).into_drawing_area();
+        draw(&root);
+        root.present().expect(INTO_STRING);
+    }
+    let (_, inner) = text.split_once(">\n").expect("an outer element");
+    let inner = inner.trim_end().strip_suffix("</svg>").expect("an outer element");
+    Drawing { width, height, inner: inner.to_owned() }
+}
+
+/// Style of a text, anchored at this point of its box.
+fn text_style(horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
+    font().pos(Pos::new(horizontal, vertical))
+}
+
+fn font() -> TextStyle<'static> {
+    // The backend divides the size by this number.
+    TextStyle::from(("sans-serif", f64::from(FONT) * 1.24).into_font()).color(&INK)
+}
+
+fn write(root: &Root<'_>, lines: &[String], x: i32, y: i32, horizontal: HPos) {
+    for (line, y) in lines.iter().zip((y..).step_by(LINE as usize)) {
+        let style = text_style(horizontal, VPos::Top);
+        root.draw(&Text::new(line.clone(), (x, y), style)).expect(INTO_STRING);
+    }
+}
+
+/// The sign of a legend's entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Symbol {
+    /// A line of this series, and whether it has marks.
+    Line(usize, bool),
+    /// A paper's points in the colour of this series.
+    Paper(usize),
+    /// A bar of this series.
+    Bar(usize),
+    Mark(RGBColor),
+    Limit(RGBColor),
+    /// A marked point of this series.
+    Point(usize),
+}
+
+impl Symbol {
+    /// Draws the sign left of a name whose line begins at `(x, y)`.
+    fn draw(self, root: &Root<'_>, x: i32, y: i32) {
+        let middle = (x + SYMBOL / 2 - GAP / 4, y + FONT / 2);
+        let reach = SYMBOL / 2 - GAP / 4;
+        let line = |from: (i32, i32), to: (i32, i32), colour: RGBColor, width: u32| {
+            root.draw(&PathElement::new(vec![from, to], colour.stroke_width(width))).expect(INTO_STRING);
+        };
+        let across = |colour, width| line((x, middle.1), (x + 2 * reach, middle.1), colour, width);
+        match self {
+            Symbol::Line(series, is_marked) => {
+                across(colour(series), THICK);
+                if is_marked {
+                    mark(series, middle, &mut |polygon| root.draw(&polygon).expect(INTO_STRING));
+                }
             }
-            drawing.text("name", x + 18.0, y + 10.5, "start", name);
+            Symbol::Paper(series) => {
+                root.draw(&Circle::new(middle, RADIUS, hollow(series))).expect(INTO_STRING);
+            }
+            Symbol::Bar(series) => {
+                let corners = [(x, y), (x + FONT, y + FONT)];
+                root.draw(&Rectangle::new(corners, colour(series).filled())).expect(INTO_STRING);
+            }
+            Symbol::Mark(colour) => line((middle.0, y), (middle.0, y + FONT), colour, THIN),
+            Symbol::Limit(colour) => across(colour, THIN),
+            Symbol::Point(series) => draw_point(root, middle, series),
         }
-        drawing
-    }
-
-    fn add(&mut self, text: std::fmt::Arguments<'_>) {
-        writeln!(self.text, "{text}").expect("writing to a string does not fail");
-    }
-
-    fn text(&mut self, class: &str, x: f64, y: f64, anchor: &str, text: &str) {
-        let text = escape(text);
-        self.add(format_args!(
-            "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
-        ));
-    }
-
-    fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
-        let ((x1, y1), (x2, y2)) = (from, to);
-        self.add(format_args!(
-            "<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"
-        ));
-    }
-
-    fn vertical_axis(&mut self, scale: &Scale, label: &str) {
-        for tick in scale.ticks() {
-            let y = scale.position(tick);
-            self.line("grid", (LEFT, y), (WIDTH - RIGHT, y));
-            self.text("tick", LEFT - 8.0, y + 4.0, "end", &short(tick));
-        }
-        let (x, y, label) = (14.0, (self.top + self.bottom) / 2.0, escape(label));
-        self.add(format_args!(
-            "<text class=\"name\" transform=\"translate({x:.1} {y:.1}) rotate(-90)\" text-anchor=\"middle\">{label}</text>"
-        ));
-    }
-
-    fn base(&mut self) {
-        self.line("axis", (LEFT, self.bottom), (WIDTH - RIGHT, self.bottom));
-    }
-
-    fn finish(mut self) -> String {
-        self.text.push_str("</svg>\n");
-        self.text
     }
 }
 
-/// Stroke attributes of a series.
-fn stroke(index: usize) -> String {
-    let (colour, dash) = (index % COLOURS, DASHES[index / COLOURS % DASHES.len()]);
-    format!("stroke=\"var(--s{colour})\" stroke-dasharray=\"{dash}\"")
+fn colour(series: usize) -> RGBColor {
+    COLOURS[series % COLOURS.len()]
 }
 
-/// Position and row of each legend name.
-fn legend_positions(names: &[&str]) -> Vec<(f64, f64)> {
-    let (mut x, mut row) = (LEFT, 0.0);
-    let mut positions = Vec::new();
-    for name in names {
-        let width = 18.0 + name.chars().count() as f64 * CHARACTER + 22.0;
-        if x > LEFT && x + width > WIDTH - RIGHT {
-            (x, row) = (LEFT, row + 1.0);
+fn hollow(series: usize) -> ShapeStyle {
+    colour(series).stroke_width(THICK)
+}
+
+/// The filled mark of a series; each round of colours has another form.
+fn mark(series: usize, (x, y): (i32, i32), draw: &mut dyn FnMut(Polygon<(i32, i32)>)) {
+    let corners = [16, 3, 4, 5][series / COLOURS.len() % 4];
+    let corner = |number: i32| {
+        let angle = std::f64::consts::TAU * f64::from(number) / f64::from(corners);
+        let reach = f64::from(RADIUS);
+        (x + (reach * angle.sin()).round() as i32, y - (reach * angle.cos()).round() as i32)
+    };
+    draw(Polygon::new((0..corners).map(corner).collect::<Vec<_>>(), colour(series).filled()));
+}
+
+/// Draws a diamond in the colour of a series, larger than its marks.
+fn draw_point(root: &Root<'_>, (x, y): (i32, i32), series: usize) {
+    let reach = RADIUS + 2 * UNIT;
+    let corners = vec![(x, y - reach), (x + reach, y), (x, y + reach), (x - reach, y)];
+    root.draw(&Polygon::new(corners, colour(series).filled())).expect(INTO_STRING);
+}
+
+/// The number of a series' colour: a paper's points have that of our series of the same name.
+fn number_of(chart: &Lines, at: usize) -> usize {
+    let series = &chart.series[at];
+    let before = chart.series[..at].iter().filter(|series| !series.is_paper).count();
+    if series.is_paper { named(chart, &series.name).unwrap_or(before) } else { before }
+}
+
+/// The number of our series of this name.
+fn named(chart: &Lines, name: &str) -> Option<usize> {
+    chart.series.iter().filter(|series| !series.is_paper).position(|series| series.name == name)
+}
+
+/// The signs, each with its colour, by label.
+fn signs(chart: &Lines) -> Vec<(String, RGBColor)> {
+    let marks = chart.marks.iter().map(|(_, word)| word);
+    let limits = chart.limits.iter().map(|(_, word)| word);
+    let mut signs: Vec<(String, RGBColor)> = Vec::new();
+    for word in marks.chain(limits) {
+        if !signs.iter().any(|(known, _)| known == word) {
+            signs.push((word.clone(), SIGNS[signs.len() % SIGNS.len()]));
         }
-        positions.push((x, row));
-        x += width;
     }
-    positions
+    signs
 }
 
-pub fn lines(chart: &Lines) -> String {
-    let names: Vec<&str> = chart.series.iter().map(|series| series.name.as_str()).collect();
-    let room = if chart.marks.is_empty() { TOP } else { TOP_WITH_MARKS };
-    let mut drawing = Drawing::new(&chart.title, &names, room);
+/// Names and symbols of the legend. A chart of one line needs none, because the title names it.
+fn legend_of(chart: &Lines, signs: &[(String, RGBColor)]) -> Vec<(String, Symbol)> {
+    let mut entries: Vec<(String, Symbol)> = Vec::new();
+    for (at, series) in chart.series.iter().enumerate() {
+        let number = number_of(chart, at);
+        entries.push(match series.is_paper {
+            true => (format!("{}, paper", series.name), Symbol::Paper(number)),
+            false => {
+                let is_marked = stride(series.points.len(), number, chart.steps).is_some();
+                (series.name.clone(), Symbol::Line(number, is_marked))
+            }
+        });
+    }
+    for (word, colour) in signs {
+        let symbol = match word {
+            word if chart.marks.iter().any(|(_, mark)| mark == word) => Symbol::Mark(*colour),
+            _ => Symbol::Limit(*colour),
+        };
+        entries.push((word.clone(), symbol));
+    }
+    for point in &chart.points {
+        if !entries.iter().any(|(known, _)| *known == point.word) {
+            entries.push((point.word.clone(), Symbol::Point(named(chart, &point.series).unwrap_or(0))));
+        }
+    }
+    if entries.len() < 2 { Vec::new() } else { entries }
+}
+
+fn draw_legend(root: &Root<'_>, entries: &[Entry], symbols: &[Symbol]) {
+    for (Entry { x, y, lines }, symbol) in entries.iter().zip(symbols) {
+        // Room for marks above the letters.
+        let y = y + GAP / 4;
+        symbol.draw(root, x + UNIT, y);
+        write(root, lines, x + SYMBOL, y, HPos::Left);
+    }
+}
+
+/// The texts around a plot.
+struct Names {
+    legend: Vec<Entry>,
+    symbols: Vec<Symbol>,
+    y: Vec<String>,
+    second: Vec<String>,
+    x: Vec<String>,
+    /// Bottom of the legend.
+    legend_end: i32,
+    /// Top of the plot.
+    heading_end: i32,
+}
+
+impl Names {
+    fn of(chart: &Lines, signs: &[(String, RGBColor)], wide: i32) -> Names {
+        let (names, symbols): (Vec<String>, Vec<Symbol>) =
+            legend_of(chart, signs).into_iter().map(|(name, symbol)| (plain(&name), symbol)).unzip();
+        let (legend, legend_height) = layout::legend(&names, wide);
+        let name = |text: &str| layout::wrapped(&plain(text), wide);
+        let (y, x) = (name(&chart.y), name(&chart.x));
+        let second = chart.second_x.as_ref().map_or(Vec::new(), |second| name(&second.name));
+        let legend_end = legend_height + GAP;
+        let heading_end = legend_end + rows(&y) + rows(&second);
+        Names { legend, symbols, y, second, x, legend_end, heading_end }
+    }
+
+    fn draw(&self, root: &Root<'_>, wide: i32, plot_end: i32) {
+        draw_legend(root, &self.legend, &self.symbols);
+        write(root, &self.y, 0, self.legend_end, HPos::Left);
+        write(root, &self.second, wide, self.legend_end + rows(&self.y), HPos::Right);
+        write(root, &self.x, wide / 2, plot_end, HPos::Center);
+    }
+}
+
+fn rows(lines: &[String]) -> i32 {
+    LINE * lines.len() as i32
+}
+
+/// The text of a value on the second horizontal axis.
+fn second_label(chart: &Lines, value: f64) -> String {
+    chart.second_x.as_ref().map_or(String::new(), |axis| plain(&(axis.label)(value * axis.factor)))
+}
+
+/// The axes, and the room left and right of the plot for their labels.
+fn axes(chart: &Lines, wide: i32) -> (Axis, Axis, [i32; 2]) {
     let points = || chart.series.iter().flat_map(|series| series.points.iter().copied());
-    let xs = points().map(|point| point.0).chain(chart.marks.iter().map(|mark| mark.0));
-    let ys = points().map(|point| point.1).chain(chart.limits.iter().map(|limit| limit.0));
-    let x = match chart.log_x {
-        true => Scale::logarithmic(xs, LEFT, WIDTH - RIGHT),
-        false => Scale::linear(xs, false, LEFT, WIDTH - RIGHT),
-    };
-    let y = match chart.log_y {
-        true => Scale::logarithmic(ys, drawing.bottom, drawing.top),
-        false => Scale::linear(ys, true, drawing.bottom, drawing.top),
-    };
-
-    drawing.vertical_axis(&y, &chart.y);
-    for tick in x.ticks() {
-        let (position, bottom) = (x.position(tick), drawing.bottom);
-        drawing.line("axis", (position, bottom), (position, bottom + 5.0));
-        drawing.text("tick", position, bottom + 19.0, "middle", &short(tick));
-    }
-    let middle = (LEFT + WIDTH - RIGHT) / 2.0;
-    let below = drawing.bottom + 40.0;
-    drawing.text("name", middle, below, "middle", &chart.x);
-    drawing.base();
-    for (limit, word) in &chart.limits {
-        let position = y.position(*limit);
-        drawing.line("limit", (LEFT, position), (WIDTH - RIGHT, position));
-        drawing.text("limit-word", WIDTH - RIGHT - 4.0, position - 6.0, "end", word);
-    }
-    // Labels of nearby marks are stacked.
-    let mut taken = [f64::MIN; 2];
-    for (mark, word) in &chart.marks {
-        let (position, top, bottom) = (x.position(*mark), drawing.top, drawing.bottom);
-        drawing.line("mark", (position, top - 30.0), (position, bottom));
-        let width = word.chars().count() as f64 * CHARACTER;
-        let start = if position + width + 8.0 > WIDTH { position - width - 5.0 } else { position + 5.0 };
-        let row = taken.iter().position(|end| *end < start).unwrap_or(0);
-        taken[row] = start + width;
-        drawing.text("mark-word", start, top - 20.0 + row as f64 * 14.0, "start", word);
-    }
-    for (index, series) in chart.series.iter().enumerate() {
-        let path = path(&thinned(series), &x, &y, chart.steps);
-        let style = stroke(index);
-        drawing.add(format_args!("<path class=\"curve\" {style} d=\"{path}\"/>"));
-    }
-    drawing.finish()
+    let marked = || chart.points.iter().map(|point| point.at);
+    let limits = chart.limits.iter().map(|limit| limit.0);
+    let y = Axis::from_zero(points().chain(marked()).map(|point| point.1).chain(limits));
+    let left = y.ticks().iter().map(|tick| layout::width(&short(*tick))).max().unwrap_or(0) + 3 * TICK;
+    // Half of the last label may be right of the plot.
+    let right = layout::width("100.5 MiB") / 2;
+    let second = |value: f64| second_label(chart, value);
+    let labels: [&dyn Fn(f64) -> String; 2] = [&short, &second];
+    let labels = if chart.second_x.is_some() { &labels[..] } else { &labels[..1] };
+    let xs = points().chain(marked()).map(|point| point.0).chain(chart.marks.iter().map(|mark| mark.0));
+    let x = Axis::over(chart.scale.clone(), xs, wide - left - right, labels);
+    (x, y, [left, right])
 }
 
-/// At most [`POINTS_MAX`] finite points of a series, including both ends.
-fn thinned(series: &Series) -> Vec<(f64, f64)> {
-    let finite: Vec<(f64, f64)> =
-        series.points.iter().copied().filter(|(x, y)| x.is_finite() && y.is_finite()).collect();
-    let stride = finite.len().div_ceil(POINTS_MAX).max(1);
-    let last = finite.len().saturating_sub(1);
-    let kept = finite.iter().enumerate().filter(|(index, _)| index % stride == 0 || *index == last);
+pub fn lines(chart: &Lines, width: Width) -> Drawing {
+    let wide = width.units();
+    let signs = signs(chart);
+    let names = Names::of(chart, &signs, wide);
+    let (x, y, [left, right]) = axes(chart, wide);
+    let tick_row = LINE + 2 * TICK;
+    let top = if chart.second_x.is_some() { tick_row } else { FONT / 2 };
+    let plot_end = names.heading_end + top + width.plot() + tick_row;
+    drawn(wide, plot_end + rows(&names.x) + GAP, |root| {
+        names.draw(root, wide, plot_end);
+        let (_, below) = root.split_vertically(names.heading_end);
+        let (area, _) = below.split_vertically(plot_end - names.heading_end);
+        let has_second = chart.second_x.is_some();
+        let mut plot = ChartBuilder::on(&area)
+            .y_label_area_size(left)
+            .x_label_area_size(tick_row)
+            .margin_top(if has_second { 0 } else { top })
+            .top_x_label_area_size(if has_second { top } else { 0 })
+            .margin_right(right)
+            .build_cartesian_2d(x.clone(), y.clone())
+            .expect(INTO_STRING)
+            .set_secondary_coord(x.clone(), y.clone());
+        plot.configure_mesh()
+            .bold_line_style(GRID.stroke_width(THIN))
+            .light_line_style(TRANSPARENT)
+            .axis_style(colour(5).stroke_width(THIN))
+            .label_style(font())
+            .set_tick_mark_size(LabelAreaPosition::Bottom, TICK)
+            .set_tick_mark_size(LabelAreaPosition::Left, TICK)
+            .x_label_formatter(&|value| short(*value))
+            .y_label_formatter(&|value| short(*value))
+            .draw()
+            .expect(INTO_STRING);
+        if has_second {
+            plot.configure_secondary_axes()
+                .axis_style(colour(5).stroke_width(THIN))
+                .label_style(font())
+                .set_tick_mark_size(LabelAreaPosition::Top, TICK)
+                .x_label_formatter(&|value| second_label(chart, *value))
+                .draw()
+                .expect(INTO_STRING);
+        }
+        let at = |x: f64, y: f64| plot.backend_coord(&(x, y));
+        draw_signs(root, chart, &signs, &at);
+        for (index, series) in chart.series.iter().enumerate() {
+            let points: Vec<(i32, i32)> = thinned(series, &x).into_iter().map(|(x, y)| at(x, y)).collect();
+            draw_series(root, &points, series, number_of(chart, index), chart.steps);
+        }
+        for point in &chart.points {
+            draw_point(root, at(point.at.0, point.at.1), named(chart, &point.series).unwrap_or(0));
+        }
+    })
+}
+
+fn colour_of(signs: &[(String, RGBColor)], word: &str) -> RGBColor {
+    signs.iter().find(|(known, _)| known == word).expect("every word has a sign").1
+}
+
+/// Draws vertical marks and horizontal limits across the plot.
+fn draw_signs(
+    root: &Root<'_>,
+    chart: &Lines,
+    signs: &[(String, RGBColor)],
+    at: &dyn Fn(f64, f64) -> (i32, i32),
+) {
+    // Positions are cut at the ends of the axes.
+    let (low, high) = (f64::MIN, f64::MAX);
+    let marks = chart.marks.iter().map(|(x, word)| ((*x, low), (*x, high), word));
+    let limits = chart.limits.iter().map(|(y, word)| ((low, *y), (high, *y), word));
+    for (from, to, word) in marks.chain(limits) {
+        let line = vec![at(from.0, from.1), at(to.0, to.1)];
+        let style = colour_of(signs, word).stroke_width(THIN);
+        root.draw(&PathElement::new(line, style)).expect(INTO_STRING);
+    }
+}
+
+/// Draws the points of a series: hollow marks for a paper, else a line with filled marks.
+fn draw_series(root: &Root<'_>, points: &[(i32, i32)], series: &Series, number: usize, steps: bool) {
+    if series.is_paper {
+        for point in points {
+            root.draw(&Circle::new(*point, RADIUS + UNIT, hollow(number))).expect(INTO_STRING);
+        }
+        return;
+    }
+    let mut line = Vec::with_capacity(2 * points.len());
+    for &(x, y) in points {
+        match line.last() {
+            Some(&(_, before)) if steps => line.extend([(x, before), (x, y)]),
+            _ => line.push((x, y)),
+        }
+    }
+    root.draw(&PathElement::new(line, colour(number).stroke_width(THICK))).expect(INTO_STRING);
+    for &point in stride(points.len(), number, steps).iter().flat_map(|&stride| points.iter().step_by(stride))
+    {
+        mark(number, point, &mut |polygon| root.draw(&polygon).expect(INTO_STRING));
+    }
+}
+
+/// The distance, in points, of the marks of a line.
+///
+/// Short lines have one at each point. Long ones have few, and only where a colour repeats.
+fn stride(points: usize, number: usize, steps: bool) -> Option<usize> {
+    match points <= MARKED_MAX && !steps {
+        true => Some(1),
+        false => (number >= COLOURS.len()).then(|| points.div_ceil(SPARSE).max(1)),
+    }
+}
+
+/// At most [`POINTS_MAX`] points of a series that the axis has, including both ends.
+fn thinned(series: &Series, x_axis: &Axis) -> Vec<(f64, f64)> {
+    let points = series.points.iter().copied();
+    let shown: Vec<(f64, f64)> = points.filter(|(x, y)| x_axis.has(*x) && y.is_finite()).collect();
+    let stride = shown.len().div_ceil(POINTS_MAX).max(1);
+    let last = shown.len().saturating_sub(1);
+    let kept = shown.iter().enumerate().filter(|(index, _)| index % stride == 0 || *index == last);
     kept.map(|(_, point)| *point).collect()
 }
 
-fn path(points: &[(f64, f64)], x: &Scale, y: &Scale, steps: bool) -> String {
-    let mut path = String::new();
-    for (index, (px, py)) in points.iter().enumerate() {
-        let (px, py) = (x.position(*px), y.position(*py));
-        let _ = match (index, steps) {
-            (0, _) => write!(path, "M{px:.1} {py:.1}"),
-            (_, true) => write!(path, "H{px:.1}V{py:.1}"),
-            (_, false) => write!(path, "L{px:.1} {py:.1}"),
-        };
-    }
-    path
-}
-
-pub fn bars(chart: &Bars) -> String {
-    let names: Vec<&str> = chart.series.iter().map(String::as_str).collect();
-    let mut drawing = Drawing::new(&chart.title, &names, TOP);
-    let values = chart.groups.iter().flat_map(|(_, values)| values.iter().copied());
-    let y = Scale::linear(values.chain([0.0]), true, drawing.bottom, drawing.top);
-    drawing.vertical_axis(&y, &chart.y);
-    let group_width = (WIDTH - RIGHT - LEFT) / chart.groups.len().max(1) as f64;
-    let bar_width = (group_width * 0.7 / chart.series.len().max(1) as f64).min(72.0);
-    let zero = y.position(0.0);
-    for (index, (name, values)) in chart.groups.iter().enumerate() {
-        let centre = LEFT + (index as f64 + 0.5) * group_width;
-        let first = centre - bar_width * values.len() as f64 / 2.0;
-        for (bar, value) in values.iter().enumerate().filter(|(_, value)| value.is_finite()) {
-            let (x, top) = (first + bar as f64 * bar_width, y.position(*value));
-            let (upper, height) = (top.min(zero), (top - zero).abs());
-            let (inner, colour) = ((bar_width - 3.0).max(1.0), bar % COLOURS);
-            drawing.add(format_args!(
-                "<rect x=\"{x:.1}\" y=\"{upper:.1}\" width=\"{inner:.1}\" height=\"{height:.1}\" rx=\"2\" \
-                 fill=\"var(--s{colour})\"/>"
-            ));
-            let word = short(*value);
-            if word.chars().count() as f64 * CHARACTER < bar_width + 8.0 {
-                drawing.text("name", x + inner / 2.0, upper - 5.0, "middle", &word);
+pub fn bars(chart: &Bars, width: Width) -> Drawing {
+    let wide = width.units();
+    let names: Vec<String> = if chart.series.len() > 1 {
+        chart.series.iter().map(|name| plain(name)).collect()
+    } else {
+        Vec::new()
+    };
+    let (entries, legend_height) = layout::legend(&names, wide);
+    let legend_height = legend_height + GAP;
+    let symbols: Vec<Symbol> = (0..names.len()).map(Symbol::Bar).collect();
+    let unit = layout::wrapped(&plain(&chart.y), wide);
+    let values = || chart.groups.iter().flat_map(|(_, values)| values.iter().copied());
+    let axis = Axis::from_zero(values());
+    let room = values().map(|value| layout::width(&short(value))).max().unwrap_or(0) + GAP;
+    let groups: Vec<(Vec<String>, &[f64])> = chart
+        .groups
+        .iter()
+        .map(|(name, values)| (layout::wrapped(&plain(name), wide), values.as_slice()))
+        .collect();
+    let heading = legend_height + rows(&unit);
+    let of_group = |(name, values): &(Vec<String>, &[f64])| rows(name) + LINE * values.len() as i32 + GAP;
+    let height = heading + groups.iter().map(of_group).sum::<i32>();
+    drawn(wide, height.max(LINE), |root| {
+        draw_legend(root, &entries, &symbols);
+        write(root, &unit, 0, legend_height, HPos::Left);
+        let mut y = heading;
+        for (name, values) in groups {
+            write(root, &name, 0, y, HPos::Left);
+            y += rows(&name);
+            for (series, value) in values.iter().enumerate() {
+                if value.is_finite() {
+                    let ends = [0.0, *value].map(|value| axis.map(&value, (0, wide - room)));
+                    let (left, right) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
+                    let corners = [(left, y), (right, y + FONT)];
+                    root.draw(&Rectangle::new(corners, colour(series).filled())).expect(INTO_STRING);
+                    write(root, &[short(*value)], right + GAP / 2, y, HPos::Left);
+                }
+                y += LINE;
             }
+            y += GAP;
         }
-        let room = (group_width / CHARACTER) as usize;
-        let bottom = drawing.bottom;
-        drawing.text("name", centre, bottom + 19.0, "middle", &fitted(name, room));
-    }
-    drawing.base();
-    drawing.finish()
-}
-
-/// Truncates a name to `room` characters.
-fn fitted(name: &str, room: usize) -> String {
-    match name.chars().count() > room {
-        true => name.chars().take(room.saturating_sub(1)).chain(['\u{2026}']).collect(),
-        false => name.to_owned(),
-    }
+    })
 }

@@ -103,10 +103,13 @@ fn judge_reads(optane: &[f64], dram: &[f64]) -> Measured {
     let line = |rates: &[f64]| {
         BESIDE.iter().zip(rates).map(|(&count, rate)| (count as f64, rate / rates[0])).collect()
     };
+    let beside = |kept: [f64; 2]| BESIDE[1..].iter().map(|&count| count as f64).zip(kept).collect();
     let figure =
         Lines::new("Reads of 8 threads beside writers, N2", "writers", "share of the bandwidth without")
             .line("Optane memory", line(optane))
-            .line("DRAM", line(dram));
+            .line("DRAM", line(dram))
+            .paper("Optane memory", beside([paper[0], paper[1]]))
+            .paper("DRAM", beside([paper[2], paper[3]]));
     Measured {
         measured: format!(
             "1 and 8 writers leave 8 readers {:.2} and {:.2} of Optane memory, {:.2} and {:.2} of DRAM",
@@ -136,7 +139,10 @@ mod tests {
     fn writes_must_fall_and_hurt() {
         assert_eq!(judge_writes([2.0, 3.0, 4.0, 5.0, 6.0], [2.0; 5]).verdict, Verdict::Fails);
         assert_eq!(judge_writes([30.0, 25.0, 20.0, 15.0, 12.0], [2.0; 5]).verdict, Verdict::Sign);
-        assert_eq!(judge_reads(&[10.0, 2.8, 0.7], &[10.0, 8.2, 6.5]).verdict, Verdict::Holds);
+        let paper = judge_reads(&[10.0, 2.8, 0.7], &[10.0, 8.2, 6.5]);
+        assert_eq!(paper.verdict, Verdict::Holds);
+        let [ours, papers] = [1, 3].map(|at| &paper.figures[0].series[at]);
+        assert!(papers.is_paper && ours.name == papers.name && ours.points[1..] == papers.points);
         assert_eq!(judge_reads(&[10.0, 4.0, 0.7], &[10.0, 8.2, 6.5]).verdict, Verdict::Sign);
         assert_eq!(judge_reads(&[10.0, 9.0, 8.0], &[10.0, 8.2, 6.5]).verdict, Verdict::Fails);
     }

@@ -1,7 +1,7 @@
 //! S2: pages that are in DRAM and the middle tier at once.
 
 use terrace_common::failure::Outcome;
-use terrace_common::report::Lines;
+use terrace_common::report::{Lines, Scale};
 
 use super::setup::{MIXES, experiment, with_both};
 use crate::claims::claim::{Measured, Mode, Setting, Verdict};
@@ -38,6 +38,15 @@ pub fn measure(_: &Setting) -> Outcome<Measured> {
     })
 }
 
+/// A chart of the rows by mix, with the paper's.
+fn chart(title: &str, x: &str, rows: &[Vec<f64>], paper: &[[f64; 4]; 3]) -> Lines {
+    let points = |row: &[f64]| STEPS.iter().copied().zip(row.iter().copied()).collect();
+    let lines = Lines { scale: Scale::Symmetric(STEPS.to_vec()), ..Lines::new(title, x, "inclusivity") };
+    let lines =
+        MIXES.iter().zip(rows).fold(lines, |lines, (mix, row)| lines.line(mix.to_uppercase(), points(row)));
+    MIXES.iter().zip(paper).fold(lines, |lines, (mix, row)| lines.paper(mix.to_uppercase(), points(row)))
+}
+
 fn judge(up: &[Vec<f64>], down: &[Vec<f64>]) -> Measured {
     let cells = || {
         let found = up.iter().chain(down).flatten();
@@ -57,12 +66,6 @@ fn judge(up: &[Vec<f64>], down: &[Vec<f64>]) -> Measured {
     let rows = |rows: &[Vec<f64>]| -> Vec<String> {
         MIXES.iter().zip(rows).map(|(mix, values)| row(&mix.to_uppercase(), values)).collect()
     };
-    let chart = |title: &str, x: &str, rows: &[Vec<f64>]| {
-        MIXES.iter().zip(rows).fold(Lines::new(title, x, "inclusivity"), |lines, (mix, row)| {
-            let points = (0..).zip(row).map(|(step, value)| (f64::from(step), *value));
-            lines.line(mix.to_uppercase(), points.collect())
-        })
-    };
     Measured {
         measured: format!(
             "D = 0, .01, .1, 1: {}; N: {}; {near} of {} within {NEAR} of the paper",
@@ -78,8 +81,8 @@ fn judge(up: &[Vec<f64>], down: &[Vec<f64>]) -> Measured {
             Mode::Virtual.name()
         ),
         figures: vec![
-            chart("Inclusivity by D", "D: 0, .01, .1, 1", up),
-            chart("Inclusivity by N", "N: 0, .01, .1, 1", down),
+            chart("Inclusivity by D", "D", up, &PAPER_D),
+            chart("Inclusivity by N", "N", down, &PAPER_N),
         ],
     }
 }
@@ -92,6 +95,10 @@ mod tests {
     fn the_papers_table_holds_and_its_reverse_fails() {
         let table = |rows: [[f64; 4]; 3]| rows.map(|row| row.to_vec()).to_vec();
         assert_eq!(judge(&table(PAPER_D), &table(PAPER_N)).verdict, Verdict::Holds);
+        let figure = &judge(&table(PAPER_D), &table(PAPER_N)).figures[1];
+        let [ours, paper] = [&figure.series[2], &figure.series[5]];
+        assert!(paper.is_paper && ours.name == paper.name && ours.points == paper.points);
+        assert_eq!(ours.points[1], (0.01, PAPER_N[2][1]));
         let reversed = |rows: [[f64; 4]; 3]| rows.map(|row| row.into_iter().rev().collect()).to_vec();
         assert_eq!(judge(&reversed(PAPER_D), &reversed(PAPER_N)).verdict, Verdict::Fails);
         let twice = |rows: [[f64; 4]; 3]| rows.map(|row| row.map(|value| 2.0 * value).to_vec()).to_vec();
