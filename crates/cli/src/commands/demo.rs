@@ -155,6 +155,7 @@ impl<'a> Demo<'a> {
                 summary.track.add(self.now(), records, memory::resident_bytes(None));
             })?;
             summary.load_seconds = began.elapsed().as_secs_f64();
+            summary.track.loaded();
             (summary.records, summary.data_bytes) = loaded;
             let keys = Keys::of(&*table)?;
             summary.records = keys.len();

@@ -16,34 +16,59 @@ pub const OVERHEAD_BYTES: u64 = 32 << 20;
 /// Throughput and memory over the demo.
 #[derive(Debug, Default)]
 pub struct Track {
-    /// Start time and operations per second of each interval.
-    rates: Vec<(f64, f64)>,
+    intervals: Vec<Interval>,
     /// End of the last interval.
     since: f64,
+    /// End of the load.
+    loaded: f64,
     memory: Vec<(f64, f64)>,
     /// Peak memory.
     pub memory_bytes_max: u64,
 }
 
+/// Operations per second from one time to another, in seconds; `None` while nothing serves.
+type Interval = (f64, f64, Option<f64>);
+
 impl Track {
     /// Adds the operations since the last call, and current memory.
     pub fn add(&mut self, second: f64, operations: u64, memory_bytes: u64) {
-        self.rates.push((self.since, operations as f64 / (second - self.since).max(1e-3)));
-        self.since = second;
+        let rate = operations as f64 / (second - self.since).max(1e-3);
+        self.until(second, Some(rate));
         self.memory.push((second, memory_bytes as f64 / f64::from(1 << 20)));
         self.note_memory(memory_bytes);
     }
 
     /// Marks the time since the last call as idle.
     pub fn idle_until(&mut self, second: f64) {
-        self.rates.push((self.since, 0.0));
+        self.until(second, None);
+    }
+
+    fn until(&mut self, second: f64, rate: Option<f64>) {
+        self.intervals.push((self.since, second, rate));
         self.since = second;
     }
 
-    /// The rates, with the end of the last interval.
+    /// Ends the load, which the rates leave out.
+    pub fn loaded(&mut self) {
+        self.loaded = self.since;
+    }
+
+    /// The intervals after the load in which the database served or recovered.
+    fn at_work(&self) -> impl Iterator<Item = (f64, f64, f64)> {
+        let after = self.intervals.iter().filter(|(begin, ..)| *begin >= self.loaded);
+        after.filter_map(|(begin, end, rate)| Some((*begin, *end, (*rate)?)))
+    }
+
+    /// Seconds of service and recovery until this second of the demo.
+    fn worked(&self, second: f64) -> f64 {
+        self.at_work().map(|(begin, end, _)| (end.min(second) - begin).max(0.0)).sum()
+    }
+
+    /// The rates over seconds of service and recovery.
     fn steps(&self) -> Vec<(f64, f64)> {
-        let end = self.rates.last().map(|&(_, rate)| (self.since, rate));
-        self.rates.iter().copied().chain(end).collect()
+        let begins = self.at_work().map(|(begin, _, rate)| (self.worked(begin), rate));
+        let end = self.at_work().last().map(|(_, end, rate)| (self.worked(end), rate));
+        begins.chain(end).collect()
     }
 
     /// Records memory only.
@@ -342,16 +367,17 @@ impl Summary {
         for what in broken.cloned().chain(damaged) {
             report.verdict(Verdict::Bad, &what);
         }
-        let mut lines =
-            Lines::new("Operations a second, from the load to the last run", "seconds", "operations/s")
-                .line("operations", self.track.steps());
+        let mut lines = Lines::new("Operations a second", "seconds of service and recovery", "operations/s")
+            .line("operations", self.track.steps());
         lines.steps = true;
         report.lines(&self.marked(lines));
     }
 
     fn marked(&self, mut lines: Lines) -> Lines {
         for kill in &self.kills {
-            lines = lines.mark(kill.at_seconds, "killed").mark(kill.recovered_at_seconds, "recovered");
+            let [killed, recovered] =
+                [kill.at_seconds, kill.recovered_at_seconds].map(|second| self.track.worked(second));
+            lines = lines.mark(killed, "killed").mark(recovered, "recovered");
         }
         lines
     }
@@ -485,6 +511,29 @@ mod tests {
         let mut wrong = sample();
         wrong.wrong = 1;
         assert_eq!(wrong.verdict().unwrap_err().code(), 3);
+    }
+
+    #[test]
+    fn the_chart_is_of_the_time_at_work() {
+        let mut track = Track::default();
+        track.add(30.0, 900_000, 0);
+        track.loaded();
+        track.idle_until(40.0);
+        track.add(42.0, 2000, 0);
+        track.add(42.5, 0, 0);
+        track.idle_until(90.0);
+        track.add(92.0, 4000, 0);
+        let points = track.steps();
+        assert_eq!(points, [(0.0, 1000.0), (2.0, 0.0), (2.5, 2000.0), (4.5, 2000.0)]);
+        assert_eq!(
+            [0.0, 42.0, 42.5, 60.0, 91.0].map(|second| track.worked(second)),
+            [0.0, 2.0, 2.5, 2.5, 3.5]
+        );
+        let kill = Kill { at_seconds: 42.0, recovered_at_seconds: 42.5, ..Kill::default() };
+        let summary = Summary { track, kills: vec![kill], ..Summary::default() };
+        let marked = summary.marked(Lines::default());
+        assert_eq!(marked.marks, [(2.0, "killed".to_owned()), (2.5, "recovered".to_owned())]);
+        assert!(Track::default().steps().is_empty());
     }
 
     #[test]
