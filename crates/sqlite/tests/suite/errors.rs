@@ -80,6 +80,25 @@ fn the_pragma_tells_the_state_of_the_cache_and_its_reason() {
     state(&db, "uncached", r#"no \"directory\"#);
 }
 
+/// The cache's disk has fifty times the latency of the database's, in counted time.
+#[test]
+fn the_pragma_says_that_a_cache_on_a_slower_disk_rests() {
+    let folder = Folder::new();
+    let db = folder.cached_with("&latency_us=100&block_cache_latency_us=5000&time=counted");
+    db.execute_batch(SCHEMA).expect("tables");
+    db.execute_batch(
+        "with recursive n(a) as (select 1 union all select a + 1 from n where a < 2000)
+         insert into t select a, cast(printf('%0500d', a) as blob) from n",
+    )
+    .expect("rows");
+    for _ in 0..100 {
+        assert_eq!(content(&db).expect("rows").len(), 2000);
+    }
+    let told = stats(&db);
+    let begins = r#"{"state":"aside","reason":"the cache's disk is the slower one","cache":{"#;
+    assert!(told.starts_with(begins) && told.contains(r#""is_aside":true"#), "{told}");
+}
+
 #[test]
 fn a_write_budget_limits_what_enters_the_cache() {
     for (budget, is_limited) in [("&block_cache_write_budget=24KiB", true), ("", false)] {
