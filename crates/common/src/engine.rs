@@ -14,10 +14,11 @@ use terrace::{
     Transaction, VerifyReport, WriteBatch,
 };
 
+use terrace_io::units::show_size;
+
 use crate::failure::{Failure, Outcome};
 use crate::store::{Access, Counters, Database, Ending, MiddleStat, Opener, Settings, Stat, Store, Visit};
 use crate::tiers::{TierArgs, durability_name};
-use crate::units::show_size;
 
 /// Terrace as an [`Opener`].
 pub struct Engine;

@@ -5,7 +5,7 @@
 //! code.
 
 use std::fmt::Display;
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -59,7 +59,8 @@ impl Failure {
     /// Prints the error to standard error and returns the exit code.
     pub fn report(&self) -> ExitCode {
         if !matches!(self, Failure::OutputClosed) {
-            eprintln!("terrace: {}", crate::escape::text(&self.to_string()));
+            // Nobody reads the message if standard error is closed.
+            let _ = writeln!(io::stderr(), "terrace: {}", crate::escape::text(&self.to_string()));
         }
         ExitCode::from(self.code())
     }

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use terrace_io::units::show_size;
+
 /// An error of the engine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -184,7 +186,7 @@ pub enum Error {
     #[error("bad setting: {0}")]
     Config(String),
     /// The operating system refused memory.
-    #[error("cannot get {bytes} bytes of memory for {what}: {source}{}", memory_advice(source))]
+    #[error("cannot get {} of memory for {what}: {source}{}", show_size(*bytes), memory_advice(source))]
     Memory {
         /// Bytes requested.
         bytes: u64,

@@ -1,6 +1,6 @@
 //! Sizes and durations in text: `64MiB`, `1.5GiB`, `500ms`, `2m`.
 //!
-//! Sizes take `B KiB MiB GiB`, durations `ms s m`. A bare number is bytes, or seconds. Decimal
+//! Sizes take `B KiB MiB GiB TiB`, durations `ms s m`. A bare number is bytes, or seconds. Decimal
 //! units (`MB`) are refused with a hint, since a budget off by 7 % is worse than an error. All
 //! sizes in command lines, URIs and environment variables are parsed here.
 
@@ -22,12 +22,14 @@ pub fn size(text: &str) -> Result<u64, String> {
         "KiB" => 1 << 10,
         "MiB" => 1 << 20,
         "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
         other => {
-            let known = ["B", "KiB", "MiB", "GiB"];
+            let known = ["B", "KiB", "MiB", "GiB", "TiB"];
             let hint = match other.to_ascii_lowercase().as_str() {
                 "k" | "kb" | "kib" => "; did you mean KiB?",
                 "m" | "mb" | "mib" => "; did you mean MiB?",
                 "g" | "gb" | "gib" => "; did you mean GiB?",
+                "t" | "tb" | "tib" => "; did you mean TiB?",
                 _ => "",
             };
             return Err(format!("{other:?} is not a unit of size, use one of {}{hint}", known.join(", ")));
@@ -35,6 +37,31 @@ pub fn size(text: &str) -> Result<u64, String> {
     };
     scaled(number, scale)
         .ok_or_else(|| format!("{text} does not come to a whole number of bytes below 16 EiB"))
+}
+
+/// A size with two or three digits and a binary unit.
+///
+/// ```
+/// assert_eq!(terrace_io::units::show_size(1536), "1.5 KiB");
+/// ```
+pub fn show_size(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    let mut unit = "B";
+    for larger in ["KiB", "MiB", "GiB", "TiB"] {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = larger;
+    }
+    let digits = match value {
+        v if unit == "B" || v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
+    };
+    let number = format!("{value:.digits$}");
+    let number = if digits > 0 { number.trim_end_matches('0').trim_end_matches('.') } else { &number };
+    format!("{number} {unit}")
 }
 
 /// Parses a duration.
@@ -97,6 +124,8 @@ mod tests {
         assert_eq!(size("4KiB"), Ok(4096));
         assert_eq!(size("64 MiB"), Ok(64 << 20));
         assert_eq!(size("1.5GiB"), Ok(3 << 29));
+        assert_eq!(size("1.5TiB"), Ok(3 << 39));
+        assert!(size("2TB").unwrap_err().contains("did you mean TiB?"));
         assert!(size("64MB").unwrap_err().contains("MiB"));
         assert!(size("MiB").unwrap_err().contains("number"));
         assert!(size("-1").is_err());
@@ -104,6 +133,16 @@ mod tests {
         assert!(size("1.2.3KiB").is_err());
         assert!(size("99999999999999999999").is_err());
         assert!(size("17179869184GiB").is_err());
+        assert!(size("16777216TiB").is_err());
+    }
+
+    #[test]
+    fn shown_sizes() {
+        assert_eq!(show_size(0), "0 B");
+        assert_eq!(show_size(1536), "1.5 KiB");
+        assert_eq!(show_size(64 << 20), "64 MiB");
+        assert_eq!(show_size(100 << 20), "100 MiB");
+        assert_eq!(show_size(3 << 39), "1.5 TiB");
     }
 
     #[test]

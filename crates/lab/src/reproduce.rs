@@ -49,7 +49,7 @@ pub fn run(args: &ReproduceArgs, output: &mut dyn Write) -> Outcome {
     let chosen = chosen(&args.claims)?;
     let setting =
         Setting { traces: args.traces.clone(), optane: args.optane.clone(), operation_ns: args.operation_ns };
-    let bar = Progress::new("reproducing", chosen.len() as u64);
+    let bar = Progress::new("reproducing", "claims", chosen.len() as u64);
     let mut found = Vec::with_capacity(chosen.len());
     for claim in chosen {
         found.push(match is_list {

@@ -12,7 +12,7 @@ use crate::args::DatabaseArgs;
 
 /// Compacts a database.
 pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
-    let bar = Progress::endless("compacting");
+    let bar = Progress::counting("compacting", "pages moved");
     let done = with_database(opener, &args.write(), |database| {
         database.compact(&mut |so_far| bar.set(so_far.pages_moved))
     })?;

@@ -19,7 +19,7 @@ pub fn run(args: &DumpArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     }
     let DumpFormat::Jsonl = args.format;
     with_table(opener, &args.from.at.read(), &args.from, |store| {
-        let progress = Progress::endless("dump");
+        let progress = Progress::counting("dump", "entries");
         let mut output = BufWriter::with_capacity(1 << 16, output);
         let mut outcome = Ok(());
         store.scan(b"", &mut |key, value| {

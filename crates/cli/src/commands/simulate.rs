@@ -243,7 +243,9 @@ impl Bar {
         match step {
             // Relaxed: the value is only displayed.
             Step::Read if Arc::strong_count(&shown.1) > 1 => shown.0.set(shown.1.load(Ordering::Relaxed)),
-            Step::Total(requests) => *shown = (Progress::new("simulating", requests), Arc::default()),
+            Step::Total(requests) => {
+                *shown = (Progress::new("simulating", "requests", requests), Arc::default())
+            }
             Step::Taken(requests) if Arc::strong_count(&shown.1) == 1 => shown.0.add(requests),
             Step::Read | Step::Taken(_) => {}
         }

@@ -225,18 +225,33 @@ impl Summary {
             self.verification.error_count()
         );
         text += &format!(
-            "{} operations/s with {} of data; memory {} (budget {})\n",
+            "{} operations/s with {} of data\n",
             show_count(self.ops_per_second as u64),
-            show_size(self.data_bytes),
-            show_size(self.rss_bytes),
-            show_size(self.budget_bytes)
+            show_size(self.data_bytes)
         );
+        text += &self.memory_line();
         text += &format!(
             "report in {} ({:.0} s in all)\n",
             terrace_common::escape::text(&self.report),
             self.seconds
         );
         text
+    }
+
+    /// The peak memory of the process by its parts.
+    fn memory_line(&self) -> String {
+        let peak = show_size(self.rss_bytes);
+        let (budget, keys) = (show_size(self.budget_bytes), show_size(self.keys_bytes));
+        match self.rss_bytes.checked_sub(self.budget_bytes + self.keys_bytes) {
+            Some(rest) => format!(
+                "process memory {peak} at most: budget {budget}, the demo's list of keys {keys}, code, stacks and \
+                 buffers {}\n",
+                show_size(rest)
+            ),
+            None => format!(
+                "process memory {peak} at most, below the budget {budget} and the demo's list of keys {keys}\n"
+            ),
+        }
     }
 
     /// Fails if data were lost or damaged.
@@ -492,6 +507,17 @@ mod tests {
         if let Some(kept) = std::env::var_os("TERRACE_SAMPLE_REPORT") {
             summary.html().write(std::path::Path::new(&kept)).unwrap();
         }
+    }
+
+    #[test]
+    fn the_closing_text_names_the_parts_of_memory() {
+        let mut summary = sample();
+        summary.rss_bytes = 36 << 20;
+        let parts = "process memory 36 MiB at most: budget 16 MiB, the demo's list of keys 9 MiB, code, stacks and \
+                     buffers 11 MiB\n";
+        assert!(summary.text().contains(parts), "{}", summary.text());
+        summary.rss_bytes = 20 << 20;
+        assert!(summary.text().contains("20 MiB at most, below the budget 16 MiB and"), "{}", summary.text());
     }
 
     #[test]

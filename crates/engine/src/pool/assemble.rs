@@ -68,9 +68,8 @@ pub(crate) fn assemble(found: PoolParts<'_>, options: &PoolOptions) -> Result<Po
     let class = SizeClass::of_bytes(found.page_bytes as u64).expect("the superblock was checked");
     let budget = FrameBudget { bytes: options.frame_bytes, floor: options.frames_floor, taken: 0 };
     let middle = options.tiers.middle.as_ref().map(|middle| (class, middle.frames));
-    let addresses = Frames::address_bytes(bytes_max, middle);
     let frames = Frames::reserve(bytes_max, middle, options.backend, options.pages_max)
-        .map_err(refused("the addresses of the DRAM tier", addresses))?
+        .map_err(memory(bytes_max))?
         .on_nodes(&options.tiers.nodes, class)
         .map_err(memory(options.frame_bytes))?;
     // The database's own class has all frames until another class is used.

@@ -116,7 +116,7 @@ const STOP: u8 = 3;
 /// Loads the records in key order; returns the duration.
 pub fn load(store: &dyn Store, plan: &Plan) -> Outcome<Duration> {
     let began = Instant::now();
-    let progress = Progress::new("load", plan.records);
+    let progress = Progress::new("load", "records", plan.records);
     let batch_records = (BATCH_BYTES / (plan.value_bytes + values::KEY_BYTES)).clamp(1, 1000) as u64;
     let mut batch: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     let mut first = 0;
@@ -205,11 +205,10 @@ fn conduct(
     let writes_before = store.line_writes();
     let before = store.counters();
     announce();
-    let (title, steps, end) = match plan.length {
-        Length::Time { least, .. } => ("run", least.as_millis() as u64, Some(least)),
-        Length::Operations(operations) => ("run", operations, None),
+    let (progress, end) = match plan.length {
+        Length::Time { least, .. } => (Progress::time("run", least), Some(least)),
+        Length::Operations(operations) => (Progress::new("run", "operations", operations), None),
     };
-    let progress = Progress::new(title, steps);
     let began = Instant::now();
     phase.store(MEASURE, Ordering::SeqCst);
     let mut measured = Measured::default();
