@@ -17,9 +17,11 @@ mod verify;
 use std::io::{self, Write};
 
 use terrace_common::failure::Outcome;
+use terrace_common::interrupt;
 use terrace_common::store::Opener;
 
 use crate::args::Command;
+use crate::signals;
 
 /// Runs a command.
 pub fn run(command: Command, opener: &dyn Opener) -> Outcome {
@@ -29,6 +31,7 @@ pub fn run(command: Command, opener: &dyn Opener) -> Outcome {
         // The victim's threads write to standard output themselves, so it stays unlocked here.
         return demo::victim(args, opener);
     }
+    signals::end_in_order()?;
     dispatch(command, opener, &mut io::stdout().lock())
 }
 
@@ -51,8 +54,8 @@ fn dispatch(command: Command, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         Command::Compact(args) => compact::run(&args, opener, output),
         #[cfg(feature = "lab")]
         Command::Reproduce(args) => terrace_lab::reproduce(&args, output),
-        Command::Simulate(args) => simulate::run(&args, output),
-        Command::Devices(args) => devices::run(&args, output),
+        Command::Simulate(args) => interrupt::at_once(|| simulate::run(&args, output)),
+        Command::Devices(args) => interrupt::at_once(|| devices::run(&args, output)),
         #[cfg(not(feature = "lab"))]
         Command::Bench(_) => Err(without_lab("bench")),
         #[cfg(not(feature = "lab"))]

@@ -8,7 +8,7 @@
 //! | `simulation` | results of `simulate` as JSON, text and HTML, and merging of shards |
 //! | `rows` | records in CSV and JSON-lines files |
 //! | `devices` | hardware of this machine |
-//! | `log`, `signals` | warnings; file size limits as errors |
+//! | `log`, `signals` | warnings; file size limits, the end by a signal |
 //!
 //! `bench` and `reproduce` are in `terrace-lab`, an optional dependency.
 

@@ -1,10 +1,37 @@
-//! Turns file size limits into errors.
+//! Signals: file size limits become errors, `SIGINT` and `SIGTERM` end work in order.
 //!
 //! A write beyond the file size limit (`ulimit -f`) sends `SIGXFSZ`, which kills the process by
 //! default. If ignored, the write fails, and the engine reports a full disk. Only the command sets
-//! this, because a library must leave signals to its program.
+//! signals, because a library must leave them to its program.
 
 #![allow(unsafe_code)]
+
+use std::io::{self, Write};
+use std::thread;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt;
+
+/// Passes `SIGINT` and `SIGTERM` to [`interrupt::raise`] from now on.
+///
+/// # Errors
+/// [`Failure::Work`] if the system refuses the handler or its thread.
+pub fn end_in_order() -> Outcome {
+    let failed = |error: io::Error| Failure::Work(format!("handling signals failed: {error}"));
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+    let wait = move || {
+        for signal in signals.forever() {
+            if interrupt::raise(signal) {
+                // Nobody reads the message if standard error is closed.
+                let _ = writeln!(io::stderr(), "terrace: ending; press Ctrl-C again to end at once");
+            }
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(failed)?;
+    Ok(())
+}
 
 /// Makes writes beyond the file size limit fail instead of killing the process.
 pub fn take_file_limits_as_errors() {

@@ -138,11 +138,8 @@ impl Database for Opened {
         Ok(self.db.backup(destination)?)
     }
 
-    fn compact(&self, progress: &mut dyn FnMut(&Compaction)) -> Outcome<Compaction> {
-        Ok(self.db.compact_with(|so_far| {
-            progress(so_far);
-            ControlFlow::Continue(())
-        })?)
+    fn compact(&self, progress: &mut dyn FnMut(&Compaction) -> ControlFlow<()>) -> Outcome<Compaction> {
+        Ok(self.db.compact_with(progress)?)
     }
 
     fn settings(&self) -> BTreeMap<&'static str, String> {

@@ -1,8 +1,8 @@
 //! Errors of a command, and its exit code.
 //!
 //! Exit codes are part of the command's interface: 1 the work failed, 2 the command line is wrong,
-//! 3 the data are damaged. Every error becomes a [`Failure`]; only `main` turns it into text and a
-//! code.
+//! 3 the data are damaged, 128 and the number of a signal if that ended the work. Every error
+//! becomes a [`Failure`]; only `main` turns it into text and a code.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -24,6 +24,9 @@ pub enum Failure {
     /// The reader of our output has gone, so no report is possible.
     #[error("the reader of standard output closed it")]
     OutputClosed,
+    /// A signal, given by its number, asked for the end of the work.
+    #[error("signal {0} ended the work")]
+    Interrupted(i32),
     /// The engine refused or failed.
     #[error(transparent)]
     Engine(#[from] terrace::Error),
@@ -51,6 +54,7 @@ impl Failure {
         match self {
             Failure::Work(_) | Failure::OutputClosed => 1,
             Failure::Usage(_) | Failure::Engine(terrace::Error::Config(_)) => 2,
+            Failure::Interrupted(signal) => 128 | *signal as u8,
             Failure::Damaged(_) | Failure::Engine(terrace::Error::Corrupt { .. }) => 3,
             Failure::Engine(_) => 1,
         }
@@ -58,7 +62,7 @@ impl Failure {
 
     /// Prints the error to standard error and returns the exit code.
     pub fn report(&self) -> ExitCode {
-        if !matches!(self, Failure::OutputClosed) {
+        if !matches!(self, Failure::OutputClosed | Failure::Interrupted(_)) {
             // Nobody reads the message if standard error is closed.
             let _ = writeln!(io::stderr(), "terrace: {}", crate::escape::text(&self.to_string()));
         }
@@ -79,6 +83,7 @@ mod tests {
         assert_eq!(Failure::from(corrupt).code(), 3);
         assert_eq!(Failure::from(terrace::Error::Config("c".into())).code(), 2);
         assert_eq!(Failure::from(terrace::Error::ReadOnly).code(), 1);
+        assert_eq!([2, 15].map(|signal| Failure::Interrupted(signal).code()), [130, 143]);
     }
 
     #[test]

@@ -6,12 +6,14 @@
 //! | `units`, `output`, `progress`, `report` | sizes, standard output, progress bars, HTML reports |
 //! | `store`, `engine` | an engine as an ordered map; Terrace behind that interface |
 //! | `tiers` | tier flags and output flags |
+//! | `interrupt` | orderly end of long work after a signal |
 //! | `memory` | memory of a process, from the kernel |
 //! | `latency`, `values`, `zipf` | workload parts: histograms, verifiable values, skewed ranks |
 
 pub mod engine;
 pub mod escape;
 pub mod failure;
+pub mod interrupt;
 pub mod latency;
 pub mod memory;
 pub mod output;

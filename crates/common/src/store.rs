@@ -14,6 +14,7 @@ use terrace::{
 };
 
 use crate::failure::{Failure, Outcome};
+use crate::interrupt;
 use crate::tiers::TierArgs;
 use crate::values::KEY_BYTES;
 
@@ -96,8 +97,8 @@ pub trait Database: Send + Sync {
             "this engine is for benchmarks only; use its own tools to check its files".to_owned(),
         ))
     }
-    /// Shrinks the page file and reports progress.
-    fn compact(&self, _progress: &mut dyn FnMut(&Compaction)) -> Outcome<Compaction> {
+    /// Shrinks the page file and reports progress, until that breaks.
+    fn compact(&self, _progress: &mut dyn FnMut(&Compaction) -> ControlFlow<()>) -> Outcome<Compaction> {
         Err(Failure::Work(
             "this engine is for benchmarks only; use its own tools to compact its files".to_owned(),
         ))
@@ -161,7 +162,8 @@ pub fn with_database<T>(
     settings: &Settings,
     work: impl FnOnce(&dyn Database) -> Outcome<T>,
 ) -> Outcome<T> {
-    let database = opener.open(settings)?;
+    // A signal during recovery loses nothing: the next open repeats it.
+    let database = interrupt::at_once(|| opener.open(settings))?;
     let worked = work(&*database);
     let closed = database.close();
     // Report the first failure; a failed close counts only without one.

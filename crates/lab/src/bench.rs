@@ -1,5 +1,6 @@
 //! `terrace bench`: one file per benchmark.
 
+mod child;
 mod column;
 mod compare;
 mod get_many;

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt;
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
 use terrace_common::report::{self, Lines, Report};
@@ -54,7 +55,7 @@ pub fn run(args: &ReproduceArgs, output: &mut dyn Write) -> Outcome {
     for claim in chosen {
         found.push(match is_list {
             true => ClaimFound { verdict: None, ..listed(claim) },
-            false => measure(claim, &setting)?,
+            false => interrupt::at_once(|| measure(claim, &setting))?,
         });
         bar.add(1);
     }

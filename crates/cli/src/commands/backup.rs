@@ -5,6 +5,7 @@
 use std::io::Write;
 
 use terrace_common::failure::Outcome;
+use terrace_common::interrupt::{self, Leftover};
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
 use terrace_common::store::{Opener, with_database};
@@ -16,7 +17,8 @@ use crate::args::BackupArgs;
 pub fn run(args: &BackupArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
     let copied = with_database(opener, &args.from.read(), |database| {
         let _progress = Progress::endless("backup");
-        database.backup(&args.destination)
+        let _leftover = Leftover::files(&args.destination);
+        interrupt::at_once(|| database.backup(&args.destination))
     })?;
     if args.from.output.json {
         return print_json(output, &copied);

@@ -1,8 +1,10 @@
 //! `terrace compact`: shrinks the page file to fit its contents.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 
 use terrace_common::failure::Outcome;
+use terrace_common::interrupt;
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
 use terrace_common::store::{Opener, with_database};
@@ -14,7 +16,11 @@ use crate::args::DatabaseArgs;
 pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
     let bar = Progress::counting("compacting", "pages moved");
     let done = with_database(opener, &args.write(), |database| {
-        database.compact(&mut |so_far| bar.set(so_far.pages_moved))
+        let done = database.compact(&mut |so_far| {
+            bar.set(so_far.pages_moved);
+            if interrupt::check().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        interrupt::check().map(|()| done)
     })?;
     drop(bar);
     if args.output.json {

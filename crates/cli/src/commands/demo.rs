@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use terrace::Durability;
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt::{self, Leftover};
 use terrace_common::memory;
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
@@ -134,7 +135,8 @@ impl<'a> Demo<'a> {
         summary.account(&ledger);
         say("verifying every page and entry".to_owned())?;
         let settings = Settings { read_only: true, ..self.settings.clone() };
-        summary.verification = with_database(self.opener, &settings, |database| database.verify())?;
+        summary.verification =
+            interrupt::at_once(|| with_database(self.opener, &settings, |database| database.verify()))?;
         say("serving undisturbed, then with more memory".to_owned())?;
         self.measure(args, &keys, &mut summary)?;
         self.compare(args, &keys, &mut summary)?;
@@ -182,7 +184,7 @@ impl<'a> Demo<'a> {
             ..Kill::default()
         };
         let began = Instant::now();
-        let database = self.opener.open(&self.settings)?;
+        let database = interrupt::at_once(|| self.opener.open(&self.settings))?;
         kill.recovery_seconds = began.elapsed().as_secs_f64();
         kill.recovered_at_seconds = self.now();
         track.add(self.now(), 0, memory::resident_bytes(None));
@@ -210,23 +212,27 @@ impl<'a> Demo<'a> {
                 followed
             });
             let operations = || lock(&account).operations();
+            let ended = || ended.load(Ordering::SeqCst) || interrupt::check().is_err();
             let started = Instant::now();
-            while operations() == 0 && !ended.load(Ordering::SeqCst) && started.elapsed() < PATIENCE {
+            while operations() == 0 && !ended() && started.elapsed() < PATIENCE {
                 thread::sleep(Duration::from_millis(10));
                 track.note_memory(memory::resident_bytes(Some(id)));
             }
             track.idle_until(self.now());
             let serving = Instant::now();
             let mut before = operations();
-            while serving.elapsed() < LIFE && !ended.load(Ordering::SeqCst) {
+            while serving.elapsed() < LIFE && !ended() {
                 thread::sleep(TICK);
                 let now = operations();
                 track.add(self.now(), now - before, memory::resident_bytes(Some(id)));
                 before = now;
             }
-            let early = ended.load(Ordering::SeqCst);
+            let early = ended();
             child.kill()?;
-            reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            let followed = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            // Ctrl-C ends the child too, perhaps within a line.
+            interrupt::check()?;
+            followed?;
             match early {
                 true => {
                     Err(Failure::Work("the serving process ended before it was killed, see above".to_owned()))
@@ -305,6 +311,7 @@ fn load(store: &dyn Store, corpus: &Corpus, bytes: u64, watch: &mut dyn FnMut(u6
         batch_bytes += key.len() + value.len();
         batch.push((key, value));
         if batch_bytes >= BATCH_BYTES || corpus.peek().is_none() {
+            interrupt::check()?;
             store.write(&batch)?;
             records += batch.len() as u64;
             since += batch.len() as u64;
@@ -342,14 +349,15 @@ fn serve_for(
             })
         });
         let (began, mut before) = (Instant::now(), 0);
-        while began.elapsed() < time && !serving.is_finished() {
+        while began.elapsed() < time && !serving.is_finished() && interrupt::check().is_ok() {
             thread::sleep(TICK.min(time.saturating_sub(began.elapsed())));
             let now = lock(&account).operations();
             watch(now - before);
             before = now;
         }
         stop.store(true, Ordering::SeqCst);
-        serving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let served = serving.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        interrupt::check().map(|()| served)
     })
 }
 
@@ -393,7 +401,7 @@ impl Drop for Victim {
 /// The database's directory; a temporary one is removed on drop.
 struct Folder {
     path: PathBuf,
-    temporary: bool,
+    temporary: Option<Leftover>,
 }
 
 impl Folder {
@@ -406,18 +414,19 @@ impl Folder {
                     terrace_common::escape::path(path)
                 )));
             }
-            return Ok(Folder { path: path.to_owned(), temporary: false });
+            return Ok(Folder { path: path.to_owned(), temporary: None });
         }
         let path = std::env::temp_dir().join(format!("terrace-demo-{}", std::process::id()));
         let made = fs::DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|error| Failure::file("making the directory", &path, error))?;
-        Ok(Folder { path, temporary: true })
+        let temporary = Some(Leftover::tree(&path));
+        Ok(Folder { path, temporary })
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if self.temporary {
+        if self.temporary.is_some() {
             // The system cleans temporary directories eventually.
             let _ = fs::remove_dir_all(&self.path);
         }

@@ -4,6 +4,7 @@ use std::io::{BufWriter, Write};
 use std::ops::ControlFlow;
 
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt;
 use terrace_common::progress::Progress;
 use terrace_common::store::Opener;
 
@@ -24,7 +25,7 @@ pub fn run(args: &DumpArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         let mut outcome = Ok(());
         store.scan(b"", &mut |key, value| {
             progress.add(1);
-            outcome = rows::write(&mut output, key, value);
+            outcome = interrupt::check().and_then(|()| rows::write(&mut output, key, value));
             if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         outcome.and_then(|()| output.flush().map_err(Failure::output))

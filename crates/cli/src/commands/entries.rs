@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use serde::Serialize;
 use terrace_common::escape::{self, Bytes};
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt;
 use terrace_common::output::{print, print_json};
 use terrace_common::store::Opener;
 
@@ -42,8 +43,10 @@ pub fn put(args: &PutArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outco
     if value == b"-" {
         value.clear();
         let most = terrace::MAX_VALUE_BYTES as u64 + 1;
-        let read = io::stdin().lock().take(most).read_to_end(&mut value);
-        read.map_err(|error| Failure::Work(format!("reading standard input failed: {error}")))?;
+        interrupt::at_once(|| {
+            let read = io::stdin().lock().take(most).read_to_end(&mut value);
+            read.map_err(|error| Failure::Work(format!("reading standard input failed: {error}")))
+        })?;
     }
     with_table(opener, &args.to.at.create(), &args.to, |store| store.put(key, &value))?;
     #[derive(Serialize)]
@@ -83,10 +86,15 @@ pub fn scan(args: &ScanArgs, opener: &dyn Opener, output: &mut dyn Write) -> Out
     with_table(opener, &args.of.at.read(), &args.of, |store| {
         let mut output = BufWriter::new(output);
         let mut count = 0u64;
+        let mut stopped = Ok(());
         let mut written = if json { output.write_all(b"{\"entries\":[") } else { Ok(()) };
         if limit > 0 && written.is_ok() {
             store.scan(&from, &mut |key, value| {
-                if !key.starts_with(&prefix) || to.as_ref().is_some_and(|to| key >= to.as_slice()) {
+                stopped = interrupt::check();
+                if stopped.is_err()
+                    || !key.starts_with(&prefix)
+                    || to.as_ref().is_some_and(|to| key >= to.as_slice())
+                {
                     return ControlFlow::Break(());
                 }
                 written = match json {
@@ -101,6 +109,7 @@ pub fn scan(args: &ScanArgs, opener: &dyn Opener, output: &mut dyn Write) -> Out
                 }
             })?;
         }
+        stopped?;
         written
             .and_then(|()| if json { writeln!(output, "],\"count\":{count}}}") } else { Ok(()) })
             .and_then(|()| output.flush())

@@ -6,9 +6,13 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use serde::Serialize;
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt;
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
 use terrace_common::store::{Opener, Store};
@@ -22,6 +26,10 @@ use crate::rows;
 const BATCH_BYTES: usize = 1 << 20;
 /// Records per batch.
 const BATCH_RECORDS: usize = 4096;
+/// Bytes per read of standard input.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Interval of looking for a signal while standard input has nothing.
+const WAIT: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 struct Loaded {
@@ -37,8 +45,9 @@ pub fn run(args: &LoadArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         Some(length) => Progress::bytes("load", length),
         None => Progress::endless("load"),
     };
-    let mut read =
-        rows::read(Counted { input, progress: &progress }, &name, args.format, args.key.as_deref())?;
+    let read = rows::read(Counted { input, progress: &progress }, &name, args.format, args.key.as_deref());
+    interrupt::check()?;
+    let mut read = read?;
     let mut loaded =
         with_table(opener, &args.to.at.create(), &args.to, |store| store_all(store, &mut *read, &name))?;
     drop(read);
@@ -54,7 +63,7 @@ pub fn run(args: &LoadArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
 
 fn open(path: &Path) -> Outcome<(Box<dyn Read>, String, Option<u64>)> {
     if path.as_os_str() == "-" {
-        return Ok((Box::new(io::stdin().lock()), "standard input".to_owned(), None));
+        return Ok((Box::new(Input::start()), "standard input".to_owned(), None));
     }
     let failed = |error| Failure::file("reading", path, error);
     let file = File::open(path).map_err(failed)?;
@@ -75,11 +84,13 @@ fn store_all(
     let mut batch = Vec::new();
     let mut batch_bytes = 0;
     for record in records {
+        interrupt::check()?;
         // Write the records before a malformed line, so that a load can resume at that line.
         let (key, value) = match record {
             Ok(record) => record,
             Err(error) => {
                 write_batch(store, &batch)?;
+                interrupt::check()?;
                 return Err(error);
             }
         };
@@ -126,6 +137,50 @@ fn write_batch(store: &dyn Store, batch: &[rows::Record]) -> Outcome {
             write_batch(store, rest)
         }
         outcome => outcome,
+    }
+}
+
+/// Standard input, read by a thread, so that a signal can end a wait for it.
+struct Input {
+    chunks: Receiver<io::Result<Vec<u8>>>,
+    chunk: io::Cursor<Vec<u8>>,
+}
+
+impl Input {
+    fn start() -> Input {
+        let (sender, chunks) = mpsc::sync_channel(2);
+        thread::spawn(move || {
+            let mut input = io::stdin().lock();
+            loop {
+                let mut chunk = vec![0; CHUNK_BYTES];
+                let read = input.read(&mut chunk).map(|bytes| {
+                    chunk.truncate(bytes);
+                    chunk
+                });
+                let is_last = read.as_ref().map_or(true, Vec::is_empty);
+                if sender.send(read).is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        Input { chunks, chunk: io::Cursor::default() }
+    }
+}
+
+impl Read for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.chunk.position() == self.chunk.get_ref().len() as u64 {
+            interrupt::check().map_err(io::Error::other)?;
+            match self.chunks.recv_timeout(WAIT) {
+                Ok(chunk) => self.chunk = io::Cursor::new(chunk?),
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return Ok(0),
+            }
+            if self.chunk.get_ref().is_empty() {
+                return Ok(0);
+            }
+        }
+        self.chunk.read(buffer)
     }
 }
 

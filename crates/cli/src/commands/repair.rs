@@ -6,6 +6,7 @@ use serde::Serialize;
 use terrace_common::engine;
 use terrace_common::escape::{self, Bytes};
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt::{self, Leftover};
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
 use terrace_common::units::show_count;
@@ -72,8 +73,9 @@ impl<'a> From<&'a terrace::RepairReport> for Repaired<'a> {
 pub fn run(args: &RepairArgs, output: &mut dyn Write) -> Outcome {
     let progress = Progress::endless("repair");
     let settings = args.from.write();
-    let report = engine::repair(&settings, &args.from.database, &args.destination)?;
-    drop(progress);
+    let leftover = Leftover::files(&args.destination);
+    let report = interrupt::at_once(|| engine::repair(&settings, &args.from.database, &args.destination))?;
+    drop((progress, leftover));
     if args.from.output.json {
         print_json(output, &Repaired::from(&report))?;
     } else {

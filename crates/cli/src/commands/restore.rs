@@ -6,6 +6,7 @@ use serde::Serialize;
 use terrace::{BackupReport, VerifyReport};
 use terrace_common::engine;
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt::{self, Leftover};
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
 use terrace_common::store::{Opener, with_database};
@@ -25,11 +26,12 @@ struct Restored {
 /// Restores a backup.
 pub fn run(args: &RestoreArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
     let progress = Progress::endless("restore");
-    let copied = engine::restore(&args.source, &args.to.database)?;
-    drop(progress);
+    let leftover = Leftover::files(&args.to.database);
+    let copied = interrupt::at_once(|| engine::restore(&args.source, &args.to.database))?;
+    drop((progress, leftover));
     let found = with_database(opener, &args.to.write(), |database| {
         let _progress = Progress::endless("verify");
-        database.verify()
+        interrupt::at_once(|| database.verify())
     })?;
     let (database, damaged) = (terrace_common::escape::path(&args.to.database), found.error_count());
     let restored = Restored { copied, found };

@@ -7,6 +7,7 @@ use std::io::Write;
 use terrace::{Damage, Error, VerifyReport};
 use terrace_common::engine;
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt;
 use terrace_common::output::{print, print_json};
 use terrace_common::store::{Opener, with_database};
 use terrace_common::units::show_count;
@@ -15,11 +16,10 @@ use crate::args::DatabaseArgs;
 
 /// Checks a database or a backup.
 pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
-    let checked = match engine::check_backup(&args.database) {
-        Ok(None) => with_database(opener, &args.read(), |database| database.verify()),
-        Ok(Some(found)) => Ok(found),
-        Err(error) => Err(error),
-    };
+    let checked = interrupt::at_once(|| match engine::check_backup(&args.database)? {
+        None => with_database(opener, &args.read(), |database| database.verify()),
+        Some(found) => Ok(found),
+    });
     let found = match checked {
         Err(Failure::Engine(Error::Corrupt { file, page, what })) => {
             let mut found = VerifyReport::default();

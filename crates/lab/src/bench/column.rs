@@ -14,6 +14,7 @@ use std::time::Instant;
 use serde::Serialize;
 use terrace::pages::{Column, PageAllocator};
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt;
 use terrace_common::memory;
 use terrace_common::output::{print, print_json};
 use terrace_common::units::{show_count, show_size};
@@ -99,6 +100,7 @@ fn measure(args: &StructureArgs) -> Outcome<ColumnReport> {
     let mut expected = 0;
     for start in (0..values).step_by(APPENDED as usize) {
         let block: Vec<u64> = (start..values.min(start + APPENDED)).map(number).collect();
+        interrupt::check()?;
         expected += block.iter().map(|&value| u128::from(value)).sum::<u128>();
         column.append(&block)?;
     }
@@ -116,6 +118,7 @@ fn measure(args: &StructureArgs) -> Outcome<ColumnReport> {
         };
         let mut measured = Round::default();
         for step in if round % 2 == 0 { [0, 1] } else { [1, 0] } {
+            interrupt::check()?;
             let read = pages.stats().read_bytes;
             let began = Instant::now();
             let rate = |bytes: u64| bytes as f64 / began.elapsed().as_secs_f64();

@@ -13,16 +13,18 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt::Leftover;
 use terrace_common::output::{print, print_json};
 use terrace_common::tiers::{TierArgs, durability_name};
 use terrace_common::units::{show_count, show_size};
 use terrace_common::values::KEY_BYTES;
 
+use super::child;
 use crate::args::YcsbArgs;
 use crate::bystanders::SHARE_MAX;
 use crate::confine::{Ground, OVERHEAD_BYTES};
@@ -44,6 +46,7 @@ struct Setting<'a> {
 struct Folder {
     path: PathBuf,
     stored: bool,
+    _leftover: Leftover,
 }
 
 impl Drop for Folder {
@@ -97,7 +100,8 @@ impl<'a> Setting<'a> {
         let near = args.store.clone().unwrap_or_else(|| peers::memory_files().0);
         let path = near.join(format!("terrace-compare-{}", std::process::id()));
         fs::create_dir_all(&path).map_err(|error| Failure::file("making the directory", &path, error))?;
-        let folder = Folder { path, stored: args.store.is_some() };
+        let _leftover = Leftover::tree(&path);
+        let folder = Folder { path, stored: args.store.is_some(), _leftover };
         Ok(Setting { args, budget_bytes, ground, folder })
     }
 
@@ -127,9 +131,7 @@ impl<'a> Setting<'a> {
         if let Some(group) = &group {
             command.arg("--group").arg(group.path());
         }
-        // The child shares standard error; its standard output is the result.
-        let done = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-        let done = done.map_err(|error| Failure::Work(format!("starting {engine} failed: {error}")))?;
+        let done = child::output(engine, &mut command)?;
         drop(fs::remove_dir_all(&database));
         let mut run = match serde_json::from_slice(&done.stdout) {
             Ok(Value::Object(run)) => run,

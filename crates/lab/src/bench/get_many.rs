@@ -15,6 +15,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt;
 use terrace_common::memory;
 use terrace_common::output::{print, print_json};
 use terrace_common::store::{Opener, Settings, Store, with_database};
@@ -230,6 +231,7 @@ fn measure(args: &GetManyArgs, table: &dyn Store, mut disk: Option<Disk>) -> Out
             steps.reverse();
         }
         for step in steps {
+            interrupt::check()?;
             match (step, &mut disk) {
                 (0, _) => round.single = reader.read(1)?,
                 (1, _) => round.many = reader.read(args.keys)?,

@@ -20,6 +20,7 @@ use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 use terrace::pages::{PageAllocator, PageRef, PagesBuilder};
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt;
 use terrace_common::memory;
 use terrace_common::output::{print, print_json};
 use terrace_common::units::{show_count, show_size};
@@ -138,6 +139,7 @@ fn measure(args: &PagesArgs) -> Outcome<PagesReport> {
     let count = (args.of.data / page_bytes).max(1);
     let mut names = Vec::with_capacity(count as usize);
     for number in 0..count {
+        interrupt::check()?;
         let mut new = pages.allocate(page_bytes)?;
         new.words_mut().iter().step_by(LINE).for_each(|word| word.store(number, Relaxed));
         names.push(new.keep());
@@ -187,6 +189,7 @@ impl Bench<'_> {
             steps.reverse();
         }
         for step in steps.into_iter().filter(|&step| step == 0 || self.raw_pages > 0) {
+            interrupt::check()?;
             let seed = self.args.of.seed + u64::from(number) * 1000;
             let faults = self.pages.stats().faults;
             let began = Instant::now();

@@ -17,6 +17,7 @@ use std::time::Duration;
 use terrace_cache::policy::Name;
 use terrace_cache::sim::{Counts, Report, Size};
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt::Leftover;
 use terrace_common::report::Lines;
 use terrace_sqlite::tpch::{self, Cost, Query};
 
@@ -181,6 +182,7 @@ fn workloads() -> Outcome<Arc<[Workload; 2]>> {
         return Ok(Arc::clone(recorded));
     }
     let folder = tempfile::tempdir().map_err(failed)?;
+    let _leftover = Leftover::tree(folder.path());
     let database = folder.path().join("tpch.db");
     terrace_sqlite::register(false).map_err(failed)?;
     tpch::load(&database, SCALE).map_err(failed)?;

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use terrace::LineWrites;
 use terrace_common::failure::Outcome;
+use terrace_common::interrupt;
 use terrace_common::latency::Latencies;
 use terrace_common::progress::Progress;
 use terrace_common::store::{Access, Counters, Ending, Store};
@@ -101,6 +102,9 @@ pub const TIMES_MAX: u32 = 10;
 /// Failed operations after which a thread stops.
 const ERRORS_MAX: u64 = 100;
 
+/// Interval of looking for a signal.
+const SIGNAL_WAIT: Duration = Duration::from_millis(100);
+
 /// Batch size of the load, in value bytes.
 const BATCH_BYTES: usize = 256 << 10;
 
@@ -129,6 +133,7 @@ pub fn load(store: &dyn Store, plan: &Plan) -> Outcome<Duration> {
             key.extend_from_slice(&values::key(number));
             values::fill(number, 0, plan.value_bytes, value);
         }
+        interrupt::check()?;
         store.write(&batch)?;
         progress.set(end);
         first = end;
@@ -161,7 +166,7 @@ pub fn run(store: &dyn Store, plan: &Plan, began: &mut dyn FnMut()) -> Outcome<M
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
-        Ok(measured)
+        interrupt::check().map(|()| measured)
     })
 }
 
@@ -190,10 +195,10 @@ fn conduct(
     announce: &mut dyn FnMut(),
 ) -> Measured {
     let total = || counts.iter().map(|count| count.0.load(Ordering::Relaxed)).sum::<u64>();
-    let finished = || running.load(Ordering::SeqCst) == 0;
+    let finished = || running.load(Ordering::SeqCst) == 0 || interrupt::check().is_err();
     let sleep_until = |end: Instant| {
         while !finished() && Instant::now() < end {
-            thread::park_timeout(end.saturating_duration_since(Instant::now()));
+            thread::park_timeout(end.saturating_duration_since(Instant::now()).min(SIGNAL_WAIT));
         }
     };
     if !plan.warmup.is_zero() {

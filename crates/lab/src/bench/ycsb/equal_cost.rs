@@ -9,13 +9,14 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 use terrace::migration::{Choice, Policy};
 use terrace::{Db, Error, MemoryDirectory, Middle};
 use terrace_common::failure::{Failure, Outcome};
+use terrace_common::interrupt::Leftover;
 use terrace_common::output::{print, print_json};
 use terrace_common::report::{Report, Table};
 use terrace_common::tiers::{MigrationArgs, TierArgs};
@@ -24,7 +25,7 @@ use terrace_common::values::KEY_BYTES;
 
 use super::html;
 use crate::args::YcsbArgs;
-use crate::bench::compare;
+use crate::bench::{child, compare};
 use crate::cost::{EqualCost, Shape, Sizes};
 use crate::peers::{self, TERRACE};
 
@@ -49,7 +50,7 @@ const LOG_BYTES: std::ops::RangeInclusive<u64> = 4 << 20..=1 << 30;
 type Run = Map<String, Value>;
 
 /// Parent directory of the runs, removed on drop.
-struct Folder(PathBuf);
+struct Folder(PathBuf, #[expect(dead_code, reason = "it ends on drop")] Leftover);
 
 impl Drop for Folder {
     fn drop(&mut self) {
@@ -74,7 +75,8 @@ pub(super) fn run(args: &YcsbArgs, base: Shape, output: &mut dyn Write) -> Outco
     let near = args.store.clone().unwrap_or_else(|| peers::memory_files().0);
     let folder = near.join(format!("terrace-equal-cost-{}", std::process::id()));
     fs::create_dir_all(&folder).map_err(|error| Failure::file("making the directory", &folder, error))?;
-    let folder = Folder(folder);
+    let leftover = Leftover::tree(&folder);
+    let folder = Folder(folder, leftover);
     let log_bytes = args
         .tiers
         .log_max
@@ -177,8 +179,7 @@ fn measure(args: &YcsbArgs, tiers: &TierArgs, shape: Shape, folder: &Path) -> Ou
     }
     // Otherwise the environment would add a middle tier to the two-tier hierarchy.
     command.env_remove("TERRACE_MIDDLE");
-    let done = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let done = done.map_err(|error| Failure::Work(format!("starting {shape} failed: {error}")))?;
+    let done = child::output(shape.name(), &mut command)?;
     drop(fs::remove_dir_all(&database));
     let code = done.status.code();
     match (serde_json::from_slice(&done.stdout), code) {

@@ -1,0 +1,173 @@
+//! Orderly end of long work after `SIGINT` or `SIGTERM`.
+//!
+//! The command passes signals to [`raise`]. Long work calls [`check`] between steps and ends with
+//! its error, so that destructors close databases and remove temporary directories. Work inside
+//! one long call runs in [`at_once`]: there a signal removes every registered [`Leftover`] and ends
+//! the process. A second signal always does.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::failure::{Failure, Outcome};
+
+/// The first signal; 0 means none.
+static RAISED: AtomicI32 = AtomicI32::new(0);
+static STATE: Mutex<State> = Mutex::new(State { at_once: 0, next: 0, leftovers: Vec::new() });
+
+/// Passes over a directory whose files another thread still creates.
+const PASSES_MAX: u32 = 100;
+
+struct State {
+    /// Depth of [`at_once`].
+    at_once: u32,
+    /// Id of the next leftover.
+    next: u64,
+    leftovers: Vec<(u64, Unfinished)>,
+}
+
+/// Data that an unfinished command leaves behind.
+enum Unfinished {
+    /// A directory of this process, with all in it.
+    Tree(PathBuf),
+    /// Files of a directory that was empty, and the directory itself if it was missing.
+    Files { path: PathBuf, was_missing: bool },
+}
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Fails if a signal asks for the end.
+///
+/// # Errors
+/// [`Failure::Interrupted`].
+pub fn check() -> Outcome {
+    match RAISED.load(Ordering::Relaxed) {
+        0 => Ok(()),
+        signal => Err(Failure::Interrupted(signal)),
+    }
+}
+
+/// Asks for the end of the work because of `signal`, or ends the process.
+///
+/// Returns whether this is the first signal; the work then ends by itself.
+pub fn raise(signal: i32) -> bool {
+    // The lock is held until the process ends, so that the work cannot end meanwhile.
+    let state = state();
+    let is_first = RAISED.swap(signal, Ordering::Relaxed) == 0;
+    if is_first && state.at_once == 0 {
+        return true;
+    }
+    state.leftovers.iter().for_each(|(_, unfinished)| unfinished.remove());
+    std::process::exit(i32::from(Failure::Interrupted(signal).code()));
+}
+
+/// Runs `work`, during which a signal ends the process.
+///
+/// # Errors
+/// [`Failure::Interrupted`] if a signal came before, and those of `work`.
+pub fn at_once<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    struct Inside;
+    impl Drop for Inside {
+        fn drop(&mut self) {
+            state().at_once -= 1;
+        }
+    }
+    let mut state = state();
+    check()?;
+    state.at_once += 1;
+    drop(state);
+    let _inside = Inside;
+    work()
+}
+
+/// Registers data to remove if a signal ends the process. Dropping it ends the registration.
+#[derive(Debug)]
+pub struct Leftover(u64);
+
+impl Leftover {
+    /// The directory `path` of this process, with all in it.
+    pub fn tree(path: &Path) -> Leftover {
+        Leftover::register(Unfinished::Tree(path.to_owned()))
+    }
+
+    /// What the work puts into the directory `path`, if that is missing or empty now.
+    pub fn files(path: &Path) -> Option<Leftover> {
+        let was_missing = match fs::read_dir(path) {
+            Ok(mut entries) => entries.next().map_or(Some(false), |_| None)?,
+            Err(_) => !path.exists(),
+        };
+        let path = path.to_owned();
+        Some(Leftover::register(Unfinished::Files { path, was_missing }))
+    }
+
+    fn register(unfinished: Unfinished) -> Leftover {
+        let mut state = state();
+        let id = state.next;
+        state.next += 1;
+        state.leftovers.push((id, unfinished));
+        Leftover(id)
+    }
+}
+
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        state().leftovers.retain(|(id, _)| *id != self.0);
+    }
+}
+
+impl Unfinished {
+    /// Removes the data as far as possible.
+    fn remove(&self) {
+        for _ in 0..PASSES_MAX {
+            let removed = match self {
+                Unfinished::Tree(path) => fs::remove_dir_all(path),
+                Unfinished::Files { path, was_missing } => {
+                    let files = fs::read_dir(path).into_iter().flatten().flatten();
+                    files.for_each(|file| drop(fs::remove_file(file.path())));
+                    if *was_missing { fs::remove_dir(path) } else { Ok(()) }
+                }
+            };
+            if removed.is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_of_an_empty_or_missing_directory_are_leftovers() {
+        let folder = tempfile::tempdir().unwrap();
+        let (empty, missing) = (folder.path().join("empty"), folder.path().join("missing"));
+        fs::create_dir(&empty).unwrap();
+        let remove = |path: &Path| {
+            let leftover = Leftover::files(path).expect("it is empty or missing");
+            fs::create_dir_all(path).unwrap();
+            fs::write(path.join("pages"), "x").unwrap();
+            let state = state();
+            state.leftovers.iter().find(|(id, _)| *id == leftover.0).unwrap().1.remove();
+            drop(state);
+        };
+        remove(&empty);
+        assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
+        remove(&missing);
+        assert!(!missing.exists());
+        fs::write(empty.join("of the user"), "x").unwrap();
+        assert!(Leftover::files(&empty).is_none());
+        assert!(!state().leftovers.iter().any(|(_, unfinished)| {
+            matches!(unfinished, Unfinished::Files { path, .. } if path.starts_with(folder.path()))
+        }));
+    }
+
+    #[test]
+    fn work_without_a_signal_goes_on() {
+        assert!(check().is_ok());
+        assert_eq!(at_once(|| at_once(|| Ok(7))).unwrap(), 7);
+    }
+}
