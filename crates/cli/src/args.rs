@@ -1,7 +1,8 @@
 //! The command line: every command, flag and default.
 //!
-//! Commands that open a database share their memory and file flags ([`TierArgs`]). The last
-//! occurrence of a repeated flag wins, so a configuration file can come first (see `config`).
+//! A command flattens the groups of flags that have an effect on it: memory to read, a cache and
+//! commits to change, a layout to create, all ([`TierArgs`]) to measure. The last occurrence of a
+//! repeated flag wins, so a configuration file can come first (see `config`).
 
 mod simulate;
 
@@ -10,7 +11,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace_common::store::Settings;
-use terrace_common::tiers::{OutputArgs, TierArgs, threads};
+use terrace_common::tiers::{
+    CacheArgs, CommitArgs, LayoutArgs, MemoryArgs, MiddleArgs, MigrationArgs, OutputArgs, TierArgs, threads,
+};
 use terrace_common::units;
 #[cfg(feature = "lab")]
 use terrace_lab::{BenchCommand, ReproduceArgs};
@@ -50,7 +53,7 @@ pub enum Command {
     /// Show the tables of a database and the sizes of its files
     Stat(StatArgs),
     /// Check every page and entry of a database or a backup; exit code 3 if something is damaged
-    Verify(DatabaseArgs),
+    Verify(VerifyArgs),
     /// Copy a database to a new or empty directory
     Backup(BackupArgs),
     /// Restore a database from a backup, then open and verify it
@@ -58,7 +61,7 @@ pub enum Command {
     /// Salvage intact data from a damaged database into a new one; exit code 3 if something is lost
     Repair(RepairArgs),
     /// Shrink the page file to fit its contents
-    Compact(DatabaseArgs),
+    Compact(CompactArgs),
     /// Replay a block trace through cache policies and report miss ratios
     Simulate(Box<SimulateArgs>),
     /// Re-run the papers' experiments and compare with their claims
@@ -84,32 +87,55 @@ pub struct AbsentArgs {
     _rest: Vec<OsString>,
 }
 
-/// A database and how to open it.
+/// A database, and memory to open it with.
 #[derive(Args, Clone, Debug)]
 pub struct DatabaseArgs {
     /// The database directory
     #[arg(value_name = "DB")]
     pub database: PathBuf,
     #[command(flatten)]
-    pub tiers: TierArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
+    pub memory: MemoryArgs,
 }
 
 impl DatabaseArgs {
-    /// Settings to change an existing database.
-    pub fn write(&self) -> Settings {
-        Settings::new(&self.tiers, Some(self.database.clone()))
-    }
-
-    /// Settings to change a database, creating it if missing.
-    pub fn create(&self) -> Settings {
-        Settings { create: true, ..self.write() }
-    }
-
-    /// Settings to read a database.
+    /// Settings to read the database.
     pub fn read(&self) -> Settings {
-        Settings { read_only: true, ..self.write() }
+        Settings { read_only: true, ..self.open(TierArgs::default()) }
+    }
+
+    /// Settings to open the database for changes, with `tiers` beside its memory.
+    pub fn open(&self, tiers: TierArgs) -> Settings {
+        Settings::new(&TierArgs { memory: self.memory.clone(), ..tiers }, Some(self.database.clone()))
+    }
+}
+
+/// How to change a database.
+#[derive(Args, Clone, Debug)]
+pub struct ChangeArgs {
+    #[command(flatten)]
+    pub cache: CacheArgs,
+    #[command(flatten)]
+    pub commits: CommitArgs,
+}
+
+impl ChangeArgs {
+    fn tiers(&self) -> TierArgs {
+        TierArgs { cache: self.cache.clone(), commits: self.commits.clone(), ..TierArgs::default() }
+    }
+}
+
+/// How to change a database, and to create it if missing.
+#[derive(Args, Clone, Debug)]
+pub struct CreateArgs {
+    #[command(flatten)]
+    pub change: ChangeArgs,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+}
+
+impl CreateArgs {
+    fn tiers(&self) -> TierArgs {
+        TierArgs { layout: self.layout.clone(), ..self.change.tiers() }
     }
 }
 
@@ -118,9 +144,48 @@ impl DatabaseArgs {
 pub struct StatArgs {
     #[command(flatten)]
     pub of: DatabaseArgs,
+    #[command(flatten)]
+    pub middle: MiddleArgs,
     /// Print all statistics in Prometheus format
     #[arg(long, conflicts_with = "json")]
     pub prometheus: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl StatArgs {
+    /// Settings to read the database.
+    pub fn settings(&self) -> Settings {
+        let tiers = TierArgs { middle: self.middle.clone(), ..TierArgs::default() };
+        Settings { read_only: true, ..self.of.open(tiers) }
+    }
+}
+
+/// `terrace verify`
+#[derive(Args, Clone, Debug)]
+pub struct VerifyArgs {
+    #[command(flatten)]
+    pub of: DatabaseArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `terrace compact`
+#[derive(Args, Clone, Debug)]
+pub struct CompactArgs {
+    #[command(flatten)]
+    pub of: DatabaseArgs,
+    #[command(flatten)]
+    pub cache: CacheArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl CompactArgs {
+    /// Settings to change the database.
+    pub fn settings(&self) -> Settings {
+        self.of.open(TierArgs { cache: self.cache.clone(), ..TierArgs::default() })
+    }
 }
 
 /// `terrace demo`
@@ -183,6 +248,23 @@ pub struct LoadArgs {
     pub key: Option<String>,
     /// The file, or - for standard input
     pub file: PathBuf,
+    #[command(flatten)]
+    pub create: CreateArgs,
+    #[command(flatten)]
+    pub middle: MiddleArgs,
+    #[command(flatten)]
+    pub migration: MigrationArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl LoadArgs {
+    /// Settings to change the database, creating it if missing.
+    pub fn settings(&self) -> Settings {
+        let (middle, migration) = (self.middle.clone(), self.migration);
+        let tiers = TierArgs { middle, migration, ..self.create.tiers() };
+        Settings { create: true, ..self.to.at.open(tiers) }
+    }
 }
 
 /// Output formats of `dump`.
@@ -201,6 +283,9 @@ pub struct DumpArgs {
     /// Format of the output
     #[arg(long, value_enum, default_value_t)]
     pub format: DumpFormat,
+    /// A TOML file with any of this command's flags; the command line takes precedence
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
 }
 
 /// `terrace get`
@@ -209,10 +294,12 @@ pub struct GetArgs {
     #[command(flatten)]
     pub from: TableArgs,
     /// Write the raw bytes of the value, without a newline
-    #[arg(long)]
+    #[arg(long, conflicts_with = "json")]
     pub raw: bool,
     /// The key
     pub key: OsString,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `terrace put`
@@ -224,6 +311,17 @@ pub struct PutArgs {
     pub key: OsString,
     /// The value, or - to read it from standard input
     pub value: OsString,
+    #[command(flatten)]
+    pub create: CreateArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl PutArgs {
+    /// Settings to change the database, creating it if missing.
+    pub fn settings(&self) -> Settings {
+        Settings { create: true, ..self.to.at.open(self.create.tiers()) }
+    }
 }
 
 /// `terrace delete`
@@ -233,6 +331,17 @@ pub struct DeleteArgs {
     pub from: TableArgs,
     /// The key
     pub key: OsString,
+    #[command(flatten)]
+    pub change: ChangeArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl DeleteArgs {
+    /// Settings to change the database.
+    pub fn settings(&self) -> Settings {
+        self.from.at.open(self.change.tiers())
+    }
 }
 
 /// `terrace scan`
@@ -252,6 +361,8 @@ pub struct ScanArgs {
     /// At most this many entries
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `terrace backup`
@@ -262,6 +373,8 @@ pub struct BackupArgs {
     /// Directory of the backup, new or empty
     #[arg(value_name = "DEST")]
     pub destination: PathBuf,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `terrace restore`
@@ -272,6 +385,8 @@ pub struct RestoreArgs {
     pub source: PathBuf,
     #[command(flatten)]
     pub to: DatabaseArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `terrace repair`
@@ -282,6 +397,17 @@ pub struct RepairArgs {
     /// Directory of the new database, new or empty
     #[arg(value_name = "DEST")]
     pub destination: PathBuf,
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+impl RepairArgs {
+    /// Settings of the new database.
+    pub fn settings(&self) -> Settings {
+        self.from.open(TierArgs { layout: self.layout.clone(), ..TierArgs::default() })
+    }
 }
 
 /// `terrace devices`

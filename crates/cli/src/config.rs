@@ -210,22 +210,22 @@ mod tests {
     #[test]
     fn flags_of_a_middle_tier_that_is_not_there_are_refused_but_for_those_of_a_file() {
         for flag in OF_MIDDLE {
-            let refused = expanded("", &format!("terrace stat db --{flag}=1"));
+            let refused = expanded("", &format!("terrace demo --{flag}=1"));
             if !is_middle_in_environment() {
                 let error = refused.unwrap_err();
                 assert!(error.code() == 2 && error.to_string().contains(flag), "{error}");
             }
-            expanded("", &format!("terrace stat db --{flag} 1 --middle=numa:0,1MiB")).unwrap();
-            expanded("middle = \"numa:0,1MiB\"", &format!("terrace stat db --{flag} 1")).unwrap();
-            expanded(&format!("{flag} = 1"), "terrace stat db").unwrap();
+            expanded("", &format!("terrace demo --{flag} 1 --middle=numa:0,1MiB")).unwrap();
+            expanded("middle = \"numa:0,1MiB\"", &format!("terrace demo --{flag} 1")).unwrap();
+            expanded(&format!("{flag} = 1"), "terrace demo").unwrap();
         }
         expanded("", "terrace simulate t.lis --policy=lru").unwrap();
     }
 
     #[test]
     fn flags_of_other_commands_are_passed_over() {
-        let arguments = expanded("threads = 2\nseed = 5\n", "terrace stat db").unwrap();
-        assert_eq!(arguments, ["terrace", "stat", "--seed=5", "db"]);
+        let arguments = expanded("threads = 2\ndram = 5\n", "terrace stat db").unwrap();
+        assert_eq!(arguments, ["terrace", "stat", "--dram=5", "db"]);
     }
 
     #[test]

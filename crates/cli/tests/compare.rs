@@ -101,7 +101,7 @@ fn one_engine_is_measured_in_a_directory_that_stays() {
     let path = folder.path().join("db");
     let store = format!("--store={}", path.display());
     for _ in 0..2 {
-        let output = terrace(&[&SMALL[..8], &["--workload=a", "--engine=redb", "--json", &store]].concat());
+        let output = terrace(&[&SMALL[..7], &["--workload=a", "--engine=redb", "--json", &store]].concat());
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let run: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!((&run["engine"], &run["operations"]), (&"redb".into(), &400.into()));
@@ -119,6 +119,9 @@ fn unknown_engines_are_refused_with_the_names_there_are() {
         let names = ["oracle", "terrace", "redb", "fjall", "lmdb", "sqlite", "btreemap"];
         assert!(names.iter().all(|name| said.contains(name)), "{said}");
     }
+    let tiers = terrace(&["bench", "ycsb", "--engine=redb", "--middle=simulated:optane,1MiB"]);
+    assert_eq!(tiers.status.code(), Some(2));
+    assert!(text(&tiers.stderr).contains("--engine redb has no tiers"), "{}", text(&tiers.stderr));
     let both = terrace(&["bench", "ycsb", "--engine=redb", "--compare=redb"]);
     assert_eq!(both.status.code(), Some(2));
     let without_files = terrace(&["bench", "ycsb", "--compare=terrace,btreemap", "--store=nowhere"]);

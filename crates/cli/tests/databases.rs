@@ -53,7 +53,8 @@ fn a_way_to_move_memory_is_refused_where_none_moves() {
         (&["--middle", "numa:0,1MiB", "--backend", "frames"], "frames"),
     ];
     for (tiers, why) in tiers {
-        let line = [&["put", &db, "--table", "t", "k", "v", "--migrate", "copy"][..], tiers].concat();
+        let line = [&["load", &db, "--table", "t", "--format", "jsonl", "-", "--migrate", "copy"][..], tiers]
+            .concat();
         let refused = terrace(&line);
         assert_eq!(refused.status.code(), Some(2), "{line:?}");
         let said = text(&refused.stderr);
@@ -70,7 +71,7 @@ fn a_middle_tier_says_which_pages_do_not_go_there() {
     succeed(&[&["put", &db, "--table", "t", "k", &value][..], &large].concat());
     let stat = |flags: &[&str]| {
         let line = [&["stat", &db, "--middle", "simulated:dram,8MiB"], flags].concat();
-        succeed(&[&line[..], &large].concat())
+        succeed(&[&line[..], &large[..2]].concat())
     };
     let stat_json = json(&stat(&["--json"]));
     let middle = &stat_json["middle"];

@@ -41,8 +41,9 @@ impl Opener for Engine {
         let files = if settings.store.is_some() { "as given" } else { "none, all in memory" };
         Ok(Box::new(Opened {
             db,
-            middle: tiers.middle.as_ref().map(|middle| middle.kind().to_string()),
+            middle: tiers.middle.middle.as_ref().map(|middle| middle.kind().to_string()),
             cache: tiers
+                .cache
                 .cache
                 .as_ref()
                 .map(|cache| format!("{}, {}", cache.kind(), show_size(cache.bytes()))),
@@ -85,14 +86,14 @@ impl Database for Opened {
         let table = match self.db.open_table(name) {
             Err(Error::TableNotFound(_)) if create => {
                 let options = TableOptions::new();
-                let options = self.tiers.page_size.into_iter().fold(options, TableOptions::page_size);
-                let values = self.tiers.value_page_size.into_iter();
+                let options = self.tiers.layout.page_size.into_iter().fold(options, TableOptions::page_size);
+                let values = self.tiers.layout.value_page_size.into_iter();
                 let options = values.fold(options, TableOptions::value_page_size_max);
                 self.db.create_table_with(name, &options)?
             }
             found => found?,
         };
-        Ok(Box::new(Open { db: self.db.clone(), table, durability: self.tiers.durability }))
+        Ok(Box::new(Open { db: self.db.clone(), table, durability: self.tiers.commits.durability }))
     }
 
     fn drop_table(&self, name: &str) -> Outcome {
@@ -149,8 +150,8 @@ impl Database for Opened {
             ("dram", show_size(stats.budget_bytes)),
             ("backend", stats.backend.to_string()),
             ("page_size", show_size(stats.page_bytes)),
-            ("compression", self.tiers.compression.to_string()),
-            ("durability", durability_name(self.tiers.durability).to_owned()),
+            ("compression", self.tiers.layout.compression.to_string()),
+            ("durability", durability_name(self.tiers.commits.durability).to_owned()),
             ("files", self.files.to_owned()),
         ]);
         if let (Some(cache), Some(what)) = (&stats.cache, &self.cache) {

@@ -1,4 +1,4 @@
-//! Flags that several commands share: the tiers of a database, and the output format.
+//! Flags that several commands share, grouped by what commands need, and the output format.
 //!
 //! Clap parses here. Commands see numbers and library types, never text.
 
@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use terrace::{
-    Backend, Builder, Cache, CacheTrust, Compression, Db, Durability, Error, Middle, Migrate, NodeSet,
-    RecordCache, Replacement,
+    Backend, Builder, Cache, CacheTrust, Compression, Db, Durability, Error, Middle, NodeSet, RecordCache,
+    Replacement,
 };
 
 pub use flags::{OF_MIDDLE, is_middle_in_environment};
@@ -19,7 +19,7 @@ pub use migration::MigrationArgs;
 
 use crate::units;
 
-/// Output flags of every command.
+/// Output flags of most commands.
 #[derive(Args, Clone, Debug, Default)]
 pub struct OutputArgs {
     /// Print exactly one JSON object on standard output
@@ -30,24 +30,35 @@ pub struct OutputArgs {
     pub config: Option<PathBuf>,
 }
 
-/// Tier flags of every command that opens a database. Default: none set, seed 0.
+/// Memory of a database: flags of every command that opens one.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
-pub struct TierArgs {
+pub struct MemoryArgs {
     /// Total memory budget of the engine, such as 64MiB
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub dram: Option<u64>,
     /// How pages are kept in memory: frames or mapped [default: frames, or $TERRACE_BACKEND]
     #[arg(long, value_name = "NAME")]
     pub backend: Option<Backend>,
-    /// Page replacement: mark; baselines fifo-paper, clock-paper
-    #[arg(long, value_name = "NAME")]
-    pub replacement: Option<Replacement>,
+    /// NUMA nodes for DRAM frames, used round-robin, such as 0 or 0,2 [default: chosen by the
+    /// kernel]
+    #[arg(long, value_name = "NODES")]
+    pub dram_nodes: Option<NodeSet>,
+}
+
+/// The middle tier.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+pub struct MiddleArgs {
     /// Memory between DRAM and the store, such as numa:1,1GiB or simulated:optane,1GiB [default:
     /// none, or $TERRACE_MIDDLE]
     #[arg(long, value_name = "KIND,SIZE")]
     pub middle: Option<Middle>,
+}
+
+/// The block cache: flags of commands that change a database.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+pub struct CacheArgs {
     /// Block cache for the page file on a faster device, such as file:/mnt/nvme/cache,8GiB (a file,
-    /// or a directory to create one in) or simulated:optane,1GiB; read-only commands ignore it
+    /// or a directory to create one in) or simulated:optane,1GiB
     #[arg(long, value_name = "KIND,SIZE")]
     pub cache: Option<Cache>,
     /// Admission to the cache: always, or policies such as obp, small-bypass+obp or
@@ -67,17 +78,11 @@ pub struct TierArgs {
     /// unless the file system is known to be local)
     #[arg(long, value_name = "NAME", requires = "cache", default_value_t)]
     pub cache_trust: CacheTrust,
-    /// Which pages move between the tiers.
-    #[command(flatten)]
-    pub migration: MigrationArgs,
-    /// NUMA nodes for DRAM frames, used round-robin, such as 0 or 0,2 [default: chosen by the
-    /// kernel]
-    #[arg(long, value_name = "NODES")]
-    pub dram_nodes: Option<NodeSet>,
-    /// How pages migrate between the nodes of two tiers, with the mapped back end and --middle
-    /// numa: batch, mbind or copy [default: batch]
-    #[arg(long, value_name = "NAME")]
-    pub migrate: Option<Migrate>,
+}
+
+/// Layout of databases and tables: flags of commands that create them.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+pub struct LayoutArgs {
     /// Page size of databases and tables created here: a power of two from 4KiB to 64KiB
     #[arg(long, value_name = "SIZE", value_parser = page_size)]
     pub page_size: Option<u64>,
@@ -88,21 +93,52 @@ pub struct TierArgs {
     /// Compression of tables created here
     #[arg(long, default_value = "none", value_parser = compressions())]
     pub compression: Compression,
-    /// Log size at which pages are written out
+    /// Log size of databases created here, at which pages are written out
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub log_max: Option<u64>,
-    /// Percent of frames for the record cache [default: tuned automatically]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=i64::from(RecordCache::PERCENT_MAX)))]
-    pub record_cache: Option<u8>,
+}
+
+/// Commits.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+pub struct CommitArgs {
     /// Whether a commit waits for the disk
     #[arg(long, default_value = "sync", value_parser = durabilities())]
     pub durability: Durability,
+}
+
+/// All flags of a database, for commands that measure one. Default: none set, seed 0.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+pub struct TierArgs {
+    /// Memory.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
+    /// The middle tier.
+    #[command(flatten)]
+    pub middle: MiddleArgs,
+    /// Which pages move between the tiers.
+    #[command(flatten)]
+    pub migration: MigrationArgs,
+    /// The block cache.
+    #[command(flatten)]
+    pub cache: CacheArgs,
+    /// Layout of new databases and tables.
+    #[command(flatten)]
+    pub layout: LayoutArgs,
+    /// Commits.
+    #[command(flatten)]
+    pub commits: CommitArgs,
+    /// Page replacement: mark; baselines fifo-paper, clock-paper
+    #[arg(long, value_name = "NAME")]
+    pub replacement: Option<Replacement>,
+    /// Percent of frames for the record cache [default: tuned automatically]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=i64::from(RecordCache::PERCENT_MAX)))]
+    pub record_cache: Option<u8>,
     /// Seed for all random choices
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
 
-impl TierArgs {
+impl CacheArgs {
     /// The cache described by the flags.
     pub fn block_cache(&self) -> Option<Cache> {
         let eviction = self.cache_eviction.as_deref().unwrap_or("sieve");
@@ -115,7 +151,9 @@ impl TierArgs {
             None => cache,
         })
     }
+}
 
+impl TierArgs {
     /// A builder with the flags applied.
     ///
     /// The seed is for workloads only. Databases stay unseeded: their random identity keeps files
@@ -127,16 +165,18 @@ impl TierArgs {
     /// [`terrace::Error::Config`] if an environment variable is invalid.
     pub fn builder(&self) -> terrace::Result<Builder> {
         let builder = Db::builder().defaults_from(|name| std::env::var(name).ok())?;
-        let builder = self.middle_tier(builder).durability(self.durability).compression(self.compression);
-        let builder = with(builder, self.dram, Builder::dram);
+        let TierArgs { memory, layout, .. } = self;
+        let builder = self.middle_tier(builder).durability(self.commits.durability);
+        let builder = builder.compression(layout.compression);
+        let builder = with(builder, memory.dram, Builder::dram);
         let builder =
-            with(builder, self.page_size, |builder, bytes| builder.page_size(bytes).page_size_max(bytes));
-        let builder = with(builder, self.value_page_size, Builder::value_page_size_max);
-        let builder = with(builder, self.backend, Builder::backend);
+            with(builder, layout.page_size, |builder, bytes| builder.page_size(bytes).page_size_max(bytes));
+        let builder = with(builder, layout.value_page_size, Builder::value_page_size_max);
+        let builder = with(builder, memory.backend, Builder::backend);
         let builder = with(builder, self.replacement, Builder::replacement);
-        let builder = with(builder, self.block_cache(), Builder::cache);
-        let builder = with(builder, self.dram_nodes.clone(), Builder::dram_nodes);
-        let builder = with(builder, self.log_max, Builder::log_max);
+        let builder = with(builder, self.cache.block_cache(), Builder::cache);
+        let builder = with(builder, memory.dram_nodes.clone(), Builder::dram_nodes);
+        let builder = with(builder, layout.log_max, Builder::log_max);
         Ok(with(builder, self.record_cache, |builder, percent| match percent {
             0 => builder.record_cache(RecordCache::Off),
             percent => builder.record_cache(RecordCache::Percent(percent)),
@@ -145,8 +185,8 @@ impl TierArgs {
 
     fn middle_tier(&self, builder: Builder) -> Builder {
         let builder = builder.migration(self.migration.into());
-        let builder = with(builder, self.middle.clone(), Builder::middle);
-        with(builder, self.migrate, Builder::migrate)
+        let builder = with(builder, self.middle.middle.clone(), Builder::middle);
+        with(builder, self.migration.migrate, Builder::migrate)
     }
 }
 
@@ -238,6 +278,8 @@ pub fn value_page_size(text: &str) -> Result<u64, String> {
 mod tests {
     use clap::Parser;
 
+    use terrace::Migrate;
+
     use super::*;
 
     /// A command with only these flags.
@@ -265,21 +307,22 @@ mod tests {
         )
         .unwrap();
         let tiers = args.tiers;
-        assert_eq!(tiers.dram, Some(64 << 20));
-        assert_eq!(tiers.backend, Some(Backend::Mapped));
+        assert_eq!(tiers.memory.dram, Some(64 << 20));
+        assert_eq!(tiers.memory.backend, Some(Backend::Mapped));
         assert_eq!(tiers.replacement, Some(Replacement::FifoPaper));
-        assert_eq!(tiers.middle.as_ref().map(|middle| middle.bytes()), Some(256 << 20));
-        let cache = tiers.block_cache().unwrap();
+        assert_eq!(tiers.middle.middle.as_ref().map(|middle| middle.bytes()), Some(256 << 20));
+        let cache = tiers.cache.block_cache().unwrap();
         assert_eq!((cache.bytes(), cache.policy_name().as_str()), (2 << 30, "small-bypass+obp+lfru"));
         assert_eq!(cache.kind().to_string(), "file:/fast/cache");
-        let migration = ["--policy=0.1,0.1,0.5,1", "--admission-queue=70", "--clean-victims=always"];
+        let migration =
+            ["--policy=0.1,0.1,0.5,1", "--admission-queue=70", "--clean-victims=always", "--migrate=copy"];
         assert_eq!(tiers.migration.flags(), migration);
-        assert_eq!(tiers.dram_nodes.as_ref().map(|nodes| nodes.to_string()), Some("0,2,3".to_owned()));
-        assert_eq!(tiers.migrate, Some(Migrate::Copy));
-        assert_eq!((tiers.page_size, tiers.compression), (Some(16384), Compression::Lz4));
-        assert_eq!(tiers.value_page_size, Some(1 << 20));
-        assert_eq!((tiers.log_max, tiers.record_cache), (Some(1 << 30), Some(40)));
-        assert_eq!((tiers.durability, tiers.seed), (Durability::Buffered, 9));
+        assert_eq!(tiers.memory.dram_nodes.as_ref().map(|nodes| nodes.to_string()), Some("0,2,3".to_owned()));
+        assert_eq!(tiers.migration.migrate, Some(Migrate::Copy));
+        assert_eq!((tiers.layout.page_size, tiers.layout.compression), (Some(16384), Compression::Lz4));
+        assert_eq!(tiers.layout.value_page_size, Some(1 << 20));
+        assert_eq!((tiers.layout.log_max, tiers.record_cache), (Some(1 << 30), Some(40)));
+        assert_eq!((tiers.commits.durability, tiers.seed), (Durability::Buffered, 9));
         assert!(args.output.json);
     }
 
@@ -287,7 +330,7 @@ mod tests {
     fn a_cache_has_presets_and_a_write_budget() {
         let cache = |flags: &str| {
             let args = line(&format!("--cache simulated:optane,1GiB {flags}")).unwrap();
-            args.tiers.block_cache().unwrap()
+            args.tiers.cache.block_cache().unwrap()
         };
         let preset = cache("--cache-eviction nvcache --cache-write-budget 1.5GiB");
         assert_eq!(preset.policy_name(), "nvcache");

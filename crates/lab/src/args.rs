@@ -77,7 +77,7 @@ pub struct YcsbArgs {
     #[arg(long, value_name = "ENGINE,...", value_delimiter = ',', value_parser = peers::parse, conflicts_with = "engine")]
     pub compare: Vec<String>,
     /// Measurements per engine of a comparison; every other round runs in reverse order
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 3, requires = "compare", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub rounds: u16,
     /// Measure hierarchies of equal cost, by the prices of the profiles, one after the other:
     /// dram-store (local-store), middle-store (far-store) and three-tiers. BASE has the sizes
@@ -88,7 +88,7 @@ pub struct YcsbArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "compare")]
     pub report: Option<PathBuf>,
     /// Do not limit each process of a comparison to --dram plus 32 MiB, page cache included
-    #[arg(long)]
+    #[arg(long, requires = "compare")]
     pub unconfined: bool,
     #[command(flatten)]
     pub tiers: TierArgs,
@@ -163,9 +163,6 @@ pub struct StructureArgs {
     /// Directory for the temporary page file
     #[arg(long, value_name = "PATH")]
     pub store: PathBuf,
-    /// Seed for all random choices
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -181,6 +178,9 @@ pub struct PagesArgs {
     /// Percent of a page's cache lines to read
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub touch: u8,
+    /// Seed for all random choices
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
 }
 
 fn value_size(text: &str) -> Result<usize, String> {

@@ -29,6 +29,7 @@ mod rocksdb;
 mod sqlite;
 
 use terrace_common::store::Opener;
+use terrace_common::tiers::{MemoryArgs, TierArgs};
 
 pub use folder::{BUDGET_DEFAULT, memory_files};
 
@@ -75,6 +76,19 @@ pub fn opener(name: &str) -> Option<Box<dyn Opener>> {
         "raw-frames" => Box::new(raw_frames::Engine),
         _ => return None,
     })
+}
+
+/// The part of `tiers` that an engine uses: all, or what every engine has.
+pub fn tiers(name: &str, tiers: &TierArgs) -> TierArgs {
+    match name {
+        TERRACE | "raw-frames" => tiers.clone(),
+        _ => TierArgs {
+            memory: MemoryArgs { dram: tiers.memory.dram, ..MemoryArgs::default() },
+            commits: tiers.commits.clone(),
+            seed: tiers.seed,
+            ..TierArgs::default()
+        },
+    }
 }
 
 #[cfg(test)]

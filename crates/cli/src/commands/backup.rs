@@ -20,7 +20,7 @@ pub fn run(args: &BackupArgs, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         let _leftover = Leftover::files(&args.destination);
         interrupt::at_once(|| database.backup(&args.destination))
     })?;
-    if args.from.output.json {
+    if args.output.json {
         return print_json(output, &copied);
     }
     let (pages, file, log) =

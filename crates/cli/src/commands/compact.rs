@@ -10,12 +10,12 @@ use terrace_common::progress::Progress;
 use terrace_common::store::{Opener, with_database};
 use terrace_common::units::{show_count, show_size};
 
-use crate::args::DatabaseArgs;
+use crate::args::CompactArgs;
 
 /// Compacts a database.
-pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
+pub fn run(args: &CompactArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
     let bar = Progress::counting("compacting", "pages moved");
-    let done = with_database(opener, &args.write(), |database| {
+    let done = with_database(opener, &args.settings(), |database| {
         let done = database.compact(&mut |so_far| {
             bar.set(so_far.pages_moved);
             if interrupt::check().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }

@@ -28,7 +28,7 @@ use terrace_common::memory;
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
 use terrace_common::store::{Opener, Settings, Store, with_database};
-use terrace_common::tiers::TierArgs;
+use terrace_common::tiers::{CommitArgs, TierArgs};
 
 use crate::args::DemoArgs;
 use crate::demo::corpus::Corpus;
@@ -90,7 +90,9 @@ pub fn victim(args: &DemoArgs, opener: &dyn Opener) -> Outcome {
 
 /// The given tiers, with the demo's default budget.
 fn tiers(args: &DemoArgs) -> TierArgs {
-    TierArgs { dram: Some(args.tiers.dram.unwrap_or(DRAM_BYTES)), ..args.tiers.clone() }
+    let mut tiers = args.tiers.clone();
+    tiers.memory.dram.get_or_insert(DRAM_BYTES);
+    tiers
 }
 
 /// Environment variable with the child's round, which makes its versions unique.
@@ -122,7 +124,7 @@ impl<'a> Demo<'a> {
             |text: String| if args.output.json { Ok(()) } else { print(output, format_args!("{text}\n")) };
         let mut summary =
             Summary { source: self.corpus.source(), real: self.corpus.is_real(), ..Summary::default() };
-        summary.budget_bytes = self.settings.tiers.dram.unwrap_or(DRAM_BYTES);
+        summary.budget_bytes = self.settings.tiers.memory.dram.unwrap_or(DRAM_BYTES);
         say(format!("loading {}", summary.source))?;
         let keys = self.load(args.data_size, &mut summary)?;
         say(summary.load_line())?;
@@ -252,8 +254,8 @@ impl<'a> Demo<'a> {
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["demo", "--victim", "--store"]).args(&self.settings.store);
         // Acknowledged commits must be durable, whatever durability the rest of the demo uses.
-        let durability = Durability::Sync;
-        let tiers = TierArgs { dram: self.settings.tiers.dram, durability, ..args.tiers.clone() };
+        let commits = CommitArgs { durability: Durability::Sync };
+        let tiers = TierArgs { commits, ..tiers(args) };
         command.args(tiers.flags()).arg(format!("--threads={}", args.threads));
         command.env(ROUND, round.to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
         command.spawn().map_err(failed)
@@ -276,8 +278,8 @@ impl<'a> Demo<'a> {
     fn compare(&self, args: &DemoArgs, keys: &Keys, summary: &mut Summary) -> Outcome {
         for multiple in MULTIPLES {
             let dram = summary.budget_bytes * multiple;
-            let tiers = TierArgs { dram: Some(dram), ..self.settings.tiers.clone() };
-            let settings = Settings { tiers, ..self.settings.clone() };
+            let mut settings = self.settings.clone();
+            settings.tiers.memory.dram = Some(dram);
             let mut plan = serve::Plan::new(args.threads.into(), self.settings.tiers.seed, KILLS + 2);
             plan.read_percent = 100;
             with_database(self.opener, &settings, |database| {

@@ -14,10 +14,6 @@ use crate::rows;
 
 /// Writes a table to standard output.
 pub fn run(args: &DumpArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
-    if args.from.at.output.json {
-        let message = "dump writes one object per line, but --json promises a single one; omit --json";
-        return Err(Failure::Usage(message.to_owned()));
-    }
     let DumpFormat::Jsonl = args.format;
     with_table(opener, &args.from.at.read(), &args.from, |store| {
         let progress = Progress::counting("dump", "entries");

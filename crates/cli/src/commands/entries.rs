@@ -25,11 +25,11 @@ struct Entry<'a> {
 pub fn get(args: &GetArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
     let key = args.key.as_bytes();
     let value = with_table(opener, &args.from.at.read(), &args.from, |store| store.get(key))?;
-    if args.from.at.output.json {
+    if args.output.json {
         print_json(output, &Entry { key: key.into(), value: value.as_deref().map(Into::into) })?;
     }
     let value = value.ok_or_else(|| no_key(key, &args.from.table))?;
-    match (args.from.at.output.json, args.raw) {
+    match (args.output.json, args.raw) {
         (true, _) => Ok(()),
         (false, true) => output.write_all(&value).and_then(|()| output.flush()).map_err(Failure::output),
         (false, false) => print(output, format_args!("{}\n", escape::bytes(&value))),
@@ -48,13 +48,13 @@ pub fn put(args: &PutArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outco
             read.map_err(|error| Failure::Work(format!("reading standard input failed: {error}")))
         })?;
     }
-    with_table(opener, &args.to.at.create(), &args.to, |store| store.put(key, &value))?;
+    with_table(opener, &args.settings(), &args.to, |store| store.put(key, &value))?;
     #[derive(Serialize)]
     struct Put<'a> {
         key: Bytes<'a>,
         value_bytes: usize,
     }
-    match args.to.at.output.json {
+    match args.output.json {
         true => print_json(output, &Put { key: key.into(), value_bytes: value.len() }),
         false => Ok(()),
     }
@@ -63,8 +63,8 @@ pub fn put(args: &PutArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outco
 /// Removes one key.
 pub fn delete(args: &DeleteArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
     let key = args.key.as_bytes();
-    let deleted = with_table(opener, &args.from.at.write(), &args.from, |store| store.delete(key))?;
-    if args.from.at.output.json {
+    let deleted = with_table(opener, &args.settings(), &args.from, |store| store.delete(key))?;
+    if args.output.json {
         #[derive(Serialize)]
         struct Deleted<'a> {
             key: Bytes<'a>,
@@ -82,7 +82,7 @@ pub fn scan(args: &ScanArgs, opener: &dyn Opener, output: &mut dyn Write) -> Out
     let from = bytes(&args.from).unwrap_or_default().max(prefix.clone());
     let to = bytes(&args.to);
     let limit = args.limit.unwrap_or(u64::MAX);
-    let json = args.of.at.output.json;
+    let json = args.output.json;
     with_table(opener, &args.of.at.read(), &args.of, |store| {
         let mut output = BufWriter::new(output);
         let mut count = 0u64;

@@ -49,11 +49,11 @@ pub fn run(args: &LoadArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     interrupt::check()?;
     let mut read = read?;
     let mut loaded =
-        with_table(opener, &args.to.at.create(), &args.to, |store| store_all(store, &mut *read, &name))?;
+        with_table(opener, &args.settings(), &args.to, |store| store_all(store, &mut *read, &name))?;
     drop(read);
     drop(progress);
     loaded.table.clone_from(&args.to.table);
-    if args.to.at.output.json {
+    if args.output.json {
         return print_json(output, &loaded);
     }
     let (records, size) = (show_count(loaded.records), show_size(loaded.bytes));

@@ -72,11 +72,11 @@ impl<'a> From<&'a terrace::RepairReport> for Repaired<'a> {
 /// Repairs a database into a new one.
 pub fn run(args: &RepairArgs, output: &mut dyn Write) -> Outcome {
     let progress = Progress::endless("repair");
-    let settings = args.from.write();
+    let settings = args.settings();
     let leftover = Leftover::files(&args.destination);
     let report = interrupt::at_once(|| engine::repair(&settings, &args.from.database, &args.destination))?;
     drop((progress, leftover));
-    if args.from.output.json {
+    if args.output.json {
         print_json(output, &Repaired::from(&report))?;
     } else {
         tell(&report, output)?;

@@ -10,6 +10,7 @@ use terrace_common::interrupt::{self, Leftover};
 use terrace_common::output::{print, print_json};
 use terrace_common::progress::Progress;
 use terrace_common::store::{Opener, with_database};
+use terrace_common::tiers::TierArgs;
 use terrace_common::units::{show_count, show_size};
 
 use crate::args::RestoreArgs;
@@ -29,13 +30,13 @@ pub fn run(args: &RestoreArgs, opener: &dyn Opener, output: &mut dyn Write) -> O
     let leftover = Leftover::files(&args.to.database);
     let copied = interrupt::at_once(|| engine::restore(&args.source, &args.to.database))?;
     drop((progress, leftover));
-    let found = with_database(opener, &args.to.write(), |database| {
+    let found = with_database(opener, &args.to.open(TierArgs::default()), |database| {
         let _progress = Progress::endless("verify");
         interrupt::at_once(|| database.verify())
     })?;
     let (database, damaged) = (terrace_common::escape::path(&args.to.database), found.error_count());
     let restored = Restored { copied, found };
-    if args.to.output.json {
+    if args.output.json {
         print_json(output, &restored)?;
     } else if damaged == 0 {
         let (pages, log) = (show_count(restored.copied.pages), show_size(restored.copied.log_bytes));

@@ -12,8 +12,8 @@ use crate::args::StatArgs;
 
 /// Shows a database's statistics.
 pub fn run(args: &StatArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
-    let stat = with_database(opener, &args.of.read(), |database| database.stat())?;
-    if args.of.output.json {
+    let stat = with_database(opener, &args.settings(), |database| database.stat())?;
+    if args.output.json {
         return print_json(output, &stat);
     }
     if args.prometheus {

@@ -12,12 +12,12 @@ use terrace_common::output::{print, print_json};
 use terrace_common::store::{Opener, with_database};
 use terrace_common::units::show_count;
 
-use crate::args::DatabaseArgs;
+use crate::args::VerifyArgs;
 
 /// Checks a database or a backup.
-pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
-    let checked = interrupt::at_once(|| match engine::check_backup(&args.database)? {
-        None => with_database(opener, &args.read(), |database| database.verify()),
+pub fn run(args: &VerifyArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
+    let checked = interrupt::at_once(|| match engine::check_backup(&args.of.database)? {
+        None => with_database(opener, &args.of.read(), |database| database.verify()),
         Some(found) => Ok(found),
     });
     let found = match checked {
@@ -41,7 +41,7 @@ pub fn run(args: &DatabaseArgs, opener: &dyn Opener, output: &mut dyn Write) -> 
         0 => Ok(()),
         count => Err(Failure::Damaged(format!(
             "{} is damaged in {} place{} ({pages} pages checked); restore a backup, or save the rest with `terrace repair`",
-            terrace_common::escape::path(&args.database),
+            terrace_common::escape::path(&args.of.database),
             show_count(count),
             if count == 1 { "" } else { "s" }
         ))),

@@ -2,7 +2,7 @@
 //!
 //! Destructuring makes the compiler reject a flag that is added but not handed on.
 
-use super::{TierArgs, durability_name};
+use super::{CacheArgs, CommitArgs, LayoutArgs, MemoryArgs, MiddleArgs, TierArgs, durability_name};
 
 /// Environment variable with the default middle tier.
 const MIDDLE: &str = "TERRACE_MIDDLE";
@@ -18,27 +18,13 @@ pub fn is_middle_in_environment() -> bool {
 impl TierArgs {
     /// The flags that give another process the same tiers.
     pub fn flags(&self) -> Vec<String> {
-        let TierArgs {
-            dram,
-            backend,
-            replacement,
-            middle,
-            cache,
-            cache_admission,
-            cache_eviction,
-            cache_write_budget,
-            cache_trust,
-            migration,
-            dram_nodes,
-            migrate,
-            page_size,
-            value_page_size,
-            compression,
-            log_max,
-            record_cache,
-            durability,
-            seed,
-        } = self;
+        let TierArgs { memory, middle, migration, cache, layout, commits, replacement, record_cache, seed } =
+            self;
+        let MemoryArgs { dram, backend, dram_nodes } = memory;
+        let MiddleArgs { middle } = middle;
+        let CacheArgs { cache, cache_admission, cache_eviction, cache_write_budget, cache_trust } = cache;
+        let LayoutArgs { page_size, value_page_size, compression, log_max } = layout;
+        let CommitArgs { durability } = commits;
         let mut flags = vec![
             format!("--seed={seed}"),
             format!("--durability={}", durability_name(*durability)),
@@ -58,7 +44,6 @@ impl TierArgs {
         // A settings file may set these without a middle tier, a command line may not.
         if middle.is_some() || is_middle_in_environment() {
             flags.extend(migration.flags());
-            flags.extend(migrate.map(|way| format!("--migrate={way}")));
         }
         flags.extend(dram_nodes.as_ref().map(|nodes| format!("--dram-nodes={nodes}")));
         flags.extend(record_cache.map(|percent| format!("--record-cache={percent}")));

@@ -1,9 +1,10 @@
 //! Flags of migration between tiers.
 
 use clap::Args;
+use terrace::Migrate;
 use terrace::migration::{Choice, CleanVictims, Migration};
 
-/// Flags of [`Migration`], which they become. Default: none set.
+/// Flags of [`Migration`], and how pages migrate. Default: none set.
 #[derive(Args, Clone, Copy, Debug, Default, PartialEq)]
 pub struct MigrationArgs {
     /// How pages move between DRAM, the middle tier and the store: adaptive, eager, lazy, hymem,
@@ -18,11 +19,16 @@ pub struct MigrationArgs {
     /// paper]
     #[arg(long, value_name = "NAME")]
     pub clean_victims: Option<CleanVictims>,
+    /// How pages migrate between the nodes of two tiers, with the mapped back end and --middle
+    /// numa: batch, mbind or copy [default: batch]
+    #[arg(long, value_name = "NAME")]
+    pub migrate: Option<Migrate>,
 }
 
 impl From<MigrationArgs> for Migration {
     fn from(args: MigrationArgs) -> Migration {
-        let MigrationArgs { policy, admission_queue, clean_victims } = args;
+        // The builder takes the way of migration by itself.
+        let MigrationArgs { policy, admission_queue, clean_victims, migrate: _ } = args;
         Migration { policy, clean_victims, admission_queue }
     }
 }
@@ -36,11 +42,12 @@ impl From<Choice> for MigrationArgs {
 impl MigrationArgs {
     /// The flags that give another process the same settings.
     pub(super) fn flags(&self) -> Vec<String> {
-        let MigrationArgs { policy, admission_queue, clean_victims } = self;
+        let MigrationArgs { policy, admission_queue, clean_victims, migrate } = self;
         let mut flags = Vec::new();
         flags.extend(policy.map(|policy| format!("--policy={policy}")));
         flags.extend(admission_queue.map(|pages| format!("--admission-queue={pages}")));
         flags.extend(clean_victims.map(|name| format!("--clean-victims={name}")));
+        flags.extend(migrate.map(|way| format!("--migrate={way}")));
         flags
     }
 }

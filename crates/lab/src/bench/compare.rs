@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::interrupt::Leftover;
 use terrace_common::output::{print, print_json};
-use terrace_common::tiers::{TierArgs, durability_name};
+use terrace_common::tiers::{MemoryArgs, TierArgs, durability_name};
 use terrace_common::units::{show_count, show_size};
 use terrace_common::values::KEY_BYTES;
 
@@ -90,9 +90,9 @@ pub fn run(args: &YcsbArgs, output: &mut dyn Write) -> Outcome {
 
 impl<'a> Setting<'a> {
     fn of(args: &'a YcsbArgs) -> Outcome<Setting<'a>> {
-        let budget_bytes = args.tiers.dram.unwrap_or(BUDGET_DEFAULT);
+        let budget_bytes = args.tiers.memory.dram.unwrap_or(BUDGET_DEFAULT);
         let data_bytes = args.records.saturating_mul((args.value_bytes() + KEY_BYTES) as u64);
-        let is_bounded = args.tiers.dram.is_some() || data_bytes > budget_bytes;
+        let is_bounded = args.tiers.memory.dram.is_some() || data_bytes > budget_bytes;
         let ground = match args.store.is_some() && is_bounded && !args.unconfined {
             true => Some(Ground::find()?),
             false => None,
@@ -111,7 +111,9 @@ impl<'a> Setting<'a> {
 
     /// The given tiers with the common budget.
     fn tiers(&self) -> TierArgs {
-        TierArgs { dram: Some(self.budget_bytes), ..self.args.tiers.clone() }
+        let given = self.args.tiers.clone();
+        let memory = MemoryArgs { dram: Some(self.budget_bytes), ..given.memory };
+        TierArgs { memory, ..given }
     }
 
     /// Measures one engine once, in its own process and directory.
@@ -126,7 +128,9 @@ impl<'a> Setting<'a> {
         let program = std::env::current_exe()
             .map_err(|error| Failure::Work(format!("finding this program's file failed: {error}")))?;
         let mut command = Command::new(program);
-        command.args(["bench", "ycsb", "--json", "--engine", engine]).args(flags(self.args, &self.tiers()));
+        command
+            .args(["bench", "ycsb", "--json", "--engine", engine])
+            .args(flags(self.args, &peers::tiers(engine, &self.tiers())));
         command.arg(if self.folder.stored { "--store" } else { "--scratch" }).arg(&database);
         if let Some(group) = &group {
             command.arg("--group").arg(group.path());
@@ -252,7 +256,7 @@ fn show(setting: &Setting<'_>, runs: &[Run], output: &mut dyn Write) -> Outcome 
             args.value_bytes(),
             args.distribution,
             args.threads,
-            durability_name(args.tiers.durability),
+            durability_name(args.tiers.commits.durability),
             if rounds == 1 { "" } else { "s" }
         ),
     )?;

@@ -145,7 +145,7 @@ impl Disk {
         let device = FileDirectory::open(&args.store)
             .and_then(|directory| directory.open(PAGES, OpenMode::Read))
             .map_err(failed)?;
-        let page_bytes = args.tiers.page_size.unwrap_or(PAGE_BYTES);
+        let page_bytes = args.tiers.layout.page_size.unwrap_or(PAGE_BYTES);
         let pages = device.len() / page_bytes;
         let buffer = AlignedBuffer::zeroed(usize::from(args.keys) * page_bytes as usize);
         Ok(Some(Disk { device, page_bytes, pages, buffer }))

@@ -190,7 +190,7 @@ impl Bench<'_> {
         }
         for step in steps.into_iter().filter(|&step| step == 0 || self.raw_pages > 0) {
             interrupt::check()?;
-            let seed = self.args.of.seed + u64::from(number) * 1000;
+            let seed = self.args.seed + u64::from(number) * 1000;
             let faults = self.pages.stats().faults;
             let began = Instant::now();
             let done = in_threads(self.args.of.threads, |thread| {

@@ -41,6 +41,12 @@ pub fn run(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     if !args.compare.is_empty() {
         return compare::run(args, output);
     }
+    if peers::tiers(&args.engine, &args.tiers) != args.tiers {
+        return Err(Failure::Usage(format!(
+            "--engine {} has no tiers; of the flags for them it takes --dram, --durability and --seed",
+            args.engine
+        )));
+    }
     match peers::opener(&args.engine) {
         Some(peer) => measure(args, &*peer, output),
         None => measure(args, opener, output),
@@ -100,8 +106,8 @@ fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         let dirty_bytes =
             confine::dirty_bytes(group).zip(dirty_before).map(|(now, was)| now.saturating_sub(was));
         let (engine, settings) = (args.engine.clone(), database.settings());
-        let (middle, is_on_disk) = (args.tiers.middle.clone(), args.store.is_some());
-        let cache = args.tiers.cache.clone();
+        let (middle, is_on_disk) = (args.tiers.middle.middle.clone(), args.store.is_some());
+        let cache = args.tiers.cache.cache.clone();
         let around =
             Surroundings { engine, settings, middle, cache, is_on_disk, load, dirty_bytes, others_cpu };
         Ok((measured, around))
@@ -153,7 +159,8 @@ fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
         print(
             output,
             format_args!(
-                "slowest second {slowest:.2} of the median one; the log was filled {cycles:.1} times\n"
+                "slowest second: {:.0} % of the median; log wrapped {cycles:.1} times\n",
+                slowest * 100.0
             ),
         )?;
     }

@@ -40,7 +40,7 @@ impl Opener for Engine {
             .journal_compression(CompressionType::None)
             .open()
             .map_err(failed(NAME))?;
-        let persist = match settings.tiers.durability {
+        let persist = match settings.tiers.commits.durability {
             Durability::Sync => PersistMode::SyncData,
             Durability::Buffered => PersistMode::Buffer,
         };

@@ -103,5 +103,5 @@ pub(super) fn failed<E: Display>(engine: &'static str) -> impl Fn(E) -> Failure 
 
 /// The memory budget of a peer.
 pub(super) fn budget(settings: &Settings) -> u64 {
-    settings.tiers.dram.unwrap_or(BUDGET_DEFAULT)
+    settings.tiers.memory.dram.unwrap_or(BUDGET_DEFAULT)
 }

@@ -54,7 +54,7 @@ impl Opener for Engine {
         let fits = data_bytes <= budget(settings);
         let mut flags = ffi::MDB_NOTLS | ffi::MDB_NOMEMINIT;
         let mut names = vec!["MDB_NOTLS", "MDB_NOMEMINIT"];
-        if settings.tiers.durability == Durability::Buffered {
+        if settings.tiers.commits.durability == Durability::Buffered {
             flags |= ffi::MDB_NOSYNC;
             names.push("MDB_NOSYNC");
             if fits {

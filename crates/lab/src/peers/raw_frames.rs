@@ -120,13 +120,16 @@ impl Store for Table {
 mod tests {
     use std::ops::ControlFlow;
 
-    use terrace_common::tiers::TierArgs;
+    use terrace_common::tiers::{MemoryArgs, TierArgs};
 
     use super::*;
 
     #[test]
     fn the_copy_answers_as_the_table_did_and_then_nothing_changes() {
-        let tiers = TierArgs { dram: Some(32 << 20), ..TierArgs::default() };
+        let tiers = TierArgs {
+            memory: MemoryArgs { dram: Some(32 << 20), ..MemoryArgs::default() },
+            ..TierArgs::default()
+        };
         let settings = Settings::new(&tiers, None);
         let database = Engine.open(&settings).unwrap();
         let table = database.table("t", true).unwrap();

@@ -34,7 +34,7 @@ impl Opener for Engine {
         let db = if settings.create { builder.create(file) } else { builder.open(file) };
         Ok(Box::new(Database(Arc::new(Inner {
             db: db.map_err(failed(NAME))?,
-            durability: settings.tiers.durability,
+            durability: settings.tiers.commits.durability,
             immediate: Mutex::new(Instant::now()),
             budget_bytes,
             folder,

@@ -35,8 +35,13 @@ impl Opener for Engine {
         let buffer_bytes = (budget_bytes / 8).clamp(4 << 20, 64 << 20);
         let cache_bytes = budget_bytes.saturating_sub(BUFFERS * buffer_bytes).max(budget_bytes / 4);
         let cache = Cache::new_hyper_clock_cache(cache_bytes as usize, 0);
-        let shared =
-            Shared { durability: settings.tiers.durability, budget_bytes, buffer_bytes, cache_bytes, folder };
+        let shared = Shared {
+            durability: settings.tiers.commits.durability,
+            budget_bytes,
+            buffer_bytes,
+            cache_bytes,
+            folder,
+        };
         Ok(Box::new(Database { shared: Arc::new(shared), cache, open: Mutex::default() }))
     }
 }

@@ -47,7 +47,7 @@ impl Opener for Engine {
             false => (budget_bytes / 2 / connections, 0),
         };
         let inner = Inner {
-            durability: settings.tiers.durability,
+            durability: settings.tiers.commits.durability,
             connections: ThreadLocal::new(),
             writers: Mutex::new(()),
             budget_bytes,

@@ -5,7 +5,7 @@ use std::path::Path;
 use terrace::Durability;
 use terrace_common::failure::Failure;
 use terrace_common::store::{Access, Database, Ending, Settings, Store};
-use terrace_common::tiers::TierArgs;
+use terrace_common::tiers::{CommitArgs, MemoryArgs, TierArgs};
 
 use super::folder::Folder;
 use super::*;
@@ -20,7 +20,11 @@ fn engines() -> Vec<(&'static str, Box<dyn Opener>)> {
 }
 
 fn settings(store: Option<&Path>) -> Settings {
-    let tiers = TierArgs { dram: Some(32 << 20), durability: Durability::Buffered, ..TierArgs::default() };
+    let tiers = TierArgs {
+        memory: MemoryArgs { dram: Some(32 << 20), ..MemoryArgs::default() },
+        commits: CommitArgs { durability: Durability::Buffered },
+        ..TierArgs::default()
+    };
     Settings {
         create: true,
         threads: 2,
@@ -164,7 +168,7 @@ fn what_was_closed_is_there_again() {
         let absent = Settings { create: false, ..settings.clone() };
         assert!(engine.open(&absent).is_err() && !path.exists(), "{name}");
         for durability in [Durability::Sync, Durability::Buffered] {
-            let tiers = TierArgs { durability, ..settings.tiers.clone() };
+            let tiers = TierArgs { commits: CommitArgs { durability }, ..settings.tiers.clone() };
             let settings = Settings { tiers, ..settings.clone() };
             let (database, table) = open(&*engine, &settings);
             let key = format!("{durability:?}");

@@ -19,7 +19,7 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_common::interrupt::Leftover;
 use terrace_common::output::{print, print_json};
 use terrace_common::report::{Report, Table};
-use terrace_common::tiers::{MigrationArgs, TierArgs};
+use terrace_common::tiers::{MiddleArgs, MigrationArgs, TierArgs};
 use terrace_common::units::{show_count, show_size};
 use terrace_common::values::KEY_BYTES;
 
@@ -60,13 +60,13 @@ impl Drop for Folder {
 
 /// Runs the three shapes; the flags give the sizes of `base`.
 pub(super) fn run(args: &YcsbArgs, base: Shape, output: &mut dyn Write) -> Outcome {
-    let Some(middle) = &args.tiers.middle else {
+    let Some(middle) = &args.tiers.middle.middle else {
         return Err(Failure::Usage("--equal-cost needs --middle: the memory of the middle tier".into()));
     };
-    let dram_bytes = args
-        .tiers
-        .dram
-        .ok_or_else(|| Failure::Usage(format!("--equal-cost needs --dram: the DRAM of {}", dram_of(base))))?;
+    let dram_bytes =
+        args.tiers.memory.dram.ok_or_else(|| {
+            Failure::Usage(format!("--equal-cost needs --dram: the DRAM of {}", dram_of(base)))
+        })?;
     // Without the least DRAM, a shape has its largest middle tier.
     let free = EqualCost { base, dram_bytes, middle: middle.clone(), least_dram_bytes: 0 };
     let least_dram_bytes = least_dram(args, middle, free.sizes()?[1].middle_bytes)?;
@@ -79,11 +79,13 @@ pub(super) fn run(args: &YcsbArgs, base: Shape, output: &mut dyn Write) -> Outco
     let folder = Folder(folder, leftover);
     let log_bytes = args
         .tiers
+        .layout
         .log_max
         .unwrap_or_else(|| (dram_bytes / LOG_SHARE).clamp(*LOG_BYTES.start(), *LOG_BYTES.end()));
     let mut runs = Vec::new();
     for (shape, sizes) in Shape::ALL.into_iter().zip(sizes) {
-        let tiers = TierArgs { log_max: Some(log_bytes), ..tiers(&args.tiers, middle, shape, sizes) };
+        let mut tiers = tiers(&args.tiers, middle, shape, sizes);
+        tiers.layout.log_max = Some(log_bytes);
         let mut run = measure(args, &tiers, shape, &folder.0)?;
         run.insert("shape".into(), shape.name().into());
         run.insert("memory_cost".into(), memory_cost(&run).into());
@@ -112,14 +114,19 @@ fn dram_of(base: Shape) -> Shape {
 
 /// The tiers of one shape.
 fn tiers(said: &TierArgs, middle: &Middle, shape: Shape, sizes: Sizes) -> TierArgs {
-    let tiers = TierArgs { dram: Some(sizes.dram_bytes), ..said.clone() };
-    let middle = Some(Middle::new(middle.kind().clone(), sizes.middle_bytes));
+    let mut tiers = said.clone();
+    tiers.memory.dram = Some(sizes.dram_bytes);
+    tiers.middle.middle = Some(Middle::new(middle.kind().clone(), sizes.middle_bytes));
     match shape {
         Shape::DramStore => {
-            TierArgs { middle: None, migration: MigrationArgs::default(), migrate: None, ..tiers }
+            TierArgs { middle: MiddleArgs::default(), migration: MigrationArgs::default(), ..tiers }
         }
-        Shape::MiddleStore => TierArgs { middle, migration: Choice::Fixed(in_place()).into(), ..tiers },
-        Shape::ThreeTiers => TierArgs { middle, ..tiers },
+        Shape::MiddleStore => {
+            let migrate = tiers.migration.migrate;
+            let migration = MigrationArgs { migrate, ..Choice::Fixed(in_place()).into() };
+            TierArgs { migration, ..tiers }
+        }
+        Shape::ThreeTiers => tiers,
     }
 }
 
@@ -131,13 +138,13 @@ fn in_place() -> Policy {
 /// The least DRAM that opens a database with a middle tier. It includes the page table of the
 /// records and frame data for the largest affordable `middle`.
 fn least_dram(args: &YcsbArgs, middle: &Middle, most_middle_bytes: u64) -> Outcome<u64> {
-    let page_bytes = args.tiers.page_size.unwrap_or(PAGE_BYTES);
+    let page_bytes = args.tiers.layout.page_size.unwrap_or(PAGE_BYTES);
     // A small middle tier opens fast, and the cost of more frames is known.
     let few = Middle::new(middle.kind().clone(), FRAMES_FEW * page_bytes);
     let sizes = Sizes { dram_bytes: 0, middle_bytes: few.bytes() };
     let open = |steps: u64| {
-        let own = tiers(&args.tiers, &few, Shape::MiddleStore, sizes);
-        let settings = TierArgs { dram: Some(steps * STEP_BYTES), ..own };
+        let mut settings = tiers(&args.tiers, &few, Shape::MiddleStore, sizes);
+        settings.memory.dram = Some(steps * STEP_BYTES);
         let builder = settings.builder()?;
         builder.directory(Arc::new(MemoryDirectory::new())).open("").and_then(Db::close)
     };
@@ -295,16 +302,17 @@ mod tests {
         let args = args(
             "--equal-cost three-tiers --middle simulated:optane,64MiB --dram 16MiB --policy lazy --clean-victims always",
         );
-        let middle = args.tiers.middle.clone().unwrap();
+        let middle = args.tiers.middle.middle.clone().unwrap();
         let sizes = Sizes { dram_bytes: 1 << 20, middle_bytes: 2 << 20 };
         let of = |shape| tiers(&args.tiers, &middle, shape, sizes);
         let two = of(Shape::DramStore);
-        assert_eq!((two.dram, two.middle, two.migration), (Some(1 << 20), None, MigrationArgs::default()));
+        assert_eq!((two.memory.dram, two.middle.middle), (Some(1 << 20), None));
+        assert_eq!(two.migration, MigrationArgs::default());
         let in_place = of(Shape::MiddleStore);
         let choice: Choice = "0,0,1,1".parse().unwrap();
         assert_eq!(in_place.migration, choice.into());
         assert_eq!(
-            in_place.middle.map(|middle| middle.to_string()),
+            in_place.middle.middle.map(|middle| middle.to_string()),
             Some("simulated:optane,2097152B".into())
         );
         let three = of(Shape::ThreeTiers);
@@ -317,7 +325,7 @@ mod tests {
         let args = args(
             "--equal-cost three-tiers --middle simulated:optane,64MiB --dram 16MiB --records 1000 --page-size 16KiB",
         );
-        let middle = args.tiers.middle.clone().unwrap();
+        let middle = args.tiers.middle.middle.clone().unwrap();
         let least = least_dram(&args, &middle, 64 << 20).unwrap();
         assert!((1 << 20..=8 << 20).contains(&least), "{least}");
     }
@@ -327,7 +335,7 @@ mod tests {
     fn middle_store_opens_with_the_least_dram_of_its_size() {
         let args =
             args("--equal-cost dram-store --middle simulated:optane,32MiB --dram 346MiB --records 1000");
-        let middle = args.tiers.middle.clone().unwrap();
+        let middle = args.tiers.middle.middle.clone().unwrap();
         let free = EqualCost { base: Shape::DramStore, dram_bytes: 346 << 20, middle, least_dram_bytes: 0 };
         let most = free.sizes().unwrap()[1].middle_bytes;
         assert!(most > 768 << 20);

@@ -10,7 +10,7 @@ use terrace_common::engine::Engine;
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::report::Lines;
 use terrace_common::store::{Opener, Settings};
-use terrace_common::tiers::{MigrationArgs, TierArgs};
+use terrace_common::tiers::{CommitArgs, MemoryArgs, MiddleArgs, MigrationArgs, TierArgs};
 use terrace_io::Profile;
 
 use super::policies::MIXES;
@@ -31,11 +31,11 @@ fn settings(far: bool) -> Outcome<Settings> {
     // Pages stay where they were created.
     let policy = Policy::new(0.0, 0.0, 1.0, 1.0).map_err(Failure::Work)?;
     let tiers = TierArgs {
-        dram: Some(BUDGET_BYTES),
+        memory: MemoryArgs { dram: Some(BUDGET_BYTES), ..MemoryArgs::default() },
         record_cache: Some(0),
-        middle: far.then(|| Middle::new(MiddleKind::Simulated(profile), BUDGET_BYTES)),
+        middle: MiddleArgs { middle: far.then(|| Middle::new(MiddleKind::Simulated(profile), BUDGET_BYTES)) },
         migration: if far { Choice::Fixed(policy).into() } else { MigrationArgs::default() },
-        durability: Durability::Buffered,
+        commits: CommitArgs { durability: Durability::Buffered },
         ..TierArgs::default()
     };
     Ok(Settings {
