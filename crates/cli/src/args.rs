@@ -69,6 +69,10 @@ pub enum Command {
     Reproduce(ReproduceArgs),
     /// Measure this machine: NUMA nodes, DAX devices, the disk
     Devices(DevicesArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Print the manual page, or write the pages of all commands to a directory
+    Man(ManArgs),
     /// Part of the lab, which this build does not include
     #[cfg(not(feature = "lab"))]
     #[command(hide = true, disable_help_flag = true, disable_version_flag = true)]
@@ -418,6 +422,22 @@ pub struct DevicesArgs {
     pub store: PathBuf,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `terrace completions`
+#[derive(Args, Clone, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// `terrace man`
+#[derive(Args, Clone, Debug)]
+pub struct ManArgs {
+    /// Directory for a page per command, created if missing
+    #[arg(value_name = "DIR")]
+    pub directory: Option<PathBuf>,
 }
 
 #[cfg(test)]

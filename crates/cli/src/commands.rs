@@ -9,6 +9,7 @@ mod entries;
 mod load;
 mod repair;
 mod restore;
+mod shell;
 mod simulate;
 mod stat;
 mod table;
@@ -56,6 +57,8 @@ fn dispatch(command: Command, opener: &dyn Opener, output: &mut dyn Write) -> Ou
         Command::Reproduce(args) => terrace_lab::reproduce(&args, output),
         Command::Simulate(args) => interrupt::at_once(|| simulate::run(&args, output)),
         Command::Devices(args) => interrupt::at_once(|| devices::run(&args, output)),
+        Command::Completions(args) => shell::completions(&args, output),
+        Command::Man(args) => shell::man(&args, output),
         #[cfg(not(feature = "lab"))]
         Command::Bench(_) => Err(without_lab("bench")),
         #[cfg(not(feature = "lab"))]

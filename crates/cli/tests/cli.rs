@@ -59,6 +59,51 @@ fn wrong_command_lines_exit_with_two_and_name_the_flag() {
     }
 }
 
+fn has_word(text: &str, word: &str) -> bool {
+    text.split(|letter: char| !letter.is_alphanumeric()).any(|found| found == word)
+}
+
+#[test]
+fn completions_are_scripts_of_their_shell_with_every_command() {
+    for (shell, of_shell) in [
+        ("bash", "complete -F _terrace"),
+        ("zsh", "#compdef terrace"),
+        ("fish", "complete -c terrace"),
+        ("elvish", "edit:completion"),
+        ("powershell", "Register-ArgumentCompleter"),
+    ] {
+        let script = terrace(&["completions", shell]);
+        assert_eq!(script.status.code(), Some(0), "{shell}");
+        let script = text(&script.stdout);
+        for part in [of_shell, "get", "compact", "dram-nodes", "completions"] {
+            assert!(script.contains(part), "{shell}: {part}");
+        }
+        assert!(!has_word(script, "victim"), "{shell}: hidden flags stay hidden");
+    }
+    let unknown = terrace(&["completions", "tcsh"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert!(text(&unknown.stderr).contains("bash"), "{}", text(&unknown.stderr));
+}
+
+#[test]
+fn manual_pages_have_every_command() {
+    let page = terrace(&["man"]);
+    assert_eq!(page.status.code(), Some(0));
+    let page = text(&page.stdout);
+    assert!(page.contains(".TH terrace 1") && page.contains("terrace\\-get(1)"), "{page}");
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("new");
+    assert_eq!(terrace(&["man", pages.to_str().unwrap()]).status.code(), Some(0));
+    let read = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
+    assert!(read("terrace.1").contains(".TH terrace 1"));
+    assert!(read("terrace-get.1").contains("\\-\\-dram\\-nodes"), "{}", read("terrace-get.1"));
+    assert!(has_word(&read("terrace-demo.1"), "victims") && !has_word(&read("terrace-demo.1"), "victim"));
+    let file = pages.join("terrace.1");
+    let failed = terrace(&["man", file.to_str().unwrap()]);
+    assert_eq!(failed.status.code(), Some(1));
+    assert!(text(&failed.stderr).contains("terrace.1"), "{}", text(&failed.stderr));
+}
+
 #[test]
 fn a_config_file_is_read_and_its_unknown_keys_are_refused() {
     let directory = tempfile::tempdir().unwrap();

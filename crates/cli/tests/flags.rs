@@ -34,6 +34,8 @@ const COMMANDS: &[Row] = &[
     ("put", &[OUTPUT, MEMORY, TABLE, CACHE, COMMITS, LAYOUT], &[]),
     ("load", &[OUTPUT, MEMORY, TABLE, CACHE, COMMITS, LAYOUT, MIDDLE, MIGRATION], &["format", "key"]),
     ("devices", &[OUTPUT], &["store"]),
+    ("completions", &[], &[]),
+    ("man", &[], &[]),
 ];
 
 /// Commands that measure a database, whose own flags vary.
