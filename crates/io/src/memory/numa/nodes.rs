@@ -174,7 +174,7 @@ fn check_room_in(there: &[Node], nodes: &NodeSet, bytes: u64) -> io::Result<()> 
     for number in nodes.iter() {
         let Some(node) = there.iter().find(|node| node.node == number) else {
             let those = Vec::from_iter(there.iter().map(|node| node.node.to_string())).join(", ");
-            let what = format!("there is no node {number} with memory here; there are {those}");
+            let what = format!("NUMA node {number} does not exist; nodes with memory: {those}");
             return Err(io::Error::new(io::ErrorKind::NotFound, what));
         };
         if node.free_bytes < share {
@@ -400,7 +400,7 @@ mod tests {
         for absent in ["1", "0,3"] {
             let error = check(absent, 1).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::NotFound);
-            assert!(error.to_string().contains("there are 0, 2"), "{error}");
+            assert!(error.to_string().contains("does not exist; nodes with memory: 0, 2"), "{error}");
         }
     }
 
