@@ -14,30 +14,30 @@ pub struct Progress(ProgressBar);
 impl Progress {
     /// A bar for `total` things, named by `unit` in the plural.
     pub fn new(title: &str, unit: &'static str, total: u64) -> Progress {
-        let style = "{msg:>14} {bar:32} {percent:>3}% {counted} eta {eta}";
+        let style = "{msg:>11} {bar:16} {percent:>3}% {counted} eta {eta}";
         Progress::drawn(Progress::styled(title, Some(total), style, unit))
     }
 
     /// A bar for `total` bytes.
     pub fn bytes(title: &str, total: u64) -> Progress {
-        let style = "{msg:>14} {bar:32} {percent:>3}% {binary_bytes}  {binary_bytes_per_sec} eta {eta}";
+        let style = "{msg:>11} {bar:16} {percent:>3}% {binary_bytes}  {binary_bytes_per_sec} eta {eta}";
         Progress::drawn(Progress::styled(title, Some(total), style, ""))
     }
 
     /// A bar for `total` time, advanced in milliseconds.
     pub fn time(title: &str, total: Duration) -> Progress {
-        let style = "{msg:>14} {bar:32} {percent:>3}% eta {eta}";
+        let style = "{msg:>11} {bar:16} {percent:>3}% eta {eta}";
         Progress::drawn(Progress::styled(title, Some(total.as_millis() as u64), style, ""))
     }
 
     /// A spinner for an unknown number of things, named by `unit` in the plural.
     pub fn counting(title: &str, unit: &'static str) -> Progress {
-        Progress::drawn(Progress::styled(title, None, "{msg:>14} {spinner} {counted}  {elapsed}", unit))
+        Progress::drawn(Progress::styled(title, None, "{msg:>11} {spinner} {counted}  {elapsed}", unit))
     }
 
     /// A spinner for work of unknown length.
     pub fn endless(title: &str) -> Progress {
-        Progress::drawn(Progress::styled(title, None, "{msg:>14} {spinner} {elapsed}", ""))
+        Progress::drawn(Progress::styled(title, None, "{msg:>11} {spinner} {elapsed}", ""))
     }
 
     fn styled(title: &str, total: Option<u64>, style: &str, unit: &'static str) -> ProgressBar {
