@@ -63,6 +63,7 @@ use self::snapshot::Snapshot;
 use self::stats::stats;
 use self::table::Table;
 use self::transaction::Transaction;
+use self::update::GaveUp;
 use self::verify::verify_all;
 use crate::config::Builder;
 use crate::error::{Error, Result};
@@ -197,7 +198,8 @@ impl Db {
     /// Runs `body` in a transaction and commits it, with retries on conflict.
     ///
     /// The body may run up to 24 times, so it must not change anything outside the transaction. Its
-    /// error aborts and is returned, unless data that it read has changed: then it runs again.
+    /// error, of the application's own type or [`Error`], aborts and is returned as it is. If data
+    /// that the body read has changed, or a call met a conflict, the body runs again instead.
     ///
     /// After sixteen conflicts, or the first one later than 100 ms, the transaction gets
     /// *priority*. Only one transaction has it at a time. Commits that write what it has read then
@@ -218,13 +220,16 @@ impl Db {
     /// let count = db.update(|transaction| {
     ///     let count = transaction.get(&table, "count")?.map_or(0, |bytes| bytes[0]) + 1;
     ///     transaction.put(&table, "count", [count])?;
-    ///     Ok(count)
+    ///     Ok::<_, terrace::Error>(count)
     /// })?;
     /// assert_eq!(count, 1);
     /// # Ok::<(), terrace::Error>(())
     /// ```
-    pub fn update<T>(&self, body: impl FnMut(&mut Transaction) -> Result<T>) -> Result<T> {
-        Ok(self::update::update(&self.shared, body)?)
+    pub fn update<T, E: From<Error> + 'static>(
+        &self,
+        body: impl FnMut(&mut Transaction) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self::update::update(&self.shared, body).map_err(GaveUp::into_error)
     }
 
     /// Takes a snapshot of all tables.

@@ -5,6 +5,7 @@
 //! early does not depend on the rest.
 
 use std::ops::{Bound, RangeBounds};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::error::{Error, Result};
 use crate::index::Stored;
@@ -108,7 +109,7 @@ pub struct TransactionRange<'t> {
     merged: Option<MergedRange<'t, Base<'t>, Stored>>,
     core: &'t Mvcc,
     table: &'t TableState,
-    pin: &'t SnapshotHandle,
+    pin: &'t Pin,
 }
 
 impl<'t> TransactionRange<'t> {
@@ -118,7 +119,7 @@ impl<'t> TransactionRange<'t> {
         asked: OwnedRange,
         reads: &'t mut ReadSet,
         own: OwnRange<'t>,
-        pin: &'t SnapshotHandle,
+        pin: &'t Pin,
         refused: Option<Error>,
     ) -> Self {
         let scan = Scan::new(table.tree, asked.clone(), None);
@@ -154,7 +155,7 @@ impl<'t> TransactionRange<'t> {
     fn step<T>(
         &mut self,
         back: bool,
-        take: impl FnOnce(&Mvcc, &SnapshotHandle, Merged<'t, Stored>) -> Result<T>,
+        take: impl FnOnce(&Mvcc, &Pin, Merged<'t, Stored>) -> Result<T>,
     ) -> Option<Result<(Vec<u8>, T)>> {
         if let Some(refused) = self.refused.take() {
             return Some(Err(refused));
@@ -193,15 +194,40 @@ impl<'t> TransactionRange<'t> {
     }
 }
 
+/// Keeps the pages of large values that a transaction reads.
+#[derive(Debug)]
+pub(crate) struct Pin {
+    snapshot: SnapshotHandle,
+    /// A read failed because the pages may have been freed.
+    lost: AtomicBool,
+}
+
+impl Pin {
+    pub(crate) fn new(mvcc: &Mvcc) -> Self {
+        Pin { snapshot: mvcc.snapshots.register(&mvcc.clock), lost: AtomicBool::new(false) }
+    }
+
+    /// Whether pages of large values may have been freed.
+    pub(crate) fn is_too_old(&self) -> bool {
+        self.snapshot.expired()
+    }
+
+    /// Whether a read met [`Error::Conflict`] for that reason.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lost.load(Relaxed)
+    }
+}
+
 /// Reads a value that the tree referred to after `pin` was taken.
-pub(crate) fn load_pinned(core: &Mvcc, stored: Stored, pin: &SnapshotHandle) -> Result<Vec<u8>> {
+pub(crate) fn load_pinned(core: &Mvcc, stored: Stored, pin: &Pin) -> Result<Vec<u8>> {
     let reference = match stored {
         Stored::Inline(bytes) => return Ok(bytes),
         overflow => overflow,
     };
     let value = core.load(Some(reference));
     // The pages may have been freed during the read: retry the transaction.
-    if pin.expired() {
+    if pin.is_too_old() {
+        pin.lost.store(true, Relaxed);
         return Err(Error::Conflict);
     }
     value.map(|value| value.expect("a value that is referred to"))

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::core::Shared;
 use super::table::Table;
 use super::update::{GaveUp, insist, update};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::MAX_KEY_BYTES;
 use crate::ids::Timestamp;
 use crate::index::Single;
@@ -107,15 +107,15 @@ impl Shared {
     }
 
     /// Sets `key` to `change` of its value, with retries and finally with priority.
-    pub(crate) fn fetch_and_update(
+    pub(crate) fn fetch_and_update<E: From<Error> + 'static>(
         self: &Arc<Self>,
         table: &Table,
         key: &[u8],
-        mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
-    ) -> Result<Option<Vec<u8>>> {
+        mut change: impl FnMut(Option<&[u8]>) -> Result<Option<Vec<u8>>, E>,
+    ) -> Result<Option<Vec<u8>>, E> {
         let mut now = self.get_now(table.state(), key)?;
         for _ in 0..MAX_CONFLICTS {
-            let new = change(now.as_deref());
+            let new = change(now.as_deref())?;
             match self.compare_and_swap(table, key, now.as_deref(), new.as_deref())? {
                 Swap::Done => return Ok(new),
                 Swap::Found(found) => now = found,
@@ -123,7 +123,7 @@ impl Shared {
             self.counters.conflicts.fetch_add(1, Relaxed);
         }
         let outcome = update(self, |transaction| {
-            let new = change(transaction.get(table, key)?.as_deref());
+            let new = change(transaction.get(table, key)?.as_deref())?;
             match &new {
                 Some(new) => transaction.put(table, key, new)?,
                 None => transaction.remove(table, key)?,

@@ -7,9 +7,7 @@ use super::swap::Swap;
 use super::table::Table;
 use super::transaction::{Deleted, Transaction};
 use super::update::insist;
-#[cfg(doc)]
-use crate::error::Error;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::MAX_KEY_BYTES;
 use crate::index::node::leaf::max_inline_value;
 use crate::index::{Single, count_pages};
@@ -116,8 +114,36 @@ impl Table {
     pub fn update(
         &self,
         key: impl AsRef<[u8]>,
-        change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
+        mut change: impl FnMut(Option<&[u8]>) -> Option<Vec<u8>>,
     ) -> Result<Option<Vec<u8>>> {
+        self.try_update(key, |old| Ok(change(old)))
+    }
+
+    /// Like [`Table::update`], with a `change` that may fail.
+    ///
+    /// Its error changes nothing and is returned as it is.
+    ///
+    /// # Errors
+    /// That of `change`, and those of [`Table::update`].
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// let taken = table.try_update("stock", |old| match old {
+    ///     Some([left]) if *left > 0 => Ok(Some(vec![left - 1])),
+    ///     _ => Err(Box::<dyn std::error::Error>::from("sold out")),
+    /// });
+    /// assert_eq!(taken.unwrap_err().to_string(), "sold out");
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn try_update<E: From<Error> + 'static>(
+        &self,
+        key: impl AsRef<[u8]>,
+        change: impl FnMut(Option<&[u8]>) -> Result<Option<Vec<u8>>, E>,
+    ) -> Result<Option<Vec<u8>>, E> {
         self.shared().fetch_and_update(self, key.as_ref(), change)
     }
 

@@ -5,7 +5,7 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use super::core::Shared;
-use super::range::{TransactionRange, load_own, load_pinned, of_prefix, own};
+use super::range::{Pin, TransactionRange, load_own, load_pinned, of_prefix, own};
 use super::table::Table;
 use crate::error::{Error, Result};
 use crate::ids::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
@@ -22,7 +22,6 @@ use crate::txn::priority::ProtectedReads;
 use crate::txn::read::collect;
 use crate::txn::read_set::{POINT_BYTES, ReadSet};
 use crate::txn::scan::OwnedRange;
-use crate::txn::snapshots::SnapshotHandle;
 use crate::txn::table::TableState;
 use crate::txn::validate::validate;
 use crate::txn::versions::OverflowRef;
@@ -79,7 +78,7 @@ pub struct Transaction {
     /// Valid savepoints, oldest first: number and mark in the write journal.
     savepoints: Vec<(u64, usize)>,
     /// Keeps pages of large values; taken before the first read.
-    pin: Option<SnapshotHandle>,
+    pin: Option<Pin>,
 }
 
 /// A moment in a transaction, from [`Transaction::savepoint`].
@@ -130,7 +129,7 @@ impl Transaction {
         }
         let shared = Arc::clone(&self.shared);
         self.reads.afford(&shared.read_memory, 0)?;
-        let pin = self.pin.get_or_insert_with(|| shared.snapshots.register(&shared.clock));
+        let pin = self.pin.get_or_insert_with(|| Pin::new(&shared));
         let state = table.state();
         let value = match state.tree.get(&shared.pool, key) {
             Ok(Some(found)) => {
@@ -162,7 +161,7 @@ impl Transaction {
         let shared = Arc::clone(&self.shared);
         let more = keys.iter().map(|key| key.as_ref().len() + POINT_BYTES).sum();
         self.reads.afford(&shared.read_memory, more)?;
-        let pin = self.pin.get_or_insert_with(|| shared.snapshots.register(&shared.clock));
+        let pin = self.pin.get_or_insert_with(|| Pin::new(&shared));
         let state = table.state();
         let (reads, writes) = (&mut self.reads, &self.writes);
         let values = collect(keys.len(), |answer| {
@@ -386,13 +385,21 @@ impl Transaction {
         &self.reads
     }
 
+    /// Whether one of its calls failed with [`Error::Conflict`].
+    pub(crate) fn met_conflict(&self) -> bool {
+        self.pin.as_ref().is_some_and(Pin::has_lost)
+    }
+
     /// Whether pages of large values that it read may have been freed.
     pub(crate) fn is_too_old(&self) -> bool {
-        self.pin.as_ref().is_some_and(SnapshotHandle::expired)
+        self.pin.as_ref().is_some_and(Pin::is_too_old)
     }
 
     /// Commits. With `alone`, other commits wait for its validation. Not usable afterwards.
     pub(crate) fn finish(&mut self, alone: Option<Alone<'_>>) -> Result<Committed> {
+        if self.met_conflict() {
+            return Err(Error::Conflict);
+        }
         let writes = std::mem::take(&mut self.writes);
         let transfers = std::mem::take(&mut self.transfers);
         let used: Vec<OverflowRef> = writes.overflow_values().collect();
@@ -422,7 +429,7 @@ impl Transaction {
         let refused = self.enlist(table).err();
         self.reads.begin_cursor();
         let shared = &self.shared;
-        let pin = self.pin.get_or_insert_with(|| shared.snapshots.register(&shared.clock));
+        let pin = self.pin.get_or_insert_with(|| Pin::new(shared));
         let bounds = (crate::txn::scan::as_slice(&range.0), crate::txn::scan::as_slice(&range.1));
         let own = self.writes.range(table.state().id, bounds);
         TransactionRange::new(shared, table.state(), range.clone(), &mut self.reads, own, pin, refused)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use terrace_io::{CallKind, FaultPlan, SimulatedDisk};
 
-use super::range::load_pinned;
+use super::range::{Pin, load_pinned};
 use crate::crash::play;
 use crate::pool::Pool;
 use crate::txn::garbage::entries;
@@ -103,7 +103,7 @@ fn a_large_value_that_was_taken_back_stays_for_a_transaction_that_found_it() {
     let new = vec![3; 9000];
     let mut batch = changes(&table);
     batch.put(&table, FIRST, &new);
-    let pin = core.snapshots.register(&core.clock);
+    let pin = Pin::new(core);
     let found = Rc::new(RefCell::new(None));
     let (note, reader) = (Rc::clone(&found), Arc::clone(table.state()));
     take_back(&disk, &db, batch, move |pool| {

@@ -60,7 +60,7 @@ fn write_rows(db: &Db, stop: &AtomicBool, acknowledged: &AtomicU64) {
                 if number > WINDOW {
                     transaction.delete(recent, (number - WINDOW).to_be_bytes())?;
                 }
-                Ok(number)
+                Ok::<_, terrace::Error>(number)
             })
             .unwrap();
         acknowledged.fetch_max(number, SeqCst);

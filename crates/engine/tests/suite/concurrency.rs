@@ -65,7 +65,7 @@ fn sum_in_snapshot(db: &Db, accounts: &Table, way: &str) -> terrace::Result<u64>
 fn check_sums_in_transactions(db: &Db, accounts: &Table) {
     let many = db.update(|transaction| {
         let values = transaction.get_many(accounts, (0..ACCOUNTS).map(name))?;
-        Ok(values.into_iter().map(number).sum::<u64>())
+        Ok::<u64, Error>(values.into_iter().map(number).sum())
     });
     assert_eq!(many.unwrap(), TOTAL, "in a transaction, together");
     let sum = db.update(|transaction| {
@@ -216,7 +216,7 @@ fn phantoms_are_refused() {
                             .prefix(group, "member")
                             .try_fold(0, |count, entry| entry.map(|_| count + 1))?;
                         transaction.put(group, format!("member {thread} {n}"), "")?;
-                        Ok(there)
+                        Ok::<_, Error>(there)
                     })
                     .unwrap()
                 };

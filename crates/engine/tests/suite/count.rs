@@ -140,7 +140,7 @@ fn move_entries(db: &Db, table: &Table, seed: u64) {
                 transaction.delete(table, from)?;
                 transaction.put(table, to, "moved")?;
             }
-            Ok(())
+            Ok::<_, terrace::Error>(())
         })
         .unwrap();
     }

@@ -87,7 +87,7 @@ fn insert_pairs(db: &Db, table: &Table, seed: u64, thread: u64, inserted: &Atomi
                 let key = [&[side][..], &tail].concat();
                 transaction.put(table, key, vec![side; 150])?;
             }
-            Ok(())
+            Ok::<_, Error>(())
         })
         .unwrap();
         inserted.fetch_add(2, SeqCst);

@@ -275,3 +275,130 @@ fn what_a_transaction_reads_is_limited_by_the_budget() {
     transaction.put(&table, "written", "1").unwrap();
     transaction.commit().unwrap();
 }
+
+#[derive(Debug)]
+enum Refused {
+    Poor { has: u64 },
+    Engine(Error),
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Refused::Engine(error)
+    }
+}
+
+#[test]
+fn an_error_of_the_application_rolls_back_and_comes_back_as_it_is() {
+    let (db, table) = open();
+    table.put("read", 7u64.to_le_bytes()).unwrap();
+    let mut runs = 0;
+    let outcome = db.update(|transaction| {
+        runs += 1;
+        transaction.put(&table, "written", "1")?;
+        let has = number(transaction.get(&table, "read")?);
+        if has < 10 { Err(Refused::Poor { has }) } else { Ok(()) }
+    });
+    assert!(matches!(outcome, Err(Refused::Poor { has: 7 })), "{outcome:?}");
+    assert_eq!((runs, table.get("written").unwrap()), (1, None));
+    let outcome: Result<(), Refused> = db.update(|transaction| Ok(transaction.put(&table, [0; 2000], "")?));
+    assert!(matches!(outcome, Err(Refused::Engine(Error::KeyTooLarge { .. }))), "{outcome:?}");
+    let outcome: Result<u8, Box<dyn std::error::Error>> = db.update(|transaction| {
+        transaction.put(&table, "written", "2")?;
+        Ok("8".parse()?)
+    });
+    assert_eq!((outcome.unwrap(), table.get("written").unwrap()), (8, Some(b"2".to_vec())));
+}
+
+/// The body finds less than it needs only because a commit came between its two reads.
+#[test]
+fn an_error_of_the_application_over_stale_reads_runs_again() {
+    let (db, table) = open();
+    table.put("other", 10u64.to_le_bytes()).unwrap();
+    let mut runs = 0;
+    let outcome = db.update(|transaction| {
+        runs += 1;
+        let one = number(transaction.get(&table, "read")?);
+        if runs == 1 {
+            let mut batch = terrace::WriteBatch::new();
+            batch.put(&table, "read", 10u64.to_le_bytes()).put(&table, "other", 0u64.to_le_bytes());
+            db.write(batch, Durability::Buffered)?;
+        }
+        let has = one + number(transaction.get(&table, "other")?);
+        if has < 10 { Err(Refused::Poor { has }) } else { Ok(has) }
+    });
+    assert!(matches!(outcome, Ok(10)), "{outcome:?}");
+    assert_eq!(runs, 2);
+}
+
+/// A large value whose pages may have been freed is a conflict, even if its key has not changed.
+#[test]
+fn a_conflict_that_the_body_converts_or_swallows_runs_again() {
+    for swallows in [false, true] {
+        let builder = common::builder().directory(Arc::new(MemoryDirectory::new())).dram(4 << 20);
+        let builder = builder.durability(Durability::Buffered).old_version_bytes_max(64 << 10);
+        let db = builder.open("").unwrap();
+        let table = db.create_table("t").unwrap();
+        table.put("large", vec![1; 50_000]).unwrap();
+        let mut met = Vec::new();
+        let outcome = db.update(|transaction| {
+            transaction.get(&table, "nothing")?;
+            if met.is_empty() {
+                for round in 0..2000u32 {
+                    table.put((round % 100).to_be_bytes(), [1; 500])?;
+                }
+            }
+            let large = transaction.get(&table, "large");
+            met.push(matches!(large, Err(Error::Conflict)));
+            transaction.put(&table, "written", "1")?;
+            match large {
+                Err(_) if swallows => Ok(0),
+                Err(_) => Err(Refused::Poor { has: 0 }),
+                Ok(value) => Ok(value.map_or(0, |value| value.len())),
+            }
+        });
+        assert!(matches!(outcome, Ok(50_000)), "{outcome:?}");
+        assert_eq!(met, [true, false], "the first run meets a conflict, swallowed: {swallows}");
+    }
+}
+
+#[test]
+fn a_body_asks_for_another_run_by_the_error_of_a_conflict() {
+    let (db, table) = open();
+    let mut runs = 0;
+    db.update(|transaction| {
+        runs += 1;
+        transaction.put(&table, "written", "1")?;
+        if runs < 3 { Err(Error::Conflict) } else { Ok(()) }
+    })
+    .unwrap();
+    assert_eq!(runs, 3);
+}
+
+#[test]
+fn an_error_in_the_change_of_a_key_changes_nothing() {
+    let (db, table) = open();
+    let raise = |old: Option<&[u8]>| match old {
+        Some(old) if old.len() < 3 => Ok(Some([old, b"x"].concat())),
+        old => Err(Refused::Poor { has: old.map_or(0, |old| old.len() as u64) }),
+    };
+    assert!(matches!(table.try_update("k", raise), Err(Refused::Poor { has: 0 })));
+    table.put("k", "").unwrap();
+    for _ in 0..3 {
+        table.try_update("k", raise).unwrap();
+    }
+    assert!(matches!(table.try_update("k", raise), Err(Refused::Poor { has: 3 })));
+    assert_eq!(table.get("k").unwrap().as_deref(), Some(&b"xxx"[..]));
+    // Others change the key before each try, until this one has priority.
+    let mut rounds = 0u64;
+    let outcome = table.try_update("k", |_| {
+        rounds += 1;
+        if db.stats().alone > 0 {
+            return Err(Refused::Poor { has: rounds });
+        }
+        table.put("k", rounds.to_le_bytes())?;
+        Ok(Some(b"never".to_vec()))
+    });
+    assert!(matches!(outcome, Err(Refused::Poor { has }) if has > CONFLICTS), "{outcome:?}");
+    assert_eq!(number(table.get("k").unwrap()), rounds - 1);
+}
