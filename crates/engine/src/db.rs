@@ -8,7 +8,9 @@
 //! | `names.rs`, `options.rs`      | table handles by name; table options         |
 //! | `table.rs`                    | gets of a table                              |
 //! | `table_changes.rs`, `swap.rs` | changes and scans; compare-and-swap          |
-//! | `transaction.rs`, `update.rs` | transactions; retries of a closure           |
+//! | `transaction.rs`, `pending.rs` | transactions; their reads and writes        |
+//! | `transaction_ranges.rs`       | ranges of a transaction                      |
+//! | `update.rs`                   | retries of a closure                         |
 //! | `batch.rs`, `lookup.rs`       | write batches; asynchronous reads            |
 //! | `snapshot.rs`, `named.rs`     | snapshots and cursors; named snapshots       |
 //! | `range.rs`, `raw.rs`          | cursor of a transaction; raw frames          |
@@ -34,6 +36,7 @@ pub(crate) mod options;
 #[cfg(test)]
 mod order_tests;
 pub(crate) mod overlay;
+pub(crate) mod pending;
 #[cfg(test)]
 mod planted_tests;
 pub(crate) mod range;
@@ -46,6 +49,7 @@ pub(crate) mod swap;
 pub(crate) mod table;
 mod table_changes;
 pub(crate) mod transaction;
+pub(crate) mod transaction_ranges;
 #[cfg(test)]
 mod undecided_tests;
 mod update;
@@ -242,7 +246,7 @@ impl Db {
     /// # Errors
     /// Those of [`Transaction::put`] and [`Transaction::commit`], except [`Error::Conflict`].
     pub fn write(&self, batch: WriteBatch, durability: Durability) -> Result<()> {
-        let mut transaction = self.begin_with(durability);
+        let transaction = self.begin_with(durability);
         for BatchChange { table, key, value } in &batch.changes {
             match value {
                 Some(value) => transaction.put(table, key, value)?,

@@ -96,7 +96,7 @@ fn catches_read_own_stale_version() {
         let db = open(&SimulatedDisk::new(1))?;
         let table = db.create_table("t").map_err(text)?;
         table.put("key", "old").map_err(text)?;
-        let mut transaction = db.begin();
+        let transaction = db.begin();
         transaction.put(&table, "key", "new").map_err(text)?;
         let got = transaction.get(&table, "key").map_err(text)?;
         expect(got.as_deref() == Some(b"new"), "an own write is not read")?;
@@ -162,19 +162,19 @@ fn phantoms(bug: Option<Bug>, rounds: u32) -> Result<(), String> {
     for round in 0..rounds {
         let begin = || {
             plant(bug);
-            let mut transaction = db.begin();
+            let transaction = db.begin();
             // If the other is already done, this one does not insert.
             let seen = transaction.prefix(&range, round.to_be_bytes()).count();
             (transaction, seen == 0)
         };
-        let insert = |(mut transaction, empty): (Transaction, bool), me: u32| {
+        let insert = |(transaction, empty): (Transaction, bool), me: u32| {
             if !empty {
                 return false;
             }
             transaction.put(&range, [round, me].map(u32::to_be_bytes).concat(), "").unwrap();
             transaction.commit().is_ok()
         };
-        let mut long = begin();
+        let long = begin();
         for number in 0..FILLERS {
             long.0.put(&first, number.to_be_bytes(), "").unwrap();
         }

@@ -5,18 +5,22 @@
 //! early does not depend on the rest.
 
 use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use parking_lot::Mutex;
+
+use super::pending::Pending;
 use crate::error::{Error, Result};
 use crate::index::Stored;
 use crate::index::node::overflow::Reference;
 use crate::txn::merge::{Merged, MergedRange};
 use crate::txn::mvcc::Mvcc;
-use crate::txn::read_set::{RangeId, ReadSet};
+use crate::txn::read_set::RangeId;
 use crate::txn::scan::{OwnedRange, Row, Scan, as_slice};
 use crate::txn::snapshots::SnapshotHandle;
 use crate::txn::table::TableState;
-use crate::txn::write_set::{NewValue, OwnRange};
+use crate::txn::write_set::NewValue;
 
 pub(crate) fn own<K: AsRef<[u8]>>(range: impl RangeBounds<K>) -> OwnedRange {
     let bound = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
@@ -41,7 +45,7 @@ pub(crate) fn of_prefix(prefix: &[u8]) -> OwnedRange {
 struct Base<'t> {
     core: &'t Mvcc,
     table: &'t TableState,
-    reads: &'t mut ReadSet,
+    pending: &'t Mutex<Pending>,
     asked: OwnedRange,
     scan: Scan,
     up: Option<RangeId>,
@@ -50,9 +54,9 @@ struct Base<'t> {
 
 impl Base<'_> {
     fn row(&mut self, back: bool) -> Result<Option<(Vec<u8>, Stored)>> {
+        let reads = &mut self.pending.lock().reads;
         let slot = if back { &mut self.down } else { &mut self.up };
-        let id = *slot.get_or_insert_with(|| self.reads.begin_range(self.table.id));
-        let reads = &mut *self.reads;
+        let id = slot.get_or_insert_with(|| reads.begin_range(self.table.id));
         let mut visit = |leaf, version| reads.visited(id, leaf, version);
         let row = if back {
             self.scan.next_back(self.core, self.table, &mut visit)
@@ -62,12 +66,12 @@ impl Base<'_> {
         let (low, high) = (as_slice(&self.asked.0), as_slice(&self.asked.1));
         let Some(Row { key, timestamp, value }) = row else {
             let left = self.scan.left();
-            self.reads.cover(id, if back { (left.0, high) } else { (low, left.1) });
+            reads.cover(id, if back { (left.0, high) } else { (low, left.1) });
             return Ok(None);
         };
         let covered = if back { (Bound::Included(&key[..]), high) } else { (low, Bound::Included(&key[..])) };
-        self.reads.cover(id, covered);
-        self.reads.saw(id, &key, timestamp);
+        reads.cover(id, covered);
+        reads.saw(id, &key, timestamp);
         Ok(Some((key, value)))
     }
 }
@@ -88,7 +92,8 @@ impl DoubleEndedIterator for Base<'_> {
 
 /// The entries of a range in a transaction, as a double-ended iterator.
 ///
-/// Includes the transaction's own changes. Everything read must still hold at commit.
+/// Includes the changes that the transaction made before the iterator, and none made since: the
+/// body may change the entries that it walks. Everything read must still hold at commit.
 ///
 /// ```
 /// use terrace::{Db, MemoryDirectory};
@@ -97,19 +102,25 @@ impl DoubleEndedIterator for Base<'_> {
 /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
 /// let table = db.create_table("t")?;
 /// table.put("a", "1")?;
-/// let mut transaction = db.begin();
+/// let transaction = db.begin();
 /// transaction.put(&table, "b", "2")?;
-/// let keys: Vec<_> = transaction.range(&table, "a"..).map(|entry| entry.unwrap().0).collect();
-/// assert_eq!(keys, [b"a", b"b"]);
+/// for entry in transaction.range(&table, "a"..) {
+///     let (key, value) = entry?;
+///     transaction.put(&table, [&key[..], b"2"].concat(), value)?;
+/// }
+/// let keys: Vec<_> = transaction.iter(&table).map(|entry| entry.unwrap().0).collect();
+/// assert_eq!(keys, [&b"a"[..], b"a2", b"b", b"b2"]);
 /// # Ok::<(), terrace::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct TransactionRange<'t> {
     refused: Option<Error>,
-    merged: Option<MergedRange<'t, Base<'t>, Stored>>,
+    merged: Option<MergedRange<Base<'t>, Stored>>,
     core: &'t Mvcc,
     table: &'t TableState,
     pin: &'t Pin,
+    /// Keeps the transaction's own large values, even replaced ones.
+    _own_values: Arc<()>,
 }
 
 impl<'t> TransactionRange<'t> {
@@ -117,15 +128,15 @@ impl<'t> TransactionRange<'t> {
         core: &'t Mvcc,
         table: &'t TableState,
         asked: OwnedRange,
-        reads: &'t mut ReadSet,
-        own: OwnRange<'t>,
+        pending: &'t Mutex<Pending>,
         pin: &'t Pin,
         refused: Option<Error>,
     ) -> Self {
+        let (own, _own_values) = pending.lock().own_range(table.id, &asked);
         let scan = Scan::new(table.tree, asked.clone(), None);
-        let base = Base { core, table, reads, asked, scan, up: None, down: None };
+        let base = Base { core, table, pending, asked, scan, up: None, down: None };
         let merged = refused.is_none().then(|| MergedRange::new(base, own));
-        TransactionRange { refused, merged, core, table, pin }
+        TransactionRange { refused, merged, core, table, pin, _own_values }
     }
 
     /// Announces that about `entries` entries will be read from the front.
@@ -138,7 +149,7 @@ impl<'t> TransactionRange<'t> {
     /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
     /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
     /// let table = db.create_table("t")?;
-    /// let mut transaction = db.begin();
+    /// let transaction = db.begin();
     /// transaction.put(&table, "a", "1")?;
     /// let page: Vec<_> =
     ///     transaction.range(&table, "a"..).expect_entries(50).take(50).collect::<Result<_, _>>()?;
@@ -155,13 +166,13 @@ impl<'t> TransactionRange<'t> {
     fn step<T>(
         &mut self,
         back: bool,
-        take: impl FnOnce(&Mvcc, &Pin, Merged<'t, Stored>) -> Result<T>,
+        take: impl FnOnce(&Mvcc, &Pin, Merged<Stored>) -> Result<T>,
     ) -> Option<Result<(Vec<u8>, T)>> {
         if let Some(refused) = self.refused.take() {
             return Some(Err(refused));
         }
         let merged = self.merged.as_mut()?;
-        let affordable = merged.base_mut().reads.afford(&self.core.read_memory, 0);
+        let affordable = merged.base_mut().pending.lock().reads.afford(&self.core.read_memory, 0);
         if let Err(error) = self.core.check().and(affordable) {
             self.merged = None;
             return Some(Err(error));
@@ -178,7 +189,7 @@ impl<'t> TransactionRange<'t> {
     fn entry(&mut self, back: bool) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
         self.step(back, |core, pin, value| match value {
             Merged::Base(stored) => load_pinned(core, stored, pin),
-            Merged::Own(own) => load_own(core, own),
+            Merged::Own(own) => load_own(core, &own),
         })
     }
 

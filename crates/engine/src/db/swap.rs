@@ -1,4 +1,4 @@
-//! Conditional changes of a key, without a transaction where one record suffices.
+//! Changes of a key that need its old value, without a transaction where one record suffices.
 //!
 //! A single-key commit compares the old value under the leaf's latch (`single.rs`). A transaction
 //! compares large values.
@@ -84,6 +84,31 @@ impl Shared {
             }
         }
         self.swap_in_transaction(table, key, expected, new)
+    }
+
+    /// Sets `key` to `new`, or removes it; returns the value before.
+    pub(crate) fn exchange(
+        self: &Arc<Self>,
+        table: &Table,
+        key: &[u8],
+        new: Option<&[u8]>,
+    ) -> Result<Option<Vec<u8>>> {
+        let inline = max_inline_value(table.state().tree.page_bytes(), key.len());
+        if key.len() <= MAX_KEY_BYTES && new.is_none_or(|new| new.len() <= inline) {
+            let mut old = None;
+            let single = Single { key, value: new };
+            let end = self.commit_single(table.state(), single, self.settings.durability, |before| {
+                old = before.map(|before| before.value.to_vec());
+                true
+            })?;
+            if let SingleEnd::Committed(_) = end {
+                return Ok(old);
+            }
+        }
+        insist(self, |transaction| match new {
+            Some(new) => transaction.replace(table, key, new),
+            None => transaction.take(table, key),
+        })
     }
 
     fn swap_in_transaction(

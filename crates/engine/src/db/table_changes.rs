@@ -5,7 +5,8 @@ use std::ops::{Bound, ControlFlow, RangeBounds};
 use super::snapshot::{Range, Snapshot};
 use super::swap::Swap;
 use super::table::Table;
-use super::transaction::{Deleted, Transaction};
+use super::transaction::Transaction;
+use super::transaction_ranges::Deleted;
 use super::update::insist;
 use crate::error::{Error, Result};
 use crate::ids::MAX_KEY_BYTES;
@@ -35,7 +36,7 @@ impl Table {
                 return Ok(());
             }
         }
-        let mut transaction = self.begin();
+        let transaction = self.begin();
         transaction.put(self, key, value)?;
         transaction.commit()
     }
@@ -57,6 +58,35 @@ impl Table {
         let mut transaction = self.begin();
         transaction.remove(self, key)?;
         transaction.finish(None).map(|committed| committed.existed)
+    }
+
+    /// Sets `key` to `value`; returns the value before.
+    ///
+    /// # Errors
+    /// Those of [`Table::put`]. [`Error::SnapshotTooOld`] if a large value is repeatedly replaced
+    /// faster than it can be read.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// assert_eq!(table.replace("k", "1")?, None);
+    /// assert_eq!(table.replace("k", "2")?.as_deref(), Some(&b"1"[..]));
+    /// assert_eq!(table.take("k")?.as_deref(), Some(&b"2"[..]));
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn replace(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.shared().exchange(self, key.as_ref(), Some(value.as_ref()))
+    }
+
+    /// Removes `key`; returns its value.
+    ///
+    /// # Errors
+    /// Those of [`Table::replace`].
+    pub fn take(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.shared().exchange(self, key.as_ref(), None)
     }
 
     /// Atomically sets `key` to `new` if its value is `expected`.

@@ -153,7 +153,7 @@ fn a_transaction_that_read_a_table_which_is_gone_says_so() {
     let disk = SimulatedDisk::new(1);
     let (db, table) = filled(&disk);
     let core = &db.shared;
-    let mut transaction = db.begin();
+    let transaction = db.begin();
     assert!(transaction.get(&table, FIRST).unwrap().is_some());
     db.drop_table("t").unwrap();
     // Gives up the snapshot that keeps the pages.

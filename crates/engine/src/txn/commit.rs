@@ -269,7 +269,7 @@ fn make_room(pool: &Pool, tables: &[Arc<TableState>], writes: &WriteSet) -> Resu
         return Ok(());
     }
     let puts = |table: &TableState| -> Vec<_> {
-        let changes = writes.range(table.id, (Bound::Unbounded, Bound::Unbounded));
+        let changes = writes.in_range(table.id, (Bound::Unbounded, Bound::Unbounded));
         let put = changes.filter_map(|(key, write)| match write {
             Write::Put(value) => Some((&key[..], value.leaf_bytes())),
             Write::Delete => None,

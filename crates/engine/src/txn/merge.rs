@@ -12,38 +12,38 @@ use crate::Result;
 use crate::planted::{Bug, planted};
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Merged<'w, V> {
+pub(crate) enum Merged<V> {
     Base(V),
     /// Written by this transaction.
-    Own(&'w NewValue),
+    Own(NewValue),
 }
 
 /// A tree scan merged with a transaction's own changes.
 #[derive(Debug)]
-pub(crate) struct MergedRange<'w, B, V> {
+pub(crate) struct MergedRange<B, V> {
     base: B,
-    own: OwnRange<'w>,
-    front: Held<'w, V>,
-    back: Held<'w, V>,
+    own: OwnRange,
+    front: Held<V>,
+    back: Held<V>,
 }
 
 /// The entries one end has taken from either side.
 #[derive(Debug)]
-struct Held<'w, V> {
+struct Held<V> {
     base: Option<(Vec<u8>, V)>,
-    own: Option<(&'w Key, &'w Write)>,
+    own: Option<(Key, Write)>,
 }
 
-impl<'w, V> Held<'w, V> {
+impl<V> Held<V> {
     const NOTHING: Self = Held { base: None, own: None };
 
     /// Takes the next entry; `toward` says which of two keys this end meets first.
-    fn take(&mut self, toward: Ordering) -> Step<'w, V> {
+    fn take(&mut self, toward: Ordering) -> Step<V> {
         let order = match (&self.base, &self.own) {
             (None, None) => return Step::End,
             (Some(_), None) => toward,
             (None, Some(_)) => toward.reverse(),
-            (Some((base, _)), Some((own, _))) => base.as_slice().cmp(own),
+            (Some((base, _)), Some((own, _))) => base[..].cmp(own),
         };
         if order == toward {
             return Step::from_base(self.base.take());
@@ -61,24 +61,24 @@ impl<'w, V> Held<'w, V> {
     }
 }
 
-enum Step<'w, V> {
-    Entry(Vec<u8>, Merged<'w, V>),
+enum Step<V> {
+    Entry(Vec<u8>, Merged<V>),
     Hidden,
     End,
 }
 
-impl<V> Step<'_, V> {
+impl<V> Step<V> {
     fn from_base(entry: Option<(Vec<u8>, V)>) -> Self {
         entry.map_or(Step::End, |(key, value)| Step::Entry(key, Merged::Base(value)))
     }
 }
 
-impl<'w, B, V> MergedRange<'w, B, V>
+impl<B, V> MergedRange<B, V>
 where
     B: DoubleEndedIterator<Item = Result<(Vec<u8>, V)>>,
 {
     /// Merges `own` into `base`; both cover the same range of one table.
-    pub(crate) fn new(base: B, own: OwnRange<'w>) -> Self {
+    pub(crate) fn new(base: B, own: OwnRange) -> Self {
         MergedRange { base, own, front: Held::NOTHING, back: Held::NOTHING }
     }
 
@@ -87,11 +87,11 @@ where
     }
 }
 
-impl<'w, B, V> Iterator for MergedRange<'w, B, V>
+impl<B, V> Iterator for MergedRange<B, V>
 where
     B: DoubleEndedIterator<Item = Result<(Vec<u8>, V)>>,
 {
-    type Item = Result<(Vec<u8>, Merged<'w, V>)>;
+    type Item = Result<(Vec<u8>, Merged<V>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -114,7 +114,7 @@ where
     }
 }
 
-impl<'w, B, V> DoubleEndedIterator for MergedRange<'w, B, V>
+impl<B, V> DoubleEndedIterator for MergedRange<B, V>
 where
     B: DoubleEndedIterator<Item = Result<(Vec<u8>, V)>>,
 {
@@ -152,7 +152,7 @@ mod tests {
 
     const TABLE: TableId = TableId(1);
 
-    fn value(merged: Merged<'_, u8>) -> u8 {
+    fn value(merged: Merged<u8>) -> u8 {
         match merged {
             Merged::Base(value) => value,
             Merged::Own(NewValue::Inline(bytes)) => bytes[0],

@@ -14,6 +14,8 @@
 //! After one with another outcome the transaction cannot commit, and nothing further is kept.
 //! Memory beyond [`FREE_BYTES`] comes from the database's [share for reads](ReadMemory). If that is
 //! used up, ranges first drop their leaves, which costs a second scan; then reads fail.
+//!
+//! Several scans may run at once. A range is *open* while its scan holds the [`RangeId`].
 
 mod memory;
 
@@ -47,11 +49,12 @@ pub(crate) struct ReadSet {
     points: Vec<Point>,
     /// Empty while there are few points.
     point_index: Index,
+    /// Completed ranges, without duplicates.
     ranges: Vec<RangeRead>,
     /// Empty while there are few ranges.
     range_index: Index,
-    /// Completed ranges, without duplicates.
-    settled: usize,
+    /// Ranges whose scan has not ended, and those that ended since the last scan began.
+    open: Vec<(RangeId, RangeRead)>,
     range_bytes: usize,
     highest: Timestamp,
     seed: RandomState,
@@ -79,9 +82,9 @@ pub(crate) struct PointRead<'a> {
     pub seen: Option<Timestamp>,
 }
 
-/// Names a range during its scan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RangeId(usize);
+/// Names a range during its scan, which ends when the caller's last copy is dropped.
+#[derive(Clone, Debug)]
+pub(crate) struct RangeId(Arc<()>);
 
 #[derive(Debug)]
 pub(crate) struct RangeRead {
@@ -110,7 +113,7 @@ impl Default for ReadSet {
             point_index: Index::default(),
             ranges: Vec::new(),
             range_index: Index::default(),
-            settled: 0,
+            open: Vec::new(),
             range_bytes: 0,
             highest: Timestamp::NONE,
             seed: RandomState::default(),
@@ -125,7 +128,7 @@ impl ReadSet {
     /// A copy for a run with priority.
     pub(crate) fn to_protected(&self) -> Arc<ProtectedReads> {
         let points = self.points().map(|point| (point.table, point.key));
-        let ranges = self.ranges().iter().filter_map(|range| Some((range.table(), range.covered()?)));
+        let ranges = self.ranges().filter_map(|range| Some((range.table(), range.covered()?)));
         ProtectedReads::of(points, ranges)
     }
 
@@ -174,12 +177,12 @@ impl ReadSet {
         &self.keys[start..self.points[index].end]
     }
 
-    /// Starts a cursor: earlier scans have ended.
-    pub(crate) fn begin_cursor(&mut self) {
-        for range in self.ranges.split_off(self.settled) {
+    /// Completes the ranges whose scan has ended.
+    fn complete(&mut self) {
+        let ended = self.open.extract_if(.., |(id, _)| Arc::strong_count(&id.0) == 1);
+        for (_, range) in ended.collect::<Vec<_>>() {
             self.note_covered(range);
         }
-        self.settled = self.ranges.len();
     }
 
     fn note_covered(&mut self, range: RangeRead) {
@@ -199,7 +202,7 @@ impl ReadSet {
                 [side(low), side(high)]
             };
             let hash = |range: &RangeRead| {
-                let covered = range.covered().expect("what is settled covers something");
+                let covered = range.covered().expect("a completed range covers something");
                 let key = |bound| match bound {
                     Bound::Unbounded => &[][..],
                     Bound::Included(key) | Bound::Excluded(key) => key,
@@ -230,15 +233,23 @@ impl ReadSet {
 
     /// Starts a scan of `table`. It covers nothing until [`ReadSet::cover`].
     pub(crate) fn begin_range(&mut self, table: TableId) -> RangeId {
+        self.complete();
         let digest = RangeDigest { seed: self.seed.clone(), sum: 0, entries: 0 };
-        self.ranges.push(RangeRead { table, covered: None, leaves: Some(Vec::new()), digest });
-        RangeId(self.ranges.len() - 1)
+        let id = RangeId(Arc::new(()));
+        self.open.push((id.clone(), RangeRead { table, covered: None, leaves: Some(Vec::new()), digest }));
+        id
+    }
+
+    fn open_mut<'r>(open: &'r mut [(RangeId, RangeRead)], id: &RangeId) -> &'r mut RangeRead {
+        // The newest scan is the usual one.
+        let found = open.iter_mut().rev().find(|(other, _)| Arc::ptr_eq(&other.0, &id.0));
+        &mut found.expect("the range of a scan is open").1
     }
 
     /// Sets the bounds covered so far, gaps between entries included. Bounds only widen; a scan in
     /// two disjoint pieces is two ranges.
-    pub(crate) fn cover(&mut self, id: RangeId, covered: KeyRange<'_>) {
-        let range = &mut self.ranges[id.0];
+    pub(crate) fn cover(&mut self, id: &RangeId, covered: KeyRange<'_>) {
+        let range = Self::open_mut(&mut self.open, id);
         let before = range.heap_bytes();
         range.cover(covered);
         self.range_bytes = self.range_bytes + range.heap_bytes() - before;
@@ -247,15 +258,15 @@ impl ReadSet {
         }
     }
 
-    pub(crate) fn visited(&mut self, id: RangeId, leaf: PageId, version: u64) {
-        let range = &mut self.ranges[id.0];
+    pub(crate) fn visited(&mut self, id: &RangeId, leaf: PageId, version: u64) {
+        let range = Self::open_mut(&mut self.open, id);
         let before = range.heap_bytes();
         range.leaves.iter_mut().for_each(|leaves| leaves.push((leaf, version)));
         self.range_bytes = self.range_bytes + range.heap_bytes() - before;
     }
 
-    pub(crate) fn saw(&mut self, id: RangeId, key: &[u8], timestamp: Timestamp) {
-        self.ranges[id.0].digest.add(key, timestamp);
+    pub(crate) fn saw(&mut self, id: &RangeId, key: &[u8], timestamp: Timestamp) {
+        Self::open_mut(&mut self.open, id).digest.add(key, timestamp);
         self.highest = self.highest.max(timestamp);
     }
 
@@ -269,8 +280,8 @@ impl ReadSet {
         })
     }
 
-    pub(crate) fn ranges(&self) -> &[RangeRead] {
-        &self.ranges
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = &RangeRead> {
+        self.ranges.iter().chain(self.open.iter().map(|(_, range)| range))
     }
 
     /// Whether a repeated read had another outcome. Then reads are missing, and the transaction
@@ -286,13 +297,13 @@ impl ReadSet {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.points.is_empty() && self.ranges.is_empty()
+        self.points.is_empty() && self.ranges.is_empty() && self.open.is_empty()
     }
 
     pub(crate) fn size_bytes(&self) -> usize {
         self.keys.capacity()
             + self.points.capacity() * size_of::<Point>()
-            + self.ranges.capacity() * size_of::<RangeRead>()
+            + (self.ranges.capacity() + self.open.capacity()) * size_of::<RangeRead>()
             + (self.point_index.capacity() + self.range_index.capacity()) * INDEX_BYTES
             + self.range_bytes
     }
@@ -316,7 +327,7 @@ impl ReadSet {
             }
             Err(refused) => refused,
         };
-        for range in &mut self.ranges {
+        for range in self.ranges.iter_mut().chain(self.open.iter_mut().map(|(_, range)| range)) {
             let before = range.heap_bytes();
             range.leaves = None;
             self.range_bytes = self.range_bytes + range.heap_bytes() - before;

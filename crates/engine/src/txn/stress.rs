@@ -95,9 +95,9 @@ impl Bank {
 
     fn scan(&self, transfer: &mut Transfer) -> Vec<(Key, u64)> {
         let id = transfer.reads.begin_range(TABLE);
-        transfer.reads.cover(id, ALL);
+        transfer.reads.cover(&id, ALL);
         let leaf = self.leaf.lock().clone();
-        leaf.iter().for_each(|(key, (timestamp, _))| transfer.reads.saw(id, key, *timestamp));
+        leaf.iter().for_each(|(key, (timestamp, _))| transfer.reads.saw(&id, key, *timestamp));
         leaf.into_iter().map(|(key, (_, value))| (key, value)).collect()
     }
 

@@ -4,12 +4,16 @@
 //! The keys are ordered: scans merge them ([`super::merge`]), and validators of foreign ranges
 //! search them ([`super::flight`]).
 //!
+//! A cursor shares the tree of its table, so it sees the changes made before it began. The first
+//! later change copies that tree.
+//!
 //! From the first savepoint on, a *journal* keeps what each change replaced, newest last. A
 //! rollback takes changes off its end and restores the old ones. So a savepoint itself costs
 //! nothing, and each later change costs one journal entry.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::{self, Entry};
+use std::collections::btree_map::Entry;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::versions::OverflowRef;
@@ -20,7 +24,7 @@ use crate::planted::{Bug, planted};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NewValue {
     /// The bytes of a value that fits into a leaf.
-    Inline(Box<[u8]>),
+    Inline(Arc<[u8]>),
     /// The location of a value already written to overflow pages.
     Overflow(OverflowRef),
 }
@@ -32,11 +36,20 @@ pub(crate) enum Write {
     Delete,
 }
 
-pub(crate) type OwnRange<'a> = btree_map::Range<'a, Key, Write>;
+type Writes = BTreeMap<Key, Write>;
+
+/// The changes of a range at one moment; double-ended.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnRange {
+    writes: Arc<Writes>,
+    /// The rest of the range.
+    low: Bound<Key>,
+    high: Bound<Key>,
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct WriteSet {
-    tables: BTreeMap<TableId, BTreeMap<Key, Write>>,
+    tables: BTreeMap<TableId, Arc<Writes>>,
     len: usize,
     size_bytes: usize,
     log_bytes: usize,
@@ -59,6 +72,35 @@ const WRITE_OVERHEAD_BYTES: usize = (size_of::<Key>() + size_of::<Write>()) * 3 
 
 /// Memory of a journal entry beside the replaced value: a vector grows by doubling.
 const REPLACED_BYTES: usize = size_of::<Replaced>() * 3 / 2;
+
+impl OwnRange {
+    fn take(&mut self, back: bool) -> Option<(Key, Write)> {
+        let left = (self.low.as_ref().map(|key| &**key), self.high.as_ref().map(|key| &**key));
+        if is_empty_range(left) {
+            return None;
+        }
+        let mut range = self.writes.range::<[u8], _>(left);
+        let (key, write) = if back { range.next_back() } else { range.next() }?;
+        let taken = (Arc::clone(key), write.clone());
+        let bound = if back { &mut self.high } else { &mut self.low };
+        *bound = Bound::Excluded(Arc::clone(&taken.0));
+        Some(taken)
+    }
+}
+
+impl Iterator for OwnRange {
+    type Item = (Key, Write);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.take(false)
+    }
+}
+
+impl DoubleEndedIterator for OwnRange {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.take(true)
+    }
+}
 
 impl NewValue {
     pub(crate) fn inline(bytes: &[u8]) -> Self {
@@ -114,7 +156,7 @@ impl WriteSet {
     fn set(&mut self, table: TableId, key: &Key, write: Write) -> Option<Write> {
         self.size_bytes += write.heap_bytes();
         self.log_bytes += write.leaf_bytes();
-        match self.tables.entry(table).or_default().entry(Arc::clone(key)) {
+        match Arc::make_mut(self.tables.entry(table).or_default()).entry(Arc::clone(key)) {
             Entry::Vacant(vacant) => {
                 vacant.insert(write);
                 self.len += 1;
@@ -133,7 +175,7 @@ impl WriteSet {
 
     /// Drops and returns the change of `key`.
     fn unset(&mut self, table: TableId, key: &Key) -> Option<Write> {
-        let gone = self.tables.get_mut(&table)?.remove(key)?;
+        let gone = Arc::make_mut(self.tables.get_mut(&table)?).remove(key)?;
         self.len -= 1;
         self.size_bytes -= WRITE_OVERHEAD_BYTES + key.len() + gone.heap_bytes();
         self.log_bytes -= key.len() + gone.leaf_bytes();
@@ -167,17 +209,24 @@ impl WriteSet {
         self.tables.get(&table)?.get(key)
     }
 
-    /// Its changes in a range of one table; double-ended.
-    pub(crate) fn range(&self, table: TableId, range: KeyRange<'_>) -> OwnRange<'_> {
-        static NOTHING: BTreeMap<Key, Write> = BTreeMap::new();
-        match self.tables.get(&table) {
-            Some(writes) if !is_empty_range(range) => writes.range::<[u8], _>(range),
-            _ => NOTHING.range::<[u8], _>(..),
-        }
+    /// Its changes so far in a range of one table.
+    pub(crate) fn range(&self, table: TableId, (low, high): KeyRange<'_>) -> OwnRange {
+        let writes = self.tables.get(&table).map_or_else(Arc::default, Arc::clone);
+        OwnRange { writes, low: low.map(Arc::from), high: high.map(Arc::from) }
+    }
+
+    /// Like [`WriteSet::range`], without a share in the tree.
+    pub(crate) fn in_range(
+        &self,
+        table: TableId,
+        range: KeyRange<'_>,
+    ) -> impl DoubleEndedIterator<Item = (&Key, &Write)> {
+        let writes = self.tables.get(&table).filter(|_| !is_empty_range(range));
+        writes.into_iter().flat_map(move |writes| writes.range::<[u8], _>(range))
     }
 
     pub(crate) fn touches(&self, table: TableId, range: KeyRange<'_>) -> bool {
-        self.range(table, range).next().is_some()
+        self.in_range(table, range).next().is_some()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TableId, &Key, &Write)> {
@@ -277,7 +326,7 @@ mod tests {
         for key in [b"a", b"b", b"c"] {
             writes.put(TABLE, key, NewValue::inline(b""));
         }
-        let keys = |range: OwnRange<'_>| range.map(|(key, _)| key[0]).collect::<Vec<_>>();
+        let keys = |range: OwnRange| range.map(|(key, _)| key[0]).collect::<Vec<_>>();
         assert_eq!(keys(writes.range(TABLE, (Included(b"b"), Unbounded))), b"bc");
         let backwards: Vec<u8> =
             writes.range(TABLE, (Unbounded, Unbounded)).rev().map(|(key, _)| key[0]).collect();

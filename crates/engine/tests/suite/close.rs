@@ -231,7 +231,7 @@ mod of_a_thread {
     #[test]
     fn so_it_is_with_a_transaction_that_has_written_long_values() {
         ends_with_its_database(4096, 100_000, |db, table| {
-            let mut transaction = db.begin();
+            let transaction = db.begin();
             transaction.put(table, "never committed", vec![9; 50_000]).unwrap();
             transaction.range::<&str>(table, ..).next().unwrap().unwrap();
             Some(transaction)

@@ -141,7 +141,7 @@ fn write_skew_is_refused() {
         table.put("a", "1").unwrap();
         table.put("b", "1").unwrap();
         let leave = |mine: &str, other: &str| {
-            let mut transaction = db.begin_with(Durability::Buffered);
+            let transaction = db.begin_with(Durability::Buffered);
             if transaction.get(&table, other)?.is_some() {
                 transaction.delete(&table, mine)?;
             }
@@ -162,8 +162,8 @@ fn write_skew_is_refused() {
 fn lost_updates_are_refused() {
     let db = open(1 << 20);
     let table = db.create_table("t").unwrap();
-    let mut first = db.begin();
-    let mut second = db.begin();
+    let first = db.begin();
+    let second = db.begin();
     let count = number(first.get(&table, "n").unwrap());
     assert_eq!(number(second.get(&table, "n").unwrap()), count);
     first.put(&table, "n", (count + 1).to_le_bytes()).unwrap();
@@ -193,13 +193,13 @@ fn phantoms_are_refused() {
     for n in 0..400u32 {
         table.put(n.to_be_bytes(), [0; 50]).unwrap();
     }
-    let mut reader = db.begin();
+    let reader = db.begin();
     assert_eq!(reader.range(&table, &10u32.to_be_bytes()[..]..&20u32.to_be_bytes()).count(), 10);
     reader.put(&table, "marker", "").unwrap();
     table.put([0, 0, 0, 15, 1], "a phantom").unwrap();
     assert!(matches!(reader.commit(), Err(Error::Conflict)));
     // Outside the range that was read, changes are no conflict.
-    let mut reader = db.begin();
+    let reader = db.begin();
     assert!(reader.range(&table, &10u32.to_be_bytes()[..]..).next().is_some());
     reader.put(&table, "marker", "").unwrap();
     table.put([0, 0, 0, 99, 1], "no phantom").unwrap();
@@ -477,7 +477,7 @@ fn look_at_pair(
             Ok(seen)
         }),
         _ => db.update(|transaction| {
-            let mut get = |key: &[u8]| -> terrace::Result<_> {
+            let get = |key: &[u8]| -> terrace::Result<_> {
                 Ok(transaction.get(table, key)?.map(|bytes| number(Some(bytes))))
             };
             let seen = (get(low)?, get(high)?);

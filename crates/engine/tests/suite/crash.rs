@@ -177,7 +177,7 @@ impl Call<'_> {
 
     /// A transaction that is partly on disk and never commits.
     fn abort(&mut self) -> Result<()> {
-        let mut transaction = self.db.begin();
+        let transaction = self.db.begin();
         let table = self.db.open_table(&self.name)?;
         transaction.put(&table, "aborted", vec![9; self.random.random_range(1..30_000)])
     }

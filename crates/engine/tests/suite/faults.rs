@@ -153,7 +153,7 @@ fn what_a_failed_sync_left_is_written_again_by_an_opening_with_less_memory() {
         let db = builder(64 << 20).log_max(16 << 20).open("").unwrap();
         let table = db.create_table("t").unwrap();
         for number in 0..1500u32 {
-            let mut transaction = db.begin_with(Durability::Buffered);
+            let transaction = db.begin_with(Durability::Buffered);
             transaction.put(&table, number.to_be_bytes(), [7; 1000]).unwrap();
             transaction.commit().unwrap();
         }

@@ -226,7 +226,7 @@ fn write() -> (SimulatedDisk, Tables) {
     tables.get_mut("odd keys").unwrap().remove(&b"ab"[..]);
     db.write(batch, Durability::Sync).unwrap();
     put(&db, &mut tables, "long values", b"9000 bytes", long(9001));
-    let mut aborted = db.begin();
+    let aborted = db.begin();
     aborted.put(&numbers, "aborted", long(6000)).unwrap();
     aborted.abort();
     db.flush().unwrap();

@@ -84,7 +84,7 @@ fn a_large_transaction_makes_the_log_grow() {
     let db = common::builder().directory(directory).dram(64 * MIB).log_max(16 * MIB).open("").unwrap();
     let table = db.create_table("t").unwrap();
     let write = |bytes: u64| {
-        let mut transaction = db.begin();
+        let transaction = db.begin();
         for number in 0..bytes / 1000 {
             transaction.put(&table, number.to_be_bytes(), [3; 1000])?;
         }

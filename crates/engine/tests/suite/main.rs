@@ -38,6 +38,7 @@ mod resize;
 mod statistics;
 mod swap;
 mod taken_back;
+mod transactions;
 mod update;
 mod value_pages;
 mod verify;

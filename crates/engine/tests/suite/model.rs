@@ -194,7 +194,7 @@ impl Run {
 
     fn transaction(&mut self, db: &Db, table: &Table, changes: &[(u16, Option<usize>)], commit: bool) {
         let mut model = self.model.clone();
-        let mut transaction = db.begin();
+        let transaction = db.begin();
         for (n, length) in changes {
             match length {
                 Some(length) => transaction.put(table, key(*n), value(*n, *length)).unwrap(),
@@ -311,7 +311,7 @@ impl Run {
 
     fn nested(&mut self, db: &Db, table: &Table, steps: Vec<Nested>, commit: bool) {
         let mut model = self.model.clone();
-        let mut transaction = db.begin();
+        let transaction = db.begin();
         let mut savepoints: Vec<(Savepoint, Map)> = Vec::new();
         let mut gone: Vec<Savepoint> = Vec::new();
         for step in steps {

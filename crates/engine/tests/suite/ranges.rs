@@ -93,7 +93,7 @@ fn check(db: &Db, table: &Table, now: &Map, snapshot: &terrace::Snapshot, then: 
         for turns in [&[true][..], &[false], &[true, false], &[false, false, true]] {
             assert_eq!(from(table.range(bounds.clone()), turns).unwrap(), expected, "{what} {turns:?}");
             assert_eq!(from(snapshot.range(table, bounds.clone()), turns).unwrap(), old, "{what} {turns:?}");
-            let mut transaction = db.begin();
+            let transaction = db.begin();
             assert_eq!(
                 from(transaction.range(table, bounds.clone()), turns).unwrap(),
                 expected,
@@ -114,7 +114,7 @@ fn check(db: &Db, table: &Table, now: &Map, snapshot: &terrace::Snapshot, then: 
             });
             assert_eq!((stopped.unwrap(), &shown), (None, expected), "{what}");
         }
-        let mut transaction = db.begin();
+        let transaction = db.begin();
         assert_eq!(transaction.delete_range(table, bounds.clone()).unwrap(), expected.len() as u64, "{what}");
         assert_eq!(from(transaction.range(table, bounds.clone()), &[false]).unwrap(), [], "{what}");
         let left: Vec<_> =

@@ -118,7 +118,7 @@ fn what_is_expected_is_read_at_once() {
         table.get(5000u32.to_be_bytes()).unwrap();
         let before = db.stats();
         let low = 100u32.to_be_bytes();
-        let mut transaction = db.begin();
+        let transaction = db.begin();
         let found = match (inside, expected) {
             (false, None) => numbers(table.range(low..).take(90)),
             (false, Some(entries)) => numbers(table.range(low..).expect_entries(entries).take(90)),

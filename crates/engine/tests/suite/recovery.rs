@@ -150,7 +150,7 @@ fn large_values_come_back_and_leave_nothing_behind() {
         assert!(table.get(size.to_string()).unwrap().unwrap() == value(size), "{size}");
         table.put(size.to_string(), value(size + 1)).unwrap();
     }
-    let mut transaction = db.begin();
+    let transaction = db.begin();
     transaction.put(&table, "aborted", value(50_000)).unwrap();
     transaction.put(&table, "aborted", value(60_000)).unwrap();
     assert!(transaction.get(&table, "aborted").unwrap().unwrap() == value(60_000));
@@ -208,7 +208,7 @@ fn tables_are_renamed_and_dropped() {
     assert!(matches!(db.rename_table("a", "c"), Err(Error::TableNotFound(_))));
     assert_eq!(db.table_names().unwrap(), ["b", "kept"]);
     let snapshot = db.snapshot();
-    let mut open = db.begin();
+    let open = db.begin();
     open.put(&table, "late", "x").unwrap();
     db.drop_table("b").unwrap();
     assert!(matches!(open.commit(), Err(Error::TableNotFound(_))));

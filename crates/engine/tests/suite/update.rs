@@ -239,7 +239,7 @@ fn counters_are_right_beside_long_transactions() {
 #[test]
 fn a_transaction_that_reads_one_key_for_ever_takes_no_more_memory() {
     let (db, table) = open();
-    let mut transaction = db.begin();
+    let transaction = db.begin();
     let before = db.stats().transaction_bytes;
     for _ in 0..200_000 {
         transaction.get(&table, "read").unwrap();
@@ -255,7 +255,7 @@ fn a_transaction_that_reads_one_key_for_ever_takes_no_more_memory() {
 #[test]
 fn what_a_transaction_reads_is_limited_by_the_budget() {
     let (db, table) = open();
-    let mut transaction = db.begin();
+    let transaction = db.begin();
     let refused = (0..1_000_000u64).find_map(|key| transaction.get(&table, key.to_be_bytes()).err());
     assert!(matches!(refused, Some(Error::TransactionTooLarge { bytes, max }) if bytes > max), "{refused:?}");
     let taken = db.stats().transaction_bytes;
@@ -270,7 +270,7 @@ fn what_a_transaction_reads_is_limited_by_the_budget() {
     let mut batch = terrace::WriteBatch::new();
     (0..5000u64).for_each(|key| _ = batch.put(&table, key.to_be_bytes(), [1; 100]));
     db.write(batch, Durability::Buffered).unwrap();
-    let mut transaction = db.begin();
+    let transaction = db.begin();
     assert_eq!(transaction.range::<&str>(&table, ..).count(), 5001);
     transaction.put(&table, "written", "1").unwrap();
     transaction.commit().unwrap();

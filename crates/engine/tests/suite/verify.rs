@@ -34,14 +34,14 @@ fn work(db: &Db, random: &mut SmallRng) -> Result<()> {
         0..110 => table.put(key.to_be_bytes(), value(random))?,
         110..150 => _ = table.delete(key.to_be_bytes())?,
         150..170 => {
-            let mut transaction = db.begin();
+            let transaction = db.begin();
             for key in key..KEYS.min(key + 40) {
                 transaction.delete(&table, key.to_be_bytes())?;
             }
             transaction.commit()?;
         }
         170..198 => {
-            let mut transaction = db.begin();
+            let transaction = db.begin();
             for _ in 0..4 {
                 let key = random.random_range(0..KEYS);
                 transaction.put(&table, key.to_be_bytes(), value(random))?;

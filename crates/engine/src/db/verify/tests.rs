@@ -101,14 +101,14 @@ impl Others {
             55..60 => {
                 // Many at once, so that leaves are merged.
                 let first = self.random.random_range(0..KEYS);
-                let mut transaction = self.db.begin();
+                let transaction = self.db.begin();
                 for key in first..KEYS.min(first + 60) {
                     transaction.delete(&table, key.to_be_bytes())?;
                 }
                 transaction.commit()?;
             }
             60..68 => {
-                let mut transaction = self.db.begin();
+                let transaction = self.db.begin();
                 let (key, value) = (self.key(), self.value());
                 transaction.put(&table, key, value)?;
                 self.open.push(transaction);
@@ -286,7 +286,7 @@ fn commits_of_other_threads_do_not_wait_for_a_verification() {
         let (db, (done, is_done)) = (committer.clone(), std::sync::mpsc::channel());
         std::thread::spawn(move || {
             let table = db.open_table("t").unwrap();
-            let mut transaction = db.begin();
+            let transaction = db.begin();
             transaction.put(&table, "large", vec![1; 20_000]).unwrap();
             transaction.put(&table, "small", "1").unwrap();
             transaction.commit().unwrap();

@@ -25,7 +25,7 @@ fn a_value_freed_in_parts_keeps_its_entry_to_the_end() {
     // A committed value has its entry under its head, an uncommitted one under its last index page.
     table.put("k", &large).unwrap();
     table.delete("k").unwrap();
-    let mut aborted = db.begin();
+    let aborted = db.begin();
     aborted.put(&table, "k", &large).unwrap();
     drop(aborted);
     core.collect();
@@ -39,11 +39,11 @@ fn a_value_freed_in_parts_keeps_its_entry_to_the_end() {
         pool.wal().flush_to(pool.wal().tail()).unwrap();
         pool.round(false).unwrap();
         let known: HashSet<PageId> = pool.page_ids().collect();
-        let mut transaction = db.begin();
+        let transaction = db.begin();
         for key in 0..NEW_VALUES as u32 {
             transaction.put(&table, key.to_be_bytes(), &one_page).unwrap();
         }
-        reused += transaction.large.values().filter(|key| known.contains(&key.id())).count();
+        reused += transaction.large().iter().filter(|key| known.contains(&key.id())).count();
         transactions.push(transaction);
         let new_values = transactions.len() * NEW_VALUES;
         assert_eq!(entries(pool).unwrap().len(), new_values + core.garbage.waiting());

@@ -24,12 +24,12 @@ fn points_come_back_as_they_were_noted() {
 fn a_range_covers_only_what_was_looked_at() {
     let mut reads = ReadSet::default();
     let id = reads.begin_range(TABLE);
-    assert!(reads.ranges()[0].covered().is_none());
-    reads.cover(id, (Included(b"a"), Included(b"c")));
-    reads.saw(id, b"c", Timestamp(9));
-    reads.visited(id, PageId(4), 12);
-    reads.cover(id, (Included(b"a"), Unbounded));
-    let range = &reads.ranges()[0];
+    assert!(reads.ranges().next().unwrap().covered().is_none());
+    reads.cover(&id, (Included(b"a"), Included(b"c")));
+    reads.saw(&id, b"c", Timestamp(9));
+    reads.visited(&id, PageId(4), 12);
+    reads.cover(&id, (Included(b"a"), Unbounded));
+    let range = reads.ranges().next().unwrap();
     assert_eq!(range.covered(), Some((Included(&b"a"[..]), Unbounded)));
     assert_eq!((range.table(), range.leaves()), (TABLE, Some(&[(PageId(4), 12)][..])));
     assert_eq!(reads.highest(), Timestamp(9));
@@ -40,9 +40,9 @@ fn a_range_covers_only_what_was_looked_at() {
 fn a_digest_knows_entries_but_not_their_order() {
     let mut reads = ReadSet::default();
     let id = reads.begin_range(TABLE);
-    reads.saw(id, b"a", Timestamp(1));
-    reads.saw(id, b"b", Timestamp(2));
-    let first = reads.ranges()[0].digest();
+    reads.saw(&id, b"a", Timestamp(1));
+    reads.saw(&id, b"b", Timestamp(2));
+    let first = reads.ranges().next().unwrap().digest();
     let digest = |entries: &[(&[u8], u64)]| {
         let mut digest = first.fresh();
         entries.iter().for_each(|&(key, timestamp)| digest.add(key, Timestamp(timestamp)));
@@ -65,22 +65,25 @@ fn equal_reads_are_kept_once() {
     let mut reads = ReadSet::default();
     for round in 0..10_000u32 {
         reads.point(TABLE, &(round % 100).to_be_bytes(), Some(Timestamp(u64::from(round % 100 + 1))));
-        reads.begin_cursor();
         let id = reads.begin_range(TABLE);
         let key = (round % 50).to_be_bytes();
-        reads.visited(id, PageId(1), u64::from(round));
-        reads.cover(id, (Included(&key), Unbounded));
-        reads.saw(id, &key, Timestamp(3));
+        reads.visited(&id, PageId(1), u64::from(round));
+        reads.cover(&id, (Included(&key), Unbounded));
+        reads.saw(&id, &key, Timestamp(3));
         reads.afford(&memory, 0).unwrap();
     }
-    reads.begin_cursor();
+    reads.complete();
     assert!(!reads.is_contradicted());
     // Duplicates among the first few are kept.
-    let (points, ranges) = (reads.points().count(), reads.ranges().len());
+    let (points, ranges) = (reads.points().count(), reads.ranges().count());
     assert_eq!((points, ranges), (100, 50));
-    assert_eq!(reads.ranges()[49].leaves(), Some(&[(PageId(1), 9999)][..]), "the leaves seen last");
+    assert_eq!(
+        reads.ranges().nth(49).unwrap().leaves(),
+        Some(&[(PageId(1), 9999)][..]),
+        "the leaves seen last"
+    );
     assert!(reads.size_bytes() < 32 << 10, "{} bytes", reads.size_bytes());
-    let bytes: usize = reads.ranges().iter().map(RangeRead::heap_bytes).sum();
+    let bytes: usize = reads.ranges().map(RangeRead::heap_bytes).sum();
     assert_eq!(reads.range_bytes, bytes);
     reads.give_back(&memory);
     assert_eq!(memory.used(), 0);
@@ -97,16 +100,38 @@ fn a_read_with_two_outcomes_is_noted_and_nothing_after_it() {
     assert_eq!(reads.points().count(), 40);
     let mut reads = ReadSet::default();
     for round in 0..1000u64 {
-        reads.begin_cursor();
         let id = reads.begin_range(TABLE);
         let key = (round % 40).to_be_bytes();
-        reads.cover(id, (Included(&key), Included(&key)));
+        reads.cover(&id, (Included(&key), Included(&key)));
         if round >= 500 {
-            reads.saw(id, &key, Timestamp(round));
+            reads.saw(&id, &key, Timestamp(round));
         }
     }
     assert!(reads.is_contradicted());
-    assert!(reads.ranges().len() <= 42);
+    assert!(reads.ranges().count() <= 42);
+}
+
+#[test]
+fn scans_at_once_keep_their_ranges_apart_until_they_end() {
+    let mut reads = ReadSet::default();
+    let outer = reads.begin_range(TABLE);
+    for round in 0..100u64 {
+        let inner = reads.begin_range(TableId(2));
+        reads.cover(&inner, (Included(b"k"), Included(b"k")));
+        reads.saw(&inner, b"k", Timestamp(7));
+        reads.cover(&outer, (Unbounded, Included(&round.to_be_bytes())));
+        reads.saw(&outer, &round.to_be_bytes(), Timestamp(round));
+        reads.visited(&outer, PageId(round), 1);
+    }
+    let of = |reads: &ReadSet, table| reads.ranges().filter(|range| range.table() == table).count();
+    assert_eq!((of(&reads, TABLE), reads.is_contradicted()), (1, false));
+    let range = reads.ranges().find(|range| range.table() == TABLE).unwrap();
+    assert_eq!(range.covered(), Some((Unbounded, Included(&99u64.to_be_bytes()[..]))));
+    assert_eq!((range.leaves().unwrap().len(), range.digest().entries), (100, 100));
+    drop(outer);
+    reads.complete();
+    assert_eq!((of(&reads, TABLE), reads.open.len()), (1, 0));
+    assert!(of(&reads, TableId(2)) <= FEW + 1, "equal ranges are kept once");
 }
 
 #[test]
@@ -116,8 +141,8 @@ fn reads_beyond_the_share_are_refused_and_leaves_forgotten_before() {
     let mut reads = ReadSet::default();
     let id = reads.begin_range(TABLE);
     let mut leaves = 0;
-    while reads.ranges()[0].leaves().is_some() {
-        reads.visited(id, PageId(leaves), 1);
+    while reads.ranges().next().unwrap().leaves().is_some() {
+        reads.visited(&id, PageId(leaves), 1);
         reads.afford(&memory, 0).unwrap();
         leaves += 1;
         assert!(leaves < 100_000, "leaves are never forgotten");
