@@ -12,6 +12,7 @@
 //! | `transaction_ranges.rs`       | ranges of a transaction                      |
 //! | `update.rs`                   | retries of a closure                         |
 //! | `batch.rs`, `lookup.rs`       | write batches; asynchronous reads            |
+//! | `buffer.rs`                   | buffers for reads                            |
 //! | `snapshot.rs`, `named.rs`     | snapshots and cursors; named snapshots       |
 //! | `range.rs`, `raw.rs`          | cursor of a transaction; raw frames          |
 //! | `backup.rs`, `compact.rs`     | backup and restore; compaction               |
@@ -22,6 +23,7 @@
 pub(crate) mod backup;
 pub(crate) mod batch;
 pub(crate) mod budget;
+mod buffer;
 pub(crate) mod compact;
 pub(crate) mod core;
 pub(crate) mod files;

@@ -35,7 +35,7 @@ mod tree;
 mod verify;
 
 pub(crate) use change::{Change, NodeRedo, Write, log_bytes};
-pub(crate) use get::{Found, Stored};
+pub(crate) use get::{Copied, Found, Stored};
 pub(crate) use get_many::{Look, get_many, get_resident};
 pub(crate) use node::{check_page, children, leaf_entries};
 pub(crate) use read_ahead::{Ahead, Toward};

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use super::pending::Pending;
 use crate::error::{Error, Result};
 use crate::index::Stored;
+use crate::index::chain::read_value_to;
 use crate::index::node::overflow::Reference;
 use crate::txn::merge::{Merged, MergedRange};
 use crate::txn::mvcc::Mvcc;
@@ -231,27 +232,51 @@ impl Pin {
 
 /// Reads a value that the tree referred to after `pin` was taken.
 pub(crate) fn load_pinned(core: &Mvcc, stored: Stored, pin: &Pin) -> Result<Vec<u8>> {
-    let reference = match stored {
-        Stored::Inline(bytes) => return Ok(bytes),
-        overflow => overflow,
-    };
-    let value = core.load(Some(reference));
+    match stored {
+        Stored::Inline(bytes) => Ok(bytes),
+        Stored::Overflow(reference) => {
+            let mut value = Vec::new();
+            load_pinned_to(core, reference, pin, &mut value)?;
+            Ok(value)
+        }
+    }
+}
+
+/// Reads a large value, as [`load_pinned`] does, into a buffer.
+pub(crate) fn load_pinned_to(
+    core: &Mvcc,
+    reference: Reference,
+    pin: &Pin,
+    value: &mut Vec<u8>,
+) -> Result<()> {
+    let loaded = read_value_to(&core.pool, reference, value);
     // The pages may have been freed during the read: retry the transaction.
     if pin.is_too_old() {
         pin.lost.store(true, Relaxed);
         return Err(Error::Conflict);
     }
-    value.map(|value| value.expect("a value that is referred to"))
+    loaded
 }
 
 pub(crate) fn load_own(core: &Mvcc, own: &NewValue) -> Result<Vec<u8>> {
+    let mut value = Vec::new();
+    load_own_to(core, own, &mut value)?;
+    Ok(value)
+}
+
+/// [`load_own`] into a buffer.
+pub(crate) fn load_own_to(core: &Mvcc, own: &NewValue, value: &mut Vec<u8>) -> Result<()> {
     match own {
-        NewValue::Inline(bytes) => Ok(bytes.to_vec()),
+        NewValue::Inline(bytes) => {
+            value.clear();
+            value.extend_from_slice(bytes);
+        }
         NewValue::Overflow(reference) => {
             let stored = crate::txn::scan::stored(crate::txn::versions::OldValue::Overflow(*reference))?;
-            core.load(stored).map(|value| value.expect("a value that is referred to"))
+            core.load_to(stored, value)?;
         }
     }
+    Ok(())
 }
 
 impl Iterator for TransactionRange<'_> {

@@ -3,6 +3,7 @@
 use std::ops::{ControlFlow, RangeBounds};
 use std::sync::Arc;
 
+use super::buffer::{or_empty, with_value};
 use super::core::Shared;
 use super::table::Table;
 use crate::error::{Error, Result};
@@ -60,6 +61,31 @@ impl Snapshot {
     pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         table.belongs_to(&self.shared)?;
         self.shared.get_at(table.state(), key.as_ref(), &self.handle)
+    }
+
+    /// Calls `read` with the value of `key`, if it exists; see [`Table::get_with`].
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    pub fn get_with<R>(
+        &self,
+        table: &Table,
+        key: impl AsRef<[u8]>,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
+        table.belongs_to(&self.shared)?;
+        with_value(|value| self.shared.copy_at(table.state(), key.as_ref(), &self.handle, value), read)
+    }
+
+    /// Copies the value of `key` into `value`; see [`Table::get_into`].
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    pub fn get_into(&self, table: &Table, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
+        or_empty(value, |value| {
+            table.belongs_to(&self.shared)?;
+            self.shared.copy_at(table.state(), key.as_ref(), &self.handle, value)
+        })
     }
 
     /// Returns the values of `keys`, in their order.

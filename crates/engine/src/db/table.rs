@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::buffer::{or_empty, with_value};
 use super::core::Shared;
 use super::lookup::Lookup;
 use crate::error::{Error, Result};
@@ -67,6 +68,38 @@ impl Table {
     #[inline]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.shared.get_now(&self.state, key.as_ref())
+    }
+
+    /// Calls `read` with the value of `key`, if it exists; returns the result.
+    ///
+    /// Allocates nothing if the value is in a leaf: `read` gets a copy in a buffer that the thread
+    /// keeps, up to 64 KiB. It holds no latch and may call the database.
+    ///
+    /// # Errors
+    /// Those of [`Table::get`].
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("k", "value")?;
+    /// assert_eq!(table.get_with("k", |value| value.len())?, Some(5));
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn get_with<R>(&self, key: impl AsRef<[u8]>, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
+        with_value(|value| self.shared.copy_now(&self.state, key.as_ref(), value), read)
+    }
+
+    /// Copies the value of `key` into `value`, which is empty otherwise; returns whether it exists.
+    ///
+    /// Reuses the buffer's memory, and extends it if the value is longer.
+    ///
+    /// # Errors
+    /// Those of [`Table::get`].
+    pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
+        or_empty(value, |value| self.shared.copy_now(&self.state, key.as_ref(), value))
     }
 
     /// Returns the value of `key` without blocking on the disk.

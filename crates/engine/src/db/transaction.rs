@@ -4,16 +4,17 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use super::buffer::{or_empty, with_value};
 use super::core::Shared;
 use super::pending::Pending;
 #[cfg(doc)]
 use super::range::TransactionRange;
-use super::range::{Pin, load_own, load_pinned};
+use super::range::{Pin, load_own, load_own_to, load_pinned, load_pinned_to};
 use super::table::Table;
 use crate::error::{Error, Result};
 use crate::ids::MAX_VALUE_BYTES;
-use crate::index::get_many;
 use crate::index::node::leaf::max_inline_value;
+use crate::index::{Copied, get_many};
 use crate::txn::commit::{Committed, Work};
 use crate::txn::durability::Durability;
 #[cfg(test)]
@@ -98,29 +99,54 @@ impl Transaction {
     /// # Errors
     /// [`Error::Conflict`] if the transaction can no longer commit, and those of [`Table::get`].
     pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        let key = key.as_ref();
+        let mut value = Vec::new();
+        let found = self.copy(table, key.as_ref(), &mut value)?;
+        Ok(found.then_some(value))
+    }
+
+    /// Calls `read` with the value of `key`, if it exists; see [`Table::get_with`].
+    ///
+    /// # Errors
+    /// Those of [`Transaction::get`].
+    pub fn get_with<R>(
+        &self,
+        table: &Table,
+        key: impl AsRef<[u8]>,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
+        with_value(|value| self.copy(table, key.as_ref(), value), read)
+    }
+
+    /// Copies the value of `key` into `value`; see [`Table::get_into`].
+    ///
+    /// # Errors
+    /// Those of [`Transaction::get`].
+    pub fn get_into(&self, table: &Table, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
+        or_empty(value, |value| self.copy(table, key.as_ref(), value))
+    }
+
+    fn copy(&self, table: &Table, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         let (shared, state) = (&*self.shared, table.state());
         let mut pending = self.pending.lock();
         pending.enlist(&self.shared, table)?;
         match pending.writes.get(state.id, key) {
-            Some(Write::Put(value)) => return load_own(shared, value).map(Some),
-            Some(Write::Delete) => return Ok(None),
+            Some(Write::Put(own)) => return load_own_to(shared, own, value).map(|()| true),
+            Some(Write::Delete) => return Ok(false),
             None => {}
         }
         pending.reads.afford(&shared.read_memory, 0)?;
         let pin = self.pin();
-        let value = match state.tree.get(&shared.pool, key) {
-            Ok(Some(found)) => {
-                pending.reads.point(state.id, key, Some(found.timestamp));
-                load_pinned(shared, found.value, pin).map(Some)
+        let copied = state.tree.copy_to(&shared.pool, key, value);
+        if let Ok(copied) = &copied {
+            pending.reads.point(state.id, key, copied.map(|copied| copied.timestamp));
+        }
+        let found = copied.and_then(|copied| {
+            if let Some(Copied { overflow: Some(reference), .. }) = copied {
+                load_pinned_to(shared, reference, pin, value)?;
             }
-            Ok(None) => {
-                pending.reads.point(state.id, key, None);
-                Ok(None)
-            }
-            Err(error) => Err(error),
-        };
-        state.check().and(value)
+            Ok(copied.is_some())
+        });
+        state.check().and(found)
     }
 
     /// Returns the values of `keys`, in order, each read like [`Transaction::get`].

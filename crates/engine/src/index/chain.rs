@@ -70,23 +70,29 @@ pub(crate) fn store_part<'p>(
 
 /// Reads a whole value, with batched page reads. The caller excludes concurrent freeing.
 pub(crate) fn read_value(pool: &Pool, reference: Reference) -> Result<Vec<u8>> {
-    let total_length = reference.total_length;
+    let mut value = Vec::new();
+    read_value_to(pool, reference, &mut value)?;
+    Ok(value)
+}
+
+/// [`read_value`] into a buffer, whose old content is lost.
+pub(crate) fn read_value_to(pool: &Pool, reference: Reference, value: &mut Vec<u8>) -> Result<()> {
     // An unchecked length must not allocate more than the page file could hold.
-    let mut value =
-        Vec::with_capacity(total_length.min(crate::pool::inspect::Footprint::of(pool).file_bytes) as usize);
+    let file_bytes = crate::pool::inspect::Footprint::of(pool).file_bytes;
+    value.clear();
+    value.reserve_exact(reference.total_length.min(file_bytes) as usize);
     each_page(pool, reference, &mut |part| {
         let Page::Data { id, expected } = part else { return Ok(()) };
         let start = value.len();
         let length = look(pool, id, |page| {
             value.truncate(start);
-            append_data(page, &mut value)
+            append_data(page, value)
         })?;
         match length {
             Some(length) if length == expected => Ok(()),
             _ => Err(damaged_page(id, "not the part of the value that refers to it")),
         }
-    })?;
-    Ok(value)
+    })
 }
 
 /// Visits every page of a value, and verifies that they belong to it.

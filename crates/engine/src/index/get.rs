@@ -1,9 +1,9 @@
 //! Point reads: one descent, one search, one copy of the value.
 
-use super::node::Node;
 use super::node::edit::damaged_page;
 use super::node::leaf;
 use super::node::overflow::Reference;
+use super::node::{Entry, Node};
 use super::tree::{Seek, Tree, fetch, retry};
 use crate::error::Result;
 use crate::ids::{PageId, Timestamp};
@@ -21,6 +21,14 @@ pub(crate) struct Found {
 pub(crate) enum Stored {
     Inline(Vec<u8>),
     Overflow(Reference),
+}
+
+/// A record whose inline value is in the caller's buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Copied {
+    pub(crate) timestamp: Timestamp,
+    /// None: the value is inline.
+    pub(crate) overflow: Option<Reference>,
 }
 
 impl Tree {
@@ -41,6 +49,50 @@ impl Tree {
                 insert(pool, &leaf, key, found.as_ref());
             }
             Ok(found)
+        })
+    }
+
+    /// [`Tree::get`] into a buffer, whose content counts only if the record's value is inline.
+    pub(crate) fn copy_to(&self, pool: &Pool, key: &[u8], value: &mut Vec<u8>) -> Result<Option<Copied>> {
+        let mut missed = false;
+        retry(self.root, || {
+            let leaf = match self.leaf_or(pool, Seek::At(key), |parent, level, id| {
+                away(pool, parent, level, id, key, &mut missed)
+            }) {
+                Ok(leaf) => leaf,
+                Err(Away::Recorded(None)) => return Ok(None),
+                Err(Away::Recorded(Some(Found { timestamp, value: stored }))) => {
+                    let overflow = match stored {
+                        Stored::Inline(bytes) => {
+                            value.clear();
+                            value.extend_from_slice(&bytes);
+                            None
+                        }
+                        Stored::Overflow(reference) => Some(reference),
+                    };
+                    return Ok(Some(Copied { timestamp, overflow }));
+                }
+                Err(Away::Retry(stop)) => return Err(stop),
+            };
+            value.clear();
+            let node = Node::new(leaf.view());
+            let copied = match leaf::find(&node, key) {
+                Some(entry) => Some(copy_entry(&node, &entry, value, || leaf.validate())?),
+                None => {
+                    leaf.validate()?;
+                    None
+                }
+            };
+            let inline = copied.filter(|copied| copied.overflow.is_none());
+            if inline.is_some() {
+                leaf.copied(value.len());
+            }
+            match (missed, inline, copied) {
+                (true, Some(Copied { timestamp, .. }), _) => pool.insert(&leaf, key, timestamp, Some(value)),
+                (true, None, None) => pool.insert(&leaf, key, Timestamp::NONE, None),
+                _ => {}
+            }
+            Ok(copied)
         })
     }
 
@@ -151,13 +203,25 @@ pub(super) fn record_in<V: View>(
         return Ok(None);
     };
     let mut value = Vec::with_capacity(entry.value_length);
-    node.append_value(&entry, &mut value);
+    let Copied { timestamp, overflow } = copy_entry(node, &entry, &mut value, validate)?;
+    Ok(Some(Found { timestamp, value: overflow.map_or(Stored::Inline(value), Stored::Overflow) }))
+}
+
+/// Copies an entry, validated, into the empty buffer `value`.
+#[inline]
+fn copy_entry<V: View>(
+    node: &Node<V>,
+    entry: &Entry,
+    value: &mut Vec<u8>,
+    validate: impl Fn() -> Result<(), Retry>,
+) -> Result<Copied, Retry> {
+    node.append_value(entry, value);
     validate()?;
-    let value = if entry.is_overflow() {
+    let overflow = if entry.is_overflow() {
         let malformed = || Retry::from(damaged_page(node.page(), "a malformed reference to a long value"));
-        Stored::Overflow(Reference::decode(&value).ok_or_else(malformed)?)
+        Some(Reference::decode(value).ok_or_else(malformed)?)
     } else {
-        Stored::Inline(value)
+        None
     };
-    Ok(Some(Found { timestamp: entry.timestamp, value }))
+    Ok(Copied { timestamp: entry.timestamp, overflow })
 }

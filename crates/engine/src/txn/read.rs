@@ -6,8 +6,8 @@ use super::snapshots::SnapshotHandle;
 use super::table::TableState;
 use crate::error::{Error, Result};
 use crate::ids::Timestamp;
-use crate::index::chain::read_value;
-use crate::index::{Found, Look, Stored, get_many, get_resident};
+use crate::index::chain::{read_value, read_value_to};
+use crate::index::{Copied, Found, Look, Stored, get_many, get_resident};
 
 /// Attempts of a read outside a transaction if its snapshots are given up.
 const ATTEMPTS: u32 = 100;
@@ -33,6 +33,25 @@ impl Mvcc {
             // The table may have been dropped, and its pages reused, during the read.
             Some(answer) => table.check().map(|()| answer),
             None => self.get_by_snapshot(table, key),
+        }
+    }
+
+    /// [`Mvcc::get_now`] into a buffer; returns whether the key is there.
+    pub(crate) fn copy_now(&self, table: &TableState, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        // Before the check, as in `get_now`.
+        let visible = self.clock.visible();
+        self.check()?;
+        table.check()?;
+        let copied = match table.tree.copy_to(&self.pool, key, value) {
+            Ok(copied) => copied,
+            Err(error) => return table.check().and(Err(error)),
+        };
+        match copied {
+            Some(Copied { timestamp, overflow: None }) if timestamp <= visible => {
+                table.check().map(|()| true)
+            }
+            None if self.versions.nothing_deleted(table.id) => table.check().map(|()| false),
+            _ => self.by_snapshot(|snapshot| self.copy_at(table, key, snapshot, value)),
         }
     }
 
@@ -122,9 +141,14 @@ impl Mvcc {
 
     #[cold]
     fn get_by_snapshot(&self, table: &TableState, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.by_snapshot(|snapshot| self.get_at(table, key, snapshot))
+    }
+
+    #[cold]
+    fn by_snapshot<T>(&self, mut read: impl FnMut(&SnapshotHandle) -> Result<T>) -> Result<T> {
         for _ in 0..ATTEMPTS {
             let snapshot = self.snapshots.register(&self.clock);
-            match self.get_at(table, key, &snapshot) {
+            match read(&snapshot) {
                 Err(Error::SnapshotTooOld) => {}
                 outcome => return outcome,
             }
@@ -138,19 +162,39 @@ impl Mvcc {
         key: &[u8],
         snapshot: &SnapshotHandle,
     ) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        let found = self.copy_at(table, key, snapshot, &mut value)?;
+        Ok(found.then_some(value))
+    }
+
+    /// [`Mvcc::get_at`] into a buffer; returns whether the key is there.
+    pub(crate) fn copy_at(
+        &self,
+        table: &TableState,
+        key: &[u8],
+        snapshot: &SnapshotHandle,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
         self.check()?;
         let at = snapshot.timestamp();
         table.check_at(at)?;
-        let outcome = self.find_at(table, key, at).and_then(|value| self.load(value));
+        let outcome = self.find_at(table, key, at, value);
         // After the read, even a failed one: pages may have been freed under a given-up snapshot.
         snapshot.check()?;
         outcome
     }
 
-    fn find_at(&self, table: &TableState, key: &[u8], at: Timestamp) -> Result<Option<Stored>> {
+    fn find_at(&self, table: &TableState, key: &[u8], at: Timestamp, value: &mut Vec<u8>) -> Result<bool> {
         // The page first, the old versions second.
-        let found = table.tree.get(&self.pool, key)?;
-        self.resolve_at(table, key, at, found)
+        let stored = match table.tree.copy_to(&self.pool, key, value)? {
+            Some(Copied { timestamp, overflow: None }) if timestamp <= at => return Ok(true),
+            Some(Copied { timestamp, overflow }) if timestamp <= at => overflow.map(Stored::Overflow),
+            newer => match self.old_version(table, key, at)? {
+                None if newer.is_some() => return Err(Error::SnapshotTooOld),
+                old => old.flatten(),
+            },
+        };
+        self.load_to(stored, value)
     }
 
     /// The value of `key` at time `at`, where the tree holds `found`.
@@ -163,12 +207,17 @@ impl Mvcc {
     ) -> Result<Option<Stored>> {
         match found {
             Some(Found { timestamp, value }) if timestamp <= at => Ok(Some(value)),
-            newer => match self.versions.read(table.id, key, at) {
-                Some(old) => stored(old.value),
+            newer => match self.old_version(table, key, at)? {
+                Some(old) => Ok(old),
                 None if newer.is_none() => Ok(None),
                 None => Err(Error::SnapshotTooOld),
             },
         }
+    }
+
+    /// The old version of `key` at time `at`, if one is kept; it may be an absence.
+    fn old_version(&self, table: &TableState, key: &[u8], at: Timestamp) -> Result<Option<Option<Stored>>> {
+        self.versions.read(table.id, key, at).map(|old| stored(old.value)).transpose()
     }
 
     /// The bytes of a value, inline or on pages of its own.
@@ -178,6 +227,19 @@ impl Mvcc {
             Some(Stored::Inline(bytes)) => Ok(Some(bytes)),
             Some(Stored::Overflow(reference)) => read_value(&self.pool, reference).map(Some),
         }
+    }
+
+    /// [`Mvcc::load`] into a buffer; returns whether there is a value.
+    pub(crate) fn load_to(&self, stored: Option<Stored>, value: &mut Vec<u8>) -> Result<bool> {
+        match stored {
+            None => return Ok(false),
+            Some(Stored::Inline(bytes)) => {
+                value.clear();
+                value.extend_from_slice(&bytes);
+            }
+            Some(Stored::Overflow(reference)) => read_value_to(&self.pool, reference, value)?,
+        }
+        Ok(true)
     }
 }
 

@@ -3,10 +3,11 @@
 //!
 //! Tests that others in the process would disturb are programs of their own. `fork` and
 //! `shared_writes` fork while no thread holds a lock. `events` needs `tracing` for the whole
-//! process, `memory` measures a process, and `numa` runs in a guest.
+//! process, `memory` and `allocations` measure a process, and `numa` runs in a guest.
 
 mod backend;
 mod backup;
+mod buffers;
 mod close;
 mod column;
 mod common;
