@@ -12,7 +12,7 @@
 //! | `transaction_ranges.rs`       | ranges of a transaction                      |
 //! | `update.rs`                   | retries of a closure                         |
 //! | `batch.rs`, `lookup.rs`       | write batches; asynchronous reads            |
-//! | `buffer.rs`                   | buffers for reads                            |
+//! | `typed.rs`, `buffer.rs`       | typed tables; buffers for reads              |
 //! | `snapshot.rs`, `named.rs`     | snapshots and cursors; named snapshots       |
 //! | `range.rs`, `raw.rs`          | cursor of a transaction; raw frames          |
 //! | `backup.rs`, `compact.rs`     | backup and restore; compaction               |
@@ -52,6 +52,7 @@ pub(crate) mod table;
 mod table_changes;
 pub(crate) mod transaction;
 pub(crate) mod transaction_ranges;
+pub(crate) mod typed;
 #[cfg(test)]
 mod undecided_tests;
 mod update;

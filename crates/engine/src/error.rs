@@ -185,6 +185,14 @@ pub enum Error {
     /// A setting is out of range or contradicts another.
     #[error("bad setting: {0}")]
     Config(String),
+    /// A key or value does not fit the types of a [`crate::TypedTable`].
+    #[error("table {table:?} does not fit its types: {what}; name the types that wrote it")]
+    Codec {
+        /// Name of the table.
+        table: String,
+        /// The key or value, and why it does not fit.
+        what: String,
+    },
     /// The operating system refused memory.
     #[error("cannot get {} of memory for {what}: {source}{}", show_size(*bytes), memory_advice(source))]
     Memory {

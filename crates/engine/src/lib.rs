@@ -92,6 +92,12 @@ pub use db::snapshot::{Range, Snapshot};
 pub use db::swap::Swap;
 pub use db::table::Table;
 pub use db::transaction::{Savepoint, Transaction};
+pub use db::typed::keys::{AsKey, Key, KeyPrefix, Misfit};
+#[cfg(feature = "serde")]
+pub use db::typed::values::Postcard;
+pub use db::typed::values::{AsValue, Value};
+pub use db::typed::views::{TypedSnapshot, TypedTransaction};
+pub use db::typed::{TypedRange, TypedTable};
 pub use error::{Error, Result};
 pub use ids::{Lsn, MAX_KEY_BYTES, MAX_VALUE_BYTES, PageId, SizeClass, TableId, Timestamp};
 pub use middle::{Middle, MiddleKind};

@@ -40,6 +40,7 @@ mod statistics;
 mod swap;
 mod taken_back;
 mod transactions;
+mod typed;
 mod update;
 mod value_pages;
 mod verify;
