@@ -203,7 +203,7 @@ impl Pair {
     /// Several changes in one transaction that may commit, after some it rolls back.
     fn transact(&mut self, input: &mut Input<'_>) {
         let mut changed = self.map.clone();
-        let mut transaction = self.db().begin();
+        let transaction = self.db().begin();
         let savepoint = transaction.savepoint();
         for _ in 0..input.byte() % 3 {
             transaction.put(self.table(), input.key(), input.value()).expect("put");

@@ -64,7 +64,7 @@ fn bases() -> &'static [Files; 3] {
         small.put("long 8", "short").expect("put");
         db.create_table("gone").expect("a table").put("k", vec![1; 20_000]).expect("put");
         db.drop_table("gone").expect("a table is dropped");
-        let mut transaction = db.begin();
+        let transaction = db.begin();
         for number in 0..30u32 {
             transaction.put(&small, number.to_be_bytes(), vec![1; 60]).expect("put");
         }

@@ -144,6 +144,22 @@ impl Snapshot {
         self.range::<&[u8]>(table, ..)
     }
 
+    /// Returns the entry with the lowest key.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    pub fn first(&self, table: &Table) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        self.iter(table).next().transpose()
+    }
+
+    /// Returns the entry with the highest key.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    pub fn last(&self, table: &Table) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        self.iter(table).next_back().transpose()
+    }
+
     /// Counts the entries by a walk over all of them.
     ///
     /// # Errors

@@ -175,7 +175,11 @@ fn first_last_iter_and_scan_include_own_changes() {
     let tx = db.begin();
     assert_eq!((tx.first(&table).unwrap(), tx.last(&table).unwrap()), (None, None));
     fill(&table, 10);
-    let tx = db.begin();
+    let (snapshot, tx) = (db.snapshot(), db.begin());
+    table.put("z", "later").unwrap();
+    assert_eq!(number(&snapshot.first(&table).unwrap().unwrap().0), 0);
+    assert_eq!(number(&snapshot.last(&table).unwrap().unwrap().0), 9);
+    table.delete("z").unwrap();
     assert_eq!(number(&tx.first(&table).unwrap().unwrap().0), 0);
     tx.delete(&table, 0u32.to_be_bytes()).unwrap();
     tx.put(&table, 10u32.to_be_bytes(), "own").unwrap();
