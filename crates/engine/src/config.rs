@@ -65,6 +65,8 @@ pub struct Builder {
     pub(crate) value_page_size_max: Option<u64>,
     pub(crate) compression: Compression,
     pub(crate) log_max: Option<u64>,
+    /// Bytes with which the log begins.
+    pub(crate) log_min: u64,
     pub(crate) read_only: bool,
     pub(crate) create: bool,
     pub(crate) durability: Durability,
@@ -98,6 +100,7 @@ impl Default for Builder {
             value_page_size_max: None,
             compression: Compression::None,
             log_max: None,
+            log_min: CAPACITY_FIRST,
             read_only: false,
             create: true,
             durability: Durability::Sync,
@@ -205,6 +208,25 @@ impl Builder {
     /// Default: a power of two, at most half of the budget, between 4 MiB and 1 GiB.
     pub fn log_max(mut self, bytes: u64) -> Self {
         self.log_max = Some(bytes);
+        self
+    }
+
+    /// Sets the length of the log that a new database begins with, bytes. Default: 2 MiB.
+    ///
+    /// Up to twice as long in fact, and never longer than [`Builder::log_max`]. With the same
+    /// number there, the log never grows.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let builder = Db::builder().directory(directory).dram(64 << 20).log_max(16 << 20);
+    /// let stats = builder.log_min(16 << 20).open("")?.stats();
+    /// assert_eq!((stats.log_capacity, stats.log_capacity_max), (16 << 20, 16 << 20));
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn log_min(mut self, bytes: u64) -> Self {
+        self.log_min = bytes;
         self
     }
 
@@ -375,7 +397,7 @@ impl Builder {
         }
         let segment_bytes = (dram / 64).clamp(64 << 10, SEGMENT_BYTES_MAX);
         // The log doubles from its first capacity to the largest one.
-        let log_first = log_min.max(CAPACITY_FIRST);
+        let log_first = log_min.max(self.log_min).min(log_max);
         let doublings = (log_max / log_first).max(1).ilog2();
         Ok(NewLayout {
             page_bytes: class.page_bytes(),

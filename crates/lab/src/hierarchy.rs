@@ -188,6 +188,8 @@ impl Data {
             .no_middle()
             .directory(Arc::new(directory.clone()))
             .dram(LOADING_BYTES)
+            // A log that grows writes pages at other times.
+            .log_min(LOADING_BYTES)
             .page_size(self.page_bytes)
             .page_size_max(self.page_bytes)
             .record_cache(RecordCache::Off)
