@@ -13,11 +13,13 @@ use std::io;
 use std::sync::Arc;
 
 use crate::device::{BlockDevice, invalid_input};
+use crate::memory::persistent::PersistentMemory;
 
 pub(crate) mod decorated;
 pub(crate) mod file;
 mod locality;
 pub(crate) mod memory;
+mod persistent;
 
 /// How to open a file.
 ///
@@ -140,6 +142,21 @@ pub trait Directory: Send + Sync + Debug {
     /// a regular file, or what the system reports.
     fn open(&self, file: &str, mode: OpenMode) -> io::Result<Arc<dyn BlockDevice>>;
 
+    /// Opens or creates `file` as memory that outlives the process. A new file, and an empty one,
+    /// gets `bytes` zeros, rounded up to 4096; another keeps its length, whatever `bytes` is. Only
+    /// one handle exists at a time.
+    ///
+    /// # Errors
+    /// As [`Directory::open`]; `ResourceBusy` if another handle exists; `Unsupported` where files
+    /// cannot be such memory, with the reason, which is the default; `InvalidData` for a file that
+    /// is not a multiple of 4096 bytes; `InvalidInput` for [`OpenMode::Read`] and for 0 bytes of a
+    /// new file; `StorageFull` if there is too little space.
+    fn open_memory(&self, file: &str, bytes: u64, mode: OpenMode) -> io::Result<Arc<PersistentMemory>> {
+        let _ = (bytes, mode);
+        let what = format!("{}: files here cannot be persistent memory, such as {file:?}", self.name());
+        Err(io::Error::new(io::ErrorKind::Unsupported, what))
+    }
+
     /// Whether `file` exists.
     ///
     /// # Errors
@@ -205,4 +222,19 @@ pub(crate) fn not_found(file: &str) -> io::Error {
 
 pub(crate) fn already_exists(file: &str) -> io::Error {
     io::Error::new(io::ErrorKind::AlreadyExists, format!("there is a file {file:?} already"))
+}
+
+/// Refuses to open memory for reading only: its words are handed out for stores.
+pub(crate) fn check_memory_mode(file: &str, mode: OpenMode) -> io::Result<()> {
+    if mode.is_writable() {
+        return Ok(());
+    }
+    Err(invalid_input(format!("{file:?} is to be persistent memory, which is never read-only")))
+}
+
+/// A second handle of a memory.
+pub(crate) fn memory_is_open(name: &str) -> io::Error {
+    let what =
+        format!("{name}: another handle of this persistent memory is open, here or in another process");
+    io::Error::new(io::ErrorKind::ResourceBusy, what)
 }

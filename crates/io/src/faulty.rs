@@ -24,6 +24,7 @@
 //! Everything follows from the seed and the order of calls. Contents are copied on write, so
 //! crashes are cheap.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
@@ -31,14 +32,20 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::device::memory::SECTOR_BYTES;
 use crate::device::{BlockDevice, Write, check_read, check_write, opened_for_reading};
-use crate::directory::memory::Locks;
-use crate::directory::{Directory, LockError, OpenMode, Sharing, already_exists, check_name, not_found};
+use crate::directory::memory::{Locks, is_memory};
+use crate::directory::{
+    Directory, LockError, OpenMode, Sharing, already_exists, check_memory_mode, check_name, memory_is_open,
+    not_found,
+};
+use crate::memory::persistent::{PersistentKind, PersistentMemory};
 
+mod memory;
 mod names;
 mod plan;
 mod platter;
 mod random;
 
+use memory::{Lines, SimulatedLines};
 use names::{FileNumber, Names};
 use plan::ActivePlan;
 pub use plan::{CallKind, FaultPlan};
@@ -77,6 +84,8 @@ struct State {
     random: Random,
     names: Names,
     files: Vec<Platter>,
+    /// The files that are persistent memory; their platters stay empty.
+    memories: BTreeMap<FileNumber, Lines>,
     calls: u64,
     calls_by_kind: [u64; CallKind::ALL.len()],
     plans: Vec<ActivePlan>,
@@ -102,14 +111,21 @@ enum Fate {
 impl SimulatedDisk {
     /// An empty disk. `seed` decides how much of the crashing call is carried out.
     pub fn new(seed: u64) -> Self {
-        Self::with_files(Random::new(seed), Names::default(), Vec::new(), u64::MAX)
+        Self::with_files(Random::new(seed), Names::default(), Vec::new(), BTreeMap::new(), u64::MAX)
     }
 
-    fn with_files(random: Random, names: Names, files: Vec<Platter>, capacity_bytes: u64) -> Self {
+    fn with_files(
+        random: Random,
+        names: Names,
+        files: Vec<Platter>,
+        memories: BTreeMap<FileNumber, Lines>,
+        capacity_bytes: u64,
+    ) -> Self {
         let state = State {
             random,
             names,
             files,
+            memories,
             calls: 0,
             calls_by_kind: [0; CallKind::ALL.len()],
             plans: Vec::new(),
@@ -172,14 +188,18 @@ impl SimulatedDisk {
         let mut random = Random::new(seed);
         let names = state.names.survivor(&mut random);
         let files = state.files.iter().map(|file| file.survivor(&mut random)).collect();
-        Self::with_files(random, names, files, state.capacity_bytes)
+        let survivors = |(number, lines): (&FileNumber, &Lines)| (*number, lines.survivor(&mut random));
+        let memories = state.memories.iter().map(survivors).collect();
+        Self::with_files(random, names, files, memories, state.capacity_bytes)
     }
 
     /// The state after the process was killed now: all writes are there, unsynced ones are not
     /// durable, locks are free. The result is an independent disk without faults.
     pub fn killed(&self) -> SimulatedDisk {
         let state = self.state.lock();
-        Self::with_files(state.random.clone(), state.names.clone(), state.files.clone(), state.capacity_bytes)
+        let memories = state.memories.iter().map(|(number, lines)| (*number, lines.killed())).collect();
+        let (random, names, files) = (state.random.clone(), state.names.clone(), state.files.clone());
+        Self::with_files(random, names, files, memories, state.capacity_bytes)
     }
 
     /// A call on a name: takes effect as a whole or not at all.
@@ -224,6 +244,7 @@ impl State {
         self.calls_by_kind[kind as usize] += 1;
         if self.crash_at.is_some_and(|number| self.calls >= number) {
             self.crashed = Some(format!("{kind:?} {}", target()));
+            self.memories.values_mut().for_each(Lines::freeze);
             return Fate::Crash;
         }
         // Every plan counts the call, even after another has decided.
@@ -240,6 +261,15 @@ impl State {
     }
 }
 
+impl State {
+    /// Whether the named files may have `grown` bytes more.
+    fn has_room(&self, grown: u64) -> bool {
+        let length = |file| self.memories.get(&file).map_or(self.files[file].len(), Lines::len);
+        let used: u64 = self.names.files().map(length).sum();
+        grown == 0 || used.saturating_add(grown) <= self.capacity_bytes
+    }
+}
+
 fn power_lost() -> io::Error {
     io::Error::other("power lost")
 }
@@ -252,6 +282,7 @@ impl Directory for SimulatedDisk {
     fn open(&self, file: &str, mode: OpenMode) -> io::Result<Arc<dyn BlockDevice>> {
         let number = self.name_call(CallKind::Open, file, |state| match (state.names.find(file), mode) {
             (Some(_), OpenMode::CreateNew) => Err(already_exists(file)),
+            (Some(number), _) if state.memories.contains_key(&number) => Err(is_memory(file)),
             (Some(number), _) => Ok(number),
             (None, OpenMode::CreateNew) => {
                 state.files.push(Platter::default());
@@ -262,6 +293,17 @@ impl Directory for SimulatedDisk {
         })?;
         let (disk, name) = (self.clone(), format!("simulated:{file}"));
         Ok(Arc::new(SimulatedDevice { disk, number, name, writable: mode.is_writable() }))
+    }
+
+    fn open_memory(&self, file: &str, bytes: u64, mode: OpenMode) -> io::Result<Arc<PersistentMemory>> {
+        check_memory_mode(file, mode)?;
+        let (number, mapping) =
+            self.name_call(CallKind::Open, file, |state| state.memory(file, bytes, mode))?;
+        let name = format!("simulated:{file}");
+        let lock = self.locks.take(file, Sharing::Alone).map_err(|_| memory_is_open(&name))?;
+        let observer = Box::new(SimulatedLines::new(self.clone(), number, name.clone()));
+        let memory = PersistentMemory::of(name, PersistentKind::Simulated, mapping, Some(lock));
+        Ok(Arc::new(memory.observed_by(observer)))
     }
 
     fn exists(&self, file: &str) -> io::Result<bool> {
@@ -451,9 +493,8 @@ impl BlockDevice for SimulatedDevice {
             return Err(opened_for_reading(&self.name));
         }
         let fate = state.fate(CallKind::SetLen, || format!("{} {bytes}", self.name));
-        let used: u64 = state.names.files().map(|file| state.files[file].len()).sum();
         let grown = bytes.saturating_sub(state.files[self.number].len());
-        let full = grown > 0 && used.saturating_add(grown) > state.capacity_bytes;
+        let full = !state.has_room(grown);
         match fate {
             Fate::Proceed if full => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
             Fate::Proceed => state.files[self.number].set_len(bytes),

@@ -43,6 +43,7 @@ pub use memory::numa::measure::{Speed, measure_node};
 pub use memory::numa::migrate::{Migrate, Moved};
 pub use memory::numa::nodes::{Node, NodeSet, Performance, check_room, is_numa_balancing, nodes};
 pub use memory::numa::preferred::{PreferredNodes, node_of_thread};
+pub use memory::persistent::{PersistentKind, PersistentMemory};
 pub use memory::prefetch::prefetch;
 pub use memory::region::Region;
 pub use simulated::device::SimulatedDevice;

@@ -4,6 +4,7 @@ pub(crate) mod aligned;
 pub(crate) mod copy;
 pub(crate) mod limit;
 pub(crate) mod numa;
+pub(crate) mod persistent;
 pub(crate) mod prefetch;
 pub(crate) mod region;
 pub(crate) mod runs;

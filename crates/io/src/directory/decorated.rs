@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Directory, LockError, OpenMode, Sharing};
 use crate::device::BlockDevice;
+use crate::memory::persistent::PersistentMemory;
 
 type Decorate = dyn Fn(&str, Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice> + Send + Sync;
 
@@ -53,6 +54,11 @@ impl Directory for DecoratedDirectory {
 
     fn open(&self, file: &str, mode: OpenMode) -> io::Result<Arc<dyn BlockDevice>> {
         Ok((self.decorate)(file, self.inner.open(file, mode)?))
+    }
+
+    /// Of the inner directory: memory has no calls that a device's decorator could see.
+    fn open_memory(&self, file: &str, bytes: u64, mode: OpenMode) -> io::Result<Arc<PersistentMemory>> {
+        self.inner.open_memory(file, bytes, mode)
     }
 
     fn exists(&self, file: &str) -> io::Result<bool> {

@@ -18,11 +18,12 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Directory, LockError, OpenMode, Sharing, check_name, locality};
+use super::{Directory, LockError, OpenMode, Sharing, check_memory_mode, check_name, locality, persistent};
 use crate::AlignedBuffer;
 use crate::device::file::{BLOCK_BYTES, FileDevice, retry};
 use crate::device::uring::{self, UringDevice};
 use crate::device::{BlockDevice, invalid_input};
+use crate::memory::persistent::PersistentMemory;
 
 const OWNER_ONLY_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 const OWNER_ONLY_DIRECTORY: Mode = Mode::RWXU;
@@ -147,6 +148,13 @@ impl FileDirectory {
     /// # Errors
     /// As [`Directory::open`].
     pub fn open_file(&self, file: &str, mode: OpenMode) -> io::Result<FileDevice> {
+        let opened = self.open_plain(file, mode)?;
+        let name = self.path_of(file);
+        let direct = self.go_direct(&opened, &name)?;
+        FileDevice::new(opened, name, mode.is_writable(), direct)
+    }
+
+    fn open_plain(&self, file: &str, mode: OpenMode) -> io::Result<OwnedFd> {
         check_name(file)?;
         let flags = match mode {
             OpenMode::Read => OFlags::RDONLY,
@@ -157,9 +165,7 @@ impl FileDirectory {
         if mode == OpenMode::CreateNew {
             retry(|| rustix::fs::fchmod(&opened, OWNER_ONLY_FILE))?;
         }
-        let name = self.path_of(file);
-        let direct = self.go_direct(&opened, &name)?;
-        FileDevice::new(opened, name, mode.is_writable(), direct)
+        Ok(opened)
     }
 
     fn path_of(&self, file: &str) -> String {
@@ -210,6 +216,17 @@ impl Directory for FileDirectory {
     fn open(&self, file: &str, mode: OpenMode) -> io::Result<Arc<dyn BlockDevice>> {
         let device = self.open_file(file, mode)?;
         Ok(if self.uring { Arc::new(UringDevice::new(device)) } else { Arc::new(device) })
+    }
+
+    fn open_memory(&self, file: &str, bytes: u64, mode: OpenMode) -> io::Result<Arc<PersistentMemory>> {
+        check_memory_mode(file, mode)?;
+        let opened = self.open_plain(file, mode)?;
+        let outcome = persistent::open(opened, self.path_of(file), bytes);
+        if outcome.is_err() && mode == OpenMode::CreateNew {
+            // Nobody needs a file that cannot be what it was made for.
+            let _ = self.remove(file);
+        }
+        outcome.map(Arc::new)
     }
 
     fn exists(&self, file: &str) -> io::Result<bool> {
@@ -269,9 +286,7 @@ impl Directory for FileDirectory {
         };
         let opened = open_regular(&self.handle, file, flags)?;
         match retry(|| rustix::fs::flock(&opened, operation)) {
-            Ok(()) => {
-                Ok(Box::new(FileLock { file: opened, names_owner: false, process: std::process::id() }))
-            }
+            Ok(()) => Ok(Box::new(FileLock::nameless(opened))),
             Err(Errno::WOULDBLOCK) => Err(LockError::Busy { owner_process: None }),
             Err(error) => Err(LockError::Io(error.into())),
         }
@@ -284,16 +299,22 @@ impl Directory for FileDirectory {
 }
 
 /// A held `flock`; an owner's file has its process id meanwhile.
-struct FileLock {
+pub(super) struct FileLock {
     file: OwnedFd,
     names_owner: bool,
     process: u32,
 }
 
 impl FileLock {
+    /// Of a file that is locked, and whose content is its own.
+    pub(super) fn nameless(file: OwnedFd) -> Self {
+        Self { file, names_owner: false, process: std::process::id() }
+    }
+
     fn named(file: OwnedFd, name: &str) -> io::Result<Self> {
         check_lock(&file, name)?;
-        let lock = Self { file, names_owner: true, process: std::process::id() };
+        let mut lock = Self::nameless(file);
+        lock.names_owner = true;
         retry(|| rustix::fs::fchmod(&lock.file, OWNER_ONLY_FILE))?;
         retry(|| rustix::fs::ftruncate(&lock.file, 0))?;
         let owner = format!("{}\n", lock.process);

@@ -6,9 +6,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Directory, LockError, OpenMode, Sharing, already_exists, check_name, not_found};
-use crate::device::BlockDevice;
+use super::{
+    Directory, LockError, OpenMode, Sharing, already_exists, check_memory_mode, check_name, memory_is_open,
+    not_found,
+};
 use crate::device::memory::MemoryDevice;
+use crate::device::{BlockDevice, invalid_input};
+use crate::memory::persistent::mapping::SharedMapping;
+use crate::memory::persistent::{PersistentKind, PersistentMemory};
 
 /// A directory of [`MemoryDevice`]s. Clones are handles of the same directory.
 ///
@@ -22,8 +27,24 @@ use crate::device::memory::MemoryDevice;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDirectory {
-    files: Arc<Mutex<BTreeMap<String, MemoryDevice>>>,
+    files: Arc<Mutex<BTreeMap<String, File>>>,
     locks: Locks,
+}
+
+#[derive(Clone, Debug)]
+enum File {
+    Device(MemoryDevice),
+    /// Its handles come and go, its bytes stay.
+    Memory(Arc<SharedMapping>),
+}
+
+impl File {
+    fn copy(&self) -> File {
+        match self {
+            File::Device(device) => File::Device(device.copy()),
+            File::Memory(mapping) => File::Memory(Arc::new(mapping.copy())),
+        }
+    }
 }
 
 impl MemoryDirectory {
@@ -32,7 +53,8 @@ impl MemoryDirectory {
         Self::default()
     }
 
-    /// An independent directory with the present files and no locks. Unchanged content is shared.
+    /// An independent directory with the present files and no locks. Unchanged content is shared,
+    /// but for persistent memory.
     ///
     /// ```
     /// use terrace_io::{AlignedBuffer, BlockDevice, Directory, MemoryDirectory, OpenMode};
@@ -45,9 +67,12 @@ impl MemoryDirectory {
     /// assert!(directory.exists("pages")?);
     /// # std::io::Result::Ok(())
     /// ```
+    ///
+    /// # Panics
+    /// If memory for a persistent memory is short.
     pub fn copy(&self) -> Self {
         let files = self.files.lock();
-        let copied = files.iter().map(|(name, device)| (name.clone(), device.copy()));
+        let copied = files.iter().map(|(name, file)| (name.clone(), file.copy()));
         Self { files: Arc::new(Mutex::new(copied.collect())), locks: Locks::default() }
     }
 }
@@ -64,10 +89,29 @@ impl Directory for MemoryDirectory {
             if files.contains_key(file) {
                 return Err(already_exists(file));
             }
-            files.insert(file.to_owned(), MemoryDevice::new(file, 0));
+            files.insert(file.to_owned(), File::Device(MemoryDevice::new(file, 0)));
         }
-        let device = files.get(file).ok_or_else(|| not_found(file))?;
-        Ok(Arc::new(device.handle(mode.is_writable())))
+        match files.get(file).ok_or_else(|| not_found(file))? {
+            File::Device(device) => Ok(Arc::new(device.handle(mode.is_writable()))),
+            File::Memory(_) => Err(is_memory(file)),
+        }
+    }
+
+    fn open_memory(&self, file: &str, bytes: u64, mode: OpenMode) -> io::Result<Arc<PersistentMemory>> {
+        check_name(file)?;
+        check_memory_mode(file, mode)?;
+        let mut files = self.files.lock();
+        let name = format!("memory:{file}");
+        let mapping = match (files.get(file), mode) {
+            (Some(_), OpenMode::CreateNew) => return Err(already_exists(file)),
+            (None, OpenMode::CreateNew) => Arc::new(SharedMapping::anonymous(file, bytes)?),
+            (None, _) => return Err(not_found(file)),
+            (Some(File::Memory(mapping)), _) => Arc::clone(mapping),
+            (Some(File::Device(_)), _) => return Err(is_no_memory(file)),
+        };
+        let lock = self.locks.take(file, Sharing::Alone).map_err(|_| memory_is_open(&name))?;
+        files.insert(file.to_owned(), File::Memory(Arc::clone(&mapping)));
+        Ok(Arc::new(PersistentMemory::of(name, PersistentKind::Simulated, mapping, Some(lock))))
     }
 
     fn exists(&self, file: &str) -> io::Result<bool> {
@@ -108,6 +152,16 @@ impl Directory for MemoryDirectory {
     fn lock_owner(&self, file: &str) -> Option<u32> {
         self.locks.owner(file)
     }
+}
+
+/// A memory that is to be a device.
+pub(crate) fn is_memory(file: &str) -> io::Error {
+    invalid_input(format!("{file:?} is persistent memory, and not for reads and writes"))
+}
+
+/// A device that is to be memory.
+pub(crate) fn is_no_memory(file: &str) -> io::Error {
+    invalid_input(format!("{file:?} is there, and is no persistent memory"))
 }
 
 /// The locks of a directory that only this process sees.

@@ -34,13 +34,17 @@ pub enum CallKind {
     SyncDirectory,
     /// Taking a lock.
     Lock,
-    /// All kinds.
+    /// A write-back of lines of persistent memory.
+    WriteBack,
+    /// A fence behind write-backs.
+    Fence,
+    /// All kinds. As the kind of a fault, all but the two of memory, which never fail on a machine.
     Any,
 }
 
 impl CallKind {
     /// Every kind of call, without [`CallKind::Any`].
-    pub const ALL: [CallKind; 11] = [
+    pub const ALL: [CallKind; 13] = [
         CallKind::Read,
         CallKind::Write,
         CallKind::WriteThrough,
@@ -52,10 +56,13 @@ impl CallKind {
         CallKind::Rename,
         CallKind::SyncDirectory,
         CallKind::Lock,
+        CallKind::WriteBack,
+        CallKind::Fence,
     ];
 
     pub(super) fn covers(self, call: CallKind) -> bool {
-        self == CallKind::Any || self == call
+        let of_memory = matches!(call, CallKind::WriteBack | CallKind::Fence);
+        self == call || self == CallKind::Any && !of_memory
     }
 }
 

@@ -22,8 +22,9 @@
 use std::ffi::c_void;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
@@ -63,6 +64,8 @@ pub struct Region {
     huge_pages_refused: AtomicBool,
     /// Whether the kernel lacks advice for several ranges at once.
     pub(super) vectors_refused: AtomicBool,
+    /// The process with files in the region, which a forked one lacks; 0 if there are none.
+    shares_in: AtomicU32,
 }
 
 // SAFETY: the region owns its mapping; the bytes are only reachable as atomics or through `as_ptr`,
@@ -170,6 +173,7 @@ impl Region {
             accessible: (0..words).map(|_| AtomicU64::new(0)).collect(),
             huge_pages_refused: AtomicBool::new(false),
             vectors_refused: AtomicBool::new(false),
+            shares_in: AtomicU32::new(0),
         })
     }
 
@@ -228,6 +232,43 @@ impl Region {
         }
         self.advise_huge_pages(&range);
         self.touch(range)
+    }
+
+    /// Replaces the memory of `range` by bytes of `file`, from `at` on. The file has them, and keeps
+    /// its length while the region lives. Forked processes lack the range.
+    ///
+    /// # Errors
+    /// As [`Region::allow`], or what the system reports; nothing has changed, or only access.
+    pub(super) fn map_shared(
+        &self,
+        range: Range<usize>,
+        file: impl AsFd,
+        at: u64,
+        flags: MapFlags,
+    ) -> io::Result<()> {
+        self.check_pages(&range)?;
+        if range.is_empty() {
+            return Ok(());
+        }
+        // First, because access is granted and recorded for whole granules.
+        if self.commits {
+            self.allow(range.clone())?;
+        }
+        let (access, address) = (ProtFlags::READ | ProtFlags::WRITE, self.address(range.start));
+        // SAFETY: the range is inside our mapping. The kernel holds its lock from the removal of
+        // the old pages to the arrival of the new ones, so a touch meanwhile waits: access never
+        // narrows. The bytes change under readers, as in `release`, and are visible only as
+        // atomics. The caller keeps the file's length as long as the range.
+        let mapped =
+            unsafe { rustix::mm::mmap(address, range.len(), access, flags | MapFlags::FIXED, file, at) };
+        if let Err(error) = mapped {
+            let plain = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+            // SAFETY: as above. A kernel may have removed the old pages before it failed.
+            unsafe { rustix::mm::mmap_anonymous(address, range.len(), access, plain)? };
+            return Err(error.into());
+        }
+        self.shares_in.store(std::process::id(), Ordering::Relaxed);
+        self.advise(&range, Advice::LinuxDontFork)
     }
 
     fn allow_access(&self, range: &Range<usize>) -> io::Result<()> {
@@ -418,6 +459,11 @@ fn zeros_are_shared() -> bool {
 
 impl Drop for Region {
     fn drop(&mut self) {
+        let shares_in = *self.shares_in.get_mut();
+        if shares_in != 0 && shares_in != std::process::id() {
+            // A forked process has gaps here, where another mapping may be by now.
+            return;
+        }
         // SAFETY: the mapping of `map`, unmapped once; every slice of it borrowed the region.
         let unmapped = unsafe { rustix::mm::munmap(self.mapping.as_ptr(), self.mapping_bytes) };
         debug_assert!(unmapped.is_ok(), "unmapping a whole mapping cannot fail: {unmapped:?}");

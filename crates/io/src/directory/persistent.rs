@@ -1,0 +1,95 @@
+//! A file of a directory as persistent memory: on tmpfs, or on a file system with DAX.
+//!
+//! The kind of file system decides. On tmpfs the page cache is the file. Elsewhere the kernel must
+//! grant `MAP_SYNC`, which only DAX does: a line that reached the memory is then in the file, with
+//! the metadata that lead to it (mmap(2)). Other file systems would keep stores in the page cache,
+//! and lose them with the power, so they are refused.
+//!
+//! All space is allocated at once. A touch of a page without space would kill the process.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+
+use super::file::FileLock;
+use super::memory_is_open;
+use crate::device::file::retry;
+use crate::memory::persistent::flush::Flush;
+use crate::memory::persistent::mapping::{SharedMapping, whole_pages};
+use crate::memory::persistent::{PAGE_BYTES, PersistentKind, PersistentMemory};
+
+const TMPFS: u32 = 0x0102_1994;
+
+/// Opens `file` with this `name` as memory. If it is empty, it gets `bytes`.
+pub(super) fn open(file: OwnedFd, name: String, bytes: u64) -> io::Result<PersistentMemory> {
+    match retry(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => return Err(memory_is_open(&name)),
+        Err(error) => return Err(explained(&name, "cannot be locked", error.into())),
+    }
+    let lock = Box::new(FileLock::nameless(file.try_clone()?));
+    let is_tmpfs = retry(|| rustix::fs::fstatfs(&file))?.f_type as u32 == TMPFS;
+    let flush = if is_tmpfs { None } else { Some(flush_of_processor(&name)?) };
+    let length = rustix::fs::fstat(&file)?.st_size as u64;
+    if !length.is_multiple_of(PAGE_BYTES as u64) {
+        let what = format!("{name}: {length} bytes are not whole pages of {PAGE_BYTES}: no memory of ours");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    if length == 0 && !is_tmpfs {
+        // Before any space is taken: most file systems refuse this.
+        probe(&file, &name)?;
+    }
+    let length = if length == 0 { whole_pages(bytes)? } else { length };
+    allocate(&file, &name, length)?;
+    let mapping = SharedMapping::of_file(file, length, flush.is_some())
+        .map_err(|error| if flush.is_some() { not_synchronous(&name, error) } else { error })?;
+    let kind = if flush.is_some() { PersistentKind::Dax } else { PersistentKind::Shm };
+    let memory = PersistentMemory::of(name, kind, Arc::new(mapping), Some(lock));
+    Ok(match flush {
+        Some(flush) => memory.flushed_by(flush),
+        None => memory,
+    })
+}
+
+fn flush_of_processor(name: &str) -> io::Result<Flush> {
+    Flush::detect().ok_or_else(|| {
+        let what = format!(
+            "{name}: this processor has no instruction that writes a line back to persistent memory; a file on tmpfs needs none"
+        );
+        io::Error::new(io::ErrorKind::Unsupported, what)
+    })
+}
+
+/// Asks for a synchronous mapping of one page, without touching it.
+fn probe(file: &OwnedFd, name: &str) -> io::Result<()> {
+    let page = SharedMapping::of_file(file.try_clone()?, PAGE_BYTES as u64, true);
+    page.map(drop).map_err(|error| not_synchronous(name, error))
+}
+
+/// Takes the space of all `length` bytes, and makes the length durable.
+fn allocate(file: impl AsFd, name: &str, length: u64) -> io::Result<()> {
+    retry(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, length))
+        .map_err(|error| explained(name, &format!("cannot have {length} bytes"), error.into()))?;
+    retry(|| rustix::fs::fsync(&file)).map_err(|error| explained(name, "cannot be synced", error.into()))
+}
+
+fn not_synchronous(name: &str, error: io::Error) -> io::Error {
+    let reason = match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::EINVAL) => {
+            "its file system does not map persistent memory (no MAP_SYNC): it needs ext4 or xfs on an NVDIMM, mounted with dax, or tmpfs for memory that outlives the process only"
+        }
+        _ => "it cannot be mapped as persistent memory",
+    };
+    let kind = match error.raw_os_error() {
+        Some(libc::EOPNOTSUPP | libc::EINVAL) => io::ErrorKind::Unsupported,
+        _ => error.kind(),
+    };
+    io::Error::new(kind, format!("{name}: {reason}: {error}"))
+}
+
+fn explained(name: &str, what: &str, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{name}: {what}: {error}"))
+}

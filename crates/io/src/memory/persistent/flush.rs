@@ -1,0 +1,102 @@
+//! Instructions that write lines of the processor's caches back to memory.
+//!
+//! `clwb` keeps the line in the cache, `clflushopt` drops it, and `clflush`, which every x86-64
+//! processor has, also waits for each. `sfence` orders the first two before later stores (Intel
+//! SDM, volume 2; "persistent memory programming", Scargall, 2020, chapter 2). On 64-bit ARM `dc
+//! cvap` cleans a line to the point of persistence and `dsb` waits (ARMv8.2 DPB).
+#![allow(unsafe_code)]
+
+/// Bytes of a line, the unit that reaches the memory as a whole.
+pub(crate) const LINE_BYTES: usize = 64;
+
+/// The best instruction of this processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "each kind of processor has its own")]
+pub(crate) enum Flush {
+    WriteBack,
+    FlushOptimised,
+    Flush,
+    CleanToPersistence,
+}
+
+impl Flush {
+    /// The best one that this processor has; `None` if it has none that reaches persistent memory.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn detect() -> Option<Flush> {
+        // Leaf 7 has the two newer ones (EBX bits 24 and 23). Every x86-64 processor has clflush.
+        let leaf_max = std::arch::x86_64::__cpuid(0).eax;
+        let features = if leaf_max >= 7 { std::arch::x86_64::__cpuid_count(7, 0).ebx } else { 0 };
+        Some(match features {
+            bits if bits >> 24 & 1 == 1 => Flush::WriteBack,
+            bits if bits >> 23 & 1 == 1 => Flush::FlushOptimised,
+            _ => Flush::Flush,
+        })
+    }
+
+    /// The best one that this processor has; `None` if it has none that reaches persistent memory.
+    #[cfg(target_arch = "aarch64")]
+    pub(crate) fn detect() -> Option<Flush> {
+        // SAFETY: reads a word that the kernel gave this process.
+        let features = unsafe { libc::getauxval(libc::AT_HWCAP) };
+        (features & libc::HWCAP_DCPOP != 0).then_some(Flush::CleanToPersistence)
+    }
+
+    /// The best one that this processor has; `None` if it has none that reaches persistent memory.
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    pub(crate) fn detect() -> Option<Flush> {
+        None
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Flush::WriteBack => "clwb",
+            Flush::FlushOptimised => "clflushopt",
+            Flush::Flush => "clflush",
+            Flush::CleanToPersistence => "dc cvap",
+        }
+    }
+
+    /// Writes back the line at `address`, which this process can read.
+    ///
+    /// # Safety
+    /// The address is mapped. `self` comes from [`Flush::detect`].
+    #[inline]
+    pub(super) unsafe fn line(self, address: *const u8) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller vouches for the address and the instruction. It changes no byte; as it
+        // may read memory, no store moves across it.
+        unsafe {
+            match self {
+                Flush::WriteBack => {
+                    std::arch::asm!("clwb [{}]", in(reg) address, options(nostack, preserves_flags))
+                }
+                Flush::FlushOptimised => {
+                    std::arch::asm!("clflushopt [{}]", in(reg) address, options(nostack, preserves_flags));
+                }
+                _ => std::arch::asm!("clflush [{}]", in(reg) address, options(nostack, preserves_flags)),
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: as above. `sys #3, c7, c12, #1` is `dc cvap`, which older assemblers refuse.
+        unsafe {
+            std::arch::asm!("sys #3, c7, c12, #1, {}", in(reg) address, options(nostack, preserves_flags));
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = address;
+    }
+
+    /// Waits for the lines that this thread wrote back.
+    #[inline]
+    pub(crate) fn fence(self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a fence changes nothing, and every x86-64 processor has it.
+        unsafe {
+            std::arch::asm!("sfence", options(nostack, preserves_flags));
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: a barrier changes nothing.
+        unsafe {
+            std::arch::asm!("dsb sy", options(nostack, preserves_flags));
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! A file mapped for sharing, whose length never changes meanwhile.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::PAGE_BYTES;
+use super::flush::{Flush, LINE_BYTES};
+use crate::memory::copy::copy_words;
+use crate::memory::region::Region;
+
+/// Longest file, so that a mistaken length is an error here.
+const LENGTH_MAX: u64 = 1 << 46;
+
+/// Readable and writable addresses of a whole file.
+#[derive(Debug)]
+pub(crate) struct SharedMapping {
+    file: OwnedFd,
+    start: NonNull<u8>,
+    length: usize,
+    /// Stores go to persistent memory, and so does what the file system knows of them.
+    synchronous: bool,
+    /// A forked process lacks the mapping, and may have another one there.
+    process: u32,
+}
+
+// SAFETY: the mapping is owned, and its bytes are only reachable as atomics.
+unsafe impl Send for SharedMapping {}
+// SAFETY: see `Send`.
+unsafe impl Sync for SharedMapping {}
+
+impl SharedMapping {
+    /// Zeros without a name, whose memory comes with the first touch of each page.
+    pub(crate) fn anonymous(name: &str, bytes: u64) -> io::Result<SharedMapping> {
+        let length = whole_pages(bytes)?;
+        // The name is only for lists of mappings, and has a maximum of 249 bytes.
+        let label: String = name.chars().filter(|&letter| letter != '\0').take(60).collect();
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create(label, flags)?;
+        rustix::fs::ftruncate(&file, length)?;
+        // A shorter file would make a touch kill the process.
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Self::of_file(file, length, false)
+    }
+
+    /// The first `bytes` of `file`, which is as long and stays so; `synchronous` asks for
+    /// persistent memory.
+    ///
+    /// # Errors
+    /// `Unsupported` if `synchronous` is not to be had.
+    pub(crate) fn of_file(file: OwnedFd, bytes: u64, synchronous: bool) -> io::Result<SharedMapping> {
+        let length = usize::try_from(whole_pages(bytes)?).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let start =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), length, access, flags(synchronous), &file, 0)? };
+        let start = NonNull::new(start).expect("the kernel never maps address 0 unasked").cast();
+        let mapping = Self { file, start, length, synchronous, process: std::process::id() };
+        mapping.keep_from_children()?;
+        Ok(mapping)
+    }
+
+    fn keep_from_children(&self) -> io::Result<()> {
+        // SAFETY: the mapping is ours, and the advice changes no byte.
+        Ok(unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.length, Advice::LinuxDontFork)? })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// The bytes of `range` as words.
+    ///
+    /// # Panics
+    /// If the range is not aligned to 8 or not inside.
+    #[inline]
+    pub(crate) fn words(&self, range: Range<usize>) -> &[AtomicU64] {
+        assert!(
+            (range.start | range.end).is_multiple_of(8)
+                && range.start <= range.end
+                && range.end <= self.length,
+            "bytes {range:?} are not whole words of a memory of {} bytes",
+            self.length
+        );
+        // SAFETY: the words are inside the mapping, which lives as long as `self` and is readable
+        // and writable; they are aligned, as it is; the file has them all and keeps its length. All
+        // references to them are to atomics.
+        unsafe {
+            std::slice::from_raw_parts(
+                self.start.add(range.start).cast().as_ptr(),
+                range.len() / size_of::<u64>(),
+            )
+        }
+    }
+
+    /// An independent mapping with the same content.
+    ///
+    /// # Panics
+    /// If memory is short.
+    pub(crate) fn copy(&self) -> SharedMapping {
+        let copy = Self::anonymous("copy", self.length as u64).expect("memory for a copy");
+        let mut page = [0; PAGE_BYTES];
+        for at in (0..self.length).step_by(PAGE_BYTES) {
+            self.read(at, &mut page);
+            copy.fill(at, &page);
+        }
+        copy
+    }
+
+    /// Copies words from offset `at` on into `bytes`, whose length is a multiple of 8.
+    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
+        copy_words(self.words(at..at + bytes.len()), bytes);
+    }
+
+    /// Stores `bytes`, whole pages, from offset `at` on, into memory that is zero. Pages of zeros
+    /// take no memory.
+    pub(crate) fn fill(&self, at: usize, bytes: &[u8]) {
+        for (page, bytes) in bytes.chunks(PAGE_BYTES).enumerate() {
+            if bytes.iter().any(|&byte| byte != 0) {
+                let at = at + page * PAGE_BYTES;
+                for (word, bytes) in self.words(at..at + bytes.len()).iter().zip(bytes.as_chunks::<8>().0) {
+                    word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Writes back each line of `range`, which is inside.
+    #[inline]
+    pub(crate) fn write_back(&self, range: Range<usize>, flush: Flush) {
+        debug_assert!(range.end <= self.length);
+        for line in (range.start / LINE_BYTES * LINE_BYTES..range.end).step_by(LINE_BYTES) {
+            // SAFETY: the line is inside the mapping.
+            unsafe { flush.line(self.start.as_ptr().add(line)) };
+        }
+    }
+
+    /// Puts bytes of the file, from `at` on, behind `range` of `region`.
+    pub(crate) fn map_over(&self, region: &Region, range: Range<usize>, at: usize) -> io::Result<()> {
+        let inside = at.is_multiple_of(PAGE_BYTES)
+            && at.checked_add(range.len()).is_some_and(|end| end <= self.length);
+        if !inside {
+            let what = format!(
+                "{} bytes at {at} are not whole pages of {PAGE_BYTES} bytes in {} bytes",
+                range.len(),
+                self.length
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        region.map_shared(range, &self.file, at as u64, flags(self.synchronous))
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // A forked process never had it, and something else may be there.
+            return;
+        }
+        // SAFETY: the mapping of `of_file`, unmapped once; every slice of it borrowed `self`.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast::<c_void>(), self.length) };
+        debug_assert!(unmapped.is_ok(), "unmapping a whole mapping cannot fail: {unmapped:?}");
+    }
+}
+
+fn flags(synchronous: bool) -> MapFlags {
+    if synchronous { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED }
+}
+
+/// `bytes` rounded up to pages.
+pub(crate) fn whole_pages(bytes: u64) -> io::Result<u64> {
+    match bytes.checked_next_multiple_of(PAGE_BYTES as u64) {
+        Some(0) => Err(io::Error::new(io::ErrorKind::InvalidInput, "a memory of 0 bytes")),
+        Some(pages) if pages <= LENGTH_MAX => Ok(pages),
+        _ => {
+            let what = format!("{bytes} bytes of memory do not fit, at most {LENGTH_MAX} do");
+            Err(io::Error::new(io::ErrorKind::StorageFull, what))
+        }
+    }
+}
