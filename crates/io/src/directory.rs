@@ -17,6 +17,7 @@ use crate::memory::persistent::PersistentMemory;
 
 pub(crate) mod decorated;
 pub(crate) mod file;
+mod file_lock;
 mod locality;
 pub(crate) mod memory;
 mod persistent;

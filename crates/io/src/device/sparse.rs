@@ -15,6 +15,9 @@ const LENGTH_MAX: u64 = 1 << 40;
 
 type Chunk = [u8; CHUNK_BYTES];
 
+/// The content of every absent chunk.
+static ZEROS: Chunk = [0; CHUNK_BYTES];
+
 /// A sparse sequence of bytes. Chunks are zero beyond the length, so growth clears nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sparse {
@@ -83,6 +86,60 @@ impl Sparse {
         for_each_piece(offset, length, |chunk, _, _| {
             *self.slot(chunk) = other.chunks.get(chunk).cloned().flatten();
         });
+    }
+
+    /// Writes `bytes` of one chunk, unless they are there already, which would end sharing it.
+    pub(crate) fn write_changed(&mut self, offset: u64, bytes: &[u8]) {
+        let (chunk, within) = locate(offset);
+        if self.chunk(chunk)[within..within + bytes.len()] != *bytes {
+            self.write(offset, bytes);
+        }
+    }
+
+    /// Clears `range`, a little at a time where it has content.
+    pub(crate) fn zero(&mut self, range: std::ops::Range<usize>) {
+        for_each_piece(range.start as u64, range.len(), |chunk, within, piece| {
+            if let Some(slot @ Some(_)) = self.chunks.get_mut(chunk) {
+                match piece.len() {
+                    CHUNK_BYTES => *slot = None,
+                    length => {
+                        let bytes = slot.as_mut().expect("matched");
+                        if bytes[within..within + length].iter().any(|&byte| byte != 0) {
+                            Arc::make_mut(bytes)[within..within + length].fill(0);
+                        }
+                    }
+                }
+            }
+        });
+    }
+
+    /// The chunks with content, by offset, without bytes beyond the length.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let present = self.chunks.iter().enumerate().filter(|(_, chunk)| chunk.is_some());
+        present.map(|(chunk, _)| (chunk * CHUNK_BYTES, &self.chunk(chunk)[..self.bytes_of(chunk)]))
+    }
+
+    /// The chunks that `other`, of the same length, does not share: their offset, and both contents.
+    pub(crate) fn differences<'a>(
+        &'a self,
+        other: &'a Sparse,
+    ) -> impl Iterator<Item = (usize, &'a [u8], &'a [u8])> {
+        (0..self.chunks.len().max(other.chunks.len())).filter_map(|chunk| {
+            let (own, others) = (self.chunk(chunk), other.chunk(chunk));
+            let bytes = self.bytes_of(chunk);
+            (!std::ptr::eq(own, others)).then(|| (chunk * CHUNK_BYTES, &own[..bytes], &others[..bytes]))
+        })
+    }
+
+    fn chunk(&self, chunk: usize) -> &Chunk {
+        match self.chunks.get(chunk) {
+            Some(Some(bytes)) => bytes,
+            _ => &ZEROS,
+        }
+    }
+
+    fn bytes_of(&self, chunk: usize) -> usize {
+        (self.length as usize - chunk * CHUNK_BYTES).min(CHUNK_BYTES)
     }
 
     fn slot(&mut self, chunk: usize) -> &mut Option<Arc<Chunk>> {

@@ -14,12 +14,12 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
-use super::file::FileLock;
+use super::file_lock::FileLock;
 use super::memory_is_open;
 use crate::device::file::retry;
 use crate::memory::persistent::flush::Flush;
-use crate::memory::persistent::mapping::{SharedMapping, whole_pages};
-use crate::memory::persistent::{PAGE_BYTES, PersistentKind, PersistentMemory};
+use crate::memory::persistent::mapping::{PAGE_BYTES, SharedMapping, whole_pages};
+use crate::memory::persistent::{PersistentKind, PersistentMemory};
 
 const TMPFS: u32 = 0x0102_1994;
 

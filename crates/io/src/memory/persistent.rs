@@ -32,9 +32,6 @@ use mapping::SharedMapping;
 pub(crate) mod flush;
 pub(crate) mod mapping;
 
-/// Unit of a file's length and of [`PersistentMemory::map_over`], bytes.
-pub(crate) const PAGE_BYTES: usize = 4096;
-
 /// What the bytes of a [`PersistentMemory`] outlive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PersistentKind {

@@ -13,10 +13,10 @@ pub(crate) const LINE_BYTES: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "each kind of processor has its own")]
 pub(crate) enum Flush {
-    WriteBack,
-    FlushOptimised,
-    Flush,
-    CleanToPersistence,
+    Clwb,
+    Clflushopt,
+    Clflush,
+    DcCvap,
 }
 
 impl Flush {
@@ -27,9 +27,9 @@ impl Flush {
         let leaf_max = std::arch::x86_64::__cpuid(0).eax;
         let features = if leaf_max >= 7 { std::arch::x86_64::__cpuid_count(7, 0).ebx } else { 0 };
         Some(match features {
-            bits if bits >> 24 & 1 == 1 => Flush::WriteBack,
-            bits if bits >> 23 & 1 == 1 => Flush::FlushOptimised,
-            _ => Flush::Flush,
+            bits if bits >> 24 & 1 == 1 => Flush::Clwb,
+            bits if bits >> 23 & 1 == 1 => Flush::Clflushopt,
+            _ => Flush::Clflush,
         })
     }
 
@@ -38,7 +38,7 @@ impl Flush {
     pub(crate) fn detect() -> Option<Flush> {
         // SAFETY: reads a word that the kernel gave this process.
         let features = unsafe { libc::getauxval(libc::AT_HWCAP) };
-        (features & libc::HWCAP_DCPOP != 0).then_some(Flush::CleanToPersistence)
+        (features & libc::HWCAP_DCPOP != 0).then_some(Flush::DcCvap)
     }
 
     /// The best one that this processor has; `None` if it has none that reaches persistent memory.
@@ -49,10 +49,10 @@ impl Flush {
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Flush::WriteBack => "clwb",
-            Flush::FlushOptimised => "clflushopt",
-            Flush::Flush => "clflush",
-            Flush::CleanToPersistence => "dc cvap",
+            Flush::Clwb => "clwb",
+            Flush::Clflushopt => "clflushopt",
+            Flush::Clflush => "clflush",
+            Flush::DcCvap => "dc cvap",
         }
     }
 
@@ -63,14 +63,14 @@ impl Flush {
     #[inline]
     pub(super) unsafe fn line(self, address: *const u8) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller vouches for the address and the instruction. It changes no byte; as it
-        // may read memory, no store moves across it.
+        // SAFETY: the caller's promise covers the address and the instruction. It changes no byte.
+        // The compiler takes it for a use of memory, so no store moves across it.
         unsafe {
             match self {
-                Flush::WriteBack => {
+                Flush::Clwb => {
                     std::arch::asm!("clwb [{}]", in(reg) address, options(nostack, preserves_flags))
                 }
-                Flush::FlushOptimised => {
+                Flush::Clflushopt => {
                     std::arch::asm!("clflushopt [{}]", in(reg) address, options(nostack, preserves_flags));
                 }
                 _ => std::arch::asm!("clflush [{}]", in(reg) address, options(nostack, preserves_flags)),

@@ -8,13 +8,16 @@ use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::PAGE_BYTES;
 use super::flush::{Flush, LINE_BYTES};
 use crate::memory::copy::copy_words;
 use crate::memory::region::Region;
+
+/// Unit of a file's length and of mappings over a region, bytes.
+pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Longest file, so that a mistaken length is an error here.
 const LENGTH_MAX: u64 = 1 << 46;
@@ -69,7 +72,8 @@ impl SharedMapping {
 
     fn keep_from_children(&self) -> io::Result<()> {
         // SAFETY: the mapping is ours, and the advice changes no byte.
-        Ok(unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.length, Advice::LinuxDontFork)? })
+        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.length, Advice::LinuxDontFork)? };
+        Ok(())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -107,11 +111,30 @@ impl SharedMapping {
     pub(crate) fn copy(&self) -> SharedMapping {
         let copy = Self::anonymous("copy", self.length as u64).expect("memory for a copy");
         let mut page = [0; PAGE_BYTES];
-        for at in (0..self.length).step_by(PAGE_BYTES) {
+        for at in self.data().into_iter().flat_map(|data| data.step_by(PAGE_BYTES)) {
             self.read(at, &mut page);
             copy.fill(at, &page);
         }
         copy
+    }
+
+    /// The whole pages that have memory, in order; the others are zeros, and a look at them would
+    /// give them some. All of the file if its system does not say.
+    pub(crate) fn data(&self) -> Vec<Range<usize>> {
+        let (mut found, mut at) = (Vec::new(), 0);
+        while at < self.length {
+            let start = match rustix::fs::seek(&self.file, SeekFrom::Data(at as u64)) {
+                Ok(start) => start as usize,
+                Err(Errno::NXIO) => break,
+                Err(_) => at,
+            };
+            let hole = rustix::fs::seek(&self.file, SeekFrom::Hole(start as u64));
+            let end = hole.map_or(self.length, |hole| hole as usize).min(self.length);
+            let pages = start / PAGE_BYTES * PAGE_BYTES..end.next_multiple_of(PAGE_BYTES);
+            at = pages.end;
+            found.push(pages);
+        }
+        found
     }
 
     /// Copies words from offset `at` on into `bytes`, whose length is a multiple of 8.
