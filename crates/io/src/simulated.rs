@@ -19,6 +19,10 @@
 //! writers slow down readers and each other. A last-level cache per worker exempts recent lines
 //! from charges of random reads.
 //!
+//! On persistent memory, lines that are written back cost a core its instructions, and a fence waits
+//! until the memory has them ([`SimulatedMemory::write_back`], [`SimulatedMemory::fence`]). Their
+//! bandwidth is that of the stores before.
+//!
 //! A wall-clock charge costs two looks at the clock and one compare-and-swap on the channel's
 //! shared word (a token bucket). Measured (`examples/charge.rs`): targets below 85 ns take 85 ns,
 //! others end some 30 ns late; a cached line costs 12 ns; a virtual charge 70 to 90 ns.
@@ -39,7 +43,7 @@ pub(crate) mod profile;
 mod profile_file;
 pub(crate) mod virtual_time;
 
-use channel::Channel;
+use channel::{Channel, look_ps};
 pub use channel::{Charge, Time};
 pub use dram_cache::DramCacheCounts;
 use dram_cache::{DramCache, Lines};
@@ -165,6 +169,36 @@ impl SimulatedMemory {
         if let Time::Virtual(time) = &self.channel.time {
             time.spend(time.worker(), bytes * COPY_NS_PER_KIB / 1024);
         }
+    }
+
+    /// Charges the calling worker for sending each line of `bytes` at `address` to the memory.
+    /// Returns the nanoseconds charged. By the wall clock few lines are free: a look at the clock
+    /// would take longer.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use terrace_io::{Profile, SimulatedMemory, Time, VirtualTime};
+    ///
+    /// let time = Arc::new(VirtualTime::new(1));
+    /// let optane = Profile::named("optane").unwrap();
+    /// let memory = SimulatedMemory::new(optane, Time::Virtual(Arc::clone(&time)));
+    /// assert_eq!(memory.write_back(0, 4096) + memory.fence(), 89 + 62);
+    /// let dram = Profile::named("dram").unwrap();
+    /// assert_eq!(SimulatedMemory::new(dram, Time::Virtual(time)).fence(), 0);
+    /// ```
+    pub fn write_back(&self, address: u64, bytes: u64) -> u64 {
+        let lines = lines_of(&(address..address.saturating_add(bytes)));
+        let picoseconds = (self.profile().write_back_ns() * 1000.0 * (lines.end - lines.start) as f64) as u64;
+        if matches!(self.channel.time, Time::Wall(_)) && picoseconds < look_ps() {
+            return 0;
+        }
+        self.channel.wait(picoseconds).finish()
+    }
+
+    /// Charges the calling worker for waiting until the memory has the lines that it sent. Returns
+    /// the nanoseconds charged.
+    pub fn fence(&self) -> u64 {
+        self.channel.wait((self.profile().fence_ns() * 1000.0) as u64).finish()
     }
 
     fn granules(&self, range: &Range<u64>) -> u64 {

@@ -119,7 +119,7 @@ impl Sparse {
         present.map(|(chunk, _)| (chunk * CHUNK_BYTES, &self.chunk(chunk)[..self.bytes_of(chunk)]))
     }
 
-    /// The chunks that `other`, of the same length, does not share: their offset, and both contents.
+    /// The chunks that `other`, of the same length, does not share: offset and both contents.
     pub(crate) fn differences<'a>(
         &'a self,
         other: &'a Sparse,

@@ -18,7 +18,7 @@ use super::file_lock::FileLock;
 use super::memory_is_open;
 use crate::device::file::retry;
 use crate::memory::persistent::flush::Flush;
-use crate::memory::persistent::mapping::{PAGE_BYTES, SharedMapping, whole_pages};
+use crate::memory::persistent::mapping::{Backing, PAGE_BYTES, SharedMapping, whole_pages};
 use crate::memory::persistent::{PersistentKind, PersistentMemory};
 
 const TMPFS: u32 = 0x0102_1994;
@@ -38,13 +38,14 @@ pub(super) fn open(file: OwnedFd, name: String, bytes: u64) -> io::Result<Persis
         let what = format!("{name}: {length} bytes are not whole pages of {PAGE_BYTES}: no memory of ours");
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
-    if length == 0 && !is_tmpfs {
+    if !is_tmpfs {
         // Before any space is taken: most file systems refuse this.
         probe(&file, &name)?;
     }
     let length = if length == 0 { whole_pages(bytes)? } else { length };
     allocate(&file, &name, length)?;
-    let mapping = SharedMapping::of_file(file, length, flush.is_some())
+    let backing = if flush.is_some() { Backing::Dax } else { Backing::Cache };
+    let mapping = SharedMapping::of_file(file, length, backing)
         .map_err(|error| if flush.is_some() { not_synchronous(&name, error) } else { error })?;
     let kind = if flush.is_some() { PersistentKind::Dax } else { PersistentKind::Shm };
     let memory = PersistentMemory::of(name, kind, Arc::new(mapping), Some(lock));
@@ -65,7 +66,7 @@ fn flush_of_processor(name: &str) -> io::Result<Flush> {
 
 /// Asks for a synchronous mapping of one page, without touching it.
 fn probe(file: &OwnedFd, name: &str) -> io::Result<()> {
-    let page = SharedMapping::of_file(file.try_clone()?, PAGE_BYTES as u64, true);
+    let page = SharedMapping::of_file(file.try_clone()?, PAGE_BYTES as u64, Backing::Dax);
     page.map(drop).map_err(|error| not_synchronous(name, error))
 }
 

@@ -15,17 +15,35 @@ use std::ops::Range;
 use super::region::Region;
 use super::runs::runs;
 
-mod calls;
+pub(crate) mod calls;
 pub(crate) mod measure;
 pub(crate) mod migrate;
 pub(crate) mod nodes;
 pub(crate) mod preferred;
 
+use calls::Pages;
 use nodes::{NodeSet, explain};
 
 const PAGE_BYTES: usize = 4096;
 /// Pages per call that asks or moves.
 const BATCH_PAGES_MAX: usize = 4096;
+
+/// Prefers `nodes` for the pages of a shared file that is mapped at `pages`, and moves what it has
+/// elsewhere. Returns the number of pages that stayed elsewhere. Only this mapping has them.
+pub(crate) fn bind_file(pages: Pages<'_>, nodes: &NodeSet) -> io::Result<usize> {
+    let explained = |error| explain("placing shared memory on", nodes, error);
+    let mode = if nodes.len() > 1 { calls::Mode::Interleave } else { calls::Mode::Prefer };
+    calls::set_policy(pages, &(0..pages.len()), mode, nodes, true).map_err(explained)?;
+    let mut elsewhere = 0;
+    for start in (0..pages.len()).step_by(BATCH_PAGES_MAX * PAGE_BYTES) {
+        let end = pages.len().min(start + BATCH_PAGES_MAX * PAGE_BYTES);
+        let batch = Vec::from_iter((start..end).step_by(PAGE_BYTES));
+        let found = calls::move_pages(pages, &batch, None).map_err(explained)?;
+        let is_elsewhere = |node: &i32| u32::try_from(*node).is_ok_and(|node| !nodes.contains(node));
+        elsewhere += found.iter().filter(|node| is_elsewhere(node)).count();
+    }
+    Ok(elsewhere)
+}
 
 impl Region {
     /// Prefers one node, or interleaves several, for new memory of `range`.

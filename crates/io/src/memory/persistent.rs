@@ -25,6 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
+use super::numa::nodes::NodeSet;
 use super::region::Region;
 use flush::Flush;
 use mapping::SharedMapping;
@@ -195,6 +196,33 @@ impl PersistentMemory {
             let what = format!("{}: cannot be mapped over reserved memory: {error}", self.name);
             io::Error::new(error.kind(), what)
         })
+    }
+
+    /// Prefers one node, or interleaves several, for the file's pages, and moves those elsewhere.
+    /// Returns the number of pages that stayed elsewhere. Pages in a region stay too, so this comes
+    /// before [`PersistentMemory::map_over`].
+    ///
+    /// A new file gets its space when it is opened, so hold a
+    /// [`PreferredNodes`](crate::PreferredNodes) then: this moves what it has.
+    ///
+    /// ```
+    /// use terrace_io::{NodeSet, PersistentMemory};
+    ///
+    /// let memory = PersistentMemory::anonymous("frames", 1 << 20)?;
+    /// let nodes: NodeSet = "0".parse().unwrap();
+    /// assert_eq!(memory.bind_to(&nodes)?, 0);
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Region::bind_to`]; `Unsupported` for [`PersistentKind::Dax`], whose place is that of its
+    /// hardware.
+    pub fn bind_to(&self, nodes: &NodeSet) -> io::Result<usize> {
+        if self.kind == PersistentKind::Dax {
+            let what = format!("{}: persistent memory is on the node of its hardware", self.name);
+            return Err(io::Error::new(io::ErrorKind::Unsupported, what));
+        }
+        self.mapping.bind_to(nodes)
     }
 
     /// Says that stores to `range` follow. To a simulated memory, the present content is then one

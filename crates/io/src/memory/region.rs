@@ -234,8 +234,8 @@ impl Region {
         self.touch(range)
     }
 
-    /// Replaces the memory of `range` by bytes of `file`, from `at` on. The file has them, and keeps
-    /// its length while the region lives. Forked processes lack the range.
+    /// Replaces the memory of `range` by bytes of `file`, from `at` on. The file has them, and
+    /// keeps its length while the region lives. Forked processes lack the range.
     ///
     /// # Errors
     /// As [`Region::allow`], or what the system reports; nothing has changed, or only access.
@@ -385,7 +385,7 @@ impl Region {
         self.start.as_ptr().wrapping_add(offset).cast()
     }
 
-    fn advise_huge_pages(&self, range: &Range<usize>) {
+    pub(super) fn advise_huge_pages(&self, range: &Range<usize>) {
         if let Err(error) = self.advise(range, Advice::LinuxHugepage)
             && !self.huge_pages_refused.swap(true, Ordering::Relaxed)
         {

@@ -129,6 +129,15 @@ impl Channel {
         Charge { channel: Some(self), writes: [writes, None], started: now, deadline }
     }
 
+    /// A wait of the caller alone, which takes no bandwidth.
+    pub(super) fn wait(&self, picoseconds: u64) -> Charge<'_> {
+        if picoseconds == 0 {
+            return Charge::nothing();
+        }
+        let started = self.now_ps();
+        Charge { channel: Some(self), writes: [None; 2], started, deadline: started + picoseconds }
+    }
+
     fn now_ps(&self) -> u64 {
         match &self.time {
             Time::Wall(start) => picoseconds(*start),
@@ -298,7 +307,7 @@ fn picoseconds(start: Instant) -> u64 {
 }
 
 /// Picoseconds per look at the clock, measured once.
-fn look_ps() -> u64 {
+pub(super) fn look_ps() -> u64 {
     static LOOK: OnceLock<u64> = OnceLock::new();
     *LOOK.get_or_init(|| {
         const LOOKS: u64 = 200;

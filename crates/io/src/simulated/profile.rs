@@ -52,6 +52,9 @@ pub struct Profile {
     pub(super) endurance_cycles: f64,
     pub(super) cache_bytes: u64,
     pub(super) dram_cache_bytes: u64,
+    /// By line of 64 bytes.
+    pub(super) write_back_ns: f64,
+    pub(super) fence_ns: f64,
 }
 
 /// Largest modelled cache, bytes.
@@ -136,6 +139,17 @@ impl Profile {
     pub fn with_dram_cache_bytes(mut self, bytes: u64) -> Profile {
         self.dram_cache_bytes = bytes.min(CACHE_BYTES_MAX);
         self
+    }
+
+    /// Nanoseconds of a core for sending one line of 64 bytes to the memory (`clwb`), without the
+    /// bandwidth, which the store has been charged for.
+    pub fn write_back_ns(&self) -> f64 {
+        self.write_back_ns
+    }
+
+    /// Nanoseconds until the memory has what was sent (`sfence`).
+    pub fn fence_ns(&self) -> f64 {
+        self.fence_ns
     }
 
     /// Time of a transfer without contention: latency and bytes, rounded up to whole media units.

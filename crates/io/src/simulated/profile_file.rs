@@ -39,7 +39,7 @@ const GRAIN: Bounds = Bounds { least: 1.0, most: 1_048_576.0, unit: "bytes" };
 const CACHE: Bounds = Bounds { least: 0.0, most: CACHE_BYTES_MAX as f64, unit: "bytes" };
 
 /// The keys of a file, with whether they are optional without a base.
-const KEYS: [(&str, bool); 16] = [
+const KEYS: [(&str, bool); 18] = [
     ("sequential_read_ns", false),
     ("random_read_ns", false),
     ("sequential_write_ns", false),
@@ -56,6 +56,8 @@ const KEYS: [(&str, bool); 16] = [
     ("endurance_cycles", false),
     ("cache_bytes", true),
     ("dram_cache_bytes", true),
+    ("write_back_ns", true),
+    ("fence_ns", true),
 ];
 
 impl Profile {
@@ -102,6 +104,8 @@ impl Profile {
             "random_read_gb_s" => (&mut gb_s[0][1], BANDWIDTH),
             "sequential_write_gb_s" => (&mut gb_s[1][0], BANDWIDTH),
             "random_write_gb_s" => (&mut gb_s[1][1], BANDWIDTH),
+            "write_back_ns" => (&mut self.write_back_ns, LATENCY),
+            "fence_ns" => (&mut self.fence_ns, LATENCY),
             "price_per_gb" => (&mut self.price_per_gb, PRICE),
             "endurance_cycles" => (&mut self.endurance_cycles, CYCLES),
             "write_share_by_writers" => {
@@ -184,6 +188,8 @@ const NOTHING: Profile = Profile {
     endurance_cycles: 1.0,
     cache_bytes: 0,
     dram_cache_bytes: 0,
+    write_back_ns: 0.0,
+    fence_ns: 0.0,
 };
 
 fn wrong(wanted: &str, value: &Value) -> String {
@@ -265,6 +271,9 @@ mod tests {
             [1.0, 0.5, 0.25, 0.25]
         );
         assert_eq!(profile.cache_bytes(), 0);
+        assert_eq!((profile.write_back_ns(), profile.fence_ns()), (1.4, 62.0));
+        let slow = Profile::parse("base = \"optane\"\nfence_ns = 500\nwrite_back_ns = 0", "slow").unwrap();
+        assert_eq!((slow.write_back_ns(), slow.fence_ns()), (0.0, 500.0));
     }
 
     #[test]
@@ -287,6 +296,8 @@ mod tests {
             ("granularity_bytes = 2097152", ["granularity_bytes", "between"]),
             ("cache_bytes = -1", ["cache_bytes", "between"]),
             ("cache_bytes = 9223372036854775807", ["cache_bytes", "between"]),
+            ("fence_ns = -1", ["fence_ns", "between"]),
+            ("write_back_ns = 1e10", ["write_back_ns", "between"]),
             ("persistent = 1", ["persistent", "true or false"]),
             ("write_share_by_writers = 1", ["write_share_by_writers", "list"]),
             ("write_share_by_writers = [1, 0]", ["write_share_by_writers", "between"]),

@@ -252,3 +252,31 @@ fn workers_are_clocks_too() {
     assert_eq!(Clock::now(&time), Duration::from_micros(3));
     assert_eq!((time.now(0), time.now(1), time.next()), (0, 3000, 0));
 }
+
+#[test]
+fn lines_written_back_are_charged_where_their_memory_says() {
+    let (optane, time) = memory("optane", 1);
+    // 1.4 ns a line, and a line that is touched in part counts.
+    assert_eq!(optane.write_back(60, 8), 2);
+    assert_eq!(optane.write_back(0, 64 * 1000), 1400);
+    assert_eq!(optane.write_back(4096, 0), 0);
+    assert_eq!(optane.fence(), 62);
+    assert_eq!(time.now(0), 2 + 1400 + 62);
+    for volatile in ["dram", "cxl-prototype", "cxl-2024"] {
+        let (memory, time) = memory(volatile, 1);
+        assert_eq!(memory.write_back(0, 1 << 20) + memory.fence() + time.now(0), 0, "{volatile}");
+    }
+}
+
+#[test]
+fn a_fence_waits_by_the_wall_clock_and_single_lines_do_not() {
+    let slow = Profile { fence_ns: 50_000.0, ..Profile::named("optane").unwrap() };
+    let memory = SimulatedMemory::new(slow, Time::wall());
+    let start = Instant::now();
+    assert_eq!(memory.fence(), 50_000);
+    assert!(start.elapsed() >= Duration::from_micros(49));
+    assert_eq!(memory.write_back(0, 64), 0);
+    let start = Instant::now();
+    assert_eq!(memory.write_back(0, 64 << 20), 1_468_006);
+    assert!(start.elapsed() >= Duration::from_micros(1467));
+}

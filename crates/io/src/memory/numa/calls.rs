@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 use std::io;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr;
 
@@ -19,6 +20,36 @@ pub(super) enum Mode {
 const MPOL_MF_MOVE: libc::c_ulong = 1 << 1;
 /// Page status if the call reported none; never a valid status.
 const UNSAID: i32 = i32::MIN;
+
+/// Addresses of a mapping that the caller owns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pages<'m> {
+    start: *mut u8,
+    length: usize,
+    mapping: PhantomData<&'m ()>,
+}
+
+impl<'m> Pages<'m> {
+    /// `length` bytes at `start`, which are mapped for the lifetime.
+    pub(crate) fn of(start: *mut u8, length: usize) -> Pages<'m> {
+        Pages { start, length, mapping: PhantomData }
+    }
+
+    pub(super) fn len(self) -> usize {
+        self.length
+    }
+
+    fn at(self, offset: usize) -> *mut c_void {
+        debug_assert!(offset < self.length);
+        self.start.wrapping_add(offset).cast()
+    }
+}
+
+impl<'m> From<&'m Region> for Pages<'m> {
+    fn from(region: &'m Region) -> Pages<'m> {
+        Pages::of(region.as_ptr(), region.len())
+    }
+}
 
 /// A thread's memory policy, for addresses without their own.
 #[derive(Clone, Copy, Debug)]
@@ -71,15 +102,16 @@ pub(super) fn node_of_thread() -> io::Result<u32> {
     if done == 0 { Ok(node) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Removes the policy of `range`, whole pages inside the region.
-pub(super) fn clear_policy(region: &Region, range: &Range<usize>) -> io::Result<()> {
-    debug_assert!(range.start <= range.end && range.end <= region.len());
-    // SAFETY: there is no mask. The addresses are in the region, which is ours, and no byte of it
+/// Removes the policy of `range`, whole pages inside.
+pub(super) fn clear_policy<'m>(pages: impl Into<Pages<'m>>, range: &Range<usize>) -> io::Result<()> {
+    let pages = pages.into();
+    debug_assert!(range.start <= range.end && range.end <= pages.length);
+    // SAFETY: there is no mask. The addresses are in a mapping of the caller's, and no byte of it
     // changes.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mbind,
-            region.as_ptr().wrapping_add(range.start).cast::<c_void>(),
+            pages.at(range.start),
             range.len(),
             libc::MPOL_DEFAULT,
             ptr::null::<u64>(),
@@ -90,24 +122,25 @@ pub(super) fn clear_policy(region: &Region, range: &Range<usize>) -> io::Result<
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets the policy of `range`, whole pages inside the region; `moves` also moves existing memory.
-pub(super) fn set_policy(
-    region: &Region,
+/// Sets the policy of `range`, whole pages inside; `moves` also moves existing memory.
+pub(super) fn set_policy<'m>(
+    pages: impl Into<Pages<'m>>,
     range: &Range<usize>,
     mode: Mode,
     nodes: &NodeSet,
     moves: bool,
 ) -> io::Result<()> {
-    debug_assert!(range.start <= range.end && range.end <= region.len());
+    let pages = pages.into();
+    debug_assert!(range.start <= range.end && range.end <= pages.length);
     let flags = if moves { MPOL_MF_MOVE } else { 0 };
     // The kernel reads one bit less than the given number.
     let bits = NODES_MAX as libc::c_ulong + 1;
     // SAFETY: the kernel reads NODES_MAX bits of the mask, which lives until the call returns. The
-    // addresses are in the region, which is ours; neither a policy nor a move changes its bytes.
+    // addresses are in a mapping of the caller's; neither a policy nor a move changes its bytes.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mbind,
-            region.as_ptr().wrapping_add(range.start).cast::<c_void>(),
+            pages.at(range.start),
             range.len(),
             mode as libc::c_int,
             nodes.mask().as_ptr(),
@@ -120,14 +153,17 @@ pub(super) fn set_policy(
 
 /// Moves the pages at `offsets` to `node`, or only locates them. Returns the node of each page, or
 /// a negative number if it has no memory, did not move, or has no reported status.
-pub(super) fn move_pages(region: &Region, offsets: &[usize], node: Option<u32>) -> io::Result<Vec<i32>> {
-    debug_assert!(offsets.iter().all(|offset| *offset < region.len()));
-    let pages: Vec<*mut c_void> =
-        offsets.iter().map(|&offset| region.as_ptr().wrapping_add(offset).cast()).collect();
+pub(super) fn move_pages<'m>(
+    pages: impl Into<Pages<'m>>,
+    offsets: &[usize],
+    node: Option<u32>,
+) -> io::Result<Vec<i32>> {
+    let of = pages.into();
+    let pages: Vec<*mut c_void> = offsets.iter().map(|&offset| of.at(offset)).collect();
     let nodes = node.map(|node| vec![node as libc::c_int; offsets.len()]);
     let mut status = vec![UNSAID; offsets.len()];
     // SAFETY: the three arrays have the given number of entries, and live until the call returns;
-    // it writes only the last. The pages are in the region, which is ours, and keep their bytes.
+    // it writes only the last. The pages are in a mapping of the caller's, and keep their bytes.
     let outcome = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

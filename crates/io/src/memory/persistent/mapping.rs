@@ -14,6 +14,9 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::flush::{Flush, LINE_BYTES};
 use crate::memory::copy::copy_words;
+use crate::memory::numa::bind_file;
+use crate::memory::numa::calls::Pages;
+use crate::memory::numa::nodes::NodeSet;
 use crate::memory::region::Region;
 
 /// Unit of a file's length and of mappings over a region, bytes.
@@ -22,14 +25,37 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 /// Longest file, so that a mistaken length is an error here.
 const LENGTH_MAX: u64 = 1 << 46;
 
+/// What has the bytes of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// A file without a name, for simulations. Small pages: it is sparse, and often copied.
+    Anonymous,
+    /// The page cache.
+    Cache,
+    /// Persistent memory. The metadata that lead to the bytes are durable before the first store.
+    Dax,
+}
+
+impl Backing {
+    fn flags(self) -> MapFlags {
+        match self {
+            Backing::Anonymous | Backing::Cache => MapFlags::SHARED,
+            Backing::Dax => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+        }
+    }
+
+    fn wants_huge_pages(self) -> bool {
+        self != Backing::Anonymous
+    }
+}
+
 /// Readable and writable addresses of a whole file.
 #[derive(Debug)]
 pub(crate) struct SharedMapping {
     file: OwnedFd,
     start: NonNull<u8>,
     length: usize,
-    /// Stores go to persistent memory, and so does what the file system knows of them.
-    synchronous: bool,
+    backing: Backing,
     /// A forked process lacks the mapping, and may have another one there.
     process: u32,
 }
@@ -50,29 +76,32 @@ impl SharedMapping {
         rustix::fs::ftruncate(&file, length)?;
         // A shorter file would make a touch kill the process.
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Self::of_file(file, length, false)
+        Self::of_file(file, length, Backing::Anonymous)
     }
 
-    /// The first `bytes` of `file`, which is as long and stays so; `synchronous` asks for
-    /// persistent memory.
+    /// The first `bytes` of `file`, which is as long and stays so.
     ///
     /// # Errors
-    /// `Unsupported` if `synchronous` is not to be had.
-    pub(crate) fn of_file(file: OwnedFd, bytes: u64, synchronous: bool) -> io::Result<SharedMapping> {
+    /// `EOPNOTSUPP` or `EINVAL` if the file is not on persistent memory and `backing` is.
+    pub(crate) fn of_file(file: OwnedFd, bytes: u64, backing: Backing) -> io::Result<SharedMapping> {
         let length = usize::try_from(whole_pages(bytes)?).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let start =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), length, access, flags(synchronous), &file, 0)? };
+        let start = unsafe { rustix::mm::mmap(ptr::null_mut(), length, access, backing.flags(), &file, 0)? };
         let start = NonNull::new(start).expect("the kernel never maps address 0 unasked").cast();
-        let mapping = Self { file, start, length, synchronous, process: std::process::id() };
-        mapping.keep_from_children()?;
+        let mapping = Self { file, start, length, backing, process: std::process::id() };
+        mapping.advise(Advice::LinuxDontFork)?;
+        if backing.wants_huge_pages() {
+            // Where the file system has some for those that ask. Nothing is lost without.
+            let _ = mapping.advise(Advice::LinuxHugepage);
+        }
         Ok(mapping)
     }
 
-    fn keep_from_children(&self) -> io::Result<()> {
-        // SAFETY: the mapping is ours, and the advice changes no byte.
-        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.length, Advice::LinuxDontFork)? };
+    fn advise(&self, advice: Advice) -> io::Result<()> {
+        // SAFETY: the mapping is ours. No advice changes a byte of a shared file: what leaves the
+        // page table stays in the file.
+        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.length, advice)? };
         Ok(())
     }
 
@@ -165,6 +194,15 @@ impl SharedMapping {
         }
     }
 
+    /// Prefers `nodes` for the file's pages, and moves those elsewhere; returns how many stayed.
+    pub(crate) fn bind_to(&self, nodes: &NodeSet) -> io::Result<usize> {
+        // Only pages in the page table move, and only if they are in no other.
+        self.advise(Advice::LinuxPopulateRead)?;
+        let elsewhere = bind_file(Pages::of(self.start.as_ptr(), self.length), nodes)?;
+        self.advise(Advice::LinuxDontNeed)?;
+        Ok(elsewhere)
+    }
+
     /// Puts bytes of the file, from `at` on, behind `range` of `region`.
     pub(crate) fn map_over(&self, region: &Region, range: Range<usize>, at: usize) -> io::Result<()> {
         let inside = at.is_multiple_of(PAGE_BYTES)
@@ -177,7 +215,11 @@ impl SharedMapping {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        region.map_shared(range, &self.file, at as u64, flags(self.synchronous))
+        region.map_shared(range.clone(), &self.file, at as u64, self.backing.flags())?;
+        if self.backing.wants_huge_pages() {
+            region.advise_huge_pages(&range);
+        }
+        Ok(())
     }
 }
 
@@ -191,10 +233,6 @@ impl Drop for SharedMapping {
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast::<c_void>(), self.length) };
         debug_assert!(unmapped.is_ok(), "unmapping a whole mapping cannot fail: {unmapped:?}");
     }
-}
-
-fn flags(synchronous: bool) -> MapFlags {
-    if synchronous { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED }
 }
 
 /// `bytes` rounded up to pages.
