@@ -5,13 +5,16 @@
 //! ([`MemoryDirectory`]), and a disk with power cuts and faults ([`SimulatedDisk`]). Decorators
 //! slow a device down ([`ThrottledDevice`]) or count its calls ([`CountedDevice`]).
 //!
+//! A directory also opens files as [`PersistentMemory`]: words that outlive the process on tmpfs,
+//! and a power cut on DAX. The simulated disk has such memory too, and loses its lines.
+//!
 //! | folder       | contents                                                      |
 //! |--------------|---------------------------------------------------------------|
 //! | `device/`    | devices and their decorators; `device.rs` has the trait       |
 //! | `directory/` | names, locks and the durability of names                      |
-//! | `memory/`    | aligned buffers, address ranges for frames, and NUMA nodes    |
+//! | `memory/`    | aligned buffers, address ranges, files as words, NUMA nodes   |
 //! | `simulated/` | memory and devices that this machine lacks, by profile        |
-//! | `faulty/`    | a disk with power cuts and faults                             |
+//! | `faulty/`    | a disk with power cuts and faults, memory that loses lines    |
 //! | `stats.rs`   | statistics, declared once for library, JSON and Prometheus         |
 //! | `units.rs`   | sizes and durations in text                                   |
 #![deny(unsafe_code)]

@@ -10,7 +10,8 @@ use std::io::ErrorKind;
 use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_io::{
-    Migrate, Moved, NodeSet, Performance, PreferredNodes, Region, check_room, measure_node, nodes,
+    Directory, FileDirectory, Migrate, Moved, NodeSet, OpenMode, Performance, PersistentKind,
+    PersistentMemory, PreferredNodes, Region, check_room, measure_node, nodes,
 };
 
 const PAGE: usize = 4096;
@@ -95,6 +96,45 @@ fn a_refusal_to_bind_memory_is_told_and_loses_nothing() {
         });
     });
     assert!(is_intact(&region, &pages));
+}
+
+/// A new file on tmpfs of 16 MiB.
+fn shared(folder: &std::path::Path, file: &str) -> std::sync::Arc<PersistentMemory> {
+    let directory = FileDirectory::open(folder).unwrap();
+    directory.open_memory(file, 16 << 20, OpenMode::CreateNew).unwrap()
+}
+
+#[test]
+#[ignore = "needs a second node"]
+fn a_shared_file_gets_its_space_on_the_nodes_that_its_opener_prefers() {
+    let folder = tempfile::tempdir().unwrap();
+    let preferred = PreferredNodes::new(&set("1")).unwrap();
+    let memory = shared(folder.path(), "frames");
+    drop(preferred);
+    assert_eq!(memory.kind(), PersistentKind::Shm);
+    let region = Region::reserve(16 * MIB).unwrap();
+    memory.map_over(&region, 0..16 * MIB, 0).unwrap();
+    region.commit(0..16 * MIB).unwrap();
+    assert_eq!(region.misplaced(0..16 * MIB, &set("1")).unwrap(), 0);
+    assert_eq!(region.misplaced(0..16 * MIB, &set("0")).unwrap(), 16 * MIB / PAGE);
+}
+
+#[test]
+#[ignore = "needs a second node"]
+fn a_shared_file_that_is_elsewhere_moves_and_keeps_its_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = shared(folder.path(), "frames");
+    let words = memory.words(0..16 * MIB);
+    words.iter().zip(0..).for_each(|(word, n)| word.store(n, Relaxed));
+    for node in ["1", "0", "1"] {
+        assert_eq!(memory.bind_to(&set(node)).unwrap(), 0, "all have moved to {node}");
+        let region = Region::reserve(16 * MIB).unwrap();
+        memory.map_over(&region, 0..16 * MIB, 0).unwrap();
+        region.commit(0..16 * MIB).unwrap();
+        assert_eq!(region.misplaced(0..16 * MIB, &set(node)).unwrap(), 0);
+        let words = region.words(0..16 * MIB);
+        assert!(words.iter().zip(0..).all(|(word, n)| word.load(Relaxed) == n));
+    }
 }
 
 #[test]

@@ -42,7 +42,8 @@ pub(super) fn open(file: OwnedFd, name: String, bytes: u64) -> io::Result<Persis
         // Before any space is taken: most file systems refuse this.
         probe(&file, &name)?;
     }
-    let length = if length == 0 { whole_pages(bytes)? } else { length };
+    let length = if length == 0 { bytes } else { length };
+    let length = whole_pages(length).map_err(|error| explained(&name, "has no such length", error))?;
     allocate(&file, &name, length)?;
     let backing = if flush.is_some() { Backing::Dax } else { Backing::Cache };
     let mapping = SharedMapping::of_file(file, length, backing)

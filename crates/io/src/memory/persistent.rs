@@ -17,7 +17,8 @@
 //! shared memory a fence merely keeps the compiler from moving stores across it.
 //!
 //! The file has one opener at a time, has all of its space, and keeps its length while it is
-//! mapped: a touch beyond the end would kill the process.
+//! mapped: a touch beyond the end would kill the process. So does a touch of a line that the
+//! hardware has lost (SIGBUS); whoever opens the file then reads it, or does without.
 
 use std::fmt;
 use std::io;
@@ -215,8 +216,8 @@ impl PersistentMemory {
     /// ```
     ///
     /// # Errors
-    /// As [`Region::bind_to`]; `Unsupported` for [`PersistentKind::Dax`], whose place is that of its
-    /// hardware.
+    /// As [`Region::bind_to`]; `Unsupported` for [`PersistentKind::Dax`], which is where its
+    /// hardware is.
     pub fn bind_to(&self, nodes: &NodeSet) -> io::Result<usize> {
         if self.kind == PersistentKind::Dax {
             let what = format!("{}: persistent memory is on the node of its hardware", self.name);
