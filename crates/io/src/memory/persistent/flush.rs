@@ -24,8 +24,12 @@ impl Flush {
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn detect() -> Option<Flush> {
         // Leaf 7 has the two newer ones (EBX bits 24 and 23). Every x86-64 processor has clflush.
-        let leaf_max = std::arch::x86_64::__cpuid(0).eax;
-        let features = if leaf_max >= 7 { std::arch::x86_64::__cpuid_count(7, 0).ebx } else { 0 };
+        // SAFETY: every x86-64 processor has the instruction, which changes nothing.
+        #[allow(unused_unsafe, reason = "newer compilers need no unsafe block")]
+        let features = unsafe {
+            use std::arch::x86_64::{__cpuid, __cpuid_count};
+            if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 }
+        };
         Some(match features {
             bits if bits >> 24 & 1 == 1 => Flush::Clwb,
             bits if bits >> 23 & 1 == 1 => Flush::Clflushopt,
