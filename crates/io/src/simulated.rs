@@ -19,9 +19,7 @@
 //! writers slow down readers and each other. A last-level cache per worker exempts recent lines
 //! from charges of random reads.
 //!
-//! On persistent memory, lines that are written back cost a core its instructions, and a fence
-//! waits until the memory has them ([`SimulatedMemory::write_back`], [`SimulatedMemory::fence`]).
-//! Their bandwidth is that of the stores before.
+//! Write-backs and fences of persistent memory cost time, and no bandwidth: the stores did.
 //!
 //! A wall-clock charge costs two looks at the clock and one compare-and-swap on the channel's
 //! shared word (a token bucket). Measured (`examples/charge.rs`): targets below 85 ns take 85 ns,

@@ -114,11 +114,9 @@ fn disk(seed: u64) -> SimulatedDisk {
 /// Changes and seals frames, in an order by `seed`, until the power fails.
 fn run(disk: &SimulatedDisk, way: Way, seed: u64) -> [Promise; FRAMES] {
     let mut toy = Toy { memory: open(disk), way, promises: [Promise::default(); FRAMES] };
-    let mut version = 0;
-    let mut random = seed;
+    let (mut next, mut version) = (numbers(seed), 0);
     loop {
-        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        let frame = (random >> 33) as usize % FRAMES;
+        let frame = next(FRAMES as u64) as usize;
         version += 1;
         if toy.change(frame, version).and_then(|()| toy.seal(frame, version)).is_err() {
             return toy.promises;
@@ -233,11 +231,7 @@ fn a_survivor_has_only_contents_that_were_stored() {
         let disk = disk(seed);
         let memory = open(&disk);
         disk.crash_at(disk.calls() + 1 + seed % 40);
-        let mut random = seed;
-        let mut next = |limit: u64| {
-            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            (random >> 33) % limit
-        };
+        let mut next = numbers(seed);
         // All words of a line have one value, which is noted as a whole.
         let mut stored = vec![vec![0]; LINES];
         let mut alive = true;
@@ -267,6 +261,96 @@ fn a_survivor_has_only_contents_that_were_stored() {
             }
         }
     }
+}
+
+/// Numbers by `seed`, each below its limit.
+fn numbers(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed;
+    move |limit| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 33) % limit
+    }
+}
+
+/// What a line has had, and from which of these on it may persist.
+#[derive(Clone, Default)]
+struct History {
+    stored: u64,
+    least: u64,
+}
+
+/// Two threads store, write back and fence; each fence covers what its own thread wrote back, as it
+/// was then, and nothing else. The second thread does what the first sends it, and answers.
+#[test]
+fn what_a_thread_has_fenced_is_there_and_anything_newer_may_be() {
+    const LINES: usize = 12;
+    let (mut at_least, mut newer, mut lost) = (0, 0, 0);
+    for seed in 0..300 {
+        let disk = disk(seed);
+        let memory = open(&disk);
+        let mut next = numbers(seed);
+        let mut lines = vec![History::default(); LINES];
+        let mut written_back: [Vec<(usize, u64)>; 2] = Default::default();
+        std::thread::scope(|scope| {
+            let (send, receive) = std::sync::mpsc::channel::<std::ops::Range<usize>>();
+            let (done, answer) = std::sync::mpsc::channel();
+            let call = |range: std::ops::Range<usize>| match range.is_empty() {
+                true => memory.fence().unwrap(),
+                false => memory.write_back(range).unwrap(),
+            };
+            scope.spawn(move || {
+                for range in receive {
+                    call(range);
+                    done.send(()).unwrap();
+                }
+            });
+            for _ in 0..200 {
+                let (line, thread) = (next(LINES as u64) as usize, next(2) as usize);
+                let at = line * LINE..(line + 1) * LINE;
+                let range = match next(5) {
+                    0 => {
+                        for (line, stored) in written_back[thread].drain(..) {
+                            lines[line].least = lines[line].least.max(stored);
+                        }
+                        0..0
+                    }
+                    1 => {
+                        written_back[thread].push((line, lines[line].stored));
+                        at
+                    }
+                    _ => {
+                        lines[line].stored += 1;
+                        memory.note(at.clone());
+                        memory.words(at).iter().for_each(|word| word.store(lines[line].stored, Relaxed));
+                        continue;
+                    }
+                };
+                match thread {
+                    0 => call(range),
+                    _ => {
+                        send.send(range).unwrap();
+                        answer.recv().unwrap();
+                    }
+                }
+            }
+        });
+        for cut in 0..20 {
+            let after = open(&disk.survivor(seed << 8 | cut));
+            for (line, history) in lines.iter().enumerate() {
+                let found = after.words(line * LINE..line * LINE + 8)[0].load(Relaxed);
+                assert!(
+                    (history.least..=history.stored).contains(&found),
+                    "seed {seed}, cut {cut}: line {line} has {found} of {}..={}",
+                    history.least,
+                    history.stored
+                );
+                at_least += u64::from(found == history.least);
+                newer += u64::from(found > history.least && found < history.stored);
+                lost += u64::from(found < history.stored);
+            }
+        }
+    }
+    assert!(at_least > 1000 && newer > 1000 && lost > 1000, "{at_least} {newer} {lost}");
 }
 
 #[test]

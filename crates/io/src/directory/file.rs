@@ -220,8 +220,10 @@ impl Directory for FileDirectory {
         check_memory_mode(file, mode)?;
         let opened = self.open_plain(file, mode)?;
         let outcome = persistent::open(opened, self.path_of(file), bytes);
-        if outcome.is_err() && mode == OpenMode::CreateNew {
-            // Nobody needs a file that cannot be what it was made for.
+        let is_busy = |error: &io::Error| error.kind() == io::ErrorKind::ResourceBusy;
+        if mode == OpenMode::CreateNew && outcome.as_ref().is_err_and(|error| !is_busy(error)) {
+            // Nobody needs a file that cannot be what it was made for. If it is busy, another one
+            // opened it first, and has it.
             let _ = self.remove(file);
         }
         outcome.map(Arc::new)

@@ -1,9 +1,8 @@
 //! A file of a directory as persistent memory: on tmpfs, or on a file system with DAX.
 //!
-//! The kind of file system decides. On tmpfs the page cache is the file. Elsewhere the kernel must
-//! grant `MAP_SYNC`, which only DAX does: a line that reached the memory is then in the file, with
-//! the metadata that lead to it (mmap(2)). Other file systems would keep stores in the page cache,
-//! and lose them with the power, so they are refused.
+//! On tmpfs the page cache is the file. Elsewhere the kernel must grant `MAP_SYNC`, which only DAX
+//! does: a line in the memory is then in the file, with its metadata (mmap(2)). Other file systems
+//! would lose stores with the power, so they are refused.
 //!
 //! All space is allocated at once. A touch of a page without space would kill the process.
 

@@ -11,8 +11,8 @@
 //! same thread wrote back: that content or a later one stays. Whole lines persist, and stores to
 //! one line stay in order (Intel SDM, volume 3, 9.2).
 //!
-//! Stores are not seen, only notes are. A store without a note still counts: the present content
-//! is compared with the durable one. Only what lay between is then never an outcome.
+//! Stores are not seen, only notes are. A store without a note still counts, since the present
+//! content is compared with the durable one.
 
 use std::collections::BTreeMap;
 use std::io;

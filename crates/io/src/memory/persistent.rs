@@ -6,19 +6,18 @@
 //! | [`PersistentKind::Shm`]      | the process             | the store                       |
 //! | [`PersistentKind::Simulated`]| what its directory says | as its directory says           |
 //!
-//! A store reaches the processor's cache, and later, in any order, the memory. So a protocol that
-//! must find its words in order writes the lines of the first back, fences, and stores the next:
+//! A store reaches the processor's cache, and later, in any order, the memory. Whoever needs an
+//! order writes lines back and fences before the next store:
 //!
 //! ```text
 //!   note(lines) -> store words -> write_back(lines) -> fence -> store the words that vouch for them
 //! ```
 //!
-//! Only a power cut loses lines. After `kill -9` the kernel still has every executed store, so for
-//! shared memory a fence merely keeps the compiler from moving stores across it.
+//! After `kill -9` the kernel has every executed store, so a fence of shared memory binds only the
+//! compiler.
 //!
-//! The file has one opener at a time, has all of its space, and keeps its length while it is
-//! mapped: a touch beyond the end would kill the process. So does a touch of a line that the
-//! hardware has lost (SIGBUS); whoever opens the file then reads it, or does without.
+//! The file has one opener at a time, all of its space, and a fixed length: a touch beyond it would
+//! kill the process. So does a touch of a line that the hardware has lost (SIGBUS).
 
 use std::fmt;
 use std::io;
@@ -226,8 +225,8 @@ impl PersistentMemory {
         self.mapping.bind_to(nodes)
     }
 
-    /// Says that stores to `range` follow. To a simulated memory, the present content is then one
-    /// that a line may persist with; to others it means nothing.
+    /// Says that stores to `range` follow: a line of a simulated memory may persist with its
+    /// content before them. Others ignore it.
     ///
     /// # Panics
     /// If the range is not inside, for a simulated memory.

@@ -26,9 +26,9 @@
 //!   (figure 1, without values). `dram`: 18 % and 35 % of reads (figure 2).
 //! * **Lines of `optane`** that are written back: a store, its write-back and a fence take 62 ns,
 //!   against 57 ns on DRAM (Yang et al., "An Empirical Guide to the Behavior and Use of Scalable
-//!   Persistent Memory", FAST 2020, figure 2, which NVCache cites). A fence gets all of it, since
-//!   it waits for all lines before it. Sending a line takes a core 1.4 ns: measured on a present
-//!   one, 64 to 256 lines at a time. Spitfire and HyMem do the same steps and give no times.
+//!   Persistent Memory", FAST 2020, figure 2, which NVCache cites). The fence
+//!   gets all of it. Sending a line takes a core 1.4 ns, measured on a present one. Spitfire and
+//!   HyMem give no times.
 //! * **`optane-2`**: NVCache's machine with two modules. Eight readers read 12 GB/s (section 2).
 //!   One writer is "barely competitive" with the disk's 2.2 GB/s (figure 1, section 3.2.1). Large
 //!   blocks are no faster (section 5), so random bandwidth equals sequential. The price is .38 of

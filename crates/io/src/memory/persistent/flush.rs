@@ -1,9 +1,8 @@
 //! Instructions that write lines of the processor's caches back to memory.
 //!
-//! `clwb` keeps the line in the cache, `clflushopt` drops it, and `clflush`, which every x86-64
-//! processor has, also waits for each. `sfence` orders the first two before later stores (Intel
-//! SDM, volume 2; "persistent memory programming", Scargall, 2020, chapter 2). On 64-bit ARM `dc
-//! cvap` cleans a line to the point of persistence and `dsb` waits (ARMv8.2 DPB).
+//! `clwb` keeps the line in the cache, `clflushopt` drops it, and `clflush` also waits for each.
+//! `sfence` orders the first two before later stores (Intel SDM, volume 2). On 64-bit ARM `dc cvap`
+//! cleans a line to the point of persistence and `dsb` waits (ARMv8.2 DPB).
 #![allow(unsafe_code)]
 
 /// Bytes of a line, the unit that reaches the memory as a whole.
@@ -37,7 +36,7 @@ impl Flush {
         })
     }
 
-    /// The best one that this processor has; `None` if it has none that reaches persistent memory.
+    /// As above.
     #[cfg(target_arch = "aarch64")]
     pub(crate) fn detect() -> Option<Flush> {
         // SAFETY: reads a word that the kernel gave this process.
@@ -45,7 +44,7 @@ impl Flush {
         (features & libc::HWCAP_DCPOP != 0).then_some(Flush::DcCvap)
     }
 
-    /// The best one that this processor has; `None` if it has none that reaches persistent memory.
+    /// As above.
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     pub(crate) fn detect() -> Option<Flush> {
         None

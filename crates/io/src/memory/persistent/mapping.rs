@@ -147,8 +147,7 @@ impl SharedMapping {
         copy
     }
 
-    /// The whole pages that have memory, in order; the others are zeros, and a look at them would
-    /// give them some. All of the file if its system does not say.
+    /// The whole pages that have memory, in order; a look at the others would give them some.
     pub(crate) fn data(&self) -> Vec<Range<usize>> {
         let (mut found, mut at) = (Vec::new(), 0);
         while at < self.length {
