@@ -1,9 +1,7 @@
-//! The steps, and random ones.
+//! The steps.
 
-use crate::cell::{PowerCut, Random};
-use crate::disk::{FRAMES, KEYS};
-use crate::flags::{Flag, Flags};
-use crate::world::{CHUNKS, Devices, Outcome, World};
+use crate::cell::PowerCut;
+use crate::world::{Devices, Outcome, World};
 
 /// A step. A number is a page, a frame, a chunk or a key, or the position in a list of what is in
 /// flight.
@@ -45,6 +43,7 @@ pub enum Action {
     Load(usize),
     DropCopy(usize),
     BeginBackup,
+    LookUpImage(usize),
     CopyImage(usize),
     EndBackup,
     Close,
@@ -116,6 +115,7 @@ impl World {
             UnsealOthers => self.unseal_others(),
             SetTierEpoch => self.set_tier_epoch(),
             BeginBackup => self.begin_backup(),
+            LookUpImage(page) => self.look_up_image(page),
             CopyImage(page) => self.copy_image(page),
             EndBackup => self.end_backup(),
             _ => unreachable!("the other steps are taken elsewhere"),
@@ -163,105 +163,5 @@ impl World {
             }
         }
         Err("the database does not open".to_owned())
-    }
-}
-
-/// Steps with their weights. Numbers are drawn later.
-const WEIGHTS: &[(u64, Action)] = &[
-    (8, Begin(0, 0)),
-    (14, Change(0)),
-    (2, ApplyLate(0)),
-    (8, Commit(0)),
-    (3, Restructure(0)),
-    (4, ApplyRestructuring),
-    (3, Hold),
-    (5, Fill),
-    (10, SyncLog),
-    (4, FileRing),
-    (4, SyncFiled),
-    (1, Grow),
-    (2, AnnounceGrowth),
-    (7, WriteImage(0)),
-    (3, MoveImage(0)),
-    (6, SyncPages),
-    (7, AppendMapping(0)),
-    (7, PutInForce(0)),
-    (4, WriteChunk(0)),
-    (4, EndChunk(0)),
-    (4, WriteCut),
-    (5, SyncSuperblock),
-    (5, Demote(0, 0)),
-    (5, FenceBody(0)),
-    (5, WriteHeader(0)),
-    (5, Seal(0)),
-    (2, Vacate(0)),
-    (1, DieUnsealing(0)),
-    (1, Load(0)),
-    (1, DropCopy(0)),
-    (1, BeginBackup),
-    (4, CopyImage(0)),
-    (2, EndBackup),
-    (1, Close),
-    (4, UnsealOthers),
-    (4, SetTierEpoch),
-    (6, Undo),
-    (4, Open),
-    (1, Kill(Devices::Both)),
-    (1, Cut(0, Devices::Both)),
-    (1, Restore(Devices::Both)),
-];
-
-fn devices(random: &mut Random) -> Devices {
-    match random.below(8) {
-        0 => Devices::Neither,
-        1 => Devices::Ring,
-        2..5 => Devices::Tier,
-        _ => Devices::Both,
-    }
-}
-
-/// A random step.
-pub fn random_action(random: &mut Random, flags: Flags) -> Action {
-    let mut at = random.below(WEIGHTS.iter().map(|(weight, _)| weight).sum());
-    let (_, action) = WEIGHTS
-        .iter()
-        .find(|(weight, _)| match at.checked_sub(*weight) {
-            Some(less) => {
-                at = less;
-                false
-            }
-            None => true,
-        })
-        .expect("the number is below the sum");
-    let page = random.below(4) as usize;
-    let two = random.below(2) as usize;
-    let frame = random.below(FRAMES as u64) as usize;
-    match *action {
-        Begin(..) => Begin(page, if two == 0 { page } else { random.below(KEYS as u64) as usize }),
-        Change(_) => Change(random.below(3) as usize),
-        Commit(_) => Commit(random.below(3) as usize),
-        ApplyLate(_) => ApplyLate(two),
-        Restructure(_) => Restructure(2 + two),
-        WriteImage(_) => WriteImage(page),
-        MoveImage(_) => MoveImage(page),
-        AppendMapping(_) => AppendMapping(two),
-        PutInForce(_) => PutInForce(two),
-        WriteChunk(_) => WriteChunk(random.below(CHUNKS as u64) as usize),
-        EndChunk(_) => EndChunk(random.below(CHUNKS as u64) as usize),
-        WriteCut if flags.has(Flag::CutComputedEarly) && two == 0 => ComputeCut,
-        Demote(..) => Demote(page, frame),
-        FenceBody(_) => FenceBody(frame),
-        WriteHeader(_) => WriteHeader(frame),
-        Seal(_) => Seal(frame),
-        Vacate(_) => Vacate(frame),
-        DieUnsealing(_) => DieUnsealing(frame),
-        Load(_) => Load(page),
-        DropCopy(_) => DropCopy(page),
-        CopyImage(_) => CopyImage(page),
-        Kill(_) => Kill(devices(random)),
-        Cut(..) if flags.has(Flag::NoSyncAtRecovery) && two == 0 => Kill(devices(random)),
-        Cut(..) => Cut(random.bits(), devices(random)),
-        Restore(_) => Restore(devices(random)),
-        other => other,
     }
 }

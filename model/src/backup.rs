@@ -21,6 +21,20 @@ impl World {
         Ok(true)
     }
 
+    /// Looks up again where the image of a page is. Images of a backup need not be of one moment.
+    pub fn look_up_image(&mut self, page: usize) -> Outcome {
+        let word = self.life.pages.words[page];
+        let Some(backup) = &mut self.life.backup else { return Ok(false) };
+        let noted = &mut backup.words[page];
+        let is_newer = noted.is_allocated && word.block.is_some() && *noted != word;
+        if !is_newer || backup.copies[page].is_some() {
+            return Ok(false);
+        }
+        *noted = word;
+        self.note(|| format!("the backup finds page {page} in another block"));
+        Ok(true)
+    }
+
     /// Copies the image of a page.
     pub fn copy_image(&mut self, page: usize) -> Outcome {
         let Some(backup) = &mut self.life.backup else { return Ok(false) };

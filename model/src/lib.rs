@@ -14,6 +14,7 @@ pub mod cell;
 pub mod commits;
 pub mod disk;
 pub mod flags;
+pub mod generator;
 mod history;
 mod images;
 mod log;

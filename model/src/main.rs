@@ -72,9 +72,9 @@ fn lives(flags: Flags, limit: Duration, seed: u64) {
 
 fn script(name: &str) -> Result<(), String> {
     let flags = Flags::parse(name)?;
-    let script = scripts::ALL.iter().find(|script| script.flags() == flags);
+    let script = scripts::all().into_iter().find(|script| script.flags() == flags);
     let script = script.ok_or_else(|| format!("{name} has no script"))?;
-    print_run(flags, script.actions);
+    print_run(flags, &script.actions);
     Ok(())
 }
 

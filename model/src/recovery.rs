@@ -217,12 +217,7 @@ impl World {
             if page == NO_PAGE || !(header.is_sealed || self.lacks(Flag::TrustUnsealedFrame)) {
                 continue;
             }
-            let words = if self.lacks(Flag::FrameByChunkAllocation) {
-                &analysis.chunk_words
-            } else {
-                &analysis.words
-            };
-            let counts = (words[page].is_allocated || self.lacks(Flag::FrameOfFreePage))
+            let counts = (analysis.words[page].is_allocated || self.lacks(Flag::FrameOfFreePage))
                 && (header.lsn <= analysis.end || self.lacks(Flag::FrameBeyondLogEnd))
                 && (header.lsn >= analysis.born[page] || self.lacks(Flag::FrameBelowAllocation))
                 && (header.lsn >= analysis.image_lsns[page] || self.lacks(Flag::FrameBelowMapping));

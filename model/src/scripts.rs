@@ -1,21 +1,375 @@
-//! Directed scripts.
-use crate::actions::Action::{self, *};
-use crate::flags::{Flag, Flags};
-use crate::world::Devices::*;
+//! Directed scripts: for a rule, steps that lose data without it. Random lives seldom take them.
 
-/// A script.
+use crate::actions::Action::{self, *};
+use crate::flags::Flag::{self, *};
+use crate::flags::Flags;
+use crate::world::Devices::{Both, Neither, Ring, Tier};
+
+/// Steps that lose data if some rules are left out, and none otherwise.
 #[derive(Debug)]
 pub struct Script {
-    /// Flags.
-    pub leaves_out: &'static [Flag],
-    /// Steps.
-    pub actions: &'static [Action],
+    /// The rules. If there are two, each alone suffices.
+    pub without: &'static [Flag],
+    /// The steps.
+    pub actions: Vec<Action>,
 }
+
 impl Script {
-    /// The flags.
+    /// The rules as a set.
     pub fn flags(&self) -> Flags {
-        Flags::of(self.leaves_out)
+        Flags::of(self.without)
     }
 }
-/// All.
-pub const ALL: &[Script] = &[];
+
+fn script(without: &'static [Flag], parts: &[&[Action]]) -> Script {
+    Script { without, actions: parts.concat() }
+}
+
+/// A transaction that writes one key and is acknowledged. Alone, it takes two records.
+fn commit(key: usize) -> Vec<Action> {
+    vec![Begin(key, key), Change(0), Commit(0), SyncLog]
+}
+
+fn commits(count: usize) -> Vec<Action> {
+    (0..count).flat_map(|_| commit(0)).collect()
+}
+
+/// An image of a page comes into force.
+fn image(page: usize) -> Vec<Action> {
+    vec![WriteImage(page), SyncPages, AppendMapping(0), SyncLog, PutInForce(0)]
+}
+
+fn chunk(chunk: usize) -> [Action; 3] {
+    [WriteChunk(chunk), SyncPages, EndChunk(chunk)]
+}
+
+const CUT_LOG: &[Action] = &[WriteCut, SyncSuperblock];
+const SPLIT: &[Action] = &[Restructure(2), ApplyRestructuring, SyncLog];
+const MERGE: &[Action] = SPLIT;
+/// The rest of a recovery, with the tier and without it.
+const OPENED: &[Action] = &[SyncSuperblock, UnsealOthers, SetTierEpoch, Open];
+const OPENED_WITHOUT_TIER: &[Action] = &[SyncSuperblock, Open];
+const FILE: &[Action] = &[FileRing, SyncFiled];
+const LOSE_UNSYNCED: u64 = 0;
+const KEEP_UNSYNCED: u64 = 1;
+/// Of a change, another one and a commit record, the first is torn.
+const TEAR_FIRST: u64 = 27;
+
+/// A page goes from DRAM to a frame, and that is sealed.
+fn sealed(page: usize, frame: usize) -> [Action; 4] {
+    [Demote(page, frame), FenceBody(frame), WriteHeader(frame), Seal(frame)]
+}
+
+/// Page 1 is written again, and the log is cut behind that.
+fn written_again() -> Vec<Action> {
+    [commit(1), image(1), chunk(0).into(), CUT_LOG.into()].concat()
+}
+
+/// A frame with page 1 is sealed, with a transaction that the image lacks.
+fn one_sealed() -> Vec<Action> {
+    [commit(0), sealed(1, 0).into()].concat()
+}
+
+/// A backup of the two pages of a new database.
+fn backup() -> Vec<Action> {
+    vec![BeginBackup, CopyImage(0), CopyImage(1), EndBackup]
+}
+
+/// A new life with the ring.
+fn with_ring() -> Vec<Action> {
+    [&[Kill(Ring)], OPENED_WITHOUT_TIER].concat()
+}
+
+/// All scripts, in the order of the flags.
+pub fn all() -> Vec<Script> {
+    let mut all = seals();
+    all.extend(adoption());
+    all.extend(growth());
+    all.extend(backups());
+    all.extend(rings());
+    all
+}
+
+/// Rule 9.
+fn seals() -> Vec<Script> {
+    let uncommitted = &[Begin(1, 1), Change(0), FenceBody(0), Cut(LOSE_UNSYNCED, Tier)];
+    vec![
+        script(&[TrustUnsealedFrame], &[&one_sealed(), uncommitted]),
+        script(&[UnsealWithoutFence], &[&one_sealed(), uncommitted]),
+        script(
+            &[HeadersNotWrittenBack, UnsealByHeader],
+            &[
+                &one_sealed(),
+                &[DieUnsealing(0), Kill(Tier)],
+                OPENED,
+                &[Begin(1, 1), Change(0), Demote(1, 0), FenceBody(0), Cut(LOSE_UNSYNCED, Tier)],
+            ],
+        ),
+        script(
+            &[SealBeforeBodyFence],
+            &[&commit(0), &[Demote(1, 0), WriteHeader(0), Seal(0), Cut(LOSE_UNSYNCED, Tier)]],
+        ),
+        script(
+            &[SealBeforeDurable, FrameBeyondLogEnd],
+            &[&[Begin(0, 0), Change(0)], &sealed(1, 0), &[Cut(LOSE_UNSYNCED, Tier)]],
+        ),
+        // The frame held page 1 before.
+        script(
+            &[SealWordFirst],
+            &[
+                &one_sealed(),
+                &[Load(1), Vacate(0)],
+                SPLIT,
+                &[Demote(2, 0), FenceBody(0), WriteHeader(0), Cut(KEEP_UNSYNCED, Tier)],
+            ],
+        ),
+        script(
+            &[SealWithoutLatch],
+            &[
+                &commit(0),
+                &[Demote(1, 0), FenceBody(0), WriteHeader(0)],
+                &[Begin(1, 1), Change(0), FenceBody(0), Seal(0), Cut(LOSE_UNSYNCED, Tier)],
+            ],
+        ),
+        script(
+            &[SealOlderCopy],
+            &[
+                &commit(0),
+                &[Demote(1, 0), FenceBody(0), Load(1)],
+                &commit(1),
+                &image(1),
+                &[WriteHeader(0), Seal(0)],
+                &chunk(0),
+                CUT_LOG,
+                &[Cut(LOSE_UNSYNCED, Tier)],
+            ],
+        ),
+        script(&[SealMovesRecLsn], &[&one_sealed(), CUT_LOG, &[Cut(LOSE_UNSYNCED, Neither)]]),
+        script(
+            &[UnsealNotAtMapping],
+            &[&one_sealed(), &[Load(1)], &written_again(), &[Cut(LOSE_UNSYNCED, Tier)]],
+        ),
+        script(
+            &[KeepSealOfVacated],
+            &[&one_sealed(), &[Load(1), Vacate(0)], &written_again(), &[Cut(LOSE_UNSYNCED, Tier)]],
+        ),
+        // The id of page 2 is freed and used again.
+        script(
+            &[KeepSealOfFreed],
+            &[
+                SPLIT,
+                &sealed(2, 0),
+                MERGE,
+                SPLIT,
+                &commit(2),
+                &image(0),
+                &image(1),
+                &image(2),
+                &chunk(0),
+                &chunk(1),
+                CUT_LOG,
+                &[Cut(LOSE_UNSYNCED, Tier)],
+            ],
+        ),
+    ]
+}
+
+/// Rule 10.
+fn adoption() -> Vec<Script> {
+    let without_tier = [&[Kill(Neither)], OPENED_WITHOUT_TIER, &written_again()].concat();
+    // Both timelines have a life of epoch 2 with other transactions in it.
+    let two_timelines = [
+        &commit(0)[..],
+        &backup(),
+        &[Kill(Tier)],
+        OPENED,
+        &commit(1),
+        &sealed(1, 0),
+        &[Restore(Neither)],
+        OPENED_WITHOUT_TIER,
+        &commit(2),
+        &[Kill(Tier)],
+    ]
+    .concat();
+    vec![
+        // Two frames hold page 1, and the older one is older than the image.
+        script(
+            &[KeepSealOfVacated, LowestDuplicate],
+            &[
+                &one_sealed(),
+                &[Load(1)],
+                &commit(1),
+                &sealed(1, 1),
+                &image(1),
+                &chunk(0),
+                CUT_LOG,
+                &[Cut(LOSE_UNSYNCED, Tier)],
+            ],
+        ),
+        // A newer image was not in force yet, but its record is durable.
+        script(
+            &[KeepSealOfUnadopted],
+            &[
+                &one_sealed(),
+                &[Load(1)],
+                &commit(1),
+                &[WriteImage(1), SyncPages, AppendMapping(0), SyncLog, Kill(Tier)],
+                OPENED,
+                &chunk(0),
+                CUT_LOG,
+                &[Cut(LOSE_UNSYNCED, Tier)],
+            ],
+        ),
+        script(
+            &[TierEpochBeforeUnsealing],
+            &[&one_sealed(), &without_tier, &[Kill(Tier), SyncSuperblock, SetTierEpoch, Kill(Tier)]],
+        ),
+        // The life without the tier has the epoch that the tier has already.
+        script(
+            &[TierEpochFirst],
+            &[
+                &one_sealed(),
+                &[Kill(Tier), UnsealOthers, SetTierEpoch, Cut(LOSE_UNSYNCED, Neither)],
+                OPENED_WITHOUT_TIER,
+                &written_again(),
+                &[Kill(Tier)],
+            ],
+        ),
+        script(&[IgnoreTierEpoch], &[&one_sealed(), &without_tier, &[Kill(Tier)]]),
+        script(&[IgnoreTierTimeline], &[&two_timelines]),
+        script(&[RestoreKeepsTimeline], &[&two_timelines]),
+        script(
+            &[RedoLeavesClean],
+            &[&one_sealed(), &[Kill(Tier)], OPENED, CUT_LOG, &[Cut(LOSE_UNSYNCED, Neither)]],
+        ),
+        script(
+            &[AdoptBeforeCount],
+            &[
+                &commit(0),
+                &image(1),
+                &sealed(1, 0),
+                &chunk(0),
+                CUT_LOG,
+                &[Kill(Tier)],
+                OPENED,
+                SPLIT,
+                &[WriteImage(0), WriteImage(2), SyncPages, Cut(LOSE_UNSYNCED, Neither)],
+            ],
+        ),
+    ]
+}
+
+/// Rule 12. The log has 21 records, so those from 21 on move when it doubles.
+fn growth() -> Vec<Script> {
+    let wrapped = [commits(5), image(1), chunk(0).into(), CUT_LOG.into(), commits(5)].concat();
+    let named = &[SyncLog, AnnounceGrowth, SyncSuperblock, Cut(LOSE_UNSYNCED, Neither)];
+    vec![
+        script(&[LogLeftBehind], &[&wrapped, &[Grow], named]),
+        script(&[LogInOldRing], &[&wrapped, &[Grow], &commit(0), &named[1..]]),
+        script(&[AnnounceBeforeCopySync], &[&wrapped, &[Grow], &named[1..]]),
+    ]
+}
+
+/// Rule 15.
+fn backups() -> Vec<Script> {
+    let checkpointed = [commits(4), image(1), chunk(0).into(), CUT_LOG.into()].concat();
+    vec![
+        // The log wraps during the backup.
+        script(
+            &[BackupCutsLog],
+            &[
+                &[BeginBackup, CopyImage(0), CopyImage(1)],
+                &checkpointed,
+                &checkpointed,
+                &checkpointed,
+                &[EndBackup, Restore(Neither)],
+            ],
+        ),
+        // The second image goes to the block of the first one.
+        script(
+            &[BackupReadsFreedBlocks],
+            &[
+                &[BeginBackup],
+                &commit(0),
+                &image(1),
+                &commit(0),
+                &image(1),
+                &[CopyImage(0), CopyImage(1), EndBackup, Restore(Neither)],
+            ],
+        ),
+        // The copies are newer than the log that the backup has.
+        script(
+            &[BackupEndsLogEarly],
+            &[
+                &[Begin(0, 0), Change(0), BeginBackup, SyncLog],
+                &image(1),
+                &[LookUpImage(1), CopyImage(0), CopyImage(1), EndBackup, Restore(Neither)],
+            ],
+        ),
+        script(
+            &[BackupReadsUnfiled],
+            &[
+                &with_ring(),
+                &commit(0),
+                &[BeginBackup, CopyImage(0), CopyImage(1), EndBackup, Restore(Neither)],
+            ],
+        ),
+    ]
+}
+
+/// Rule 16. The ring has 7 records.
+fn rings() -> Vec<Script> {
+    let two_timelines = [
+        &commit(0)[..],
+        &backup(),
+        &with_ring(),
+        &[Begin(0, 1), Change(0), Change(0), Commit(0), SyncLog],
+        &[Begin(0, 1), Change(0), Change(0), Commit(0), SyncLog],
+        &[Restore(Ring)],
+        OPENED_WITHOUT_TIER,
+        &commit(2),
+        &[Kill(Ring)],
+    ]
+    .concat();
+    vec![
+        script(&[RingNotFenced], &[&with_ring(), &commit(0), &[Cut(LOSE_UNSYNCED, Ring)]]),
+        script(&[RingRoomByPersistent], &[&with_ring(), &commits(4), &[Cut(LOSE_UNSYNCED, Ring)]]),
+        script(
+            &[RingRoomBeforeSync],
+            &[&with_ring(), &commits(3), &[FileRing], &commit(0), &[Cut(LOSE_UNSYNCED, Ring)]],
+        ),
+        script(
+            &[RingTakesTorn],
+            &[&with_ring(), &[Begin(0, 1), Change(0), Change(0), Commit(0), Cut(TEAR_FIRST, Ring)]],
+        ),
+        // A hole ends the log; behind it are records of the older epoch.
+        script(
+            &[RingIgnoresEpoch],
+            &[
+                &with_ring(),
+                &[Begin(0, 0), Hold, Change(0), Begin(1, 2), Change(1), Change(1), Commit(1), Kill(Ring)],
+                OPENED_WITHOUT_TIER,
+                &commit(3),
+                &[Kill(Ring)],
+            ],
+        ),
+        script(&[RingIgnoresTimeline], &[&two_timelines]),
+        script(&[RingNotNamed], &[&with_ring(), &commit(0), &[Kill(Neither)]]),
+        script(&[ClearRingEarly], &[&with_ring(), &commit(0), &[Close, SyncSuperblock, Kill(Neither)]]),
+        script(&[OpenWithoutRing], &[&with_ring(), &commit(0), &[Kill(Neither)]]),
+        script(
+            &[LeaveRingRecords],
+            &[&with_ring(), &commit(0), &[Kill(Ring)], OPENED_WITHOUT_TIER, &[Cut(LOSE_UNSYNCED, Both)]],
+        ),
+        // The cut is below the superblock's log end, and the file has nothing of that.
+        script(
+            &[LogEndBeforeRing],
+            &[&with_ring(), &commit(0), &image(1), &commit(1), &chunk(0), CUT_LOG, &[Kill(Ring)]],
+        ),
+        // All that is filed may be missing in the ring.
+        script(
+            &[],
+            &[&with_ring(), &commits(3), FILE, &commits(3), FILE, &[Close, SyncSuperblock, Kill(Neither)]],
+        ),
+    ]
+}

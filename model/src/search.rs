@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::actions::{Action, random_action};
+use crate::actions::Action;
 use crate::cell::Random;
 use crate::flags::Flags;
+use crate::generator::Generator;
 use crate::world::{Devices, World};
 
 /// Steps tried for each step taken, at most.
@@ -47,8 +48,9 @@ fn run_in(world: &mut World, actions: &[Action]) -> Result<(), String> {
 }
 
 /// One random run: steps that were possible, and whether it lost data.
-fn random_run(flags: Flags, random: &mut Random, findings: &mut Findings) {
-    let length = 40 + random.below(260) as usize;
+fn random_run(flags: Flags, random: Random, findings: &mut Findings) {
+    let mut generator = Generator::new(flags, random);
+    let length = 40 + generator.random().below(260) as usize;
     let mut world = World::new(flags, false);
     let mut taken = Vec::new();
     let mut has_lost = false;
@@ -56,7 +58,7 @@ fn random_run(flags: Flags, random: &mut Random, findings: &mut Findings) {
         if taken.len() == length || has_lost {
             break;
         }
-        let action = random_action(random, flags);
+        let action = generator.next_action();
         match world.step(action) {
             Ok(false) => {}
             Ok(true) => taken.push(action),
@@ -69,7 +71,7 @@ fn random_run(flags: Flags, random: &mut Random, findings: &mut Findings) {
     findings.steps += taken.len() as u64;
     findings.crashes += world.crashes;
     // Two ends: nothing that was not synced persists, or a part.
-    for cut in [0, random.bits()] {
+    for cut in [0, generator.random().bits()] {
         if !has_lost {
             let mut longer = taken.clone();
             longer.push(Action::Cut(cut, Devices::Both));
@@ -93,7 +95,7 @@ pub fn search(flags: Flags, seed: u64, mut goes_on: impl FnMut(&Findings) -> boo
     let mut random = Random(seed);
     while goes_on(&findings) {
         findings.runs += 1;
-        random_run(flags, &mut random, &mut findings);
+        random_run(flags, Random(random.bits()), &mut findings);
     }
     findings
 }

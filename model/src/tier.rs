@@ -122,7 +122,7 @@ impl World {
         Ok(true)
     }
 
-    /// Stores the seal word. Nothing relies on its fence.
+    /// Stores the seal word, and fences it.
     pub fn seal(&mut self, frame: usize) -> Outcome {
         let Frame { page, lsn, is_sealing, .. } = self.life.frames[frame];
         let Some(page) = page.filter(|_| is_sealing) else { return Ok(false) };
@@ -131,11 +131,11 @@ impl World {
             false => FrameHeader { is_sealed: true, ..self.disk.headers[frame].get() },
         };
         self.disk.headers[frame].set(header);
+        self.disk.headers[frame].sync();
         let known = &mut self.life.frames[frame];
         known.is_sealing = false;
         known.seal = Seal::Sealed;
         if self.lacks(Flag::SealMovesRecLsn) {
-            self.disk.headers[frame].sync();
             self.life.pages.changes[page].retain(|&change| change > lsn);
             self.life.pages.rec_lsn[page] = 0;
         }
@@ -205,9 +205,7 @@ impl World {
     pub fn set_tier_epoch(&mut self) -> Outcome {
         let life = &self.life;
         let is_early = !life.is_epoch_synced && !self.lacks(Flag::TierEpochFirst);
-        let is_unsealed = life.are_others_unsealed
-            || self.lacks(Flag::TierEpochBeforeUnsealing)
-            || self.lacks(Flag::AppendBeforeUnsealing);
+        let is_unsealed = life.are_others_unsealed || self.lacks(Flag::TierEpochBeforeUnsealing);
         if !life.has_tier || life.is_tier_epoch_set || is_early || !is_unsealed {
             return Ok(false);
         }

@@ -447,8 +447,7 @@ impl World {
     pub fn is_blocked(&self) -> bool {
         let life = &self.life;
         let epoch = life.is_epoch_synced || self.lacks(Flag::AppendBeforeEpochSync);
-        let unsealed = life.are_others_unsealed || self.lacks(Flag::AppendBeforeUnsealing);
-        let tier = !life.has_tier || (unsealed && life.is_tier_epoch_set);
+        let tier = !life.has_tier || life.is_tier_epoch_set || self.lacks(Flag::AppendBeforeTierEpoch);
         !epoch || !tier || life.is_closing
     }
 
