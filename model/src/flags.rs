@@ -83,6 +83,7 @@ flags! {
     FrameOfFreePage 10 "recovery adopts frames of pages that are not allocated"
     LowestDuplicate 10 "of two frames of a page the older one is adopted"
     KeepSealOfUnadopted 10 "frames that recovery does not adopt stay sealed"
+    KeepSealBeyondEnd 10 "frames behind the end of a tier that is now smaller stay sealed"
     AppendBeforeTierEpoch 10 "records are appended before the tier has the epoch"
     TierEpochBeforeUnsealing 10 "the tier's epoch is durable before those frames are unsealed"
     TierEpochFirst 10 "the tier's epoch is durable before the superblock's"

@@ -46,8 +46,12 @@ impl Features {
 
     /// What the next process is given.
     fn devices(self, random: &mut Random) -> Devices {
-        let tier = if random.below(4) == 0 { Devices::Neither } else { Devices::Tier };
-        tier.with_ring(self.ring && random.below(4) != 0)
+        let devices = match random.below(8) {
+            0 | 1 => Devices::Neither,
+            2 => Devices::SmallTier,
+            _ => Devices::Tier,
+        };
+        if self.ring && random.below(4) != 0 { devices.and_ring() } else { devices }
     }
 }
 

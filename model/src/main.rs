@@ -1,4 +1,4 @@
-//! `terrace-model SECONDS [FLAG[,FLAG]]...`: random lives for a time, with these flags each.
+//! `terrace-model SECONDS [FLAG[,FLAG]]...`: random lives, with these flags each.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -7,10 +7,32 @@ use std::{env, io};
 use terrace_model::flags::{self, Flags};
 use terrace_model::{scripts, search};
 
-const USAGE: &str = "terrace-model SECONDS [FLAG[,FLAG]]...   random lives; - is the protocol as designed,
-                                         no FLAG means it and each flag in turn
-terrace-model flags                      lists the flags
-terrace-model script FLAG                prints the steps of a flag's script";
+const USAGE: &str = "terrace-model SECONDS [FLAG[,FLAG]]...  random lives; - is the protocol as designed,
+                                        no FLAG means it and each flag in turn
+terrace-model RUNSr [FLAG[,FLAG]]...    the same for a number of runs
+terrace-model flags                     lists the flags
+terrace-model script FLAG[,FLAG]        prints the steps of a script
+
+TERRACE_SEED=N begins with another seed than 1.";
+
+/// Runs that lose data, after which a search ends.
+const ENOUGH: u64 = 25;
+
+/// When a search ends.
+#[derive(Clone, Copy)]
+enum Limit {
+    Time(Duration),
+    Runs(u64),
+}
+
+impl Limit {
+    fn parse(text: &str) -> Option<Self> {
+        match text.strip_suffix('r') {
+            Some(runs) => runs.parse().ok().map(Limit::Runs),
+            None => Duration::try_from_secs_f64(text.parse().ok()?).ok().map(Limit::Time),
+        }
+    }
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = env::args().skip(1).collect();
@@ -34,14 +56,13 @@ fn started(arguments: &[String]) -> Result<(), String> {
         }
         ("script", Some(name)) => script(name),
         _ => {
-            let seconds: f64 = first.parse().map_err(|_| USAGE.to_owned())?;
-            let limit = Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?;
+            let limit = Limit::parse(first).ok_or(USAGE)?;
             let seed = match env::var("TERRACE_SEED") {
                 Ok(seed) => seed.parse().map_err(|_| format!("TERRACE_SEED is {seed}, not a number"))?,
                 Err(_) => 1,
             };
             for flags in sets(&arguments[1..])? {
-                lives(flags, limit, seed);
+                lives(flags, limit, seed, arguments.len() > 1);
             }
             Ok(())
         }
@@ -56,14 +77,19 @@ fn sets(names: &[String]) -> Result<Vec<Flags>, String> {
     names.iter().map(|names| Flags::parse(names)).collect()
 }
 
-/// Runs random lives, and prints the shortest that loses data.
-fn lives(flags: Flags, limit: Duration, seed: u64) {
-    const ENOUGH: u64 = 25;
+/// Runs random lives; prints the shortest that loses data if that is wanted.
+fn lives(flags: Flags, limit: Limit, seed: u64, prints: bool) {
     let since = Instant::now();
-    let found = search::search(flags, seed, |found| since.elapsed() < limit && found.losing < ENOUGH);
+    let found = search::search(flags, seed, |found| {
+        let goes_on = match limit {
+            Limit::Time(limit) => since.elapsed() < limit,
+            Limit::Runs(runs) => found.runs < runs,
+        };
+        goes_on && found.losing < ENOUGH
+    });
     let search::Findings { runs, steps, crashes, losing, .. } = found;
     println!("{flags}: {losing} of {runs} runs lose data; {steps} steps, {crashes} crashes, seed {seed}");
-    if let Some(actions) = search::shortest(flags, &found) {
+    if prints && let Some(actions) = search::shortest(flags, &found) {
         print_run(flags, &actions);
     }
     // A reader of a pipe sees each set at once.

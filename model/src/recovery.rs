@@ -81,7 +81,11 @@ impl World {
         if is_refused {
             self.note(|| "the log's ring is missing: refused".to_owned());
         }
-        let takes_ring = devices.has_ring() || (is_refused && !self.lacks(Flag::OpenWithoutRing));
+        let devices = match is_refused && !self.lacks(Flag::OpenWithoutRing) {
+            true => devices.and_ring(),
+            false => devices,
+        };
+        let takes_ring = devices.has_ring();
         let mut records = scan(&self.disk, &superblock, self.flags);
         let check_end = |records: &[Record]| match superblock.cut + records.len() as u32 - 1 {
             end if end < superblock.log_end => {
@@ -101,9 +105,9 @@ impl World {
             self.claim_ring(superblock.timeline);
         }
         let analysis = self.analyse(records, end)?;
-        let adopted = self.choose_frames(&superblock, &analysis, devices.has_tier());
+        let adopted = self.choose_frames(&superblock, &analysis, devices.frames());
         let redone = redo(&self.disk, self.flags, &analysis, adopted)?;
-        self.assemble(&superblock, slot, analysis, redone, devices.with_ring(takes_ring));
+        self.assemble(&superblock, slot, analysis, redone, devices);
         if !self.lacks(Flag::NoEpochInRecords) {
             self.life.log.epoch += 1;
             self.life.log.epoch_first = self.life.log.tail;
@@ -195,10 +199,10 @@ impl World {
         &mut self,
         superblock: &Superblock,
         analysis: &Analysis,
-        has_tier: bool,
+        frames: usize,
     ) -> [Option<(usize, Content)>; PAGES] {
         let mut adopted: [Option<(usize, Content)>; PAGES] = [None; PAGES];
-        if !has_tier {
+        if frames == 0 {
             return adopted;
         }
         if !self.lacks(Flag::HeadersNotWrittenBack) {
@@ -211,7 +215,7 @@ impl World {
         if !is_of_life || !is_of_timeline {
             return adopted;
         }
-        for frame in 0..FRAMES {
+        for frame in 0..frames {
             let header = self.disk.headers[frame].get();
             let page = header.page;
             if page == NO_PAGE || !(header.is_sealed || self.lacks(Flag::TrustUnsealedFrame)) {
@@ -280,6 +284,7 @@ impl World {
             is_epoch_synced: true,
             computed_cut: None,
             has_tier: devices.has_tier(),
+            frames_used: devices.frames(),
             are_others_unsealed: false,
             is_tier_epoch_set: false,
             frames,

@@ -3,7 +3,7 @@
 use crate::actions::Action::{self, *};
 use crate::flags::Flag::{self, *};
 use crate::flags::Flags;
-use crate::world::Devices::{Both, Neither, Ring, Tier};
+use crate::world::Devices::{Both, Neither, Ring, SmallTier, Tier};
 
 /// Steps that lose data if some rules are left out, and none otherwise.
 #[derive(Debug)]
@@ -219,6 +219,10 @@ fn adoption() -> Vec<Script> {
                 CUT_LOG,
                 &[Cut(LOSE_UNSYNCED, Tier)],
             ],
+        ),
+        script(
+            &[KeepSealBeyondEnd],
+            &[&commit(0), &sealed(1, 1), &[Kill(SmallTier)], OPENED, &written_again(), &[Kill(Tier)]],
         ),
         script(
             &[TierEpochBeforeUnsealing],

@@ -72,7 +72,7 @@ impl World {
     pub fn demote(&mut self, page: usize, frame: usize) -> Outcome {
         let holder = self.life.frames[frame].page;
         let is_free = holder.is_none_or(|holder| holder == page);
-        if !self.life.has_tier || !is_free || self.life.work.restructuring.is_some() {
+        if frame >= self.life.frames_used || !is_free || self.life.work.restructuring.is_some() {
             return Ok(false);
         }
         let Some(content) = self.life.pages.dram[page] else { return Ok(false) };
@@ -190,7 +190,8 @@ impl World {
         if !self.life.has_tier || self.life.are_others_unsealed {
             return Ok(false);
         }
-        for frame in 0..FRAMES {
+        let frames = if self.lacks(Flag::KeepSealBeyondEnd) { self.life.frames_used } else { FRAMES };
+        for frame in 0..frames {
             if self.life.frames[frame].page.is_none() && !self.lacks(Flag::KeepSealOfUnadopted) {
                 self.unseal(frame);
             }

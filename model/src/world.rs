@@ -15,6 +15,8 @@ pub const CHUNKS: usize = PAGES / CHUNK_PAGES;
 pub enum Devices {
     Neither,
     Tier,
+    /// The middle tier with all frames but the last.
+    SmallTier,
     Ring,
     Both,
 }
@@ -22,7 +24,16 @@ pub enum Devices {
 impl Devices {
     /// Whether the middle tier is there.
     pub fn has_tier(self) -> bool {
-        matches!(self, Devices::Tier | Devices::Both)
+        self.frames() > 0
+    }
+
+    /// Its frames.
+    pub fn frames(self) -> usize {
+        match self {
+            Devices::Tier | Devices::Both => FRAMES,
+            Devices::SmallTier => FRAMES - 1,
+            Devices::Neither | Devices::Ring => 0,
+        }
     }
 
     /// Whether the ring is there.
@@ -30,14 +41,9 @@ impl Devices {
         matches!(self, Devices::Ring | Devices::Both)
     }
 
-    /// These, with or without the ring.
-    pub fn with_ring(self, has_ring: bool) -> Self {
-        match (self.has_tier(), has_ring) {
-            (false, false) => Devices::Neither,
-            (true, false) => Devices::Tier,
-            (false, true) => Devices::Ring,
-            (true, true) => Devices::Both,
-        }
+    /// These, and the ring.
+    pub fn and_ring(self) -> Self {
+        if self.has_tier() { Devices::Both } else { Devices::Ring }
     }
 }
 
@@ -236,6 +242,8 @@ pub struct Life {
     pub is_epoch_synced: bool,
     pub computed_cut: Option<u32>,
     pub has_tier: bool,
+    /// Frames that may be used.
+    pub frames_used: usize,
     /// Frames that recovery did not adopt are durably unsealed.
     pub are_others_unsealed: bool,
     pub is_tier_epoch_set: bool,
@@ -311,8 +319,8 @@ impl World {
     /// A new database, opened with the middle tier and without a ring.
     pub fn new(flags: Flags, is_traced: bool) -> Self {
         let disk = Disk::new();
-        let mut pages = Pages::default();
-        pages.words = [MappingWord::at(0, 0), MappingWord::at(1, 0), MappingWord::FREE, MappingWord::FREE];
+        let words = [MappingWord::at(0, 0), MappingWord::at(1, 0), MappingWord::FREE, MappingWord::FREE];
+        let pages = Pages { words, ..Pages::default() };
         let mut taken = [false; BLOCKS];
         taken[..2].fill(true);
         let superblock = disk.superblocks[1].get();
@@ -330,6 +338,7 @@ impl World {
             is_epoch_synced: true,
             computed_cut: None,
             has_tier: true,
+            frames_used: FRAMES,
             are_others_unsealed: true,
             is_tier_epoch_set: true,
             frames: [Frame::empty(Seal::Unsealed); FRAMES],
