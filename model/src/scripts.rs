@@ -82,12 +82,31 @@ fn with_ring() -> Vec<Action> {
 
 /// All scripts, in the order of the flags.
 pub fn all() -> Vec<Script> {
-    let mut all = seals();
+    let mut all = logs();
+    all.extend(seals());
     all.extend(adoption());
     all.extend(growth());
     all.extend(backups());
     all.extend(rings());
     all
+}
+
+/// Four transactions, then the log is cut behind them: nine records.
+fn checkpointed() -> Vec<Action> {
+    [commits(4), image(1), chunk(0).into(), CUT_LOG.into()].concat()
+}
+
+/// Rules 2 and 11. The log has 21 records.
+fn logs() -> Vec<Script> {
+    let not_synced = [commits(4), image(1), chunk(0).into(), vec![WriteCut]].concat();
+    vec![
+        // Behind the end are records of the lap before.
+        script(&[NoLsnInRecord], &[&checkpointed(), &checkpointed(), &commits(2), &[Kill(Neither)]]),
+        script(
+            &[RecycleBeforeSuperblock],
+            &[&not_synced, &commits(5), SPLIT, MERGE, SPLIT, &[Cut(LOSE_UNSYNCED, Neither)]],
+        ),
+    ]
 }
 
 /// Rule 9.
@@ -276,16 +295,15 @@ fn growth() -> Vec<Script> {
 
 /// Rule 15.
 fn backups() -> Vec<Script> {
-    let checkpointed = [commits(4), image(1), chunk(0).into(), CUT_LOG.into()].concat();
     vec![
         // The log wraps during the backup.
         script(
             &[BackupCutsLog],
             &[
                 &[BeginBackup, CopyImage(0), CopyImage(1)],
-                &checkpointed,
-                &checkpointed,
-                &checkpointed,
+                &checkpointed(),
+                &checkpointed(),
+                &checkpointed(),
                 &[EndBackup, Restore(Neither)],
             ],
         ),
