@@ -27,12 +27,20 @@ struct Features {
     ring: bool,
     backup: bool,
     growth: bool,
+    /// One end of a process in so many that are drawn.
+    ends: u64,
 }
 
 impl Features {
     fn random(random: &mut Random) -> Self {
         let mut one_of = |count| random.below(count) == 0;
-        Self { tier: !one_of(4), ring: one_of(2), backup: one_of(3), growth: one_of(4) }
+        Self {
+            tier: !one_of(4),
+            ring: one_of(2),
+            backup: one_of(3),
+            growth: one_of(4),
+            ends: [1, 3, 9][random.below(3) as usize],
+        }
     }
 
     fn allow(self, action: Action) -> bool {
@@ -66,7 +74,11 @@ impl Generator {
     pub fn next_action(&mut self) -> Action {
         loop {
             let action = self.any_action();
-            if self.features.allow(action) {
+            let ends = matches!(action, Kill(_) | Cut(..) | Restore(_));
+            if self.features.allow(action) && !(ends && self.random.below(self.features.ends) != 0) {
+                if ends {
+                    self.plan.clear();
+                }
                 return action;
             }
         }
@@ -79,11 +91,7 @@ impl Generator {
             self.plan = plan(random).into();
         }
         let planned = if random.below(4) == 0 { None } else { self.plan.pop_front() };
-        let action = planned.unwrap_or_else(|| random_action(random, self.flags, features));
-        if matches!(action, Kill(_) | Cut(..) | Restore(_)) {
-            self.plan.clear();
-        }
-        action
+        planned.unwrap_or_else(|| random_action(random, self.flags, features))
     }
 
     /// Random numbers for other ends.
@@ -95,10 +103,12 @@ impl Generator {
 /// Steps that lead somewhere. Random single steps seldom do all of them.
 fn plan(random: &mut Random) -> Vec<Action> {
     let page = random.below(4) as usize;
+    let other = random.below(4) as usize;
     let frame = random.below(FRAMES as u64) as usize;
     let chunk = random.below(CHUNKS as u64) as usize;
     let recovered = [SyncSuperblock, UnsealOthers, SetTierEpoch, Undo, Undo, SyncLog, Undo, Undo, Open];
-    match random.below(9) {
+    match random.below(12) {
+        9..12 => vec![Begin(page, other), Change(0), Change(0), Commit(0), SyncLog],
         0 | 1 => vec![WriteImage(page), SyncPages, AppendMapping(0), SyncLog, PutInForce(0)],
         2 => vec![WriteChunk(chunk), SyncPages, EndChunk(chunk), WriteCut, SyncSuperblock],
         3 | 4 => vec![Demote(page, frame), SyncLog, FenceBody(frame), WriteHeader(frame), Seal(frame)],
