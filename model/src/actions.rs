@@ -49,6 +49,7 @@ pub enum Action {
     Close,
     UnsealOthers,
     SetTierEpoch,
+    ClaimRing,
     Undo,
     Open,
     /// The process is killed; caches survive.
@@ -56,6 +57,15 @@ pub enum Action {
     /// The power is cut.
     Cut(u64, Devices),
     Restore(Devices),
+    CopyFiles,
+    PutBack(Devices),
+}
+
+impl Action {
+    /// Whether another process follows.
+    pub fn ends_life(self) -> bool {
+        matches!(self, Kill(_) | Cut(..) | Restore(_) | PutBack(_))
+    }
 }
 
 use Action::*;
@@ -66,8 +76,7 @@ impl World {
     /// # Errors
     /// How the promise was broken.
     pub fn step(&mut self, action: Action) -> Outcome {
-        let ends = matches!(action, Kill(_) | Cut(..) | Restore(_));
-        if self.life.is_dying && !ends {
+        if self.life.is_dying && !action.ends_life() {
             return Ok(false);
         }
         match action {
@@ -97,7 +106,7 @@ impl World {
             Close => self.close(),
             Undo => self.undo(),
             Open => self.open(),
-            Kill(_) | Cut(..) | Restore(_) => self.end(action),
+            Kill(_) | Cut(..) | Restore(_) | PutBack(_) => self.end(action),
             _ => self.step_of_tier_or_backup(action),
         }
     }
@@ -118,6 +127,8 @@ impl World {
             LookUpImage(page) => self.look_up_image(page),
             CopyImage(page) => self.copy_image(page),
             EndBackup => self.end_backup(),
+            CopyFiles => self.copy_files(),
+            ClaimRing => self.claim_ring(),
             _ => unreachable!("the other steps are taken elsewhere"),
         }
     }
@@ -132,6 +143,7 @@ impl World {
                 devices
             }
             Restore(devices) => return self.restore(devices),
+            PutBack(devices) => return self.put_back(devices),
             Kill(devices) => devices,
             _ => unreachable!("no other step ends the process"),
         };
@@ -155,7 +167,9 @@ impl World {
             if self.life.is_dying {
                 self.step(Kill(Devices::Both))?;
             }
-            for action in [SyncSuperblock, UnsealOthers, SetTierEpoch, FileRing, SyncFiled, Undo, Open] {
+            for action in
+                [SyncSuperblock, UnsealOthers, SetTierEpoch, ClaimRing, FileRing, SyncFiled, Undo, Open]
+            {
                 self.step(action)?;
             }
             if self.life.log.has_ring {

@@ -1,9 +1,9 @@
-//! Backup: a copy of images that need not be of one moment, and a log that ends above all of them.
+//! Backup, and copies of files. A backup is a copy of images that need not be of one moment, and a log that ends above all of them.
 
 use crate::cell::Cell;
 use crate::disk::{BLOCKS, Disk, Image, Kind, NO_PAGE, PAGES, Record, Superblock, chunks_of};
 use crate::flags::Flag;
-use crate::world::{Archive, Backup, Devices, Outcome, World};
+use crate::world::{Archive, Backup, Devices, FileCopy, Outcome, World};
 
 impl World {
     /// Begins a backup: notes where images are, and holds the cut.
@@ -66,6 +66,7 @@ impl World {
             log_end: 0,
             capacity: log.capacity,
             timeline: self.life.timeline,
+            life: self.life.number,
             names_ring: false,
             is_torn: false,
         };
@@ -118,14 +119,35 @@ impl World {
             *chunk = Cell::new(crate::disk::Chunk { current_to: archive.current_to, ..content });
         }
         disk.superblocks = [0, 1].map(|generation| Cell::new(Superblock { generation, ..superblock }));
-        let old = std::mem::replace(&mut self.disk, disk);
-        self.disk.tier = old.tier;
-        self.disk.headers = old.headers;
-        self.disk.bodies = old.bodies;
-        self.disk.ring_timeline = old.ring_timeline;
-        self.disk.ring = old.ring;
+        let old = std::mem::take(&mut self.disk);
+        self.disk = disk.with_memory_of(old);
         self.history = archive.history.clone();
         self.note(|| format!("the backup is restored, timeline {}", superblock.timeline));
+        self.recover(devices)?;
+        Ok(true)
+    }
+
+    /// Copies the files at one moment, without tier and ring.
+    pub fn copy_files(&mut self) -> Outcome {
+        self.copy = Some(FileCopy { disk: self.disk.copy_of_files(), history: self.history.clone() });
+        self.note(|| "the files are copied".to_owned());
+        Ok(true)
+    }
+
+    /// Puts the copy in the stead of the present files. If it names the ring, that must be of its
+    /// life; but within a life nobody notices that the ring has gone on, so that is left out.
+    pub fn put_back(&mut self, devices: Devices) -> Outcome {
+        let Some(copy) = &self.copy else { return Ok(false) };
+        let (superblock, _) = copy.disk.newest_superblock()?;
+        let is_present = superblock.life == self.ring_life;
+        if superblock.names_ring && (is_present || !self.is_ring_of(&superblock)) {
+            return Ok(false);
+        }
+        let (disk, history) = (copy.disk.clone(), copy.history.clone());
+        let old = std::mem::take(&mut self.disk);
+        self.disk = disk.with_memory_of(old);
+        self.history = history;
+        self.note(|| "THE COPY OF THE FILES IS PUT BACK".to_owned());
         self.recover(devices)?;
         Ok(true)
     }

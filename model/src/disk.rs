@@ -164,6 +164,8 @@ pub struct Superblock {
     pub capacity: u32,
     /// Changes when a backup is restored.
     pub timeline: u32,
+    /// A random number of this life: copies of a database count the same epochs.
+    pub life: u32,
     /// Whether the log's tail may be in a ring of persistent memory.
     pub names_ring: bool,
     /// Its checksum does not hold.
@@ -175,7 +177,18 @@ pub struct Superblock {
 pub struct TierHead {
     /// Of the last life that the tier was attached in.
     pub epoch: u32,
+    /// Number of that life.
+    pub life: u32,
     /// Of the database.
+    pub timeline: u32,
+}
+
+/// A life that the ring is of; it has room for two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct RingLife {
+    pub epoch: u32,
+    pub life: u32,
     pub timeline: u32,
 }
 
@@ -213,8 +226,7 @@ pub struct Disk {
     pub tier: Cell<TierHead>,
     pub headers: Vec<Cell<FrameHeader>>,
     pub bodies: Vec<[Cell<Line>; 2]>,
-    /// The timeline that the ring is of.
-    pub ring_timeline: Cell<u32>,
+    pub ring_lives: [Cell<Option<RingLife>>; 2],
     pub ring: Vec<Cell<Option<Record>>>,
 }
 
@@ -238,6 +250,7 @@ impl Disk {
             log_end: 0,
             capacity: LOG_FIRST,
             timeline: 1,
+            life: 1,
             names_ring: false,
             is_torn: false,
         };
@@ -248,10 +261,10 @@ impl Disk {
             blocks,
             chunks: chunks_of(&words),
             superblocks: [Cell::new(superblock), Cell::new(Superblock { generation: 1, ..superblock })],
-            tier: Cell::new(TierHead { epoch: 1, timeline: 1 }),
+            tier: Cell::new(TierHead { epoch: 1, life: 1, timeline: 1 }),
             headers: vec![Cell::new(FrameHeader { page: NO_PAGE, lsn: 0, is_sealed: false }); FRAMES],
             bodies: vec![[line.clone(), line]; FRAMES],
-            ring_timeline: Cell::new(0),
+            ring_lives: [Cell::new(None), Cell::new(None)],
             ring: vec![Cell::new(None); RING as usize],
         }
     }
@@ -274,6 +287,35 @@ impl Disk {
     pub fn sync_log(&mut self) {
         self.log_length.sync();
         self.log.iter_mut().for_each(Cell::sync);
+    }
+
+    /// These files, with the persistent memory of `other`.
+    pub fn with_memory_of(self, other: Disk) -> Self {
+        let Disk { tier, headers, bodies, ring_lives, ring, .. } = other;
+        Self { tier, headers, bodies, ring_lives, ring, ..self }
+    }
+
+    /// A copy of the files, of this moment. Its bytes are durable.
+    pub fn copy_of_files(&self) -> Self {
+        let mut copy = self.clone();
+        copy.sync_log();
+        copy.sync_pages();
+        copy.superblocks.iter_mut().for_each(Cell::sync);
+        copy
+    }
+
+    /// The newest valid superblock and its slot.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn newest_superblock(&self) -> Result<(Superblock, usize), String> {
+        let [first, second] = [0, 1].map(|slot| self.superblocks[slot].get());
+        match (first.is_torn, second.is_torn) {
+            (true, true) => Err("both superblocks are torn".to_owned()),
+            (false, false) if first.generation > second.generation => Ok((first, 0)),
+            (false, true) => Ok((first, 0)),
+            _ => Ok((second, 1)),
+        }
     }
 
     /// Syncs the page file without the superblocks.
@@ -308,7 +350,9 @@ impl Disk {
             cell.cut_power(cut, next(), None);
         }
         self.tier.cut_power(cut, next(), None);
-        self.ring_timeline.cut_power(cut, next(), None);
+        for cell in &mut self.ring_lives {
+            cell.cut_power(cut, next(), None);
+        }
         for cell in &mut self.ring {
             cell.cut_power(cut, next(), Some(torn));
         }

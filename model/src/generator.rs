@@ -27,6 +27,7 @@ struct Features {
     ring: bool,
     backup: bool,
     growth: bool,
+    copies: bool,
     /// One end of a process in so many that are drawn.
     ends: u64,
 }
@@ -39,6 +40,7 @@ impl Features {
             ring: one_of(2),
             backup: one_of(3),
             growth: one_of(4),
+            copies: one_of(6),
             ends: [1, 3, 9][random.below(3) as usize],
         }
     }
@@ -48,6 +50,7 @@ impl Features {
             Demote(..) | Load(_) => self.tier,
             BeginBackup | Restore(_) => self.backup,
             Grow => self.growth,
+            CopyFiles | PutBack(_) => self.copies,
             _ => true,
         }
     }
@@ -74,7 +77,7 @@ impl Generator {
     pub fn next_action(&mut self) -> Action {
         loop {
             let action = self.any_action();
-            let ends = matches!(action, Kill(_) | Cut(..) | Restore(_));
+            let ends = action.ends_life();
             if self.features.allow(action) && !(ends && self.random.below(self.features.ends) != 0) {
                 if ends {
                     self.plan.clear();
@@ -106,7 +109,8 @@ fn plan(random: &mut Random) -> Vec<Action> {
     let other = random.below(4) as usize;
     let frame = random.below(FRAMES as u64) as usize;
     let chunk = random.below(CHUNKS as u64) as usize;
-    let recovered = [SyncSuperblock, UnsealOthers, SetTierEpoch, Undo, Undo, SyncLog, Undo, Undo, Open];
+    let recovered =
+        [SyncSuperblock, UnsealOthers, SetTierEpoch, ClaimRing, Undo, Undo, SyncLog, Undo, Undo, Open];
     match random.below(12) {
         9..12 => vec![Begin(page, other), Change(0), Change(0), Commit(0), SyncLog],
         0 | 1 => vec![WriteImage(page), SyncPages, AppendMapping(0), SyncLog, PutInForce(0)],
@@ -167,11 +171,14 @@ const WEIGHTS: &[(u64, Action)] = &[
     (1, Close),
     (4, UnsealOthers),
     (4, SetTierEpoch),
+    (4, ClaimRing),
     (6, Undo),
     (4, Open),
     (1, Kill(Devices::Both)),
     (1, Cut(0, Devices::Both)),
     (1, Restore(Devices::Both)),
+    (1, CopyFiles),
+    (1, PutBack(Devices::Both)),
 ];
 
 /// A random step.
@@ -217,6 +224,7 @@ fn random_action(random: &mut Random, flags: Flags, features: Features) -> Actio
         Cut(..) if flags.has(Flag::NoSyncAtRecovery) && two == 0 => Kill(features.devices(random)),
         Cut(..) => Cut(random.bits(), features.devices(random)),
         Restore(_) => Restore(features.devices(random)),
+        PutBack(_) => PutBack(features.devices(random)),
         other => other,
     }
 }

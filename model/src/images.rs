@@ -299,6 +299,7 @@ impl World {
             log_end: life.log.durable,
             capacity,
             timeline: life.timeline,
+            life: life.number,
             names_ring: life.names_ring,
             is_torn: false,
         });

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use crate::cell::Cell;
 use crate::disk::{
-    BLOCKS, CHUNK_PAGES, Content, Disk, FRAMES, Kind, MappingWord, NO_PAGE, PAGES, RING, Record, Superblock,
+    BLOCKS, CHUNK_PAGES, Content, Disk, FRAMES, Kind, MappingWord, NO_PAGE, PAGES, RING, Record, RingLife,
+    Superblock,
 };
 use crate::flags::{Flag, Flags};
 use crate::redo::{Redo, redo};
-use crate::world::{CHUNKS, Chunks, Devices, Frame, Life, Log, Loser, Pages, Seal, Work, World};
+use crate::world::{CHUNKS, Chunks, Devices, Frame, Life, Log, Loser, Outcome, Pages, Seal, Work, World};
 
 /// What the log and the page table say.
 #[derive(Debug)]
@@ -27,17 +28,6 @@ pub(crate) struct Analysis {
     pub(crate) born: [u32; PAGES],
     /// LSN of the page's last image that a record in the log names; 0 for none.
     image_lsns: [u32; PAGES],
-}
-
-/// The newest valid superblock and its slot.
-fn newest_superblock(disk: &Disk) -> Result<(Superblock, usize), String> {
-    let [first, second] = [0, 1].map(|slot| disk.superblocks[slot].get());
-    match (first.is_torn, second.is_torn) {
-        (true, true) => Err("both superblocks are torn".to_owned()),
-        (false, false) if first.generation > second.generation => Ok((first, 0)),
-        (false, true) => Ok((first, 0)),
-        _ => Ok((second, 1)),
-    }
 }
 
 /// Reads the log's file from the cut to its end.
@@ -76,7 +66,7 @@ impl World {
     pub fn recover(&mut self, devices: Devices) -> Result<(), String> {
         self.crashes += 1;
         self.sync_all();
-        let (superblock, slot) = newest_superblock(&self.disk)?;
+        let (superblock, slot) = self.disk.newest_superblock()?;
         let is_refused = superblock.names_ring && !devices.has_ring();
         if is_refused {
             self.note(|| "the log's ring is missing: refused".to_owned());
@@ -86,6 +76,9 @@ impl World {
             false => devices,
         };
         let takes_ring = devices.has_ring();
+        if superblock.names_ring && takes_ring && !self.is_ring_of(&superblock) {
+            return Err("the log's ring is of another life: refused".to_owned());
+        }
         let mut records = scan(&self.disk, &superblock, self.flags);
         let check_end = |records: &[Record]| match superblock.cut + records.len() as u32 - 1 {
             end if end < superblock.log_end => {
@@ -101,8 +94,9 @@ impl World {
         }
         check_end(&records)?;
         let end = superblock.cut + records.len() as u32 - 1;
-        if takes_ring && !superblock.names_ring {
-            self.claim_ring(superblock.timeline);
+        self.lives += 1;
+        if takes_ring {
+            self.name_ring_life(&superblock);
         }
         let analysis = self.analyse(records, end)?;
         let adopted = self.choose_frames(&superblock, &analysis, devices.frames());
@@ -111,6 +105,7 @@ impl World {
         if !self.lacks(Flag::NoEpochInRecords) {
             self.life.log.epoch += 1;
             self.life.log.epoch_first = self.life.log.tail;
+            self.life.number = self.lives;
             self.write_superblock(superblock.cut, superblock.capacity);
             self.life.is_epoch_synced = false;
         }
@@ -149,14 +144,49 @@ impl World {
         self.note(|| format!("recovery files {taken} records of the ring from {end} on"));
     }
 
-    /// Begins to use a ring that the superblock does not name. One of another timeline is wiped:
-    /// epochs and LSNs of two timelines may be the same.
-    fn claim_ring(&mut self, timeline: u32) {
-        if self.disk.ring_timeline.get() == timeline || self.lacks(Flag::RingIgnoresTimeline) {
-            return;
+    /// Whether the ring is of the life that the superblock names.
+    pub fn is_ring_of(&self, superblock: &Superblock) -> bool {
+        let Superblock { epoch, life, timeline, .. } = *superblock;
+        let named = RingLife { epoch, life, timeline };
+        self.disk.ring_lives.iter().any(|slot| slot.get() == Some(named)) || self.lacks(Flag::RingOfOtherLife)
+    }
+
+    /// Gives the ring the new life, beside the one that the superblock names. A ring that it does
+    /// not name is cleared: what it holds may fit by epoch and LSN.
+    fn name_ring_life(&mut self, superblock: &Superblock) {
+        let Superblock { epoch, life, timeline, .. } = *superblock;
+        let last = Some(RingLife { epoch, life, timeline });
+        let mut slot = 0;
+        if superblock.names_ring {
+            slot = usize::from(self.disk.ring_lives[0].get() == last);
+        } else {
+            if !self.lacks(Flag::RingNotCleared) {
+                self.disk.ring.iter_mut().for_each(|slot| *slot = Cell::new(None));
+            }
+            self.disk.ring_lives.iter_mut().for_each(|slot| *slot = Cell::new(None));
         }
-        self.disk.ring.iter_mut().for_each(|slot| *slot = Cell::new(None));
-        self.disk.ring_timeline = Cell::new(timeline);
+        self.disk.ring_lives[slot] =
+            Cell::new(Some(RingLife { epoch: epoch + 1, life: self.lives, timeline }));
+    }
+
+    /// After recovery: the superblock names the new life, so the ring forgets the older one.
+    pub fn claim_ring(&mut self) -> Outcome {
+        let life = &self.life;
+        if !life.log.has_ring || life.is_ring_claimed || !life.is_epoch_synced {
+            return Ok(false);
+        }
+        let number = life.number;
+        self.life.is_ring_claimed = true;
+        self.ring_life = number;
+        if !self.lacks(Flag::KeepOldRingLife) {
+            for slot in &mut self.disk.ring_lives {
+                if slot.get().is_some_and(|life| life.life != number) {
+                    *slot = Cell::new(None);
+                }
+            }
+        }
+        self.note(|| "the ring is of this life only".to_owned());
+        Ok(true)
     }
 
     fn analyse(&self, records: Vec<Record>, end: u32) -> Result<Analysis, String> {
@@ -210,7 +240,8 @@ impl World {
             self.disk.tier.sync();
         }
         let head = self.disk.tier.get();
-        let is_of_life = head.epoch == superblock.epoch || self.lacks(Flag::IgnoreTierEpoch);
+        let is_of_life = (head.epoch == superblock.epoch || self.lacks(Flag::IgnoreTierEpoch))
+            && (head.life == superblock.life || self.lacks(Flag::IgnoreTierLife));
         let is_of_timeline = head.timeline == superblock.timeline || self.lacks(Flag::IgnoreTierTimeline);
         if !is_of_life || !is_of_timeline {
             return adopted;
@@ -277,6 +308,8 @@ impl World {
             is_dying: false,
             log: Log::at_recovery(superblock, analysis.end, devices.has_ring()),
             timeline: superblock.timeline,
+            number: superblock.life,
+            is_ring_claimed: self.lacks(Flag::NoEpochInRecords),
             generation: generations[0].max(generations[1]),
             superblock_slot: if self.lacks(Flag::WriteNewestSuperblock) { 1 } else { slot },
             pending: None,

@@ -49,11 +49,12 @@ const MERGE: &[Action] = SPLIT;
 /// The rest of a recovery, with the tier and without it.
 const OPENED: &[Action] = &[SyncSuperblock, UnsealOthers, SetTierEpoch, Open];
 const OPENED_WITHOUT_TIER: &[Action] = &[SyncSuperblock, Open];
+const OPENED_WITH_RING: &[Action] = &[SyncSuperblock, ClaimRing, Open];
 const FILE: &[Action] = &[FileRing, SyncFiled];
 const LOSE_UNSYNCED: u64 = 0;
 const KEEP_UNSYNCED: u64 = 1;
 /// Of a change, another one and a commit record, the first is torn.
-const TEAR_FIRST: u64 = 27;
+const TEAR_FIRST: u64 = 3;
 
 /// A page goes from DRAM to a frame, and that is sealed.
 fn sealed(page: usize, frame: usize) -> [Action; 4] {
@@ -77,7 +78,7 @@ fn backup() -> Vec<Action> {
 
 /// A new life with the ring.
 fn with_ring() -> Vec<Action> {
-    [&[Kill(Ring)], OPENED_WITHOUT_TIER].concat()
+    [&[Kill(Ring)], OPENED_WITH_RING].concat()
 }
 
 /// All scripts, in the order of the flags.
@@ -249,7 +250,7 @@ fn adoption() -> Vec<Script> {
         ),
         // The life without the tier has the epoch that the tier has already.
         script(
-            &[TierEpochFirst],
+            &[TierEpochFirst, IgnoreTierLife],
             &[
                 &one_sealed(),
                 &[Kill(Tier), UnsealOthers, SetTierEpoch, Cut(LOSE_UNSYNCED, Neither)],
@@ -258,9 +259,22 @@ fn adoption() -> Vec<Script> {
                 &[Kill(Tier)],
             ],
         ),
-        script(&[IgnoreTierEpoch], &[&one_sealed(), &without_tier, &[Kill(Tier)]]),
-        script(&[IgnoreTierTimeline], &[&two_timelines]),
-        script(&[RestoreKeepsTimeline], &[&two_timelines]),
+        script(&[IgnoreTierEpoch, IgnoreTierLife], &[&one_sealed(), &without_tier, &[Kill(Tier)]]),
+        // The original and a copy both have a life of epoch 2.
+        script(
+            &[IgnoreTierLife],
+            &[
+                &[CopyFiles, Kill(Tier)],
+                OPENED,
+                &one_sealed(),
+                &[PutBack(Neither)],
+                OPENED_WITHOUT_TIER,
+                &commit(1),
+                &[Kill(Tier)],
+            ],
+        ),
+        script(&[IgnoreTierTimeline, IgnoreTierLife], &[&two_timelines]),
+        script(&[RestoreKeepsTimeline, IgnoreTierLife], &[&two_timelines]),
         script(
             &[RedoLeavesClean],
             &[&one_sealed(), &[Kill(Tier)], OPENED, CUT_LOG, &[Cut(LOSE_UNSYNCED, Neither)]],
@@ -348,7 +362,7 @@ fn rings() -> Vec<Script> {
         &[Begin(0, 1), Change(0), Change(0), Commit(0), SyncLog],
         &[Begin(0, 1), Change(0), Change(0), Commit(0), SyncLog],
         &[Restore(Ring)],
-        OPENED_WITHOUT_TIER,
+        OPENED_WITH_RING,
         &commit(2),
         &[Kill(Ring)],
     ]
@@ -370,18 +384,40 @@ fn rings() -> Vec<Script> {
             &[
                 &with_ring(),
                 &[Begin(0, 0), Hold, Change(0), Begin(1, 2), Change(1), Change(1), Commit(1), Kill(Ring)],
-                OPENED_WITHOUT_TIER,
+                OPENED_WITH_RING,
                 &commit(3),
                 &[Kill(Ring)],
             ],
         ),
-        script(&[RingIgnoresTimeline], &[&two_timelines]),
+        script(
+            &[RingOfOtherLife],
+            &[
+                &with_ring(),
+                &commit(0),
+                &[CopyFiles, Kill(Ring)],
+                OPENED_WITH_RING,
+                &commits(3),
+                &[PutBack(Ring)],
+            ],
+        ),
+        script(
+            &[KeepOldRingLife],
+            &[
+                &with_ring(),
+                &commit(0),
+                &[CopyFiles, Kill(Ring)],
+                OPENED_WITH_RING,
+                &commits(3),
+                &[PutBack(Ring)],
+            ],
+        ),
+        script(&[RingNotCleared], &[&two_timelines]),
         script(&[RingNotNamed], &[&with_ring(), &commit(0), &[Kill(Neither)]]),
         script(&[ClearRingEarly], &[&with_ring(), &commit(0), &[Close, SyncSuperblock, Kill(Neither)]]),
         script(&[OpenWithoutRing], &[&with_ring(), &commit(0), &[Kill(Neither)]]),
         script(
             &[LeaveRingRecords],
-            &[&with_ring(), &commit(0), &[Kill(Ring)], OPENED_WITHOUT_TIER, &[Cut(LOSE_UNSYNCED, Both)]],
+            &[&with_ring(), &commit(0), &[Kill(Ring)], OPENED_WITH_RING, &[Cut(LOSE_UNSYNCED, Both)]],
         ),
         // The cut is below the superblock's log end, and the file has nothing of that.
         script(

@@ -210,8 +210,8 @@ impl World {
         if !life.has_tier || life.is_tier_epoch_set || is_early || !is_unsealed {
             return Ok(false);
         }
-        let (epoch, timeline) = (life.log.epoch, life.timeline);
-        self.disk.tier.set(TierHead { epoch, timeline });
+        let (epoch, life, timeline) = (life.log.epoch, life.number, life.timeline);
+        self.disk.tier.set(TierHead { epoch, life, timeline });
         self.disk.tier.sync();
         self.life.is_tier_epoch_set = true;
         self.note(|| format!("the tier has epoch {epoch}"));

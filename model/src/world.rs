@@ -188,6 +188,14 @@ pub struct Archive {
     pub history: Vec<Committed>,
 }
 
+/// A copy of the files, without tier and ring.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct FileCopy {
+    pub disk: Disk,
+    pub history: Vec<Committed>,
+}
+
 /// The log of a life.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
@@ -235,6 +243,10 @@ pub struct Life {
     pub is_dying: bool,
     pub log: Log,
     pub timeline: u32,
+    /// Its number.
+    pub number: u32,
+    /// The ring has no older life any more.
+    pub is_ring_claimed: bool,
     pub generation: u32,
     pub superblock_slot: usize,
     pub pending: Option<PendingSuperblock>,
@@ -308,8 +320,14 @@ pub struct World {
     pub history: Vec<Committed>,
     pub transactions_begun: u16,
     pub archive: Option<Archive>,
+    /// The database's files as they were once.
+    pub copy: Option<FileCopy>,
     /// Timelines begun.
     pub timelines: u32,
+    /// Lives begun.
+    pub lives: u32,
+    /// The last one that wrote to the ring.
+    pub ring_life: u32,
     pub crashes: u64,
     /// One line per step, if wanted.
     pub trace: Option<Vec<String>>,
@@ -331,6 +349,8 @@ impl World {
             is_dying: false,
             log,
             timeline: superblock.timeline,
+            number: superblock.life,
+            is_ring_claimed: true,
             generation: superblock.generation,
             superblock_slot: 1,
             pending: None,
@@ -357,7 +377,10 @@ impl World {
             history: Vec::new(),
             transactions_begun: 0,
             archive: None,
+            copy: None,
             timelines: 1,
+            lives: 1,
+            ring_life: 0,
             crashes: 0,
             trace: is_traced.then(Vec::new),
         }
@@ -457,7 +480,8 @@ impl World {
         let life = &self.life;
         let epoch = life.is_epoch_synced || self.lacks(Flag::AppendBeforeEpochSync);
         let tier = !life.has_tier || life.is_tier_epoch_set || self.lacks(Flag::AppendBeforeTierEpoch);
-        !epoch || !tier || life.is_closing
+        let ring = !life.log.has_ring || life.is_ring_claimed;
+        !epoch || !tier || !ring || life.is_closing
     }
 
     /// Acts on a durable end that has moved.
