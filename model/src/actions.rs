@@ -3,8 +3,8 @@
 use crate::cell::PowerCut;
 use crate::world::{Devices, Outcome, World};
 
-/// A step. A number is a page, a frame, a chunk or a key, or the position in a list of what is in
-/// flight.
+/// A step. A number is a page, a frame, a chunk or a key, or a position in a list: of
+/// transactions, or of images in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Action {

@@ -1,4 +1,5 @@
-//! Backup, and copies of files. A backup is a copy of images that need not be of one moment, and a log that ends above all of them.
+//! Backups, and copies of the files. A backup is a copy of images that need not be of one moment,
+//! and a log that ends above all of them.
 
 use crate::cell::Cell;
 use crate::disk::{BLOCKS, Disk, Image, Kind, NO_PAGE, PAGES, Record, Superblock, chunks_of};
@@ -139,7 +140,7 @@ impl World {
     pub fn put_back(&mut self, devices: Devices) -> Outcome {
         let Some(copy) = &self.copy else { return Ok(false) };
         let (superblock, _) = copy.disk.newest_superblock()?;
-        let is_present = superblock.life == self.ring_life;
+        let is_present = superblock.life == self.ring_life && !self.lacks(Flag::PutBackWithinLife);
         if superblock.names_ring && (is_present || !self.is_ring_of(&superblock)) {
             return Ok(false);
         }

@@ -123,6 +123,7 @@ flags! {
     RingNotCleared 16 "a ring that was not named is named as it is"
     RingOfOtherLife 16 "a named ring counts whatever the life that it is of"
     KeepOldRingLife 16 "the ring is also of the life before, after the first append"
+    PutBackWithinLife 16 "files copied earlier in a life meet a ring that has gone on in it (no rule is against it)"
     RingNotNamed 16 "the superblock names the ring only at the next cut"
     ClearRingEarly 16 "the superblock stops naming the ring before the file is synced"
     OpenWithoutRing 16 "a missing ring is not refused"

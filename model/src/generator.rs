@@ -8,7 +8,7 @@ use crate::disk::{FRAMES, KEYS};
 use crate::flags::{Flag, Flags};
 use crate::world::{CHUNKS, Devices};
 
-/// One step in so many begins a plan.
+/// Steps for each one that begins a plan.
 const PLANS: u64 = 12;
 
 /// Draws steps.
@@ -28,7 +28,7 @@ struct Features {
     backup: bool,
     growth: bool,
     copies: bool,
-    /// One end of a process in so many that are drawn.
+    /// Of this number of ends of the process that are drawn, one is taken.
     ends: u64,
 }
 

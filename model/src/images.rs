@@ -166,7 +166,7 @@ impl World {
         lsns.min()
     }
 
-    /// Writes a chunk's image, with what is durable only.
+    /// Writes a chunk's image, with durable mappings only.
     pub fn write_chunk(&mut self, chunk: usize) -> Outcome {
         let chunks = &self.life.chunks;
         let takes_all = self.lacks(Flag::ChunkHoldsUndurable);

@@ -135,7 +135,7 @@ impl Redo {
         Ok(())
     }
 
-    /// The image lacks the change, or may lack it: how new the image below a frame is, nobody knows.
+    /// The image lacks the change, or may lack it: nobody knows the LSN of the image below a frame.
     fn note_change(&mut self, flags: Flags, page: usize, lsn: u32) {
         let lacks = self.contents[page].is_none_or(|content| content.lsn < lsn);
         let is_on_frame = self.frames[page].is_some() && !flags.has(Flag::RedoLeavesClean);

@@ -84,11 +84,15 @@ fn with_ring() -> Vec<Action> {
 /// All scripts, in the order of the flags.
 pub fn all() -> Vec<Script> {
     let mut all = logs();
+    all.extend(unseals());
     all.extend(seals());
+    all.extend(old_frames());
     all.extend(adoption());
+    all.extend(lives());
     all.extend(growth());
     all.extend(backups());
     all.extend(rings());
+    all.extend(named_rings());
     all
 }
 
@@ -110,8 +114,8 @@ fn logs() -> Vec<Script> {
     ]
 }
 
-/// Rule 9.
-fn seals() -> Vec<Script> {
+/// Rule 9: unsealing before a store.
+fn unseals() -> Vec<Script> {
     let uncommitted = &[Begin(1, 1), Change(0), FenceBody(0), Cut(LOSE_UNSYNCED, Tier)];
     vec![
         script(&[TrustUnsealedFrame], &[&one_sealed(), uncommitted]),
@@ -125,6 +129,12 @@ fn seals() -> Vec<Script> {
                 &[Begin(1, 1), Change(0), Demote(1, 0), FenceBody(0), Cut(LOSE_UNSYNCED, Tier)],
             ],
         ),
+    ]
+}
+
+/// Rule 9: sealing.
+fn seals() -> Vec<Script> {
+    vec![
         script(
             &[SealBeforeBodyFence],
             &[&commit(0), &[Demote(1, 0), WriteHeader(0), Seal(0), Cut(LOSE_UNSYNCED, Tier)]],
@@ -165,6 +175,12 @@ fn seals() -> Vec<Script> {
             ],
         ),
         script(&[SealMovesRecLsn], &[&one_sealed(), CUT_LOG, &[Cut(LOSE_UNSYNCED, Neither)]]),
+    ]
+}
+
+/// Rule 9: a sealed frame is never older than the image in force.
+fn old_frames() -> Vec<Script> {
+    vec![
         script(
             &[UnsealNotAtMapping],
             &[&one_sealed(), &[Load(1)], &written_again(), &[Cut(LOSE_UNSYNCED, Tier)]],
@@ -196,21 +212,6 @@ fn seals() -> Vec<Script> {
 
 /// Rule 10.
 fn adoption() -> Vec<Script> {
-    let without_tier = [&[Kill(Neither)], OPENED_WITHOUT_TIER, &written_again()].concat();
-    // Both timelines have a life of epoch 2 with other transactions in it.
-    let two_timelines = [
-        &commit(0)[..],
-        &backup(),
-        &[Kill(Tier)],
-        OPENED,
-        &commit(1),
-        &sealed(1, 0),
-        &[Restore(Neither)],
-        OPENED_WITHOUT_TIER,
-        &commit(2),
-        &[Kill(Tier)],
-    ]
-    .concat();
     vec![
         // Two frames hold page 1, and the older one is older than the image.
         script(
@@ -245,6 +246,45 @@ fn adoption() -> Vec<Script> {
             &[&commit(0), &sealed(1, 1), &[Kill(SmallTier)], OPENED, &written_again(), &[Kill(Tier)]],
         ),
         script(
+            &[RedoLeavesClean],
+            &[&one_sealed(), &[Kill(Tier)], OPENED, CUT_LOG, &[Cut(LOSE_UNSYNCED, Neither)]],
+        ),
+        script(
+            &[AdoptBeforeCount],
+            &[
+                &commit(0),
+                &image(1),
+                &sealed(1, 0),
+                &chunk(0),
+                CUT_LOG,
+                &[Kill(Tier)],
+                OPENED,
+                SPLIT,
+                &[WriteImage(0), WriteImage(2), SyncPages, Cut(LOSE_UNSYNCED, Neither)],
+            ],
+        ),
+    ]
+}
+
+/// Rule 10: lives with and without the tier, restored backups, and copies of the files.
+fn lives() -> Vec<Script> {
+    let without_tier = [&[Kill(Neither)], OPENED_WITHOUT_TIER, &written_again()].concat();
+    // Both timelines have a life of epoch 2 with other transactions in it.
+    let two_timelines = [
+        &commit(0)[..],
+        &backup(),
+        &[Kill(Tier)],
+        OPENED,
+        &commit(1),
+        &sealed(1, 0),
+        &[Restore(Neither)],
+        OPENED_WITHOUT_TIER,
+        &commit(2),
+        &[Kill(Tier)],
+    ]
+    .concat();
+    vec![
+        script(
             &[TierEpochBeforeUnsealing],
             &[&one_sealed(), &without_tier, &[Kill(Tier), SyncSuperblock, SetTierEpoch, Kill(Tier)]],
         ),
@@ -275,24 +315,6 @@ fn adoption() -> Vec<Script> {
         ),
         script(&[IgnoreTierTimeline, IgnoreTierLife], &[&two_timelines]),
         script(&[RestoreKeepsTimeline, IgnoreTierLife], &[&two_timelines]),
-        script(
-            &[RedoLeavesClean],
-            &[&one_sealed(), &[Kill(Tier)], OPENED, CUT_LOG, &[Cut(LOSE_UNSYNCED, Neither)]],
-        ),
-        script(
-            &[AdoptBeforeCount],
-            &[
-                &commit(0),
-                &image(1),
-                &sealed(1, 0),
-                &chunk(0),
-                CUT_LOG,
-                &[Kill(Tier)],
-                OPENED,
-                SPLIT,
-                &[WriteImage(0), WriteImage(2), SyncPages, Cut(LOSE_UNSYNCED, Neither)],
-            ],
-        ),
     ]
 }
 
@@ -355,18 +377,6 @@ fn backups() -> Vec<Script> {
 
 /// Rule 16. The ring has 7 records.
 fn rings() -> Vec<Script> {
-    let two_timelines = [
-        &commit(0)[..],
-        &backup(),
-        &with_ring(),
-        &[Begin(0, 1), Change(0), Change(0), Commit(0), SyncLog],
-        &[Begin(0, 1), Change(0), Change(0), Commit(0), SyncLog],
-        &[Restore(Ring)],
-        OPENED_WITH_RING,
-        &commit(2),
-        &[Kill(Ring)],
-    ]
-    .concat();
     vec![
         script(&[RingNotFenced], &[&with_ring(), &commit(0), &[Cut(LOSE_UNSYNCED, Ring)]]),
         script(&[RingRoomByPersistent], &[&with_ring(), &commits(4), &[Cut(LOSE_UNSYNCED, Ring)]]),
@@ -389,6 +399,24 @@ fn rings() -> Vec<Script> {
                 &[Kill(Ring)],
             ],
         ),
+    ]
+}
+
+/// Rule 16: whose ring it is, and when it counts.
+fn named_rings() -> Vec<Script> {
+    let two_timelines = [
+        &commit(0)[..],
+        &backup(),
+        &with_ring(),
+        &[Begin(0, 1), Change(0), Change(0), Commit(0), SyncLog],
+        &[Begin(0, 1), Change(0), Change(0), Commit(0), SyncLog],
+        &[Restore(Ring)],
+        OPENED_WITH_RING,
+        &commit(2),
+        &[Kill(Ring)],
+    ]
+    .concat();
+    vec![
         script(
             &[RingOfOtherLife],
             &[
@@ -410,6 +438,11 @@ fn rings() -> Vec<Script> {
                 &commits(3),
                 &[PutBack(Ring)],
             ],
+        ),
+        // Nothing prevents this: the ring goes on in the life of the copy.
+        script(
+            &[PutBackWithinLife],
+            &[&with_ring(), &commits(2), &[CopyFiles], FILE, &commits(3), &[PutBack(Ring)]],
         ),
         script(&[RingNotCleared], &[&two_timelines]),
         script(&[RingNotNamed], &[&with_ring(), &commit(0), &[Kill(Neither)]]),

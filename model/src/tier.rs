@@ -5,8 +5,8 @@ use crate::flags::Flag;
 use crate::world::{Frame, Outcome, Seal, World};
 
 impl World {
-    /// Makes a frame durably unsealed. What is known to be so is remembered in DRAM, not read from
-    /// the header: a killed process may have left a header that is not durable.
+    /// Makes a frame durably unsealed. That this was done is remembered in DRAM, not read from the
+    /// header: a killed process may have left a header that is not durable.
     pub fn unseal(&mut self, frame: usize) {
         let header = self.disk.headers[frame].get();
         let is_known = self.life.frames[frame].seal == Seal::Unsealed;

@@ -289,7 +289,7 @@ impl Default for MappingWord {
     }
 }
 
-/// What is being done to pages.
+/// Work on pages.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Work {
