@@ -1,7 +1,7 @@
 //! A randomized model of the durability rules (`docs/durability.md`).
 //!
 //! A database of four pages and four keys does as the engine does, in steps: commits, splits,
-//! checkpoints, demotes, seals, files, cuts. Steps come at random, or from a script. Between any two
+//! checkpoints, demotes, seals, files, cuts. Steps come at random or from a script. Between any two
 //! steps the process may be killed or the power cut. Then any subset of what was not synced
 //! persists. After recovery, the state must be that after some of the first transactions, and after
 //! all that were acknowledged.

@@ -213,6 +213,8 @@ fn old_frames() -> Vec<Script> {
 /// Rule 10.
 fn adoption() -> Vec<Script> {
     vec![
+        // The files are older than the frame, of the same life.
+        script(&[FrameBeyondLogEnd], &[&[CopyFiles], &one_sealed(), &[PutBack(Tier)]]),
         // Two frames hold page 1, and the older one is older than the image.
         script(
             &[KeepSealOfVacated, LowestDuplicate],
@@ -387,6 +389,16 @@ fn rings() -> Vec<Script> {
         script(
             &[RingTakesTorn],
             &[&with_ring(), &[Begin(0, 1), Change(0), Change(0), Commit(0), Cut(TEAR_FIRST, Ring)]],
+        ),
+        // Each recovery takes the ring's records once more, until the log is full.
+        script(
+            &[RingIgnoresLsn],
+            &[
+                &with_ring(),
+                &[Begin(0, 0), Begin(3, 3), Change(1), Change(0), Commit(0), SyncLog, Begin(1, 1), Change(1)],
+                &[Commit(0), Commit(1), FileRing, Restructure(3), SyncLog, Kill(Ring)],
+                &[Cut(LOSE_UNSYNCED, Ring), Cut(LOSE_UNSYNCED, Ring)],
+            ],
         ),
         // A hole ends the log; behind it are records of the older epoch.
         script(
