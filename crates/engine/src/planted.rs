@@ -41,9 +41,9 @@ pub(crate) enum Bug {
     CutPastDirtyChunk,
     CutPastCommitInFlight,
     CutPastWatermark,
-    /// Records at other offsets of a doubled log are not copied there.
+    /// Records at other offsets of a grown log are not copied there.
     LogLeftBehind,
-    /// Records written while a doubled log is announced are at their old offsets only.
+    /// Records written while a grown log is announced are at their old offsets only.
     LogInOldRing,
     /// Log space is reused before the superblock is synced.
     RecycleBeforeSuperblock,

@@ -346,16 +346,17 @@ impl Wal {
         self.largest.capacity()
     }
 
-    /// Doubles the log's capacity. False if it has its largest already.
+    /// Doubles the log's capacity once or more, to `bytes` if it may. False if it has its largest
+    /// already.
     ///
     /// `announce` gets the new capacity and names it in a durable superblock. The caller prevents
-    /// that anything else reads the log.
+    /// that anything else reads the log or moves the cut.
     ///
     /// # Errors
     /// [`Error::Full`] without space for it, those of `announce`; [`Error::Io`], then the log has
     /// failed; [`Error::Memory`], [`Error::Poisoned`]. The capacity is the old one then.
-    pub(crate) fn double(&self, announce: impl FnOnce(u64) -> Result<()>) -> Result<bool> {
-        let Some(to) = self.geometry.get().doubled(self.largest) else { return Ok(false) };
+    pub(crate) fn grow(&self, bytes: u64, announce: impl FnOnce(u64) -> Result<()>) -> Result<bool> {
+        let Some(to) = self.geometry.get().grown(bytes, self.largest) else { return Ok(false) };
         let (device, bytes) = (self.flusher.device(), to.file_bytes());
         if device.len() < bytes {
             device

@@ -22,9 +22,14 @@ const LOG_SHARE: u64 = 2;
 const CUT_SHARE: u64 = 16;
 const CUT_BYTES: u64 = 64 << 10;
 /// The log grows if a checkpoint costs more than this fraction of the log that it frees.
-const GROWTH_SHARE: u64 = 8;
+const COST_SHARE: u64 = 8;
+/// The log grows before more of it is in use than this share, as a divisor. Commits still find log
+/// while it grows, and it is so long afterwards.
+const GROWTH_SHARE: u64 = 4;
 /// Cost of a superblock with its syncs, as bytes written.
 const SUPERBLOCK_COST_BYTES: u64 = 256 << 10;
+/// Steps of a checkpoint that threads wait for.
+const STEPS: u64 = 8;
 /// Retries for latched pages.
 const ATTEMPTS: u32 = 100;
 
@@ -37,6 +42,9 @@ impl Maintenance {
     }
 
     pub(crate) fn checkpoint_step(&self, round_state: &mut RoundState) -> Result<()> {
+        if self.grow_log_if_dear(round_state)? {
+            return Ok(());
+        }
         let capacity = self.wal.capacity();
         let (tail, cut) = (self.wal.tail().0, self.wal.cut().0);
         if tail - cut <= capacity / LOG_SHARE {
@@ -44,32 +52,43 @@ impl Maintenance {
         }
         // Below half, so that a step is worth its superblock.
         let keep = capacity / LOG_SHARE - capacity / CUT_SHARE;
-        let target = Lsn(tail - keep);
-        if self.is_dear(target) && self.double_log_if_allowed(round_state)? {
-            return Ok(());
-        }
-        self.checkpoint_to(round_state, target)
+        self.checkpoint_to(round_state, Lsn(tail - keep))
     }
 
-    /// Whether a checkpoint up to `target` costs much for the log that it frees. In a longer log
-    /// more changes of a page gather before it is written.
-    fn is_dear(&self, target: Lsn) -> bool {
-        if self.wal.capacity() == self.wal.capacity_max() {
-            return false;
+    /// Grows the log early, and if checkpoints would cost much. Returns whether it did.
+    pub(super) fn grow_log_if_dear(&self, round_state: &mut RoundState) -> Result<bool> {
+        let (tail, cut, capacity) = (self.wal.tail().0, self.wal.cut().0, self.wal.capacity());
+        let few = (tail - cut).saturating_mul(GROWTH_SHARE) <= capacity;
+        // The answer needs a scan of all frames.
+        let asked_just_now = tail < round_state.growth_asked.0.saturating_add(capacity / CUT_SHARE);
+        if few || asked_just_now || capacity == self.wal.capacity_max() {
+            return Ok(false);
         }
-        let dirty = self.pool.pages_dirty_before(target);
+        round_state.growth_asked = Lsn(tail);
+        Ok(self.is_dear(capacity) && self.grow_log_if_allowed(round_state, (tail - cut) * GROWTH_SHARE)?)
+    }
+
+    /// Whether a checkpoint of a log half in use costs much for the part that it frees. In a longer
+    /// log more changes of a page gather before it is written.
+    fn is_dear(&self, capacity: u64) -> bool {
+        let freed = capacity / CUT_SHARE;
+        let dirty = self.pool.pages_dirty_before(Lsn(self.wal.cut().0 + freed));
         let bytes: u64 = dirty.iter().map(|id| id.page_bytes() as u64).sum();
-        bytes + SUPERBLOCK_COST_BYTES > target.0.saturating_sub(self.wal.cut().0) / GROWTH_SHARE
+        bytes + SUPERBLOCK_COST_BYTES > freed / COST_SHARE
     }
 
-    /// Doubles the log unless a backup or recovery reads it, or the disk is full. Returns whether
-    /// it did.
-    fn double_log_if_allowed(&self, round_state: &mut RoundState) -> Result<bool> {
+    /// Grows the log to `bytes` bytes, unless a backup or recovery reads it, or the disk is full.
+    /// Returns whether it did.
+    fn grow_log_if_allowed(&self, round_state: &mut RoundState, bytes: u64) -> Result<bool> {
         // A backup and recovery read the log in its present form.
         if round_state.backup.is_some() || self.requests.is_recovering() || self.in_memory {
             return Ok(false);
         }
-        match self.double_log(round_state) {
+        let grown = match self.grow_log(round_state, bytes) {
+            Err(Error::Full { .. }) => self.grow_log(round_state, 0),
+            outcome => outcome,
+        };
+        match grown {
             Err(error @ Error::Full { .. }) => {
                 if !std::mem::replace(&mut round_state.log_refused, true) {
                     tracing::warn!(%error, "the log cannot grow, so checkpoints are more frequent");
@@ -80,8 +99,7 @@ impl Maintenance {
         }
     }
 
-    /// Doubles the log until it has `bytes` bytes, or its largest capacity. Ends a backup's hold on
-    /// it.
+    /// Grows the log to `bytes` bytes, or its largest capacity. Ends a backup's hold on it.
     ///
     /// # Errors
     /// [`Error::Full`] without space for it, and those of writes.
@@ -90,23 +108,24 @@ impl Maintenance {
         if self.requests.is_recovering() || self.in_memory {
             return Ok(());
         }
-        while self.wal.capacity() < bytes {
+        if self.wal.capacity() < bytes {
             round_state.release_log();
-            if !self.double_log(&mut round_state)? {
-                break;
-            }
+            self.grow_log(&mut round_state, bytes)?;
         }
         Ok(())
     }
 
-    fn double_log(&self, round_state: &mut RoundState) -> Result<bool> {
-        let grown = self.wal.double(|capacity| {
+    fn grow_log(&self, round_state: &mut RoundState, bytes: u64) -> Result<bool> {
+        let grown = self.wal.grow(bytes, |capacity| {
             let before = std::mem::replace(&mut round_state.superblock.log_capacity, capacity);
             let cut = self.wal.cut();
             // After a failed write the log has failed, and no superblock follows.
             self.put_superblock(round_state, cut)
                 .inspect_err(|_| round_state.superblock.log_capacity = before)
         })?;
+        if grown {
+            self.requests.wake_up.log_is_there();
+        }
         self.pool.meanwhile();
         Ok(grown)
     }
@@ -118,13 +137,24 @@ impl Maintenance {
         let tail = self.wal.tail().0;
         let target = if all { tail } else { tail - (tail - self.wal.cut().0) / 2 };
         round_state.staging.urgent = true;
+        let steps = if all || self.requests.works_inline() { 1 } else { STEPS };
         let outcome = self
-            .checkpoint_to(&mut round_state, Lsn(target))
+            .checkpoint_in_steps(&mut round_state, target, steps)
             .and_then(|()| self.clean_segments(&mut round_state));
         round_state.staging.urgent = false;
         drop(round_state);
         self.maintain_cache();
         outcome
+    }
+
+    /// Checkpoints up to `target`. Threads that wait for log go on after the first step.
+    fn checkpoint_in_steps(&self, round_state: &mut RoundState, target: u64, steps: u64) -> Result<()> {
+        let cut = self.wal.cut().0;
+        for step in 1..=steps {
+            self.checkpoint_to(round_state, Lsn(cut + (target - cut) * step / steps))?;
+            self.requests.wake_up.done.notify_all();
+        }
+        Ok(())
     }
 
     /// Writes pages dirty since before `target`, then cuts the log.
@@ -234,17 +264,28 @@ impl Maintenance {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use terrace_io::{BlockDevice, DecoratedDirectory, Decorator};
+
     use super::*;
     use crate::pool::Mode;
-    use crate::{Db, MemoryDirectory};
+    use crate::{Db, Durability, MemoryDirectory, Table};
+
+    fn database(records: u32) -> (Db, Table) {
+        let directory = Arc::new(MemoryDirectory::new());
+        let db = Db::builder().directory(directory).dram(4 << 20).mode(Mode::Inline).open("").unwrap();
+        let table = db.create_table("t").unwrap();
+        (0..records).for_each(|key| table.put(key.to_be_bytes(), [7; 500]).unwrap());
+        (db, table)
+    }
 
     /// Regression: a cut beyond the target made the difference underflow.
     #[test]
     fn the_log_may_have_been_cut_beyond_the_target() {
-        let directory = std::sync::Arc::new(MemoryDirectory::new());
-        let db = Db::builder().directory(directory).dram(4 << 20).mode(Mode::Inline).open("").unwrap();
-        let table = db.create_table("t").unwrap();
-        (0..2000u32).for_each(|key| table.put(key.to_be_bytes(), [7; 500]).unwrap());
+        let (db, _table) = database(2000);
         db.checkpoint().unwrap();
         let pool = &db.shared.maintenance;
         let cut = pool.wal.cut();
@@ -253,5 +294,109 @@ mod tests {
             pool.write_superblock(&mut round_state, target).unwrap();
             assert!(pool.wal.cut() >= cut);
         }
+    }
+
+    /// Threads that wait for log need not wait for all of it.
+    #[test]
+    fn a_checkpoint_that_threads_wait_for_cuts_the_log_step_by_step() {
+        let (db, _table) = database(1500);
+        let pool = &db.shared.maintenance;
+        let superblocks = || pool.pool.stats.superblocks.load(Relaxed);
+        let (before, cut, used) = (superblocks(), pool.wal.cut().0, pool.wal.tail().0 - pool.wal.cut().0);
+        pool.requests.maintenance_runs.store(true, Relaxed);
+        pool.checkpoint_now(false).unwrap();
+        pool.requests.maintenance_runs.store(false, Relaxed);
+        assert!(superblocks() - before >= STEPS / 2, "{} of {STEPS}", superblocks() - before);
+        assert!(pool.wal.cut().0 - cut >= used / 2 - CUT_BYTES);
+    }
+
+    #[test]
+    fn a_log_that_has_grown_needs_no_checkpoint_for_those_that_wait() {
+        let (db, _table) = database(10);
+        let pool = &db.shared.maintenance;
+        pool.requests.wake_up.state.lock().log_wanted = true;
+        pool.lengthen_log(pool.wal.capacity() + 1).unwrap();
+        assert!(!pool.requests.wake_up.take_log_wanted());
+    }
+
+    /// A file whose next growth, once armed, is announced and waits.
+    #[derive(Debug)]
+    struct Slow(Arc<dyn BlockDevice>, Arc<Mutex<Option<(Sender<()>, Receiver<()>)>>>);
+
+    impl Decorator for Slow {
+        fn inner(&self) -> &dyn BlockDevice {
+            &*self.0
+        }
+
+        fn set_len(&self, bytes: u64) -> std::io::Result<()> {
+            let armed = self.1.lock().unwrap().take();
+            if let Some((begun, go)) = armed {
+                begun.send(()).unwrap();
+                // Ends too if the test has failed.
+                let _ = go.recv();
+            }
+            self.0.set_len(bytes)
+        }
+    }
+
+    /// The log begins to grow so early that commits find room while its file takes long. Before,
+    /// it grew when half of it was used, and the next quarter filled it.
+    #[test]
+    fn commits_go_on_while_the_file_of_the_log_grows() {
+        const MIB: u64 = 1 << 20;
+        let armed = Arc::new(Mutex::new(None));
+        let directory = DecoratedDirectory::new(Arc::new(MemoryDirectory::new()), {
+            let armed = Arc::clone(&armed);
+            move |file, device| match file.contains("log") {
+                true => Arc::new(Slow(device, Arc::clone(&armed))),
+                false => device,
+            }
+        });
+        let builder = Db::builder().directory(Arc::new(directory)).dram(32 * MIB).log_max(64 * MIB);
+        let db = builder.durability(Durability::Buffered).open("").unwrap();
+        let table = db.create_table("t").unwrap();
+        let pool = Arc::clone(&db.shared.maintenance);
+        let (first, mut key) = (pool.wal.capacity(), 0u32);
+        let put_some = move |table: &Table| {
+            for _ in 0..64 {
+                key += 1;
+                table.put(key.wrapping_mul(0x9e37_79b1).to_be_bytes(), [1; 900]).unwrap();
+            }
+        };
+        let (begun, has_begun) = channel();
+        let (go, may_go) = channel();
+        *armed.lock().unwrap() = Some((begun, may_go));
+        let rounds = || pool.requests.wake_up.state.lock().rounds;
+        let mut put = put_some.clone();
+        // The maintenance thread looks at the log after each step.
+        while has_begun.try_recv().is_err() {
+            put(&table);
+            let next = rounds() + 2;
+            while rounds() < next && armed.lock().unwrap().is_some() {
+                std::thread::yield_now();
+            }
+            assert!(pool.wal.tail().0 < first, "the log does not grow");
+        }
+        let end = pool.wal.tail().0 + first / 8 * 3;
+        let (done, is_done) = channel();
+        let writer = std::thread::spawn({
+            let pool = Arc::clone(&pool);
+            move || {
+                while pool.wal.tail().0 < end {
+                    put(&table);
+                }
+                pool.wal.flush_to(pool.wal.tail()).unwrap();
+                done.send(()).unwrap();
+            }
+        });
+        is_done.recv_timeout(Duration::from_secs(60)).expect("commits wait for the file");
+        assert_eq!(pool.wal.capacity(), first);
+        go.send(()).unwrap();
+        writer.join().unwrap();
+        while pool.wal.capacity() == first {
+            std::thread::yield_now();
+        }
+        drop(pool);
+        db.close().unwrap();
     }
 }

@@ -169,6 +169,9 @@ impl Maintenance {
         let mut written = 0;
         for batch in batches(pages, round_state.staging.bytes.len()) {
             written += self.write_batch(round_state, batch)?;
+            // Many batches take longer than other threads need to use up frames and log.
+            self.pool.back_ahead();
+            self.grow_log_if_dear(round_state)?;
         }
         Ok(written)
     }
@@ -272,11 +275,14 @@ impl Maintenance {
         let _leave = Leave(self);
         let mut was_full = false;
         loop {
-            let Some((urgent, log_wanted)) = self.requests.wake_up.next_round() else { return };
+            let Some(urgent) = self.requests.wake_up.next_round() else { return };
             let round = || {
+                // Before a write that may take long.
+                self.pool.back_ahead();
+                self.grow_log_if_dear(&mut self.round_state.lock())?;
                 self.wal.flush_at_leisure()?;
                 self.round(urgent)?;
-                if log_wanted { self.checkpoint_now(false) } else { Ok(()) }
+                if self.requests.wake_up.take_log_wanted() { self.checkpoint_now(false) } else { Ok(()) }
             };
             if self.pool.check().is_ok() {
                 let is_full = match round() {

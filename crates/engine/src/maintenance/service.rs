@@ -27,7 +27,7 @@ impl Maintainer for Maintenance {
     }
 
     /// `turn`: whether the caller is first in line; sleeps briefly if not. `attempt` tries the
-    /// reservation. A log in which it can never fit is doubled first.
+    /// reservation. A log in which it can never fit grows first.
     fn wait_for_log(&self, bytes: u64, turn: &dyn Fn() -> bool, attempt: Attempt<'_>) -> Result<()> {
         if bytes > self.wal.max_reservation_now() {
             self.lengthen_log(bytes.saturating_mul(2))?;

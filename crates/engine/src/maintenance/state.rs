@@ -24,6 +24,8 @@ pub(crate) struct RoundState {
     pub(crate) frames_taken: ByPartition<u64>,
     pub(crate) cause: Cause,
     pub(crate) backup: Option<BackupHold>,
+    /// End of the log when it was last asked whether it should grow.
+    pub(crate) growth_asked: Lsn,
     /// Whether it was reported that the log cannot grow.
     pub(crate) log_refused: bool,
 }

@@ -15,6 +15,7 @@
 //! Lock order: free frames of one partition, page latches (only tried). Without the former: page
 //! latches, free frames of the middle tier.
 
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -48,6 +49,9 @@ impl Tiers {
     pub(super) fn find(&self, partition: Partition, id: PageId) -> FoundFrame {
         let mut free = self.replacer.free(partition).lock();
         let (mut dirty, mut short) = (0, false);
+        if free.list.is_empty() {
+            self.replacer.wait_for_chunk(&mut free);
+        }
         if !self.has_free(&mut free) {
             self.refill(partition, &mut free, 1);
             dirty = free.queues.len(Queue::Dirty);
@@ -59,7 +63,11 @@ impl Tiers {
             }
         }
         let frame = free.list.pop().map(|frame| (frame, free.queues.enter(&self.frames, frame, id)));
+        let is_low = free.is_low(&self.frames);
         drop(free);
+        if is_low {
+            self.request_memory(partition);
+        }
         self.stats.frames_taken[partition.index()].fetch_add(u64::from(frame.is_some()), Relaxed);
         FoundFrame { frame, dirty, short }
     }
@@ -74,7 +82,8 @@ impl Tiers {
         let (partition, before) = (partition.into(), taken.len());
         let mut free = self.replacer.free(partition).lock();
         let mut dirty = 0;
-        if !self.has_free(&mut free) {
+        // While another thread has memory put behind frames, pages need not go for them.
+        if !self.has_free(&mut free) && !free.is_backing {
             self.refill(partition, &mut free, wanted - before);
             dirty = free.queues.len(Queue::Dirty);
         }
@@ -91,15 +100,36 @@ impl Tiers {
     }
 
     /// Whether a frame is free, maybe one that gets memory now.
-    fn has_free(&self, free: &mut FreeFrames) -> bool {
+    fn has_free(&self, free: &mut MutexGuard<'_, FreeFrames>) -> bool {
         if free.list.is_empty()
-            && let Err(error) = free.back_more(&self.frames)
-            && self.stats.frames_refused.fetch_add(1, Relaxed) == 0
+            && let Err(error) = self.replacer.back_more(&self.frames, free)
         {
-            // Pages are evicted instead, as if the budget were smaller.
-            tracing::warn!(%error, "the system refuses memory within the budget");
+            self.note_refused(&error);
         }
         !free.list.is_empty()
+    }
+
+    /// Pages are evicted instead, as if the budget were smaller.
+    fn note_refused(&self, error: &io::Error) {
+        if self.stats.frames_refused.fetch_add(1, Relaxed) == 0 {
+            tracing::warn!(%error, "the system refuses memory within the budget");
+        }
+    }
+
+    /// Has the maintenance thread put memory behind frames, unless the system refused it before.
+    #[cold]
+    fn request_memory(&self, partition: Partition) {
+        let is_of_use = !self.requests.works_inline() && self.stats.frames_refused.load(Relaxed) == 0;
+        if is_of_use && self.replacer.note_low(partition) {
+            self.requests.wake_up.request(false);
+        }
+    }
+
+    /// Puts memory behind frames that threads will soon take.
+    pub(crate) fn back_ahead(&self) {
+        if let Err(error) = self.replacer.back_ahead(&self.frames) {
+            self.note_refused(&error);
+        }
     }
 
     /// Evicts pages to complete a batch, or at least `needed` ones.
@@ -126,7 +156,7 @@ impl Tiers {
                     free.queues.enter_dirty_queue(&self.frames, page.frame);
                     self.release_unmoved(page.entry);
                 }
-                _ => free.give(page.frame),
+                _ => self.replacer.give(free, page.frame),
             }
         }
     }
@@ -138,7 +168,7 @@ impl Tiers {
             match self.look_at(&mut free.queues, frame, queue) {
                 Look::Evicted(page) => leaving.push(page),
                 Look::Dropped => {
-                    free.give(frame);
+                    self.replacer.give(free, frame);
                     dropped += 1;
                 }
                 Look::Moved => sweep.stays(&self.resident, free, frame),
@@ -369,7 +399,7 @@ impl Tiers {
                 continue;
             }
             free.queues.driven_out(&self.frames, page.frame, page.id);
-            free.give(page.frame);
+            self.replacer.give(&mut free, page.frame);
         }
     }
 }

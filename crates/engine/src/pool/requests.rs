@@ -26,7 +26,7 @@ pub(crate) trait Maintainer: std::fmt::Debug + Send + Sync {
     /// up.
     fn write_out(&self, pages: &[PageId]) -> Result<()>;
 
-    /// Returns when `attempt` has succeeded; commits in line pass `turn`. Doubles a log in which
+    /// Returns when `attempt` has succeeded; commits in line pass `turn`. Grows a log in which
     /// `bytes` can never fit.
     ///
     /// # Errors

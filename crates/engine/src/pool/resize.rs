@@ -242,7 +242,10 @@ impl Resizer<'_> {
     /// Shrinks `class` to `count` frames, under the budget's lock. Fails after `patience` rounds
     /// without progress.
     fn shrink(&self, class: SizeClass, count: u32, patience: u32) -> Result<()> {
-        self.tiers.replacer.free(class).lock().keep_back(count);
+        let mut free = self.tiers.replacer.free(class).lock();
+        free.keep_back(count);
+        self.tiers.replacer.wait_for_backing(&mut free);
+        drop(free);
         let emptied = self.empty_from(class, count, patience).and_then(|()| {
             let bytes = u64::from(self.tiers.frames.count(class) - count) * class.page_bytes() as u64;
             let what = "giving frames back";

@@ -52,9 +52,8 @@ impl WakeUp {
         Ok(())
     }
 
-    /// Waits briefly for a request. Returns whether it is urgent, and whether log space is wanted.
-    /// `None` ends the thread.
-    pub(crate) fn next_round(&self) -> Option<(bool, bool)> {
+    /// Waits briefly for a request. Returns whether it is urgent. `None` ends the thread.
+    pub(crate) fn next_round(&self) -> Option<bool> {
         let mut state = self.state.lock();
         if !state.wanted && !state.stop {
             self.work.wait_for(&mut state, PAUSE);
@@ -63,7 +62,18 @@ impl WakeUp {
             return None;
         }
         state.wanted = false;
-        Some((std::mem::take(&mut state.urgent), std::mem::take(&mut state.log_wanted)))
+        Some(std::mem::take(&mut state.urgent))
+    }
+
+    /// Wakes threads that wait for log: it has grown, and needs no checkpoint for them.
+    pub(crate) fn log_is_there(&self) {
+        self.state.lock().log_wanted = false;
+        self.done.notify_all();
+    }
+
+    /// Whether log was wanted, and still is.
+    pub(crate) fn take_log_wanted(&self) -> bool {
+        std::mem::take(&mut self.state.lock().log_wanted)
     }
 
     pub(crate) fn round_done(&self, is_full: bool) {

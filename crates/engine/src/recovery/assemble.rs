@@ -68,6 +68,7 @@ impl Analysis<'_> {
             frames_taken: [0; _],
             cause: Cause::Checkpoint,
             backup: None,
+            growth_asked: Lsn::NONE,
             log_refused: false,
         };
         let maintenance = Maintenance::new(pool, round_state, self.unwritten, options.in_memory);

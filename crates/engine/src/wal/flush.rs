@@ -148,8 +148,8 @@ impl Flusher {
         Leading { flusher: self, lead: Some(lead), own, took: None }
     }
 
-    /// Switches to the ring `to`, which is twice as large and has its space. `announce` names it
-    /// durably; until then both rings hold the log. Rounds go on meanwhile.
+    /// Switches to the ring `to`, which is longer and has its space. `announce` names it durably;
+    /// until then both rings hold the log. Rounds go on meanwhile.
     ///
     /// # Errors
     /// Those of `announce`, [`Error::Io`], [`Error::Memory`], [`Error::Poisoned`]. The ring is the
@@ -160,24 +160,27 @@ impl Flusher {
         cut: Lsn,
         announce: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
+        let old = self.geometry.get();
         let copy = |from: u64, end: u64| {
-            let copied = scan::copy(&*self.device, self.geometry.get(), to, from..end);
+            let copied = scan::copy(&*self.device, old, to, from..end);
             copied.inspect_err(|error| {
                 if !matches!(error, Error::Memory { .. }) {
                     self.ring.failure.set(error.to_string());
                 }
             })
         };
-        // What lies below the durable block changes no more.
-        let kept = block_floor(self.ring.durable());
-        copy(block_floor(cut.0), kept)?;
-        self.with_lead(|lead| {
+        // Rounds write the block of the durable end again and all behind it, from now on into both
+        // rings. Only that block is copied while they wait.
+        let (kept, moved) = self.with_lead(|lead| {
             self.ring.failure.check()?;
-            copy(kept, self.ring.durable().next_multiple_of(BLOCK))?;
+            let durable = self.ring.durable();
+            let moved = copy(block_floor(durable), durable.next_multiple_of(BLOCK))?;
             lead.next = Some(to);
-            Ok::<(), Error>(())
+            Ok::<_, Error>((block_floor(durable), moved))
         })?;
-        let announced = announce();
+        let announced = copy(block_floor(cut.0), kept)
+            .and_then(|others| if moved || others { self.sync_copies() } else { Ok(()) })
+            .and_then(|()| announce());
         self.with_lead(|lead| {
             lead.next = None;
             if announced.is_ok() {
@@ -185,6 +188,13 @@ impl Flusher {
             }
         });
         announced
+    }
+
+    fn sync_copies(&self) -> Result<()> {
+        let synced = self.device.sync();
+        synced.map_err(|source| Error::io("sync", self.device.name(), None, source)).inspect_err(|error| {
+            self.ring.failure.set(error.to_string());
+        })
     }
 
     fn with_lead<T>(&self, work: impl FnOnce(&mut Lead) -> T) -> T {
@@ -203,7 +213,9 @@ impl Flusher {
     fn write(&self, lead: &mut Lead, from: u64, to: u64) -> io::Result<()> {
         let geometry = self.geometry.get();
         self.write_into(geometry, lead, from, to)?;
-        let moves = |_: &Geometry| !geometry.moved(block_floor(from), to.next_multiple_of(BLOCK)).is_empty();
+        let moves = |next: &Geometry| {
+            !geometry.moved(*next, block_floor(from), to.next_multiple_of(BLOCK)).is_empty()
+        };
         match lead.next.filter(moves) {
             Some(next) if !planted(Bug::LogInOldRing) => self.write_into(next, lead, from, to),
             _ => Ok(()),

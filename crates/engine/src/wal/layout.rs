@@ -8,9 +8,10 @@
 //! The byte with LSN n is at `4096 + n % capacity`. The superblock (capacity, cut, epoch, first LSN
 //! of the epoch) and the records themselves define which part of the ring is valid.
 //!
-//! A new ring is short, and doubles until it has the capacity `largest` of the header. LSNs of even
-//! laps keep their offsets then. The others move behind the old end ([`Geometry::moved`]), so the
-//! old ring stays valid until a superblock names the new capacity.
+//! A new ring is short, and doubles once or several times until it has the capacity `largest` of
+//! the header. LSNs whose lap begins a lap of the new ring keep their offsets then. The others move
+//! behind the old end ([`Geometry::moved`]), so the old ring stays valid until a superblock names
+//! the new capacity.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
@@ -60,20 +61,28 @@ impl Geometry {
         Self { capacity }
     }
 
-    /// The ring of twice the capacity, if that leads to `largest`.
-    pub(crate) fn doubled(self, largest: Geometry) -> Option<Self> {
+    /// The ring that doubling reaches first with at least `bytes` of capacity, or else `largest`.
+    /// `None` if doubling does not lead to `largest`.
+    pub(crate) fn grown(self, bytes: u64, largest: Geometry) -> Option<Self> {
         let leads = largest.capacity.is_multiple_of(self.capacity)
             && (largest.capacity / self.capacity).is_power_of_two();
-        (leads && self != largest).then_some(Self { capacity: self.capacity * 2 })
+        if !leads || self == largest {
+            return None;
+        }
+        let mut capacity = self.capacity * 2;
+        while capacity < bytes.min(largest.capacity) {
+            capacity *= 2;
+        }
+        Some(Self { capacity })
     }
 
-    /// The LSNs from `from` to `to` whose offsets change when the ring doubles. Both are
-    /// multiples of the block size, and at most the capacity apart.
-    pub(super) fn moved(self, from: u64, to: u64) -> std::ops::Range<u64> {
-        let lap = |lsn: u64| lsn / self.capacity;
-        let begins = if lap(from) % 2 == 1 { from } else { (lap(from) + 1) * self.capacity };
-        let ends = to.min((lap(begins) + 1) * self.capacity);
-        begins..ends.max(begins)
+    /// The LSNs from `from` to `to` whose offsets change when the ring becomes `longer`. Both are
+    /// multiples of the block size, and at most the capacity apart. So of two laps at most one
+    /// stays.
+    pub(super) fn moved(self, longer: Geometry, from: u64, to: u64) -> std::ops::Range<u64> {
+        let stays = from % longer.capacity < self.capacity;
+        let begins = if stays { (from / self.capacity + 1) * self.capacity } else { from };
+        begins..to.min(begins.next_multiple_of(longer.capacity)).max(begins)
     }
 
     pub(crate) fn file_bytes(self) -> u64 {
@@ -90,7 +99,7 @@ impl Geometry {
     }
 }
 
-/// The geometry of an open log, which may double.
+/// The geometry of an open log, which may grow.
 #[derive(Debug)]
 pub(super) struct Present(AtomicU64);
 
@@ -247,27 +256,32 @@ mod tests {
         assert_eq!(ring(64).starting_from(10 * BLOCK), ring(16));
         assert_eq!(ring(12).starting_from(0), ring(3));
         assert_eq!(ring(2).starting_from(0), ring(2));
-        assert_eq!(ring(16).doubled(ring(64)), Some(ring(32)));
-        assert_eq!(ring(3).doubled(ring(12)), Some(ring(6)));
+        for (blocks, grown) in [(0, 32), (32, 32), (33, 64), (64, 64), (65, 64), (1 << 40, 64)] {
+            assert_eq!(ring(16).grown(blocks * BLOCK, ring(64)), Some(ring(grown)), "{blocks}");
+        }
+        assert_eq!(ring(3).grown(0, ring(12)), Some(ring(6)));
         for (ring, largest) in [(ring(64), ring(64)), (ring(64), ring(32)), (ring(16), ring(48))] {
-            assert_eq!(ring.doubled(largest), None);
+            assert_eq!(ring.grown(0, largest), None);
         }
     }
 
     /// For every live part of a ring: what moves goes behind the old end, all else stays.
     #[test]
-    fn lsns_that_move_when_a_ring_doubles_do_so_behind_its_end() {
+    fn lsns_that_move_when_a_ring_grows_do_so_behind_its_end() {
         const BLOCKS: u64 = 4;
-        let (old, new) = (Geometry::new(BLOCKS * BLOCK).unwrap(), Geometry::new(2 * BLOCKS * BLOCK).unwrap());
-        for from in 0..4 * BLOCKS {
-            for to in from..=from + BLOCKS {
-                let moved = old.moved(from * BLOCK, to * BLOCK);
-                for lsn in (from * BLOCK..to * BLOCK).step_by(BLOCK as usize) {
-                    let (before, after) = (old.offset(lsn), new.offset(lsn));
-                    match moved.contains(&lsn) {
-                        true => assert_eq!(after, before + BLOCKS * BLOCK, "{from} to {to}: {lsn}"),
-                        false => assert_eq!(after, before, "{from} to {to}: {lsn}"),
-                    }
+        let ring = |times: u64| Geometry::new(times * BLOCKS * BLOCK).unwrap();
+        let from_and_to = (0..10 * BLOCKS)
+            .flat_map(|from| (from..=from + BLOCKS).map(move |to| (from * BLOCK, to * BLOCK)));
+        for (times, (from, to)) in
+            [2, 4, 8].into_iter().flat_map(|n| from_and_to.clone().map(move |at| (n, at)))
+        {
+            let (old, new) = (ring(1), ring(times));
+            let moved = old.moved(new, from, to);
+            for lsn in (from..to).step_by(BLOCK as usize) {
+                let (before, after) = (old.offset(lsn), new.offset(lsn));
+                match moved.contains(&lsn) {
+                    true => assert!(after >= old.file_bytes(), "{times} times, {from} to {to}: {lsn}"),
+                    false => assert_eq!(after, before, "{times} times, {from} to {to}: {lsn}"),
                 }
             }
         }

@@ -257,16 +257,17 @@ pub(super) fn read(
     Ok(())
 }
 
-/// Copies the blocks that have another offset in `new`, the ring of twice the capacity, and syncs.
+/// Copies the blocks that have another offset in `new`, a longer ring. Syncs nothing. Returns
+/// whether there were any.
 ///
 /// `live` is a range of LSNs that `old` holds, of whole blocks.
 ///
 /// # Errors
 /// [`Error::Io`], [`Error::Memory`].
-pub(super) fn copy(device: &dyn BlockDevice, old: Geometry, new: Geometry, live: Range<u64>) -> Result<()> {
-    let moved = old.moved(live.start, live.end);
+pub(super) fn copy(device: &dyn BlockDevice, old: Geometry, new: Geometry, live: Range<u64>) -> Result<bool> {
+    let moved = old.moved(new, live.start, live.end);
     if moved.is_empty() || planted(Bug::LogLeftBehind) {
-        return Ok(());
+        return Ok(false);
     }
     let mut window = buffer(window_bytes(old))?;
     let mut at = moved.start;
@@ -280,7 +281,7 @@ pub(super) fn copy(device: &dyn BlockDevice, old: Geometry, new: Geometry, live:
             .map_err(|source| Error::io("write", device.name(), Some(offset), source))?;
         at += length;
     }
-    device.sync().map_err(|source| Error::io("sync", device.name(), None, source))
+    Ok(true)
 }
 
 /// Rewrites the log from `from` to `to` in place and syncs. After a killed process, reads may

@@ -143,7 +143,7 @@ impl Frames {
 
     /// Frames of a partition that have memory.
     ///
-    /// Acquire pairs with the store in `back_more`.
+    /// Acquire pairs with the store in `back`.
     pub(crate) fn backed(&self, partition: impl Into<Partition>) -> u32 {
         self.partitions[partition.into().index()].backed.load(Acquire)
     }
@@ -191,30 +191,38 @@ impl Frames {
         Ok(())
     }
 
-    /// Puts memory behind the next chunk of frames, up to index `limit`. Returns their indexes.
-    ///
-    /// The caller holds the lock of the partition's free frames.
+    /// The next chunk of frames to get memory, up to index `limit`. Empty if all have it.
+    pub(crate) fn next_chunk(&self, partition: Partition, limit: u32) -> Range<u32> {
+        let (old, chunk) = (self.backed(partition), Frames::chunk(partition));
+        // Chunks end where huge pages do.
+        let count = (old / chunk + 1).saturating_mul(chunk).min(limit);
+        old..count.max(old)
+    }
+
+    /// Frames that get memory together.
+    pub(crate) fn chunk(partition: Partition) -> u32 {
+        (CHUNK_BYTES / partition.class.page_bytes()).max(1) as u32
+    }
+
+    /// Puts memory behind the [`Frames::next_chunk`] of a partition. One caller at a time, and it
+    /// needs no lock.
     ///
     /// # Errors
     /// Out of memory; nothing has changed.
-    pub(crate) fn back_more(&self, partition: Partition, limit: u32) -> io::Result<Range<u32>> {
-        let old = self.backed(partition);
-        let chunk = (CHUNK_BYTES / partition.class.page_bytes()).max(1) as u32;
-        // Chunks end where huge pages do.
-        let count = (old / chunk + 1).saturating_mul(chunk).min(limit);
-        if count <= old {
-            return Ok(old..old);
-        }
+    pub(crate) fn back(&self, partition: Partition, chunk: Range<u32>) -> io::Result<()> {
+        debug_assert_eq!(chunk.start, self.backed(partition));
+        #[cfg(test)]
+        super::residency_tests::while_backing();
         let committed = self
             .headers
-            .commit(self.headers_of(partition, old..count))
-            .and_then(|()| self.bytes.back(partition, old..count, &self.nodes));
+            .commit(self.headers_of(partition, chunk.clone()))
+            .and_then(|()| self.bytes.back(partition, chunk.clone(), &self.nodes));
         if let Err(error) = committed {
-            self.release(partition, old..count)?;
+            self.release(partition, chunk)?;
             return Err(error);
         }
-        self.partitions[partition.index()].backed.store(count, Release);
-        Ok(old..count)
+        self.partitions[partition.index()].backed.store(chunk.end, Release);
+        Ok(())
     }
 
     /// Grows a partition to `count` frames with memory.
@@ -222,8 +230,13 @@ impl Frames {
     pub(crate) fn grow_backed(&self, partition: impl Into<Partition>, count: u32) -> io::Result<()> {
         let partition = partition.into();
         self.grow(partition, count)?;
-        while !self.back_more(partition, count)?.is_empty() {}
-        Ok(())
+        loop {
+            let chunk = self.next_chunk(partition, count);
+            if chunk.is_empty() {
+                return Ok(());
+            }
+            self.back(partition, chunk)?;
+        }
     }
 
     /// Shrinks `class` to `count` frames. One caller at a time.

@@ -6,12 +6,17 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace_io::MemoryDirectory;
 
+use super::Frames;
+use super::partition::Partition;
 use crate::ids::{PageId, SizeClass};
+use crate::pool::frame_tests::{BUDGET, options, pool_with};
 use crate::pool::page_table::Location;
 use crate::pool::{Mode, Pool};
 use crate::{Backend, Builder, Db, Error, RecordCache};
@@ -22,6 +27,7 @@ type Others = Rc<dyn Fn()>;
 
 thread_local! {
     static LEAVING: RefCell<Option<Others>> = const { RefCell::new(None) };
+    static BACKING: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
     static REFUSED_ONE_IN: Cell<u32> = const { Cell::new(0) };
     static ASKED: Cell<u32> = const { Cell::new(0) };
     static STAYS_ONE_IN: Cell<u32> = const { Cell::new(0) };
@@ -31,6 +37,13 @@ thread_local! {
 /// Hook while pages leave, latched, without the lock of the free frames.
 pub(crate) fn while_leaving() {
     if let Some(others) = LEAVING.with_borrow(Option::clone) {
+        others();
+    }
+}
+
+/// Hook of the thread that puts memory behind frames.
+pub(super) fn while_backing() {
+    if let Some(others) = BACKING.take() {
         others();
     }
 }
@@ -187,6 +200,89 @@ fn who_needs_frames_while_pages_leave_evicts_no_second_batch() {
     LEAVING.set(None);
     assert!(evictions.get() > 2, "nobody asked meanwhile");
     assert!(most.get() <= 1, "{} frames were free beside {goal} that were leaving", most.get());
+}
+
+/// Takes frames of `pool` until the next one needs memory first, and has another thread take that.
+/// While it gets memory, runs `others` with the frames taken.
+fn while_a_chunk_gets_memory(pool: &Pool, others: impl FnOnce(&[u32])) {
+    let partition = Partition::from(pool.class());
+    let take = || pool.find(partition, PageId::NONE).frame.map(|(frame, _)| frame);
+    let taken: Vec<u32> = (0..Frames::chunk(partition)).map(|_| take().unwrap()).collect();
+    assert!(pool.replacer.free(partition).lock().list.is_empty());
+    let ((begun, has_begun), (go, may_go)) = (channel(), channel::<()>());
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(move || {
+            BACKING.set(Some(Box::new(move || {
+                begun.send(()).unwrap();
+                // Ends too if the test has failed.
+                let _ = may_go.recv();
+            })));
+            take()
+        });
+        has_begun.recv().unwrap();
+        others(&taken);
+        drop(go);
+        pool.give_frame(slow.join().unwrap().unwrap());
+    });
+    taken.into_iter().for_each(|frame| pool.give_frame(frame));
+}
+
+fn within_a_minute<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, is_done) = channel();
+    std::thread::spawn(move || done.send(work()));
+    is_done.recv_timeout(Duration::from_secs(60)).unwrap_or_else(|_| panic!("{what} waits for memory"))
+}
+
+#[test]
+fn frames_are_given_back_and_taken_while_others_get_memory() {
+    let (_files, pool) = pool_with(&options(2 * BUDGET));
+    let partition = Partition::from(pool.class());
+    let take = |what: &str| {
+        let pool = Arc::clone(&pool);
+        within_a_minute(what, move || pool.find(partition, PageId::NONE).frame.unwrap().0)
+    };
+    while_a_chunk_gets_memory(&pool, |taken| {
+        let pool = Arc::clone(&pool);
+        let give = |frame| {
+            let pool = Arc::clone(&pool);
+            within_a_minute("a frame given back", move || pool.give_frame(frame));
+        };
+        give(taken[3]);
+        assert_eq!(take("a free frame"), taken[3]);
+        // A thread that finds none free takes the next one that is given back.
+        let waiting = {
+            let pool = Arc::clone(&pool);
+            std::thread::spawn(move || pool.find(partition, PageId::NONE).frame.unwrap().0)
+        };
+        while pool.replacer.free(partition).lock().waiting == 0 {
+            std::thread::yield_now();
+        }
+        give(taken[5]);
+        let found = within_a_minute("a frame that was given back", move || waiting.join().unwrap());
+        assert_eq!(found, taken[5]);
+    });
+}
+
+#[test]
+fn a_budget_that_shrinks_takes_frames_that_get_memory_meanwhile() {
+    let (_files, pool) = pool_with(&options(2 * BUDGET));
+    let partition = Partition::from(pool.class());
+    let before = pool.replacer.free(partition).lock().limit;
+    let resized = {
+        let (mut resized, pool) = (None, &pool);
+        while_a_chunk_gets_memory(pool, |_| {
+            let other = Arc::clone(pool);
+            resized = Some(std::thread::spawn(move || other.resizer().resize(BUDGET * 3 / 2)));
+            while pool.replacer.free(partition).lock().limit == before {
+                std::thread::yield_now();
+            }
+        });
+        resized.unwrap()
+    };
+    resized.join().unwrap().unwrap();
+    assert!(pool.frames.count(partition) < before);
+    assert!(pool.frames.backed(partition) <= pool.frames.count(partition));
+    assert_eq!(pool.audit(), [""; 0]);
 }
 
 /// Whether the system has memory behind page `id`.

@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering::Relaxed};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::fifo::{Entry as InLine, Fifo};
 use super::queues::Queues;
@@ -34,12 +34,25 @@ pub(crate) struct FreeFrames {
     pub(crate) parked: Vec<u32>,
     /// Frames in no list, whose pages leave without the lock.
     pub(crate) leaving: usize,
+    /// Whether a thread puts memory behind the next chunk, without the lock.
+    pub(crate) is_backing: bool,
+    /// Threads that wait for that, or for a frame that another thread gives back.
+    pub(crate) waiting: u32,
 }
 
 impl FreeFrames {
     pub(crate) fn none(partition: Partition, ghost_least: u32, replacement: Replacement) -> FreeFrames {
         let queues = Queues::new(partition.class, ghost_least, replacement);
-        FreeFrames { partition, list: Vec::new(), queues, limit: 0, parked: Vec::new(), leaving: 0 }
+        FreeFrames {
+            partition,
+            list: Vec::new(),
+            queues,
+            limit: 0,
+            parked: Vec::new(),
+            leaving: 0,
+            is_backing: false,
+            waiting: 0,
+        }
     }
 
     /// Lets frames up to `limit` be given out, which have no memory yet.
@@ -48,15 +61,11 @@ impl FreeFrames {
         self.queues.resize(limit);
     }
 
-    /// Frees the next frames, which get memory now. Does nothing if all have it.
-    ///
-    /// # Errors
-    /// Out of memory; nothing has changed.
-    pub(crate) fn back_more(&mut self, frames: &Frames) -> io::Result<()> {
-        let partition = self.partition;
-        let more = frames.back_more(partition, self.limit)?;
-        self.list.extend(more.rev().map(|index| partition.frame(index)));
-        Ok(())
+    /// Whether few frames are free and more can get memory, which no thread sees to.
+    pub(crate) fn is_low(&self, frames: &Frames) -> bool {
+        self.list.len() < Frames::chunk(self.partition) as usize / 2
+            && !self.is_backing
+            && frames.backed(self.partition) < self.limit
     }
 
     /// Frames without a page, with memory or not.
@@ -86,6 +95,10 @@ impl FreeFrames {
 #[derive(Debug)]
 pub(crate) struct Replacer {
     free: ByPartition<Mutex<FreeFrames>>,
+    /// Signals that a chunk has memory or a frame was given back.
+    more: ByPartition<Condvar>,
+    /// One bit per partition that is low on frames with memory.
+    low: AtomicU32,
     kind: Replacement,
     /// The class that the record cache borrows from.
     own: SizeClass,
@@ -104,6 +117,8 @@ impl Replacer {
     pub(crate) fn new(free: ByPartition<FreeFrames>, kind: Replacement, own: SizeClass) -> Replacer {
         Replacer {
             free: free.map(Mutex::new),
+            more: Default::default(),
+            low: AtomicU32::new(0),
             kind,
             own,
             lent: AtomicU32::new(0),
@@ -120,6 +135,80 @@ impl Replacer {
     /// The free frames of a partition. A thread locks at most one partition at a time.
     pub(crate) fn free(&self, partition: impl Into<Partition>) -> &Mutex<FreeFrames> {
         &self.free[partition.into().index()]
+    }
+
+    /// Puts memory behind the next chunk of frames and frees them. Without the lock, so that other
+    /// threads take and give back frames meanwhile. Does nothing if all frames have memory, or if
+    /// another thread does so.
+    ///
+    /// # Errors
+    /// Out of memory; nothing has changed.
+    pub(crate) fn back_more(&self, frames: &Frames, free: &mut MutexGuard<'_, FreeFrames>) -> io::Result<()> {
+        let (partition, limit) = (free.partition, free.limit);
+        let chunk = frames.next_chunk(partition, limit);
+        if chunk.is_empty() || free.is_backing {
+            return Ok(());
+        }
+        free.is_backing = true;
+        let backed = MutexGuard::unlocked(free, || frames.back(partition, chunk.clone()));
+        free.is_backing = false;
+        if backed.is_ok() {
+            // Some may be beyond a new limit.
+            chunk.rev().for_each(|index| free.give(partition.frame(index)));
+        }
+        self.more[partition.index()].notify_all();
+        backed
+    }
+
+    /// Waits while no frame is free and another thread puts memory behind a chunk. That thread
+    /// waits for no lock but that of the free frames.
+    pub(crate) fn wait_for_chunk(&self, free: &mut MutexGuard<'_, FreeFrames>) {
+        let more = &self.more[free.partition.index()];
+        while free.list.is_empty() && free.is_backing {
+            free.waiting += 1;
+            more.wait(free);
+            free.waiting -= 1;
+        }
+    }
+
+    /// Waits until no thread puts memory behind a chunk chosen under an earlier limit.
+    pub(crate) fn wait_for_backing(&self, free: &mut MutexGuard<'_, FreeFrames>) {
+        let more = &self.more[free.partition.index()];
+        while free.is_backing {
+            more.wait(free);
+        }
+    }
+
+    /// Frees `frame`, which a waiting thread may take.
+    pub(crate) fn give(&self, free: &mut FreeFrames, frame: u32) {
+        free.give(frame);
+        if free.waiting > 0 {
+            self.more[free.partition.index()].notify_all();
+        }
+    }
+
+    /// Notes that a partition is low on frames with memory. Returns whether it was not noted yet.
+    pub(crate) fn note_low(&self, partition: Partition) -> bool {
+        let bit = 1 << partition.index();
+        self.low.load(Relaxed) & bit == 0 && self.low.fetch_or(bit, Relaxed) & bit == 0
+    }
+
+    /// Puts memory behind a chunk of the noted partitions that are still low.
+    ///
+    /// # Errors
+    /// Out of memory; threads that need frames evict pages then.
+    pub(crate) fn back_ahead(&self, frames: &Frames) -> io::Result<()> {
+        if self.low.load(Relaxed) == 0 {
+            return Ok(());
+        }
+        let low = self.low.swap(0, Relaxed);
+        for partition in Partition::all().filter(|partition| low & 1 << partition.index() != 0) {
+            let mut free = self.free(partition).lock();
+            if free.is_low(frames) {
+                self.back_more(frames, &mut free)?;
+            }
+        }
+        Ok(())
     }
 
     #[inline]
@@ -149,7 +238,7 @@ impl Replacer {
         header.set_page(PageId::NONE);
         let mut free = self.free(partition_of(frame)).lock();
         free.queues.remove(&resident.frames, frame);
-        free.give(frame);
+        self.give(&mut free, frame);
     }
 
     pub(crate) fn sweep_goal(&self, resident: &Resident, partition: Partition) -> usize {

@@ -1,4 +1,4 @@
-//! The log doubles while it is used.
+//! The log grows while it is used.
 
 use super::*;
 use crate::planted::plant;
@@ -38,12 +38,14 @@ fn found(device: &Device, capacity: u64, wal: &Wal) -> Vec<u64> {
 
 /// The live records begin at many offsets in even and odd laps, and some wrap.
 #[test]
-fn a_log_that_doubles_keeps_what_it_holds_wherever_that_lies() {
-    for begin in 0..80 {
+fn a_log_that_grows_keeps_what_it_holds_wherever_that_lies() {
+    let steps = [&[2 * FIRST, LARGEST][..], &[LARGEST]];
+    for (begin, steps) in (0..160).flat_map(|begin| steps.map(|steps| (begin, steps))) {
         let (device, wal) = fresh();
         fill(&wal, 0..begin + 1);
         let mut next = begin + 1;
-        for capacity in [FIRST, 2 * FIRST] {
+        for &longer in steps {
+            let capacity = wal.capacity();
             let wanted = next + 3 * capacity / FIRST;
             while next < wanted {
                 append(&wal, next, 900);
@@ -51,7 +53,7 @@ fn a_log_that_doubles_keeps_what_it_holds_wherever_that_lies() {
             }
             wal.flush_to(wal.tail()).unwrap();
             let announced = |new: u64| {
-                assert_eq!(new, 2 * capacity);
+                assert_eq!(new, longer);
                 // Commits go on meanwhile, maybe into the next lap.
                 for _ in 0..5 {
                     let all: Vec<u64> = (begin..next).collect();
@@ -63,11 +65,11 @@ fn a_log_that_doubles_keeps_what_it_holds_wherever_that_lies() {
                 }
                 Ok(())
             };
-            assert!(wal.double(announced).unwrap());
-            assert_eq!(found(&device, 2 * capacity, &wal), (begin..next).collect::<Vec<_>>());
-            assert_eq!((wal.capacity(), wal.stats().capacity), (2 * capacity, 2 * capacity));
+            assert!(wal.grow(longer, announced).unwrap());
+            assert_eq!(found(&device, longer, &wal), (begin..next).collect::<Vec<_>>());
+            assert_eq!((wal.capacity(), wal.stats().capacity), (longer, longer));
         }
-        assert!(!wal.double(|_| panic!("it is the largest")).unwrap());
+        assert!(!wal.grow(0, |_| panic!("it is the largest")).unwrap());
         while let Some(mut reservation) = wal.reserve(1000, Class::Commit) {
             wal.append(&mut record(next, 900), Some(&mut reservation)).unwrap();
             next += 1;
@@ -84,12 +86,12 @@ fn a_log_that_doubles_keeps_what_it_holds_wherever_that_lies() {
 fn a_log_whose_new_ring_is_not_announced_goes_on_in_the_old_one() {
     let (device, wal) = fresh();
     fill(&wal, 0..20);
-    let refused = wal.double(|_| Err(Error::Config("not now".into()))).unwrap_err();
+    let refused = wal.grow(0, |_| Err(Error::Config("not now".into()))).unwrap_err();
     assert!(matches!(refused, Error::Config(_)));
     assert_eq!(wal.capacity(), FIRST);
     fill(&wal, 20..100);
     assert_eq!(found(&device, FIRST, &wal), [99]);
-    assert!(wal.double(|_| Ok(())).unwrap());
+    assert!(wal.grow(0, |_| Ok(())).unwrap());
 }
 
 #[test]
@@ -99,27 +101,30 @@ fn a_full_disk_leaves_the_log_as_it_is() {
     let wal = growing(&device);
     fill(&wal, 0..20);
     disk.fail(FaultPlan::once(CallKind::SetLen, 1, ENOSPC));
-    let refused = wal.double(|_| panic!("there is no space")).unwrap_err();
+    let refused = wal.grow(0, |_| panic!("there is no space")).unwrap_err();
     assert!(matches!(refused, Error::Full { .. }), "{refused}");
     assert!(wal.poisoned().is_none());
     fill(&wal, 20..60);
     assert_eq!(found(&device, FIRST, &wal), [59]);
 }
 
-/// In the second lap records move: the length is synced, then the copies, then the copies of the
-/// last block.
+/// In the second lap records move: the length is synced, the last block copied, then the others,
+/// and the copies synced.
 #[test]
-fn a_failed_sync_or_copy_while_the_log_doubles_fails_it() {
-    for (kind, at) in [(CallKind::Sync, 1), (CallKind::Sync, 2), (CallKind::Write, 1)] {
+fn a_failed_sync_or_copy_while_the_log_grows_fails_it() {
+    let calls = [(CallKind::Sync, 1), (CallKind::Sync, 2), (CallKind::Write, 1), (CallKind::Write, 2)];
+    for (kind, at) in calls {
         let disk = SimulatedDisk::new(1);
         let device = disk.open("log", OpenMode::CreateNew).unwrap();
         let wal = growing(&device);
         fill(&wal, 0..20);
+        (20..25).for_each(|number| _ = append(&wal, number, 900));
+        wal.flush_to(wal.tail()).unwrap();
         disk.fail(FaultPlan::once(kind, at, EIO));
-        let failed = wal.double(|_| panic!("the new ring is not durable")).unwrap_err();
+        let failed = wal.grow(0, |_| panic!("the new ring is not durable")).unwrap_err();
         assert!(matches!(failed, Error::Io { .. }), "{kind:?} {at}: {failed}");
         assert!(wal.poisoned().is_some(), "{kind:?} {at}");
-        assert_eq!(found(&device, FIRST, &wal), [19]);
+        assert_eq!(found(&device, FIRST, &wal), (19..25).collect::<Vec<_>>());
     }
 }
 
@@ -132,7 +137,7 @@ fn a_length_left_by_a_killed_process_is_synced_before_it_is_announced() {
     let wal = growing(&device);
     device.set_len(Geometry::new(2 * FIRST).unwrap().file_bytes()).unwrap();
     disk.fail(FaultPlan::once(CallKind::Sync, 1, EIO));
-    wal.double(|_| panic!("its length is not durable")).unwrap_err();
+    wal.grow(0, |_| panic!("its length is not durable")).unwrap_err();
 }
 
 #[test]
@@ -142,7 +147,7 @@ fn reservations_made_before_a_log_grows_go_back_whole() {
     assert_eq!((wal.max_reservation_now(), largest), (FIRST / 8 * 5, LARGEST / 8 * 5));
     assert!(wal.reserve(largest, Class::Commit).is_none());
     let small: Vec<_> = (0..20).map(|_| wal.reserve(64, Class::Commit).unwrap()).collect();
-    while wal.double(|_| Ok(())).unwrap() {}
+    while wal.grow(0, |_| Ok(())).unwrap() {}
     drop(wal.reserve(largest, Class::Commit).unwrap());
     drop(small);
     assert_eq!(wal.stats().reserved, 0);
@@ -150,7 +155,7 @@ fn reservations_made_before_a_log_grows_go_back_whole() {
     assert!(most.is_some());
 }
 
-/// The records found after the log doubled in its second lap, whose records move.
+/// The records found after the log grew in its second lap, whose records move.
 fn found_with(bug: Option<Bug>) -> Vec<u64> {
     let (device, wal) = fresh();
     fill(&wal, 0..20);
@@ -161,7 +166,7 @@ fn found_with(bug: Option<Bug>) -> Vec<u64> {
     };
     more(20..23).unwrap();
     plant(bug);
-    let grown = wal.double(|_| more(23..26));
+    let grown = wal.grow(0, |_| more(23..26));
     plant(None);
     assert!(grown.unwrap());
     scan(&device, Geometry::new(2 * FIRST).unwrap(), wal.cut(), FIRST_EPOCH).0
