@@ -50,6 +50,10 @@ pub fn run(args: &ReproduceArgs, output: &mut dyn Write) -> Outcome {
     let chosen = chosen(&args.claims)?;
     let setting =
         Setting { traces: args.traces.clone(), optane: args.optane.clone(), operation_ns: args.operation_ns };
+    let out = args.out.as_ref().filter(|_| !is_list);
+    if let Some(out) = out {
+        make_directory(out)?;
+    }
     let bar = Progress::new("reproducing", "claims", chosen.len() as u64);
     let mut found = Vec::with_capacity(chosen.len());
     for claim in chosen {
@@ -60,7 +64,7 @@ pub fn run(args: &ReproduceArgs, output: &mut dyn Write) -> Outcome {
         bar.add(1);
     }
     drop(bar);
-    if let Some(out) = args.out.as_ref().filter(|_| !is_list) {
+    if let Some(out) = out {
         write_report(out, &mut found)?;
     }
     let found = Chosen { claims: found };
@@ -123,8 +127,16 @@ fn claim_found(claim: &Claim, measured: Measured) -> ClaimFound {
 }
 
 /// Writes figures and report, and records the figures' files in the claims.
+/// Makes the directory of the report, before claims take their time.
+fn make_directory(out: &Path) -> Outcome {
+    if out.extension().is_some_and(|ending| ending == "html") {
+        let why = format!("--out names a directory, for reproduce.html and the figures: {}", out.display());
+        return Err(Failure::Usage(why));
+    }
+    fs::create_dir_all(out).map_err(|error| Failure::file("making the directory", out, error))
+}
+
 fn write_report(out: &Path, found: &mut [ClaimFound]) -> Outcome {
-    fs::create_dir_all(out).map_err(|error| Failure::file("making the directory", out, error))?;
     let lead = "What papers claim, held against what was measured here, at smaller sizes.";
     let mut page = Report::new("The papers' claims", lead);
     for claim in found {

@@ -27,8 +27,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `docs/sqlite.md` lists the URI parameters; `database.rs` has the rule that keeps the cache
-//! fresh.
+//! `docs/sqlite.md` lists the URI parameters. A read goes down these files:
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `vfs.rs`, `options.rs` | opens a file, with the parameters of its URI |
+//! | `file.rs` | is called by SQLite, and turns errors into its codes |
+//! | `connection.rs` | knows the locks, and asks the cache under them |
+//! | `database.rs` | has the rule that keeps the cache fresh; `header.rs`, `fingerprint.rs`, `origin.rs` compare |
+//! | `in_use.rs`, `storage.rs` | hold the open cache and its directory |
+//! | `slow.rs`, `below.rs` | read the database file through the system's VFS |
+//!
+//! `log_file.rs` and `log.rs` keep the write-ahead log's pages. `relations.rs`, `btree.rs`,
+//! `statements.rs` and `queries.rs` tell policies what is read. `gates.rs` simulates slow disks,
+//! `recorder.rs` writes traces, and `stats.rs` is the pragma.
 #![deny(unsafe_code)]
 
 // Lets `tests/common`, which unit tests share, name the crate.

@@ -118,7 +118,8 @@ fn an_unknown_parameter_is_logged_with_the_known_ones() {
     let open = format!(".open '{}&block_cache_sise=4MiB'", folder.uri());
     let output = Command::new(shell).args([":memory:", ".log stdout", &load, &open]).output();
     let answer = String::from_utf8_lossy(&output.expect("the shell runs").stdout).into_owned();
-    for part in [r#"unknown parameter "block_cache_sise""#, "block_cache_size, ", "block_cache_write_budget"]
+    for part in
+        [r#"unknown parameter "block_cache_sise""#, " _size ", " _trust ", " _write_budget", " _latency_us"]
     {
         assert!(answer.contains(part), "{answer}");
     }

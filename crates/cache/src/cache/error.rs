@@ -26,7 +26,7 @@ pub enum CacheError {
     #[error(transparent)]
     Policy(#[from] UnknownPolicy),
     /// The fast device holds something that is not a cache.
-    #[error("{device} holds something that is not a cache; it is left as it is")]
+    #[error("{device} holds something that is not a cache; it is left as it is: remove it or name another")]
     Foreign {
         /// Name of the device.
         device: String,

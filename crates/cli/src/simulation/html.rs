@@ -7,7 +7,10 @@ use super::found::{CacheFound, CostFound, Found, PartFound};
 
 /// The report.
 pub fn report(found: &Found) -> Report {
-    let caches = show_count(found.results.len() as u64);
+    let (simulated, of_what) = match found.results.len() {
+        0 => (found.curves.len(), "curves"),
+        caches => (caches, "caches simulated"),
+    };
     let lead = format!(
         "What policies of a block cache would have done with {}: {} requests for {} blocks of {}. The caches start \
          empty, and every request counts.",
@@ -22,7 +25,7 @@ pub fn report(found: &Found) -> Report {
     report.section("The trace").figures(&[
         Figure::new(show_count(found.requests), "requests", format!("{share:.1} % of them writes")),
         Figure::new(show_count(found.footprint as u64), "blocks", format!("{} together", show_size(bytes))),
-        Figure::new(caches, "caches simulated", format!("in {:.1} s", found.seconds)),
+        Figure::new(show_count(simulated as u64), of_what, format!("in {:.1} s", found.seconds)),
     ]);
     if let Some(share) = found.sample {
         report.paragraph(&format!(

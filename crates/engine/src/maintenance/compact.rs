@@ -22,6 +22,7 @@ use super::rounds::Maintenance;
 use super::state::RoundState;
 use crate::error::Result;
 use crate::planted::{Bug, planted};
+use crate::pool::patience::Patience;
 
 /// Segments emptied between two cuts.
 const SEGMENTS_PER_CUT: u32 = 32;
@@ -46,6 +47,7 @@ impl Compaction<'_> {
     fn run(&self, progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<u64> {
         let (mut moved, mut since_cut) = (0, 0);
         let mut stuck = (u64::MAX, 0);
+        let mut patience = Patience::new(self.maintenance.requests.works_inline());
         // Other threads fill segments meanwhile, so the visits are bounded.
         let mut visits = self.maintenance.space.segments() * 3;
         while visits > 0 {
@@ -61,6 +63,10 @@ impl Compaction<'_> {
                 }
                 let (last, _) = self.maintenance.space.end_in_use().unwrap_or_default();
                 if progress(moved, self.maintenance.space.geometry().file_bytes(last + 1)).is_break() {
+                    break;
+                }
+                if !patience.lasts(self.maintenance.pool.log_progress()) {
+                    tracing::warn!("compaction ends early: the log has been nearly full for long");
                     break;
                 }
                 std::thread::sleep(PAUSE);
@@ -92,7 +98,8 @@ impl Compaction<'_> {
         Ok(moved)
     }
 
-    /// Whether the log is nearly full, as when a backup holds it. Compaction then waits.
+    /// Whether the log is nearly full, as when a backup holds it. Compaction then waits, but ends if
+    /// nothing moves for long.
     fn log_is_nearly_full(&self) -> bool {
         self.maintenance.wal.tail().0 - self.maintenance.wal.cut().0 > self.maintenance.wal.capacity() / 4 * 3
     }

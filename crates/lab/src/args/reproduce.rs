@@ -12,8 +12,8 @@ pub struct ReproduceArgs {
     /// Claim ids, such as U1; or all; or list
     #[arg(value_name = "list|ID...|all", required = true, num_args = 1..)]
     pub claims: Vec<String>,
-    /// Directory for a report and the figures
-    #[arg(long, value_name = "DIR")]
+    /// Directory for a report (reproduce.html) and the figures
+    #[arg(long, visible_alias = "report", value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// Directory of the shared traces [default: $TERRACE_TRACES, or shared/traces in this directory
     /// or a parent]
