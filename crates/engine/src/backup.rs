@@ -255,7 +255,8 @@ impl Backup<'_> {
             if planted(Bug::BackupEndsLogEarly) {
                 end = maintenance.round_state.lock().superblock.log_end;
             }
-            maintenance.wal.flush_to(end)?;
+            // The copy reads the log's file.
+            maintenance.wal.file_to(end)?;
             return self.begin_log(from, end);
         }
         self.rounds += 1;

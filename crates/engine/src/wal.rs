@@ -14,6 +14,10 @@
 //! Then it waits for the log's device, or writes itself. It may run under page latches: writing the
 //! log needs none.
 //!
+//! **Watermarks.** *Persistent* is the end of what survives a crash: commits are acknowledged,
+//! mappings come into force and pages count as logged up to it. *Filed* is the end of what the
+//! log's file holds: room in the ring and the log cut end there, and all that reads the file.
+//!
 //! **Lock order.** Three mutexes, never held together or during I/O or calls to other modules: the
 //! turns in `group.rs` (above its seats), the wake-up in `writer.rs`, the pending tickets in
 //! `tickets.rs`.
@@ -80,7 +84,7 @@ pub(crate) struct WalOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Appended {
     pub(crate) lsn: Lsn,
-    /// The record's end: it is durable once the log is durable up to here.
+    /// The record's end: it survives once the log is persistent up to here.
     pub(crate) end: Lsn,
 }
 
@@ -92,7 +96,10 @@ pub(crate) struct WalStats {
     /// Bytes written to the device, rewritten blocks included.
     pub(crate) flushed_bytes: u64,
     pub(crate) tail: Lsn,
-    pub(crate) durable: Lsn,
+    /// The end of what survives a crash.
+    pub(crate) persistent: Lsn,
+    /// The end of what the log's file holds.
+    pub(crate) filed: Lsn,
     pub(crate) cut: Lsn,
     pub(crate) reserved: u64,
     pub(crate) capacity: u64,
@@ -188,7 +195,7 @@ impl Wal {
     /// Appends a record, using space from `reservation`.
     ///
     /// Without enough reserved, the caller guarantees space by other means; if there is none, the
-    /// log fails. The record is durable once [`Wal::durable`] reaches the returned end. If the
+    /// log fails. The record survives once [`Wal::persistent`] reaches the returned end. If the
     /// buffer is full, this helps to write it.
     ///
     /// # Errors
@@ -229,7 +236,7 @@ impl Wal {
         let sealed = record.seal(appended.lsn, self.ring.epoch());
         if !slot.has_room() {
             self.buffer_waits.fetch_add(1, Relaxed);
-            if let Err(error) = self.flusher.flush_to(slot.room_needs(), Pace::Hurry) {
+            if let Err(error) = self.flusher.file_to(slot.room_needs(), Pace::Hurry) {
                 slot.abandon();
                 return Err(error);
             }
@@ -239,13 +246,21 @@ impl Wal {
         Ok(appended)
     }
 
-    /// Waits until everything below `to` is durable: a record's end, or the tail.
+    /// Waits until everything below `to` is persistent: a record's end, or the tail.
     ///
     /// # Errors
     /// [`Error::Io`] for the call that met the failure, [`Error::Poisoned`] for all others and ever
     /// after.
     pub(crate) fn flush_to(&self, to: Lsn) -> Result<()> {
-        self.flusher.flush_to(to, Pace::Hurry)
+        self.flusher.file_to(to, Pace::Hurry)
+    }
+
+    /// Waits until the log's file holds everything below `to`, for readers of the file.
+    ///
+    /// # Errors
+    /// As [`Wal::flush_to`].
+    pub(crate) fn file_to(&self, to: Lsn) -> Result<()> {
+        self.flusher.file_to(to, Pace::Hurry)
     }
 
     /// Waits until the commit whose record ends at `to` may be acknowledged.
@@ -256,12 +271,12 @@ impl Wal {
         if planted(Bug::AcknowledgeBeforeFlush) {
             return Ok(());
         }
-        if self.durable() >= to {
+        if self.persistent() >= to {
             self.commits.record(Duration::ZERO);
             return Ok(());
         }
         let begun = Instant::now();
-        self.flusher.flush_to(to, Pace::Commit)?;
+        self.flusher.file_to(to, Pace::Commit)?;
         self.commits.record(begun.elapsed());
         Ok(())
     }
@@ -271,12 +286,12 @@ impl Wal {
         while self.wake_up.wait() && self.flush_at_leisure().is_ok() {}
     }
 
-    /// Waits until everything appended so far is durable. Lets commits gather first.
+    /// Waits until everything appended so far is persistent. Lets commits gather first.
     ///
     /// # Errors
     /// As [`Wal::flush_to`].
     pub(crate) fn flush_at_leisure(&self) -> Result<()> {
-        self.flusher.flush_to(self.tail(), Pace::Leisure)
+        self.flusher.file_to(self.tail(), Pace::Leisure)
     }
 
     pub(crate) fn stop_writer(&self) {
@@ -293,7 +308,7 @@ impl Wal {
 
     /// Reads the records from `from`, where one begins.
     ///
-    /// The caller keeps them in the log, and stops where they were durable at the latest.
+    /// The caller keeps them in the log, and stops where they were filed at the latest.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -301,8 +316,14 @@ impl Wal {
         LogScan::new(self.flusher.device(), self.geometry.get(), from, rule)
     }
 
-    pub(crate) fn durable(&self) -> Lsn {
-        Lsn(self.ring.durable())
+    /// The end of what survives a crash.
+    pub(crate) fn persistent(&self) -> Lsn {
+        Lsn(self.ring.persistent())
+    }
+
+    /// The end of what the log's file holds for good.
+    pub(crate) fn filed(&self) -> Lsn {
+        Lsn(self.ring.filed())
     }
 
     /// The end of everything appended or being appended.
@@ -382,20 +403,27 @@ impl Wal {
         self.tickets.enter(&self.ring)
     }
 
-    /// Ends `ticket` once the log is durable up to `end`.
-    pub(crate) fn retire_when_durable(&self, ticket: Ticket<'_>, end: Lsn) {
+    /// Ends `ticket` once the log is persistent up to `end`.
+    pub(crate) fn retire_when_persistent(&self, ticket: Ticket<'_>, end: Lsn) {
         ticket.retire(&self.ring, end);
     }
 
-    /// Nothing below this is in flight: it is applied, and durable if required.
+    /// Nothing below this is in flight: it is applied, and persistent if required.
     pub(crate) fn floor(&self) -> Lsn {
         self.tickets.floor(&self.ring)
     }
 
-    /// The highest cut that the log allows: [`Wal::floor`], up to the durable end.
-    pub(crate) fn cut_limit(&self) -> Lsn {
+    /// The end of what is finished and survives: [`Wal::floor`], up to the persistent end.
+    pub(crate) fn finished(&self) -> Lsn {
         let floor = self.floor();
-        if planted(Bug::CutPastWatermark) { floor } else { floor.min(self.durable()) }
+        if planted(Bug::CutPastWatermark) { floor } else { floor.min(self.persistent()) }
+    }
+
+    /// The highest cut that the log allows: [`Wal::finished`], up to the filed end. Recovery begins
+    /// to read the file there.
+    pub(crate) fn cut_limit(&self) -> Lsn {
+        let filed = if planted(Bug::CutPastWatermark) { self.tail() } else { self.filed() };
+        self.finished().min(filed)
     }
 
     /// Fails the log after a failure elsewhere. The first reason stays.
@@ -426,7 +454,8 @@ impl Wal {
             flushes,
             flushed_bytes,
             tail,
-            durable: self.durable(),
+            persistent: self.persistent(),
+            filed: self.filed(),
             cut: self.cut(),
             reserved: self.space.reserved(),
             capacity: self.capacity(),

@@ -327,7 +327,7 @@ impl Run {
         let highest = recovered.maintenance.timestamp_now();
         let mut state = self.script.borrow_mut();
         state.model.judge(&found, log_end, highest)?;
-        state.model.restart(pool.wal().durable());
+        state.model.restart(pool.wal().persistent());
         match &pool.audit()[..] {
             [] => Ok(()),
             faults => Err(faults.join("; ")),

@@ -316,7 +316,7 @@ impl<'p> Life<'p> {
         let mut record = RecordBuilder::commit(open.timestamp, open.last);
         let mut reserved = open.reserved;
         let appended = self.pool.wal().append(&mut record, reserved.last_mut())?;
-        self.pool.wal().retire_when_durable(open.ticket, appended.end);
+        self.pool.wal().retire_when_persistent(open.ticket, appended.end);
         let mut script = self.script.borrow_mut();
         script.model.locked.retain(|_, owner| *owner != open.timestamp);
         script.model.committed(appended.end, open.timestamp, open.deeds);

@@ -133,7 +133,8 @@ impl Maintenance {
     /// Checkpoints now: everything if `all`, else enough to free half of the used log.
     pub(crate) fn checkpoint_now(&self, all: bool) -> Result<()> {
         let mut round_state = self.round_state.lock();
-        self.wal.flush_to(self.wal.tail())?;
+        // The cut goes no further than the file.
+        self.wal.file_to(self.wal.tail())?;
         let tail = self.wal.tail().0;
         let target = if all { tail } else { tail - (tail - self.wal.cut().0) / 2 };
         round_state.staging.urgent = true;
@@ -223,7 +224,7 @@ impl Maintenance {
         let superblock = &mut round_state.superblock;
         superblock.sequence += 1;
         superblock.cut = cut;
-        superblock.log_end = self.wal.durable();
+        superblock.log_end = self.wal.persistent();
         superblock.highest_timestamp = superblock.highest_timestamp.max(self.pool.timestamp_now());
         superblock.page_ids_end = self.pool.ids_ends_to_name();
         superblock.segments = self.space.segments();

@@ -134,7 +134,7 @@ impl Maintenance {
             self.table_image.write_chunks(round_state, batch, current)?;
         }
         if !live.blocks.is_empty() {
-            let lsn = self.wal.durable();
+            let lsn = self.wal.persistent();
             for &block in &live.blocks {
                 round_state.mapping.blocks_mut().entry(block).dirty = lsn;
             }

@@ -94,9 +94,9 @@ impl Maintenance {
 
     /// Applies durable allocations and frees. Returns the LSN up to which all are applied.
     pub(crate) fn absorb(&self, round_state: &mut RoundState) -> Lsn {
-        // In this order: records below the floor are queued, and those below the durable end
+        // In this order: records below the floor are queued, and those below the persistent end
         // survive.
-        let end = self.wal.cut_limit();
+        let end = self.wal.finished();
         let mut due: Vec<Event> = {
             let mut events = self.requests.events.lock();
             let (due, later) = events.drain(..).partition(|event| event.lsn < end);

@@ -175,7 +175,7 @@ impl TableImage {
         for (slot, (&block, &extent)) in blocks.iter().zip(&extents).enumerate() {
             let image = &mut round_state.staging.bytes
                 [slot * self.pool.page_bytes..(slot + 1) * self.pool.page_bytes];
-            start_image(image, Kind::Directory, block, self.wal.durable());
+            start_image(image, Kind::Directory, block, self.wal.persistent());
             let chunks = round_state.mapping.chunk_images(block);
             for (chunk, word) in chunks.zip(image[HEADER_BYTES..].chunks_exact_mut(8)) {
                 word.copy_from_slice(&chunk.0.to_le_bytes());

@@ -90,8 +90,8 @@ impl Pool {
     /// Frees a page of [`Pool::create_pinned`] without present or future pins. The next round frees
     /// its id, frame and blocks.
     pub(crate) fn free_unlogged(&self, id: PageId) {
-        // Below the cut limit, so the free applies without a flush.
-        let lsn = Lsn(self.wal.cut_limit().0 - 1);
+        // Below what is finished, so the free applies without a flush.
+        let lsn = Lsn(self.wal.finished().0 - 1);
         self.requests.note(lsn, id, false);
         if self.requests.works_inline() {
             self.requests.maintainer().absorb_freed();

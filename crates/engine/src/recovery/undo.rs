@@ -32,10 +32,10 @@ pub(crate) fn undo_losers(
     mut losers: Vec<Loser>,
     undo: &dyn Undo,
 ) -> Result<()> {
-    // The records end below the durable end, since losers are older than this recovery.
+    // The records end below the filed end, since losers are older than this recovery.
     let geometry = Geometry::new(maintenance.wal.capacity())?;
     let mut reader =
-        RecordReader::new(files.log.clone(), geometry, maintenance.wal.cut(), maintenance.wal.durable())?;
+        RecordReader::new(files.log.clone(), geometry, maintenance.wal.cut(), maintenance.wal.filed())?;
     let mut due: BinaryHeap<(Lsn, usize)> =
         losers.iter().enumerate().map(|(index, loser)| (loser.last, index)).collect();
     while let Some((lsn, index)) = due.pop() {

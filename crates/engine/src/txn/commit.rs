@@ -145,7 +145,7 @@ impl Mvcc {
         let valid = validate(self, tables, reads, me).and_then(|()| self.check_newest(&olds, timestamp));
         if let Err(error) = valid {
             drop(drawn);
-            self.clock.advance(self.pool.wal().durable());
+            self.clock.advance(self.pool.wal().persistent());
             return Err(error);
         }
         drop(alone);
@@ -154,12 +154,12 @@ impl Mvcc {
             if let Some(end) = taken_back
                 && let Some(ticket) = ticket
             {
-                self.pool.wal().retire_when_durable(ticket, end);
+                self.pool.wal().retire_when_persistent(ticket, end);
             }
             chain.settled = true;
             // Not before the pages are restored: until then no thread may read at this timestamp.
             drop(drawn);
-            self.clock.advance(self.pool.wal().durable());
+            self.clock.advance(self.pool.wal().persistent());
             return Err(error);
         }
         chain.settled = true;
@@ -169,7 +169,7 @@ impl Mvcc {
         let sync = self.decide(drawn, end, durability);
         drop((flight, locks));
         if let Some(ticket) = ticket {
-            self.pool.wal().retire_when_durable(ticket, end);
+            self.pool.wal().retire_when_persistent(ticket, end);
         }
         drop((permit, reservation, grant));
         for (tree, key) in &underfull {
@@ -232,7 +232,7 @@ impl Mvcc {
     pub(crate) fn decide(&self, drawn: Ticket<'_>, end: Lsn, durability: Durability) -> bool {
         let sync = durability == Durability::Sync && !planted(Bug::AcknowledgeBeforeFlush);
         drawn.complete(if sync { Outcome::Sync { needs: end } } else { Outcome::Buffered });
-        self.clock.advance(self.pool.wal().durable());
+        self.clock.advance(self.pool.wal().persistent());
         sync
     }
 

@@ -62,7 +62,7 @@ impl Mvcc {
     /// Advances `visible` for waiting threads.
     pub(crate) fn advance(&self) -> Result<()> {
         self.pool.check()?;
-        self.clock.advance(self.pool.wal().durable());
+        self.clock.advance(self.pool.wal().persistent());
         Ok(())
     }
 

@@ -89,7 +89,7 @@ impl Mvcc {
                         let ticket: Ticket<'_> = ticket;
                         self.versions.retract(table.id, single.key, ticket.timestamp());
                     }
-                    self.clock.advance(self.pool.wal().durable());
+                    self.clock.advance(self.pool.wal().persistent());
                     return Err(error);
                 }
             }

@@ -1,7 +1,7 @@
 //! The log's newest bytes in memory: a ring filled by many threads and drained by one.
 //!
 //! ```text
-//!            floor(durable)  durable        complete        tail
+//!             floor(filed)   filed         complete        tail
 //!   ... reusable |--- kept ----|--- may be written --|- filling -|  not drawn yet ...
 //! ```
 //!
@@ -10,8 +10,9 @@
 //! * *Complete* is the lowest mark, or the tail as it was before the marks were read: a contiguous
 //!   watermark, never past a hole. Marks and tails are ends of records, so it falls between two
 //!   records.
-//! * *Durable* is what the device holds. Its block is kept, since it is rewritten with what
-//!   follows.
+//! * *Filed* is what the log's file holds for good. Its block is kept, since it is rewritten with
+//!   what follows.
+//! * *Persistent* is what survives: commits are acknowledged up to it. It is at least the filed end.
 //! * A slot has room once the bytes one ring length earlier are below the kept block. The lowest
 //!   unfilled slot always gets room: no slot is longer than the ring without one block.
 //!
@@ -19,7 +20,7 @@
 //! owners, which the borrow checker cannot see. A part is owned by
 //! 1. the [`LogSlot`] drawn for it, from the moment there is room until it is filled and its mark
 //!    cleared;
-//! 2. then the only [`Drain`], until it publishes a durable end beyond the part's block.
+//! 2. then the only [`Drain`], until it publishes a filed end beyond the part's block.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -45,7 +46,8 @@ const FILLING_MAX: usize = 128;
 /// The ring. [`ring`] makes it with its [`Drain`].
 pub(super) struct Ring {
     tail: Padded<AtomicU64>,
-    durable: Padded<AtomicU64>,
+    persistent: Padded<AtomicU64>,
+    filed: Padded<AtomicU64>,
     filling: Marks<FILLING_MAX>,
     pub(super) failure: Failure,
     epoch: u32,
@@ -62,7 +64,7 @@ unsafe impl Send for Ring {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Ring {}
 
-/// A ring of `size` bytes, a power of two, for records of `epoch`. Tail and durable end are `tail`;
+/// A ring of `size` bytes, a power of two, for records of `epoch`. All watermarks are `tail`;
 /// `last_block` holds its block's bytes up to the tail.
 pub(super) fn ring(size: usize, epoch: u32, tail: Lsn, last_block: &[u8]) -> Result<(Arc<Ring>, Drain)> {
     assert!(size.is_power_of_two() && size as u64 >= 2 * BLOCK, "a ring of {size} bytes");
@@ -74,7 +76,8 @@ pub(super) fn ring(size: usize, epoch: u32, tail: Lsn, last_block: &[u8]) -> Res
     memory[at..at + last_block.len()].copy_from_slice(last_block);
     let ring = Arc::new(Ring {
         tail: Padded(AtomicU64::new(tail.0)),
-        durable: Padded(AtomicU64::new(tail.0)),
+        persistent: Padded(AtomicU64::new(tail.0)),
+        filed: Padded(AtomicU64::new(tail.0)),
         filling: Marks::new(),
         failure: Failure::default(),
         epoch,
@@ -97,10 +100,16 @@ impl Ring {
         &self.tail.0
     }
 
-    /// The end of what the device holds for good.
-    pub(super) fn durable(&self) -> u64 {
+    /// The end of what survives a crash.
+    pub(super) fn persistent(&self) -> u64 {
+        // Acquire: pairs with the update in `Drain::publish`.
+        self.persistent.0.load(Acquire)
+    }
+
+    /// The end of what the log's file holds for good.
+    pub(super) fn filed(&self) -> u64 {
         // Acquire: pairs with the store in `Drain::publish`.
-        self.durable.0.load(Acquire)
+        self.filed.0.load(Acquire)
     }
 
     pub(super) fn size(&self) -> u64 {
@@ -161,14 +170,14 @@ impl LogSlot<'_> {
         Lsn(self.lsn + self.bytes as u64)
     }
 
-    /// How far the log must be durable before this slot has room. Never above the slot itself.
+    /// How far the log must be filed before this slot has room. Never above the slot itself.
     pub(super) fn room_needs(&self) -> Lsn {
         Lsn((self.lsn + self.bytes as u64).saturating_sub(self.ring.size).next_multiple_of(BLOCK))
     }
 
     /// Whether [`LogSlot::fill`] may be called.
     pub(super) fn has_room(&self) -> bool {
-        self.ring.durable() >= self.room_needs().0
+        self.ring.filed() >= self.room_needs().0
     }
 
     /// Fills the slot with a sealed record of exactly its length.
@@ -191,8 +200,8 @@ impl LogSlot<'_> {
         // SAFETY: both destinations are inside the ring (`at < size`, `first` ends at its end at
         // the latest, `rest` is shorter than the ring). They are this slot's bytes, which no other
         // slot shares, since LSNs are drawn once. The drain has given up the bytes one ring length
-        // below: `has_room` was true, and its Acquire load of `durable` pairs with the Release in
-        // `Drain::publish`. The bytes one ring length above have no room before this is durable, so
+        // below: `has_room` was true, and its Acquire load of `filed` pairs with the Release in
+        // `Drain::publish`. The bytes one ring length above have no room before this is filed, so
         // not before the mark is cleared. The source is other memory: nothing hands out a slice of
         // this slot before the mark is cleared.
         unsafe {
@@ -218,7 +227,7 @@ impl Drop for LogSlot<'_> {
     }
 }
 
-/// The only reader of complete bytes, and publisher of the durable end.
+/// The only reader of complete bytes, and publisher of the filed end.
 pub(super) struct Drain {
     ring: Arc<Ring>,
     /// The highest result of `Ring::complete`. A later one may be lower, if a thread that slept
@@ -233,14 +242,14 @@ impl Drain {
         self.complete
     }
 
-    /// The whole blocks from `from` to `to`, both block-aligned. They lie between the durable block
+    /// The whole blocks from `from` to `to`, both block-aligned. They lie between the filed block
     /// and the complete end. Two slices, since the ring may wrap.
     pub(super) fn blocks(&self, from: u64, to: u64) -> [&[u8]; 2] {
         assert!(from.is_multiple_of(BLOCK) && to.is_multiple_of(BLOCK));
         let (at, first, rest) = self.part(from, to);
         // SAFETY: `part` has checked that the range is inside the ring and owned by this drain. It
         // is complete, so every writer cleared its mark with Release, seen with Acquire. It is not
-        // below the durable block, so no slot above has room for it until `publish`, which needs
+        // below the filed block, so no slot above has room for it until `publish`, which needs
         // `&mut self` and so ends these borrows.
         unsafe {
             [
@@ -263,16 +272,18 @@ impl Drain {
         }
     }
 
-    /// Publishes that everything below `durable` is on the device.
-    pub(super) fn publish(&mut self, durable: u64) {
-        debug_assert!(self.ring.durable() <= durable);
+    /// Publishes that the log's file holds everything below `filed` for good.
+    pub(super) fn publish(&mut self, filed: u64) {
+        debug_assert!(self.ring.filed() <= filed);
+        // First, so that a thread that waits for the file finds its records persistent.
+        self.ring.persistent.0.fetch_max(filed, Release);
         // Release: the reads of the ring end before a writer sees that it has room.
-        self.ring.durable.0.store(durable, Release);
+        self.ring.filed.0.store(filed, Release);
     }
 
     /// A range's offset in the ring, and its lengths around the wrap.
     fn part(&self, from: u64, to: u64) -> (usize, usize, usize) {
-        let kept = block_floor(self.ring.durable());
+        let kept = block_floor(self.ring.filed());
         // A planted bug in `complete` may let this pass a hole, whose bytes are then arbitrary.
         assert!(kept <= from && from <= to && to <= self.complete && to - from <= self.ring.size);
         let at = (from % self.ring.size) as usize;
@@ -345,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn room_comes_with_durable_blocks_only() {
+    fn room_comes_with_filed_blocks_only() {
         let (ring, mut drain) = empty();
         append(&ring, 4000);
         append(&ring, 4000);

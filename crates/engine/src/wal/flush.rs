@@ -1,10 +1,10 @@
-//! Group commit: a thread that needs durable log writes for all.
+//! Group commit: a thread that needs the log filed writes for all.
 //!
 //! A thread that finds no leader becomes one. It writes everything that is complete, publishes the
-//! new durable end and passes the lead on. Threads that come meanwhile wait for the next round. So
+//! new filed end and passes the lead on. Threads that come meanwhile wait for the next round. So
 //! a lone committer pays one device write, and many share one. `group.rs` decides on turns.
 //!
-//! **One round** writes the blocks from that of `durable` to that of `complete`. The first block is
+//! **One round** writes the blocks from that of `filed` to that of `complete`. The first block is
 //! rewritten with the same bytes and more, so no tear can lose durable bytes. The rest of the last
 //! block is zeroed, because other threads still fill it. Rounds of up to [`ASIDE_BYTES`] are copied
 //! into one write that is durable on return, the cheapest commit. Larger ones are written from the
@@ -82,7 +82,7 @@ impl Flusher {
     ) -> Self {
         let ahead = Self::ahead_bytes(ring.size());
         let aside = AlignedBuffer::zeroed((ASIDE_BYTES + ahead) as usize);
-        let written = ring.durable().next_multiple_of(BLOCK);
+        let written = ring.filed().next_multiple_of(BLOCK);
         Self {
             ring,
             device,
@@ -109,21 +109,21 @@ impl Flusher {
         if share < AHEAD_BYTES_MAX { share } else { AHEAD_BYTES_MAX }
     }
 
-    /// Waits until everything below `to` is durable.
+    /// Waits until the log's file holds everything below `to` for good.
     ///
     /// # Errors
     /// The failure of the device if this thread met it, [`Error::Poisoned`] if another did before.
-    pub(super) fn flush_to(&self, to: Lsn, pace: Pace) -> Result<()> {
+    pub(super) fn file_to(&self, to: Lsn, pace: Pace) -> Result<()> {
         let to = to.0.min(self.ring.tail());
-        if self.ring.durable() >= to {
+        if self.ring.filed() >= to {
             return Ok(());
         }
         if self.process != std::process::id() {
             self.ring.failure.set(format!("this process was forked by {}, which opened it", self.process));
             return self.ring.failure.check();
         }
-        let is_over = || self.ring.durable() >= to || self.ring.failure.get().is_some();
-        while self.ring.durable() < to {
+        let is_over = || self.ring.filed() >= to || self.ring.failure.get().is_some();
+        while self.ring.filed() < to {
             self.ring.failure.check()?;
             if let Some(lead) = self.group.join(to, pace, is_over) {
                 Leading { flusher: self, lead: Some(lead), own: (to, pace), took: None }.round(to)?;
@@ -169,14 +169,14 @@ impl Flusher {
                 }
             })
         };
-        // Rounds write the block of the durable end again and all behind it, from now on into both
+        // Rounds write the block of the filed end again and all behind it, from now on into both
         // rings. Only that block is copied while they wait.
         let (kept, moved) = self.with_lead(|lead| {
             self.ring.failure.check()?;
-            let durable = self.ring.durable();
-            let moved = copy(block_floor(durable), durable.next_multiple_of(BLOCK))?;
+            let filed = self.ring.filed();
+            let moved = copy(block_floor(filed), filed.next_multiple_of(BLOCK))?;
             lead.next = Some(to);
-            Ok::<_, Error>((block_floor(durable), moved))
+            Ok::<_, Error>((block_floor(filed), moved))
         })?;
         let announced = copy(block_floor(cut.0), kept)
             .and_then(|others| if moved || others { self.sync_copies() } else { Ok(()) })
@@ -283,7 +283,7 @@ impl Leading<'_> {
     /// One round: briefly waits for records below `to`, then writes the complete ones.
     fn round(&mut self, to: u64) -> Result<()> {
         let (flusher, lead) = (self.flusher, self.lead.as_mut().expect("taken back on drop only"));
-        let from = flusher.ring.durable();
+        let from = flusher.ring.filed();
         let mut complete = lead.drain.look();
         // A record is filled within a microsecond of its draw, unless its thread lost the
         // processor.
@@ -329,7 +329,7 @@ impl Drop for Leading<'_> {
             self.flusher.ring.failure.set("a thread panicked while it wrote the log");
         }
         let ring = &self.flusher.ring;
-        let ended = Ended { durable: ring.durable(), failed: ring.failure.get().is_some(), took: self.took };
+        let ended = Ended { filed: ring.filed(), failed: ring.failure.get().is_some(), took: self.took };
         let lead = self.lead.take().expect("taken here only");
         self.flusher.group.leave(lead, self.own, ended);
     }

@@ -51,7 +51,7 @@ pub(super) enum Pace {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
     /// Threads that wait for at most this are served.
-    pub(super) durable: u64,
+    pub(super) filed: u64,
     /// All wake; no thread will be served again.
     pub(super) failed: bool,
     pub(super) took: Option<Duration>,
@@ -183,7 +183,7 @@ impl<L> Group<L> {
     /// Ends a round: passes the lead on and wakes the served threads. `own` is the leader's target
     /// and pace.
     pub(super) fn leave(&self, lead: L, own: (u64, Pace), ended: Ended) {
-        let is_served = |to: u64| ended.failed || to <= ended.durable;
+        let is_served = |to: u64| ended.failed || to <= ended.filed;
         let mut state = self.state.lock();
         let (served, left): (Vec<_>, Vec<_>) =
             std::mem::take(&mut state.waiting).into_iter().partition(|waiting| is_served(waiting.to));

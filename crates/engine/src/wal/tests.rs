@@ -76,12 +76,12 @@ fn what_is_flushed_is_read_back_in_order() {
     for number in 1..=300 {
         append(&wal, number, number as usize);
     }
-    assert_eq!(wal.durable(), FIRST_LSN);
+    assert_eq!(wal.persistent(), FIRST_LSN);
     wal.flush_to(wal.tail()).unwrap();
     assert_eq!(scan(&device, geometry, FIRST_LSN, FIRST_EPOCH), ((1..=300).collect(), wal.tail()));
     let stats = wal.stats();
     assert_eq!((stats.records, stats.record_bytes), (300, wal.tail().0 - FIRST_LSN.0));
-    assert_eq!((stats.durable, stats.reserved), (wal.tail(), 0));
+    assert_eq!((stats.persistent, stats.reserved), (wal.tail(), 0));
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn one_flush_serves_all_who_appended() {
     let first = append(&wal, 1, 10);
     append(&wal, 2, 10);
     wal.flush_to(first.end).unwrap();
-    assert_eq!((wal.durable(), wal.stats().flushes), (wal.tail(), 1));
+    assert_eq!((wal.persistent(), wal.stats().flushes), (wal.tail(), 1));
     wal.flush_to(wal.tail()).unwrap();
     assert_eq!(wal.stats().flushes, 1);
 }
@@ -112,10 +112,10 @@ fn parallel_writers_find_all_their_records_in_the_log() {
                     last = appended.end;
                     if i % 7 == 0 {
                         wal.flush_to(appended.end).unwrap();
-                        assert!(wal.durable() >= appended.end);
+                        assert!(wal.persistent() >= appended.end);
                     } else {
                         assert!(wal.floor() <= appended.lsn);
-                        wal.retire_when_durable(ticket, appended.end);
+                        wal.retire_when_persistent(ticket, appended.end);
                     }
                 }
                 wal.flush_to(last).unwrap();
@@ -123,7 +123,7 @@ fn parallel_writers_find_all_their_records_in_the_log() {
         }
     });
     let (numbers, end) = scan(&device, geometry, FIRST_LSN, FIRST_EPOCH);
-    assert_eq!((end, wal.durable(), wal.floor()), (wal.tail(), wal.tail(), wal.tail()));
+    assert_eq!((end, wal.persistent(), wal.floor()), (wal.tail(), wal.tail(), wal.tail()));
     for thread in 0..THREADS {
         let of_thread: Vec<_> = numbers.iter().filter(|&&number| number / EACH == thread).collect();
         assert!(of_thread.is_sorted());
@@ -167,7 +167,7 @@ fn large_rounds_around_both_wraps_come_back() {
         wal.flush_to(wal.tail()).unwrap();
         let (numbers, end) = scan(&device, geometry, wal.cut(), FIRST_EPOCH);
         assert_eq!((numbers.len(), end), (4, wal.tail()));
-        wal.set_cut(wal.durable());
+        wal.set_cut(wal.persistent());
     }
 }
 
@@ -185,7 +185,7 @@ fn a_file_with_its_alignment_rules_serves_as_well() {
         wal.flush_to(wal.tail()).unwrap();
         rewrite_tail(&*device, geometry, wal.cut(), wal.tail()).unwrap();
         assert_eq!(scan(&device, geometry, wal.cut(), FIRST_EPOCH), (vec![number, number + 100], wal.tail()));
-        wal.set_cut(wal.durable());
+        wal.set_cut(wal.persistent());
     }
     assert!(wal.tail().0 > 2 * geometry.capacity());
     assert_eq!(read_header(&*device).unwrap().largest, geometry);
@@ -203,11 +203,11 @@ fn a_hole_keeps_the_durable_end_below_it() {
             wal.flush_to(behind.end).unwrap();
             assert!(!waiting.load(SeqCst));
         });
-        while wal.durable() < hole.lsn() {
+        while wal.persistent() < hole.lsn() {
             std::thread::yield_now();
         }
         std::thread::sleep(Duration::from_millis(20));
-        assert_eq!(wal.durable(), hole.lsn());
+        assert_eq!(wal.persistent(), hole.lsn());
         assert_eq!(scan(&device, geometry, FIRST_LSN, FIRST_EPOCH), (vec![1], hole.lsn()));
         waiting.store(false, SeqCst);
         drop(hole);
@@ -286,7 +286,7 @@ fn a_poisoned_log_refuses_appends_and_flushes() {
     let is_first = |error: Error| matches!(error, Error::Poisoned { reason } if reason == "the store failed");
     assert!(is_first(wal.flush_to(wal.tail()).unwrap_err()));
     assert!(is_first(wal.append(&mut record(2, 10), None).unwrap_err()));
-    assert_eq!((wal.poisoned(), wal.durable()), (Some("the store failed"), FIRST_LSN));
+    assert_eq!((wal.poisoned(), wal.persistent()), (Some("the store failed"), FIRST_LSN));
 }
 
 #[test]
@@ -308,7 +308,7 @@ fn a_failed_write_or_sync_is_never_forgotten() {
         disk.mend();
         assert!(matches!(wal.flush_to(appended.end), Err(Error::Poisoned { .. })));
         assert!(matches!(wal.append(&mut record(2, 10), None), Err(Error::Poisoned { .. })));
-        assert_eq!(wal.durable(), FIRST_LSN);
+        assert_eq!(wal.persistent(), FIRST_LSN);
     }
 }
 

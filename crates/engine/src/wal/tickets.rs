@@ -1,7 +1,7 @@
 //! Work in flight, which the log cut must not pass.
 //!
 //! A thread takes a ticket *before* it draws its first LSN. It holds the ticket until its last
-//! record is durable (a commit), or its changes are in all pages (a structure modification). The
+//! record is persistent (a commit), or its changes are in all pages (a structure modification). The
 //! ticket is a mark (`marks.rs`) at the tail on entry. The floor is the lowest of the tail and all
 //! tickets.
 //!
@@ -31,7 +31,7 @@ pub(super) struct Tickets {
     pending: Mutex<VecDeque<Pending>>,
 }
 
-/// Work from `low` on ends once the log is durable up to `end`.
+/// Work from `low` on ends once the log is persistent up to `end`.
 #[derive(Debug)]
 struct Pending {
     low: u64,
@@ -56,15 +56,15 @@ impl Tickets {
         }
         let low = self.marks.low(tail);
         let mut pending = self.pending.lock();
-        drop_durable(&mut pending, ring.durable());
+        drop_persistent(&mut pending, ring.persistent());
         Lsn(pending.iter().map(|entry| entry.low).fold(low, u64::min))
     }
 
-    fn retire(&self, durable: u64, low: u64, end: u64) {
+    fn retire(&self, persistent: u64, low: u64, end: u64) {
         let mut pending = self.pending.lock();
-        drop_durable(&mut pending, durable);
+        drop_persistent(&mut pending, persistent);
         match pending.back_mut() {
-            // A late or close end: kept until the higher of the two is durable.
+            // A late or close end: kept until the higher of the two is persistent.
             Some(last) if end <= last.end || end / MERGE_BYTES == last.end / MERGE_BYTES => {
                 last.end = last.end.max(end);
                 last.low = last.low.min(low);
@@ -74,8 +74,8 @@ impl Tickets {
     }
 }
 
-fn drop_durable(pending: &mut VecDeque<Pending>, durable: u64) {
-    while pending.front().is_some_and(|entry| entry.end <= durable) {
+fn drop_persistent(pending: &mut VecDeque<Pending>, persistent: u64) {
+    while pending.front().is_some_and(|entry| entry.end <= persistent) {
         pending.pop_front();
     }
 }
@@ -94,11 +94,11 @@ impl Ticket<'_> {
         Lsn(self.tickets.marks.get(self.slot))
     }
 
-    /// Ends the work once the log is durable up to `end`.
+    /// Ends the work once the log is persistent up to `end`.
     pub(super) fn retire(self, ring: &Ring, end: Lsn) {
-        let durable = ring.durable();
-        if durable < end.0 {
-            self.tickets.retire(durable, self.low().0, end.0);
+        let persistent = ring.persistent();
+        if persistent < end.0 {
+            self.tickets.retire(persistent, self.low().0, end.0);
         }
     }
 }

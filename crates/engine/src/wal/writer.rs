@@ -39,7 +39,7 @@ impl WakeUp {
     /// Wakes the thread if a record passes a part's end with much unwritten.
     pub(super) fn note_filled(&self, ring: &Ring, lsn: u64, end: u64) {
         let part = (ring.size() / PART).min(PART_BYTES_MAX);
-        if lsn / part != end / part && end - ring.durable().min(end) >= part {
+        if lsn / part != end / part && end - ring.filed().min(end) >= part {
             self.wake();
         }
     }

@@ -85,7 +85,7 @@ mod loom_tests {
             if log.group.join(to, pace, is_over).is_some() {
                 let seen = log.tail.load(SeqCst);
                 log.durable.store(seen, SeqCst);
-                log.group.leave((), (to, pace), Ended { durable: seen, failed: false, took: None });
+                log.group.leave((), (to, pace), Ended { filed: seen, failed: false, took: None });
             }
         }
     }

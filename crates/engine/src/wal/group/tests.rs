@@ -6,8 +6,8 @@ use super::*;
 
 const NEVER: Duration = Duration::from_secs(3600);
 
-fn ended(durable: u64) -> Ended {
-    Ended { durable, failed: false, took: None }
+fn ended(filed: u64) -> Ended {
+    Ended { filed, failed: false, took: None }
 }
 
 /// A group that has just served two commits; `usual` bounds its gathering.

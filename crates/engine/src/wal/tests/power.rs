@@ -29,7 +29,7 @@ fn live_through_power_cuts(seed: u64, cut_after: u64, capacity: u64) -> Result<(
                 }
                 acknowledged = tried.len();
                 // Stands for syncing the superblock that names the cut.
-                cut = if tried.len() > 2 { tried[tried.len() - 2].0 } else { wal.durable() };
+                cut = if tried.len() > 2 { tried[tried.len() - 2].0 } else { wal.persistent() };
                 wal.set_cut(cut);
                 let kept = tried.iter().position(|&(lsn, _)| lsn >= cut).unwrap_or(tried.len());
                 tried.drain(..kept);
@@ -103,7 +103,7 @@ mod planted_bugs {
         let hole = wal.ring.draw(64);
         let behind = append(&wal, 2, 100);
         with(Bug::WatermarkAsMaximum, || wal.flush_to(behind.end).unwrap());
-        assert_eq!(wal.durable(), behind.end);
+        assert_eq!(wal.persistent(), behind.end);
         assert_eq!(scan(&device, geometry, FIRST_LSN, FIRST_EPOCH).0, [0; 0]);
         drop(hole);
     }

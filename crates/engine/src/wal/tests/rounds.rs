@@ -92,7 +92,7 @@ fn the_logs_thread_writes_what_nobody_waits_for() {
         for number in 1..=1000 {
             append(&wal, number, 1000);
         }
-        while wal.durable() < wal.tail() {
+        while wal.persistent() < wal.tail() {
             std::thread::yield_now();
         }
         wal.stop_writer();
@@ -106,5 +106,5 @@ fn the_logs_thread_ends_when_the_log_has_failed() {
     append(&wal, 1, 10);
     wal.poison("a test");
     wal.run_writer();
-    assert_eq!(wal.durable(), FIRST_LSN);
+    assert_eq!(wal.persistent(), FIRST_LSN);
 }
