@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use terrace_common::store::Settings;
 use terrace_common::tiers::{
-    CacheArgs, CommitArgs, LayoutArgs, MemoryArgs, MiddleArgs, MigrationArgs, OutputArgs, TierArgs, threads,
+    CacheArgs, CommitArgs, LayoutArgs, LogMemoryArgs, MemoryArgs, MiddleArgs, MigrationArgs, OutputArgs,
+    TierArgs, threads,
 };
 use terrace_common::units;
 #[cfg(feature = "lab")]
@@ -119,12 +120,15 @@ pub struct ChangeArgs {
     #[command(flatten)]
     pub cache: CacheArgs,
     #[command(flatten)]
+    pub log_memory: LogMemoryArgs,
+    #[command(flatten)]
     pub commits: CommitArgs,
 }
 
 impl ChangeArgs {
     fn tiers(&self) -> TierArgs {
-        TierArgs { cache: self.cache.clone(), commits: self.commits.clone(), ..TierArgs::default() }
+        let (cache, log_memory) = (self.cache.clone(), self.log_memory.clone());
+        TierArgs { cache, log_memory, commits: self.commits.clone(), ..TierArgs::default() }
     }
 }
 
@@ -182,13 +186,16 @@ pub struct CompactArgs {
     #[command(flatten)]
     pub cache: CacheArgs,
     #[command(flatten)]
+    pub log_memory: LogMemoryArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
 impl CompactArgs {
     /// Settings to change the database.
     pub fn settings(&self) -> Settings {
-        self.of.open(TierArgs { cache: self.cache.clone(), ..TierArgs::default() })
+        let (cache, log_memory) = (self.cache.clone(), self.log_memory.clone());
+        self.of.open(TierArgs { cache, log_memory, ..TierArgs::default() })
     }
 }
 

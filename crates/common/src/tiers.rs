@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use terrace::{
-    Backend, Builder, Cache, CacheTrust, Compression, Db, Durability, Error, Middle, NodeSet, RecordCache,
-    Replacement,
+    Backend, Builder, Cache, CacheTrust, Compression, Db, Durability, Error, LogMemory, Middle, NodeSet,
+    RecordCache, Replacement,
 };
 
 pub use flags::{OF_MIDDLE, is_middle_in_environment};
@@ -52,6 +52,16 @@ pub struct MiddleArgs {
     /// none, or $TERRACE_MIDDLE]
     #[arg(long, value_name = "KIND,SIZE")]
     pub middle: Option<Middle>,
+}
+
+/// Persistent memory for the log: flag of commands that change a database.
+#[derive(Args, Clone, Debug, Default, PartialEq)]
+pub struct LogMemoryArgs {
+    /// Persistent memory that makes commits durable before the log's file has them, needed until
+    /// the database is closed: pmem:FILE[,SIZE], or shm:FILE[,SIZE], which outlives the process but
+    /// no power cut, or simulated:PROFILE,SIZE
+    #[arg(long, value_name = "KIND[,SIZE]")]
+    pub log_memory: Option<LogMemory>,
 }
 
 /// The block cache: flags of commands that change a database.
@@ -121,6 +131,9 @@ pub struct TierArgs {
     /// The block cache.
     #[command(flatten)]
     pub cache: CacheArgs,
+    /// Persistent memory for the log.
+    #[command(flatten)]
+    pub log_memory: LogMemoryArgs,
     /// Layout of new databases and tables.
     #[command(flatten)]
     pub layout: LayoutArgs,
@@ -177,6 +190,7 @@ impl TierArgs {
         let builder = with(builder, self.cache.block_cache(), Builder::cache);
         let builder = with(builder, memory.dram_nodes.clone(), Builder::dram_nodes);
         let builder = with(builder, layout.log_max, Builder::log_max);
+        let builder = with(builder, self.log_memory.log_memory.clone(), Builder::log_memory);
         Ok(with(builder, self.record_cache, |builder, percent| match percent {
             0 => builder.record_cache(RecordCache::Off),
             percent => builder.record_cache(RecordCache::Percent(percent)),

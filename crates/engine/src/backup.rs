@@ -256,7 +256,11 @@ impl Backup<'_> {
                 end = maintenance.round_state.lock().superblock.log_end;
             }
             // The copy reads the log's file.
-            maintenance.wal.file_to(end)?;
+            if planted(Bug::BackupReadsUnfiled) {
+                maintenance.wal.flush_to(end)?;
+            } else {
+                maintenance.wal.file_to(end)?;
+            }
             return self.begin_log(from, end);
         }
         self.rounds += 1;
@@ -353,6 +357,7 @@ impl Backup<'_> {
                 .max(self.maintenance.pool.timestamp_now()),
             page_ids_end: self.maintenance.pool.ids_ends_to_name(),
             log_capacity: self.maintenance.wal.capacity_max(),
+            ring: None,
             ..round_state.superblock.clone()
         }
     }

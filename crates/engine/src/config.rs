@@ -21,6 +21,7 @@ use crate::cache::Cache;
 use crate::compression::Compression;
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
+use crate::log_memory::LogMemory;
 use crate::middle::Middle;
 use crate::migration::Migration;
 use crate::pool::{Mode, RecordCache};
@@ -65,6 +66,7 @@ pub struct Builder {
     pub(crate) value_page_size_max: Option<u64>,
     pub(crate) compression: Compression,
     pub(crate) log_max: Option<u64>,
+    pub(crate) log_memory: Option<LogMemory>,
     /// Bytes with which the log begins.
     pub(crate) log_min: u64,
     pub(crate) read_only: bool,
@@ -100,6 +102,7 @@ impl Default for Builder {
             value_page_size_max: None,
             compression: Compression::None,
             log_max: None,
+            log_memory: None,
             log_min: CAPACITY_FIRST,
             read_only: false,
             create: true,
@@ -126,6 +129,27 @@ impl Default for Builder {
 }
 
 impl Builder {
+    /// Makes commits durable in persistent memory instead of the log's file.
+    ///
+    /// A commit is acknowledged once its records are in `memory`; the file follows later. So the
+    /// database needs this memory at each open until it is closed: without it, with an older copy
+    /// or with another one, [`Builder::open`] fails with [`crate::Error::LogMemory`], and a
+    /// read-only open fails in any case. After a close it is free again, once all handles are
+    /// dropped. Another size takes effect when the database is opened. Default: none.
+    ///
+    /// What it survives is what `memory` survives: `shm:` the process, but no power cut.
+    ///
+    /// ```no_run
+    /// use terrace::Db;
+    ///
+    /// let db = Db::builder().log_memory("pmem:/mnt/pmem/orders.log".parse()?).open("orders")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn log_memory(mut self, memory: LogMemory) -> Self {
+        self.log_memory = Some(memory);
+        self
+    }
+
     /// Sets the budget of all allocations, bytes, at least 1 MiB.
     ///
     /// Default: a quarter of the memory of the machine or its control group, between 16 MiB and 1

@@ -19,6 +19,7 @@
 //! | `cached.rs`    | the page file behind a block cache                   |
 //! | `backup.rs`    | concurrent backups, cut off, and restored            |
 //! | `tests.rs`     | the tests                                            |
+//! | `ring.rs`      | scripts for the log's ring in persistent memory      |
 //! | `unsynced.rs`  | the log's device, which may drop its syncs           |
 //! | `bugs.rs`      | the planted bugs, each of which must be caught       |
 
@@ -30,14 +31,18 @@ mod life;
 mod meanwhile;
 mod model;
 mod raw;
+mod ring;
 mod tests;
 mod unsynced;
 
 pub(crate) use meanwhile::{in_flight, play};
 pub(crate) use unsynced::open_log;
 
+use std::sync::Arc;
+
 use terrace_io::{Directory, OpenMode, SimulatedDisk};
 
+use crate::error::{Error, Result};
 use crate::ids::SizeClass;
 use crate::maintenance::Layout;
 use crate::pool::{
@@ -47,6 +52,7 @@ use crate::pool::{
 use crate::replacement::Replacement;
 use crate::store::files::Files;
 use crate::store::mapping_word::BLOCK_BYTES;
+use crate::store::ring::{RING_AT, RingMemory};
 
 /// Sizes of a run, small enough that everything wraps, fills and is reused.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +67,8 @@ struct Sizes {
     store_segments: u64,
     staging_pages: usize,
     replacement: Replacement,
+    /// Bytes of a ring in persistent memory, if the log has one.
+    ring: Option<u64>,
     /// The middle tier; `None` leaves it to the environment.
     middle: Option<MiddleOptions>,
 }
@@ -143,6 +151,9 @@ impl Sizes {
 }
 
 fn create(disk: &SimulatedDisk, sizes: &Sizes) {
+    if let Some(bytes) = sizes.ring {
+        disk.open_memory("ring", RING_AT as u64 + bytes, OpenMode::CreateNew).expect("room");
+    }
     let open = |name| disk.open(name, OpenMode::CreateNew).expect("a new disk is empty");
     let files = Files::new(open("pages"), open("log"));
     crate::maintenance::create(&files, &sizes.layout()).expect("a new disk has room");
@@ -151,4 +162,15 @@ fn create(disk: &SimulatedDisk, sizes: &Sizes) {
 
 fn open(disk: &SimulatedDisk) -> std::io::Result<Files> {
     Ok(Files::new(disk.open("pages", OpenMode::Write)?, open_log(disk)?))
+}
+
+/// [`open`] with the ring that `sizes` has.
+fn open_with_ring(disk: &SimulatedDisk, sizes: &Sizes) -> Result<Files> {
+    let failed = |source| Error::io("open", "the disk", None, source);
+    let files = open(disk).map_err(failed)?;
+    let ring = |_| -> Result<Arc<RingMemory>> {
+        let memory = disk.open_memory("ring", 0, OpenMode::Write).map_err(failed)?;
+        Ok(Arc::new(RingMemory::new(memory, 5, None)?))
+    };
+    Ok(files.with_ring(sizes.ring.map(ring).transpose()?))
 }

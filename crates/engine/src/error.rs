@@ -87,6 +87,14 @@ pub enum Error {
         /// Memory available for the recovery, bytes.
         bytes_max: u64,
     },
+    /// The persistent memory for the log is missing, or is not that of this database.
+    #[error("{path}: {what}")]
+    LogMemory {
+        /// Path of the memory, or of the database that lacks one.
+        path: String,
+        /// The reason and the next step.
+        what: String,
+    },
     /// The path does not hold a Terrace database.
     #[error("{path} is not a Terrace database: {what}")]
     NotADatabase {

@@ -88,6 +88,22 @@ pub(crate) enum Bug {
     FreeRestoredValue,
     /// Reservations for new pages leave too few frames for other threads.
     ReserveBeyondFrames,
+    /// A record counts as persistent before a fence covers its lines in the ring.
+    AcknowledgeBeforeRingFence,
+    /// The superblock does not name the ring that commits rely on.
+    RingUnnamed,
+    /// An older copy of the ring, or records of an earlier epoch in it, count.
+    RingOfEarlierLife,
+    /// A ring that is not named keeps its bytes, which fit by LSN and epoch.
+    RingNotCleared,
+    /// Recovery goes on at the ring's end without the ring's records in the log's file.
+    AppendBeforeFiling,
+    /// A database whose newest log is in a ring opens without it.
+    MissingRingAccepted,
+    /// A backup copies the log before its file holds all of it.
+    BackupReadsUnfiled,
+    /// The superblock drops the ring's name before the log's file holds all of it.
+    ReleaseBeforeFiling,
     WriteProtectedReads,
     ProtectForEver,
 }

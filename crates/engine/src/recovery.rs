@@ -1,7 +1,8 @@
 //! Recovery: builds a pool from superblock, mapping chunks and log.
 //!
-//! 1. Read the superblock. Rewrite and sync the log up to its end: bytes that a killed process left
-//!    in a cache can still be lost (docs/durability.md, rule 13).
+//! 1. Read the superblock. Append to the log's file what a ring in persistent memory has beyond it.
+//!    Rewrite and sync the log up to its end: bytes that a killed process left in a cache can still
+//!    be lost (docs/durability.md, rule 13).
 //! 2. Read the log for the newest image of each chunk and for losers. Read it again for mapping and
 //!    allocation. Only then are the extents of base images final.
 //! 3. Write the new epoch to the superblock and sync it. Only then may anything be appended.
@@ -34,15 +35,19 @@ pub(crate) use self::analysis::Loser;
 use self::assemble::Assembled;
 pub(crate) use self::redo::Redo;
 pub(crate) use self::undo::{Undo, undo_losers};
+use terrace_io::units::show_size;
+
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::maintenance::Maintenance;
 use crate::planted::{Bug, planted};
 use crate::pool::PoolOptions;
 use crate::store::files::Files;
-use crate::store::superblock::Superblock;
+use crate::store::ring::RingMemory;
+use crate::store::superblock::{RingName, Superblock};
 use crate::wal::{
-    BUFFER_BYTES_MAX, EpochRule, Geometry, Kind, LogScan, Wal, WalOptions, read_header, rewrite_tail,
+    BUFFER_BYTES_MAX, EpochRule, Geometry, Kind, LogScan, Wal, WalOptions, file_ring, read_header,
+    rewrite_tail,
 };
 
 /// A pool after redo, with its maintenance.
@@ -74,17 +79,19 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
     let (mut slots, mut superblock) = files.superblocks()?;
     let (Rings { present: geometry, largest }, rule) = log_of(files, &superblock)?;
     let scan = |from| LogScan::new(files.log.clone(), geometry, from, rule);
-    let log_end = find_end(files, geometry, superblock.cut, scan(superblock.cut)?)?;
-    if log_end < superblock.log_end {
-        let what = format!("the log ends at {log_end}, but it was durable up to {}", superblock.log_end);
-        return Err(Error::corrupt(files.log.name(), None, what));
-    }
+    let named = named_ring(files, &superblock)?;
+    let log_end = find_end(files, geometry, (superblock.cut, rule), scan(superblock.cut)?, named)?;
+    check_end(files, &superblock, log_end)?;
     slots.write_again()?;
 
     let analysis = Analysis::of(files, options, &superblock, scan)?;
 
     // Old records behind the end must never count as records of the next epoch.
-    superblock.epoch += 1;
+    let (epoch, life) = (superblock.epoch + 1, files.life.unwrap_or(superblock.life.wrapping_add(1)));
+    // Before the superblock: what it names must be there.
+    let ring = files.ring.as_ref().map(|ring| ring.attach(&superblock, epoch, life)).transpose()?;
+    superblock.ring = if planted(Bug::RingUnnamed) { None } else { ring };
+    (superblock.epoch, superblock.life) = (epoch, life);
     superblock.epoch_start = log_end;
     superblock.log_end = log_end;
     superblock.sequence = slots.first_of_life(superblock.sequence);
@@ -92,10 +99,13 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
     if !planted(Bug::AppendBeforeEpochSync) {
         slots.write(&superblock)?;
     }
+    // Before the first append: another copy of the database may name the life before.
+    files.ring.as_ref().map_or(Ok(()), |ring| ring.keep_life_of(&superblock))?;
     let wal_options = WalOptions {
         geometry,
         largest,
         buffer_bytes: options.buffers.log as usize,
+        ring: files.ring.clone(),
         epoch: superblock.epoch,
         tail: log_end,
         cut: superblock.cut,
@@ -113,6 +123,36 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
 struct Rings {
     present: Geometry,
     largest: Geometry,
+}
+
+/// Gives up the ring in `files`, whose records go to the log's file. Nothing names it then.
+///
+/// # Errors
+/// Those of recovery's first step.
+pub(crate) fn leave_ring(files: &Files) -> Result<()> {
+    let (mut slots, mut superblock) = files.superblocks()?;
+    let Some(ring) = &files.ring else { return Ok(()) };
+    if let Some(ring) = named_ring(files, &superblock)? {
+        let (Rings { present: geometry, .. }, rule) = log_of(files, &superblock)?;
+        let scan = LogScan::new(files.log.clone(), geometry, superblock.cut, rule)?;
+        let log_end = find_end(files, geometry, (superblock.cut, rule), scan, Some(ring))?;
+        check_end(files, &superblock, log_end)?;
+        slots.write_again()?;
+        superblock.log_end = log_end;
+        superblock.ring = None;
+        superblock.sequence = slots.first_of_life(superblock.sequence);
+        slots.write(&superblock)?;
+    }
+    ring.release()
+}
+
+fn check_end(files: &Files, superblock: &Superblock, log_end: Lsn) -> Result<()> {
+    let should = superblock.log_end;
+    if log_end < should {
+        let what = format!("the log ends at {log_end}, but it was durable up to {should}");
+        return Err(Error::corrupt(files.log.name(), None, what));
+    }
+    Ok(())
 }
 
 /// The log's geometries, and which records count.
@@ -133,11 +173,43 @@ fn log_of(files: &Files, superblock: &Superblock) -> Result<(Rings, EpochRule)> 
     Ok((rings, EpochRule { epoch: superblock.epoch, first_lsn: superblock.epoch_start }))
 }
 
+/// The ring that holds the newest of the log, if any.
+///
+/// # Errors
+/// [`Error::LogMemory`] if it is missing, or not the one in `files`.
+fn named_ring<'a>(files: &'a Files, superblock: &Superblock) -> Result<Option<&'a RingMemory>> {
+    match &files.ring {
+        Some(ring) => Ok(ring.check(superblock)?.then_some(&**ring)),
+        None if planted(Bug::MissingRingAccepted) => Ok(None),
+        None => superblock.ring.map_or(Ok(None), |name| Err(missing_ring(files, name))),
+    }
+}
+
+/// The error for a database that is opened without the ring it relies on.
+pub(crate) fn missing_ring(files: &Files, name: RingName) -> Error {
+    let what = format!(
+        "its newest commits are in persistent memory of {} (id {:016x}); open it with the log memory it had \
+         (`--log-memory`), or go on without them with `terrace repair`",
+        show_size(name.bytes),
+        name.id
+    );
+    Error::LogMemory { path: files.pages.name().to_owned(), what }
+}
+
 /// Finds the end of the log, and makes the log durable. Rewrites the last bytes, since a
 /// later sync proves nothing about bytes whose sync failed. The earlier owner may have had a larger
 /// buffer.
-fn find_end(files: &Files, geometry: Geometry, cut: Lsn, scan: LogScan) -> Result<Lsn> {
-    let end = scan.finish()?;
+fn find_end(
+    files: &Files,
+    geometry: Geometry,
+    (cut, rule): (Lsn, EpochRule),
+    scan: LogScan,
+    ring: Option<&RingMemory>,
+) -> Result<Lsn> {
+    let mut end = scan.finish()?;
+    if let Some(ring) = ring {
+        end = file_ring(&*files.log, geometry, ring, (cut, end), rule)?;
+    }
     let from = Lsn(end.0.saturating_sub(2 * BUFFER_BYTES_MAX)).max(cut);
     rewrite_tail(&*files.log, geometry, from, end)?;
     files.pages.sync().map_err(|source| Error::io("sync", files.pages.name(), None, source))?;

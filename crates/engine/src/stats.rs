@@ -177,6 +177,13 @@ terrace_io::stats! {
         log_tail: u64 => gauge "terrace_log_tail_lsn" "End of the log.",
         /// LSN where recovery would begin.
         log_cut: u64 => gauge "terrace_log_cut_lsn" "Where recovery would begin.",
+        /// End of the log that survives a crash (LSN): commits are acknowledged up to it.
+        log_persistent: u64 => gauge "terrace_log_persistent_lsn" "End of what survives a crash.",
+        /// End of what the log's file holds (LSN). The rest is in the memory of the log.
+        log_filed: u64 => gauge "terrace_log_filed_lsn" "End of what the file of the log holds.",
+        /// Persistent memory of the log, bytes; 0 without one.
+        log_memory_bytes: u64 => gauge
+            "terrace_log_memory_bytes" "Bytes of persistent memory for the log.",
         /// Capacity of the log, bytes.
         log_capacity: u64 => gauge "terrace_log_capacity_bytes" "Bytes the log can hold.",
         /// Capacity that the log may grow to, bytes.

@@ -6,5 +6,6 @@ pub(crate) mod mapping_word;
 pub(crate) mod names;
 pub(crate) mod page;
 pub(crate) mod page_sizes;
+pub(crate) mod ring;
 pub(crate) mod space;
 pub(crate) mod superblock;

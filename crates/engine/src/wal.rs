@@ -16,7 +16,8 @@
 //!
 //! **Watermarks.** *Persistent* is the end of what survives a crash: commits are acknowledged,
 //! mappings come into force and pages count as logged up to it. *Filed* is the end of what the
-//! log's file holds: room in the ring and the log cut end there, and all that reads the file.
+//! log's file holds: room in the ring and the log cut end there, and all that reads the file. They
+//! differ with a ring in persistent memory: a thread files it when much of it is full.
 //!
 //! **Lock order.** Three mutexes, never held together or during I/O or calls to other modules: the
 //! turns in `group.rs` (above its seats), the wake-up in `writer.rs`, the pending tickets in
@@ -53,7 +54,7 @@ pub(crate) use record::{
     ALLOCATES, ChunkEntry, HEADER_BYTES, Kind, MappingEntry, RECORD_ALIGNMENT, RECORD_BYTES_MAX,
     RecordBuilder, change_kind,
 };
-pub(crate) use scan::{EpochRule, LogScan, RecordReader, rewrite_tail};
+pub(crate) use scan::{EpochRule, LogScan, RecordReader, file_ring, rewrite_tail};
 pub(crate) use space::{Class, Reservation};
 pub(crate) use tickets::Ticket;
 pub(crate) use units::{BLOCK, BUFFER_BYTES_MAX, CAPACITY_FIRST, FIRST_LSN};
@@ -63,18 +64,21 @@ use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
 use crate::stats::Latency;
 use crate::stats::histogram::Histogram;
+use crate::store::ring::RingMemory;
 use group::Pace;
 use layout::Present;
 use units::{BUFFER_BYTES_MIN, block_floor};
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct WalOptions {
     pub(crate) geometry: Geometry,
     /// The form of the file that `geometry` may grow to.
     pub(crate) largest: Geometry,
     /// Size of the buffer in memory: a power of two, at least [`BUFFER_BYTES_MIN`]. Records are at
-    /// least one block shorter.
+    /// least one block shorter. With `ring`, that has its own size.
     pub(crate) buffer_bytes: usize,
+    /// Persistent memory for the ring, which a durable superblock names.
+    pub(crate) ring: Option<Arc<RingMemory>>,
     /// The epoch of all new records. The superblock that names it is synced already.
     pub(crate) epoch: u32,
     pub(crate) tail: Lsn,
@@ -100,6 +104,8 @@ pub(crate) struct WalStats {
     pub(crate) persistent: Lsn,
     /// The end of what the log's file holds.
     pub(crate) filed: Lsn,
+    /// Bytes of the ring in persistent memory; 0 if it is in none.
+    pub(crate) ring_bytes: u64,
     pub(crate) cut: Lsn,
     pub(crate) reserved: u64,
     pub(crate) capacity: u64,
@@ -155,7 +161,7 @@ impl Wal {
     /// [`Error::Config`] for an impossible buffer, [`Error::Corrupt`] for contradictory cut and
     /// tail, [`Error::Memory`], [`Error::Io`].
     pub(crate) fn open(device: Arc<dyn BlockDevice>, options: WalOptions) -> Result<Self> {
-        let WalOptions { geometry, largest, buffer_bytes, epoch, tail, cut } = options;
+        let WalOptions { geometry, largest, buffer_bytes, ring, epoch, tail, cut } = options;
         let fits = (BUFFER_BYTES_MIN as u64..=BUFFER_BYTES_MAX).contains(&(buffer_bytes as u64));
         if !buffer_bytes.is_power_of_two() || !fits {
             return Err(Error::Config(format!(
@@ -174,7 +180,10 @@ impl Wal {
         if kept > 0 {
             scan::read(&*device, geometry, block_floor(tail.0), &mut block)?;
         }
-        let (ring, drain) = buffer::ring(buffer_bytes, epoch, tail, &block[..kept])?;
+        let (ring, drain) = match &ring {
+            Some(memory) => buffer::persistent_ring(memory, epoch, tail, &block[..kept]),
+            None => buffer::ring(buffer_bytes, epoch, tail, &block[..kept])?,
+        };
         let geometry = Arc::new(Present::new(geometry));
         let flusher = flush::Flusher::new(Arc::clone(&ring), drain, device, Arc::clone(&geometry));
         let space = space::Space::new(Arc::clone(&geometry), cut);
@@ -207,7 +216,10 @@ impl Wal {
         record: &mut RecordBuilder,
         reservation: Option<&mut Reservation<'_>>,
     ) -> Result<Appended> {
-        self.ring.failure.check()?;
+        match self.ring.memory().is_some() {
+            true => self.flusher.check_process()?,
+            false => self.ring.failure.check()?,
+        }
         let bytes = record.len();
         if bytes > self.record_bytes_max() {
             return Err(Error::TransactionTooLarge {
@@ -241,7 +253,8 @@ impl Wal {
                 return Err(error);
             }
         }
-        slot.fill(sealed);
+        slot.fill(sealed)
+            .map_err(|source| Error::io("persist a record of", self.flusher.name(), None, source))?;
         self.wake_up.note_filled(&self.ring, appended.lsn.0, appended.end.0);
         Ok(appended)
     }
@@ -252,7 +265,12 @@ impl Wal {
     /// [`Error::Io`] for the call that met the failure, [`Error::Poisoned`] for all others and ever
     /// after.
     pub(crate) fn flush_to(&self, to: Lsn) -> Result<()> {
-        self.flusher.file_to(to, Pace::Hurry)
+        self.persist_to(to, Pace::Hurry)
+    }
+
+    fn persist_to(&self, to: Lsn, pace: Pace) -> Result<()> {
+        // What a slow writer holds up is filed: that sleeps properly, and implies persistent.
+        if self.flusher.watch(to.0.min(self.ring.tail())) { Ok(()) } else { self.flusher.file_to(to, pace) }
     }
 
     /// Waits until the log's file holds everything below `to`, for readers of the file.
@@ -271,19 +289,19 @@ impl Wal {
         if planted(Bug::AcknowledgeBeforeFlush) {
             return Ok(());
         }
-        if self.persistent() >= to {
+        if self.ring.look() >= to.0 {
             self.commits.record(Duration::ZERO);
             return Ok(());
         }
         let begun = Instant::now();
-        self.flusher.file_to(to, Pace::Commit)?;
+        self.persist_to(to, Pace::Commit)?;
         self.commits.record(begun.elapsed());
         Ok(())
     }
 
     /// The body of the log's thread; ends after [`Wal::stop_writer`], or when the log has failed.
     pub(crate) fn run_writer(&self) {
-        while self.wake_up.wait() && self.flush_at_leisure().is_ok() {}
+        while self.wake_up.wait() && self.write_at_leisure().is_ok() {}
     }
 
     /// Waits until everything appended so far is persistent. Lets commits gather first.
@@ -291,7 +309,33 @@ impl Wal {
     /// # Errors
     /// As [`Wal::flush_to`].
     pub(crate) fn flush_at_leisure(&self) -> Result<()> {
-        self.flusher.file_to(self.tail(), Pace::Leisure)
+        self.persist_to(self.tail(), Pace::Leisure)
+    }
+
+    /// One round of the log's thread. What is persistent is filed only for the sake of room.
+    fn write_at_leisure(&self) -> Result<()> {
+        let much = self.wake_up.is_much(&self.ring);
+        match self.ring.persists() && !much {
+            true => self.flush_at_leisure(),
+            false => self.flusher.file_to(self.tail(), Pace::Leisure),
+        }
+    }
+
+    /// Gives the ring's memory up, after a durable superblock that does not name it.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn release_ring(&self) -> Result<()> {
+        self.ring.memory().map_or(Ok(()), RingMemory::release)
+    }
+
+    /// From now on only the log's file makes records persistent, which holds all earlier ones then.
+    ///
+    /// # Errors
+    /// As [`Wal::flush_to`].
+    pub(crate) fn retire_ring(&self) -> Result<()> {
+        self.ring.retire();
+        if planted(Bug::ReleaseBeforeFiling) { Ok(()) } else { self.file_to(self.tail()) }
     }
 
     pub(crate) fn stop_writer(&self) {
@@ -456,6 +500,7 @@ impl Wal {
             tail,
             persistent: self.persistent(),
             filed: self.filed(),
+            ring_bytes: self.ring.memory().map_or(0, |memory| memory.bytes() as u64),
             cut: self.cut(),
             reserved: self.space.reserved(),
             capacity: self.capacity(),

@@ -3,13 +3,23 @@
 //! The only test of its binary, so that no other thread holds a lock at the fork.
 #![allow(unsafe_code)]
 
-use terrace::{Db, Error};
+use terrace::{Db, Error, LogMemory};
 
 #[test]
 fn a_forked_child_cannot_write_and_takes_nothing_with_it() {
+    fork_while_open(None);
+    // A child does not even have the memory of its parent's log.
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    fork_while_open(Some(format!("shm:{}/ring,256KiB", memory.path().display()).parse().unwrap()));
+}
+
+fn fork_while_open(log_memory: Option<LogMemory>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("db");
-    let open = || Db::builder().dram(2 << 20).open(&path);
+    let open = || match log_memory.clone() {
+        Some(memory) => Db::builder().dram(2 << 20).log_memory(memory).open(&path),
+        None => Db::builder().dram(2 << 20).open(&path),
+    };
     let db = open().unwrap();
     let table = db.create_table("t").unwrap();
     table.put("before", "it").unwrap();

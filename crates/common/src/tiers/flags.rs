@@ -2,7 +2,9 @@
 //!
 //! Destructuring makes the compiler reject a flag that is added but not handed on.
 
-use super::{CacheArgs, CommitArgs, LayoutArgs, MemoryArgs, MiddleArgs, TierArgs, durability_name};
+use super::{
+    CacheArgs, CommitArgs, LayoutArgs, LogMemoryArgs, MemoryArgs, MiddleArgs, TierArgs, durability_name,
+};
 
 /// Environment variable with the default middle tier.
 const MIDDLE: &str = "TERRACE_MIDDLE";
@@ -18,8 +20,19 @@ pub fn is_middle_in_environment() -> bool {
 impl TierArgs {
     /// The flags that give another process the same tiers.
     pub fn flags(&self) -> Vec<String> {
-        let TierArgs { memory, middle, migration, cache, layout, commits, replacement, record_cache, seed } =
-            self;
+        let TierArgs {
+            memory,
+            middle,
+            migration,
+            cache,
+            log_memory,
+            layout,
+            commits,
+            replacement,
+            record_cache,
+            seed,
+        } = self;
+        let LogMemoryArgs { log_memory } = log_memory;
         let MemoryArgs { dram, backend, dram_nodes } = memory;
         let MiddleArgs { middle } = middle;
         let CacheArgs { cache, cache_admission, cache_eviction, cache_write_budget, cache_trust } = cache;
@@ -47,6 +60,7 @@ impl TierArgs {
         }
         flags.extend(dram_nodes.as_ref().map(|nodes| format!("--dram-nodes={nodes}")));
         flags.extend(record_cache.map(|percent| format!("--record-cache={percent}")));
+        flags.extend(log_memory.as_ref().map(|memory| format!("--log-memory={memory}")));
         flags.extend(log_max.map(|bytes| format!("--log-max={bytes}")));
         flags
     }
@@ -68,7 +82,8 @@ mod tests {
                 .to_owned(),
             "--middle=simulated:optane,1.5GiB --policy=.1,.1,.5,1 --admission-queue=7 --clean-victims=always \
              --migrate=copy --dram=64MiB --backend=mapped --replacement=fifo-paper --dram-nodes=0,2 --page-size=16KiB \
-             --value-page-size=1MiB --compression=lz4 --log-max=1GiB --record-cache=40 --durability=buffered --seed=9"
+             --value-page-size=1MiB --compression=lz4 --log-max=1GiB --record-cache=40 --durability=buffered --seed=9 \
+             --log-memory=shm:/dev/shm/ring,1MiB"
                 .to_owned(),
             String::new(),
         ] {

@@ -18,7 +18,7 @@ use super::life::{Halt, Life};
 use super::meanwhile::{self, Random, Script, State};
 use super::model::Model;
 use super::raw::Raw;
-use super::{create, open};
+use super::{create, open, open_with_ring};
 use crate::backup::{Archive, Backup, Visitor};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
@@ -48,7 +48,10 @@ impl Visitor for Strict {
 }
 
 fn recover(disk: &SimulatedDisk, plan: &Plan) -> Result<Arc<Maintenance>> {
-    let files = open(disk).map_err(|source| Error::io("open", "the disk", None, source))?;
+    recover_files(open_with_ring(disk, &plan.sizes)?, plan)
+}
+
+fn recover_files(files: Files, plan: &Plan) -> Result<Arc<Maintenance>> {
     let mut recovered = crate::recovery::recover(&files, &plan.sizes.options(), &Raw)?;
     crate::recovery::undo_losers(
         &recovered.maintenance,
@@ -177,12 +180,13 @@ fn restore(plan: &Plan, backup: &SimulatedDisk) -> Result<Arc<Maintenance>> {
     let restored = archive.restore(&files, 77, &mut Strict)?;
     assert_eq!(checked, restored);
     assert_eq!(read_header(&*files.log)?.timeline, 77);
-    recover(&disk.survivor(plan.seed), plan)
+    let files = open(&disk.survivor(plan.seed));
+    recover_files(files.map_err(|source| Error::io("open", "the copy", None, source))?, plan)
 }
 
 /// Runs like [`run`], with a panic as an error.
-pub(super) fn run_caught(seed: u64) -> Result<(), String> {
-    let outcome = std::panic::catch_unwind(|| run(Plan::random(seed)));
+pub(super) fn run_caught(plan: Plan) -> Result<(), String> {
+    let outcome = std::panic::catch_unwind(|| run(plan));
     outcome.map_or_else(
         |_| {
             meanwhile::play(None);
@@ -195,6 +199,11 @@ pub(super) fn run_caught(seed: u64) -> Result<(), String> {
 #[test]
 fn what_is_restored_is_the_state_after_a_commit() {
     restore_all(Plan::random, 160);
+}
+
+#[test]
+fn what_is_restored_of_a_log_in_persistent_memory_is_the_state_after_a_commit() {
+    restore_all(Plan::ring, 120);
 }
 
 #[test]

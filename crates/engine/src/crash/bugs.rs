@@ -20,14 +20,14 @@ fn catches(bug: Bug, plan: fn(u64) -> Plan, seeds: u64) {
     panic!("{bug:?} was not caught in {seeds} runs");
 }
 
-fn catches_in_backups(bug: Bug) {
+fn catches_in_backups(bug: Bug, plan: fn(u64) -> Plan) {
     for seed in 0..300 {
         plant(Some(bug));
-        let outcome = backup::run_caught(seed);
+        let outcome = backup::run_caught(plan(seed));
         plant(None);
         if let Err(what) = outcome {
             println!("{bug:?}: seed {seed}: {what}");
-            backup::run_caught(seed).expect("the same run passes without the bug");
+            backup::run_caught(plan(seed)).expect("the same run passes without the bug");
             return;
         }
     }
@@ -36,22 +36,27 @@ fn catches_in_backups(bug: Bug) {
 
 #[test]
 fn catches_backup_cuts_log() {
-    catches_in_backups(Bug::BackupCutsLog);
+    catches_in_backups(Bug::BackupCutsLog, Plan::random);
 }
 
 #[test]
 fn catches_backup_skips_changed_pages() {
-    catches_in_backups(Bug::BackupSkipsChangedPages);
+    catches_in_backups(Bug::BackupSkipsChangedPages, Plan::random);
 }
 
 #[test]
 fn catches_backup_ends_log_early() {
-    catches_in_backups(Bug::BackupEndsLogEarly);
+    catches_in_backups(Bug::BackupEndsLogEarly, Plan::random);
 }
 
 #[test]
 fn catches_backup_reads_freed_blocks() {
-    catches_in_backups(Bug::BackupReadsFreedBlocks);
+    catches_in_backups(Bug::BackupReadsFreedBlocks, Plan::random);
+}
+
+#[test]
+fn catches_backup_reads_unfiled() {
+    catches_in_backups(Bug::BackupReadsUnfiled, Plan::ring);
 }
 
 macro_rules! caught {

@@ -11,7 +11,7 @@ use super::life::{Halt, Life};
 use super::meanwhile::{self, Random, Script, State};
 use super::model::{Model, Pages};
 use super::raw::{self, Raw};
-use super::{Sizes, cached, create, open};
+use super::{Sizes, cached, create, open_with_ring};
 use crate::error::Result;
 use crate::ids::{Lsn, Timestamp};
 use crate::migration::{Choice, CleanVictims, Migration, Policy};
@@ -19,6 +19,7 @@ use crate::pool::MiddleOptions;
 use crate::pool::{Pool, Retry};
 use crate::recovery::Recovered;
 use crate::replacement::Replacement;
+use crate::store::files::Files;
 
 /// Upper bound of recoveries crashed in a row.
 const RECOVERY_CRASHES_MAX: usize = 5;
@@ -56,6 +57,7 @@ impl Plan {
             store_segments: 12 + random.below(13) as u64,
             staging_pages: [2, 4, 8][random.below(3)],
             replacement: Replacement::Mark,
+            ring: None,
             middle: None,
         };
         let steps = 20 + random.below(400) as u32;
@@ -96,6 +98,25 @@ impl Plan {
                 admission_queue: [None, None, Some(8)][random.below(3)],
             },
         });
+        plan
+    }
+
+    /// Lives whose log has its ring in persistent memory. Some have a middle tier, or pages of two
+    /// sizes.
+    pub(super) fn ring(seed: u64) -> Plan {
+        let mut plan = match seed % 4 {
+            2 => Plan::tiers(seed),
+            3 => Plan::mixed(seed),
+            _ => Plan::random(seed),
+        };
+        plan.sizes.ring = Some([16, 32, 64][Random(seed ^ 0x4109).below(3)] << 10);
+        plan
+    }
+
+    /// Short lives of that kind whose records all have the same length.
+    pub(super) fn aligned_ring(seed: u64) -> Plan {
+        let mut plan = Plan::aligned(seed);
+        plan.sizes.ring = Some(16 << 10);
         plan
     }
 
@@ -232,6 +253,9 @@ impl Run {
             }
             drop(worked);
             meanwhile::play(None);
+            if self.plan.sizes.ring.is_some() && outcome.is_ok() && self.below(2) == 0 {
+                outcome = pool.release_ring().map_err(Halt::from);
+            }
             if life == 0 {
                 self.tally.first_life_calls = disk.calls() - before;
             }
@@ -307,8 +331,9 @@ impl Run {
         let Machine { disk, power_cycle } = machine;
         let files = match self.plan.cached {
             true => cached::open_cached(disk, self.plan.seed, *power_cycle)?,
-            false => open(disk).map_err(|source| crate::Error::io("open", "the disk", None, source))?,
+            false => open_with_ring(disk, &self.plan.sizes)?,
         };
+        let files = self.sometimes_without_ring(files)?;
         let mut recovered = crate::recovery::recover(&files, &self.plan.sizes.options(), &Raw)?;
         let losers = std::mem::take(&mut recovered.losers);
         if let Some(loser) = losers.iter().find(|loser| self.closed.contains(&loser.transaction)) {
@@ -319,6 +344,15 @@ impl Run {
         crate::recovery::undo_losers(&recovered.maintenance, &files, losers, &Raw)?;
         self.closed.extend(closed);
         Ok(recovered)
+    }
+
+    /// Gives the ring up before the life, sometimes for the whole of it.
+    fn sometimes_without_ring(&mut self, files: Files) -> Result<Files> {
+        if files.ring.is_none() || self.below(4) > 0 {
+            return Ok(files);
+        }
+        crate::recovery::leave_ring(&files)?;
+        Ok(if self.below(2) == 0 { files.with_ring(None) } else { files })
     }
 
     fn judge(&mut self, recovered: &Recovered, log_end: Option<Lsn>) -> Result<(), String> {

@@ -315,7 +315,11 @@ impl<'p> Life<'p> {
         }
         let mut record = RecordBuilder::commit(open.timestamp, open.last);
         let mut reserved = open.reserved;
-        let appended = self.pool.wal().append(&mut record, reserved.last_mut())?;
+        let before = self.pool.wal().tail();
+        let appended = self.pool.wal().append(&mut record, reserved.last_mut()).inspect_err(|_| {
+            let model = &mut self.script.borrow_mut().model;
+            model.interrupted(before, self.pool.wal().tail(), open.timestamp, &open.deeds);
+        })?;
         self.pool.wal().retire_when_persistent(open.ticket, appended.end);
         let mut script = self.script.borrow_mut();
         script.model.locked.retain(|_, owner| *owner != open.timestamp);
@@ -416,7 +420,13 @@ fn change(
     let updates = written.filter_map(|(guard, copy)| Some(Edit::Update(guard, copy.as_mut()?)));
     let creations = new.into_iter().zip(&mut created).map(|(page, content)| Edit::Create(page, content));
     let edits = updates.chain(creations);
-    let appended = pool.change(record, Some(reservation), edits)?;
+    let before = pool.wal().tail();
+    let appended = pool.change(record, Some(reservation), edits).inspect_err(|_| {
+        if owner.is_none() {
+            // Only the end of such a record is of interest, not its timestamp.
+            script.model.interrupted(before, pool.wal().tail(), Timestamp::NONE, &deeds);
+        }
+    })?;
     for deed in &deeds {
         script.model.did(deed);
         if let (Deed::Write { page, cell, .. }, Some(owner)) = (deed, owner) {
@@ -440,8 +450,11 @@ pub(super) fn free(
     }
     let mut record = RecordBuilder::pages(Timestamp::NONE, Lsn::NONE);
     record.change(id, crate::wal::change_kind::FREE, 0, &[]);
-    let appended = pool.change(&mut record, Some(reservation), [Edit::Free(guard)])?;
-    let deed = Deed::Free { page: id.0 };
+    let (before, deed) = (pool.wal().tail(), Deed::Free { page: id.0 });
+    let appended = pool.change(&mut record, Some(reservation), [Edit::Free(guard)]).inspect_err(|_| {
+        let deeds = std::slice::from_ref(&deed);
+        script.model.interrupted(before, pool.wal().tail(), Timestamp::NONE, deeds);
+    })?;
     script.model.did(&deed);
     script.model.committed(appended.end, Timestamp::NONE, vec![deed]);
     Ok(())

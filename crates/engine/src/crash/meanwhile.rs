@@ -128,8 +128,12 @@ fn write(pool: &Pool, script: &Script) -> Option<()> {
     raw::note_write(&mut record, &copy, cell, old, value);
     raw::set_cell(&mut copy, cell, value);
     let edit = Edit::Update(&mut guard, &mut copy);
-    let appended = pool.change(&mut record, Some(&mut reservation), [edit]).ok()?;
-    let deed = Deed::Write { page: id.0, cell, value };
+    let (before, deed) = (pool.wal().tail(), Deed::Write { page: id.0, cell, value });
+    let changed = pool.change(&mut record, Some(&mut reservation), [edit]).inspect_err(|_| {
+        let deeds = std::slice::from_ref(&deed);
+        state.model.interrupted(before, pool.wal().tail(), timestamp, deeds);
+    });
+    let appended = changed.ok()?;
     state.model.did(&deed);
     state.model.committed(appended.end, timestamp, vec![deed]);
     Some(())

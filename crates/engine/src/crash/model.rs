@@ -75,6 +75,14 @@ impl Model {
         self.unsure.push_back(Commit { end, timestamp, deeds });
     }
 
+    /// Notes a commit whose append failed, which moved the log's tail from `before` to `tail`. Its
+    /// record may be in persistent memory.
+    pub(super) fn interrupted(&mut self, before: Lsn, tail: Lsn, timestamp: Timestamp, deeds: &[Deed]) {
+        if tail > before {
+            self.committed(tail, timestamp, deeds.to_vec());
+        }
+    }
+
     pub(super) fn last_end(&self) -> Lsn {
         self.unsure.back().map_or(self.acknowledged, |last| last.end)
     }

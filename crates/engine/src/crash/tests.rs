@@ -20,6 +20,7 @@ pub(super) const SIZES: Sizes = Sizes {
     store_segments: 16,
     staging_pages: 8,
     replacement: Replacement::Mark,
+    ring: None,
     middle: None,
 };
 
@@ -120,6 +121,20 @@ fn nothing_is_lost_in_random_lives() {
         tally.compressed > 100 && tally.log_growths > 100 || seeds.end - seeds.start < 100,
         "images of every length, and growing logs, are what was tested: {tally:?}"
     );
+}
+
+#[test]
+fn nothing_is_lost_with_the_log_in_persistent_memory() {
+    let start = std::time::Instant::now();
+    let mut tally = Tally::default();
+    for seed in seeds(160) {
+        let plan = if seed % 8 == 7 { Plan::aligned_ring(seed) } else { Plan::ring(seed) };
+        match live_caught(plan) {
+            Ok(more) => tally += more,
+            Err(what) => panic!("TERRACE_CRASH_SEED={seed} replays this: {what}"),
+        }
+    }
+    report(&tally, start);
 }
 
 #[test]

@@ -222,7 +222,8 @@ impl Core {
         self.pool.stats.closing.store(true, Relaxed);
         self.collect();
         self.pool.wal().flush_to(self.pool.wal().tail())?;
-        self.maintenance.checkpoint_now(true)
+        self.maintenance.checkpoint_now(true)?;
+        self.maintenance.release_ring()
     }
 }
 

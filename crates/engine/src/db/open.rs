@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use rand::rand_core::UnwrapErr;
 use rand::rngs::{SmallRng, SysRng};
 use rand::{RngExt, SeedableRng};
+use terrace_io::units::show_size;
 use terrace_io::{BlockDevice, Directory, OpenMode, Sharing, SimulatedMemory};
 
 use super::Db;
@@ -41,7 +42,7 @@ use crate::maintenance::{self, Layout, Maintenance};
 use crate::middle::bytes_beside;
 use crate::planted::{Bug, planted};
 use crate::pool::{Edit, Mode, PAGES_MAX, Pool, PoolOptions, TierOptions, id_count_below};
-use crate::recovery::{Recovered, log_has_changes, recover, undo_losers};
+use crate::recovery::{Recovered, leave_ring, log_has_changes, recover, undo_losers};
 use crate::store::files::Files;
 use crate::store::names::{exists, within};
 use crate::store::page;
@@ -121,7 +122,9 @@ fn open(builder: Builder, path: &Path) -> Result<Db> {
     if let Some(cached) = opening.attach(Arc::clone(&files.pages), &superblock)? {
         files = files.with_cache(cached);
     }
+    let files = with_log_memory(&builder, &*directory, files)?;
     let (options, split) = shares(&builder, dram, &files, &superblock, memory)?;
+    check_log_memory(&files, &options)?;
     let recover = || {
         let Recovered { maintenance, losers, redone, log_end } = recover(&files, &options, &NodeRedo)?;
         let counters = counters(log_end, redone, losers.len());
@@ -146,12 +149,7 @@ fn create_new(builder: &Builder, directory: &dyn Directory, layout: NewLayout) -
     // Another process may have started since the first check.
     refuse_unfinished(directory)?;
     builder.compression.check(layout.page_bytes)?;
-    let mut uuid = [0; 16];
-    match builder.seed {
-        // A generator per thread may be gone in an ending thread.
-        0 => UnwrapErr(SysRng).fill(&mut uuid),
-        seed => SmallRng::seed_from_u64(seed).fill(&mut uuid),
-    }
+    let uuid = random(builder);
     let layout = Layout {
         uuid,
         page_bytes: layout.page_bytes,
@@ -162,6 +160,48 @@ fn create_new(builder: &Builder, directory: &dyn Directory, layout: NewLayout) -
     create(directory, &layout)
 }
 
+/// Random bytes, from the builder's seed if it has one.
+fn random<const N: usize>(builder: &Builder) -> [u8; N] {
+    let mut bytes = [0; N];
+    match builder.seed {
+        // A generator per thread may be gone in an ending thread.
+        0 => UnwrapErr(SysRng).fill(&mut bytes),
+        seed => SmallRng::seed_from_u64(seed).fill(&mut bytes),
+    }
+    bytes
+}
+
+/// Opens the memory of the log, and gives it the size that is asked for.
+fn with_log_memory(builder: &Builder, directory: &dyn Directory, files: Files) -> Result<Files> {
+    let [life, id] = [8, 0].map(|at| {
+        let bytes: [u8; 16] = random(builder);
+        u64::from_le_bytes(*bytes[at..].first_chunk().expect("eight bytes"))
+    });
+    let files = files.with_life(life);
+    let Some(memory) = &builder.log_memory else { return Ok(files) };
+    let open = || memory.open(directory, id, &builder.simulated_time).map(Arc::new);
+    let mut ring = open()?;
+    if memory.bytes().is_some_and(|bytes| bytes != ring.bytes() as u64) {
+        leave_ring(&files.clone().with_ring(Some(ring)))?;
+        memory.remove(directory)?;
+        ring = open()?;
+    }
+    Ok(files.with_ring(Some(ring)))
+}
+
+/// The longest record must fit the log's memory, as it fits a buffer.
+fn check_log_memory(files: &Files, options: &PoolOptions) -> Result<()> {
+    let (Some(ring), least) = (&files.ring, options.buffers.log) else { return Ok(()) };
+    if ring.bytes() as u64 >= least {
+        return Ok(());
+    }
+    let (has, least) = (show_size(ring.bytes() as u64), show_size(least));
+    Err(Error::Config(format!(
+        "the log's memory has {has}, which is less than the log's buffer with this dram and these pages, {least}; give \
+         it that size, or less dram"
+    )))
+}
+
 fn open_read_only(
     builder: Builder,
     files: Files,
@@ -169,6 +209,11 @@ fn open_read_only(
     name: String,
     lock: Lock,
 ) -> Result<Db> {
+    if superblock.ring.is_some() {
+        let what = "its newest commits are in the memory of its log, which a read-only open does not read; open it once \
+                    for writing, with that memory, and close it";
+        return Err(Error::LogMemory { path: name, what: what.to_owned() });
+    }
     let dram = builder.dram_bytes()?;
     let bytes_max = overlay_bytes(dram, log_has_changes(&files)?);
     let room = OverlayRoom::new(bytes_max);

@@ -201,6 +201,8 @@ impl Maintenance {
             self.table_image.write_directory(round_state, &mut freed)?;
         }
         self.pool.meanwhile();
+        // The cut goes no further than the file.
+        self.wal.file_to(target.min(self.wal.persistent()))?;
         let cut = self.cut(round_state);
         self.pool.meanwhile();
         let moved = cut.0 - self.wal.cut().0;
@@ -245,6 +247,22 @@ impl Maintenance {
             tracing::debug!(%cut, freed_bytes = cut.0 - before.0, "log cut");
         }
         Ok(())
+    }
+
+    /// Makes the log's file all that recovery needs, for a close.
+    ///
+    /// # Errors
+    /// Those of writes.
+    pub(crate) fn release_ring(&self) -> Result<()> {
+        let mut round_state = self.round_state.lock();
+        if round_state.superblock.ring.is_none() {
+            return Ok(());
+        }
+        self.wal.retire_ring()?;
+        round_state.superblock.ring = None;
+        let cut = self.wal.cut();
+        self.put_superblock(&mut round_state, cut)?;
+        self.wal.release_ring()
     }
 
     pub(super) fn cut(&self, round_state: &RoundState) -> Lsn {

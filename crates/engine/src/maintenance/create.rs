@@ -41,6 +41,8 @@ pub(crate) fn create(files: &Files, layout: &Layout) -> Result<()> {
         highest_timestamp: Timestamp::NONE,
         page_ids_end: [1; SizeClass::COUNT],
         segments,
+        life: 0,
+        ring: None,
         directory: Default::default(),
     };
     Slots::create(files.pages.clone(), &superblock).map(|_| ())

@@ -120,6 +120,8 @@ fn database(own: SizeClass, segment_blocks: u64, ids: impl Iterator<Item = PageI
         highest_timestamp: Timestamp::NONE,
         page_ids_end: ends,
         segments: 0,
+        life: 0,
+        ring: None,
         directory: Default::default(),
     };
     packed.finish(superblock).unwrap();

@@ -189,7 +189,7 @@ fn copy_log(remains: &Remains, survey: &Survey, files: &Files, newest: Lsn) -> R
                 let mut copy = LogCopy::new(records, log.end, files.log.clone(), log.geometry)?;
                 while copy.step()? {}
             }
-            Superblock { log_end: log.end, page_ids_end: ends, ..superblock.clone() }
+            Superblock { log_end: log.end, page_ids_end: ends, ring: None, ..superblock.clone() }
         }
         _ => {
             let geometry = Geometry::new(LOG_BYTES)?;
@@ -211,6 +211,8 @@ fn copy_log(remains: &Remains, survey: &Survey, files: &Files, newest: Lsn) -> R
                 highest_timestamp: Timestamp::NONE,
                 page_ids_end: ends,
                 segments: 0,
+                life: 0,
+                ring: None,
                 directory: Default::default(),
             }
         }

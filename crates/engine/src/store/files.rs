@@ -5,6 +5,7 @@ use std::sync::Arc;
 use terrace_cache::Cached;
 use terrace_io::BlockDevice;
 
+use super::ring::RingMemory;
 use super::superblock::{Slots, Superblock};
 use crate::error::Result;
 
@@ -15,16 +16,30 @@ pub(crate) struct Files {
     pub(crate) log: Arc<dyn BlockDevice>,
     /// The cache that `pages` is, if it is one.
     pub(crate) cache: Option<Arc<Cached>>,
+    /// Persistent memory for the log's ring.
+    pub(crate) ring: Option<Arc<RingMemory>>,
+    /// Random number of the next life; `None` counts on from the last one.
+    pub(crate) life: Option<u64>,
 }
 
 impl Files {
     pub(crate) fn new(pages: Arc<dyn BlockDevice>, log: Arc<dyn BlockDevice>) -> Files {
-        Files { pages, log, cache: None }
+        Files { pages, log, cache: None, ring: None, life: None }
     }
 
     /// The same with a cache before the page file.
     pub(crate) fn with_cache(self, cache: Arc<Cached>) -> Files {
         Files { pages: Arc::clone(&cache) as Arc<dyn BlockDevice>, cache: Some(cache), ..self }
+    }
+
+    /// The same with the log's ring in `ring`.
+    pub(crate) fn with_ring(self, ring: Option<Arc<RingMemory>>) -> Files {
+        Files { ring, ..self }
+    }
+
+    /// The same with the number of the next life.
+    pub(crate) fn with_life(self, life: u64) -> Files {
+        Files { life: Some(life), ..self }
     }
 
     /// The superblocks of the page file and the newest of them.

@@ -3,7 +3,7 @@
 //! A write goes to the slot that is *not* the newest valid one, and is synced before anything
 //! relies on it (durability, rules 2 and 11). So a torn write leaves the older slot and everything
 //! it names: log space and directory blocks are reused only after the newer slot is durable.
-//! Recovery that finds less log than `log_end`, its durable end at the write, reports damage.
+//! Recovery that finds less log than `log_end`, its persistent end at the write, reports damage.
 //!
 //! Superblocks bypass a block cache. Each durable one is reported to the cache as a step of the
 //! page file, before blocks of the previous one are reused. So a cache is not used with a page file
@@ -22,7 +22,7 @@ use crate::ids::{ByClass, Lsn, SizeClass, Timestamp};
 use crate::planted::{Bug, planted};
 
 /// The version of the files this build reads and writes.
-pub(crate) const FORMAT_VERSION: u32 = 5;
+pub(crate) const FORMAT_VERSION: u32 = 6;
 pub(crate) const SLOT_BYTES: usize = 16 << 10;
 /// Bytes of the page file's start that belong to the superblock.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 2 * SLOT_BYTES as u64;
@@ -31,6 +31,8 @@ const MAGIC: [u8; 8] = *b"TERRACE\0";
 const FIXED_BYTES: usize = 256;
 const PAGE_IDS_AT: usize = 112;
 const BLOCKS_AT: usize = PAGE_IDS_AT + 8 * SizeClass::COUNT;
+const LIFE_AT: usize = BLOCKS_AT + 4 * SizeClass::COUNT;
+const RING_AT: usize = LIFE_AT + 8;
 /// Beyond any real log; leaves room for appends.
 const LSN_MAX: u64 = 1 << 62;
 /// Beyond any real count of superblocks; the next ones count on from the file's.
@@ -40,6 +42,14 @@ const SEQUENCES_OF_A_LIFE: u64 = 1 << 32;
 /// Most directory blocks of a superblock, over all classes; with blocks of 4 KiB enough for every
 /// possible page.
 pub(crate) const DIRECTORY_BLOCKS_MAX: usize = (SLOT_BYTES - FIXED_BYTES) / 8;
+
+/// The name of a ring in persistent memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RingName {
+    /// Never 0.
+    pub(crate) id: u64,
+    pub(crate) bytes: u64,
+}
 
 /// Everything recovery needs before it can read anything else.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,13 +67,17 @@ pub(crate) struct Superblock {
     pub(crate) epoch_start: Lsn,
     /// Recovery reads the log from here.
     pub(crate) cut: Lsn,
-    /// The durable end of the log when this was written.
+    /// The persistent end of the log when this was written.
     pub(crate) log_end: Lsn,
     /// The highest timestamp issued, as far as the log below the cut matters.
     pub(crate) highest_timestamp: Timestamp,
     /// Page indexes below this have been in use.
     pub(crate) page_ids_end: ByClass<u64>,
     pub(crate) segments: u64,
+    /// A random number of this epoch. Copies of a database count the same epochs.
+    pub(crate) life: u64,
+    /// The ring that has the log's newest records, beyond those in its file.
+    pub(crate) ring: Option<RingName>,
     /// Mapping words of the directory blocks.
     pub(crate) directory: ByClass<Vec<MappingWord>>,
 }
@@ -95,6 +109,9 @@ impl Superblock {
         put(&[0; 4]);
         self.page_ids_end.iter().for_each(|end| put(&end.to_le_bytes()));
         self.directory.iter().for_each(|blocks| put(&(blocks.len() as u32).to_le_bytes()));
+        put(&self.life.to_le_bytes());
+        let ring = self.ring.map_or([0; 2], |ring| [ring.id, ring.bytes]);
+        ring.iter().for_each(|word| put(&word.to_le_bytes()));
         for (word, mapped) in slot[FIXED_BYTES..].chunks_exact_mut(8).zip(self.directory.iter().flatten()) {
             word.copy_from_slice(&mapped.0.to_le_bytes());
         }
@@ -135,6 +152,8 @@ impl Superblock {
             page_ids_end: std::array::from_fn(|class| word(PAGE_IDS_AT + class * 8)),
             segments: word(96),
             epoch: half(104),
+            life: word(LIFE_AT),
+            ring: (word(RING_AT) != 0).then(|| RingName { id: word(RING_AT), bytes: word(RING_AT + 8) }),
             directory: std::array::from_fn(|class| {
                 (named(blocks[class])..named(blocks[class + 1])).map(mapped).collect()
             }),
@@ -336,6 +355,8 @@ mod tests {
             highest_timestamp: Timestamp::NONE,
             page_ids_end: [1; SizeClass::COUNT],
             segments: 8,
+            life: 0,
+            ring: None,
             directory: Default::default(),
         }
     }
@@ -410,6 +431,8 @@ mod tests {
         let image = |first| MappingWord::at(Extent { first, blocks: 1 }, 5);
         let superblock = Superblock {
             page_ids_end: [7, 1, u64::MAX, 9, 1, 1, 2, 1, 1, 12],
+            life: 77,
+            ring: Some(RingName { id: u64::MAX, bytes: 16 << 10 }),
             directory: [
                 vec![8, 9],
                 vec![],

@@ -13,8 +13,12 @@
 //! * *Filed* is what the log's file holds for good. Its block is kept, since it is rewritten with
 //!   what follows.
 //! * *Persistent* is what survives: commits are acknowledged up to it. It is at least the filed end.
+//!   In persistent memory it is the complete end: a writer persists its slot before it clears its
+//!   mark. What was complete once stays so until it is filed.
 //! * A slot has room once the bytes one ring length earlier are below the kept block. The lowest
 //!   unfilled slot always gets room: no slot is longer than the ring without one block.
+//!
+//! [`Ring::retire`] ends that for good, before the superblock drops the ring's name.
 //!
 //! This is the log's only file with unsafe code: disjoint parts of the shared ring have different
 //! owners, which the borrow checker cannot see. A part is owned by
@@ -23,9 +27,10 @@
 //! 2. then the only [`Drain`], until it publishes a filed end beyond the part's block.
 #![allow(unsafe_code)]
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicU64,
+    AtomicBool, AtomicU64,
     Ordering::{Acquire, Release, SeqCst},
 };
 
@@ -38,6 +43,7 @@ use super::units::{BLOCK, block_floor};
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
+use crate::store::ring::RingMemory;
 use crate::threads::Padded;
 
 /// Threads that can fill at once; more wait.
@@ -53,8 +59,17 @@ pub(super) struct Ring {
     epoch: u32,
     start: *mut u8,
     size: u64,
-    /// Owns the memory at `start`; used only to free it.
-    _memory: AlignedBuffer,
+    /// Owns the memory at `start`.
+    memory: Memory,
+    /// Whether complete is persistent.
+    persists: AtomicBool,
+}
+
+/// The memory of a ring.
+enum Memory {
+    /// Used only to free it.
+    Ordinary(#[expect(dead_code, reason = "owns the memory")] AlignedBuffer),
+    Persistent(Arc<RingMemory>),
 }
 
 // SAFETY: the bytes behind `start` are only accessed through `LogSlot` and `Drain`, whose parts are
@@ -68,12 +83,45 @@ unsafe impl Sync for Ring {}
 /// `last_block` holds its block's bytes up to the tail.
 pub(super) fn ring(size: usize, epoch: u32, tail: Lsn, last_block: &[u8]) -> Result<(Arc<Ring>, Drain)> {
     assert!(size.is_power_of_two() && size as u64 >= 2 * BLOCK, "a ring of {size} bytes");
-    assert_eq!(last_block.len() as u64, tail.0 - block_floor(tail.0));
     let memory = AlignedBuffer::try_zeroed(size);
     let mut memory =
         memory.map_err(|source| Error::Memory { bytes: size as u64, what: "the log's buffer", source })?;
-    let at = (block_floor(tail.0) % size as u64) as usize;
-    memory[at..at + last_block.len()].copy_from_slice(last_block);
+    let start = memory.as_mut_ptr();
+    Ok(ring_in(Memory::Ordinary(memory), start, size, epoch, tail, last_block))
+}
+
+/// The same in persistent memory, which a durable superblock names.
+pub(super) fn persistent_ring(
+    memory: &Arc<RingMemory>,
+    epoch: u32,
+    tail: Lsn,
+    last_block: &[u8],
+) -> (Arc<Ring>, Drain) {
+    // The words are atomic, so they may change behind a shared reference.
+    let start = memory.words().as_ptr().cast_mut().cast();
+    let size = memory.bytes();
+    ring_in(Memory::Persistent(Arc::clone(memory)), start, size, epoch, tail, last_block)
+}
+
+/// `memory` owns `size` bytes at `start`, for nobody else.
+fn ring_in(
+    memory: Memory,
+    start: *mut u8,
+    size: usize,
+    epoch: u32,
+    tail: Lsn,
+    last_block: &[u8],
+) -> (Arc<Ring>, Drain) {
+    let kept = block_floor(tail.0);
+    assert_eq!(last_block.len() as u64, tail.0 - kept);
+    if let Memory::Persistent(memory) = &memory {
+        memory.note(kept, last_block.len());
+    }
+    let at = (kept % size as u64) as usize;
+    assert!(at + last_block.len() <= size);
+    // SAFETY: the bytes are inside the memory, as just checked, and nobody else has it yet.
+    unsafe { start.add(at).copy_from_nonoverlapping(last_block.as_ptr(), last_block.len()) };
+    let persists = AtomicBool::new(matches!(memory, Memory::Persistent(_)));
     let ring = Arc::new(Ring {
         tail: Padded(AtomicU64::new(tail.0)),
         persistent: Padded(AtomicU64::new(tail.0)),
@@ -81,12 +129,13 @@ pub(super) fn ring(size: usize, epoch: u32, tail: Lsn, last_block: &[u8]) -> Res
         filling: Marks::new(),
         failure: Failure::default(),
         epoch,
-        start: memory.as_mut_ptr(),
+        start,
         size: size as u64,
-        _memory: memory,
+        memory,
+        persists,
     });
     let drain = Drain { ring: Arc::clone(&ring), complete: tail.0 };
-    Ok((ring, drain))
+    (ring, drain)
 }
 
 impl Ring {
@@ -104,6 +153,39 @@ impl Ring {
     pub(super) fn persistent(&self) -> u64 {
         // Acquire: pairs with the update in `Drain::publish`.
         self.persistent.0.load(Acquire)
+    }
+
+    /// The persistent memory, if it is one. A forked child does not have it.
+    pub(super) fn memory(&self) -> Option<&RingMemory> {
+        match &self.memory {
+            Memory::Ordinary(_) => None,
+            Memory::Persistent(memory) => Some(memory),
+        }
+    }
+
+    /// Whether records are persistent before they are filed.
+    pub(super) fn persists(&self) -> bool {
+        // Acquire: pairs with the store in `Ring::retire`.
+        self.persists.load(Acquire)
+    }
+
+    /// Updates and returns the persistent end, without any wait.
+    pub(super) fn look(&self) -> u64 {
+        if !self.persists() {
+            return self.persistent();
+        }
+        let complete = self.complete();
+        // Read after the watermark: see `Ring::retire`.
+        if self.persists.load(SeqCst) {
+            self.persistent.0.fetch_max(complete, Release);
+        }
+        self.persistent()
+    }
+
+    /// From now on, only what is filed counts as persistent. All that was counted so far ends at or
+    /// below a tail that is read later.
+    pub(super) fn retire(&self) {
+        self.persists.store(false, SeqCst);
     }
 
     /// The end of what the log's file holds for good.
@@ -180,13 +262,17 @@ impl LogSlot<'_> {
         self.ring.filed() >= self.room_needs().0
     }
 
-    /// Fills the slot with a sealed record of exactly its length.
+    /// Fills the slot with a sealed record of exactly its length. Persists it, if the ring is in
+    /// persistent memory.
+    ///
+    /// # Errors
+    /// Those of a simulated memory. The slot is a hole for good then, and the log has failed.
     ///
     /// # Panics
     /// If there is no room yet, or the length differs.
-    pub(super) fn fill(mut self, record: &[u8]) {
+    pub(super) fn fill(mut self, record: &[u8]) -> io::Result<()> {
         assert!(self.has_room() && record.len() == self.bytes);
-        self.copy_in(record);
+        self.copy_in(record)
     }
 
     /// Leaves the slot a hole for good: the log has failed and nothing is written any more.
@@ -194,7 +280,12 @@ impl LogSlot<'_> {
         self.open = false;
     }
 
-    fn copy_in(&mut self, record: &[u8]) {
+    fn copy_in(&mut self, record: &[u8]) -> io::Result<()> {
+        // Whatever happens below, no no-op follows.
+        self.open = false;
+        if let Memory::Persistent(memory) = &self.ring.memory {
+            memory.note(self.lsn, self.bytes);
+        }
         let at = (self.lsn % self.ring.size) as usize;
         let (first, rest) = record.split_at(record.len().min(self.ring.size as usize - at));
         // SAFETY: both destinations are inside the ring (`at < size`, `first` ends at its end at
@@ -208,8 +299,16 @@ impl LogSlot<'_> {
             self.ring.start.add(at).copy_from_nonoverlapping(first.as_ptr(), first.len());
             self.ring.start.copy_from_nonoverlapping(rest.as_ptr(), rest.len());
         }
-        self.open = false;
+        if let Memory::Persistent(memory) = &self.ring.memory {
+            // Before the mark is cleared: then the record counts as persistent.
+            memory.persist(self.lsn, self.bytes).inspect_err(|error| {
+                self.ring
+                    .failure
+                    .set(format!("a record could not be persisted in {}: {error}", memory.name()));
+            })?;
+        }
         self.ring.filling.clear(self.mark);
+        Ok(())
     }
 }
 
@@ -220,7 +319,8 @@ impl Drop for LogSlot<'_> {
             return;
         }
         if self.has_room() {
-            self.copy_in(&RecordBuilder::sealed_noop(Lsn(self.lsn), self.ring.epoch, self.bytes));
+            // An error has failed the log.
+            let _ = self.copy_in(&RecordBuilder::sealed_noop(Lsn(self.lsn), self.ring.epoch, self.bytes));
         } else {
             self.ring.failure.set("a thread gave up its slot in the log before there was room to fill it");
         }
@@ -288,6 +388,9 @@ impl Drain {
         assert!(kept <= from && from <= to && to <= self.complete && to - from <= self.ring.size);
         let at = (from % self.ring.size) as usize;
         let length = (to - from) as usize;
+        if let Memory::Persistent(memory) = &self.ring.memory {
+            memory.charge_read(from, length);
+        }
         let first = length.min(self.ring.size as usize - at);
         (at, first, length - first)
     }
@@ -301,7 +404,7 @@ mod tests {
     fn append(ring: &Ring, length: usize) -> Lsn {
         let slot = ring.draw(length);
         let (lsn, noop) = (slot.lsn(), RecordBuilder::sealed_noop(slot.lsn(), 1, length));
-        slot.fill(&noop);
+        slot.fill(&noop).unwrap();
         lsn
     }
 
@@ -317,7 +420,7 @@ mod tests {
         append(&ring, 64);
         assert_eq!((drain.look(), ring.tail()), (4144, 4248));
         let noop = RecordBuilder::sealed_noop(hole.lsn(), 1, 40);
-        hole.fill(&noop);
+        hole.fill(&noop).unwrap();
         assert_eq!(drain.look(), 4248);
     }
 

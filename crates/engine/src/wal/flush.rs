@@ -96,6 +96,10 @@ impl Flusher {
         }
     }
 
+    pub(super) fn name(&self) -> &str {
+        self.device.name()
+    }
+
     pub(super) fn device(&self) -> Arc<dyn BlockDevice> {
         Arc::clone(&self.device)
     }
@@ -118,10 +122,7 @@ impl Flusher {
         if self.ring.filed() >= to {
             return Ok(());
         }
-        if self.process != std::process::id() {
-            self.ring.failure.set(format!("this process was forked by {}, which opened it", self.process));
-            return self.ring.failure.check();
-        }
+        self.check_process()?;
         let is_over = || self.ring.filed() >= to || self.ring.failure.get().is_some();
         while self.ring.filed() < to {
             self.ring.failure.check()?;
@@ -130,6 +131,31 @@ impl Flusher {
             }
         }
         Ok(())
+    }
+
+    /// Fails the log in a forked process.
+    pub(super) fn check_process(&self) -> Result<()> {
+        if self.process != std::process::id() {
+            self.ring.failure.set(format!("this process was forked by {}, which opened it", self.process));
+        }
+        self.ring.failure.check()
+    }
+
+    /// Waits until every record below `to` is filled, for a while only. Returns whether all are
+    /// persistent.
+    pub(super) fn watch(&self, to: u64) -> bool {
+        // A record is filled within a microsecond of its draw, unless its thread lost the
+        // processor, or waits for room.
+        for look in 0..LOOKS_MAX {
+            if self.ring.look() >= to {
+                return true;
+            }
+            if !self.ring.persists() || self.ring.failure.get().is_some() {
+                return false;
+            }
+            pause(look);
+        }
+        false
     }
 
     /// Waits until no thread leads, so no round is being written. The next leader checks the
@@ -271,6 +297,10 @@ impl Flusher {
     }
 }
 
+fn pause(look: u32) {
+    if look < LOOKS_MAX / 2 { std::hint::spin_loop() } else { std::thread::yield_now() }
+}
+
 /// A thread that leads. Dropping it passes the lead on and wakes the served threads.
 struct Leading<'a> {
     flusher: &'a Flusher,
@@ -291,11 +321,7 @@ impl Leading<'_> {
             if complete >= to || flusher.ring.failure.get().is_some() {
                 break;
             }
-            if look < LOOKS_MAX / 2 {
-                std::hint::spin_loop()
-            } else {
-                std::thread::yield_now()
-            }
+            pause(look);
             complete = lead.drain.look();
         }
         flusher.ring.failure.check()?;

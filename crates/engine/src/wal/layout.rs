@@ -22,7 +22,7 @@ use super::units::BLOCK;
 use crate::error::{Error, Result};
 
 /// The version of the log's format that this build writes and reads.
-pub(crate) const LOG_VERSION: u32 = 5;
+pub(crate) const LOG_VERSION: u32 = 6;
 /// The smallest useful ring: a block to write and one to keep.
 pub(crate) const CAPACITY_MIN: u64 = 2 * BLOCK;
 
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn foreign_newer_damaged_and_short_files_are_told_apart() {
         assert!(matches!(patched(0, 1), Error::NotADatabase { .. }));
-        assert!(matches!(patched(8, 1), Error::Version { found: 4, supported: LOG_VERSION, .. }));
+        assert!(matches!(patched(8, 1), Error::Version { found: 7, supported: LOG_VERSION, .. }));
         for at in [20, 35, 41, 50] {
             assert!(matches!(patched(at, 1), Error::Corrupt { .. }), "byte {at}");
         }

@@ -26,6 +26,7 @@ use super::units::{BLOCK, block_floor};
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
+use crate::store::ring::RingMemory;
 
 const WINDOW_BYTES: usize = 256 << 10;
 
@@ -282,6 +283,86 @@ pub(super) fn copy(device: &dyn BlockDevice, old: Geometry, new: Geometry, live:
         at += length;
     }
     Ok(true)
+}
+
+/// Appends to the log's file what `ring` holds beyond the file's end `from`, and syncs. Returns the
+/// end of the log. The scan with `rule` that found `from` began at `cut`.
+///
+/// # Errors
+/// [`Error::Io`], [`Error::Memory`]; [`Error::Corrupt`] for a malformed record, and for one of an
+/// epoch that no superblock knows.
+pub(crate) fn file_ring(
+    device: &dyn BlockDevice,
+    geometry: Geometry,
+    ring: &RingMemory,
+    (cut, from): (Lsn, Lsn),
+    rule: EpochRule,
+) -> Result<Lsn> {
+    let end = end_of_ring(geometry, ring, (cut, from), rule)?;
+    if end == from || planted(Bug::AppendBeforeFiling) {
+        return Ok(end);
+    }
+    let mut window = buffer(window_bytes(geometry))?;
+    let mut at = block_floor(from.0);
+    while at < end.0 {
+        let blocks = end.0.next_multiple_of(BLOCK) - at;
+        let length = blocks.min(geometry.contiguous(at)).min(window.len() as u64);
+        let blocks = &mut window[..length as usize];
+        let old = from.0.saturating_sub(at) as usize;
+        if old > 0 {
+            read(device, geometry, at, &mut blocks[..BLOCK as usize])?;
+        }
+        let filled = (end.0 - at).min(length) as usize;
+        ring.read(at + old as u64, &mut blocks[old..filled]);
+        // Nothing behind the end may look like a record.
+        blocks[filled..].fill(0);
+        let offset = geometry.offset(at);
+        device
+            .write_at(offset, blocks)
+            .map_err(|source| Error::io("write", device.name(), Some(offset), source))?;
+        at += length;
+    }
+    device.sync().map_err(|source| Error::io("sync", device.name(), None, source))?;
+    Ok(end)
+}
+
+/// The end of the records in `ring` that follow the file's at `from`.
+fn end_of_ring(
+    geometry: Geometry,
+    ring: &RingMemory,
+    (cut, from): (Lsn, Lsn),
+    rule: EpochRule,
+) -> Result<Lsn> {
+    // Neither the file nor the ring holds more.
+    let limit = block_floor(cut.0).saturating_add(geometry.capacity());
+    let limit = limit.min(from.0.saturating_add(ring.bytes() as u64));
+    let mut record = buffer(ring.bytes())?;
+    let mut at = from.0;
+    while at.saturating_add(HEADER_BYTES as u64) <= limit {
+        ring.read(at, &mut record[..HEADER_BYTES]);
+        let Some(claim) = claim(&record[..HEADER_BYTES], Lsn(at)) else { break };
+        if claim.length as u64 > limit - at {
+            break;
+        }
+        ring.read(at, &mut record[..claim.length]);
+        let found = match RecordView::parse(&record[..claim.length], Lsn(at)) {
+            Ok(found) => found,
+            Err(NotARecord::Absent) => break,
+            Err(NotARecord::Malformed(what)) => {
+                return Err(Error::corrupt(ring.name(), None, format!("the log record at {at} has {what}")));
+            }
+        };
+        if found.epoch() > rule.epoch {
+            let what =
+                format!("the log goes on at {at} in epoch {}, which no superblock knows", found.epoch());
+            return Err(Error::corrupt(ring.name(), None, what));
+        }
+        if found.epoch() < rule.epoch && !planted(Bug::RingOfEarlierLife) {
+            break;
+        }
+        at = found.end().0;
+    }
+    Ok(Lsn(at))
 }
 
 /// Rewrites the log from `from` to `to` in place and syncs. After a killed process, reads may

@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(reservation.left(), 96);
         let slot = ring.draw(40);
         let noop = RecordBuilder::sealed_noop(slot.lsn(), 1, 40);
-        slot.fill(&noop);
+        slot.fill(&noop).unwrap();
         reservation.consume(40);
         assert_eq!((reservation.left(), space.reserved()), (56, 56));
     }
@@ -275,7 +275,7 @@ mod tests {
             assert!(reservation.stock.is_some());
             let slot = ring.draw(104);
             let noop = RecordBuilder::sealed_noop(slot.lsn(), 1, 104);
-            slot.fill(&noop);
+            slot.fill(&noop).unwrap();
             reservation.consume(104);
             assert_eq!(space.reserved(), 296);
         }

@@ -31,8 +31,11 @@ fn create(device: &Device, capacity: u64) -> Geometry {
 }
 
 fn open(device: &Device, geometry: Geometry, buffer_bytes: usize, epoch: u32, tail: Lsn, cut: Lsn) -> Wal {
-    Wal::open(Arc::clone(device), WalOptions { geometry, largest: geometry, buffer_bytes, epoch, tail, cut })
-        .unwrap()
+    Wal::open(
+        Arc::clone(device),
+        WalOptions { geometry, largest: geometry, buffer_bytes, ring: None, epoch, tail, cut },
+    )
+    .unwrap()
 }
 
 fn fresh(capacity: u64, buffer_bytes: usize) -> (Device, Geometry, Wal) {
@@ -239,6 +242,7 @@ fn settings_that_do_not_fit_are_refused() {
             geometry,
             largest: geometry,
             buffer_bytes,
+            ring: None,
             epoch: 1,
             tail: Lsn(tail),
             cut: Lsn(cut),

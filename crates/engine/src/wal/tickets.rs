@@ -118,7 +118,7 @@ mod tests {
     fn append(ring: &Ring, length: usize) -> Lsn {
         let slot = ring.draw(length);
         let (end, noop) = (slot.end(), RecordBuilder::sealed_noop(slot.lsn(), 1, length));
-        slot.fill(&noop);
+        slot.fill(&noop).unwrap();
         end
     }
 

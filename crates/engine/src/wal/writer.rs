@@ -19,6 +19,10 @@ const PART: u64 = 8;
 /// Larger parts would only make rounds longer.
 const PART_BYTES_MAX: u64 = 256 << 10;
 
+fn part(ring: &Ring) -> u64 {
+    (ring.size() / PART).min(PART_BYTES_MAX)
+}
+
 #[derive(Debug, Default)]
 pub(super) struct WakeUp {
     /// Set by the waking thread, cleared by the log's thread; while set, no one needs the mutex.
@@ -38,10 +42,15 @@ impl WakeUp {
 
     /// Wakes the thread if a record passes a part's end with much unwritten.
     pub(super) fn note_filled(&self, ring: &Ring, lsn: u64, end: u64) {
-        let part = (ring.size() / PART).min(PART_BYTES_MAX);
+        let part = part(ring);
         if lsn / part != end / part && end - ring.filed().min(end) >= part {
             self.wake();
         }
+    }
+
+    /// Whether so much is unwritten that a record would wake the thread.
+    pub(super) fn is_much(&self, ring: &Ring) -> bool {
+        ring.tail() - ring.filed() >= part(ring)
     }
 
     /// Waits for a wake-up or a pause; false: stop.

@@ -28,6 +28,8 @@ struct Ledger {
     /// Durability of single changes: the default of the database.
     singles: Durability,
     pages: Pages,
+    /// Whether the log's ring is in persistent memory.
+    log_memory: bool,
 }
 
 /// Page settings of tables.
@@ -62,6 +64,11 @@ fn open(disk: &SimulatedDisk, ledger: &mut Ledger, random: &mut SmallRng) -> Res
         }
         Pages::Mixed => builder.dram(2 << 20).page_size_max(8192).log_max(512 << 10),
         Pages::Values => builder.dram(24 << 20).value_page_size_max(256 << 10).log_max(4 << 20),
+    };
+    let builder = match (ledger.log_memory, ledger.pages) {
+        (false, _) => builder,
+        (true, Pages::Values) => builder.log_memory("simulated:optane,2MiB".parse().unwrap()),
+        (true, _) => builder.log_memory("simulated:optane,256KiB".parse().unwrap()),
     };
     builder.mode(Mode::Inline).seed(1).durability(ledger.singles).open("")
 }
@@ -266,8 +273,9 @@ impl Call<'_> {
     }
 }
 
-/// What a read-only open finds on a copy of `disk`; no tables if there is no database yet.
-fn read_only(disk: &SimulatedDisk) -> Tables {
+/// What a read-only open finds on a copy of `disk`; no tables if there is no database yet. `None` if
+/// the newest commits are in the log's memory.
+fn read_only(disk: &SimulatedDisk) -> Option<Tables> {
     let disk = disk.killed();
     let builder = common::builder().directory(Arc::new(disk.clone())).dram(48 << 20).read_only(true);
     let found = match builder.open("") {
@@ -276,12 +284,13 @@ fn read_only(disk: &SimulatedDisk) -> Tables {
             contents(&db).unwrap()
         }
         Err(Error::NotADatabase { .. }) => Tables::new(),
+        Err(Error::LogMemory { .. }) => return None,
         Err(error) => panic!("opening read-only failed: {error}"),
     };
     let reading = [CallKind::Read, CallKind::Open, CallKind::Exists, CallKind::Lock];
     let calls = reading.map(|kind| disk.calls_of(kind)).iter().sum::<u64>();
     assert_eq!(calls, disk.calls(), "something was changed");
-    found
+    Some(found)
 }
 
 /// Opens the rest of the disk, through further power cuts, and compares it with the ledger.
@@ -289,13 +298,16 @@ fn recover(disk: &SimulatedDisk, ledger: &mut Ledger, random: &mut SmallRng) -> 
     let mut disk = disk.survivor(random.random());
     for cuts_left in (0..4).rev() {
         let seen = read_only(&disk);
+        assert!(seen.is_some() || ledger.log_memory);
         if cuts_left > 0 && random.random_range(0..2) == 0 {
             disk.crash_at(disk.calls() + random.random_range(1..150));
         }
         let opened = open(&disk, ledger, random).and_then(|db| Ok((contents(&db)?, db)));
         match opened {
             Ok((found, db)) if disk.crashed().is_none() => {
-                assert!(seen == found, "read-only it was otherwise: {}", difference(&found, &seen));
+                if let Some(seen) = seen {
+                    assert!(seen == found, "read-only it was otherwise: {}", difference(&found, &seen));
+                }
                 let at = ledger.states.iter().rposition(|state| *state == found);
                 let Some(at) = at else {
                     let wanted = ledger.states.iter().map(|state| difference(state, &found));
@@ -337,11 +349,11 @@ fn difference(state: &Tables, found: &Tables) -> String {
     state.iter().filter_map(differs).collect::<Vec<_>>().join(", ")
 }
 
-fn run(seed: u64) {
+fn run(seed: u64, log_memory: bool) {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut disk = SimulatedDisk::new(seed);
     let pages = [Pages::Compressed, Pages::Plain, Pages::Mixed, Pages::Values][seed as usize % 4];
-    let mut ledger = Ledger { states: vec![Tables::new()], singles: Durability::Sync, pages };
+    let mut ledger = Ledger { states: vec![Tables::new()], singles: Durability::Sync, pages, log_memory };
     let mut db = None;
     for _ in 0..4 {
         disk.crash_at(disk.calls() + random.random_range(1..1500));
@@ -364,13 +376,22 @@ fn run(seed: u64) {
 
 #[test]
 fn acknowledged_commits_survive_power_cuts() {
+    run_all(false);
+}
+
+#[test]
+fn acknowledged_commits_in_the_logs_memory_survive_power_cuts() {
+    run_all(true);
+}
+
+fn run_all(log_memory: bool) {
     let first: u64 = std::env::var("TERRACE_SEED").map_or(1, |seed| seed.parse().unwrap());
     let runs: u64 = std::env::var("TERRACE_RUNS").map_or(10_000, |runs| runs.parse().unwrap());
     let seconds = std::env::var("TERRACE_SECONDS").map_or(5, |seconds| seconds.parse().unwrap());
     let begun = Instant::now();
     for seed in first..first + runs {
         println!("seed {seed}");
-        run(seed);
+        run(seed, log_memory);
         if begun.elapsed() > Duration::from_secs(seconds) {
             break;
         }

@@ -9,7 +9,8 @@
 //! The last acknowledged transaction, or the one after it, must be found under every key. Every
 //! third transaction is aborted instead, with a marker that must never appear.
 //!
-//! Runs over the page file alone, and with a block cache, which must be warm after each kill.
+//! Runs over the page file alone, with a block cache, which must be warm after each kill, and with
+//! the log in shared memory.
 //!
 //! `TERRACE_KILL_CYCLES` is the number of cycles, `TERRACE_SEED` the first seed.
 
@@ -29,13 +30,26 @@ const THREADS: u64 = 3;
 const KEYS: u64 = 8;
 const CHILD: &str = "TERRACE_KILL_CHILD";
 const CACHE: &str = "TERRACE_KILL_CACHE";
+const RING: &str = "TERRACE_KILL_RING";
 const NUMBERS: &str = "TERRACE_KILL_NUMBERS";
 
-/// Opens the database, with a cache in the file `cache` if given.
-fn open(path: &Path, cache: Option<&Path>) -> Db {
+/// What a database has beside its directory.
+#[derive(Clone, Debug, Default)]
+struct Beside {
+    /// The file of a block cache.
+    cache: Option<PathBuf>,
+    /// The log's ring in shared memory.
+    ring: Option<PathBuf>,
+}
+
+fn open(path: &Path, beside: &Beside) -> Db {
     let builder = common::builder().dram(2 << 20).page_size(4096).log_max(512 << 10);
-    let builder = match cache {
+    let builder = match &beside.cache {
         Some(file) => builder.cache(format!("file:{},4MiB", file.display()).parse().unwrap()),
+        None => builder,
+    };
+    let builder = match &beside.ring {
+        Some(file) => builder.log_memory(format!("shm:{},256KiB", file.display()).parse().unwrap()),
         None => builder,
     };
     builder.open(path).unwrap()
@@ -106,8 +120,8 @@ fn grow_and_compact_for_ever(db: &Db) {
 fn child() {
     let Some(path) = std::env::var_os(CHILD) else { return };
     let numbers = std::env::var(NUMBERS).unwrap();
-    let cache = std::env::var_os(CACHE).map(PathBuf::from);
-    let db = open(Path::new(&path), cache.as_deref());
+    let file = |name| std::env::var_os(name).map(PathBuf::from);
+    let db = open(Path::new(&path), &Beside { cache: file(CACHE), ring: file(RING) });
     let table = db.open_or_create_table("ledger").unwrap();
     println!("\nready");
     std::thread::scope(|scope| {
@@ -119,20 +133,22 @@ fn child() {
     });
 }
 
-fn start(path: &Path, cache: Option<&Path>, ledger: &BTreeMap<u64, (u64, u64)>) -> Child {
+fn start(path: &Path, beside: &Beside, ledger: &BTreeMap<u64, (u64, u64)>) -> Child {
     let numbers = ledger.values().map(|(acknowledged, begun)| (acknowledged.max(begun) + 1).to_string());
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["kill::child", "--exact", "--nocapture", "--test-threads=1"]);
     command.env(CHILD, path).env(NUMBERS, numbers.collect::<Vec<_>>().join(" "));
-    if let Some(cache) = cache {
-        command.env(CACHE, cache);
+    for (name, file) in [(CACHE, &beside.cache), (RING, &beside.ring)] {
+        if let Some(file) = file {
+            command.env(name, file);
+        }
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
 /// Compares a database with its ledger; returns the statistics of its cache, if any.
-fn check(path: &Path, cache: Option<&Path>, ledger: &mut BTreeMap<u64, (u64, u64)>) -> Option<CacheStats> {
-    let db = open(path, cache);
+fn check(path: &Path, beside: &Beside, ledger: &mut BTreeMap<u64, (u64, u64)>) -> Option<CacheStats> {
+    let db = open(path, beside);
     assert_eq!(db.verify().unwrap().errors, []);
     let table = db.open_or_create_table("ledger").unwrap();
     for (&thread, (acknowledged, begun)) in ledger.iter_mut() {
@@ -175,21 +191,20 @@ fn listen(
 }
 
 /// Returns the cache statistics after each kill.
-fn survive_kills(cycles_default: u64, with_cache: bool) -> Vec<CacheStats> {
+fn survive_kills(cycles_default: u64, beside: &Beside) -> Vec<CacheStats> {
     let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let (cycles, seed) = (number("TERRACE_KILL_CYCLES", cycles_default), number("TERRACE_SEED", 1));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("db");
-    let cache = with_cache.then(|| folder.path().join("db.cache"));
     let mut random = SmallRng::seed_from_u64(seed);
     let mut ledger: BTreeMap<u64, (u64, u64)> = (0..THREADS).map(|thread| (thread, (0, 0))).collect();
     let (mut commits, mut told) = (0, Vec::new());
     println!("seed {seed}");
     for cycle in 0..cycles {
-        let mut child = start(&path, cache.as_deref(), &ledger);
+        let mut child = start(&path, beside, &ledger);
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         // One in four is killed during its open, but not during creation.
-        if (with_cache && cycle == 0) || random.random_range(0..4) > 0 {
+        if (beside.cache.is_some() && cycle == 0) || random.random_range(0..4) > 0 {
             let ready = lines.by_ref().map_while(Result::ok).any(|line| line == "ready");
             assert!(ready, "cycle {cycle}: the child ended before it was killed");
         }
@@ -204,7 +219,7 @@ fn survive_kills(cycles_default: u64, with_cache: bool) -> Vec<CacheStats> {
         assert_eq!(status.code(), None, "cycle {cycle}: the child ended by itself");
         // Every second life begins with what the kill left; the check then runs on a copy.
         told.extend(if random.random_range(0..2) == 0 {
-            check(&path, cache.as_deref(), &mut ledger)
+            check(&path, beside, &mut ledger)
         } else {
             let copy = tempfile::tempdir().unwrap();
             for file in ["pages.terrace", "log.terrace", "cache.guard"] {
@@ -212,11 +227,17 @@ fn survive_kills(cycles_default: u64, with_cache: bool) -> Vec<CacheStats> {
                     std::fs::copy(path.join(file), copy.path().join(file)).unwrap();
                 }
             }
-            let copied = cache.as_ref().map(|_| copy.path().join("db.cache"));
-            if let (Some(cache), Some(copied)) = (&cache, &copied) {
-                std::fs::copy(cache, copied).unwrap();
-            }
-            check(copy.path(), copied.as_deref(), &mut ledger)
+            let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+            let copied = |file: &Option<PathBuf>, to: &Path| {
+                let file = file.as_ref().filter(|file| file.exists())?;
+                std::fs::copy(file, to).unwrap();
+                Some(to.to_owned())
+            };
+            let copied = Beside {
+                cache: copied(&beside.cache, &copy.path().join("db.cache")),
+                ring: copied(&beside.ring, &memory.path().join("ring")),
+            };
+            check(copy.path(), &copied, &mut ledger)
         });
     }
     println!("{cycles} kills, {commits} commits acknowledged, seed {seed}");
@@ -225,12 +246,19 @@ fn survive_kills(cycles_default: u64, with_cache: bool) -> Vec<CacheStats> {
 
 #[test]
 fn acknowledged_commits_survive_kills() {
-    survive_kills(15, false);
+    survive_kills(15, &Beside::default());
+}
+
+#[test]
+fn acknowledged_commits_in_shared_memory_survive_kills() {
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    survive_kills(10, &Beside { ring: Some(memory.path().join("ring")), cache: None });
 }
 
 #[test]
 fn acknowledged_commits_over_a_cache_survive_kills_and_it_is_warm_again() {
-    let told = survive_kills(10, true);
+    let folder = tempfile::tempdir().unwrap();
+    let told = survive_kills(10, &Beside { cache: Some(folder.path().join("db.cache")), ring: None });
     for (cycle, stats) in told.iter().enumerate() {
         assert_eq!((&stats.cold, &stats.out_of_service), (&None, &None), "cycle {cycle}: {stats:?}");
         assert!(stats.kept > 0, "cycle {cycle}: {stats:?}");

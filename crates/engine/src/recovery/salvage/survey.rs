@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
+use terrace_io::units::show_size;
 use terrace_io::{AlignedBuffer, BlockDevice};
 
 use crate::backup::copy_buffer;
@@ -86,6 +87,17 @@ impl Survey {
             },
             _ => None,
         };
+        if let Some(ring) = superblock.as_ref().and_then(|superblock| superblock.ring) {
+            let from = log
+                .as_ref()
+                .map_or_else(|| "the last checkpoint".to_owned(), |log| format!("LSN {}", log.end));
+            notes.push(format!(
+                "the newest part of the log was in persistent memory of {} (id {:016x}), which a repair does not read: \
+                 commits after {from} are lost; to keep them, open the database with that memory",
+                show_size(ring.bytes),
+                ring.id
+            ));
+        }
         let mut survey =
             Survey { page_bytes, superblock, log, found: HashSet::new(), notes, chunks: BTreeMap::new() };
         if survey.log.is_some() {
