@@ -132,6 +132,16 @@ pub enum Error {
         /// The limit, bytes.
         max: usize,
     },
+    /// A part to be changed is not inside the value.
+    #[error("bytes {start} to {end} are not inside the value of {length} bytes; put a longer value instead")]
+    OutsideValue {
+        /// Offset of the part's first byte.
+        start: usize,
+        /// Offset behind the part's last byte.
+        end: usize,
+        /// Length of the value, bytes.
+        length: usize,
+    },
     /// A transaction exceeds its share of the log or of the budget.
     ///
     /// Changes count against the log, reads against the budget.

@@ -42,7 +42,7 @@ pub(crate) use read_ahead::{Ahead, Toward};
 pub(crate) use read_leaf::LeafRows;
 pub(crate) use release::release_step;
 pub(crate) use room::{CROWDED_MAX, crowded, make_room_for};
-pub(crate) use single::{Before, Single, SingleOutcome, apply_single};
+pub(crate) use single::{Before, New, Single, SingleOutcome, apply_single};
 pub(crate) use size::count_pages;
 pub(crate) use smo::{SPLIT_FRAMES, tidy};
 pub(crate) use tree::{Seek, Tree};

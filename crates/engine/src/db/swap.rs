@@ -9,14 +9,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::buffer::part_of;
 use super::core::Shared;
 use super::table::Table;
 use super::update::{GaveUp, insist, update};
 use crate::error::{Error, Result};
 use crate::ids::MAX_KEY_BYTES;
 use crate::ids::Timestamp;
-use crate::index::Single;
 use crate::index::node::leaf::max_inline_value;
+use crate::index::{New, Single};
 use crate::txn::effort::MAX_CONFLICTS;
 use crate::txn::mvcc::Mvcc;
 use crate::txn::single::SingleEnd;
@@ -67,7 +68,7 @@ impl Shared {
         let inline = max_inline_value(table.state().tree.page_bytes(), key.len());
         if key.len() <= MAX_KEY_BYTES && new.is_none_or(|new| new.len() <= inline) {
             let mut other = None;
-            let single = Single { key, value: new };
+            let single = Single { key, new: New::value_or_nothing(new) };
             let end = self.commit_single(table.state(), single, self.settings.durability, |before| {
                 let same = before.map(|before| before.value) == expected;
                 if !same {
@@ -96,7 +97,7 @@ impl Shared {
         let inline = max_inline_value(table.state().tree.page_bytes(), key.len());
         if key.len() <= MAX_KEY_BYTES && new.is_none_or(|new| new.len() <= inline) {
             let mut old = None;
-            let single = Single { key, value: new };
+            let single = Single { key, new: New::value_or_nothing(new) };
             let end = self.commit_single(table.state(), single, self.settings.durability, |before| {
                 old = before.map(|before| before.value.to_vec());
                 true
@@ -109,6 +110,27 @@ impl Shared {
             Some(new) => transaction.replace(table, key, new),
             None => transaction.take(table, key),
         })
+    }
+
+    /// Overwrites a part of the value of `key`; returns whether the key exists.
+    pub(crate) fn overwrite(
+        self: &Arc<Self>,
+        table: &Table,
+        key: &[u8],
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<bool> {
+        let inline = max_inline_value(table.state().tree.page_bytes(), key.len());
+        if key.len() <= MAX_KEY_BYTES && bytes.len() <= inline {
+            let single = Single { key, new: New::Part { at, bytes } };
+            let end = self.commit_single(table.state(), single, self.settings.durability, |before| {
+                before.is_none_or(|before| part_of(before.value.len(), at, bytes.len()).is_ok())
+            })?;
+            if let SingleEnd::Committed(committed) = end {
+                return Ok(committed.existed);
+            }
+        }
+        insist(self, |transaction| transaction.update_range(table, key, at, bytes))
     }
 
     fn swap_in_transaction(

@@ -11,7 +11,7 @@ use super::update::insist;
 use crate::error::{Error, Result};
 use crate::ids::MAX_KEY_BYTES;
 use crate::index::node::leaf::max_inline_value;
-use crate::index::{Single, count_pages};
+use crate::index::{New, Single, count_pages};
 use crate::txn::counts::{count_about, count_entries, count_if_known};
 use crate::txn::scan::OwnedRange;
 use crate::txn::single::SingleEnd;
@@ -29,7 +29,7 @@ impl Table {
         let (key, value) = (key.as_ref(), value.as_ref());
         let page_bytes = self.state().tree.page_bytes();
         if key.len() <= MAX_KEY_BYTES && value.len() <= max_inline_value(page_bytes, key.len()) {
-            let single = Single { key, value: Some(value) };
+            let single = Single { key, new: New::Value(value) };
             let durability = self.shared().settings.durability;
             let end = self.shared().commit_single(self.state(), single, durability, |_| true)?;
             if let SingleEnd::Committed(_) = end {
@@ -41,6 +41,33 @@ impl Table {
         transaction.commit()
     }
 
+    /// Overwrites a part of the value of `key` with `bytes`, from offset `at` on. Returns whether
+    /// the key exists.
+    ///
+    /// The value keeps its length. If it is in a leaf, the log gets only the part. A large value is
+    /// read and written as a whole.
+    ///
+    /// # Errors
+    /// [`Error::OutsideValue`] if the value is shorter than `at + bytes.len()`; those of
+    /// [`Table::put`], and [`Error::SnapshotTooOld`] if a large value is repeatedly replaced faster
+    /// than it can be read.
+    ///
+    /// ```
+    /// use terrace::{Db, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("row", "name: anna ")?;
+    /// assert!(table.update_range("row", 6, "bert ")?);
+    /// assert_eq!(table.get("row")?.as_deref(), Some(&b"name: bert "[..]));
+    /// assert!(!table.update_range("other", 0, "x")?);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn update_range(&self, key: impl AsRef<[u8]>, at: usize, bytes: impl AsRef<[u8]>) -> Result<bool> {
+        self.shared().overwrite(self, key.as_ref(), at, bytes.as_ref())
+    }
+
     /// Removes `key`; returns whether it existed.
     ///
     /// # Errors
@@ -48,7 +75,7 @@ impl Table {
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         let key = key.as_ref();
         if key.len() <= MAX_KEY_BYTES {
-            let single = Single { key, value: None };
+            let single = Single { key, new: New::Nothing };
             let durability = self.shared().settings.durability;
             let end = self.shared().commit_single(self.state(), single, durability, |_| true)?;
             if let SingleEnd::Committed(committed) = end {

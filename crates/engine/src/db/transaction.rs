@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::buffer::{or_empty, with_value};
+use super::buffer::{or_empty, part_of, with_value};
 use super::core::Shared;
 use super::pending::Pending;
 #[cfg(doc)]
@@ -199,6 +199,27 @@ impl Transaction {
     /// Those of [`Transaction::get`].
     pub fn contains(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<bool> {
         self.get(table, key).map(|value| value.is_some())
+    }
+
+    /// Overwrites a part of the value of `key` at commit; returns whether the key exists now, which
+    /// counts as a read.
+    ///
+    /// See [`Table::update_range`].
+    ///
+    /// # Errors
+    /// [`Error::OutsideValue`]; those of [`Transaction::get`] and [`Transaction::put`].
+    pub fn update_range(
+        &self,
+        table: &Table,
+        key: impl AsRef<[u8]>,
+        at: usize,
+        bytes: impl AsRef<[u8]>,
+    ) -> Result<bool> {
+        let (key, bytes) = (key.as_ref(), bytes.as_ref());
+        let Some(mut value) = self.get(table, key)? else { return Ok(false) };
+        let part = part_of(value.len(), at, bytes.len())?;
+        value[part].copy_from_slice(bytes);
+        self.put(table, key, value).map(|()| true)
     }
 
     /// Sets `key` to `value` at commit. A large value is written to disk now.

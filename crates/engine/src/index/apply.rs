@@ -44,7 +44,7 @@ impl Tree {
                 }
                 Attempt::NoRoom => {
                     let Change::Put { key, value, .. } = change else {
-                        unreachable!("removing needs no room")
+                        unreachable!("only a put needs room")
                     };
                     let Write { grant, reservation, .. } = write;
                     make_room(*self, pool, grant, reservation, 0, key, value.len())?;
@@ -75,6 +75,7 @@ impl Tree {
                 }
                 Some(change.op())
             }
+            Change::Patch { .. } => Some(change.op()),
             Change::Remove { key } => leaf::find(&Node::new(leaf.view()), key).map(|_| change.op()),
         };
         write.describe(&mut scratch.record, leaf.id(), op.as_ref());

@@ -20,6 +20,14 @@ pub(crate) enum Change<'a> {
         /// The value, or the encoded [`Reference`](super::node::overflow::Reference) to it.
         value: &'a [u8],
     },
+    /// Overwrite a part of an inline value, which keeps its length.
+    Patch {
+        key: &'a [u8],
+        timestamp: Timestamp,
+        /// Offset in the value.
+        at: usize,
+        bytes: &'a [u8],
+    },
     /// Remove a record. The log records the removal of an absent key too, without a leaf change.
     Remove {
         /// The key, present or not.
@@ -53,13 +61,14 @@ pub(crate) struct Write<'w, 'p> {
 impl<'a> Change<'a> {
     pub(crate) fn key(&self) -> &'a [u8] {
         match *self {
-            Change::Put { key, .. } | Change::Remove { key } => key,
+            Change::Put { key, .. } | Change::Patch { key, .. } | Change::Remove { key } => key,
         }
     }
 
     pub(super) fn op(&self) -> NodeOp<'a> {
         match *self {
             Change::Put { key, timestamp, flags, value } => NodeOp::LeafPut { key, timestamp, flags, value },
+            Change::Patch { key, timestamp, at, bytes } => NodeOp::LeafPatch { key, timestamp, at, bytes },
             Change::Remove { key } => NodeOp::LeafRemove { key },
         }
     }

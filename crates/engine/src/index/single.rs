@@ -22,8 +22,52 @@ use crate::wal::Kind;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Single<'a> {
     pub(crate) key: &'a [u8],
-    /// The new value, which fits into a leaf; `None` removes the entry.
-    pub(crate) value: Option<&'a [u8]>,
+    pub(crate) new: New<'a>,
+}
+
+/// What becomes of the entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum New<'a> {
+    /// A value, which fits into a leaf.
+    Value(&'a [u8]),
+    /// The old value with other `bytes` from offset `at` on. The caller's `begin` refuses an entry
+    /// whose value is too short.
+    Part { at: usize, bytes: &'a [u8] },
+    /// No entry.
+    Nothing,
+}
+
+impl<'a> New<'a> {
+    /// A value, or nothing.
+    pub(crate) fn value_or_nothing(value: Option<&'a [u8]>) -> New<'a> {
+        value.map_or(New::Nothing, New::Value)
+    }
+
+    /// Bytes of the new value, which replaces that of `old`.
+    fn length(&self, old: Option<Entry>) -> Option<usize> {
+        match self {
+            New::Value(value) => Some(value.len()),
+            New::Part { .. } => old.map(|old| old.value_length),
+            New::Nothing => None,
+        }
+    }
+}
+
+impl<'a> Single<'a> {
+    /// The change of the leaf, without a timestamp; `None` if there is nothing to change. `old` is
+    /// the value of the entry, if there is one.
+    fn op(&self, old: Option<&[u8]>) -> Option<NodeOp<'a>> {
+        let (key, timestamp) = (self.key, Timestamp::NONE);
+        Some(match self.new {
+            New::Value(value) => match old.and_then(|old| leaf::difference(old, value)) {
+                Some((at, bytes)) => NodeOp::LeafPatch { key, timestamp, at, bytes },
+                None => NodeOp::LeafPut { key, timestamp, flags: 0, value },
+            },
+            New::Part { .. } | New::Nothing if old.is_none() => return None,
+            New::Part { at, bytes } => NodeOp::LeafPatch { key, timestamp, at, bytes },
+            New::Nothing => NodeOp::LeafRemove { key },
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -67,8 +111,15 @@ pub(crate) fn apply_single(
         match retry_write(tree.root, attempt)? {
             Attempt::Over(outcome) => return Ok(outcome),
             Attempt::NoRoom => {
-                let length = single.value.map_or(0, <[u8]>::len);
-                make_room(tree, pool, &mut None, &mut None, 0, single.key, length)?;
+                make_room(
+                    tree,
+                    pool,
+                    &mut None,
+                    &mut None,
+                    0,
+                    single.key,
+                    single.new.length(None).unwrap_or(0),
+                )?;
             }
         }
     }
@@ -82,7 +133,7 @@ fn try_single(
     begin: &mut impl FnMut(Option<Before<'_>>) -> Result<Option<Timestamp>>,
     scratch: &mut Scratch,
 ) -> Result<Attempt, Retry> {
-    let Single { key, value } = single;
+    let Single { key, new } = single;
     let leaf = tree.leaf(pool, Seek::At(key))?;
     let node = Node::new(leaf.view());
     let (index, found) = node.lower_bound(key);
@@ -91,24 +142,21 @@ fn try_single(
     if old.is_some_and(|old| old.is_overflow()) {
         return over(SingleOutcome::Large);
     }
-    let op = match value {
-        Some(value) => {
-            if !leaf::has_room_beside(&node, old.as_ref(), key, value.len()) {
-                return leaf.validate().map(|()| Attempt::NoRoom);
-            }
-            NodeOp::LeafPut { key, timestamp: Timestamp::NONE, flags: 0, value }
-        }
-        None if old.is_none() => return over(SingleOutcome::Absent),
-        None => NodeOp::LeafRemove { key },
-    };
-    let record = scratch.record.restart(Kind::Pages, Timestamp::NONE, Lsn::NONE).set_commit();
-    describe_op(record, leaf.id(), &op);
-    let mut reservation = pool.reserve_log(record.len() as u64)?;
     scratch.old.clear();
     if let Some(old) = &old {
         node.append_value(old, &mut scratch.old);
     }
-    let value_slot = old.and_then(|old| in_place(&node, index, &old, key, value?));
+    if let New::Value(value) = new
+        && !leaf::has_room_beside(&node, old.as_ref(), key, value.len())
+    {
+        return leaf.validate().map(|()| Attempt::NoRoom);
+    }
+    let Some(op) = single.op(old.map(|_| &scratch.old[..])) else { return over(SingleOutcome::Absent) };
+    let record = scratch.record.restart(Kind::Pages, Timestamp::NONE, Lsn::NONE).set_commit();
+    describe_op(record, leaf.id(), &op);
+    let mut reservation = pool.reserve_log(record.len() as u64)?;
+    let value_slot =
+        old.zip(new.length(old)).and_then(|(old, length)| in_place(&node, index, &old, key, length));
 
     pool.meanwhile();
     // The upgrade proves that all reads saw this version.
@@ -121,13 +169,12 @@ fn try_single(
     let record = scratch.record.set_transaction(timestamp);
     op.stamp(record.only_payload_mut(), timestamp);
     let mut underfull = false;
-    let appended = match (value_slot, op) {
-        (Some(ValueSlot { at, suffix_at, bytes }), NodeOp::LeafPut { flags, value, .. }) => {
-            scratch.entry.resize(bytes, 0);
-            Body::Leaf { timestamp, flags, value }.write(&key[suffix_at..], &mut scratch.entry);
-            pool.change(record, Some(&mut reservation), [Edit::Patch(&mut leaf, at, &scratch.entry)])?
+    let appended = match value_slot {
+        Some(slot) => {
+            slot.write(op, &scratch.old, &mut scratch.entry);
+            pool.change(record, Some(&mut reservation), [Edit::Patch(&mut leaf, slot.at, &scratch.entry)])?
         }
-        _ => {
+        None => {
             leaf.copy(&mut scratch.page);
             if !op.apply(&mut scratch.page)? {
                 return Err(damaged_page(leaf.id(), "an entry that has room does not fit").into());
@@ -150,19 +197,38 @@ struct ValueSlot {
     bytes: usize,
 }
 
-/// Where `value` can overwrite the entry at `index`, if possible.
+impl ValueSlot {
+    /// Writes the entry to `to` as the put or patch `op` makes it, of one whose value was `old`.
+    fn write(&self, op: NodeOp<'_>, old: &[u8], to: &mut Vec<u8>) {
+        to.resize(self.bytes, 0);
+        match op {
+            NodeOp::LeafPut { key, timestamp, flags, value } => {
+                Body::Leaf { timestamp, flags, value }.write(&key[self.suffix_at..], to);
+            }
+            NodeOp::LeafPatch { key, timestamp, at, bytes } => {
+                let suffix = &key[self.suffix_at..];
+                Body::Leaf { timestamp, flags: 0, value: old }.write(suffix, to);
+                let at = entry_header(LEAF) + suffix.len() + at;
+                to[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            other => unreachable!("{other:?} leaves no value in its place"),
+        }
+    }
+}
+
+/// Where a value of `length` bytes can overwrite the entry at `index`, if possible.
 fn in_place<V: View>(
     node: &Node<V>,
     index: usize,
     old: &Entry,
     key: &[u8],
-    value: &[u8],
+    length: usize,
 ) -> Option<ValueSlot> {
     let (at, suffix_at) = (node.slot(index).at(), node.prefix());
     // A changing or damaged page may say anything; the general path reports damage.
     let suffix_length = key.len().checked_sub(suffix_at)?;
     let bytes = |value_length| align8(entry_header(LEAF) + suffix_length + value_length);
-    let (now, before) = (bytes(value.len()), bytes(old.value_length));
+    let (now, before) = (bytes(length), bytes(old.value_length));
     let heap = node.heap_start().max(slots_at(LEAF) + node.count() * SLOT);
     let inside = at >= heap && at + now <= node.page_bytes();
     (now == before && inside).then_some(ValueSlot { at, suffix_at, bytes: now })
@@ -183,7 +249,7 @@ mod tests {
         let node = Node::new(&page[..]);
         let (index, found) = node.lower_bound(b"k");
         assert!(found, "the entry without a suffix passes for the key's");
-        assert!(in_place(&node, index, &node.entry(index), b"k", b"other").is_none());
-        assert!(in_place(&node, index, &node.entry(index), &prefix, b"other").is_some());
+        assert!(in_place(&node, index, &node.entry(index), b"k", 5).is_none());
+        assert!(in_place(&node, index, &node.entry(index), &prefix, 5).is_some());
     }
 }

@@ -77,6 +77,13 @@ impl Tree {
         for _ in 0..100 {
             let path = self.path(key);
             let leaf = *path.last().unwrap();
+            if let Some(entry) = leaf::find(&Node::new(&self.pages[&leaf][..]), key) {
+                let old = self.pages[&leaf][entry.value_at..][..entry.value_length].to_vec();
+                if let Some((at, bytes)) = leaf::difference(&old, value) {
+                    assert!(self.apply(leaf, NodeOp::LeafPatch { key, timestamp, at, bytes }));
+                    return;
+                }
+            }
             let room = leaf::has_room(&self.pages[&leaf][..], key, value.len());
             assert_eq!(room, self.apply(leaf, NodeOp::LeafPut { key, timestamp, flags: 0, value }));
             if room {

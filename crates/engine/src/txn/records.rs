@@ -10,6 +10,7 @@ use super::write_set::{NewValue, Write, WriteSet};
 use crate::error::Result;
 use crate::ids::{ByClass, SizeClass, TableId, Timestamp};
 use crate::index::node::OVERFLOW;
+use crate::index::node::leaf;
 use crate::index::node::overflow::Reference;
 use crate::index::{CROWDED_MAX, Change, SPLIT_FRAMES, Tree, log_bytes};
 use crate::planted::{Bug, planted};
@@ -24,11 +25,18 @@ pub(super) struct Old {
 
 impl Old {
     pub(super) fn entry(&self) -> OldEntry<'_> {
-        OldEntry { timestamp: self.timestamp, flags: self.flags, value: &self.value }
+        OldEntry { timestamp: self.timestamp, flags: self.flags, value: &self.value, at: None }
     }
 
     pub(super) fn reference(&self) -> Option<Reference> {
         (self.flags & OVERFLOW != 0).then(|| Reference::decode(&self.value)).flatten()
+    }
+
+    /// If `new` differs in a part only: that part as it was, its offset, and its new bytes.
+    fn difference<'a>(&self, new: &'a [u8]) -> Option<(OldEntry<'_>, usize, &'a [u8])> {
+        let (at, bytes) = if self.flags == 0 { leaf::difference(&self.value, new)? } else { return None };
+        let value = &self.value[at..at + bytes.len()];
+        Some((OldEntry { value, at: Some(at as u32), ..self.entry() }, at, bytes))
     }
 
     pub(super) fn version(&self) -> OldVersion<&[u8]> {
@@ -144,9 +152,17 @@ impl<'w> Records<'w> {
         let garbage = garbage_tree(pool);
         for ((table, key, write), old) in self.kept() {
             let tree = tree_of(self.tables, table);
-            let inverse = Inverse { root: tree.root, key, old: old.as_ref().map(Old::entry) };
+            let mut inverse = Inverse { root: tree.root, key, old: old.as_ref().map(Old::entry) };
             let change = match write {
-                Write::Put(NewValue::Inline(value)) => Change::Put { key, timestamp, flags: 0, value },
+                Write::Put(NewValue::Inline(value)) => {
+                    match old.as_ref().and_then(|old| old.difference(value)) {
+                        Some((part, at, bytes)) => {
+                            inverse.old = Some(part);
+                            Change::Patch { key, timestamp, at, bytes }
+                        }
+                        None => Change::Put { key, timestamp, flags: 0, value },
+                    }
+                }
                 Write::Put(NewValue::Overflow(OverflowRef(value))) => {
                     Change::Put { key, timestamp, flags: OVERFLOW, value }
                 }
@@ -199,7 +215,7 @@ fn transfer(
     let (Transfer::Claim(key, reference) | Transfer::Discard(key, reference)) = transfer;
     let bytes = reference.map(|reference| reference.encode());
     let value = bytes.as_ref().map_or(&[][..], |bytes| bytes);
-    let entry = OldEntry { timestamp: Timestamp::NONE, flags: 0, value };
+    let entry = OldEntry { timestamp: Timestamp::NONE, flags: 0, value, at: None };
     match transfer {
         Transfer::Claim(..) => {
             let inverse = Inverse { root: garbage.root, key: key.bytes(), old: Some(entry) };

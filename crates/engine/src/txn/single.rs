@@ -22,7 +22,7 @@ use super::table::TableState;
 use super::versions::{OldValue, OldVersion};
 use crate::error::Result;
 use crate::ids::Timestamp;
-use crate::index::{Before, Single, SingleOutcome, apply_single, tidy};
+use crate::index::{Before, New, Single, SingleOutcome, apply_single, tidy};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SingleEnd {
@@ -94,9 +94,9 @@ impl Mvcc {
                 }
             }
         };
-        match (single.value.is_some(), existed) {
-            (true, false) => table.count.add(1),
-            (false, true) => table.count.add(-1),
+        match (single.new, existed) {
+            (New::Value(_), false) => table.count.add(1),
+            (New::Nothing, true) => table.count.add(-1),
             _ => {}
         }
         let drawn = drawn.expect("what is done has its timestamp");
@@ -135,7 +135,8 @@ impl Mvcc {
             Some(before) => OldVersion { timestamp: before.timestamp, value: OldValue::Inline(before.value) },
             None => OldVersion { timestamp: Timestamp::NONE, value: OldValue::Absent },
         };
-        self.versions.push(table.id, single.key, timestamp, single.value.is_none(), &old)?;
+        let removes = matches!(single.new, New::Nothing);
+        self.versions.push(table.id, single.key, timestamp, removes, &old)?;
         *drawn = Some(ticket);
         Ok(Some(timestamp))
     }

@@ -127,7 +127,8 @@ fn step(db: &Db, ledger: &mut Ledger, random: &mut SmallRng) -> Result<()> {
         4 => call.all_durable(|db| db.compact().map(drop)),
         5..7 => call.delete_range(),
         7..9 => call.swap(),
-        9..40 => call.single(),
+        9..16 => call.update_range(),
+        16..40 => call.single(),
         _ => call.batch(),
     }
 }
@@ -227,6 +228,24 @@ impl Call<'_> {
         if right {
             self.single_done();
         }
+        Ok(())
+    }
+
+    /// Overwrites a part of a value.
+    fn update_range(&mut self) -> Result<()> {
+        let table = self.db.open_table(&self.name)?;
+        let key = key(self.random);
+        let Some(mut value) = self.entries().get(&key).cloned() else {
+            assert!(!table.update_range(&key, 0, "a")?);
+            return Ok(());
+        };
+        let at = self.random.random_range(0..=value.len());
+        let part = vec![self.random.random(); self.random.random_range(0..=value.len() - at)];
+        value[at..at + part.len()].copy_from_slice(&part);
+        self.entries().insert(key.clone(), value);
+        self.note();
+        assert!(table.update_range(&key, at, &part)?);
+        self.single_done();
         Ok(())
     }
 

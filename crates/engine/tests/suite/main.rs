@@ -29,6 +29,7 @@ mod model;
 mod named_snapshots;
 mod page_sizes;
 mod pages;
+mod parts;
 mod ranges;
 mod read_ahead;
 mod read_only;

@@ -22,6 +22,7 @@ enum Step {
     Transaction(Vec<(u16, Option<usize>)>, bool),
     Nested(Vec<Nested>, bool),
     Swap(u16, Guess, Option<usize>),
+    UpdateRange(u16, usize, usize),
     DeleteRange(u16, u16, bool),
     Scan(u16, u16, Vec<bool>),
     GetMany(Vec<u16>),
@@ -87,6 +88,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (nested(), any::<bool>()).prop_map(|(steps, commit)| Step::Nested(steps, commit)),
         6 => (n(), guess, prop::option::weighted(0.7, length()))
             .prop_map(|(n, guess, length)| Step::Swap(n, guess, length)),
+        6 => (n(), 0usize..300, length()).prop_map(|(n, at, length)| Step::UpdateRange(n, at, length)),
         2 => (n(), n(), any::<bool>()).prop_map(|(low, high, steps)| Step::DeleteRange(low, high, steps)),
         6 => (n(), n(), prop::collection::vec(any::<bool>(), 20))
             .prop_map(|(low, high, ends)| Step::Scan(low, high, ends)),
@@ -167,6 +169,7 @@ impl Run {
             Step::Transaction(changes, commit) => self.transaction(&db, &table, &changes, commit),
             Step::Nested(steps, commit) => self.nested(&db, &table, steps, commit),
             Step::Swap(n, guess, length) => self.swap(&table, n, guess, length),
+            Step::UpdateRange(n, at, length) => self.update_range(&table, n, at, length),
             Step::DeleteRange(low, high, in_steps) => self.delete_range(&table, low, high, in_steps),
             Step::Scan(low, high, ends) => self.scan(&table, &key(low), &key(high), &ends),
             Step::GetMany(numbers) => {
@@ -234,6 +237,21 @@ impl Run {
             };
         } else {
             assert_eq!(swap, Swap::Found(now));
+        }
+    }
+
+    fn update_range(&mut self, table: &Table, n: u16, at: usize, length: usize) {
+        let bytes = value(!n, length);
+        let updated = table.update_range(key(n), at, &bytes);
+        match self.model.get_mut(&key(n)) {
+            None => assert!(!updated.unwrap()),
+            Some(value) => match value.get_mut(at..at + length) {
+                Some(part) => {
+                    assert!(updated.unwrap());
+                    part.copy_from_slice(&bytes);
+                }
+                None => assert!(matches!(updated, Err(Error::OutsideValue { .. }))),
+            },
         }
     }
 

@@ -20,7 +20,12 @@ fn open(disk: &SimulatedDisk) -> Result<Db> {
 }
 
 fn value(number: u32, round: u32) -> Vec<u8> {
-    vec![(number + round) as u8; if number.is_multiple_of(80) { 9000 } else { 1000 }]
+    let mut value = vec![(number + round) as u8; if number.is_multiple_of(80) { 9000 } else { 1000 }];
+    if number % 24 == 16 {
+        // A change of some bytes is logged, and taken back, as a part.
+        value[..400].fill(7);
+    }
+    value
 }
 
 fn filled(disk: &SimulatedDisk) -> (Db, Table) {

@@ -16,7 +16,7 @@ use super::layout::{
 };
 use crate::error::{Error, Result};
 use crate::ids::MAX_KEY_BYTES;
-use crate::ids::PageId;
+use crate::ids::{PageId, Timestamp};
 use crate::pool::view::View;
 
 /// The error for an inconsistent node or an unsuitable operation.
@@ -248,6 +248,26 @@ pub(crate) fn replace(page: &mut [u8], index: usize, key: &[u8], body: &Body<'_>
     put_u64(page, slots_at(shape.kind) + index * SLOT, Slot::new(suffix, shared, shape.heap).0);
     shape.store(page);
     Ok(true)
+}
+
+/// Overwrites a part of the inline value of the leaf entry at `index`, and sets its timestamp.
+pub(crate) fn patch(
+    page: &mut [u8],
+    index: usize,
+    timestamp: Timestamp,
+    at: usize,
+    bytes: &[u8],
+) -> Result<()> {
+    let shape = Shape::of(page)?;
+    let (entry_at, _) = extent(page, &shape, index)?;
+    let entry = Node::new(&page[..]).entry(index);
+    let end = at.checked_add(bytes.len()).filter(|&end| end <= entry.value_length && !entry.is_overflow());
+    let Some(end) = end else {
+        return Err(damaged(page, "a part to be changed is not inside an inline value"));
+    };
+    put_u64(page, entry_at, timestamp.0);
+    page[entry.value_at + at..entry.value_at + end].copy_from_slice(bytes);
+    Ok(())
 }
 
 pub(crate) fn remove(page: &mut [u8], index: usize) -> Result<()> {

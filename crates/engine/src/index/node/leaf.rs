@@ -82,6 +82,32 @@ pub(crate) fn put(page: &mut [u8], key: &[u8], timestamp: Timestamp, flags: u8, 
     Ok(if fits { done } else { Put::DoesNotFit })
 }
 
+/// Overwrites the value of `key` from offset `at` on; its length stays.
+pub(crate) fn patch(
+    page: &mut [u8],
+    key: &[u8],
+    timestamp: Timestamp,
+    at: usize,
+    bytes: &[u8],
+) -> Result<()> {
+    match search(page, key)? {
+        (index, true) => edit::patch(page, index, timestamp, at, bytes),
+        _ => Err(damaged(page, "a value to be changed in part is not there")),
+    }
+}
+
+/// Where `new` differs from `old`, as offset and bytes. None if that is all of it, or the lengths
+/// differ. Compares words, so the part may begin or end with up to seven equal bytes.
+pub(crate) fn difference<'a>(old: &[u8], new: &'a [u8]) -> Option<(usize, &'a [u8])> {
+    if old.len() != new.len() {
+        return None;
+    }
+    let before = old.chunks_exact(8).zip(new.chunks_exact(8)).take_while(|(old, new)| old == new).count() * 8;
+    let behind = old[before..].rchunks_exact(8).zip(new[before..].rchunks_exact(8));
+    let end = new.len() - behind.take_while(|(old, new)| old == new).count() * 8;
+    (end - before < new.len()).then(|| (before, &new[before..end]))
+}
+
 /// Removes `key`; `false` if it is absent.
 pub(crate) fn remove(page: &mut [u8], key: &[u8]) -> Result<bool> {
     let (index, found) = search(page, key)?;

@@ -20,9 +20,12 @@ pub(crate) const LEAF_REMOVE: u8 = 17;
 pub(crate) const TRUNCATE: u8 = 18;
 pub(crate) const INNER_INSERT: u8 = 19;
 pub(crate) const INNER_REMOVE: u8 = 20;
+pub(crate) const LEAF_PATCH: u8 = 21;
 
 /// Bytes in front of a put's key: timestamp u64, value length u32, key length u16, flags u8, zero.
 const PUT_HEADER: usize = 16;
+/// Bytes in front of a patch's key: timestamp u64, offset u32, key length u16, zero u16.
+const PATCH_HEADER: usize = 16;
 /// Bytes in front of an inserted separator: the child u64.
 const INSERT_HEADER: usize = 8;
 
@@ -35,6 +38,14 @@ pub(crate) enum NodeOp<'a> {
         /// [`OVERFLOW`](super::layout::OVERFLOW) or 0.
         flags: u8,
         value: &'a [u8],
+    },
+    /// Overwrite a part of an inline value, which keeps its length.
+    LeafPatch {
+        key: &'a [u8],
+        timestamp: Timestamp,
+        /// Offset in the value.
+        at: usize,
+        bytes: &'a [u8],
     },
     LeafRemove {
         key: &'a [u8],
@@ -58,6 +69,7 @@ impl<'a> NodeOp<'a> {
     pub(crate) fn kind(&self) -> u8 {
         match self {
             NodeOp::LeafPut { .. } => LEAF_PUT,
+            NodeOp::LeafPatch { .. } => LEAF_PATCH,
             NodeOp::LeafRemove { .. } => LEAF_REMOVE,
             NodeOp::Truncate { .. } => TRUNCATE,
             NodeOp::InnerInsert { .. } => INNER_INSERT,
@@ -69,6 +81,7 @@ impl<'a> NodeOp<'a> {
     pub(crate) fn encoded_bytes(&self) -> usize {
         match self {
             NodeOp::LeafPut { key, value, .. } => PUT_HEADER + key.len() + value.len(),
+            NodeOp::LeafPatch { key, bytes, .. } => PATCH_HEADER + key.len() + bytes.len(),
             NodeOp::LeafRemove { key } => key.len(),
             NodeOp::InnerInsert { separator, .. } => INSERT_HEADER + separator.len(),
             NodeOp::Truncate { separator } | NodeOp::InnerRemove { separator } => separator.len(),
@@ -85,6 +98,14 @@ impl<'a> NodeOp<'a> {
                 to.extend_from_slice(key);
                 to.extend_from_slice(value);
             }
+            NodeOp::LeafPatch { key, timestamp, at, bytes } => {
+                to.extend_from_slice(&timestamp.0.to_le_bytes());
+                to.extend_from_slice(&(at as u32).to_le_bytes());
+                to.extend_from_slice(&(key.len() as u16).to_le_bytes());
+                to.extend_from_slice(&[0; 2]);
+                to.extend_from_slice(key);
+                to.extend_from_slice(bytes);
+            }
             NodeOp::InnerInsert { separator, child } => {
                 to.extend_from_slice(&child.0.to_le_bytes());
                 to.extend_from_slice(separator);
@@ -97,7 +118,7 @@ impl<'a> NodeOp<'a> {
 
     /// Sets the timestamp in a payload that was encoded before it was drawn.
     pub(crate) fn stamp(&self, payload: &mut [u8], timestamp: Timestamp) {
-        if let NodeOp::LeafPut { .. } = self {
+        if let NodeOp::LeafPut { .. } | NodeOp::LeafPatch { .. } = self {
             payload[..8].copy_from_slice(&timestamp.0.to_le_bytes());
         }
     }
@@ -106,6 +127,7 @@ impl<'a> NodeOp<'a> {
     pub(crate) fn of(self, timestamp: Timestamp) -> Self {
         match self {
             NodeOp::LeafPut { key, flags, value, .. } => NodeOp::LeafPut { key, timestamp, flags, value },
+            NodeOp::LeafPatch { key, at, bytes, .. } => NodeOp::LeafPatch { key, timestamp, at, bytes },
             other => other,
         }
     }
@@ -124,6 +146,17 @@ impl<'a> NodeOp<'a> {
                 }
                 NodeOp::LeafPut { key, timestamp, flags: header[14], value }
             }
+            LEAF_PATCH => {
+                let (header, rest) = payload.split_first_chunk::<PATCH_HEADER>()?;
+                let timestamp = Timestamp(u64::from_le_bytes(*header.first_chunk()?));
+                let at = u32::from_le_bytes(*header[8..].first_chunk()?) as usize;
+                let key_length = usize::from(u16::from_le_bytes(*header[12..].first_chunk()?));
+                let (key, bytes) = rest.split_at_checked(key_length)?;
+                if header[14..] != [0; 2] {
+                    return None;
+                }
+                NodeOp::LeafPatch { key, timestamp, at, bytes }
+            }
             INNER_INSERT => {
                 let (child, separator) = payload.split_first_chunk::<INSERT_HEADER>()?;
                 NodeOp::InnerInsert { separator, child: PageId(u64::from_le_bytes(*child)) }
@@ -141,6 +174,9 @@ impl<'a> NodeOp<'a> {
         match *self {
             NodeOp::LeafPut { key, timestamp, flags, value } => {
                 Ok(leaf::put(page, key, timestamp, flags, value)? != Put::DoesNotFit)
+            }
+            NodeOp::LeafPatch { key, timestamp, at, bytes } => {
+                leaf::patch(page, key, timestamp, at, bytes).map(|()| true)
             }
             NodeOp::InnerInsert { separator, child } => inner::insert(page, separator, child),
             NodeOp::Truncate { separator } => split::truncate(page, separator).map(|()| true),

@@ -1,5 +1,6 @@
 //! Single pages: limits, garbage, damage, overflow pages.
 
+use super::op::{LEAF_PATCH, NodeOp};
 use std::sync::atomic::AtomicU64;
 
 use proptest::prelude::*;
@@ -345,4 +346,47 @@ proptest! {
             prop_assert_eq!(racy.lower_bound(&key), expected, "{:?}", key);
         }
     }
+}
+
+#[test]
+fn the_difference_of_two_values_is_the_shortest_run_of_words() {
+    let old: Vec<u8> = (0..100).collect();
+    let difference = |changed: &[usize]| {
+        let mut new = old.clone();
+        changed.iter().for_each(|&at| new[at] ^= 1);
+        leaf::difference(&old, &new).map(|(at, bytes)| {
+            assert_eq!(bytes, &new[at..at + bytes.len()]);
+            (at, bytes.len())
+        })
+    };
+    // The end is a word boundary from behind: 4, 12, 20, ...
+    assert_eq!(difference(&[]), Some((96, 4)));
+    assert_eq!(difference(&[0]), Some((0, 4)));
+    assert_eq!(difference(&[50, 61]), Some((48, 20)));
+    assert_eq!(difference(&[99]), Some((96, 4)));
+    assert_eq!(difference(&[0, 99]), None, "all of it differs");
+    assert_eq!(leaf::difference(&old, &old[1..]), None, "the lengths differ");
+    assert_eq!(leaf::difference(b"", b""), None);
+    assert_eq!(leaf::difference(b"a", b"b"), None);
+}
+
+#[test]
+fn a_part_outside_its_value_is_damage_and_changes_nothing() {
+    let mut page = vec![0; 4096];
+    leaf::init(&mut page, PageId(9), &[], None);
+    leaf::put(&mut page, b"key", Timestamp(1), 0, b"0123456789").unwrap();
+    let reference = [0; Reference::BYTES];
+    leaf::put(&mut page, b"long", Timestamp(1), OVERFLOW, &reference).unwrap();
+    let before = page.clone();
+    for (key, at, bytes) in
+        [(&b"key"[..], 8, &b"abc"[..]), (b"key", usize::MAX, b"a"), (b"other", 0, b""), (b"long", 0, b"a")]
+    {
+        assert!(leaf::patch(&mut page, key, Timestamp(2), at, bytes).is_err());
+        assert_eq!(page, before);
+    }
+    leaf::patch(&mut page, b"key", Timestamp(2), 7, b"abc").unwrap();
+    let node = Node::new(&page[..]);
+    let entry = leaf::find(&node, b"key").unwrap();
+    assert_eq!((entry.timestamp, &page[entry.value_at..][..10]), (Timestamp(2), &b"0123456abc"[..]));
+    assert_eq!(NodeOp::decode(LEAF_PATCH, &[1; 15]), None, "shorter than its header");
 }
