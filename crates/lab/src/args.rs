@@ -28,6 +28,8 @@ pub enum BenchCommand {
     Pages(PagesArgs),
     /// Sum of a paged column, next to a plain array or sequential disk reads
     Column(StructureArgs),
+    /// Kills, opens again, and measures how soon the rate before is reached: warm against cold
+    Restart(Box<RestartArgs>),
 }
 
 /// `terrace bench ycsb`
@@ -181,6 +183,54 @@ pub struct PagesArgs {
     /// Seed for all random choices
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+}
+
+/// `terrace bench restart`
+#[derive(Args, Clone, Debug)]
+pub struct RestartArgs {
+    /// a b c d e f ro ba wh scan, or rw:PCT with PCT percent of reads
+    #[arg(long, default_value = "c", value_parser = str::parse::<Mix>)]
+    pub workload: Mix,
+    /// Records loaded before the first life
+    #[arg(long, default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub records: u64,
+    /// Bytes per value
+    #[arg(long, default_value = "1000", value_parser = value_size)]
+    pub value_size: usize,
+    /// zipfian:THETA with 0 < THETA < 2, or uniform
+    #[arg(long, default_value = "zipfian:0.99", value_parser = str::parse::<Distribution>)]
+    pub distribution: Distribution,
+    /// Client threads
+    #[arg(long, default_value_t = 2, value_parser = threads())]
+    pub threads: u16,
+    /// Duration of a life; its last quarter gives the rate that the next life must reach
+    #[arg(long, default_value = "20", value_parser = units::duration)]
+    pub seconds: Duration,
+    /// Width of a step of the curve
+    #[arg(long, default_value = "100ms", value_parser = units::duration)]
+    pub tick: Duration,
+    /// Percent of the rate before that counts as reached
+    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub reach: u8,
+    /// Pairs of a warm and a cold restart
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub rounds: u16,
+    /// Close the database at the end of a life, instead of killing the process
+    #[arg(long)]
+    pub close: bool,
+    /// The database directory
+    #[arg(long, value_name = "PATH")]
+    pub store: PathBuf,
+    /// File removed before a cold restart: that of the middle tier, or of the block cache
+    #[arg(long, value_name = "PATH")]
+    pub warmth: PathBuf,
+    #[command(flatten)]
+    pub tiers: TierArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    /// Run as one life: "first" loads the records
+    #[arg(long, value_name = "NAME", hide = true)]
+    pub life: Option<String>,
 }
 
 fn value_size(text: &str) -> Result<usize, String> {

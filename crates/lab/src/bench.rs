@@ -5,6 +5,7 @@ mod column;
 mod compare;
 mod get_many;
 mod pages;
+mod restart;
 mod ycsb;
 
 use std::io::Write;
@@ -21,6 +22,7 @@ pub fn run(command: BenchCommand, opener: &dyn Opener, output: &mut dyn Write) -
         BenchCommand::GetMany(args) => get_many::run(&args, opener, output),
         BenchCommand::Pages(args) => pages::run(&args, output),
         BenchCommand::Column(args) => column::run(&args, output),
+        BenchCommand::Restart(args) => restart::run(&args, opener, output),
     }
 }
 
