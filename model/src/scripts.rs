@@ -302,6 +302,20 @@ fn lives() -> Vec<Script> {
             ],
         ),
         script(&[IgnoreTierEpoch, IgnoreTierLife], &[&one_sealed(), &without_tier, &[Kill(Tier)]]),
+        // The frame is of another line of the database, and the tier's file names the copy's life.
+        script(
+            &[SealBeforeTierLife],
+            &[
+                &backup(),
+                &commit(2),
+                &[CopyFiles, Restore(Neither)],
+                OPENED_WITHOUT_TIER,
+                &commit(0),
+                &[Kill(Tier)],
+                &sealed(1, 0),
+                &[PutBack(Tier)],
+            ],
+        ),
         // The original and a copy both have a life of epoch 2.
         script(
             &[IgnoreTierLife],

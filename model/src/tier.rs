@@ -102,7 +102,10 @@ impl World {
     pub fn write_header(&mut self, frame: usize) -> Outcome {
         let Frame { page, lsn, seal, is_fenced, is_sealing } = self.life.frames[frame];
         let Some(page) = page else { return Ok(false) };
-        let is_ready = (is_fenced || self.lacks(Flag::SealBeforeBodyFence))
+        // The tier's file names another life until then, which may come back with a copy of its files.
+        let is_named = self.life.is_tier_epoch_set || self.lacks(Flag::SealBeforeTierLife);
+        let is_ready = is_named
+            && (is_fenced || self.lacks(Flag::SealBeforeBodyFence))
             && (lsn <= self.life.log.durable || self.lacks(Flag::SealBeforeDurable));
         // A copy above is newer if the page changed since. Then the image in force may be newer.
         let is_older = self.life.pages.dram[page].is_some_and(|content| content.lsn != lsn);
