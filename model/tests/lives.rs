@@ -43,7 +43,6 @@ const FOUND: &[Flag] = &[
     FrameBeyondLogEnd,
     KeepSealOfUnadopted,
     KeepSealBeyondEnd,
-    TierEpochBeforeUnsealing,
     RedoLeavesClean,
     AdoptBeforeCount,
     CutIgnoresRecLsn,
