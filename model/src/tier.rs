@@ -102,7 +102,7 @@ impl World {
     pub fn write_header(&mut self, frame: usize) -> Outcome {
         let Frame { page, lsn, seal, is_fenced, is_sealing } = self.life.frames[frame];
         let Some(page) = page else { return Ok(false) };
-        // The tier's file names another life until then, which may come back with a copy of its files.
+        // Until then the tier names another life, which may come back with a copy of its files.
         let is_named = self.life.is_tier_epoch_set || self.lacks(Flag::SealBeforeTierLife);
         let is_ready = is_named
             && (is_fenced || self.lacks(Flag::SealBeforeBodyFence))
