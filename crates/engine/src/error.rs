@@ -257,7 +257,11 @@ fn page_of(page: &Option<u64>) -> String {
 }
 
 fn owner(process: &Option<u32>) -> String {
-    process.map_or_else(|| " by others".to_owned(), |process| format!(" by process {process}"))
+    match *process {
+        None => " by others".to_owned(),
+        Some(process) if process == std::process::id() => " by this process".to_owned(),
+        Some(process) => format!(" by process {process}"),
+    }
 }
 
 impl Error {
@@ -299,3 +303,18 @@ impl Error {
 
 /// Result of a fallible call of the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_busy_database_is_named() {
+        let busy = |owner_process| Error::Busy { path: "shop".to_owned(), owner_process }.to_string();
+        let own = std::process::id();
+        assert_eq!(busy(Some(own)), "shop is in use by this process; close it there first");
+        let other = format!("shop is in use by process {}; close it there first", own + 1);
+        assert_eq!(busy(Some(own + 1)), other);
+        assert_eq!(busy(None), "shop is in use by others; close it there first");
+    }
+}

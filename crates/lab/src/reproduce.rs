@@ -207,6 +207,20 @@ mod tests {
     }
 
     #[test]
+    fn a_report_that_cannot_be_written_is_refused_before_the_claims_are_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), "").unwrap();
+        for (out, why) in [("r.html", "--out names a directory"), ("file/out", "making the directory")] {
+            let refused = make_directory(&folder.path().join(out)).unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
+        let out = folder.path().join("a/b");
+        make_directory(&out).unwrap();
+        write_report(&out, &mut []).unwrap();
+        assert!(out.join("reproduce.html").exists());
+    }
+
+    #[test]
     fn claims_are_chosen_by_id_in_the_order_of_the_papers() {
         let found = json(&["u6", "S1"]);
         let claims = found["claims"].as_array().unwrap();

@@ -34,13 +34,14 @@
 //! | `vfs.rs`, `options.rs` | opens a file, with the parameters of its URI |
 //! | `file.rs` | is called by SQLite, and turns errors into its codes |
 //! | `connection.rs` | knows the locks, and asks the cache under them |
-//! | `database.rs` | has the rule that keeps the cache fresh; `header.rs`, `fingerprint.rs`, `origin.rs` compare |
+//! | `database.rs` | has the rule that keeps the cache fresh |
+//! | `header.rs`, `fingerprint.rs`, `origin.rs` | compare cache and database file |
 //! | `in_use.rs`, `storage.rs` | hold the open cache and its directory |
 //! | `slow.rs`, `below.rs` | read the database file through the system's VFS |
 //!
 //! `log_file.rs` and `log.rs` keep the write-ahead log's pages. `relations.rs`, `btree.rs`,
-//! `statements.rs` and `queries.rs` tell policies what is read. `gates.rs` simulates slow disks,
-//! `recorder.rs` writes traces, and `stats.rs` is the pragma.
+//! `statements.rs` and `queries.rs` name tables and statements to policies. `gates.rs` simulates
+//! slow disks, `recorder.rs` writes traces, and `stats.rs` is the pragma.
 #![deny(unsafe_code)]
 
 // Lets `tests/common`, which unit tests share, name the crate.

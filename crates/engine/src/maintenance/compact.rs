@@ -98,8 +98,8 @@ impl Compaction<'_> {
         Ok(moved)
     }
 
-    /// Whether the log is nearly full, as when a backup holds it. Compaction then waits, but ends if
-    /// nothing moves for long.
+    /// Whether the log is nearly full, as when a backup holds it. Compaction then waits, but ends
+    /// if nothing moves for long.
     fn log_is_nearly_full(&self) -> bool {
         self.maintenance.wal.tail().0 - self.maintenance.wal.cut().0 > self.maintenance.wal.capacity() / 4 * 3
     }
