@@ -119,7 +119,7 @@ impl LogMemory {
         };
         match &self.kind {
             LogMemoryKind::Shm(path) | LogMemoryKind::Pmem(path) => {
-                let (directory, file) = place(path)?;
+                let (directory, file) = file_of(path)?;
                 remove(&directory, &file)
             }
             LogMemoryKind::Simulated(_) => remove(database, SIMULATED),
@@ -127,7 +127,7 @@ impl LogMemory {
     }
 
     fn open_file(&self, path: &Path, kind: PersistentKind) -> Result<Arc<PersistentMemory>> {
-        let (directory, file) = place(path)?;
+        let (directory, file) = file_of(path)?;
         self.open_in(&directory, &file, kind)
     }
 
@@ -165,7 +165,7 @@ impl LogMemory {
     }
 }
 
-fn place(path: &Path) -> Result<(FileDirectory, String)> {
+fn file_of(path: &Path) -> Result<(FileDirectory, String)> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let Some(file) = path.file_name().and_then(|name| name.to_str()) else {
         let what = format!("the log's memory cannot be at {}, which names no file", path.display());

@@ -96,6 +96,10 @@ pub(crate) enum Bug {
     RingOfEarlierLife,
     /// A ring that is not named keeps its bytes, which fit by LSN and epoch.
     RingNotCleared,
+    /// The life before stays in the ring after the first append.
+    KeepOldRingLife,
+    /// The ring does not tell up to where it relies on the log's file.
+    RingForgetsFiled,
     /// Recovery goes on at the ring's end without the ring's records in the log's file.
     AppendBeforeFiling,
     /// A database whose newest log is in a ring opens without it.

@@ -208,6 +208,14 @@ fn find_end(
 ) -> Result<Lsn> {
     let mut end = scan.finish()?;
     if let Some(ring) = ring {
+        if end.0 < ring.has_let_go() {
+            let what = format!(
+                "it ends at {end}, but the log's memory {} relies on it up to {}: it is an older copy",
+                ring.name(),
+                ring.has_let_go()
+            );
+            return Err(Error::corrupt(files.log.name(), None, what));
+        }
         end = file_ring(&*files.log, geometry, ring, (cut, end), rule)?;
     }
     let from = Lsn(end.0.saturating_sub(2 * BUFFER_BYTES_MAX)).max(cut);

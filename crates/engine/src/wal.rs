@@ -312,7 +312,7 @@ impl Wal {
         self.persist_to(self.tail(), Pace::Leisure)
     }
 
-    /// One round of the log's thread. What is persistent is filed only for the sake of room.
+    /// One round of the log's thread. Persistent records are filed only for the sake of room.
     fn write_at_leisure(&self) -> Result<()> {
         let much = self.wake_up.is_much(&self.ring);
         match self.ring.persists() && !much {
@@ -457,7 +457,7 @@ impl Wal {
         self.tickets.floor(&self.ring)
     }
 
-    /// The end of what is finished and survives: [`Wal::floor`], up to the persistent end.
+    /// The end of all finished work that survives: [`Wal::floor`], up to the persistent end.
     pub(crate) fn finished(&self) -> Lsn {
         let floor = self.floor();
         if planted(Bug::CutPastWatermark) { floor } else { floor.min(self.persistent()) }

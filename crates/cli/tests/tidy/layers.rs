@@ -48,7 +48,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
             &["recovery", "backup"],
             &["index"],
             &["txn"],
-            &["middle", "config"],
+            &["middle", "log_memory", "config"],
             &["pages", "db"],
             &["guide"],
         ],

@@ -190,8 +190,7 @@ fn catches_release_before_filing() {
 }
 
 /// Another copy of the database recovers with the ring, and appends.
-#[test]
-fn a_ring_that_another_copy_has_used_is_refused() {
+fn a_ring_that_another_copy_has_used_is_refused() -> bool {
     let disk = new_disk();
     commit(&live(&disk).unwrap(), 1).unwrap();
     let (one, other) = (disk.survivor(1), disk.survivor(1));
@@ -200,13 +199,53 @@ fn a_ring_that_another_copy_has_used_is_refused() {
     drop(files);
     let mine = ring_words(&one);
     put_ring(&one, &ring_words(&other));
-    assert!(is_refused(live(&one), "another copy"));
+    let refused = is_refused(live(&one), "another copy");
     put_ring(&one, &mine);
     assert!(has(&live(&one).unwrap(), &[1]));
     // The other copy was closed in the meantime, and this one never named the ring.
     let fresh = new_disk();
     put_ring(&fresh, &ring_words(&other));
-    assert!(is_refused(live(&fresh), "another copy"), "somebody needs it");
+    refused && is_refused(live(&fresh), "another copy")
+}
+
+#[test]
+fn catches_keep_old_ring_life() {
+    catches(Bug::KeepOldRingLife, a_ring_that_another_copy_has_used_is_refused);
+}
+
+/// The files are put back as they were within this life, and the ring has gone on.
+fn older_files_of_the_same_life_are_refused() -> bool {
+    let disk = new_disk();
+    let pool = live(&disk).unwrap();
+    commit(&pool, 1).unwrap();
+    let older = disk.killed();
+    let mut number = 1;
+    while pool.wal().filed().0 < 4 * (16 << 10) {
+        number += 1;
+        commit(&pool, number).unwrap();
+    }
+    drop(pool);
+    put_ring(&older, &ring_words(&disk));
+    matches!(live(&older), Err(Error::Corrupt { what, .. }) if what.contains("older copy"))
+}
+
+#[test]
+fn catches_ring_forgets_filed() {
+    catches(Bug::RingForgetsFiled, older_files_of_the_same_life_are_refused);
+}
+
+#[test]
+fn a_ring_of_another_length_is_refused() {
+    let disk = new_disk();
+    commit(&live(&disk).unwrap(), 1).unwrap();
+    let disk = disk.survivor(1);
+    let words = ring_words(&disk);
+    disk.remove("ring").unwrap();
+    let longer = disk.open_memory("ring", 4096 + (32 << 10), OpenMode::CreateNew).unwrap();
+    let head = 0..words.len() * 8;
+    longer.words(head).iter().zip(&words).for_each(|(word, &to)| word.store(to, Relaxed));
+    drop(longer);
+    assert!(is_refused(live(&disk), "length"));
 }
 
 #[test]

@@ -90,7 +90,7 @@ impl Pool {
     /// Frees a page of [`Pool::create_pinned`] without present or future pins. The next round frees
     /// its id, frame and blocks.
     pub(crate) fn free_unlogged(&self, id: PageId) {
-        // Below what is finished, so the free applies without a flush.
+        // Below the end of finished work, so the free applies without a flush.
         let lsn = Lsn(self.wal.finished().0 - 1);
         self.requests.note(lsn, id, false);
         if self.requests.works_inline() {

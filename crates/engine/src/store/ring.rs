@@ -1,8 +1,8 @@
-//! The log's ring in persistent memory: who owns it, and how its bytes become persistent.
+//! The log's ring in persistent memory: its owner, and how its bytes become persistent.
 //!
 //! ```text
-//!  0         128       256              4096
-//!  | slot 0  | slot 1  | zeros ...      | the ring, a power of two ...
+//!  0         128       256     264              4096
+//!  | slot 0  | slot 1  | filed | zeros ...      | the ring, a power of two ...
 //! ```
 //!
 //! A slot is 128 bytes: magic, checksum, version, UUID, timeline, id, bytes of the ring, epoch, life.
@@ -10,15 +10,16 @@
 //! (`wal/scan.rs`).
 //!
 //! **Identity.** The superblock names the ring that it relies on, by id. The ring says which life
-//! of which database uses it. A life is an epoch and a random number: two copies of a database count
-//! the same epochs. Only a ring of exactly the life that the superblock names is read.
+//! of which database uses it. A life is an epoch and a random number, because copies of a database
+//! count the same epochs. Only a ring of exactly the life that the superblock names is read. It
+//! also says how much it relies on the log's file, so no older copy of the file fits.
 //!
 //! **Order.** A recovery makes a slot of its new life persistent, beside that of the last one. Then
-//! it writes the superblock, and then it clears the older slot, before the first append. So at any
-//! time the ring has the life that the superblock names, and after the first append no other.
+//! it writes the superblock, and then it clears the older slot, before the first append. So the
+//! ring always has the life that the superblock names, and after the first append no other.
 //!
-//! A ring that the superblock does not name is cleared first, since what it holds may fit by LSN and
-//! epoch. It is refused instead if somebody may need what it holds.
+//! A ring that the superblock does not name is cleared first, since its records may fit by LSN and
+//! epoch. It is refused instead if somebody may need them.
 
 use std::io;
 use std::ops::Range;
@@ -42,6 +43,9 @@ const MAGIC: [u8; 8] = *b"TERRING\0";
 const SLOT_BYTES: usize = 128;
 const SLOTS: usize = 2;
 const CHECKED_AT: usize = 12;
+/// The end of the log's file that the ring relies on: it may have overwritten all below.
+const FILED_AT: usize = SLOTS * SLOT_BYTES;
+const HEADER_BYTES: usize = FILED_AT + 8;
 
 /// A memory for the log's ring.
 #[derive(Debug)]
@@ -50,7 +54,7 @@ pub(crate) struct RingMemory {
     bytes: usize,
     /// The id that it gets with its first database.
     new_id: u64,
-    /// Charges for what is simulated.
+    /// Charges for simulated memory.
     cost: Option<Arc<SimulatedMemory>>,
 }
 
@@ -200,6 +204,12 @@ impl RingMemory {
                 false => Ok(false),
             };
         };
+        if name.bytes != self.bytes as u64 {
+            return Err(self.refused(format!(
+                "it has {} bytes for the log, but had {} when it was in use; give it back its length",
+                self.bytes, name.bytes
+            )));
+        }
         let is_named = |slot: &Slot| slot.name == name;
         if all().any(|slot| is_named(slot) && (is_last_life(slot) || planted(Bug::RingOfEarlierLife))) {
             return Ok(true);
@@ -224,7 +234,7 @@ impl RingMemory {
     /// [`Error::Io`].
     pub(crate) fn attach(&self, superblock: &Superblock, epoch: u32, life: u64) -> Result<RingName> {
         // A killed process may have left slots that a power cut still loses.
-        self.memory.persist(0..SLOTS * SLOT_BYTES).map_err(|source| self.failed(source))?;
+        self.memory.persist(0..HEADER_BYTES).map_err(|source| self.failed(source))?;
         let Superblock { uuid, timeline, .. } = *superblock;
         let (index, name) = match superblock.ring {
             Some(name) => {
@@ -236,7 +246,7 @@ impl RingMemory {
                 if !planted(Bug::RingNotCleared) {
                     self.clear(RING_AT..RING_AT + self.bytes)?;
                 }
-                self.clear(0..SLOTS * SLOT_BYTES)?;
+                self.clear(0..HEADER_BYTES)?;
                 (0, RingName { id: self.new_id, bytes: self.bytes as u64 })
             }
         };
@@ -255,6 +265,9 @@ impl RingMemory {
     /// # Errors
     /// [`Error::Io`], [`Error::LogMemory`].
     pub(crate) fn keep_life_of(&self, superblock: &Superblock) -> Result<()> {
+        if planted(Bug::KeepOldRingLife) {
+            return Ok(());
+        }
         for (index, slot) in self.slots()?.into_iter().enumerate() {
             if slot.is_none_or(|slot| (slot.epoch, slot.life) != (superblock.epoch, superblock.life)) {
                 self.clear(index * SLOT_BYTES..(index + 1) * SLOT_BYTES)?;
@@ -268,7 +281,28 @@ impl RingMemory {
     /// # Errors
     /// [`Error::Io`].
     pub(crate) fn release(&self) -> Result<()> {
-        self.clear(0..SLOTS * SLOT_BYTES)
+        self.clear(0..HEADER_BYTES)
+    }
+
+    /// Notes persistently that the log's file has everything below `filed`, so that the ring may
+    /// overwrite it.
+    ///
+    /// # Errors
+    /// Those of a simulated memory.
+    pub(crate) fn let_go(&self, filed: u64) -> io::Result<()> {
+        if planted(Bug::RingForgetsFiled) {
+            return Ok(());
+        }
+        let range = FILED_AT..HEADER_BYTES;
+        self.memory.note(range.clone());
+        self.memory.words(range.clone())[0].store(filed, Relaxed);
+        self.memory.persist(range)
+    }
+
+    /// The LSN below which the ring may lack records. A log's file that ends below is an older copy,
+    /// put back while the ring was in use.
+    pub(crate) fn has_let_go(&self) -> u64 {
+        self.memory.words(FILED_AT..HEADER_BYTES)[0].load(Relaxed)
     }
 
     fn clear(&self, range: Range<usize>) -> Result<()> {

@@ -12,7 +12,7 @@
 //!   records.
 //! * *Filed* is what the log's file holds for good. Its block is kept, since it is rewritten with
 //!   what follows.
-//! * *Persistent* is what survives: commits are acknowledged up to it. It is at least the filed end.
+//! * *Persistent* is what survives: commits are acknowledged up to it. At least the filed end.
 //!   In persistent memory it is the complete end: a writer persists its slot before it clears its
 //!   mark. What was complete once stays so until it is filed.
 //! * A slot has room once the bytes one ring length earlier are below the kept block. The lowest
@@ -182,7 +182,7 @@ impl Ring {
         self.persistent()
     }
 
-    /// From now on, only what is filed counts as persistent. All that was counted so far ends at or
+    /// From now on, only filed records count as persistent. All that was counted so far ends at or
     /// below a tail that is read later.
     pub(super) fn retire(&self) {
         self.persists.store(false, SeqCst);
@@ -373,12 +373,20 @@ impl Drain {
     }
 
     /// Publishes that the log's file holds everything below `filed` for good.
-    pub(super) fn publish(&mut self, filed: u64) {
+    ///
+    /// # Errors
+    /// Those of a simulated memory; then there is no room.
+    pub(super) fn publish(&mut self, filed: u64) -> io::Result<()> {
         debug_assert!(self.ring.filed() <= filed);
+        if let Memory::Persistent(memory) = &self.ring.memory {
+            // Before anything is overwritten: see `RingMemory::has_let_go`.
+            memory.let_go(filed)?;
+        }
         // First, so that a thread that waits for the file finds its records persistent.
         self.ring.persistent.0.fetch_max(filed, Release);
         // Release: the reads of the ring end before a writer sees that it has room.
         self.ring.filed.0.store(filed, Release);
+        Ok(())
     }
 
     /// A range's offset in the ring, and its lengths around the wrap.
@@ -466,9 +474,9 @@ mod tests {
         let slot = ring.draw(200);
         assert_eq!(slot.room_needs(), Lsn(8192));
         drain.look();
-        drain.publish(4096 + 4000);
+        drain.publish(4096 + 4000).unwrap();
         assert!(!slot.has_room());
-        drain.publish(8192);
+        drain.publish(8192).unwrap();
         assert!(slot.has_room());
         slot.abandon();
     }
@@ -479,7 +487,7 @@ mod tests {
         append(&ring, 4096);
         append(&ring, 4000);
         drain.look();
-        drain.publish(12192);
+        drain.publish(12192).unwrap();
         let lsn = append(&ring, 400);
         drain.look();
         let mut bytes = [0; 400];

@@ -329,14 +329,11 @@ impl Leading<'_> {
             return Ok(());
         }
         let begun = Instant::now();
-        let written = flusher.write(lead, from, complete);
+        let written = flusher.write(lead, from, complete).and_then(|()| lead.drain.publish(complete));
         let took = begun.elapsed();
         self.took = Some(took);
         match written {
-            Ok(()) => {
-                lead.drain.publish(complete);
-                flusher.writes.record(took);
-            }
+            Ok(()) => flusher.writes.record(took),
             Err(source) => {
                 let file = flusher.device.name().to_owned();
                 let offset = Some(flusher.geometry.get().offset(block_floor(from)));

@@ -149,9 +149,9 @@ mod tests {
         ticket.retire(&ring, end);
         assert_eq!(tickets.floor(&ring), Lsn(4096));
         drain.look();
-        drain.publish(end.0 - 8);
+        drain.publish(end.0 - 8).unwrap();
         assert_eq!(tickets.floor(&ring), Lsn(4096));
-        drain.publish(end.0);
+        drain.publish(end.0).unwrap();
         assert_eq!(tickets.floor(&ring), Lsn(4176));
         tickets.enter(&ring).retire(&ring, end);
         assert!(tickets.pending.lock().is_empty());
@@ -170,9 +170,9 @@ mod tests {
         assert!(tickets.pending.lock().len() <= 400_000 / MERGE_BYTES as usize + 2);
         late.retire(&ring, Lsn(5000));
         drain.look();
-        drain.publish(MERGE_BYTES * 2);
+        drain.publish(MERGE_BYTES * 2).unwrap();
         assert_eq!(tickets.floor(&ring), Lsn(4096));
-        drain.publish(ring.tail());
+        drain.publish(ring.tail()).unwrap();
         assert_eq!(tickets.floor(&ring).0, ring.tail());
     }
 }

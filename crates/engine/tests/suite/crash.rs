@@ -292,8 +292,8 @@ impl Call<'_> {
     }
 }
 
-/// What a read-only open finds on a copy of `disk`; no tables if there is no database yet. `None` if
-/// the newest commits are in the log's memory.
+/// What a read-only open finds on a copy of `disk`; no tables if there is no database yet. `None`
+/// if the newest commits are in the log's memory.
 fn read_only(disk: &SimulatedDisk) -> Option<Tables> {
     let disk = disk.killed();
     let builder = common::builder().directory(Arc::new(disk.clone())).dram(48 << 20).read_only(true);
