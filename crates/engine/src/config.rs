@@ -291,7 +291,7 @@ impl Builder {
 
     /// Sets the memory share of the record cache. Default: [`RecordCache::Auto`].
     ///
-    /// It keeps hot records of pages that are otherwise cold.
+    /// It keeps hot records of pages that are otherwise cold, or in a middle tier.
     pub fn record_cache(mut self, share: RecordCache) -> Self {
         self.record_cache = share;
         self

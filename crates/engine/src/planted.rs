@@ -69,6 +69,8 @@ pub(crate) enum Bug {
     /// A verification misses values and tables that change owner.
     PassingUntold,
     RecordOfOtherImage,
+    /// A record of a page in the middle tier as it was before a change.
+    RecordOfOtherVersion,
     RecordOfReusedMemory,
     /// The page belongs to another tree by then.
     RecordOfLeftPage,

@@ -59,6 +59,8 @@ pub(crate) mod retry;
 pub(crate) mod stats;
 mod tier;
 #[cfg(test)]
+mod tier_record_tests;
+#[cfg(test)]
 mod tier_tests;
 #[cfg(test)]
 mod tier_tree_tests;
@@ -85,8 +87,8 @@ pub(crate) use page_ids::id_count_below;
 pub(crate) use page_table::PAGES_MAX;
 pub(crate) use page_table::indexes_max;
 pub(crate) use pin::{PINS_MAX, Pin};
-pub(crate) use record_cache::BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME;
 pub use record_cache::RecordCache;
+pub(crate) use record_cache::{BYTES_PER_FRAME as RECORD_BYTES_PER_FRAME, Looked, Record};
 pub use retry::Mode;
 pub(crate) use retry::Retry;
 pub use tier::migration;

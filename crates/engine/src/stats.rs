@@ -248,18 +248,21 @@ terrace_io::stats! {
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
     #[non_exhaustive]
     pub struct CachedRecords {
-        /// Records now, including those of outdated images.
+        /// Records now, including outdated ones.
         entries: u64 => gauge "terrace_record_cache_entries" "Records cached without pages.",
         /// Bytes of their frames, part of `frame_bytes`.
         bytes: u64 => gauge "terrace_record_cache_bytes" "Bytes of frames they take.",
-        /// Reads answered; each saved a read of the page file.
+        /// Reads answered while the page was in the page file only; each saved a read of it.
         hits: u64 => counter
             "terrace_record_cache_hits_total" "Reads that were answered by cached records.",
+        /// Reads answered while the page was in the middle tier. They are no accesses of it.
+        middle_hits: u64 => counter
+            "terrace_record_cache_middle_hits_total" "Reads that cached records kept from the middle tier.",
         /// Reads not answered because the page had changed.
         stale: u64 => RECORDS "stale",
         /// Records inserted.
         inserted: u64 => RECORDS "inserted",
-        /// Inserted records that replaced one of an older image.
+        /// Inserted records that replaced one of an older content of the page.
         replaced: u64 => RECORDS "replaced",
         /// Records evicted for others.
         evicted: u64 => RECORDS "evicted",

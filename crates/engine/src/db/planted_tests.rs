@@ -234,3 +234,34 @@ fn catches_record_of_other_image() {
         Ok(())
     });
 }
+
+/// A page in the middle tier is dirty and changes in place, so only its version tells the records
+/// of it apart.
+#[test]
+fn catches_record_of_other_version() {
+    caught(Bug::RecordOfOtherVersion, || {
+        let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).seed(1);
+        let middle = "simulated:dram,8MiB".parse().expect("a middle tier");
+        let builder = builder.middle(middle).policy("0,0,1,1".parse().expect("a policy"));
+        let builder = builder.mode(Mode::Inline).durability(Durability::Buffered);
+        let db = builder.record_cache(RecordCache::Percent(50)).open("").map_err(text)?;
+        let table = db.create_table("t").map_err(text)?;
+        let key = |number: u32| number.to_be_bytes();
+        for number in 0..2000 {
+            table.put(key(number), [0; 100]).map_err(text)?;
+        }
+        for round in 0..3u8 {
+            for number in 0..2000 * 30 {
+                let found = table.get(key(number % 2000)).map_err(text)?;
+                expect(found == Some(vec![round; 100]), "a record as it was before it was changed")?;
+            }
+            for number in 0..2000 {
+                table.put(key(number), [round + 1; 100]).map_err(text)?;
+            }
+        }
+        let stats = db.stats();
+        let middle = stats.middle.as_ref().expect("it has a middle tier");
+        expect(stats.records.middle_hits > 100_000, "few records were cached")?;
+        expect(middle.writes_in_place > 6000 && stats.faults == 0, "the pages did not stay")
+    });
+}

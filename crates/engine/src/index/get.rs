@@ -4,12 +4,12 @@ use super::node::edit::damaged_page;
 use super::node::leaf;
 use super::node::overflow::Reference;
 use super::node::{Entry, Node};
-use super::tree::{Seek, Tree, fetch, retry};
+use super::tree::{Detour, Seek, Tree, fetch, retry};
 use crate::error::Result;
 use crate::ids::{PageId, Timestamp};
 use crate::planted::{Bug, planted};
 use crate::pool::view::View;
-use crate::pool::{Pool, ReadGuard, Retry};
+use crate::pool::{Looked, Pool, ReadGuard, Record, Retry};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -32,20 +32,18 @@ pub(crate) struct Copied {
 }
 
 impl Tree {
-    /// The record of `key`. The record cache may answer if the leaf is not in a frame; a record
-    /// read from the store enters that cache.
+    /// The record of `key`. The record cache may answer if the leaf is not in DRAM; a record read
+    /// from elsewhere enters that cache.
     pub(crate) fn get(&self, pool: &Pool, key: &[u8]) -> Result<Option<Found>> {
-        let mut missed = false;
+        let mut aside = Aside::new(pool, key, false);
         retry(self.root, || {
-            let leaf = match self.leaf_or(pool, Seek::At(key), |parent, level, id| {
-                away(pool, parent, level, id, key, &mut missed)
-            }) {
+            let leaf = match self.leaf_by(pool, Seek::At(key), &mut aside) {
                 Ok(leaf) => leaf,
                 Err(Away::Recorded(found)) => return Ok(found),
                 Err(Away::Retry(stop)) => return Err(stop),
             };
             let found = record(&leaf, key)?;
-            if missed {
+            if aside.missed {
                 insert(pool, &leaf, key, found.as_ref());
             }
             Ok(found)
@@ -54,11 +52,9 @@ impl Tree {
 
     /// [`Tree::get`] into a buffer, whose content counts only if the record's value is inline.
     pub(crate) fn copy_to(&self, pool: &Pool, key: &[u8], value: &mut Vec<u8>) -> Result<Option<Copied>> {
-        let mut missed = false;
+        let mut aside = Aside::new(pool, key, false);
         retry(self.root, || {
-            let leaf = match self.leaf_or(pool, Seek::At(key), |parent, level, id| {
-                away(pool, parent, level, id, key, &mut missed)
-            }) {
+            let leaf = match self.leaf_by(pool, Seek::At(key), &mut aside) {
                 Ok(leaf) => leaf,
                 Err(Away::Recorded(None)) => return Ok(None),
                 Err(Away::Recorded(Some(Found { timestamp, value: stored }))) => {
@@ -87,7 +83,7 @@ impl Tree {
             if inline.is_some() {
                 leaf.copied(value.len());
             }
-            match (missed, inline, copied) {
+            match (aside.missed, inline, copied) {
                 (true, Some(Copied { timestamp, .. }), _) => pool.insert(&leaf, key, timestamp, Some(value)),
                 (true, None, None) => pool.insert(&leaf, key, Timestamp::NONE, None),
                 _ => {}
@@ -119,7 +115,7 @@ impl Tree {
 }
 
 /// Why a get does not reach a leaf.
-enum Away {
+pub(super) enum Away {
     Recorded(Option<Found>),
     Retry(Retry),
 }
@@ -130,26 +126,61 @@ impl From<Retry> for Away {
     }
 }
 
-/// Handles a child that is not in a frame: looks up the record cache for a leaf, else fetches the
-/// child. Sets `missed` if it read the leaf.
-#[cold]
-#[inline(never)]
-fn away(
-    pool: &Pool,
-    parent: &ReadGuard<'_>,
-    level: u8,
-    id: PageId,
-    key: &[u8],
-    missed: &mut bool,
-) -> Result<bool, Away> {
-    if level == 1
-        && let Some(found) = lookup(pool, parent, id, key)?
-    {
-        return Err(Away::Recorded(found));
+/// The detour of a get: a leaf that is not in DRAM is looked up in the record cache first.
+pub(super) struct Aside<'p, 'k> {
+    pool: &'p Pool,
+    key: &'k [u8],
+    /// Whether the record that was read goes into the record cache.
+    pub(super) missed: bool,
+}
+
+impl<'p, 'k> Aside<'p, 'k> {
+    pub(super) fn new(pool: &'p Pool, key: &'k [u8], missed: bool) -> Self {
+        Aside { pool, key, missed }
     }
-    let loaded = fetch(pool, parent, id)?;
-    *missed |= loaded && level == 1;
-    Ok(loaded)
+}
+
+impl<'p> Detour<'p> for Aside<'p, '_> {
+    type End = Away;
+
+    #[cold]
+    #[inline(never)]
+    fn away(&mut self, parent: &ReadGuard<'p>, level: u8, id: PageId) -> Result<bool, Away> {
+        if level == 1
+            && let Some(found) = lookup(self.pool, parent, id, self.key)?
+        {
+            return Err(Away::Recorded(found));
+        }
+        let loaded = fetch(self.pool, parent, id)?;
+        self.missed |= loaded && level == 1;
+        Ok(loaded)
+    }
+
+    /// A get that the record cache answers is no access of the page: it casts no die, sets no mark
+    /// and is not charged.
+    #[cold]
+    #[inline(never)]
+    fn in_middle(&mut self, child: ReadGuard<'p>, level: u8, loaded: bool) -> Result<ReadGuard<'p>, Away> {
+        let mut outdated = false;
+        if level == 1 && !loaded {
+            match self.pool.lookup_in_middle(&child, self.key)? {
+                Looked::Found(record) => return Err(Away::Recorded(found(record))),
+                looked => outdated = looked == Looked::Stale,
+            }
+        }
+        let child = self.pool.access_in_middle(child, loaded)?;
+        // A load and a promotion take locks anyway, and an outdated record was hot before.
+        self.missed |= level == 1
+            && (!child.is_in_middle()
+                || self.pool.records.get_in_place(&self.pool.tiers, child.id())
+                || outdated);
+        Ok(child)
+    }
+}
+
+fn found(record: Record) -> Option<Found> {
+    let Record { timestamp, value } = record;
+    value.map(|value| Found { timestamp, value: Stored::Inline(value) })
 }
 
 /// Looks `key` up in the record cache; its leaf `id`, a child of `parent`, is not in a frame.
@@ -166,8 +197,7 @@ pub(super) fn lookup(
     if !planted(Bug::RecordOfLeftPage) {
         parent.validate()?;
     }
-    let found = |value| Found { timestamp: record.timestamp, value: Stored::Inline(value) };
-    Ok(Some(record.value.map(found)))
+    Ok(Some(found(record)))
 }
 
 /// Inserts a leaf's answer into the record cache, unless the value is long.

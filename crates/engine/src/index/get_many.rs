@@ -7,9 +7,9 @@
 //! Other threads may evict those pages before the next round, or hold a latch in every round. After
 //! a few rounds without an answer, one key falls back to a single read, which waits.
 
-use super::get::{Found, insert, lookup, record};
+use super::get::{Aside, Away, Found, insert, lookup, record};
 use super::node::Node;
-use super::tree::{Seek, Tree, checked_level, dangling};
+use super::tree::{Detour, Seek, Tree, checked_level, dangling};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
 use crate::pool::migration::Access;
@@ -34,10 +34,11 @@ pub(crate) fn get_resident(pool: &Pool, tree: Tree, key: &[u8]) -> Result<Look> 
 
 /// [`get_resident`], which also feeds the record cache if the key `missed` before.
 fn look(pool: &Pool, tree: Tree, key: &[u8], missed: bool) -> Result<Look> {
-    let looked = descend(pool, tree, key).and_then(|end| match end {
+    let mut aside = Aside::new(pool, key, missed);
+    let looked = descend(pool, tree, key, &mut aside).and_then(|end| match end {
         End::Leaf(leaf) => {
             let found = record(&leaf, key)?;
-            if missed {
+            if aside.missed {
                 insert(pool, &leaf, key, found.as_ref());
             }
             Ok(Look::Found(found))
@@ -60,8 +61,9 @@ enum End<'p> {
     Away(PageId),
 }
 
-fn descend<'p>(pool: &'p Pool, tree: Tree, key: &[u8]) -> Result<End<'p>, Retry> {
-    let Some(mut guard) = pool.read_resident(tree.root)? else { return Ok(End::Away(tree.root)) };
+fn descend<'p>(pool: &'p Pool, tree: Tree, key: &[u8], aside: &mut Aside<'p, '_>) -> Result<End<'p>, Retry> {
+    let root = pool.read_resident(tree.root, |root| pool.access_in_middle(root, false))?;
+    let Some(mut guard) = root else { return Ok(End::Away(tree.root)) };
     let mut above = None;
     loop {
         let node = Node::new(guard.view());
@@ -71,12 +73,18 @@ fn descend<'p>(pool: &'p Pool, tree: Tree, key: &[u8]) -> Result<End<'p>, Retry>
         }
         let id = node.child_at(Seek::At(key).child_index(&node));
         guard.validate()?;
-        let child = match pool.read_resident(id) {
-            Err(Retry::Missing(_)) => {
+        let child = pool.read_resident(id, |child| {
+            guard.validate()?;
+            aside.in_middle(child, here, false)
+        });
+        let child = match child {
+            Err(Away::Retry(Retry::Missing(_))) => {
                 guard.validate()?;
                 return Err(dangling(id).into());
             }
-            child => child?,
+            Err(Away::Retry(stop)) => return Err(stop),
+            Err(Away::Recorded(found)) => return Ok(End::Recorded(found)),
+            Ok(child) => child,
         };
         // Proves that `child` belonged to this parent at the version seen.
         guard.validate()?;

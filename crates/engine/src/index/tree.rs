@@ -81,19 +81,17 @@ impl Tree {
     /// The leaf for `seek`. It counts once the guard validates.
     #[inline]
     pub(super) fn leaf<'p>(&self, pool: &'p Pool, seek: Seek<'_>) -> Result<ReadGuard<'p>, Retry> {
-        self.leaf_or(pool, seek, |parent, _, id| fetch(pool, parent, id))
+        self.leaf_by(pool, seek, &mut Plainly(pool))
     }
 
-    /// The leaf for `seek`. Calls `away` for a child that is latched or not in a frame, with
-    /// parent, parent level and child id. `away` waits until the child is readable and returns
-    /// whether it loaded it, or ends the descent.
-    #[inline]
-    pub(super) fn leaf_or<'p, E: From<Retry>>(
+    /// The leaf for `seek`, with `detour` for children that are not in DRAM.
+    #[inline(always)]
+    pub(super) fn leaf_by<'p, D: Detour<'p>>(
         &self,
         pool: &'p Pool,
         seek: Seek<'_>,
-        mut away: impl FnMut(&ReadGuard<'p>, u8, PageId) -> Result<bool, E>,
-    ) -> Result<ReadGuard<'p>, E> {
+        detour: &mut D,
+    ) -> Result<ReadGuard<'p>, D::End> {
         let mut guard = pool.read(self.root)?;
         let mut above = None;
         loop {
@@ -103,7 +101,7 @@ impl Tree {
                 return Ok(guard);
             }
             let id = node.child_at(seek.child_index(&node));
-            guard = child_or(pool, &guard, id, |id| away(&guard, here, id))?;
+            guard = child_by(pool, &guard, here, id, detour)?;
             above = Some(here);
         }
     }
@@ -174,29 +172,70 @@ pub(super) fn level_below<V: View>(node: &Node<V>, above: Option<u8>) -> Option<
 /// nothing was done to the child before.
 #[inline(always)]
 pub(super) fn child<'p>(pool: &'p Pool, parent: &ReadGuard<'p>, id: PageId) -> Result<ReadGuard<'p>, Retry> {
-    child_or(pool, parent, id, |id| fetch(pool, parent, id))
+    // The level is of interest to other detours only.
+    child_by(pool, parent, 0, id, &mut Plainly(pool))
+}
+
+/// What a descent does about a child that is not in DRAM. It may end the descent.
+pub(super) trait Detour<'p> {
+    type End: From<Retry>;
+
+    /// Waits until child `id`, latched or not in a frame, is readable. Returns whether this loaded
+    /// it. `level` is the parent's.
+    fn away(&mut self, parent: &ReadGuard<'p>, level: u8, id: PageId) -> Result<bool, Self::End>;
+
+    /// Accesses a child in the middle tier. The parent was valid since the child was seen.
+    fn in_middle(
+        &mut self,
+        child: ReadGuard<'p>,
+        level: u8,
+        loaded: bool,
+    ) -> Result<ReadGuard<'p>, Self::End>;
+}
+
+/// Reads the child wherever it is.
+struct Plainly<'p>(&'p Pool);
+
+impl<'p> Detour<'p> for Plainly<'p> {
+    type End = Retry;
+
+    #[inline(always)]
+    fn away(&mut self, parent: &ReadGuard<'p>, _: u8, id: PageId) -> Result<bool, Retry> {
+        fetch(self.0, parent, id)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn in_middle(&mut self, child: ReadGuard<'p>, _: u8, loaded: bool) -> Result<ReadGuard<'p>, Retry> {
+        let child = self.0.access_in_middle(child, loaded)?;
+        if child.is_in_middle() {
+            self.0.records.other_in_place(&self.0.tiers, child.id());
+        }
+        Ok(child)
+    }
 }
 
 #[inline(always)]
-fn child_or<'p, E: From<Retry>>(
+fn child_by<'p, D: Detour<'p>>(
     pool: &'p Pool,
     parent: &ReadGuard<'p>,
+    level: u8,
     id: PageId,
-    mut away: impl FnMut(PageId) -> Result<bool, E>,
-) -> Result<ReadGuard<'p>, E> {
+    detour: &mut D,
+) -> Result<ReadGuard<'p>, D::End> {
     let mut loaded = false;
     loop {
         if let Some(child) = pool.try_read(id) {
             parent.validate()?;
             if child.is_in_middle() {
-                return Ok(pool.access_in_middle(child, loaded)?);
+                return detour.in_middle(child, level, loaded);
             }
             if !loaded {
                 child.mark();
             }
             return Ok(child);
         }
-        loaded |= away(id)?;
+        loaded |= detour.away(parent, level, id)?;
     }
 }
 

@@ -22,7 +22,7 @@ use super::images::Images;
 use super::latch::Word;
 use super::page_ids::{PageIds, id_count_below, ids_below};
 use super::page_table::{Entry, Location};
-use super::record_cache::{Record, Records, Source};
+use super::record_cache::{Looked, Record, Records, Source};
 use super::resident::class_of_page;
 use super::resize::{Resizer, Resizing};
 use super::retry::{Mode, Retry};
@@ -229,12 +229,17 @@ impl Pool {
         }
     }
 
-    /// Starts an optimistic read if `id` is resident and not changing. Does no I/O and waits for
-    /// nothing, but without a maintenance thread a promotion may write pages.
-    pub(crate) fn read_resident(&self, id: PageId) -> Result<Option<ReadGuard<'_>>, Retry> {
+    /// Starts an optimistic read if `id` is resident and not changing. Calls `in_middle` for a page
+    /// in the middle tier. Does no I/O and waits for nothing, but without a maintenance thread a
+    /// promotion may write pages.
+    pub(crate) fn read_resident<'p, E: From<Retry>>(
+        &'p self,
+        id: PageId,
+        in_middle: impl FnOnce(ReadGuard<'p>) -> Result<ReadGuard<'p>, E>,
+    ) -> Result<Option<ReadGuard<'p>>, E> {
         if let Some(guard) = self.try_read(id) {
             if guard.is_in_middle() {
-                return self.access_in_middle(guard, false).map(Some);
+                return in_middle(guard).map(Some);
             }
             guard.mark();
             return Ok(Some(guard));
@@ -243,7 +248,7 @@ impl Pool {
         let seen = entry.latch().load();
         match entry.location() {
             Location::Nowhere if !seen.is_exclusive() && entry.latch().validate(seen) => {
-                Err(Retry::Missing(id))
+                Err(Retry::Missing(id).into())
             }
             _ => Ok(None),
         }
@@ -302,13 +307,41 @@ impl Pool {
         // This load is the moment. If the incarnation still equals the record's, the blocks held
         // one image since the record was copied.
         let Location::Store(mapped) = self.table.entry(id)?.location() else { return None };
-        let record = self.records.find(&self.frames, self.source(id, mapped), key)?;
+        let source = Source::of_image(id, mapped, self.space.incarnation(mapped));
+        let looked = self.records.find(&self.frames, &[source], key);
+        let Looked::Found(record) = looked else { return None };
         #[cfg(test)]
         super::replacement_tests::touch(id);
         Some(record)
     }
 
-    /// Inserts the result of a get that waited for `leaf`. The caller holds no latch.
+    /// Looks up a record of `leaf`, seen in the middle tier. A record found is one of the version
+    /// seen, and the page had that version until now. Does no I/O and waits for nothing.
+    #[cold]
+    pub(crate) fn lookup_in_middle(&self, leaf: &ReadGuard<'_>, key: &[u8]) -> Result<Looked, Retry> {
+        if self.replacer.lent() == 0 {
+            return Ok(Looked::Unknown);
+        }
+        self.meanwhile();
+        let (id, version) = (leaf.id(), Source::of_version(leaf.id(), leaf.version()));
+        // The image first, its incarnation second, the version last: while it holds, no other
+        // content has had this image.
+        let image = leaf.image_seen().map(|mapped| (mapped, self.space.incarnation(mapped)));
+        let looked = match image {
+            Some((mapped, incarnation)) => {
+                let image = Source::of_image(id, mapped, incarnation);
+                self.records.find(&self.frames, &[version, image], key)
+            }
+            None => self.records.find(&self.frames, &[version], key),
+        };
+        if matches!(looked, Looked::Found(_)) {
+            leaf.validate()?;
+        }
+        Ok(looked)
+    }
+
+    /// Inserts the result of a get of `leaf`, which was not in DRAM before. The caller holds no
+    /// latch.
     #[cold]
     pub(crate) fn insert(
         &self,
@@ -317,16 +350,18 @@ impl Pool {
         timestamp: Timestamp,
         value: Option<&[u8]>,
     ) {
-        if self.records.takes(key, value)
-            && let Some(source) = leaf.with_image(|mapped| self.source(leaf.id(), mapped))
-        {
-            self.records.insert(&self.tiers, source, key, timestamp, value);
+        if !self.records.takes(key, value) {
+            return;
         }
-    }
-
-    fn source(&self, id: PageId, mapped: MappingWord) -> Source {
-        let incarnation = mapped.extent().map_or(0, |extent| self.space.incarnation(extent.first));
-        Source { page: id, mapped, incarnation }
+        let (id, incarnation) = (leaf.id(), |mapped| self.space.incarnation(mapped));
+        let source = match leaf.with_image(|mapped| Source::of_image(id, mapped, incarnation(mapped))) {
+            Some(image) => image,
+            // True for ever, whatever the page holds now.
+            None if leaf.is_in_middle() => Source::of_version(id, leaf.version()),
+            None => return,
+        };
+        // A read in place waits for no other thread.
+        self.records.insert(&self.tiers, source, key, timestamp, value, !leaf.is_in_middle());
     }
 
     pub(crate) fn timestamp_now(&self) -> Timestamp {

@@ -1,5 +1,7 @@
 //! Optimistic and exclusive guards of pages.
 
+use std::sync::atomic::{Ordering::Acquire, fence};
+
 use super::frames::Header;
 use super::frames::partition::is_middle;
 use super::latch::Word;
@@ -83,6 +85,16 @@ impl<'p> ReadGuard<'p> {
         let result = is_image.then(|| with(mapped));
         latch.release_unchanged();
         result
+    }
+
+    /// The mapping word of an image equal to the page as seen. None if it was dirty or latched. It
+    /// counts only if the guard validates later.
+    pub(super) fn image_seen(&self) -> Option<MappingWord> {
+        let is_clean = !self.seen.is_dirty() && !self.seen.is_claimed() && !self.seen.is_latched();
+        let mapped = self.tiers.frames.header(self.frame).mapped();
+        // What the caller loads about the image is no older.
+        fence(Acquire);
+        (is_clean && mapped.has_image()).then_some(mapped)
     }
 
     pub(super) fn page(&self) -> Seen<'p> {

@@ -11,6 +11,6 @@ mod tests;
 mod words;
 mod writer;
 
-pub(crate) use records::{BYTES_PER_FRAME, Records};
+pub(crate) use records::{BYTES_PER_FRAME, Looked, Records};
 pub(crate) use shape::{Record, Source};
 pub use share::RecordCache;

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use parking_lot::Mutex;
 use terrace_io::BlockDevice;
 
-use super::mapping_word::{BLOCK_BYTES, Extent};
+use super::mapping_word::{BLOCK_BYTES, Extent, MappingWord};
 use super::superblock::SUPERBLOCK_BYTES;
 use crate::error::{Error, Result};
 
@@ -212,11 +212,11 @@ impl Space {
         Space { device, geometry, segments: Mutex::new(state), incarnations }
     }
 
-    /// Distinguishes successive images at one block. Constant while an image is mapped, and changed
-    /// before the next one: a block is reused only after its segment was reopened. It may change
-    /// needlessly; it wraps after four billion segments.
-    pub(crate) fn incarnation(&self, block: u64) -> u32 {
-        let segment = self.geometry.segment_of(block).unwrap_or(0);
+    /// Distinguishes successive images at the first block of `mapped`. Constant while an image is
+    /// mapped, and changed before the next one: a block is reused only after its segment was
+    /// reopened. It may change needlessly; it wraps after four billion segments.
+    pub(crate) fn incarnation(&self, mapped: MappingWord) -> u32 {
+        let segment = mapped.extent().and_then(|extent| self.geometry.segment_of(extent.first)).unwrap_or(0);
         self.incarnations[segment as usize % INCARNATIONS].load(Relaxed)
     }
 

@@ -9,16 +9,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace::{Db, Durability, MemoryDirectory, Mode, RecordCache, Snapshot, Table};
+use terrace::{Builder, CachedRecords, Db, Durability, MemoryDirectory, Mode, RecordCache, Snapshot, Table};
 
 use super::common;
 
 const DRAM: u64 = 2 << 20;
 
 fn open(mode: Mode, records: RecordCache) -> Db {
+    builder(mode).record_cache(records).open("").unwrap()
+}
+
+fn builder(mode: Mode) -> Builder {
     let builder = common::builder().directory(Arc::new(MemoryDirectory::new())).dram(DRAM).dram_max(2 * DRAM);
-    let builder = builder.log_max(1 << 20).mode(mode).seed(1).durability(Durability::Buffered);
-    builder.record_cache(records).open("").unwrap()
+    builder.log_max(1 << 20).mode(mode).seed(1).durability(Durability::Buffered)
+}
+
+/// Most of the data is in a middle tier, where pages move, change in place, or do both.
+fn open_over_a_middle_tier(mode: Mode, policy: &str) -> Db {
+    let middle = "simulated:dram,6MiB".parse().unwrap();
+    let builder = builder(mode).middle(middle).policy(policy.parse().unwrap());
+    builder.record_cache(RecordCache::Percent(60)).open("").unwrap()
 }
 
 fn key(number: u32) -> [u8; 4] {
@@ -90,70 +100,83 @@ fn check_snapshot(snapshot: &Snapshot, model: &Model, table: &Table, keys: u32) 
 
 #[test]
 fn reads_are_what_a_map_says_whatever_happens_to_the_pages() {
-    const KEYS: u32 = 12_000;
     for seed in 0..2 {
-        let db = open(Mode::Inline, RecordCache::Percent(60));
-        let mut random = SmallRng::seed_from_u64(seed);
-        let mut model = Model::new();
-        let mut table = db.create_table("t").unwrap();
-        for number in 0..KEYS {
-            table.put(key(number), value(number, 0)).unwrap();
-            model.insert(number, value(number, 0));
+        let records = do_all_beside(open(Mode::Inline, RecordCache::Percent(60)), seed);
+        assert!(records.hits > 1000, "seed {seed}: {records:?}");
+    }
+}
+
+#[test]
+fn reads_over_a_middle_tier_are_what_a_map_says_too() {
+    for (seed, policy) in [(0, "0,0,1,1"), (1, ".05,.05,.7,1"), (2, "1,1,1,1"), (3, ".5,0,.5,.5")] {
+        let records = do_all_beside(open_over_a_middle_tier(Mode::Inline, policy), seed);
+        assert!(records.middle_hits > 500, "seed {seed}, {policy}: {records:?}");
+    }
+}
+
+/// Reads and changes a table, and everything around it, beside cached records.
+fn do_all_beside(db: Db, seed: u64) -> CachedRecords {
+    const KEYS: u32 = 12_000;
+    let mut random = SmallRng::seed_from_u64(seed);
+    let mut model = Model::new();
+    let mut table = db.create_table("t").unwrap();
+    for number in 0..KEYS {
+        table.put(key(number), value(number, 0)).unwrap();
+        model.insert(number, value(number, 0));
+    }
+    let mut kept = None;
+    for step in 1..=15_000u32 {
+        let number = pick(&mut random, KEYS + 100);
+        match random.random_range(0..100) {
+            0..4 => {
+                table.put(key(number), value(number, step)).unwrap();
+                model.insert(number, value(number, step));
+            }
+            4..6 => {
+                table.delete(key(number)).unwrap();
+                model.remove(&number);
+            }
+            _ => read(&db, &table, &model, number, &mut random),
         }
-        let mut kept = None;
-        for step in 1..=15_000u32 {
-            let number = pick(&mut random, KEYS + 100);
-            match random.random_range(0..100) {
-                0..4 => {
-                    table.put(key(number), value(number, step)).unwrap();
-                    model.insert(number, value(number, step));
-                }
-                4..6 => {
+        match step % 5000 {
+            1000 => {
+                // Leaves are merged, and their pages reused.
+                let from = random.random_range(0..KEYS);
+                for number in from..from + 600 {
                     table.delete(key(number)).unwrap();
                     model.remove(&number);
                 }
-                _ => read(&db, &table, &model, number, &mut random),
             }
-            match step % 5000 {
-                1000 => {
-                    // Leaves are merged, and their pages reused.
-                    let from = random.random_range(0..KEYS);
-                    for number in from..from + 600 {
-                        table.delete(key(number)).unwrap();
-                        model.remove(&number);
-                    }
+            1500 => kept = Some((db.snapshot(), model.clone())),
+            2000 => rewrite_another_table(&db),
+            2500 => {
+                if let Some((snapshot, model)) = kept.take() {
+                    check_snapshot(&snapshot, &model, &table, KEYS);
                 }
-                1500 => kept = Some((db.snapshot(), model.clone())),
-                2000 => rewrite_another_table(&db),
-                2500 => {
-                    if let Some((snapshot, model)) = kept.take() {
-                        check_snapshot(&snapshot, &model, &table, KEYS);
-                    }
-                }
-                3000 => {
-                    let rows = table.range::<&[u8]>(..).count();
-                    assert_eq!(rows, model.len(), "seed {seed}, step {step}");
-                }
-                3500 => db.set_dram(if step > 10_000 { DRAM * 2 } else { DRAM * 3 / 4 }).unwrap(),
-                4000 => {
-                    db.compact().unwrap();
-                }
-                4500 => db.set_dram(DRAM).unwrap(),
-                0 => {
-                    db.drop_table("t").unwrap();
-                    table = db.create_table("t").unwrap();
-                    for (number, value) in &model {
-                        table.put(key(*number), value).unwrap();
-                    }
-                }
-                _ => {}
             }
+            3000 => {
+                let rows = table.range::<&[u8]>(..).count();
+                assert_eq!(rows, model.len(), "seed {seed}, step {step}");
+            }
+            3500 => db.set_dram(if step > 10_000 { DRAM * 2 } else { DRAM * 3 / 4 }).unwrap(),
+            4000 => {
+                db.compact().unwrap();
+            }
+            4500 => db.set_dram(DRAM).unwrap(),
+            0 => {
+                db.drop_table("t").unwrap();
+                table = db.create_table("t").unwrap();
+                for (number, value) in &model {
+                    table.put(key(*number), value).unwrap();
+                }
+            }
+            _ => {}
         }
-        let stats = db.stats();
-        let records = stats.records;
-        assert!(records.hits > 1000 && records.stale > 50 && records.evicted > 100, "seed {seed}: {stats:?}");
-        assert!(db.verify().unwrap().is_ok(), "seed {seed}");
     }
+    assert!(db.verify().unwrap().is_ok(), "seed {seed}");
+    let records = db.stats().records;
+    assert!(records.stale > 50 && records.evicted > 100, "seed {seed}: {records:?}");
+    records
 }
 
 #[test]
@@ -217,11 +240,23 @@ fn a_key_that_is_not_there_is_known_not_to_be() {
     (0..50).for_each(now);
 }
 
-/// Each key counts up. No thread may see it count down, or a value never written.
 #[test]
 fn no_thread_sees_a_key_go_back() {
+    let records = count_up(open(Mode::Background, RecordCache::Percent(70)));
+    assert!(records.hits > 1000, "{records:?}");
+}
+
+#[test]
+fn no_thread_sees_a_key_go_back_over_a_middle_tier() {
+    for policy in ["0,0,1,1", ".1,.1,.5,1"] {
+        let records = count_up(open_over_a_middle_tier(Mode::Background, policy));
+        assert!(records.middle_hits > 1000, "{policy}: {records:?}");
+    }
+}
+
+/// Each key counts up. No thread may see it count down, or a value never written.
+fn count_up(db: Db) -> CachedRecords {
     const KEYS: u32 = 20_000;
-    let db = open(Mode::Background, RecordCache::Percent(70));
     let table = db.create_table("t").unwrap();
     let hot = |number: u32| number * 97 % KEYS;
     let entry = |number: u32, count: u64| -> Vec<u8> {
@@ -272,7 +307,8 @@ fn no_thread_sees_a_key_go_back() {
         done.store(true, SeqCst);
         outcome.unwrap();
     });
-    let stats = db.stats();
-    assert!(stats.records.hits > 1000 && stats.records.stale > 0, "{stats:?}");
     assert!(db.verify().unwrap().is_ok());
+    let records = db.stats().records;
+    assert!(records.stale > 0, "{records:?}");
+    records
 }

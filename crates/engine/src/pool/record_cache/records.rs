@@ -1,11 +1,12 @@
 //! The record cache: hot records of cold pages, inside the budget.
 //!
-//! A get that fetched its record from the store copies it here, so the page can leave soon. Only a
-//! get whose page is absent looks here ([`Records::find`]). Reasons: [Decision
-//! 12](../../../../../docs/decisions/0012-record-cache.md).
+//! A get that fetched its record from the store or the middle tier copies it here, so the page can
+//! leave soon. Only a get whose page is not in DRAM looks here ([`Records::find`]). Reasons:
+//! [Decision 12](../../../../../docs/decisions/0012-record-cache.md).
 //!
-//! **Validity.** Images never change in place. A record is stored with its [`Source`], and counts
-//! only while that is the page's current image. So writers of pages ignore this cache.
+//! **Validity.** Images never change in place, and a page has one content per version. A record is
+//! stored with its [`Source`], an image or a version, and counts only while the page has it. So
+//! writers of pages ignore this cache.
 //!
 //! **Reading.** Writers of the cache hold its lock, readers do not. A reader
 //!
@@ -28,12 +29,12 @@ use super::log::Log;
 use super::shape::{HEADER_WORDS, Record, Shape, Source, hash};
 use super::share::{RecordCache, Share};
 use super::words::{Map, Words};
-use crate::ids::{SizeClass, Timestamp};
+use crate::ids::{PageId, SizeClass, Timestamp};
 use crate::planted::{Bug, planted};
 use crate::pool::frames::Frames;
 use crate::pool::tiers::Tiers;
 use crate::stats::CachedRecords;
-use crate::threads::{Padded, Tally};
+use crate::threads::{Padded, Sample, Tally};
 
 /// Maximum share of a page for a record with header (divisor).
 const RECORD_SHARE: usize = 2;
@@ -61,7 +62,11 @@ pub(crate) struct Records {
     mark_bits: u64,
     pub(super) share: Share,
     pub(super) log: Mutex<Log>,
+    /// Of gets, and of other operations.
+    gets_in_place: Sample,
+    others_in_place: Sample,
     hits: Tally,
+    middle_hits: Tally,
     stale: Tally,
 }
 
@@ -89,7 +94,10 @@ impl Records {
             mark_bits,
             share,
             log: Mutex::new(Log::new(segments_max, ghost as usize)),
+            gets_in_place: Sample::default(),
+            others_in_place: Sample::default(),
             hits: Tally::default(),
+            middle_hits: Tally::default(),
             stale: Tally::default(),
         })
     }
@@ -107,46 +115,46 @@ impl Records {
         !self.share.is_off() && self.value_bytes_max(key.len()).is_some_and(fits)
     }
 
-    pub(in crate::pool) fn find(&self, frames: &Frames, source: Source, key: &[u8]) -> Option<Record> {
-        let hash = hash(source.page, key);
-        // Eviction is rare, and a hit saves a disk read.
+    /// The record of `key` from one of `sources`, which name one content of one page.
+    pub(in crate::pool) fn find(&self, frames: &Frames, sources: &[Source], key: &[u8]) -> Looked {
+        let first = sources[0];
+        let hash = hash(first.page, key);
+        // Eviction is rare, and a hit saves a read of slower memory.
         for _ in 0..2 {
             // Acquire: a reader that sees the moved sequence also sees the emptied slots.
             let sequence = self.sequence.load(Acquire);
-            let looked = self.look(frames, source, key, hash);
+            let looked = self.look(frames, sources, key, hash);
             // Pairs with the fences of `Writer::move_on` and of page latches, behind which other
             // threads rewrite the memory.
             fence(Acquire);
             if self.sequence.load(Relaxed) != sequence && !planted(Bug::RecordOfReusedMemory) {
                 continue;
             }
-            match looked {
-                Looked::Found(record) => {
+            match &looked {
+                Looked::Found(_) => {
                     self.mark(hash);
-                    self.hits.raise();
-                    return Some(record);
+                    let hits = if first.is_version() { &self.middle_hits } else { &self.hits };
+                    hits.raise();
                 }
-                Looked::Stale => {
-                    self.stale.raise();
-                    return None;
-                }
-                Looked::Unknown => return None,
+                Looked::Stale => self.stale.raise(),
+                Looked::Unknown => {}
             }
+            return looked;
         }
-        None
+        Looked::Unknown
     }
 
-    fn look(&self, frames: &Frames, source: Source, key: &[u8], hash: u64) -> Looked {
+    fn look(&self, frames: &Frames, sources: &[Source], key: &[u8], hash: u64) -> Looked {
         let words = self.segment_words(frames);
         let value_bytes_max = self.value_bytes_max(key.len()).unwrap_or(0);
         for address in self.index(frames).candidates(hash).filter_map(|(_, slot)| slot.address()) {
             let header = |index: u64| words.word(address + index);
             let shape = Shape(header(2));
             let key_at = address + HEADER_WORDS;
-            if header(0) != source.page.0 || shape.key_bytes() != key.len() || !words.are(key_at, key) {
+            if header(0) != sources[0].page.0 || shape.key_bytes() != key.len() || !words.are(key_at, key) {
                 continue;
             }
-            let same = header(1) == source.mapped.0 && shape.incarnation() == source.incarnation;
+            let same = sources.iter().any(|source| source.is_of(header(1), shape));
             if !same && !planted(Bug::RecordOfOtherImage) {
                 return Looked::Stale;
             }
@@ -201,10 +209,34 @@ impl Records {
         self.share.page_missed(frames);
     }
 
+    /// Notes a get of page `id` in place; whether its record is one of those to insert.
+    pub(crate) fn get_in_place(&self, tiers: &Tiers, id: PageId) -> bool {
+        self.note_in_place(tiers, id, &self.gets_in_place)
+    }
+
+    /// Notes another access of page `id` in place.
+    pub(crate) fn other_in_place(&self, tiers: &Tiers, id: PageId) {
+        self.note_in_place(tiers, id, &self.others_in_place);
+    }
+
+    /// If the ghost knows the page, more frames for pages would have spared this access. Noting
+    /// that takes a lock, so only a sample counts; returns whether this access is of it.
+    fn note_in_place(&self, tiers: &Tiers, id: PageId, sample: &Sample) -> bool {
+        if self.share.is_off() || !sample.takes_next() {
+            return false;
+        }
+        let class = self.class();
+        if tiers.replacer.free(class).try_lock().is_some_and(|mut free| free.queues.knows(id)) {
+            self.page_missed(tiers.frames.count(class));
+        }
+        true
+    }
+
     pub(crate) fn stats(&self, tiers: &Tiers) -> CachedRecords {
         let log = self.log.lock();
         CachedRecords {
             hits: self.hits.total(),
+            middle_hits: self.middle_hits.total(),
             stale: self.stale.total(),
             entries: log.entries,
             bytes: u64::from(tiers.replacer.lent()) * self.page_bytes as u64,
@@ -216,9 +248,11 @@ impl Records {
     }
 }
 
-enum Looked {
+/// What a look for a record found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Looked {
     Found(Record),
-    /// The record is from another image of the page.
+    /// The record is from another content of the page.
     Stale,
     Unknown,
 }

@@ -5,17 +5,48 @@ use std::hash::{BuildHasher, Hasher};
 use foldhash::quality::FixedState;
 
 use crate::ids::{PageId, Timestamp};
+use crate::planted::{Bug, planted};
 use crate::store::mapping_word::MappingWord;
 
 pub(super) const HEADER_WORDS: u64 = 4;
 
+/// A page, and which of its contents a record is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
-    pub(crate) page: PageId,
-    /// Mapping word of the image: blocks and checksum.
-    pub(crate) mapped: MappingWord,
-    /// Incarnation of the image's segment (`Space::incarnation`).
-    pub(crate) incarnation: u32,
+    pub(super) page: PageId,
+    /// A mapping word, with the top bit, or a version, without it.
+    pub(super) content: u64,
+    /// Of the image's segment (`Space::incarnation`); zero with a version.
+    pub(super) incarnation: u32,
+}
+
+impl Source {
+    /// The content of the image at `mapped`: blocks and checksum.
+    pub(crate) fn of_image(page: PageId, mapped: MappingWord, incarnation: u32) -> Source {
+        debug_assert!(!is_version(mapped.0));
+        Source { page, content: mapped.0, incarnation }
+    }
+
+    /// The content at a version of the page's entry, in whichever frame.
+    pub(crate) fn of_version(page: PageId, version: u64) -> Source {
+        debug_assert!(is_version(version));
+        Source { page, content: version, incarnation: 0 }
+    }
+
+    pub(super) fn is_version(&self) -> bool {
+        is_version(self.content)
+    }
+
+    /// Whether a record of this page with these header words is from here.
+    pub(super) fn is_of(&self, content: u64, shape: Shape) -> bool {
+        content == self.content && shape.incarnation() == self.incarnation
+            || planted(Bug::RecordOfOtherVersion) && self.is_version() && is_version(content)
+    }
+}
+
+/// Mapping words of images have the top bit set; versions have 49 bits.
+fn is_version(content: u64) -> bool {
+    !MappingWord(content).is_allocated()
 }
 
 /// A record, or its absence.
@@ -58,11 +89,11 @@ impl Shape {
     }
 }
 
-/// The ghost's hash of a record and its image.
+/// The ghost's hash of a record and its source.
 ///
 /// If the page has changed, the old record would not have helped.
-pub(super) fn ghost_hash(hash: u64, mapped: u64, incarnation: u32) -> u64 {
-    let image = (mapped ^ u64::from(incarnation) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+pub(super) fn ghost_hash(hash: u64, content: u64, incarnation: u32) -> u64 {
+    let image = (content ^ u64::from(incarnation) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (hash ^ image ^ image >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 

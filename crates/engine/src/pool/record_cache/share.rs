@@ -4,6 +4,9 @@
 //! record miss in the record ghost raises it. Steps compensate for the ghosts' sizes. The share
 //! converges where a frame is worth the same on both sides. While everything fits, there is no
 //! record cache.
+//!
+//! Of accesses in place in the middle tier, both sides count the same sample
+//! (`threads::Sample`), so faults and promotions weigh more.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -9,7 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use terrace_io::{Directory, MemoryDirectory, OpenMode};
 
-use super::{RecordCache, Source};
+use super::{Looked, Record, RecordCache, Source};
 use crate::ids::{PageId, SizeClass, Timestamp};
 use crate::index::NodeRedo;
 use crate::maintenance::Layout;
@@ -73,11 +73,8 @@ fn pool(frames: u32, record_cache: RecordCache) -> Arc<Maintenance> {
 }
 
 fn source(page: u64, image: u64) -> Source {
-    Source {
-        page: PageId(page),
-        mapped: MappingWord::at(Extent { first: image, blocks: 1 }, image as u32),
-        incarnation: image as u32,
-    }
+    let mapped = MappingWord::at(Extent { first: image, blocks: 1 }, image as u32);
+    Source::of_image(PageId(page), mapped, image as u32)
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -94,14 +91,13 @@ fn value(page: u64, number: u64, image: u64) -> Option<Vec<u8>> {
 fn put(pool: &Pool, page: u64, number: u64, image: u64) {
     let value = value(page, number, image);
     assert!(pool.records.takes(&key(number), value.as_deref()));
-    pool.records.insert(pool, source(page, image), &key(number), Timestamp(image), value.as_deref());
+    pool.records.insert(pool, source(page, image), &key(number), Timestamp(image), value.as_deref(), true);
 }
 
 /// Whether the record is there; it must be the one inserted.
 fn is_there(pool: &Pool, page: u64, number: u64, image: u64) -> bool {
-    let Some(found) = pool.records.find(&pool.frames, source(page, image), &key(number)) else {
-        return false;
-    };
+    let found = pool.records.find(&pool.frames, &[source(page, image)], &key(number));
+    let Looked::Found(found) = found else { return false };
     assert_eq!(found.timestamp, Timestamp(image), "page {page}, record {number}");
     assert_eq!(found.value, value(page, number, image), "page {page}, record {number}, image {image}");
     true
@@ -225,9 +221,10 @@ fn memory_changes_hands() -> bool {
     OTHERS.set(Some(Rc::new(move || {
         (0..2000).for_each(|number| put(&others, 2, number * 7 + 1, 1));
     })));
-    let found = pool.records.find(&pool.frames, source(1, 1), &key(3));
+    let found = pool.records.find(&pool.frames, &[source(1, 1)], &key(3));
     assert!(OTHERS.take().is_none(), "the record was there");
-    found.is_none_or(|found| found.timestamp == Timestamp(1) && found.value == value(1, 3, 1))
+    let own = Record { timestamp: Timestamp(1), value: value(1, 3, 1) };
+    matches!(found, Looked::Unknown) || found == Looked::Found(own)
 }
 
 #[test]
@@ -246,7 +243,8 @@ fn who_begins_while_all_is_given_back_finds_nothing_to_look_through() {
     let seen = Rc::new(RefCell::new(None));
     let (others, told) = (Rc::clone(&pool), Rc::clone(&seen));
     READERS.set(Some(Rc::new(move || {
-        assert_eq!(others.records.find(&others.frames, source(1, 1), &key(3)), None);
+        let found = others.records.find(&others.frames, &[source(1, 1)], &key(3));
+        assert_eq!(found, Looked::Unknown);
         *told.borrow_mut() = Some(slots(&others));
     })));
     pool.resizer().resize(bytes(pool.replacer.lent() / 2)).unwrap();

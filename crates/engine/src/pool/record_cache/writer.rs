@@ -46,9 +46,10 @@ struct Writer<'a> {
 }
 
 impl Records {
-    /// Inserts the result of a miss on image `source`, or notes it.
+    /// Inserts the result of a miss on the content `source`, or notes it.
     ///
-    /// The caller has checked [`Records::takes`] and holds no latch.
+    /// The caller has checked [`Records::takes`] and holds no latch. Unless it `waits`, this does
+    /// nothing while another thread has the cache locked.
     pub(in crate::pool) fn insert(
         &self,
         tiers: &Tiers,
@@ -56,8 +57,10 @@ impl Records {
         key: &[u8],
         timestamp: Timestamp,
         value: Option<&[u8]>,
+        waits: bool,
     ) {
-        let mut log = self.log.lock();
+        let log = if waits { Some(self.log.lock()) } else { self.log.try_lock() };
+        let Some(mut log) = log else { return };
         Writer { records: self, tiers, log: &mut log }.insert(source, key, timestamp, value);
     }
 
@@ -113,7 +116,7 @@ impl<'a> Writer<'a> {
         let shape = Shape::new(source.incarnation, key.len(), value.map(<[u8]>::len));
         self.log.record_words =
             (self.log.record_words * (WORD_PARTS - 1) + shape.words() * WORD_PARTS) / WORD_PARTS;
-        let ghost = ghost_hash(hash, source.mapped.0, source.incarnation);
+        let ghost = ghost_hash(hash, source.content, source.incarnation);
         let missed = self.log.ghost.forget(ghost);
         if let Some(since) = missed {
             let record_bytes = (self.log.record_words * 8 / WORD_PARTS) as usize;
@@ -137,7 +140,7 @@ impl<'a> Writer<'a> {
         };
         let words = self.words();
         for (word_index, word) in
-            [source.page.0, source.mapped.0, shape.0, timestamp.0].into_iter().enumerate()
+            [source.page.0, source.content, shape.0, timestamp.0].into_iter().enumerate()
         {
             words.set(address + word_index as u64, &word.to_le_bytes());
         }
@@ -171,8 +174,7 @@ impl<'a> Writer<'a> {
 
     fn is_from(&self, address: u64, source: Source) -> bool {
         let words = self.words();
-        words.word(address + 1) == source.mapped.0
-            && Shape(words.word(address + 2)).incarnation() == source.incarnation
+        source.is_of(words.word(address + 1), Shape(words.word(address + 2)))
     }
 
     /// Allocates `words` words at the end of `queue`. None if the cache can get no frames.

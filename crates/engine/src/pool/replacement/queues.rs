@@ -67,6 +67,11 @@ impl Queues {
         Queues { ends: Default::default(), ghost, ghost_least, hits: 0, replacement, fifo }
     }
 
+    /// Whether the ghost knows the page.
+    pub(crate) fn knows(&mut self, id: PageId) -> bool {
+        self.ghost.position(id).is_some()
+    }
+
     /// Adapts the ghost to `frames` frames, ignoring small changes.
     pub(crate) fn resize(&mut self, frames: u32) {
         self.ghost.resize((frames / GHOST_SHARE).max(self.ghost_least));
@@ -246,10 +251,14 @@ impl Ghost {
         bucket[0] = id.0 as u32;
     }
 
+    fn position(&mut self, id: PageId) -> Option<usize> {
+        self.bucket(id).iter().position(|&known| known == id.0 as u32 && !id.is_none())
+    }
+
     fn forget(&mut self, id: PageId) -> bool {
-        let bucket = self.bucket(id);
-        let at = bucket.iter().position(|&known| known == id.0 as u32 && !id.is_none());
+        let at = self.position(id);
         if let Some(at) = at {
+            let bucket = self.bucket(id);
             bucket[at..].rotate_left(1);
             bucket[BUCKET - 1] = 0;
         }
