@@ -356,7 +356,7 @@ impl Tiers {
         debug_assert_eq!(header.middle_copy(), None);
         page.entry.latch().set_dirty(false);
         page.entry.set_location(Location::Store(header.mapped()));
-        header.set_page(PageId::NONE);
+        self.frames.vacate(page.frame);
         if let Some(middle) = &self.middle {
             let counts = &middle.counts;
             let count = if is_middle(page.frame) { &counts.middle_to_store } else { &counts.dram_to_store };

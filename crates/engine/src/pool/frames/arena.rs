@@ -273,6 +273,13 @@ impl Frames {
         Header { page, mapped, rec_lsn, next_rec_lsn, middle_copy_and_read_reason, links }
     }
 
+    /// Ends a frame's hold on its page, if it has one. No other function does so.
+    ///
+    /// The caller holds the page's exclusive latch, or owns the frame.
+    pub(crate) fn vacate(&self, frame: u32) {
+        self.header(frame).page.store(PageId::NONE.0, Relaxed);
+    }
+
     #[inline(always)]
     pub(crate) fn words(&self, id: PageId, frame: u32) -> &[AtomicU64] {
         self.bytes.words(id, frame)

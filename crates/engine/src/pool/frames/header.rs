@@ -31,7 +31,9 @@ impl Header<'_> {
         PageId(self.page.load(Relaxed))
     }
 
+    /// Names the page that the frame gets. [`Frames::vacate`](super::Frames::vacate) ends that.
     pub(crate) fn set_page(&self, id: PageId) {
+        debug_assert!(!id.is_none());
         self.page.store(id.0, Relaxed);
     }
 

@@ -233,9 +233,8 @@ impl Replacer {
     }
 
     pub(crate) fn give_frame(&self, resident: &Resident, frame: u32) {
-        let header = resident.frames.header(frame);
-        debug_assert_eq!(header.middle_copy(), None);
-        header.set_page(PageId::NONE);
+        debug_assert_eq!(resident.frames.header(frame).middle_copy(), None);
+        resident.frames.vacate(frame);
         let mut free = self.free(partition_of(frame)).lock();
         free.queues.remove(&resident.frames, frame);
         self.give(&mut free, frame);

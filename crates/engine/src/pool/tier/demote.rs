@@ -116,7 +116,7 @@ impl MiddleTier {
         page.entry.set_location(Location::Frame(frame));
         upper.set_rec_lsn(Lsn::NONE);
         self.detach_copy(&upper);
-        upper.set_page(PageId::NONE);
+        resident.frames.vacate(page.frame);
     }
 
     /// Drops the middle copy of page `id` in `frame`.
@@ -145,7 +145,7 @@ impl MiddleTier {
             && lower.page() == id;
         if is_below {
             self.detach_copy(&upper);
-            lower.set_page(PageId::NONE);
+            resident.frames.vacate(frame);
         }
         latch.release_unchanged();
         is_below

@@ -136,7 +136,7 @@ impl MiddleTier {
             self.counts.copies.fetch_add(1, Relaxed);
             lower.set_equal_at(seen.version_after(), replacer.kind().is_clock_paper());
         } else {
-            lower.set_page(PageId::NONE);
+            resident.frames.vacate(from);
         }
         entry.set_location(Location::Frame(to));
         // It was promoted for this access, so it counts as accessed once.
