@@ -48,8 +48,9 @@ pub struct MemoryArgs {
 /// The middle tier.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 pub struct MiddleArgs {
-    /// Memory between DRAM and the store, such as numa:1,1GiB or simulated:optane,1GiB [default:
-    /// none, or $TERRACE_MIDDLE]
+    /// Memory between DRAM and the store, such as numa:1,1GiB or simulated:optane,1GiB; with
+    /// shm:FILE,1GiB or pmem:FILE,1GiB its pages stay when the process ends [default: none, or
+    /// $TERRACE_MIDDLE]
     #[arg(long, value_name = "KIND,SIZE")]
     pub middle: Option<Middle>,
 }

@@ -17,6 +17,7 @@
 //! | `meanwhile.rs` | what other threads do at yield points                |
 //! | `cycle.rs`     | lives and crashes in turn, and the verdict           |
 //! | `cached.rs`    | the page file behind a block cache                   |
+//! | `persistent.rs`| scripts over a persistent middle tier                |
 //! | `backup.rs`    | concurrent backups, cut off, and restored            |
 //! | `tests.rs`     | the tests                                            |
 //! | `ring.rs`      | scripts for the log's ring in persistent memory      |
@@ -30,6 +31,7 @@ mod cycle;
 mod life;
 mod meanwhile;
 mod model;
+mod persistent;
 mod raw;
 mod ring;
 mod tests;
@@ -39,12 +41,14 @@ pub(crate) use meanwhile::{in_flight, play};
 pub(crate) use unsynced::open_log;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use terrace_io::{Directory, OpenMode, SimulatedDisk};
+use terrace_io::{Directory, OpenMode, PersistentKind, SimulatedDisk};
 
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
 use crate::maintenance::Layout;
+use crate::pool::persistent::PersistentSource;
 use crate::pool::{
     BufferSizes, MiddleOptions, Mode, NodeOptions, PoolOptions, RecordCache, TierOptions, buffers_bytes,
     frame_bytes, frame_cost,
@@ -71,7 +75,12 @@ struct Sizes {
     ring: Option<u64>,
     /// The middle tier; `None` leaves it to the environment.
     middle: Option<MiddleOptions>,
+    /// Whether its frames are in a memory of the disk.
+    persistent: bool,
 }
+
+/// Numbers of lives, different ones as from a generator.
+static LIVES: AtomicU64 = AtomicU64::new(1);
 
 const SEGMENT_PAGES: u64 = 8;
 /// Range of frames in lives that resize.
@@ -117,9 +126,24 @@ impl Sizes {
 
     /// Makes a larger mapped middle tier node memory, whose pages move.
     fn nodes(&self) -> NodeOptions {
-        let is_mapped = crate::Backend::of_environment().unwrap() == crate::Backend::Mapped;
+        let is_mapped =
+            !self.persistent && crate::Backend::of_environment().unwrap() == crate::Backend::Mapped;
         let moves = is_mapped && self.middle.is_some_and(|middle| middle.frames >= 8);
         NodeOptions { middle: moves.then(|| "0".parse().unwrap()), ..NodeOptions::default() }
+    }
+
+    /// Options of a pool on `disk`, whose middle tier may be persistent.
+    ///
+    /// Bodies are not checked: a checksum would mask a fence that is missing.
+    fn options_on(&self, disk: &SimulatedDisk) -> PoolOptions {
+        let mut options = self.options();
+        options.tiers.persistent = self.persistent.then(|| PersistentSource {
+            directory: Some(Arc::new(disk.clone())),
+            file: "middle".to_owned(),
+            kind: PersistentKind::Simulated,
+            checks_bodies: false,
+        });
+        options
     }
 
     fn options(&self) -> PoolOptions {
@@ -137,7 +161,10 @@ impl Sizes {
             pages_max: 1024,
             record_cache: RecordCache::Auto,
             store_bytes_max: self.store_segments * self.segment_bytes(),
-            backend: crate::Backend::of_environment().unwrap(),
+            backend: match self.persistent {
+                true => crate::Backend::Frames,
+                false => crate::Backend::of_environment().unwrap(),
+            },
             replacement: self.replacement,
             tiers: TierOptions {
                 middle: self.middle.or_else(|| crate::middle::options_of_environment(class(self.page_bytes))),
@@ -161,7 +188,8 @@ fn create(disk: &SimulatedDisk, sizes: &Sizes) {
 }
 
 fn open(disk: &SimulatedDisk) -> std::io::Result<Files> {
-    Ok(Files::new(disk.open("pages", OpenMode::Write)?, open_log(disk)?))
+    let files = Files::new(disk.open("pages", OpenMode::Write)?, open_log(disk)?);
+    Ok(files.with_life(LIVES.fetch_add(1, Relaxed)))
 }
 
 /// [`open`] with the ring that `sizes` has.

@@ -6,6 +6,7 @@
 //! | file             | contents                                         |
 //! |------------------|--------------------------------------------------|
 //! | `rounds.rs`      | the background rounds and their thread           |
+//! | `seal.rs`        | seals frames of a persistent middle tier         |
 //! | `service.rs`     | requests of the pool                             |
 //! | `checkpoint.rs`  | the checkpoint, the superblock and the log cut   |
 //! | `cleaner.rs`     | empties sparse segments                          |
@@ -34,6 +35,7 @@ mod mapping;
 mod page_set;
 mod room;
 mod rounds;
+mod seal;
 mod service;
 mod state;
 mod table_image;

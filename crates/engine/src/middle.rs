@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use terrace_io::{NodeSet, Profile, check_room};
+use terrace_io::{NodeSet, PersistentKind, Profile, check_room};
 
 use crate::cache::kind_and_bytes;
 use crate::error::{Error, Result};
 use crate::ids::SizeClass;
 use crate::migration::{AdmissionQueue, Migration};
-use crate::pool::{FRAMES_MAX, MIDDLE_FRAME_BYTES_BESIDE, MiddleOptions};
+use crate::pool::{FRAMES_MAX, MIDDLE_FRAME_BYTES_BESIDE, MiddleOptions, persistent};
 
 /// A memory tier between DRAM and the store, with pages used in place.
 ///
@@ -52,10 +53,28 @@ pub enum MiddleKind {
     /// Simulated memory with this profile; the bytes are in DRAM.
     ///
     /// Accesses take as long as the profile says ([`crate::Builder::simulated_time`]). Never a
-    /// default, and volatile.
+    /// default. With a persistent profile, frames outlive the database handle in directories in
+    /// memory, and write-backs are charged.
     Simulated(Profile),
     /// Memory of NUMA nodes in equal parts, such as another socket or CXL memory.
     Numa(NodeSet),
+    /// A file on tmpfs, such as one in `/dev/shm`: outlives the process, but no power cut.
+    ///
+    /// One database has it at a time. A database opened with it again finds its pages there.
+    Shm(PathBuf),
+    /// A file on persistent memory (DAX): outlives the process and a power cut.
+    Pmem(PathBuf),
+}
+
+impl MiddleKind {
+    /// The file of a tier that outlives the process, and what it outlives.
+    pub(crate) fn file(&self) -> Option<(&Path, PersistentKind)> {
+        match self {
+            MiddleKind::Shm(path) => Some((path, PersistentKind::Shm)),
+            MiddleKind::Pmem(path) => Some((path, PersistentKind::Dax)),
+            MiddleKind::Simulated(_) | MiddleKind::Numa(_) => None,
+        }
+    }
 }
 
 impl Middle {
@@ -126,11 +145,13 @@ pub(crate) fn with_room(nodes: &NodeSet, bytes: u64, what: &'static str) -> Resu
     Ok(nodes.clone())
 }
 
-/// DRAM bytes for the tier's frame headers and admission queue.
-pub(crate) fn bytes_beside(options: &MiddleOptions) -> u64 {
+/// DRAM bytes for the tier's frame headers, the states of persistent frames, and the admission
+/// queue.
+pub(crate) fn bytes_beside(options: &MiddleOptions, is_persistent: bool) -> u64 {
     let queue = options.migration.queue_pages(options.frames);
     let queue = queue.map_or(0, |pages| (pages as u64).saturating_mul(AdmissionQueue::BYTES_PER_PAGE));
-    (u64::from(options.frames) * MIDDLE_FRAME_BYTES_BESIDE).saturating_add(queue)
+    let frame = MIDDLE_FRAME_BYTES_BESIDE + if is_persistent { persistent::BYTES_BESIDE } else { 0 };
+    (u64::from(options.frames) * frame).saturating_add(queue)
 }
 
 /// Pool options from `TERRACE_MIDDLE`, for tests.
@@ -145,6 +166,8 @@ impl fmt::Display for MiddleKind {
         match self {
             MiddleKind::Simulated(profile) => write!(f, "simulated:{}", profile.location()),
             MiddleKind::Numa(nodes) => write!(f, "numa:{nodes}"),
+            MiddleKind::Shm(path) => write!(f, "shm:{}", path.display()),
+            MiddleKind::Pmem(path) => write!(f, "pmem:{}", path.display()),
         }
     }
 }
@@ -157,9 +180,21 @@ impl FromStr for MiddleKind {
             Profile::find(profile).map(MiddleKind::Simulated).map_err(|error| error.to_string())
         } else if let Some(nodes) = text.strip_prefix("numa:") {
             nodes.parse().map(MiddleKind::Numa)
+        } else if let Some(path) = text.strip_prefix("shm:") {
+            file(path).map(MiddleKind::Shm)
+        } else if let Some(path) = text.strip_prefix("pmem:") {
+            file(path).map(MiddleKind::Pmem)
         } else {
-            Err(format!("there is no middle tier \"{text}\"; there are numa:NODES and simulated:PROFILE"))
+            let kinds = "numa:NODES, shm:FILE, pmem:FILE and simulated:PROFILE";
+            Err(format!("there is no middle tier \"{text}\"; there are {kinds}"))
         }
+    }
+}
+
+fn file(path: &str) -> Result<PathBuf, String> {
+    match Path::new(path).file_name() {
+        Some(_) => Ok(PathBuf::from(path)),
+        None => Err(format!("\"{path}\" names no file for a middle tier, such as /dev/shm/tier")),
     }
 }
 
@@ -191,6 +226,8 @@ mod tests {
             "simulated:dram,64MiB",
             "simulated:dram,4096B",
             "simulated:dram,3GiB",
+            "shm:/dev/shm/tier,64MiB",
+            "pmem:/mnt/a,b/tier,64MiB",
         ] {
             let middle: Middle = text.parse().unwrap();
             assert_eq!(middle.to_string().parse(), Ok(middle));
@@ -210,6 +247,8 @@ mod tests {
             ("simulated:drum,64MiB", "drum"),
             ("numa:,64MiB", ""),
             ("numa:x,64MiB", "x"),
+            ("shm:,64MiB", "names no file"),
+            ("pmem:/mnt/..,64MiB", "names no file"),
         ] {
             let error = text.parse::<Middle>().unwrap_err();
             assert!(error.contains(wrong), "{text}: {error}");
@@ -245,7 +284,7 @@ mod tests {
         let refused = options(most + (16 << 10), Choice::Lazy, None).unwrap_err().to_string();
         assert!(refused.contains(&format!("the most is {most}")), "{refused}");
         assert_eq!(options(16 << 10, Choice::Eager, None).unwrap().frames, 1);
-        let beside = |choice, queue| bytes_beside(&options(1 << 20, choice, queue).unwrap());
+        let beside = |choice, queue| bytes_beside(&options(1 << 20, choice, queue).unwrap(), false);
         let [lazy, hymem, seven] = [(Choice::Lazy, None), (Choice::HyMem, None), (Choice::HyMem, Some(7))]
             .map(|(c, q)| beside(c, q));
         assert_eq!(lazy, 64 * MIDDLE_FRAME_BYTES_BESIDE);

@@ -112,6 +112,31 @@ pub(crate) enum Bug {
     ReleaseBeforeFiling,
     WriteProtectedReads,
     ProtectForEver,
+    /// A middle copy older than an image keeps its seal when the image comes into force.
+    UnsealNotAtMapping,
+    KeepSealOfVacated,
+    KeepSealOfFreed,
+    /// A page whose base is a frame stays clean though the log has records of it.
+    RedoLeavesClean,
+    /// A tier that was not attached in the last life counts.
+    KeepEpochOfTier,
+    /// The tier names the new epoch while frames of earlier lives are sealed.
+    EpochBeforeUnsealing,
+    /// A header that reads unsealed after a kill counts as durably unsealed.
+    TrustUnsealedHeader,
+    /// The frame changes before its seal is off.
+    UnsealLate,
+    /// The seal is written back without a fence before the frame changes.
+    UnsealUnfenced,
+    /// Header and seal are written before the body is durable.
+    SealBeforeBody,
+    /// The body is not written back before the seal.
+    SealUnflushed,
+    /// A frame with changes that are not durable is sealed.
+    SealBeforeDurable,
+    /// An older middle copy of a page in DRAM is sealed.
+    SealOlderCopy,
+    AdoptBeforeCount,
 }
 
 #[cfg(test)]

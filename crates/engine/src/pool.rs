@@ -10,10 +10,12 @@
 //! - Cached records: `record_cache`
 //! - Numbers of frames: `options`, `budget`, `balance`, `resize`
 //! - Images: `buffers`, `read_buffer`, `reread`, `images`
-//! - The pool: `buffer_pool` (`Pool`, faults), `acquire`, `change`, `pin`, `batch`
+//! - The pool: `buffer_pool` (`Pool`, faults), `adopt`, `acquire`, `change`, `pin`,
+//!   `batch`
 //! - Above `Pool`: `page_sizes`, `counting` (verify marks), `inspect`, `assemble` (after recovery)
 
 mod acquire;
+pub(crate) mod adopt;
 pub(crate) mod assemble;
 #[cfg(test)]
 mod audit;
@@ -93,6 +95,6 @@ pub use retry::Mode;
 pub(crate) use retry::Retry;
 pub use tier::migration;
 pub(crate) use tier::operation;
-pub(crate) use tier::{MiddleOptions, TierOptions};
+pub(crate) use tier::{MiddleOptions, SealLimits, TierOptions};
 
-pub(crate) use self::frames::partition;
+pub(crate) use self::frames::{partition, persistent};

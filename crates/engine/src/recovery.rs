@@ -4,8 +4,10 @@
 //!    Rewrite and sync the log up to its end: bytes that a killed process left in a cache can still
 //!    be lost (docs/durability.md, rule 13).
 //! 2. Read the log for the newest image of each chunk and for losers. Read it again for mapping and
-//!    allocation. Only then are the extents of base images final.
-//! 3. Write the new epoch to the superblock and sync it. Only then may anything be appended.
+//!    allocation. Only then are the extents of base images final. Frames of a persistent middle
+//!    tier, whose headers are durable now, are bases instead of images (rule 10).
+//! 3. Write the new epoch to the superblock and sync it. Unseal all other frames, and give the tier
+//!    the epoch. Only then may anything be appended.
 //! 4. Redo each change that the base lacks. Eviction, write-back and checkpoint run as usual, so
 //!    recovery keeps the memory limit. The cut stays below the next change to redo.
 //! 5. The caller undoes the losers, by key, and closes them.
@@ -42,6 +44,7 @@ use crate::ids::Lsn;
 use crate::maintenance::Maintenance;
 use crate::planted::{Bug, planted};
 use crate::pool::PoolOptions;
+use crate::pool::persistent::Attached;
 use crate::store::files::Files;
 use crate::store::ring::RingMemory;
 use crate::store::superblock::{RingName, Superblock};
@@ -83,8 +86,13 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
     let log_end = find_end(files, geometry, (superblock.cut, rule), scan(superblock.cut)?, named)?;
     check_end(files, &superblock, log_end)?;
     slots.write_again()?;
+    let attached = attach(options, &superblock)?;
 
-    let analysis = Analysis::of(files, options, &superblock, scan)?;
+    let mut analysis = Analysis::of(files, options, &superblock, scan)?;
+    let adopted = match attached.as_ref().filter(|tier| tier.is_of_life(&superblock)) {
+        Some(tier) => analysis.bases_in(tier, log_end),
+        None => Vec::new(),
+    };
 
     // Old records behind the end must never count as records of the next epoch.
     let (epoch, life) = (superblock.epoch + 1, files.life.unwrap_or(superblock.life.wrapping_add(1)));
@@ -101,6 +109,7 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
     }
     // Before the first append: another copy of the database may name the life before.
     files.ring.as_ref().map_or(Ok(()), |ring| ring.keep_life_of(&superblock))?;
+    let persistent = attached.map(|tier| tier.begin_life(&superblock, &adopted)).transpose()?;
     let wal_options = WalOptions {
         geometry,
         largest,
@@ -112,12 +121,20 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
     };
     let wal = Wal::open(files.log.clone(), wal_options)?;
     let cut = superblock.cut;
-    let Assembled { maintenance, losers, born } = analysis.assemble(slots, superblock, wal, options)?;
+    let Assembled { maintenance, losers, born } =
+        analysis.assemble(slots, superblock, wal, (persistent, adopted), options)?;
     maintenance.pool.use_classes_with_ids()?;
     let losers_floor = losers.iter().map(|loser| loser.first.0).min().unwrap_or(u64::MAX);
     let redone = redo::redo_all(&maintenance, scan(cut)?, &born, losers_floor, redo)?;
     maintenance.requests.recovery_floor.store(losers_floor, Relaxed);
     Ok(Recovered { maintenance, losers, redone, log_end })
+}
+
+/// The persistent middle tier, if there is one.
+fn attach(options: &PoolOptions, superblock: &Superblock) -> Result<Option<Attached>> {
+    let tiers = &options.tiers;
+    let (Some(source), Some(middle)) = (&tiers.persistent, &tiers.middle) else { return Ok(None) };
+    Attached::open(source, superblock, middle.frames, tiers.memory.clone())
 }
 
 struct Rings {

@@ -52,4 +52,37 @@ fn fork_while_open(log_memory: Option<LogMemory>) {
     let table = db.open_table("t").unwrap();
     assert_eq!(table.len().unwrap(), 2);
     assert_eq!(db.verify().unwrap().errors, []);
+    drop((table, db));
+    a_child_has_no_middle_tier();
+}
+
+/// A shared mapping would show the child what its parent puts into frames later.
+fn a_child_has_no_middle_tier() {
+    let (folder, shared) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap());
+    let middle = format!("shm:{},8MiB", shared.path().join("tier").display());
+    let builder = Db::builder().dram(2 << 20).page_size(4096).backend(terrace::Backend::Frames);
+    let builder = builder.middle(middle.parse().unwrap()).policy("0,0,1,1".parse().unwrap());
+    let db = builder.open(folder.path().join("db")).unwrap();
+    let table = db.create_table("t").unwrap();
+    (0..2000u32).for_each(|key| table.put(key.to_be_bytes(), [7; 600]).unwrap());
+    // SAFETY: as above.
+    match unsafe { libc::fork() } {
+        0 => {
+            let refused =
+                |outcome: Option<Error>| outcome.is_some_and(|error| error.to_string().contains("forked"));
+            let reads = (0..2000u32).all(|key| refused(table.get(key.to_be_bytes()).err()));
+            let writes = (0..200u32).all(|key| refused(table.put(key.to_be_bytes(), "child").err()));
+            drop((table, db));
+            // SAFETY: as above.
+            unsafe { libc::_exit(if reads && writes { 0 } else { 1 }) };
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0, "the child found something wrong");
+        }
+    }
+    assert_eq!(table.len().unwrap(), 2000);
+    assert_eq!(db.verify().unwrap().errors, []);
 }

@@ -41,6 +41,7 @@ pub use directory::{Directory, LockError, OpenMode, Sharing};
 pub use faulty::{CallKind, FaultPlan, SimulatedDisk};
 pub use memory::aligned::AlignedBuffer;
 pub use memory::copy::copy_words;
+pub use memory::fork::fork_count;
 pub use memory::limit::{AddressLimit, address_limit};
 pub use memory::numa::measure::{Speed, measure_node};
 pub use memory::numa::migrate::{Migrate, Moved};

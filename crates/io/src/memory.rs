@@ -2,6 +2,7 @@
 
 pub(crate) mod aligned;
 pub(crate) mod copy;
+pub(crate) mod fork;
 pub(crate) mod limit;
 pub(crate) mod numa;
 pub(crate) mod persistent;

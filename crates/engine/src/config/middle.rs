@@ -1,8 +1,9 @@
 //! Settings of the middle tier.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use terrace_io::{Migrate, NodeSet, SimulatedMemory, Time};
+use terrace_io::{FileDirectory, Migrate, NodeSet, PersistentKind, SimulatedMemory, Time};
 
 use super::Builder;
 use crate::backend::Backend;
@@ -10,7 +11,11 @@ use crate::error::{Error, Result};
 use crate::ids::SizeClass;
 use crate::middle::{Middle, MiddleKind, nodes_of, with_room};
 use crate::migration::{Choice, CleanVictims, Migration};
+use crate::pool::persistent::PersistentSource;
 use crate::pool::{MiddleOptions, NodeOptions};
+
+/// File of a simulated persistent middle tier, in the database's directory.
+const MIDDLE: &str = "middle.terrace";
 
 impl Builder {
     /// Adds a memory tier between DRAM and the store.
@@ -164,9 +169,40 @@ impl Builder {
             MiddleKind::Simulated(profile) => {
                 Some(Arc::new(SimulatedMemory::new(profile.clone(), self.simulated_time.clone())))
             }
-            MiddleKind::Numa(_) => None,
+            _ => None,
         };
         self.middle_or_default().and_then(memory)
+    }
+
+    /// Where the middle tier lies, if it outlives the process and this opening may write.
+    ///
+    /// # Errors
+    /// [`Error::Config`] with mapped pages, and for a file in a directory that cannot be opened.
+    pub(crate) fn persistent_source(&self) -> Result<Option<PersistentSource>> {
+        let Some(middle) = self.middle_or_default() else { return Ok(None) };
+        let is_mapped = self.backend_or_default() == Backend::Mapped;
+        let source = |directory, file: String, kind| {
+            Ok(Some(PersistentSource { directory, file, kind, checks_bodies: true }))
+        };
+        match (middle.kind().file(), middle.kind()) {
+            (Some(_), kind) if is_mapped => Err(Error::Config(format!(
+                "the middle tier {kind} needs the back end frames: a mapped page has one address in both tiers"
+            ))),
+            _ if self.read_only || is_mapped => Ok(None),
+            (Some((path, kind)), _) => {
+                let refuse = |error| Error::Config(format!("the middle tier {}: {error}", path.display()));
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                let directory = FileDirectory::open(folder.unwrap_or(Path::new("."))).map_err(refuse)?;
+                let file = path.file_name().expect("checked when it was parsed").to_string_lossy();
+                source(Some(Arc::new(directory)), file.into_owned(), kind)
+            }
+            (None, MiddleKind::Simulated(profile)) if profile.is_persistent() => {
+                // A directory on a disk has no simulated memory.
+                let directory = self.directory.clone().filter(|directory| !directory.is_local());
+                source(directory, MIDDLE.to_owned(), PersistentKind::Simulated)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Refuses a `migrate` setting where no memory moves.

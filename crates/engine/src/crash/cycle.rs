@@ -59,6 +59,7 @@ impl Plan {
             replacement: Replacement::Mark,
             ring: None,
             middle: None,
+            persistent: false,
         };
         let steps = 20 + random.below(400) as u32;
         let open_max = [0, 1, 3][random.below(3)];
@@ -120,6 +121,13 @@ impl Plan {
         plan
     }
 
+    /// Lives over a middle tier in a memory of the disk, which loses lines. Some open without it.
+    pub(super) fn persistent(seed: u64) -> Plan {
+        let mut plan = Plan::tiers(seed);
+        plan.sizes.persistent = true;
+        plan
+    }
+
     /// Lives with pages of two sizes; in some the number of frames changes too.
     pub(super) fn mixed(seed: u64) -> Plan {
         let mut plan = Plan { resizes: seed.is_multiple_of(3), ..Plan::random(seed) };
@@ -167,6 +175,8 @@ pub(super) struct Tally {
     pub(super) cache_hits: u64,
     pub(super) relocated: u64,
     pub(super) kept: u64,
+    /// Frames adopted from a persistent middle tier.
+    pub(super) adopted: u64,
 }
 
 impl std::ops::AddAssign for Tally {
@@ -180,6 +190,7 @@ impl std::ops::AddAssign for Tally {
         self.cache_hits += other.cache_hits;
         self.relocated += other.relocated;
         self.kept += other.kept;
+        self.adopted += other.adopted;
     }
 }
 
@@ -196,6 +207,8 @@ struct Run {
     power_ons: u64,
     /// Losers closed durably.
     closed: HashSet<Timestamp>,
+    /// Whether the present life is without its persistent middle tier.
+    apart: bool,
 }
 
 /// Lives through `plan`; an error names the fault.
@@ -215,7 +228,8 @@ pub(super) fn live(plan: Plan) -> Result<Tally, String> {
     };
     let script = Rc::new(RefCell::new(state));
     let closed = HashSet::new();
-    let mut run = Run { plan, script: script.clone(), tally: Tally::default(), power_ons: 1, closed };
+    let mut run =
+        Run { plan, script: script.clone(), tally: Tally::default(), power_ons: 1, closed, apart: false };
     meanwhile::play(None);
     let outcome = run.lives(Machine { disk, power_cycle: 1 });
     meanwhile::play(None);
@@ -229,6 +243,7 @@ impl Run {
 
     fn lives(&mut self, mut machine: Machine) -> Result<(), String> {
         for life in 0..self.plan.lives {
+            self.apart = self.plan.sizes.persistent && self.below(5) == 0;
             let (recovered, now) = self.recover(machine, true)?;
             machine = now;
             let disk = &machine.disk;
@@ -280,6 +295,7 @@ impl Run {
             }
             machine = self.next_machine(&machine);
         }
+        self.apart = false;
         self.recover(machine, true).map(|_| ())
     }
 
@@ -334,7 +350,16 @@ impl Run {
             false => open_with_ring(disk, &self.plan.sizes)?,
         };
         let files = self.sometimes_without_ring(files)?;
-        let mut recovered = crate::recovery::recover(&files, &self.plan.sizes.options(), &Raw)?;
+        let mut options = self.plan.sizes.options_on(disk);
+        if self.apart {
+            options.tiers.persistent = None;
+        }
+        let mut recovered = crate::recovery::recover(&files, &options, &Raw)?;
+        if let Some(middle) = recovered.maintenance.pool.middle_stats()
+            && let Some(persistent) = middle.persistent
+        {
+            self.tally.adopted += persistent.adopted;
+        }
         let losers = std::mem::take(&mut recovered.losers);
         if let Some(loser) = losers.iter().find(|loser| self.closed.contains(&loser.transaction)) {
             let what = format!("transaction {} was undone and closed, and is back", loser.transaction);

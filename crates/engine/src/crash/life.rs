@@ -113,6 +113,9 @@ impl<'p> Life<'p> {
         if self.script.borrow().resizes && self.below(12) == 0 {
             return self.resize();
         }
+        if self.script.borrow().sizes.persistent && self.below(8) == 0 {
+            self.pool.seal_all();
+        }
         if self.other_class().is_some() && self.below(20) == 0 {
             return self.move_frames();
         }

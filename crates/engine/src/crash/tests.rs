@@ -22,6 +22,7 @@ pub(super) const SIZES: Sizes = Sizes {
     replacement: Replacement::Mark,
     ring: None,
     middle: None,
+    persistent: false,
 };
 
 #[test]
@@ -168,6 +169,22 @@ fn nothing_is_lost_over_three_tiers() {
         }
     }
     report(&tally, start);
+}
+
+#[test]
+fn nothing_is_lost_over_a_persistent_middle_tier() {
+    let start = std::time::Instant::now();
+    let mut tally = Tally::default();
+    let seeds = seeds(200);
+    for seed in seeds.clone() {
+        match live_caught(Plan::persistent(seed)) {
+            Ok(more) => tally += more,
+            Err(what) => panic!("TERRACE_CRASH_SEED={seed} replays this: {what}"),
+        }
+    }
+    report(&tally, start);
+    println!("{} frames adopted", tally.adopted);
+    assert!(tally.adopted > seeds.end - seeds.start || seeds.end - seeds.start < 100, "{tally:?}");
 }
 
 #[test]

@@ -144,6 +144,7 @@ impl Core {
                 // A failure is retried later, and the next call reports a poisoned log.
                 let _ = self.garbage.free(&self.pool, &|| self.oldest(), 4);
                 let _ = self.tables.save_counts_if_due(self);
+                self.maintenance.seal_inline();
             }
         }
     }
@@ -316,6 +317,7 @@ impl Shared {
             let _ = thread.join();
         }
         self.core.maintenance.wait_for_writes();
+        self.core.maintenance.seal_all();
         if let Some(cache) = &self.core.pool.cache
             && let Err(error) = cache.retire()
         {

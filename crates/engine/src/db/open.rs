@@ -280,7 +280,9 @@ fn shares(
     let split = Split::new(dram, versions, records, backend, sizes, file_pages)?;
     let middle = builder.middle_options(sizes.own)?;
     let cache = builder.cache.as_ref().filter(|_| !builder.read_only);
-    let beside = middle.as_ref().map_or(0, bytes_beside).saturating_add(cache.map_or(0, Cache::dram_bytes));
+    let persistent = builder.persistent_source()?.filter(|_| middle.is_some());
+    let beside = middle.as_ref().map_or(0, |middle| bytes_beside(middle, persistent.is_some()));
+    let beside = beside.saturating_add(cache.map_or(0, Cache::dram_bytes));
     let with_beside = |split: Split| {
         let part = format_args!("what is known of the middle tier and of the cache takes {beside} bytes");
         split.with_beside(beside, sizes, file_pages).map_err(|error| error.of_part(part))
@@ -299,6 +301,7 @@ fn shares(
         tiers: TierOptions {
             middle,
             memory: middle_memory,
+            persistent,
             nodes: builder.node_options(middle_nodes, split.frame_bytes)?,
             time: builder.simulated_time.clone(),
         },

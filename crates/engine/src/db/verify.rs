@@ -51,6 +51,7 @@ pub(crate) fn verify_all(core: &Core, bytes_per_s: u64) -> Result<VerifyReport> 
         findings.passed_on()?;
     }
     findings.images()?;
+    findings.sealed_frames()?;
     let (errors, more_errors) = findings.damages.into_parts();
     Ok(VerifyReport { errors, more_errors, ..findings.report })
 }
@@ -284,6 +285,14 @@ impl Findings<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Checks the frames of a persistent middle tier that would count after a crash.
+    fn sealed_frames(&mut self) -> Result<()> {
+        let damages = &mut self.damages;
+        self.core.maintenance.check_sealed(|file, page, what| {
+            damages.add(Damage { file: file.to_owned(), page: Some(page.0), what });
+        })
     }
 
     /// Checks the images of all pages, and that each page has an owner.

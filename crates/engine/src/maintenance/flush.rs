@@ -183,7 +183,7 @@ impl Flush {
     ) {
         let entry = self.pool.table.entry(image.id).expect("claimed pages are within the table");
         let old = loop {
-            match self.try_put_in_force(entry, mapped) {
+            match self.try_put_in_force(entry, image.lsn, mapped) {
                 Some(old) => break old,
                 None => std::thread::yield_now(),
             }
@@ -196,7 +196,7 @@ impl Flush {
         round_state.note_image(image.id);
     }
 
-    fn try_put_in_force(&self, entry: Entry<'_>, mapped: MappingWord) -> Option<MappingWord> {
+    fn try_put_in_force(&self, entry: Entry<'_>, image: Lsn, mapped: MappingWord) -> Option<MappingWord> {
         let latch = entry.latch();
         match entry.location() {
             Location::Frame(frame) => {
@@ -207,6 +207,12 @@ impl Flush {
                 let header = self.pool.frames.header(frame);
                 let old = header.mapped();
                 if stays {
+                    // Before recLSN moves: the log may be cut, and recovery would base on it.
+                    if let Some(below) = header.middle_copy()
+                        && !planted(Bug::UnsealNotAtMapping)
+                    {
+                        self.pool.frames.unseal_older(below, image);
+                    }
                     header.set_mapped(mapped);
                     if latch.load().is_claimed() {
                         let next = if planted(Bug::ClearRecLsn) { Lsn::NONE } else { header.next_rec_lsn() };

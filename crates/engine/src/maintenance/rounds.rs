@@ -152,6 +152,7 @@ impl Maintenance {
             .and_then(|()| self.checkpoint_step(&mut round_state))
             .and_then(|()| self.clean_segments(&mut round_state));
         round_state.staging.urgent = false;
+        self.seal_frames(&mut round_state);
         drop(round_state);
         self.maintain_cache();
         outcome

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::adopt::before_access;
 use super::buffer_pool::Pool;
 use super::evict::FoundFrame;
 use super::frames::partition::{Partition, Tier};
@@ -173,6 +174,7 @@ impl Pool {
         loaded: bool,
     ) -> Result<ReadGuard<'p>, Retry> {
         let middle = self.tiers.middle_of_frame();
+        before_access(self, &guard)?;
         let is_leaf = guard.view().u8(page::LEVEL_AT) & !COMPRESS == 0;
         let (asked, path) = middle.decide(self.mode(), guard.id(), is_leaf);
         if path == Path::MiddleToDram {

@@ -12,6 +12,7 @@ use super::buffers::Batches;
 use super::cost::frame_cost;
 use super::frames::Frames;
 use super::frames::partition::{ByPartition, Partition};
+use super::frames::persistent::PersistentFrames;
 use super::images::Images;
 use super::options::PoolOptions;
 use super::page_ids::PageIds;
@@ -48,6 +49,8 @@ pub(crate) struct PoolParts<'f> {
     pub(crate) highest: Timestamp,
     /// Seed of random choices, so that runs repeat.
     pub(crate) seed: u64,
+    /// The middle tier's frames, if they outlive the process.
+    pub(crate) persistent: Option<PersistentFrames>,
 }
 
 /// The error for memory that a tier did not get.
@@ -72,6 +75,10 @@ pub(crate) fn assemble(found: PoolParts<'_>, options: &PoolOptions) -> Result<Po
         .map_err(memory(bytes_max))?
         .on_nodes(&options.tiers.nodes, class)
         .map_err(memory(options.frame_bytes))?;
+    let frames = match found.persistent {
+        Some(persistent) => frames.over(persistent).map_err(refused("the middle tier", 0))?,
+        None => frames,
+    };
     // The database's own class has all frames until another class is used.
     let count = (budget.for_frames(class) / frame_cost(class)) as u32;
     frames.grow(class, count).map_err(memory(u64::from(count) * found.page_bytes as u64))?;

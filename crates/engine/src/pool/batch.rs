@@ -108,6 +108,7 @@ impl<'p> Batch<'p> {
         read_reason: ReadReason,
         failed: &mut dyn FnMut(usize, Error),
     ) -> Result<usize> {
+        self.pool.frames.check_process()?;
         // Here so that resident pages take no frames. Checked again when latching.
         let away = |&id: &PageId| self.absent(id).map(|(_, _, mapped)| (id, mapped));
         let wanted = self.count_wanted(ids.iter().filter_map(away));

@@ -110,8 +110,9 @@ impl Pool {
         blocks_of(self.page_bytes)
     }
 
-    /// Fails if the log is poisoned.
+    /// Fails if the log is poisoned, and in a forked child without the middle tier's memory.
     pub(crate) fn check(&self) -> Result<()> {
+        self.frames.check_process()?;
         match self.wal.poisoned() {
             Some(reason) => Err(Error::Poisoned { reason: reason.to_owned() }),
             None => Ok(()),
@@ -176,6 +177,8 @@ impl Pool {
     }
 
     fn bring(&self, id: PageId) -> Result<bool, Retry> {
+        // A load may demote another page.
+        self.frames.check_process()?;
         let entry = self.table.entry(id).ok_or(Retry::Missing(id))?;
         let mut backoff = Backoff::new();
         loop {

@@ -93,6 +93,7 @@ impl Pool {
     /// Takes id and frame of a page. Uses `grant`, then free blocks. May wait for a frame; the
     /// caller holds no latch.
     pub(crate) fn new_page(&self, class: SizeClass, grant: Option<&mut Grant<'_>>) -> Result<NewPage<'_>> {
+        self.frames.check_process()?;
         match grant {
             Some(grant) if grant.left >= class.blocks() => grant.left -= class.blocks(),
             _ => self.space.grant(class.blocks())?,
@@ -174,6 +175,13 @@ impl Pool {
     pub(crate) fn end_freed(&self, page: PageId) -> MappingWord {
         let entry = self.table.entry(page).expect("freed ids are within the table");
         self.lock_entry(entry);
+        // The seal is off before the id can be used again.
+        let give = |frame| {
+            if planted(Bug::KeepSealOfFreed) {
+                self.frames.forget_seal(frame);
+            }
+            self.give_frame(frame);
+        };
         let old = match entry.location() {
             Location::Frame(frame) => {
                 let header = self.frames.header(frame);
@@ -183,9 +191,9 @@ impl Pool {
                 self.discard(&[(page, frame)]);
                 if let Some(below) = self.detach_copy(&header).filter(|_| !planted(Bug::KeepMiddleCopy)) {
                     self.count_copy_freed();
-                    self.give_frame(below);
+                    give(below);
                 }
-                self.give_frame(frame);
+                give(frame);
                 old
             }
             Location::Store(mapped) => mapped,

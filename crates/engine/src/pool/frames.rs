@@ -7,6 +7,7 @@ mod links;
 mod mapped;
 mod nodes;
 pub(crate) mod partition;
+pub(crate) mod persistent;
 mod read_reason;
 pub(crate) mod residency;
 #[cfg(test)]

@@ -9,7 +9,10 @@ pub mod migration;
 pub(crate) mod operation;
 mod promote;
 mod promotion_batch;
+mod seal;
 mod tuner;
 
 pub(crate) use middle::{MiddleOptions, MiddleTier, TierOptions};
 pub(in crate::pool) use promote::{Rising, Seen};
+pub(crate) use seal::SealLimits;
+pub(in crate::pool) use seal::seal_some;

@@ -12,9 +12,9 @@ use super::page_table::{Entry, Location};
 use super::replacement::Replacer;
 use super::requests::Requests;
 use super::resident::Resident;
-use super::tier::MiddleTier;
 use super::tier::migration::Policy;
-use crate::ids::{PageId, SizeClass};
+use super::tier::{MiddleTier, SealLimits, seal_some};
+use crate::ids::{Lsn, PageId, SizeClass};
 use crate::stats::{LineWrites, MiddleStats};
 
 #[derive(Debug)]
@@ -77,7 +77,9 @@ impl Tiers {
     /// Fills `frame` as [`Frames::fill`](super::frames::Frames::fill), with a charge.
     pub(crate) fn fill(&self, id: PageId, frame: u32, content: &[u8]) {
         let charge = self.charge_page(frame, Direction::Write);
+        self.frames.begin_stores(frame);
         self.frames.fill(id, frame, content);
+        self.frames.end_stores(frame);
         charge.map(Charge::finish);
     }
 
@@ -112,6 +114,13 @@ impl Tiers {
 
     pub(crate) fn middle_stats(&self) -> Option<MiddleStats> {
         Some(self.middle.as_ref()?.stats(&self.resident, &self.replacer))
+    }
+
+    /// Seals frames of a persistent middle tier, as far as the log is `durable`. Maintenance calls
+    /// it, with a buffer for a page.
+    pub(crate) fn seal_some(&self, durable: Lsn, limits: SealLimits, buffer: &mut [u8]) -> usize {
+        let middle = self.middle.as_ref();
+        middle.map_or(0, |middle| seal_some(middle, &self.resident, durable, limits, buffer))
     }
 
     pub(crate) fn line_writes(&self) -> Option<LineWrites> {

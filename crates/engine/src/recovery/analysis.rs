@@ -16,6 +16,7 @@ use crate::maintenance::{Mapping, Part, Parts};
 use crate::planted::{Bug, planted};
 use crate::pool::PoolOptions;
 use crate::pool::page_table::{Location, PageTable};
+use crate::pool::persistent::{Adopted, Attached, Dropped};
 use crate::pool::reread::reread;
 use crate::store::files::Files;
 use crate::store::mapping_word::MappingWord;
@@ -52,6 +53,8 @@ pub(super) struct Analysis<'a> {
     pub(super) open: HashMap<u64, Loser>,
     /// Pages allocated or freed in the log, with the last such LSN.
     pub(super) born: HashMap<PageId, Lsn>,
+    /// The highest LSN of images of a page in the log's mapping records.
+    imaged: HashMap<PageId, Lsn>,
     pub(super) highest: Timestamp,
     pub(super) ids_end: ByClass<u64>,
     /// Upper bound of allocated indexes: ids are issued in turn, each by a log record.
@@ -115,6 +118,7 @@ impl<'a> Analysis<'a> {
             chunk_named: HashMap::new(),
             open: HashMap::new(),
             born: HashMap::new(),
+            imaged: HashMap::new(),
             highest: superblock.highest_timestamp,
             ids_end: superblock.page_ids_end,
             ids_limit,
@@ -277,6 +281,8 @@ impl<'a> Analysis<'a> {
             }
             Kind::Mapping if !planted(Bug::BaseThroughOldMapping) => {
                 for entry in record.mappings() {
+                    let imaged = self.imaged.entry(entry.page).or_default();
+                    *imaged = (*imaged).max(entry.image_lsn);
                     // The page was freed while this image was in flight.
                     if self.is_news(entry.page, lsn)? && self.is_allocated(entry.page) {
                         self.set(entry.page, MappingWord::at(entry.extent, entry.check))?;
@@ -304,6 +310,26 @@ impl<'a> Analysis<'a> {
         }
         self.mapping.dirty(id, lsn);
         Ok(true)
+    }
+
+    /// The frames of a persistent middle tier that are bases in place of images. A page without an
+    /// image keeps its frame only if the body holds: its image may be written before redo meets it.
+    pub(super) fn bases_in(&mut self, tier: &Attached, log_end: Lsn) -> Vec<Adopted> {
+        let own = SizeClass::of_bytes(self.page_bytes as u64);
+        let mut found = tier.candidates(|id, lsn| {
+            let least = [self.born.get(&id), self.imaged.get(&id)].into_iter().flatten().max();
+            match () {
+                () if id.class() != own || id.index() == 0 || !self.is_allocated(id) => Err(Dropped::Page),
+                () if lsn >= log_end => Err(Dropped::BeyondLog),
+                () if least.is_some_and(|&least| lsn < least) => Err(Dropped::Older),
+                () => Ok(()),
+            }
+        });
+        found.retain(|frame| {
+            let is_redone = || self.born.contains_key(&frame.id) && tier.holds(frame);
+            !self.unwritten.contains(&frame.id) || is_redone()
+        });
+        found
     }
 
     /// Limits the page ids to those with chunks. Ids beyond were never used, whatever the

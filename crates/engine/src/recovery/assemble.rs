@@ -9,10 +9,13 @@ use super::analysis::{Analysis, Loser};
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::maintenance::{LeftAlone, Maintenance, RoundState, Staging};
+use crate::planted::{Bug, planted};
+use crate::pool::adopt::adopt;
 use crate::pool::assemble::{PoolParts, assemble, refused};
 use crate::pool::options::PoolOptions;
 use crate::pool::page_ids::{PageIds, ids_below};
 use crate::pool::page_table::Location;
+use crate::pool::persistent::{Adopted, PersistentFrames};
 use crate::pool::requests::Requests;
 use crate::pool::resident::blocks_granted;
 use crate::pool::stats::Cause;
@@ -32,13 +35,15 @@ pub(super) struct Assembled {
 impl Analysis<'_> {
     /// Builds pool and maintenance.
     pub(super) fn assemble(
-        self,
+        mut self,
         slots: Slots,
         superblock: Superblock,
         wal: Wal,
+        (persistent, adopted): (Option<PersistentFrames>, Vec<Adopted>),
         options: &PoolOptions,
     ) -> Result<Assembled> {
-        let (space, ids) = self.count_space(options)?;
+        // While every location is that of an image.
+        let (space, ids) = self.count_space(options, &adopted)?;
         let staging_bytes = (options.buffers.staging as usize).next_multiple_of(self.page_bytes);
         let absorbed = wal.tail();
         let wal = Arc::new(wal);
@@ -54,8 +59,13 @@ impl Analysis<'_> {
             staging_bytes,
             highest: self.highest,
             seed: u64::from_le_bytes(superblock.uuid[..8].try_into().expect("eight bytes")),
+            persistent,
         };
         let pool = Arc::new(assemble(found, options)?);
+        adopt(&pool.tiers, &adopted, |id| match self.unwritten.remove(&id) {
+            true => self.born.get(&id).copied(),
+            false => None,
+        })?;
         let staging = AlignedBuffer::try_zeroed(staging_bytes)
             .map_err(refused("the DRAM tier", staging_bytes as u64))?;
         let round_state = RoundState {
@@ -78,7 +88,7 @@ impl Analysis<'_> {
     }
 
     /// Space of the page file with every image counted, and the ids in use.
-    fn count_space(&self, options: &PoolOptions) -> Result<(Arc<Space>, PageIds)> {
+    fn count_space(&self, options: &PoolOptions, adopted: &[Adopted]) -> Result<(Arc<Space>, PageIds)> {
         let geometry = SpaceGeometry { segment_blocks: self.segment_blocks };
         // The file may be longer than the superblock says, but never shorter.
         let held = self.files.pages.len().saturating_sub(geometry.file_bytes(0))
@@ -92,9 +102,11 @@ impl Analysis<'_> {
         }
         let space = Arc::new(Space::new(self.files.pages.clone(), geometry, held, options.store_bytes_max));
         let mut ids = PageIds::used_below(self.ids_end);
+        let is_adopted = |id| adopted.iter().any(|frame| frame.id == id);
         // The lowest id is taken first.
         for id in ids_below(self.ids_end).rev() {
             match self.table.entry(id).map(|entry| entry.location()) {
+                Some(Location::Store(_)) if planted(Bug::AdoptBeforeCount) && is_adopted(id) => {}
                 Some(Location::Store(mapped)) => {
                     space.count(mapped.extent().expect("stored pages have an image"))?
                 }

@@ -12,6 +12,7 @@ use crate::ids::{Lsn, PageId};
 use crate::maintenance::Maintenance;
 use crate::planted::{Bug, planted};
 use crate::pool::Retry;
+use crate::pool::adopt::meet_adopted;
 use crate::pool::resident::class_of_page;
 use crate::store::page;
 use crate::wal::{Change, Kind, LogScan, change_kind};
@@ -45,6 +46,7 @@ pub(super) fn redo_all(
             if old_life || change.kind == change_kind::FREE || !exists_durably(maintenance, change.page) {
                 continue;
             }
+            meet_adopted(&maintenance.pool, change.page, record.lsn());
             redone += u64::from(redo_one(maintenance, record.lsn(), &change, redo, &mut scratch)?);
         }
     }

@@ -23,6 +23,13 @@ const MOVES_NOT_MADE: Family =
         .by("reason");
 const COPIES_DROPPED: Family =
     Family::counter("terrace_middle_copies_dropped_total", "Middle copies dropped, by why.").by("reason");
+const SEALS: Family =
+    Family::counter("terrace_middle_seals_total", "Changes of the seals of persistent frames.").by("to");
+const SEALED_DROPPED: Family = Family::counter(
+    "terrace_middle_sealed_dropped_total",
+    "Sealed frames of a persistent middle tier that did not count, by why.",
+)
+.by("reason");
 const MEMORY_MOVES: Family = Family::counter(
     "terrace_memory_moves_total",
     "Pages whose memory was to go to the nodes of another tier, by what became of them.",
@@ -78,6 +85,8 @@ terrace_io::stats! {
         /// 64-byte lines changed in place.
         lines_written: u64 => counter
             "terrace_middle_lines_written_total" "Lines of 64 bytes changed in place.",
+        /// Frames that outlive the process, with a persistent middle tier.
+        persistent: Option<PersistentStats>,
         /// The DRAM cache in front of a simulated memory (memory mode).
         dram_cache: Option<DramCacheStats>,
         /// Page size, bytes: the database's own.
@@ -109,6 +118,45 @@ terrace_io::stats! {
         /// 4 KiB pages that the system placed outside the tier's nodes since open.
         misplaced_pages: u64 => counter "terrace_middle_misplaced_pages_total"
             "Pages of the system's that it put elsewhere than on the nodes of the middle tier.",
+    }
+}
+
+terrace_io::stats! {
+    /// Frames of a middle tier that outlives the process, such as [`crate::MiddleKind::Shm`].
+    ///
+    /// Only sealed frames count at the next open. Sealed frames that did not count at this one are
+    /// in the `dropped` counters, by reason.
+    ///
+    /// ```
+    /// assert_eq!(terrace::PersistentStats::default().adopted, 0);
+    /// ```
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+    #[non_exhaustive]
+    pub struct PersistentStats {
+        /// Frames adopted at open.
+        adopted: u64 => gauge
+            "terrace_middle_adopted_frames" "Frames of the middle tier adopted at open.",
+        /// Frames sealed now.
+        sealed: u64 => gauge
+            "terrace_middle_sealed_frames" "Frames of the middle tier that would count after a crash.",
+        /// Frames sealed since open.
+        seals: u64 => SEALS "sealed",
+        /// Frames unsealed since open, because they changed or lost their page.
+        unseals: u64 => SEALS "unsealed",
+        /// All, because the database was open without the tier.
+        dropped_life: u64 => SEALED_DROPPED "life",
+        /// The header is damaged.
+        dropped_header: u64 => SEALED_DROPPED "header",
+        /// The page was freed.
+        dropped_page: u64 => SEALED_DROPPED "page",
+        /// The image or the allocation of the page is newer.
+        dropped_older: u64 => SEALED_DROPPED "older",
+        /// The log ends before the frame.
+        dropped_beyond_log: u64 => SEALED_DROPPED "beyond_log",
+        /// Another frame has a newer state of the page.
+        dropped_duplicate: u64 => SEALED_DROPPED "duplicate",
+        /// The checksum of the body does not hold, found at the first access.
+        dropped_body: u64 => SEALED_DROPPED "body",
     }
 }
 

@@ -9,8 +9,8 @@
 //! The last acknowledged transaction, or the one after it, must be found under every key. Every
 //! third transaction is aborted instead, with a marker that must never appear.
 //!
-//! Runs over the page file alone, with a block cache, which must be warm after each kill, and with
-//! the log in shared memory.
+//! Runs over the page file alone, with a block cache, over a middle tier in shared memory, and with
+//! the log in shared memory. Cache and tier must be warm after each kill.
 //!
 //! `TERRACE_KILL_CYCLES` is the number of cycles, `TERRACE_SEED` the first seed.
 
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
-use terrace::{CacheStats, Db, Table};
+use terrace::{Backend, CacheStats, Db, Stats, Table};
 
 use super::common;
 
@@ -30,6 +30,7 @@ const THREADS: u64 = 3;
 const KEYS: u64 = 8;
 const CHILD: &str = "TERRACE_KILL_CHILD";
 const CACHE: &str = "TERRACE_KILL_CACHE";
+const TIER: &str = "TERRACE_KILL_TIER";
 const RING: &str = "TERRACE_KILL_RING";
 const NUMBERS: &str = "TERRACE_KILL_NUMBERS";
 
@@ -38,10 +39,35 @@ const NUMBERS: &str = "TERRACE_KILL_NUMBERS";
 struct Beside {
     /// The file of a block cache.
     cache: Option<PathBuf>,
+    /// A middle tier in shared memory.
+    tier: Option<PathBuf>,
     /// The log's ring in shared memory.
     ring: Option<PathBuf>,
 }
 
+impl Beside {
+    fn of_environment() -> Beside {
+        let file = |name| std::env::var_os(name).map(PathBuf::from);
+        Beside { cache: file(CACHE), tier: file(TIER), ring: file(RING) }
+    }
+
+    /// The same files in other folders, copied there if they exist.
+    fn copied_to(&self, disk: &Path, memory: &Path) -> Beside {
+        let copy = |file: &Option<PathBuf>, folder: &Path| {
+            let file = file.as_ref().filter(|file| file.exists())?;
+            let copy = folder.join(file.file_name().unwrap());
+            std::fs::copy(file, &copy).unwrap();
+            Some(copy)
+        };
+        Beside {
+            cache: copy(&self.cache, disk),
+            tier: copy(&self.tier, memory),
+            ring: copy(&self.ring, memory),
+        }
+    }
+}
+
+/// Opens the database, with the files beside it.
 fn open(path: &Path, beside: &Beside) -> Db {
     let builder = common::builder().dram(2 << 20).page_size(4096).log_max(512 << 10);
     let builder = match &beside.cache {
@@ -52,6 +78,11 @@ fn open(path: &Path, beside: &Beside) -> Db {
         Some(file) => builder.log_memory(format!("shm:{},256KiB", file.display()).parse().unwrap()),
         None => builder,
     };
+    let builder = match &beside.tier {
+        Some(file) => builder.middle(format!("shm:{},4MiB", file.display()).parse().unwrap()),
+        None => builder,
+    };
+    let builder = if beside.tier.is_some() { builder.backend(Backend::Frames) } else { builder };
     builder.open(path).unwrap()
 }
 
@@ -120,8 +151,7 @@ fn grow_and_compact_for_ever(db: &Db) {
 fn child() {
     let Some(path) = std::env::var_os(CHILD) else { return };
     let numbers = std::env::var(NUMBERS).unwrap();
-    let file = |name| std::env::var_os(name).map(PathBuf::from);
-    let db = open(Path::new(&path), &Beside { cache: file(CACHE), ring: file(RING) });
+    let db = open(Path::new(&path), &Beside::of_environment());
     let table = db.open_or_create_table("ledger").unwrap();
     println!("\nready");
     std::thread::scope(|scope| {
@@ -138,16 +168,14 @@ fn start(path: &Path, beside: &Beside, ledger: &BTreeMap<u64, (u64, u64)>) -> Ch
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["kill::child", "--exact", "--nocapture", "--test-threads=1"]);
     command.env(CHILD, path).env(NUMBERS, numbers.collect::<Vec<_>>().join(" "));
-    for (name, file) in [(CACHE, &beside.cache), (RING, &beside.ring)] {
-        if let Some(file) = file {
-            command.env(name, file);
-        }
+    for (name, file) in [(CACHE, &beside.cache), (TIER, &beside.tier), (RING, &beside.ring)] {
+        file.iter().for_each(|file| _ = command.env(name, file));
     }
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
-/// Compares a database with its ledger; returns the statistics of its cache, if any.
-fn check(path: &Path, beside: &Beside, ledger: &mut BTreeMap<u64, (u64, u64)>) -> Option<CacheStats> {
+/// Compares a database with its ledger; returns its statistics.
+fn check(path: &Path, beside: &Beside, ledger: &mut BTreeMap<u64, (u64, u64)>) -> Stats {
     let db = open(path, beside);
     assert_eq!(db.verify().unwrap().errors, []);
     let table = db.open_or_create_table("ledger").unwrap();
@@ -165,7 +193,7 @@ fn check(path: &Path, beside: &Beside, ledger: &mut BTreeMap<u64, (u64, u64)>) -
         }
         (*acknowledged, *begun) = (found, found);
     }
-    let stats = db.stats().cache;
+    let stats = db.stats();
     db.close().unwrap();
     stats
 }
@@ -190,18 +218,19 @@ fn listen(
     commits
 }
 
-/// Returns the cache statistics after each kill.
-fn survive_kills(cycles_default: u64, beside: &Beside) -> Vec<CacheStats> {
+/// Returns the statistics after each kill. `beside` is in the folder of the database, or another.
+fn survive_kills(cycles_default: u64, beside: impl FnOnce(&Path) -> Beside) -> Vec<Stats> {
     let number = |name: &str, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let (cycles, seed) = (number("TERRACE_KILL_CYCLES", cycles_default), number("TERRACE_SEED", 1));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("db");
+    let beside = beside(folder.path());
     let mut random = SmallRng::seed_from_u64(seed);
     let mut ledger: BTreeMap<u64, (u64, u64)> = (0..THREADS).map(|thread| (thread, (0, 0))).collect();
     let (mut commits, mut told) = (0, Vec::new());
     println!("seed {seed}");
     for cycle in 0..cycles {
-        let mut child = start(&path, beside, &ledger);
+        let mut child = start(&path, &beside, &ledger);
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         // One in four is killed during its open, but not during creation.
         if (beside.cache.is_some() && cycle == 0) || random.random_range(0..4) > 0 {
@@ -218,8 +247,8 @@ fn survive_kills(cycles_default: u64, beside: &Beside) -> Vec<CacheStats> {
         let status = killer.join().unwrap();
         assert_eq!(status.code(), None, "cycle {cycle}: the child ended by itself");
         // Every second life begins with what the kill left; the check then runs on a copy.
-        told.extend(if random.random_range(0..2) == 0 {
-            check(&path, beside, &mut ledger)
+        told.push(if random.random_range(0..2) == 0 {
+            check(&path, &beside, &mut ledger)
         } else {
             let copy = tempfile::tempdir().unwrap();
             for file in ["pages.terrace", "log.terrace", "cache.guard"] {
@@ -227,17 +256,9 @@ fn survive_kills(cycles_default: u64, beside: &Beside) -> Vec<CacheStats> {
                     std::fs::copy(path.join(file), copy.path().join(file)).unwrap();
                 }
             }
-            let memory = tempfile::tempdir_in("/dev/shm").unwrap();
-            let copied = |file: &Option<PathBuf>, to: &Path| {
-                let file = file.as_ref().filter(|file| file.exists())?;
-                std::fs::copy(file, to).unwrap();
-                Some(to.to_owned())
-            };
-            let copied = Beside {
-                cache: copied(&beside.cache, &copy.path().join("db.cache")),
-                ring: copied(&beside.ring, &memory.path().join("ring")),
-            };
-            check(copy.path(), &copied, &mut ledger)
+            let memory = shared_memory();
+            let files = beside.copied_to(copy.path(), memory.path());
+            check(copy.path(), &files, &mut ledger)
         });
     }
     println!("{cycles} kills, {commits} commits acknowledged, seed {seed}");
@@ -246,19 +267,39 @@ fn survive_kills(cycles_default: u64, beside: &Beside) -> Vec<CacheStats> {
 
 #[test]
 fn acknowledged_commits_survive_kills() {
-    survive_kills(15, &Beside::default());
+    survive_kills(15, |_| Beside::default());
 }
 
 #[test]
 fn acknowledged_commits_in_shared_memory_survive_kills() {
-    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
-    survive_kills(10, &Beside { ring: Some(memory.path().join("ring")), cache: None });
+    let memory = shared_memory();
+    survive_kills(10, |_| Beside { ring: Some(memory.path().join("ring")), ..Beside::default() });
+}
+
+/// A folder of files in shared memory.
+pub(crate) fn shared_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("this machine has shared memory")
+}
+
+#[test]
+fn acknowledged_commits_survive_kills_over_a_middle_tier_that_stays() {
+    let folder = shared_memory();
+    let (tier, ring) = (folder.path().join("tier"), folder.path().join("ring"));
+    for ring in [None, Some(ring)] {
+        let beside = Beside { tier: Some(tier.clone()), ring, ..Beside::default() };
+        let told = survive_kills(8, |_| beside);
+        let adopted = told.iter().map(|stats| stats.middle.as_ref().unwrap().persistent.unwrap().adopted);
+        let adopted: Vec<u64> = adopted.collect();
+        assert!(adopted.iter().filter(|&&frames| frames > 0).count() * 2 > told.len(), "{adopted:?}");
+        std::fs::remove_file(&tier).unwrap();
+    }
 }
 
 #[test]
 fn acknowledged_commits_over_a_cache_survive_kills_and_it_is_warm_again() {
-    let folder = tempfile::tempdir().unwrap();
-    let told = survive_kills(10, &Beside { cache: Some(folder.path().join("db.cache")), ring: None });
+    let told =
+        survive_kills(10, |folder| Beside { cache: Some(folder.join("db.cache")), ..Beside::default() });
+    let told: Vec<CacheStats> = told.into_iter().map(|stats| stats.cache.unwrap()).collect();
     for (cycle, stats) in told.iter().enumerate() {
         assert_eq!((&stats.cold, &stats.out_of_service), (&None, &None), "cycle {cycle}: {stats:?}");
         assert!(stats.kept > 0, "cycle {cycle}: {stats:?}");

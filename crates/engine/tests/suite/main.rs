@@ -25,6 +25,7 @@ mod kill;
 mod log_memory;
 mod log_space;
 mod lookup;
+mod middle_file;
 mod model;
 mod named_snapshots;
 mod page_sizes;

@@ -21,11 +21,14 @@ use super::header::{HEADER_BYTES, Header};
 use super::links::Links;
 use super::nodes::{NodeOptions, Placement};
 use super::partition::{
-    ByPartition, FRAMES_MAX, PageFrame, Partition, Tier, class_of, index_of, partition_index_of,
+    ByPartition, FRAMES_MAX, PageFrame, Partition, Tier, class_of, index_of, is_middle, partition_index_of,
 };
+use super::persistent::PersistentFrames;
 use super::residency::Residency;
 use crate::backend::Backend;
-use crate::ids::{ByClass, PageId, SizeClass};
+use crate::error::Result;
+use crate::ids::{ByClass, Lsn, PageId, SizeClass};
+use crate::planted::{Bug, planted};
 use crate::pool::view::Racy;
 
 /// Unit of committing and releasing header memory.
@@ -41,6 +44,8 @@ pub(crate) struct Frames {
     /// Binary logarithm of the header bytes reserved per partition.
     headers_shift: u32,
     partitions: ByPartition<FrameCounts>,
+    /// The middle partition's frames, if they outlive the process.
+    pub(crate) persistent: Option<PersistentFrames>,
 }
 
 #[derive(Debug)]
@@ -79,7 +84,23 @@ impl Frames {
                 backed: AtomicU32::new(0),
                 count_max,
             }),
+            persistent: None,
         })
+    }
+
+    /// Puts the middle partition into memory that outlives the process.
+    ///
+    /// # Errors
+    /// Those of the system; `Unsupported` for mapped pages.
+    pub(crate) fn over(self, persistent: PersistentFrames) -> io::Result<Frames> {
+        let partition = persistent.partition();
+        let count = self.count_max(partition);
+        self.bytes.map_over(partition, count, persistent.memory(), persistent.bodies_at())?;
+        Ok(Frames { persistent: Some(persistent), ..self })
+    }
+
+    fn is_persistent(&self, partition: Partition) -> bool {
+        self.persistent.is_some() && partition.tier == Tier::Middle
     }
 
     /// Bytes of addresses that [`Frames::reserve`] takes.
@@ -186,7 +207,9 @@ impl Frames {
         let partition = partition.into();
         let one = &self.partitions[partition.index()];
         debug_assert!(self.count(partition) <= count && count <= one.count_max);
-        self.bytes.prepare(partition, self.backed(partition)..count, &self.nodes)?;
+        if !self.is_persistent(partition) {
+            self.bytes.prepare(partition, self.backed(partition)..count, &self.nodes)?;
+        }
         one.count.store(count, Release);
         Ok(())
     }
@@ -213,10 +236,11 @@ impl Frames {
         debug_assert_eq!(chunk.start, self.backed(partition));
         #[cfg(test)]
         super::residency_tests::while_backing();
-        let committed = self
-            .headers
-            .commit(self.headers_of(partition, chunk.clone()))
-            .and_then(|()| self.bytes.back(partition, chunk.clone(), &self.nodes));
+        let headers = self.headers.commit(self.headers_of(partition, chunk.clone()));
+        let committed = headers.and_then(|()| match self.is_persistent(partition) {
+            true => Ok(()),
+            false => self.bytes.back(partition, chunk.clone(), &self.nodes),
+        });
         if let Err(error) = committed {
             self.release(partition, chunk)?;
             return Err(error);
@@ -277,7 +301,60 @@ impl Frames {
     ///
     /// The caller holds the page's exclusive latch, or owns the frame.
     pub(crate) fn vacate(&self, frame: u32) {
+        if !planted(Bug::KeepSealOfVacated) {
+            self.unseal(frame);
+        }
         self.header(frame).page.store(PageId::NONE.0, Relaxed);
+    }
+
+    /// Fails in a forked child, which lacks the memory of a persistent middle tier.
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<()> {
+        self.persistent.as_ref().map_or(Ok(()), PersistentFrames::check_process)
+    }
+
+    /// Makes sure that a crash finds `frame` unsealed: before it changes, or lets its page go.
+    #[inline]
+    pub(crate) fn unseal(&self, frame: u32) {
+        if let Some(persistent) = &self.persistent
+            && is_middle(frame)
+        {
+            persistent.unseal(frame);
+        }
+    }
+
+    /// Takes `frame` for unsealed, whatever its header says: a planted fault.
+    pub(crate) fn forget_seal(&self, frame: u32) {
+        self.persistent
+            .iter()
+            .filter(|_| is_middle(frame))
+            .for_each(|persistent| persistent.forget_seal(frame));
+    }
+
+    /// Unseals the middle copy in `frame` if it is older than `image`, which comes into force.
+    pub(crate) fn unseal_older(&self, frame: u32, image: Lsn) {
+        self.persistent.iter().for_each(|persistent| persistent.unseal_older(frame, image));
+    }
+
+    /// Unseals `frame` and announces stores to it.
+    #[inline]
+    pub(crate) fn begin_stores(&self, frame: u32) {
+        if let Some(persistent) = &self.persistent
+            && is_middle(frame)
+        {
+            if !planted(Bug::UnsealLate) {
+                persistent.unseal(frame);
+            }
+            persistent.note_stores(frame);
+        }
+    }
+
+    /// Ends stores to `frame`.
+    #[inline]
+    pub(crate) fn end_stores(&self, frame: u32) {
+        if planted(Bug::UnsealLate) {
+            self.unseal(frame);
+        }
     }
 
     #[inline(always)]
@@ -414,7 +491,7 @@ fn header_bytes(count: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::partition::{is_middle, partition_of};
+    use super::super::partition::partition_of;
     use super::super::read_reason::ReadReason;
     use super::*;
 

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-use terrace_io::{Region, check_room};
+use terrace_io::{PersistentMemory, Region, check_room};
 
 use super::nodes::Placement;
 use super::partition::{Partition, class_index_of, index_of, partition_index_of};
@@ -91,6 +91,16 @@ impl Fixed {
         let misplaced = self.region.misplaced(range, wanted)?;
         nodes.count_misplaced(partition.tier, misplaced as u64);
         Ok(())
+    }
+
+    pub(super) fn map_over(
+        &self,
+        partition: Partition,
+        count: u32,
+        memory: &PersistentMemory,
+        at: usize,
+    ) -> io::Result<()> {
+        memory.map_over(&self.region, self.range(partition, 0..count), at)
     }
 
     pub(super) fn release(&self, partition: Partition, frames: Range<u32>) -> io::Result<()> {

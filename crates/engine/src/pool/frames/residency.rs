@@ -16,7 +16,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
-use terrace_io::Region;
+use terrace_io::{PersistentMemory, Region};
 
 use super::fixed::Fixed;
 use super::mapped::MappedFrames;
@@ -60,6 +60,23 @@ impl Residency {
 
     pub(super) fn frame_address_bytes(counts_max: &[u32]) -> usize {
         Fixed::partition_bytes(counts_max) * counts_max.len()
+    }
+
+    /// Puts `memory` from `at` on behind the first `count` frames of `partition`.
+    pub(super) fn map_over(
+        &self,
+        partition: Partition,
+        count: u32,
+        memory: &PersistentMemory,
+        at: usize,
+    ) -> io::Result<()> {
+        match self {
+            Residency::Frames(frames) => frames.map_over(partition, count, memory, at),
+            Residency::Mapped(_) => Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "a mapped page has one address in both tiers; use the back end frames",
+            )),
+        }
     }
 
     /// Binds frames without pages to DRAM nodes, if they have own addresses.

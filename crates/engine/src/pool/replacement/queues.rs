@@ -112,6 +112,12 @@ impl Queues {
         known
     }
 
+    /// Appends a frame that was adopted with its page, to the main queue.
+    pub(crate) fn adopt(&mut self, frames: &Frames, frame: u32) {
+        frames.header(frame).links.stand(None, 0);
+        self.push(frames, frame, Queue::Main);
+    }
+
     pub(crate) fn touched(&mut self, frames: &Frames, frame: u32, queue: Queue) {
         let links = frames.header(frame).links;
         let is_counted = queue == Queue::Main && !self.is_clock();

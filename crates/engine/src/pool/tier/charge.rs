@@ -57,7 +57,9 @@ impl MiddleTier {
         let (middle, direction) =
             if is_middle(from) { (from, Direction::Read) } else { (to, Direction::Write) };
         let charge = self.charge_page(middle, direction);
+        resident.frames.begin_stores(to);
         resident.frames.copy_page(id, from, to);
+        resident.frames.end_stores(to);
         if let Some(memory) = &self.memory {
             memory.copy(class_of(from).page_bytes() as u64);
         }
@@ -75,6 +77,7 @@ impl MiddleTier {
         first: usize,
         content: &[u8],
     ) {
+        resident.frames.begin_stores(frame);
         let words = &resident.frames.words(id, frame)[first..first + content.len() / 8];
         let (mut lines, mut last) = (0, None);
         for (at, (word, bytes)) in (first..).zip(words.iter().zip(content.chunks_exact(8))) {
@@ -94,6 +97,7 @@ impl MiddleTier {
                 }
             }
         }
+        resident.frames.end_stores(frame);
         self.counts.lines_written.fetch_add(lines, Relaxed);
     }
 }

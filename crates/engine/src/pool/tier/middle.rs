@@ -15,6 +15,7 @@ use super::operation;
 use super::promotion_batch::PromotionBatch;
 use crate::ids::{PageId, SizeClass};
 use crate::pool::frames::partition::{Partition, Tier, class_of, is_middle};
+use crate::pool::frames::persistent::{PersistentFrames, PersistentSource};
 use crate::pool::frames::{Header, NodeOptions};
 use crate::pool::replacement::Replacer;
 use crate::pool::resident::Resident;
@@ -41,6 +42,8 @@ pub(crate) struct TierOptions {
     pub(crate) middle: Option<MiddleOptions>,
     /// Charges accesses to the middle tier if it is simulated.
     pub(crate) memory: Option<Arc<SimulatedMemory>>,
+    /// Where the middle tier lies, if it outlives the process.
+    pub(crate) persistent: Option<PersistentSource>,
     pub(crate) nodes: NodeOptions,
     /// The time of simulated memory.
     pub(crate) time: Time,
@@ -48,7 +51,13 @@ pub(crate) struct TierOptions {
 
 impl Default for TierOptions {
     fn default() -> TierOptions {
-        TierOptions { middle: None, memory: None, nodes: NodeOptions::default(), time: Time::wall() }
+        TierOptions {
+            middle: None,
+            memory: None,
+            persistent: None,
+            nodes: NodeOptions::default(),
+            time: Time::wall(),
+        }
     }
 }
 
@@ -199,6 +208,7 @@ impl MiddleTier {
             tuning: self.adaptation.as_ref().map(Adaptation::tuning),
             simulated: self.memory.is_some(),
             lines_written: count(&counts.lines_written),
+            persistent: resident.frames.persistent.as_ref().map(PersistentFrames::stats),
             dram_cache: self.memory.as_ref().and_then(|memory| memory.dram_cache()),
             reads_in_place: counts.reads_in_place.total(),
             writes_in_place: counts.writes_in_place.total(),

@@ -1,0 +1,349 @@
+//! The file of a persistent middle tier at open, and the frames that count.
+//!
+//! 1. [`Attached::open`] opens or creates the file. It writes all headers back before any is read:
+//!    a killed process may have left lines that are not durable (rule 13).
+//! 2. [`Attached::candidates`] selects frames, once the log was read to its end.
+//! 3. [`Attached::begin_life`] runs after the superblock with the new epoch is synced. It unseals
+//!    all other frames durably, and then names the new epoch. In the opposite order a cut between
+//!    the two leaves frames that were dropped, and an epoch that fits them.
+//!
+//! A file that does not fit starts cold, with a warning. A file that is no tier's stays as it is,
+//! and the tier is volatile.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use terrace_io::{
+    AlignedBuffer, Directory, OpenMode, Pattern, PersistentKind, PersistentMemory, SimulatedMemory,
+};
+
+use super::layout::{self, Identity, LINE_BYTES, Layout, Sealed};
+use super::seals::{Dropped, PersistentFrames};
+use crate::error::{Error, Result};
+use crate::ids::{Lsn, PageId, SizeClass};
+use crate::planted::{Bug, planted};
+use crate::store::superblock::Superblock;
+
+/// Where a persistent middle tier lies.
+#[derive(Clone, Debug)]
+pub(crate) struct PersistentSource {
+    /// `None` for memory that dies with the process, as does that of a directory without any.
+    pub(crate) directory: Option<Arc<dyn Directory>>,
+    pub(crate) file: String,
+    pub(crate) kind: PersistentKind,
+    /// Whether bodies are compared with their checksums. Crash tests of the order of write-backs
+    /// turn it off: a checksum masks their faults.
+    pub(crate) checks_bodies: bool,
+}
+
+impl PersistentSource {
+    /// The path, for messages.
+    fn name(&self) -> String {
+        let directory = self.directory.as_ref().map_or_else(|| "anonymous".to_owned(), |found| found.name());
+        format!("{directory}/{}", self.file)
+    }
+}
+
+/// A frame that counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Adopted {
+    pub(crate) id: PageId,
+    pub(crate) lsn: Lsn,
+    /// Index of the frame in the middle partition.
+    pub(crate) index: u32,
+}
+
+/// The file of a tier, before the database lives with it.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    frames: PersistentFrames,
+    identity: Identity,
+    /// Epoch and number of the last life with the tier, if the file fits the database.
+    life: Option<Life>,
+}
+
+/// Epoch and random number of a life.
+type Life = (u32, u64);
+
+/// An existing file, and what to do with it.
+enum Found {
+    /// It is this tier's, of this last life.
+    Fits(Life),
+    /// It is a tier's, of this length.
+    Cold(String),
+    /// It is a tier's, of another length.
+    Replace(String),
+    /// It is none.
+    Foreign,
+}
+
+impl Attached {
+    /// Opens the tier of the database with `superblock`, with `frames` frames. `None` if the file
+    /// is something else, which is reported.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if another handle has it, and what the system reports.
+    pub(crate) fn open(
+        source: &PersistentSource,
+        superblock: &Superblock,
+        frames: u32,
+        charge: Option<Arc<SimulatedMemory>>,
+    ) -> Result<Option<Attached>> {
+        let class = SizeClass::of_bytes(superblock.page_bytes.into()).expect("the superblock was checked");
+        let layout = Layout { class, frames };
+        let identity = Identity {
+            uuid: superblock.uuid,
+            timeline: superblock.timeline,
+            page_bytes: superblock.page_bytes,
+            frames,
+            epoch: superblock.epoch,
+            life: superblock.life,
+        };
+        let Some((memory, life)) = open_memory(source, layout, &identity)? else { return Ok(None) };
+        let frames = PersistentFrames::new(memory, layout, charge, source.checks_bodies);
+        if life.is_some() && !planted(Bug::TrustUnsealedHeader) {
+            frames.memory.persist(layout.headers()).map_err(lost(&frames))?;
+        }
+        Ok(Some(Attached { frames, identity, life }))
+    }
+
+    /// Whether the database's last life, which `superblock` names, was this tier's last one too. If
+    /// not, all frames are dropped.
+    pub(crate) fn is_of_life(&self, superblock: &Superblock) -> bool {
+        let Some(life) = self.life else { return false };
+        let fits = life == (superblock.epoch, superblock.life) || planted(Bug::KeepEpochOfTier);
+        if !fits {
+            let file = self.frames.memory.name();
+            tracing::warn!(
+                file,
+                "the middle tier starts cold: the database was open without it, or is another copy of it"
+            );
+            let headers = (0..self.frames.layout.frames).map(|index| self.header(index));
+            let sealed = headers.filter(|line| layout::reads_sealed(line)).count();
+            self.frames.count_dropped(Dropped::Life, sealed as u64);
+        }
+        fits
+    }
+
+    fn header(&self, index: u32) -> &[AtomicU64] {
+        self.frames.memory.words(self.frames.layout.header(index))
+    }
+
+    /// The frames that count, at most one per page, in order of page ids. `judge` knows pages and
+    /// log; it gets a page and the LSN of the frame.
+    pub(crate) fn candidates(
+        &self,
+        mut judge: impl FnMut(PageId, Lsn) -> Result<(), Dropped>,
+    ) -> Vec<Adopted> {
+        let mut found = Vec::new();
+        let count = |why| self.frames.count_dropped(why, 1);
+        for index in 0..self.frames.layout.frames {
+            let line = self.header(index);
+            if !layout::reads_sealed(line) {
+                continue;
+            }
+            let Some(Sealed { page: id, lsn, .. }) = Sealed::load(index, line) else {
+                count(Dropped::Header);
+                continue;
+            };
+            match judge(id, lsn) {
+                Ok(()) => found.push(Adopted { id, lsn, index }),
+                Err(why) => count(why),
+            }
+        }
+        if let Some(charge) = &self.frames.charge {
+            let headers = self.frames.layout.headers();
+            charge.read(headers.start as u64, headers.len() as u64, Pattern::Sequential);
+        }
+        found.sort_unstable_by_key(|frame| (frame.id, std::cmp::Reverse(frame.lsn)));
+        let before = found.len();
+        found.dedup_by_key(|frame| frame.id);
+        self.frames.count_dropped(Dropped::Duplicate, (before - found.len()) as u64);
+        found
+    }
+
+    /// Whether the body of a candidate is what was sealed.
+    pub(crate) fn holds(&self, frame: &Adopted) -> bool {
+        self.frames.check_body(self.frames.partition().frame(frame.index), frame.id)
+    }
+
+    /// Begins the life that `superblock` names, which is durable. Unseals all frames but those
+    /// `adopted`, then names the life.
+    ///
+    /// # Errors
+    /// Those of a simulated power cut.
+    pub(crate) fn begin_life(
+        mut self,
+        superblock: &Superblock,
+        adopted: &[Adopted],
+    ) -> Result<PersistentFrames> {
+        self.identity = Identity { epoch: superblock.epoch, life: superblock.life, ..self.identity };
+        if planted(Bug::EpochBeforeUnsealing) {
+            self.name_life()?;
+        }
+        self.frames.begin_life(adopted.iter().map(|frame| frame.index));
+        let headers = self.frames.layout.headers();
+        for index in 0..self.frames.layout.frames {
+            let (line, is_adopted) = (self.frames.layout.header(index), self.frames.is_adopted(index));
+            let trusted = planted(Bug::TrustUnsealedHeader) && !layout::reads_sealed(self.header(index));
+            if !is_adopted && !trusted {
+                self.frames.memory.note(line.clone());
+                layout::clear_seal(self.header(index));
+            }
+            if planted(Bug::TrustUnsealedHeader) && !is_adopted && !trusted {
+                self.frames.memory.write_back(line).map_err(lost(&self.frames))?;
+            }
+        }
+        if !planted(Bug::TrustUnsealedHeader) {
+            self.frames.memory.write_back(headers).map_err(lost(&self.frames))?;
+        }
+        self.frames.memory.fence().map_err(lost(&self.frames))?;
+        if !planted(Bug::EpochBeforeUnsealing) {
+            self.name_life()?;
+        }
+        Ok(self.frames)
+    }
+
+    fn name_life(&self) -> Result<()> {
+        store_identity(&self.frames.memory, &self.identity).map_err(lost(&self.frames))
+    }
+}
+
+fn lost(frames: &PersistentFrames) -> impl Fn(io::Error) -> Error + Copy + '_ {
+    |source| Error::io("write back", frames.memory.name(), None, source)
+}
+
+fn store_identity(memory: &PersistentMemory, identity: &Identity) -> io::Result<()> {
+    memory.note(0..LINE_BYTES);
+    for (word, bytes) in memory.words(0..LINE_BYTES).iter().zip(identity.encode().chunks_exact(8)) {
+        word.store(u64::from_ne_bytes(bytes.try_into().expect("eight bytes")), Relaxed);
+    }
+    memory.persist(0..LINE_BYTES)
+}
+
+/// The memory of the tier, new or not, and the epoch of its last life if it fits. `None` if the
+/// file is something else.
+fn open_memory(
+    source: &PersistentSource,
+    layout: Layout,
+    identity: &Identity,
+) -> Result<Option<(Arc<PersistentMemory>, Option<Life>)>> {
+    let (file, name) = (&source.file[..], &source.name()[..]);
+    let bytes = layout.bytes() as u64;
+    let anonymous = || {
+        PersistentMemory::anonymous(file, bytes as usize)
+            .map(|memory| Some((memory, None)))
+            .map_err(|source| Error::Memory { bytes, what: "the middle tier", source })
+    };
+    let Some(directory) = &source.directory else { return anonymous() };
+    let explain = |error: io::Error| match error.kind() {
+        io::ErrorKind::ResourceBusy => {
+            Error::Busy { path: format!("the middle tier {name}"), owner_process: None }
+        }
+        io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput => {
+            Error::Config(format!("the middle tier {name}: {error}"))
+        }
+        _ => Error::io("open", name, None, error),
+    };
+    let create = || -> Result<_> {
+        let memory = directory.open_memory(file, bytes, OpenMode::CreateNew).map_err(explain)?;
+        // Nobody needs the new file on other memory.
+        check_kind(source, &memory).inspect_err(|_| _ = directory.remove(file))?;
+        // The name is durable before frames count.
+        directory.sync().map_err(|error| Error::io("sync", &directory.name(), None, error))?;
+        Ok(Some((memory, None)))
+    };
+    let warn = |why: &str| tracing::warn!(file = name, why, "the middle tier starts cold");
+    let memory = match directory.open_memory(file, bytes, OpenMode::Write) {
+        Ok(memory) => memory,
+        Err(error) => match error.kind() {
+            io::ErrorKind::NotFound => return create(),
+            io::ErrorKind::Unsupported if source.kind == PersistentKind::Simulated => return anonymous(),
+            // No length that a tier has.
+            io::ErrorKind::InvalidData if begins_as_tier(&**directory, file) => {
+                warn("it is cut off");
+                directory.remove(file).map_err(|error| Error::io("remove", name, None, error))?;
+                return create();
+            }
+            io::ErrorKind::InvalidData => {
+                warn_foreign(name, &error.to_string());
+                return Ok(None);
+            }
+            _ => return Err(explain(error)),
+        },
+    };
+    check_kind(source, &memory)?;
+    match look_at(&memory, layout, identity) {
+        Found::Fits(life) => Ok(Some((memory, Some(life)))),
+        Found::Cold(why) => {
+            warn(&why);
+            Ok(Some((memory, None)))
+        }
+        Found::Replace(why) => {
+            warn(&why);
+            drop(memory);
+            directory.remove(file).map_err(|error| Error::io("remove", name, None, error))?;
+            create()
+        }
+        Found::Foreign => {
+            warn_foreign(name, "it does not begin as one");
+            Ok(None)
+        }
+    }
+}
+
+fn check_kind(source: &PersistentSource, memory: &PersistentMemory) -> Result<()> {
+    if memory.kind() == source.kind {
+        return Ok(());
+    }
+    Err(Error::Config(format!(
+        "the middle tier {} outlives {}, and was to outlive {}; name a file on other memory, or the other kind of tier",
+        memory.name(),
+        memory.kind().outlives(),
+        source.kind.outlives()
+    )))
+}
+
+/// Whether a file that cannot be mapped begins as a tier.
+fn begins_as_tier(directory: &dyn Directory, name: &str) -> bool {
+    let mut block = AlignedBuffer::zeroed(4096);
+    let read = directory.open(name, OpenMode::Read).and_then(|file| file.read_at(0, &mut block));
+    let line = block[..LINE_BYTES].try_into().expect("a block has a line");
+    read.is_ok() && Identity::decode(line).is_some()
+}
+
+fn warn_foreign(file: &str, why: &str) {
+    tracing::warn!(
+        file,
+        why,
+        "this file is no middle tier, and stays as it is: the tier is volatile; name another file, or remove it"
+    );
+}
+
+fn look_at(memory: &PersistentMemory, layout: Layout, identity: &Identity) -> Found {
+    let mut line = [0; LINE_BYTES];
+    for (bytes, word) in line.chunks_exact_mut(8).zip(memory.words(0..LINE_BYTES)) {
+        bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+    }
+    let has_length = memory.len() == layout.bytes();
+    let cold = |why: String| if has_length { Found::Cold(why) } else { Found::Replace(why) };
+    match Identity::decode(&line) {
+        // Its creation was cut off, or it was created empty.
+        None if memory.words(0..memory.len()).iter().all(|word| word.load(Relaxed) == 0) => {
+            cold("it was just created".to_owned())
+        }
+        None => Found::Foreign,
+        Some(Err(why)) => cold(why.to_owned()),
+        Some(Ok(found)) if found.uuid != identity.uuid => cold("it is of another database".to_owned()),
+        Some(Ok(found)) if found.timeline != identity.timeline => {
+            cold("the database was restored or repaired since".to_owned())
+        }
+        Some(Ok(found)) if found.page_bytes != identity.page_bytes || found.frames != identity.frames => {
+            let (frames, bytes) = (found.frames, found.page_bytes);
+            cold(format!("it has {frames} frames of {bytes} bytes"))
+        }
+        Some(Ok(_)) if !has_length => Found::Replace(format!("it is cut off at {} bytes", memory.len())),
+        Some(Ok(found)) => Found::Fits((found.epoch, found.life)),
+    }
+}
