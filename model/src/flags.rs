@@ -73,6 +73,7 @@ flags! {
     SealWordFirst 9 "the seal word is stored before page and LSN are fenced"
     SealWithoutLatch 9 "the page changes between the check of its LSN and the seal word"
     SealOlderCopy 9 "a frame below a newer copy is sealed"
+    SealFreedPage 9 "the frame of a freed page is sealed"
     SealBeforeTierLife 9 "a frame is sealed before the tier's file names this life"
     SealMovesRecLsn 9 "sealing a frame moves recLSN"
     UnsealNotAtMapping 9 "an older frame stays sealed when a newer image comes into force"

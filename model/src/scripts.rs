@@ -174,6 +174,22 @@ fn seals() -> Vec<Script> {
                 &[Cut(LOSE_UNSYNCED, Tier)],
             ],
         ),
+        // The record that freed the page is lost.
+        script(
+            &[SealFreedPage],
+            &[
+                SPLIT,
+                &[Demote(2, 0), FenceBody(0), Load(2)],
+                &commit(2),
+                &image(0),
+                &image(1),
+                &image(2),
+                &[WriteChunk(0), WriteChunk(1), SyncPages, Restructure(2), ApplyRestructuring],
+                &[WriteHeader(0), Seal(0), EndChunk(0), EndChunk(1)],
+                CUT_LOG,
+                &[Cut(LOSE_UNSYNCED, Tier)],
+            ],
+        ),
         script(&[SealMovesRecLsn], &[&one_sealed(), CUT_LOG, &[Cut(LOSE_UNSYNCED, Neither)]]),
     ]
 }

@@ -104,7 +104,10 @@ impl World {
         let Some(page) = page else { return Ok(false) };
         // Until then the tier names another life, which may come back with a copy of its files.
         let is_named = self.life.is_tier_epoch_set || self.lacks(Flag::SealBeforeTierLife);
+        // Of a freed page there may be no newer copy above, though its image is newer.
+        let is_live = self.life.pages.words[page].is_allocated || self.lacks(Flag::SealFreedPage);
         let is_ready = is_named
+            && is_live
             && (is_fenced || self.lacks(Flag::SealBeforeBodyFence))
             && (lsn <= self.life.log.durable || self.lacks(Flag::SealBeforeDurable));
         // A copy above is newer if the page changed since. Then the image in force may be newer.

@@ -189,6 +189,9 @@ impl World {
 
     fn apply_merge(&mut self, record: Record, page: usize, values: [u16; 2]) -> Result<(), String> {
         self.change_both(record.lsn, 0, values)?;
+        if let Some(frame) = self.life.pages.frame_of[page] {
+            self.end_sealing(frame);
+        }
         let forgets = self.lacks(Flag::ForgetFreedRecLsn);
         let pages = &mut self.life.pages;
         let mut block = std::mem::replace(&mut pages.words[page], MappingWord::FREE).block;
