@@ -149,12 +149,13 @@ struct Rings {
 pub(crate) fn leave_ring(files: &Files) -> Result<()> {
     let (mut slots, mut superblock) = files.superblocks()?;
     let Some(ring) = &files.ring else { return Ok(()) };
+    // A killed process may have left a superblock without the ring that a power cut takes back.
+    slots.write_again()?;
     if let Some(ring) = named_ring(files, &superblock)? {
         let (Rings { present: geometry, .. }, rule) = log_of(files, &superblock)?;
         let scan = LogScan::new(files.log.clone(), geometry, superblock.cut, rule)?;
         let log_end = find_end(files, geometry, (superblock.cut, rule), scan, Some(ring))?;
         check_end(files, &superblock, log_end)?;
-        slots.write_again()?;
         superblock.log_end = log_end;
         superblock.ring = None;
         superblock.sequence = slots.first_of_life(superblock.sequence);

@@ -270,6 +270,23 @@ fn a_ring_that_is_left_goes_to_the_file_at_any_call() {
     assert!((1..40).contains(&left), "{left} of 40");
 }
 
+/// A killed process leaves a superblock that a power cut takes back, after the next process has
+/// cleared the ring.
+#[test]
+fn a_ring_that_is_left_twice_is_still_there_for_the_superblock_that_names_it() {
+    for (first, second) in (0..20).flat_map(|first| (0..12).map(move |second| (first, second))) {
+        let mut disk = new_disk();
+        commit(&live(&disk).unwrap(), 1).unwrap();
+        for (kills, call) in [(true, first), (false, second)] {
+            disk.crash_at(disk.calls() + 1 + call);
+            let _ = open_with_ring(&disk, &WITH_RING).and_then(|files| leave_ring(&files));
+            disk = if kills { disk.killed() } else { disk.survivor(first * 31 + second) };
+        }
+        let pool = live(&disk).unwrap_or_else(|error| panic!("calls {first}, {second}: {error}"));
+        assert!(has(&pool, &[1]), "calls {first}, {second}");
+    }
+}
+
 #[test]
 fn what_is_no_ring_is_refused_and_not_written() {
     for (at, word, why) in [(0, 1, "something else"), (7, 0, "")] {

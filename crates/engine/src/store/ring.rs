@@ -5,7 +5,7 @@
 //!  | slot 0  | slot 1  | filed | zeros ...      | the ring, a power of two ...
 //! ```
 //!
-//! A slot is 128 bytes: magic, checksum, version, UUID, timeline, id, bytes of the ring, epoch, life.
+//! A slot has magic, checksum, version, UUID, timeline, id, bytes of the ring, epoch and life.
 //! Neither head nor tail is stored, since the records say by themselves whether they count
 //! (`wal/scan.rs`).
 //!
@@ -299,8 +299,8 @@ impl RingMemory {
         self.memory.persist(range)
     }
 
-    /// The LSN below which the ring may lack records. A log's file that ends below is an older copy,
-    /// put back while the ring was in use.
+    /// The LSN below which the ring may lack records. A log's file that ends below is an older
+    /// copy, put back while the ring was in use.
     pub(crate) fn has_let_go(&self) -> u64 {
         self.memory.words(FILED_AT..HEADER_BYTES)[0].load(Relaxed)
     }

@@ -2,6 +2,7 @@
 
 mod growth;
 mod power;
+mod ring;
 mod rounds;
 
 use std::sync::Arc;
