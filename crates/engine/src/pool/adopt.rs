@@ -86,28 +86,28 @@ fn check_adopted(pool: &Pool, persistent: &PersistentFrames, guard: &ReadGuard<'
     Err(Retry::Restart)
 }
 
-/// Redo meets the record at `lsn` of page `id`. If its base is a frame, the page is dirty from
-/// here on: its image may lack this change, applied or not.
+/// Redo meets the record at `lsn` of page `id`. If its base is a frame, the page is dirty from here
+/// on, unless its image is equal: the image lacks this change, applied or not.
 pub(crate) fn meet_adopted(pool: &Pool, id: PageId, lsn: Lsn) {
     let Some((persistent, entry)) = pool.frames.persistent.as_ref().zip(pool.table.entry(id)) else {
         return;
     };
     let Location::Frame(frame) = entry.location() else { return };
-    if !is_middle(frame) || !persistent.is_unmet(frame) {
+    if !is_middle(frame) || !persistent.is_unmet(frame) && !persistent.wants_check(frame) {
         return;
     }
     pool.lock_entry(entry);
     if persistent.wants_check(frame) && !persistent.check_body(frame, id) {
         return forsake(pool, persistent, id, entry, frame);
     }
-    persistent.meet(frame);
-    if !planted(Bug::RedoLeavesClean) {
+    if persistent.is_unmet(frame) && !planted(Bug::RedoLeavesClean) {
         let header = pool.frames.header(frame);
         if header.rec_lsn().is_none() {
             header.set_rec_lsn(lsn);
         }
         entry.latch().set_dirty(true);
     }
+    persistent.meet(frame);
     entry.latch().release_unchanged();
 }
 

@@ -317,12 +317,13 @@ impl<'a> Analysis<'a> {
     pub(super) fn bases_in(&mut self, tier: &Attached, log_end: Lsn) -> Vec<Adopted> {
         let own = SizeClass::of_bytes(self.page_bytes as u64);
         let mut found = tier.candidates(|id, lsn| {
-            let least = [self.born.get(&id), self.imaged.get(&id)].into_iter().flatten().max();
+            let (born, imaged) = (self.born.get(&id), self.imaged.get(&id));
+            let least = born.max(imaged);
             match () {
                 () if id.class() != own || id.index() == 0 || !self.is_allocated(id) => Err(Dropped::Page),
                 () if lsn >= log_end => Err(Dropped::BeyondLog),
                 () if least.is_some_and(|&least| lsn < least) => Err(Dropped::Older),
-                () => Ok(()),
+                () => Ok(imaged == Some(&lsn)),
             }
         });
         found.retain(|frame| {

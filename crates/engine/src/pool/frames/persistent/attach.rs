@@ -52,6 +52,8 @@ pub(crate) struct Adopted {
     pub(crate) lsn: Lsn,
     /// Index of the frame in the middle partition.
     pub(crate) index: u32,
+    /// Whether the page's image is known to be equal.
+    pub(crate) is_imaged: bool,
 }
 
 /// The file of a tier, before the database lives with it.
@@ -131,11 +133,8 @@ impl Attached {
     }
 
     /// The frames that count, at most one per page, in order of page ids. `judge` knows pages and
-    /// log; it gets a page and the LSN of the frame.
-    pub(crate) fn candidates(
-        &self,
-        mut judge: impl FnMut(PageId, Lsn) -> Result<(), Dropped>,
-    ) -> Vec<Adopted> {
+    /// log. It gets a page and the LSN of the frame, and says whether the image is equal.
+    pub(crate) fn candidates(&self, judge: impl Fn(PageId, Lsn) -> Result<bool, Dropped>) -> Vec<Adopted> {
         let mut found = Vec::new();
         let count = |why| self.frames.count_dropped(why, 1);
         for index in 0..self.frames.layout.frames {
@@ -148,7 +147,7 @@ impl Attached {
                 continue;
             };
             match judge(id, lsn) {
-                Ok(()) => found.push(Adopted { id, lsn, index }),
+                Ok(is_imaged) => found.push(Adopted { id, lsn, index, is_imaged }),
                 Err(why) => count(why),
             }
         }
@@ -182,7 +181,7 @@ impl Attached {
         if planted(Bug::EpochBeforeUnsealing) {
             self.name_life()?;
         }
-        self.frames.begin_life(adopted.iter().map(|frame| frame.index));
+        self.frames.begin_life(adopted.iter().map(|frame| (frame.index, frame.is_imaged)));
         let headers = self.frames.layout.headers();
         for index in 0..self.frames.layout.frames {
             let (line, is_adopted) = (self.frames.layout.header(index), self.frames.is_adopted(index));

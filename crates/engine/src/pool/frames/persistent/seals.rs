@@ -21,7 +21,7 @@ pub(crate) const BYTES_BESIDE: u64 = size_of::<AtomicU32>() as u64;
 const SEALED: u32 = 1;
 /// Adopted, and its body not yet compared with its checksum.
 const UNCHECKED: u32 = 2;
-/// Adopted, and redo has met no record of its page.
+/// Adopted, its image maybe older, and redo has met no record of its page.
 const UNMET: u32 = 4;
 /// The page's version at the last look, above these bits.
 const VERSION_SHIFT: u32 = 8;
@@ -264,17 +264,19 @@ impl PersistentFrames {
         }
     }
 
-    /// Begins a life: the frames of these indexes were adopted, all others are unsealed.
-    pub(super) fn begin_life(&self, adopted: impl ExactSizeIterator<Item = u32>) {
+    /// Begins a life: the frames of these indexes were adopted, all others are unsealed. With each
+    /// comes whether its page's image is equal.
+    pub(super) fn begin_life(&self, adopted: impl ExactSizeIterator<Item = (u32, bool)>) {
         self.states.iter().for_each(|state| state.store(0, Relaxed));
         self.counts.adopted.store(adopted.len() as u64, Relaxed);
-        for index in adopted {
-            self.states[index as usize].store(SEALED | UNCHECKED | UNMET, Relaxed);
+        for (index, is_imaged) in adopted {
+            let unmet = if is_imaged { 0 } else { UNMET };
+            self.states[index as usize].store(SEALED | UNCHECKED | unmet, Relaxed);
         }
     }
 
     pub(super) fn is_adopted(&self, index: u32) -> bool {
-        self.states[index as usize].load(Relaxed) & UNMET != 0
+        self.states[index as usize].load(Relaxed) & UNCHECKED != 0
     }
 
     /// Charges the store of a header's line and its write-back.
@@ -291,7 +293,7 @@ impl PersistentFrames {
         self.state(frame).load(Relaxed) & UNCHECKED != 0
     }
 
-    /// Whether redo has met no record of the page in `frame`, which was adopted.
+    /// Whether redo makes the page in `frame` dirty at the first record that it meets.
     pub(in crate::pool) fn is_unmet(&self, frame: u32) -> bool {
         self.state(frame).load(Relaxed) & UNMET != 0
     }
