@@ -121,6 +121,13 @@ impl Plan {
         plan
     }
 
+    /// Lives with both: the log's ring and the middle tier in memories of the disk.
+    pub(super) fn persistent_with_ring(seed: u64) -> Plan {
+        let mut plan = Plan::persistent(seed);
+        plan.sizes.ring = Some([16, 32, 64][Random(seed ^ 0x4109).below(3)] << 10);
+        plan
+    }
+
     /// Lives over a middle tier in a memory of the disk, which loses lines. Some open without it.
     pub(super) fn persistent(seed: u64) -> Plan {
         let mut plan = Plan::tiers(seed);

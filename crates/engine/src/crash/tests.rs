@@ -172,6 +172,20 @@ fn nothing_is_lost_over_three_tiers() {
 }
 
 #[test]
+fn nothing_is_lost_with_tier_and_log_in_persistent_memory() {
+    let start = std::time::Instant::now();
+    let mut tally = Tally::default();
+    for seed in seeds(100) {
+        match live_caught(Plan::persistent_with_ring(seed)) {
+            Ok(more) => tally += more,
+            Err(what) => panic!("TERRACE_CRASH_SEED={seed} replays this: {what}"),
+        }
+    }
+    report(&tally, start);
+    println!("{} frames adopted", tally.adopted);
+}
+
+#[test]
 fn nothing_is_lost_over_a_persistent_middle_tier() {
     let start = std::time::Instant::now();
     let mut tally = Tally::default();
