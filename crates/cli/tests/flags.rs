@@ -8,13 +8,14 @@ const MEMORY: &[&str] = &["dram", "backend", "dram-nodes"];
 const MIDDLE: &[&str] = &["middle"];
 const MIGRATION: &[&str] = &["policy", "admission-queue", "clean-victims", "migrate"];
 const CACHE: &[&str] = &["cache", "cache-admission", "cache-eviction", "cache-write-budget", "cache-trust"];
+const LOG_MEMORY: &[&str] = &["log-memory"];
 const COMMITS: &[&str] = &["durability"];
 const LAYOUT: &[&str] = &["page-size", "value-page-size", "compression", "log-max"];
 const MEASURE: &[&str] = &["replacement", "record-cache", "seed"];
 const TABLE: &[&str] = &["table"];
 
 /// All groups of a database that is measured.
-const TIERS: &[&[&str]] = &[MEMORY, MIDDLE, MIGRATION, CACHE, COMMITS, LAYOUT, MEASURE];
+const TIERS: &[&[&str]] = &[MEMORY, MIDDLE, MIGRATION, CACHE, LOG_MEMORY, COMMITS, LAYOUT, MEASURE];
 
 /// A command, the groups of flags it needs, and its own flags.
 type Row = (&'static str, &'static [&'static [&'static str]], &'static [&'static str]);
@@ -29,10 +30,14 @@ const COMMANDS: &[Row] = &[
     ("backup", &[OUTPUT, MEMORY], &[]),
     ("restore", &[OUTPUT, MEMORY], &[]),
     ("repair", &[OUTPUT, MEMORY, LAYOUT], &[]),
-    ("compact", &[OUTPUT, MEMORY, CACHE], &[]),
-    ("delete", &[OUTPUT, MEMORY, TABLE, CACHE, COMMITS], &[]),
-    ("put", &[OUTPUT, MEMORY, TABLE, CACHE, COMMITS, LAYOUT], &[]),
-    ("load", &[OUTPUT, MEMORY, TABLE, CACHE, COMMITS, LAYOUT, MIDDLE, MIGRATION], &["format", "key"]),
+    ("compact", &[OUTPUT, MEMORY, CACHE, LOG_MEMORY], &[]),
+    ("delete", &[OUTPUT, MEMORY, TABLE, CACHE, LOG_MEMORY, COMMITS], &[]),
+    ("put", &[OUTPUT, MEMORY, TABLE, CACHE, LOG_MEMORY, COMMITS, LAYOUT], &[]),
+    (
+        "load",
+        &[OUTPUT, MEMORY, TABLE, CACHE, LOG_MEMORY, COMMITS, LAYOUT, MIDDLE, MIGRATION],
+        &["format", "key"],
+    ),
     ("devices", &[OUTPUT], &["store"]),
     ("completions", &[], &[]),
     ("man", &[], &[]),

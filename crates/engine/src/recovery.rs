@@ -156,6 +156,8 @@ pub(crate) fn leave_ring(files: &Files) -> Result<()> {
         let scan = LogScan::new(files.log.clone(), geometry, superblock.cut, rule)?;
         let log_end = find_end(files, geometry, (superblock.cut, rule), scan, Some(ring))?;
         check_end(files, &superblock, log_end)?;
+        // The life of a recovery that was cut off must not outlast the one that is known.
+        ring.keep_life_of(&superblock)?;
         superblock.log_end = log_end;
         superblock.ring = None;
         superblock.sequence = slots.first_of_life(superblock.sequence);
