@@ -11,7 +11,7 @@ use crate::sources::{Source, Sources};
 const COMMENT_WORDS_MAX: usize = 150;
 /// Of one package: a library has a line of documentation for each of its public fields.
 const PACKAGE_COMMENT_WORDS_MAX: usize = 170;
-const MARKDOWN_BYTES_MAX: usize = 260_000;
+const MARKDOWN_BYTES_MAX: usize = 250_000;
 /// Mean of a page.
 const SENTENCE_WORDS_MAX: f64 = 20.0;
 

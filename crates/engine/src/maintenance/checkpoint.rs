@@ -340,7 +340,10 @@ mod tests {
 
     /// A file whose next growth, once armed, is announced and waits.
     #[derive(Debug)]
-    struct Slow(Arc<dyn BlockDevice>, Arc<Mutex<Option<(Sender<()>, Receiver<()>)>>>);
+    struct Slow(Arc<dyn BlockDevice>, Arc<Mutex<Option<Armed>>>);
+
+    /// Tells that the growth has begun, and waits until it may go on.
+    type Armed = (Sender<()>, Receiver<()>);
 
     impl Decorator for Slow {
         fn inner(&self) -> &dyn BlockDevice {
@@ -386,7 +389,7 @@ mod tests {
         let (go, may_go) = channel();
         *armed.lock().unwrap() = Some((begun, may_go));
         let rounds = || pool.requests.wake_up.state.lock().rounds;
-        let mut put = put_some.clone();
+        let mut put = put_some;
         // The maintenance thread looks at the log after each step.
         while has_begun.try_recv().is_err() {
             put(&table);
