@@ -164,7 +164,11 @@ impl Flush {
 
     fn log_mapping(&self, record: &mut RecordBuilder) -> Result<Lsn> {
         let mut reservation = self.wal.reserve(record.len() as u64, Class::System).ok_or_else(|| {
-            Error::Poisoned { reason: "the log has no room left for its own checkpoint".into() }
+            let (used, capacity) = (self.wal.tail().0 - self.wal.cut().0, self.wal.capacity());
+            let what = format!(
+                "the log has no room left for its own checkpoint: {used} of {capacity} bytes are in use"
+            );
+            Error::Poisoned { reason: what }
         })?;
         let appended = self.wal.append(record, Some(&mut reservation))?;
         if !planted(Bug::ReuseBlocksEarly) {
