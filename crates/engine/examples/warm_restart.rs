@@ -69,8 +69,9 @@ fn restart(what: &str, folder: &Path, tier: &Path, mebibytes: u64) -> terrace::R
     let begun = Instant::now();
     let db = open(folder, tier, mebibytes)?;
     let open_ms = begun.elapsed().as_secs_f64() * 1e3;
-    let adopted = db.stats().middle.and_then(|middle| middle.persistent).map_or(0, |stats| stats.adopted);
-    println!("{what}: open {open_ms:.0} ms, {adopted} frames adopted");
+    let stats = db.stats().middle.and_then(|middle| middle.persistent).unwrap_or_default();
+    let (adopted, adoption_ms) = (stats.adopted, stats.adoption_us / 1000);
+    println!("{what}: open {open_ms:.0} ms, of it {adoption_ms} ms for {adopted} frames adopted");
     for half in 1..=4 {
         let rate = reads(&db, mebibytes, Duration::from_millis(500))?;
         println!("{what}: {rate:.0} reads per second up to {} ms", half * 500);

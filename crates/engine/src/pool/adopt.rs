@@ -4,6 +4,8 @@
 //! checksum at the first access, or when redo meets the first record of its page. If it does not
 //! hold, the image is the base: redo has changed nothing yet, and afterwards such a page is clean.
 
+use std::time::Instant;
+
 use super::buffer_pool::Pool;
 use super::frames::partition::{index_of, is_middle};
 use super::frames::persistent::{Adopted, PersistentFrames};
@@ -27,6 +29,7 @@ pub(crate) fn adopt(
     mut unwritten: impl FnMut(PageId) -> Option<Lsn>,
 ) -> Result<()> {
     let Some(middle) = &tiers.middle else { return Ok(()) };
+    let begun = Instant::now();
     let partition = middle.partition();
     let Some(highest) = adopted.iter().map(|frame| frame.index).max() else { return Ok(()) };
     let mut free = tiers.replacer.free(partition).lock();
@@ -58,6 +61,7 @@ pub(crate) fn adopt(
         let entry = tiers.table.entry(id).expect("adopted pages are within the table");
         tiers.unlocked(id, entry, partition.frame(index));
     }
+    tiers.frames.persistent.iter().for_each(|persistent| persistent.count_adoption(begun));
     Ok(())
 }
 

@@ -136,6 +136,9 @@ terrace_io::stats! {
         /// Frames adopted at open.
         adopted: u64 => gauge
             "terrace_middle_adopted_frames" "Frames of the middle tier adopted at open.",
+        /// Microseconds that the open spent on headers of frames.
+        adoption_us: u64 => gauge "terrace_middle_adoption_microseconds"
+            "Microseconds that the open spent on headers of frames.",
         /// Frames sealed now.
         sealed: u64 => gauge
             "terrace_middle_sealed_frames" "Frames of the middle tier that would count after a crash.",

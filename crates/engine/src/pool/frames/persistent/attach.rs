@@ -13,6 +13,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 use terrace_io::{
     AlignedBuffer, Directory, OpenMode, Pattern, PersistentKind, PersistentMemory, SimulatedMemory,
@@ -103,10 +104,12 @@ impl Attached {
             life: superblock.life,
         };
         let Some((memory, life)) = open_memory(source, layout, &identity)? else { return Ok(None) };
+        let begun = Instant::now();
         let frames = PersistentFrames::new(memory, layout, charge, source.checks_bodies);
         if life.is_some() && !planted(Bug::TrustUnsealedHeader) {
             frames.memory.persist(layout.headers()).map_err(lost(&frames))?;
         }
+        frames.count_adoption(begun);
         Ok(Some(Attached { frames, identity, life }))
     }
 
@@ -135,7 +138,7 @@ impl Attached {
     /// The frames that count, at most one per page, in order of page ids. `judge` knows pages and
     /// log. It gets a page and the LSN of the frame, and says whether the image is equal.
     pub(crate) fn candidates(&self, judge: impl Fn(PageId, Lsn) -> Result<bool, Dropped>) -> Vec<Adopted> {
-        let mut found = Vec::new();
+        let (begun, mut found) = (Instant::now(), Vec::new());
         let count = |why| self.frames.count_dropped(why, 1);
         for index in 0..self.frames.layout.frames {
             let line = self.header(index);
@@ -159,6 +162,7 @@ impl Attached {
         let before = found.len();
         found.dedup_by_key(|frame| frame.id);
         self.frames.count_dropped(Dropped::Duplicate, (before - found.len()) as u64);
+        self.frames.count_adoption(begun);
         found
     }
 
@@ -177,6 +181,7 @@ impl Attached {
         superblock: &Superblock,
         adopted: &[Adopted],
     ) -> Result<PersistentFrames> {
+        let begun = Instant::now();
         self.identity = Identity { epoch: superblock.epoch, life: superblock.life, ..self.identity };
         if planted(Bug::EpochBeforeUnsealing) {
             self.name_life()?;
@@ -201,6 +206,7 @@ impl Attached {
         if !planted(Bug::EpochBeforeUnsealing) {
             self.name_life()?;
         }
+        self.frames.count_adoption(begun);
         Ok(self.frames)
     }
 

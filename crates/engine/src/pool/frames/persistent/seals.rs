@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 use terrace_io::{Direction, Pattern, PersistentMemory, SimulatedMemory, fork_count};
 
@@ -48,6 +49,7 @@ pub(crate) struct PersistentFrames {
 #[derive(Debug, Default)]
 struct SealCounts {
     adopted: AtomicU64,
+    adoption_ns: AtomicU64,
     seals: AtomicU64,
     unseals: AtomicU64,
     dropped: [AtomicU64; Dropped::COUNT],
@@ -335,6 +337,11 @@ impl PersistentFrames {
         Sealed::load(index_of(frame), self.line(frame)).map(|sealed| sealed.lsn)
     }
 
+    /// Counts time that the open spends on headers.
+    pub(in crate::pool) fn count_adoption(&self, begun: Instant) {
+        self.counts.adoption_ns.fetch_add(begun.elapsed().as_nanos() as u64, Relaxed);
+    }
+
     pub(super) fn count_dropped(&self, why: Dropped, frames: u64) {
         self.counts.dropped[why as usize].fetch_add(frames, Relaxed);
     }
@@ -344,6 +351,7 @@ impl PersistentFrames {
         let sealed = self.states.iter().filter(|state| state.load(Relaxed) & SEALED != 0).count();
         PersistentStats {
             adopted: self.counts.adopted.load(Relaxed),
+            adoption_us: self.counts.adoption_ns.load(Relaxed) / 1000,
             sealed: sealed as u64,
             seals: self.counts.seals.load(Relaxed),
             unseals: self.counts.unseals.load(Relaxed),
