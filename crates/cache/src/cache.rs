@@ -1,8 +1,8 @@
 //! A block cache: keeps blocks of a slow device on a fast one.
 //!
 //! [`Cached`] is itself a [`BlockDevice`]. Without write-back the slow device is always complete:
-//! it has every write before the acknowledgement, and the fast device may fail at any time.
-//! `docs/cache.md` says why no stale block is served.
+//! it has every write before the acknowledgement, and the fast device may fail. `docs/cache.md`
+//! says why no stale block is served.
 //!
 //! Each type owns its state, and a file imports only files above it in this table.
 //!
@@ -119,7 +119,6 @@ pub struct Cached {
     lock: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
-/// The configured policy, sized for the largest capacity.
 fn policy_of(config: &CacheConfig) -> Box<dyn Policy> {
     let (slots, capacity) = (config.capacity_blocks_max(), config.capacity_blocks);
     let mut settings = Settings::new(capacity as usize);
@@ -375,8 +374,8 @@ impl Cached {
     /// Like [`BlockDevice::write_at`], with requests that begin at `starts`.
     ///
     /// `starts` is ascending. Bytes before its first offset in the range continue the request
-    /// written last, such as a page written in parts. Without an offset in the range, the write is
-    /// one request.
+    /// written last, such as a page written in parts. Without an offset there, the write is one
+    /// request.
     ///
     /// # Errors
     /// As [`BlockDevice::write_at`].

@@ -18,7 +18,7 @@
 //! capacity ever set. To shrink, call `resize`, then `victim` (with any access) as often as needed.
 //!
 //! A request may cover several blocks, each with its own lookup and slot; [`Filtered`] decides
-//! admission once, at the first miss. Policies have no lock: a live cache holds one latch, the
+//! admission once, at the first miss. Policies have no lock: a live cache's one latch is the
 //! innermost, since no policy calls out.
 //!
 //! **A new policy** is a file in `policy/`, with `mod` and `pub use` here, its name and its bytes
@@ -226,8 +226,8 @@ pub trait Policy: Send {
     /// The block in `slot` is invalid; the slot is free.
     fn remove(&mut self, slot: Slot);
 
-    /// The block in `slot` is now the one of `access`: its bytes have moved on the device. Not a
-    /// use; the policy keeps its state where possible, and admission policies ignore it.
+    /// The block in `slot` is now that of `access`: its bytes have moved on the device. Not a use;
+    /// the policy keeps its state where possible, and admission policies ignore it.
     fn renamed(&mut self, slot: Slot, access: Access) {
         self.remove(slot);
         self.restore(access, slot, true);

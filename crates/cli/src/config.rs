@@ -157,7 +157,6 @@ fn text_of(value: &Value) -> Option<String> {
     }
 }
 
-/// Visible flags of `command` and its subcommands.
 fn flag_names(command: &Command) -> BTreeSet<&str> {
     let own = command.get_arguments().filter(|a| !a.is_hide_set()).filter_map(|a| a.get_long());
     own.chain(command.get_subcommands().flat_map(flag_names)).collect()

@@ -74,9 +74,7 @@ pub fn restore(source: &Path, target: &Path) -> Outcome<BackupReport> {
 struct Opened {
     db: Db,
     tiers: TierArgs,
-    /// Kind of the middle tier, if given.
     middle: Option<String>,
-    /// Kind and size of the cache, if given.
     cache: Option<String>,
     files: &'static str,
 }

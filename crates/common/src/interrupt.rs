@@ -27,7 +27,6 @@ struct State {
     leftovers: Vec<(u64, Unfinished)>,
 }
 
-/// Data that an unfinished command leaves behind.
 enum Unfinished {
     /// A directory of this process, with all in it.
     Tree(PathBuf),
@@ -119,7 +118,6 @@ impl Drop for Leftover {
 }
 
 impl Unfinished {
-    /// Removes the data as far as possible.
     fn remove(&self) {
         for _ in 0..PASSES_MAX {
             let removed = match self {

@@ -28,7 +28,6 @@ pub use chart::{Bars, Lines, Point, Scale, SecondAxis};
 use markup::escape;
 use svg::{Drawing, Width};
 
-/// The style sheet of pages and figures.
 const STYLE: &str = include_str!("report/style.css");
 
 /// A report under construction.

@@ -1,8 +1,8 @@
 //! The interface between commands and engines: a database is a set of ordered maps.
 //!
-//! Workload drivers, `load`, `dump` and the demo use [`Store`]. So they run on Terrace, on other
-//! engines in a comparison, and on a `BTreeMap` in tests. Keys and values are bytes and every call
-//! may fail. Conflicts stay inside the engine: `transact` reruns its body until it commits.
+//! Workload drivers, `load`, `dump` and the demo use [`Store`], so they run on Terrace, on other
+//! engines in a comparison, and on a `BTreeMap` in tests. Every call may fail. Conflicts stay
+//! inside the engine: `transact` reruns its body until it commits.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

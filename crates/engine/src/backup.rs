@@ -7,13 +7,13 @@
 //! 3. Begin the last round and hold the cut. The log from there has every change that an image
 //!    lacks.
 //! 4. Choose an end of the log above every copied image, and make it durable. Copy the log up to
-//!    that end, without its mapping records. Then release the cut.
+//!    it, without its mapping records. Then release the cut.
 //!
 //! The copy restores to the last commit below that end. It has every commit acknowledged before the
 //! backup began, and with each commit all earlier ones.
 //!
 //! The source is not written. Writers that fill the log during the last round wait. After half of
-//! their patience the backup releases the log, copies the changed pages and holds the log again. It
+//! their patience the backup releases the log, copies the changed pages and holds it again. It
 //! fails after [`OUTRUN_MAX`] such rounds.
 //!
 //! | file         | contents                      |
@@ -150,7 +150,7 @@ impl Drop for Backup<'_> {
 }
 
 impl Backup<'_> {
-    /// Copies one batch. Returns the totals once all is durable.
+    /// Returns the totals once all is durable.
     pub(crate) fn step(&mut self) -> Result<Option<Copied>> {
         // A failed or closed database reports its own error.
         let reads_log = self.due.len() == 0 && !matches!(self.phase, Phase::Ahead);

@@ -1,19 +1,19 @@
 //! The block cache under the page file, and how a database opens it.
 //!
-//! The page file is then a [`Cached`] over its device. Only the cleaner knows: it moves images, and
-//! the cached blocks follow (`maintenance/cleaner.rs`). Cache blocks have 4 KiB, because images
+//! The page file is then a [`Cached`] over its device. Only the cleaner knows: cached blocks follow
+//! the images that it moves (`maintenance/cleaner.rs`). Cache blocks have 4 KiB, because images
 //! begin at any block id. The log is not cached.
 //!
-//! **Never stale.** The cache carries the identity and timeline of the database. The file
-//! `cache.guard` beside the page file names the cache used last. An open for writing with another
-//! cache, or none, updates it durably before any write. Without a guard no cache is trusted. Guard
-//! and cache share a random session, drawn at each opening and close, and the cache knows the
-//! superblock. So a file restored from a copy makes the cache cold. A read-only open ignores the
-//! cache, which only one process can use.
+//! **Never stale.** The cache carries the database's identity and timeline. The file `cache.guard`
+//! beside the page file names the cache used last. An open for writing with another cache, or none,
+//! updates it durably before any write. Without a guard no cache is trusted. Guard and cache share
+//! a random session, drawn at each opening and close, and the cache knows the superblock. So a file
+//! restored from a copy makes the cache cold. A read-only open ignores the cache, which only one
+//! process can use.
 //!
-//! **Only slower.** A failed fast device, or a cache file that cannot be opened, takes the cache
-//! out of service. An open fails only for what the user must correct: a cache in use by another
-//! process, a missing directory, an invalid size or policy.
+//! **Only slower.** A fast device that fails, or a cache file that cannot be opened, takes the
+//! cache out of service. An open fails only for what the user must correct: a cache in use by
+//! another process, a missing directory, an invalid size or policy.
 
 use std::fmt;
 use std::io;
@@ -283,7 +283,6 @@ impl Opening<'_> {
         Ok(guard)
     }
 
-    /// Directory and name of the cache file.
     fn path(&self, path: &Path, superblock: &Superblock) -> Result<(Arc<dyn Directory>, String)> {
         let own_name =
             || superblock.uuid.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + ".cache";

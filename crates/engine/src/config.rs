@@ -1,8 +1,8 @@
 //! Settings, and the split of the memory budget.
 //!
 //! `dram` limits everything the engine allocates. `split.rs` divides it: parts of fixed size come
-//! first, and frames get the rest. The record cache borrows frames. `docs/guide/memory.md` lists
-//! the parts. [`Db::set_dram`](crate::Db::set_dram) changes the frames and the limits of old
+//! first, and frames get the rest, from which the record cache borrows. `docs/guide/memory.md`
+//! lists the parts. [`Db::set_dram`](crate::Db::set_dram) changes the frames and the limits of old
 //! versions and reads; the other parts keep their size.
 //!
 //! Log buffer, staging and batch buffers have room for the largest page size: in use,
@@ -132,12 +132,12 @@ impl Builder {
     /// Makes commits durable in persistent memory instead of the log's file.
     ///
     /// A commit is acknowledged once its records are in `memory`; the file follows later. So the
-    /// database needs this memory at each open until it is closed: without it, with an older copy
-    /// or with another one, [`Builder::open`] fails with [`crate::Error::LogMemory`], and a
-    /// read-only open fails in any case. After a close it is free again, once all handles are
-    /// dropped. Another size takes effect when the database is opened. Default: none.
+    /// database needs this memory at each open until it is closed: without it, or with an older
+    /// copy or another one, [`Builder::open`] fails with [`crate::Error::LogMemory`]. A read-only
+    /// open fails in any case. After a close it is free again, once all handles are dropped.
+    /// Another size takes effect at an open. Default: none.
     ///
-    /// What it survives is what `memory` survives: `shm:` the process, but no power cut.
+    /// A commit survives what `memory` does: with `shm:` the end of the process, but no power cut.
     ///
     /// ```no_run
     /// use terrace::Db;
@@ -256,8 +256,8 @@ impl Builder {
 
     /// Opens read-only: refuses changes, and writes or creates no file.
     ///
-    /// Several processes can do so at the same time, without a writer. A database that was not
-    /// closed cleanly is recovered in memory, or refused with [`Error::NeedsRecovery`].
+    /// Several processes can do so at once, without a writer. A database that was not closed
+    /// cleanly is recovered in memory, or refused with [`Error::NeedsRecovery`].
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
         self

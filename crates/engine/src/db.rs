@@ -206,13 +206,13 @@ impl Db {
     ///
     /// The body may run up to 24 times, so it must not change anything outside the transaction. Its
     /// error, of the application's own type or [`Error`], aborts and is returned as it is. If data
-    /// that the body read has changed, or a call met a conflict, the body runs again instead.
+    /// that the body read has changed, or a call met a conflict, it runs again instead.
     ///
     /// After sixteen conflicts, or the first one later than 100 ms, the transaction gets
-    /// *priority*. Only one transaction has it at a time. Commits that write what it has read then
-    /// wait until it ends. They wait at most twice its longest run so far, and between 10 ms and 30
-    /// s. After that they proceed, and the transaction meets a conflict. So a body that waits for
-    /// such a commit only delays it.
+    /// *priority*, which one transaction has at a time. Commits that write what it has read then
+    /// wait until it ends: at most twice its longest run so far, and between 10 ms and 30 s. After
+    /// that they proceed, and the transaction meets a conflict. So a body that waits for such a
+    /// commit only delays it.
     ///
     /// # Errors
     /// Those of the body and of [`Transaction::commit`]. [`Error::Conflict`] after eight failed
@@ -288,9 +288,8 @@ impl Db {
 
     /// Shrinks the page file while other threads read and write.
     ///
-    /// Moves pages from the end of the file into free space and cuts the file. The result is 1.14
-    /// times the pages in use plus a small reserve. The log keeps its size. A crash keeps the
-    /// progress made.
+    /// Moves pages from the end of the file into free space and cuts the file, to 1.14 times the
+    /// pages in use plus a small reserve. The log keeps its size. A crash keeps the progress made.
     ///
     /// # Errors
     /// [`Error::ReadOnly`], [`Error::Poisoned`], [`Error::Full`], [`Error::Io`]. [`Error::Corrupt`]
@@ -328,8 +327,8 @@ impl Db {
     ///
     /// The limit is [`Builder::dram_max`]. When the call returns, added memory is available and
     /// removed memory is back with the system. Lowering the budget writes the dirty pages of the
-    /// removed frames, which can take as long as writing all of them. Parts fixed at open, such as
-    /// the log buffer, keep their size. `docs/guide/memory.md` lists the parts.
+    /// removed frames, which may be all. Parts fixed at open, such as the log buffer, keep their
+    /// size. `docs/guide/memory.md` lists the parts.
     ///
     /// ```
     /// use terrace::{Db, MemoryDirectory};
@@ -428,8 +427,8 @@ impl Db {
     /// Checks the whole database while other threads use it.
     ///
     /// Verifies the checksum of every image, every tree and every large value, and that each page
-    /// has exactly one owner. Commits wait only briefly at the beginning. It takes two bits per
-    /// page beyond the budget.
+    /// has exactly one owner. Commits wait only briefly at the beginning. Takes two bits per page
+    /// beyond the budget.
     ///
     /// It may miss tables and large values that appear or disappear meanwhile, but never reports
     /// them wrongly. Verifications run one at a time.

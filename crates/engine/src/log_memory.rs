@@ -19,9 +19,8 @@ const SIMULATED: &str = "log.ring";
 
 /// Persistent memory that makes commits durable without a write to the log's file.
 ///
-/// The log's newest records are in this memory alone, so the database needs it until it is closed.
-/// See [`crate::Builder::log_memory`]. On the command line: kind and location, with an optional
-/// size, a power of two from 16 KiB to 8 MiB.
+/// The log's newest records are in this memory alone: see [`crate::Builder::log_memory`]. On the
+/// command line: kind and location, with an optional size, a power of two from 16 KiB to 8 MiB.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -45,7 +44,7 @@ pub struct LogMemory {
     bytes: Option<u64>,
 }
 
-/// Kind and location of persistent memory for the log.
+/// Kind and location.
 ///
 /// ```
 /// use terrace::LogMemoryKind;
@@ -57,11 +56,11 @@ pub struct LogMemory {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum LogMemoryKind {
-    /// A file on tmpfs: outlives the process, but no power cut and no restart of the machine.
+    /// A file on tmpfs: outlives the process, but no power cut or restart of the machine.
     Shm(PathBuf),
     /// A file on persistent memory that the system maps synchronously (DAX): outlives a power cut.
     Pmem(PathBuf),
-    /// Simulated persistent memory with this profile, in a directory that is itself in memory.
+    /// Simulated persistent memory with this profile, in a directory in memory.
     Simulated(Profile),
 }
 

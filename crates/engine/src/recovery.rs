@@ -1,18 +1,18 @@
 //! Recovery: builds a pool from superblock, mapping chunks and log.
 //!
 //! 1. Read the superblock. Append to the log's file what a ring in persistent memory has beyond it.
-//!    Rewrite and sync the log up to its end: bytes that a killed process left in a cache can still
-//!    be lost (docs/durability.md, rule 13).
+//!    Rewrite and sync the log up to its end: a killed process may leave bytes that can still be
+//!    lost (docs/durability.md, rule 13).
 //! 2. Read the log for the newest image of each chunk and for losers. Read it again for mapping and
 //!    allocation. Only then are the extents of base images final. Frames of a persistent middle
 //!    tier, whose headers are durable now, are bases instead of images (rule 10).
 //! 3. Write the new epoch to the superblock and sync it. Unseal all other frames, and give the tier
 //!    the epoch. Only then may anything be appended.
-//! 4. Redo each change that the base lacks. Eviction, write-back and checkpoint run as usual, so
-//!    recovery keeps the memory limit. The cut stays below the next change to redo.
+//! 4. Redo each change that the base lacks. Eviction, write-back and checkpoint run as usual, which
+//!    keeps the memory limit. The cut stays below the next change to redo.
 //! 5. The caller undoes the losers, by key, and closes them.
 //!
-//! After a failure or crash in any step, recovery starts again at step 1.
+//! After a failure or crash, recovery starts again at step 1.
 //!
 //! | file          | contents                               |
 //! |---------------|----------------------------------------|
@@ -77,7 +77,7 @@ pub(crate) fn log_has_changes(files: &Files) -> Result<bool> {
     Ok(false)
 }
 
-/// Recovers the database in `files` up to and including redo. The caller undoes the losers.
+/// Recovers up to and including redo. The caller undoes the losers.
 pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> Result<Recovered> {
     let (mut slots, mut superblock) = files.superblocks()?;
     let (Rings { present: geometry, largest }, rule) = log_of(files, &superblock)?;
@@ -94,7 +94,7 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
         None => Vec::new(),
     };
 
-    // Old records behind the end must never count as records of the next epoch.
+    // Records behind the end must never count in the next epoch.
     let (epoch, life) = (superblock.epoch + 1, files.life.unwrap_or(superblock.life.wrapping_add(1)));
     // Before the superblock: what it names must be there.
     let ring = files.ring.as_ref().map(|ring| ring.attach(&superblock, epoch, life)).transpose()?;
@@ -130,7 +130,6 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
     Ok(Recovered { maintenance, losers, redone, log_end })
 }
 
-/// The persistent middle tier, if there is one.
 fn attach(options: &PoolOptions, superblock: &Superblock) -> Result<Option<Attached>> {
     let tiers = &options.tiers;
     let (Some(source), Some(middle)) = (&tiers.persistent, &tiers.middle) else { return Ok(None) };
@@ -149,14 +148,14 @@ struct Rings {
 pub(crate) fn leave_ring(files: &Files) -> Result<()> {
     let (mut slots, mut superblock) = files.superblocks()?;
     let Some(ring) = &files.ring else { return Ok(()) };
-    // A killed process may have left a superblock without the ring that a power cut takes back.
+    // A kill may leave a superblock without the ring that a power cut takes back.
     slots.write_again()?;
     if let Some(ring) = named_ring(files, &superblock)? {
         let (Rings { present: geometry, .. }, rule) = log_of(files, &superblock)?;
         let scan = LogScan::new(files.log.clone(), geometry, superblock.cut, rule)?;
         let log_end = find_end(files, geometry, (superblock.cut, rule), scan, Some(ring))?;
         check_end(files, &superblock, log_end)?;
-        // The life of a recovery that was cut off must not outlast the one that is known.
+        // The life of a cut-off recovery must not outlast the known one.
         ring.keep_life_of(&superblock)?;
         superblock.log_end = log_end;
         superblock.ring = None;
@@ -205,7 +204,7 @@ fn named_ring<'a>(files: &'a Files, superblock: &Superblock) -> Result<Option<&'
     }
 }
 
-/// The error for a database that is opened without the ring it relies on.
+/// For a database that is opened without the ring it relies on.
 pub(crate) fn missing_ring(files: &Files, name: RingName) -> Error {
     let what = format!(
         "its newest commits are in persistent memory of {} (id {:016x}); open it with the log memory it had \
@@ -216,9 +215,8 @@ pub(crate) fn missing_ring(files: &Files, name: RingName) -> Error {
     Error::LogMemory { path: files.pages.name().to_owned(), what }
 }
 
-/// Finds the end of the log, and makes the log durable. Rewrites the last bytes, since a
-/// later sync proves nothing about bytes whose sync failed. The earlier owner may have had a larger
-/// buffer.
+/// Finds the log's end and makes it durable. Rewrites the last bytes, since a later sync proves
+/// nothing about bytes whose sync failed. The earlier owner may have had a larger buffer.
 fn find_end(
     files: &Files,
     geometry: Geometry,

@@ -3,8 +3,8 @@
 //! A hit in memory raises no counter and reads no clock. Frequent events are counted per thread.
 //!
 //! Each part has one struct, which library, JSON and Prometheus share: a field names its metric
-//! where it is declared (`terrace_io::stats!`), and `db/stats.rs` fills it in. The struct of the
-//! block cache is the cache's own, that of simulated DRAM caches is `terrace-io`'s.
+//! where it is declared (`terrace_io::stats!`), and `db/stats.rs` fills it in. The structs of the
+//! block cache and of simulated DRAM caches are those of their crates.
 
 pub(crate) mod histogram;
 mod line_writes;

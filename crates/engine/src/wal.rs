@@ -10,14 +10,14 @@
 //! ```
 //!
 //! **Order of calls.** Reserve space before any latch; take a ticket before the first LSN is drawn.
-//! [`Wal::append`] allocates nothing. It takes no lock and does no I/O unless the ring is full.
-//! Then it waits for the log's device, or writes itself. It may run under page latches: writing the
-//! log needs none.
+//! [`Wal::append`] allocates nothing, takes no lock and does no I/O unless the ring is full. Then
+//! it waits for the log's device, or writes itself. It may run under page latches: writing the log
+//! needs none.
 //!
 //! **Watermarks.** *Persistent* is the end of what survives a crash: commits are acknowledged,
 //! mappings come into force and pages count as logged up to it. *Filed* is the end of what the
-//! log's file holds: room in the ring and the log cut end there, and all that reads the file. They
-//! differ with a ring in persistent memory: a thread files it when much of it is full.
+//! log's file holds: room in the ring, the log cut and readers of the file end there. They differ
+//! with a ring in persistent memory, which a thread files when much of it is full.
 //!
 //! **Lock order.** Three mutexes, never held together or during I/O or calls to other modules: the
 //! turns in `group.rs` (above its seats), the wake-up in `writer.rs`, the pending tickets in
@@ -75,11 +75,11 @@ pub(crate) struct WalOptions {
     /// The form of the file that `geometry` may grow to.
     pub(crate) largest: Geometry,
     /// Size of the buffer in memory: a power of two, at least [`BUFFER_BYTES_MIN`]. Records are at
-    /// least one block shorter. With `ring`, that has its own size.
+    /// least one block shorter. A `ring` has its own size.
     pub(crate) buffer_bytes: usize,
     /// Persistent memory for the ring, which a durable superblock names.
     pub(crate) ring: Option<Arc<RingMemory>>,
-    /// The epoch of all new records. The superblock that names it is synced already.
+    /// The superblock that names it is synced already.
     pub(crate) epoch: u32,
     pub(crate) tail: Lsn,
     pub(crate) cut: Lsn,
@@ -135,8 +135,8 @@ impl std::fmt::Debug for Wal {
 }
 
 impl Wal {
-    /// Makes an empty file a log: allocates the space of `ring` and writes the header. All is
-    /// durable except the file's name.
+    /// Makes an empty file a log: allocates the space of `ring` and writes the header. Durable
+    /// except for the file's name.
     ///
     /// # Errors
     /// [`Error::Full`] if there is no space for it, [`Error::Io`], also if the file is not empty.
@@ -203,9 +203,9 @@ impl Wal {
 
     /// Appends a record, using space from `reservation`.
     ///
-    /// Without enough reserved, the caller guarantees space by other means; if there is none, the
-    /// log fails. The record survives once [`Wal::persistent`] reaches the returned end. If the
-    /// buffer is full, this helps to write it.
+    /// Without enough reserved, the caller guarantees space otherwise; if there is none, the log
+    /// fails. The record survives once [`Wal::persistent`] reaches the returned end. If the buffer
+    /// is full, this helps to write it.
     ///
     /// # Errors
     /// [`Error::TransactionTooLarge`] if the record can never fit, and nothing has happened.
@@ -329,7 +329,7 @@ impl Wal {
         self.ring.memory().map_or(Ok(()), RingMemory::release)
     }
 
-    /// From now on only the log's file makes records persistent, which holds all earlier ones then.
+    /// From now on only the log's file makes records persistent. It holds all earlier ones then.
     ///
     /// # Errors
     /// As [`Wal::flush_to`].
@@ -352,7 +352,7 @@ impl Wal {
 
     /// Reads the records from `from`, where one begins.
     ///
-    /// The caller keeps them in the log, and stops where they were filed at the latest.
+    /// The caller keeps them in the log, and stops at their filed end at the latest.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -428,7 +428,7 @@ impl Wal {
                 .set_len(bytes)
                 .map_err(|source| Error::io("allocate", device.name(), Some(bytes), source))?;
         }
-        // Even if the file is as long: a killed process may have left a length that is not durable.
+        // Even if the file is as long: a killed process may have left a length that can be lost.
         let synced = device.sync().map_err(|source| Error::io("sync", device.name(), None, source));
         synced.inspect_err(|error| self.poison(&error.to_string()))?;
         self.flusher.switch_to(to, self.cut(), || announce(to.capacity()))?;
@@ -447,7 +447,6 @@ impl Wal {
         self.tickets.enter(&self.ring)
     }
 
-    /// Ends `ticket` once the log is persistent up to `end`.
     pub(crate) fn retire_when_persistent(&self, ticket: Ticket<'_>, end: Lsn) {
         ticket.retire(&self.ring, end);
     }
@@ -470,7 +469,7 @@ impl Wal {
         self.finished().min(filed)
     }
 
-    /// Fails the log after a failure elsewhere. The first reason stays.
+    /// The first reason stays.
     pub(crate) fn poison(&self, reason: &str) {
         self.ring.failure.set(reason);
     }

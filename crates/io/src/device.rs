@@ -5,7 +5,7 @@
 //!
 //! * **Whole or error.** A transfer moves every byte or fails. The device repeats interrupted calls
 //!   and continues short ones. After a failed write the range holds any mixture of old and new
-//!   bytes; after a failed read, so does the buffer.
+//!   bytes; likewise the buffer after a failed read.
 //! * **Aligned.** Offsets, lengths and buffer addresses are multiples of
 //!   [`BlockDevice::alignment`], checked by every device.
 //! * **Inside.** Only [`BlockDevice::set_len`] lengthens a device, and it allocates the space, so a
@@ -53,7 +53,7 @@ pub trait BlockDevice: Send + Sync + Debug {
     fn len(&self) -> u64;
 
     /// Whether the device has at least `end` bytes. May use a cached length to save a system call,
-    /// so it may count bytes that another handle has cut off.
+    /// and so count bytes that another handle has cut off.
     fn covers(&self, end: u64) -> bool {
         end <= self.len()
     }
@@ -113,8 +113,8 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Whatever the system reports. Earlier writes are then in doubt for ever.
     fn sync(&self) -> io::Result<()>;
 
-    /// Sets the length, which need not be a multiple of the alignment. Growing allocates the space
-    /// and adds zeros. The length is durable after the next [`BlockDevice::sync`].
+    /// Sets the length, of any alignment. Growing allocates the space and adds zeros. The length is
+    /// durable after the next [`BlockDevice::sync`].
     ///
     /// # Errors
     /// `StorageFull` or `QuotaExceeded` if there is no room; the length then stays.

@@ -1,12 +1,12 @@
 //! Directories: flat sets of named devices.
 //!
-//! Names are single path components, so a name from a database cannot lead elsewhere. They have
-//! their own durability: a power cut may undo a creation, removal or rename until
-//! [`Directory::sync`] returns, even if the file's content was synced.
+//! Names are single path components, so a name from a database cannot lead elsewhere. A power cut
+//! may undo a creation, removal or rename until [`Directory::sync`] returns, even if the file's
+//! content was synced.
 //!
 //! [`Directory::lock`] makes one process the owner, named in the lock file.
 //! [`Directory::lock_existing`] changes nothing, so it works on a read-only directory too. Locks
-//! end with their process, so none is ever stale.
+//! end with their process.
 
 use std::fmt::Debug;
 use std::io;
@@ -143,9 +143,9 @@ pub trait Directory: Send + Sync + Debug {
     /// a regular file, or what the system reports.
     fn open(&self, file: &str, mode: OpenMode) -> io::Result<Arc<dyn BlockDevice>>;
 
-    /// Opens or creates `file` as memory that outlives the process. A new file, and an empty one,
-    /// gets `bytes` zeros, rounded up to 4096; another keeps its length, whatever `bytes` is. Only
-    /// one handle exists at a time.
+    /// Opens or creates `file` as memory that outlives the process. A new or empty file gets
+    /// `bytes` zeros, rounded up to 4096; another keeps its length. Only one handle exists at a
+    /// time.
     ///
     /// # Errors
     /// As [`Directory::open`]; `ResourceBusy` if another handle exists; `Unsupported` where files
@@ -207,7 +207,6 @@ pub trait Directory: Send + Sync + Debug {
     fn lock_owner(&self, file: &str) -> Option<u32>;
 }
 
-/// Refuses names that are not one plain path component.
 pub(crate) fn check_name(file: &str) -> io::Result<()> {
     if file.is_empty() || file == "." || file == ".." || file.contains(['/', '\0']) {
         return Err(invalid_input(format!(

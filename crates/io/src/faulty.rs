@@ -1,7 +1,7 @@
 //! A simulated disk that fails on request and can lose power.
 //!
-//! It tracks which contents and names of its files are durable and which are only written. All
-//! files share one call counter, so that a test can cut the power at every call of a script:
+//! It tracks which contents and names are durable and which only written. All files share one call
+//! counter, so a test can cut the power at every call of a script:
 //!
 //! ```text
 //!   let disk = SimulatedDisk::new(seed);   run the script once, note disk.calls()
@@ -14,16 +14,14 @@
 //!   }
 //! ```
 //!
-//! * [`SimulatedDisk::survivor`]: the disk after a power cut, with any subset of the unsynced
-//!   512-byte sectors, reordered across files, and of unsynced names and lengths (`platter.rs`,
-//!   `names.rs`), and with any mixture of the lines of persistent memory (`lines.rs`).
-//! * [`SimulatedDisk::killed`]: the disk after `kill -9`, with all writes and stores, but still not
-//!   durable.
+//! * [`SimulatedDisk::survivor`]: after a power cut, with any subset of the unsynced 512-byte
+//!   sectors, names and lengths (`platter.rs`, `names.rs`), across files, and any mixture of the
+//!   lines of persistent memory (`lines.rs`).
+//! * [`SimulatedDisk::killed`]: after `kill -9`, with all writes and stores, but still not durable.
 //! * [`SimulatedDisk::fail`]: calls return system errors (`plan.rs`).
 //! * [`SimulatedDisk::lie_about_syncs`]: syncs and fences succeed without effect, as on some disks.
 //!
-//! Everything follows from the seed and the order of calls. Contents are copied on write, so
-//! crashes are cheap.
+//! Everything follows from the seed and the order of calls. Contents are copied on write.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -123,7 +121,7 @@ impl SimulatedDisk {
     }
 
     /// Cuts the power at call `number`, counting from 1 since creation. That call, of which some
-    /// part may be carried out, and all later ones fail with kind `Other` and "power lost".
+    /// part may be carried out, and later ones fail with kind `Other` and "power lost".
     pub fn crash_at(&self, number: u64) {
         self.state.lock().crash_at = Some(number);
     }
@@ -143,8 +141,8 @@ impl SimulatedDisk {
         self.state.lock().capacity_bytes = bytes;
     }
 
-    /// One possible state after a power cut now, chosen by `seed`. The result is an independent
-    /// disk without faults, entirely durable.
+    /// One possible state after a power cut now, chosen by `seed`: an independent disk without
+    /// faults, entirely durable.
     pub fn survivor(&self, seed: u64) -> SimulatedDisk {
         let state = self.state.lock();
         let mut random = Random::new(seed);
@@ -155,8 +153,8 @@ impl SimulatedDisk {
         Self::with_files(random, names, files, memories, state.capacity_bytes)
     }
 
-    /// The state after the process was killed now: all writes are there, unsynced ones are not
-    /// durable, locks are free. The result is an independent disk without faults.
+    /// The state after a kill now: all writes are there, unsynced ones are not durable, locks are
+    /// free. An independent disk without faults.
     pub fn killed(&self) -> SimulatedDisk {
         let state = self.state.lock();
         let memories = state.memories.iter().map(|(number, lines)| (*number, lines.killed())).collect();

@@ -181,7 +181,6 @@ pub fn dirty_bytes(group: Option<&Path>) -> Option<u64> {
     }
 }
 
-/// The number after `name` at the start of a line.
 fn field(text: &str, name: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix([' ', '\t']));
     value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or(0)

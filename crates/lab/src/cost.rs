@@ -112,7 +112,6 @@ fn named(name: &str) -> Outcome<Profile> {
     Profile::named(name).map_err(|error| Failure::Work(error.to_string()))
 }
 
-/// The profile that prices a middle tier.
 fn profile_of(kind: &MiddleKind) -> Outcome<Profile> {
     match kind {
         MiddleKind::Simulated(profile) => Ok(profile.clone()),

@@ -2,16 +2,16 @@
 //!
 //! One real thread drives all workers, always the one whose clock is furthest behind
 //! ([`VirtualTime`]). The database runs without background threads. So a worker pays for everything
-//! done on its behalf, including write-back, like Spitfire's threads, which evict for themselves.
-//! The page file and the middle tier are charged by their profiles; the computation constants
-//! include DRAM. The log is free, because the papers put it on its own device. Throughput is
-//! operations over the time from aligned clocks after warm-up to the last worker's clock.
+//! done on its behalf, write-back included, like Spitfire's threads. The page file and the middle
+//! tier are charged by their profiles; the computation constants include DRAM. The log is free,
+//! because the papers put it on its own device. Throughput is operations over the time from aligned
+//! clocks after warm-up to the last worker's clock.
 //!
-//! Records are loaded once for all experiments with the same data. Each opens a copy and first
-//! reads it all in order, as a load would pass through the tiers.
+//! Records are loaded once for all experiments with the same data. Each opens a copy and reads it
+//! all in order, as a load would pass through the tiers.
 //!
-//! Capacities are frames only, as in the papers; the budget adds the rest. The record cache is off,
-//! since the papers have none and it would hide their choice of tier.
+//! Capacities are frames only, as in the papers; the budget adds the rest. The record cache is off:
+//! the papers have none, and it would hide their choice of tier.
 
 use std::collections::HashMap;
 use std::panic::resume_unwind;
@@ -177,7 +177,6 @@ struct Data {
 }
 
 impl Data {
-    /// Loads a closed database with this data.
     fn load(self) -> Outcome<MemoryDirectory> {
         on_new_thread(|| self.load_here())
     }

@@ -1,7 +1,7 @@
 //! A file of the default VFS, below one of ours.
 //!
-//! SQLite makes the calls on a file one at a time, and a [`Below`] is used only within a call on
-//! the file above it. `gates.rs` may slow transfers and syncs down.
+//! SQLite makes the calls on a file one at a time, and a [`Below`] is used only within such a call.
+//! `gates.rs` may slow transfers and syncs down.
 
 #![allow(unsafe_code)]
 

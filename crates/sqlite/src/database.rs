@@ -2,8 +2,8 @@
 //!
 //! Our writes to the file go through the cache. Other processes, and connections without this VFS,
 //! write past it. So whenever SQLite begins to rely on the file, the cache is compared with the
-//! state for which it was last right. If they are equal it is right now, and stays so while
-//! SQLite's locks protect the pages that SQLite will read. Otherwise it is emptied.
+//! state for which it was last right. If they are equal it stays right while SQLite's locks protect
+//! the pages that SQLite will read. Otherwise it is emptied.
 //!
 //! * **Rollback mode.** After the shared lock ([`Database::shares`]) the head of the file must be
 //!   unchanged. Every change alters the sixteen bytes by which SQLite checks its own pages. Our
@@ -15,15 +15,15 @@
 //!   index recovery. It alters `backfilled` before anyone reads the change from the file. All three
 //!   must be unchanged once a read mark is held and SQLite has noted `backfilled`
 //!   ([`Database::reads_log`]). Later checkpoints move only pages that this reader takes from the
-//!   log, so it does not cache them. A page is one block, so no neighbour is fetched. Our own
-//!   checkpoints, restarts and first commits to an empty log are no changes. Without a shared lock
-//!   of ours others may delete the log, so its state is forgotten.
+//!   log and does not cache. A page is one block, so no neighbour is fetched. Our own checkpoints,
+//!   restarts and first commits to an empty log are no changes. Without a shared lock of ours
+//!   others may delete the log, so its state is forgotten.
 //! * **Otherwise**, when the file was closed or its mode changed, the fingerprint decides
 //!   (`fingerprint.rs`). It is recorded when our change is complete while others are locked out.
 //!
 //! In doubt the cache is emptied or not read: `nolock=1` takes no locks, and
 //! `locking_mode=EXCLUSIVE` from the start means WAL mode without an index. A kill during a change
-//! leaves a fingerprint that does not match, so the next process starts with an empty cache.
+//! leaves a fingerprint that does not match, and so an empty cache.
 
 use std::collections::HashMap;
 use std::io::Read;

@@ -80,7 +80,6 @@ pub(crate) fn of(path: &Path, slowness: Slowness) -> Arc<SlowDisk> {
     disk
 }
 
-/// Path of the database that a journal or log belongs to.
 pub(crate) fn database_of(path: &Path) -> PathBuf {
     let text = path.to_string_lossy();
     let name = ["-journal", "-wal"].into_iter().find_map(|ending| text.strip_suffix(ending));

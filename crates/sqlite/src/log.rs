@@ -108,7 +108,6 @@ pub(crate) fn frame_of(offset: u64, page_bytes: usize) -> Option<u64> {
         .then(|| start / frame_bytes + 1)
 }
 
-/// Whether a write of this length is a frame head.
 pub(crate) fn is_frame_head(bytes: usize) -> bool {
     bytes as u64 == FRAME_HEAD_BYTES
 }

@@ -207,7 +207,7 @@ impl Storage {
         Ok(opened.map(|cached| InUse { cached: Arc::new(cached), slow, page_bytes: page_bytes as usize }))
     }
 
-    /// Renames the blocks file, never over another; returns the new name.
+    /// Never over another file; returns the new name.
     fn set_aside(&mut self) -> std::io::Result<String> {
         let names = (1..=ASIDE_MAX).map(|number| match number {
             1 => ASIDE.to_owned(),
@@ -267,7 +267,6 @@ impl Storage {
     }
 }
 
-/// Slows the cache device down as the options say.
 fn slowed(
     fast: Arc<dyn BlockDevice>,
     options: &CacheOptions,

@@ -91,9 +91,8 @@ pub struct CacheConfig {
     pub capacity_blocks_max: Option<u32>,
     /// Names the time since power-on; see [`CacheConfig::machine_power_cycle`].
     ///
-    /// If it is the same as before, only the process died, and the whole cache is warm. If it
-    /// differs or is `None`, regions written shortly before an end without
-    /// [`close`](super::Cached::close) are cold.
+    /// If it is the same as before, only the process died, and the whole cache is warm. Otherwise,
+    /// regions written shortly before an end without [`close`](super::Cached::close) are cold.
     pub power_cycle: Option<[u8; 16]>,
     /// Bytes of the slow device that share a region mark.
     ///
@@ -114,10 +113,10 @@ pub struct CacheConfig {
     ///
     /// A step is what a reader starts from, such as a database's superblock, and has the next
     /// number. Data of the step before must stay until
-    /// [`Cached::progress`](super::Cached::progress) was called. The first step of an opening has
-    /// the number [`Cached::first_step`](super::Cached::first_step). If the slow device differs
-    /// from the count that the cache has, a copy was put back, and the cache begins empty. 0, the
-    /// default, is for owners that do not count, and for write-back.
+    /// [`Cached::progress`](super::Cached::progress) was called. The first step of an opening is
+    /// [`Cached::first_step`](super::Cached::first_step). If the slow device differs from the
+    /// cache's count, a copy was put back, and the cache begins empty. 0, the default, is for
+    /// owners that do not count, and for write-back.
     pub progress: u64,
     /// Most dirty blocks; default: a quarter of the capacity.
     ///

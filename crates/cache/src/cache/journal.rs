@@ -13,7 +13,7 @@
 //! durable, or that no power cut can have torn, the cache begins empty.
 //!
 //! A full half, opening and closing begin the other half: a new generation, a record per used slot,
-//! a sync, then a new superblock. Pages behind a torn one thus never count.
+//! a sync, then a new superblock. So pages behind a torn one never count.
 //!
 //! A record is a claim, believed if the slot's bytes match and, after a power cut, the region has
 //! no mark (`regions.rs`). Records of new blocks may be lost. A record that a block has *left* must

@@ -8,7 +8,7 @@
 //!    that epoch free. The journal is written before the acknowledgement.
 //!
 //! A drain writes each epoch to the slow device and syncs it, oldest first. Slots become clean once
-//! the journal durably says so. Direct writes must not overtake earlier synced writes: they drain
+//! the journal durably says so. Direct writes must not overtake earlier synced ones: they drain
 //! first if necessary, hold the *gate* shared (a drain holds it alone), and keep their blocks
 //! clean.
 //!

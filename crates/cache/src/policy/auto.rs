@@ -172,7 +172,6 @@ pub struct Auto<T> {
 }
 
 impl<T: BlockTable> Auto<T> {
-    /// For `capacity` blocks, with candidates from `make`.
     pub(super) fn made_by(make: Make, capacity: usize, goal: Goal, seed: u64, limits: Limits) -> Self {
         let parse = |(name, _): &(&str, Watched)| name.parse::<Name>().expect("a candidate is a policy");
         let names: Vec<Name> = goal.candidates().iter().map(parse).collect();

@@ -166,7 +166,6 @@ impl<T: BlockTable> HeuristicDb<T> {
         }
     }
 
-    /// Stores the count of an absent block.
     fn keep_count(&mut self, block: u64, count: u32) {
         while self.counts.len(0) >= COUNTS_MAX * self.capacity {
             self.counts.drop_back(0);

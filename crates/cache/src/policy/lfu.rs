@@ -52,7 +52,6 @@ impl<T: BlockTable> AccessCounts<T> {
         }
     }
 
-    /// Stores a block's count over any present one.
     fn keep(&mut self, block: u64, count: u32) {
         let count = count.min(u32::MAX - 1);
         match self {

@@ -107,7 +107,6 @@ const NAMES_MAX: usize = 1 << 20;
 const NAMES_BYTES_MAX: usize = 1 << 28;
 
 impl Chunks {
-    /// Reads `trace` from its beginning, with a sampled fraction.
     pub(super) fn new(trace: Trace, sample: Option<f64>) -> Chunks {
         Chunks {
             events: Decoded::new(trace),

@@ -14,7 +14,6 @@ const BATCH_EVENTS: usize = 1 << 12;
 /// Most batches ahead: 4 MiB of requests. A relation or query, as long as a line, ends its batch.
 const BATCHES_MAX: usize = 16;
 
-/// Consecutive events, and the trace's end if it follows.
 type Batch = (Vec<Event>, Option<Result<(), TraceError>>);
 
 /// Events decoded ahead; ends after an error.

@@ -38,12 +38,10 @@ impl Parts {
         self.queries.is_some() || self.relations.is_some()
     }
 
-    /// Sets the query of the following requests.
     pub(super) fn query(&mut self, query: Option<u32>) {
         self.query = query;
     }
 
-    /// Splits a range by relation if these are counted.
     pub(super) fn runs(&self, chunk: &Chunk, range: Range<usize>) -> Vec<(Option<u32>, Range<usize>)> {
         if range.is_empty() {
             return Vec::new();

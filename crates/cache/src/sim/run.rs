@@ -157,7 +157,6 @@ impl Simulation {
         self.caches.iter().map(|(policy, _)| policy).chain(&self.curves)
     }
 
-    /// The lanes for a trace with this summary and future.
     fn plan(&self, summary: &Summary, future: Option<Arc<Future>>) -> Result<Plan, SimError> {
         self.check_not_empty(summary)?;
         let relation_blocks: Arc<[(u32, u64)]> = summary.relation_blocks.clone().into();
@@ -259,7 +258,6 @@ impl Simulation {
     }
 }
 
-/// The jobs and the frame of their results.
 struct Plan {
     jobs: Vec<Job>,
     frame: Frame,

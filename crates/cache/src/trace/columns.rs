@@ -108,7 +108,6 @@ pub(super) fn plain(name: &[u8]) -> Vec<u8> {
     name.iter().filter(|byte| byte.is_ascii_alphanumeric()).map(u8::to_ascii_lowercase).collect()
 }
 
-/// The meaning of a name in a header.
 pub(super) fn role(name: &[u8]) -> Role {
     let name = plain(name);
     let is_name = |names: &str| names.split('|').any(|known| known.as_bytes() == name);

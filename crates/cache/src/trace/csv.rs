@@ -114,7 +114,6 @@ impl Csv {
         Ok(true)
     }
 
-    /// Takes the columns from the names of the header.
     fn header(&mut self) -> Result<(), ParseError> {
         let mut roles: Vec<Role> = self.fields.iter().map(columns::role).collect();
         columns::check(&roles).map_err(|reason| self.refusal(&reason))?;

@@ -19,7 +19,6 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// The number of a device that appeared before.
     pub(super) fn find(&self, name: &[u8]) -> Option<u64> {
         self.numbers.get(name).copied()
     }

@@ -8,7 +8,6 @@ use super::parse::{ParseError, malformed};
 pub(super) struct Fields {
     reader: Reader,
     bytes: Vec<u8>,
-    /// The end of each field in `bytes`.
     ends: Vec<usize>,
     count: usize,
 }

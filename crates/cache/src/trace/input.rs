@@ -15,13 +15,12 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use super::event::LINE_BYTES_MAX;
 use super::format::Compression;
 
-/// Bytes read or decompressed at a time.
 const BUFFER_BYTES: usize = 128 << 10;
 
 pub(super) struct Input {
     reader: Box<dyn BufRead + Send>,
     line: Vec<u8>,
-    /// The last line or record, from 1 on.
+    /// From 1 on.
     number: u64,
 }
 
@@ -131,7 +130,6 @@ impl<R: BufRead> Read for Members<R> {
 struct Frames<R> {
     source: R,
     decoder: FrameDecoder,
-    /// A frame was begun and not fully read.
     in_frame: bool,
 }
 
@@ -140,7 +138,7 @@ impl<R: BufRead> Frames<R> {
         Frames { source, decoder: FrameDecoder::new(), in_frame: false }
     }
 
-    /// Begins the next frame; `false` if there is none.
+    /// `false` if there is none.
     fn begin(&mut self) -> io::Result<bool> {
         while !self.source.fill_buf()?.is_empty() {
             match self.decoder.reset(&mut self.source) {

@@ -4,7 +4,6 @@ use std::io;
 
 use super::event::{Event, REQUEST_BLOCKS_MAX, Request};
 
-/// Sector size of some formats, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +66,6 @@ impl Span {
     }
 }
 
-/// The result of parsing a line or record.
 pub(super) enum Parsed {
     Span(Span),
     Event(Event),
@@ -101,7 +99,7 @@ pub(super) fn fields(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty())
 }
 
-/// A decimal number; `what` names it in errors.
+/// `what` names it in errors.
 pub(super) fn number(what: &str, field: Option<&[u8]>) -> Result<u64, ParseError> {
     let field = field.ok_or_else(|| malformed(format!("{what} is missing")))?;
     let digits = field.iter().try_fold(0u64, |value, byte| {

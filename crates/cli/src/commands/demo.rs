@@ -88,14 +88,13 @@ pub fn victim(args: &DemoArgs, opener: &dyn Opener) -> Outcome {
     })
 }
 
-/// The given tiers, with the demo's default budget.
 fn tiers(args: &DemoArgs) -> TierArgs {
     let mut tiers = args.tiers.clone();
     tiers.memory.dram.get_or_insert(DRAM_BYTES);
     tiers
 }
 
-/// Environment variable with the child's round, which makes its versions unique.
+/// The child's round, which makes its versions unique.
 const ROUND: &str = "TERRACE_DEMO_ROUND";
 
 struct Demo<'a> {

@@ -22,7 +22,6 @@ use super::table::with_table;
 use crate::args::LoadArgs;
 use crate::rows;
 
-/// Bytes of keys and values per batch.
 const BATCH_BYTES: usize = 1 << 20;
 /// Records per batch.
 const BATCH_RECORDS: usize = 4096;

@@ -136,7 +136,6 @@ fn generated(seed: u64) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
 /// Regular files below the given directories, in name order. A directory nested in another given
 /// one appears once.
 struct Files {
-    /// A stack of paths to visit, with their depths.
     pending: Vec<(PathBuf, usize)>,
     roots: Vec<PathBuf>,
 }

@@ -238,7 +238,6 @@ impl Summary {
         text
     }
 
-    /// The peak memory of the process by its parts.
     fn memory_line(&self) -> String {
         let peak = show_size(self.rss_bytes);
         let (budget, keys) = (show_size(self.budget_bytes), show_size(self.keys_bytes));

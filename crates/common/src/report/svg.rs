@@ -109,7 +109,6 @@ fn drawn(width: i32, height: i32, draw: impl FnOnce(&Root<'_>)) -> Drawing {
     Drawing { width, height, inner: inner.to_owned() }
 }
 
-/// Style of a text, anchored at this point of its box.
 fn text_style(horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
     font().pos(Pos::new(horizontal, vertical))
 }
@@ -297,7 +296,6 @@ fn rows(lines: &[String]) -> i32 {
     LINE * lines.len() as i32
 }
 
-/// The text of a value on the second horizontal axis.
 fn second_label(chart: &Lines, value: f64) -> String {
     chart.second_x.as_ref().map_or(String::new(), |axis| plain(&(axis.label)(value * axis.factor)))
 }
@@ -377,7 +375,6 @@ fn colour_of(signs: &[(String, RGBColor)], word: &str) -> RGBColor {
     signs.iter().find(|(known, _)| known == word).expect("every word has a sign").1
 }
 
-/// Draws vertical marks and horizontal limits across the plot.
 fn draw_signs(
     root: &Root<'_>,
     chart: &Lines,

@@ -257,7 +257,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The extent at `mapped`, if within the file and at most one page long.
+    /// If within the file and at most one page long.
     fn extent(&self, mapped: MappingWord, page_bytes: usize) -> Result<Extent, String> {
         let is_within = |extent: &Extent| extent.is_within(self.archive.files.pages.len());
         match mapped.extent().filter(is_within) {

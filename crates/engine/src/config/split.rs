@@ -19,17 +19,17 @@ pub const MIN_LOG_BYTES: u64 = 256 << 10;
 /// Least frames of each page size in use, if tree nodes can have that size.
 pub(crate) const FRAMES_MIN: u32 = 24;
 
-/// The class with pages of `page_bytes` bytes, for tree nodes.
+/// For tree nodes.
 pub(crate) fn class_of(page_bytes: u64) -> Result<SizeClass> {
     class_between(page_bytes, SizeClass::SMALLEST, SizeClass::LARGEST_NODE, "pages")
 }
 
-/// The class with pages of `page_bytes` bytes, for any content.
+/// For any content.
 pub(crate) fn any_class_of(page_bytes: u64) -> Result<SizeClass> {
     class_between(page_bytes, SizeClass::SMALLEST, SizeClass::LARGEST, "pages")
 }
 
-/// The class with pages of `page_bytes` bytes, for long values of a table of class `own`.
+/// For long values of a table of class `own`.
 pub(crate) fn value_class_of(page_bytes: u64, own: SizeClass) -> Result<SizeClass> {
     class_between(page_bytes, own, SizeClass::LARGEST, "pages for values")
 }
@@ -63,7 +63,6 @@ pub(crate) struct Split {
     pub(crate) overlay: u64,
     /// For headers of the middle tier's frames and the index of the block cache.
     pub(crate) beside: u64,
-    /// Bytes of the record cache per frame.
     pub(crate) record_overhead_per_frame: u64,
     /// Page table bytes per page of the file, in memory or not.
     pub(crate) table_bytes_per_page: u64,
@@ -121,7 +120,6 @@ pub(crate) fn log_bytes_min(class: SizeClass) -> u64 {
 /// Page table bytes per page: its entry, and its share of the free ids.
 const TABLE_BYTES_PER_PAGE: u64 = 18;
 
-/// Least frames of `class` if it is in use.
 pub(crate) fn frames_min(class: SizeClass) -> u32 {
     if class.is_for_values() { VALUE_FRAMES_MIN } else { FRAMES_MIN }
 }

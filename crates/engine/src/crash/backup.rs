@@ -80,7 +80,6 @@ fn judge(pool: &Maintenance, model: &mut Model, end: Option<Lsn>) -> Result<(), 
     }
 }
 
-/// One run, determined by the plan's seed.
 fn run(plan: Plan) -> Result<Outcome, String> {
     let disk = SimulatedDisk::new(plan.seed);
     create(&disk, &plan.sizes);

@@ -172,7 +172,6 @@ pub(super) struct Tally {
     pub(super) states: u64,
     pub(super) first_life_calls: u64,
     pub(super) compressed: u64,
-    /// Frames moved between page sizes, in all lives.
     pub(super) frame_moves: u64,
     /// Lives at whose end the log was longer than at first.
     pub(super) log_growths: u64,
@@ -182,7 +181,6 @@ pub(super) struct Tally {
     pub(super) cache_hits: u64,
     pub(super) relocated: u64,
     pub(super) kept: u64,
-    /// Frames adopted from a persistent middle tier.
     pub(super) adopted: u64,
 }
 

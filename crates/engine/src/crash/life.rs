@@ -96,7 +96,6 @@ impl<'p> Life<'p> {
         Ok(())
     }
 
-    /// Class of pages beside the database's own.
     fn other_class(&self) -> Option<SizeClass> {
         self.script.borrow().sizes.other_class()
     }
@@ -170,7 +169,6 @@ impl<'p> Life<'p> {
         self.acknowledge()
     }
 
-    /// Moves frames between the two page classes.
     fn move_frames(&mut self) -> Result<(), Halt> {
         let own = self.pool.class();
         let Some(other) = self.other_class().filter(|&class| self.pool.uses(class)) else { return Ok(()) };
@@ -271,7 +269,6 @@ impl<'p> Life<'p> {
         Ok(())
     }
 
-    /// Adds a record to an open transaction.
     fn write_open(&mut self) -> Result<(), Halt> {
         let open_max = self.script.borrow().open_max;
         if open_max == 0 {

@@ -57,7 +57,6 @@ fn apply(pages: &mut Pages, deed: &Deed) {
 }
 
 impl Model {
-    /// A value that no cell has had.
     pub(super) fn fresh_value(&mut self) -> u64 {
         self.last_value += 1;
         // Odd and even values are logged differently, so parity must not follow the script's

@@ -1,9 +1,9 @@
 //! Scripts over a persistent middle tier, each for one rule.
 //!
-//! Random lives miss rare orders of steps: 600,000 random crashes did not find a sealed frame of a
-//! freed page that a script of 30 steps loses a transaction by. So each planted bug has its script.
-//! The power goes at each call of the last life in turn, and after it. Several survivors of each
-//! cut are recovered and compared with the model.
+//! Random lives miss rare orders: 600,000 crashes did not find a sealed frame of a freed page that
+//! a script of 30 steps loses a transaction by. So each planted bug has its script. The power goes
+//! at each call of the last life in turn, and after it. Several survivors of each cut are recovered
+//! and compared with the model.
 
 use std::sync::Arc;
 
@@ -166,14 +166,12 @@ impl Stage {
         Ok(())
     }
 
-    /// Writes all dirty pages and cuts the log.
     fn checkpoint(&mut self) -> Result<()> {
         self.acknowledge()?;
         // The second cuts past the mapping of the first.
         (0..2).try_for_each(|_| self.pool.checkpoint_now(true))
     }
 
-    /// Ends the present life and begins another.
     fn restart(&mut self, disk: SimulatedDisk, with_tier: bool) -> Result<()> {
         let (pool, end) = recover(&disk, &self.sizes, with_tier)?;
         (self.disk, self.pool) = (disk, pool);
@@ -190,7 +188,7 @@ impl Stage {
         }
     }
 
-    /// Recovers survivors of a power cut now, some of them once more after a kill in between.
+    /// Recovers survivors of a power cut now, some again after a kill in between.
     fn judge_survivors(&self, seed: u64) -> Result<(), String> {
         for survivor in 0..SURVIVORS {
             let mut disk = self.disk.survivor(seed << 8 | survivor);
@@ -209,7 +207,7 @@ impl Stage {
     }
 }
 
-/// Plays `before`, and then `last` with a power cut at each of its calls in turn and after it.
+/// Plays `before`, then `last` with a power cut at each of its calls and after it.
 fn explore(frames: u32, before: Script, last: Script) -> Result<u64, String> {
     meanwhile::play(None);
     for call in 1.. {
@@ -388,8 +386,7 @@ fn catches_epoch_before_unsealing() {
     }
 }
 
-/// A kill comes while the seal is going off; after it the frame gets another page, and then the
-/// power goes.
+/// A kill comes while the seal is going off; then the frame gets another page, and the power goes.
 #[test]
 fn catches_trust_unsealed_header() {
     for bug in [None, Some(Bug::TrustUnsealedHeader)] {
@@ -470,7 +467,7 @@ fn catches_adopt_before_count() {
         }
         let disk = stage.disk.survivor(9);
         if planted(Bug::AdoptBeforeCount) {
-            // Judged below: the audit sees it at once.
+            // Judged below.
             let (pool, _) = recover(&disk, &stage.sizes, true)?;
             (stage.disk, stage.pool) = (disk, pool);
             return Ok(());

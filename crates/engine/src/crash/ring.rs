@@ -144,7 +144,7 @@ fn catches_ring_of_earlier_life() {
     catches(Bug::RingOfEarlierLife, an_older_copy_of_the_ring_is_refused);
 }
 
-/// Two copies of a database use the same ring one after the other, with the same LSNs and epochs.
+/// Two copies of a database use one ring in turn, with the same LSNs and epochs.
 fn another_copys_records_do_not_come_back() -> bool {
     let disk = new_disk();
     let copy = disk.survivor(1);
@@ -164,7 +164,7 @@ fn catches_ring_not_cleared() {
     catches(Bug::RingNotCleared, another_copys_records_do_not_come_back);
 }
 
-/// Gives the ring up, cut off at each call, and opens without it as soon as that is allowed.
+/// Gives the ring up, cut off at each call, and opens without it as soon as allowed.
 fn a_released_ring_is_not_needed() -> bool {
     (0..40).all(|call| {
         let disk = new_disk();
@@ -189,7 +189,6 @@ fn catches_release_before_filing() {
     catches(Bug::ReleaseBeforeFiling, a_released_ring_is_not_needed);
 }
 
-/// Another copy of the database recovers with the ring, and appends.
 fn a_ring_that_another_copy_has_used_is_refused() -> bool {
     let disk = new_disk();
     commit(&live(&disk).unwrap(), 1).unwrap();
@@ -270,8 +269,8 @@ fn a_ring_that_is_left_goes_to_the_file_at_any_call() {
     assert!((1..40).contains(&left), "{left} of 40");
 }
 
-/// A killed process leaves a superblock that a power cut takes back, after the next process has
-/// cleared the ring.
+/// A kill leaves a superblock that a power cut takes back, after the next process has cleared the
+/// ring.
 #[test]
 fn a_ring_that_is_left_twice_is_still_there_for_the_superblock_that_names_it() {
     for (first, second) in (0..20).flat_map(|first| (0..12).map(move |second| (first, second))) {

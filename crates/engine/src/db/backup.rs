@@ -10,7 +10,7 @@
 //! | `*.restoring`   | a database being restored                            |
 //!
 //! Each file gets its final name durably, the log first and the page file last. So a directory with
-//! `pages.backup` holds a whole backup. `backup.rs` describes the copy.
+//! `pages.backup` holds a whole backup.
 
 use std::io;
 use std::path::Path;
@@ -329,7 +329,6 @@ fn not_empty() -> io::Error {
     )
 }
 
-/// Refuses a directory whose content would be overwritten or mixed up.
 pub(crate) fn refuse_used(directory: &dyn Directory) -> Result<()> {
     refuse(
         directory,

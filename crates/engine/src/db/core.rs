@@ -282,7 +282,7 @@ impl Shared {
         Ok(Arc::new(Shared { core, threads: Mutex::new(Some(threads)), process: std::process::id() }))
     }
 
-    /// Reads at once from memory, else in a reader thread if there is one.
+    /// From memory at once, else in a reader thread if there is one.
     pub(crate) fn get_async(&self, table: &Arc<TableState>, key: &[u8]) -> Lookup {
         if let Some(answer) = self.core.get_from_memory(table, key) {
             return Lookup::ready(answer);

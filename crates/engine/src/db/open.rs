@@ -160,7 +160,6 @@ fn create_new(builder: &Builder, directory: &dyn Directory, layout: NewLayout) -
     create(directory, &layout)
 }
 
-/// Random bytes, from the builder's seed if it has one.
 fn random<const N: usize>(builder: &Builder) -> [u8; N] {
     let mut bytes = [0; N];
     match builder.seed {
@@ -171,7 +170,7 @@ fn random<const N: usize>(builder: &Builder) -> [u8; N] {
     bytes
 }
 
-/// Opens the memory of the log, and gives it the size that is asked for.
+/// Opens the log's memory, in the size asked for.
 fn with_log_memory(builder: &Builder, directory: &dyn Directory, files: Files) -> Result<Files> {
     let [life, id] = [8, 0].map(|at| {
         let bytes: [u8; 16] = random(builder);

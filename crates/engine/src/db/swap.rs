@@ -87,7 +87,7 @@ impl Shared {
         self.swap_in_transaction(table, key, expected, new)
     }
 
-    /// Sets `key` to `new`, or removes it; returns the value before.
+    /// Returns the value before.
     pub(crate) fn exchange(
         self: &Arc<Self>,
         table: &Table,
@@ -112,7 +112,7 @@ impl Shared {
         })
     }
 
-    /// Overwrites a part of the value of `key`; returns whether the key exists.
+    /// Returns whether the key exists.
     pub(crate) fn overwrite(
         self: &Arc<Self>,
         table: &Table,

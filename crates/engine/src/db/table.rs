@@ -48,7 +48,6 @@ impl Table {
         &self.state
     }
 
-    /// Fails if this table belongs to another database.
     pub(crate) fn belongs_to(&self, shared: &Arc<Shared>) -> Result<()> {
         if Arc::ptr_eq(&self.shared, shared) {
             return Ok(());

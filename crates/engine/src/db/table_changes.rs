@@ -49,8 +49,7 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::OutsideValue`] if the value is shorter than `at + bytes.len()`; those of
-    /// [`Table::put`], and [`Error::SnapshotTooOld`] if a large value is repeatedly replaced faster
-    /// than it can be read.
+    /// [`Table::replace`].
     ///
     /// ```
     /// use terrace::{Db, MemoryDirectory};
@@ -123,8 +122,7 @@ impl Table {
     /// of [`Table::get`].
     ///
     /// # Errors
-    /// Those of [`Table::put`], but never [`Error::Conflict`]. [`Error::SnapshotTooOld`] if a large
-    /// value is repeatedly replaced faster than it can be read.
+    /// Those of [`Table::replace`], but never [`Error::Conflict`].
     ///
     /// ```
     /// use terrace::{Db, MemoryDirectory, Swap};
@@ -237,9 +235,9 @@ impl Table {
 
     /// Removes all entries of a key range in several transactions; returns their number.
     ///
-    /// Works for ranges of any size, in ascending order, without long stalls of other threads. Each
-    /// step is durable like a commit. Other threads may see a part of the range, and an error or
-    /// crash leaves the rest.
+    /// Works for ranges of any size, in ascending order, without long stalls of others. Each step
+    /// is durable like a commit. Other threads may see a part of the range, and an error or crash
+    /// leaves the rest.
     ///
     /// # Errors
     /// Those of [`Table::delete_range`], except [`Error::TransactionTooLarge`].
@@ -375,9 +373,9 @@ impl Table {
 
     /// Returns the approximate number of entries at once.
     ///
-    /// Waits for no commit and delays none, and may be off by current commits. After a crash it may
-    /// miss the last second of changes, or the last eighth of [`crate::Builder::log_max`] if that
-    /// took longer to write. A count by [`Table::len`] or [`Db::verify`](crate::Db::verify)
+    /// Waits for no commit and delays none, so it may be off by current commits. After a crash it
+    /// may miss the last second of changes, or the last eighth of [`crate::Builder::log_max`] if
+    /// that took longer to write. A count by [`Table::len`] or [`Db::verify`](crate::Db::verify)
     /// corrects it.
     ///
     /// # Errors

@@ -383,7 +383,6 @@ impl Transaction {
         self.pending.lock().large.values().copied().collect()
     }
 
-    /// Whether one of its calls failed with [`Error::Conflict`].
     pub(crate) fn met_conflict(&self) -> bool {
         self.pin.get().is_some_and(Pin::has_lost)
     }

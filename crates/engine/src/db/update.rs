@@ -76,7 +76,7 @@ fn is_conflict<E: 'static>(error: &E) -> bool {
     matches!((error as &dyn Any).downcast_ref(), Some(Error::Conflict))
 }
 
-/// Whether an error of the body may come from reads that do not hold together.
+/// Whether the error may come from reads that do not hold together.
 fn is_stale(shared: &Shared, transaction: &Transaction) -> bool {
     transaction.met_conflict() || (shared.check().is_ok() && !transaction.still_holds())
 }

@@ -129,7 +129,6 @@ impl Findings<'_> {
         }
     }
 
-    /// Walks an object whose pages belong to `owner`.
     fn owned(&mut self, owner: &str, walk: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         owner.clone_into(&mut self.owner);
         match walk(self) {

@@ -1,8 +1,8 @@
 //! Long values over the pool: writes, reads and frees their pages. `overflow.rs` has the layout.
 //!
-//! A writer stores a value from its end to its beginning, in batches. Each batch has an index page
-//! that names the next one, so one head page stands for everything written. The record of a batch
-//! also enters that head in the garbage tree, until the value's transaction commits.
+//! A writer stores a value from its end to its beginning, in batches. Each has an index page that
+//! names the next one, so one head page stands for everything written. A batch's record also enters
+//! that head in the garbage tree, until the value's transaction commits.
 //!
 //! Values are freed from the beginning, except for the head, which stands for the rest until the
 //! last record. Other records shorten an index page, or make the head name the index page behind a
@@ -149,8 +149,8 @@ pub(crate) fn is_value(pool: &Pool, head: PageId) -> Result<bool> {
 pub(crate) enum FreeStep {
     /// It freed some pages in its own record. The head still stands for the others.
     Again,
-    /// It did nothing. The remaining pages, first and last index page included, and at most as many
-    /// as asked for. Pass them to [`Write::free`](super::Write::free) in the record that drops the
+    /// It did nothing. The remaining pages, first and last index page included, up to the number
+    /// asked for. Pass them to [`Write::free`](super::Write::free) in the record that drops the
     /// head.
     Last(Vec<PageId>),
 }
@@ -234,8 +234,8 @@ fn last(pool: &Pool, head: PageId, free: Vec<PageId>) -> Result<FreeStep> {
     Ok(FreeStep::Last(free))
 }
 
-/// Reads pages that are to be freed. A damaged value may list pages of a tree, which must stay.
-/// Results count once the guards validate or upgrade.
+/// Reads pages to be freed. A damaged value may list pages of a tree, which must stay. Results
+/// count once the guards validate or upgrade.
 fn read_pages<'p>(pool: &'p Pool, ids: &[PageId]) -> Result<Vec<ReadGuard<'p>>, Retry> {
     let guards = read_all(pool, ids)?;
     for guard in &guards {

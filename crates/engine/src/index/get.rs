@@ -32,8 +32,8 @@ pub(crate) struct Copied {
 }
 
 impl Tree {
-    /// The record of `key`. The record cache may answer if the leaf is not in DRAM; a record read
-    /// from elsewhere enters that cache.
+    /// The record of `key`. The record cache may answer if the leaf is not in DRAM, and takes a
+    /// record read from elsewhere.
     pub(crate) fn get(&self, pool: &Pool, key: &[u8]) -> Result<Option<Found>> {
         let mut aside = Aside::new(pool, key, false);
         retry(self.root, || {
@@ -50,7 +50,7 @@ impl Tree {
         })
     }
 
-    /// [`Tree::get`] into a buffer, whose content counts only if the record's value is inline.
+    /// [`Tree::get`] into a buffer, whose content counts only if the value is inline.
     pub(crate) fn copy_to(&self, pool: &Pool, key: &[u8], value: &mut Vec<u8>) -> Result<Option<Copied>> {
         let mut aside = Aside::new(pool, key, false);
         retry(self.root, || {
@@ -92,7 +92,7 @@ impl Tree {
         })
     }
 
-    /// Copies the leaf's value of `key` into `value`; returns its commit and flags.
+    /// Returns the commit and flags of `key`.
     pub(crate) fn get_into(
         &self,
         pool: &Pool,
@@ -126,7 +126,7 @@ impl From<Retry> for Away {
     }
 }
 
-/// The detour of a get: a leaf that is not in DRAM is looked up in the record cache first.
+/// The detour to the record cache if a leaf is not in DRAM.
 pub(super) struct Aside<'p, 'k> {
     pool: &'p Pool,
     key: &'k [u8],
@@ -156,8 +156,7 @@ impl<'p> Detour<'p> for Aside<'p, '_> {
         Ok(loaded)
     }
 
-    /// A get that the record cache answers is no access of the page: it casts no die, sets no mark
-    /// and is not charged.
+    /// A get that the record cache answers is no access of the page: no die, no mark, no charge.
     #[cold]
     #[inline(never)]
     fn in_middle(&mut self, child: ReadGuard<'p>, level: u8, loaded: bool) -> Result<ReadGuard<'p>, Away> {
@@ -193,14 +192,14 @@ pub(super) fn lookup(
     // A child id from a changing parent may be garbage.
     parent.validate()?;
     let Some(record) = pool.lookup(id, key) else { return Ok(None) };
-    // Proves that the page belonged to this parent, and to no other tree, during the lookup.
+    // Proves that the page belonged to this parent, and no other tree, during the lookup.
     if !planted(Bug::RecordOfLeftPage) {
         parent.validate()?;
     }
     Ok(Some(found(record)))
 }
 
-/// Inserts a leaf's answer into the record cache, unless the value is long.
+/// Inserts a leaf's answer, unless the value is long.
 #[cold]
 pub(super) fn insert(pool: &Pool, leaf: &ReadGuard<'_>, key: &[u8], found: Option<&Found>) {
     let (timestamp, value) = match found {
@@ -221,7 +220,7 @@ pub(super) fn record(leaf: &ReadGuard<'_>, key: &[u8]) -> Result<Option<Found>, 
     Ok(found)
 }
 
-/// The record of `key` in its leaf; `validate` confirms that the reads saw one version.
+/// `validate` confirms that the reads saw one version.
 #[inline]
 pub(super) fn record_in<V: View>(
     node: &Node<V>,

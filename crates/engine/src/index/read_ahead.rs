@@ -35,12 +35,10 @@ pub(crate) struct Ahead {
     window: usize,
     /// Leaves of that batch not reached yet.
     left: usize,
-    /// Entries the caller said it will take.
     expected: Option<usize>,
 }
 
 impl Ahead {
-    /// Notes that the caller will take about this many more entries.
     pub(crate) fn expect(&mut self, entries: usize) {
         self.expected = Some(entries);
     }

@@ -28,13 +28,12 @@ pub(crate) struct LeafRows {
     pub(crate) leaf: PageId,
     /// The version of these rows; see [`Tree::leaf_version_is`].
     pub(crate) version: u64,
-    /// Inclusive lower bound of the leaf's keys.
+    /// Inclusive.
     pub(crate) lower: Vec<u8>,
-    /// Exclusive upper bound of the leaf's keys; `None` in the last leaf.
+    /// Exclusive; `None` in the last leaf.
     pub(crate) upper: Option<Vec<u8>>,
     /// The leaf's entry in its parent; none for a root.
     parent_slot: Option<ParentSlot>,
-    /// The latest commit that wrote a row.
     newest: Timestamp,
     /// The flags of all rows, combined.
     flags: u8,
@@ -116,7 +115,7 @@ impl LeafRows {
         self.rows.len()
     }
 
-    /// Key of row `index`; rows are sorted by key.
+    /// Rows are sorted by key.
     pub(crate) fn key(&self, index: usize) -> &[u8] {
         let start = index.checked_sub(1).map_or(0, |before| self.rows[before].key_end);
         &self.keys[start as usize..self.rows[index].key_end as usize]

@@ -18,7 +18,7 @@ use crate::pool::view::View;
 /// its last leaf that way.
 pub(crate) const CROWDED_MAX: usize = 2;
 
-/// A pending put: the key, and the bytes of its value in the leaf.
+/// Key, and bytes of its value in the leaf.
 pub(crate) type Put<'a> = (&'a [u8], usize);
 
 /// The puts of a list that go to one leaf.

@@ -1,9 +1,9 @@
 //! A commit that changes one entry: one log record, without undo data.
 //!
 //! Unlike [`super::apply`], a callback draws the timestamp under the leaf's latch, so that
-//! `visible` soon passes it. Everything that may wait comes before the latch: descent, splits, log
-//! space. Under the latch it draws, appends and stores: the entry's own words if its size is
-//! unchanged, otherwise the changed copy of the leaf.
+//! `visible` soon passes it. All that may wait comes before the latch: descent, splits, log space.
+//! Under it the commit draws, appends and stores: the entry's own words if its size is unchanged,
+//! else the changed copy of the leaf.
 
 use super::change::describe_op;
 use super::node::edit::damaged_page;
@@ -30,8 +30,8 @@ pub(crate) struct Single<'a> {
 pub(crate) enum New<'a> {
     /// A value, which fits into a leaf.
     Value(&'a [u8]),
-    /// The old value with other `bytes` from offset `at` on. The caller's `begin` refuses an entry
-    /// whose value is too short.
+    /// The old value with other `bytes` from `at` on. The caller's `begin` refuses one that is too
+    /// short.
     Part { at: usize, bytes: &'a [u8] },
     /// No entry.
     Nothing,
@@ -54,8 +54,7 @@ impl<'a> New<'a> {
 }
 
 impl<'a> Single<'a> {
-    /// The change of the leaf, without a timestamp; `None` if there is nothing to change. `old` is
-    /// the value of the entry, if there is one.
+    /// The leaf's change, without a timestamp; `None` if there is none. `old` is the entry's value.
     fn op(&self, old: Option<&[u8]>) -> Option<NodeOp<'a>> {
         let (key, timestamp) = (self.key, Timestamp::NONE);
         Some(match self.new {
@@ -97,9 +96,9 @@ enum Attempt {
     NoRoom,
 }
 
-/// Makes the change. Calls `begin` once, under the leaf's latch, with the current entry; `begin`
-/// draws the timestamp and keeps the old version, without waiting. After a timestamp, an error
-/// means that nothing changed, except if the log failed.
+/// Makes the change. Calls `begin` once, under the leaf's latch, with the current entry; it draws
+/// the timestamp and keeps the old version, without waiting. After a timestamp, an error means that
+/// nothing changed, except if the log failed.
 pub(crate) fn apply_single(
     tree: Tree,
     pool: &Pool,
@@ -190,15 +189,15 @@ fn try_single(
 /// The position of an entry that keeps its size.
 #[derive(Clone, Copy)]
 struct ValueSlot {
-    /// Offset of the entry in the page.
+    /// In the page.
     at: usize,
-    /// Offset of the suffix in the key.
+    /// In the key.
     suffix_at: usize,
     bytes: usize,
 }
 
 impl ValueSlot {
-    /// Writes the entry to `to` as the put or patch `op` makes it, of one whose value was `old`.
+    /// Writes the entry to `to` as `op` makes it of `old`.
     fn write(&self, op: NodeOp<'_>, old: &[u8], to: &mut Vec<u8>) {
         to.resize(self.bytes, 0);
         match op {

@@ -30,7 +30,7 @@ struct Walk<'p> {
 }
 
 impl Walk<'_> {
-    /// Counts the subtree at `id`; `page` is its copy.
+    /// `page` is the copy of `id`.
     fn count(&mut self, id: PageId, page: &[u8]) -> Result<u64, Retry> {
         let node = Node::new(page);
         self.met += 1;

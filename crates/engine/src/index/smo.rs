@@ -31,7 +31,6 @@ pub(super) const SPLITS_MAX: u32 = 1000;
 /// Attempts at a merge, which is optional, before a later removal retries it.
 const MERGE_ATTEMPTS: u32 = 4;
 
-/// The error for a node of another size class than its root.
 pub(super) const OTHER_SIZE: &str = "a node of another size than its tree's root";
 
 /// Most frames for new pages that a structure modification holds.
@@ -238,7 +237,6 @@ fn publish_merge<'p>(
     })
 }
 
-/// The frames that one split holds for new pages of `class`.
 fn split_frames(class: SizeClass) -> ByClass<u32> {
     let mut frames = [0; SizeClass::COUNT];
     frames[class.index()] = SPLIT_FRAMES;

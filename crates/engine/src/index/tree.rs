@@ -12,11 +12,11 @@
 //! it.
 //!
 //! Writers prepare everything without a latch. Then they upgrade the versions they saw to latches,
-//! which neither waits nor does I/O, and fails if a page moved. So no thread holds a latch while it
-//! waits for a frame, a page or log space, and latches need no order.
+//! without waiting or I/O, which fails if a page moved. So no thread holds a latch while it waits
+//! for a frame, a page or log space, and latches need no order.
 //!
 //! The root's page id never changes: a split root moves its content to two new pages, and a root
-//! with one child takes over that child's content.
+//! with one child takes over the child's content.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -106,8 +106,8 @@ impl Tree {
         }
     }
 
-    /// The node at `level` on the path to a leaf, and its parent. The root has none. The parent is
-    /// valid as of the moment the node's version was noted. `None` if the tree is lower.
+    /// The node at `level` on the path to a leaf, and its parent, if any. The parent is valid as of
+    /// the moment the node's version was noted. `None` if the tree is lower.
     #[inline]
     pub(super) fn descend<'p>(
         &self,
@@ -386,8 +386,8 @@ impl Scratch {
     }
 }
 
-/// Lends the thread's scratch memory. A thread keeps little, since it is outside the budget. The
-/// thread-local of an ending thread may already be gone.
+/// Lends the thread's scratch memory. A thread keeps little, outside the budget. The thread-local
+/// of an ending thread may already be gone.
 pub(super) fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     let mut scratch = SCRATCH.try_with(Cell::take).ok().flatten().unwrap_or_default();
     let result = work(&mut scratch);

@@ -30,7 +30,6 @@ pub(crate) enum Met {
 
 struct Visited {
     id: PageId,
-    /// Whether the walk meets it for the first time.
     is_new: bool,
     problem: Option<String>,
     /// The copy of a sound leaf.

@@ -3,7 +3,7 @@
 //! It writes old dirty pages, then chunks, directory and superblock. The cut is the lowest LSN that
 //! recovery may need (docs/durability.md, rule 11): the oldest recLSN, the first LSN in flight, the
 //! oldest record that a chunk or the directory lacks, and at most the durable end. Log space below
-//! the cut is reused only after the superblock with that cut is synced.
+//! it is reused only after the superblock with that cut is synced.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -23,10 +23,10 @@ const CUT_SHARE: u64 = 16;
 const CUT_BYTES: u64 = 64 << 10;
 /// The log grows if a checkpoint costs more than this fraction of the log that it frees.
 const COST_SHARE: u64 = 8;
-/// The log grows before more of it is in use than this share, as a divisor. Commits still find log
-/// while it grows, and it is so long afterwards.
+/// The log grows before more of it is in use than this share, as a divisor: commits still find log
+/// while it grows, and afterwards.
 const GROWTH_SHARE: u64 = 4;
-/// Cost of a superblock with its syncs, as bytes written.
+/// With its syncs, as bytes written.
 const SUPERBLOCK_COST_BYTES: u64 = 256 << 10;
 /// Steps of a checkpoint that threads wait for.
 const STEPS: u64 = 8;

@@ -51,7 +51,6 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Empties segments until there is room for `blocks` blocks.
     pub(super) fn make_room(&self, round_state: &mut RoundState, blocks: u64) -> Result<()> {
         // The end of a segment may be too short for the next image.
         let filled = self.space.geometry().segment_blocks - (self.pool.image_blocks_max() - 1);

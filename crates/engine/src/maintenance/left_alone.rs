@@ -46,7 +46,6 @@ impl LeftAlone {
         waiting.filter(|again| **again > next).map(|again| *again = next).count() > 0
     }
 
-    /// Whether the cleaner may take `segment` now.
     pub(super) fn is_due(&self, segment: u64) -> bool {
         let stubborn = self.segments.get(&segment);
         stubborn.is_none_or(|stubborn| stubborn.again.is_some_and(|again| again <= self.looks))

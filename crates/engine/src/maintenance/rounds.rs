@@ -1,9 +1,9 @@
 //! Background work in rounds.
 //!
 //! A round absorbs allocations and frees, writes dirty pages back, checkpoints, and empties sparse
-//! segments. One lock covers it, so a page never has two images in flight (docs/durability.md,
-//! rule 6). A thread runs rounds on request and every few milliseconds. Inline, the thread that
-//! needs frames or log space runs the step that provides them.
+//! segments. One lock covers it, so a page never has two images in flight (docs/durability.md, rule
+//! 6). A thread runs rounds on request and every few milliseconds. Inline, a thread that needs
+//! frames or log space runs the step that provides them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -178,7 +178,7 @@ impl Maintenance {
     }
 
     fn write_batch(&self, round_state: &mut RoundState, pages: &[PageId]) -> Result<usize> {
-        // The cleaner uses the staging buffer, so it runs before images are staged. It makes room
+        // Runs before images are staged, since the cleaner uses the staging buffer. It makes room
         // for whole pages, since lengths are unknown. Nothing else allocates under this lock.
         let lengths: Vec<u64> = pages.iter().map(|&id| class_of_page(id).blocks()).collect();
         if !self.space.has_room(&lengths, SPARE_SEGMENTS, Stream::Changed) {
@@ -202,8 +202,8 @@ impl Maintenance {
         written
     }
 
-    /// Writes back dirty pages ahead of the sweeps. If `urgent`, writes any dirty page of the
-    /// partitions with waiting threads, or of all if there are none.
+    /// Writes back dirty pages ahead of the sweeps. If `urgent`, any of the partitions with waiting
+    /// threads, or of all if there are none.
     fn clean_ahead(&self, round_state: &mut RoundState, urgent: bool) -> Result<()> {
         let wanting = self.pool.replacer.take_all_wanting();
         for partition in self.pool.frames.partitions() {

@@ -17,7 +17,6 @@ const LOOKS_INLINE: u32 = 32;
 const SEALS_INLINE: usize = 8;
 
 impl Maintenance {
-    /// Seals frames that stay unchanged for a while.
     pub(super) fn seal_frames(&self, round_state: &mut RoundState) {
         let seals = (SEALED_BYTES / self.pool.page_bytes()).max(1);
         self.seal(round_state, SealLimits { looks: LOOKS, seals, all: false });
@@ -36,8 +35,8 @@ impl Maintenance {
         }
     }
 
-    /// Checks that sealed frames are whole, and no image in force is newer. Reports damage of the
-    /// tier, not of the database.
+    /// Checks that sealed frames are whole, and no image in force is newer. Damage is the tier's,
+    /// not the database's.
     ///
     /// # Errors
     /// [`Error::Memory`].

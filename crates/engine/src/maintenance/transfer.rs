@@ -30,7 +30,6 @@ const PIECE_BYTES_URGENT: usize = if cfg!(test) { 12 << 10 } else { 256 << 10 };
 pub(crate) struct Staging {
     pub(crate) bytes: AlignedBuffer,
     pub(super) packer: Packer,
-    /// Whether a thread waits for the current work.
     pub(super) urgent: bool,
     /// Whether images move within the file. Such a move is no reason to cache an image.
     pub(super) moving: bool,

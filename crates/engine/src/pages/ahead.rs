@@ -127,7 +127,6 @@ impl Ahead {
         }
     }
 
-    /// Notes that the current part was shown.
     pub(super) fn shown(&self) {
         self.state.lock().shown += 1;
         self.shown.notify_all();

@@ -27,7 +27,6 @@ use crate::pool::backoff::Backoff;
 const NUMBER_SHIFT: u32 = 16;
 const EXCLUSIVE: u64 = 1 << 15;
 const SHARED: u64 = EXCLUSIVE - 1;
-/// Bytes of a word, for the budget.
 pub(super) const WORD_BYTES: u64 = 8;
 
 /// The words of all pages, by class and index. Reserves addresses for all possible pages; only used

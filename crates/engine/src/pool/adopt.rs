@@ -1,8 +1,8 @@
 //! Pages whose base at recovery is a frame of a persistent middle tier.
 //!
-//! Recovery puts them into their frames, without a look at the bodies. A body is compared with its
-//! checksum at the first access, or when redo meets the first record of its page. If it does not
-//! hold, the image is the base: redo has changed nothing yet, and afterwards such a page is clean.
+//! Recovery puts them into their frames without a look at the bodies. The first access compares a
+//! body with its checksum, or redo at the page's first record. If it does not hold, the image is
+//! the base: redo has changed nothing yet, and afterwards such a page is clean.
 
 use std::time::Instant;
 
@@ -18,8 +18,8 @@ use crate::ids::{Lsn, PageId};
 use crate::planted::{Bug, planted};
 use crate::store::mapping_word::MappingWord;
 
-/// Puts pages into their frames, which no page has. `unwritten` gives the LSN of the allocation
-/// of a page without an image.
+/// Puts pages into their frames, which no page has. `unwritten` gives the LSN of the allocation of
+/// a page without an image.
 ///
 /// # Errors
 /// [`Error::Memory`].
@@ -90,8 +90,8 @@ fn check_adopted(pool: &Pool, persistent: &PersistentFrames, guard: &ReadGuard<'
     Err(Retry::Restart)
 }
 
-/// Redo meets the record at `lsn` of page `id`. If its base is a frame, the page is dirty from here
-/// on, unless its image is equal: the image lacks this change, applied or not.
+/// Redo meets the record at `lsn` of page `id`. A page whose base is a frame is dirty from here on,
+/// unless its image is equal: the image lacks this change, applied or not.
 pub(crate) fn meet_adopted(pool: &Pool, id: PageId, lsn: Lsn) {
     let Some((persistent, entry)) = pool.frames.persistent.as_ref().zip(pool.table.entry(id)) else {
         return;

@@ -299,8 +299,7 @@ impl Pool {
     }
 
     /// Looks up a record while its page is only in the store. The page held it at a moment during
-    /// this call; the caller validates its pointer to the page again. Does no I/O and waits for
-    /// nothing.
+    /// this call; the caller validates its pointer to the page again. No I/O, no waits.
     #[cold]
     pub(crate) fn lookup(&self, id: PageId, key: &[u8]) -> Option<Record> {
         if self.replacer.lent() == 0 {
@@ -318,8 +317,8 @@ impl Pool {
         Some(record)
     }
 
-    /// Looks up a record of `leaf`, seen in the middle tier. A record found is one of the version
-    /// seen, and the page had that version until now. Does no I/O and waits for nothing.
+    /// Looks up a record of `leaf`, seen in the middle tier. One found is of the version seen,
+    /// which the page had until now. No I/O, no waits.
     #[cold]
     pub(crate) fn lookup_in_middle(&self, leaf: &ReadGuard<'_>, key: &[u8]) -> Result<Looked, Retry> {
         if self.replacer.lent() == 0 {

@@ -10,7 +10,7 @@
 //! 5. **Finish**: unlatch with a new version, and free the frames.
 //!
 //! Steps 1 to 3 run under the lock of the free frames, steps 4 and 5 without it for a batch. The
-//! batch is latched and its frames are in no queue, so other threads may search meanwhile.
+//! batch is latched and in no queue, so other threads may search meanwhile.
 //!
 //! Lock order: free frames of one partition, page latches (only tried). Without the former: page
 //! latches, free frames of the middle tier.

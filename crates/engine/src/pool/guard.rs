@@ -145,7 +145,7 @@ impl<'p> WriteGuard<'p> {
         self.tiers.frames.view(self.id, self.frame)
     }
 
-    /// Copies the page into `to`, to be edited for `Pool::change`.
+    /// To be edited for `Pool::change`.
     pub(crate) fn copy(&self, to: &mut Vec<u8>) {
         let words = self.tiers.frames.words(self.id, self.frame);
         to.resize(size_of_val(words), 0);

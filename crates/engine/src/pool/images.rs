@@ -112,7 +112,7 @@ impl Images {
         self.unpack(id, mapped, image, page)
     }
 
-    /// Reads the image at `extent`, which is as long as `image`.
+    /// `extent` is as long as `image`.
     pub(crate) fn read_blocks(&self, stats: &PoolStats, extent: Extent, image: &mut [u8]) -> Result<()> {
         self.read_at(&*self.device, stats, extent, image)
     }

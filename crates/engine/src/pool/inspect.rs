@@ -34,7 +34,6 @@ impl Footprint {
     }
 }
 
-/// The frames of each class in use.
 fn frames_by_class(pool: &Pool) -> Vec<FrameClass> {
     let one = |class: SizeClass| {
         let (page_bytes, frames) = (class.page_bytes() as u64, u64::from(pool.frames.count(class)));

@@ -101,7 +101,6 @@ impl PageIds {
         self.classes.iter().map(|ids| ids.end - 1 - ids.free_count).sum()
     }
 
-    /// Bytes of the page table below the ends, and of the runs.
     pub(crate) fn bytes(&self) -> u64 {
         let of =
             |ids: &ClassIds| ids.end * ENTRY_BYTES + (ids.free.capacity() * size_of::<Range<u64>>()) as u64;

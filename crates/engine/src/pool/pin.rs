@@ -105,7 +105,7 @@ impl<'p> Pin<'p> {
         &self.pool.frames.words(self.id, self.frame)[page::HEADER_BYTES / 8..]
     }
 
-    /// Copies bytes to `to`; `at` counts from the end of the header.
+    /// `at` counts from the end of the header.
     pub(crate) fn copy_to(&self, at: usize, to: &mut [u8]) {
         Racy::new(self.words()).copy_to(at, to);
     }

@@ -1,7 +1,7 @@
 //! Changes the number of frames, and divides the budget among classes.
 //!
 //! One budget in bytes covers the frames of all classes. Frames of a class come and go at the end
-//! of its range. New frames get memory when they are needed. Shrinking works in reverse:
+//! of its range. New ones get memory when needed. Shrinking works in reverse:
 //!
 //! 1. Set the limit. Frames above it are not given out any more; free ones are *parked*.
 //! 2. Write and evict the pages in them, marked or not. The record cache moves to other frames.
@@ -10,7 +10,7 @@
 //! 3. Give the memory back, and only then lower the count.
 //!
 //! An optimistic reader may still read a removed frame. Eviction changed the page's version before,
-//! so validation fails. Such a read takes no memory (`terrace_io::Region`). No thread writes there:
+//! so validation fails. Such a read takes no memory (`terrace_io::Region`). Nobody writes there:
 //! that needs the page's latch or a frame given out.
 //!
 //! A class in use keeps its *floor*, so that a thread gets several pages at once. The rest is
@@ -51,13 +51,11 @@ pub(crate) trait Writes {
     /// Prepares the page file for image sizes up to `largest`.
     fn mix_images(&self, largest: SizeClass) -> Result<()>;
 
-    /// Names `class` durably in the superblock, if it is not there.
     fn announce(&self, class: SizeClass) -> Result<()>;
 
     /// Cleans frames for the sweep.
     fn clean(&self, class: SizeClass) -> Result<()>;
 
-    /// Writes the dirty pages in frames from index `first` on.
     fn write_dirty_from(&self, class: SizeClass, first: u32) -> Result<()>;
 
     fn is_without_room(&self) -> bool;
@@ -179,8 +177,8 @@ impl Resizer<'_> {
         Ok(self.divided(budget, bytes))
     }
 
-    /// Divides `bytes` among the classes in use, none below its floor. The rest follows their
-    /// frames above the floors, the remainder goes to the own class.
+    /// Divides `bytes` among the classes in use. The rest follows their frames above the floors,
+    /// the remainder goes to the own class.
     fn divided(&self, budget: &FrameBudget, bytes: u64) -> ByClass<u32> {
         let above = |class: SizeClass| {
             u64::from(self.tiers.frames.count(class).saturating_sub(budget.floor(class))) * frame_cost(class)
@@ -229,7 +227,7 @@ impl Resizer<'_> {
         Ok(())
     }
 
-    /// Grows `class` to `count` frames, under the budget's lock.
+    /// Under the budget's lock.
     fn grow(&self, class: SizeClass, count: u32) -> Result<()> {
         let old = self.tiers.frames.count(class);
         let bytes = u64::from(count - old) * class.page_bytes() as u64;

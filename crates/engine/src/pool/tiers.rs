@@ -59,7 +59,6 @@ impl Tiers {
         self.requests.wake_up.request(urgent);
     }
 
-    /// The middle tier, if it serves `class`.
     pub(crate) fn middle_for(&self, class: SizeClass) -> Option<&MiddleTier> {
         self.middle.as_ref().filter(|middle| middle.class == class)
     }

@@ -133,7 +133,6 @@ impl MarksSlot {
         if self.is_there.load(SeqCst) { self.verify_marks.read().clone() } else { None }
     }
 
-    /// Marks page `id` before it is created or freed.
     pub(super) fn note_renewed(&self, id: PageId) {
         if let Some(verify_marks) = self.get()
             && !planted(Bug::RenewalUntold)

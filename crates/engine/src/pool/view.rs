@@ -20,7 +20,6 @@ pub(crate) trait View: Copy {
     /// The eight bytes at `at`, aligned or not.
     fn u64(&self, at: usize) -> u64;
 
-    /// Copies the bytes from `at` on into `to`.
     fn copy_to(&self, at: usize, to: &mut [u8]);
 
     /// Compares `length` bytes at `at` with `other`, as byte strings.

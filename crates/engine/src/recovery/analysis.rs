@@ -1,10 +1,10 @@
 //! Analysis: reads superblock, mapping chunks and log before anything relies on them.
 //!
-//! The first pass over the log finds losers and the newest image of each chunk. The second pass
-//! replays newer mapping and allocation records. Only then are the extents of base images final.
+//! The first pass finds losers and the newest image of each chunk. The second replays newer mapping
+//! and allocation records. Only then are the extents of base images final.
 //!
-//! A checksum does not show all damage, so every number is checked first. The class of an id must
-//! exist, and a segment must have room for its pages.
+//! A checksum does not show all damage, so every number is checked first: an id's class exists, a
+//! segment has room for its pages.
 
 use std::collections::{HashMap, HashSet};
 
@@ -41,7 +41,6 @@ pub(crate) struct Loser {
     pub(crate) last: Lsn,
 }
 
-/// The result of the passes over the log.
 pub(super) struct Analysis<'a> {
     pub(super) files: &'a Files,
     pub(super) page_bytes: usize,
@@ -53,7 +52,7 @@ pub(super) struct Analysis<'a> {
     pub(super) open: HashMap<u64, Loser>,
     /// Pages allocated or freed in the log, with the last such LSN.
     pub(super) born: HashMap<PageId, Lsn>,
-    /// The highest LSN of images of a page in the log's mapping records.
+    /// The highest LSN of a page's images in mapping records.
     imaged: HashMap<PageId, Lsn>,
     pub(super) highest: Timestamp,
     pub(super) ids_end: ByClass<u64>,
@@ -227,7 +226,7 @@ impl<'a> Analysis<'a> {
         Ok(())
     }
 
-    /// Sets the durable state of a page. Collects unwritten pages, which have no location.
+    /// Sets a page's durable state. Collects unwritten pages, which have no location.
     fn set(&mut self, id: PageId, mapped: MappingWord) -> Result<()> {
         let class = self.class_of(id)?;
         let entry = self.table.entry(id).filter(|_| id.index() > 0).ok_or_else(|| {
@@ -259,8 +258,7 @@ impl<'a> Analysis<'a> {
         stored || self.unwritten.contains(&id)
     }
 
-    /// Second pass: applies allocations, frees and extents that the chunk images lack, in log
-    /// order.
+    /// Second pass: applies what the chunk images lack, in log order.
     fn apply_mapping(&mut self, record: &RecordView<'_>) -> Result<()> {
         let lsn = record.lsn();
         match record.kind() {
@@ -312,8 +310,8 @@ impl<'a> Analysis<'a> {
         Ok(true)
     }
 
-    /// The frames of a persistent middle tier that are bases in place of images. A page without an
-    /// image keeps its frame only if the body holds: its image may be written before redo meets it.
+    /// The frames of a persistent middle tier that are bases. A page without an image keeps its
+    /// frame only if the body holds: its image may be written before redo meets it.
     pub(super) fn bases_in(&mut self, tier: &Attached, log_end: Lsn) -> Vec<Adopted> {
         let own = SizeClass::of_bytes(self.page_bytes as u64);
         let mut found = tier.candidates(|id, lsn| {
@@ -333,8 +331,8 @@ impl<'a> Analysis<'a> {
         found
     }
 
-    /// Limits the page ids to those with chunks. Ids beyond were never used, whatever the
-    /// superblock says.
+    /// Limits the page ids to those with chunks. Others were never used, whatever the superblock
+    /// says.
     fn finish_mapping(&mut self) -> Result<()> {
         for class in SizeClass::all() {
             let known = self.mapping.chunks().count(class) * self.mapping.words();

@@ -46,7 +46,7 @@ pub(crate) struct Means<'a> {
     pub(crate) check: CheckPage,
     pub(crate) redo: &'a dyn Redo,
     pub(crate) undo: &'a dyn Undo,
-    /// Creates two empty files that replace earlier ones.
+    /// Two empty files that replace earlier ones.
     pub(crate) scratch: &'a dyn Fn() -> Result<Files>,
     /// Options of a pool for these page sizes and this number of pages in the file.
     pub(crate) options: &'a dyn Fn(PageSizes, u64) -> Result<PoolOptions>,
@@ -264,7 +264,6 @@ fn read_all(
     Ok(())
 }
 
-/// Undoes every change that can be undone.
 struct Tolerant<'a> {
     undo: &'a dyn Undo,
     failed: RefCell<Vec<Vec<u8>>>,

@@ -14,7 +14,6 @@ use crate::error::Result;
 pub(crate) struct Files {
     pub(crate) pages: Arc<dyn BlockDevice>,
     pub(crate) log: Arc<dyn BlockDevice>,
-    /// The cache that `pages` is, if it is one.
     pub(crate) cache: Option<Arc<Cached>>,
     /// Persistent memory for the log's ring.
     pub(crate) ring: Option<Arc<RingMemory>>,
@@ -27,17 +26,14 @@ impl Files {
         Files { pages, log, cache: None, ring: None, life: None }
     }
 
-    /// The same with a cache before the page file.
     pub(crate) fn with_cache(self, cache: Arc<Cached>) -> Files {
         Files { pages: Arc::clone(&cache) as Arc<dyn BlockDevice>, cache: Some(cache), ..self }
     }
 
-    /// The same with the log's ring in `ring`.
     pub(crate) fn with_ring(self, ring: Option<Arc<RingMemory>>) -> Files {
         Files { ring, ..self }
     }
 
-    /// The same with the number of the next life.
     pub(crate) fn with_life(self, life: u64) -> Files {
         Files { life: Some(life), ..self }
     }

@@ -66,7 +66,6 @@ impl std::fmt::Debug for Packer {
 }
 
 impl Packer {
-    /// The buffer for the page to pack, of `page_bytes` bytes.
     pub(crate) fn page(&mut self, page_bytes: usize) -> &mut [u8] {
         self.page.resize(page_bytes, 0);
         let most = get_maximum_output_size(page_bytes);

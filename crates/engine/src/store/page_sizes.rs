@@ -43,7 +43,6 @@ impl PageSizes {
         self.in_use().chain(self.most_values).filter(|class| class.is_for_values()).max()
     }
 
-    /// Adds the classes from `own` to `most` to those in use.
     pub(crate) fn with_values(mut self, own: SizeClass, most: SizeClass) -> PageSizes {
         SizeClass::all()
             .filter(|class| (own..=most).contains(class))

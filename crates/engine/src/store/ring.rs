@@ -5,21 +5,20 @@
 //!  | slot 0  | slot 1  | filed | zeros ...      | the ring, a power of two ...
 //! ```
 //!
-//! A slot has magic, checksum, version, UUID, timeline, id, bytes of the ring, epoch and life.
-//! Neither head nor tail is stored, since the records say by themselves whether they count
-//! (`wal/scan.rs`).
+//! A slot has magic, checksum, version, UUID, timeline, id, bytes of the ring, epoch and life. Head
+//! and tail are not stored: the records say whether they count (`wal/scan.rs`).
 //!
 //! **Identity.** The superblock names the ring that it relies on, by id. The ring says which life
 //! of which database uses it. A life is an epoch and a random number, because copies of a database
-//! count the same epochs. Only a ring of exactly the life that the superblock names is read. It
-//! also says how much it relies on the log's file, so no older copy of the file fits.
+//! count the same epochs. Only a ring of the life that the superblock names is read. It also says
+//! how much it relies on the log's file, so no older copy of that fits.
 //!
 //! **Order.** A recovery makes a slot of its new life persistent, beside that of the last one. Then
-//! it writes the superblock, and then it clears the older slot, before the first append. So the
-//! ring always has the life that the superblock names, and after the first append no other.
+//! it writes the superblock, and then clears the older slot, before the first append. So the ring
+//! always has the life that the superblock names, and after the first append no other.
 //!
 //! A ring that the superblock does not name is cleared first, since its records may fit by LSN and
-//! epoch. It is refused instead if somebody may need them.
+//! epoch; or refused, if somebody may need them.
 
 use std::io;
 use std::ops::Range;
@@ -33,7 +32,6 @@ use super::superblock::{FORMAT_VERSION, RingName, Superblock};
 use crate::error::{Error, Result};
 use crate::planted::{Bug, planted};
 
-/// Bytes of a ring's file before the ring itself.
 pub(crate) const RING_AT: usize = 4096;
 pub(crate) const RING_BYTES_MIN: u64 = 16 << 10;
 /// The longest ring; recovery rewrites twice as much of the log.
@@ -122,7 +120,7 @@ impl RingMemory {
         self.memory.name()
     }
 
-    /// Bytes of the ring itself, a power of two.
+    /// A power of two.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -300,7 +298,7 @@ impl RingMemory {
     }
 
     /// The LSN below which the ring may lack records. A log's file that ends below is an older
-    /// copy, put back while the ring was in use.
+    /// copy, put back meanwhile.
     pub(crate) fn has_let_go(&self) -> u64 {
         self.memory.words(FILED_AT..HEADER_BYTES)[0].load(Relaxed)
     }
@@ -314,7 +312,7 @@ impl RingMemory {
         self.memory.persist(range).map_err(|source| self.failed(source))
     }
 
-    /// Reads the bytes at `lsn`, around the ring's end if needed. Both are multiples of 8.
+    /// Around the ring's end if needed. Offset and length are multiples of 8.
     pub(crate) fn read(&self, lsn: u64, target: &mut [u8]) {
         debug_assert!(lsn.is_multiple_of(8) && target.len() <= self.bytes);
         let words = self.words();

@@ -6,20 +6,19 @@
 //! ```
 //!
 //! An image takes consecutive blocks of 4 KiB in one segment. A segment only counts its live
-//! blocks; the page table knows which are live, and the cleaner reads the image headers. Recovery
-//! recounts.
+//! blocks; the page table knows them, and the cleaner reads the image headers. Recovery recounts.
 //!
-//! Two segments are filled at a time, one with changed images, one with images that the cleaner
-//! moved. That separates hot from cold pages. Free segments are filled from the file's start, so
-//! that free space gathers at its end (`compact.rs`).
+//! Two segments are filled at a time: one with changed images, one with those that the cleaner
+//! moved, to separate hot from cold pages. Free segments are filled from the file's start, so that
+//! free space gathers at its end (`compact.rs`).
 //!
 //! A fill limit bounds the granted page ids; it leaves room for the cleaner, and raises "disk full"
 //! (docs/durability.md, rule 14). A page is granted all its blocks, so changing it needs no more
-//! space, unless compression made its image shorter. Those savings are not reserved
+//! space, unless compression shortened its image. Those savings are not reserved
 //! (`docs/decisions/0013-blocks-and-compression.md`): write-back grows the file for them, and
 //! commits wait if it cannot. With several page sizes, the limit excludes the blocks at each
-//! segment's end that the longest image may find too few: the cleaner moves images in any order,
-//! and must fit them again.
+//! segment's end that the longest image may find too few: the cleaner must fit images again, in any
+//! order.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -77,7 +76,6 @@ impl Geometry {
         block.checked_sub(self.first_block(0)).map(|blocks| blocks / self.segment_blocks)
     }
 
-    /// The segment that contains all of `extent`.
     pub(crate) fn segment_with(&self, extent: Extent) -> Option<u64> {
         let last = extent.end().checked_sub(1)?;
         self.segment_of(extent.first).filter(|&segment| self.segment_of(last) == Some(segment))
@@ -192,7 +190,6 @@ pub(crate) struct Space {
     device: Arc<dyn BlockDevice>,
     geometry: Geometry,
     segments: Mutex<Segments>,
-    /// How often segments were opened, by number.
     incarnations: Box<[AtomicU32]>,
 }
 
@@ -213,8 +210,8 @@ impl Space {
     }
 
     /// Distinguishes successive images at the first block of `mapped`. Constant while an image is
-    /// mapped, and changed before the next one: a block is reused only after its segment was
-    /// reopened. It may change needlessly; it wraps after four billion segments.
+    /// mapped, and changed before the next: a block is reused only after its segment was reopened.
+    /// It may change needlessly, and wraps after four billion segments.
     pub(crate) fn incarnation(&self, mapped: MappingWord) -> u32 {
         let segment = mapped.extent().and_then(|extent| self.geometry.segment_of(extent.first)).unwrap_or(0);
         self.incarnations[segment as usize % INCARNATIONS].load(Relaxed)
@@ -238,8 +235,8 @@ impl Space {
         (segments.live.clone(), segments.granted)
     }
 
-    /// Recovery: counts the blocks of `extent` as live. Two owners of one block go unnoticed here;
-    /// image checksums tell.
+    /// Recovery: counts the blocks of `extent` as live. Two owners of one block go unnoticed here,
+    /// but not by image checksums.
     pub(crate) fn count(&self, extent: Extent) -> Result<()> {
         let mut segments = self.segments.lock();
         let segment =
@@ -511,8 +508,8 @@ impl Space {
         (full + RESERVED_SEGMENTS).max(SEGMENTS_MIN)
     }
 
-    /// Compaction: the last used segment, if the file can shrink, and the free segments before it.
-    /// From now on no image goes behind a free segment.
+    /// Compaction: the last used segment, if the file can shrink, and the free ones before it. From
+    /// now on no image goes behind a free segment.
     pub(crate) fn end_in_use(&self) -> Option<(u64, u64)> {
         let mut segments = self.segments.lock();
         for stream in [Stream::Changed, Stream::Moved] {

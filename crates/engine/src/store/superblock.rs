@@ -1,9 +1,9 @@
 //! The superblock: the start of recovery. Two slots at the start of the page file, written in turn.
 //!
 //! A write goes to the slot that is *not* the newest valid one, and is synced before anything
-//! relies on it (durability, rules 2 and 11). So a torn write leaves the older slot and everything
-//! it names: log space and directory blocks are reused only after the newer slot is durable.
-//! Recovery that finds less log than `log_end`, its persistent end at the write, reports damage.
+//! relies on it (durability, rules 2 and 11). So a torn write leaves the older slot and all it
+//! names: log space and directory blocks are reused only after the newer slot is durable. Recovery
+//! that finds less log than `log_end`, its persistent end at the write, reports damage.
 //!
 //! Superblocks bypass a block cache. Each durable one is reported to the cache as a step of the
 //! page file, before blocks of the previous one are reused. So a cache is not used with a page file
@@ -186,12 +186,10 @@ impl Superblock {
 #[derive(Debug)]
 pub(crate) struct Slots {
     device: Arc<dyn BlockDevice>,
-    /// The slot that holds the newest valid superblock.
     newest: usize,
     buffer: AlignedBuffer,
     /// Whether the other slot was invalid at open, by an interrupted write or damage.
     is_other_torn: bool,
-    /// The cache before the page file, if any.
     cache: Option<Arc<Cached>>,
 }
 
@@ -239,7 +237,6 @@ impl Slots {
         Ok(slots)
     }
 
-    /// Reads both slots and returns the newest whole one.
     pub(crate) fn open(device: Arc<dyn BlockDevice>) -> Result<(Slots, Superblock)> {
         let file = device.name().to_owned();
         if device.len() < SUPERBLOCK_BYTES {

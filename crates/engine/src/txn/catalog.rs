@@ -75,7 +75,6 @@ pub(crate) fn tables(mvcc: &Mvcc) -> Result<Vec<(String, TableLocation)>> {
     Ok(tables)
 }
 
-/// Changes entries of the catalog in one commit.
 pub(crate) fn change(
     mvcc: &Mvcc,
     changes: Vec<(&[u8], Option<Vec<u8>>)>,

@@ -2,7 +2,7 @@
 //!
 //! A commit draws its timestamp before it knows whether it will succeed. `visible` passes
 //! timestamps in order: a failed one at once, a `buffered` one when applied, a `sync` one when its
-//! log is durable as well. A snapshot reads at `visible`, so it never sees a half-applied or, for
+//! log is durable too. A snapshot reads at `visible`, so it never sees a half-applied or, for
 //! `sync`, a losable commit.
 //!
 //! ```text
@@ -11,10 +11,10 @@
 //!             ^ visible: 43 is not durable yet, 45 is not decided
 //! ```
 //!
-//! Undecided timestamps live in a ring with one entry for each of `window` consecutive timestamps.
-//! An entry has two words: the LSN that must be durable, then the timestamp itself, stored last.
-//! Entries need no clearing: timestamp `t` is drawn only after `visible` has reached `t - window`.
-//! A thread that reads an old entry late finds `visible` moved and starts again.
+//! Undecided timestamps live in a ring with an entry for each of `window` consecutive ones. An
+//! entry has two words: the LSN that must be durable, then the timestamp, stored last. Entries need
+//! no clearing: timestamp `t` is drawn only after `visible` has reached `t - window`. A thread that
+//! reads an old entry late finds `visible` moved and starts again.
 //!
 //! Every thread advances `visible`: on completing a timestamp, on making log durable, while
 //! waiting. Completion is a sequentially consistent store, the check a sequentially consistent
@@ -206,8 +206,8 @@ impl Clock {
 
     /// Waits until `visible` reaches `timestamp`.
     ///
-    /// `advance` makes progress, or fails if progress is hopeless. It advances the clock, writes
-    /// the log if no other thread does, and reports a poisoned database. It runs at once, after
+    /// `advance` makes progress, or fails if that is hopeless. It advances the clock, writes the
+    /// log if no other thread does, and reports a poisoned database. It runs at once, after
     /// spinning, and then at least every millisecond.
     pub(crate) fn wait_visible(
         &self,

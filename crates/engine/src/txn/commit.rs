@@ -14,13 +14,13 @@
 //! Merges wait for the end of the commit, so that an undo finds room for the entries it restores.
 //!
 //! A transaction of several records holds a log ticket from before its first record until its last
-//! is durable. So the log is not cut in between. A single record needs none beyond that of
+//! is durable, so the log is not cut in between. A single record needs none beyond that of
 //! `Pool::change`.
 //!
-//! A failure before the first change takes back the versions and changes nothing. After the first
-//! change, for example when a page cannot be read, the commit is taken back (`take_back.rs`). If
-//! that fails too, or the thread panics, the log fails: half a transaction is in the pages, nothing
-//! more is read or promised, and recovery undoes it.
+//! A failure before the first change takes back the versions. After the first change, for example
+//! when a page cannot be read, the commit is taken back (`take_back.rs`). If that fails too, or the
+//! thread panics, the log fails: half a transaction is in the pages, nothing more is read or
+//! promised, and recovery undoes it.
 
 use std::ops::Bound;
 use std::sync::Arc;

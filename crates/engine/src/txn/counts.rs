@@ -17,9 +17,9 @@
 //!
 //! The last commit before a close writes the mark. If it is the newest commit at the next open, the
 //! counts are right. Otherwise there was a crash, and each count is unknown until one walk of the
-//! table counts it. Counts saved before the crash must stay invalid under later marks. So the mark
-//! names the first commit whose counts are valid, and the first table id for which no entry means
-//! an empty table.
+//! table. Counts saved before the crash must stay invalid under later marks. So the mark names the
+//! first commit whose counts are valid, and the first table id for which no entry means an empty
+//! table.
 //!
 //! The walk blocks no commit. It counts a snapshot, taken alone inside the gate together with the
 //! sum of the slots. Later changes of that sum come after the snapshot.
@@ -87,7 +87,6 @@ pub(crate) struct Counts {
     tables: Mutex<HashMap<TableId, Known>>,
     /// Number of drops from the map; changes under its lock.
     drops: AtomicU64,
-    /// End of the log at the last save.
     saved_at: AtomicU64,
     /// Commit of the last mark written or found valid.
     mark: AtomicU64,
@@ -225,7 +224,6 @@ impl Counts {
         Ok(None)
     }
 
-    /// Whether the log has grown enough since the last save.
     pub(super) fn is_save_due(&self, mvcc: &Mvcc) -> bool {
         let grown = mvcc.pool.wal().tail().0.saturating_sub(self.saved_at.load(SeqCst));
         grown >= mvcc.pool.wal().stats().capacity / SAVE_SHARE && !mvcc.settings.read_only

@@ -86,7 +86,6 @@ impl<'g> Effort<'g> {
         Some(protected)
     }
 
-    /// How long the next run is protected.
     fn length(&self) -> Duration {
         (2 * self.longest).clamp(PROTECTED_MIN, PROTECTED_MAX)
     }

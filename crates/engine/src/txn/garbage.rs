@@ -2,8 +2,8 @@
 //!
 //! A large value is written before its transaction commits, and a table's root before its name. An
 //! overwritten value or a dropped table stays while a snapshot may read it. Meanwhile each has an
-//! entry in the *garbage tree*. The log records that create or remove its pages and references also
-//! create or remove the entry. Whatever has an entry at open is freed.
+//! entry in the *garbage tree*, which the log records that create or remove its pages and
+//! references also create or remove. Whatever has an entry at open is freed.
 //!
 //! ```text
 //!   key     kind u8 | id u64, big-endian       a value's first or last index page; a table's root
@@ -195,7 +195,6 @@ impl Garbage {
     }
 }
 
-/// Decodes an entry; `None` if it is invalid.
 fn named(key: &[u8], value: &[u8]) -> Option<(GarbageKey, Named)> {
     let (kind, id) = GarbageKey::parse(key)?;
     let named = match kind {

@@ -40,7 +40,6 @@ const PROTECTED: u64 = 1 << 63;
 pub(crate) struct Gate {
     state: Padded<AtomicU64>,
     inside: Box<[Padded<AtomicU64>]>,
-    /// Held by the thread that closes the gate, while it is closed.
     alone: Mutex<()>,
     outside: Mutex<()>,
     opened: Condvar,
@@ -148,7 +147,6 @@ impl Gate {
         self.waits.load(Relaxed)
     }
 
-    /// Whether the calling thread is alone inside.
     pub(crate) fn is_mine(&self) -> bool {
         self.state.load(SeqCst) & !PROTECTED == thread_number()
     }

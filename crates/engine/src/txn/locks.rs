@@ -82,7 +82,6 @@ impl LockTable {
         size_of_val(&*self.slots) + size_of_val(&*self.beds)
     }
 
-    /// How often a thread slept for a lock.
     pub(crate) fn waits(&self) -> u64 {
         self.waits.load(Relaxed)
     }

@@ -71,7 +71,6 @@ impl Mvcc {
         self.snapshots.oldest(&self.clock)
     }
 
-    /// Runs `work` while no other thread commits.
     pub(crate) fn alone<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check_writable()?;
         let _alone = (!self.gate.is_mine()).then(|| self.gate.enter_alone());

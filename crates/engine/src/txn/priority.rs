@@ -143,7 +143,6 @@ impl Priority {
         self.state.lock().is_held(number)
     }
 
-    /// The protected reads of `thread`, if it has the turn.
     pub(super) fn reads_of(&self, thread: u64) -> Option<Arc<ProtectedReads>> {
         let state = self.state.lock();
         let holder = state.holder.as_ref().filter(|holder| holder.thread == thread)?;

@@ -220,7 +220,6 @@ impl Mvcc {
         self.versions.read(table.id, key, at).map(|old| stored(old.value)).transpose()
     }
 
-    /// The bytes of a value, inline or on pages of its own.
     pub(crate) fn load(&self, value: Option<Stored>) -> Result<Option<Vec<u8>>> {
         match value {
             None => Ok(None),

@@ -6,7 +6,7 @@
 //! A **range** has the bounds really covered, the visited leaves with their versions, and a digest
 //! of all (key, timestamp) pairs seen. It holds if no foreign key is in flight inside the bounds
 //! and either no leaf has moved or a second scan gives the same digest. The digest is a sum, so
-//! order does not matter, with a seed per process, so that colliding keys cannot be prepared.
+//! order does not matter; a seed per process keeps anyone from preparing colliding keys.
 //!
 //! Entries that the transaction itself wrote belong to neither.
 //!
@@ -177,7 +177,6 @@ impl ReadSet {
         &self.keys[start..self.points[index].end]
     }
 
-    /// Completes the ranges whose scan has ended.
     fn complete(&mut self) {
         let ended = self.open.extract_if(.., |(id, _)| Arc::strong_count(&id.0) == 1);
         for (_, range) in ended.collect::<Vec<_>>() {

@@ -16,7 +16,6 @@ use crate::index::{CROWDED_MAX, Change, SPLIT_FRAMES, Tree, log_bytes};
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 
-/// An entry before the commit, with the bytes of its leaf.
 pub(super) struct Old {
     pub(super) timestamp: Timestamp,
     pub(super) flags: u8,
@@ -195,7 +194,6 @@ impl<'w> Records<'w> {
         }
     }
 
-    /// Adds inserted and removed keys to the counts of their tables.
     pub(super) fn count(&self) {
         for ((table, _, write), old) in self.steps() {
             match (write, old) {

@@ -96,9 +96,8 @@ struct Slot {
     /// The slot's generation and mark. Changed by a leaving tenant, and by the thread that gives it
     /// up.
     tenancy: AtomicU64,
-    /// When the tenant came, in nanoseconds of the time source.
+    /// Nanoseconds of the time source.
     born: AtomicU64,
-    /// Whether the tenant is exempt from the age limit.
     kept: AtomicBool,
 }
 

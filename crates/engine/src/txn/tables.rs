@@ -150,7 +150,6 @@ impl Tables {
         })
     }
 
-    /// Saves the counts if the log has grown enough since the last save.
     pub(crate) fn save_counts_if_due(&self, mvcc: &Mvcc) -> Result<()> {
         if self.counts.is_save_due(mvcc) { self.save_counts(mvcc, false) } else { Ok(()) }
     }

@@ -61,7 +61,6 @@ impl<'a> Inverse<'a> {
         to.extend_from_slice(self.old.map_or(&[], |old| old.value));
     }
 
-    /// Decodes an inverse; `None` for other bytes.
     pub(crate) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
         let root = PageId(u64::from_le_bytes(*header.first_chunk()?));
@@ -79,7 +78,6 @@ impl<'a> Inverse<'a> {
         (!root.is_none()).then_some(Inverse { root, key, old })
     }
 
-    /// The change that undoes the original one.
     pub(crate) fn change(&self) -> Change<'a> {
         match self.old {
             Some(OldEntry { timestamp, flags, value, at: None }) => {

@@ -14,14 +14,14 @@
 //!
 //! **Chains.** Keys with one hash share a chain, newest version first. A commit locks that hash
 //! before it draws its timestamp, so a chain has one writer and timestamps fall from the head on. A
-//! second link jumps further down (*skew-binary* list, Myers, "An applicative random-access
-//! stack"), for logarithmic searches.
+//! second link jumps further down for logarithmic searches (*skew-binary* list, Myers, "An
+//! applicative random-access stack").
 //!
 //! **Collection** drops versions superseded at or before the oldest snapshot from the queues'
 //! fronts. A chunk is reused once all of it is dropped. Nothing is unlinked: a link with an earlier
-//! generation than its chunk's ends the chain. No valid snapshot needs anything behind it. Every 64
-//! commits a thread collects its own queue; the collector thread (`db/core.rs`), or the commit in
-//! inline mode, collects all.
+//! generation than its chunk's ends the chain, behind which no valid snapshot needs anything. Every
+//! 64 commits a thread collects its own queue; the collector thread (`db/core.rs`), or the commit
+//! in inline mode, collects all.
 //!
 //! Locks: one mutex per queue, below it one for the free chunks; one per part of the deleted keys.
 
@@ -156,7 +156,7 @@ impl Versions {
         }
     }
 
-    /// Retracts a push of a commit that failed before it changed the page. The page keeps the old
+    /// Retracts a push of a commit that failed before it changed the page, which keeps the old
     /// entry and its overflow value. The key is still locked.
     pub(crate) fn retract(&self, table: TableId, key: &[u8], superseded_at: Timestamp) {
         self.with_pushed(table, key, superseded_at, |link, is_deletion| {
@@ -167,9 +167,9 @@ impl Versions {
         });
     }
 
-    /// Notes that a commit was undone after it had changed the page. The page has the old entry and
-    /// its overflow value again. The version stays for readers that saw the change. The key is
-    /// still locked, and the timestamp undecided.
+    /// Notes that a commit was undone after it had changed the page, which has the old entry and
+    /// overflow value again. The version stays for readers that saw the change. The key is still
+    /// locked, and the timestamp undecided.
     pub(crate) fn restored(&self, table: TableId, key: &[u8], superseded_at: Timestamp) {
         if !planted(Bug::FreeRestoredValue) {
             self.with_pushed(table, key, superseded_at, |link, _| self.arena.restored(link));
@@ -198,8 +198,8 @@ impl Versions {
 
     /// The version of `key` at time `at`; call it after reading the page.
     ///
-    /// Returns [`OldValue::Absent`] if the key was absent. `None`: the page's entry, or its
-    /// absence, counts; if that entry is newer than `at`, the snapshot was given up.
+    /// [`OldValue::Absent`] if the key was absent. `None`: the page's entry, or its absence,
+    /// counts; if that entry is newer than `at`, the snapshot was given up.
     pub(crate) fn read(&self, table: TableId, key: &[u8], at: Timestamp) -> Option<OldVersion> {
         // Acquire: pairs with the store in `push`.
         let head = Link(self.head(table, key).load(Acquire));
@@ -247,7 +247,7 @@ impl Versions {
         self.deleted.is_empty(table)
     }
 
-    /// The keys in `range` that existed at time `at` and were deleted since. In key order. Some may
+    /// The keys in `range` that existed at time `at` and were deleted since, in order. Some may
     /// also be in a leaf, returned or not gone yet. Then an entry not newer than `at` may come from
     /// either, any other from here. Read the leaf first.
     pub(crate) fn deleted_in(
@@ -321,7 +321,6 @@ impl Versions {
         size_of::<Self>() + size_of_val(&*self.heads) + size_of_val(&*self.queues) + self.payload_bytes()
     }
 
-    /// Bytes of memory that depend on the number of versions.
     fn payload_bytes(&self) -> usize {
         self.arena.resident_bytes() + self.deleted.size_bytes()
     }

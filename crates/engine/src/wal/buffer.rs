@@ -8,20 +8,19 @@
 //! * A writer draws its slot with one `fetch_add` on the tail and fills it in parallel with others.
 //!   Until then a mark (`marks.rs`) shows the slot as a hole.
 //! * *Complete* is the lowest mark, or the tail as it was before the marks were read: a contiguous
-//!   watermark, never past a hole. Marks and tails are ends of records, so it falls between two
-//!   records.
-//! * *Filed* is what the log's file holds for good. Its block is kept, since it is rewritten with
-//!   what follows.
-//! * *Persistent* is what survives: commits are acknowledged up to it. At least the filed end.
-//!   In persistent memory it is the complete end: a writer persists its slot before it clears its
-//!   mark. What was complete once stays so until it is filed.
+//!   watermark, never past a hole. Marks and tails are ends of records, so it is between two.
+//! * *Filed* is what the log's file holds for good. Its block is kept: it is rewritten with what
+//!   follows.
+//! * *Persistent* is what survives, and what commits are acknowledged up to. It is at least the
+//!   filed end. In persistent memory it is the complete end: a writer persists its slot before it
+//!   clears its mark. What was complete once stays so until it is filed.
 //! * A slot has room once the bytes one ring length earlier are below the kept block. The lowest
-//!   unfilled slot always gets room: no slot is longer than the ring without one block.
+//!   unfilled slot always gets room: no slot is longer than the ring less one block.
 //!
 //! [`Ring::retire`] ends that for good, before the superblock drops the ring's name.
 //!
-//! This is the log's only file with unsafe code: disjoint parts of the shared ring have different
-//! owners, which the borrow checker cannot see. A part is owned by
+//! The log's only file with unsafe code: disjoint parts of the shared ring have different owners,
+//! which the borrow checker cannot see. A part is owned by
 //! 1. the [`LogSlot`] drawn for it, from the moment there is room until it is filled and its mark
 //!    cleared;
 //! 2. then the only [`Drain`], until it publishes a filed end beyond the part's block.
@@ -80,7 +79,7 @@ unsafe impl Send for Ring {}
 unsafe impl Sync for Ring {}
 
 /// A ring of `size` bytes, a power of two, for records of `epoch`. All watermarks are `tail`;
-/// `last_block` holds its block's bytes up to the tail.
+/// `last_block` holds its block up to there.
 pub(super) fn ring(size: usize, epoch: u32, tail: Lsn, last_block: &[u8]) -> Result<(Arc<Ring>, Drain)> {
     assert!(size.is_power_of_two() && size as u64 >= 2 * BLOCK, "a ring of {size} bytes");
     let memory = AlignedBuffer::try_zeroed(size);
@@ -182,7 +181,7 @@ impl Ring {
         self.persistent()
     }
 
-    /// From now on, only filed records count as persistent. All that was counted so far ends at or
+    /// From now on, only filed records count as persistent. What was counted so far ends at or
     /// below a tail that is read later.
     pub(super) fn retire(&self) {
         self.persists.store(false, SeqCst);
@@ -227,7 +226,7 @@ impl Ring {
         let mark = self.filling.set(&self.tail.0);
         let lsn = self.tail.0.fetch_add(bytes as u64, SeqCst);
         // If this thread slept since, the mark may lie far below, and the ring could fill with
-        // complete bytes that no thread may write. Raised, it is exact.
+        // bytes that no thread may write. Raised, it is exact.
         self.filling.raise(mark, lsn);
         LogSlot { ring: self, mark, lsn, bytes, open: true }
     }
@@ -330,8 +329,8 @@ impl Drop for LogSlot<'_> {
 /// The only reader of complete bytes, and publisher of the filed end.
 pub(super) struct Drain {
     ring: Arc<Ring>,
-    /// The highest result of `Ring::complete`. A later one may be lower, if a thread that slept
-    /// publishes an old mark.
+    /// The highest result of `Ring::complete`. A later one may be lower, if a slow thread publishes
+    /// an old mark.
     complete: u64,
 }
 
@@ -342,8 +341,8 @@ impl Drain {
         self.complete
     }
 
-    /// The whole blocks from `from` to `to`, both block-aligned. They lie between the filed block
-    /// and the complete end. Two slices, since the ring may wrap.
+    /// The whole blocks from `from` to `to`, both block-aligned, between the filed block and the
+    /// complete end. Two slices, since the ring may wrap.
     pub(super) fn blocks(&self, from: u64, to: u64) -> [&[u8]; 2] {
         assert!(from.is_multiple_of(BLOCK) && to.is_multiple_of(BLOCK));
         let (at, first, rest) = self.part(from, to);
@@ -359,8 +358,7 @@ impl Drain {
         }
     }
 
-    /// Copies the bytes from `from` to `to`, which need not be aligned. Otherwise as
-    /// [`Drain::blocks`].
+    /// Copies the bytes from `from` to `to`, in any alignment. Otherwise as [`Drain::blocks`].
     pub(super) fn copy(&self, from: u64, to: u64, target: &mut [u8]) {
         let (at, first, rest) = self.part(from, to);
         let target = &mut target[..first + rest];
@@ -392,7 +390,7 @@ impl Drain {
     /// A range's offset in the ring, and its lengths around the wrap.
     fn part(&self, from: u64, to: u64) -> (usize, usize, usize) {
         let kept = block_floor(self.ring.filed());
-        // A planted bug in `complete` may let this pass a hole, whose bytes are then arbitrary.
+        // A planted bug in `complete` may let this pass a hole.
         assert!(kept <= from && from <= to && to <= self.complete && to - from <= self.ring.size);
         let at = (from % self.ring.size) as usize;
         let length = (to - from) as usize;

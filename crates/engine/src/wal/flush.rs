@@ -1,19 +1,19 @@
 //! Group commit: a thread that needs the log filed writes for all.
 //!
-//! A thread that finds no leader becomes one. It writes everything that is complete, publishes the
-//! new filed end and passes the lead on. Threads that come meanwhile wait for the next round. So
-//! a lone committer pays one device write, and many share one. `group.rs` decides on turns.
+//! A thread that finds no leader becomes one. It writes everything complete, publishes the new
+//! filed end and passes the lead on. Threads that come meanwhile wait for the next round. So a lone
+//! committer pays one device write, and many share one. `group.rs` decides on turns.
 //!
-//! **One round** writes the blocks from that of `filed` to that of `complete`. The first block is
+//! **One round** writes the blocks from that of `filed` to that of `complete`. The first is
 //! rewritten with the same bytes and more, so no tear can lose durable bytes. The rest of the last
-//! block is zeroed, because other threads still fill it. Rounds of up to [`ASIDE_BYTES`] are copied
-//! into one write that is durable on return, the cheapest commit. Larger ones are written from the
-//! ring, in at most four pieces (ring wrap, file wrap, last block), and synced.
+//! is zeroed, because other threads still fill it. Rounds of up to [`ASIDE_BYTES`] are copied into
+//! one write that is durable on return, the cheapest commit. Larger ones are written from the ring,
+//! in at most four pieces (ring wrap, file wrap, last block), and synced.
 //!
 //! **The first lap.** Most file systems mark preallocated blocks as unwritten. A first durable
-//! write to them doubles a commit's cost. So a small round that reaches such blocks also writes
-//! zeros behind its records, many blocks at once. That is safe: no log is between its end and its
-//! limit, and zeros are no record.
+//! write to them doubles a commit's cost. So a small round that reaches such blocks writes many
+//! blocks of zeros behind its records. That is safe: no log is between its end and its limit, and
+//! zeros are no record.
 //!
 //! **Failure.** An error of the device fails the log for good (`failure.rs`), even a full file
 //! system, since the space was allocated. No lock is held during I/O; the lead excludes other
@@ -69,7 +69,7 @@ struct Lead {
     aside: AlignedBuffer,
     /// All blocks below this were written, as far as this process knows.
     written: u64,
-    /// The ring that a superblock is about to name. Rounds write into both.
+    /// A superblock is about to name it. Rounds write into both.
     next: Option<Geometry>,
 }
 
@@ -133,7 +133,6 @@ impl Flusher {
         Ok(())
     }
 
-    /// Fails the log in a forked process.
     pub(super) fn check_process(&self) -> Result<()> {
         if self.process != std::process::id() {
             self.ring.failure.set(format!("this process was forked by {}, which opened it", self.process));
@@ -174,8 +173,8 @@ impl Flusher {
         Leading { flusher: self, lead: Some(lead), own, took: None }
     }
 
-    /// Switches to the ring `to`, which is longer and has its space. `announce` names it durably;
-    /// until then both rings hold the log. Rounds go on meanwhile.
+    /// Switches to the longer ring `to`, which has its space. `announce` names it durably; until
+    /// then both rings hold the log. Rounds go on meanwhile.
     ///
     /// # Errors
     /// Those of `announce`, [`Error::Io`], [`Error::Memory`], [`Error::Poisoned`]. The ring is the

@@ -2,14 +2,13 @@
 //!
 //! A round's end wakes only the threads that it served: one sleep and one wake-up per commit. If
 //! some remain, the first is called to lead. The lead stays free until it comes, and a newcomer may
-//! take it. Whenever the lead is free and a thread waits, one waiting thread has an unanswered
-//! call.
+//! take it. Whenever the lead is free and a thread waits, one has an unanswered call.
 //!
-//! **Gathering.** A round right after the last one would find hardly any thread, as the served ones
-//! are still waking: two alternating halves would each wait for two writes. So the next round waits
-//! for as many as the last one served; the last to come leads. Gathering never delays a lone
-//! committer or an urgent thread, and lasts at most half a recent write. If the expected threads
-//! stay away, the next rounds skip it, twice as many each time.
+//! **Gathering.** A round right after the last would find hardly any thread, as the served ones are
+//! still waking: two alternating halves would each wait for two writes. So the next round waits for
+//! as many as the last one served; the last to come leads. Gathering never delays a lone committer
+//! or an urgent thread, and lasts at most half a recent write. If the expected threads stay away,
+//! the next rounds skip it, twice as many each time.
 //!
 //! One thread in a gathering is its *guard*: it sleeps only until the time is over, and then leads
 //! if none has. (It must not yield instead: beside a busy thread, a yield lasts milliseconds.)
@@ -143,7 +142,7 @@ impl<L> Group<L> {
         Group { state: Mutex::new(state) }
     }
 
-    /// Waits for a round to serve `to`, or for the lead. [`Group::leave`] must return a lead.
+    /// Waits for a round to serve `to`, or for the lead, which [`Group::leave`] must return.
     /// `None`: check again. `is_over` ends the wait; it must see everything done before a round
     /// ended.
     pub(super) fn join(&self, to: u64, pace: Pace, is_over: impl Fn() -> bool) -> Option<L> {

@@ -8,10 +8,9 @@
 //! The byte with LSN n is at `4096 + n % capacity`. The superblock (capacity, cut, epoch, first LSN
 //! of the epoch) and the records themselves define which part of the ring is valid.
 //!
-//! A new ring is short, and doubles once or several times until it has the capacity `largest` of
-//! the header. LSNs whose lap begins a lap of the new ring keep their offsets then. The others move
-//! behind the old end ([`Geometry::moved`]), so the old ring stays valid until a superblock names
-//! the new capacity.
+//! A new ring is short, and doubles until it has the capacity `largest` of the header. LSNs whose
+//! lap begins a lap of the new ring keep their offsets. The others move behind the old end
+//! ([`Geometry::moved`]), so the old ring stays valid until a superblock names the new capacity.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
@@ -21,7 +20,6 @@ use terrace_io::{AlignedBuffer, BlockDevice};
 use super::units::BLOCK;
 use crate::error::{Error, Result};
 
-/// The version of the log's format that this build writes and reads.
 pub(crate) const LOG_VERSION: u32 = 6;
 /// The smallest useful ring: a block to write and one to keep.
 pub(crate) const CAPACITY_MIN: u64 = 2 * BLOCK;
@@ -61,8 +59,8 @@ impl Geometry {
         Self { capacity }
     }
 
-    /// The ring that doubling reaches first with at least `bytes` of capacity, or else `largest`.
-    /// `None` if doubling does not lead to `largest`.
+    /// The ring that doubling reaches first with at least `bytes`, or else `largest`. `None` if
+    /// doubling does not lead there.
     pub(crate) fn grown(self, bytes: u64, largest: Geometry) -> Option<Self> {
         let leads = largest.capacity.is_multiple_of(self.capacity)
             && (largest.capacity / self.capacity).is_power_of_two();
@@ -77,8 +75,7 @@ impl Geometry {
     }
 
     /// The LSNs from `from` to `to` whose offsets change when the ring becomes `longer`. Both are
-    /// multiples of the block size, and at most the capacity apart. So of two laps at most one
-    /// stays.
+    /// block-aligned, and at most the capacity apart. So of two laps at most one stays.
     pub(super) fn moved(self, longer: Geometry, from: u64, to: u64) -> std::ops::Range<u64> {
         let stays = from % longer.capacity < self.capacity;
         let begins = if stays { (from / self.capacity + 1) * self.capacity } else { from };

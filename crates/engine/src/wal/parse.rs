@@ -86,7 +86,6 @@ impl<'a> RecordView<'a> {
         }
     }
 
-    /// The number of changes, and their bytes.
     fn changes_at(&self) -> Option<(u32, &'a [u8])> {
         let undo = u32_at(self.bytes, UNDO_LENGTH_AT)? as usize;
         let count_at = padded(undo).checked_add(UNDO_AT)?;
@@ -156,7 +155,7 @@ impl<'a> RecordView<'a> {
         })
     }
 
-    /// The entries of a Mapping record; empty for other kinds.
+    /// Empty for other kinds.
     pub(crate) fn mappings(&self) -> impl Iterator<Item = MappingEntry> + use<'a> {
         self.entries(Kind::Mapping).map(|words| MappingEntry {
             page: PageId(words[0]),
@@ -166,7 +165,7 @@ impl<'a> RecordView<'a> {
         })
     }
 
-    /// The entries of a Chunk record; empty for other kinds.
+    /// Empty for other kinds of record.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkEntry> + use<'a> {
         self.entries(Kind::Chunk).map(|words| ChunkEntry {
             chunk: PageId(words[0]),

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The checksum covers everything behind it up to the length, LSN and epoch included: old bytes of
-//! the ring cannot pass for the record expected there.
+//! the ring cannot pass for the expected record.
 //!
 //! ```text
 //!  Pages    | undo_next u64 | undo_len u32 | undo, padded to 8 | count u32 | changes ...
@@ -38,11 +38,11 @@ pub(super) const KIND_AT: usize = 20;
 pub(super) const FLAGS_AT: usize = 21;
 pub(super) const TRANSACTION_AT: usize = 24;
 pub(super) const PREVIOUS_AT: usize = 32;
-/// Offset of the next LSN to undo, in a Pages record.
+/// In a Pages record.
 pub(super) const UNDO_NEXT_AT: usize = HEADER_BYTES;
 pub(super) const UNDO_LENGTH_AT: usize = HEADER_BYTES + 8;
 pub(super) const UNDO_AT: usize = HEADER_BYTES + 12;
-/// Offset of the number of entries, in a Mapping or Chunk record.
+/// In a Mapping or Chunk record.
 pub(super) const COUNT_AT: usize = HEADER_BYTES;
 pub(super) const ENTRIES_AT: usize = HEADER_BYTES + 8;
 pub(super) const CHANGE_HEADER_BYTES: usize = 16;
@@ -241,7 +241,6 @@ impl RecordBuilder {
         self.change_with(page, kind, flags, |out| out.extend_from_slice(payload))
     }
 
-    /// Adds a change that overwrites `bytes` at `offset` of a page.
     pub(crate) fn change_bytes(&mut self, page: PageId, offset: u32, bytes: &[u8]) -> &mut Self {
         self.change_with(page, change_kind::BYTES, 0, |out| {
             out.extend_from_slice(&offset.to_le_bytes());

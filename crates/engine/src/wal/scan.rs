@@ -2,8 +2,8 @@
 //!
 //! The exact end is stored nowhere, only a lower bound (`log_end` of the superblock). The log ends
 //! where the bytes are not the next record, by length, LSN, checksum or epoch. A power cut causes
-//! all of these, so none is an error. A failed read is an error, and so is an invalid body behind a
-//! good checksum.
+//! all of these, so none is an error. A failed read is one, and so is an invalid body behind a good
+//! checksum.
 //!
 //! **Epochs.** Behind a hole there may be whole records of unacknowledged work. Recovery ends the
 //! log at the hole and continues there in the next epoch; later, old records may follow at exactly
@@ -11,8 +11,8 @@
 //! that epoch is valid. Below it, epochs do not decrease.
 //!
 //! A next record of a later epoch than the superblock's proves that the newest superblock was
-//! damaged: superblocks are synced before their epoch enters the log. A log that ends below the
-//! first LSN of its epoch has lost durable bytes.
+//! damaged: they are synced before their epoch enters the log. A log that ends below its epoch's
+//! first LSN has lost durable bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -285,8 +285,8 @@ pub(super) fn copy(device: &dyn BlockDevice, old: Geometry, new: Geometry, live:
     Ok(true)
 }
 
-/// Appends to the log's file what `ring` holds beyond the file's end `from`, and syncs. Returns the
-/// end of the log. The scan with `rule` that found `from` began at `cut`.
+/// Appends to the log's file what `ring` holds beyond its end `from`, and syncs. Returns the end of
+/// the log. The scan with `rule` that found `from` began at `cut`.
 ///
 /// # Errors
 /// [`Error::Io`], [`Error::Memory`]; [`Error::Corrupt`] for a malformed record, and for one of an
@@ -365,8 +365,8 @@ fn end_of_ring(
     Ok(Lsn(at))
 }
 
-/// Rewrites the log from `from` to `to` in place and syncs. After a killed process, reads may
-/// return bytes that a power cut would still lose; this makes them durable.
+/// Rewrites the log from `from` to `to` in place and syncs: a killed process may leave bytes that
+/// can be read, but that a power cut would still lose.
 ///
 /// # Errors
 /// [`Error::Io`], [`Error::Memory`].

@@ -1,14 +1,12 @@
 //! Work in flight, which the log cut must not pass.
 //!
-//! A thread takes a ticket *before* it draws its first LSN. It holds the ticket until its last
-//! record is persistent (a commit), or its changes are in all pages (a structure modification). The
-//! ticket is a mark (`marks.rs`) at the tail on entry. The floor is the lowest of the tail and all
-//! tickets.
+//! A thread takes a ticket *before* it draws its first LSN. It holds it until its last record is
+//! persistent (a commit), or its changes are in all pages (a structure modification). The ticket is
+//! a mark (`marks.rs`) at the tail on entry. The floor is the lowest of tail and tickets.
 //!
-//! A buffered commit leaves a pending entry with the end of its last record instead of waiting. The
-//! mark is cleared after the entry is in the list, and the floor reads the marks before the list,
-//! so it finds one or the other. Entries with close ends are merged, which bounds the list and cuts
-//! less.
+//! A buffered commit leaves a pending entry with its end instead of waiting. The mark is cleared
+//! after the entry is listed, and the floor reads the marks first, so it finds one or the other.
+//! Entries with close ends are merged, which bounds the list and cuts less.
 
 use std::collections::VecDeque;
 
@@ -21,7 +19,7 @@ use crate::planted::{Bug, planted};
 
 /// Tickets at a time; further threads wait.
 const TICKETS_MAX: usize = 256;
-/// Pending entries whose ends share a range of this many bytes are merged.
+/// Pending entries with ends in one such range are merged.
 const MERGE_BYTES: u64 = 64 << 10;
 
 #[derive(Debug)]
@@ -64,7 +62,7 @@ impl Tickets {
         let mut pending = self.pending.lock();
         drop_persistent(&mut pending, persistent);
         match pending.back_mut() {
-            // A late or close end: kept until the higher of the two is persistent.
+            // Kept until the higher of the two is persistent.
             Some(last) if end <= last.end || end / MERGE_BYTES == last.end / MERGE_BYTES => {
                 last.end = last.end.max(end);
                 last.low = last.low.min(low);

@@ -64,7 +64,6 @@ impl WakeUp {
         !*stop
     }
 
-    /// Ends the thread's loop after its current round.
     pub(super) fn stop(&self) {
         *self.stop.lock() = true;
         self.called.notify_all();

@@ -16,7 +16,6 @@ use super::{BlockDevice, check_aligned, check_write, opened_for_reading, past_th
 /// Alignment of all files, whatever the block size of the disk.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
-/// Bytes of zeros per write if space cannot be allocated otherwise.
 const ZEROS_BYTES: usize = 256 * 1024;
 
 /// Consecutive transfers of less than a block before giving up.

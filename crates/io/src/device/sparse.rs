@@ -1,8 +1,8 @@
 //! Sparse bytes in memory with cheap copies.
 //!
-//! Reference-counted chunks hold the content. A clone shares all chunks, and a write first copies a
-//! shared chunk. The simulated disk keeps a durable and a current content of each file and makes a
-//! third after every power cut.
+//! A clone shares all reference-counted chunks, and a write first copies a shared one. The
+//! simulated disk keeps a durable and a current content of each file and makes a third after every
+//! power cut.
 
 use std::io;
 use std::sync::Arc;
@@ -80,15 +80,14 @@ impl Sparse {
         self.write(offset, &bytes);
     }
 
-    /// Shares all chunks of `other` that `length` bytes at `offset` touch. Both contents have the
-    /// same length.
+    /// Shares all chunks of `other`, of the same length, that the bytes touch.
     pub(crate) fn share_chunks(&mut self, other: &Sparse, offset: u64, length: usize) {
         for_each_piece(offset, length, |chunk, _, _| {
             *self.slot(chunk) = other.chunks.get(chunk).cloned().flatten();
         });
     }
 
-    /// Writes `bytes` of one chunk, unless they are there already, which would end sharing it.
+    /// Writes `bytes` of one chunk, unless they are there already: that would end sharing.
     pub(crate) fn write_changed(&mut self, offset: u64, bytes: &[u8]) {
         let (chunk, within) = locate(offset);
         if self.chunk(chunk)[within..within + bytes.len()] != *bytes {
@@ -154,8 +153,7 @@ fn locate(offset: u64) -> (usize, usize) {
     ((offset / CHUNK_BYTES as u64) as usize, (offset % CHUNK_BYTES as u64) as usize)
 }
 
-/// Calls `visit(chunk, offset within it, range of the caller's bytes)` for each chunk that the
-/// bytes touch.
+/// Calls `visit(chunk, offset within it, range of the caller's bytes)` for each chunk touched.
 fn for_each_piece(offset: u64, length: usize, mut visit: impl FnMut(usize, usize, std::ops::Range<usize>)) {
     let mut done = 0;
     while done < length {

@@ -2,8 +2,8 @@
 //!
 //! Single transfers use `pread` and `pwrite`, which are faster for one. A batch takes a ring from
 //! the device's pool, submits everything in one call, and waits, so at most [`RINGS_MAX`] batches
-//! run at a time. No kernel thread polls: on a busy machine it takes a core from the database. Each
-//! ring has the file registered, but no buffers: pinned memory is limited.
+//! run at a time. No kernel thread polls: on a busy machine it takes a core from the database.
+//! Rings have the file registered, but no buffers: pinned memory is limited.
 //!
 //! Soundness rests on one rule: **no call returns while the kernel may still touch a buffer.**
 //! [`Ring::run`] returns only after every entry that the kernel took has completed, despite any
@@ -301,7 +301,7 @@ impl Ring {
     }
 
     /// Carries out one entry per result. Returns whether the ring is reusable. If not, entries that
-    /// the kernel did not take remain in it, with `None` as result.
+    /// the kernel did not take remain in it, with result `None`.
     ///
     /// # Safety
     /// As [`UringDevice::run`]. Nothing in here panics while the kernel holds entries.

@@ -194,7 +194,7 @@ fn open_directory(base: impl AsFd, path: impl rustix::path::Arg + Copy) -> io::R
     Ok(retry(|| rustix::fs::openat(&base, path, flags, Mode::empty()))?)
 }
 
-/// Opens a regular file of `directory`, never through a link.
+/// Never through a link.
 fn open_regular(directory: &OwnedFd, file: &str, flags: OFlags) -> io::Result<OwnedFd> {
     // NONBLOCK avoids waiting on a pipe; it has no effect on a regular file.
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;

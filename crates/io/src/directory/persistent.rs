@@ -1,10 +1,10 @@
 //! A file of a directory as persistent memory: on tmpfs, or on a file system with DAX.
 //!
 //! On tmpfs the page cache is the file. Elsewhere the kernel must grant `MAP_SYNC`, which only DAX
-//! does: a line in the memory is then in the file, with its metadata (mmap(2)). Other file systems
-//! would lose stores with the power, so they are refused.
+//! does: a line in the memory is then in the file, with its metadata (mmap(2)). Other file systems,
+//! which would lose stores with the power, are refused.
 //!
-//! All space is allocated at once. A touch of a page without space would kill the process.
+//! All space is allocated at once: a touch of a page without any would kill the process.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,7 @@ use crate::memory::persistent::{PersistentKind, PersistentMemory};
 
 const TMPFS: u32 = 0x0102_1994;
 
-/// Opens `file` with this `name` as memory. If it is empty, it gets `bytes`.
+/// An empty `file` gets `bytes`.
 pub(super) fn open(file: OwnedFd, name: String, bytes: u64) -> io::Result<PersistentMemory> {
     match retry(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
         Ok(()) => {}
@@ -70,7 +70,7 @@ fn probe(file: &OwnedFd, name: &str) -> io::Result<()> {
     page.map(drop).map_err(|error| not_synchronous(name, error))
 }
 
-/// Takes the space of all `length` bytes, and makes the length durable.
+/// Takes the space, and makes the length durable.
 fn allocate(file: impl AsFd, name: &str, length: u64) -> io::Result<()> {
     retry(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, length))
         .map_err(|error| explained(name, &format!("cannot have {length} bytes"), error.into()))?;

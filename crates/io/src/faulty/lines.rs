@@ -6,13 +6,13 @@
 //!   present   visible to loads: in the mapping, while there is one
 //! ```
 //!
-//! The processor may write a line back at any time. So each line ends as its durable content, any
-//! earlier one, or the present one, independently of the others. A fence makes durable what the
-//! same thread wrote back: that content or a later one stays. Whole lines persist, and stores to
-//! one line stay in order (Intel SDM, volume 3, 9.2).
+//! The processor may write a line back at any time. So each line ends as its durable content, an
+//! earlier or the present one, independently of others. A fence makes what the same thread wrote
+//! back durable: that content or a later one stays. Whole lines persist, and stores to one line
+//! stay in order (Intel SDM, volume 3, 9.2).
 //!
-//! Stores are not seen, only notes are. A store without a note still counts, since the present
-//! content is compared with the durable one.
+//! Only notes are seen. A store without one still counts: the present content is compared with the
+//! durable one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,18 +25,17 @@ use crate::device::sparse::Sparse;
 use crate::memory::persistent::flush::LINE_BYTES;
 use crate::memory::persistent::mapping::{PAGE_BYTES, SharedMapping, whole_pages};
 
-/// Earlier contents that a line keeps: a line may change a thousand times before its fence.
+/// Earlier contents that a line keeps, which may change a thousand times before its fence.
 const EARLIER_MAX: usize = 8;
 
 const LINES_PER_PAGE: usize = PAGE_BYTES / LINE_BYTES;
 
 type Line = [u8; LINE_BYTES];
 
-/// A content that a line had.
 #[derive(Clone, Debug)]
 struct Earlier {
     content: Line,
-    /// The moments when it was first and last seen.
+    /// When it was first and last seen.
     since: u64,
     until: u64,
     /// A fence to come names it by `since`.
@@ -49,9 +48,9 @@ pub(super) struct Lines {
     /// The present content, while there is no mapping.
     present: Sparse,
     mapping: Option<Arc<SharedMapping>>,
-    /// By number of the line. Absent lines have had their durable and their present content only.
+    /// By number of the line. Absent ones have had only their durable and their present content.
     earlier: BTreeMap<usize, Vec<Earlier>>,
-    /// What each thread has written back since its last fence: lines, and their moments.
+    /// By thread since its last fence: lines, and their moments.
     written_back: Vec<(ThreadId, Vec<(usize, u64)>)>,
     moment: u64,
 }
@@ -63,11 +62,11 @@ enum Cut {
     Durable,
     /// All stores persist.
     Present,
-    /// All stores until a moment, and none behind it.
+    /// All until a moment, and none behind it.
     Moment(u64),
-    /// Each line so with this chance in percent, and as any of its contents otherwise.
+    /// Each line so with this chance in percent, else as any of its contents.
     MomentOfSome(u64, usize),
-    /// Each line is present with this chance in percent, and durable otherwise.
+    /// Each line present with this chance in percent, else durable.
     Lines(usize),
     /// Each page, and the few lines of it that differ from their page.
     Pages,
@@ -117,7 +116,7 @@ impl Lines {
         content
     }
 
-    /// The present content is one that the lines of `range` may persist with.
+    /// The lines of `range` may persist with their present content.
     pub(super) fn note(&mut self, range: Range<usize>) {
         self.moment += 1;
         for line in lines_of(range) {
@@ -126,7 +125,6 @@ impl Lines {
         }
     }
 
-    /// Keeps a line's present content beside the earlier ones.
     fn keep(&mut self, line: usize, content: Line) -> &mut Earlier {
         let (earlier, moment) = (self.earlier.entry(line).or_default(), self.moment);
         if earlier.last().is_none_or(|last| last.content != content) {
@@ -183,7 +181,7 @@ impl Lines {
         let (mut content, mut page) = (self.durable.clone(), [0; PAGE_BYTES]);
         let mut visited = 0;
         for data in mapping.data() {
-            // What the mapping has no memory for is zeros, and may be something else durably.
+            // Without memory here it is zeros, and may be something else durably.
             content.zero(visited..data.start);
             visited = data.end;
             for at in data.step_by(PAGE_BYTES) {
@@ -201,7 +199,7 @@ impl Lines {
         self.mapping = None;
     }
 
-    /// The state after the process was killed: nobody is left to fence what was written back.
+    /// After a kill nobody is left to fence what was written back.
     pub(super) fn killed(&self) -> Lines {
         let mut lines = Self::of(self.durable.clone(), self.content());
         lines.earlier.clone_from(&self.earlier);
@@ -210,7 +208,7 @@ impl Lines {
         lines
     }
 
-    /// One possible state after a power cut, entirely durable.
+    /// One possible state after a power cut.
     pub(super) fn survivor(&self, random: &mut Random) -> Lines {
         let (present, moment) = (self.content(), random.below(self.moment as usize + 2) as u64);
         let cut = match random.below(10) {
@@ -234,7 +232,7 @@ impl Lines {
         Self::of(content.clone(), content)
     }
 
-    /// All lines that may persist with more than one content, in order.
+    /// All lines with a choice, in order.
     fn differing_lines(&self, present: &Sparse) -> Vec<usize> {
         let mut lines: Vec<usize> = self.earlier.keys().copied().collect();
         for (at, durable, present) in self.durable.differences(present) {
@@ -247,7 +245,7 @@ impl Lines {
         lines
     }
 
-    /// The content that a line persists with; `None` for the durable one.
+    /// `None` for the durable content.
     fn choose(
         &self,
         line: usize,
@@ -282,12 +280,11 @@ impl Lines {
     }
 }
 
-/// The numbers of the lines that `range` touches.
 fn lines_of(range: Range<usize>) -> Range<usize> {
     if range.is_empty() { 0..0 } else { range.start / LINE_BYTES..range.end.div_ceil(LINE_BYTES) }
 }
 
-/// Which of a line's earlier contents to forget: never one that a fence will name.
+/// Which earlier content to forget: never one that a fence will name.
 fn forgettable(earlier: &[Earlier], moment: u64) -> Option<usize> {
     let start = moment as usize % earlier.len();
     (0..earlier.len()).map(|step| (start + step) % earlier.len()).find(|&at| !earlier[at].written_back)

@@ -16,7 +16,6 @@ use crate::directory::{OpenMode, already_exists, not_found};
 use crate::memory::persistent::Observer;
 use crate::memory::persistent::mapping::SharedMapping;
 
-/// Tells the disk of stores, write-backs and fences.
 #[derive(Debug)]
 pub(super) struct SimulatedLines {
     state: Arc<Mutex<State>>,
@@ -30,7 +29,7 @@ impl SimulatedLines {
     }
 
     /// A call with an effect on the lines. One under way at a crash needs none: its lines may
-    /// persist already, as any other may.
+    /// persist as any other.
     fn call(
         &self,
         kind: CallKind,
@@ -72,7 +71,6 @@ fn lines(state: &mut State, number: FileNumber) -> &mut Lines {
     state.memories.get_mut(&number).expect("memories of a disk stay, also without a name")
 }
 
-/// Finds or creates the memory `file`, and maps it.
 pub(super) fn open(
     state: &mut State,
     file: &str,

@@ -22,7 +22,6 @@ pub(super) struct State {
     pub(super) calls: u64,
     pub(super) calls_by_kind: [u64; CallKind::ALL.len()],
     pub(super) plans: Vec<ActivePlan>,
-    /// The number of the call at which the power fails.
     pub(super) crash_at: Option<u64>,
     /// The call at which the power failed.
     pub(super) crashed: Option<String>,

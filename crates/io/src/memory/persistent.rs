@@ -6,8 +6,8 @@
 //! | [`PersistentKind::Shm`]      | the process             | the store                       |
 //! | [`PersistentKind::Simulated`]| what its directory says | as its directory says           |
 //!
-//! A store reaches the processor's cache, and later, in any order, the memory. Whoever needs an
-//! order writes lines back and fences before the next store:
+//! A store reaches the processor's cache, and later, in any order, the memory. For an order, write
+//! lines back and fence before the next store:
 //!
 //! ```text
 //!   note(lines) -> store words -> write_back(lines) -> fence -> store the words that vouch for them
@@ -17,7 +17,7 @@
 //! compiler.
 //!
 //! The file has one opener at a time, all of its space, and a fixed length: a touch beyond it would
-//! kill the process. So does a touch of a line that the hardware has lost (SIGBUS).
+//! kill the process (SIGBUS). So does a touch of a line that the hardware has lost.
 
 use std::fmt;
 use std::io;
@@ -55,7 +55,7 @@ impl PersistentKind {
     }
 }
 
-/// Sees the stores of a simulated memory, to know what a power cut may leave of them.
+/// Knows what a power cut may leave of a simulated memory.
 pub(crate) trait Observer: fmt::Debug + Send + Sync {
     /// The present content of these bytes is one that their lines may persist with.
     fn note(&self, range: Range<usize>);
@@ -185,8 +185,8 @@ impl PersistentMemory {
     /// Puts `range.len()` bytes of the file, from `at` on, behind the addresses of `range` in
     /// `region`, beside [`PersistentMemory::words`].
     ///
-    /// They stay there until the region ends, and outlive this handle. [`Region::release`] does not
-    /// take them away. A forked process does not have them: a touch there kills it.
+    /// They stay there until the region ends, and outlive this handle and [`Region::release`]. A
+    /// forked process lacks them: a touch there kills it.
     ///
     /// # Errors
     /// `InvalidInput` for ranges that are not aligned to 4096 or not inside, or what the system
@@ -199,8 +199,8 @@ impl PersistentMemory {
     }
 
     /// Prefers one node, or interleaves several, for the file's pages, and moves those elsewhere.
-    /// Returns the number of pages that stayed elsewhere. Pages in a region stay too, so this comes
-    /// before [`PersistentMemory::map_over`].
+    /// Returns how many stayed. Pages in a region stay too, so call this before
+    /// [`PersistentMemory::map_over`].
     ///
     /// A new file gets its space when it is opened, so hold a
     /// [`PreferredNodes`](crate::PreferredNodes) then: this moves what it has.

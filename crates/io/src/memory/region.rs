@@ -1,18 +1,18 @@
 //! Address ranges with stable addresses and changing memory.
 //!
 //! Latch-free readers validate only after reading, so addresses must stay accessible. A region is
-//! reserved once, at the size of the whole budget, and unmapped only on drop:
+//! reserved once, at the size of the whole budget, until drop:
 //!
 //! ```text
 //!   reserve           commit(range)               release(range)
 //!   [ no access ] --> [ accessible, present ] --> [ accessible, absent: zeros on the next touch ]
 //! ```
 //!
-//! * `commit` touches every page: a page fault in the hot path is expensive, and missing memory
-//!   shows as an error instead of a later signal.
+//! * `commit` touches every page: a page fault in the hot path is expensive, and missing memory is
+//!   an error here instead of a later signal.
 //! * Uncommitted and released ranges advise against huge pages. A late reader of a released page
-//!   then gets the shared page of zeros, which takes no memory. A huge page would take two
-//!   megabytes, and a committed neighbour might grow into the gap.
+//!   then gets the shared page of zeros, without memory. A huge page would take two megabytes, and
+//!   a committed neighbour might grow into the gap.
 //! * Access never narrows, which makes [`Region::words`] sound without a lock: the slice borrows
 //!   the region.
 //!

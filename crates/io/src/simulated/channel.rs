@@ -49,7 +49,6 @@ impl Time {
         Time::Wall(Instant::now())
     }
 
-    /// The number of the caller's worker or thread.
     pub(super) fn worker(&self) -> usize {
         match self {
             Time::Wall(_) => thread_number(),

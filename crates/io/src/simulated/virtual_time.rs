@@ -131,7 +131,6 @@ impl VirtualTime {
     }
 }
 
-/// The clock of the calling thread's worker.
 impl Clock for VirtualTime {
     fn now(&self) -> Duration {
         Duration::from_nanos(VirtualTime::now(self, self.worker()))

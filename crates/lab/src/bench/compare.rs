@@ -33,7 +33,6 @@ use crate::peers::{self, BUDGET_DEFAULT, TERRACE};
 /// Output of one process.
 type Run = Map<String, Value>;
 
-/// Settings shared by all processes of a comparison.
 struct Setting<'a> {
     args: &'a YcsbArgs,
     budget_bytes: u64,
@@ -109,14 +108,12 @@ impl<'a> Setting<'a> {
         self.ground.as_ref().map(|_| self.budget_bytes + OVERHEAD_BYTES)
     }
 
-    /// The given tiers with the common budget.
     fn tiers(&self) -> TierArgs {
         let given = self.args.tiers.clone();
         let memory = MemoryArgs { dram: Some(self.budget_bytes), ..given.memory };
         TierArgs { memory, ..given }
     }
 
-    /// Measures one engine once, in its own process and directory.
     fn measure(&self, engine: &str, round: u16) -> Outcome<Run> {
         let database = self.folder.path.join(format!("{engine}-{round}"));
         let group = match (&self.ground, self.limit_bytes()) {
@@ -177,7 +174,7 @@ fn milliseconds(time: Duration) -> String {
     format!("{}.{:06}ms", time.as_millis(), time.as_nanos() % 1_000_000)
 }
 
-/// The reason why a successful run is void, if others used the CPUs.
+/// Why a successful run is void, if others used the CPUs.
 fn crowded(run: &Run) -> Option<String> {
     let share = run.get("others_cpu")?.as_f64().filter(|share| *share > SHARE_MAX)?;
     Some(format!("others took {:.0} % of the processors meanwhile", share * 100.0))

@@ -185,7 +185,6 @@ struct Reader<'a> {
     table: &'a dyn Store,
     order: Order,
     verified: u64,
-    /// Pages missed by single and by batched reads.
     missed: [u64; 2],
 }
 

@@ -1,9 +1,9 @@
 //! `terrace bench restart`: how soon a restarted database is as fast as before.
 //!
-//! Lives alternate. Each is a process of its own: it opens the database, runs the workload, reports
+//! Lives alternate, each a process of its own: it opens the database, runs the workload, reports
 //! its curve, and is killed under load. Before a cold restart the file with the warm pages is
-//! removed. The last quarter of a life gives the rate that the next one must reach, so warm and
-//! cold follow equally long lives. Time counts from the start of opening, recovery included.
+//! removed. The last quarter of a life gives the rate that the next must reach, so warm and cold
+//! follow equally long lives. Time counts from the start of opening, recovery included.
 //!
 //! The engine reads with direct I/O, so the system's page cache does not warm a cold life.
 
@@ -34,7 +34,7 @@ const LAST: f64 = 0.25;
 struct Life {
     /// Seconds until the database was open.
     open_seconds: f64,
-    /// Seconds since the start of opening, and operations completed in the step that ended then.
+    /// Seconds since the start of opening, and operations of the step that ended then.
     curve: Vec<(f64, u64)>,
 }
 
@@ -59,7 +59,7 @@ struct Restart {
     /// Operations per second before.
     rate_before: f64,
     open_seconds: f64,
-    /// Seconds from the start of opening until the rate was reached; null if never in this life.
+    /// Seconds from the start of opening until the rate; null if never in this life.
     seconds: Option<f64>,
     curve: Vec<(f64, u64)>,
 }
@@ -78,7 +78,7 @@ pub fn run(args: &RestartArgs, opener: &dyn Opener, output: &mut dyn Write) -> O
     }
 }
 
-/// One life; unless it is to close, it goes on working until the parent kills it.
+/// One life; unless it is to close, it works until the parent kills it.
 fn live(args: &RestartArgs, is_first: bool, opener: &dyn Opener, output: &mut dyn Write) -> Outcome {
     let settings = Settings {
         create: is_first,
@@ -163,7 +163,6 @@ fn restarts(args: &RestartArgs) -> Outcome<RestartReport> {
 }
 
 impl Life {
-    /// Operations per second in the last quarter.
     fn last_rate(&self) -> f64 {
         let end = self.curve.last().map_or(0.0, |step| step.0);
         let from = end - (end - self.open_seconds) * LAST;
@@ -173,7 +172,7 @@ impl Life {
         count as f64 / (end - since)
     }
 
-    /// When the mean of some steps first reaches `rate`, in seconds from the start of opening.
+    /// When the mean of some steps first reaches `rate`, in seconds since the start of opening.
     fn reaches(&self, rate: f64) -> Option<f64> {
         let reached = self.curve.windows(STEPS + 1).find(|steps| {
             let count: u64 = steps[1..].iter().map(|step| step.1).sum();
@@ -201,7 +200,6 @@ impl Drop for Killed {
     }
 }
 
-/// Runs one life in a process of its own, and ends it.
 fn life(args: &RestartArgs, name: &str) -> Outcome<Life> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::Work(format!("finding this program's file failed: {error}")))?;

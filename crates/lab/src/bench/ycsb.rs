@@ -199,7 +199,6 @@ fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-/// Activity and problems of the block cache during the run.
 fn cache_line(cache: &CacheStats) -> String {
     let count = show_count;
     let mut line = format!(

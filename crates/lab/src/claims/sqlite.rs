@@ -174,7 +174,6 @@ fn size_of(gb: u64) -> usize {
     CACHE_GB.iter().position(|size| *size == gb).expect("one of the sizes")
 }
 
-/// Both workloads, recorded once for both claims.
 fn workloads() -> Outcome<Arc<[Workload; 2]>> {
     static RECORDED: Mutex<Option<Arc<[Workload; 2]>>> = Mutex::new(None);
     let mut recorded = RECORDED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

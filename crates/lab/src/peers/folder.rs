@@ -85,7 +85,6 @@ fn written_bytes(folder: &Path) -> Option<u64> {
     Some(sectors * 512)
 }
 
-/// Disk space of the files below `folder`.
 fn allocated_bytes(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else { return 0 };
     let size = |entry: fs::DirEntry| match entry.metadata() {

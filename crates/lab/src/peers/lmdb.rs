@@ -1,12 +1,12 @@
 //! LMDB: a copy-on-write B-tree in mapped memory, with one writer and snapshot readers. We call its
-//! C interface, because no safe wrapper keeps and renews a read transaction and cursor per thread,
-//! as LMDB recommends.
+//! C interface: no safe wrapper keeps and renews a read transaction and cursor per thread, as LMDB
+//! recommends.
 //!
 //! `sync` is the default: each commit syncs data and meta page. `buffered` is `MDB_NOSYNC`, a
-//! weaker promise than the others': a power cut may damage the file. Per documentation,
-//! `MDB_WRITEMAP` is set for data that fit memory, `MDB_NORDAHEAD` for larger data. Batches use
-//! `MDB_APPEND` while keys ascend beyond all others, the recommended way to load. LMDB has only the
-//! kernel's cache, so there is none to size.
+//! weaker promise than the others': a power cut may damage the file. As documented, `MDB_WRITEMAP`
+//! is set for data that fit memory, `MDB_NORDAHEAD` for larger data. Batches use `MDB_APPEND` while
+//! keys ascend beyond all others, the recommended way to load. LMDB has only the kernel's cache, so
+//! there is none to size.
 //!
 //! # What makes the calls sound
 //!

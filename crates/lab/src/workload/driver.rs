@@ -1,9 +1,9 @@
 //! Runs a workload on a store: loads records, starts threads, warms up, measures.
 //!
 //! Threads share only the phase, a word that rarely changes. Each has its own counter, which the
-//! driver reads once per tick for the time series. The clock is read once per operation: one
-//! operation's end is the next one's start. So generating a request counts towards its operation,
-//! as in any closed loop.
+//! driver reads once per tick for the time series. The clock is read once per operation: one's end
+//! is the next one's start. So generating a request counts towards its operation, as in any closed
+//! loop.
 //!
 //! With a rate the loop is open, and latencies count from the scheduled time (`rate.rs`).
 //!

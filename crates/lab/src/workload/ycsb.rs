@@ -284,7 +284,6 @@ impl Stream {
         unreachable!("the percentages of {} do not add up to 100", self.mix)
     }
 
-    /// The first record for an operation of this kind on `page`.
     fn tuple(&mut self, page: u64, kind: Kind) -> u64 {
         let first = page * PAGE_TUPLES;
         match kind {

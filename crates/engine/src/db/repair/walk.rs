@@ -166,7 +166,6 @@ impl Harvest {
 }
 
 impl Survivors {
-    /// The gap that contains the whole range.
     fn gap_around(&self, lower: &[u8], upper: &Option<Vec<u8>>) -> Option<usize> {
         self.gaps.iter().position(|(from, to)| {
             let ends_inside = match (to, upper) {

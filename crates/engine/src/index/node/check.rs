@@ -17,7 +17,7 @@ use super::overflow::{self, Reference};
 use crate::ids::MAX_KEY_BYTES;
 use crate::pool::view::View;
 
-/// Checks an index page, node or overflow page; the error names the fault.
+/// The error names the fault.
 pub(crate) fn check(page: &[u8]) -> Result<(), String> {
     let kind = View::u8(&page, super::layout::KIND);
     if kind == overflow::OVERFLOW_INDEX || kind == overflow::OVERFLOW_DATA {

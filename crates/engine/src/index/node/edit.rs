@@ -331,7 +331,7 @@ pub(crate) fn compact(page: &mut [u8], skip: Option<usize>) -> Result<Shape> {
     Ok(shape)
 }
 
-/// The verified offset and size of the entry at `index`.
+/// Verified offset and size.
 fn extent(page: &[u8], shape: &Shape, index: usize) -> Result<(usize, usize)> {
     if index >= shape.count {
         return Err(damaged(page, "no such entry"));

@@ -33,11 +33,9 @@ use crate::pool::view::View;
 use crate::store::image::COMPRESS;
 use crate::store::page;
 
-/// The smallest and the largest page, in bytes.
 pub(crate) const PAGE_BYTES_MIN: usize = 4 << 10;
 pub(crate) const PAGE_BYTES_MAX: usize = 64 << 10;
 
-/// Page kinds, as stored in the page header.
 pub(crate) const LEAF: u8 = page::Kind::Leaf as u8;
 pub(crate) const INNER: u8 = page::Kind::Inner as u8;
 
@@ -143,7 +141,6 @@ pub(crate) struct Entry {
     /// [`OVERFLOW`] or 0.
     pub(crate) flags: u8,
     pub(crate) value_at: usize,
-    /// Bytes of the value stored in this leaf.
     pub(crate) value_length: usize,
 }
 
@@ -392,12 +389,10 @@ impl<V: View> Node<V> {
         }
     }
 
-    /// Whether the node is the last of its level.
     pub(crate) fn is_last(&self) -> bool {
         self.fence(UPPER).is_none()
     }
 
-    /// Whether the node is the first of its level.
     pub(crate) fn is_first(&self) -> bool {
         self.fence(LOWER).is_none_or(|(_, length)| length == 0)
     }

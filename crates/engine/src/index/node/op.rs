@@ -77,7 +77,7 @@ impl<'a> NodeOp<'a> {
         }
     }
 
-    /// Bytes of the payload, for the log reservation.
+    /// For the log reservation.
     pub(crate) fn encoded_bytes(&self) -> usize {
         match self {
             NodeOp::LeafPut { key, value, .. } => PUT_HEADER + key.len() + value.len(),
@@ -132,7 +132,6 @@ impl<'a> NodeOp<'a> {
         }
     }
 
-    /// Decodes a payload; `None` if it is malformed.
     pub(crate) fn decode(kind: u8, payload: &'a [u8]) -> Option<Self> {
         Some(match kind {
             LEAF_PUT => {

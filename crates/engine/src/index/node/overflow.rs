@@ -53,14 +53,13 @@ impl Reference {
         bytes
     }
 
-    /// Decodes a leaf's reference; `None` if the length is wrong.
+    /// `None` if the length is wrong.
     pub(crate) fn decode(value: &[u8]) -> Option<Self> {
         let (length, head) = value.split_first_chunk::<8>()?;
         let head: [u8; 8] = head.try_into().ok()?;
         Some(Self { total_length: u64::from_le_bytes(*length), head: PageId(u64::from_le_bytes(head)) })
     }
 
-    /// Whether the head is the only page.
     pub(crate) fn is_one_page(&self) -> bool {
         self.total_length <= data_capacity(self.head.page_bytes()) as u64
     }
@@ -95,7 +94,6 @@ impl ValuePages {
         total_length.div_ceil(self.capacity() as u64)
     }
 
-    /// Bytes in data page `number` of a value of this length.
     pub(crate) fn length_of(&self, number: u64, total_length: u64) -> usize {
         let capacity = self.capacity() as u64;
         total_length.saturating_sub(number.saturating_mul(capacity)).min(capacity) as usize
@@ -107,7 +105,6 @@ impl ValuePages {
         if self.most.is_for_values() { 1 } else { BATCH_PAGES }
     }
 
-    /// The classes of the data pages of a value of this length.
     pub(crate) fn classes(&self, total_length: usize) -> impl Iterator<Item = SizeClass> + use<> {
         let rest = total_length % self.capacity();
         let several = (total_length >= self.capacity()).then_some(self.most);

@@ -164,8 +164,8 @@ impl<'a> Candidates<'a> {
     }
 
     /// The separator, if the new record continues an ordered load. A completely full leaf has no
-    /// room for that fence; then one neighbour moves along. Otherwise every such leaf of a load
-    /// would be halved.
+    /// room for that fence; then one neighbour moves along. Otherwise a load would halve every such
+    /// leaf.
     fn load_separator(&self) -> Option<Vec<u8>> {
         let written = |index: usize| self.node.entry(index).timestamp;
         let count = self.node.count();

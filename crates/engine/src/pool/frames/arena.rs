@@ -1,15 +1,15 @@
 //! All frames with their headers. `residency.rs` gives the addresses of page bytes.
 //!
-//! A page may have two copies, one in each tier. The page table names the DRAM copy. The header of
-//! that copy is authoritative and links to the middle copy. The middle copy's header holds only the
-//! page id, the version at which both were equal, and CLOCK's mark.
+//! A page may have a copy in each tier. The page table names the DRAM copy, whose header is
+//! authoritative and links to the middle copy. The middle copy's header holds only the page id, the
+//! version at which both were equal, and CLOCK's mark.
 //!
-//! Addresses are type-stable. They are never unmapped, and hold zeros or bytes of pages of this
-//! database and one size. A late optimistic reader sees old bytes or zeros, and its validation
-//! fails. A frame never changes its class.
+//! Addresses are type-stable: never unmapped, with zeros or bytes of pages of this database and one
+//! size. A late optimistic reader sees old bytes or zeros, and its validation fails. A frame never
+//! changes its class.
 //!
-//! A partition has a number of frames, and those with lower indexes have memory. Memory comes in
-//! chunks when a frame is needed and none is free, so an unused budget costs nothing.
+//! In a partition, the frames with lower indexes have memory. It comes in chunks when a frame is
+//! needed and none is free, so an unused budget costs nothing.
 
 use std::io;
 use std::ops::Range;

@@ -1,16 +1,16 @@
 //! Middle frames in memory that outlives the process.
 //!
-//! A frame counts at recovery only while it is *sealed*: its header names the page, the page's LSN
-//! and the body's checksum (`persistent/layout.rs`). Rules 9 and 10 of docs/durability.md:
+//! A frame counts at recovery only while it is *sealed*: its header names page, LSN and the body's
+//! checksum (`persistent/layout.rs`). Rules 9 and 10 of docs/durability.md:
 //!
-//! - The seal goes, durably, before the first word of the frame changes, and before the frame lets
-//!   its page go ([`PersistentFrames::unseal`]).
+//! - The seal goes, durably, before the frame's first word changes, and before it lets its page go
+//!   ([`PersistentFrames::unseal`]).
 //! - It comes when body and log records are durable, under the page's latch
 //!   ([`PersistentFrames::seal`]).
-//! - A sealed frame is never older than the image in force of its page. Where an image comes into
-//!   force, [`PersistentFrames::unseal_older`] unseals an older copy.
+//! - A sealed frame is never older than its page's image in force. Where an image comes into force,
+//!   [`PersistentFrames::unseal_older`] unseals an older copy.
 //!
-//! Sealing never moves recLSN. So without this memory a database lacks no data.
+//! Sealing never moves recLSN, so a database without this memory lacks no data.
 //!
 //! | file        | contents                                    |
 //! |-------------|---------------------------------------------|

@@ -1,7 +1,7 @@
 //! The record cache: hot records of cold pages, inside the budget.
 //!
-//! A get that fetched its record from the store or the middle tier copies it here, so the page can
-//! leave soon. Only a get whose page is not in DRAM looks here ([`Records::find`]). Reasons:
+//! A get that fetched its record from below DRAM copies it here, so the page can leave soon. Only a
+//! get whose page is not in DRAM looks here ([`Records::find`]). Reasons:
 //! [Decision 12](../../../../../docs/decisions/0012-record-cache.md).
 //!
 //! **Validity.** Images never change in place, and a page has one content per version. A record is
@@ -46,7 +46,7 @@ const GHOST_ENTRIES: u64 = 4;
 /// Bytes per frame for the record cache: marks, ghost and map entry.
 pub(crate) const BYTES_PER_FRAME: u64 = MARK_BITS / 8 + GHOST_ENTRIES * 4 + 8;
 
-/// The record cache. Borrows pool frames of the database page size as its share changes.
+/// Borrows pool frames of the database page size as its share changes.
 #[derive(Debug)]
 pub(crate) struct Records {
     pub(super) page_bytes: usize,
@@ -57,7 +57,7 @@ pub(crate) struct Records {
     pub(super) index_frames: AtomicU32,
     /// Moves before any memory of the cache is reused.
     pub(super) sequence: Padded<AtomicU64>,
-    /// One bit per hash: set by reads since the last look. Colliding records share it.
+    /// A bit per hash: set by reads since the last look. Colliding records share it.
     marks: Region,
     mark_bits: u64,
     pub(super) share: Share,
@@ -115,7 +115,7 @@ impl Records {
         !self.share.is_off() && self.value_bytes_max(key.len()).is_some_and(fits)
     }
 
-    /// The record of `key` from one of `sources`, which name one content of one page.
+    /// The record of `key` from one of `sources`, which name one content.
     pub(in crate::pool) fn find(&self, frames: &Frames, sources: &[Source], key: &[u8]) -> Looked {
         let first = sources[0];
         let hash = hash(first.page, key);
@@ -124,8 +124,8 @@ impl Records {
             // Acquire: a reader that sees the moved sequence also sees the emptied slots.
             let sequence = self.sequence.load(Acquire);
             let looked = self.look(frames, sources, key, hash);
-            // Pairs with the fences of `Writer::move_on` and of page latches, behind which other
-            // threads rewrite the memory.
+            // Pairs with the fences of `Writer::move_on` and of page latches: other threads rewrite
+            // the memory behind them.
             fence(Acquire);
             if self.sequence.load(Relaxed) != sequence && !planted(Bug::RecordOfReusedMemory) {
                 continue;
@@ -209,7 +209,7 @@ impl Records {
         self.share.page_missed(frames);
     }
 
-    /// Notes a get of page `id` in place; whether its record is one of those to insert.
+    /// Notes a get in place; whether its record is one of those to insert.
     pub(crate) fn get_in_place(&self, tiers: &Tiers, id: PageId) -> bool {
         self.note_in_place(tiers, id, &self.gets_in_place)
     }
@@ -220,7 +220,7 @@ impl Records {
     }
 
     /// If the ghost knows the page, more frames for pages would have spared this access. Noting
-    /// that takes a lock, so only a sample counts; returns whether this access is of it.
+    /// that takes a lock, so only a sample counts; returns whether this is of it.
     fn note_in_place(&self, tiers: &Tiers, id: PageId, sample: &Sample) -> bool {
         if self.share.is_off() || !sample.takes_next() {
             return false;

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! This is S3-FIFO on records, as for pages (`queues.rs`). The segments of two queues are filled in
-//! order and emptied as a whole. When the cache has all its frames, the oldest segment of a queue
-//! is emptied. Survivors go to the end of the main queue.
+//! order. When the cache has all its frames, the oldest segment of a queue is emptied as a whole.
+//! Survivors go to the end of the main queue.
 //!
 //! Lock order: the lock of the cache, never taken on a hit, then that of the free frames.
 
@@ -49,7 +49,7 @@ impl Records {
     /// Inserts the result of a miss on the content `source`, or notes it.
     ///
     /// The caller has checked [`Records::takes`] and holds no latch. Unless it `waits`, this does
-    /// nothing while another thread has the cache locked.
+    /// nothing while another thread has the lock.
     pub(in crate::pool) fn insert(
         &self,
         tiers: &Tiers,
@@ -66,7 +66,7 @@ impl Records {
 
     /// Returns some excess frames.
     ///
-    /// The caller holds no latch and no lock. Does nothing if another thread has the cache locked.
+    /// The caller holds no latch or lock. Does nothing if another thread has the cache locked.
     pub(in crate::pool) fn give_back(&self, tiers: &Tiers) {
         if tiers.replacer.lent() > self.share.target(frames(self, tiers))
             && let Some(mut log) = self.log.try_lock()
@@ -255,8 +255,8 @@ impl<'a> Writer<'a> {
             return None;
         }
         self.tiers.replacer.lend(wanted);
-        // As in `Latch::try_exclusive`: a reader of a frame's previous page that sees new content
-        // also sees that the page's version moved.
+        // As in `Latch::try_exclusive`: a reader that sees new content also sees that the previous
+        // page's version moved.
         fence(Release);
         Some(frames)
     }
@@ -309,8 +309,7 @@ impl<'a> Writer<'a> {
 
     /// Rebuilds an index of `frames` mapped frames from all segments.
     ///
-    /// Of two records with one key the later one wins. If that is the older record, the next miss
-    /// replaces it.
+    /// Of two records with one key the later wins. If that is the older, the next miss replaces it.
     fn fill_index(&mut self, frames: u32) {
         let old = self.index();
         let slots = u64::from(frames) * self.records.page_bytes as u64 / 8;

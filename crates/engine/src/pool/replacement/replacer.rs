@@ -74,7 +74,6 @@ impl FreeFrames {
         self.list.len() as u64 + u64::from(without_memory)
     }
 
-    /// Holds back all frames from `limit` on.
     pub(crate) fn keep_back(&mut self, limit: u32) {
         self.limit = limit;
         self.parked = self.list.extract_if(.., |frame| index_of(*frame) >= limit).collect();
@@ -138,8 +137,8 @@ impl Replacer {
     }
 
     /// Puts memory behind the next chunk of frames and frees them. Without the lock, so that other
-    /// threads take and give back frames meanwhile. Does nothing if all frames have memory, or if
-    /// another thread does so.
+    /// threads take and give back frames meanwhile. Does nothing if all have memory, or another
+    /// thread does so.
     ///
     /// # Errors
     /// Out of memory; nothing has changed.
@@ -161,7 +160,7 @@ impl Replacer {
     }
 
     /// Waits while no frame is free and another thread puts memory behind a chunk. That thread
-    /// waits for no lock but that of the free frames.
+    /// waits only for the lock of the free frames.
     pub(crate) fn wait_for_chunk(&self, free: &mut MutexGuard<'_, FreeFrames>) {
         let more = &self.more[free.partition.index()];
         while free.list.is_empty() && free.is_backing {
@@ -244,8 +243,8 @@ impl Replacer {
         BATCH.min(self.batch_max(resident, partition))
     }
 
-    /// Upper limit of pages evicted together. `moves_memory`: the system migrates them to the
-    /// middle tier.
+    /// Pages to evict together at most. `moves_memory`: the system migrates them to the middle
+    /// tier.
     pub(crate) fn leave_goal(&self, resident: &Resident, partition: Partition, moves_memory: bool) -> usize {
         let batch = if moves_memory { BATCH_OF_MEMORY } else { BATCH };
         batch.min(self.batch_max(resident, partition))

@@ -110,7 +110,6 @@ pub(crate) struct MiddleCounts {
 }
 
 impl MiddleTier {
-    /// The middle tier of `tiers`, if there is one.
     pub(crate) fn new(tiers: &TierOptions, class: SizeClass, seed: u64) -> Option<MiddleTier> {
         let options = tiers.middle.as_ref()?;
         let choice = options.migration.choice();

@@ -1,11 +1,11 @@
 //! Sealing of frames that outlive the process.
 //!
-//! Maintenance calls this, under its lock. So no image comes into force meanwhile
-//! (`maintenance/flush.rs`). A hand goes over the frames. It passes those that would soon be
-//! unsealed again: marked, dirty, and changed since its last look. It seals a middle copy only if
-//! the copy in DRAM is equal: the image of a newer one may be in force already.
+//! Maintenance calls this under its lock, so no image comes into force meanwhile
+//! (`maintenance/flush.rs`). A hand goes over the frames and passes those that would soon be
+//! unsealed: marked, dirty, and changed since its last look. It seals a middle copy only if the
+//! copy in DRAM is equal: a newer one's image may be in force already.
 //!
-//! The shared latch of the page is held from the read of its LSN until the seal is stored.
+//! The page's shared latch is held from the read of its LSN until the seal is stored.
 
 use super::middle::MiddleTier;
 use crate::ids::Lsn;

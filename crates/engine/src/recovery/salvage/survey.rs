@@ -28,7 +28,6 @@ pub(crate) struct Remains {
     pub(crate) log: Option<Arc<dyn BlockDevice>>,
 }
 
-/// Checks the structure of an index page.
 pub(crate) type CheckPage = fn(&[u8]) -> Result<(), String>;
 
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +118,7 @@ impl Survey {
         })
     }
 
-    /// The largest class in the superblock; the log may have larger ones.
+    /// The log may have larger ones.
     pub(super) fn largest_named(&self) -> SizeClass {
         let ends =
             self.superblock.iter().flat_map(|superblock| SizeClass::all().zip(superblock.page_ids_end));
@@ -138,7 +137,6 @@ impl Survey {
         ends
     }
 
-    /// The valid records of the log, if any.
     pub(super) fn records(&self, remains: &Remains) -> Result<Option<LogScan>> {
         match (&self.log, &remains.log) {
             (Some(log), Some(device)) if log.end > log.cut => {

@@ -53,7 +53,6 @@ impl Header {
         self.shape & DELETION != 0
     }
 
-    /// Whether the commit that pushed it failed.
     pub(super) fn is_retracted(&self) -> bool {
         self.shape & RETRACTED != 0
     }

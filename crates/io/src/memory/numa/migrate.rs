@@ -23,7 +23,6 @@ use crate::memory::copy::copy_words;
 use crate::memory::region::Region;
 use crate::memory::runs::runs;
 
-/// Attempts for pages that the kernel may be using.
 const TRIES: usize = 3;
 
 /// Bytes copied at a time: the size of each thread's buffer.

@@ -8,7 +8,6 @@
 /// Bytes of a line, the unit that reaches the memory as a whole.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// The best instruction of this processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code, reason = "each kind of processor has its own")]
 pub(crate) enum Flush {
@@ -19,7 +18,7 @@ pub(crate) enum Flush {
 }
 
 impl Flush {
-    /// The best one that this processor has; `None` if it has none that reaches persistent memory.
+    /// The best of this processor; `None` if none reaches persistent memory.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn detect() -> Option<Flush> {
         // Leaf 7 has the two newer ones (EBX bits 24 and 23). Every x86-64 processor has clflush.
@@ -59,7 +58,7 @@ impl Flush {
         }
     }
 
-    /// Writes back the line at `address`, which this process can read.
+    /// Writes back the line at `address`.
     ///
     /// # Safety
     /// The address is mapped. `self` comes from [`Flush::detect`].

@@ -19,7 +19,7 @@ use crate::memory::numa::calls::Pages;
 use crate::memory::numa::nodes::NodeSet;
 use crate::memory::region::Region;
 
-/// Unit of a file's length and of mappings over a region, bytes.
+/// Unit of lengths and of mappings over a region, bytes.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
 /// Longest file, so that a mistaken length is an error here.
@@ -28,11 +28,11 @@ const LENGTH_MAX: u64 = 1 << 46;
 /// What has the bytes of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backing {
-    /// A file without a name, for simulations. Small pages: it is sparse, and often copied.
+    /// Nameless, for simulations. Small pages: it is sparse, and often copied.
     Anonymous,
     /// The page cache.
     Cache,
-    /// Persistent memory. The metadata that lead to the bytes are durable before the first store.
+    /// Metadata that lead to the bytes are durable before the first store.
     Dax,
 }
 
@@ -49,14 +49,13 @@ impl Backing {
     }
 }
 
-/// Readable and writable addresses of a whole file.
 #[derive(Debug)]
 pub(crate) struct SharedMapping {
     file: OwnedFd,
     start: NonNull<u8>,
     length: usize,
     backing: Backing,
-    /// A forked process lacks the mapping, and may have another one there.
+    /// A forked process may have another mapping there.
     process: u32,
 }
 
@@ -69,7 +68,7 @@ impl SharedMapping {
     /// Zeros without a name, whose memory comes with the first touch of each page.
     pub(crate) fn anonymous(name: &str, bytes: u64) -> io::Result<SharedMapping> {
         let length = whole_pages(bytes)?;
-        // The name is only for lists of mappings, and has a maximum of 249 bytes.
+        // Only for lists of mappings; at most 249 bytes.
         let label: String = name.chars().filter(|&letter| letter != '\0').take(60).collect();
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(label, flags)?;
@@ -92,7 +91,7 @@ impl SharedMapping {
         let mapping = Self { file, start, length, backing, process: std::process::id() };
         mapping.advise(Advice::LinuxDontFork)?;
         if backing.wants_huge_pages() {
-            // Where the file system has some for those that ask. Nothing is lost without.
+            // Where the file system has some for those that ask.
             let _ = mapping.advise(Advice::LinuxHugepage);
         }
         Ok(mapping)
@@ -147,7 +146,7 @@ impl SharedMapping {
         copy
     }
 
-    /// The whole pages that have memory, in order; a look at the others would give them some.
+    /// The whole pages with memory, in order; a look at the others would give them some.
     pub(crate) fn data(&self) -> Vec<Range<usize>> {
         let (mut found, mut at) = (Vec::new(), 0);
         while at < self.length {
@@ -165,13 +164,12 @@ impl SharedMapping {
         found
     }
 
-    /// Copies words from offset `at` on into `bytes`, whose length is a multiple of 8.
+    /// Copies words from `at` on into `bytes`, of a length that 8 divides.
     pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
         copy_words(self.words(at..at + bytes.len()), bytes);
     }
 
-    /// Stores `bytes`, whole pages, from offset `at` on, into memory that is zero. Pages of zeros
-    /// take no memory.
+    /// Stores `bytes`, whole pages, into memory that is zero. Pages of zeros take no memory.
     pub(crate) fn fill(&self, at: usize, bytes: &[u8]) {
         for (page, bytes) in bytes.chunks(PAGE_BYTES).enumerate() {
             if bytes.iter().any(|&byte| byte != 0) {
@@ -193,7 +191,7 @@ impl SharedMapping {
         }
     }
 
-    /// Prefers `nodes` for the file's pages, and moves those elsewhere; returns how many stayed.
+    /// As [`PersistentMemory::bind_to`](super::PersistentMemory::bind_to).
     pub(crate) fn bind_to(&self, nodes: &NodeSet) -> io::Result<usize> {
         // Only pages in the page table move, and only if they are in no other.
         self.advise(Advice::LinuxPopulateRead)?;
@@ -225,7 +223,7 @@ impl SharedMapping {
 impl Drop for SharedMapping {
     fn drop(&mut self) {
         if self.process != std::process::id() {
-            // A forked process never had it, and something else may be there.
+            // Something else may be there.
             return;
         }
         // SAFETY: the mapping of `of_file`, unmapped once; every slice of it borrowed `self`.

@@ -174,7 +174,6 @@ fn least_dram(args: &YcsbArgs, middle: &Middle, most_middle_bytes: u64) -> Outco
     Ok((most * STEP_BYTES + table + beside + more).next_multiple_of(STEP_BYTES))
 }
 
-/// Measures one shape in its own process.
 fn measure(args: &YcsbArgs, tiers: &TierArgs, shape: Shape, folder: &Path) -> Outcome<Run> {
     let database = folder.join(shape.name());
     let program = std::env::current_exe()

@@ -180,7 +180,6 @@ pub(super) struct Surroundings {
 }
 
 impl BenchReport {
-    /// The object for a measurement of `plan`.
     pub(super) fn new(
         plan: &Plan,
         rate: Option<&Rate>,

@@ -85,7 +85,6 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// The paper's machine with the overrides in `setting`.
     pub(super) fn of(setting: &Setting) -> Outcome<Machine> {
         let found = |name: &str| Profile::find(name).map_err(|error| Failure::Work(error.to_string()));
         Ok(Machine {

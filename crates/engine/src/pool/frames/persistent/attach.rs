@@ -1,14 +1,14 @@
 //! The file of a persistent middle tier at open, and the frames that count.
 //!
-//! 1. [`Attached::open`] opens or creates the file. It writes all headers back before any is read:
-//!    a killed process may have left lines that are not durable (rule 13).
+//! 1. [`Attached::open`] opens or creates the file. It first writes all headers back: a killed
+//!    process may have left lines that are not durable (rule 13).
 //! 2. [`Attached::candidates`] selects frames, once the log was read to its end.
 //! 3. [`Attached::begin_life`] runs after the superblock with the new epoch is synced. It unseals
-//!    all other frames durably, and then names the new epoch. In the opposite order a cut between
-//!    the two leaves frames that were dropped, and an epoch that fits them.
+//!    all other frames durably, then names the new epoch. In the opposite order a cut between the
+//!    two leaves dropped frames, and an epoch that fits them.
 //!
-//! A file that does not fit starts cold, with a warning. A file that is no tier's stays as it is,
-//! and the tier is volatile.
+//! A file that does not fit starts cold, with a warning. A foreign file stays as it is, and the
+//! tier is volatile.
 
 use std::io;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ pub(crate) struct PersistentSource {
     pub(crate) directory: Option<Arc<dyn Directory>>,
     pub(crate) file: String,
     pub(crate) kind: PersistentKind,
-    /// Whether bodies are compared with their checksums. Crash tests of the order of write-backs
-    /// turn it off: a checksum masks their faults.
+    /// Whether bodies are compared with their checksums, which mask faults. Crash tests of the
+    /// order of write-backs turn it off.
     pub(crate) checks_bodies: bool,
 }
 
@@ -51,25 +51,23 @@ impl PersistentSource {
 pub(crate) struct Adopted {
     pub(crate) id: PageId,
     pub(crate) lsn: Lsn,
-    /// Index of the frame in the middle partition.
+    /// In the middle partition.
     pub(crate) index: u32,
     /// Whether the page's image is known to be equal.
     pub(crate) is_imaged: bool,
 }
 
-/// The file of a tier, before the database lives with it.
 #[derive(Debug)]
 pub(crate) struct Attached {
     frames: PersistentFrames,
     identity: Identity,
-    /// Epoch and number of the last life with the tier, if the file fits the database.
+    /// Of the last life with the tier, if the file fits the database.
     life: Option<Life>,
 }
 
 /// Epoch and random number of a life.
 type Life = (u32, u64);
 
-/// An existing file, and what to do with it.
 enum Found {
     /// It is this tier's, of this last life.
     Fits(Life),
@@ -82,8 +80,8 @@ enum Found {
 }
 
 impl Attached {
-    /// Opens the tier of the database with `superblock`, with `frames` frames. `None` if the file
-    /// is something else, which is reported.
+    /// Opens the tier of the database with `superblock`. `None` if the file is something else,
+    /// which is reported.
     ///
     /// # Errors
     /// [`Error::Busy`] if another handle has it, and what the system reports.
@@ -113,8 +111,8 @@ impl Attached {
         Ok(Some(Attached { frames, identity, life }))
     }
 
-    /// Whether the database's last life, which `superblock` names, was this tier's last one too. If
-    /// not, all frames are dropped.
+    /// Whether the database's last life was this tier's last one too. If not, all frames are
+    /// dropped.
     pub(crate) fn is_of_life(&self, superblock: &Superblock) -> bool {
         let Some(life) = self.life else { return false };
         let fits = life == (superblock.epoch, superblock.life) || planted(Bug::KeepEpochOfTier);
@@ -135,8 +133,8 @@ impl Attached {
         self.frames.memory.words(self.frames.layout.header(index))
     }
 
-    /// The frames that count, at most one per page, in order of page ids. `judge` knows pages and
-    /// log. It gets a page and the LSN of the frame, and says whether the image is equal.
+    /// The frames that count, at most one per page, in order of page ids. `judge` gets a page and
+    /// the LSN of the frame, and says whether the image is equal.
     pub(crate) fn candidates(&self, judge: impl Fn(PageId, Lsn) -> Result<bool, Dropped>) -> Vec<Adopted> {
         let (begun, mut found) = (Instant::now(), Vec::new());
         let count = |why| self.frames.count_dropped(why, 1);
@@ -171,8 +169,8 @@ impl Attached {
         self.frames.check_body(self.frames.partition().frame(frame.index), frame.id)
     }
 
-    /// Begins the life that `superblock` names, which is durable. Unseals all frames but those
-    /// `adopted`, then names the life.
+    /// Begins the life that durable `superblock` names. Unseals all frames but those `adopted`,
+    /// then names the life.
     ///
     /// # Errors
     /// Those of a simulated power cut.
@@ -227,8 +225,7 @@ fn store_identity(memory: &PersistentMemory, identity: &Identity) -> io::Result<
     memory.persist(0..LINE_BYTES)
 }
 
-/// The memory of the tier, new or not, and the epoch of its last life if it fits. `None` if the
-/// file is something else.
+/// The memory, and its last life if it fits. `None` if the file is something else.
 fn open_memory(
     source: &PersistentSource,
     layout: Layout,
@@ -310,7 +307,6 @@ fn check_kind(source: &PersistentSource, memory: &PersistentMemory) -> Result<()
     )))
 }
 
-/// Whether a file that cannot be mapped begins as a tier.
 fn begins_as_tier(directory: &dyn Directory, name: &str) -> bool {
     let mut block = AlignedBuffer::zeroed(4096);
     let read = directory.open(name, OpenMode::Read).and_then(|file| file.read_at(0, &mut block));

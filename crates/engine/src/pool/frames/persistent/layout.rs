@@ -10,10 +10,9 @@
 //! u32, epoch u32, life u64, zeros 4, CRC-32C u32 of the 60 bytes before it.
 //!
 //! Header: page id u64, LSN u64, body's CRC-32C u32, header's CRC-32C u32, zeros 32, seal word u64.
-//! The header's checksum covers the frame's index, page id, LSN and the body's checksum.
+//! The header's checksum covers frame index, page id, LSN and body's checksum.
 //!
-//! A line reaches the memory as one piece, and with its stores in order. So a seal word proves the
-//! header before it.
+//! A line reaches the memory whole, with its stores in order. So a seal word proves its header.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
@@ -144,7 +143,7 @@ impl Sealed {
         line[SEAL_AT].store(SEALED, Release);
     }
 
-    /// What the header of frame `index` says; `None` if it is damaged.
+    /// `None` if it is damaged.
     pub(super) fn load(index: u32, line: &[AtomicU64]) -> Option<Sealed> {
         let [page, lsn, checksums] = [0, 1, 2].map(|at| line[at].load(Relaxed));
         let sealed = Sealed { page: PageId(page), lsn: Lsn(lsn), checksum: checksums as u32 };

@@ -20,17 +20,17 @@ pub(crate) const BYTES_BESIDE: u64 = size_of::<AtomicU32>() as u64;
 
 /// Bits of a frame's state. Its header may say that it is sealed.
 const SEALED: u32 = 1;
-/// Adopted, and its body not yet compared with its checksum.
+/// Adopted, and its body not yet compared.
 const UNCHECKED: u32 = 2;
 /// Adopted, its image maybe older, and redo has met no record of its page.
 const UNMET: u32 = 4;
 /// The page's version at the last look, above these bits.
 const VERSION_SHIFT: u32 = 8;
 
-/// Frames of the middle tier in persistent memory.
+/// Frames of the middle tier.
 ///
-/// What the process knows of a seal is in DRAM. A header that reads unsealed proves nothing: its
-/// line may not be durable.
+/// Knowledge of a seal is in DRAM. A header that reads unsealed proves nothing: its line may not be
+/// durable.
 #[derive(Debug)]
 pub(crate) struct PersistentFrames {
     pub(super) memory: Arc<PersistentMemory>,
@@ -40,7 +40,7 @@ pub(crate) struct PersistentFrames {
     states: Box<[AtomicU32]>,
     /// The next frame to look at for sealing.
     hand: AtomicU32,
-    /// Forks of this process before it mapped the memory. A child has no mapping.
+    /// Forks before it mapped the memory. A child has no mapping.
     forks: u32,
     checks_bodies: bool,
     counts: SealCounts,
@@ -145,7 +145,7 @@ impl PersistentFrames {
         Racy::new(self.memory.words(self.layout.body(index_of(frame))))
     }
 
-    /// Unseals `frame` durably, unless this process knows that it is unsealed.
+    /// Unseals `frame` durably, unless this process knows that it is.
     ///
     /// The caller may change the frame, or holds its page's latch.
     #[inline]
@@ -161,7 +161,7 @@ impl PersistentFrames {
         let line = self.layout.header(index_of(frame));
         self.memory.note(line.clone());
         layout::clear_seal(self.line(frame));
-        // It fails only after a simulated power cut. Then nothing that follows counts either.
+        // Fails only after a simulated power cut. Then nothing that follows counts.
         let _ = match planted(Bug::UnsealUnfenced) {
             true => self.memory.write_back(line),
             false => self.memory.persist(line),
@@ -178,7 +178,7 @@ impl PersistentFrames {
         self.memory.note(self.layout.body(index_of(frame)));
     }
 
-    /// Unseals the middle copy in `frame` if it is older than `image`, which comes into force.
+    /// Unseals `frame` if it is older than `image`, which comes into force.
     pub(crate) fn unseal_older(&self, frame: u32, image: Lsn) {
         let is_older = || self.body(frame).u64(page::LSN_AT) < image.0;
         if self.state(frame).load(Relaxed) & SEALED != 0 && is_older() {
@@ -194,7 +194,6 @@ impl PersistentFrames {
         self.state(frame).load(Relaxed) & SEALED != 0
     }
 
-    /// The next frame in turn of the first `count`.
     pub(in crate::pool) fn next_in_turn(&self, count: u32) -> u32 {
         let index = self.hand.load(Relaxed) % count.max(1);
         self.hand.store(index + 1, Relaxed);
@@ -209,8 +208,7 @@ impl PersistentFrames {
         before & !0 << VERSION_SHIFT == looked
     }
 
-    /// Prepares to seal `frame` with page `id`: sends the body to the memory. `None` if records of
-    /// its changes are not `durable`.
+    /// Sends the body of `frame` to the memory. `None` if records of its changes are not `durable`.
     ///
     /// `buffer` has room for a page. The caller holds the page's shared latch until
     /// [`PersistentFrames::seal`] returns.
@@ -266,8 +264,8 @@ impl PersistentFrames {
         }
     }
 
-    /// Begins a life: the frames of these indexes were adopted, all others are unsealed. With each
-    /// comes whether its page's image is equal.
+    /// All frames but those of these indexes are unsealed. With each comes whether its page's image
+    /// is equal.
     pub(super) fn begin_life(&self, adopted: impl ExactSizeIterator<Item = (u32, bool)>) {
         self.states.iter().for_each(|state| state.store(0, Relaxed));
         self.counts.adopted.store(adopted.len() as u64, Relaxed);
@@ -281,7 +279,6 @@ impl PersistentFrames {
         self.states[index as usize].load(Relaxed) & UNCHECKED != 0
     }
 
-    /// Charges the store of a header's line and its write-back.
     fn charge_header(&self, frame: u32) {
         if let Some(charge) = &self.charge {
             let address = self.layout.header(index_of(frame)).start as u64;
@@ -295,7 +292,7 @@ impl PersistentFrames {
         self.state(frame).load(Relaxed) & UNCHECKED != 0
     }
 
-    /// Whether redo makes the page in `frame` dirty at the first record that it meets.
+    /// Whether redo dirties the page at the first record that it meets.
     pub(in crate::pool) fn is_unmet(&self, frame: u32) -> bool {
         self.state(frame).load(Relaxed) & UNMET != 0
     }
@@ -332,7 +329,6 @@ impl PersistentFrames {
         page::check_kind(&content, id).err()
     }
 
-    /// The LSN that the header of sealed `frame` names.
     pub(in crate::pool) fn sealed_lsn(&self, frame: u32) -> Option<Lsn> {
         Sealed::load(index_of(frame), self.line(frame)).map(|sealed| sealed.lsn)
     }
