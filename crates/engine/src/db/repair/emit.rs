@@ -117,28 +117,30 @@ impl<'a> Emitter<'a> {
         unreachable!("some number is free")
     }
 
-    /// The long value that a leaf at `lsn` refers to, if it is complete and no page is newer.
+    /// The long value that a leaf at `lsn` refers to, if it is complete and its pages belong together.
     ///
-    /// Newer pages belong to another value.
+    /// Pages newer than the leaf belong to another value. So do data pages that are not of the record
+    /// that created their index page: their ids were used again, or only an older image was left.
     fn long_value(&self, reference: &[u8], lsn: Lsn) -> Result<Option<Vec<u8>>> {
         let pool = &self.salvaged.maintenance.pool;
         let Some(reference) = Reference::decode(reference) else { return Ok(None) };
-        let mut pages: HashSet<PageId> = HashSet::new();
-        let mut twice = false;
-        let walked = chain_pages(pool, reference.head, &mut |id| twice |= !pages.insert(id));
-        match walked.and_then(|()| read_value(pool, reference)) {
-            Err(Error::Corrupt { .. }) => Ok(None),
-            Err(error) => Err(error),
-            Ok(_) if twice => Ok(None),
-            Ok(value) => {
-                for id in pages {
-                    let newer = read(pool, id)?.is_none_or(|page| page::lsn(&page) > lsn);
-                    if newer {
-                        return Ok(None);
-                    }
-                }
-                Ok(Some(value))
+        let (mut pages, mut seen) = (Vec::new(), HashSet::new());
+        let walked = chain_pages(pool, reference.head, &mut |id| pages.push(id));
+        let value = match walked.and_then(|()| read_value(pool, reference)) {
+            Err(Error::Corrupt { .. }) => return Ok(None),
+            value => value?,
+        };
+        let mut index = None;
+        for id in pages {
+            let Some(page) = read(pool, id)? else { return Ok(None) };
+            let written = page::lsn(&page);
+            if page::kind(&page) == page::Kind::OverflowIndex as u8 {
+                index = Some(written);
+            }
+            if !seen.insert(id) || written > lsn || index.is_some_and(|index| index != written) {
+                return Ok(None);
             }
         }
+        Ok(Some(value))
     }
 }
