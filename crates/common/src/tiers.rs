@@ -59,8 +59,8 @@ pub struct MiddleArgs {
 #[derive(Args, Clone, Debug, Default, PartialEq)]
 pub struct LogMemoryArgs {
     /// Persistent memory that makes commits durable before the log's file has them, needed until
-    /// the database is closed: pmem:FILE[,SIZE], or shm:FILE[,SIZE], which outlives the process but
-    /// no power cut, or simulated:PROFILE,SIZE
+    /// the database is closed: pmem:FILE, or shm:FILE, which outlives the process but no power cut,
+    /// each with ,SIZE or without, or simulated:PROFILE,SIZE
     #[arg(long, value_name = "KIND[,SIZE]")]
     pub log_memory: Option<LogMemory>,
 }

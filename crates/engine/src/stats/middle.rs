@@ -136,7 +136,7 @@ terrace_io::stats! {
         /// Frames adopted at open.
         adopted: u64 => gauge
             "terrace_middle_adopted_frames" "Frames of the middle tier adopted at open.",
-        /// Microseconds that the open spent on headers of frames.
+        /// Microseconds that the open spent on headers of frames; 0 if it adopted none.
         adoption_us: u64 => gauge "terrace_middle_adoption_microseconds"
             "Microseconds that the open spent on headers of frames.",
         /// Frames sealed now.

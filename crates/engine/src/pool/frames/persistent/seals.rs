@@ -345,9 +345,12 @@ impl PersistentFrames {
     pub(in crate::pool) fn stats(&self) -> PersistentStats {
         let dropped = |why: Dropped| self.counts.dropped[why as usize].load(Relaxed);
         let sealed = self.states.iter().filter(|state| state.load(Relaxed) & SEALED != 0).count();
+        let adopted = self.counts.adopted.load(Relaxed);
+        // The machine's time: runs repeat where nothing was adopted.
+        let adoption_ns = if adopted > 0 { self.counts.adoption_ns.load(Relaxed) } else { 0 };
         PersistentStats {
-            adopted: self.counts.adopted.load(Relaxed),
-            adoption_us: self.counts.adoption_ns.load(Relaxed) / 1000,
+            adopted,
+            adoption_us: adoption_ns / 1000,
             sealed: sealed as u64,
             seals: self.counts.seals.load(Relaxed),
             unseals: self.counts.unseals.load(Relaxed),
