@@ -4,9 +4,9 @@
 //!   growing_log FOLDER [SECONDS [THREADS]]
 //! ```
 //!
-//! Half of the operations put 1000 bytes, the others get them, from an empty database in FOLDER, with
-//! 512 MiB and buffered commits. Both kinds of log alternate. Run it with `--release`, on a machine
-//! that does nothing else.
+//! Half of the operations put 1000 bytes, the others get them, from an empty database in FOLDER,
+//! with 512 MiB and buffered commits. Both kinds of log alternate. Run it with `--release`, on a
+//! machine that does nothing else.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -117,10 +117,10 @@ impl<'a> Emitter<'a> {
         unreachable!("some number is free")
     }
 
-    /// The long value that a leaf at `lsn` refers to, if it is complete and its pages belong together.
+    /// The long value that a leaf at `lsn` refers to, if it is complete and all pages belong to it.
     ///
-    /// Pages newer than the leaf belong to another value. So do data pages that are not of the record
-    /// that created their index page: their ids were used again, or only an older image was left.
+    /// Pages newer than the leaf belong to another value. So do data pages that are not of the
+    /// record that created their index page: ids were used again, or only an older image was left.
     fn long_value(&self, reference: &[u8], lsn: Lsn) -> Result<Option<Vec<u8>>> {
         let pool = &self.salvaged.maintenance.pool;
         let Some(reference) = Reference::decode(reference) else { return Ok(None) };
