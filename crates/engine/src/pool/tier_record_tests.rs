@@ -12,7 +12,7 @@ use terrace_io::{MemoryDirectory, VirtualTime};
 
 use super::Mode;
 use crate::migration::Choice;
-use crate::{Db, Durability, RecordCache, Table, Time};
+use crate::{Backend, Db, Durability, RecordCache, Table, Time};
 
 const PAGE_BYTES: u64 = 16 << 10;
 const VALUE_BYTES: usize = 1000;
@@ -90,7 +90,8 @@ fn open(mix: Mix, data: u64, records: RecordCache, time: &Arc<VirtualTime>) -> D
 fn open_with(mix: Mix, data: u64, budget: u64, records: RecordCache, time: &Arc<VirtualTime>) -> Db {
     let bytes = |share: f64| (data as f64 * share) as u64;
     let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).page_size(PAGE_BYTES);
-    let builder = builder.dram(budget).log_max(64 << 20).mode(Mode::Inline).seed(1);
+    // The bars are those of two copies; a mapped page has one.
+    let builder = builder.backend(Backend::Frames).dram(budget).log_max(64 << 20).mode(Mode::Inline).seed(1);
     let middle =
         format!("simulated:optane,{}B", bytes(mix.middle) / PAGE_BYTES * PAGE_BYTES).parse().unwrap();
     let policy: Choice = mix.policy.parse().unwrap();
