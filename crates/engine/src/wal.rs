@@ -484,6 +484,12 @@ impl Wal {
         self.flusher.wait_for_leader();
     }
 
+    /// Fails if the log is poisoned.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        self.ring.failure.check()
+    }
+
     pub(crate) fn poisoned(&self) -> Option<&str> {
         self.ring.failure.get()
     }

@@ -101,7 +101,16 @@ impl Tree {
                 return Ok(guard);
             }
             let id = node.child_at(seek.child_index(&node));
-            guard = child_by(pool, &guard, here, id, detour)?;
+            // A guard that passes through the result of a call, even of one that is inlined, goes
+            // through memory twice.
+            guard = match pool.try_read(id) {
+                Some(child) if !child.is_in_middle() => {
+                    guard.validate()?;
+                    child.mark();
+                    child
+                }
+                seen => child_by(pool, &guard, here, id, seen, detour)?,
+            };
             above = Some(here);
         }
     }
@@ -172,8 +181,15 @@ pub(super) fn level_below<V: View>(node: &Node<V>, above: Option<u8>) -> Option<
 /// nothing was done to the child before.
 #[inline(always)]
 pub(super) fn child<'p>(pool: &'p Pool, parent: &ReadGuard<'p>, id: PageId) -> Result<ReadGuard<'p>, Retry> {
-    // The level is of interest to other detours only.
-    child_by(pool, parent, 0, id, &mut Plainly(pool))
+    match pool.try_read(id) {
+        Some(child) if !child.is_in_middle() => {
+            parent.validate()?;
+            child.mark();
+            Ok(child)
+        }
+        // The level is of interest to other detours only.
+        seen => child_by(pool, parent, 0, id, seen, &mut Plainly(pool)),
+    }
 }
 
 /// What a descent does about a child that is not in DRAM. It may end the descent.
@@ -215,17 +231,20 @@ impl<'p> Detour<'p> for Plainly<'p> {
     }
 }
 
-#[inline(always)]
+/// [`child`] of a page that was `seen` in the middle tier, or not at all.
+#[cold]
+#[inline(never)]
 fn child_by<'p, D: Detour<'p>>(
     pool: &'p Pool,
     parent: &ReadGuard<'p>,
     level: u8,
     id: PageId,
+    mut seen: Option<ReadGuard<'p>>,
     detour: &mut D,
 ) -> Result<ReadGuard<'p>, D::End> {
     let mut loaded = false;
     loop {
-        if let Some(child) = pool.try_read(id) {
+        if let Some(child) = seen {
             parent.validate()?;
             if child.is_in_middle() {
                 return detour.in_middle(child, level, loaded);
@@ -236,6 +255,7 @@ fn child_by<'p, D: Detour<'p>>(
             return Ok(child);
         }
         loaded |= detour.away(parent, level, id)?;
+        seen = pool.try_read(id);
     }
 }
 

@@ -31,7 +31,7 @@ use super::tier::operation;
 use super::tiers::Tiers;
 use super::verify_marks::{MarksSlot, VerifyMarks};
 use crate::config::PageSizes;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{ByClass, PageId, SizeClass, Timestamp};
 use crate::store::mapping_word::{BLOCK_BYTES, MappingWord, blocks_of};
 use crate::store::space::Space;
@@ -111,12 +111,10 @@ impl Pool {
     }
 
     /// Fails if the log is poisoned, and in a forked child without the middle tier's memory.
+    #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         self.frames.check_process()?;
-        match self.wal.poisoned() {
-            Some(reason) => Err(Error::Poisoned { reason: reason.to_owned() }),
-            None => Ok(()),
-        }
+        self.wal.check()
     }
 
     #[cfg(test)]

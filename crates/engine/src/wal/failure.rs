@@ -31,12 +31,15 @@ impl Failure {
         self.reason.get().map(String::as_str)
     }
 
+    #[inline]
     pub(super) fn check(&self) -> Result<()> {
-        match self.get() {
-            None => Ok(()),
-            Some(reason) => Err(Error::Poisoned { reason: reason.to_owned() }),
-        }
+        self.get().map_or(Ok(()), |reason| Err(poisoned(reason)))
     }
+}
+
+#[cold]
+fn poisoned(reason: &str) -> Error {
+    Error::Poisoned { reason: reason.to_owned() }
 }
 
 #[cfg(test)]
