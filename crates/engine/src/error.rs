@@ -132,8 +132,8 @@ pub enum Error {
         /// The limit, bytes.
         max: usize,
     },
-    /// A part to be changed is not inside the value.
-    #[error("bytes {start} to {end} are not inside the value of {length} bytes; put a longer value instead")]
+    /// A part to be read or changed is not inside the value.
+    #[error("bytes {start} to {end} are not inside the value of {length} bytes")]
     OutsideValue {
         /// Offset of the part's first byte.
         start: usize,

@@ -22,6 +22,7 @@ mod change;
 mod get;
 mod get_many;
 pub(crate) mod node;
+mod part;
 #[cfg(feature = "raw-frames")]
 pub(crate) mod raw;
 mod read_ahead;
@@ -35,9 +36,10 @@ mod tree;
 mod verify;
 
 pub(crate) use change::{Change, NodeRedo, Write, log_bytes};
-pub(crate) use get::{Copied, Found, Stored};
+pub(crate) use get::{Copied, Found, Held, Stored};
 pub(crate) use get_many::{Look, get_many, get_resident};
 pub(crate) use node::{check_page, children, leaf_entries};
+pub(crate) use part::{Part, Wanted, Whole};
 pub(crate) use read_ahead::{Ahead, Toward};
 pub(crate) use read_leaf::LeafRows;
 pub(crate) use release::release_step;

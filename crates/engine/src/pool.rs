@@ -41,6 +41,8 @@ pub(crate) mod inspect;
 pub(crate) mod latch;
 mod line;
 #[cfg(test)]
+pub(crate) mod lines;
+#[cfg(test)]
 mod node_tests;
 pub(crate) mod options;
 pub(crate) mod page_ids;

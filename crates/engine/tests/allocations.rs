@@ -38,6 +38,9 @@ fn a_warm_read_of_a_value_in_a_leaf_allocates_nothing() {
         check(&buffer, byte);
         assert!(snapshot.get_into(&table, key, &mut buffer).unwrap());
         check(&buffer, byte);
+        assert!(table.get_range_into(key, 100..200, &mut buffer).unwrap());
+        assert!(buffer == [byte; 100]);
+        assert_eq!(snapshot.get_range_with(&table, key, 299.., <[u8]>::len).unwrap(), Some(1));
     });
     assert_eq!(allocations, 0);
 }

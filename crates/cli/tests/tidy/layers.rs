@@ -34,6 +34,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
                 "pool/view",
                 "pool/wake_up",
             ],
+            &["pool/lines"],
             &["pool/page_table", "pool/page_ids", "pool/verify_marks"],
             &["pool/frames"],
             &["pool/replacement/fifo", "pool/replacement/queues"],

@@ -1,9 +1,8 @@
-//! Values in buffers: reads that return no value of their own, and parts of values.
+//! Buffers for reads that return no value of their own.
 
 use std::cell::Cell;
-use std::ops::Range;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Longest buffer that a thread keeps: it is outside the budget.
 const KEPT_BYTES_MAX: usize = 64 << 10;
@@ -35,12 +34,4 @@ pub(super) fn or_empty(value: &mut Vec<u8>, copy: impl FnOnce(&mut Vec<u8>) -> R
         value.clear();
     }
     found
-}
-
-/// The bytes of a part of a value of `length` bytes.
-pub(super) fn part_of(length: usize, at: usize, bytes: usize) -> Result<Range<usize>> {
-    match at.checked_add(bytes) {
-        Some(end) if end <= length => Ok(at..end),
-        end => Err(Error::OutsideValue { start: at, end: end.unwrap_or(usize::MAX), length }),
-    }
 }

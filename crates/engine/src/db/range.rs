@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 
 use super::pending::Pending;
 use crate::error::{Error, Result};
-use crate::index::Stored;
 use crate::index::chain::read_value_to;
 use crate::index::node::overflow::Reference;
+use crate::index::{Stored, Wanted, Whole};
 use crate::txn::merge::{Merged, MergedRange};
 use crate::txn::mvcc::Mvcc;
 use crate::txn::read_set::RangeId;
@@ -236,20 +236,21 @@ pub(crate) fn load_pinned(core: &Mvcc, stored: Stored, pin: &Pin) -> Result<Vec<
         Stored::Inline(bytes) => Ok(bytes),
         Stored::Overflow(reference) => {
             let mut value = Vec::new();
-            load_pinned_to(core, reference, pin, &mut value)?;
+            load_pinned_to(core, reference, pin, Whole, &mut value)?;
             Ok(value)
         }
     }
 }
 
-/// Reads a large value, as [`load_pinned`] does, into a buffer.
+/// Reads the wanted bytes of a large value, as [`load_pinned`] does, into a buffer.
 pub(crate) fn load_pinned_to(
     core: &Mvcc,
     reference: Reference,
     pin: &Pin,
+    wanted: impl Wanted,
     value: &mut Vec<u8>,
 ) -> Result<()> {
-    let loaded = read_value_to(&core.pool, reference, value);
+    let loaded = read_value_to(&core.pool, reference, wanted, value);
     // The pages may have been freed during the read: retry the transaction.
     if pin.is_too_old() {
         pin.lost.store(true, Relaxed);
@@ -260,20 +261,25 @@ pub(crate) fn load_pinned_to(
 
 pub(crate) fn load_own(core: &Mvcc, own: &NewValue) -> Result<Vec<u8>> {
     let mut value = Vec::new();
-    load_own_to(core, own, &mut value)?;
+    load_own_to(core, own, Whole, &mut value)?;
     Ok(value)
 }
 
-/// [`load_own`] into a buffer.
-pub(crate) fn load_own_to(core: &Mvcc, own: &NewValue, value: &mut Vec<u8>) -> Result<()> {
+/// [`load_own`] of the wanted bytes into a buffer.
+pub(crate) fn load_own_to(
+    core: &Mvcc,
+    own: &NewValue,
+    wanted: impl Wanted,
+    value: &mut Vec<u8>,
+) -> Result<()> {
     match own {
         NewValue::Inline(bytes) => {
             value.clear();
-            value.extend_from_slice(bytes);
+            value.extend_from_slice(&bytes[wanted.inside(bytes.len())?]);
         }
         NewValue::Overflow(reference) => {
             let stored = crate::txn::scan::stored(crate::txn::versions::OldValue::Overflow(*reference))?;
-            core.load_to(stored, value)?;
+            core.load_to(stored, wanted, value)?;
         }
     }
     Ok(())

@@ -7,7 +7,7 @@ use super::buffer::{or_empty, with_value};
 use super::core::Shared;
 use super::table::Table;
 use crate::error::{Error, Result};
-use crate::index::Toward;
+use crate::index::{Part, Toward, Wanted, Whole};
 use crate::txn::scan::{Met, OwnedRange, Row, Scan};
 use crate::txn::snapshots::SnapshotHandle;
 use crate::txn::table::TableState;
@@ -73,8 +73,7 @@ impl Snapshot {
         key: impl AsRef<[u8]>,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
-        table.belongs_to(&self.shared)?;
-        with_value(|value| self.shared.copy_at(table.state(), key.as_ref(), &self.handle, value), read)
+        with_value(|value| self.copy(table, key.as_ref(), Whole, value), read)
     }
 
     /// Copies the value of `key` into `value`; see [`Table::get_into`].
@@ -82,10 +81,55 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Snapshot::get`].
     pub fn get_into(&self, table: &Table, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
-        or_empty(value, |value| {
-            table.belongs_to(&self.shared)?;
-            self.shared.copy_at(table.state(), key.as_ref(), &self.handle, value)
-        })
+        or_empty(value, |value| self.copy(table, key.as_ref(), Whole, value))
+    }
+
+    /// Returns a part of the value of `key`; see [`Table::get_range`].
+    ///
+    /// # Errors
+    /// [`Error::OutsideValue`], and those of [`Snapshot::get`].
+    pub fn get_range(
+        &self,
+        table: &Table,
+        key: impl AsRef<[u8]>,
+        range: impl RangeBounds<usize>,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        let found = self.copy(table, key.as_ref(), Part::new(&range), &mut value)?;
+        Ok(found.then_some(value))
+    }
+
+    /// Calls `read` with a part of the value of `key`; see [`Table::get_range_with`].
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get_range`].
+    pub fn get_range_with<R>(
+        &self,
+        table: &Table,
+        key: impl AsRef<[u8]>,
+        range: impl RangeBounds<usize>,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
+        with_value(|value| self.copy(table, key.as_ref(), Part::new(&range), value), read)
+    }
+
+    /// Copies a part of the value of `key` into `part`; see [`Table::get_range_into`].
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get_range`].
+    pub fn get_range_into(
+        &self,
+        table: &Table,
+        key: impl AsRef<[u8]>,
+        range: impl RangeBounds<usize>,
+        part: &mut Vec<u8>,
+    ) -> Result<bool> {
+        or_empty(part, |part| self.copy(table, key.as_ref(), Part::new(&range), part))
+    }
+
+    fn copy(&self, table: &Table, key: &[u8], wanted: impl Wanted, value: &mut Vec<u8>) -> Result<bool> {
+        table.belongs_to(&self.shared)?;
+        self.shared.copy_at(table.state(), key, &self.handle, wanted, value)
     }
 
     /// Returns the values of `keys`, in their order.

@@ -9,7 +9,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::buffer::part_of;
 use super::core::Shared;
 use super::table::Table;
 use super::update::{GaveUp, insist, update};
@@ -17,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::ids::MAX_KEY_BYTES;
 use crate::ids::Timestamp;
 use crate::index::node::leaf::max_inline_value;
-use crate::index::{New, Single};
+use crate::index::{New, Part, Single, Wanted};
 use crate::txn::effort::MAX_CONFLICTS;
 use crate::txn::mvcc::Mvcc;
 use crate::txn::single::SingleEnd;
@@ -124,7 +123,7 @@ impl Shared {
         if key.len() <= MAX_KEY_BYTES && bytes.len() <= inline {
             let single = Single { key, new: New::Part { at, bytes } };
             let end = self.commit_single(table.state(), single, self.settings.durability, |before| {
-                before.is_none_or(|before| part_of(before.value.len(), at, bytes.len()).is_ok())
+                before.is_none_or(|before| Part::at(at, bytes.len()).of(before.value.len()).is_some())
             })?;
             if let SingleEnd::Committed(committed) = end {
                 return Ok(committed.existed);

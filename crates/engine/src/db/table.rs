@@ -1,11 +1,13 @@
 //! Tables: single operations, each a transaction of its own.
 
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use super::buffer::{or_empty, with_value};
 use super::core::Shared;
 use super::lookup::Lookup;
 use crate::error::{Error, Result};
+use crate::index::{Part, Whole};
 use crate::txn::table::TableState;
 
 /// An ordered map from byte keys to byte values.
@@ -88,7 +90,7 @@ impl Table {
     /// # Ok::<(), terrace::Error>(())
     /// ```
     pub fn get_with<R>(&self, key: impl AsRef<[u8]>, read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
-        with_value(|value| self.shared.copy_now(&self.state, key.as_ref(), value), read)
+        with_value(|value| self.shared.copy_now(&self.state, key.as_ref(), Whole, value), read)
     }
 
     /// Copies the value of `key` into `value`, which is empty otherwise; returns whether it exists.
@@ -98,7 +100,66 @@ impl Table {
     /// # Errors
     /// Those of [`Table::get`].
     pub fn get_into(&self, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
-        or_empty(value, |value| self.shared.copy_now(&self.state, key.as_ref(), value))
+        or_empty(value, |value| self.shared.copy_now(&self.state, key.as_ref(), Whole, value))
+    }
+
+    /// Returns a part of the value of `key`: the bytes of `range`, without an end up to the last.
+    ///
+    /// Reads only them from a leaf, and only their pages of a large value. [`Table::update_range`]
+    /// changes a part.
+    ///
+    /// # Errors
+    /// [`Error::OutsideValue`] if the range is not inside the value, and those of [`Table::get`].
+    ///
+    /// ```
+    /// use terrace::{Db, Error, MemoryDirectory};
+    ///
+    /// # let directory = std::sync::Arc::new(MemoryDirectory::new());
+    /// let db = Db::builder().directory(directory).dram(4 << 20).open("")?;
+    /// let table = db.create_table("t")?;
+    /// table.put("row", "name: anna")?;
+    /// assert_eq!(table.get_range("row", ..4)?.as_deref(), Some(&b"name"[..]));
+    /// assert_eq!(table.get_range("row", 6..)?.as_deref(), Some(&b"anna"[..]));
+    /// assert!(matches!(table.get_range("row", 6..11), Err(Error::OutsideValue { .. })));
+    /// assert_eq!(table.get_range("other", 6..11)?, None);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn get_range(
+        &self,
+        key: impl AsRef<[u8]>,
+        range: impl RangeBounds<usize>,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        let found = self.shared.copy_now(&self.state, key.as_ref(), Part::new(&range), &mut value)?;
+        Ok(found.then_some(value))
+    }
+
+    /// Calls `read` with a part of the value of `key`; see [`Table::get_range`] and
+    /// [`Table::get_with`].
+    ///
+    /// # Errors
+    /// Those of [`Table::get_range`].
+    pub fn get_range_with<R>(
+        &self,
+        key: impl AsRef<[u8]>,
+        range: impl RangeBounds<usize>,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
+        with_value(|value| self.shared.copy_now(&self.state, key.as_ref(), Part::new(&range), value), read)
+    }
+
+    /// Copies a part of the value of `key` into `part`; see [`Table::get_range`] and
+    /// [`Table::get_into`].
+    ///
+    /// # Errors
+    /// Those of [`Table::get_range`].
+    pub fn get_range_into(
+        &self,
+        key: impl AsRef<[u8]>,
+        range: impl RangeBounds<usize>,
+        part: &mut Vec<u8>,
+    ) -> Result<bool> {
+        or_empty(part, |part| self.shared.copy_now(&self.state, key.as_ref(), Part::new(&range), part))
     }
 
     /// Returns the value of `key` without blocking on the disk.

@@ -1,10 +1,11 @@
 //! Transactions.
 
+use std::ops::RangeBounds;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use super::buffer::{or_empty, part_of, with_value};
+use super::buffer::{or_empty, with_value};
 use super::core::Shared;
 use super::pending::Pending;
 #[cfg(doc)]
@@ -14,7 +15,7 @@ use super::table::Table;
 use crate::error::{Error, Result};
 use crate::ids::MAX_VALUE_BYTES;
 use crate::index::node::leaf::max_inline_value;
-use crate::index::{Copied, get_many};
+use crate::index::{Held, Part, Wanted, Whole, get_many};
 use crate::txn::commit::{Committed, Work};
 use crate::txn::durability::Durability;
 #[cfg(test)]
@@ -100,7 +101,7 @@ impl Transaction {
     /// [`Error::Conflict`] if the transaction can no longer commit, and those of [`Table::get`].
     pub fn get(&self, table: &Table, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
-        let found = self.copy(table, key.as_ref(), &mut value)?;
+        let found = self.copy(table, key.as_ref(), Whole, &mut value)?;
         Ok(found.then_some(value))
     }
 
@@ -114,7 +115,7 @@ impl Transaction {
         key: impl AsRef<[u8]>,
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<Option<R>> {
-        with_value(|value| self.copy(table, key.as_ref(), value), read)
+        with_value(|value| self.copy(table, key.as_ref(), Whole, value), read)
     }
 
     /// Copies the value of `key` into `value`; see [`Table::get_into`].
@@ -122,29 +123,76 @@ impl Transaction {
     /// # Errors
     /// Those of [`Transaction::get`].
     pub fn get_into(&self, table: &Table, key: impl AsRef<[u8]>, value: &mut Vec<u8>) -> Result<bool> {
-        or_empty(value, |value| self.copy(table, key.as_ref(), value))
+        or_empty(value, |value| self.copy(table, key.as_ref(), Whole, value))
     }
 
-    fn copy(&self, table: &Table, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+    /// Returns a part of the value of `key`; see [`Table::get_range`]. A change of any other part
+    /// conflicts too.
+    ///
+    /// # Errors
+    /// [`Error::OutsideValue`], and those of [`Transaction::get`].
+    pub fn get_range(
+        &self,
+        table: &Table,
+        key: impl AsRef<[u8]>,
+        range: impl RangeBounds<usize>,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        let found = self.copy(table, key.as_ref(), Part::new(&range), &mut value)?;
+        Ok(found.then_some(value))
+    }
+
+    /// Calls `read` with a part of the value of `key`; see [`Table::get_range_with`].
+    ///
+    /// # Errors
+    /// Those of [`Transaction::get_range`].
+    pub fn get_range_with<R>(
+        &self,
+        table: &Table,
+        key: impl AsRef<[u8]>,
+        range: impl RangeBounds<usize>,
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>> {
+        with_value(|value| self.copy(table, key.as_ref(), Part::new(&range), value), read)
+    }
+
+    /// Copies a part of the value of `key` into `part`; see [`Table::get_range_into`].
+    ///
+    /// # Errors
+    /// Those of [`Transaction::get_range`].
+    pub fn get_range_into(
+        &self,
+        table: &Table,
+        key: impl AsRef<[u8]>,
+        range: impl RangeBounds<usize>,
+        part: &mut Vec<u8>,
+    ) -> Result<bool> {
+        or_empty(part, |part| self.copy(table, key.as_ref(), Part::new(&range), part))
+    }
+
+    fn copy(&self, table: &Table, key: &[u8], wanted: impl Wanted, value: &mut Vec<u8>) -> Result<bool> {
         let (shared, state) = (&*self.shared, table.state());
         let mut pending = self.pending.lock();
         pending.enlist(&self.shared, table)?;
         match pending.writes.get(state.id, key) {
-            Some(Write::Put(own)) => return load_own_to(shared, own, value).map(|()| true),
+            Some(Write::Put(own)) => return load_own_to(shared, own, wanted, value).map(|()| true),
             Some(Write::Delete) => return Ok(false),
             None => {}
         }
         pending.reads.afford(&shared.read_memory, 0)?;
         let pin = self.pin();
-        let copied = state.tree.copy_to(&shared.pool, key, value);
+        let copied = state.tree.copy_to(&shared.pool, key, wanted, value);
         if let Ok(copied) = &copied {
             pending.reads.point(state.id, key, copied.map(|copied| copied.timestamp));
         }
         let found = copied.and_then(|copied| {
-            if let Some(Copied { overflow: Some(reference), .. }) = copied {
-                load_pinned_to(shared, reference, pin, value)?;
+            match copied.map(|copied| copied.held) {
+                None => return Ok(false),
+                Some(Held::Inline) => {}
+                Some(Held::Outside(length)) => drop(wanted.inside(length)?),
+                Some(Held::Overflow(reference)) => load_pinned_to(shared, reference, pin, wanted, value)?,
             }
-            Ok(copied.is_some())
+            Ok(true)
         });
         state.check().and(found)
     }
@@ -217,7 +265,7 @@ impl Transaction {
     ) -> Result<bool> {
         let (key, bytes) = (key.as_ref(), bytes.as_ref());
         let Some(mut value) = self.get(table, key)? else { return Ok(false) };
-        let part = part_of(value.len(), at, bytes.len())?;
+        let part = Part::at(at, bytes.len()).inside(value.len())?;
         value[part].copy_from_slice(bytes);
         self.put(table, key, value).map(|()| true)
     }

@@ -253,6 +253,24 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     }
 }
 
+impl<K: Key> TypedTable<K, Vec<u8>> {
+    /// See [`Table::get_range`].
+    ///
+    /// # Errors
+    /// Those of [`Table::get_range`].
+    pub fn get_range(&self, key: impl AsKey<K>, range: impl RangeBounds<usize>) -> Result<Option<Vec<u8>>> {
+        self.table.get_range(self.key(&key), range)
+    }
+
+    /// See [`Table::update_range`].
+    ///
+    /// # Errors
+    /// Those of [`Table::update_range`].
+    pub fn update_range(&self, key: impl AsKey<K>, at: usize, bytes: impl AsRef<[u8]>) -> Result<bool> {
+        self.table.update_range(self.key(&key), at, bytes)
+    }
+}
+
 /// The entries of a range of a typed table, as a double-ended iterator.
 ///
 /// An entry that does not fit is [`Error::Codec`], and the iterator goes on behind it.

@@ -9,12 +9,15 @@
 //! freed one. So references stay valid, and neither the first nor the last index page can be reused
 //! early. A record creates or frees only one page above 64 KiB.
 
+use std::ops::Range;
+
 use super::node::KIND;
 use super::node::edit::damaged_page;
 use super::node::overflow::{
     INDEX_COUNT, NEXT, OVERFLOW_DATA, OVERFLOW_INDEX, Reference, ValuePages, append_data, append_index,
     init_data, init_index, pages_of,
 };
+use super::part::{Wanted, Whole};
 use super::tree::{copy, dangling, distinct, read_all, reserve_for_structure, retry, with_scratch};
 use crate::error::Result;
 use crate::ids::MAX_VALUE_BYTES;
@@ -71,22 +74,29 @@ pub(crate) fn store_part<'p>(
 /// Reads a whole value, with batched page reads. The caller excludes concurrent freeing.
 pub(crate) fn read_value(pool: &Pool, reference: Reference) -> Result<Vec<u8>> {
     let mut value = Vec::new();
-    read_value_to(pool, reference, &mut value)?;
+    read_value_to(pool, reference, Whole, &mut value)?;
     Ok(value)
 }
 
-/// [`read_value`] into a buffer, whose old content is lost.
-pub(crate) fn read_value_to(pool: &Pool, reference: Reference, value: &mut Vec<u8>) -> Result<()> {
+/// [`read_value`] of the wanted bytes into a buffer, whose old content is lost. Reads their pages
+/// only, and the index pages up to theirs.
+pub(crate) fn read_value_to(
+    pool: &Pool,
+    reference: Reference,
+    wanted: impl Wanted,
+    value: &mut Vec<u8>,
+) -> Result<()> {
+    let wanted = wanted.inside(reference.total_length as usize)?;
     // An unchecked length must not allocate more than the page file could hold.
     let file_bytes = crate::pool::inspect::Footprint::of(pool).file_bytes;
     value.clear();
-    value.reserve_exact(reference.total_length.min(file_bytes) as usize);
-    each_page(pool, reference, &mut |part| {
-        let Page::Data { id, expected } = part else { return Ok(()) };
+    value.reserve_exact(wanted.len().min(file_bytes as usize));
+    each_page(pool, reference, wanted, &mut |part| {
+        let Page::Data { id, expected, wanted } = part else { return Ok(()) };
         let start = value.len();
         let length = look(pool, id, |page| {
             value.truncate(start);
-            append_data(page, value)
+            append_data(page, &wanted, value)
         })?;
         match length {
             Some(length) if length == expected => Ok(()),
@@ -98,16 +108,17 @@ pub(crate) fn read_value_to(pool: &Pool, reference: Reference, value: &mut Vec<u
 /// Visits every page of a value, and verifies that they belong to it.
 pub(super) fn verify_value(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(PageId)) -> Result<()> {
     let mut part = Vec::new();
-    each_page(pool, reference, &mut |page| match page {
+    let whole = 0..reference.total_length as usize;
+    each_page(pool, reference, whole, &mut |page| match page {
         Page::Index(id) => {
             visit(id);
             Ok(())
         }
-        Page::Data { id, expected } => {
+        Page::Data { id, expected, wanted } => {
             visit(id);
             let length = look(pool, id, |page| {
                 part.clear();
-                append_data(page, &mut part)
+                append_data(page, &wanted, &mut part)
             })?;
             match length {
                 Some(length) if length == expected => Ok(()),
@@ -256,17 +267,25 @@ enum Page {
     Data {
         id: PageId,
         expected: usize,
+        /// Of the page's share.
+        wanted: Range<usize>,
     },
 }
 
-/// Visits a value's pages in order; fails if their number does not match its length.
-fn each_page(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(Page) -> Result<()>) -> Result<()> {
+/// Visits the pages of a value's bytes `wanted` in order, and the index pages up to theirs. If they
+/// are its last, fails if the number of pages does not match its length.
+fn each_page(
+    pool: &Pool,
+    reference: Reference,
+    wanted: Range<usize>,
+    visit: &mut dyn FnMut(Page) -> Result<()>,
+) -> Result<()> {
     if reference.total_length > MAX_VALUE_BYTES as u64 {
         return Err(damaged_page(reference.head, format!("a value of {} bytes", reference.total_length)));
     }
     let total_length = reference.total_length;
     if reference.is_one_page() {
-        return visit(Page::Data { id: reference.head, expected: total_length as usize });
+        return visit(Page::Data { id: reference.head, expected: total_length as usize, wanted });
     }
     let (mut head, mut number, mut known) = (Some(reference.head), 0, None);
     while let Some(id) = head {
@@ -282,20 +301,34 @@ fn each_page(pool: &Pool, reference: Reference, visit: &mut dyn FnMut(Page) -> R
         visit(Page::Index(id))?;
         let together = batch_pages(pool, sizes.most).max(1);
         let mut pages = ids;
-        let data = pages.len();
-        pages.extend(next);
-        for (at, &id) in pages[..data].iter().enumerate() {
-            if at % together == 0 {
+        let (before, data) = (number as usize, pages.len());
+        let capacity = sizes.capacity();
+        let last = wanted.end.div_ceil(capacity);
+        let of_page = |number: usize| number.saturating_sub(before).min(data);
+        let (from, to) = (of_page(wanted.start / capacity), of_page(last));
+        let ends_here = last <= before + data && (last as u64) < sizes.data_pages(total_length);
+        if !ends_here {
+            pages.extend(next);
+        }
+        let fetched = if ends_here { to } else { pages.len() };
+        for at in from..to {
+            let id = pages[at];
+            if (at - from) % together == 0 {
                 // The read of each page reports its error.
-                let _ = fault_many(pool, &pages[at..], ReadReason::Wanted, &mut |_, _| {});
+                let _ = fault_many(pool, &pages[at..fetched], ReadReason::Wanted, &mut |_, _| {});
             }
-            let expected = sizes.length_of(number, total_length);
+            let expected = sizes.length_of((before + at) as u64, total_length);
             if id.class() != Some(sizes.class_for(expected)) {
                 return Err(damaged_page(id, "of another size than the part of the value that refers to it"));
             }
-            visit(Page::Data { id, expected })?;
-            number += 1;
+            let start = (before + at) * capacity;
+            let wanted = wanted.start.saturating_sub(start)..(wanted.end - start).min(expected);
+            visit(Page::Data { id, expected, wanted })?;
         }
+        if ends_here {
+            return Ok(());
+        }
+        number += data as u64;
         head = next;
     }
     match known.map_or(0, |sizes| sizes.data_pages(total_length)) {

@@ -4,6 +4,7 @@ use super::node::edit::damaged_page;
 use super::node::leaf;
 use super::node::overflow::Reference;
 use super::node::{Entry, Node};
+use super::part::{Wanted, Whole};
 use super::tree::{Detour, Seek, Tree, fetch, retry};
 use crate::error::Result;
 use crate::ids::{PageId, Timestamp};
@@ -23,12 +24,40 @@ pub(crate) enum Stored {
     Overflow(Reference),
 }
 
-/// A record whose inline value is in the caller's buffer.
+/// A record whose inline value, or the wanted part of it, is in the caller's buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Copied {
     pub(crate) timestamp: Timestamp,
-    /// None: the value is inline.
-    pub(crate) overflow: Option<Reference>,
+    pub(crate) held: Held,
+}
+
+/// What a record holds of the wanted bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// All, in the buffer.
+    Inline,
+    /// The value is inline, has this many bytes, and they are not among them.
+    Outside(usize),
+    Overflow(Reference),
+}
+
+impl Copied {
+    /// The record `found`, whose inline value is cut to `value`.
+    fn of(found: Found, wanted: impl Wanted, value: &mut Vec<u8>) -> Copied {
+        let Found { timestamp, value: stored } = found;
+        let held = match stored {
+            Stored::Inline(bytes) => match wanted.of(bytes.len()) {
+                Some(part) => {
+                    value.clear();
+                    value.extend_from_slice(&bytes[part]);
+                    Held::Inline
+                }
+                None => Held::Outside(bytes.len()),
+            },
+            Stored::Overflow(reference) => Held::Overflow(reference),
+        };
+        Copied { timestamp, held }
+    }
 }
 
 impl Tree {
@@ -50,45 +79,27 @@ impl Tree {
         })
     }
 
-    /// [`Tree::get`] into a buffer, whose content counts only if the value is inline.
-    pub(crate) fn copy_to(&self, pool: &Pool, key: &[u8], value: &mut Vec<u8>) -> Result<Option<Copied>> {
+    /// [`Tree::get`] of the wanted bytes into a buffer, whose content counts only if they are
+    /// inline. Reads no others of a leaf, unless the whole record goes into the record cache.
+    pub(crate) fn copy_to<W: Wanted>(
+        &self,
+        pool: &Pool,
+        key: &[u8],
+        wanted: W,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Copied>> {
         let mut aside = Aside::new(pool, key, false);
         retry(self.root, || {
             let leaf = match self.leaf_by(pool, Seek::At(key), &mut aside) {
                 Ok(leaf) => leaf,
-                Err(Away::Recorded(None)) => return Ok(None),
-                Err(Away::Recorded(Some(Found { timestamp, value: stored }))) => {
-                    let overflow = match stored {
-                        Stored::Inline(bytes) => {
-                            value.clear();
-                            value.extend_from_slice(&bytes);
-                            None
-                        }
-                        Stored::Overflow(reference) => Some(reference),
-                    };
-                    return Ok(Some(Copied { timestamp, overflow }));
-                }
+                Err(Away::Recorded(found)) => return Ok(found.map(|found| Copied::of(found, wanted, value))),
                 Err(Away::Retry(stop)) => return Err(stop),
             };
-            value.clear();
-            let node = Node::new(leaf.view());
-            let copied = match leaf::find(&node, key) {
-                Some(entry) => Some(copy_entry(&node, &entry, value, || leaf.validate())?),
-                None => {
-                    leaf.validate()?;
-                    None
-                }
-            };
-            let inline = copied.filter(|copied| copied.overflow.is_none());
-            if inline.is_some() {
-                leaf.copied(value.len());
+            if aside.missed {
+                copy_and_insert(pool, &leaf, key, wanted, value)
+            } else {
+                copy(&leaf, key, wanted, value)
             }
-            match (aside.missed, inline, copied) {
-                (true, Some(Copied { timestamp, .. }), _) => pool.insert(&leaf, key, timestamp, Some(value)),
-                (true, None, None) => pool.insert(&leaf, key, Timestamp::NONE, None),
-                _ => {}
-            }
-            Ok(copied)
         })
     }
 
@@ -210,6 +221,48 @@ pub(super) fn insert(pool: &Pool, leaf: &ReadGuard<'_>, key: &[u8], found: Optio
     pool.insert(leaf, key, timestamp, value);
 }
 
+/// [`copy`] of a record that also goes into the record cache.
+#[cold]
+fn copy_and_insert(
+    pool: &Pool,
+    leaf: &ReadGuard<'_>,
+    key: &[u8],
+    wanted: impl Wanted,
+    value: &mut Vec<u8>,
+) -> Result<Option<Copied>, Retry> {
+    let copied = copy(leaf, key, Whole, value)?;
+    match copied {
+        Some(Copied { timestamp, held: Held::Inline }) => pool.insert(leaf, key, timestamp, Some(value)),
+        None => pool.insert(leaf, key, Timestamp::NONE, None),
+        Some(_) => {}
+    }
+    Ok(copied.map(|copied| match (copied.held, wanted.of(value.len())) {
+        (Held::Inline, Some(part)) => {
+            value.truncate(part.end);
+            value.drain(..part.start);
+            copied
+        }
+        (Held::Inline, None) => Copied { held: Held::Outside(value.len()), ..copied },
+        _ => copied,
+    }))
+}
+
+/// Copies the wanted bytes of the record of `key` in its leaf, validated.
+#[inline]
+fn copy(
+    leaf: &ReadGuard<'_>,
+    key: &[u8],
+    wanted: impl Wanted,
+    value: &mut Vec<u8>,
+) -> Result<Option<Copied>, Retry> {
+    value.clear();
+    let copied = copy_in(&Node::new(leaf.view()), key, wanted, value, || leaf.validate())?;
+    if let Some(Copied { held: Held::Inline, .. }) = copied {
+        leaf.copied(value.len());
+    }
+    Ok(copied)
+}
+
 /// The record of `key` in its leaf, validated.
 #[inline]
 pub(super) fn record(leaf: &ReadGuard<'_>, key: &[u8]) -> Result<Option<Found>, Retry> {
@@ -232,25 +285,51 @@ pub(super) fn record_in<V: View>(
         return Ok(None);
     };
     let mut value = Vec::with_capacity(entry.value_length);
-    let Copied { timestamp, overflow } = copy_entry(node, &entry, &mut value, validate)?;
-    Ok(Some(Found { timestamp, value: overflow.map_or(Stored::Inline(value), Stored::Overflow) }))
+    let Copied { timestamp, held } = copy_entry(node, &entry, Whole, &mut value, validate)?;
+    let value = if let Held::Overflow(reference) = held {
+        Stored::Overflow(reference)
+    } else {
+        Stored::Inline(value)
+    };
+    Ok(Some(Found { timestamp, value }))
 }
 
-/// Copies an entry, validated, into the empty buffer `value`.
+/// [`record_in`], of which the wanted bytes go into the empty buffer `value`.
+#[inline]
+pub(super) fn copy_in<V: View>(
+    node: &Node<V>,
+    key: &[u8],
+    wanted: impl Wanted,
+    value: &mut Vec<u8>,
+    validate: impl Fn() -> Result<(), Retry>,
+) -> Result<Option<Copied>, Retry> {
+    match leaf::find(node, key) {
+        Some(entry) => copy_entry(node, &entry, wanted, value, validate).map(Some),
+        None => validate().map(|()| None),
+    }
+}
+
+/// Copies the wanted bytes of an entry, validated, into the empty buffer `value`.
 #[inline]
 fn copy_entry<V: View>(
     node: &Node<V>,
     entry: &Entry,
+    wanted: impl Wanted,
     value: &mut Vec<u8>,
     validate: impl Fn() -> Result<(), Retry>,
 ) -> Result<Copied, Retry> {
-    node.append_value(entry, value);
-    validate()?;
-    let overflow = if entry.is_overflow() {
-        let malformed = || Retry::from(damaged_page(node.page(), "a malformed reference to a long value"));
-        Some(Reference::decode(value).ok_or_else(malformed)?)
-    } else {
-        None
+    let timestamp = entry.timestamp;
+    let length = entry.value_length;
+    let Some(part) = (if entry.is_overflow() { Some(0..length) } else { wanted.of(length) }) else {
+        return validate().map(|()| Copied { timestamp, held: Held::Outside(length) });
     };
-    Ok(Copied { timestamp: entry.timestamp, overflow })
+    node.append_part(entry, part, value);
+    validate()?;
+    let held = if entry.is_overflow() {
+        let malformed = || Retry::from(damaged_page(node.page(), "a malformed reference to a long value"));
+        Held::Overflow(Reference::decode(value).ok_or_else(malformed)?)
+    } else {
+        Held::Inline
+    };
+    Ok(Copied { timestamp, held })
 }

@@ -64,7 +64,7 @@ const LINE: usize = 8;
 /// In a binary search each load waits for the last, and each branch is unpredictable. Here the last
 /// words of all lines are loaded at once. They give the line, whose words are then counted.
 #[inline(always)]
-fn count_below(mut count: usize, bound: u64, word: impl Fn(usize) -> u64) -> usize {
+pub(super) fn count_below(mut count: usize, bound: u64, word: impl Fn(usize) -> u64) -> usize {
     let mut low = 0;
     while count > SIDE_BY_SIDE {
         let half = count / 2;

@@ -7,7 +7,7 @@ use super::table::TableState;
 use crate::error::{Error, Result};
 use crate::ids::Timestamp;
 use crate::index::chain::{read_value, read_value_to};
-use crate::index::{Copied, Found, Look, Stored, get_many, get_resident};
+use crate::index::{Copied, Found, Held, Look, Stored, Wanted, Whole, get_many, get_resident};
 
 /// Attempts of a read outside a transaction if its snapshots are given up.
 const ATTEMPTS: u32 = 100;
@@ -36,22 +36,28 @@ impl Mvcc {
         }
     }
 
-    /// [`Mvcc::get_now`] into a buffer; returns whether the key is there.
-    pub(crate) fn copy_now(&self, table: &TableState, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+    /// [`Mvcc::get_now`] of the wanted bytes into a buffer; returns whether the key is there.
+    pub(crate) fn copy_now<W: Wanted>(
+        &self,
+        table: &TableState,
+        key: &[u8],
+        wanted: W,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
         // Before the check, as in `get_now`.
         let visible = self.clock.visible();
         self.check()?;
         table.check()?;
-        let copied = match table.tree.copy_to(&self.pool, key, value) {
+        let copied = match table.tree.copy_to(&self.pool, key, wanted, value) {
             Ok(copied) => copied,
             Err(error) => return table.check().and(Err(error)),
         };
         match copied {
-            Some(Copied { timestamp, overflow: None }) if timestamp <= visible => {
+            Some(Copied { timestamp, held: Held::Inline }) if timestamp <= visible => {
                 table.check().map(|()| true)
             }
             None if self.versions.nothing_deleted(table.id) => table.check().map(|()| false),
-            _ => self.by_snapshot(|snapshot| self.copy_at(table, key, snapshot, value)),
+            _ => self.by_snapshot(|snapshot| self.copy_at(table, key, snapshot, wanted, value)),
         }
     }
 
@@ -163,38 +169,49 @@ impl Mvcc {
         snapshot: &SnapshotHandle,
     ) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
-        let found = self.copy_at(table, key, snapshot, &mut value)?;
+        let found = self.copy_at(table, key, snapshot, Whole, &mut value)?;
         Ok(found.then_some(value))
     }
 
-    /// [`Mvcc::get_at`] into a buffer; returns whether the key is there.
-    pub(crate) fn copy_at(
+    /// [`Mvcc::get_at`] of the wanted bytes into a buffer; returns whether the key is there.
+    pub(crate) fn copy_at<W: Wanted>(
         &self,
         table: &TableState,
         key: &[u8],
         snapshot: &SnapshotHandle,
+        wanted: W,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
         self.check()?;
         let at = snapshot.timestamp();
         table.check_at(at)?;
-        let outcome = self.find_at(table, key, at, value);
+        let outcome = self.find_at(table, key, at, wanted, value);
         // After the read, even a failed one: pages may have been freed under a given-up snapshot.
         snapshot.check()?;
         outcome
     }
 
-    fn find_at(&self, table: &TableState, key: &[u8], at: Timestamp, value: &mut Vec<u8>) -> Result<bool> {
+    fn find_at<W: Wanted>(
+        &self,
+        table: &TableState,
+        key: &[u8],
+        at: Timestamp,
+        wanted: W,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
         // The page first, the old versions second.
-        let stored = match table.tree.copy_to(&self.pool, key, value)? {
-            Some(Copied { timestamp, overflow: None }) if timestamp <= at => return Ok(true),
-            Some(Copied { timestamp, overflow }) if timestamp <= at => overflow.map(Stored::Overflow),
+        let stored = match table.tree.copy_to(&self.pool, key, wanted, value)? {
+            Some(Copied { timestamp, held }) if timestamp <= at => match held {
+                Held::Inline => return Ok(true),
+                Held::Outside(length) => return wanted.inside(length).map(|_| true),
+                Held::Overflow(reference) => Some(Stored::Overflow(reference)),
+            },
             newer => match self.old_version(table, key, at)? {
                 None if newer.is_some() => return Err(Error::SnapshotTooOld),
                 old => old.flatten(),
             },
         };
-        self.load_to(stored, value)
+        self.load_to(stored, wanted, value)
     }
 
     /// The value of `key` at time `at`, where the tree holds `found`.
@@ -228,15 +245,20 @@ impl Mvcc {
         }
     }
 
-    /// [`Mvcc::load`] into a buffer; returns whether there is a value.
-    pub(crate) fn load_to(&self, stored: Option<Stored>, value: &mut Vec<u8>) -> Result<bool> {
+    /// [`Mvcc::load`] of the wanted bytes into a buffer; returns whether there is a value.
+    pub(crate) fn load_to(
+        &self,
+        stored: Option<Stored>,
+        wanted: impl Wanted,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
         match stored {
             None => return Ok(false),
             Some(Stored::Inline(bytes)) => {
                 value.clear();
-                value.extend_from_slice(&bytes);
+                value.extend_from_slice(&bytes[wanted.inside(bytes.len())?]);
             }
-            Some(Stored::Overflow(reference)) => read_value_to(&self.pool, reference, value)?,
+            Some(Stored::Overflow(reference)) => read_value_to(&self.pool, reference, wanted, value)?,
         }
         Ok(true)
     }

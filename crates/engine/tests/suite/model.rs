@@ -242,6 +242,15 @@ impl Run {
 
     fn update_range(&mut self, table: &Table, n: u16, at: usize, length: usize) {
         let bytes = value(!n, length);
+        let (end, snapshot) = (at + length, self.db.as_ref().unwrap().snapshot());
+        let now = self.model.get(&key(n)).map(|value| value.get(at..end));
+        for read in [table.get_range(key(n), at..end), snapshot.get_range(table, key(n), at..end)] {
+            match now {
+                Some(None) => assert!(matches!(read, Err(Error::OutsideValue { .. }))),
+                part => assert_eq!(read.unwrap().as_deref(), part.flatten()),
+            }
+        }
+        drop(snapshot);
         let updated = table.update_range(key(n), at, &bytes);
         match self.model.get_mut(&key(n)) {
             None => assert!(!updated.unwrap()),

@@ -145,6 +145,24 @@ impl<'t, K: Key, V: Value> TypedTransaction<'t, K, V> {
     }
 }
 
+impl<K: Key> TypedTransaction<'_, K, Vec<u8>> {
+    /// See [`Transaction::get_range`].
+    ///
+    /// # Errors
+    /// Those of [`Transaction::get_range`].
+    pub fn get_range(self, key: impl AsKey<K>, range: impl RangeBounds<usize>) -> Result<Option<Vec<u8>>> {
+        self.transaction.get_range(self.table.table(), self.table.key(&key), range)
+    }
+
+    /// See [`Transaction::update_range`].
+    ///
+    /// # Errors
+    /// Those of [`Transaction::update_range`].
+    pub fn update_range(self, key: impl AsKey<K>, at: usize, bytes: impl AsRef<[u8]>) -> Result<bool> {
+        self.transaction.update_range(self.table.table(), self.table.key(&key), at, bytes)
+    }
+}
+
 /// A [`TypedTable`] in a snapshot; from [`TypedTable::at`].
 #[derive(Debug)]
 pub struct TypedSnapshot<'t, K, V> {
@@ -219,5 +237,15 @@ impl<'t, K: Key, V: Value> TypedSnapshot<'t, K, V> {
     /// Those of [`TypedSnapshot::get`].
     pub fn last(self) -> Result<Option<(K, V::Owned)>> {
         self.iter().next_back().transpose()
+    }
+}
+
+impl<K: Key> TypedSnapshot<'_, K, Vec<u8>> {
+    /// See [`Snapshot::get_range`].
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get_range`].
+    pub fn get_range(self, key: impl AsKey<K>, range: impl RangeBounds<usize>) -> Result<Option<Vec<u8>>> {
+        self.snapshot.get_range(self.table.table(), self.table.key(&key), range)
     }
 }

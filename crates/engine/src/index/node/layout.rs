@@ -26,6 +26,7 @@
 //! reads are safe; their results count only after the page's version validates.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use crate::ids::MAX_KEY_BYTES;
 use crate::ids::{PageId, Timestamp};
@@ -334,6 +335,12 @@ impl<V: View> Node<V> {
             value_at: at + entry_header(LEAF) + slot.length(),
             value_length: (word as usize & 0xff_ffff).min(self.view.len()),
         }
+    }
+
+    /// Appends the bytes `part` of a value.
+    #[inline]
+    pub(crate) fn append_part(&self, entry: &Entry, part: Range<usize>, to: &mut Vec<u8>) {
+        self.view.append_to(entry.value_at + part.start, part.len(), to);
     }
 
     #[inline]

@@ -152,13 +152,15 @@ pub(crate) fn init_index(page: &mut [u8], id: PageId, compress: bool, next: Page
     }
 }
 
-/// Appends a data page's bytes to `to`; `None` for another kind of page.
-pub(crate) fn append_data<V: View>(page: V, to: &mut Vec<u8>) -> Option<usize> {
+/// Appends the bytes `part` of those of a data page to `to`; returns how many the page has. `None`
+/// for another kind of page.
+pub(crate) fn append_data<V: View>(page: V, part: &Range<usize>, to: &mut Vec<u8>) -> Option<usize> {
     if page.u8(KIND) != OVERFLOW_DATA {
         return None;
     }
     let length = (page.u32(DATA_LENGTH) as usize).min(page.len().saturating_sub(DATA));
-    page.append_to(DATA, length, to);
+    let start = part.start.min(length);
+    page.append_to(DATA + start, part.end.min(length).saturating_sub(start), to);
     Some(length)
 }
 

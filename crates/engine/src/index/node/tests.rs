@@ -1,6 +1,7 @@
 //! Single pages: limits, garbage, damage, overflow pages.
 
 use super::op::{LEAF_PATCH, NodeOp};
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 
 use proptest::prelude::*;
@@ -13,6 +14,9 @@ use super::overflow::{self, Reference};
 use super::{check, edit, inner, leaf, split};
 use crate::ids::MAX_KEY_BYTES;
 use crate::ids::{PageId, Timestamp};
+use crate::index::get::{Held, copy_in};
+use crate::index::part::Part;
+use crate::pool::lines::{LineSet, Noting};
 use crate::pool::view::{Racy, View};
 
 const ID: PageId = PageId(7);
@@ -129,8 +133,13 @@ fn overflow_pages_say_what_was_written() {
         for length in [bytes.len(), 5, 0] {
             overflow::init_data(&mut page, ID, false, &bytes[..length]);
             let mut read = Vec::new();
-            assert_eq!(overflow::append_data(&page[..], &mut read), Some(length));
+            assert_eq!(overflow::append_data(&page[..], &(0..usize::MAX), &mut read), Some(length));
             assert_eq!(read, bytes[..length]);
+            for part in [0..length, length / 3..length / 2, length..length, length / 2..length + 9] {
+                read.clear();
+                assert_eq!(overflow::append_data(&page[..], &part, &mut read), Some(length));
+                assert_eq!(read, bytes[part.start..part.end.min(length)]);
+            }
             assert_eq!(split::gap(&page), 32 + length..page_bytes);
             check::check(&page).unwrap();
         }
@@ -139,12 +148,46 @@ fn overflow_pages_say_what_was_written() {
         let mut read = Vec::new();
         assert_eq!(overflow::append_index(&page[..], &mut read), Some(PageId(3)));
         assert_eq!(read, ids);
-        assert_eq!(overflow::append_data(&page[..], &mut Vec::new()), None);
+        assert_eq!(overflow::append_data(&page[..], &(0..1), &mut Vec::new()), None);
         check::check(&page).unwrap();
     }
     let reference = Reference { total_length: 1 << 30, head: ID };
     assert_eq!(Reference::decode(&reference.encode()), Some(reference));
     assert_eq!(Reference::decode(&[0; 15]), None);
+}
+
+/// The bars are those of the design: 5.8 lines by a simulation of this layout.
+#[test]
+fn a_field_of_a_value_is_read_from_few_lines() {
+    const PAGE: usize = 16 << 10;
+    let mut page = vec![0; PAGE];
+    leaf::init(&mut page, ID, b"user5000", Some(b"user5001"));
+    let key = |number: u32| format!("user5000{:011}", number.wrapping_mul(0x9e37_79b9));
+    for number in 0..10u32 {
+        let value: Vec<u8> = (0..1000u32).map(|at| (at ^ number) as u8).collect();
+        let put = leaf::put(&mut page, key(number).as_bytes(), Timestamp(1), 0, &value).unwrap();
+        assert_eq!(put, leaf::Put::Inserted);
+    }
+    let words = words(&page);
+    let touched = |number: u32, range: Range<usize>| {
+        let (lines, mut part) = (LineSet::default(), Vec::new());
+        let node = Node::new(Noting::new(Racy::new(&words), &lines));
+        let key = key(number);
+        let copied =
+            copy_in(&node, key.as_bytes(), Part::new(&range), &mut part, || Ok(())).unwrap().unwrap();
+        let expected: Vec<u8> = range.clone().map(|at| (at as u32 ^ number) as u8).collect();
+        match copied.held {
+            Held::Inline => assert_eq!(part, expected),
+            held => assert!(held == Held::Outside(1000) && range.end > 1000 && part.is_empty()),
+        }
+        lines.count()
+    };
+    let fields = (0..10).flat_map(|number| (0..10).map(move |field| (number, field * 100)));
+    let fields: Vec<u32> = fields.map(|(number, at)| touched(number, at..at + 100)).collect();
+    let average = fields.iter().sum::<u32>() as f64 / fields.len() as f64;
+    assert!(average <= 7.0 && fields.iter().all(|&lines| lines <= 8), "{average}: {fields:?}");
+    assert!((0..10).all(|number| (17..=21).contains(&touched(number, 0..1000))), "all of the value");
+    assert!((0..10).all(|number| touched(number, 0..1001) <= 5), "none of it");
 }
 
 #[test]
@@ -179,7 +222,10 @@ fn read_all(view: impl View, key: &[u8]) {
     );
     let _ =
         (leaf::has_room(view, key, 100), inner::has_room(view, key.len()), node.is_first(), node.is_last());
-    let _ = (overflow::append_data(view, &mut bytes), overflow::append_index(view, &mut Vec::new()));
+    let _ = (
+        overflow::append_data(view, &(0..usize::MAX), &mut bytes),
+        overflow::append_index(view, &mut Vec::new()),
+    );
     for index in (0..node.count() + 2).step_by(1 + node.count() / 50) {
         bytes.clear();
         node.append_key(index, &mut bytes);
