@@ -5,7 +5,7 @@
 //! writing, which recovers it on disk.
 
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -176,6 +176,24 @@ struct Open {
 impl Store for Open {
     fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
         Ok(self.table.get(key)?)
+    }
+
+    fn get_range(&self, key: &[u8], range: Range<usize>) -> Outcome<Option<Vec<u8>>> {
+        match self.table.get_range(key, range) {
+            Err(Error::OutsideValue { .. }) => Ok(None),
+            found => Ok(found?),
+        }
+    }
+
+    fn update_range(&self, key: &[u8], at: usize, bytes: &[u8]) -> Outcome<bool> {
+        match self.table.update_range(key, at, bytes) {
+            Err(Error::OutsideValue { .. }) => Ok(false),
+            done => Ok(done?),
+        }
+    }
+
+    fn has_ranges(&self) -> bool {
+        true
     }
 
     fn get_many(&self, keys: &[Vec<u8>]) -> Outcome<Vec<Option<Vec<u8>>>> {

@@ -5,7 +5,7 @@
 //! inside the engine: `transact` reruns its body until it commits.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -22,6 +22,33 @@ use crate::values::KEY_BYTES;
 pub trait Store: Send + Sync {
     /// The value of `key`, if present.
     fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>>;
+
+    /// The bytes `range` of the value of `key`; `None` without the key, or if the value is shorter.
+    fn get_range(&self, key: &[u8], range: Range<usize>) -> Outcome<Option<Vec<u8>>> {
+        Ok(self.get(key)?.and_then(|value| value.get(range).map(<[u8]>::to_vec)))
+    }
+
+    /// Overwrites a part of the value of `key`, from offset `at` on. Returns whether a value is
+    /// there and long enough.
+    fn update_range(&self, key: &[u8], at: usize, bytes: &[u8]) -> Outcome<bool> {
+        let mut done = false;
+        self.transact(&mut |transaction| {
+            done = false;
+            let Some(mut value) = transaction.get(key)? else { return Ok(Ending::Abort) };
+            let Some(part) = value.get_mut(at..at + bytes.len()) else { return Ok(Ending::Abort) };
+            part.copy_from_slice(bytes);
+            transaction.put(key, &value)?;
+            done = true;
+            Ok(Ending::Commit)
+        })?;
+        Ok(done)
+    }
+
+    /// Whether the engine itself reads and changes parts of values. Otherwise the two calls above
+    /// read and write whole ones.
+    fn has_ranges(&self) -> bool {
+        false
+    }
 
     /// The values of `keys`, in order.
     fn get_many(&self, keys: &[Vec<u8>]) -> Outcome<Vec<Option<Vec<u8>>>> {

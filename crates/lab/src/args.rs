@@ -14,6 +14,7 @@ pub use reproduce::ReproduceArgs;
 
 use crate::cost::Shape;
 use crate::peers;
+use crate::workload::fields::{Fields, Touch};
 use crate::workload::rate::Rate;
 use crate::workload::ycsb::{Distribution, Mix};
 
@@ -44,6 +45,13 @@ pub struct YcsbArgs {
     /// Bytes per value [default: 1000, or 64 with cxl-*]
     #[arg(long, value_parser = value_size)]
     pub value_size: Option<usize>,
+    /// Make each value of COUNT fields of BYTES bytes, such as 10x100
+    #[arg(long, value_name = "COUNTxBYTES", value_parser = str::parse::<Fields>, conflicts_with = "value_size")]
+    pub fields: Option<Fields>,
+    /// How much of a value reads and updates touch. Engines without calls for a part read and write
+    /// the whole value for one field
+    #[arg(long, value_enum, default_value_t, requires = "fields")]
+    pub touch: Touch,
     /// zipfian:THETA with 0 < THETA < 2, or uniform
     #[arg(long, default_value = "zipfian:0.99", value_parser = str::parse::<Distribution>)]
     pub distribution: Distribution,
@@ -107,7 +115,8 @@ pub struct YcsbArgs {
 impl YcsbArgs {
     /// Bytes per value.
     pub fn value_bytes(&self) -> usize {
-        self.value_size.unwrap_or(self.workload.value_bytes())
+        let of_fields = self.fields.map(Fields::value_bytes);
+        of_fields.or(self.value_size).unwrap_or(self.workload.value_bytes())
     }
 }
 
@@ -285,6 +294,15 @@ mod tests {
     }
 
     #[test]
+    fn fields_set_the_size_of_a_value() {
+        let args = ycsb("--fields 10x100 --touch one").unwrap();
+        assert_eq!((args.value_bytes(), args.touch), (1000, Touch::One));
+        assert_eq!(ycsb("--fields 3x7").unwrap().touch, Touch::All);
+        assert!(ycsb("--touch one").unwrap_err().to_string().contains("--fields"));
+        assert!(ycsb("--fields 10x100 --value-size 1000").unwrap_err().to_string().contains("--value-size"));
+    }
+
+    #[test]
     fn the_last_of_seconds_and_operations_counts() {
         let args = ycsb("--operations 7 --seconds 3").unwrap();
         assert_eq!((args.seconds, args.operations), (Some(Duration::from_secs(3)), None));
@@ -302,6 +320,8 @@ mod tests {
             ("--threads 0", "--threads"),
             ("--value-size 2GiB", "--value-size"),
             ("--workload rw:101", "--workload"),
+            ("--fields 10", "--fields"),
+            ("--fields 10x100 --touch two", "--touch"),
             ("--rate update", "--rate"),
             ("--dram 64MB", "--dram"),
         ] {

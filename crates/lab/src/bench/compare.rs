@@ -29,6 +29,7 @@ use crate::args::YcsbArgs;
 use crate::bystanders::SHARE_MAX;
 use crate::confine::{Ground, OVERHEAD_BYTES};
 use crate::peers::{self, BUDGET_DEFAULT, TERRACE};
+use crate::workload::fields::{self, Touch};
 
 /// Output of one process.
 type Run = Map<String, Value>;
@@ -158,11 +159,17 @@ pub(super) fn flags(args: &YcsbArgs, tiers: &TierArgs) -> Vec<String> {
     let mut flags = vec![
         format!("--workload={workload}"),
         format!("--records={records}"),
-        format!("--value-size={}", args.value_bytes()),
         format!("--distribution={distribution}"),
         format!("--threads={threads}"),
         format!("--warmup={}", milliseconds(args.warmup)),
     ];
+    match args.fields {
+        None => flags.push(format!("--value-size={}", args.value_bytes())),
+        Some(fields) => flags.push(format!("--fields={fields}")),
+    }
+    if args.touch == Touch::One {
+        flags.push("--touch=one".to_owned());
+    }
     flags.extend(args.seconds.map(|time| format!("--seconds={}", milliseconds(time))));
     flags.extend(args.rate.map(|rate| format!("--rate={rate}")));
     flags.extend(args.operations.map(|count| format!("--operations={count}")));
@@ -248,9 +255,10 @@ fn show(setting: &Setting<'_>, runs: &[Run], output: &mut dyn Write) -> Outcome 
     print(
         output,
         format_args!(
-            "ycsb {}, {records} records of {} B, {}, {} threads, durability {}, {rounds} round{}\n",
+            "ycsb {}, {records} records of {} B{}, {}, {} threads, durability {}, {rounds} round{}\n",
             args.workload,
             args.value_bytes(),
+            fields::told(args.fields.map(|fields| fields.to_string()).as_deref(), args.touch),
             args.distribution,
             args.threads,
             durability_name(args.tiers.commits.durability),
@@ -324,6 +332,7 @@ fn line(run: &Run) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::Line;
 
     fn run(engine: &str, rate: f64, void: Option<&str>) -> Run {
         let object = json!({ "engine": engine, "ops_per_second": rate, "void": void, "exit_code": 0 });
@@ -370,6 +379,19 @@ mod tests {
         assert_eq!(verdict(&[vec![crowd.clone(), failed.clone()]]).unwrap_err().code(), 1);
         failed.insert("exit_code".to_owned(), json!(3));
         assert_eq!(verdict(&[vec![crowd, failed]]).unwrap_err().code(), 3);
+    }
+
+    #[test]
+    fn fields_are_handed_on() {
+        for given in ["--fields 10x100 --touch one", "--fields 10x100", "--value-size 50"] {
+            let args = Line::ycsb(given).unwrap();
+            let handed = flags(&args, &args.tiers).join(" ");
+            let again = Line::ycsb(&handed).unwrap();
+            assert_eq!(
+                (again.fields, again.touch, again.value_bytes()),
+                (args.fields, args.touch, args.value_bytes())
+            );
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ use terrace_io::{AlignedBuffer, BlockDevice, Directory, FileDirectory, OpenMode,
 
 use crate::args::GetManyArgs;
 use crate::workload::driver::{self, Length, Plan};
+use crate::workload::fields::Touch;
 use crate::workload::ycsb::Distribution;
 
 /// The loaded table, replaced if it exists.
@@ -91,6 +92,8 @@ fn plan(args: &GetManyArgs) -> Plan {
         distribution: Distribution::Uniform,
         records: args.records,
         value_bytes: args.value_size,
+        fields: None,
+        touch: Touch::All,
         threads: 1,
         length: Length::Operations(0),
         rate: None,

@@ -21,6 +21,7 @@ use terrace_common::units::show_count;
 
 use crate::args::RestartArgs;
 use crate::workload::driver::{self, Length, Measured, Plan};
+use crate::workload::fields::Touch;
 
 /// The loaded table, replaced if it exists.
 const TABLE: &str = "restart";
@@ -124,6 +125,8 @@ fn plan(args: &RestartArgs) -> Plan {
         distribution: args.distribution,
         records: args.records,
         value_bytes: args.value_size,
+        fields: None,
+        touch: Touch::All,
         threads: args.threads.into(),
         rate: None,
         length: Length::Time { least: args.seconds, log_cycles: 0 },

@@ -107,6 +107,31 @@ fn a_rate_is_reported_and_must_fit_the_workload() {
 }
 
 #[test]
+fn one_field_is_touched_and_the_output_says_how() {
+    let line = "bench ycsb --records 300 --operations 900 --fields 5x30 --touch one";
+    let line: Vec<&str> = line.split(' ').collect();
+    let engines: [(&dyn Opener, &str); 2] = [
+        (&MemoryDatabase::default(), "whole values are read and written"),
+        (&terrace_common::engine::Engine, "own calls"),
+    ];
+    for (engine, way) in engines {
+        let bench = |more: &[&str]| {
+            let line = ["terrace"].iter().chain(&line).chain(more);
+            let Line::Bench(command) = Line::try_parse_from(line).expect("the line parses");
+            let mut output = Vec::new();
+            run(command, engine, &mut output).unwrap();
+            String::from_utf8(output).expect("output is text")
+        };
+        let report = json(&bench(&["--json"]));
+        assert_eq!((&report["fields"], &report["touch"]), (&"5x30".into(), &"one".into()));
+        assert_eq!((&report["value_bytes"], &report["settings"]["one_field"]), (&150.into(), &way.into()));
+        assert!(report["verified"].as_u64().unwrap() > 300);
+        let told = bench(&[]);
+        assert!(told.contains("150 B (5x30, one field touched)") && told.contains(way), "{told}");
+    }
+}
+
+#[test]
 fn many_keys_are_read_and_verified() {
     let database = MemoryDatabase::default();
     let line =

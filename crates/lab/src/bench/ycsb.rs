@@ -25,6 +25,7 @@ use super::compare;
 use crate::args::YcsbArgs;
 use crate::bystanders::Watch;
 use crate::workload::driver::{self, Length, Measured, Plan};
+use crate::workload::fields::{self, Touch};
 use crate::{confine, peers};
 use object::{BenchReport, Surroundings};
 
@@ -65,25 +66,7 @@ fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         value_bytes: args.value_bytes() as u64,
         ..Settings::new(&args.tiers, args.store.clone())
     };
-    let length = match (args.operations, args.seconds) {
-        (Some(operations), _) => Length::Operations(operations),
-        (None, seconds) => {
-            Length::Time { least: seconds.unwrap_or(SECONDS), log_cycles: args.log_cycles.unwrap_or(0) }
-        }
-    };
-    let rate = args.rate.map(|rate| rate.of_mix(&args.workload)).transpose().map_err(Failure::Usage)?;
-    let plan = Plan {
-        mix: args.workload.clone(),
-        distribution: args.distribution,
-        records: args.records,
-        value_bytes: args.value_bytes(),
-        threads: args.threads.into(),
-        rate,
-        length,
-        warmup: args.warmup,
-        seed: args.tiers.seed,
-        tick: Duration::from_secs(1),
-    };
+    let plan = plan(args)?;
     let group = args.group.as_deref();
     let dirty_before = match (&args.store, group) {
         (None, _) => None,
@@ -105,7 +88,11 @@ fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
         let others_cpu = watch.share();
         let dirty_bytes =
             confine::dirty_bytes(group).zip(dirty_before).map(|(now, was)| now.saturating_sub(was));
-        let (engine, settings) = (args.engine.clone(), database.settings());
+        let (engine, mut settings) = (args.engine.clone(), database.settings());
+        if args.touch == Touch::One {
+            let way = if table.has_ranges() { "own calls" } else { "whole values are read and written" };
+            settings.insert("one_field", way.to_owned());
+        }
         let (middle, is_on_disk) = (args.tiers.middle.middle.clone(), args.store.is_some());
         let cache = args.tiers.cache.cache.clone();
         let around =
@@ -123,6 +110,30 @@ fn measure(args: &YcsbArgs, opener: &dyn Opener, output: &mut dyn Write) -> Outc
     verdict(&measured)
 }
 
+fn plan(args: &YcsbArgs) -> Outcome<Plan> {
+    let length = match (args.operations, args.seconds) {
+        (Some(operations), _) => Length::Operations(operations),
+        (None, seconds) => {
+            Length::Time { least: seconds.unwrap_or(SECONDS), log_cycles: args.log_cycles.unwrap_or(0) }
+        }
+    };
+    let rate = args.rate.map(|rate| rate.of_mix(&args.workload)).transpose().map_err(Failure::Usage)?;
+    Ok(Plan {
+        mix: args.workload.clone(),
+        distribution: args.distribution,
+        records: args.records,
+        value_bytes: args.value_bytes(),
+        fields: args.fields,
+        touch: args.touch,
+        threads: args.threads.into(),
+        rate,
+        length,
+        warmup: args.warmup,
+        seed: args.tiers.seed,
+        tick: Duration::from_secs(1),
+    })
+}
+
 /// Wrong answers are damage, failed operations a failure; both are reported after the figures.
 fn verdict(measured: &Measured) -> Outcome {
     match (measured.wrong, measured.errors) {
@@ -138,10 +149,11 @@ fn verdict(measured: &Measured) -> Outcome {
 fn show(report: &BenchReport, output: &mut dyn Write) -> Outcome {
     let BenchReport { workload, threads, value_bytes, distribution, .. } = report;
     let records = show_count(report.records);
+    let fields = fields::told(report.fields.as_deref(), report.touch);
     print(
         output,
         format_args!(
-            "ycsb {workload}, {records} records of {value_bytes} B, {distribution}, {threads} threads, {}\n",
+            "ycsb {workload}, {records} records of {value_bytes} B{fields}, {distribution}, {threads} threads, {}\n",
             report.engine
         ),
     )?;

@@ -23,6 +23,7 @@ use terrace_common::progress::Progress;
 use terrace_common::store::{Access, Counters, Ending, Store};
 use terrace_common::values;
 
+use super::fields::{Fields, Touch};
 use super::rate::Schedule;
 use super::ycsb::{Distribution, Kind, Mix, Operation, Stream};
 
@@ -37,6 +38,10 @@ pub struct Plan {
     pub records: u64,
     /// Bytes per value.
     pub value_bytes: usize,
+    /// Fields of each value, of as many bytes together.
+    pub fields: Option<Fields>,
+    /// How much of a value is touched.
+    pub touch: Touch,
     /// Client threads.
     pub threads: u64,
     /// Total requests per second; `None` means a closed loop.
@@ -122,6 +127,7 @@ pub fn load(store: &dyn Store, plan: &Plan) -> Outcome<Duration> {
     let began = Instant::now();
     let progress = Progress::new("load", "records", plan.records);
     let batch_records = (BATCH_BYTES / (plan.value_bytes + values::KEY_BYTES)).clamp(1, 1000) as u64;
+    let mut content = Content::of(plan);
     let mut batch: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     let mut first = 0;
     while first < plan.records {
@@ -131,7 +137,7 @@ pub fn load(store: &dyn Store, plan: &Plan) -> Outcome<Duration> {
             let number = values::loaded(record);
             key.clear();
             key.extend_from_slice(&values::key(number));
-            values::fill(number, 0, plan.value_bytes, value);
+            content.fill(number, 0, value);
         }
         interrupt::check()?;
         store.write(&batch)?;
@@ -277,12 +283,44 @@ impl Measured {
     }
 }
 
+/// What values hold.
+struct Content {
+    value_bytes: usize,
+    fields: Option<Fields>,
+    /// Scratch memory.
+    one: Vec<u8>,
+}
+
+impl Content {
+    fn of(plan: &Plan) -> Content {
+        Content { value_bytes: plan.value_bytes, fields: plan.fields, one: Vec::new() }
+    }
+
+    #[inline]
+    fn fill(&mut self, number: u64, version: u64, value: &mut Vec<u8>) {
+        match self.fields {
+            None => values::fill(number, version, self.value_bytes, value),
+            Some(fields) => fields.fill(number, version, &mut self.one, value),
+        }
+    }
+
+    #[inline]
+    fn check(&self, number: u64, value: &[u8]) -> bool {
+        match self.fields {
+            None => values::check(number, self.value_bytes, value),
+            Some(fields) => fields.check(number, value),
+        }
+    }
+}
+
 /// The state of one thread.
 struct Worker<'a> {
     store: &'a dyn Store,
     stream: Stream,
     schedule: Option<Schedule>,
-    value_bytes: usize,
+    content: Content,
+    /// The fields, if one is touched.
+    one_of: Option<Fields>,
     quota: u64,
     phase: &'a AtomicU8,
     count: &'a AtomicU64,
@@ -306,7 +344,8 @@ impl<'a> Worker<'a> {
             store,
             stream: Stream::new(&plan.mix, plan.distribution, plan.records, thread, plan.threads, plan.seed),
             schedule: plan.rate.map(|rate| Schedule::new(rate, thread, plan.threads)),
-            value_bytes: plan.value_bytes,
+            content: Content::of(plan),
+            one_of: plan.fields.filter(|_| plan.touch == Touch::One),
             quota,
             phase,
             count,
@@ -387,13 +426,16 @@ impl<'a> Worker<'a> {
     #[inline]
     fn request(&mut self, operation: Operation) -> Outcome {
         let key = values::key(operation.number);
+        if let (Some(fields), Kind::Read | Kind::Update) = (self.one_of, operation.kind) {
+            return self.touch_one(&key, operation, fields);
+        }
         match operation.kind {
             Kind::Read => {
                 let value = self.store.get(&key)?;
                 self.check(operation.number, value.as_deref());
             }
             Kind::Update | Kind::Insert => {
-                values::fill(operation.number, operation.version, self.value_bytes, &mut self.value);
+                self.content.fill(operation.number, operation.version, &mut self.value);
                 self.store.put(&key, &self.value)?;
             }
             Kind::ReadModifyWrite => self.read_modify_write(&key, operation)?,
@@ -402,8 +444,25 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
+    /// Reads or updates one field of a value.
+    fn touch_one(&mut self, key: &[u8], operation: Operation, fields: Fields) -> Outcome {
+        let Operation { number, version, .. } = operation;
+        let field = fields.pick(version);
+        let range = fields.range(field);
+        if operation.kind == Kind::Read {
+            let content = self.store.get_range(key, range)?;
+            self.count_checked(content.is_some_and(|content| fields.check_one(number, field, &content)));
+        } else {
+            fields.fill_one(number, field, version, &mut self.value);
+            if !self.store.update_range(key, range.start, &self.value)? {
+                self.found.wrong += 1;
+            }
+        }
+        Ok(())
+    }
+
     fn read_modify_write(&mut self, key: &[u8], operation: Operation) -> Outcome {
-        values::fill(operation.number, operation.version, self.value_bytes, &mut self.value);
+        self.content.fill(operation.number, operation.version, &mut self.value);
         let (store, next) = (self.store, &self.value);
         let mut old = None;
         self.found.reruns += store.transact(&mut |transaction: &mut dyn Access| {
@@ -416,13 +475,13 @@ impl<'a> Worker<'a> {
     }
 
     fn scan(&mut self, from: &[u8], operation: Operation) -> Outcome {
-        let (size, mut seen, mut right, mut last) = (self.value_bytes, 0u64, 0u64, None);
+        let (content, mut seen, mut right, mut last) = (&self.content, 0u64, 0u64, None);
         self.store.scan_some(from, operation.scan_length, &mut |key, value| {
             let number = values::number(key);
             let in_order = last < number;
             last = number;
             seen += 1;
-            right += u64::from(in_order && number.is_some_and(|number| values::check(number, size, value)));
+            right += u64::from(in_order && number.is_some_and(|number| content.check(number, value)));
             if seen < operation.scan_length { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         })?;
         self.found.verified += right;
@@ -432,7 +491,11 @@ impl<'a> Worker<'a> {
     }
 
     fn check(&mut self, number: u64, value: Option<&[u8]>) {
-        match value.is_some_and(|value| values::check(number, self.value_bytes, value)) {
+        self.count_checked(value.is_some_and(|value| self.content.check(number, value)));
+    }
+
+    fn count_checked(&mut self, is_right: bool) {
+        match is_right {
             true => self.found.verified += 1,
             false => self.found.wrong += 1,
         }
@@ -451,6 +514,8 @@ mod tests {
             distribution: Distribution::Zipfian(0.99),
             records: 500,
             value_bytes: 40,
+            fields: None,
+            touch: Touch::All,
             threads: 2,
             rate: None,
             length,
@@ -488,6 +553,36 @@ mod tests {
             assert_eq!(measured.over_time.iter().map(|(_, count)| count).sum::<u64>(), 1001);
             assert!(measured.verified > 0 && measured.seconds > 0.0);
         }
+    }
+
+    /// A field written for another, or a value that lost its other fields, would be found.
+    #[test]
+    fn one_field_is_read_and_written_and_the_others_stay() {
+        for mix in ["a", "d", "e", "f"] {
+            let store = MemoryStore::default();
+            let fields: Fields = "5x20".parse().unwrap();
+            let plan = plan(mix, Length::Operations(3000));
+            let plan = Plan { value_bytes: 100, fields: Some(fields), touch: Touch::One, ..plan };
+            load(&store, &plan).unwrap();
+            let before = store.0.lock().unwrap().clone();
+            let measured = run(&store, &plan, &mut || ()).unwrap();
+            assert_eq!((measured.operations, measured.errors, measured.wrong), (3000, 0, 0), "{mix}");
+            let map = store.0.lock().unwrap();
+            assert!(
+                map.iter().all(|(key, value)| fields.check(values::number(key).unwrap(), value)),
+                "{mix}"
+            );
+            let changed = |field: usize, key: &Vec<u8>| {
+                map[key][fields.range(field)] != before[key][fields.range(field)]
+            };
+            let mut counts = before.keys().map(|key| (0..5).filter(|&field| changed(field, key)).count());
+            assert_eq!(counts.any(|count| (1..5).contains(&count)), mix == "a", "{mix}");
+        }
+        let (store, plan) = (MemoryStore::default(), plan("a", Length::Operations(500)));
+        let plan = Plan { fields: Some("2x20".parse().unwrap()), touch: Touch::One, ..plan };
+        load(&store, &plan).unwrap();
+        store.0.lock().unwrap().values_mut().for_each(|value| value.truncate(20));
+        assert!(run(&store, &plan, &mut || ()).unwrap().wrong > 150, "values that are too short");
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::args::YcsbArgs;
 use crate::bench::{child, compare};
 use crate::cost::{EqualCost, Shape, Sizes};
 use crate::peers::{self, TERRACE};
+use crate::workload::fields;
 
 /// Step and maximum, in steps, of the search for the least DRAM.
 const STEP_BYTES: u64 = 1 << 20;
@@ -240,9 +241,12 @@ fn rows(base: Shape, runs: &[Run]) -> Vec<[String; 9]> {
 fn show(args: &YcsbArgs, equal: &EqualCost, runs: &[Run], output: &mut dyn Write) -> Outcome {
     let (records, bytes) = (show_count(args.records), args.value_bytes());
     let YcsbArgs { workload, distribution, threads, .. } = args;
+    let fields = fields::told(args.fields.map(|fields| fields.to_string()).as_deref(), args.touch);
     print(
         output,
-        format_args!("ycsb {workload}, {records} records of {bytes} B, {distribution}, {threads} threads\n"),
+        format_args!(
+            "ycsb {workload}, {records} records of {bytes} B{fields}, {distribution}, {threads} threads\n"
+        ),
     )?;
     let (kind, least) = (equal.middle.kind(), show_size(equal.least_dram_bytes));
     print(

@@ -15,6 +15,7 @@ use terrace_common::store::Counters;
 
 use crate::cost::Cost;
 use crate::workload::driver::{Measured, Plan};
+use crate::workload::fields::Touch;
 use crate::workload::rate::Rate;
 
 /// Bytes per line of the middle tier.
@@ -30,6 +31,9 @@ pub struct BenchReport {
     pub(super) distribution: String,
     pub(super) records: u64,
     pub(super) value_bytes: usize,
+    /// The value of `--fields`.
+    pub(super) fields: Option<String>,
+    pub(super) touch: Touch,
     pub(super) threads: u64,
     /// The value of `--rate`; latencies then count from the scheduled time.
     pub(super) rate: Option<String>,
@@ -221,6 +225,8 @@ fn report(plan: &Plan, around: Surroundings, measured: &Measured) -> BenchReport
         distribution: plan.distribution.to_string(),
         records: plan.records,
         value_bytes: plan.value_bytes,
+        fields: plan.fields.map(|fields| fields.to_string()),
+        touch: plan.touch,
         threads: plan.threads,
         overdue: plan.rate.map(|_| measured.overdue),
         seconds: measured.seconds,
@@ -355,6 +361,8 @@ mod tests {
             distribution: Distribution::Uniform,
             records: 1,
             value_bytes: 1,
+            fields: None,
+            touch: Touch::All,
             threads: 1,
             rate: None,
             length: Length::Operations(1),

@@ -16,6 +16,7 @@ use terrace_io::Profile;
 use super::policies::MIXES;
 use crate::claims::claim::{Measured, Setting, Verdict};
 use crate::workload::driver::{self, Length, Plan};
+use crate::workload::fields::Touch;
 use crate::workload::ycsb::Distribution;
 
 /// Largest thread count in the paper.
@@ -54,6 +55,8 @@ fn rates(mix: &str, threads: &[u64]) -> Outcome<[Vec<f64>; 2]> {
         distribution: Distribution::Zipfian(0.99),
         records: RECORDS,
         value_bytes: 64,
+        fields: None,
+        touch: Touch::All,
         threads: 1,
         rate: None,
         length: Length::Time { least: LENGTH, log_cycles: 0 },
