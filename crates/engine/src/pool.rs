@@ -40,7 +40,6 @@ mod images;
 pub(crate) mod inspect;
 pub(crate) mod latch;
 mod line;
-#[cfg(test)]
 pub(crate) mod lines;
 #[cfg(test)]
 mod node_tests;

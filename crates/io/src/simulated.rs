@@ -118,16 +118,30 @@ impl SimulatedMemory {
         self.begin(Direction::Write, address, bytes, pattern).finish()
     }
 
+    /// Charges the calling worker for looking at the lines of `bytes` at `address`. Unlike a
+    /// sequential [`SimulatedMemory::read`], cached lines are free. Returns the nanoseconds.
+    pub fn look(&self, address: u64, bytes: u64, pattern: Pattern) -> u64 {
+        self.begin_by(Direction::Read, address..address.saturating_add(bytes), pattern, true).finish()
+    }
+
     /// Begins an access that takes the caller some time itself, such as a page copy.
     pub fn begin(&self, direction: Direction, address: u64, bytes: u64, pattern: Pattern) -> Charge<'_> {
         let range = address..address.saturating_add(bytes);
+        self.begin_by(direction, range, pattern, pattern == Pattern::Random)
+    }
+
+    /// Begins an access, by way of the worker's cache or past it.
+    fn begin_by(
+        &self,
+        direction: Direction,
+        range: Range<u64>,
+        pattern: Pattern,
+        cached: bool,
+    ) -> Charge<'_> {
         if let Some(dram) = &self.dram {
-            return self.begin_in_memory_mode(dram, direction, &range, pattern);
+            return self.begin_in_memory_mode(dram, direction, &range, pattern, cached);
         }
-        let missed = match pattern {
-            Pattern::Sequential => self.granules(&range),
-            Pattern::Random => self.missed_granules(&range),
-        };
+        let missed = if cached { self.missed_granules(&range) } else { self.granules(&range) };
         let granules = match direction {
             Direction::Read => missed,
             Direction::Write => self.granules(&range),
@@ -145,13 +159,12 @@ impl SimulatedMemory {
         direction: Direction,
         range: &Range<u64>,
         pattern: Pattern,
+        cached: bool,
     ) -> Charge<'c> {
         let (unit, mut lines) = (self.profile().granularity_bytes(), Lines::default());
-        match pattern {
-            Pattern::Sequential => {
-                lines_of(range).for_each(|line| dram.use_line(line, direction, unit, &mut lines))
-            }
-            Pattern::Random => self.use_lines(range, |line, is_cached| {
+        match cached {
+            false => lines_of(range).for_each(|line| dram.use_line(line, direction, unit, &mut lines)),
+            true => self.use_lines(range, |line, is_cached| {
                 // Writes must reach the memory eventually, cached or not.
                 if !is_cached || direction == Direction::Write {
                     dram.use_line(line, direction, unit, &mut lines);

@@ -14,8 +14,8 @@ use std::ops::Range;
 use super::node::KIND;
 use super::node::edit::damaged_page;
 use super::node::overflow::{
-    INDEX_COUNT, NEXT, OVERFLOW_DATA, OVERFLOW_INDEX, Reference, ValuePages, append_data, append_index,
-    init_data, init_index, pages_of,
+    DATA, IDS, INDEX_COUNT, NEXT, OVERFLOW_DATA, OVERFLOW_INDEX, Reference, ValuePages, append_data,
+    append_index, init_data, init_index, pages_of,
 };
 use super::part::{Wanted, Whole};
 use super::tree::{copy, dangling, distinct, read_all, reserve_for_structure, retry, with_scratch};
@@ -96,7 +96,7 @@ pub(crate) fn read_value_to(
         let start = value.len();
         let length = look(pool, id, |page| {
             value.truncate(start);
-            append_data(page, &wanted, value)
+            (append_data(page, &wanted, value), data_at(&wanted))
         })?;
         match length {
             Some(length) if length == expected => Ok(()),
@@ -118,7 +118,7 @@ pub(super) fn verify_value(pool: &Pool, reference: Reference, visit: &mut dyn Fn
             visit(id);
             let length = look(pool, id, |page| {
                 part.clear();
-                append_data(page, &wanted, &mut part)
+                (append_data(page, &wanted, &mut part), data_at(&wanted))
             })?;
             match length {
                 Some(length) if length == expected => Ok(()),
@@ -152,7 +152,7 @@ pub(crate) fn chain_pages(pool: &Pool, head: PageId, visit: &mut dyn FnMut(PageI
 
 /// Whether `head` is a page of a long value, not a tree node.
 pub(crate) fn is_value(pool: &Pool, head: PageId) -> Result<bool> {
-    let kind = look(pool, head, |page| page.u8(KIND))?;
+    let kind = look(pool, head, |page| (page.u8(KIND), 0..0))?;
     Ok(kind == OVERFLOW_DATA || kind == OVERFLOW_INDEX)
 }
 
@@ -348,7 +348,8 @@ fn look_at_head(pool: &Pool, head: PageId) -> Result<Head> {
     let mut ids = Vec::new();
     let (kind, next) = look(pool, head, |page| {
         ids.clear();
-        (page.u8(KIND), append_index(page, &mut ids))
+        let next = append_index(page, &mut ids);
+        ((page.u8(KIND), next), IDS..IDS + ids.len() * 8)
     })?;
     match next {
         Some(next) => Ok(Head::Index { ids, next: (!next.is_none()).then_some(next) }),
@@ -357,14 +358,25 @@ fn look_at_head(pool: &Pool, head: PageId) -> Result<Head> {
     }
 }
 
-/// Reads one page until it validates.
-fn look<T>(pool: &Pool, id: PageId, mut look: impl FnMut(Racy<'_>) -> T) -> Result<T> {
+/// The bytes `part` of those of a data page.
+fn data_at(part: &Range<usize>) -> Range<usize> {
+    DATA + part.start..DATA + part.end
+}
+
+/// Reads one page until it validates. `look` also returns the bytes that it read behind the header.
+fn look<T>(pool: &Pool, id: PageId, mut look: impl FnMut(Racy<'_>) -> (T, Range<usize>)) -> Result<T> {
     retry(id, || {
         let guard = match pool.read(id) {
             Err(Retry::Missing(id)) => return Err(dangling(id).into()),
             other => other?,
         };
-        let seen = look(guard.view());
-        guard.validate().map(|()| seen)
+        let (seen, bytes) = look(guard.view());
+        guard.validate()?;
+        guard.looked(|view| _ = view.u64(KIND));
+        guard.copied_lines(|view, lines| {
+            view.u64(KIND);
+            lines.add(bytes.start, bytes.len());
+        });
+        Ok(seen)
     })
 }

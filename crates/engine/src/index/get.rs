@@ -5,7 +5,7 @@ use super::node::leaf;
 use super::node::overflow::Reference;
 use super::node::{Entry, Node};
 use super::part::{Wanted, Whole};
-use super::tree::{Detour, Seek, Tree, fetch, retry};
+use super::tree::{Detour, Seek, Tree, charge_search, fetch, retry};
 use crate::error::Result;
 use crate::ids::{PageId, Timestamp};
 use crate::planted::{Bug, planted};
@@ -119,7 +119,7 @@ impl Tree {
                 (entry.timestamp, entry.flags)
             });
             leaf.validate()?;
-            leaf.copied(value.len());
+            leaf.copied(value.len(), |view, lines| lines.add(part_at(view, key, Whole), value.len()));
             Ok(found)
         })
     }
@@ -179,6 +179,7 @@ impl<'p> Detour<'p> for Aside<'p, '_> {
             }
         }
         let child = self.pool.access_in_middle(child, loaded)?;
+        charge_search(&child, (Seek::At(self.key), 0));
         // A load and a promotion take locks anyway, and an outdated record was hot before.
         self.missed |= level == 1
             && (!child.is_in_middle()
@@ -247,6 +248,12 @@ fn copy_and_insert(
     }))
 }
 
+/// Where the wanted bytes of a value begin in its leaf, for [`ReadGuard::copied`].
+fn part_at(leaf: impl View, key: &[u8], wanted: impl Wanted) -> usize {
+    let found = leaf::find(&Node::new(leaf), key);
+    found.map_or(0, |entry| entry.value_at + wanted.of(entry.value_length).map_or(0, |part| part.start))
+}
+
 /// Copies the wanted bytes of the record of `key` in its leaf, validated.
 #[inline]
 fn copy(
@@ -258,7 +265,7 @@ fn copy(
     value.clear();
     let copied = copy_in(&Node::new(leaf.view()), key, wanted, value, || leaf.validate())?;
     if let Some(Copied { held: Held::Inline, .. }) = copied {
-        leaf.copied(value.len());
+        leaf.copied(value.len(), |view, lines| lines.add(part_at(view, key, wanted), value.len()));
     }
     Ok(copied)
 }
@@ -268,7 +275,7 @@ fn copy(
 pub(super) fn record(leaf: &ReadGuard<'_>, key: &[u8]) -> Result<Option<Found>, Retry> {
     let found = record_in(&Node::new(leaf.view()), key, || leaf.validate())?;
     if let Some(Found { value: Stored::Inline(value), .. }) = &found {
-        leaf.copied(value.len());
+        leaf.copied(value.len(), |view, lines| lines.add(part_at(view, key, Whole), value.len()));
     }
     Ok(found)
 }

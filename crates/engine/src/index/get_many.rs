@@ -9,7 +9,7 @@
 
 use super::get::{Aside, Away, Found, insert, lookup, record};
 use super::node::Node;
-use super::tree::{Detour, Seek, Tree, checked_level, dangling};
+use super::tree::{Detour, Seek, Tree, checked_level, dangling, root_in_middle};
 use crate::error::{Error, Result};
 use crate::ids::PageId;
 use crate::pool::migration::Access;
@@ -62,7 +62,7 @@ enum End<'p> {
 }
 
 fn descend<'p>(pool: &'p Pool, tree: Tree, key: &[u8], aside: &mut Aside<'p, '_>) -> Result<End<'p>, Retry> {
-    let root = pool.read_resident(tree.root, |root| pool.access_in_middle(root, false))?;
+    let root = pool.read_resident(tree.root, |root| root_in_middle(pool, root, false, (Seek::At(key), 0)))?;
     let Some(mut guard) = root else { return Ok(End::Away(tree.root)) };
     let mut above = None;
     loop {

@@ -192,7 +192,10 @@ impl LeafRows {
         view.copy_to(0, &mut self.page[..slots_end]);
         view.copy_to(heap, &mut self.page[heap..]);
         leaf.validate()?;
-        leaf.copied(slots_end + page_bytes - heap);
+        leaf.copied(slots_end + page_bytes - heap, |_, lines| {
+            lines.add(0, slots_end);
+            lines.add(heap, page_bytes - heap);
+        });
         (self.leaf, self.version, self.parent_slot) = (leaf.id(), leaf.version(), parent_slot);
         Ok(())
     }

@@ -144,6 +144,10 @@ fn try_single(
     scratch.old.clear();
     if let Some(old) = &old {
         node.append_value(old, &mut scratch.old);
+        leaf.copied_lines(|view, lines| {
+            let found = leaf::find(&Node::new(view), key);
+            found.iter().for_each(|entry| lines.add(entry.value_at, entry.value_length));
+        });
     }
     if let New::Value(value) = new
         && !leaf::has_room_beside(&node, old.as_ref(), key, value.len())

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use super::node::edit::damaged_page;
 use super::node::leaf;
-use super::node::{INNER, LEAF, LEVEL, Node};
+use super::node::{Entry, INNER, LEAF, LEVEL, Node};
 use crate::error::{Error, Result};
 use crate::ids::{PageId, SizeClass};
 use crate::pool::backoff::Backoff;
@@ -81,7 +81,7 @@ impl Tree {
     /// The leaf for `seek`. It counts once the guard validates.
     #[inline]
     pub(super) fn leaf<'p>(&self, pool: &'p Pool, seek: Seek<'_>) -> Result<ReadGuard<'p>, Retry> {
-        self.leaf_by(pool, seek, &mut Plainly(pool))
+        self.leaf_by(pool, seek, &mut Plainly { pool, search: Some((seek, 0)) })
     }
 
     /// The leaf for `seek`, with `detour` for children that are not in DRAM.
@@ -92,7 +92,7 @@ impl Tree {
         seek: Seek<'_>,
         detour: &mut D,
     ) -> Result<ReadGuard<'p>, D::End> {
-        let mut guard = pool.read(self.root)?;
+        let mut guard = read_root(pool, self.root, (seek, 0))?;
         let mut above = None;
         loop {
             let node = Node::new(guard.view());
@@ -125,7 +125,9 @@ impl Tree {
         level: u8,
     ) -> Result<Option<Descent<'p>>, Retry> {
         let mut parent: Option<(ReadGuard<'p>, u8)> = None;
-        let mut guard = pool.read(self.root)?;
+        // The caller looks at the last node as it likes.
+        let search = (seek, level.saturating_add(1));
+        let mut guard = read_root(pool, self.root, search)?;
         loop {
             let node = Node::new(guard.view());
             let here = checked_level(&node, &guard, parent.as_ref().map(|(_, above)| *above))?;
@@ -136,7 +138,8 @@ impl Tree {
                 guard.validate()?;
                 return Ok(None);
             }
-            let next = child(pool, &guard, node.child_at(seek.child_index(&node)))?;
+            let id = node.child_at(seek.child_index(&node));
+            let next = child_for(pool, &guard, id, Some(search))?;
             parent = Some((guard, here));
             guard = next;
         }
@@ -181,6 +184,17 @@ pub(super) fn level_below<V: View>(node: &Node<V>, above: Option<u8>) -> Option<
 /// nothing was done to the child before.
 #[inline(always)]
 pub(super) fn child<'p>(pool: &'p Pool, parent: &ReadGuard<'p>, id: PageId) -> Result<ReadGuard<'p>, Retry> {
+    child_for(pool, parent, id, None)
+}
+
+/// [`child`] for a `search`.
+#[inline(always)]
+fn child_for<'p>(
+    pool: &'p Pool,
+    parent: &ReadGuard<'p>,
+    id: PageId,
+    search: Option<Search<'_>>,
+) -> Result<ReadGuard<'p>, Retry> {
     match pool.try_read(id) {
         Some(child) if !child.is_in_middle() => {
             parent.validate()?;
@@ -188,7 +202,7 @@ pub(super) fn child<'p>(pool: &'p Pool, parent: &ReadGuard<'p>, id: PageId) -> R
             Ok(child)
         }
         // The level is of interest to other detours only.
-        seen => child_by(pool, parent, 0, id, seen, &mut Plainly(pool)),
+        seen => child_by(pool, parent, 0, id, seen, &mut Plainly { pool, search }),
     }
 }
 
@@ -209,26 +223,103 @@ pub(super) trait Detour<'p> {
     ) -> Result<ReadGuard<'p>, Self::End>;
 }
 
-/// Reads the child wherever it is.
-struct Plainly<'p>(&'p Pool);
+/// A search in nodes from a level on.
+type Search<'a> = (Seek<'a>, u8);
 
-impl<'p> Detour<'p> for Plainly<'p> {
+/// Reads the child wherever it is.
+struct Plainly<'p, 'a> {
+    pool: &'p Pool,
+    search: Option<Search<'a>>,
+}
+
+impl<'p> Detour<'p> for Plainly<'p, '_> {
     type End = Retry;
 
     #[inline(always)]
     fn away(&mut self, parent: &ReadGuard<'p>, _: u8, id: PageId) -> Result<bool, Retry> {
-        fetch(self.0, parent, id)
+        fetch(self.pool, parent, id)
     }
 
     #[cold]
     #[inline(never)]
     fn in_middle(&mut self, child: ReadGuard<'p>, _: u8, loaded: bool) -> Result<ReadGuard<'p>, Retry> {
-        let child = self.0.access_in_middle(child, loaded)?;
+        let child = self.pool.access_in_middle(child, loaded)?;
         if child.is_in_middle() {
-            self.0.records.other_in_place(&self.0.tiers, child.id());
+            self.search.into_iter().for_each(|search| charge_search(&child, search));
+            self.pool.records.other_in_place(&self.pool.tiers, child.id());
         }
         Ok(child)
     }
+}
+
+/// [`Pool::read`] of a root.
+#[inline(always)]
+fn read_root<'p>(pool: &'p Pool, root: PageId, search: Search<'_>) -> Result<ReadGuard<'p>, Retry> {
+    match pool.try_read(root) {
+        Some(guard) if !guard.is_in_middle() => {
+            guard.mark();
+            Ok(guard)
+        }
+        seen => root_by(pool, root, seen, search),
+    }
+}
+
+/// [`read_root`] of one that was `seen` in the middle tier, or not at all.
+#[cold]
+#[inline(never)]
+fn root_by<'p>(
+    pool: &'p Pool,
+    root: PageId,
+    mut seen: Option<ReadGuard<'p>>,
+    search: Search<'_>,
+) -> Result<ReadGuard<'p>, Retry> {
+    let mut loaded = false;
+    loop {
+        if let Some(guard) = seen {
+            if guard.is_in_middle() {
+                return root_in_middle(pool, guard, loaded, search);
+            }
+            if !loaded {
+                guard.mark();
+            }
+            return Ok(guard);
+        }
+        loaded |= pool.fetch(root)?;
+        seen = pool.try_read(root);
+    }
+}
+
+#[cold]
+#[inline(never)]
+pub(super) fn root_in_middle<'p>(
+    pool: &'p Pool,
+    root: ReadGuard<'p>,
+    loaded: bool,
+    search: Search<'_>,
+) -> Result<ReadGuard<'p>, Retry> {
+    let root = pool.access_in_middle(root, loaded)?;
+    charge_search(&root, search);
+    Ok(root)
+}
+
+/// Charges a search in a node, if it is in simulated memory that counts lines.
+#[cold]
+pub(super) fn charge_search(guard: &ReadGuard<'_>, (seek, lowest): Search<'_>) {
+    guard.looked(|view| {
+        let node = Node::new(view);
+        if node.level() < lowest {
+            return;
+        }
+        match seek {
+            Seek::At(key) if node.is_leaf() => {
+                // A long value's reference is read with the entry.
+                let long = leaf::find(&node, key).filter(Entry::is_overflow);
+                long.iter().for_each(|entry| node.append_value(entry, &mut Vec::new()));
+            }
+            _ if node.is_leaf() => {}
+            _ => _ = node.child_at(seek.child_index(&node)),
+        }
+    });
 }
 
 /// [`child`] of a page that was `seen` in the middle tier, or not at all.
@@ -332,7 +423,7 @@ pub(super) fn copy(guard: &ReadGuard<'_>) -> Result<Vec<u8>, Retry> {
     let mut page = vec![0; guard.id().page_bytes()];
     guard.view().copy_to(0, &mut page);
     guard.validate()?;
-    guard.copied(page.len());
+    guard.copied(page.len(), |_, lines| lines.add(0, page.len()));
     Ok(page)
 }
 

@@ -2,9 +2,12 @@
 
 use std::sync::atomic::{Ordering::Acquire, fence};
 
+use terrace_io::Pattern;
+
 use super::frames::Header;
 use super::frames::partition::is_middle;
 use super::latch::Word;
+use super::lines::{LineSet, Noting};
 use super::page_table::{Entry, Location};
 use super::retry::Retry;
 use super::tier::Seen;
@@ -40,11 +43,43 @@ impl<'p> ReadGuard<'p> {
         is_middle(self.frame)
     }
 
-    /// Charges `bytes` of copying to simulated memory.
+    /// Charges `bytes` of copying to simulated memory. If it counts lines, they are those that
+    /// `which` adds. What that looks at was charged with the search.
     #[inline]
-    pub(crate) fn copied(&self, bytes: usize) {
-        if self.is_in_middle() {
+    pub(crate) fn copied(&self, bytes: usize, which: impl FnOnce(Noting<'_, Racy<'p>>, &LineSet)) {
+        if self.is_in_middle() && !self.charge_copied_lines(which) {
             self.tiers.middle_of_frame().charge_copied(self.frame, bytes);
+        }
+    }
+
+    /// [`ReadGuard::copied`], free if the memory does not count lines.
+    #[inline]
+    pub(crate) fn copied_lines(&self, which: impl FnOnce(Noting<'_, Racy<'p>>, &LineSet)) {
+        if self.is_in_middle() {
+            self.charge_copied_lines(which);
+        }
+    }
+
+    #[cold]
+    fn charge_copied_lines(&self, which: impl FnOnce(Noting<'_, Racy<'p>>, &LineSet)) -> bool {
+        let middle = self.tiers.middle_of_frame();
+        let counts = middle.counts_lines();
+        if counts {
+            let (copied, searched) = (LineSet::default(), LineSet::default());
+            which(Noting::new(self.view(), &searched), &copied);
+            copied.subtract(&searched);
+            middle.charge_lines(self.frame, &copied, Pattern::Sequential);
+        }
+        counts
+    }
+
+    /// Charges the lines of a look at the page, if it is in memory that counts them.
+    #[cold]
+    pub(crate) fn looked(&self, look: impl FnOnce(Noting<'_, Racy<'p>>)) {
+        if self.is_in_middle() && self.tiers.middle_of_frame().counts_lines() {
+            let lines = LineSet::default();
+            look(Noting::new(self.view(), &lines));
+            self.tiers.middle_of_frame().charge_lines(self.frame, &lines, Pattern::Random);
         }
     }
 
@@ -150,6 +185,11 @@ impl<'p> WriteGuard<'p> {
         let words = self.tiers.frames.words(self.id, self.frame);
         to.resize(size_of_val(words), 0);
         self.view().copy_to(0, to);
+        if is_middle(self.frame) && self.tiers.middle_of_frame().counts_lines() {
+            let lines = LineSet::default();
+            lines.add(0, to.len());
+            self.tiers.middle_of_frame().charge_lines(self.frame, &lines, Pattern::Sequential);
+        }
     }
 
     pub(super) fn header(&self) -> Header<'p> {

@@ -15,10 +15,18 @@ const WORDS: usize = (64 << 10) / LINE_BYTES / 64;
 pub(crate) struct LineSet([Cell<u64>; WORDS]);
 
 impl LineSet {
-    fn add(&self, at: usize, bytes: usize) {
-        for line in at / LINE_BYTES..at.saturating_add(bytes).div_ceil(LINE_BYTES) {
+    pub(crate) fn add(&self, at: usize, bytes: usize) {
+        let end = if bytes == 0 { 0 } else { at.saturating_add(bytes).div_ceil(LINE_BYTES) };
+        for line in at / LINE_BYTES..end {
             let Some(word) = self.0.get(line / 64) else { return };
             word.set(word.get() | 1 << (line % 64));
+        }
+    }
+
+    /// Takes out the lines of `other`.
+    pub(crate) fn subtract(&self, other: &LineSet) {
+        for (word, other) in self.0.iter().zip(&other.0) {
+            word.set(word.get() & !other.get());
         }
     }
 
@@ -106,8 +114,14 @@ mod tests {
         view.u8(0);
         view.copy_to(300, &mut [0; 200]);
         view.copy_to(16380, &mut [0; 200]);
+        view.copy_to(700, &mut []);
+        view.u64(20_000);
         assert_eq!(lines.runs().collect::<Vec<_>>(), [0..2, 4..8, 255..256]);
         assert_eq!(lines.count(), 7);
+        let others = LineSet::default();
+        (others.add(64, 1), others.add(320, 64));
+        lines.subtract(&others);
+        assert_eq!(lines.runs().collect::<Vec<_>>(), [0..1, 4..5, 6..8, 255..256]);
     }
 
     #[test]

@@ -84,6 +84,57 @@ fn simulated_time_is_the_same_each_time_and_counts_what_is_in_the_middle() {
     assert_eq!(run("0,0,0,0").0, 0, "nothing is ever in the middle tier");
 }
 
+/// A run of adjacent lines takes 320 ns and its units of 256 bytes 9 ns each; those of a copy take
+/// 170 ns and 3 ns each.
+#[test]
+fn counted_lines_are_charged_as_they_are_touched() {
+    #[derive(Clone, Copy)]
+    struct Set {
+        rows: u32,
+        counts: bool,
+        cache_bytes: u64,
+    }
+    /// Nanoseconds of a read of the bytes of `range`.
+    fn run(set: &Set, range: std::ops::Range<usize>) -> u64 {
+        const READS: u32 = 2000;
+        let time = Arc::new(VirtualTime::new(1));
+        let profile = crate::Profile::named("optane").unwrap().with_cache_bytes(set.cache_bytes);
+        let kind = crate::MiddleKind::Simulated(profile.with_counted_lines(set.counts));
+        let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(8 << 20);
+        let builder = builder.page_size(16 << 10).mode(Mode::Inline).seed(3).record_cache(RecordCache::Off);
+        let builder = builder.middle(crate::Middle::new(kind, 32 << 20)).policy("0,0,1,1".parse().unwrap());
+        let db = builder.simulated_time(Time::Virtual(Arc::clone(&time))).open("").unwrap();
+        let table = db.create_table("t").unwrap();
+        (0..set.rows).for_each(|key| table.put(key.to_be_bytes(), [7; 1000]).unwrap());
+        let (before, mut part) = (time.elapsed_ns(), Vec::new());
+        for turn in 0..READS {
+            let key = (turn.wrapping_mul(2_654_435_761) % set.rows).to_be_bytes();
+            assert!(
+                table.get_range_into(key, range.clone(), &mut part).unwrap() && part == vec![7; range.len()]
+            );
+        }
+        (time.elapsed_ns() - before) / u64::from(READS)
+    }
+    // One page. Four lines wherever they are, and a copy.
+    let average = Set { rows: 10, counts: false, cache_bytes: 0 };
+    assert!((4 * 328 + 180..4 * 329 + 185).contains(&run(&average, 0..1000)));
+    // Header and slots, the entry that has what all suffixes share, and the key's own; the copy.
+    let bare = Set { counts: true, ..average };
+    let (whole, field) = (run(&bare, 0..1000), run(&bare, 500..600));
+    assert!((2 * 328 + 180..3 * 330 + 190).contains(&whole), "{whole}");
+    assert!((whole - 20..whole).contains(&field), "{field} of {whole}");
+    // The first bytes are mostly in the line of the entry.
+    assert!(run(&bare, 0..8) < field - 50);
+    assert!(run(&Set { cache_bytes: 64 << 10, ..bare }, 0..1000) < 20, "all of it is cached");
+    // A root and its leaves.
+    let tree = Set { rows: 5000, ..bare };
+    let cached = Set { cache_bytes: 64 << 10, ..tree };
+    let (bare, few) = (run(&tree, 500..600), run(&cached, 500..600));
+    assert!((4 * 328..9 * 340).contains(&bare), "{bare}");
+    assert!(few + 328 < bare && few > 2 * 328, "the root is cached, its leaves are not: {few} of {bare}");
+    assert_eq!(few, run(&cached, 500..600));
+}
+
 #[test]
 fn threads_read_and_change_over_tiers_of_fewer_frames_than_there_are_threads() {
     for (frames, text) in [(1u64, "1,1,1,1"), (3, "0.5,0.5,0.5,0.5"), (3, "0,0,1,1"), (64, "0.3,0.3,0.7,0.7")]

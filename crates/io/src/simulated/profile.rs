@@ -52,6 +52,7 @@ pub struct Profile {
     pub(super) endurance_cycles: f64,
     pub(super) cache_bytes: u64,
     pub(super) dram_cache_bytes: u64,
+    pub(super) counts_lines: bool,
     /// By line of 64 bytes.
     pub(super) write_back_ns: f64,
     pub(super) fence_ns: f64,
@@ -138,6 +139,18 @@ impl Profile {
     #[must_use]
     pub fn with_dram_cache_bytes(mut self, bytes: u64) -> Profile {
         self.dram_cache_bytes = bytes.min(CACHE_BYTES_MAX);
+        self
+    }
+
+    /// Whether users count the lines that each look touches; otherwise they charge an average.
+    pub fn counts_lines(&self) -> bool {
+        self.counts_lines
+    }
+
+    /// Sets whether users count lines.
+    #[must_use]
+    pub fn with_counted_lines(mut self, counts_lines: bool) -> Profile {
+        self.counts_lines = counts_lines;
         self
     }
 

@@ -39,7 +39,7 @@ const GRAIN: Bounds = Bounds { least: 1.0, most: 1_048_576.0, unit: "bytes" };
 const CACHE: Bounds = Bounds { least: 0.0, most: CACHE_BYTES_MAX as f64, unit: "bytes" };
 
 /// The keys of a file, with whether they are optional without a base.
-const KEYS: [(&str, bool); 18] = [
+const KEYS: [(&str, bool); 19] = [
     ("sequential_read_ns", false),
     ("random_read_ns", false),
     ("sequential_write_ns", false),
@@ -56,6 +56,7 @@ const KEYS: [(&str, bool); 18] = [
     ("endurance_cycles", false),
     ("cache_bytes", true),
     ("dram_cache_bytes", true),
+    ("counts_lines", true),
     ("write_back_ns", true),
     ("fence_ns", true),
 ];
@@ -118,6 +119,10 @@ impl Profile {
             }
             "persistent" => {
                 self.persistent = value.as_bool().ok_or_else(|| wrong("true or false", value))?;
+                return Ok(());
+            }
+            "counts_lines" => {
+                self.counts_lines = value.as_bool().ok_or_else(|| wrong("true or false", value))?;
                 return Ok(());
             }
             "granularity_bytes" => {
@@ -187,6 +192,7 @@ const NOTHING: Profile = Profile {
     price_per_gb: 0.0,
     endurance_cycles: 1.0,
     cache_bytes: 0,
+    counts_lines: false,
     dram_cache_bytes: 0,
     write_back_ns: 0.0,
     fence_ns: 0.0,
@@ -262,7 +268,8 @@ mod tests {
 
     #[test]
     fn a_base_gives_what_is_left_out() {
-        let text = "base = \"optane\"\nread_share_by_writers = [0.5, 0.25]\ncache_bytes = 0";
+        let text =
+            "base = \"optane\"\nread_share_by_writers = [0.5, 0.25]\ncache_bytes = 0\ncounts_lines = true";
         let (profile, optane) = (Profile::parse(text, "file").unwrap(), Profile::named("optane").unwrap());
         assert_eq!(profile.name(), "file");
         assert_eq!(profile.latency_ns, optane.latency_ns);
@@ -270,7 +277,7 @@ mod tests {
             [0, 1, 2, 9].map(|writers| profile.share(Direction::Read, writers)),
             [1.0, 0.5, 0.25, 0.25]
         );
-        assert_eq!(profile.cache_bytes(), 0);
+        assert!(profile.cache_bytes() == 0 && profile.counts_lines());
         assert_eq!((profile.write_back_ns(), profile.fence_ns()), (1.4, 62.0));
         let slow = Profile::parse("base = \"optane\"\nfence_ns = 500\nwrite_back_ns = 0", "slow").unwrap();
         assert_eq!((slow.write_back_ns(), slow.fence_ns()), (0.0, 500.0));

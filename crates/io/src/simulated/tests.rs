@@ -280,3 +280,27 @@ fn a_fence_waits_by_the_wall_clock_and_single_lines_do_not() {
     assert_eq!(memory.write_back(0, 64 << 20), 1_468_006);
     assert!(start.elapsed() >= Duration::from_micros(1467));
 }
+
+/// 170 ns and whole units at 91.2 GB/s in sequence, 320 ns and 28.8 GB/s at random.
+#[test]
+fn a_look_pays_for_the_lines_that_are_not_cached() {
+    let time = Arc::new(VirtualTime::new(2));
+    let memory = SimulatedMemory::new(Profile::named("optane").unwrap(), Time::Virtual(Arc::clone(&time)));
+    assert_eq!(memory.look(0, 64, Pattern::Random), 328);
+    assert_eq!(memory.look(0, 1024, Pattern::Sequential), 170 + 11, "its other lines are not");
+    assert_eq!(memory.look(100, 900, Pattern::Sequential), 0);
+    assert_eq!(memory.look(960, 128, Pattern::Sequential), 170 + 2, "one unit more");
+    assert_eq!(memory.read(0, 1024, Pattern::Sequential), 170 + 11, "a page's copy goes past the cache");
+    time.enter(1);
+    assert!(memory.look(0, 64, Pattern::Random) > 0, "another worker has its own");
+    time.enter(0);
+    let bare = Profile::named("optane").unwrap().with_cache_bytes(0);
+    let bare = SimulatedMemory::new(bare, Time::Virtual(Arc::new(VirtualTime::new(1))));
+    assert_eq!((bare.look(0, 64, Pattern::Random), bare.look(0, 64, Pattern::Random)), (328, 328));
+    let behind = Profile::named("optane").unwrap().with_dram_cache_bytes(1 << 20);
+    let behind = SimulatedMemory::new(behind, Time::Virtual(Arc::new(VirtualTime::new(1))));
+    assert!(behind.look(0, 128, Pattern::Sequential) > 0);
+    assert_eq!(behind.look(0, 128, Pattern::Sequential), 0);
+    let counts = behind.dram_cache().unwrap();
+    assert_eq!((counts.hits, counts.misses), (0, 2), "the second look does not leave the processor");
+}

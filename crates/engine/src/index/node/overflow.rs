@@ -28,9 +28,9 @@ pub(crate) const OVERFLOW_DATA: u8 = page::Kind::OverflowData as u8;
 
 pub(in crate::index) const NEXT: usize = 24;
 pub(in crate::index) const INDEX_COUNT: usize = 32;
-const IDS: usize = 40;
+pub(in crate::index) const IDS: usize = 40;
 const DATA_LENGTH: usize = 24;
-const DATA: usize = 32;
+pub(in crate::index) const DATA: usize = 32;
 
 /// Data pages of at most 64 KiB in one batch.
 const BATCH_PAGES: usize = 15;

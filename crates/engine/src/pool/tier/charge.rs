@@ -4,6 +4,11 @@
 //! with direct I/O to the frame. An access is a search, whose lines depend on index and key. It
 //! charges [`LINES_PER_SEARCH`] lines: the first of the page, and others picked by the operation
 //! number.
+//!
+//! Where the profile counts lines ([`Profile::counts_lines`](terrace_io::Profile::counts_lines)),
+//! looks are repeated through a view that notes their lines ([`lines`](crate::pool::lines)). Those
+//! are charged instead, adjacent ones together, and free if the worker's cache has them. A copy
+//! goes on where its search ended, so it is sequential.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,6 +19,7 @@ use super::middle::MiddleTier;
 use super::operation;
 use crate::ids::PageId;
 use crate::pool::frames::partition::{class_of, index_of, is_middle};
+use crate::pool::lines::LineSet;
 use crate::pool::resident::Resident;
 
 /// Lines per search: header and first slots, later slot, key, value.
@@ -22,7 +28,7 @@ const LINE_WORDS: usize = 8;
 
 impl MiddleTier {
     pub(in crate::pool) fn charge_search(&self, frame: u32) {
-        let Some(memory) = &self.memory else { return };
+        let Some(memory) = self.memory.as_ref().filter(|_| !self.counts_lines()) else { return };
         let lines = class_of(frame).page_bytes() as u64 / LINE_BYTES;
         let mut number = operation::current().number;
         memory.read(address(frame), LINE_BYTES, Pattern::Random);
@@ -32,7 +38,20 @@ impl MiddleTier {
         }
     }
 
-    #[cold]
+    /// Whether looks charge the lines that they touch.
+    pub(in crate::pool) fn counts_lines(&self) -> bool {
+        self.memory.as_ref().is_some_and(|memory| memory.profile().counts_lines())
+    }
+
+    /// Charges a look at `lines` of the page in `frame`.
+    pub(in crate::pool) fn charge_lines(&self, frame: u32, lines: &LineSet, pattern: Pattern) {
+        let Some(memory) = &self.memory else { return };
+        for run in lines.runs() {
+            let at = address(frame) + run.start as u64 * LINE_BYTES;
+            memory.look(at, run.len() as u64 * LINE_BYTES, pattern);
+        }
+    }
+
     pub(in crate::pool) fn charge_copied(&self, frame: u32, bytes: usize) {
         if let Some(memory) = &self.memory {
             memory.read(address(frame), bytes as u64, Pattern::Sequential);
