@@ -189,7 +189,7 @@ impl Transaction {
             match copied.map(|copied| copied.held) {
                 None => return Ok(false),
                 Some(Held::Inline) => {}
-                Some(Held::Outside(length)) => drop(wanted.inside(length)?),
+                Some(Held::Outside(length)) => _ = wanted.inside(length)?,
                 Some(Held::Overflow(reference)) => load_pinned_to(shared, reference, pin, wanted, value)?,
             }
             Ok(true)

@@ -119,7 +119,8 @@ mod tests {
         assert_eq!(lines.runs().collect::<Vec<_>>(), [0..2, 4..8, 255..256]);
         assert_eq!(lines.count(), 7);
         let others = LineSet::default();
-        (others.add(64, 1), others.add(320, 64));
+        others.add(64, 1);
+        others.add(320, 64);
         lines.subtract(&others);
         assert_eq!(lines.runs().collect::<Vec<_>>(), [0..1, 4..5, 6..8, 255..256]);
     }

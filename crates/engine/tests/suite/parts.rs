@@ -185,7 +185,7 @@ fn check(reads: &dyn Reads, table: &Table, key: &[u8], whole: Option<&[u8]>, ran
 
 /// Bytes that tell their offset.
 fn bytes(seed: usize, length: usize) -> Vec<u8> {
-    (0..length).map(|at| (at ^ at >> 8 ^ at >> 16 ^ seed * 37) as u8).collect()
+    (0..length).map(|at| (at ^ at >> 8 ^ at >> 16 ^ (seed * 37)) as u8).collect()
 }
 
 /// Some ranges of a value of `length` bytes, some of them not inside.
