@@ -158,6 +158,19 @@ pub trait Directory: Send + Sync + Debug {
         Err(io::Error::new(io::ErrorKind::Unsupported, what))
     }
 
+    /// Gives the persistent memory `file`, which has no handle, `bytes` bytes, rounded up to 4096.
+    ///
+    /// New bytes are zeros, durable with their length. A power cut may undo a cut, with the bytes
+    /// that were there.
+    ///
+    /// # Errors
+    /// As [`Directory::open_memory`] for [`OpenMode::Write`], also if it then has 0 bytes.
+    fn resize_memory(&self, file: &str, bytes: u64) -> io::Result<()> {
+        self.open_memory(file, bytes, OpenMode::Write).map(drop)?;
+        let what = format!("{}: {file:?} keeps its length here", self.name());
+        Err(io::Error::new(io::ErrorKind::Unsupported, what))
+    }
+
     /// Whether `file` exists.
     ///
     /// # Errors

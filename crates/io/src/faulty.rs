@@ -217,6 +217,11 @@ impl Directory for SimulatedDisk {
         Ok(Arc::new(memory.observed_by(observer)))
     }
 
+    fn resize_memory(&self, file: &str, bytes: u64) -> io::Result<()> {
+        let _lock = self.locks.take(file, Sharing::Alone).map_err(|_| memory_is_open(file))?;
+        self.name_call(CallKind::SetLen, file, |state| memory::resize(state, file, bytes))
+    }
+
     fn exists(&self, file: &str) -> io::Result<bool> {
         self.name_call(CallKind::Exists, file, |state| Ok(state.names.find(file).is_some()))
     }

@@ -67,6 +67,33 @@ fn bytes_are_zero_at_first_and_are_there_again_after_closing() {
 }
 
 #[test]
+fn a_memory_of_another_length_keeps_what_fits_and_gets_zeros() {
+    on_every_directory(|directory| {
+        let memory = create(directory);
+        (0..8).for_each(|page| store(&memory, page * 4096 + 8, page as u64 + 1));
+        memory.persist(0..memory.len()).unwrap();
+        let busy = directory.resize_memory("frames", 4096).unwrap_err();
+        assert_eq!(busy.kind(), ErrorKind::ResourceBusy, "{busy}");
+        drop(memory);
+        // Twice the same, and not whole pages.
+        for (bytes, kept) in [(3 << 12, 3), (3 << 12, 3), ((5 << 12) - 9, 3), (4096, 1), (8 << 12, 1)] {
+            directory.resize_memory("frames", bytes).unwrap();
+            let memory = directory.open_memory("frames", 4096, OpenMode::Write).unwrap();
+            assert_eq!(memory.len() as u64, bytes.next_multiple_of(4096));
+            for page in 0..memory.len() / 4096 {
+                let wanted = if page < kept { page as u64 + 1 } else { 0 };
+                assert_eq!(load(&memory, page * 4096 + 8), wanted, "page {page} of {bytes} bytes");
+            }
+        }
+        let refused = |file, bytes| directory.resize_memory(file, bytes).unwrap_err().kind();
+        assert_eq!(refused("none", 4096), ErrorKind::NotFound);
+        assert_eq!(refused("frames", 0), ErrorKind::InvalidInput);
+        assert_eq!(refused("frames", u64::MAX), ErrorKind::StorageFull);
+        assert_eq!(directory.open_memory("frames", 0, OpenMode::Write).unwrap().len(), 8 << 12);
+    });
+}
+
+#[test]
 fn a_second_handle_is_refused_until_the_first_is_gone() {
     on_every_directory(|directory| {
         let memory = create(directory);

@@ -61,6 +61,10 @@ impl Directory for DecoratedDirectory {
         self.inner.open_memory(file, bytes, mode)
     }
 
+    fn resize_memory(&self, file: &str, bytes: u64) -> io::Result<()> {
+        self.inner.resize_memory(file, bytes)
+    }
+
     fn exists(&self, file: &str) -> io::Result<bool> {
         self.inner.exists(file)
     }

@@ -229,6 +229,11 @@ impl Directory for FileDirectory {
         outcome.map(Arc::new)
     }
 
+    fn resize_memory(&self, file: &str, bytes: u64) -> io::Result<()> {
+        let opened = self.open_plain(file, OpenMode::Write)?;
+        persistent::resize(opened, &self.path_of(file), bytes)
+    }
+
     fn exists(&self, file: &str) -> io::Result<bool> {
         check_name(file)?;
         match retry(|| rustix::fs::statat(&self.handle, file, AtFlags::SYMLINK_NOFOLLOW)) {

@@ -42,7 +42,9 @@ impl File {
     fn copy(&self) -> File {
         match self {
             File::Device(device) => File::Device(device.copy()),
-            File::Memory(mapping) => File::Memory(Arc::new(mapping.copy())),
+            File::Memory(mapping) => {
+                File::Memory(Arc::new(mapping.copy(mapping.len() as u64).expect("memory for a copy")))
+            }
         }
     }
 }
@@ -112,6 +114,17 @@ impl Directory for MemoryDirectory {
         let lock = self.locks.take(file, Sharing::Alone).map_err(|_| memory_is_open(&name))?;
         files.insert(file.to_owned(), File::Memory(Arc::clone(&mapping)));
         Ok(Arc::new(PersistentMemory::of(name, PersistentKind::Simulated, mapping, Some(lock))))
+    }
+
+    fn resize_memory(&self, file: &str, bytes: u64) -> io::Result<()> {
+        check_name(file)?;
+        let mut files = self.files.lock();
+        let _lock = self.locks.take(file, Sharing::Alone).map_err(|_| memory_is_open(file))?;
+        match files.get_mut(file).ok_or_else(|| not_found(file))? {
+            File::Memory(mapping) => *mapping = Arc::new(mapping.copy(bytes)?),
+            File::Device(_) => return Err(is_no_memory(file)),
+        }
+        Ok(())
     }
 
     fn exists(&self, file: &str) -> io::Result<bool> {

@@ -24,15 +24,12 @@ const TMPFS: u32 = 0x0102_1994;
 
 /// An empty `file` gets `bytes`.
 pub(super) fn open(file: OwnedFd, name: String, bytes: u64) -> io::Result<PersistentMemory> {
-    match retry(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => return Err(memory_is_open(&name)),
-        Err(error) => return Err(explained(&name, "cannot be locked", error.into())),
-    }
+    lock(&file, &name)?;
     let lock = Box::new(FileLock::nameless(file.try_clone()?));
     let is_tmpfs = retry(|| rustix::fs::fstatfs(&file))?.f_type as u32 == TMPFS;
     let flush = if is_tmpfs { None } else { Some(flush_of_processor(&name)?) };
-    let length = rustix::fs::fstat(&file)?.st_size as u64;
+    let stat = rustix::fs::fstat(&file)?;
+    let length = stat.st_size as u64;
     if !length.is_multiple_of(PAGE_BYTES as u64) {
         let what = format!("{name}: {length} bytes are not whole pages of {PAGE_BYTES}: no memory of ours");
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
@@ -43,7 +40,10 @@ pub(super) fn open(file: OwnedFd, name: String, bytes: u64) -> io::Result<Persis
     }
     let length = if length == 0 { bytes } else { length };
     let length = whole_pages(length).map_err(|error| explained(&name, "has no such length", error))?;
-    allocate(&file, &name, length)?;
+    // Blocks of 512 bytes; on tmpfs they are those of the content alone, and looking is quick.
+    if !is_tmpfs || (stat.st_blocks as u64) < length / 512 {
+        allocate(&file, &name, length)?;
+    }
     let backing = if flush.is_some() { Backing::Dax } else { Backing::Cache };
     let mapping = SharedMapping::of_file(file, length, backing)
         .map_err(|error| if flush.is_some() { not_synchronous(&name, error) } else { error })?;
@@ -53,6 +53,25 @@ pub(super) fn open(file: OwnedFd, name: String, bytes: u64) -> io::Result<Persis
         Some(flush) => memory.flushed_by(flush),
         None => memory,
     })
+}
+
+/// Gives `file`, which nobody has mapped, another length.
+pub(super) fn resize(file: OwnedFd, name: &str, bytes: u64) -> io::Result<()> {
+    lock(&file, name)?;
+    let length = whole_pages(bytes).map_err(|error| explained(name, "has no such length", error))?;
+    if length < rustix::fs::fstat(&file)?.st_size as u64 {
+        let cut = retry(|| rustix::fs::ftruncate(&file, length));
+        return cut.map_err(|error| explained(name, "cannot be cut", error.into()));
+    }
+    allocate(&file, name, length)
+}
+
+fn lock(file: &OwnedFd, name: &str) -> io::Result<()> {
+    match retry(|| rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => Err(memory_is_open(name)),
+        Err(error) => Err(explained(name, "cannot be locked", error.into())),
+    }
 }
 
 fn flush_of_processor(name: &str) -> io::Result<Flush> {

@@ -48,6 +48,8 @@ pub(super) struct Lines {
     /// The present content, while there is no mapping.
     present: Sparse,
     mapping: Option<Arc<SharedMapping>>,
+    /// What was there before a cut, which a power cut may undo.
+    uncut: Option<Box<Lines>>,
     /// By number of the line. Absent ones have had only their durable and their present content.
     earlier: BTreeMap<usize, Vec<Earlier>>,
     /// By thread since its last fence: lines, and their moments.
@@ -81,7 +83,7 @@ impl Lines {
 
     fn of(durable: Sparse, present: Sparse) -> Lines {
         let (earlier, written_back) = (BTreeMap::new(), Vec::new());
-        Lines { durable, present, mapping: None, earlier, written_back, moment: 0 }
+        Lines { durable, present, mapping: None, uncut: None, earlier, written_back, moment: 0 }
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -193,6 +195,22 @@ impl Lines {
         content
     }
 
+    /// Gives the memory, which has no handle, another length.
+    pub(super) fn resize(&mut self, bytes: u64) -> io::Result<()> {
+        let (bytes, before) = (whole_pages(bytes)?, self.len());
+        self.freeze();
+        if bytes < before {
+            self.uncut = self.uncut.take().or_else(|| Some(Box::new(self.clone())));
+        }
+        self.present.set_len(bytes)?;
+        self.durable.set_len(bytes)?;
+        self.earlier.split_off(&(bytes as usize / LINE_BYTES));
+        if bytes > before {
+            self.uncut = None;
+        }
+        Ok(())
+    }
+
     /// Stores from now on do not count.
     pub(super) fn freeze(&mut self) {
         self.present = self.content();
@@ -205,6 +223,7 @@ impl Lines {
         lines.earlier.clone_from(&self.earlier);
         lines.earlier.values_mut().flatten().for_each(|earlier| earlier.written_back = false);
         lines.moment = self.moment;
+        lines.uncut = self.uncut.as_ref().map(|uncut| Box::new(uncut.killed()));
         lines
     }
 
@@ -228,6 +247,11 @@ impl Lines {
             if let Some(bytes) = self.choose(line, &present, cut, page.1, random) {
                 content.write((line * LINE_BYTES) as u64, &bytes);
             }
+        }
+        if let Some(uncut) = self.uncut.as_ref().filter(|_| random.chance(50)) {
+            let mut whole = uncut.survivor(random).durable;
+            whole.copy_from(&content, 0, content.len() as usize);
+            content = whole;
         }
         Self::of(content.clone(), content)
     }
@@ -460,6 +484,32 @@ mod tests {
         lines.fence();
         let seen = outcomes(&lines, &[0]);
         assert!(seen.contains(&vec![1]) && !seen.contains(&vec![0]), "{seen:?}");
+    }
+
+    #[test]
+    fn a_power_cut_may_undo_a_cut_until_the_memory_grows() {
+        let (mut lines, mapping) = lines();
+        let (kept, beyond) = (1, PAGE_BYTES / LINE_BYTES + 1);
+        for line in [kept, beyond] {
+            store(&mut lines, line, 1);
+            persist(&mut lines, line);
+            store(&mut lines, line, 2);
+        }
+        drop(mapping);
+        let length_and_words = |lines: &Lines| {
+            let outcome = |seed| {
+                let survivor = lines.survivor(&mut Random::new(seed));
+                let word = |line: usize| survivor.present_line(line)[0];
+                (survivor.len() as usize / PAGE_BYTES, word(kept), word(beyond))
+            };
+            (0..2000).map(outcome).collect::<BTreeSet<_>>()
+        };
+        lines.resize(PAGE_BYTES as u64).unwrap();
+        let undone = [(1, 1, 0), (1, 2, 0), (2, 1, 1), (2, 1, 2), (2, 2, 1), (2, 2, 2)].into();
+        assert_eq!(length_and_words(&lines), undone);
+        assert_eq!(length_and_words(&lines.killed()), undone);
+        lines.resize(3 * PAGE_BYTES as u64).unwrap();
+        assert_eq!(length_and_words(&lines), [(3, 1, 0), (3, 2, 0)].into());
     }
 
     #[test]

@@ -87,6 +87,15 @@ pub(super) fn open(
     Ok((number, lines.map(file)?))
 }
 
+pub(super) fn resize(state: &mut State, file: &str, bytes: u64) -> io::Result<()> {
+    let number = state.names.find(file).ok_or_else(|| not_found(file))?;
+    let lines = state.memories.get(&number).ok_or_else(|| is_no_memory(file))?;
+    if !state.has_room(bytes.saturating_sub(lines.len())) {
+        return Err(io::Error::from_raw_os_error(libc::ENOSPC));
+    }
+    self::lines(state, number).resize(bytes)
+}
+
 fn create(state: &mut State, file: &str, bytes: u64) -> io::Result<FileNumber> {
     let lines = Lines::new(bytes)?;
     if !state.has_room(lines.len()) {

@@ -132,18 +132,16 @@ impl SharedMapping {
         }
     }
 
-    /// An independent mapping with the same content.
-    ///
-    /// # Panics
-    /// If memory is short.
-    pub(crate) fn copy(&self) -> SharedMapping {
-        let copy = Self::anonymous("copy", self.length as u64).expect("memory for a copy");
+    /// An independent mapping of `bytes`, with the same content as far as both go.
+    pub(crate) fn copy(&self, bytes: u64) -> io::Result<SharedMapping> {
+        let copy = Self::anonymous("copy", bytes)?;
         let mut page = [0; PAGE_BYTES];
-        for at in self.data().into_iter().flat_map(|data| data.step_by(PAGE_BYTES)) {
+        let pages = self.data().into_iter().flat_map(|data| data.step_by(PAGE_BYTES));
+        for at in pages.take_while(|&at| at < copy.length) {
             self.read(at, &mut page);
             copy.fill(at, &page);
         }
-        copy
+        Ok(copy)
     }
 
     /// The whole pages with memory, in order; a look at the others would give them some.
