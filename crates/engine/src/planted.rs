@@ -116,6 +116,8 @@ pub(crate) enum Bug {
     UnsealNotAtMapping,
     KeepSealOfVacated,
     KeepSealOfFreed,
+    /// A tier is made smaller while frames beyond its new end are sealed.
+    KeepSealBeyondEnd,
     /// A page whose base is a frame stays clean though the log has records of it.
     RedoLeavesClean,
     /// A tier that was not attached in the last life counts.

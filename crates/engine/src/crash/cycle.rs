@@ -355,7 +355,13 @@ impl Run {
             false => open_with_ring(disk, &self.plan.sizes)?,
         };
         let files = self.sometimes_without_ring(files)?;
-        let mut options = self.plan.sizes.options_on(disk);
+        let mut sizes = self.plan.sizes;
+        if sizes.persistent && self.below(3) == 0 {
+            // The tier's file is resized.
+            let frames = [1, 2, 3, 8, 16, 40][self.below(6)];
+            sizes.middle.iter_mut().for_each(|middle| middle.frames = frames);
+        }
+        let mut options = sizes.options_on(disk);
         if self.apart {
             options.tiers.persistent = None;
         }

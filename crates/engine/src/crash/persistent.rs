@@ -328,6 +328,75 @@ fn catches_keep_seal_of_freed() {
     catches(Bug::KeepSealOfFreed, 4, first_sealed, used_again);
 }
 
+fn six_sealed(stage: &mut Stage) {
+    for id in 1..=6 {
+        assert_eq!(sealed_page(stage).expect("nothing fails"), PageId(id));
+    }
+}
+
+/// Recovers with another number of frames, cut off at `call`, and lives on if it gets there.
+fn live_with(stage: &mut Stage, frames: u32, call: u64) -> Result<()> {
+    let disk = stage.disk.survivor(call);
+    disk.crash_at(disk.calls() + call);
+    stage.disk = disk.clone();
+    stage.sizes = sizes(frames);
+    stage.restart(disk, true)?;
+    (1..=6).try_for_each(|id| stage.write(PageId(id)))?;
+    stage.checkpoint()
+}
+
+/// The tier gets smaller and the database is written. Then the tier is as large as before, where a
+/// power cut may have undone the cut of its file.
+#[test]
+fn catches_keep_seal_beyond_end() {
+    for bug in [None, Some(Bug::KeepSealBeyondEnd)] {
+        meanwhile::play(None);
+        plant(bug);
+        let (mut caught, mut ended) = (None, 0);
+        for call in (1..40).chain((40..120).step_by(10)) {
+            let mut stage = Stage::new(8, call);
+            six_sealed(&mut stage);
+            ended += u32::from(live_with(&mut stage, 2, call).is_ok());
+            for frames in [8, 2] {
+                stage.sizes = sizes(frames);
+                caught = caught.or(stage.judge_survivors(call).err());
+            }
+        }
+        plant(None);
+        assert!(bug.is_some() || (1..40).contains(&ended), "{ended} lives were not cut off");
+        assert_eq!(caught.is_some(), bug.is_some(), "{bug:?}: {caught:?}");
+    }
+}
+
+#[test]
+fn a_tier_that_grows_is_cut_off_at_any_call() {
+    meanwhile::play(None);
+    for call in (1..40).step_by(2) {
+        let mut stage = Stage::new(2, call);
+        six_sealed(&mut stage);
+        let _ = live_with(&mut stage, 8, call);
+        for frames in [2, 8, 5] {
+            stage.sizes = sizes(frames);
+            stage.judge_survivors(call).unwrap_or_else(|what| panic!("call {call}, {frames} frames: {what}"));
+        }
+    }
+}
+
+#[test]
+fn frames_that_fit_stay_when_the_tier_gets_another_size() {
+    meanwhile::play(None);
+    let mut stage = Stage::new(8, 3);
+    six_sealed(&mut stage);
+    for (frames, fit) in [(40, 6..=6), (8, 6..=6), (3, 1..=3), (8, 1..=3)] {
+        stage.sizes = sizes(frames);
+        let disk = stage.disk.survivor(frames.into());
+        stage.restart(disk, true).unwrap();
+        let stats = stage.pool.middle_stats().and_then(|middle| middle.persistent).unwrap();
+        assert!(fit.contains(&stats.adopted), "{frames} frames: {stats:?}");
+        stage.pool.seal_all();
+    }
+}
+
 /// The frame has changes that no image has. After a restart the page is evicted, and the log cut.
 #[test]
 fn catches_redo_leaves_clean() {

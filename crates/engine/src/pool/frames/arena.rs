@@ -94,8 +94,9 @@ impl Frames {
     /// Those of the system; `Unsupported` for mapped pages.
     pub(crate) fn over(self, persistent: PersistentFrames) -> io::Result<Frames> {
         let partition = persistent.partition();
-        let count = self.count_max(partition);
-        self.bytes.map_over(partition, count, persistent.memory(), persistent.bodies_at())?;
+        for (frames, at) in persistent.bodies() {
+            self.bytes.map_over(partition, frames, persistent.memory(), at)?;
+        }
         Ok(Frames { persistent: Some(persistent), ..self })
     }
 

@@ -96,11 +96,11 @@ impl Fixed {
     pub(super) fn map_over(
         &self,
         partition: Partition,
-        count: u32,
+        frames: Range<u32>,
         memory: &PersistentMemory,
         at: usize,
     ) -> io::Result<()> {
-        memory.map_over(&self.region, self.range(partition, 0..count), at)
+        memory.map_over(&self.region, self.range(partition, frames), at)
     }
 
     pub(super) fn release(&self, partition: Partition, frames: Range<u32>) -> io::Result<()> {

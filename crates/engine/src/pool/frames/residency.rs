@@ -62,16 +62,16 @@ impl Residency {
         Fixed::partition_bytes(counts_max) * counts_max.len()
     }
 
-    /// Puts `memory` from `at` on behind the first `count` frames of `partition`.
+    /// Puts `memory` from `at` on behind `frames` of `partition`.
     pub(super) fn map_over(
         &self,
         partition: Partition,
-        count: u32,
+        frames: Range<u32>,
         memory: &PersistentMemory,
         at: usize,
     ) -> io::Result<()> {
         match self {
-            Residency::Frames(frames) => frames.map_over(partition, count, memory, at),
+            Residency::Frames(fixed) => fixed.map_over(partition, frames, memory, at),
             Residency::Mapped(_) => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "a mapped page has one address in both tiers; use the back end frames",

@@ -7,8 +7,9 @@
 //!    all other frames durably, then names the new epoch. In the opposite order a cut between the
 //!    two leaves dropped frames, and an epoch that fits them.
 //!
-//! A file that does not fit starts cold, with a warning. A foreign file stays as it is, and the
-//! tier is volatile.
+//! A file of another size is resized first; the frames that fit stay where they are. Any other file
+//! that does not fit starts cold, with a warning. A foreign file stays as it is, and the tier is
+//! volatile.
 
 use std::io;
 use std::sync::Arc;
@@ -71,6 +72,8 @@ type Life = (u32, u64);
 enum Found {
     /// It is this tier's, of this last life.
     Fits(Life),
+    /// It is this tier's, with another number of frames or another length.
+    Resize(Identity),
     /// It is a tier's, of this length.
     Cold(String),
     /// It is a tier's, of another length.
@@ -105,7 +108,9 @@ impl Attached {
         let begun = Instant::now();
         let frames = PersistentFrames::new(memory, layout, charge, source.checks_bodies);
         if life.is_some() && !planted(Bug::TrustUnsealedHeader) {
-            frames.memory.persist(layout.headers()).map_err(lost(&frames))?;
+            let mut headers = layout.headers(0);
+            headers.try_for_each(|group| frames.memory.write_back(group)).map_err(lost(&frames))?;
+            frames.memory.fence().map_err(lost(&frames))?;
         }
         frames.count_adoption(begun);
         Ok(Some(Attached { frames, identity, life }))
@@ -153,8 +158,9 @@ impl Attached {
             }
         }
         if let Some(charge) = &self.frames.charge {
-            let headers = self.frames.layout.headers();
-            charge.read(headers.start as u64, headers.len() as u64, Pattern::Sequential);
+            for headers in self.frames.layout.headers(0) {
+                charge.read(headers.start as u64, headers.len() as u64, Pattern::Sequential);
+            }
         }
         found.sort_unstable_by_key(|frame| (frame.id, std::cmp::Reverse(frame.lsn)));
         let before = found.len();
@@ -185,7 +191,6 @@ impl Attached {
             self.name_life()?;
         }
         self.frames.begin_life(adopted.iter().map(|frame| (frame.index, frame.is_imaged)));
-        let headers = self.frames.layout.headers();
         for index in 0..self.frames.layout.frames {
             let (line, is_adopted) = (self.frames.layout.header(index), self.frames.is_adopted(index));
             let trusted = planted(Bug::TrustUnsealedHeader) && !layout::reads_sealed(self.header(index));
@@ -198,7 +203,8 @@ impl Attached {
             }
         }
         if !planted(Bug::TrustUnsealedHeader) {
-            self.frames.memory.write_back(headers).map_err(lost(&self.frames))?;
+            let mut headers = self.frames.layout.headers(0);
+            headers.try_for_each(|group| self.frames.memory.write_back(group)).map_err(lost(&self.frames))?;
         }
         self.frames.memory.fence().map_err(lost(&self.frames))?;
         if !planted(Bug::EpochBeforeUnsealing) {
@@ -278,6 +284,10 @@ fn open_memory(
     check_kind(source, &memory)?;
     match look_at(&memory, layout, identity) {
         Found::Fits(life) => Ok(Some((memory, Some(life)))),
+        Found::Resize(found) => {
+            let memory = resize(&**directory, file, memory, found, layout).map_err(explain)?;
+            Ok(Some((memory, Some((found.epoch, found.life)))))
+        }
         Found::Cold(why) => {
             warn(&why);
             Ok(Some((memory, None)))
@@ -293,6 +303,55 @@ fn open_memory(
             Ok(None)
         }
     }
+}
+
+/// Gives the file of the tier `found` length and frames of `layout`.
+///
+/// Frames beyond the named ones are always durably unsealed. They are so before the identity names
+/// fewer, which comes before the cut of the file: a power cut may undo that cut even in a later
+/// life. Cut off in between, the file is longer than its identity says, and fits.
+fn resize(
+    directory: &dyn Directory,
+    file: &str,
+    memory: Arc<PersistentMemory>,
+    found: Identity,
+    layout: Layout,
+) -> io::Result<Arc<PersistentMemory>> {
+    let named = Identity { frames: layout.frames, ..found };
+    if !planted(Bug::KeepSealBeyondEnd) {
+        unseal_beyond(&memory, layout)?;
+    }
+    let is_smaller = named.frames < found.frames;
+    if is_smaller {
+        store_identity(&memory, &named)?;
+    }
+    let memory = match memory.len() == layout.bytes() {
+        true => memory,
+        false => {
+            drop(memory);
+            directory.resize_memory(file, layout.bytes() as u64)?;
+            directory.open_memory(file, 0, OpenMode::Write)?
+        }
+    };
+    let expected = if is_smaller { named } else { found };
+    if memory.len() != layout.bytes() || Identity::decode(&identity_line(&memory)) != Some(Ok(expected)) {
+        // It had no handle for a moment.
+        return Err(io::ErrorKind::ResourceBusy.into());
+    }
+    if !is_smaller {
+        store_identity(&memory, &named)?;
+    }
+    Ok(memory)
+}
+
+/// Unseals durably all frames in the file that `layout` does not have.
+fn unseal_beyond(memory: &PersistentMemory, layout: Layout) -> io::Result<()> {
+    for headers in Layout::of_headers_in(layout.class, memory.len()).headers(layout.frames) {
+        memory.note(headers.clone());
+        memory.words(headers.clone()).chunks(LINE_BYTES / 8).for_each(layout::clear_seal);
+        memory.write_back(headers)?;
+    }
+    memory.fence()
 }
 
 fn check_kind(source: &PersistentSource, memory: &PersistentMemory) -> Result<()> {
@@ -322,14 +381,18 @@ fn warn_foreign(file: &str, why: &str) {
     );
 }
 
-fn look_at(memory: &PersistentMemory, layout: Layout, identity: &Identity) -> Found {
+fn identity_line(memory: &PersistentMemory) -> [u8; LINE_BYTES] {
     let mut line = [0; LINE_BYTES];
     for (bytes, word) in line.chunks_exact_mut(8).zip(memory.words(0..LINE_BYTES)) {
         bytes.copy_from_slice(&word.load(Relaxed).to_ne_bytes());
     }
+    line
+}
+
+fn look_at(memory: &PersistentMemory, layout: Layout, identity: &Identity) -> Found {
     let has_length = memory.len() == layout.bytes();
     let cold = |why: String| if has_length { Found::Cold(why) } else { Found::Replace(why) };
-    match Identity::decode(&line) {
+    match Identity::decode(&identity_line(memory)) {
         // Its creation was cut off, or it was created empty.
         None if memory.words(0..memory.len()).iter().all(|word| word.load(Relaxed) == 0) => {
             cold("it was just created".to_owned())
@@ -340,11 +403,13 @@ fn look_at(memory: &PersistentMemory, layout: Layout, identity: &Identity) -> Fo
         Some(Ok(found)) if found.timeline != identity.timeline => {
             cold("the database was restored or repaired since".to_owned())
         }
-        Some(Ok(found)) if found.page_bytes != identity.page_bytes || found.frames != identity.frames => {
-            let (frames, bytes) = (found.frames, found.page_bytes);
-            cold(format!("it has {frames} frames of {bytes} bytes"))
+        Some(Ok(found)) if found.page_bytes != identity.page_bytes => {
+            cold(format!("it has frames of {} bytes", found.page_bytes))
         }
-        Some(Ok(_)) if !has_length => Found::Replace(format!("it is cut off at {} bytes", memory.len())),
+        Some(Ok(found)) if memory.len() < (Layout { frames: found.frames, ..layout }).bytes() => {
+            Found::Replace(format!("it is cut off at {} bytes", memory.len()))
+        }
+        Some(Ok(found)) if found.frames != identity.frames || !has_length => Found::Resize(found),
         Some(Ok(found)) => Found::Fits((found.epoch, found.life)),
     }
 }

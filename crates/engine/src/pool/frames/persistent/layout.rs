@@ -3,8 +3,11 @@
 //! ```text
 //!   0        identity: one line of 64 bytes
 //!   4096     headers: one line per frame
-//!   2 MiB*n  bodies: the pages
+//!   2 MiB    bodies: the pages
 //! ```
+//!
+//! Frames beyond 32,256 follow in groups of as many: 4096 unused bytes, headers, bodies. So a
+//! frame's place does not depend on their number, and the file can be resized.
 //!
 //! Identity, little-endian: magic 8, version u32, page bytes u32, UUID 16, timeline u64, frames
 //! u32, epoch u32, life u64, zeros 4, CRC-32C u32 of the 60 bytes before it.
@@ -18,15 +21,18 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 
 use crate::ids::{Lsn, PageId, SizeClass};
+use crate::pool::frames::partition::FRAMES_MAX;
 use crate::store::page::crc32c;
 
 const MAGIC: [u8; 8] = *b"TERRMID\0";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of the identity and of each header: a cache line.
 pub(super) const LINE_BYTES: usize = 64;
 const HEADERS_AT: usize = 4096;
-/// Bodies begin where huge pages do.
-const BODIES_UNIT: usize = 2 << 20;
+/// Bodies begin and end where huge pages do.
+const BODIES_AT: usize = 2 << 20;
+/// Frames of a group: their headers leave room below the bodies.
+const GROUP_FRAMES: u32 = 32_256;
 /// Word of a header with the seal, and its value in a sealed one.
 const SEAL_AT: usize = 7;
 const SEALED: u64 = 0x5ea1_ed5e_a1ed_5ea1;
@@ -39,29 +45,58 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn headers(self) -> Range<usize> {
-        HEADERS_AT..self.header(self.frames).start
+    /// The headers of frames from `first` on, one range per group.
+    pub(super) fn headers(self, first: u32) -> impl Iterator<Item = Range<usize>> {
+        groups(first..self.frames)
+            .map(move |frames| self.header(frames.start).start..self.header(frames.end - 1).end)
     }
 
     pub(super) fn header(self, index: u32) -> Range<usize> {
-        let start = HEADERS_AT + index as usize * LINE_BYTES;
+        let start = self.group_at(index) + HEADERS_AT + (index % GROUP_FRAMES) as usize * LINE_BYTES;
         start..start + LINE_BYTES
     }
 
-    pub(super) fn bodies(self) -> Range<usize> {
-        self.body(0).start..self.body(self.frames).start
+    /// The frames of each group, and where their bodies begin.
+    pub(super) fn bodies(self) -> impl Iterator<Item = (Range<u32>, usize)> {
+        groups(0..self.frames).map(move |frames| (frames.clone(), self.body(frames.start).start))
     }
 
     pub(super) fn body(self, index: u32) -> Range<usize> {
-        let bodies = self.headers().end.next_multiple_of(BODIES_UNIT);
-        let start = bodies + index as usize * self.class.page_bytes();
+        let within = (index % GROUP_FRAMES) as usize * self.class.page_bytes();
+        let start = self.group_at(index) + BODIES_AT + within;
         start..start + self.class.page_bytes()
+    }
+
+    fn group_at(self, index: u32) -> usize {
+        (index / GROUP_FRAMES) as usize * (BODIES_AT + GROUP_FRAMES as usize * self.class.page_bytes())
+    }
+
+    /// The frames whose headers are in a file of `bytes`, at most [`FRAMES_MAX`].
+    pub(super) fn of_headers_in(class: SizeClass, bytes: usize) -> Layout {
+        let is_inside = |frames: u32| Layout { class, frames }.header(frames - 1).end <= bytes;
+        let (mut most, mut beyond) = (0, FRAMES_MAX + 1);
+        while beyond - most > 1 {
+            let middle = most + (beyond - most) / 2;
+            *(if is_inside(middle) { &mut most } else { &mut beyond }) = middle;
+        }
+        Layout { class, frames: most }
     }
 
     /// Length of the file.
     pub(super) fn bytes(self) -> usize {
-        self.bodies().end
+        self.body(self.frames - 1).end
     }
+}
+
+/// `frames`, divided where groups end.
+fn groups(frames: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+    let (first, last) = (frames.start / GROUP_FRAMES, frames.end.div_ceil(GROUP_FRAMES));
+    (first..last)
+        .map(move |group| {
+            let start = frames.start.max(group * GROUP_FRAMES);
+            start..frames.end.min((group + 1) * GROUP_FRAMES).max(start)
+        })
+        .filter(|frames| !frames.is_empty())
 }
 
 /// The database, its life, and the tier's shape.
@@ -199,14 +234,49 @@ mod tests {
 
     #[test]
     fn parts_of_the_file_are_apart_and_in_order() {
-        for (class, frames) in
-            [(SizeClass::SMALLEST, 1), (SizeClass::SMALLEST, 40_000), (SizeClass::LARGEST, 3)]
-        {
+        const SIZES: [(SizeClass, u32); 4] = [
+            (SizeClass::SMALLEST, 1),
+            (SizeClass::SMALLEST, GROUP_FRAMES),
+            (SizeClass::SMALLEST, 2 * GROUP_FRAMES + 9),
+            (SizeClass::LARGEST, 3),
+        ];
+        for (class, frames) in SIZES {
             let layout = Layout { class, frames };
-            assert_eq!(layout.headers().len(), frames as usize * LINE_BYTES);
-            assert!(layout.bodies().start.is_multiple_of(BODIES_UNIT) && layout.bytes().is_multiple_of(4096));
-            assert!(layout.header(frames - 1).end <= layout.bodies().start);
-            assert_eq!(layout.body(frames - 1).end, layout.bytes());
+            let mut parts: Vec<Range<usize>> = layout.headers(0).collect();
+            for (frames, at) in layout.bodies() {
+                assert!(at.is_multiple_of(BODIES_AT), "{at}");
+                parts.push(at..layout.body(frames.end - 1).end);
+            }
+            parts.sort_by_key(|part| part.start);
+            assert!(parts[0].start == HEADERS_AT && parts.windows(2).all(|two| two[0].end <= two[1].start));
+            assert_eq!(parts.last().unwrap().end, layout.bytes());
+            let bytes = |part: fn(Layout, u32) -> Range<usize>| -> usize {
+                (0..frames).map(|index| part(layout, index).len()).sum()
+            };
+            let in_parts: usize = parts.iter().map(Range::len).sum();
+            assert_eq!(in_parts, bytes(Layout::header) + bytes(Layout::body));
         }
+    }
+
+    #[test]
+    fn frames_keep_their_places_in_files_of_other_lengths() {
+        let layout = |frames| Layout { class: SizeClass::SMALLEST, frames };
+        let (few, many) = (layout(100), layout(3 * GROUP_FRAMES));
+        for index in [0, 99] {
+            assert_eq!((few.header(index), few.body(index)), (many.header(index), many.body(index)));
+        }
+        // A file that was cut anywhere has the headers of a group, or some, or none.
+        for (bytes, frames) in [
+            (0, 0),
+            (HEADERS_AT + 63, 0),
+            (few.header(50).start, 50),
+            (few.bytes(), GROUP_FRAMES),
+            (many.header(GROUP_FRAMES + 7).end, GROUP_FRAMES + 8),
+        ] {
+            assert_eq!(Layout::of_headers_in(SizeClass::SMALLEST, bytes).frames, frames, "{bytes}");
+        }
+        let beyond: Vec<u32> = groups(7..GROUP_FRAMES + 3).map(|frames| frames.end).collect();
+        assert_eq!(beyond, [GROUP_FRAMES, GROUP_FRAMES + 3]);
+        assert_eq!(groups(7..7).count(), 0);
     }
 }

@@ -1,5 +1,6 @@
 //! Seals while the database is open.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -117,8 +118,9 @@ impl PersistentFrames {
         &self.memory
     }
 
-    pub(in crate::pool::frames) fn bodies_at(&self) -> usize {
-        self.layout.bodies().start
+    /// Frames, and where their bodies begin in the memory.
+    pub(in crate::pool::frames) fn bodies(&self) -> impl Iterator<Item = (Range<u32>, usize)> {
+        self.layout.bodies()
     }
 
     /// # Errors
