@@ -125,7 +125,7 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
         analysis.assemble(slots, superblock, wal, (persistent, adopted), options)?;
     maintenance.pool.use_classes_with_ids()?;
     let losers_floor = losers.iter().map(|loser| loser.first.0).min().unwrap_or(u64::MAX);
-    let redone = redo::redo_all(&maintenance, scan(cut)?, &born, losers_floor, redo)?;
+    let redone = redo::redo_all(&maintenance, scan(cut)?.widened()?, &born, losers_floor, redo)?;
     maintenance.requests.recovery_floor.store(losers_floor, Relaxed);
     Ok(Recovered { maintenance, losers, redone, log_end })
 }

@@ -3,6 +3,8 @@
 //! A change is redone if its page is allocated and the base has a lower LSN. It must not be older
 //! than the page's last allocation or free. Each redo needs only the page and the record. Pages are
 //! evicted and written as usual, so redo keeps the memory limit.
+//!
+//! Pages in the store are read several at a time, before the redo of their first records.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,9 +13,10 @@ use crate::error::{Error, Result};
 use crate::ids::{Lsn, PageId};
 use crate::maintenance::Maintenance;
 use crate::planted::{Bug, planted};
-use crate::pool::Retry;
 use crate::pool::adopt::meet_adopted;
+use crate::pool::page_table::Location;
 use crate::pool::resident::class_of_page;
+use crate::pool::{ReadReason, Retry, batch_pages, fault_many};
 use crate::store::page;
 use crate::wal::{Change, Kind, LogScan, change_kind};
 
@@ -30,9 +33,13 @@ pub(super) fn redo_all(
     losers_floor: u64,
     redo: &dyn Redo,
 ) -> Result<u64> {
-    let mut redone = 0;
+    let (mut redone, mut read_to) = (0, Lsn::NONE);
     let mut scratch = Vec::new();
-    while let Some(record) = records.next()? {
+    loop {
+        if records.end() >= read_to {
+            read_to = read_ahead(maintenance, &mut records, born)?;
+        }
+        let Some(record) = records.next()? else { return Ok(redone) };
         if record.kind() != Kind::Pages {
             continue;
         }
@@ -41,16 +48,42 @@ pub(super) fn redo_all(
         if maintenance.wal.tail().0 - maintenance.wal.cut().0 > maintenance.wal.capacity() / 8 * 7 {
             maintenance.checkpoint_step(&mut maintenance.round_state.lock())?;
         }
-        for change in record.changes() {
-            let old_life = born.get(&change.page).is_some_and(|&lsn| record.lsn() < lsn);
-            if old_life || change.kind == change_kind::FREE || !exists_durably(maintenance, change.page) {
-                continue;
-            }
+        for change in record.changes().filter(|change| counts(maintenance, born, record.lsn(), change)) {
             meet_adopted(&maintenance.pool, change.page, record.lsn());
             redone += u64::from(redo_one(maintenance, record.lsn(), &change, redo, &mut scratch)?);
         }
     }
-    Ok(redone)
+}
+
+/// Whether a change is of the present life of a page that exists.
+fn counts(maintenance: &Maintenance, born: &HashMap<PageId, Lsn>, lsn: Lsn, change: &Change<'_>) -> bool {
+    let old_life = born.get(&change.page).is_some_and(|&born| lsn < born);
+    !old_life && change.kind != change_kind::FREE && exists_durably(maintenance, change.page)
+}
+
+/// Reads a batch of the pages that the next records change, and returns the end of these records.
+/// A page that cannot be read is left to its redo.
+fn read_ahead(maintenance: &Maintenance, records: &mut LogScan, born: &HashMap<PageId, Lsn>) -> Result<Lsn> {
+    let pool = &maintenance.pool;
+    let most = batch_pages(pool, pool.class());
+    let (mut end, mut pages) = (Lsn::NONE, Vec::with_capacity(most));
+    for record in records.ahead()? {
+        end = record.end();
+        if record.kind() != Kind::Pages {
+            continue;
+        }
+        for change in record.changes().filter(|change| counts(maintenance, born, record.lsn(), change)) {
+            let location = pool.table.entry(change.page).map(|entry| entry.location());
+            if matches!(location, Some(Location::Store(_))) && !pages.contains(&change.page) {
+                pages.push(change.page);
+            }
+        }
+        if pages.len() >= most {
+            break;
+        }
+    }
+    fault_many(pool, &pages, ReadReason::Wanted, &mut |_, _| {})?;
+    Ok(end)
 }
 
 fn exists_durably(maintenance: &Maintenance, id: PageId) -> bool {

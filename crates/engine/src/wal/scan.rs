@@ -29,6 +29,8 @@ use crate::planted::{Bug, planted};
 use crate::store::ring::RingMemory;
 
 const WINDOW_BYTES: usize = 256 << 10;
+/// Holds enough records for batches of pages to read.
+const WIDE_WINDOW_BYTES: u64 = 1 << 20;
 
 /// Which epochs are valid where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +87,35 @@ impl LogScan {
                 Ok(None)
             }
         }
+    }
+
+    /// The same scan, which has more records in memory at a time.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub(crate) fn widened(mut self) -> Result<Self> {
+        self.window.buffer = buffer(self.window.geometry.capacity().min(WIDE_WINDOW_BYTES) as usize)?;
+        (self.window.from, self.window.to) = (0, 0);
+        Ok(self)
+    }
+
+    /// The next records, as far as they are in memory. At least one, except at the end.
+    ///
+    /// # Errors
+    /// As [`LogScan::next`].
+    pub(crate) fn ahead(&mut self) -> Result<impl Iterator<Item = RecordView<'_>>> {
+        let (window, rule) = (&mut self.window, self.rule);
+        let (mut at, mut epoch) = (Lsn(self.at), self.epoch);
+        window.record(at)?;
+        let window = &*window;
+        Ok(std::iter::from_fn(move || {
+            let record = RecordView::parse(window.from(at.0), at).ok()?;
+            if !epoch_fits(rule, epoch, &record) {
+                return None;
+            }
+            (at, epoch) = (record.end(), record.epoch());
+            Some(record)
+        }))
     }
 
     /// The end of the last record read; finally, the end of the log.
