@@ -83,8 +83,7 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
     let (Rings { present: geometry, largest }, rule) = log_of(files, &superblock)?;
     let scan = |from| LogScan::new(files.log.clone(), geometry, from, rule);
     let named = named_ring(files, &superblock)?;
-    let log_end = find_end(files, geometry, (superblock.cut, rule), scan(superblock.cut)?, named)?;
-    check_end(files, &superblock, log_end)?;
+    let log_end = find_end(files, geometry, (&superblock, rule), scan(superblock.cut)?, named)?;
     slots.write_again()?;
     let attached = attach(options, &superblock)?;
 
@@ -153,8 +152,7 @@ pub(crate) fn leave_ring(files: &Files) -> Result<()> {
     if let Some(ring) = named_ring(files, &superblock)? {
         let (Rings { present: geometry, .. }, rule) = log_of(files, &superblock)?;
         let scan = LogScan::new(files.log.clone(), geometry, superblock.cut, rule)?;
-        let log_end = find_end(files, geometry, (superblock.cut, rule), scan, Some(ring))?;
-        check_end(files, &superblock, log_end)?;
+        let log_end = find_end(files, geometry, (&superblock, rule), scan, Some(ring))?;
         // The life of a cut-off recovery must not outlast the known one.
         ring.keep_life_of(&superblock)?;
         superblock.log_end = log_end;
@@ -163,15 +161,6 @@ pub(crate) fn leave_ring(files: &Files) -> Result<()> {
         slots.write(&superblock)?;
     }
     ring.release()
-}
-
-fn check_end(files: &Files, superblock: &Superblock, log_end: Lsn) -> Result<()> {
-    let should = superblock.log_end;
-    if log_end < should {
-        let what = format!("the log ends at {log_end}, but it was durable up to {should}");
-        return Err(Error::corrupt(files.log.name(), None, what));
-    }
-    Ok(())
 }
 
 /// The log's geometries, and which records count.
@@ -220,11 +209,11 @@ pub(crate) fn missing_ring(files: &Files, name: RingName) -> Error {
 fn find_end(
     files: &Files,
     geometry: Geometry,
-    (cut, rule): (Lsn, EpochRule),
+    (superblock, rule): (&Superblock, EpochRule),
     scan: LogScan,
     ring: Option<&RingMemory>,
 ) -> Result<Lsn> {
-    let mut end = scan.finish()?;
+    let (cut, mut end) = (superblock.cut, scan.finish()?);
     if let Some(ring) = ring {
         if end.0 < ring.has_let_go() {
             let what = format!(
@@ -235,6 +224,11 @@ fn find_end(
             return Err(Error::corrupt(files.log.name(), None, what));
         }
         end = file_ring(&*files.log, geometry, ring, (cut, end), rule)?;
+        ring.check_end(end.0, superblock)?;
+    }
+    if end < superblock.log_end {
+        let what = format!("the log ends at {end}, but it was durable up to {}", superblock.log_end);
+        return Err(Error::corrupt(files.log.name(), None, what));
     }
     let from = Lsn(end.0.saturating_sub(2 * BUFFER_BYTES_MAX)).max(cut);
     rewrite_tail(&*files.log, geometry, from, end)?;

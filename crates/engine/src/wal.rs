@@ -259,13 +259,15 @@ impl Wal {
         Ok(appended)
     }
 
-    /// Waits until everything below `to` is persistent: a record's end, or the tail.
+    /// Waits until everything below `to` is persistent: a record's end, or the tail. The page file
+    /// may then rely on it.
     ///
     /// # Errors
     /// [`Error::Io`] for the call that met the failure, [`Error::Poisoned`] for all others and ever
     /// after.
     pub(crate) fn flush_to(&self, to: Lsn) -> Result<()> {
-        self.persist_to(to, Pace::Hurry)
+        self.persist_to(to, Pace::Hurry)?;
+        self.ring.rely_on(to.0).map_err(|source| Error::io("persist", self.flusher.name(), None, source))
     }
 
     fn persist_to(&self, to: Lsn, pace: Pace) -> Result<()> {

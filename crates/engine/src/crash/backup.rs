@@ -63,7 +63,7 @@ fn recover_files(files: Files, plan: &Plan) -> Result<Arc<Maintenance>> {
     Ok(recovered.maintenance)
 }
 
-fn empty(seed: u64) -> (SimulatedDisk, Files) {
+pub(super) fn empty(seed: u64) -> (SimulatedDisk, Files) {
     let disk = SimulatedDisk::new(seed);
     let file = |name| disk.open(name, OpenMode::CreateNew).expect("a new disk is empty");
     let files = Files::new(file("pages"), file("log"));
@@ -171,7 +171,7 @@ fn back_up(
     Ok((Outcome::Restored, disk.clone()))
 }
 
-fn restore(plan: &Plan, backup: &SimulatedDisk) -> Result<Arc<Maintenance>> {
+pub(super) fn restore(plan: &Plan, backup: &SimulatedDisk) -> Result<Arc<Maintenance>> {
     let files = open(backup).map_err(|source| Error::io("open", "the backup", None, source))?;
     let archive = Archive::open(files)?;
     let checked = archive.check(&mut Strict)?;

@@ -54,11 +54,6 @@ fn catches_backup_reads_freed_blocks() {
     catches_in_backups(Bug::BackupReadsFreedBlocks, Plan::random);
 }
 
-#[test]
-fn catches_backup_reads_unfiled() {
-    catches_in_backups(Bug::BackupReadsUnfiled, Plan::ring);
-}
-
 macro_rules! caught {
     ($($name:ident: $bug:ident, $plan:ident, $seeds:literal;)*) => {
         $(#[test] fn $name() { catches(Bug::$bug, Plan::$plan, $seeds); })*

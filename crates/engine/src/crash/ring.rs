@@ -5,10 +5,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use terrace_io::{Directory, OpenMode, SimulatedDisk};
 
-use super::cycle::read_all;
+use super::backup::{empty, restore};
+use super::cycle::{Plan, read_all};
 use super::raw::{self, CELLS, Raw};
 use super::tests::SIZES;
 use super::{Sizes, create, open, open_with_ring};
+use crate::backup::Backup;
 use crate::error::{Error, Result};
 use crate::ids::{Lsn, Timestamp};
 use crate::maintenance::Maintenance;
@@ -16,6 +18,7 @@ use crate::planted::{Bug, plant};
 use crate::pool::Edit;
 use crate::recovery::{leave_ring, recover, undo_losers};
 use crate::store::files::Files;
+use crate::store::ring::RING_AT;
 use crate::wal::RecordBuilder;
 
 const WITH_RING: Sizes = Sizes { ring: Some(16 << 10), ..SIZES };
@@ -187,6 +190,62 @@ fn a_released_ring_is_not_needed() -> bool {
 #[test]
 fn catches_release_before_filing() {
     catches(Bug::ReleaseBeforeFiling, a_released_ring_is_not_needed);
+}
+
+/// A backup whose last records are in the ring alone when it comes to copy the log.
+fn a_backup_has_what_only_the_ring_holds() -> bool {
+    let pool = live(&new_disk()).unwrap();
+    commit(&pool, 1).unwrap();
+    pool.checkpoint_now(true).unwrap();
+    let (target, files) = empty(1);
+    let mut backup = Backup::begin(&pool, files).unwrap();
+    while !backup.holds_log() {
+        backup.step().unwrap();
+    }
+    commit(&pool, 2).unwrap();
+    assert!(pool.wal().filed() < pool.wal().persistent(), "nothing was to be filed yet");
+    let done = (0..100).find_map(|_| backup.step().transpose());
+    let plan = Plan { sizes: WITH_RING, ..Plan::ring(1) };
+    done.is_some_and(|copied| copied.is_ok())
+        && restore(&plan, &target.survivor(1)).is_ok_and(|pool| has(&pool, &[1, 2]))
+}
+
+#[test]
+fn catches_backup_reads_unfiled() {
+    catches(Bug::BackupReadsUnfiled, a_backup_has_what_only_the_ring_holds);
+}
+
+/// The header is whole, and the records of the log are gone.
+#[test]
+fn a_ring_without_its_records_is_named() {
+    let lost = |disk: &SimulatedDisk| {
+        let mut words = ring_words(disk);
+        words[RING_AT / 8..].fill(0);
+        put_ring(disk, &words);
+    };
+    // By the superblock, and by images whose blocks may be reused before the next superblock.
+    for checkpoints in [true, false] {
+        let disk = new_disk();
+        let pool = live(&disk).unwrap();
+        (1..=3).for_each(|number| commit(&pool, number).unwrap());
+        match checkpoints {
+            true => pool.checkpoint_now(true).unwrap(),
+            false => {
+                let dirty = pool.pages_dirty_before(pool.wal().tail());
+                assert_eq!(pool.write_back(&mut pool.round_state.lock(), &dirty).unwrap(), 3);
+            }
+        }
+        commit(&pool, 4).unwrap();
+        assert!(pool.wal().filed() < pool.wal().persistent(), "the ring has the end of the log");
+        drop(pool);
+        let disk = disk.survivor(1);
+        let words = ring_words(&disk);
+        lost(&disk);
+        let opened = live(&disk);
+        assert!(is_refused(opened, "lost records"), "with checkpoint: {checkpoints}");
+        put_ring(&disk, &words);
+        assert!(has(&live(&disk).unwrap(), &[1, 2, 3, 4]));
+    }
 }
 
 fn a_ring_that_another_copy_has_used_is_refused() -> bool {

@@ -1,8 +1,8 @@
 //! The log's ring in persistent memory: its owner, and how its bytes become persistent.
 //!
 //! ```text
-//!  0         128       256     264              4096
-//!  | slot 0  | slot 1  | filed | zeros ...      | the ring, a power of two ...
+//!  0         128       256     264    272       4096
+//!  | slot 0  | slot 1  | filed | held | zeros   | the ring, a power of two ...
 //! ```
 //!
 //! A slot has magic, checksum, version, UUID, timeline, id, bytes of the ring, epoch and life. Head
@@ -43,7 +43,9 @@ const SLOTS: usize = 2;
 const CHECKED_AT: usize = 12;
 /// The end of the log's file that the ring relies on: it may have overwritten all below.
 const FILED_AT: usize = SLOTS * SLOT_BYTES;
-const HEADER_BYTES: usize = FILED_AT + 8;
+/// The end of records that the page file relies on.
+const HELD_AT: usize = FILED_AT + 8;
+const HEADER_BYTES: usize = HELD_AT + 8;
 
 /// A memory for the log's ring.
 #[derive(Debug)]
@@ -291,16 +293,44 @@ impl RingMemory {
         if planted(Bug::RingForgetsFiled) {
             return Ok(());
         }
-        let range = FILED_AT..HEADER_BYTES;
+        let range = FILED_AT..HELD_AT;
         self.memory.note(range.clone());
         self.memory.words(range.clone())[0].store(filed, Relaxed);
         self.memory.persist(range)
     }
 
+    /// Notes persistently that the page file relies on the records below `held`, so that a ring
+    /// that has lost them is known.
+    ///
+    /// # Errors
+    /// Those of a simulated memory.
+    pub(crate) fn rely_on(&self, held: u64) -> io::Result<()> {
+        let range = HELD_AT..HEADER_BYTES;
+        self.memory.note(range.clone());
+        self.memory.words(range.clone())[0].fetch_max(held, Relaxed);
+        self.memory.persist(range)
+    }
+
+    /// Checks that the records in file and ring end at `end`, behind those that others rely on.
+    /// The file has what the ring let go.
+    ///
+    /// # Errors
+    /// [`Error::LogMemory`].
+    pub(crate) fn check_end(&self, end: u64, superblock: &Superblock) -> Result<()> {
+        let held = self.memory.words(HELD_AT..HEADER_BYTES)[0].load(Relaxed).max(superblock.log_end.0);
+        if end >= held {
+            return Ok(());
+        }
+        Err(self.refused(format!(
+            "it has lost records of the log: they end at {end}, but reached at least {held}; put back the right memory, or \
+             go on without the newest commits with `terrace repair`"
+        )))
+    }
+
     /// The LSN below which the ring may lack records. A log's file that ends below is an older
     /// copy, put back meanwhile.
     pub(crate) fn has_let_go(&self) -> u64 {
-        self.memory.words(FILED_AT..HEADER_BYTES)[0].load(Relaxed)
+        self.memory.words(FILED_AT..HELD_AT)[0].load(Relaxed)
     }
 
     fn clear(&self, range: Range<usize>) -> Result<()> {

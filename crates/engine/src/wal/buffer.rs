@@ -168,6 +168,17 @@ impl Ring {
         self.persists.load(Acquire)
     }
 
+    /// Notes in the memory that the page file relies on the persistent records below `to`.
+    ///
+    /// # Errors
+    /// Those of a simulated memory.
+    pub(super) fn rely_on(&self, to: u64) -> io::Result<()> {
+        match &self.memory {
+            Memory::Persistent(memory) if self.filed() < to => memory.rely_on(to.min(self.persistent())),
+            _ => Ok(()),
+        }
+    }
+
     /// Updates and returns the persistent end, without any wait.
     pub(super) fn look(&self) -> u64 {
         if !self.persists() {
