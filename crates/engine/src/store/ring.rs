@@ -296,6 +296,12 @@ impl RingMemory {
         let range = FILED_AT..HELD_AT;
         self.memory.note(range.clone());
         self.memory.words(range.clone())[0].store(filed, Relaxed);
+        if let Some(cost) = &self.cost {
+            let (at, bytes) = (range.start as u64, range.len() as u64);
+            cost.write(at, bytes, Pattern::Random);
+            cost.write_back(at, bytes);
+            cost.fence();
+        }
         self.memory.persist(range)
     }
 

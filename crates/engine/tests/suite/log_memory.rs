@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace::{
-    Backup, Builder, Db, Error, FileDirectory, MemoryDirectory, Mode, RepairReport, SimulatedDisk,
+    Backup, Builder, Db, Error, FileDirectory, MemoryDirectory, Mode, RepairReport, SimulatedDisk, Time,
+    VirtualTime,
 };
 
 use super::common;
@@ -164,6 +165,30 @@ fn a_repair_goes_on_without_the_memory_and_says_what_is_lost() {
     assert!(report.notes.iter().any(|note| note.contains("are lost")), "{:?}", report.notes);
     // The original can still be opened, with everything.
     assert_eq!(count(&open(&disk, Some("simulated:optane,256KiB")).unwrap()), 30);
+}
+
+/// Fences cost a millisecond here, and nothing else costs as much.
+#[test]
+fn a_commit_is_charged_for_its_fence_and_the_file_for_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("slow.toml");
+    std::fs::write(&file, "base = 'optane'\nname = 'slow'\nfence_ns = 1000000\n").unwrap();
+    let time = Arc::new(VirtualTime::new(1));
+    let builder = builder().directory(Arc::new(MemoryDirectory::new())).mode(Mode::Inline).no_middle();
+    let builder = builder.log_memory(format!("simulated:{},256KiB", file.display()).parse().unwrap());
+    let db = builder.simulated_time(Time::Virtual(Arc::clone(&time))).open("").unwrap();
+    let table = db.create_table("t").unwrap();
+    let fences_of = |work: &dyn Fn()| {
+        let before = time.elapsed_ns();
+        work();
+        (time.elapsed_ns() - before) / 1_000_000
+    };
+    assert_eq!(fences_of(&|| table.put("k", "v").unwrap()), 1);
+    let stats = db.stats();
+    assert!(stats.log_filed < stats.log_persistent);
+    let fences = fences_of(&|| db.checkpoint().unwrap());
+    let records = db.stats().log_records - stats.log_records;
+    assert!(fences > records, "{fences} fences for {records} records: the ring notes what the file has");
 }
 
 #[test]

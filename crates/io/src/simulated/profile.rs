@@ -29,6 +29,8 @@ pub enum Pattern {
 ///
 /// let flash = Profile::named("nvme-flash").unwrap();
 /// assert!(flash.is_persistent());
+/// let optane = Profile::named("optane").unwrap();
+/// assert!(!optane.with_dram_cache_bytes(1 << 20).is_persistent());
 /// let dram = Profile::named("dram").unwrap();
 /// let read = |profile: &Profile| profile.time_of(Direction::Read, Pattern::Random, 4096);
 /// assert!(read(&flash) > 100 * read(&dram));
@@ -103,9 +105,16 @@ impl Profile {
         self.granularity_bytes
     }
 
-    /// Whether its content survives a power cut.
+    /// Whether its content survives a power cut. In memory mode, with a DRAM cache, it does not.
     pub fn is_persistent(&self) -> bool {
-        self.persistent
+        self.persistent && self.dram_cache_bytes == 0
+    }
+
+    /// Sets whether its content survives a power cut.
+    #[must_use]
+    pub fn with_persistent(mut self, persistent: bool) -> Profile {
+        self.persistent = persistent;
+        self
     }
 
     /// Dollars per 10^9 bytes.

@@ -110,6 +110,7 @@ impl Attached {
         if life.is_some() && !planted(Bug::TrustUnsealedHeader) {
             let mut headers = layout.headers(0);
             headers.try_for_each(|group| frames.memory.write_back(group)).map_err(lost(&frames))?;
+            frames.charge_write_back(layout.headers(0), 0);
             frames.memory.fence().map_err(lost(&frames))?;
         }
         frames.count_adoption(begun);
@@ -191,12 +192,14 @@ impl Attached {
             self.name_life()?;
         }
         self.frames.begin_life(adopted.iter().map(|frame| (frame.index, frame.is_imaged)));
+        let mut cleared = 0;
         for index in 0..self.frames.layout.frames {
             let (line, is_adopted) = (self.frames.layout.header(index), self.frames.is_adopted(index));
             let trusted = planted(Bug::TrustUnsealedHeader) && !layout::reads_sealed(self.header(index));
             if !is_adopted && !trusted {
                 self.frames.memory.note(line.clone());
                 layout::clear_seal(self.header(index));
+                cleared += LINE_BYTES;
             }
             if planted(Bug::TrustUnsealedHeader) && !is_adopted && !trusted {
                 self.frames.memory.write_back(line).map_err(lost(&self.frames))?;
@@ -206,6 +209,7 @@ impl Attached {
             let mut headers = self.frames.layout.headers(0);
             headers.try_for_each(|group| self.frames.memory.write_back(group)).map_err(lost(&self.frames))?;
         }
+        self.frames.charge_write_back(self.frames.layout.headers(0), cleared);
         self.frames.memory.fence().map_err(lost(&self.frames))?;
         if !planted(Bug::EpochBeforeUnsealing) {
             self.name_life()?;
@@ -215,6 +219,7 @@ impl Attached {
     }
 
     fn name_life(&self) -> Result<()> {
+        self.frames.charge_write_back([0..LINE_BYTES], LINE_BYTES);
         store_identity(&self.frames.memory, &self.identity).map_err(lost(&self.frames))
     }
 }

@@ -233,10 +233,9 @@ impl PersistentFrames {
         if planted(Bug::SealBeforeBody) {
             self.seal(&[sealing]);
         }
+        self.charge_body(&body);
         if let Some(charge) = &self.charge {
-            let (at, bytes) = (body.start as u64, body.len() as u64);
-            charge.read(at, bytes, Pattern::Sequential);
-            charge.write_back(at, bytes);
+            charge.write_back(body.start as u64, body.len() as u64);
         }
         if !planted(Bug::SealUnflushed) {
             self.memory.write_back(body).ok()?;
@@ -281,6 +280,28 @@ impl PersistentFrames {
         self.states[index as usize].load(Relaxed) & UNCHECKED != 0
     }
 
+    /// Charges a core for reading a body.
+    fn charge_body(&self, body: &Range<usize>) {
+        if let Some(charge) = &self.charge {
+            let (at, bytes) = (body.start as u64, body.len() as u64);
+            let read = charge.begin(Direction::Read, at, bytes, Pattern::Sequential);
+            charge.copy(bytes);
+            read.finish();
+        }
+    }
+
+    /// Charges storing `stored` bytes where `ranges` begin, writing those back, and a fence.
+    pub(super) fn charge_write_back(&self, ranges: impl IntoIterator<Item = Range<usize>>, stored: usize) {
+        let Some(charge) = &self.charge else { return };
+        for (number, range) in ranges.into_iter().enumerate() {
+            if number == 0 {
+                charge.write(range.start as u64, stored as u64, Pattern::Sequential);
+            }
+            charge.write_back(range.start as u64, range.len() as u64);
+        }
+        charge.fence();
+    }
+
     fn charge_header(&self, frame: u32) {
         if let Some(charge) = &self.charge {
             let address = self.layout.header(index_of(frame)).start as u64;
@@ -307,6 +328,7 @@ impl PersistentFrames {
     ///
     /// The caller holds the page's latch, or is alone.
     pub(in crate::pool) fn check_body(&self, frame: u32, id: PageId) -> bool {
+        self.charge_body(&self.layout.body(index_of(frame)));
         let holds = !self.checks_bodies || self.body_fault(frame, id).is_none();
         match holds {
             true => _ = self.state(frame).fetch_and(!UNCHECKED, Relaxed),
