@@ -3,9 +3,10 @@
 //! One real thread drives all workers, always the one whose clock is furthest behind
 //! ([`VirtualTime`]). The database runs without background threads. So a worker pays for everything
 //! done on its behalf, write-back included, like Spitfire's threads. The page file and the middle
-//! tier are charged by their profiles; the computation constants include DRAM. The log is free,
-//! because the papers put it on its own device. Throughput is operations over the time from aligned
-//! clocks after warm-up to the last worker's clock.
+//! tier are charged by their profiles; the computation constants include DRAM. A middle tier with a
+//! persistent profile takes the persistent path: seals, unseals, write-backs and fences. The log is
+//! free, because the papers put it on its own device, unless [`Logging`] says otherwise. Throughput
+//! is operations over the time from aligned clocks after warm-up to the last worker's clock.
 //!
 //! Records are loaded once for all experiments with the same data. Each opens a copy and reads it
 //! all in order, as a load would pass through the tiers.
@@ -13,31 +14,33 @@
 //! Capacities are frames only, as in the papers; the budget adds the rest. The record cache is off:
 //! the papers have none, and it would hide their choice of tier.
 
-use std::collections::HashMap;
-use std::panic::resume_unwind;
+mod loaded;
+
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::available_parallelism;
 
 use terrace::migration::{Choice, Migration, Policy};
 use terrace::{
-    Builder, Cache, CacheStats, Db, Durability, MemoryDirectory, Middle, MiddleKind, MiddleStats, Mode,
-    RecordCache, Replacement, Table,
+    Builder, Cache, CacheStats, Db, Durability, LogMemory, LogMemoryKind, MemoryDirectory, Middle,
+    MiddleKind, MiddleStats, Mode, RecordCache, Replacement, Stats, Table,
 };
 use terrace_common::failure::{Failure, Outcome};
 use terrace_common::values;
-use terrace_io::{DecoratedDirectory, PAGE_NS, Profile, SimulatedDevice, Time, VirtualTime};
+use terrace_io::{DecoratedDirectory, Directory, PAGE_NS, Profile, SimulatedDevice, Time, VirtualTime};
 
+pub use self::loaded::on_new_thread;
+use self::loaded::{Data, Loaded, TABLE};
 use crate::workload::ycsb::{Distribution, Kind, Mix, Operation, Stream};
 
-/// The charged file.
+/// The charged files, and that of a persistent middle tier.
 const PAGE_FILE: &str = "pages.terrace";
-/// The table with the records.
-const TABLE: &str = "records";
+const LOG_FILE: &str = "log.terrace";
+const MIDDLE_FILE: &str = "middle.terrace";
 /// Initial estimate of the budget besides frames.
 const BESIDE_BYTES: u64 = 8 << 20;
-/// Budget of a load, which is sequential.
-const LOADING_BYTES: u64 = 16 << 20;
+/// Capacity of the log where none is given.
+const LOG_BYTES: u64 = 8 << 20;
 /// Attempts to find the budget for the wanted frames.
 const OPENINGS_MAX: u32 = 6;
 
@@ -61,10 +64,30 @@ impl Hierarchy {
     }
 }
 
+/// What the log costs, and when commits are acknowledged.
+#[derive(Clone, Debug)]
+pub struct Logging {
+    pub durability: Durability,
+    /// Capacity in bytes; the log does not grow. Pages dirty for longer than half of it are
+    /// written.
+    pub capacity_bytes: u64,
+    /// Device of the log's file; `None`: it costs nothing.
+    pub device: Option<Profile>,
+    /// Persistent memory for the log's ring, and its bytes.
+    pub memory: Option<(Profile, u64)>,
+}
+
+impl Default for Logging {
+    fn default() -> Logging {
+        Logging { durability: Durability::Buffered, capacity_bytes: LOG_BYTES, device: None, memory: None }
+    }
+}
+
 /// One experiment.
 #[derive(Clone, Debug)]
 pub struct Experiment {
     pub hierarchy: Hierarchy,
+    pub log: Logging,
     /// Which pages move between the tiers.
     pub migration: Migration,
     /// Page replacement.
@@ -125,7 +148,7 @@ impl Found {
 /// # Errors
 /// The first error of any experiment.
 pub fn run_all(experiments: &[Experiment]) -> Outcome<Vec<Found>> {
-    let loaded = Loaded::for_all(experiments);
+    let loaded = Loaded::for_all(experiments.iter().map(Experiment::data));
     let mut order: Vec<usize> = (0..experiments.len()).collect();
     order.sort_by_key(|&at| experiments[at].data());
     let found = side_by_side(&order, |&at| {
@@ -163,97 +186,20 @@ pub fn side_by_side<T: Sync, R: Send + Sync>(
     found.into_iter().map(|slot| slot.into_inner().expect("each of them was taken by somebody")).collect()
 }
 
-/// The engine keeps some counts per thread, and those of other databases would mix in.
-fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(|panic| resume_unwind(panic)))
-}
-
-/// Initial contents of a database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Data {
-    page_bytes: u64,
-    value_bytes: usize,
-    records: u64,
-}
-
-impl Data {
-    fn load(self) -> Outcome<MemoryDirectory> {
-        on_new_thread(|| self.load_here())
-    }
-
-    fn load_here(self) -> Outcome<MemoryDirectory> {
-        let directory = MemoryDirectory::new();
-        let db = Db::builder()
-            .no_middle()
-            .directory(Arc::new(directory.clone()))
-            .dram(LOADING_BYTES)
-            // A log that grows writes pages at other times.
-            .log_min(LOADING_BYTES)
-            .page_size(self.page_bytes)
-            .page_size_max(self.page_bytes)
-            .record_cache(RecordCache::Off)
-            .durability(Durability::Buffered)
-            .mode(Mode::Inline)
-            .seed(1)
-            .open("")?;
-        let table = db.create_table(TABLE)?;
-        let mut value = Vec::new();
-        for record in 0..self.records {
-            let number = values::loaded(record);
-            values::fill(number, 0, self.value_bytes, &mut value);
-            table.put(values::key(number), &value)?;
-        }
-        drop(table);
-        db.close()?;
-        Ok(directory)
-    }
-}
-
-/// Initial databases, each loaded on first use and dropped after its last.
-struct Loaded(Mutex<Uses>);
-
-/// Remaining uses and the image, by contents.
-type Uses = HashMap<Data, (usize, Arc<OnceLock<MemoryDirectory>>)>;
-
-impl Loaded {
-    fn for_all(experiments: &[Experiment]) -> Loaded {
-        let mut uses = Uses::new();
-        for experiment in experiments {
-            uses.entry(experiment.data()).or_insert_with(|| (0, Arc::default())).0 += 1;
-        }
-        Loaded(Mutex::new(uses))
-    }
-
-    fn uses(&self) -> MutexGuard<'_, Uses> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A private copy.
-    fn image(&self, data: Data) -> Outcome<MemoryDirectory> {
-        let slot = Arc::clone(&self.uses()[&data].1);
-        if let Some(image) = slot.get() {
-            return Ok(image.copy());
-        }
-        // Two threads may race here and load identical images.
-        let image = data.load()?;
-        Ok(slot.get_or_init(|| image).copy())
-    }
-
-    fn is_done(&self, data: Data) {
-        let mut uses = self.uses();
-        let left = uses.get_mut(&data).map_or(0, |(left, _)| {
-            *left -= 1;
-            *left
-        });
-        if left == 0 {
-            uses.remove(&data);
-        }
-    }
+/// How a database ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// By a close, or by a kill.
+    pub is_closed: bool,
+    /// Whether its persistent middle tier is there afterwards.
+    pub keeps_tier: bool,
 }
 
 /// An experiment after its load.
 pub struct Running {
     db: Db,
+    directory: MemoryDirectory,
+    budget: u64,
     operation_ns: u64,
     table: Table,
     time: Arc<VirtualTime>,
@@ -290,14 +236,21 @@ impl Experiment {
     }
 
     fn data(&self) -> Data {
-        Data { page_bytes: self.page_bytes, value_bytes: self.value_bytes, records: self.records }
+        Data {
+            page_bytes: self.page_bytes,
+            value_bytes: self.value_bytes,
+            records: self.records,
+            log_bytes: self.log.capacity_bytes,
+        }
     }
 
     fn open(&self, image: &MemoryDirectory) -> Outcome<Running> {
         let time = Arc::new(VirtualTime::new(self.workers));
         time.enter(0);
-        let db = self.open_with_frames(image, &time)?;
+        let (db, directory, budget) = self.open_with_frames(image, &time)?;
         Ok(Running {
+            directory,
+            budget,
             operation_ns: self.operation_ns,
             levels: levels(self.records, self.page_bytes, self.value_bytes as u64),
             streams: self.streams(),
@@ -310,39 +263,48 @@ impl Experiment {
     }
 
     /// The operation streams of the workers.
-    fn streams(&self) -> Vec<Stream> {
+    pub fn streams(&self) -> Vec<Stream> {
         let workers = self.workers as u64;
         let stream =
             |worker| Stream::new(&self.mix, self.distribution, self.records, worker, workers, self.seed);
         (0..workers).map(stream).collect()
     }
 
-    /// Opens a copy of `image` with a charged page file, and frames within 1 % of the request.
-    fn open_with_frames(&self, image: &MemoryDirectory, time: &Arc<VirtualTime>) -> Outcome<Db> {
+    /// Opens a copy of `image` with charged files, and frames within 1 % of the request. Returns
+    /// the copy and the budget too.
+    fn open_with_frames(
+        &self,
+        image: &MemoryDirectory,
+        time: &Arc<VirtualTime>,
+    ) -> Outcome<(Db, MemoryDirectory, u64)> {
         let wanted = self.hierarchy.dram_bytes;
         let mut budget = wanted + BESIDE_BYTES;
         for _ in 0..OPENINGS_MAX {
-            let db = self.builder(image.copy(), time, budget).open("")?;
+            let directory = image.copy();
+            let db = self.builder(Arc::new(directory.clone()), time, budget).open("")?;
             let stats = db.stats();
             let own = stats.frame_classes.iter().find(|class| class.page_bytes == self.page_bytes);
             let frames = own.map_or(0, |class| class.frames * class.page_bytes);
             if frames.abs_diff(wanted) <= wanted / 100 {
-                return Ok(db);
+                return Ok((db, directory, budget));
             }
             budget = (budget + wanted).saturating_sub(frames);
         }
         Err(Failure::Work(format!("no budget gives {wanted} bytes of frames of {} bytes", self.page_bytes)))
     }
 
-    fn builder(&self, image: MemoryDirectory, time: &Arc<VirtualTime>, budget: u64) -> Builder {
+    /// Opens the database in `directory`, with charged files.
+    pub fn builder(&self, directory: Arc<dyn Directory>, time: &Arc<VirtualTime>, budget: u64) -> Builder {
         let Hierarchy { middle, store, .. } = &self.hierarchy;
-        let (profile, clock) = (store.clone(), Arc::clone(time));
-        let directory = DecoratedDirectory::new(Arc::new(image), move |file, device| match file {
-            PAGE_FILE => {
-                let time = Time::Virtual(Arc::clone(&clock));
-                Arc::new(SimulatedDevice::new(device, profile.clone(), time))
-            }
-            _ => device,
+        let (pages, log, clock) = (store.clone(), self.log.device.clone(), Arc::clone(time));
+        let directory = DecoratedDirectory::new(directory, move |file, device| {
+            let profile = match file {
+                PAGE_FILE => Some(&pages),
+                LOG_FILE => log.as_ref(),
+                _ => None,
+            };
+            let Some(profile) = profile else { return device };
+            Arc::new(SimulatedDevice::new(device, profile.clone(), Time::Virtual(Arc::clone(&clock))))
         });
         let mut builder = Db::builder();
         builder = match middle {
@@ -352,6 +314,10 @@ impl Experiment {
                 builder.middle(middle).simulated_time(Time::Virtual(Arc::clone(time)))
             }
         };
+        if let Some((profile, bytes)) = &self.log.memory {
+            let memory = LogMemory::new(LogMemoryKind::Simulated(profile.clone()), Some(*bytes));
+            builder = builder.log_memory(memory).simulated_time(Time::Virtual(Arc::clone(time)));
+        }
         if let Some(cache) = &self.hierarchy.cache {
             builder = builder.cache(cache.clone()).simulated_time(Time::Virtual(Arc::clone(time)));
         }
@@ -363,7 +329,7 @@ impl Experiment {
             .page_size_max(self.page_bytes)
             .record_cache(RecordCache::Off)
             .replacement(self.replacement)
-            .durability(Durability::Buffered)
+            .durability(self.log.durability)
             .mode(Mode::Inline)
             .seed(self.seed.max(1))
     }
@@ -426,6 +392,59 @@ impl Running {
     /// Shifts the workload to that of `experiment`, which has as many workers and records.
     pub fn shift(&mut self, experiment: &Experiment) {
         self.streams = experiment.streams();
+    }
+
+    /// Ends the database, and opens a copy of its files with the tiers of `experiment`. Returns the
+    /// virtual nanoseconds until it is open.
+    pub fn restart(&mut self, experiment: &Experiment, end: End) -> Outcome<u64> {
+        if end.is_closed {
+            self.db.clone().close()?;
+        }
+        let (db, directory, nanoseconds) = self.open_copy(experiment, end.keeps_tier)?;
+        let table = db.open_table(TABLE)?;
+        // Only now do handles of a killed database write what it would have at a close.
+        (self.db, self.table, self.directory) = (db, table, directory);
+        Ok(nanoseconds)
+    }
+
+    /// Opens a copy of the files as they are, as after a kill. Returns the virtual nanoseconds that
+    /// it takes, and statistics then.
+    ///
+    /// # Errors
+    /// Those of an open.
+    pub fn recover(&mut self, experiment: &Experiment, keeps_tier: bool) -> Outcome<(u64, Stats)> {
+        let (db, _, nanoseconds) = self.open_copy(experiment, keeps_tier)?;
+        Ok((nanoseconds, db.stats()))
+    }
+
+    fn open_copy(
+        &mut self,
+        experiment: &Experiment,
+        keeps_tier: bool,
+    ) -> Outcome<(Db, MemoryDirectory, u64)> {
+        // It has no locks, and all stores so far.
+        let directory = self.directory.copy();
+        if !keeps_tier && directory.exists(MIDDLE_FILE).is_ok_and(|exists| exists) {
+            directory.remove(MIDDLE_FILE).map_err(|error| Failure::Work(error.to_string()))?;
+        }
+        let began = self.level_clocks();
+        self.time.enter(0);
+        let db = experiment.builder(Arc::new(directory.clone()), &self.time, self.budget).open("")?;
+        // Adoption computes as much for a frame as an access for a page.
+        let persistent = db.stats().middle.and_then(|middle| middle.persistent);
+        self.time.spend(0, persistent.map_or(0, |persistent| persistent.adopted) * PAGE_NS);
+        let nanoseconds = self.level_clocks() - began;
+        Ok((db, directory, nanoseconds))
+    }
+
+    /// The value of `number`.
+    pub fn value(&self, number: u64) -> Outcome<Option<Vec<u8>>> {
+        Ok(self.table.get(values::key(number))?)
+    }
+
+    /// Statistics since the database was opened.
+    pub fn stats(&self) -> Stats {
+        self.db.stats()
     }
 
     /// Runs `operations` and measures them.
@@ -515,6 +534,7 @@ mod tests {
                 cache: None,
                 store: Profile::named("nvme-optane").unwrap(),
             },
+            log: Logging::default(),
             migration: Choice::Eager.into(),
             replacement: Replacement::default(),
             page_bytes: 16 << 10,

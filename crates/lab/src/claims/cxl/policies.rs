@@ -7,7 +7,7 @@ use terrace_common::report::Lines;
 use terrace_io::{OPERATION_NS, Profile};
 
 use crate::claims::claim::{Measured, Setting, Verdict};
-use crate::hierarchy::{Experiment, Hierarchy, run_all};
+use crate::hierarchy::{Experiment, Hierarchy, Logging, run_all};
 use crate::workload::ycsb::Distribution;
 
 /// The workloads.
@@ -49,6 +49,7 @@ fn experiment(mix: &str, configuration: usize, data: u64) -> Outcome<Experiment>
             store: named("nvme-flash")?,
             cache: None,
         },
+        log: Logging::default(),
         migration: Migration { clean_victims: Some(CleanVictims::Offer), ..choice(configuration)?.into() },
         replacement: Replacement::default(),
         page_bytes: PAGE_BYTES,

@@ -19,7 +19,7 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_io::{OPERATION_NS, Profile};
 
 use crate::claims::claim::Setting;
-use crate::hierarchy::{Experiment, Found, Hierarchy, run_all};
+use crate::hierarchy::{Experiment, Found, Hierarchy, Logging, run_all};
 use crate::workload::ycsb::Distribution;
 
 /// Bytes per scaled GB.
@@ -113,6 +113,7 @@ impl Machine {
         };
         Ok(Experiment {
             hierarchy: Hierarchy { dram_bytes, middle, store: self.disk.clone(), cache },
+            log: Logging::default(),
             migration: policy.into(),
             replacement: Replacement::default(),
             page_bytes: PAGE_BYTES,

@@ -6,13 +6,15 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_io::{OPERATION_NS, Profile};
 
 use crate::claims::claim::Measured;
-use crate::hierarchy::{Experiment, Hierarchy};
+use crate::hierarchy::{Experiment, Hierarchy, Logging};
 use crate::workload::ycsb::Distribution;
 
 /// Bytes of a page.
 pub(super) const PAGE_BYTES: u64 = 16 << 10;
 /// Records per page: 1000 bytes of value, 24 of key, and metadata.
 pub(super) const RECORDS_PER_PAGE: u64 = 15;
+/// The engine's minimum of DRAM frames.
+pub(super) const FRAMES_LEAST: u64 = 24;
 /// The paper's mixes, reads first.
 pub(super) const MIXES: [&str; 3] = ["ro", "ba", "wh"];
 
@@ -33,6 +35,7 @@ pub(super) fn experiment(
             store: named("nvme-optane")?,
             cache: None,
         },
+        log: Logging::default(),
         migration: Choice::Eager.into(),
         replacement: Replacement::Mark,
         page_bytes: PAGE_BYTES,

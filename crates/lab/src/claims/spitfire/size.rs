@@ -18,7 +18,7 @@ use terrace_common::failure::{Failure, Outcome};
 use terrace_common::report::Lines;
 use terrace_io::{Direction, OPERATION_NS, PAGE_NS, Pattern, Profile, SimulatedMemory, Time, VirtualTime};
 
-use super::setup::{PAGE_BYTES, RECORDS_PER_PAGE, experiment};
+use super::setup::{FRAMES_LEAST, PAGE_BYTES, RECORDS_PER_PAGE, experiment};
 use crate::claims::claim::{Measured, Setting, Verdict};
 use crate::cost::{EqualCost, Shape, Sizes};
 use crate::hierarchy::{Experiment, run_all, side_by_side};
@@ -26,8 +26,6 @@ use crate::hierarchy::{Experiment, run_all, side_by_side};
 /// MiB of DRAM and of Optane.
 const DRAM: u64 = 8;
 const MIDDLE: u64 = 24;
-/// The engine's minimum of DRAM frames.
-const FRAMES_LEAST: u64 = 24;
 /// Number of data sizes that fit both tiers.
 const STEPS: u32 = 20;
 /// Larger sizes, in MiB.

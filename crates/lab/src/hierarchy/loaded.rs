@@ -1,0 +1,104 @@
+//! Initial databases of experiments.
+
+use std::collections::HashMap;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use terrace::{Db, Durability, MemoryDirectory, Mode, RecordCache};
+use terrace_common::failure::Outcome;
+use terrace_common::values;
+
+/// The table with the records.
+pub(super) const TABLE: &str = "records";
+/// Budget of a load, which is sequential.
+const LOADING_BYTES: u64 = 16 << 20;
+
+/// The engine keeps some counts per thread, and those of other databases would mix in.
+pub fn on_new_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(work).join().unwrap_or_else(|panic| resume_unwind(panic)))
+}
+
+/// Initial contents of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Data {
+    pub(super) page_bytes: u64,
+    pub(super) value_bytes: usize,
+    pub(super) records: u64,
+    pub(super) log_bytes: u64,
+}
+
+impl Data {
+    pub(super) fn load(self) -> Outcome<MemoryDirectory> {
+        on_new_thread(|| self.load_here())
+    }
+
+    fn load_here(self) -> Outcome<MemoryDirectory> {
+        let directory = MemoryDirectory::new();
+        let db = Db::builder()
+            .no_middle()
+            .directory(Arc::new(directory.clone()))
+            .dram(LOADING_BYTES)
+            // A log that grows writes pages at other times.
+            .log_min(self.log_bytes)
+            .log_max(self.log_bytes)
+            .page_size(self.page_bytes)
+            .page_size_max(self.page_bytes)
+            .record_cache(RecordCache::Off)
+            .durability(Durability::Buffered)
+            .mode(Mode::Inline)
+            .seed(1)
+            .open("")?;
+        let table = db.create_table(TABLE)?;
+        let mut value = Vec::new();
+        for record in 0..self.records {
+            let number = values::loaded(record);
+            values::fill(number, 0, self.value_bytes, &mut value);
+            table.put(values::key(number), &value)?;
+        }
+        drop(table);
+        db.close()?;
+        Ok(directory)
+    }
+}
+
+/// Initial databases, each loaded on first use and dropped after its last.
+pub(super) struct Loaded(Mutex<Uses>);
+
+/// Remaining uses and the image, by contents.
+type Uses = HashMap<Data, (usize, Arc<OnceLock<MemoryDirectory>>)>;
+
+impl Loaded {
+    pub(super) fn for_all(all: impl Iterator<Item = Data>) -> Loaded {
+        let mut uses = Uses::new();
+        for data in all {
+            uses.entry(data).or_insert_with(|| (0, Arc::default())).0 += 1;
+        }
+        Loaded(Mutex::new(uses))
+    }
+
+    fn uses(&self) -> MutexGuard<'_, Uses> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A private copy.
+    pub(super) fn image(&self, data: Data) -> Outcome<MemoryDirectory> {
+        let slot = Arc::clone(&self.uses()[&data].1);
+        if let Some(image) = slot.get() {
+            return Ok(image.copy());
+        }
+        // Two threads may race here and load identical images.
+        let image = data.load()?;
+        Ok(slot.get_or_init(|| image).copy())
+    }
+
+    pub(super) fn is_done(&self, data: Data) {
+        let mut uses = self.uses();
+        let left = uses.get_mut(&data).map_or(0, |(left, _)| {
+            *left -= 1;
+            *left
+        });
+        if left == 0 {
+            uses.remove(&data);
+        }
+    }
+}
