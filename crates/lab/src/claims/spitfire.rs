@@ -18,10 +18,12 @@
 //! | `lazy.rs`        | S3, S4, S6, S14: the best probability               |
 //! | `adaptive.rs`    | S7: finding it                                      |
 //! | `recovery.rs`    | S13: log and pages in persistent memory             |
+//! | `grid.rs`        | S11: hierarchies by price                           |
 //! | `setup.rs`       | one experiment of the paper                         |
 //! | `size.rs`        | S12: hierarchies of equal cost by data size         |
 
 mod adaptive;
+mod grid;
 mod inclusivity;
 mod lazy;
 mod recovery;
@@ -105,13 +107,13 @@ pub const CLAIMS: &[Claim] = &[
         "lazy 1.05 to 1.4 times more (Fig. 13)",
         LATER,
     ),
-    not_here(
-        "S11",
-        Mode::Virtual,
-        "Which hierarchy to buy",
-        "RO: 4 GB DRAM and 80 GB NVM; BA: 8 and 80; WH: NVM and SSD (Fig. 14)",
-        LATER,
-    ),
+    Claim {
+        id: "S11",
+        claim: "Which hierarchy to buy",
+        paper: "RO: 4 GB DRAM and 80 GB NVM; BA: 8 and 80; WH: NVM and SSD (Fig. 14)",
+        mode: Mode::Virtual,
+        run: Run::Here(grid::measure),
+    },
     Claim {
         id: "S12",
         claim: "Size of the database",
