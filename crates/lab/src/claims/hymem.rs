@@ -1,6 +1,9 @@
-//! H: HyMem, "Managing Non-Volatile Memory in Database Systems" (SIGMOD 2018). Not measured yet.
+//! H: HyMem, "Managing Non-Volatile Memory in Database Systems" (SIGMOD 2018). Only the restart
+//! (H11) is measured: the others load lines or mini pages.
 
-use super::claim::{Claim, Mode, not_here};
+mod restart;
+
+use super::claim::{Claim, Mode, Run, not_here};
 
 /// The reason.
 const WHY: &str =
@@ -48,5 +51,11 @@ pub const CLAIMS: &[Claim] = &[
         "25 M to 4.7 M NVM line writes; the hottest line from 60 K to 3 (Fig. 16)",
         WHY,
     ),
-    not_here("H11", Mode::Wall, "Restart", "page table rebuilt in about 200 ms (Fig. 17, section 4.4)", WHY),
+    Claim {
+        id: "H11",
+        claim: "Restart",
+        paper: "page table rebuilt in about 200 ms (Fig. 17, section 4.4)",
+        mode: Mode::Virtual,
+        run: Run::Here(restart::measure),
+    },
 ];
