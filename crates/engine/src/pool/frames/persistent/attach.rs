@@ -219,7 +219,7 @@ impl Attached {
     }
 
     fn name_life(&self) -> Result<()> {
-        self.frames.charge_write_back([0..LINE_BYTES], LINE_BYTES);
+        self.frames.charge_write_back(std::iter::once(0..LINE_BYTES), LINE_BYTES);
         store_identity(&self.frames.memory, &self.identity).map_err(lost(&self.frames))
     }
 }
@@ -267,7 +267,6 @@ fn open_memory(
         directory.sync().map_err(|error| Error::io("sync", &directory.name(), None, error))?;
         Ok(Some((memory, None)))
     };
-    let warn = |why: &str| tracing::warn!(file = name, why, "the middle tier starts cold");
     let memory = match directory.open_memory(file, bytes, OpenMode::Write) {
         Ok(memory) => memory,
         Err(error) => match error.kind() {
@@ -275,7 +274,7 @@ fn open_memory(
             io::ErrorKind::Unsupported if source.kind == PersistentKind::Simulated => return anonymous(),
             // No length that a tier has.
             io::ErrorKind::InvalidData if begins_as_tier(&**directory, file) => {
-                warn("it is cut off");
+                warn_cold(name, "it is cut off");
                 directory.remove(file).map_err(|error| Error::io("remove", name, None, error))?;
                 return create();
             }
@@ -289,16 +288,15 @@ fn open_memory(
     check_kind(source, &memory)?;
     match look_at(&memory, layout, identity) {
         Found::Fits(life) => Ok(Some((memory, Some(life)))),
-        Found::Resize(found) => {
-            let memory = resize(&**directory, file, memory, found, layout).map_err(explain)?;
-            Ok(Some((memory, Some((found.epoch, found.life)))))
-        }
+        Found::Resize(found) => resize(&**directory, file, memory, found, layout)
+            .map(|memory| Some((memory, Some((found.epoch, found.life)))))
+            .map_err(explain),
         Found::Cold(why) => {
-            warn(&why);
+            warn_cold(name, &why);
             Ok(Some((memory, None)))
         }
         Found::Replace(why) => {
-            warn(&why);
+            warn_cold(name, &why);
             drop(memory);
             directory.remove(file).map_err(|error| Error::io("remove", name, None, error))?;
             create()
@@ -376,6 +374,10 @@ fn begins_as_tier(directory: &dyn Directory, name: &str) -> bool {
     let read = directory.open(name, OpenMode::Read).and_then(|file| file.read_at(0, &mut block));
     let line = block[..LINE_BYTES].try_into().expect("a block has a line");
     read.is_ok() && Identity::decode(line).is_some()
+}
+
+fn warn_cold(file: &str, why: &str) {
+    tracing::warn!(file, why, "the middle tier starts cold");
 }
 
 fn warn_foreign(file: &str, why: &str) {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Frames beyond 32,256 follow in groups of as many: 4096 unused bytes, headers, bodies. So a
-//! frame's place does not depend on their number, and the file can be resized.
+//! frame's offset does not depend on their number, and the file can be resized.
 //!
 //! Identity, little-endian: magic 8, version u32, page bytes u32, UUID 16, timeline u64, frames
 //! u32, epoch u32, life u64, zeros 4, CRC-32C u32 of the 60 bytes before it.
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_keep_their_places_in_files_of_other_lengths() {
+    fn frames_keep_their_offsets_in_files_of_other_lengths() {
         let layout = |frames| Layout { class: SizeClass::SMALLEST, frames };
         let (few, many) = (layout(100), layout(3 * GROUP_FRAMES));
         for index in [0, 99] {
