@@ -92,10 +92,11 @@ fn a_hit_counts_nothing() {
     assert_eq!(db.stats(), before);
 }
 
-/// Threads contend until each possible kind of wait and retry has happened.
+/// Threads contend until each possible kind of wait and retry has happened. The old versions of a
+/// round fit into memory.
 #[test]
 fn what_threads_wait_for_is_counted() {
-    let db = common::builder().directory(Arc::new(MemoryDirectory::new())).dram(2 << 20).log_max(512 << 10);
+    let db = common::builder().directory(Arc::new(MemoryDirectory::new())).dram(8 << 20).log_max(512 << 10);
     let db = db.durability(Durability::Buffered).open("").unwrap();
     let table = db.create_table("t").unwrap();
     let seen = |stats: &Stats| {
