@@ -6,11 +6,13 @@ use serde_json::Value;
 use terrace::migration::Choice;
 use terrace::{Db, MemoryDirectory, Middle, MiddleKind, Profile, Stats};
 
-/// A database with a block cache and a middle tier that fill all optional fields.
-fn worked() -> Db {
-    let memory_mode = Profile::named("optane").unwrap().with_dram_cache_bytes(1 << 20);
+/// A database with a block cache and a middle tier that fill all optional fields, but for those of
+/// persistent frames in memory mode, and of memory mode else.
+fn worked(is_memory_mode: bool) -> Db {
+    let persistent = Profile::named("optane").unwrap();
+    let profile = if is_memory_mode { persistent.with_dram_cache_bytes(1 << 20) } else { persistent };
     let builder = Db::builder().directory(Arc::new(MemoryDirectory::new())).dram(4 << 20);
-    let builder = builder.middle(Middle::new(MiddleKind::Simulated(memory_mode), 8 << 20));
+    let builder = builder.middle(Middle::new(MiddleKind::Simulated(profile), 8 << 20));
     let builder = builder.policy(Choice::Adaptive).cache_directory(Arc::new(MemoryDirectory::new()));
     let db = builder.cache("file:cache,16MiB".parse().unwrap()).open("").unwrap();
     let table = db.create_table("t").unwrap();
@@ -62,19 +64,28 @@ fn text_of_fields(stats: &Stats, tables: &[terrace::TableStats]) -> String {
     lines.map(|line| format!("{line}\n")).collect()
 }
 
-#[test]
-fn json_and_prometheus_have_each_field() {
-    let db = worked();
+fn check_each_field(is_memory_mode: bool) {
+    let db = worked(is_memory_mode);
     let (stats, tables) = (db.stats(), db.table_stats().unwrap());
-    assert!(stats.middle.as_ref().is_some_and(|middle| middle.dram_cache.is_some()));
-    assert!(stats.middle.as_ref().is_some_and(|middle| middle.tuning.is_some()) && stats.cache.is_some());
+    let middle = stats.middle.as_ref().unwrap();
+    assert_eq!((middle.dram_cache.is_some(), middle.persistent.is_some()), (is_memory_mode, !is_memory_mode));
+    assert!(middle.tuning.is_some() && stats.cache.is_some());
     let text = text_of_fields(&stats, &tables);
     assert!(!text.contains("# HELP  "), "a field without a family");
     let mut told = Vec::new();
-    fields(&serde_json::to_value(&stats).unwrap(), &["page_bytes"], &mut told);
+    let mut json = serde_json::to_value(&stats).unwrap();
+    // What the tier is not has no series.
+    let absent = if is_memory_mode { "persistent" } else { "dram_cache" };
+    assert!(json["middle"].as_object_mut().unwrap().remove(absent).is_some_and(|value| value.is_null()));
+    fields(&json, &["page_bytes"], &mut told);
     // A cache leaves out of JSON what it has not written back; Prometheus wants all series.
     told.extend([0.0; 3]);
     fields(&serde_json::to_value(&tables).unwrap(), &["name"], &mut told);
     assert!(told.len() > 150, "{}", told.len());
     assert_eq!(sorted(told), sorted(samples(&text)));
+}
+
+#[test]
+fn json_and_prometheus_have_each_field() {
+    [true, false].into_iter().for_each(check_each_field);
 }
