@@ -260,33 +260,16 @@ fn read_root<'p>(pool: &'p Pool, root: PageId, search: Search<'_>) -> Result<Rea
             guard.mark();
             Ok(guard)
         }
-        seen => root_by(pool, root, seen, search),
+        _ => root_by(pool, root, search),
     }
 }
 
-/// [`read_root`] of one that was `seen` in the middle tier, or not at all.
 #[cold]
 #[inline(never)]
-fn root_by<'p>(
-    pool: &'p Pool,
-    root: PageId,
-    mut seen: Option<ReadGuard<'p>>,
-    search: Search<'_>,
-) -> Result<ReadGuard<'p>, Retry> {
-    let mut loaded = false;
-    loop {
-        if let Some(guard) = seen {
-            if guard.is_in_middle() {
-                return root_in_middle(pool, guard, loaded, search);
-            }
-            if !loaded {
-                guard.mark();
-            }
-            return Ok(guard);
-        }
-        loaded |= pool.fetch(root)?;
-        seen = pool.try_read(root);
-    }
+fn root_by<'p>(pool: &'p Pool, root: PageId, search: Search<'_>) -> Result<ReadGuard<'p>, Retry> {
+    let root = pool.read(root)?;
+    charge_search(&root, search);
+    Ok(root)
 }
 
 #[cold]
