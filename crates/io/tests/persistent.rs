@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use terrace_io::{
     CallKind, DecoratedDirectory, Directory, FaultPlan, FileDirectory, MemoryDirectory, NodeSet, OpenMode,
@@ -379,6 +379,37 @@ fn a_forked_process_has_neither_mapping_and_takes_nothing_away() {
         }
         assert_eq!(status, 0);
         assert_eq!((load(&memory, 0), region.words(0..8)[0].load(Relaxed)), (9, 9));
+    });
+}
+
+/// A child has the handles of its parent until it ends, so closing them frees no lock.
+#[test]
+fn a_process_that_forks_meanwhile_keeps_no_lock_of_a_resize() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let directory = FileDirectory::create(&folder.path().join("d")).unwrap();
+    drop(create(&directory));
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ended.load(Relaxed) {
+                let mut status = 0;
+                // SAFETY: the child only sleeps, and ends.
+                unsafe {
+                    let child = libc::fork();
+                    if child == 0 {
+                        libc::usleep(1000);
+                        libc::_exit(0);
+                    }
+                    assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+                }
+            }
+        });
+        let resized: std::io::Result<()> = (0..2000).try_for_each(|round| {
+            directory.resize_memory("frames", BYTES + (round % 2) * 4096)?;
+            directory.open_memory("frames", 0, OpenMode::Write).map(drop)
+        });
+        ended.store(true, Relaxed);
+        resized.unwrap();
     });
 }
 

@@ -24,8 +24,7 @@ const TMPFS: u32 = 0x0102_1994;
 
 /// An empty `file` gets `bytes`.
 pub(super) fn open(file: OwnedFd, name: String, bytes: u64) -> io::Result<PersistentMemory> {
-    lock(&file, &name)?;
-    let lock = Box::new(FileLock::nameless(file.try_clone()?));
+    let lock = Box::new(lock(&file, &name)?);
     let is_tmpfs = retry(|| rustix::fs::fstatfs(&file))?.f_type as u32 == TMPFS;
     let flush = if is_tmpfs { None } else { Some(flush_of_processor(&name)?) };
     let stat = rustix::fs::fstat(&file)?;
@@ -57,7 +56,7 @@ pub(super) fn open(file: OwnedFd, name: String, bytes: u64) -> io::Result<Persis
 
 /// Gives `file`, which nobody has mapped, another length.
 pub(super) fn resize(file: OwnedFd, name: &str, bytes: u64) -> io::Result<()> {
-    lock(&file, name)?;
+    let _lock = lock(&file, name)?;
     let length = whole_pages(bytes).map_err(|error| explained(name, "has no such length", error))?;
     if length < rustix::fs::fstat(&file)?.st_size as u64 {
         let cut = retry(|| rustix::fs::ftruncate(&file, length));
@@ -66,9 +65,10 @@ pub(super) fn resize(file: OwnedFd, name: &str, bytes: u64) -> io::Result<()> {
     allocate(&file, name, length)
 }
 
-fn lock(file: &OwnedFd, name: &str) -> io::Result<()> {
+fn lock(file: &OwnedFd, name: &str) -> io::Result<FileLock> {
+    let handle = file.try_clone()?;
     match retry(|| rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)) {
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(FileLock::nameless(handle)),
         Err(Errno::WOULDBLOCK) => Err(memory_is_open(name)),
         Err(error) => Err(explained(name, "cannot be locked", error.into())),
     }
