@@ -43,7 +43,7 @@ fn transactions_of_half_the_log_follow_each_other() {
 fn the_log_grows_with_what_changes() {
     let folder = tempfile::tempdir().unwrap();
     let open = || {
-        let builder = common::builder().dram(64 * MIB).log_max(128 * MIB);
+        let builder = common::builder().dram(64 * MIB).log_max(128 * MIB).mode(Mode::Inline);
         builder.durability(Durability::Buffered).open(folder.path()).unwrap()
     };
     let length = || std::fs::metadata(folder.path().join("log.terrace")).unwrap().len();
@@ -56,7 +56,6 @@ fn the_log_grows_with_what_changes() {
             table.put((round % 4).to_be_bytes(), [round as u8; 900]).unwrap();
         }
     }
-    // How much a checkpoint frees goes by when its thread runs.
     let few = sizes(&db).0;
     assert!((8 * MIB..=64 * MIB).contains(&few), "checkpoints of a few pages are cheap: {few}");
     let value = |number: u32| [number as u8; 900];
