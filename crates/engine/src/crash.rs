@@ -24,6 +24,7 @@
 //! | `unsynced.rs`  | the log's device, which may drop its syncs           |
 //! | `bugs.rs`      | the planted bugs, each of which must be caught       |
 
+mod analysis;
 mod backup;
 mod bugs;
 mod cached;

@@ -48,6 +48,12 @@ pub(crate) enum Bug {
     /// Log space is reused before the superblock is synced.
     RecycleBeforeSuperblock,
     WriteNewestSuperblock,
+    /// Records that only the ring had are filed, but not analysed.
+    AnalysisWithoutRing,
+    /// Analysis does not read again what it had no room to note.
+    AnalysisOfNoted,
+    /// Redo takes the LSN of a mapping record for that of its image.
+    ImageAsNewAsMapping,
     /// Recovery uses a mapping that is not final.
     BaseThroughOldMapping,
     TimestampsFromZero,

@@ -1,11 +1,12 @@
 //! Recovery: builds a pool from superblock, mapping chunks and log.
 //!
-//! 1. Read the superblock. Append to the log's file what a ring in persistent memory has beyond it.
-//!    Rewrite and sync the log up to its end: a killed process may leave bytes that can still be
-//!    lost (docs/durability.md, rule 13).
-//! 2. Read the log for the newest image of each chunk and for losers. Read it again for mapping and
-//!    allocation. Only then are the extents of base images final. Frames of a persistent middle
-//!    tier, whose headers are durable now, are bases instead of images (rule 10).
+//! 1. Read the superblock, and the log to its end. Note losers, the newest image of each chunk, and
+//!    what the log says of mapping and allocation. Append to the log's file what a ring in
+//!    persistent memory has beyond it. Rewrite and sync the log's end: a killed process may leave
+//!    bytes that can still be lost (docs/durability.md, rule 13).
+//! 2. Read the chunks, and apply what was noted. Only then are the extents of base images final.
+//!    Frames of a persistent middle tier, whose headers are durable now, are bases instead of
+//!    images (rule 10).
 //! 3. Write the new epoch to the superblock and sync it. Unseal all other frames, and give the tier
 //!    the epoch. Only then may anything be appended.
 //! 4. Redo each change that the base lacks. Eviction, write-back and checkpoint run as usual, which
@@ -17,7 +18,7 @@
 //! | file          | contents                               |
 //! |---------------|----------------------------------------|
 //! | this file     | the order of the steps; steps 1 and 3  |
-//! | `analysis.rs` | step 2: chunks and log                 |
+//! | `analysis.rs` | chunks, and what the log says of pages |
 //! | `assemble.rs` | the pool that results from step 2      |
 //! | `redo.rs`     | step 4                                 |
 //! | `undo.rs`     | step 5                                 |
@@ -43,14 +44,14 @@ use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::maintenance::Maintenance;
 use crate::planted::{Bug, planted};
-use crate::pool::PoolOptions;
 use crate::pool::persistent::Attached;
+use crate::pool::{Mode, PoolOptions};
 use crate::store::files::Files;
 use crate::store::ring::RingMemory;
 use crate::store::superblock::{RingName, Superblock};
 use crate::wal::{
-    BUFFER_BYTES_MAX, EpochRule, Geometry, Kind, LogScan, Wal, WalOptions, file_ring, read_header,
-    rewrite_tail,
+    BUFFER_BYTES_MAX, EpochRule, Geometry, Kind, LogScan, RecordView, Wal, WalOptions, file_ring,
+    read_header, rewrite_tail,
 };
 
 /// A pool after redo, with its maintenance.
@@ -81,13 +82,16 @@ pub(crate) fn log_has_changes(files: &Files) -> Result<bool> {
 pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> Result<Recovered> {
     let (mut slots, mut superblock) = files.superblocks()?;
     let (Rings { present: geometry, largest }, rule) = log_of(files, &superblock)?;
-    let scan = |from| LogScan::new(files.log.clone(), geometry, from, rule);
+    let scan = |from| LogScan::new(files.log.clone(), geometry, from, rule)?.widened();
     let named = named_ring(files, &superblock)?;
-    let log_end = find_end(files, geometry, (&superblock, rule), scan(superblock.cut)?, named)?;
+    let mut analysis = Analysis::new(files, options, &superblock)?;
+    let records = scan(superblock.cut)?;
+    let log_end =
+        find_end(files, geometry, (&superblock, rule), records, named, |record| analysis.note(record))?;
     slots.write_again()?;
     let attached = attach(options, &superblock)?;
 
-    let mut analysis = Analysis::of(files, options, &superblock, scan)?;
+    analysis.finish(scan)?;
     let adopted = match attached.as_ref().filter(|tier| tier.is_of_life(&superblock)) {
         Some(tier) => analysis.bases_in(tier, log_end),
         None => Vec::new(),
@@ -120,11 +124,15 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
     };
     let wal = Wal::open(files.log.clone(), wal_options)?;
     let cut = superblock.cut;
-    let Assembled { maintenance, losers, born } =
+    let Assembled { maintenance, losers, bases, first_changes } =
         analysis.assemble(slots, superblock, wal, (persistent, adopted), options)?;
     maintenance.pool.use_classes_with_ids()?;
     let losers_floor = losers.iter().map(|loser| loser.first.0).min().unwrap_or(u64::MAX);
-    let redone = redo::redo_all(&maintenance, scan(cut)?.widened()?, &born, losers_floor, redo)?;
+    let records = scan(cut)?;
+    let redone = match options.mode == Mode::Background && options.tiers.memory.is_none() {
+        true => redo::redo_beside_reads(&maintenance, records, &bases, &first_changes, losers_floor, redo)?,
+        false => redo::redo_all(&maintenance, records, &bases, None, losers_floor, redo)?,
+    };
     maintenance.requests.recovery_floor.store(losers_floor, Relaxed);
     Ok(Recovered { maintenance, losers, redone, log_end })
 }
@@ -152,7 +160,7 @@ pub(crate) fn leave_ring(files: &Files) -> Result<()> {
     if let Some(ring) = named_ring(files, &superblock)? {
         let (Rings { present: geometry, .. }, rule) = log_of(files, &superblock)?;
         let scan = LogScan::new(files.log.clone(), geometry, superblock.cut, rule)?;
-        let log_end = find_end(files, geometry, (&superblock, rule), scan, Some(ring))?;
+        let log_end = find_end(files, geometry, (&superblock, rule), scan, Some(ring), |_| ())?;
         // The life of a cut-off recovery must not outlast the known one.
         ring.keep_life_of(&superblock)?;
         superblock.log_end = log_end;
@@ -205,15 +213,17 @@ pub(crate) fn missing_ring(files: &Files, name: RingName) -> Error {
 }
 
 /// Finds the log's end and makes it durable. Rewrites the last bytes, since a later sync proves
-/// nothing about bytes whose sync failed. The earlier owner may have had a larger buffer.
+/// nothing about bytes whose sync failed. The earlier owner may have had a larger buffer. `each`
+/// gets every record; what it gathers counts once the end is durable.
 fn find_end(
     files: &Files,
     geometry: Geometry,
     (superblock, rule): (&Superblock, EpochRule),
-    scan: LogScan,
+    mut scan: LogScan,
     ring: Option<&RingMemory>,
+    mut each: impl FnMut(&RecordView<'_>),
 ) -> Result<Lsn> {
-    let (cut, mut end) = (superblock.cut, scan.finish()?);
+    let (cut, mut end) = (superblock.cut, scan.finish_with(&mut each)?);
     if let Some(ring) = ring {
         if end.0 < ring.has_let_go() {
             let what = format!(
@@ -225,6 +235,10 @@ fn find_end(
         }
         end = file_ring(&*files.log, geometry, ring, (cut, end), rule)?;
         ring.check_end(end.0, superblock)?;
+        if !planted(Bug::AnalysisWithoutRing) {
+            scan.resume();
+            scan.finish_with(&mut each)?;
+        }
     }
     if end < superblock.log_end {
         let what = format!("the log ends at {end}, but it was durable up to {}", superblock.log_end);

@@ -71,7 +71,7 @@ fn put_ring(disk: &SimulatedDisk, words: &[u64]) {
 }
 
 /// Runs `script` without and with `bug`, which must make it fail.
-fn catches(bug: Bug, script: fn() -> bool) {
+pub(super) fn catches(bug: Bug, script: fn() -> bool) {
     assert!(script(), "it holds without the bug");
     plant(Some(bug));
     let outcome = std::panic::catch_unwind(script);
@@ -101,6 +101,11 @@ fn catches_acknowledge_before_ring_fence() {
 #[test]
 fn catches_ring_unnamed() {
     catches(Bug::RingUnnamed, acknowledged_commits_survive);
+}
+
+#[test]
+fn catches_analysis_without_ring() {
+    catches(Bug::AnalysisWithoutRing, acknowledged_commits_survive);
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn pages_survive_checkpoint_and_recovery() {
     assert_eq!(pool.audit(), [""; 0]);
 }
 
-fn overwrite(pool: &Pool, id: PageId) {
+pub(super) fn overwrite(pool: &Pool, id: PageId) {
     let mut guards = raw::latch_all(pool, &[id]).unwrap_or_else(|stop| panic!("{stop:?}"));
     let mut copy = Vec::new();
     guards[0].copy(&mut copy);

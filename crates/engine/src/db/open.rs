@@ -304,7 +304,7 @@ fn shares(
             nodes: builder.node_options(middle_nodes, split.frame_bytes)?,
             time: builder.simulated_time.clone(),
         },
-        mode: Mode::Inline,
+        mode: builder.mode,
         in_memory: builder.read_only,
     };
     Ok((options, split))

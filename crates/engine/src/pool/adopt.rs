@@ -90,19 +90,44 @@ fn check_adopted(pool: &Pool, persistent: &PersistentFrames, guard: &ReadGuard<'
     Err(Retry::Restart)
 }
 
-/// Redo meets the record at `lsn` of page `id`. A page whose base is a frame is dirty from here on,
-/// unless its image is equal: the image lacks this change, applied or not.
-pub(crate) fn meet_adopted(pool: &Pool, id: PageId, lsn: Lsn) {
+/// Checks the frame of adopted page `id`, unless that was done.
+pub(crate) fn check_adopted_page(pool: &Pool, id: PageId) {
     let Some((persistent, entry)) = pool.frames.persistent.as_ref().zip(pool.table.entry(id)) else {
         return;
     };
-    let Location::Frame(frame) = entry.location() else { return };
-    if !is_middle(frame) || !persistent.is_unmet(frame) && !persistent.wants_check(frame) {
-        return;
+    pool.lock_entry(entry);
+    match entry.location() {
+        Location::Frame(frame)
+            if is_middle(frame) && persistent.wants_check(frame) && !persistent.check_body(frame, id) =>
+        {
+            forsake(pool, persistent, id, entry, frame);
+        }
+        _ => entry.latch().release_unchanged(),
+    }
+}
+
+/// Redo meets the record at `lsn` of page `id`, which its image may lack. A page whose base is a
+/// frame is dirty from here on, unless its image is equal. Whether the frame has the change by its
+/// seal.
+pub(crate) fn meet_adopted(pool: &Pool, id: PageId, lsn: Lsn) -> bool {
+    let Some((persistent, entry)) = pool.frames.persistent.as_ref().zip(pool.table.entry(id)) else {
+        return false;
+    };
+    let in_frame = |entry: Entry<'_>| match entry.location() {
+        Location::Frame(frame) if is_middle(frame) && persistent.is_sealed(frame) => Some(frame),
+        _ => None,
+    };
+    if in_frame(entry).is_none() {
+        return false;
     }
     pool.lock_entry(entry);
+    let Some(frame) = in_frame(entry) else {
+        entry.latch().release_unchanged();
+        return false;
+    };
     if persistent.wants_check(frame) && !persistent.check_body(frame, id) {
-        return forsake(pool, persistent, id, entry, frame);
+        forsake(pool, persistent, id, entry, frame);
+        return false;
     }
     if persistent.is_unmet(frame) && !planted(Bug::RedoLeavesClean) {
         let header = pool.frames.header(frame);
@@ -112,7 +137,9 @@ pub(crate) fn meet_adopted(pool: &Pool, id: PageId, lsn: Lsn) {
         entry.latch().set_dirty(true);
     }
     persistent.meet(frame);
+    let has_change = persistent.sealed_lsn(frame).is_some_and(|sealed| lsn <= sealed);
     entry.latch().release_unchanged();
+    has_change
 }
 
 /// Page and LSN of `frame`, if it is sealed, and its fault.

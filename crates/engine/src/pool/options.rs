@@ -37,6 +37,7 @@ pub(crate) struct PoolOptions {
     pub(crate) backend: Backend,
     pub(crate) replacement: Replacement,
     pub(crate) tiers: TierOptions,
+    /// Recovery may use threads in [`Mode::Background`]. Its pool begins in [`Mode::Inline`].
     pub(crate) mode: Mode,
     /// Whether writes stay in memory, where the cleaner gains nothing.
     pub(crate) in_memory: bool,

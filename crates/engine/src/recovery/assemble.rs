@@ -1,15 +1,15 @@
 //! Builds a pool and its maintenance from the analysis.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use terrace_io::AlignedBuffer;
 
-use super::analysis::{Analysis, Loser};
+use super::analysis::{Analysis, Bases, FirstChanges, Loser};
 use crate::error::{Error, Result};
-use crate::ids::{Lsn, PageId};
+use crate::ids::Lsn;
 use crate::maintenance::{LeftAlone, Maintenance, RoundState, Staging};
 use crate::planted::{Bug, planted};
+use crate::pool::Mode;
 use crate::pool::adopt::adopt;
 use crate::pool::assemble::{PoolParts, assemble, refused};
 use crate::pool::options::PoolOptions;
@@ -24,12 +24,17 @@ use crate::store::space::{Geometry as SpaceGeometry, Space};
 use crate::store::superblock::{Slots, Superblock};
 use crate::wal::Wal;
 
+/// Share of the frames' memory that redo may take for LSNs of images, and for pages to read, as a
+/// divisor. Old versions have more, and recovery makes none.
+const SHARE_KEPT: u64 = 64;
+
 /// The input of redo and undo.
 pub(super) struct Assembled {
     pub(super) maintenance: Arc<Maintenance>,
     /// Oldest first.
     pub(super) losers: Vec<Loser>,
-    pub(super) born: HashMap<PageId, Lsn>,
+    pub(super) bases: Bases,
+    pub(super) first_changes: FirstChanges,
 }
 
 impl Analysis<'_> {
@@ -61,9 +66,9 @@ impl Analysis<'_> {
             seed: u64::from_le_bytes(superblock.uuid[..8].try_into().expect("eight bytes")),
             persistent,
         };
-        let pool = Arc::new(assemble(found, options)?);
+        let pool = Arc::new(assemble(found, &PoolOptions { mode: Mode::Inline, ..options.clone() })?);
         adopt(&pool.tiers, &adopted, |id| match self.unwritten.remove(&id) {
-            true => self.born.get(&id).copied(),
+            true => self.bases.born.get(&id).copied(),
             false => None,
         })?;
         let staging = AlignedBuffer::try_zeroed(staging_bytes)
@@ -84,7 +89,13 @@ impl Analysis<'_> {
         let maintenance = Maintenance::new(pool, round_state, self.unwritten, options.in_memory);
         let mut losers: Vec<Loser> = self.open.into_values().collect();
         losers.sort_unstable_by_key(|loser| loser.first);
-        Ok(Assembled { maintenance, losers, born: self.born })
+        self.bases.forget_images_beyond(options.frame_bytes / SHARE_KEPT);
+        self.first_changes.keep_unread(
+            &maintenance.pool.table,
+            &self.bases,
+            options.frame_bytes / SHARE_KEPT,
+        );
+        Ok(Assembled { maintenance, losers, bases: self.bases, first_changes: self.first_changes })
     }
 
     /// Space of the page file with every image counted, and the ids in use.

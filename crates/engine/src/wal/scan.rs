@@ -29,7 +29,7 @@ use crate::planted::{Bug, planted};
 use crate::store::ring::RingMemory;
 
 const WINDOW_BYTES: usize = 256 << 10;
-/// Holds enough records for batches of pages to read.
+/// Holds enough records for batches of pages to read. A disk reads shorter windows more slowly.
 const WIDE_WINDOW_BYTES: u64 = 1 << 20;
 
 /// Which epochs are valid where.
@@ -118,6 +118,12 @@ impl LogScan {
         }))
     }
 
+    /// Goes on behind the end, where records were filed since.
+    pub(crate) fn resume(&mut self) {
+        (self.window.from, self.window.to) = (0, 0);
+        (self.ended, self.newer) = (false, None);
+    }
+
     /// The end of the last record read; finally, the end of the log.
     pub(crate) fn end(&self) -> Lsn {
         Lsn(self.at)
@@ -130,10 +136,24 @@ impl LogScan {
     /// Reads the rest, and returns the end of the log.
     ///
     /// # Errors
+    /// As [`LogScan::next`], and [`LogScan::finish`].
+    pub(crate) fn finish_with(&mut self, mut each: impl FnMut(&RecordView<'_>)) -> Result<Lsn> {
+        while let Some(record) = self.next()? {
+            each(&record);
+        }
+        self.checked_end()
+    }
+
+    /// As [`LogScan::finish_with`].
+    ///
+    /// # Errors
     /// As [`LogScan::next`], and [`Error::Corrupt`] if the log ends below the first LSN of its
     /// epoch, where it was durable.
     pub(crate) fn finish(mut self) -> Result<Lsn> {
-        while self.next()?.is_some() {}
+        self.finish_with(|_| ())
+    }
+
+    fn checked_end(&self) -> Result<Lsn> {
         let (end, first) = (self.end(), self.rule.first_lsn);
         if end < first {
             let what = format!("the log ends at {end}, but had been durable up to {first}");
