@@ -50,8 +50,8 @@ use crate::store::files::Files;
 use crate::store::ring::RingMemory;
 use crate::store::superblock::{RingName, Superblock};
 use crate::wal::{
-    BUFFER_BYTES_MAX, EpochRule, Geometry, Kind, LogScan, RecordView, Wal, WalOptions, file_ring,
-    read_header, rewrite_tail,
+    BUFFER_BYTES_MAX, EpochRule, Geometry, Kind, LogScan, RecordView, Wal, WalOptions, check_not_outrun,
+    file_ring, read_header, rewrite_tail,
 };
 
 /// A pool after redo, with its maintenance.
@@ -82,6 +82,9 @@ pub(crate) fn log_has_changes(files: &Files) -> Result<bool> {
 pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> Result<Recovered> {
     let (mut slots, mut superblock) = files.superblocks()?;
     let (Rings { present: geometry, largest }, rule) = log_of(files, &superblock)?;
+    if slots.is_alone() {
+        check_not_outrun(files.log.clone(), geometry, superblock.cut)?;
+    }
     let scan = |from| LogScan::new(files.log.clone(), geometry, from, rule)?.widened();
     let named = named_ring(files, &superblock)?;
     let mut analysis = Analysis::new(files, options, &superblock)?;

@@ -54,7 +54,7 @@ pub(crate) use record::{
     ALLOCATES, ChunkEntry, HEADER_BYTES, Kind, MappingEntry, RECORD_ALIGNMENT, RECORD_BYTES_MAX,
     RecordBuilder, change_kind,
 };
-pub(crate) use scan::{EpochRule, LogScan, RecordReader, file_ring, rewrite_tail};
+pub(crate) use scan::{EpochRule, LogScan, RecordReader, check_not_outrun, file_ring, rewrite_tail};
 pub(crate) use space::{Class, Reservation};
 pub(crate) use tickets::Ticket;
 pub(crate) use units::{BLOCK, BUFFER_BYTES_MAX, CAPACITY_FIRST, FIRST_LSN};

@@ -190,6 +190,8 @@ pub(crate) struct Slots {
     buffer: AlignedBuffer,
     /// Whether the other slot was invalid at open, by an interrupted write or damage.
     is_other_torn: bool,
+    /// Whether the other slot was not whole at open.
+    is_alone: bool,
     cache: Option<Arc<Cached>>,
 }
 
@@ -231,7 +233,8 @@ impl Slots {
     /// Writes `superblock` to both slots of a new file.
     pub(crate) fn create(device: Arc<dyn BlockDevice>, superblock: &Superblock) -> Result<Slots> {
         let buffer = AlignedBuffer::zeroed(SLOT_BYTES);
-        let mut slots = Slots { device, newest: 0, buffer, is_other_torn: false, cache: None };
+        let mut slots =
+            Slots { device, newest: 0, buffer, is_other_torn: false, is_alone: false, cache: None };
         slots.write(superblock)?;
         slots.write(superblock)?;
         Ok(slots)
@@ -247,7 +250,7 @@ impl Slots {
         }
         let mut buffer = AlignedBuffer::zeroed(SLOT_BYTES);
         let mut best: Option<(usize, Superblock)> = None;
-        let (mut magic_seen, mut is_other_torn) = (false, false);
+        let (mut magic_seen, mut is_other_torn, mut is_alone) = (false, false, false);
         for slot in 0..2 {
             let offset = (slot * SLOT_BYTES) as u64;
             device
@@ -258,7 +261,10 @@ impl Slots {
                 Some(found) if best.as_ref().is_some_and(|(_, newest)| found.sequence <= newest.sequence) => {
                 }
                 Some(found) => best = Some((slot, found)),
-                None => is_other_torn |= buffer.iter().any(|&byte| byte != 0),
+                None => {
+                    is_alone = true;
+                    is_other_torn |= buffer.iter().any(|&byte| byte != 0);
+                }
             }
         }
         match best {
@@ -266,7 +272,7 @@ impl Slots {
                 Err(Error::corrupt(&file, None, "the superblock's sequence leaves no room to count on"))
             }
             Some((newest, superblock)) => {
-                Ok((Slots { device, newest, buffer, is_other_torn, cache: None }, superblock))
+                Ok((Slots { device, newest, buffer, is_other_torn, is_alone, cache: None }, superblock))
             }
             None if magic_seen => Err(Error::corrupt(&file, None, "neither superblock is whole")),
             None => Err(Error::NotADatabase { path: file, what: "the page file has no superblock".into() }),
@@ -293,6 +299,11 @@ impl Slots {
     /// Whether the other slot held something invalid at open.
     pub(crate) fn is_other_torn(&self) -> bool {
         self.is_other_torn
+    }
+
+    /// Whether the other slot, which may be the newer, was lost or never written.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.is_alone
     }
 
     /// Rewrites the newest superblock in place, byte for byte: the bytes read may have been in a

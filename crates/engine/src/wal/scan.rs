@@ -21,7 +21,7 @@ use terrace_io::{AlignedBuffer, BlockDevice};
 
 use super::layout::Geometry;
 use super::parse::{NotARecord, RecordView, claim};
-use super::record::{HEADER_BYTES, RECORD_BYTES_MAX};
+use super::record::{HEADER_BYTES, RECORD_ALIGNMENT, RECORD_BYTES_MAX};
 use super::units::{BLOCK, block_floor};
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
@@ -168,6 +168,27 @@ impl LogScan {
             _ => Ok(end),
         }
     }
+}
+
+/// Looks for a record that has taken the place of one above `cut`, when only one superblock is
+/// whole. Log is reused below a durable cut only, so the damaged superblock was the newer one then.
+///
+/// # Errors
+/// [`Error::Corrupt`] if there is one, [`Error::Io`], [`Error::Memory`].
+pub(crate) fn check_not_outrun(device: Arc<dyn BlockDevice>, geometry: Geometry, cut: Lsn) -> Result<()> {
+    let first = block_floor(cut.0).saturating_add(geometry.capacity());
+    let end = first.saturating_add(geometry.capacity());
+    let mut window = Window::new(device, geometry, end)?;
+    for lsn in (first..end).step_by(RECORD_ALIGNMENT) {
+        if window.record(Lsn(lsn))?.is_some() {
+            let what = format!(
+                "the superblock that is left cuts the log at {cut}, but a record at {lsn} is written over it: the \
+                 newer superblock is damaged; what is left can be saved with `terrace repair`"
+            );
+            return Err(Error::corrupt(window.device.name(), None, what));
+        }
+    }
+    Ok(())
 }
 
 /// Whether `record` may follow one of `epoch`.

@@ -19,7 +19,7 @@ use crate::store::image;
 use crate::store::mapping_word::{BLOCK_BYTES, Extent, MappingWord, blocks_of};
 use crate::store::page::{self, HEADER_BYTES, Kind as PageKind};
 use crate::store::superblock::{SUPERBLOCK_BYTES, Slots, Superblock};
-use crate::wal::{ALLOCATES, EpochRule, Geometry, LogScan, change_kind, read_header};
+use crate::wal::{ALLOCATES, EpochRule, Geometry, LogScan, change_kind, check_not_outrun, read_header};
 
 /// The files of a damaged database, read-only.
 #[derive(Clone, Debug)]
@@ -62,9 +62,12 @@ pub(super) struct Survey {
 impl Survey {
     /// Surveys the files. Without `use_log` the log counts as lost.
     pub(super) fn of(remains: &Remains, check: CheckPage, use_log: bool) -> Result<Survey> {
-        let mut notes = Vec::new();
+        let (mut notes, mut is_alone) = (Vec::new(), false);
         let superblock = match Slots::open(remains.pages.clone()) {
-            Ok((_, superblock)) => Some(superblock),
+            Ok((slots, superblock)) => {
+                is_alone = slots.is_alone();
+                Some(superblock)
+            }
             Err(error @ Error::Version { .. }) => return Err(error),
             Err(error) => {
                 notes.push(format!("no superblock: {error}"));
@@ -76,7 +79,7 @@ impl Survey {
             None => guess_page_bytes(remains, check)?,
         };
         let log = match &superblock {
-            Some(superblock) if use_log => match whole_log(remains, superblock) {
+            Some(superblock) if use_log => match whole_log(remains, superblock, is_alone) {
                 Ok(log) => Some(log),
                 Err(error @ Error::Version { .. }) => return Err(error),
                 Err(error) => {
@@ -301,7 +304,7 @@ fn named(name: PageId, image: &[u8]) -> impl Iterator<Item = (PageId, MappingWor
 }
 
 /// The log, if it belongs to this database and is whole from its cut to its durable end.
-fn whole_log(remains: &Remains, superblock: &Superblock) -> Result<WholeLog> {
+fn whole_log(remains: &Remains, superblock: &Superblock, is_alone: bool) -> Result<WholeLog> {
     let rule = EpochRule { epoch: superblock.epoch, first_lsn: superblock.epoch_start };
     let Superblock { cut, log_end, log_capacity, .. } = *superblock;
     let geometry = Geometry::new(log_capacity)?;
@@ -323,6 +326,9 @@ fn whole_log(remains: &Remains, superblock: &Superblock) -> Result<WholeLog> {
         // The superblock repeats the header, and every record has a checksum.
         Err(_) if device.len() >= log.geometry.file_bytes() => {}
         Err(error) => return Err(error),
+    }
+    if is_alone {
+        check_not_outrun(device.clone(), log.geometry, cut)?;
     }
     log.end = LogScan::new(device.clone(), log.geometry, cut, rule)?.finish()?;
     if log.end < log_end {
