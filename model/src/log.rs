@@ -166,11 +166,12 @@ impl World {
         Ok(true)
     }
 
-    /// Begins to double the file: length, then copies of records whose slots change.
+    /// Begins to double the file: length, then copies of records whose slots change. Recovery may
+    /// do so too, once it may append.
     pub fn grow(&mut self) -> Outcome {
         let log = &self.life.log;
         let is_busy = log.growth.is_some() || self.life.backup.is_some() || self.life.is_closing;
-        if is_busy || !self.life.is_open || log.capacity == LOG_LARGEST {
+        if is_busy || self.is_blocked() || log.capacity == LOG_LARGEST {
             return Ok(false);
         }
         let (from, old) = (log.cut / SEGMENT * SEGMENT, log.capacity);

@@ -345,7 +345,7 @@ impl Backup<'_> {
     }
 
     /// The copy's superblock, without the numbers of its page file. Its capacity of the log is the
-    /// largest one of the database.
+    /// one that the database's log may grow to for commits.
     fn superblock(&self, from: Lsn, end: Lsn) -> Superblock {
         let round_state = self.maintenance.round_state.lock();
         Superblock {
@@ -356,7 +356,7 @@ impl Backup<'_> {
                 .highest_timestamp
                 .max(self.maintenance.pool.timestamp_now()),
             page_ids_end: self.maintenance.pool.ids_ends_to_name(),
-            log_capacity: self.maintenance.wal.capacity_max(),
+            log_capacity: self.maintenance.wal.capacity_limit(),
             ring: None,
             ..round_state.superblock.clone()
         }

@@ -228,7 +228,8 @@ impl Builder {
     /// Sets the largest log of a new database, bytes, at least 256 KiB.
     ///
     /// The log begins with 2 to 4 MiB. It doubles while checkpoints would write much for the log
-    /// that they free, or if a transaction needs more. An existing database keeps its limit.
+    /// that they free, or if a transaction needs more. Recovery of a full log may make it longer.
+    /// An existing database keeps its limit.
     /// Default: a power of two, at most half of the budget, between 4 MiB and 1 GiB.
     pub fn log_max(mut self, bytes: u64) -> Self {
         self.log_max = Some(bytes);

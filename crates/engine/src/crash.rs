@@ -21,6 +21,7 @@
 //! | `backup.rs`    | concurrent backups, cut off, and restored            |
 //! | `tests.rs`     | the tests                                            |
 //! | `ring.rs`      | scripts for the log's ring in persistent memory      |
+//! | `full_log.rs`  | a log that is full when recovery begins               |
 //! | `unsynced.rs`  | the log's device, which may drop its syncs           |
 //! | `bugs.rs`      | the planted bugs, each of which must be caught       |
 
@@ -29,6 +30,7 @@ mod backup;
 mod bugs;
 mod cached;
 mod cycle;
+mod full_log;
 mod life;
 mod meanwhile;
 mod model;

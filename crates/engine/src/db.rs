@@ -30,6 +30,8 @@ pub(crate) mod files;
 mod limits;
 #[cfg(test)]
 mod line_writes_tests;
+#[cfg(test)]
+mod long_log_tests;
 pub(crate) mod lookup;
 pub(crate) mod named;
 mod names;

@@ -45,6 +45,8 @@ pub(crate) enum Bug {
     LogLeftBehind,
     /// Records written while a grown log is announced are at their old offsets only.
     LogInOldRing,
+    /// Recovery reads a log that has grown meanwhile at the old offsets.
+    ReadOldRing,
     /// Log space is reused before the superblock is synced.
     RecycleBeforeSuperblock,
     WriteNewestSuperblock,

@@ -48,7 +48,7 @@ use crate::pool::persistent::Attached;
 use crate::pool::{Mode, PoolOptions};
 use crate::store::files::Files;
 use crate::store::ring::RingMemory;
-use crate::store::superblock::{RingName, Superblock};
+use crate::store::superblock::{RingName, Slots, Superblock};
 use crate::wal::{
     BUFFER_BYTES_MAX, EpochRule, Geometry, Kind, LogScan, RecordView, Wal, WalOptions, check_not_outrun,
     file_ring, read_header, rewrite_tail,
@@ -67,8 +67,8 @@ pub(crate) struct Recovered {
 
 /// Whether the log in `files` holds records since its last cut.
 pub(crate) fn log_has_changes(files: &Files) -> Result<bool> {
-    let (_, superblock) = files.superblocks()?;
-    let (rings, rule) = log_of(files, &superblock)?;
+    let (slots, superblock) = files.superblocks()?;
+    let (rings, rule) = log_of(files, &slots, &superblock)?;
     let mut records = LogScan::new(files.log.clone(), rings.present, superblock.cut, rule)?;
     while let Some(record) = records.next()? {
         if record.kind() == Kind::Pages {
@@ -81,10 +81,7 @@ pub(crate) fn log_has_changes(files: &Files) -> Result<bool> {
 /// Recovers up to and including redo. The caller undoes the losers.
 pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> Result<Recovered> {
     let (mut slots, mut superblock) = files.superblocks()?;
-    let (Rings { present: geometry, largest }, rule) = log_of(files, &superblock)?;
-    if slots.is_alone() {
-        check_not_outrun(files.log.clone(), geometry, superblock.cut)?;
-    }
+    let (Rings { present: geometry, largest }, rule) = log_of(files, &slots, &superblock)?;
     let scan = |from| LogScan::new(files.log.clone(), geometry, from, rule)?.widened();
     let named = named_ring(files, &superblock)?;
     let mut analysis = Analysis::new(files, options, &superblock)?;
@@ -131,7 +128,7 @@ pub(crate) fn recover(files: &Files, options: &PoolOptions, redo: &dyn Redo) -> 
         analysis.assemble(slots, superblock, wal, (persistent, adopted), options)?;
     maintenance.pool.use_classes_with_ids()?;
     let losers_floor = losers.iter().map(|loser| loser.first.0).min().unwrap_or(u64::MAX);
-    let records = scan(cut)?;
+    let records = maintenance.wal.scan(cut, rule)?.widened()?;
     let redone = match options.mode == Mode::Background && options.tiers.memory.is_none() {
         true => redo::redo_beside_reads(&maintenance, records, &bases, &first_changes, losers_floor, redo)?,
         false => redo::redo_all(&maintenance, records, &bases, None, losers_floor, redo)?,
@@ -161,7 +158,7 @@ pub(crate) fn leave_ring(files: &Files) -> Result<()> {
     // A kill may leave a superblock without the ring that a power cut takes back.
     slots.write_again()?;
     if let Some(ring) = named_ring(files, &superblock)? {
-        let (Rings { present: geometry, .. }, rule) = log_of(files, &superblock)?;
+        let (Rings { present: geometry, .. }, rule) = log_of(files, &slots, &superblock)?;
         let scan = LogScan::new(files.log.clone(), geometry, superblock.cut, rule)?;
         let log_end = find_end(files, geometry, (&superblock, rule), scan, Some(ring), |_| ())?;
         // The life of a cut-off recovery must not outlast the known one.
@@ -175,7 +172,7 @@ pub(crate) fn leave_ring(files: &Files) -> Result<()> {
 }
 
 /// The log's geometries, and which records count.
-fn log_of(files: &Files, superblock: &Superblock) -> Result<(Rings, EpochRule)> {
+fn log_of(files: &Files, slots: &Slots, superblock: &Superblock) -> Result<(Rings, EpochRule)> {
     let header = read_header(&*files.log).map_err(|error| match error {
         // The page file is a database, so its log was one.
         Error::NotADatabase { path, what } => Error::corrupt(&path, None, what),
@@ -189,7 +186,11 @@ fn log_of(files: &Files, superblock: &Superblock) -> Result<(Rings, EpochRule)> 
     }
     let rings =
         Rings { present: header.ring(&*files.log, superblock.log_capacity)?, largest: header.largest };
-    Ok((rings, EpochRule { epoch: superblock.epoch, first_lsn: superblock.epoch_start }))
+    let rule = EpochRule { epoch: superblock.epoch, first_lsn: superblock.epoch_start };
+    if slots.is_alone() {
+        check_not_outrun(files.log.clone(), rings.present, superblock.cut, rule)?;
+    }
+    Ok((rings, rule))
 }
 
 /// The ring that holds the newest of the log, if any.

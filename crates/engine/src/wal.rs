@@ -354,12 +354,21 @@ impl Wal {
 
     /// Reads the records from `from`, where one begins.
     ///
-    /// The caller keeps them in the log, and stops at their filed end at the latest.
+    /// The caller keeps them in the log, and stops at their filed end at the latest. The log grows
+    /// in the caller's thread only.
     ///
     /// # Errors
     /// [`Error::Memory`].
     pub(crate) fn scan(&self, from: Lsn, rule: EpochRule) -> Result<LogScan> {
-        LogScan::new(self.flusher.device(), self.geometry.get(), from, rule)
+        LogScan::growing(self.flusher.device(), Arc::clone(&self.geometry), from, rule)
+    }
+
+    /// Reads single records that are filed, under the conditions of [`Wal::scan`].
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub(crate) fn reader(&self) -> Result<RecordReader> {
+        RecordReader::new(self.flusher.device(), Arc::clone(&self.geometry), self.cut(), self.filed())
     }
 
     /// The end of what survives a crash.
@@ -408,9 +417,14 @@ impl Wal {
         self.geometry.get().capacity()
     }
 
-    /// The capacity that the log may grow to.
-    pub(crate) fn capacity_max(&self) -> u64 {
+    /// The capacity that the log may grow to for commits.
+    pub(crate) fn capacity_limit(&self) -> u64 {
         self.largest.capacity()
+    }
+
+    /// That capacity, or the present one, to which recovery may have extended the log.
+    pub(crate) fn capacity_max(&self) -> u64 {
+        self.capacity_limit().max(self.capacity())
     }
 
     /// Doubles the log's capacity once or more, to `bytes` if it may. False if it has its largest
@@ -423,7 +437,25 @@ impl Wal {
     /// [`Error::Full`] without space for it, those of `announce`; [`Error::Io`], then the log has
     /// failed; [`Error::Memory`], [`Error::Poisoned`]. The capacity is the old one then.
     pub(crate) fn grow(&self, bytes: u64, announce: impl FnOnce(u64) -> Result<()>) -> Result<bool> {
-        let Some(to) = self.geometry.get().grown(bytes, self.largest) else { return Ok(false) };
+        match self.geometry.get().grown(bytes, self.largest) {
+            Some(to) => self.grow_to(to, announce).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Doubles the log's capacity once, even if it has its largest. Otherwise as [`Wal::grow`].
+    ///
+    /// # Errors
+    /// As [`Wal::grow`]; [`Error::OutOfLog`] if no file is that long.
+    pub(crate) fn extend(&self, announce: impl FnOnce(u64) -> Result<()>) -> Result<()> {
+        let to = self.geometry.get().doubled().ok_or_else(|| {
+            let what = format!("the log cannot be longer than {} bytes", self.capacity());
+            Error::OutOfLog { what }
+        })?;
+        self.grow_to(to, announce)
+    }
+
+    fn grow_to(&self, to: Geometry, announce: impl FnOnce(u64) -> Result<()>) -> Result<()> {
         let (device, bytes) = (self.flusher.device(), to.file_bytes());
         if device.len() < bytes {
             device
@@ -435,7 +467,7 @@ impl Wal {
         synced.inspect_err(|error| self.poison(&error.to_string()))?;
         self.flusher.switch_to(to, self.cut(), || announce(to.capacity()))?;
         tracing::debug!(capacity = to.capacity(), "the log has grown");
-        Ok(true)
+        Ok(())
     }
 
     pub(crate) fn record_bytes_max(&self) -> usize {

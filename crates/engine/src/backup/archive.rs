@@ -23,7 +23,7 @@ use crate::store::mapping_word::{Extent, MappingWord};
 use crate::store::page::{self, HEADER_BYTES, Kind};
 use crate::store::space::Geometry as SpaceGeometry;
 use crate::store::superblock::{Slots, Superblock};
-use crate::wal::{CAPACITY_FIRST, EpochRule, Geometry, LogCopy, LogHeader, LogScan, Wal, read_header};
+use crate::wal::{BLOCK, CAPACITY_FIRST, EpochRule, Geometry, LogCopy, LogHeader, LogScan, Wal, read_header};
 
 /// Largest pages that a restored log has room for.
 const LOG_PAGES_MIN: u64 = 64;
@@ -173,7 +173,9 @@ impl Archive {
         let largest = Geometry::new(log_capacity)?;
         // A log of any length is valid; this one has as much room again as it holds.
         let log_bytes = self.log_bytes().saturating_mul(2).max(LOG_PAGES_MIN * self.longest_page() as u64);
-        let ring = largest.starting_from(log_bytes.max(CAPACITY_FIRST));
+        // Recovery may have made the original's longer than its largest.
+        let held = self.log_bytes().saturating_add(2 * BLOCK);
+        let ring = largest.starting_from(log_bytes.max(CAPACITY_FIRST)).holding(held).unwrap_or(largest);
         Wal::create(&*target.log, &LogHeader { database: uuid, timeline, largest }, ring)?;
         let mut copy = LogCopy::new(self.records()?, log_end, target.log.clone(), ring)?;
         while copy.step()? {}

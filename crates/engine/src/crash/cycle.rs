@@ -20,6 +20,7 @@ use crate::pool::{Pool, Retry};
 use crate::recovery::Recovered;
 use crate::replacement::Replacement;
 use crate::store::files::Files;
+use crate::wal::{Class, RecordBuilder};
 
 /// Upper bound of recoveries crashed in a row.
 const RECOVERY_CRASHES_MAX: usize = 5;
@@ -40,6 +41,8 @@ pub(super) struct Plan {
     /// The first life ends with a compaction of a file with mostly freed pages.
     pub(super) compacts: bool,
     pub(super) cached: bool,
+    /// Whether lives that end without a power cut fill the log.
+    pub(super) fills_log: bool,
 }
 
 impl Plan {
@@ -74,6 +77,7 @@ impl Plan {
             resizes: false,
             compacts: false,
             cached: false,
+            fills_log: false,
         }
     }
 
@@ -118,6 +122,16 @@ impl Plan {
     pub(super) fn aligned_ring(seed: u64) -> Plan {
         let mut plan = Plan::aligned(seed);
         plan.sizes.ring = Some(16 << 10);
+        plan
+    }
+
+    /// Lives whose log may be full when recovery begins.
+    pub(super) fn tight(seed: u64) -> Plan {
+        let mut plan = Plan { fills_log: true, open_max: 3, lives: 6, ..Plan::random(seed) };
+        plan.sizes.frames = 12;
+        plan.sizes.log_capacity = [32, 40, 48][(seed / 2 % 3) as usize] << 10;
+        plan.sizes.log_doublings = 0;
+        plan.sizes.ring = (seed % 5 == 4).then_some(16 << 10);
         plan
     }
 
@@ -175,6 +189,8 @@ pub(super) struct Tally {
     pub(super) frame_moves: u64,
     /// Lives at whose end the log was longer than at first.
     pub(super) log_growths: u64,
+    /// Recoveries that made the log longer than its largest.
+    pub(super) log_extensions: u64,
     /// Disk calls before the compaction.
     pub(super) calls_before_compaction: u64,
     /// Block cache: blocks read, moved after an image, and kept at open, in all lives.
@@ -191,6 +207,7 @@ impl std::ops::AddAssign for Tally {
         self.compressed += other.compressed;
         self.frame_moves += other.frame_moves;
         self.log_growths += other.log_growths;
+        self.log_extensions += other.log_extensions;
         self.calls_before_compaction += other.calls_before_compaction;
         self.cache_hits += other.cache_hits;
         self.relocated += other.relocated;
@@ -259,6 +276,7 @@ impl Run {
             let reach = if self.plan.aligned || self.below(3) == 0 { 12 } else { far };
             let crash_at = match self.plan.crash_at {
                 Some(call) if life == 0 => call,
+                _ if self.plan.fills_log && self.below(2) == 0 => u64::MAX >> 1,
                 _ => 1 + self.below(reach) as u64,
             };
             disk.crash_at(before + crash_at);
@@ -273,6 +291,9 @@ impl Run {
             }
             drop(worked);
             meanwhile::play(None);
+            if self.plan.fills_log && outcome.is_ok() {
+                outcome = fill_log(&pool).map_err(Halt::from);
+            }
             if self.plan.sizes.ring.is_some() && outcome.is_ok() && self.below(2) == 0 {
                 outcome = pool.release_ring().map_err(Halt::from);
             }
@@ -355,6 +376,7 @@ impl Run {
             false => open_with_ring(disk, &self.plan.sizes)?,
         };
         let files = self.sometimes_without_ring(files)?;
+        let before = files.superblocks()?.1.log_capacity;
         let mut sizes = self.plan.sizes;
         if sizes.persistent && self.below(3) == 0 {
             // The tier's file is resized.
@@ -379,6 +401,8 @@ impl Run {
         let closed: Vec<_> = losers.iter().map(|loser| loser.transaction).collect();
         crate::recovery::undo_losers(&recovered.maintenance, &files, losers, &Raw)?;
         self.closed.extend(closed);
+        let log = recovered.maintenance.wal.stats();
+        self.tally.log_extensions += u64::from(log.capacity > before);
         Ok(recovered)
     }
 
@@ -403,6 +427,15 @@ impl Run {
             faults => Err(faults.join("; ")),
         }
     }
+}
+
+/// Leaves no room for one more record, as a lost superblock does.
+fn fill_log(pool: &Pool) -> Result<()> {
+    let mut nothing = RecordBuilder::mapping();
+    while let Some(mut reservation) = pool.wal().reserve(nothing.len() as u64, Class::System) {
+        pool.wal().append(&mut nothing, Some(&mut reservation))?;
+    }
+    pool.wal().flush_to(pool.wal().tail())
 }
 
 pub(super) fn read_all(pool: &Pool) -> Result<Pages, String> {

@@ -163,6 +163,8 @@ impl Undo for Raw {
             .map(|entry| [0, 8, 16].map(|at| u64::from_le_bytes(entry[at..at + 8].try_into().expect("word"))))
             .collect();
         let ids: Vec<PageId> = entries.iter().map(|entry| PageId(entry[0])).collect();
+        let bytes_max = (entries.len() + 1) * (CELL_BYTES + 128);
+        let mut reservation = pool.reserve_log_for_structure(bytes_max as u64)?;
         let mut guards = latch_all(pool, &ids).map_err(|stop| match stop {
             Retry::Fail(error) => error,
             other => Error::corrupt("the pages", None, format!("{other:?} in undo")),
@@ -176,7 +178,7 @@ impl Undo for Raw {
             contents.push(copy);
         }
         let edits = guards.iter_mut().zip(&mut contents).map(|(guard, copy)| Edit::Update(guard, copy));
-        pool.change(&mut record, None, edits).map(|appended| appended.lsn)
+        pool.change(&mut record, Some(&mut reservation), edits).map(|appended| appended.lsn)
     }
 }
 

@@ -139,6 +139,22 @@ fn nothing_is_lost_with_the_log_in_persistent_memory() {
 }
 
 #[test]
+fn nothing_is_lost_with_hardly_any_log() {
+    let start = std::time::Instant::now();
+    let mut tally = Tally::default();
+    let seeds = seeds(120);
+    for seed in seeds.clone() {
+        match live_caught(Plan::tight(seed)) {
+            Ok(more) => tally += more,
+            Err(what) => panic!("TERRACE_CRASH_SEED={seed} replays this: {what}"),
+        }
+    }
+    report(&tally, start);
+    println!("{} logs made longer in recovery", tally.log_extensions);
+    assert!(tally.log_extensions > 10 || seeds.end - seeds.start < 100, "{tally:?}");
+}
+
+#[test]
 fn nothing_comes_back_from_earlier_epochs() {
     for seed in 0..100 {
         live_caught(Plan::aligned(seed)).unwrap_or_else(|what| panic!("seed {seed}: {what}"));

@@ -13,7 +13,9 @@ use super::state::RoundState;
 use crate::error::{Error, Result};
 use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
+use crate::pool::requests::Attempt;
 use crate::pool::stats::Cause;
+use crate::wal::{Class, RecordBuilder};
 
 /// Largest share of the log in use, as a divisor.
 const LOG_SHARE: u64 = 2;
@@ -21,6 +23,12 @@ const LOG_SHARE: u64 = 2;
 /// [`CUT_BYTES`].
 const CUT_SHARE: u64 = 16;
 const CUT_BYTES: u64 = 64 << 10;
+
+const fn cut_step(capacity: u64) -> u64 {
+    let share = capacity / CUT_SHARE;
+    if share < CUT_BYTES { share } else { CUT_BYTES }
+}
+
 /// The log grows if a checkpoint costs more than this fraction of the log that it frees.
 const COST_SHARE: u64 = 8;
 /// The log grows before more of it is in use than this share, as a divisor: commits still find log
@@ -47,7 +55,9 @@ impl Maintenance {
         }
         let capacity = self.wal.capacity();
         let (tail, cut) = (self.wal.tail().0, self.wal.cut().0);
-        if tail - cut <= capacity / LOG_SHARE {
+        // Redo and losers may hold the cut: then a checkpoint would only log more.
+        let floor = self.requests.recovery_floor.load(Relaxed);
+        if tail - cut <= capacity / LOG_SHARE || floor.saturating_sub(cut) < cut_step(capacity) {
             return Ok(());
         }
         // Below half, so that a step is worth its superblock.
@@ -116,18 +126,71 @@ impl Maintenance {
     }
 
     fn grow_log(&self, round_state: &mut RoundState, bytes: u64) -> Result<bool> {
-        let grown = self.wal.grow(bytes, |capacity| {
-            let before = std::mem::replace(&mut round_state.superblock.log_capacity, capacity);
-            let cut = self.wal.cut();
-            // After a failed write the log has failed, and no superblock follows.
-            self.put_superblock(round_state, cut)
-                .inspect_err(|_| round_state.superblock.log_capacity = before)
-        })?;
+        let grown = self.wal.grow(bytes, |capacity| self.name_capacity(round_state, capacity))?;
         if grown {
             self.requests.wake_up.log_is_there();
         }
         self.pool.meanwhile();
         Ok(grown)
+    }
+
+    fn name_capacity(&self, round_state: &mut RoundState, capacity: u64) -> Result<()> {
+        let before = std::mem::replace(&mut round_state.superblock.log_capacity, capacity);
+        let cut = self.wal.cut();
+        // After a failed write the log has failed, and no superblock follows.
+        self.put_superblock(round_state, cut).inspect_err(|_| round_state.superblock.log_capacity = before)
+    }
+
+    /// Finds log for a record of maintenance, which lets the cut move. A log that recovery has left
+    /// full grows, even beyond its largest capacity.
+    ///
+    /// # Errors
+    /// [`Error::Full`] without space for it, and those of writes.
+    pub(super) fn find_log(&self, round_state: &mut RoundState, bytes: u64) -> Result<()> {
+        // A backup reads the log in its present form.
+        while self.wal.reserve(bytes, Class::System).is_none() && round_state.backup.is_none() {
+            self.extend_log(round_state)?;
+        }
+        Ok(())
+    }
+
+    /// The same for the record that names `images` images.
+    pub(super) fn find_log_of(&self, round_state: &mut RoundState, images: usize) -> Result<()> {
+        self.find_log(round_state, RecordBuilder::bytes_of_entries(images))
+    }
+
+    pub(crate) fn extend_log(&self, round_state: &mut RoundState) -> Result<()> {
+        let (used, capacity) = (self.wal.tail().0 - self.wal.cut().0, self.wal.capacity());
+        self.wal.extend(|capacity| self.name_capacity(round_state, capacity)).map_err(|error| match error {
+            Error::Full { what } => Error::Full {
+                what: format!(
+                    "{what}; the log has to grow from {capacity} bytes to twice as many, since {used} are in use"
+                ),
+            },
+            other => other,
+        })?;
+        tracing::info!(capacity = self.wal.capacity(), used, "a full log has grown");
+        self.requests.wake_up.log_is_there();
+        self.pool.meanwhile();
+        Ok(())
+    }
+
+    /// Recovery: makes `attempt` at log succeed. Only undo asks, and it holds no latch.
+    pub(super) fn find_log_in_recovery(&self, attempt: Attempt<'_>) -> Result<()> {
+        let mut may_cut = true;
+        while !attempt() {
+            let mut round_state = self.round_state.lock();
+            let floor = Lsn(self.requests.recovery_floor.load(Relaxed));
+            if std::mem::take(&mut may_cut) && floor > self.wal.cut() {
+                match self.checkpoint_to(&mut round_state, floor) {
+                    // The log may have room to grow where the page file has none.
+                    Ok(()) | Err(Error::Full { .. }) => continue,
+                    Err(error) => return Err(error),
+                }
+            }
+            self.extend_log(&mut round_state)?;
+        }
+        Ok(())
     }
 
     /// Checkpoints now: everything if `all`, else enough to free half of the used log.
@@ -159,7 +222,7 @@ impl Maintenance {
     }
 
     /// Writes pages dirty since before `target`, then cuts the log.
-    pub(super) fn checkpoint_to(&self, round_state: &mut RoundState, target: Lsn) -> Result<()> {
+    pub(crate) fn checkpoint_to(&self, round_state: &mut RoundState, target: Lsn) -> Result<()> {
         round_state.cause = Cause::Checkpoint;
         self.keep_log_for_maintenance(round_state);
         let mut pages = 0;
@@ -187,6 +250,7 @@ impl Maintenance {
                     return Err(Error::Full { what: what.into() });
                 }
             }
+            self.find_log_of(round_state, batch.len())?;
             self.table_image.write_chunks(round_state, batch, current)?;
         }
         tracing::debug!(%target, pages, chunks = due.len(), "checkpoint");
@@ -208,10 +272,7 @@ impl Maintenance {
         let moved = cut.0 - self.wal.cut().0;
         // The cleaner may have cut beyond the target.
         let wanted = target.0.saturating_sub(self.wal.cut().0);
-        if freed.is_empty()
-            && moved < (self.wal.capacity() / CUT_SHARE).min(CUT_BYTES)
-            && (moved < wanted || wanted == 0)
-        {
+        if freed.is_empty() && moved < cut_step(self.wal.capacity()) && (moved < wanted || wanted == 0) {
             return Ok(());
         }
         self.put_superblock(round_state, cut)?;

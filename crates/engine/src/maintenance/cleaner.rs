@@ -60,7 +60,7 @@ impl Maintenance {
         let mut urgent = false;
         for _ in 0..self.space.segments() * 2 {
             let free = self.space.free_segments();
-            if free >= wanted || self.log_left() < log_of_a_segment {
+            if free >= wanted || !self.has_log_left(round_state, log_of_a_segment)? {
                 break;
             }
             let visited = self.clean_one(round_state)?;
@@ -74,8 +74,15 @@ impl Maintenance {
         Ok(())
     }
 
-    fn log_left(&self) -> u64 {
-        self.wal.capacity().saturating_sub(self.wal.tail().0 - self.wal.cut().0)
+    fn has_log_left(&self, round_state: &mut RoundState, bytes: u64) -> Result<bool> {
+        let left = self.wal.capacity().saturating_sub(self.wal.tail().0 - self.wal.cut().0);
+        if left >= bytes || !self.requests.is_recovering() {
+            return Ok(left >= bytes);
+        }
+        match self.find_log(round_state, bytes) {
+            Err(Error::Full { .. }) => Ok(false),
+            found => found.map(|()| true),
+        }
     }
 
     /// Empties the best segment. Returns `false` if none is worth it.
@@ -130,6 +137,7 @@ impl Maintenance {
         let written = self.write_dirty_elsewhere(round_state, &live.dirty)?;
         let current = self.absorb(round_state);
         for batch in live.chunks.chunks(self.table_image.staging_table_images(round_state)) {
+            self.find_log_of(round_state, batch.len())?;
             self.table_image.write_chunks(round_state, batch, current)?;
         }
         if !live.blocks.is_empty() {
@@ -149,6 +157,7 @@ impl Maintenance {
         // The caller may be write-back, which continues afterwards.
         let before = std::mem::replace(&mut round_state.cause, Cause::Cleaner);
         let written = batches(dirty, round_state.staging.bytes.len()).try_fold(0, |written, batch| {
+            self.find_log_of(round_state, batch.len())?;
             Ok(written + self.flush.claim_and_write(round_state, batch, 0)? as u64)
         });
         round_state.cause = before;
@@ -262,6 +271,7 @@ impl Maintenance {
         }
         self.pool.stats.count_read(images.len(), 0);
         sort_staged(&mut round_state.staging.bytes, BLOCK_BYTES, &mut images);
+        self.find_log_of(round_state, images.len())?;
         let extents = self.space.allocate_or_grow(&lengths(&images), 0, Stream::Moved)?;
         let free = || extents.iter().for_each(|&extent| self.file.free_blocks(extent));
         round_state.staging.moving = true;

@@ -189,6 +189,7 @@ impl Maintenance {
                 Err(error) => return Err(error),
             }
         }
+        self.find_log_of(round_state, pages.len())?;
         let written = self.flush.claim_and_write(round_state, pages, SPARE_SEGMENTS);
         match &written {
             Err(Error::Full { .. }) => self.room.note_missing(lengths.iter().sum()),

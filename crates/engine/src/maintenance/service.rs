@@ -29,6 +29,9 @@ impl Maintainer for Maintenance {
     /// `turn`: whether the caller is first in line; sleeps briefly if not. `attempt` tries the
     /// reservation. A log in which it can never fit grows first.
     fn wait_for_log(&self, bytes: u64, turn: &dyn Fn() -> bool, attempt: Attempt<'_>) -> Result<()> {
+        if self.requests.is_recovering() {
+            return self.find_log_in_recovery(attempt);
+        }
         if bytes > self.wal.max_reservation_now() {
             self.lengthen_log(bytes.saturating_mul(2))?;
         }

@@ -16,9 +16,9 @@ use crate::maintenance::Maintenance;
 use crate::planted::{Bug, planted};
 use crate::pool::Pool;
 use crate::store::files::Files;
-use crate::wal::{Geometry, RecordBuilder, RecordReader};
+use crate::wal::RecordBuilder;
 
-/// Undoes a change from its undo bytes.
+/// Undoes a change from its undo bytes. Reserves log: redo may have taken what the commit reserved.
 pub(crate) trait Undo {
     /// Undoes a change of `loser` with one compensation record after `previous`, which names
     /// `undo_next`. Returns its LSN.
@@ -33,9 +33,7 @@ pub(crate) fn undo_losers(
     undo: &dyn Undo,
 ) -> Result<()> {
     // The records end below the filed end, since losers are older than this recovery.
-    let geometry = Geometry::new(maintenance.wal.capacity())?;
-    let mut reader =
-        RecordReader::new(files.log.clone(), geometry, maintenance.wal.cut(), maintenance.wal.filed())?;
+    let mut reader = maintenance.wal.reader()?;
     let mut due: BinaryHeap<(Lsn, usize)> =
         losers.iter().enumerate().map(|(index, loser)| (loser.last, index)).collect();
     while let Some((lsn, index)) = due.pop() {
@@ -71,5 +69,7 @@ fn close_loser(maintenance: &Maintenance, loser: &Loser) -> Result<()> {
     if planted(Bug::NoEndRecordAfterUndo) {
         return Ok(());
     }
-    maintenance.wal.append(&mut RecordBuilder::end(loser.transaction, loser.last), None).map(|_| ())
+    let mut end = RecordBuilder::end(loser.transaction, loser.last);
+    let mut reservation = maintenance.pool.reserve_log_for_structure(end.len() as u64)?;
+    maintenance.wal.append(&mut end, Some(&mut reservation)).map(|_| ())
 }

@@ -8,9 +8,10 @@
 //! The byte with LSN n is at `4096 + n % capacity`. The superblock (capacity, cut, epoch, first LSN
 //! of the epoch) and the records themselves define which part of the ring is valid.
 //!
-//! A new ring is short, and doubles until it has the capacity `largest` of the header. LSNs whose
-//! lap begins a lap of the new ring keep their offsets. The others move behind the old end
-//! ([`Geometry::moved`]), so the old ring stays valid until a superblock names the new capacity.
+//! A new ring is short, and doubles until it has the capacity `largest` of the header. If recovery
+//! finds no room, it doubles further. LSNs whose lap begins a lap of the new ring keep their
+//! offsets. The others move behind the old end ([`Geometry::moved`]), so the old ring stays valid
+//! until a superblock names the new capacity.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
@@ -62,9 +63,7 @@ impl Geometry {
     /// The ring that doubling reaches first with at least `bytes`, or else `largest`. `None` if
     /// doubling does not lead there.
     pub(crate) fn grown(self, bytes: u64, largest: Geometry) -> Option<Self> {
-        let leads = largest.capacity.is_multiple_of(self.capacity)
-            && (largest.capacity / self.capacity).is_power_of_two();
-        if !leads || self == largest {
+        if !self.doubles_to(largest) {
             return None;
         }
         let mut capacity = self.capacity * 2;
@@ -72,6 +71,23 @@ impl Geometry {
             capacity *= 2;
         }
         Some(Self { capacity })
+    }
+
+    /// The ring of twice this capacity, whatever the largest is. `None` if there is none.
+    pub(crate) fn doubled(self) -> Option<Self> {
+        Geometry::new(self.capacity.checked_mul(2)?).ok()
+    }
+
+    /// This ring, doubled until it holds `bytes`.
+    pub(crate) fn holding(self, bytes: u64) -> Option<Self> {
+        if self.capacity >= bytes { Some(self) } else { self.doubled()?.holding(bytes) }
+    }
+
+    /// Whether doubling leads from `self` to a longer ring `other`.
+    fn doubles_to(self, other: Geometry) -> bool {
+        other.capacity.is_multiple_of(self.capacity)
+            && (other.capacity / self.capacity).is_power_of_two()
+            && other != self
     }
 
     /// The LSNs from `from` to `to` whose offsets change when the ring becomes `longer`. Both are
@@ -121,7 +137,7 @@ pub(crate) struct LogHeader {
     pub(crate) database: [u8; 16],
     /// Changes when a backup is restored or a log is discarded by hand.
     pub(crate) timeline: u64,
-    /// The ring at its largest. The superblock names the present one.
+    /// The ring that commits may let it grow to. The superblock names the present one.
     pub(crate) largest: Geometry,
 }
 
@@ -132,10 +148,12 @@ impl LogHeader {
     /// [`Error::Corrupt`] if it contradicts the header, or the file is too short for it.
     pub(crate) fn ring(&self, device: &dyn BlockDevice, capacity: u64) -> Result<Geometry> {
         let damaged = |what: String| Error::corrupt(device.name(), None, what);
-        let ring = Geometry::new(capacity).ok().filter(|ring| ring.capacity <= self.largest.capacity);
-        let ring = ring.ok_or_else(|| {
+        // Recovery may have doubled it further.
+        let may_be =
+            |ring: &Geometry| ring.capacity <= self.largest.capacity || self.largest.doubles_to(*ring);
+        let ring = Geometry::new(capacity).ok().filter(may_be).ok_or_else(|| {
             let most = self.largest.capacity;
-            damaged(format!("the log holds at most {most} bytes, the page file's superblock says {capacity}"))
+            damaged(format!("the log holds {most} bytes, the page file's superblock says {capacity}"))
         })?;
         let (is, should) = (device.len(), ring.file_bytes());
         if is < should {
@@ -238,6 +256,17 @@ mod tests {
         for capacity in [0, 8192, 12288, 16384] {
             assert!(matches!(header.ring(&short, capacity), Err(Error::Corrupt { .. })), "{capacity}");
         }
+    }
+
+    #[test]
+    fn a_superblock_may_name_a_ring_that_doubling_leads_to() {
+        let device = MemoryDevice::new("log", 64 << 10);
+        for (capacity, may_be) in [(4, false), (8, true), (12, false), (16, true), (24, false), (32, true)] {
+            let ring = header().ring(&device, capacity << 10);
+            assert_eq!(ring.map(Geometry::capacity).ok(), may_be.then_some(capacity << 10), "{capacity}");
+        }
+        assert_eq!(header().largest.holding(17 << 10).unwrap().capacity(), 32 << 10);
+        assert_eq!(Geometry::new(3 << 61).unwrap().doubled(), None);
     }
 
     #[test]

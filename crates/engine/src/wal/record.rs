@@ -171,6 +171,11 @@ impl RecordBuilder {
         Self::started(Kind::Chunk, Timestamp::NONE, Lsn::NONE)
     }
 
+    /// The length of a Mapping or Chunk record of `entries` entries.
+    pub(crate) const fn bytes_of_entries(entries: usize) -> u64 {
+        (ENTRIES_AT + entries * ENTRY_BYTES) as u64
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use terrace_io::{AlignedBuffer, BlockDevice};
 
-use super::layout::Geometry;
+use super::layout::{Geometry, Present};
 use super::parse::{NotARecord, RecordView, claim};
 use super::record::{HEADER_BYTES, RECORD_ALIGNMENT, RECORD_BYTES_MAX};
 use super::units::{BLOCK, block_floor};
@@ -28,9 +28,10 @@ use crate::ids::Lsn;
 use crate::planted::{Bug, planted};
 use crate::store::ring::RingMemory;
 
-const WINDOW_BYTES: usize = 256 << 10;
+/// Tests have short logs.
+const WINDOW_BYTES: usize = if cfg!(test) { 32 << 10 } else { 256 << 10 };
 /// Holds enough records for batches of pages to read. A disk reads shorter windows more slowly.
-const WIDE_WINDOW_BYTES: u64 = 1 << 20;
+const WIDE_WINDOW_BYTES: u64 = if cfg!(test) { 48 << 10 } else { 1 << 20 };
 
 /// Which epochs are valid where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +61,21 @@ impl LogScan {
         from: Lsn,
         rule: EpochRule,
     ) -> Result<Self> {
-        let limit = block_floor(from.0).saturating_add(geometry.capacity());
-        let window = Window::new(device, geometry, limit)?;
+        Self::growing(device, Arc::new(Present::new(geometry)), from, rule)
+    }
+
+    /// A scan of a log that may grow meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub(super) fn growing(
+        device: Arc<dyn BlockDevice>,
+        present: Arc<Present>,
+        from: Lsn,
+        rule: EpochRule,
+    ) -> Result<Self> {
+        let limit = block_floor(from.0).saturating_add(present.get().capacity());
+        let window = Window::new(device, present, limit)?;
         Ok(Self { window, at: from.0, rule, epoch: 0, ended: false, newer: None })
     }
 
@@ -94,7 +108,7 @@ impl LogScan {
     /// # Errors
     /// [`Error::Memory`].
     pub(crate) fn widened(mut self) -> Result<Self> {
-        self.window.buffer = buffer(self.window.geometry.capacity().min(WIDE_WINDOW_BYTES) as usize)?;
+        self.window.buffer = buffer(self.window.begun.capacity().min(WIDE_WINDOW_BYTES) as usize)?;
         (self.window.from, self.window.to) = (0, 0);
         Ok(self)
     }
@@ -170,23 +184,43 @@ impl LogScan {
     }
 }
 
-/// Looks for a record that has taken the place of one above `cut`, when only one superblock is
-/// whole. Log is reused below a durable cut only, so the damaged superblock was the newer one then.
+/// Looks for proof that the damaged one of two superblocks was the newer one: a record written
+/// over what follows `cut`, or more records in a longer ring.
 ///
 /// # Errors
-/// [`Error::Corrupt`] if there is one, [`Error::Io`], [`Error::Memory`].
-pub(crate) fn check_not_outrun(device: Arc<dyn BlockDevice>, geometry: Geometry, cut: Lsn) -> Result<()> {
+/// [`Error::Corrupt`] if there is any, [`Error::Io`], [`Error::Memory`].
+pub(crate) fn check_not_outrun(
+    device: Arc<dyn BlockDevice>,
+    geometry: Geometry,
+    cut: Lsn,
+    rule: EpochRule,
+) -> Result<()> {
     let first = block_floor(cut.0).saturating_add(geometry.capacity());
     let end = first.saturating_add(geometry.capacity());
-    let mut window = Window::new(device, geometry, end)?;
+    let mut window = Window::new(Arc::clone(&device), Arc::new(Present::new(geometry)), end)?;
+    let outrun = |what: String| {
+        let what = format!(
+            "the superblock that is left cuts the log at {cut}, but {what}: the newer superblock is damaged; what is \
+             left can be saved with `terrace repair`"
+        );
+        Err(Error::corrupt(device.name(), None, what))
+    };
     for lsn in (first..end).step_by(RECORD_ALIGNMENT) {
         if window.record(Lsn(lsn))?.is_some() {
-            let what = format!(
-                "the superblock that is left cuts the log at {cut}, but a record at {lsn} is written over it: the \
-                 newer superblock is damaged; what is left can be saved with `terrace repair`"
-            );
-            return Err(Error::corrupt(window.device.name(), None, what));
+            return outrun(format!("a record at {lsn} is written over it"));
         }
+    }
+    let end_in = |ring: Geometry| {
+        let mut records = LogScan::new(Arc::clone(&device), ring, cut, rule)?;
+        while records.next()?.is_some() {}
+        Ok::<_, Error>(records.end())
+    };
+    let (end, mut ring) = (end_in(geometry)?, geometry);
+    while let Some(longer) = ring.doubled().filter(|longer| longer.file_bytes() <= device.len()) {
+        if end_in(longer)? > end {
+            return outrun(format!("it goes on at {end} in a ring of {} bytes", longer.capacity()));
+        }
+        ring = longer;
     }
     Ok(())
 }
@@ -209,13 +243,18 @@ pub(crate) struct RecordReader {
 }
 
 impl RecordReader {
-    /// Reads records from `cut` to `end`, which a scan has validated.
+    /// Reads records from `cut` to `end`, which a scan has validated. The log may grow meanwhile.
     ///
     /// # Errors
     /// [`Error::Memory`].
-    pub(crate) fn new(device: Arc<dyn BlockDevice>, geometry: Geometry, cut: Lsn, end: Lsn) -> Result<Self> {
-        let limit = end.0.next_multiple_of(BLOCK).min(block_floor(cut.0).saturating_add(geometry.capacity()));
-        Ok(Self { window: Window::new(device, geometry, limit)? })
+    pub(super) fn new(
+        device: Arc<dyn BlockDevice>,
+        present: Arc<Present>,
+        cut: Lsn,
+        end: Lsn,
+    ) -> Result<Self> {
+        let limit = block_floor(cut.0).saturating_add(present.get().capacity());
+        Ok(Self { window: Window::new(device, present, limit.min(end.0.next_multiple_of(BLOCK)))? })
     }
 
     /// The record at `lsn`.
@@ -226,7 +265,7 @@ impl RecordReader {
         if lsn.0 < self.window.from {
             // Descending: the records below follow.
             let below = block_floor(lsn.0).saturating_sub(self.window.buffer.len() as u64 - 2 * BLOCK);
-            let lowest = self.window.limit.saturating_sub(self.window.geometry.capacity());
+            let lowest = self.window.limit.saturating_sub(self.window.begun.capacity());
             self.window.load(below.max(lowest), 0)?;
         }
         let name = self.window.device.name().to_owned();
@@ -237,7 +276,9 @@ impl RecordReader {
 
 struct Window {
     device: Arc<dyn BlockDevice>,
-    geometry: Geometry,
+    /// The ring when the reading began, and as it is.
+    begun: Geometry,
+    present: Arc<Present>,
     limit: u64,
     buffer: AlignedBuffer,
     from: u64,
@@ -245,8 +286,9 @@ struct Window {
 }
 
 impl Window {
-    fn new(device: Arc<dyn BlockDevice>, geometry: Geometry, limit: u64) -> Result<Self> {
-        Ok(Self { device, geometry, limit, buffer: buffer(window_bytes(geometry))?, from: 0, to: 0 })
+    fn new(device: Arc<dyn BlockDevice>, present: Arc<Present>, limit: u64) -> Result<Self> {
+        let begun = present.get();
+        Ok(Self { device, begun, present, limit, buffer: buffer(window_bytes(begun))?, from: 0, to: 0 })
     }
 
     fn record(&mut self, lsn: Lsn) -> Result<Option<RecordView<'_>>> {
@@ -292,7 +334,14 @@ impl Window {
         }
         (self.from, self.to) = (from, from);
         let length = (self.buffer.len() as u64).min(self.limit.saturating_sub(from)) as usize;
-        read(&*self.device, self.geometry, from, &mut self.buffer[..length])?;
+        loop {
+            let ring = if planted(Bug::ReadOldRing) { self.begun } else { self.present.get() };
+            read(&*self.device, ring, from, &mut self.buffer[..length])?;
+            // Once the ring has grown, new records go over what was there.
+            if ring == self.present.get() || planted(Bug::ReadOldRing) {
+                break;
+            }
+        }
         self.to = from + length as u64;
         Ok(())
     }

@@ -334,11 +334,11 @@ fn writers_who_wait_for_room_learn_of_a_failure() {
 
 #[test]
 fn records_are_read_at_any_lsn_in_any_order() {
-    let (device, geometry, wal) = fresh(1 << 20, 1 << 18);
+    let (_device, _geometry, wal) = fresh(1 << 20, 1 << 18);
     let positions: Vec<_> =
         (1..2000).map(|number| (append(&wal, number, (number % 700) as usize).lsn, number)).collect();
     wal.flush_to(wal.tail()).unwrap();
-    let mut reader = RecordReader::new(Arc::clone(&device), geometry, FIRST_LSN, wal.tail()).unwrap();
+    let mut reader = wal.reader().unwrap();
     for &(lsn, number) in positions.iter().rev().chain(&positions).chain(positions.iter().step_by(701)) {
         assert_eq!(reader.read_record_at(lsn).unwrap().transaction().0, number);
     }

@@ -328,7 +328,7 @@ fn whole_log(remains: &Remains, superblock: &Superblock, is_alone: bool) -> Resu
         Err(error) => return Err(error),
     }
     if is_alone {
-        check_not_outrun(device.clone(), log.geometry, cut)?;
+        check_not_outrun(device.clone(), log.geometry, cut, rule)?;
     }
     log.end = LogScan::new(device.clone(), log.geometry, cut, rule)?.finish()?;
     if log.end < log_end {
