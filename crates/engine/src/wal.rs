@@ -354,8 +354,8 @@ impl Wal {
 
     /// Reads the records from `from`, where one begins.
     ///
-    /// The caller keeps them in the log, and stops at their filed end at the latest. The log grows
-    /// in the caller's thread only.
+    /// The caller keeps them in the log, and stops at their filed end at the latest. The log may
+    /// grow meanwhile.
     ///
     /// # Errors
     /// [`Error::Memory`].
@@ -431,7 +431,7 @@ impl Wal {
     /// already.
     ///
     /// `announce` gets the new capacity and names it in a durable superblock. The caller prevents
-    /// that anything else reads the log or moves the cut.
+    /// that anything else moves the cut, or reads the log but by [`Wal::scan`].
     ///
     /// # Errors
     /// [`Error::Full`] without space for it, those of `announce`; [`Error::Io`], then the log has

@@ -1,5 +1,9 @@
 //! The log grows while it is used.
 
+use std::sync::{OnceLock, Weak};
+
+use terrace_io::Decorator;
+
 use super::*;
 use crate::planted::plant;
 
@@ -19,6 +23,62 @@ fn fresh() -> (Device, Wal) {
     let device: Device = Arc::new(MemoryDevice::new("log", 0));
     let wal = growing(&device);
     (device, wal)
+}
+
+/// Lets the log grow, and new records go over its old blocks, before its next read.
+#[derive(Debug)]
+struct GrowsInRead {
+    inner: MemoryDevice,
+    log: OnceLock<Weak<Wal>>,
+    armed: AtomicBool,
+}
+
+impl Decorator for GrowsInRead {
+    fn inner(&self) -> &dyn BlockDevice {
+        &self.inner
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> std::io::Result<()> {
+        if self.armed.swap(false, SeqCst) {
+            let wal = self.log.get().and_then(Weak::upgrade).unwrap();
+            assert!(wal.grow(2 * FIRST, |_| Ok(())).unwrap());
+            while let Some(mut reservation) = wal.reserve(1000, Class::Commit) {
+                wal.append(&mut record(255, 900), Some(&mut reservation)).unwrap();
+            }
+            wal.flush_to(wal.tail()).unwrap();
+        }
+        self.inner.read_at(offset, buffer)
+    }
+}
+
+/// Whether a scan finds all records of a log that another thread lets grow during its first read.
+fn reads_beside_growth() -> bool {
+    (0..40).all(|begin| {
+        let inner = MemoryDevice::new("log", 0);
+        let racing = GrowsInRead { inner, log: OnceLock::new(), armed: AtomicBool::new(false) };
+        let racing = Arc::new(racing);
+        let wal = Arc::new(growing(&(Arc::clone(&racing) as Device)));
+        racing.log.set(Arc::downgrade(&wal)).unwrap();
+        fill(&wal, 0..begin + 1);
+        (begin + 1..begin + 9).for_each(|number| _ = append(&wal, number, 900));
+        wal.flush_to(wal.tail()).unwrap();
+        let mut records = wal.scan(wal.cut(), FIRST_EPOCH).unwrap();
+        racing.armed.store(true, SeqCst);
+        let mut numbers = Vec::new();
+        while let Ok(Some(record)) = records.next() {
+            numbers.push(record.transaction().0);
+        }
+        numbers.starts_with(&(begin..begin + 9).collect::<Vec<_>>())
+    })
+}
+
+#[test]
+fn a_scan_reads_again_what_growth_may_have_overwritten() {
+    assert!(reads_beside_growth());
+    plant(Some(Bug::ReadOldRing));
+    let found_all = reads_beside_growth();
+    plant(None);
+    assert!(!found_all);
 }
 
 /// Appends `numbers` durably and keeps only the last of them in the log.
